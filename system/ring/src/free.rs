@@ -1,5 +1,4 @@
-//! The shared list of free frames: a lock-free stack of indices in the pool's memory file, so that
-//! other processes can use it later.
+//! The list of free frames that all threads share: a lock-free stack of indices.
 //!
 //! A Treiber stack: `head` holds the top index and a tag that changes with every success, so that a
 //! top that was removed and pushed again (ABA) is detected. A batch moves with one

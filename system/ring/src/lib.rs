@@ -8,10 +8,11 @@
 //! - [`Producer`] and [`Consumer`] are the two ends of a single-producer single-consumer ring. The
 //!   four AF_XDP rings, the memory ring and later the rings between processes are all this type.
 //!
-//! Threat model of the owner table: a peer process may crash, lie in its descriptors, return a
-//! frame twice or never. It must not corrupt another frame's ownership: a process that maps the
-//! table writable is trusted that far. A hostile peer that was handed a frame can change its
-//! payload afterwards; copy it if that matters.
+//! Threat model: a peer process may crash, write anything into its descriptors, return a frame
+//! twice or never. It cannot change who owns a frame: the tables are in no memory that it can map.
+//! What it may do with the frames is decided when the pool is shared ([`Pool::share`]): read all of
+//! them, or read and write all of them. A peer that may write can change a payload at any time;
+//! copy it first if that matters.
 
 mod cache;
 mod cursor;

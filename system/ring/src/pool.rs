@@ -1,25 +1,27 @@
-//! A pool: equal frames in one memory file, with one owner byte per frame.
-//!
-//! ```text
-//! | frame 0 | frame 1 | … | frame n-1 | head    | next[n] | owner[n] |
-//!   \______ frame_len bytes each ____/  8 bytes   4 bytes   1 byte
-//! ```
+//! A pool: equal frames in one memory file that other processes can map, and tables beside it that
+//! they cannot, with one owner byte per frame.
+
+mod attach;
+mod header;
+mod tables;
 
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32 as StdAtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32 as StdAtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use sys::memfd::{HugePages, MemoryFile};
 use sys::{Error, ErrorKind, Result};
 
+use self::attach::ATTACH;
+use self::header::Geometry;
+use self::tables::Tables;
 use crate::frame::Frame;
-use crate::free;
 use crate::owners::Owners;
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// The owner of a frame. Stored as one byte a frame, in the shared region.
+/// The owner of a frame. Stored as one byte a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Owner {
@@ -75,17 +77,18 @@ pub struct Pool(Arc<Shared>);
 
 struct Shared {
     memory: MemoryFile,
-    /// First address of the frames, and of the owner table: where they are in `memory`, worked out
-    /// once.
+    tables: Tables,
+    /// First address of the frames: that of `memory`, worked out once.
     base: NonNull<u8>,
-    owners: NonNull<AtomicU8>,
     frame_count: u32,
     frame_len_log2: u32,
     tag: u32,
+    /// Whether this process may write the frames.
+    is_writable: bool,
     users: Mutex<Vec<Weak<dyn Any + Send + Sync>>>,
 }
 
-// SAFETY: the pointers lead into `memory`, which lives as long; the owner table is only accessed
+// SAFETY: the pointer leads into `memory`, which lives as long; the tables are only accessed
 // atomically, the frames only by their owners.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
@@ -109,45 +112,40 @@ impl Pool {
             frame_len,
             huge_pages,
         } = config;
-        let refuse = |why: String| Error::new(ErrorKind::InvalidInput, "create a frame pool", why);
-        if !frame_len.is_power_of_two() || !(2048..=4096).contains(&frame_len) {
-            return Err(refuse(format!(
-                "frame length {frame_len} is neither 2048 nor 4096"
-            )));
+        let refuse = |why| Error::new(ErrorKind::InvalidInput, "create a frame pool", why);
+        let geometry = Geometry::new(frame_count, frame_len).map_err(refuse)?;
+        let memory = MemoryFile::new(c"barewire-pool", geometry.file_len(), huge_pages)?;
+        let header = header::encode(geometry);
+        let mapping = memory.mapping();
+        // SAFETY: the last bytes of the mapping, which is longer than the frames by a header at
+        // least; nothing else uses it yet.
+        unsafe {
+            let at = mapping.base().add(mapping.len() - header.len());
+            at.cast().write_unaligned(header);
         }
-        if !(1..=1 << 24).contains(&frame_count) {
-            return Err(refuse(format!(
-                "frame count {frame_count} is outside of 1 to 2^24"
-            )));
-        }
-        let frames_len = frame_count as usize * frame_len as usize;
-        // 8 + 5n bytes of tables; `head` first for its alignment.
-        let tables_len = 8 + 4 * frame_count as usize + frame_count as usize;
-        let memory = MemoryFile::new(c"barewire-pool", frames_len + tables_len, huge_pages)?;
+        let tables = Tables::new(frame_count, Owner::Free)?;
+        tables.free_all();
+        Ok(Self::over(memory, tables, geometry, true))
+    }
+
+    /// A pool of this process over memory that is ready.
+    fn over(memory: MemoryFile, tables: Tables, geometry: Geometry, is_writable: bool) -> Self {
         let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed);
-        let frame_len_log2 = frame_len.trailing_zeros();
-        let base = memory.mapping().base();
-        // SAFETY: the tables lie after the frames in the same mapping: `head`, n links, then n
-        // owners.
-        let owners = unsafe { base.add(frames_len + 8 + 4 * frame_count as usize) }.cast();
         let pool = Self(Arc::new(Shared {
+            base: memory.mapping().base(),
             memory,
-            base,
-            owners,
-            frame_count,
-            frame_len_log2,
+            tables,
+            frame_count: geometry.frame_count,
+            frame_len_log2: geometry.frame_len_log2,
             tag,
+            is_writable,
             users: Mutex::new(Vec::new()),
         }));
         let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
         pools.retain(|(_, pool)| pool.strong_count() != 0);
         pools.push((tag, Arc::downgrade(&pool.0)));
         drop(pools);
-        pool.head()
-            .store(free::empty(), crate::sync::Ordering::Relaxed);
-        let all: Vec<u32> = (0..frame_count).rev().collect();
-        free::push(pool.head(), pool.next(), &all);
-        Ok(pool)
+        pool
     }
 
     /// The pool with this tag, if it is still alive.
@@ -191,59 +189,40 @@ impl Pool {
         self.0.memory.is_huge()
     }
 
-    /// The memory file's descriptor, for a peer process or a device.
-    pub fn fd(&self) -> &std::os::fd::OwnedFd {
-        self.0.memory.fd()
-    }
-
     /// First address of the frames.
     #[inline]
     pub fn base(&self) -> NonNull<u8> {
         self.0.base
     }
 
-    /// Bytes of frames (what an AF_XDP UMEM or a DMA mapping covers; the tables lie after).
+    /// Bytes of frames (what an AF_XDP UMEM or a DMA mapping covers; the header lies after).
     pub fn frames_len(&self) -> usize {
         (self.0.frame_count as usize) << self.0.frame_len_log2
     }
 
     /// Bytes of memory altogether.
     pub fn memory_len(&self) -> usize {
-        self.0.memory.mapping().len()
-    }
-
-    fn table(&self, offset: usize) -> *mut u8 {
-        // SAFETY: every offset used is within the length reserved in `new`.
-        unsafe { self.base().as_ptr().add(self.frames_len() + offset) }
+        self.0.memory.mapping().len() + self.0.tables.memory_len()
     }
 
     pub(crate) fn head(&self) -> &AtomicU64 {
-        // SAFETY: `head` is the first table entry; frames_len is a multiple of 2048, so it is
-        // aligned; the memory lives as long as `self`; it is only accessed atomically.
-        unsafe { &*self.table(0).cast() }
+        self.0.tables.head()
     }
 
     pub(crate) fn next(&self) -> &[AtomicU32] {
-        // SAFETY: n words after `head`, aligned to 4, only accessed atomically.
-        unsafe { std::slice::from_raw_parts(self.table(8).cast(), self.0.frame_count as usize) }
-    }
-
-    #[inline]
-    fn table_of_owners(&self) -> &[AtomicU8] {
-        // SAFETY: n bytes after the links (see `new`), only accessed atomically.
-        unsafe { std::slice::from_raw_parts(self.0.owners.as_ptr(), self.0.frame_count as usize) }
+        self.0.tables.next()
     }
 
     /// The owner table, for a batch.
     #[inline(always)]
     pub fn owners(&self) -> Owners<'_> {
-        Owners::new(self.table_of_owners())
+        Owners::new(self.0.tables.owners())
     }
 
     /// How many frames each owner holds: a scan over the table, for tests and statistics.
     pub fn counts(&self) -> OwnerCounts {
         let mut counts = OwnerCounts::default();
-        for owner in self.table_of_owners() {
+        for owner in self.0.tables.owners() {
             match owner.load(Ordering::Relaxed) {
                 0 => counts.free += 1,
                 1 => counts.user += 1,
@@ -379,9 +358,10 @@ impl Pool {
     /// The packet's bytes, to be changed.
     ///
     /// # Panics
-    /// If the frame belongs to another pool.
+    /// If the frame belongs to another pool, or this process was given the pool for reading only.
     #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        assert!(self.0.is_writable, "the pool is read-only in this process");
         // SAFETY: as in `bytes`, and the frame is borrowed for writing.
         unsafe { std::slice::from_raw_parts_mut(self.address(frame), frame.len as usize) }
     }

@@ -10,6 +10,7 @@ pub mod bpf;
 pub mod clock;
 pub mod code;
 pub mod create;
+pub mod descriptors;
 mod dynamic;
 mod error;
 pub mod ethtool;

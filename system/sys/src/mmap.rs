@@ -95,6 +95,13 @@ impl Mapping {
         Self::map(Some(fd), len, offset, prot, libc::MAP_SHARED)
     }
 
+    /// Maps `len` bytes of a memory file, shared with those that write it, page tables filled at
+    /// once.
+    pub fn shared_for_reading(fd: BorrowedFd<'_>, len: usize) -> Result<Self> {
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        Self::map(Some(fd), len, 0, libc::PROT_READ, flags)
+    }
+
     /// Maps `len` bytes of a file for reading.
     pub fn read_only(fd: BorrowedFd<'_>, len: usize) -> Result<Self> {
         let mapping = Self::map(Some(fd), len, 0, libc::PROT_READ, libc::MAP_PRIVATE)?;

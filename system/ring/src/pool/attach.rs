@@ -1,0 +1,67 @@
+//! A pool in a process that did not make it.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use sys::memfd::{self, Access, MemoryFile};
+use sys::{Error, ErrorKind, Result};
+
+use super::header::{self, HEADER_LEN};
+use super::tables::Tables;
+use super::{Owner, Pool};
+
+/// What fails, in errors.
+pub(super) const ATTACH: &str = "attach to a frame pool";
+
+impl Pool {
+    /// A descriptor by which another process can [`attach`](Self::attach) to the pool.
+    ///
+    /// The first call decides: after `Access::Read` no process can get the frames writable any
+    /// more, root's included. Write access is for a process that is trusted with the contents of
+    /// all frames. The tables are in neither case within its reach.
+    ///
+    /// # Errors
+    /// `Permission` for `Access::Write` after `Access::Read`.
+    pub fn share(&self, access: Access) -> Result<OwnedFd> {
+        self.0.memory.share(access)
+    }
+
+    /// Maps the frames of a pool that another process has shared.
+    ///
+    /// All frames are [`Owner::Peer`]'s at first. The table of owners is this process's own: it
+    /// records what this process was handed, and the maker's records who was handed what.
+    ///
+    /// Everything in the memory file is checked, as the input of another process that it is; its
+    /// length is sealed, so that accesses cannot fault later.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a descriptor or a header that is not a pool's, `Unsupported` for one of
+    /// another version, `Permission` for more access than it was shared with.
+    pub fn attach(fd: OwnedFd, access: Access) -> Result<Self> {
+        let measured = memfd::measure(fd.as_fd())?;
+        let Some(at) = measured.len.checked_sub(HEADER_LEN) else {
+            let why = "the memory file has no room for a header";
+            return Err(Error::new(ErrorKind::InvalidInput, ATTACH, why));
+        };
+        // Read before it is mapped: page tables are filled only for what has the right length.
+        let file = File::from(fd);
+        let mut bytes = [0; HEADER_LEN];
+        file.read_exact_at(&mut bytes, at as u64)
+            .map_err(|error| Error::from_io(ATTACH, error))?;
+        let geometry = header::decode(&bytes, measured.len, measured.page_len)?;
+        let memory = MemoryFile::open(file.into(), measured.len, access)?;
+        let tables = Tables::new(geometry.frame_count, Owner::Peer)?;
+        Ok(Self::over(
+            memory,
+            tables,
+            geometry,
+            access == Access::Write,
+        ))
+    }
+
+    /// Whether this process may write the frames.
+    pub fn is_writable(&self) -> bool {
+        self.0.is_writable
+    }
+}

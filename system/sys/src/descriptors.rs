@@ -1,0 +1,231 @@
+//! Descriptors passed to another process over a unix socket (`SCM_RIGHTS`), and who that process
+//! is (`SO_PEERCRED`): unix(7).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use crate::{Error, ErrorKind, Result};
+
+/// Most descriptors in one message.
+pub const DESCRIPTORS_MAX: usize = 16;
+
+const SEND: &str = "pass descriptors over a unix socket";
+const RECEIVE: &str = "receive descriptors over a unix socket";
+
+/// Room for control messages, aligned as their header requires.
+#[repr(C, align(8))]
+struct Control([u8; 256]);
+
+const _: () = assert!(
+    // SAFETY: pure arithmetic.
+    unsafe { libc::CMSG_SPACE((DESCRIPTORS_MAX * size_of::<RawFd>()) as u32) } as usize
+        <= size_of::<Control>()
+);
+
+/// The process at the other end of a unix socket, when it connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Process id.
+    pub pid: i32,
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+}
+
+/// Who is at the other end.
+///
+/// # Errors
+/// The system's.
+pub fn credentials(socket: &UnixStream) -> Result<Credentials> {
+    let mut raw = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: writes at most `len` bytes into a live value.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut raw).cast(),
+            &raw mut len,
+        )
+    };
+    if result < 0 {
+        return Err(Error::last_os("ask who is at the end of a unix socket"));
+    }
+    let libc::ucred { pid, uid, gid } = raw;
+    Ok(Credentials { pid, uid, gid })
+}
+
+fn header(bytes: &mut libc::iovec, control: &mut Control, len: usize) -> libc::msghdr {
+    // SAFETY: all-zero is a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = bytes;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut control.0).cast();
+    message.msg_controllen = len as _;
+    message
+}
+
+/// Sends `bytes` with descriptors in one message. A peer that is gone is an error, not a signal.
+///
+/// # Errors
+/// `InvalidInput` for no bytes or too many descriptors; `Io` if not all bytes were accepted, and
+/// whatever the system reports.
+pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    if bytes.is_empty() || fds.is_empty() || fds.len() > DESCRIPTORS_MAX {
+        let why = format!("{} descriptors with {} bytes", fds.len(), bytes.len());
+        return Err(Error::new(ErrorKind::InvalidInput, SEND, why));
+    }
+    let mut part = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let mut control = Control([0; 256]);
+    let data_len = (fds.len() * size_of::<RawFd>()) as u32;
+    // SAFETY: pure arithmetic.
+    let space = unsafe { libc::CMSG_SPACE(data_len) };
+    let message = header(&mut part, &mut control, space as usize);
+    // SAFETY: `control` has room for `space` bytes (checked above), so there is a first header,
+    // with room for the descriptors after it.
+    unsafe {
+        let first = libc::CMSG_FIRSTHDR(&raw const message);
+        (*first).cmsg_level = libc::SOL_SOCKET;
+        (*first).cmsg_type = libc::SCM_RIGHTS;
+        (*first).cmsg_len = libc::CMSG_LEN(data_len) as _;
+        let data: *mut RawFd = libc::CMSG_DATA(first).cast();
+        for (at, fd) in fds.iter().enumerate() {
+            data.add(at).write_unaligned(fd.as_raw_fd());
+        }
+    }
+    // SAFETY: `message` points to values that are alive for the call.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+    match usize::try_from(sent) {
+        Err(_) => Err(Error::last_os(SEND)),
+        Ok(sent) if sent < bytes.len() => {
+            let why = format!("the socket accepted {sent} of {} bytes", bytes.len());
+            Err(Error::new(ErrorKind::Io, SEND, why))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Receives a message: how many bytes of `buffer` it fills (0 at the end of the stream), and its
+/// descriptors, which are closed on exec.
+///
+/// # Errors
+/// `Damaged` for more descriptors than [`DESCRIPTORS_MAX`], which are closed; and whatever the
+/// system reports.
+pub fn receive(socket: &UnixStream, buffer: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
+    let mut part = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    let mut control = Control([0; 256]);
+    // SAFETY: pure arithmetic.
+    let space = unsafe { libc::CMSG_SPACE((DESCRIPTORS_MAX * size_of::<RawFd>()) as u32) };
+    let mut message = header(&mut part, &mut control, space as usize);
+    let received = loop {
+        let flags = libc::MSG_CMSG_CLOEXEC;
+        // SAFETY: `message` points to values that are alive for the call and large enough.
+        let received =
+            unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, flags) };
+        if let Ok(received) = usize::try_from(received) {
+            break received;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(Error::from_io(RECEIVE, error));
+        }
+    };
+    let mut fds = Vec::new();
+    // SAFETY: the kernel filled in `message` and `control`; the macros walk within them. Each
+    // descriptor is new and owned by nothing else.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(&raw const message);
+        while !at.is_null() {
+            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
+                let data_len = (*at).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let data: *const RawFd = libc::CMSG_DATA(at).cast();
+                for place in 0..data_len / size_of::<RawFd>() {
+                    fds.push(OwnedFd::from_raw_fd(data.add(place).read_unaligned()));
+                }
+            }
+            at = libc::CMSG_NXTHDR(&raw const message, at);
+        }
+    }
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        let why = "the message has more descriptors than expected";
+        return Err(Error::new(ErrorKind::Damaged, RECEIVE, why));
+    }
+    Ok((received, fds))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn descriptors_arrive_and_work() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
+        let (mut reader2, writer2) = io::pipe().unwrap();
+        send(&one, b"two pipes", &[writer.as_fd(), writer2.as_fd()]).unwrap();
+        drop((writer, writer2));
+        let mut buffer = [0; 64];
+        let (len, fds) = receive(&other, &mut buffer).unwrap();
+        assert_eq!(&buffer[..len], b"two pipes");
+        for (fd, text) in fds.into_iter().zip([b"first", b"other"]) {
+            // SAFETY: an open descriptor.
+            let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
+            assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+            File::from(fd).write_all(text).unwrap();
+        }
+        let mut text = Vec::new();
+        reader.read_to_end(&mut text).unwrap();
+        reader2.read_to_end(&mut text).unwrap();
+        assert_eq!(text, b"firstother");
+    }
+
+    #[test]
+    fn the_peer_is_this_process() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let peer = credentials(&one).unwrap();
+        assert_eq!(peer.pid, std::process::id().cast_signed());
+        // SAFETY: plain system calls.
+        let ids = unsafe { (libc::geteuid(), libc::getegid()) };
+        assert_eq!((peer.uid, peer.gid), ids);
+    }
+
+    #[test]
+    fn ends_and_wrong_calls_are_errors_or_ends() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let fd = one.as_fd();
+        for (bytes, fds) in [
+            (&b""[..], vec![fd]),
+            (b"x", vec![]),
+            (b"x", vec![fd; DESCRIPTORS_MAX + 1]),
+        ] {
+            let refused = send(&one, bytes, &fds).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+        }
+        send(&one, b"x", &[fd; DESCRIPTORS_MAX]).unwrap();
+        let (len, fds) = receive(&other, &mut [0; 8]).unwrap();
+        assert_eq!((len, fds.len()), (1, DESCRIPTORS_MAX));
+        // Bytes alone are a message, too.
+        (&one).write_all(b"yz").unwrap();
+        let (len, none) = receive(&other, &mut [0; 8]).unwrap();
+        assert_eq!((len, none.len()), (2, 0));
+        drop((fds, one));
+        assert_eq!(receive(&other, &mut [0; 8]).unwrap().0, 0);
+        assert!(send(&other, b"x", &[other.as_fd()]).is_err());
+    }
+}
