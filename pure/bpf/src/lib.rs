@@ -15,6 +15,7 @@ pub mod ebpf;
 #[cfg(feature = "laws")]
 pub mod laws;
 pub mod native;
+pub mod object;
 #[cfg(test)]
 mod tests;
 pub mod translate;

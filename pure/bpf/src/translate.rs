@@ -126,14 +126,40 @@ pub fn emit_skb(
 /// # Errors
 /// As [`emit_xdp`].
 pub fn xdp_program(program: &Program, options: &XdpOptions) -> Result<Vec<Insn>, TranslateError> {
-    whole(|asm, hit, miss| {
-        asm.mov(R6, R1);
-        if options.frags || program.uses_len() {
-            asm.call(Helper::XdpGetBuffLen);
-            asm.mov(R9, R0);
-        }
-        emit_xdp(asm, program, options, hit, miss)
+    whole(None, |asm, hit, miss| {
+        start_xdp(asm, program, options, hit, miss)
     })
+}
+
+/// A whole XDP program that returns one of two XDP actions: for packets that the filter takes,
+/// and for all others.
+///
+/// # Errors
+/// As [`emit_xdp`].
+pub fn xdp_verdict(
+    program: &Program,
+    options: &XdpOptions,
+    taken: i32,
+    other: i32,
+) -> Result<Vec<Insn>, TranslateError> {
+    whole(Some((taken, other)), |asm, hit, miss| {
+        start_xdp(asm, program, options, hit, miss)
+    })
+}
+
+fn start_xdp(
+    asm: &mut Asm,
+    program: &Program,
+    options: &XdpOptions,
+    hit: Label,
+    miss: Label,
+) -> Result<(), TranslateError> {
+    asm.mov(R6, R1);
+    if options.frags || program.uses_len() {
+        asm.call(Helper::XdpGetBuffLen);
+        asm.mov(R9, R0);
+    }
+    emit_xdp(asm, program, options, hit, miss)
 }
 
 /// A whole socket filter that returns the filter's result.
@@ -141,29 +167,47 @@ pub fn xdp_program(program: &Program, options: &XdpOptions) -> Result<Vec<Insn>,
 /// # Errors
 /// As [`emit_skb`].
 pub fn skb_program(program: &Program) -> Result<Vec<Insn>, TranslateError> {
-    whole(|asm, hit, miss| {
+    whole(None, |asm, hit, miss| {
         asm.mov(R6, R1);
         emit_skb(asm, program, 0, hit, miss)
     })
 }
 
+/// A whole tc program that returns a tc action for packets that the filter takes, and
+/// `TC_ACT_OK` (0) for all others: a load outside the packet always ends with 0.
+///
+/// # Errors
+/// As [`emit_skb`].
+pub fn skb_verdict(program: &Program, taken: i32) -> Result<Vec<Insn>, TranslateError> {
+    whole(Some((taken, 0)), |asm, hit, miss| {
+        asm.mov(R6, R1);
+        emit_skb(asm, program, 0, hit, miss)
+    })
+}
+
+/// A program around a filter: its result, or one of two numbers for what it takes and the rest.
 fn whole(
+    verdict: Option<(i32, i32)>,
     body: impl FnOnce(&mut Asm, Label, Label) -> Result<(), TranslateError>,
 ) -> Result<Vec<Insn>, TranslateError> {
     let mut asm = Asm::new();
     let (hit, miss) = (asm.label(), asm.label());
     body(&mut asm, hit, miss)?;
+    let taken = verdict.map(|verdict| verdict.0);
     if asm.is_used(miss) {
         asm.bind(miss);
-        asm.mov(R0, 0);
-        if asm.is_used(hit) {
-            asm.bind(hit);
+        asm.mov(R0, verdict.map_or(0, |verdict| verdict.1));
+        if taken.is_some() && asm.is_used(hit) {
+            asm.exit();
         }
-        asm.exit();
-    } else {
-        asm.bind(hit);
-        asm.exit();
     }
+    if asm.is_used(hit) {
+        asm.bind(hit);
+        if let Some(taken) = taken {
+            asm.mov(R0, taken);
+        }
+    }
+    asm.exit();
     Ok(asm.finish()?)
 }
 

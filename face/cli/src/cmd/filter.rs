@@ -50,6 +50,7 @@ every name with exactly one more label.
 Examples:
   barewire filter compile 'udp port 53 and greater 600'
   barewire filter compile --to iptables --p0f '4:64:0:*:mss*10,6:mss,sok,ts,nop,ws:df,id+:0'
+  barewire filter compile --to xdp --object drop.o 'udp dst port 53 and greater 600'
   barewire filter compile --to xdp --dns '*.example.com,example.org' --qtype ANY
   barewire filter test flood.pcap --p0f '4:64:0:0:*,0::ack+:0'
   barewire filter p0f flood.pcap --database /etc/p0f/p0f.fp

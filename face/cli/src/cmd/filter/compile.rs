@@ -1,4 +1,8 @@
-//! `barewire filter compile`: prints the program of a filter in the requested form.
+//! `barewire filter compile`: prints the program of a filter in the requested form, or writes an
+//! object file.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use bpf::cbpf::Program;
 use bpf::disasm::{Classic, Extended};
@@ -6,6 +10,7 @@ use bpf::translate::{self, XdpOptions};
 use clap::ValueEnum;
 use filter::print;
 use serde_json::{Value, json};
+use sys::create::CreateOptions;
 use sys::{Error, ErrorKind, Result};
 
 use super::{FilterArgs, Link};
@@ -21,6 +26,13 @@ pub struct Args {
     /// The header that packets begin with; iptables: always raw
     #[arg(long, value_enum)]
     link: Option<Link>,
+    /// Write a program for xdp, tc or socket as an eBPF object file, which ip, tc and libbpf load,
+    /// instead of printing it
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    object: Option<PathBuf>,
+    /// What the object's program does with packets that match; xdp drops or passes the others
+    #[arg(long, value_enum, default_value = "drop", requires = "object")]
+    verdict: Verdict,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -45,9 +57,35 @@ enum Form {
     Socket,
 }
 
+/// What is done with packets that match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Verdict {
+    /// Drop them, pass the others
+    Drop,
+    /// Pass them, drop the others (xdp)
+    Pass,
+}
+
+/// Actions of XDP (`enum xdp_action`) and of tc (linux/pkt_cls.h).
+const XDP_DROP: i32 = 1;
+const XDP_PASS: i32 = 2;
+const TC_ACT_SHOT: i32 = 2;
+
+/// What XDP programs get: packets in one buffer, and root loads them.
+const XDP: XdpOptions = XdpOptions {
+    frags: false,
+    indirect_by_helper: false,
+    stack_top: 0,
+};
+
 /// Prints the program, or the two for iptables.
 pub fn run(args: &Args) -> Result<()> {
     let select = args.filter.select()?;
+    if let Some(path) = &args.object {
+        let link = args.link.unwrap_or(Link::Ethernet);
+        let program = select.compile(link.link_type())?;
+        return write_object(path, &object(args.to, args.verdict, &program)?);
+    }
     let programs = if args.to == Form::Iptables {
         if args.link == Some(Link::Ethernet) {
             let why = "packets of iptables' -m bpf start at the IP header";
@@ -79,31 +117,57 @@ pub fn run(args: &Args) -> Result<()> {
     super::print(&text)
 }
 
+/// The object file of a program.
+fn object(to: Form, verdict: Verdict, program: &Program) -> Result<Vec<u8>> {
+    let refused =
+        |what: &str, why, hint| Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint));
+    let (section, made) = match (to, verdict) {
+        (Form::Xdp, Verdict::Drop) => {
+            let made = translate::xdp_verdict(program, &XDP, XDP_DROP, XDP_PASS);
+            ("xdp", made)
+        }
+        (Form::Xdp, Verdict::Pass) => {
+            let made = translate::xdp_verdict(program, &XDP, XDP_PASS, XDP_DROP);
+            ("xdp", made)
+        }
+        (Form::Tc, Verdict::Drop) => ("tc", translate::skb_verdict(program, TC_ACT_SHOT)),
+        (Form::Tc, Verdict::Pass) => {
+            let why = "tc passes a packet that is too short for the filter";
+            return refused("use --verdict pass for tc", why, "negate the filter");
+        }
+        (Form::Socket, _) => ("socket", translate::skb_program(program)),
+        _ => {
+            let why = "object files hold programs for xdp, tc and socket";
+            return refused("write an object file", why, "add --to xdp");
+        }
+    };
+    let insns = made.map_err(|e| translated(&e))?;
+    Ok(bpf::object::write(section, &insns))
+}
+
+fn write_object(path: &Path, bytes: &[u8]) -> Result<()> {
+    CreateOptions::BY_UMASK
+        .create(path)
+        .and_then(|mut file| file.write_all(bytes))
+        .map_err(|e| Error::from_io(format!("write {}", path.display()), e))
+}
+
+fn translated(error: &translate::TranslateError) -> Error {
+    let what = "translate the filter";
+    Error::new(ErrorKind::Unsupported, what, error.to_string())
+}
+
 fn form(to: Form, program: &Program) -> Result<String> {
     let insns = program.insns();
     let extended = |made: std::result::Result<Vec<bpf::ebpf::Insn>, translate::TranslateError>| {
-        let refused = |e: translate::TranslateError| {
-            Error::new(
-                ErrorKind::Unsupported,
-                "translate the filter",
-                e.to_string(),
-            )
-        };
         made.map(|insns| Extended(&insns).to_string())
-            .map_err(refused)
+            .map_err(|e| translated(&e))
     };
     match to {
         Form::Cbpf => Ok(Classic(insns).to_string()),
         Form::Dd => Ok(print::c_array(insns)),
         Form::Iptables => Ok(print::bytecode(insns) + "\n"),
-        Form::Xdp => {
-            let options = XdpOptions {
-                frags: false,
-                indirect_by_helper: false,
-                stack_top: 0,
-            };
-            extended(translate::xdp_program(program, &options))
-        }
+        Form::Xdp => extended(translate::xdp_program(program, &XDP)),
         Form::Tc | Form::Socket => extended(translate::skb_program(program)),
     }
 }
