@@ -1,5 +1,5 @@
-//! Filters: libpcap's compiler, our interpreter, and the kernel running our translations must
-//! select the same packets of real captures.
+//! Filters: libpcap's compiler, barewire's interpreter, and the kernel running barewire's
+//! translations must select the same packets of real captures.
 //!
 //! The captures and tcpdump's counts for 43 expressions are in the large corpus; without it these
 //! tests are skipped.
@@ -19,15 +19,14 @@ use wire::file::{Event, Reader};
 
 const COUNTS: &str = "expected/tcpdump-4.99.3__filter_counts.tsv";
 
-/// Room that a packet has in the kernel's test run when it is one buffer: a page less headroom
-/// and tail.
+/// Maximum packet length of a kernel test run in one buffer: a page less headroom and tailroom.
 const LINEAR_LEN_MAX: usize = 3400;
 
 fn data() -> Result<PathBuf, Missing> {
     lab::corpus::large()
 }
 
-/// With frags: 17 pages more, of which we leave one.
+/// Maximum length with frags: of 17 more pages one stays unused.
 const FRAGS_LEN_MAX: usize = LINEAR_LEN_MAX + 16 * 4096;
 
 struct Packet {
@@ -35,7 +34,7 @@ struct Packet {
     wire_len: u32,
 }
 
-/// All packets of a capture file up to its end or its first damage.
+/// All packets of a capture file up to its end or the first damaged block.
 fn read_capture(path: &Path) -> (Option<PacketSource>, Vec<Packet>) {
     let file = std::fs::read(path).unwrap();
     // The magic number of pcap, or the byte order mark of pcapng, in big-endian order.
@@ -76,7 +75,7 @@ fn compile(expression: &str, source: PacketSource) -> sys::Result<Program> {
     Ok(Program::new(insns).unwrap_or_else(|e| panic!("{expression}: {e}")))
 }
 
-/// The table of counts: expressions, and for each file its cells.
+/// The table of counts: expressions, and the cells of each file.
 fn counts(text: &str) -> (Vec<&str>, Vec<(&str, Vec<&str>)>) {
     let mut lines = text.lines().map(|line| line.split('\t'));
     let expressions = lines.next().unwrap().skip(1).collect();
@@ -110,8 +109,8 @@ fn the_interpreter_selects_what_tcpdump_selects() {
     for (name, cells) in rows {
         let (source, packets) = read_capture(&data.join("pcap").join(name));
         for (&expression, &cell) in expressions.iter().zip(&cells) {
-            // Damage and mixed interfaces, where libpcap stops reading earlier than we need to; a
-            // compressed file.
+            // Damaged files and mixed interfaces, where libpcap stops reading earlier; a compressed
+            // file.
             let Some(source) = source.filter(|_| cell != "unreadable" && !cell.ends_with('*'))
             else {
                 not_compared += 1;
@@ -156,7 +155,7 @@ fn load(kind: ProgramType, insns: &[Insn], frags: bool, what: &str) -> sys::bpf:
     sys::bpf::Program::load(&spec).unwrap_or_else(|e| panic!("{what}: {}\n{}", e.source, e.log))
 }
 
-/// Every way that the kernel can run one filter.
+/// All ways in which the kernel can run a filter.
 struct InKernel {
     xdp: Vec<(XdpOptions, sys::bpf::Program)>,
     skb: sys::bpf::Program,
@@ -185,13 +184,12 @@ impl InKernel {
         Self { xdp, skb }
     }
 
-    /// All must agree with the interpreter on a packet, whose length is that of its bytes. Returns
-    /// how many runs there were.
+    /// Checks that all agree with the interpreter on a packet. Returns the number of runs.
     fn check(&self, program: &Program, bytes: &[u8], what: &str) -> usize {
         let mut runs = 0;
         let expected = vm_cbpf::run(program, bytes, bytes.len() as u32);
         for (options, loaded) in &self.xdp {
-            // The kernel takes no XDP packet shorter than an Ethernet header.
+            // The kernel accepts no XDP packet shorter than an Ethernet header.
             let len_max = if options.frags {
                 FRAGS_LEN_MAX
             } else {
@@ -209,12 +207,12 @@ impl InKernel {
             assert_eq!(result.retval, expected, "{what}: {options:?}: {bytes:02x?}");
             runs += 1;
         }
-        // To a socket in a test run the link header is the one made below.
+        // In a socket's test run the link header is the one made below.
         let counts_from_link = program
             .ops()
             .any(|op| matches!(op, Op::LoadAbs(_, k) if matches!(Place::of(k), Place::Link(_))));
         if bytes.len() <= LINEAR_LEN_MAX - 14 && !counts_from_link {
-            // A test run takes off an Ethernet header before it calls a socket filter.
+            // A test run removes an Ethernet header before it calls a socket filter.
             let data = [&[0; 14], bytes].concat();
             let result = self
                 .skb
@@ -242,7 +240,7 @@ fn the_kernel_selects_what_the_interpreter_selects() {
     };
     let text = std::fs::read_to_string(data.join(COUNTS)).unwrap();
     let (expressions, rows) = counts(&text);
-    // Of each capture some packets, evenly spread.
+    // A sample of each capture, evenly spaced.
     let sample_max = 6;
     let mut samples = Vec::new();
     for (name, _) in rows {
@@ -317,11 +315,11 @@ fn listings_are_those_of_tcpdump() {
     }
 }
 
-/// Numbers that look random, the same for a seed (xorshift64*).
+/// A pseudorandom number generator (xorshift64*).
 struct Random(u64);
 
 impl Random {
-    /// From `BAREWIRE_SEED`, else always the same.
+    /// Seeds it from `BAREWIRE_SEED`, or with a fixed seed.
     fn new(test: &str) -> Self {
         Self(lab::random::Random::seeded(test).seed() | 1)
     }
@@ -341,7 +339,7 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// An index into a packet: mostly near, now and then where it hurts.
+    /// An index into a packet: mostly small, sometimes at a boundary.
     fn index(&mut self) -> u32 {
         match self.below(40) {
             0 => 65_530 + self.below(10) as u32,
@@ -353,8 +351,8 @@ impl Random {
     }
 }
 
-/// A valid program of instructions from the whole table. `tame`: none that Linux takes otherwise
-/// than libpcap does (shifts by X, indices that wrap around).
+/// A valid program of instructions from the whole table. `tame`: none that Linux interprets
+/// differently from libpcap (shifts by X, indices that wrap around).
 fn random_program(random: &mut Random, tame: bool) -> Program {
     use cbpf::{Alu, Form};
     let mut insns: Vec<cbpf::Insn> = (0..4)
@@ -366,7 +364,7 @@ fn random_program(random: &mut Random, tame: bool) -> Program {
         let left = (len - insns.len()) as u32;
         let (mut jt, mut jf) = (0, 0);
         let k = match info.form {
-            // Few ends, or most programs end at once.
+            // Few returns, or most programs would end at once.
             Form::RetK | Form::RetA if !random.one_in(8) => continue,
             Form::Alu {
                 op: Alu::Lsh | Alu::Rsh,
@@ -413,12 +411,13 @@ fn random_program(random: &mut Random, tame: bool) -> Program {
         0,
         77,
     ));
-    // Jumps were made for a program that may have grown since: forward and inside they stay.
+    // Jumps were generated for a program that may have grown since; they still point forward and
+    // inside.
     Program::new(insns).unwrap()
 }
 
-/// Lets jumps to an indirect load land on the instruction before it, which sets X: with any other X
-/// the sum X + k could wrap around, and there the kernel's classic filters differ.
+/// Redirects jumps to an indirect load to the instruction before it, which sets X: with any other X
+/// the sum X + k could wrap around, where the kernel's classic filters differ.
 fn keep_tame(insns: &mut [cbpf::Insn]) {
     let indirect: Vec<bool> = insns.iter().map(|insn| insn.code & 0xe7 == 0x40).collect();
     let back = |at: usize, jump: u32| {
@@ -441,7 +440,7 @@ fn random_packet(random: &mut Random) -> Vec<u8> {
         1 => 3_600 + random.below(3_000),
         _ => random.below(100),
     };
-    // Small numbers too, which fit as lengths.
+    // Also small numbers, which are valid lengths.
     let mask = if random.one_in(2) { 0xff } else { 0x0f };
     (0..len).map(|_| random.next() as u8 & mask).collect()
 }
@@ -468,7 +467,7 @@ fn random_programs_mean_the_same_in_the_kernel() {
     assert!(runs > 10_000 && hits > 300, "{runs} {hits}");
 }
 
-/// The kernel's own cBPF, on a pair of unix sockets: what is refused does not arrive, the rest is
+/// The kernel's own cBPF on a pair of unix sockets: refused packets do not arrive, the others are
 /// cut to the result.
 #[test]
 fn random_programs_mean_the_same_as_cbpf_on_a_socket() {

@@ -1,4 +1,4 @@
-//! `barewire filter`: what it prints, and what libpcap and p0f print for the same.
+//! `barewire filter`: its output, compared with that of libpcap and p0f.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use lab::{Finished, skip};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// What Linux sent for many years.
+/// The SYN signature of Linux for many years.
 const LINUX: &str = "*:64:0:*:mss*10,6:mss,sok,ts,nop,ws:df,id+:0";
 
 fn run(args: &[&str]) -> Finished {
@@ -23,7 +23,7 @@ fn stdout(args: &[&str]) -> String {
 }
 
 #[test]
-fn programs_are_printed_for_each_hook() {
+fn programs_are_printed_in_every_form() {
     let text = stdout(&["compile", "tcp", "port", "80"]);
     assert!(text.starts_with("(000) ldh      [12]\n"), "{text}");
     let text = stdout(&["compile", "--to", "dd", "--link", "raw", "icmp"]);
@@ -74,7 +74,7 @@ fn errors_show_the_position_and_what_was_expected() {
 
 /// The signatures of a capture are those that p0f prints.
 #[test]
-fn signatures_are_those_of_p0f() {
+fn printed_signatures_equal_those_of_p0f() {
     let p0f = skip::program("p0f", "p0f");
     lab::require!(p0f);
     let file = TempFile::new("syns.pcap");
@@ -101,7 +101,7 @@ fn signatures_are_those_of_p0f() {
     assert_eq!(ours, theirs, "{log}");
 }
 
-/// A capture of SYNs, each from an address of its own: options, windows, quirks.
+/// A capture of SYNs from different addresses: options, windows, quirks.
 fn syns() -> Vec<u8> {
     let linux = [
         2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 1, 2, 3, 0, 0, 0, 0, 1, 3, 3, 6,

@@ -1,5 +1,5 @@
 //! `barewire filter derive`: a flood of hping3 and connections of the kernel, captured by tcpdump.
-//! What is derived selects in tcpdump and in `guard` exactly the flood, and its next run.
+//! In tcpdump and in `guard`, the derived filters select exactly the flood, and its next run.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -11,13 +11,13 @@ use lab::process::{Process, Signal, barewire};
 use lab::{Finished, Pair, Veth, require, skip};
 use serde_json::Value;
 
-/// How long anything may take here; nothing is measured by it.
+/// Time limit of any step; not a measurement.
 const LIMIT: Duration = Duration::from_secs(60);
 const PORT: u16 = 8080;
 const FLOOD_COUNT: usize = 500;
 const CONNECTION_COUNT: usize = 20;
 
-/// SYNs of hping3 from forged sources, to a port where nothing listens.
+/// SYNs of hping3 from spoofed sources, to a port without a listener.
 fn flood(pair: &Pair) {
     let (count, port) = (FLOOD_COUNT.to_string(), PORT.to_string());
     let target = pair.right.ipv4.to_string();
@@ -29,7 +29,7 @@ fn flood(pair: &Pair) {
     assert!(finished.stderr.contains(&sent), "{}", finished.stderr);
 }
 
-/// Connections of two kernels. The queue of the listener holds them all, so nobody accepts.
+/// Connections between two kernels. They all fit the listener's queue, so none is accepted.
 fn connections(pair: &Pair) {
     let address = SocketAddr::from((pair.right.ipv4, PORT));
     let listener = pair.right.ns.run(|| TcpListener::bind(address)).unwrap();
@@ -44,7 +44,7 @@ fn connections(pair: &Pair) {
     assert_eq!(all.unwrap().len(), CONNECTION_COUNT);
 }
 
-/// What tcpdump sees on its way to the port meanwhile: this many packets at least.
+/// Captures packets to the port with tcpdump during `meanwhile`: at least `count`.
 fn captured(pair: &Pair, count: usize, meanwhile: impl FnOnce(&Pair)) -> TempFile {
     let file = TempFile::new(".pcap");
     let right = &pair.right;
@@ -52,7 +52,7 @@ fn captured(pair: &Pair, count: usize, meanwhile: impl FnOnce(&Pair)) -> TempFil
     let capture = tcpdump::Capture::start(&right.ns, &right.ifname, file.path(), &to_port);
     let capture = capture.unwrap();
     meanwhile(pair);
-    // It reads late: each packet is a header of 16 bytes and 54 or more of its own.
+    // tcpdump writes with a delay: a packet has a header of 16 bytes and at least 54 bytes of data.
     let len = 24 + count as u64 * (16 + 54);
     let until = Instant::now() + LIMIT;
     while std::fs::metadata(file.path()).map_or(0, |file| file.len()) < len {
@@ -82,7 +82,7 @@ fn text<'a>(derived: &'a Value, name: &str) -> &'a str {
     text.unwrap_or_else(|| panic!("{name}: {derived}"))
 }
 
-/// The packets that tcpdump selects by an expression.
+/// Counts the packets that tcpdump selects by an expression.
 fn selected(file: &TempFile, expression: &str) -> usize {
     tcpdump::lines(file.path(), &["-t", "-q"], expression)
         .unwrap()
@@ -90,7 +90,7 @@ fn selected(file: &TempFile, expression: &str) -> usize {
 }
 
 #[test]
-fn what_is_derived_selects_the_flood_and_no_connection() {
+fn derived_filters_select_the_flood_and_no_connection() {
     require!(skip::lab());
     require!(skip::program("hping3", "hping3"));
     require!(skip::program("tcpdump", "tcpdump"));
@@ -115,7 +115,7 @@ fn what_is_derived_selects_the_flood_and_no_connection() {
     }
     assert_eq!(derived["syns"], FLOOD_COUNT);
     assert_eq!(derived["signatures"][0]["syns"], FLOOD_COUNT, "{derived}");
-    // The next run of the flood is dropped, too, by the expression and by the signature.
+    // The expression and the signature also drop the next run of the flood.
     let signature = format!("p0f:{}", text(&derived["signatures"][0], "signature"));
     for rule in [text(&derived, "expression"), &signature] {
         let right = &pair.right;
@@ -131,7 +131,7 @@ fn what_is_derived_selects_the_flood_and_no_connection() {
         let totals: Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
         assert_eq!(totals["dropped"], FLOOD_COUNT, "{rule}: {totals}");
     }
-    // The connections among themselves: the other way round, and what cannot be separated.
+    // Flood and good packets swapped, and two captures that cannot be separated.
     let derived = json(derive(good_file.path(), Some(flood_file.path())));
     let expression = text(&derived, "expression");
     assert_eq!(selected(&good_file, expression), good_count, "{expression}");

@@ -1,5 +1,5 @@
-//! Our compiler of pcap expressions against the installed libpcap: the same verdict for every
-//! packet, and the same expressions refused.
+//! barewire's compiler of pcap expressions against the installed libpcap: the same verdict for
+//! every packet, and the same expressions refused.
 
 use bpf::cbpf::{Insn, Program};
 use bpf::vm_cbpf::{self, PacketInfo};
@@ -8,7 +8,7 @@ use sys::libpcap::PacketSource;
 
 const EXPRESSIONS: &str = include_str!("../../../testdata/filter/expressions.txt");
 
-/// What this compiler takes and libpcap does not, or the other way round, and why.
+/// Expressions that only one of the two compilers accepts, and why.
 const KNOWN: &[&str] = &[];
 
 fn libpcap(text: &str, link_type: u16, optimize: bool) -> Option<Program> {
@@ -33,7 +33,8 @@ impl Random {
     }
 }
 
-/// Network packets: ARP, IPv4 and IPv6 with each transport, options, fragments and extensions.
+/// Network-layer packets: ARP, IPv4 and IPv6 with each transport, options, fragments and extension
+/// headers.
 fn networks() -> Vec<(u16, Vec<u8>)> {
     let mut list = Vec::new();
     let mut arp = vec![0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 192, 0, 2, 1];
@@ -162,7 +163,7 @@ fn packets(link_type: u16) -> Vec<Vec<u8>> {
     list
 }
 
-/// Compares both compilers on one expression; returns what differs.
+/// Compares both compilers on one expression; returns the differences.
 fn compare(
     text: &str,
     link_type: u16,
@@ -181,7 +182,7 @@ fn compare(
         let (ours, theirs) = match (ours, &theirs) {
             (Ok(ours), Some(theirs)) => (ours, theirs),
             (Err(_), None) => continue,
-            // libpcap's optimizer sees more contradictions.
+            // libpcap's optimizer detects more contradictions.
             (Ok(ours), None) => {
                 let takes = |packet: &Vec<u8>| vm_cbpf::run(&ours, packet, packet.len() as u32);
                 if packets.iter().any(|packet| takes(packet) != 0) {
@@ -204,7 +205,7 @@ fn compare(
                 let wire_len = packet.len() as u32;
                 let run = |program: &Program| vm_cbpf::run(program, &packet[..len], wire_len);
                 let mine = run(&ours);
-                // libpcap's own optimizer may drop a load that a short packet does not have.
+                // libpcap's own optimizer may remove a load that fails on a short packet.
                 if mine != run(theirs) && plain.as_ref().is_none_or(|plain| mine != run(plain)) {
                     found.push(format!(
                         "{link_type} {text:?}: {mine} for {:02x?}",
@@ -222,7 +223,7 @@ fn compare(
 }
 
 #[test]
-fn verdicts_are_libpcaps() {
+fn verdicts_equal_those_of_libpcap() {
     if sys::libpcap::version().is_err() {
         skip::skip!("libpcap is not installed");
     }
@@ -231,7 +232,7 @@ fn verdicts_are_libpcaps() {
     for link_type in [0, 1, 9, 50, 51, 101, 104, 108, 113, 228, 229, 276] {
         let mut packets = packets(link_type);
         if link_type == 1 {
-            // All of the headers of Ethernet, with every third network packet.
+            // All Ethernet headers, with every third network packet.
             packets = packets.into_iter().step_by(3).collect();
         }
         for text in EXPRESSIONS.lines().filter(|text| !KNOWN.contains(text)) {
@@ -248,7 +249,7 @@ fn verdicts_are_libpcaps() {
 }
 
 #[test]
-fn random_expressions_have_libpcaps_verdicts() {
+fn verdicts_of_random_expressions_equal_those_of_libpcap() {
     if sys::libpcap::version().is_err() {
         skip::skip!("libpcap is not installed");
     }
@@ -284,7 +285,7 @@ fn random_expressions_have_libpcaps_verdicts() {
     );
 }
 
-/// Where the tag of a packet is on a live socket, and who sent the packet.
+/// Where the VLAN tag is on a live socket, and the direction of the packet.
 fn infos() -> Vec<PacketInfo> {
     let mut list = Vec::new();
     for vlan in [None, Some((0x8100, 5)), Some((0x88a8, 0x2007))] {
@@ -300,7 +301,7 @@ fn infos() -> Vec<PacketInfo> {
     list
 }
 
-/// Expressions about what the kernel keeps outside a packet.
+/// Expressions about metadata that the kernel keeps outside the packet.
 const LIVE: &[&str] = &[
     "vlan",
     "not vlan",
@@ -330,8 +331,8 @@ const LIVE: &[&str] = &[
 ];
 
 #[test]
-fn verdicts_on_a_live_socket_are_libpcaps() {
-    // libpcap opens the interface to learn what its kernel can do.
+fn verdicts_on_a_live_socket_equal_those_of_libpcap() {
+    // libpcap opens the interface to find out what its kernel supports.
     lab::require!(lab::skip::lab());
     if sys::libpcap::version().is_err() {
         skip::skip!("libpcap is not installed");

@@ -1,4 +1,5 @@
-//! `barewire filter p0f`: signatures of a live port, and those of captures against the real p0f.
+//! `barewire filter p0f`: signatures from a live port, and those of capture files against the real
+//! p0f.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -12,7 +13,7 @@ use lab::process::{Process, Signal, barewire};
 use lab::{End, Pair, Veth, require, skip};
 use serde_json::Value;
 
-/// How long a program may take here; nothing is measured by it.
+/// Time limit of a program; not a measurement.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const FINGERPRINTS: &str = "\
@@ -34,7 +35,7 @@ fn start(end: &End, port: &str, args: &[&str]) -> Process {
     process
 }
 
-/// A connection of two kernels, from left to right, that carries data both ways.
+/// A connection between two kernels, from left to right, that carries data both ways.
 fn connect(pair: &Pair, address: SocketAddr) {
     let listener = pair.right.ns.run(|| TcpListener::bind(address)).unwrap();
     let listener = listener.unwrap();
@@ -59,7 +60,7 @@ fn lines(stdout: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_connection_of_two_kernels_is_two_signatures() {
+fn a_connection_between_two_kernels_gives_two_signatures() {
     require!(skip::lab());
     let pair = Veth::new().ipv6().create().unwrap();
     let file = TempFile::new("fingerprints");
@@ -70,7 +71,7 @@ fn a_connection_of_two_kernels_is_two_signatures() {
         SocketAddr::from((right.ipv4, 8080)),
         SocketAddr::from((right.ipv6, 8080)),
     ] {
-        // It ends by itself once both are there: nothing else of the connection is received.
+        // It ends on its own after both signatures: nothing else of the connection is received.
         let mut process = start(
             right,
             &right.ifname,
@@ -96,7 +97,7 @@ fn a_connection_of_two_kernels_is_two_signatures() {
 }
 
 #[test]
-fn ctrl_c_and_a_duration_end_it_and_nothing_else_is_received() {
+fn filter_p0f_ends_on_ctrl_c_and_duration_and_receives_handshakes_only() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let right = &pair.right;
@@ -123,10 +124,10 @@ fn ctrl_c_and_a_duration_end_it_and_nothing_else_is_received() {
     process.wait(LIMIT).unwrap().checked().unwrap();
 }
 
-/// What a capture is to p0f and to us: by kind, client and server the signatures.
+/// Signatures of a capture by kind, client and server.
 type Signatures = BTreeMap<(String, SocketAddr, SocketAddr), BTreeSet<String>>;
 
-/// The signatures that p0f prints; `None` for a file that it does not read.
+/// The signatures that p0f prints; `None` for a file that it cannot read.
 fn of_p0f(capture: &Path) -> Option<Signatures> {
     let log = TempFile::new("p0f.log");
     let mut command = Command::new("p0f");
@@ -163,7 +164,7 @@ fn of_ours(capture: &Path) -> Signatures {
     let mut command = Command::new(barewire().unwrap());
     command.args(["filter", "p0f", "--json"]).arg(capture);
     let mut process = Process::spawn(&mut command).unwrap();
-    // A damaged capture is an error, after what was read of it.
+    // A damaged capture is an error, after everything before the damage was printed.
     let finished = process.wait(LIMIT).unwrap();
     let mut found = Signatures::new();
     for line in lines(&finished.stdout) {
@@ -179,8 +180,8 @@ fn of_ours(capture: &Path) -> Signatures {
     found
 }
 
-/// Whether two signatures are the same but for what is documented: p0f sees one bit of the number
-/// of `ack+`, and knows the segment size of the SYN when it reads the window of a SYN+ACK.
+/// Whether two signatures differ only as documented: p0f sees one bit of the acknowledgment number
+/// for `ack+`, and knows the SYN's segment size when it reads the window of a SYN+ACK.
 fn is_documented(kind: &str, theirs: &str, ours: &str) -> bool {
     if theirs == ours.replace(",ack+", "") {
         return true;
@@ -196,11 +197,11 @@ fn is_documented(kind: &str, theirs: &str, ours: &str) -> bool {
     kind == "SYN+ACK" && without_window(theirs) == without_window(ours)
 }
 
-/// p0f guesses where the IP header is for link types that it does not know.
+/// p0f guesses the offset of the IP header for link types that it does not know.
 const UNKNOWN_LINK: &str = "rewrite_dltuser";
 
 #[test]
-fn captures_have_the_signatures_that_p0f_prints() {
+fn capture_files_give_the_signatures_that_p0f_prints() {
     require!(skip::program("p0f", "p0f"));
     let corpus = lab::corpus::captures();
     let (mut same, mut documented) = (0, 0);

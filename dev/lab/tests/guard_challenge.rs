@@ -1,4 +1,4 @@
-//! `barewire guard --challenge`: connections of the kernel through a flood that looks like them.
+//! `barewire guard --challenge`: connections of the kernel through a flood of identical SYNs.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -15,8 +15,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const PORT: u16 = 8080;
 const EXPRESSION: &str = "tcp dst port 8080";
 
-/// A SYN as the kernel of the left end sends it, from a forged source: the same header length and
-/// options as its own.
+/// A SYN from a spoofed source with the header length and options of the left end's kernel.
 fn forged(pair: &Pair, number: u32) -> Vec<u8> {
     let mut packet = syn(pair, number);
     packet.extend([
@@ -38,7 +37,7 @@ fn forged(pair: &Pair, number: u32) -> Vec<u8> {
     packet
 }
 
-/// Connections to an address from four threads at once; how many complete.
+/// Opens connections to an address from four threads at once; returns how many complete.
 fn connect_all(pair: &Pair, address: SocketAddr, count: u64) -> u64 {
     let (left, completed) = (AtomicU64::new(count), AtomicU64::new(0));
     let one = || -> std::io::Result<()> {
@@ -67,7 +66,7 @@ fn connect_all(pair: &Pair, address: SocketAddr, count: u64) -> u64 {
     completed.into_inner()
 }
 
-/// Floods the service with forged SYNs while `body` runs; how many were sent.
+/// Floods the service with spoofed SYNs while `body` runs; returns how many were sent.
 fn flooded(pair: &Pair, body: impl FnOnce()) -> u64 {
     let sender = pair.left.ns.run(|| Raw::sender(&pair.left.ifname));
     let sender = sender.unwrap().unwrap();
@@ -85,7 +84,7 @@ fn flooded(pair: &Pair, body: impl FnOnce()) -> u64 {
                 }
             }
         });
-        // The flood stands before the first connection is tried.
+        // The flood is running before the first connection is tried.
         while sent.load(Ordering::Relaxed) < 500 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -95,8 +94,9 @@ fn flooded(pair: &Pair, body: impl FnOnce()) -> u64 {
     sent.into_inner()
 }
 
-/// A pair, and a guard at its left end that passes everything: veth wakes the peer of an XDP
-/// program that sends only if the peer has a program, too (`veth_xdp_flush`, drivers/net/veth.c).
+/// A pair, and a guard at its left end that passes everything: veth wakes the peer of a
+/// transmitting XDP program only if the peer has a program, too (`veth_xdp_flush`,
+/// drivers/net/veth.c).
 fn pair() -> (Pair, Process) {
     let pair = Veth::new().ipv6().create().unwrap();
     route_back(&pair);
@@ -113,7 +113,7 @@ fn pair() -> (Pair, Process) {
     (pair, process)
 }
 
-/// A counter of the right end's TCP, of `TcpExt` in `/proc/net/netstat`.
+/// A TCP counter of the right end, from `TcpExt` in `/proc/net/netstat`.
 fn counter(pair: &Pair, name: &str) -> u64 {
     let read = || std::fs::read_to_string("/proc/thread-self/net/netstat");
     let text = pair.right.ns.run(read).unwrap().unwrap();
@@ -128,7 +128,7 @@ fn counter(pair: &Pair, name: &str) -> u64 {
         .unwrap()
 }
 
-/// Tries so many connections under a flood, and gives the guard's account.
+/// Tries `count` connections under a flood, and returns the guard's account.
 fn under_flood(pair: &Pair, mode: &str, ip: IpAddr, count: u64) -> (u64, serde_json::Value) {
     let process = guard(pair, &["--mode", mode, "--challenge", EXPRESSION]);
     let address = SocketAddr::from((ip, PORT));
@@ -158,18 +158,18 @@ fn every_connection_completes_under_a_flood_of_the_same_signature() {
         let ip = IpAddr::from(pair.right.ipv4);
         let (_, totals) = under_flood(&pair, mode, ip, 1_000);
         let answered = totals["answered"].as_u64().unwrap();
-        // The SYNs of the connections and those of the flood that veth's ring had room for.
+        // The SYNs of the connections, and those of the flood that fit veth's ring.
         assert!(answered > 1_000, "{totals}");
         assert_eq!(totals["rules"][0]["answered"], answered, "{totals}");
-        // The host got the connections' cookies, some twice (an ACK and the data that overtakes
-        // it), and no SYN of the flood.
+        // The host got the connections' cookies, some twice (an ACK, and data that overtakes it),
+        // and no SYN of the flood.
         assert!(counter(&pair, "SyncookiesRecv") >= 1_000, "{totals}");
         assert_eq!(counter(&pair, "SyncookiesSent"), 0, "{totals}");
     }
 }
 
 #[test]
-fn connections_over_ipv6_complete_too() {
+fn challenged_connections_over_ipv6_complete() {
     require!(skip::lab());
     let (pair, _left) = pair();
     pair.right
@@ -177,14 +177,14 @@ fn connections_over_ipv6_complete_too() {
         .sysctl("net/ipv4/tcp_syncookies", "2")
         .unwrap();
     let (_, totals) = under_flood(&pair, "native", IpAddr::from(pair.right.ipv6), 50);
-    // The flood is of IPv4, where nothing listens.
+    // The flood is IPv4, to an address without a listener.
     assert!(totals["answered"].as_u64().unwrap() >= 50, "{totals}");
     assert!(counter(&pair, "SyncookiesRecv") >= 50, "{totals}");
 }
 
-/// With the kernel's usual setting, the host takes SYNs until its queue is full.
+/// With the kernel's default setting, the host receives SYNs until its queue is full.
 #[test]
-fn cookies_begin_when_the_listeners_queue_is_full() {
+fn cookies_start_when_the_listeners_queue_is_full() {
     require!(skip::lab());
     let (pair, _left) = pair();
     pair.right.ns.sysctl("net/core/somaxconn", "64").unwrap();
@@ -198,7 +198,7 @@ fn cookies_begin_when_the_listeners_queue_is_full() {
 }
 
 #[test]
-fn a_forged_ack_a_closed_port_and_a_dry_run() {
+fn forged_acks_are_dropped_if_there_is_a_listener() {
     require!(skip::lab());
     let (pair, _left) = pair();
     pair.right
@@ -215,7 +215,7 @@ fn a_forged_ack_a_closed_port_and_a_dry_run() {
             sender.send(&packet).unwrap();
         }
     };
-    // No listener: both pass.
+    // Without a listener both pass.
     let process = guard(&pair, &["--challenge", EXPRESSION]);
     send(0x02);
     send(0x10);

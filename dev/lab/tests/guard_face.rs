@@ -15,7 +15,7 @@ use crate::guard_flood::{guard, stop};
 const LIMIT: Duration = Duration::from_secs(60);
 const FLOOD: &str = "udp dst port 9";
 
-/// The page of the endpoint that this guard named.
+/// Scrapes the metrics endpoint that this guard printed.
 fn scrape(pair: &Pair, process: &Process) -> String {
     let said = process.stderr();
     let (_, rest) = said.split_once("metrics at http://").expect(&said);
@@ -63,7 +63,7 @@ fn metrics_follow_the_counters_without_root() {
     stop(process);
 }
 
-/// Runs a guard as if from an SSH session to the right end; what it said when it ended.
+/// Runs a guard as if from an SSH session to the right end; returns its output.
 fn from_ssh(pair: &Pair, args: &[&str]) -> Process {
     let mut command = pair.right.ns.command(barewire().unwrap());
     let (client, server) = (pair.left.ipv4, pair.right.ipv4);

@@ -1,4 +1,4 @@
-//! `barewire guard` against floods from forged sources, beside connections of the kernel.
+//! `barewire guard` against floods from spoofed sources, during connections of the kernel.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,25 +10,25 @@ use lab::process::{Process, Signal, barewire};
 use lab::{Pair, Veth, require, skip};
 use serde_json::Value;
 
-/// How long a program may take here; nothing is measured by it.
+/// Time limit of a program; not a measurement.
 const LIMIT: Duration = Duration::from_secs(60);
 const PORT: u16 = 8080;
-/// SYNs of [`syn`]: no options, window 1024. The kernel's own have options.
+/// The signature of SYNs from [`syn`]: no options, window 1024. The kernel's own have options.
 const SIGNATURE: &str = "p0f:4:64:0:0:1024,0:::0";
 const SOURCE_COUNT: u32 = 16_384;
 
-/// Starts a guard at the right end, and waits until it guards.
+/// Starts a guard at the right end, and waits until the program is attached.
 pub fn guard(pair: &Pair, args: &[&str]) -> Process {
     let args = [&["guard", &pair.right.ifname, "--json"], args].concat();
     let process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
     process.wait_stderr("guarding", LIMIT).unwrap();
-    // A program that was just attached takes a moment (veth turns NAPI on).
+    // After a program is attached, the carrier takes a moment (veth turns NAPI on).
     pair.left.wait_up(LIMIT).unwrap();
     pair.right.wait_up(LIMIT).unwrap();
     process
 }
 
-/// Ends it as Ctrl-C does; every packet is accounted for.
+/// Stops it as Ctrl-C does, and checks that every packet is accounted for.
 pub fn stop(mut process: Process) -> Value {
     let finished = process.stop(Signal::SIGINT, LIMIT).unwrap();
     let stdout = finished.checked().unwrap().stdout;
@@ -38,7 +38,7 @@ pub fn stop(mut process: Process) -> Value {
     totals
 }
 
-/// A SYN of one of [`SOURCE_COUNT`] sources in 198.18.0.0/15 (RFC 2544), without options.
+/// A SYN without options from one of [`SOURCE_COUNT`] sources in 198.18.0.0/15 (RFC 2544).
 pub fn syn(pair: &Pair, number: u32) -> Vec<u8> {
     let source = Ipv4Addr::from_bits(0xc612_0000 + number % SOURCE_COUNT);
     let mut packet = Vec::with_capacity(54);
@@ -61,7 +61,7 @@ pub fn syn(pair: &Pair, number: u32) -> Vec<u8> {
     packet
 }
 
-/// Sends SYNs until `is_over` at the number of one, in portions that fit a veth's ring.
+/// Sends SYNs until `is_over`, given the number of the next one, in batches that fit a veth's ring.
 fn flood(pair: &Pair, is_over: impl Fn(u32) -> bool) -> u32 {
     let sender = pair.left.ns.run(|| Raw::sender(&pair.left.ifname));
     let sender = sender.unwrap().unwrap();
@@ -76,14 +76,14 @@ fn flood(pair: &Pair, is_over: impl Fn(u32) -> bool) -> u32 {
     number
 }
 
-/// What the right end answers to forged sources goes back over the pair, where nobody takes it.
+/// Routes the right end's answers to spoofed sources back over the pair, where they are ignored.
 pub fn route_back(pair: &Pair) {
     let via = pair.left.ipv4.to_string();
     let route = ["route", "add", "198.18.0.0/15", "via", &via];
     pair.right.ns.ip(route).unwrap();
 }
 
-/// A server at the right end that returns the byte it gets, until `is_over`.
+/// A server at the right end that echoes one byte per connection, until `is_over`.
 pub fn serve(listener: &TcpListener, is_over: &AtomicBool) {
     listener.set_nonblocking(true).unwrap();
     while !is_over.load(Ordering::Relaxed) {
@@ -91,21 +91,21 @@ pub fn serve(listener: &TcpListener, is_over: &AtomicBool) {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        // A thread each: a connection whose data is late must not hold up the others.
+        // One thread per connection: late data on one must not hold up the others.
         std::thread::spawn(move || {
             let mut byte = [0];
             stream.set_nonblocking(false)?;
             stream.set_read_timeout(Some(LIMIT))?;
             stream.read_exact(&mut byte)?;
             stream.write_all(&byte)?;
-            // The client closes first. Else the server's port stays in TIME_WAIT, and the SYN of
-            // the next connection from the same port goes past the listener.
+            // The client closes first. Otherwise the server's port stays in TIME_WAIT, and the SYN
+            // of the next connection from the same port does not reach the listener.
             stream.read(&mut byte)
         });
     }
 }
 
-/// A connection of the kernel that carries a byte both ways.
+/// A connection through the kernel that carries a byte both ways.
 fn connect(address: SocketAddr) -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
@@ -113,7 +113,7 @@ fn connect(address: SocketAddr) -> std::io::Result<()> {
     stream.read_exact(&mut [0])
 }
 
-/// Counts the flood's SYNs that come to the host; the time of the last one.
+/// Counts the flood's SYNs that reach the host; returns also the time of the last one.
 fn count_passed(socket: &Raw, is_over: &AtomicBool) -> (u64, Instant) {
     let (mut count, mut last) = (0, Instant::now());
     loop {
@@ -130,11 +130,11 @@ fn count_passed(socket: &Raw, is_over: &AtomicBool) -> (u64, Instant) {
     }
 }
 
-/// The limit is one for all sources, and nothing else pays for it.
+/// The limit applies to all sources together, and to nothing else.
 #[test]
 fn a_forged_flood_passes_at_its_limit_and_every_connection_completes() {
     require!(skip::lab());
-    // A burst so long that no pause of the sender fills the bucket again.
+    // A burst long enough that no pause of the sender refills the bucket.
     const RATE: f64 = 1_000.0;
     const BURST: f64 = 5_000.0;
     let pair = Veth::new().create().unwrap();
@@ -171,7 +171,7 @@ fn a_forged_flood_passes_at_its_limit_and_every_connection_completes() {
         });
         sent = flood(&pair, |_| began.elapsed() >= Duration::from_secs(4));
         inner = began.elapsed().as_secs_f64();
-        // Empties the bucket, whatever a pause has left in it.
+        // Empties the bucket, whatever a pause has added.
         sent += flood(&pair, |number| number == 6_500);
         flood_over.store(true, Ordering::Relaxed);
         passed = count.join().unwrap();
@@ -199,7 +199,7 @@ fn hping3(pair: &Pair, args: &[&str]) {
     let target = pair.right.ipv4.to_string();
     let args = [&["-q", "-c", "10", "-i", "u1000"], args, &[&target]].concat();
     let mut process = pair.left.ns.spawn("hping3", args).unwrap();
-    // It exits with 1 when nothing was answered.
+    // It exits with 1 if there was no answer.
     let finished = process.wait(LIMIT).unwrap();
     assert!(
         finished.stderr.contains("10 packets"),
@@ -208,7 +208,7 @@ fn hping3(pair: &Pair, args: &[&str]) {
     );
 }
 
-/// A signature of SYNs of hping3, options of hping3, and how many of its ten packets it matches.
+/// A signature of hping3's SYNs, options of hping3, and how many of its ten packets match.
 const HPING3: &str = "4:64:0:0:*,0::ack+:0";
 const HPING3_RUNS: &[(&[&str], u64)] = &[
     (&["-S", "-p", "8080"], 10),
@@ -222,7 +222,7 @@ const HPING3_RUNS: &[(&[&str], u64)] = &[
     (&["-A", "-p", "8080"], 0),
 ];
 
-/// Ten connections of the kernel, all of which complete.
+/// Makes ten connections through the kernel; all complete.
 fn ten_connections(pair: &Pair) {
     let address = SocketAddr::from((pair.right.ipv4, PORT));
     let listener = pair.right.ns.run(|| TcpListener::bind(address)).unwrap();
@@ -255,7 +255,7 @@ fn exactly_the_hping3_packets_of_the_signature_are_dropped() {
     }
 }
 
-/// The packets that the first rule of `raw` PREROUTING dropped.
+/// Packets dropped by the first rule of PREROUTING in the table `raw`.
 fn iptables_count(pair: &Pair) -> u64 {
     let list = ["-t", "raw", "-L", "PREROUTING", "-v", "-x", "-n", "-Z"];
     let text = pair.right.ns.exec("iptables", list).unwrap();
@@ -264,9 +264,9 @@ fn iptables_count(pair: &Pair) -> u64 {
     count.parse().unwrap_or_else(|_| panic!("{text}"))
 }
 
-/// The bytecode for iptables in a stock iptables.
+/// The bytecode in a stock iptables.
 #[test]
-fn iptables_drops_what_the_bytecode_says_and_no_connection() {
+fn iptables_drops_what_the_bytecode_matches_and_no_connection() {
     require!(skip::lab());
     require!(skip::program("hping3", "hping3"));
     require!(skip::program("iptables", "iptables"));

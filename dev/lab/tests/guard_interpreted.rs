@@ -1,5 +1,5 @@
-//! The guard's program, and translations of filters, in the interpreter and in the kernel by
-//! `BPF_PROG_TEST_RUN`, on the same packets and with the same maps: one verdict, the same counts.
+//! The guard's program and filter translations, in the interpreter and in the kernel through
+//! `BPF_PROG_TEST_RUN`, on the same packets and maps: the verdicts and counts are equal.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use runtime::filter::select::Select;
 use sys::bpf::{ProgramSpec, ProgramType, TestRun, XDP_FLAG_FRAGS};
 use xdp::{Guard, GuardSpec, SourceMap};
 
-/// Numbers of the interpreter's maps.
+/// File descriptors of the interpreter's maps.
 const COUNTERS: i32 = 1;
 const LIMITS: i32 = 2;
 const PREFIXES: i32 = 3;
@@ -39,8 +39,7 @@ const EXPRESSIONS: &[&str] = &[
     "p0f:*:64:0:*:*,*:mss,nop,ws:df,id+:0",
 ];
 
-/// A packet of mostly sensible headers, cut somewhere now and then; never shorter than the kernel
-/// takes.
+/// A packet of mostly valid headers, sometimes truncated; never shorter than the kernel accepts.
 fn packet(random: &mut Random) -> Vec<u8> {
     let mut packet = vec![2; 12];
     for _ in 0..random.below(6).saturating_sub(2) {
@@ -112,7 +111,7 @@ fn list(random: &mut Random) -> Option<guard::List> {
 }
 
 fn rule(random: &mut Random, id: u32) -> Rule {
-    // One packet a second: within a second, what passes is the burst.
+    // One packet per second: within a second only the burst passes.
     let limit = |random: &mut Random| Limit::new(1, 1 + random.below(9) as u32).unwrap();
     let verdict = match random.below(6) {
         0 => Verdict::Pass,
@@ -145,7 +144,7 @@ fn rule(random: &mut Random, id: u32) -> Rule {
     }
 }
 
-/// The program of some rules, twice.
+/// The program of a set of rules in the interpreter and in the kernel.
 struct Both {
     kernel: Guard,
     _sources: SourceMap,
@@ -202,7 +201,7 @@ impl Both {
         }
     }
 
-    /// The verdicts: of the interpreter, of the kernel.
+    /// The verdicts of the interpreter and of the kernel.
     fn run(&mut self, bytes: &[u8]) -> (u32, u32) {
         let hook = Hook::Xdp {
             first_len: bytes.len(),
@@ -224,7 +223,7 @@ impl Both {
         (ours, self.kernel.program().test_run(&run).unwrap().retval)
     }
 
-    /// The counts: of the interpreter, of the kernel.
+    /// The counts of the interpreter and of the kernel.
     fn accounts(&mut self) -> (Account, Account) {
         let bytes = self.maps.get(COUNTERS, &[0; 4]).unwrap();
         let words = bytes.chunks_exact(8).map(|word| word.try_into().unwrap());
@@ -255,14 +254,14 @@ fn compare(rules: &[Rule], packets: &[Vec<u8>], dry_run: bool) -> bool {
 }
 
 #[test]
-fn the_guard_decides_and_counts_the_same_in_both() {
+fn guard_programs_decide_the_same_in_interpreter_and_kernel() {
     require!(skip::lab());
     let mut random = Random::seeded("guard, interpreted");
     for round in 0..60 {
         let count = 1 + random.below(12) as u32;
         let rules: Vec<Rule> = (0..count).map(|id| rule(&mut random, id)).collect();
         let packets: Vec<_> = (0..150).map(|_| packet(&mut random)).collect();
-        // A machine that was too busy gets other chances, with new limits.
+        // On a busy machine it is retried with new limits.
         let is_dry = round % 8 == 0;
         let is_done = (0..20).any(|_| compare(&rules, &packets, is_dry));
         assert!(is_done, "150 packets took a second, twenty times");
@@ -283,7 +282,7 @@ fn load(kind: ProgramType, insns: &[Insn], frags: bool) -> sys::bpf::Program {
 
 /// A filter's translations decide the same in the interpreter and in the kernel.
 #[test]
-fn filters_decide_the_same_in_both() {
+fn filters_decide_the_same_in_interpreter_and_kernel() {
     require!(skip::lab());
     let mut random = Random::seeded("filters, interpreted");
     let packets: Vec<_> = (0..400).map(|_| packet(&mut random)).collect();
@@ -317,7 +316,7 @@ fn filters_decide_the_same_in_both() {
                 };
                 let hook = (hook, &mut Packet::new(bytes));
                 let ours = vm_ebpf::run(insns, hook, &info, &mut Maps::new(), STEPS_MAX);
-                // A test run takes off an Ethernet header before it calls a socket filter.
+                // A test run removes an Ethernet header before it calls a socket filter.
                 let data = match is_xdp {
                     true => bytes.clone(),
                     false => [&[0; 14], &bytes[..]].concat(),
@@ -335,9 +334,9 @@ fn filters_decide_the_same_in_both() {
     assert!(selected > 1_000, "{selected}");
 }
 
-/// A limit of sources keeps them apart by their prefixes, in both.
+/// Limits per source distinguish sources by their prefixes, in both.
 #[test]
-fn limits_of_sources_are_the_same_in_both() {
+fn source_limits_are_the_same_in_interpreter_and_kernel() {
     require!(skip::lab());
     let limit = Limit::new(1, 3).unwrap();
     let source = SourceLimit::new(limit, 24, 48).unwrap();

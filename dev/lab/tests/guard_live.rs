@@ -1,4 +1,4 @@
-//! `barewire guard` on a veth pair: real packets, a real connection, and what is left behind.
+//! `barewire guard` on a veth pair: real packets, a real connection, and detaching.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,24 +11,24 @@ use lab::process::{Process, Signal, barewire};
 use lab::{Pair, Veth, require, skip};
 use serde_json::Value;
 
-/// How long a program may take here; nothing is measured by it.
+/// Time limit of a program; not a measurement.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The packets of `pour`.
+/// Matches the packets that `pour` sends.
 const FLOOD: &str = "udp dst port 9";
 
-/// Starts a guard at the right end, and waits until it guards.
+/// Starts a guard at the right end, and waits until the program is attached.
 fn guard(pair: &Pair, args: &[&str]) -> Process {
     let args = [&["guard", &pair.right.ifname, "--json"], args].concat();
     let process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
     process.wait_stderr("guarding", LIMIT).unwrap();
-    // A program that was just attached takes a moment (veth turns NAPI on).
+    // After a program is attached, the carrier takes a moment (veth turns NAPI on).
     pair.left.wait_up(LIMIT).unwrap();
     pair.right.wait_up(LIMIT).unwrap();
     process
 }
 
-/// Ends it as Ctrl-C does; every packet is accounted for.
+/// Stops it as Ctrl-C does, and checks that every packet is accounted for.
 fn stop(mut process: Process) -> Value {
     let finished = process.stop(Signal::SIGINT, LIMIT).unwrap();
     let stdout = finished.checked().unwrap().stdout;
@@ -39,7 +39,7 @@ fn stop(mut process: Process) -> Value {
     totals
 }
 
-/// Waits until a line of JSON has seen this many packets, and returns that line.
+/// Waits for a line of JSON with at least `count` packets seen, and returns it.
 fn seen(process: &Process, count: u64) -> Value {
     for _ in 0..3_000 {
         let stdout = process.stdout();
@@ -55,7 +55,7 @@ fn seen(process: &Process, count: u64) -> Value {
     panic!("{count} packets were not seen: {}", process.stdout());
 }
 
-/// A connection over the kernel from left to right that carries some data both ways.
+/// A connection through the kernel from left to right that carries some data both ways.
 fn connect(pair: &Pair) {
     let address = SocketAddr::from((pair.right.ipv4, 8080));
     let listener = pair.right.ns.run(|| TcpListener::bind(address)).unwrap();
@@ -88,7 +88,7 @@ fn a_flood_is_dropped_to_the_last_packet_and_connections_complete() {
         let totals = stop(process);
         assert_eq!(totals["dropped"], 5_000, "{totals}");
         assert_eq!(totals["mode"], mode);
-        // In the order of the program: what counts comes before what drops.
+        // In the order of the program: rules that count come before rules that drop.
         assert_eq!(totals["rules"][1]["dropped_bytes"], 300_000, "{totals}");
         let tcp = &totals["rules"][0]["packets"];
         assert!(tcp.as_u64().unwrap() >= 5, "{totals}");
@@ -98,7 +98,7 @@ fn a_flood_is_dropped_to_the_last_packet_and_connections_complete() {
 }
 
 #[test]
-fn equal_rules_have_names_and_rows_of_their_own() {
+fn equal_rules_get_distinct_names_and_rows() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let args = ["--count", FLOOD, "--drop", FLOOD, "--drop", FLOOD];
@@ -175,7 +175,7 @@ fn a_reload_loses_no_count_and_a_bad_file_changes_nothing() {
     let more = "[[rule]]\nname = \"all\"\nmatch = \"udp\"\nverdict = \"count\"\npriority = -1\n";
     write(file.path(), &format!("{rule}{more}"));
     process.signal(Signal::SIGHUP).unwrap();
-    // While packets pass.
+    // While packets arrive.
     pour(&pair, 4, 10_000);
     process.wait_stderr("reloaded: 2 rules", LIMIT).unwrap();
     pour(&pair, 4, 1_000);
@@ -190,7 +190,7 @@ fn a_reload_loses_no_count_and_a_bad_file_changes_nothing() {
 }
 
 #[test]
-fn a_rule_expires_and_the_others_go_on() {
+fn a_rule_expires_and_the_others_stay() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let file = TempFile::new(".toml");
@@ -229,7 +229,7 @@ fn a_rule_file_is_checked_without_an_interface() {
     let finished = process.as_mut().unwrap().wait(LIMIT).unwrap();
     let stdout = finished.checked().unwrap().stdout;
     assert!(stdout.contains("1 rule, all valid"), "{stdout}");
-    // Each list is valid, and there are more than one program takes.
+    // Each list is valid, but there are more than a program can hold.
     let lists = (0..65).map(|i| {
         format!("[[rule]]\nname = \"{i}\"\nsources = [\"10.0.{i}.0/24\"]\nverdict = \"drop\"\n")
     });
@@ -249,7 +249,7 @@ fn a_reload_swaps_prefix_lists_and_keeps_the_counts() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (list, rules) = (TempFile::new(".txt"), TempFile::new(".toml"));
-    // The packets of `pour` come from the left end.
+    // `pour` sends from the left end.
     let net = |byte: u8| format!("{byte}.0.0.0/8\n");
     let source = pair.left.ipv4.octets()[0];
     write(list.path(), &net(source));
@@ -260,7 +260,7 @@ fn a_reload_swaps_prefix_lists_and_keeps_the_counts() {
     write(rules.path(), &text);
     let process = guard(&pair, &["--rules", rules.path().to_str().unwrap()]);
     pour(&pair, 1, 1_000);
-    // Both lists hold the source, so no packet may pass while one takes the other's place.
+    // Both lists contain the source, so no packet may pass while one replaces the other.
     write(list.path(), &format!("{}{}", net(source), net(source ^ 1)));
     process.signal(Signal::SIGHUP).unwrap();
     pour(&pair, 1, 10_000);
@@ -291,7 +291,7 @@ fn allowed_sources_pass_even_if_denied() {
 }
 
 #[test]
-fn a_source_keeps_its_limit_over_a_reload() {
+fn a_source_keeps_its_limit_across_a_reload() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let rules = TempFile::new(".toml");
@@ -299,9 +299,9 @@ fn a_source_keeps_its_limit_over_a_reload() {
                 source_rate = \"1/s\"\nsource_burst = 200\n";
     write(rules.path(), text);
     let process = guard(&pair, &["--rules", rules.path().to_str().unwrap()]);
-    // All of one source: the burst passes, and little more.
+    // From a single source: the burst passes, and little more.
     pour(&pair, 1, 5_000);
-    // A reload does not fill the bucket again.
+    // A reload does not refill the bucket.
     let more = "[[rule]]\nname = \"none\"\nmatch = \"icmp\"\nverdict = \"count\"\n";
     write(rules.path(), &format!("{more}{text}"));
     process.signal(Signal::SIGHUP).unwrap();

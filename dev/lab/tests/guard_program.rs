@@ -1,5 +1,5 @@
-//! The guard's program in the kernel by `BPF_PROG_TEST_RUN`: verdicts, limits and counts, without
-//! traffic.
+//! The guard's program in the kernel through `BPF_PROG_TEST_RUN`: verdicts, limits and counts,
+//! without traffic.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
@@ -72,7 +72,7 @@ fn account(guard: &Guard) -> Account {
 }
 
 #[test]
-fn the_first_rule_that_decides_decides() {
+fn the_first_deciding_rule_that_matches_wins() {
     require!(skip::lab());
     let rules = [
         rule("count", "udp", Verdict::Count),
@@ -105,8 +105,8 @@ fn the_first_rule_that_decides_decides() {
 #[test]
 fn a_limit_passes_its_rate_and_burst_however_fast_packets_come() {
     require!(skip::lab());
-    // A burst of ten seconds' worth: no pause of this thread makes the bucket run over, once it is
-    // empty.
+    // A burst of ten seconds' worth: once empty, the bucket does not overflow in any pause of this
+    // thread.
     let limit = Limit::new(1_000, 10_000).unwrap();
     let rules = [
         rule("limit", "udp port 9", Verdict::Limit(limit)),
@@ -121,7 +121,7 @@ fn a_limit_passes_its_rate_and_burst_however_fast_packets_come() {
         run(&guard, &udp(10), 1);
     }
     let inner = inner.elapsed().as_secs_f64();
-    // Empties it, including late arrivals.
+    // Empties the bucket, including tokens added late.
     run(&guard, &udp(9), 20_000);
     let outer = outer.elapsed().as_secs_f64();
     let account = account(&guard);
@@ -163,7 +163,7 @@ fn syn() -> [u8; 54] {
 }
 
 #[test]
-fn a_p0f_signature_is_a_rule() {
+fn a_p0f_signature_works_as_a_rule() {
     require!(skip::lab());
     let signature = "4:64:0:0:*,0::ack+:0";
     let rules = [Rule {
@@ -177,7 +177,7 @@ fn a_p0f_signature_is_a_rule() {
     }];
     let guard = load(&rules, false);
     assert_eq!(run(&guard, &syn(), 1), XDP_DROP);
-    // DF, FIN alongside SYN, RST, SYN and ACK, another option: each is another signature.
+    // DF, FIN with SYN, RST, SYN with ACK, another option: each makes a different signature.
     for (at, value) in [(20, 0x40), (47, 3), (47, 4), (47, 0x12), (46, 0x60)] {
         let mut packet = syn();
         packet[at] = value;
@@ -186,7 +186,7 @@ fn a_p0f_signature_is_a_rule() {
     assert_eq!(account(&guard).rules[0].dropped, 1);
 }
 
-/// A UDP packet from this source after this many VLAN tags.
+/// A UDP packet from this source behind this many VLAN tags.
 fn udp_from(source: IpAddr, tag_count: usize) -> Vec<u8> {
     let mut packet = vec![0; 12];
     for _ in 0..tag_count {
@@ -232,7 +232,8 @@ fn prefix_lists_select_by_source_and_destination() {
     ] {
         for tag_count in 0..=2 {
             let packet = udp_from(source.parse().unwrap(), tag_count);
-            // The expression counts from the Ethernet header: it sees no UDP after a tag.
+            // The expression's offsets are from the Ethernet header: it does not see UDP behind a
+            // tag.
             if source == "10.1.3.3" && tag_count > 0 {
                 continue;
             }
@@ -243,7 +244,7 @@ fn prefix_lists_select_by_source_and_destination() {
             );
         }
     }
-    // No addresses: ARP, a header cut short, three tags.
+    // No addresses: ARP, a truncated header, three tags.
     let mut arp = udp_from("10.9.9.9".parse().unwrap(), 0);
     arp[13] = 6;
     let cut = &udp_from("10.9.9.9".parse().unwrap(), 0)[..33];
@@ -256,7 +257,7 @@ fn prefix_lists_select_by_source_and_destination() {
 }
 
 #[test]
-fn a_hundred_thousand_prefixes_answer_as_a_search_of_the_list_does() {
+fn a_hundred_thousand_prefixes_match_as_a_linear_search_does() {
     require!(skip::lab());
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {
@@ -280,7 +281,7 @@ fn a_hundred_thousand_prefixes_answer_as_a_search_of_the_list_does() {
     let guard = load(&[deny], false);
     let mut dropped = 0;
     for at in 0..400 {
-        // Half of them alongside or in a prefix of the list.
+        // Half of them near or inside a prefix of the list.
         let address = match at % 2 {
             0 => next() as u32,
             _ => prefixes[next() as usize % prefixes.len()].0 ^ (next() as u32 & 0x1ff),
@@ -297,9 +298,9 @@ fn a_hundred_thousand_prefixes_answer_as_a_search_of_the_list_does() {
 }
 
 #[test]
-fn each_source_prefix_has_its_own_limit_and_all_have_one_together() {
+fn source_prefixes_have_a_limit_each_and_one_in_total() {
     require!(skip::lab());
-    // One packet a second: what passes is the burst and the seconds that the test takes.
+    // One packet per second: the burst passes, and one packet per second of the test's run time.
     let limit = |burst| Limit::new(1, burst).unwrap();
     let source = SourceLimit::new(limit(1_000), 24, 48).unwrap();
     let own = rule("own", "", Verdict::LimitSources(source, None));
@@ -312,7 +313,7 @@ fn each_source_prefix_has_its_own_limit_and_all_have_one_together() {
         }
         account(guard).rules[0].passed() - before
     };
-    // Between the burst and what a slow machine adds at one packet a second.
+    // Between the burst and what a slow machine adds at one packet per second.
     let is_burst = |count: u64, burst: u64| (burst..burst + 500).contains(&count);
     for texts in [
         ["10.0.0.1", "10.0.0.200"],

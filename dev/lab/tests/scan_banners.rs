@@ -1,4 +1,4 @@
-//! `barewire scan --banners` against servers of the kernel's TCP, on a veth pair with its default
+//! `barewire scan --banners` against servers on the kernel's TCP, on a veth pair with default
 //! offloads and without firewall rules.
 
 use std::io::{Read as _, Write as _};
@@ -13,9 +13,9 @@ use lab::{Finished, Pair, Veth, require, skip};
 use serde_json::Value;
 use wire::{Dissection, LinkType, dissect};
 
-/// How long a program may take here; nothing is measured by it.
+/// Time limit of a program; not a measurement.
 const LIMIT: Duration = Duration::from_secs(120);
-/// 128 hosts behind the right end.
+/// 128 addresses of the right end.
 const HOSTS: &str = "198.18.4.0/25";
 
 fn scene() -> Pair {
@@ -33,7 +33,7 @@ fn scan(pair: &Pair, args: &[&str]) -> Process {
     pair.left.ns.spawn(barewire().unwrap(), args).unwrap()
 }
 
-/// Banners and totals.
+/// Parses banners and totals.
 fn parsed(finished: Finished) -> (Vec<Value>, Value) {
     let stdout = finished.checked().unwrap().stdout;
     let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
@@ -44,12 +44,12 @@ fn parsed(finished: Finished) -> (Vec<Value>, Value) {
     (lines, totals)
 }
 
-/// A server on all addresses of the right end; each connection is given to `serve`.
+/// Starts a server on all addresses of the right end; each connection is passed to `serve`.
 fn serve(pair: &Pair, port: u16, serve: fn(TcpStream)) {
     let listen = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
     let listener = pair.right.ns.run(listen).unwrap().unwrap();
     std::thread::spawn(move || {
-        // Ends with the test's process, as all connections do.
+        // Runs until the test process ends, as all connections do.
         for stream in listener.incoming().flatten() {
             std::thread::spawn(move || serve(stream));
         }
@@ -71,7 +71,7 @@ fn wait_bound(pair: &Pair, port: u16) {
     }
 }
 
-/// Greets as OpenSSH does, and waits for the client's end.
+/// Greets as OpenSSH does, and waits for the client to close.
 fn ssh(mut stream: TcpStream) {
     let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n");
     let _ = stream.read_to_end(&mut Vec::new());
@@ -97,19 +97,19 @@ fn http(mut stream: TcpStream) {
     let _ = stream.write_all(body.as_bytes());
 }
 
-/// Says nothing.
+/// Sends nothing.
 fn silent(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut Vec::new());
 }
 
-/// A letter every tenth of a second, as long as somebody takes them.
+/// Sends a letter every tenth of a second until the client closes.
 fn tarpit(mut stream: TcpStream) {
     while stream.write_all(b"z").is_ok() {
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// How many resets arrive at the right end while `body` runs.
+/// Counts the resets that arrive at the right end while `body` runs.
 fn resets<T: Send>(pair: &Pair, body: impl FnOnce() -> T + Send) -> (T, usize) {
     let right = &pair.right;
     let raw = right.ns.run(|| Raw::open(&right.ifname)).unwrap().unwrap();
@@ -138,7 +138,7 @@ fn resets<T: Send>(pair: &Pair, body: impl FnOnce() -> T + Send) -> (T, usize) {
 }
 
 #[test]
-fn every_service_is_read_while_the_kernel_runs_its_own_tcp() {
+fn banners_are_read_from_every_service_without_resets_by_the_kernel() {
     require!(skip::lab());
     let pair = scene();
     serve(&pair, 22, ssh);
@@ -175,7 +175,7 @@ fn every_service_is_read_while_the_kernel_runs_its_own_tcp() {
 }
 
 #[test]
-fn certificates_of_openssl_are_read() {
+fn certificates_of_an_openssl_server_are_read() {
     require!(skip::lab(), skip::program("openssl", "openssl"));
     let pair = scene();
     let (key, cert) = (
@@ -198,7 +198,7 @@ fn certificates_of_openssl_are_read() {
         .output()
         .unwrap();
     assert!(made.status.success(), "{made:?}");
-    // It ends with its standard input.
+    // It ends when its standard input is closed.
     let args = ["s_server", "-quiet", "-accept", "443", "-key", key];
     let mut command = pair.right.ns.command("openssl");
     let command = command
@@ -222,7 +222,7 @@ fn certificates_of_openssl_are_read() {
 }
 
 #[test]
-fn silent_services_and_tarpits_are_left_in_time() {
+fn connections_to_silent_services_and_tarpits_time_out() {
     require!(skip::lab());
     let pair = scene();
     serve(&pair, 25, silent);
@@ -268,7 +268,7 @@ fn an_interrupted_scan_resets_its_connections() {
 }
 
 #[test]
-fn more_services_than_connections_are_counted() {
+fn services_beyond_the_connection_limit_are_counted() {
     require!(skip::lab());
     let pair = scene();
     serve(&pair, 25, silent);

@@ -12,16 +12,16 @@ use lab::{Finished, Pair, Veth, require, skip};
 use serde_json::Value;
 use wire::{Dissection, LinkType, dissect};
 
-/// How long a program may take here; nothing is measured by it.
+/// Time limit of a program; not a measurement.
 const LIMIT: Duration = Duration::from_secs(120);
 
 const SYN: u16 = 0x02;
 const RST: u16 = 0x04;
 
-/// 1,024 hosts behind the right end, which its kernel answers for.
+/// 1,024 addresses that the right end's kernel answers for.
 const HOSTS: &str = "198.18.4.0/22";
 
-/// A pair with the hosts, known to the left end by a route.
+/// A pair with these hosts, to which the left end has a route.
 fn scene() -> Pair {
     let pair = Veth::new().ipv6().create().unwrap();
     let (left, right) = (&pair.left, &pair.right);
@@ -40,7 +40,7 @@ fn scan(pair: &Pair, args: &[&str]) -> Finished {
     process.wait(LIMIT).unwrap()
 }
 
-/// Answers and totals; every line is an object, and the last one is the totals.
+/// Parses answers and totals; every line is a JSON object, and the last one is the totals.
 fn parsed(finished: Finished) -> (Vec<Value>, Value) {
     let stdout = finished.checked().unwrap().stdout;
     let mut lines: Vec<Value> = stdout
@@ -73,8 +73,8 @@ fn segment(packet: &[u8]) -> Option<Segment> {
     })
 }
 
-/// Runs `body`, and gives what arrived at the right end meanwhile, to its last packet; `answer`
-/// sees each and may send something back.
+/// Runs `body`, and returns all segments that arrived at the right end meanwhile; `answer` sees
+/// each and may reply.
 fn watched<T: Send>(
     pair: &Pair,
     answer: impl Fn(&Raw, &[u8]) + Sync,
@@ -87,7 +87,7 @@ fn watched<T: Send>(
         let watcher = scope.spawn(|| {
             let mut seen = Vec::new();
             loop {
-                // Everything that was sent before the end is in the socket by that time.
+                // Packets sent before the end are in the socket by then.
                 let is_over = over.load(Ordering::Acquire);
                 match raw.receive(Duration::from_millis(50)).unwrap() {
                     Some(packet) => {
@@ -107,7 +107,7 @@ fn watched<T: Send>(
 
 fn silent(_: &Raw, _: &[u8]) {}
 
-/// Probes of each target.
+/// Number of probes to each target.
 fn probes(seen: &[Segment]) -> HashMap<(IpAddr, u16), u32> {
     let mut counts = HashMap::new();
     for segment in seen.iter().filter(|segment| segment.flags == SYN) {
@@ -148,8 +148,8 @@ fn every_target_is_probed_once_and_every_answer_reported_once() {
             };
             assert_eq!(answer["state"], state, "{answer}");
         }
-        // The kernel sees what a tap sees, and resets connections that it did not open. Answers
-        // taken by XDP never reach it.
+        // With a tap the kernel sees the answers too, and resets connections it did not open.
+        // Answers taken by XDP never reach it.
         let resets = seen.iter().filter(|segment| segment.flags & RST != 0);
         assert_eq!(resets.count() == 0, scheme == "afxdp:", "{scheme}");
         assert_eq!(pair.left.xdp().unwrap(), None);
@@ -157,7 +157,7 @@ fn every_target_is_probed_once_and_every_answer_reported_once() {
 }
 
 #[test]
-fn retries_are_added_not_multiplied() {
+fn retries_add_probes_and_do_not_multiply_them() {
     require!(skip::lab());
     let pair = scene();
     for retries in 0u32..=3 {
@@ -205,7 +205,7 @@ fn shards_at_different_rates_are_disjoint_and_complete() {
     assert!(all.values().all(|count| *count == 1));
 }
 
-/// A scan of 2,048 targets that keeps its state, in the middle of its work.
+/// Starts a scan of 2,048 targets with a state file.
 fn begun(pair: &Pair, state: &str, rate: &str) -> Process {
     let args = [
         "scan", HOSTS, "-p", "81,82", "--json", "--wait", "1", "--state", state, "--rate", rate,
@@ -245,7 +245,7 @@ fn a_killed_scan_resumes_without_skipping_probes() {
         assert_eq!(totals["sent"], 2_048 - before, "{totals}");
     });
     assert_eq!(probes(&seen).len(), 2_048);
-    // Once more, of nothing.
+    // Again, with nothing left to scan.
     let (answers, totals) = parsed(begun(&pair, path, "200").wait(LIMIT).unwrap());
     assert_eq!((answers.len(), &totals["sent"]), (0, &0.into()), "{totals}");
 }
@@ -281,7 +281,7 @@ fn a_scan_that_was_interrupted_sends_no_probe_twice() {
     );
 }
 
-/// The answer to a SYN as its target would send it, with another acknowledgment number added.
+/// The answer to a SYN as its target would send it, with `more` added to the acknowledgment number.
 fn syn_ack(syn: &[u8], more: u32) -> Vec<u8> {
     let mut out = syn.to_vec();
     out[..6].copy_from_slice(&syn[6..12]);
@@ -298,10 +298,10 @@ fn syn_ack(syn: &[u8], more: u32) -> Vec<u8> {
 }
 
 #[test]
-fn forged_answers_are_not_reported_and_repeated_ones_once() {
+fn forged_answers_are_ignored_and_repeated_ones_reported_once() {
     require!(skip::lab());
     let pair = scene();
-    // Hosts that the right end's kernel does not have: the test answers for them.
+    // Addresses that the right end's kernel does not have: the test answers for them.
     let mac = wire::Mac(pair.right.mac).to_string();
     let left = &pair.left.ifname;
     let args = [
@@ -340,7 +340,7 @@ fn forged_answers_are_not_reported_and_repeated_ones_once() {
 }
 
 #[test]
-fn runs_with_one_seed_have_one_order_and_different_numbers() {
+fn runs_with_the_same_seed_differ_only_in_sequence_numbers() {
     require!(skip::lab());
     let pair = scene();
     let run = || {
@@ -373,7 +373,7 @@ fn ports_refused_by_a_router_are_filtered() {
     let right = &pair.right;
     right.ns.sysctl("net/ipv4/ip_forward", "1").unwrap();
     right.ns.sysctl("net/ipv4/icmp_ratelimit", "0").unwrap();
-    // Four addresses: the kernel reports five errors of routing to a host, and then one a second.
+    // Four addresses: the kernel sends five routing errors to a host, and then one per second.
     for (prefix, kind) in [
         ("198.51.100.0/31", "prohibit"),
         ("203.0.113.0/31", "unreachable"),
@@ -447,11 +447,11 @@ fn ipv6_is_scanned_like_ipv4() {
 }
 
 #[test]
-fn neighbours_on_the_link_are_resolved() {
+fn mac_addresses_of_on_link_targets_are_resolved() {
     require!(skip::lab());
     let pair = scene();
     let (left, right) = (&pair.left, &pair.right);
-    // Eight hosts on the link, of which four are present.
+    // Eight addresses on the link, of which four are in use.
     let address = "198.51.100.1/28";
     left.ns
         .ip(["address", "add", address, "dev", &left.ifname])

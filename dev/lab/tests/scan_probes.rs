@@ -1,4 +1,4 @@
-//! `barewire scan` by UDP and ICMP echo, against sockets and servers at the far end.
+//! `barewire scan` with UDP and ICMP echo probes, against sockets and servers at the far end.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -10,7 +10,7 @@ use lab::{Pair, Veth, require, skip};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// 16 hosts behind the right end, which its kernel answers for.
+/// 16 addresses that the right end's kernel answers for.
 const HOSTS: &str = "198.18.4.0/28";
 
 fn scene() -> Pair {
@@ -18,7 +18,7 @@ fn scene() -> Pair {
     let (left, right) = (&pair.left, &pair.right);
     let hosts = ["route", "add", "local", HOSTS, "dev", "lo"];
     right.ns.ip(hosts).unwrap();
-    // The kernel limits the errors to one peer.
+    // The kernel limits the rate of errors to one peer.
     right.ns.sysctl("net/ipv4/icmp_ratelimit", "0").unwrap();
     right.ns.sysctl("net/ipv6/icmp/ratelimit", "0").unwrap();
     let router = right.ipv4.to_string();
@@ -39,7 +39,7 @@ fn scan(pair: &Pair, args: &[&str]) -> (Vec<Value>, Value) {
     (lines, totals)
 }
 
-/// How many rows there are of each protocol, port and state.
+/// Number of rows of each protocol, port and state.
 fn counted(rows: &[Value]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for row in rows {
@@ -50,7 +50,7 @@ fn counted(rows: &[Value]) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Serves a socket until `over`: each datagram is answered `times` times; the number received.
+/// Serves a socket until `over`: answers each datagram `times` times; returns the number received.
 fn serve(socket: &UdpSocket, times: usize, over: &AtomicBool) -> usize {
     let timeout = Some(Duration::from_millis(50));
     socket.set_read_timeout(timeout).unwrap();
@@ -72,12 +72,12 @@ fn serve(socket: &UdpSocket, times: usize, over: &AtomicBool) -> usize {
 }
 
 #[test]
-fn udp_ports_are_open_closed_or_silent_and_reported_once() {
+fn answering_udp_ports_are_reported_once() {
     require!(skip::lab());
     for scheme in ["", "afxdp:"] {
         let pair = scene();
         let right = &pair.right;
-        // One host: a socket that is bound to it answers from its address.
+        // One host: a socket bound to its address answers from it.
         let host = "198.18.4.5";
         let bind = |port: u16| {
             let open = || UdpSocket::bind((host, port));
@@ -119,7 +119,7 @@ fn udp_ports_are_open_closed_or_silent_and_reported_once() {
 }
 
 #[test]
-fn a_name_server_answers_the_request_of_its_port() {
+fn a_name_server_answers_the_probe_for_its_port() {
     require!(skip::lab());
     require!(skip::program("dnsmasq", "dnsmasq-base"));
     let pair = scene();

@@ -1,4 +1,5 @@
-//! Compiles pcap expressions: by barewire's own compiler, or on request by the installed libpcap.
+//! Compiles pcap expressions with barewire's own compiler, or on request with the installed
+//! libpcap.
 
 pub mod derive;
 mod names;
@@ -15,13 +16,13 @@ use sys::{Error, ErrorKind, Result};
 
 pub use names::HostNames;
 
-/// Most bytes a selected packet may keep: libpcap's MAXIMUM_SNAPLEN.
+/// Maximum bytes a filter keeps of a packet: libpcap's MAXIMUM_SNAPLEN.
 pub const SNAPLEN_MAX: u32 = 262_144;
 
-/// A compiler of expressions.
+/// A compiler of filter expressions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compiler {
-    /// The crate `filter`. What it does not support is an error with a hint.
+    /// The crate `filter`. Unsupported syntax is an error with a hint.
     #[default]
     Barewire,
     /// The installed libpcap.
@@ -29,7 +30,7 @@ pub enum Compiler {
 }
 
 impl Compiler {
-    /// Its name.
+    /// The compiler's name.
     pub fn name(self) -> &'static str {
         match self {
             Compiler::Barewire => "barewire",
@@ -38,11 +39,10 @@ impl Compiler {
     }
 }
 
-/// An expression (pcap-filter(7)) and how it is compiled. Clones share the names that were looked
-/// up.
+/// An expression (pcap-filter(7)) and how it is compiled. Clones share resolved names.
 #[derive(Clone, Debug)]
 pub struct Expression {
-    /// The text; blank is no filter.
+    /// The text; blank means no filter.
     pub text: String,
     /// Its compiler.
     pub compiler: Compiler,
@@ -70,7 +70,7 @@ impl From<String> for Expression {
 }
 
 impl Expression {
-    /// An expression for our own compiler.
+    /// Creates an expression for barewire's own compiler.
     pub fn new(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -80,27 +80,27 @@ impl Expression {
         }
     }
 
-    /// The same for another compiler.
+    /// Selects another compiler.
     pub fn by(self, compiler: Compiler) -> Self {
         Self { compiler, ..self }
     }
 
-    /// The same, optimized or not.
+    /// Sets whether the program is optimized.
     pub fn optimized(self, optimize: bool) -> Self {
         Self { optimize, ..self }
     }
 
-    /// Whether it is no filter at all.
+    /// Whether the text is blank, that is, no filter.
     pub fn is_empty(&self) -> bool {
         self.text.trim().is_empty()
     }
 
-    /// Looks up its names, and finds out whether there is a compiler for it. To be called before
-    /// system calls are confined. What is wrong with the text shows when it is compiled: that
-    /// depends on the packets.
+    /// Resolves names and checks that the compiler is available; call it before system calls are
+    /// restricted. Errors in the text show only when it is compiled, as they depend on the link
+    /// type.
     ///
     /// # Errors
-    /// `Unsupported` where libpcap is wanted and not installed.
+    /// `Unsupported` if libpcap is requested and not installed.
     pub fn prepare(&self) -> Result<()> {
         if self.is_empty() {
             return Ok(());
@@ -119,11 +119,11 @@ impl Expression {
         }
     }
 
-    /// Compiles it; nothing if it is blank.
+    /// Compiles the expression; `None` if it is blank.
     ///
     /// # Errors
-    /// `InvalidInput` for what is wrong with it, `Unsupported` for what its compiler does not
-    /// support, and where libpcap is wanted and not installed.
+    /// `InvalidInput` for an invalid expression, `Unsupported` for syntax that the compiler does
+    /// not support, and if libpcap is requested and not installed.
     pub fn compile(&self, target: FilterTarget) -> Result<Option<Program>> {
         match self.is_empty() {
             true => Ok(None),
@@ -131,7 +131,8 @@ impl Expression {
         }
     }
 
-    /// Compiles it, also if it is blank, to a program that keeps up to `snaplen` bytes of a packet.
+    /// Compiles the expression, blank or not, to a program that keeps up to `snaplen` bytes of a
+    /// packet.
     ///
     /// # Errors
     /// As [`Expression::compile`].
@@ -160,7 +161,7 @@ impl Expression {
         let link_type = target.link_type;
         let source = match target.tap {
             Some(ifindex) => PacketSource::Tap {
-                // Raw IP is the one link type that libpcap's interface calls by another number.
+                // Raw IP is the only link type with a different number in libpcap's interface.
                 link_type: if link_type == 101 {
                     12
                 } else {
@@ -182,7 +183,7 @@ impl Expression {
         })
     }
 
-    /// The expression as a port wants it: compiled when the link type is known.
+    /// The expression as a port's filter, compiled once the link type is known.
     pub fn source(&self) -> FilterSource {
         let expression = self.clone();
         FilterSource::new(move |target: FilterTarget| expression.compile(target))
@@ -202,8 +203,8 @@ fn netmask(ifindex: u32) -> u32 {
     })
 }
 
-/// Compiles an expression (`man pcap-filter`) by our own compiler, for packets of a link type (its
-/// `LINKTYPE_` number, 1 for Ethernet), as a capture file has them. An empty expression is no
+/// Compiles an expression (`man pcap-filter`) with barewire's own compiler, for packets of a link
+/// type in a capture file (its `LINKTYPE_` number, 1 for Ethernet). An empty expression is no
 /// filter.
 ///
 /// # Errors
@@ -213,12 +214,12 @@ pub fn compile(expression: &str, link_type: u16) -> Result<Option<Program>> {
     Expression::new(expression).compile(FilterTarget { link_type, tap })
 }
 
-/// An expression as a port wants it, for our own compiler.
+/// An expression as a port's filter, for barewire's own compiler.
 pub fn source(expression: &str) -> FilterSource {
     Expression::new(expression).source()
 }
 
-/// What follows the port is a filter, also where it was meant as a second file.
+/// Adds a hint if the expression is the name of a file: arguments after the port are a filter.
 fn with_file_hint(error: Error, expression: &str) -> Error {
     let is_file = |word: &&str| word.contains(['/', '.']) && std::path::Path::new(word).is_file();
     match expression.split_whitespace().find(is_file) {
@@ -234,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expressions_become_programs() {
+    fn expressions_compile_to_programs() {
         let program = compile("udp port 53", 1).unwrap().unwrap();
         let mut packet = [0u8; 60];
         packet[12] = 8;

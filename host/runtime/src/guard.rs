@@ -1,8 +1,8 @@
-//! Dropping packets in the driver by rules: one XDP program on one interface.
+//! Drops packets in the driver by rules: one XDP program on one interface.
 //!
-//! The program is attached through a bpf_link, so nothing is left behind however the process ends.
-//! A new set of rules is loaded beside the old one and takes its place in one step; counters and
-//! limits of rules that stay are carried over.
+//! The program is attached through a bpf_link, so it is detached however the process ends. A new
+//! set of rules is loaded next to the old one and replaces it atomically; counters and limits of
+//! rules that stay are carried over.
 
 mod lists;
 mod rules;
@@ -28,18 +28,18 @@ pub use rules::{RuleSpec, parse, parse_rate, parse_source_rate, read};
 use table::Table;
 pub use table::{RuleTotals, Totals, check};
 
-/// Hardware types whose packets have an Ethernet header (`if_arp.h`).
+/// ARP hardware types whose packets have an Ethernet header (`if_arp.h`).
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_LOOPBACK: u16 = 772;
 
 /// 0: none, 1: when a listener's queue is full, 2: always (tcp(7)).
 const SYN_COOKIES: &str = "/proc/sys/net/ipv4/tcp_syncookies";
 
-/// How often progress is reported.
+/// Interval of progress reports.
 const TICK: Duration = Duration::from_secs(1);
-/// How often requests to stop and to reload are looked at.
+/// Interval at which requests to stop or reload are checked.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long the last packets may take to be counted.
+/// How long to wait for packets still in the program to be counted.
 const LAST_MAX: Duration = Duration::from_millis(500);
 
 /// What to guard, and how.
@@ -47,22 +47,22 @@ const LAST_MAX: Duration = Duration::from_millis(500);
 pub struct Setup {
     /// The interface.
     pub interface: String,
-    /// Rules that stay as they are; asked before those of the file where priorities are equal.
+    /// Fixed rules; at equal priority they come before those of the file.
     pub rules: Vec<RuleSpec>,
-    /// A file of rules, read again on request.
+    /// A rule file, read again on request.
     pub file: Option<PathBuf>,
-    /// Attach in this mode only; native, and if the driver cannot, generic, if `None`.
+    /// Attach in this mode only; `None`: native, or generic if the driver does not support native.
     pub mode: Option<AttachMode>,
     /// Count what would be dropped, and drop nothing.
     pub dry_run: bool,
     /// Compiler of the expressions in the file.
     pub compiler: Compiler,
-    /// Take rules that drop the packets of this process's SSH session, too.
+    /// Accept rules that drop packets of this process's SSH session.
     pub may_cut_session: bool,
 }
 
 impl Setup {
-    /// All rules as they are now.
+    /// All rules currently configured.
     fn specs(&self) -> Result<Vec<RuleSpec>> {
         let mut specs = self.rules.clone();
         if let Some(file) = &self.file {
@@ -75,7 +75,7 @@ impl Setup {
         Ok(specs)
     }
 
-    /// Refuses rules that would cut this session off.
+    /// Refuses rules that would cut off this SSH session.
     fn check_session(&self, session: Option<&nic::Session>, specs: &[RuleSpec]) -> Result<()> {
         let Some(session) = session.filter(|_| !self.dry_run && !self.may_cut_session) else {
             return Ok(());
@@ -97,7 +97,7 @@ impl Setup {
     }
 }
 
-/// Makes names unique: a rule that has the name of one before it gets a number, "udp (2)".
+/// Makes names unique: a rule with the name of an earlier one gets a number, "udp (2)".
 fn number_names(specs: &mut [RuleSpec]) {
     let mut names = HashSet::new();
     for spec in specs {
@@ -111,7 +111,7 @@ fn number_names(specs: &mut [RuleSpec]) {
     }
 }
 
-/// The kernel makes the cookies of a challenge, as far as its setting allows.
+/// Checks that the kernel's setting lets it make the cookies of a challenge.
 fn check_cookies(setting: io::Result<String>) -> Result<()> {
     let what = "answer SYNs with cookies";
     match setting {
@@ -128,49 +128,49 @@ fn check_cookies(setting: io::Result<String>) -> Result<()> {
     }
 }
 
-/// A guard that is attached.
+/// An attached guard.
 #[derive(Debug)]
 pub struct Guard {
     setup: Setup,
-    /// The SSH session that comes through the interface.
+    /// The SSH session that uses the interface.
     session: Option<nic::Session>,
     link: XdpLink,
     table: Table,
     began: Instant,
-    /// Why generic mode, though nobody asked for it.
+    /// Why generic mode is used, if it was not requested.
     pub fallback: Option<String>,
 }
 
-/// What happens meanwhile.
+/// Events while the guard runs.
 pub enum Notice<'a> {
     /// Once a second.
     Progress(&'a Totals),
-    /// So many rules took the place of those before.
+    /// The rules were replaced; the number of new ones.
     Reloaded(usize),
-    /// The new rules are not usable; the old ones stay.
+    /// The new rules are invalid; the old ones stay.
     Kept(Error),
-    /// This rule has ended.
+    /// This rule has expired.
     Expired(String),
 }
 
-/// How it ended.
+/// How the guard ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was counted, to the last packet.
+    /// The final counts.
     pub totals: Totals,
     /// How long the guard was attached.
     pub elapsed: Duration,
     /// Why it ended.
     pub ended: Ended,
-    /// What ended it, if it was not asked to.
+    /// The error that ended it, if any.
     pub error: Option<Error>,
 }
 
 /// Loads the rules and attaches the program.
 ///
 /// # Errors
-/// Of the rules; of loading; `Busy` if another XDP program is on the interface, which is left
-/// alone.
+/// Errors of the rules and of loading; `Busy` if another XDP program is on the interface, which is
+/// left alone.
 pub fn open(setup: Setup) -> Result<Guard> {
     let specs = setup.specs()?;
     if specs.is_empty() && setup.file.is_none() {
@@ -226,7 +226,7 @@ fn attach(
 }
 
 impl Guard {
-    /// The mode it is attached in.
+    /// The attach mode.
     pub fn mode(&self) -> AttachMode {
         self.link.mode()
     }
@@ -236,12 +236,12 @@ impl Guard {
         &self.setup.interface
     }
 
-    /// Whether nothing is dropped.
+    /// Whether this is a dry run, which drops nothing.
     pub fn is_dry_run(&self) -> bool {
         self.setup.dry_run
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     ///
     /// # Errors
     /// If the kernel refuses to read the counters.
@@ -249,7 +249,7 @@ impl Guard {
         self.table.totals()
     }
 
-    /// Guards until asked to stop, or for so long.
+    /// Runs until stopped, or for the given duration.
     pub fn run(
         mut self,
         duration: Option<Duration>,
@@ -267,7 +267,7 @@ impl Guard {
             Ok(totals) => (totals, None),
             Err(error) => (Totals::default(), Some(error)),
         };
-        // A device that went away took its link along.
+        // When a device is removed, its link goes with it.
         let error = error.or(unread).or(detached.err());
         Outcome {
             totals,
@@ -309,7 +309,7 @@ impl Guard {
         }
     }
 
-    /// Reads the file again.
+    /// Reloads the rule file.
     fn reload(&mut self) -> Result<usize> {
         let specs = self.setup.specs()?;
         self.setup.check_session(self.session.as_ref(), &specs)?;
@@ -338,7 +338,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Others may detach the program or replace it; the interface may go away.
+    /// Checks that the program is still attached: others may detach or replace it, and the
+    /// interface may be removed.
     fn check_attached(&self) -> Result<()> {
         if self.link.calls(self.table.program())? {
             return Ok(());
@@ -349,7 +350,7 @@ impl Guard {
         Err(Error::new(ErrorKind::NotFound, what, why))
     }
 
-    /// The program is detached; a packet may still be on its way through it.
+    /// Reads the totals after the program is detached; the last packets may still be in it.
     fn last_totals(&self) -> Result<Totals> {
         let began = Instant::now();
         loop {
@@ -384,7 +385,7 @@ mod tests {
         let many = vec![rule(Verdict::Count); ::guard::RULES_MAX + 1];
         let error = check(&many).unwrap_err();
         assert!(error.to_string().contains("limit is 800"), "{error}");
-        // What only the whole shows: each list is good, and together they are too many.
+        // An error of the whole set only: each list is valid, but together there are too many.
         let lists: Vec<RuleSpec> = (0..=::guard::LISTS_MAX)
             .map(|number| {
                 let list = ListSpec::argument(&format!("10.0.{number}.0/24")).unwrap();
@@ -397,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_need_the_kernels_consent() {
+    fn challenges_need_syn_cookies_enabled_in_the_kernel() {
         assert!(check_cookies(Ok("1\n".into())).is_ok());
         let error = check_cookies(Ok("0\n".into())).unwrap_err().to_string();
         assert!(error.contains("tcp_syncookies is 0"), "{error}");

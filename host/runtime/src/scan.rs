@@ -1,5 +1,5 @@
-//! A stateless scan over one port: one thread sends probes when they are due, one a queue
-//! recognizes answers, and the caller's reports each answer once.
+//! A stateless scan over one port: one thread sends probes on schedule, one per queue recognizes
+//! answers, and the caller's thread reports each answer once.
 
 mod probes;
 mod route;
@@ -29,58 +29,58 @@ pub use state::{Saved, StateFile};
 pub struct Setup {
     /// Addresses to scan.
     pub include: Vec<AddrRange>,
-    /// Addresses to leave out.
+    /// Addresses to exclude.
     pub exclude: Vec<AddrRange>,
     /// Ports to scan, each with its probe.
     pub ports: Ports,
-    /// The port to send and receive on; the interface of the route to the first target if `None`.
+    /// The port to send and receive on; `None`: the interface of the route to the first target.
     pub port: Option<String>,
-    /// Source addresses, one of each family at the most; the kernel's choice where there is none.
+    /// Source addresses, at most one per family; the kernel's choice if none is given.
     pub source_addrs: Vec<IpAddr>,
-    /// The first source port, and how many.
+    /// The first source port, and the number of source ports.
     pub source_ports: (u16, u16),
-    /// The router's MAC address; all probes go to it.
+    /// The router's MAC address, to which all probes are sent.
     pub router_mac: Option<Mac>,
-    /// Probes or bits a second.
+    /// Rate in probes or bits per second.
     pub rate: Rate,
-    /// Probes to each target, at least one.
+    /// Probes per target, at least one.
     pub attempts: u32,
-    /// The part of the scan that this run does.
+    /// The shard that this run scans.
     pub shard: Shard,
-    /// Seed of the order.
+    /// Seed of the probe order.
     pub seed: u64,
-    /// Pairs between two attempts at a target; a second's worth if `None`.
+    /// Pairs between two attempts at a target; `None`: as many as are sent in a second.
     pub block: Option<u64>,
-    /// The probe to begin with.
+    /// The first probe to send.
     pub from: u128,
-    /// How long answers to the last probes may take.
+    /// How long to wait for answers to the last probes.
     pub wait: Duration,
     /// TCP options of probes.
     pub options: Options,
     /// TTL or hop limit of probes.
     pub ttl: u8,
-    /// How banners are read, if they are.
+    /// How banners are read; `None`: they are not.
     pub grab: Option<GrabOptions>,
 }
 
-/// A scan whose targets and routes are known, and of which nothing was sent.
+/// A scan with resolved targets and routes, before anything is sent.
 pub struct Scan {
     setup: Setup,
     local: Local,
     plan: Plan,
-    /// Targets on the link, whose MAC addresses are still to be resolved.
+    /// On-link targets, whose MAC addresses are still to be resolved.
     on_link: Targets,
-    /// Reserved addresses that larger ranges covered, left out.
+    /// Number of reserved addresses left out of larger ranges.
     pub reserved: u128,
 }
 
-/// Maximum number of targets on the link: the MAC address of each is resolved before the scan.
+/// Maximum number of on-link targets: each MAC address is resolved before the scan.
 pub const ON_LINK_MAX: u128 = 1 << 16;
 
-/// Finds the interface, its addresses and the next hops.
+/// Resolves the interface, its addresses and the next hops.
 ///
 /// # Errors
-/// If no target is given, no route, no source address, or no interface to scan from.
+/// If there is no target, no route, no source address, or no interface to scan from.
 pub fn prepare(setup: Setup) -> Result<Scan> {
     let given = Targets::new(setup.include.clone(), setup.exclude.clone()).ok_or_else(too_many)?;
     let targets = without_reserved(&setup).ok_or_else(too_many)?;
@@ -130,7 +130,7 @@ fn too_many() -> Error {
         .with_hint("scan smaller ranges: for IPv6, addresses or prefixes of /21 or longer")
 }
 
-/// The targets; of reserved blocks only what was named within them.
+/// The targets; addresses of reserved blocks only if a target lies within the block.
 fn without_reserved(setup: &Setup) -> Option<Targets> {
     let is_named = |range: &AddrRange| RESERVED.iter().any(|block| block.covers(range));
     let (named, others): (Vec<_>, Vec<_>) = setup.include.iter().copied().partition(is_named);
@@ -139,11 +139,12 @@ fn without_reserved(setup: &Setup) -> Option<Targets> {
     Targets::new(include, setup.exclude.clone())
 }
 
-/// Attempts at a target are a second apart, as far as the number of targets allows.
+/// Pairs between two attempts at a target: a second's worth, as far as the number of targets
+/// allows.
 fn block_len(rate: &Rate) -> u64 {
     match rate {
         Rate::Packets(pps) => (*pps as u64).clamp(1, 1 << 24),
-        // As if all were of the shortest kind.
+        // As if all packets were of minimum length.
         Rate::Bits(bps) => ((*bps / 480.0) as u64).clamp(1, 1 << 24),
     }
 }
@@ -154,7 +155,7 @@ impl Scan {
         &self.plan
     }
 
-    /// A 64-bit fingerprint of the scan, to distinguish it from others.
+    /// A 64-bit fingerprint that distinguishes this scan from others.
     pub fn fingerprint(&self) -> u64 {
         let order = self.plan.order();
         state::fingerprint(
@@ -165,23 +166,23 @@ impl Scan {
         )
     }
 
-    /// How it is set up.
+    /// The setup.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
 
-    /// The interface that probes leave by.
+    /// The interface that probes are sent on.
     pub fn interface(&self) -> &str {
         &self.local.link.name
     }
 
-    /// How many targets are on the link.
+    /// The number of on-link targets.
     pub fn on_link_count(&self) -> u128 {
         self.on_link.count()
     }
 
-    /// The name of the port that [`run()`] opens. Banners need one that takes the answers before
-    /// the kernel, which knows nothing of the connections and would reset them.
+    /// The name of the port that [`run()`] opens. Banners need a port that takes answers before the
+    /// kernel does: the kernel does not know the connections and would reset them.
     pub fn port_name(&self) -> String {
         let link = &self.local.link.name;
         let name = self.setup.port.clone();
@@ -201,7 +202,7 @@ impl Scan {
         Some(BannerGrabber::new(&self.plan, cookies, hops, local, grab))
     }
 
-    /// The first probes, as frames; next hops that are not known yet have the address 0.
+    /// The first probes as frames; unresolved next hops have MAC address 0.
     pub fn sample(&self, count: usize) -> Vec<Vec<u8>> {
         let (frames, cookies) = (self.frames(), Cookies::new([0; 16], self.local.source));
         let probes = self.plan.probes(0).take(count);
@@ -225,7 +226,7 @@ impl Scan {
         Frames::new(self.local.source, look, self.plan.ports().payloads())
     }
 
-    /// Opens the port for both ways, so that only answers to probes are received.
+    /// Opens the port to send and receive; the filter passes only answers to probes.
     fn open(&self) -> Result<Port> {
         let name = self.port_name();
         let parsed = PortName::parse(&name)?;
@@ -247,14 +248,14 @@ impl Scan {
         Ok(port)
     }
 
-    /// What is received: what can be an answer to a probe, and ICMP errors that quote one. All else
-    /// is the host's.
+    /// The filter of received packets: possible answers to a probe, and ICMP errors that quote one.
+    /// Everything else is left to the host.
     fn filter(&self) -> FilterSource {
         let parts = Probe::filters(self.plan.ports().probes(), &self.local.source);
         crate::filter::source(&parts.join(" or "))
     }
 
-    /// The next hop of everything, once neighbours have answered.
+    /// The next hops of all targets, once neighbours have answered.
     fn hops(&self, stop: &crate::Stop) -> Result<NextHops> {
         let mut hops = NextHops::default();
         if let Some(mac) = self.setup.router_mac {
@@ -271,84 +272,84 @@ impl Scan {
     }
 }
 
-/// What was counted.
+/// Counts of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Probes of this scan, all attempts included.
+    /// Probes of the whole scan, all attempts included.
     pub probes: u128,
-    /// Of these, the ones that earlier runs have sent.
+    /// Of these, probes sent by earlier runs.
     pub before: u128,
     /// Probes handed to the device.
     pub sent: u64,
-    /// Bytes of them.
+    /// Bytes of these probes.
     pub sent_bytes: u64,
     /// Probes that the device refused.
     pub failed: u64,
-    /// Probes not sent, because no neighbour answered for their target.
+    /// Probes not sent because the next hop's MAC address could not be resolved.
     pub unreachable: u128,
-    /// Packets received that could be answers.
+    /// Received packets that could be answers.
     pub received: u64,
-    /// Packets received that are answers, repeated ones included.
+    /// Received packets that are answers, repeated ones included.
     pub answers: u64,
-    /// Ports found open, closed and filtered.
+    /// Ports found open.
     pub open: u64,
-    /// As above.
+    /// Ports found closed.
     pub closed: u64,
-    /// As above.
+    /// Ports found filtered.
     pub filtered: u64,
-    /// As above.
+    /// Ports found unfiltered.
     pub unfiltered: u64,
-    /// Hosts found by probes that have no port.
+    /// Hosts found up by probes without a port.
     pub up: u64,
-    /// Answers that came before.
+    /// Repeated answers.
     pub repeated: u64,
-    /// Answers reported, of which it is not known whether they came before: the table was full.
+    /// Answers reported that may be repeats: the table of answers was full.
     pub maybe_repeated: u64,
-    /// Packets lost on the way from the interface to here: answers may be missing.
+    /// Packets lost between the interface and the scanner: answers may be missing.
     pub lost: u64,
-    /// Connections that read banners.
+    /// Counts of banner connections.
     pub grabbed: GrabCounts,
 }
 
-/// An answer as it was received.
+/// A received answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What it is an answer to, and its meaning.
+    /// The answer, its target and its meaning.
     pub answer: Answer,
-    /// When it was taken from the port.
+    /// When it was received from the port.
     pub time: SystemTime,
-    /// From the sending of the probe until then, if the time of sending is still known.
+    /// Round-trip time, if the time of sending is still known.
     pub rtt: Option<Duration>,
-    /// The data of the answer: a UDP datagram, the MAC address that answered.
+    /// Data of the answer: the UDP payload or the MAC address.
     pub payload: Box<[u8]>,
 }
 
-/// What happens meanwhile.
+/// Events while the scan runs.
 pub enum Notice<'a> {
-    /// Neighbours on the link were asked: so many answered of so many.
+    /// Neighbors on the link were resolved: how many answered, of how many.
     Neighbours(usize, u128),
     /// An answer.
     Found(&'a Found),
-    /// What a service said, when reading ended.
+    /// A service's banner, once reading has ended.
     Banner(&'a Banner, SystemTime),
     /// About once a second.
     Progress(&'a Totals, Duration),
-    /// All probes were sent; answers are waited for this long.
+    /// All probes were sent; how long answers are waited for.
     Waiting(Duration),
 }
 
-/// How it ended.
+/// How the scan ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was counted.
+    /// The counts.
     pub totals: Totals,
-    /// From the first probe to the end.
+    /// Time from the first probe to the end.
     pub elapsed: Duration,
-    /// From the first probe to the last, with the last one's share of time.
+    /// Time from the first probe to the last, including the last one's interval.
     pub sending: Duration,
     /// Whether all probes were sent.
     pub is_complete: bool,
-    /// What ended it, if it was not asked to.
+    /// The error that ended it, if any.
     pub error: Option<Error>,
 }
 

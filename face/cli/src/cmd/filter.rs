@@ -57,7 +57,7 @@ Examples:
   barewire filter p0f eth0 --duration 1m --json
   barewire filter derive flood.pcap --except good.pcap";
 
-/// A filter, in one of its forms.
+/// A filter in one of its forms.
 #[derive(clap::Args)]
 struct FilterArgs {
     /// Expression (man pcap-filter)
@@ -81,7 +81,7 @@ struct FilterArgs {
     qtype: Vec<String>,
 }
 
-/// Bytes of a list of names at most.
+/// Maximum size of a list of names, in bytes.
 const LIST_MAX: u64 = 1 << 20;
 
 impl FilterArgs {
@@ -101,7 +101,7 @@ impl FilterArgs {
     }
 }
 
-/// A file of text, not larger than a bound.
+/// Reads a text file of bounded size.
 fn read_text(path: &PathBuf, len_max: u64) -> Result<String> {
     use std::io::Read;
     let what = || format!("read {}", path.display());
@@ -116,7 +116,7 @@ fn read_text(path: &PathBuf, len_max: u64) -> Result<String> {
     Ok(text)
 }
 
-/// The header that packets begin with.
+/// The first header of each packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Link {
     /// An Ethernet header without VLAN tags
@@ -126,7 +126,7 @@ enum Link {
 }
 
 impl Link {
-    /// The number of the link type.
+    /// The LINKTYPE_ number.
     fn link_type(self) -> u16 {
         match self {
             Link::Ethernet => 1,

@@ -96,7 +96,7 @@ pub struct Args {
     confine: ConfineArgs,
 }
 
-/// What else the command does.
+/// Subcommands.
 #[derive(clap::Subcommand)]
 enum Other {
     /// Check a rule file: print its rules in order, or the first error with its line
@@ -131,7 +131,7 @@ Examples:
   barewire guard eth0 --rules flood.toml --json
   barewire guard check flood.toml";
 
-/// Guards, or checks a file.
+/// Runs the guard, or checks a rule file.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(Other::Check { file }) = &args.other {
         let rules = guard::read(file, args.filter_compiler.into())?;
@@ -213,7 +213,7 @@ impl Args {
         })
     }
 
-    /// Files that are read when rules are: the rule file, and those of the lists in it.
+    /// Files read whenever rules are read: the rule file and its lists.
     fn files(&self, totals: &guard::Totals) -> Files {
         let mut files = Files::default();
         let Some(file) = &self.rules else {
@@ -230,7 +230,8 @@ impl Args {
     }
 }
 
-/// New programs are loaded only for a file: when it is reloaded, and when one of its rules expires.
+/// Capabilities to keep: new programs are loaded only when a rule file is reloaded or a rule of one
+/// expires.
 fn to_keep(args: &Args) -> Vec<Capability> {
     match args.rules {
         Some(_) => vec![Capability::Bpf, Capability::Perfmon, Capability::NetAdmin],
@@ -238,7 +239,7 @@ fn to_keep(args: &Args) -> Vec<Capability> {
     }
 }
 
-/// A user that may not read the rules cannot reload them.
+/// Warns if the user of --user may not read the rule files and so cannot reload them.
 fn check_readable(args: &Args) {
     if let (Some(user), Some(file)) = (&args.user, &args.rules)
         && let Err(error) = guard::read(file, args.filter_compiler.into())
@@ -274,7 +275,7 @@ fn inline_rules(args: &Args) -> Result<Vec<RuleSpec>> {
     Ok(rules)
 }
 
-/// From `1000/s EXPR`.
+/// Parses `1000/s EXPR`.
 fn limit_rule(text: &str) -> Result<RuleSpec> {
     let refused = |why: String| {
         let what = format!("use --limit '{text}'");
@@ -284,7 +285,7 @@ fn limit_rule(text: &str) -> Result<RuleSpec> {
     Ok(RuleSpec::new(expression, verdict))
 }
 
-/// From `RATE EXPR`, `RATE per LENGTHS EXPR` or `RATE and RATE per LENGTHS EXPR`.
+/// Parses `RATE EXPR`, `RATE per LENGTHS EXPR` or `RATE and RATE per LENGTHS EXPR`.
 fn limit_verdict(text: &str) -> std::result::Result<(Verdict, &str), String> {
     let next = |text: &mut &str| -> std::result::Result<String, String> {
         let len = text.find(char::is_whitespace);
@@ -322,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_read_up_to_the_expression() {
+    fn limits_are_parsed_up_to_the_expression() {
         let read = |text| {
             let (verdict, expression) = limit_verdict(text)?;
             Ok::<_, String>((verdict.to_string(), expression.to_owned()))

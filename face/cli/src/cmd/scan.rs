@@ -1,4 +1,4 @@
-//! `barewire scan`: finds open ports and hosts without remembering what was sent.
+//! `barewire scan`: finds open ports and hosts without keeping state per probe.
 
 mod show;
 
@@ -140,7 +140,7 @@ Examples:
   barewire scan 192.0.2.0/24 --probe echo
   barewire scan 198.51.100.0/24 -p 80 --dry-run";
 
-/// What probes look like.
+/// Sets of TCP options for probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum OptionsText {
     /// MSS only
@@ -190,7 +190,7 @@ fn parse_mac(text: &str) -> std::result::Result<Mac, String> {
     Ok(Mac(*bytes.last_chunk().unwrap_or(&[0; 6])))
 }
 
-/// Scans.
+/// Runs the scan.
 pub fn run(args: &Args) -> Result<()> {
     let stop = Stop::on_signals()?;
     let request = TotalsRequest::on_signal()?;
@@ -237,7 +237,7 @@ pub fn run(args: &Args) -> Result<()> {
     outcome.error.map_or(Ok(()), Err).and(reported).and(lost)
 }
 
-/// A state file is that of this very scan.
+/// Checks that a state file belongs to this scan.
 fn check_same(scan: &Scan, saved: &Saved, path: &Path) -> Result<()> {
     let order = scan.plan().order();
     if saved.fingerprint == scan.fingerprint() && saved.seed == order.seed {
@@ -323,7 +323,7 @@ fn refused(what: &str, why: String) -> Error {
     Error::new(ErrorKind::InvalidInput, what, why)
 }
 
-/// The ranges of a file.
+/// Reads the ranges of a file.
 fn read(path: &Path, out: &mut Vec<AddrRange>) -> Result<()> {
     let text = fs::read_to_string(path)
         .map_err(|error| Error::from_io(format!("read {}", path.display()), error))?;
@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_and_ports_as_people_write_them() {
+    fn rates_and_port_lists_are_parsed() {
         assert_eq!(parse_rate("100"), Ok(Rate::Packets(100.0)));
         assert_eq!(parse_rate("0.5"), Ok(Rate::Packets(0.5)));
         assert_eq!(parse_rate("3Mbps"), Ok(Rate::Bits(3e6)));

@@ -1,9 +1,9 @@
-//! From capture files to a filter: samples of a flood and of good packets for
-//! [`::filter::derive`], and the result held against all packets of the files.
+//! Derives a filter from capture files: samples the flood and the good packets for
+//! [`::filter::derive`], and checks the result against all packets of the files.
 //!
-//! A sample is drawn evenly from all packets (reservoir sampling, Vitter 1985, algorithm R), so
-//! memory and time are bounded. Good packets outside the sample that the result matches join it,
-//! and the filter is derived again, a few times at most.
+//! A sample is drawn uniformly from all packets (reservoir sampling, Vitter 1985, algorithm R), so
+//! memory and time are bounded. Good packets outside the sample that the result matches are added
+//! to it, and the filter is derived again, a bounded number of times.
 
 mod link;
 mod sample;
@@ -24,49 +24,50 @@ use super::Expression;
 use crate::Stop;
 use crate::worker::{self, Engine, Pacing, Verdict};
 
-/// Packets of a sample at most.
+/// Maximum number of packets in a sample.
 pub const SAMPLE_MAX: usize = 10_000;
-/// Packets of a counterexample that join the good packets at once, at most.
+/// Maximum number of counterexamples added to the good packets per round.
 const MORE_MAX: usize = 1_000;
-/// How often the filter is derived at most.
+/// Maximum number of rounds.
 const ROUNDS_MAX: usize = 5;
 
-/// Capture files, by the names of their ports (`file:PATH`).
+/// Capture files by port name (`file:PATH`).
 #[derive(Clone, Copy, Debug)]
 pub struct Files<'a> {
-    /// The flood.
+    /// Capture file of the flood.
     pub flood: &'a str,
-    /// Good packets.
+    /// Capture files of good packets.
     pub good: &'a [String],
 }
 
-/// Packets of a file, or of several.
+/// Packet counts of one or more files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// In the files.
+    /// Packets in the files.
     pub packets: u64,
-    /// Of these, how many were looked at to derive the filter.
+    /// Packets sampled to derive the filter.
     pub sampled: u64,
-    /// How many the expression matches; `None` if that is not known: the files are pipes that
-    /// were sampled.
+    /// Packets that the expression matches; `None` if unknown because the files are pipes, which
+    /// are read once.
     pub matched: Option<u64>,
 }
 
-/// A filter, and how well it separates the files.
+/// A derived filter, and how well it separates the files.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// What was derived.
+    /// The derived filters.
     pub derived: Derived,
-    /// Packets of the flood.
+    /// Counts of the flood.
     pub flood: Count,
-    /// Good packets.
+    /// Counts of the good packets.
     pub good: Count,
 }
 
-/// Finds what covers the flood and no good packet. The files are read up to a dozen times.
+/// Derives what covers the flood and matches no good packet. The files are read up to a dozen
+/// times.
 ///
 /// # Errors
-/// Those of the files, and `InvalidInput` if there are no packets in the flood.
+/// Errors of the files, and `InvalidInput` if the flood has no packets.
 pub fn derive(files: &Files<'_>, sample_max: usize) -> Result<Found> {
     let mut flood = Sample::new(sample_max);
     each(files.flood, None, &mut flood)?;
@@ -113,8 +114,8 @@ pub fn derive(files: &Files<'_>, sample_max: usize) -> Result<Found> {
     Ok(found)
 }
 
-/// Good packets that an expression or a signature matches: how many the expression does, and a
-/// sample of all. The short expression matches what the other does, and more.
+/// Good packets that an expression or signature matches: the number that the expression matches,
+/// and a sample of all. The short expression matches a superset of the other.
 fn matching(files: &[String], derived: &Derived) -> Result<(Option<u64>, Sample)> {
     let mut more = Sample::new(MORE_MAX);
     let mut matched = Some(0);
@@ -146,19 +147,19 @@ fn matched(file: &str, expression: &str) -> Result<u64> {
     Ok(sample.seen)
 }
 
-/// Whether a file can be read a second time: pipes and standard input cannot.
+/// Whether a file can be read twice: pipes and standard input cannot.
 fn can_read_again(port: &str) -> bool {
     let path = port.strip_prefix("file:").unwrap_or(port);
     std::fs::metadata(Path::new(path)).is_ok_and(|file| file.is_file())
 }
 
-/// Whether one of the signatures is that of a packet.
+/// Whether a packet has one of the signatures.
 fn has_one(signatures: &[Signature], ip: &[u8]) -> bool {
     let raw = raw_signature(ip).filter(|raw| raw.handshake == p0f::Handshake::Syn);
     raw.is_some_and(|raw| signatures.iter().any(|one| p0f::matches(one, &raw)))
 }
 
-/// Reads the packets of a file that a filter selects into a sample.
+/// Samples the packets of a file that a filter selects.
 fn each(file: &str, filter: Option<FilterSource>, sample: &mut Sample) -> Result<()> {
     let options = PortOptions {
         filter_source: filter,
@@ -188,7 +189,7 @@ impl Engine for Reader<'_> {
         for packet in batch.iter() {
             let of_file = self.links.get(usize::from(packet.interface_index()));
             let link_type = of_file.map_or(self.link_type, |(link_type, _)| *link_type);
-            // Headers are in the first segment.
+            // The headers are in the first segment.
             match ip_packet(link_type, packet.bytes()) {
                 Some((tags, ip)) => self.sample.add(tags, ip),
                 None => self.sample.add(0, &[]),

@@ -1,8 +1,8 @@
-//! Names in an expression, looked up as this machine does: hosts by the resolver, the rest in the
-//! files of `/etc`.
+//! Names in expressions, resolved as the host does: host names by the resolver, the others from the
+//! files in `/etc`.
 //!
-//! Every answer is kept, so an expression that is compiled again (a file with packets of another
-//! link type) asks nobody: by that time system calls may be confined.
+//! Results are cached, so that an expression compiled again (for a file with another link type)
+//! needs no lookup: by that time system calls may be restricted.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -11,10 +11,10 @@ use std::sync::{Mutex, PoisonError};
 
 use ::filter::expression::{Builtin, Names, Service};
 
-/// Most bytes that are read of a file of names.
+/// Maximum bytes read of a file of names.
 const FILE_LEN_MAX: u64 = 4 << 20;
 
-/// The names of this machine.
+/// The host's names.
 #[derive(Debug)]
 pub struct HostNames {
     folder: PathBuf,
@@ -25,7 +25,7 @@ pub struct HostNames {
     ethers: Known<Option<[u8; 6]>>,
 }
 
-/// Answers, by name. An expression of 64 KiB bounds how many there are.
+/// Cached results by name. The 64 KiB limit of an expression bounds their number.
 type Known<T> = Mutex<HashMap<String, T>>;
 
 impl Default for HostNames {
@@ -35,7 +35,7 @@ impl Default for HostNames {
 }
 
 impl HostNames {
-    /// With the files of a directory in the place of `/etc`. The resolver is the machine's.
+    /// Reads the files from another directory than `/etc`. The resolver is the host's.
     fn of(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -47,7 +47,7 @@ impl HostNames {
         }
     }
 
-    /// The words of each line of a file, without comments; none if it cannot be read.
+    /// The words of each line of a file, without comments; empty if the file cannot be read.
     fn lines(&self, file: &str) -> Vec<Vec<String>> {
         use std::io::Read;
         let mut bytes = Vec::new();
@@ -79,7 +79,7 @@ impl HostNames {
                 _ => {}
             }
         }
-        // Where the ports differ, libpcap takes TCP's.
+        // If the ports differ, libpcap uses TCP's.
         let port: u16 = tcp.or(udp)?;
         Some(Service {
             port,
@@ -89,7 +89,7 @@ impl HostNames {
     }
 }
 
-/// The answer from before, or a new one.
+/// The cached result, or a new one.
 fn once<T: Clone>(known: &Known<T>, name: &str, ask: impl FnOnce() -> T) -> T {
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
     known.entry(name.to_owned()).or_insert_with(ask).clone()
@@ -151,7 +151,7 @@ impl Names for HostNames {
     }
 }
 
-/// A network's number and mask: bytes that are 0 at its end belong to the hosts, as with libpcap.
+/// A network's number and mask: trailing zero bytes are host bits, as in libpcap.
 fn network(text: &str) -> Option<(u32, u32)> {
     let (mut number, mut count) = (0u32, 0);
     for part in text.split('.') {
@@ -161,8 +161,8 @@ fn network(text: &str) -> Option<(u32, u32)> {
     if count > 4 {
         return None;
     }
-    // getnetbyname(3) gives the number without zero bytes at its start or end; libpcap shifts it
-    // up until its first byte is not 0, and the mask with it.
+    // getnetbyname(3) returns the number without leading or trailing zero bytes; libpcap shifts it
+    // left until its first byte is not 0, and the mask with it.
     while number != 0 && number & 0xff == 0 {
         number >>= 8;
     }
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_read_once() {
+    fn name_files_are_read_once() {
         let folder = std::env::temp_dir().join(format!("barewire-names-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();

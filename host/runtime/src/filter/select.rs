@@ -1,5 +1,5 @@
-//! What a filter selects (an expression, a p0f signature, DNS names), compiled for each place where
-//! a filter can run.
+//! Selections (an expression, a p0f signature, DNS names), compiled for each place where a filter
+//! can run.
 
 use ::filter::dns::{self, Family, Queries};
 use ::filter::p0f::{self, Handshake, Signature, Start, Version};
@@ -10,7 +10,7 @@ use sys::{Error, ErrorKind, Result};
 
 use super::Expression;
 
-/// Link types by which a packet begins with its IP header (raw IP, IPv4, IPv6), and Ethernet.
+/// Link types whose packets start with the IP header (raw IP, IPv4, IPv6).
 const RAW: [u16; 3] = [101, 228, 229];
 const ETHERNET: u16 = 1;
 
@@ -19,26 +19,26 @@ const ETHERNET: u16 = 1;
 pub enum Select {
     /// Packets that an expression matches.
     Expression(Expression),
-    /// TCP SYNs with a signature.
+    /// TCP SYNs that have a signature.
     P0f(Signature),
     /// DNS queries.
     Dns(Queries),
 }
 
 impl Select {
-    /// From the text of a signature.
+    /// Parses a p0f signature.
     ///
     /// # Errors
-    /// `InvalidInput` with the place in the text.
+    /// `InvalidInput` with the position in the text.
     pub fn p0f(text: &str) -> Result<Select> {
         let signature = Signature::parse(text).map_err(|e| refused("the signature", text, &e))?;
         Ok(Select::P0f(signature))
     }
 
-    /// From a list of names and of types, as text.
+    /// Parses a list of DNS names, and query types.
     ///
     /// # Errors
-    /// `InvalidInput` with the place in the text.
+    /// `InvalidInput` with the position in the text.
     pub fn dns(names: &str, types: &[String]) -> Result<Select> {
         let names = dns::Name::parse_list(names).map_err(|e| refused("the names", names, &e))?;
         let types = types
@@ -48,10 +48,10 @@ impl Select {
         Ok(Select::Dns(Queries { names, types }))
     }
 
-    /// One program for packets of a link type, of both versions of IP where both are meant.
+    /// Compiles one program for a link type, for both IP versions if both are selected.
     ///
     /// # Errors
-    /// `InvalidInput` for what cannot be compiled, `Unsupported` for a link type that is not known.
+    /// `InvalidInput` if it cannot be compiled, `Unsupported` for an unsupported link type.
     pub fn compile(&self, link_type: u16) -> Result<Program> {
         let start = || match link_type {
             ETHERNET => Ok(Start::Ethernet),
@@ -70,11 +70,11 @@ impl Select {
         }
     }
 
-    /// The programs for `-m bpf --bytecode`, each with the command that takes it. There are two
-    /// where one for both versions of IP would be longer.
+    /// The programs for `-m bpf --bytecode`, each with its command (iptables or ip6tables). There
+    /// are two if one program for both IP versions would be longer.
     ///
     /// # Errors
-    /// As [`Select::compile`], and for programs of more than 64 instructions.
+    /// As [`Select::compile`], and if a program has more than 64 instructions.
     pub fn for_iptables(&self) -> Result<Vec<(&'static str, Program)>> {
         let programs = match self {
             Select::Expression(_) => vec![("iptables", self.compile(RAW[0])?)],
@@ -105,7 +105,7 @@ impl Select {
         Ok(programs)
     }
 
-    /// The filter as a port wants it: compiled when the link type is known.
+    /// The selection as a port's filter, compiled once the link type is known.
     pub fn source(&self) -> FilterSource {
         if let Select::Expression(expression) = self {
             return expression.source();
@@ -115,7 +115,7 @@ impl Select {
     }
 }
 
-/// The signature for one version of IP.
+/// The signature restricted to one IP version.
 pub fn for_version(signature: &Signature, version: Version) -> Signature {
     Signature {
         version,
@@ -124,7 +124,7 @@ pub fn for_version(signature: &Signature, version: Version) -> Signature {
     }
 }
 
-/// Compiles an expression for packets of a file.
+/// Compiles an expression for the packets of a file.
 fn one_expression(expression: &Expression, link_type: u16) -> Result<Program> {
     let tap = None;
     let compiled = expression.compile(FilterTarget { link_type, tap })?;
@@ -153,7 +153,7 @@ fn names(queries: &Queries, family: Family, start: Start) -> Result<Program> {
         .map_err(|e| refused("the names", "", &e))
 }
 
-/// An error of the compilers with its place marked below the text, where that is one line.
+/// A compiler error with its position marked below the text, if the text is one line.
 pub(super) fn refused(what: &str, text: &str, error: &::filter::Error) -> Error {
     let mut why = error.what.clone();
     if !text.is_empty() && !text.contains('\n') && error.at.end <= text.len() {
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_are_two_rules() {
+    fn a_signature_of_both_ip_versions_gives_two_iptables_rules() {
         let select = Select::p0f("*:64:0:*:mss*10,*:mss,sok,ts,nop,ws:df,id+:0").unwrap();
         let programs = select.for_iptables().unwrap();
         let commands: Vec<&str> = programs.iter().map(|p| p.0).collect();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_shows_its_place() {
+    fn an_error_shows_its_position() {
         let error = Select::p0f("4:64:0:*:*,*:mss:dg:0").unwrap_err();
         assert!(
             error.why().contains("\n                   ^^"),

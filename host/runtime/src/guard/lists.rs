@@ -6,17 +6,17 @@ use std::sync::Arc;
 use ::guard::{List, Prefix, parse_list};
 use sys::{Error, ErrorKind, Result};
 
-/// Longest file of prefixes that is read.
+/// Maximum size of a prefix file, in bytes.
 const LEN_MAX: u64 = 64 << 20;
 
-/// Where a list comes from.
+/// The source of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Origin {
     File(PathBuf),
     Inline(Vec<String>),
 }
 
-/// A prefix list as read. Two are equal when they come from the same place: a rule whose file has
+/// A prefix list as read. Two lists are equal if they have the same source: a rule whose file has
 /// new prefixes is still the same rule.
 #[derive(Clone, Debug)]
 pub struct ListSpec {
@@ -33,10 +33,10 @@ impl PartialEq for ListSpec {
 impl Eq for ListSpec {}
 
 impl ListSpec {
-    /// From prefixes.
+    /// Creates a list from prefixes.
     ///
     /// # Errors
-    /// Which is none, and why.
+    /// The first invalid prefix, and the reason.
     pub fn inline(texts: Vec<String>) -> std::result::Result<Self, String> {
         if texts.is_empty() {
             return Err("the list has no prefixes".into());
@@ -49,10 +49,10 @@ impl ListSpec {
         })
     }
 
-    /// From a file: a prefix a line, comments after `#` or `;`.
+    /// Reads a list from a file: one prefix per line, comments after `#` or `;`.
     ///
     /// # Errors
-    /// The error, with the file's name and the line.
+    /// The error with file name and line.
     pub fn file(path: &Path) -> Result<Self> {
         let what = || format!("read the prefixes in {}", path.display());
         let invalid = |why: String| Error::new(ErrorKind::InvalidInput, what(), why);
@@ -71,7 +71,7 @@ impl ListSpec {
         })
     }
 
-    /// From an argument: prefixes separated by commas, or else a file's name.
+    /// Parses an argument: prefixes separated by commas, or else a file name.
     ///
     /// # Errors
     /// As [`ListSpec::file`].
@@ -96,7 +96,7 @@ impl ListSpec {
         &self.list
     }
 
-    /// The file that it is from, if it is from one.
+    /// The file it was read from, if any.
     pub fn path(&self) -> Option<&Path> {
         match &self.origin {
             Origin::File(path) => Some(path),
@@ -104,7 +104,7 @@ impl ListSpec {
         }
     }
 
-    /// What users call it: the file's name, or the prefixes.
+    /// The name shown to users: the file name, or the prefixes.
     pub fn name(&self) -> String {
         match &self.origin {
             Origin::File(path) => path.display().to_string(),
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_argument_is_prefixes_or_a_file() {
+    fn a_list_argument_is_prefixes_or_a_file() {
         let list = ListSpec::argument("10.0.0.0/8, 2001:db8::/32").unwrap();
         assert_eq!(list.list().len(), 2);
         assert_eq!(list.name(), "10.0.0.0/8, 2001:db8::/32");

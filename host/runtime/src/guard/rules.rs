@@ -24,7 +24,7 @@
 //! ```
 //!
 //! `allow = "friends.txt"`, or `allow = ["192.0.2.0/24"]`, before the first rule is a list of
-//! sources whose packets pass whatever the rules are.
+//! sources whose packets pass before any rule is checked.
 
 use std::ops::Range;
 use std::path::Path;
@@ -40,38 +40,38 @@ use super::ListSpec;
 use crate::filter::select::Select;
 use crate::filter::{Compiler, Expression};
 
-/// Marks a p0f signature where an expression may stand.
+/// Prefix of a p0f signature in place of an expression.
 const P0F: &str = "p0f:";
 
-/// Longest file that is read.
+/// Maximum size of a rule file, in bytes.
 const LEN_MAX: u64 = 4 << 20;
-/// Longest name, in bytes: it is printed every second.
+/// Maximum length of a name, in bytes: it is printed every second.
 const NAME_LEN_MAX: usize = 100;
 
-/// A rule as written.
+/// A rule as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSpec {
-    /// Its name for users.
+    /// Name for users.
     pub name: String,
-    /// What it matches: a pcap expression for Ethernet, or `p0f:` and a signature of a SYN.
-    /// Empty matches every packet, which needs a prefix list.
+    /// What it matches: a pcap expression for Ethernet, or `p0f:` and a SYN signature. Empty
+    /// matches every packet; this needs a prefix list.
     pub expression: String,
     /// Compiler of the expression.
     pub compiler: Compiler,
-    /// The IP source is also in this list.
+    /// List that must also contain the IP source.
     pub sources: Option<ListSpec>,
-    /// The IP destination is also in this list.
+    /// List that must also contain the IP destination.
     pub destinations: Option<ListSpec>,
-    /// What becomes of the packets.
+    /// What happens to matching packets.
     pub verdict: Verdict,
-    /// Rules with a lower number are asked first.
+    /// Rules with a lower number are matched first.
     pub priority: i32,
-    /// How long after it was loaded the rule ends.
+    /// How long after loading the rule expires.
     pub expires_after: Option<Duration>,
 }
 
 impl RuleSpec {
-    /// A rule of a pcap expression that has the expression for its name.
+    /// Creates a rule from a pcap expression, which is also its name.
     pub fn new(expression: &str, verdict: Verdict) -> Self {
         Self {
             name: expression.trim().to_owned(),
@@ -85,7 +85,7 @@ impl RuleSpec {
         }
     }
 
-    /// A rule of a list of sources.
+    /// Creates a rule from a list of sources.
     pub fn of_sources(name: &str, sources: ListSpec, verdict: Verdict) -> Self {
         Self {
             sources: Some(sources),
@@ -94,7 +94,7 @@ impl RuleSpec {
         .named(name)
     }
 
-    /// The allow list: packets of these sources pass before any other rule is asked.
+    /// Creates the allow list: packets of these sources pass before any other rule is matched.
     pub fn allow(sources: ListSpec) -> Self {
         Self {
             priority: i32::MIN,
@@ -114,7 +114,7 @@ impl RuleSpec {
     /// Compiles the filter.
     ///
     /// # Errors
-    /// What is wrong with the expression, with the rule's name.
+    /// The error of the expression, with the rule's name.
     pub fn compile(&self) -> Result<Rule> {
         let what = || format!("compile the rule \"{}\"", self.name);
         let matcher = match self.expression.trim().strip_prefix(P0F) {
@@ -147,10 +147,10 @@ impl RuleSpec {
     }
 }
 
-/// A rate in packets a second: `1000/s`, `20k/s`, `1M/s`, `1000pps`, `1000`.
+/// Parses a rate in packets per second: `1000/s`, `20k/s`, `1M/s`, `1000pps`, `1000`.
 ///
 /// # Errors
-/// What was expected.
+/// The expected format.
 pub fn parse_rate(text: &str) -> std::result::Result<u32, String> {
     let expected = || {
         format!(
@@ -178,10 +178,10 @@ pub fn parse_rate(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// A rate for each source: `100/s`, `100/s per /24`, `100/s per /24,/48`.
+/// Parses a rate per source: `100/s`, `100/s per /24`, `100/s per /24,/48`.
 ///
 /// # Errors
-/// What was expected.
+/// The expected format.
 pub fn parse_source_rate(text: &str) -> std::result::Result<SourceLimit, String> {
     let (rate, lens) = match text.split_once(" per ") {
         Some((rate, lens)) => (rate, Some(lens)),
@@ -207,7 +207,7 @@ pub fn parse_source_rate(text: &str) -> std::result::Result<SourceLimit, String>
     SourceLimit::new(limit, ipv4, ipv6).ok_or_else(expected)
 }
 
-/// A time such as `90s`, `10m`, `2h`, `7d`.
+/// Parses a time such as `90s`, `10m`, `2h`, `7d`.
 fn parse_time(text: &str) -> std::result::Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -226,10 +226,10 @@ fn parse_time(text: &str) -> std::result::Result<Duration, String> {
     }
 }
 
-/// Reads a rule file; every filter in it compiles.
+/// Reads a rule file and compiles every filter in it.
 ///
 /// # Errors
-/// What is wrong, with the file's name and the line.
+/// The error with file name and line.
 pub fn read(path: &Path, compiler: Compiler) -> Result<Vec<RuleSpec>> {
     let what = || format!("read the rules in {}", path.display());
     let len = std::fs::metadata(path)
@@ -247,11 +247,11 @@ pub fn read(path: &Path, compiler: Compiler) -> Result<Vec<RuleSpec>> {
     })
 }
 
-/// The rules of a file's text; every filter in it compiles, every list in it is read. Lists are
-/// named from this directory.
+/// Parses the text of a rule file, compiles every filter and reads every list in it. List names are
+/// relative to `folder`.
 ///
 /// # Errors
-/// What is wrong, with the line.
+/// The error with its line.
 pub fn parse(
     text: &str,
     folder: &Path,
@@ -298,7 +298,7 @@ pub fn parse(
     Ok(rules)
 }
 
-/// What is wrong, and where.
+/// An error and its position.
 type Wrong = (Range<usize>, String);
 
 fn on_line(text: &str, at: &Range<usize>, why: &str) -> String {
@@ -306,7 +306,7 @@ fn on_line(text: &str, at: &Range<usize>, why: &str) -> String {
     format!("line {}: {why}", before.matches('\n').count() + 1)
 }
 
-/// The keys of a rule, as they stand.
+/// The keys of a rule as written.
 #[derive(Default)]
 struct Keys {
     name: Option<String>,
@@ -380,7 +380,7 @@ fn rule(
     Ok(spec)
 }
 
-/// The verdict of a limit.
+/// Parses the verdict of a limit.
 fn limit(keys: &Keys) -> std::result::Result<Verdict, &'static str> {
     let out_of_range = "rate or burst out of range";
     if keys.rate.is_none() && keys.burst.is_some() {
@@ -475,7 +475,7 @@ fn keys(table: &DeTable<'_>, folder: &Path) -> std::result::Result<Keys, Wrong> 
     Ok(keys)
 }
 
-/// A list of prefixes: in the file, or the name of another one.
+/// Reads a list of prefixes: inline, or the name of another file.
 fn list(
     value: &Spanned<DeValue<'_>>,
     key: &str,
@@ -491,7 +491,7 @@ fn list(
             let texts: std::result::Result<Vec<String>, Wrong> =
                 array.iter().map(|entry| text(entry, key)).collect();
             for entry in array.iter() {
-                // On the line of the entry itself.
+                // At the line of the entry itself.
                 ::guard::Prefix::parse(&text(entry, key)?).map_err(|why| (entry.span(), why))?;
             }
             ListSpec::inline(texts?).map_err(wrong)
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_and_errors_name_both_lines() {
+    fn list_errors_give_the_line_in_the_rules_and_in_the_list() {
         let folder = std::env::temp_dir();
         let name = format!("barewire-lists-{}.txt", std::process::id());
         let path = folder.join(&name);
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_inline_prefix_is_on_its_own_line() {
+    fn an_invalid_inline_prefix_is_reported_with_its_own_line() {
         let error = refused("[[rule]]\nsources = [\n\"10.0.0.0/8\",\n\"10.0.0.1/8\"]\n");
         assert!(error.starts_with("line 4: "), "{error}");
         let error = refused("[[rule]]\nverdict = \"drop\"\n");

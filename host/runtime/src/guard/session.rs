@@ -1,16 +1,16 @@
-//! Whether rules would drop packets of the SSH session that barewire runs in.
+//! Checks whether rules would drop packets of the SSH session that barewire runs in.
 
 use std::net::IpAddr;
 
 use ::guard::{Rule, Verdict};
 use nic::Session;
 
-/// PSH and ACK, ACK.
+/// TCP flags of the client's segments: PSH and ACK, ACK.
 const FLAGS: [u8; 2] = [0x18, 0x10];
-/// Bytes of a keystroke in SSH (RFC 4253): length, padding, payload and MAC.
+/// Payload bytes of an SSH keystroke (RFC 4253): length, padding, payload and MAC.
 const PAYLOAD_LEN: usize = 36;
 
-/// The first of these rules, given in their order, that drops packets of the client.
+/// The first of these rules, in order, that drops packets of the client.
 pub fn cut_by<'a>(session: &Session, rules: &'a [Rule]) -> Option<&'a Rule> {
     FLAGS.iter().find_map(|&flags| {
         let packet = packet(session, flags);
@@ -52,7 +52,7 @@ fn packet(session: &Session, flags: u8) -> Vec<u8> {
     packet.extend(client.port().to_be_bytes());
     packet.extend(server.port().to_be_bytes());
     packet.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x80, flags, 0x10, 0, 0, 0, 0, 0]);
-    // Timestamps, as every stack of today sends.
+    // Timestamps, as all current stacks send.
     packet.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 1]);
     packet.resize(packet.len() + payload_len, 0xa5);
     packet

@@ -1,4 +1,4 @@
-//! The rules in force, with their program and their counts over all programs so far.
+//! The active rules with their program, and their counts over all programs so far.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,11 +10,10 @@ use xdp::{Guard, GuardFeatures, GuardMaps, GuardSpec, SourceMap, XdpProgram};
 
 use super::RuleSpec;
 
-/// How long a replaced program may still be running on some processor; its counts are read until
-/// then.
+/// How long a replaced program may still run on some processor; its counts are read until then.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// Instructions of a program at most (`BPF_COMPLEXITY_LIMIT_INSNS`).
+/// Maximum number of instructions of a program (`BPF_COMPLEXITY_LIMIT_INSNS`).
 const INSNS_MAX: usize = 1_000_000;
 
 /// A rule and its counts.
@@ -22,32 +21,32 @@ const INSNS_MAX: usize = 1_000_000;
 pub struct RuleTotals {
     /// The rule.
     pub spec: RuleSpec,
-    /// Whether it has ended.
+    /// Whether it has expired.
     pub is_expired: bool,
-    /// Its counts since it was first loaded.
+    /// Counts since it was first loaded.
     pub counters: Counters,
 }
 
-/// What became of all packets: `seen = unmatched + Σ packets of rules that decide + removed`.
+/// Totals of all packets: `seen = unmatched + Σ packets of rules that decide + removed`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// All packets that reached the program.
     pub seen: Counters,
-    /// Packets that no rule decided; they passed.
+    /// Packets that matched no deciding rule; they passed.
     pub unmatched: Counters,
-    /// Packets that were decided by rules that a reload removed.
+    /// Packets decided by rules that a reload removed.
     pub removed: Counters,
-    /// The rules, in the order in which they are asked.
+    /// The rules in the order of matching.
     pub rules: Vec<RuleTotals>,
 }
 
 impl Totals {
-    /// Packets dropped; in a dry run, that would have been.
+    /// Packets dropped, or that would have been in a dry run.
     pub fn dropped(&self) -> u64 {
         self.deciding().map(|c| c.dropped).sum::<u64>() + self.removed.dropped
     }
 
-    /// SYNs answered with a cookie; in a dry run, that would have been.
+    /// SYNs answered with a cookie, or that would have been in a dry run.
     pub fn answered(&self) -> u64 {
         self.deciding().map(|c| c.answered).sum::<u64>() + self.removed.answered
     }
@@ -58,7 +57,7 @@ impl Totals {
         self.unmatched.packets + rules + self.removed.passed()
     }
 
-    /// What is missing from the account (positive) or counted twice (negative).
+    /// Packets missing from the account (positive) or counted twice (negative).
     pub fn imbalance(&self) -> i64 {
         self.seen
             .packets
@@ -71,24 +70,24 @@ impl Totals {
     }
 }
 
-/// A rule that is in force, or has ended.
+/// A rule that is active or expired.
 #[derive(Clone, Debug)]
 struct Entry {
-    /// Tells rules apart over programs.
+    /// Identifies the rule across programs.
     id: u64,
     spec: RuleSpec,
     rule: Rule,
     expires_at: Option<Instant>,
     is_expired: bool,
-    /// Counts of programs that are gone.
+    /// Counts of replaced programs.
     before: Counters,
 }
 
-/// A program and the rules in it, in order.
+/// A program and its rules in order.
 #[derive(Debug)]
 struct Loaded {
     guard: Guard,
-    /// Limits per source, which the next program continues with.
+    /// Limits per source, which are passed on to the next program.
     sources: Option<Arc<SourceMap>>,
     ids: Vec<(u64, Verdict)>,
 }
@@ -99,19 +98,19 @@ impl Loaded {
     }
 }
 
-/// See the module.
+/// The active rules; see the module.
 #[derive(Debug)]
 pub struct Table {
     entries: Vec<Entry>,
     loaded: Loaded,
-    /// Programs that were replaced, which may still run for a moment.
+    /// Replaced programs that may still run for a moment.
     leaving: Vec<(Instant, Loaded)>,
-    /// Counts of programs that are gone: seen, unmatched, and of rules that are gone.
+    /// Counts of replaced programs: seen, unmatched, and of removed rules.
     before: [Counters; 3],
     id_next: u64,
 }
 
-/// What is to take the place of a table's rules.
+/// The replacement of a table's rules.
 pub struct Next {
     entries: Vec<Entry>,
     loaded: Loaded,
@@ -138,19 +137,19 @@ impl Table {
         })
     }
 
-    /// The program that is attached.
+    /// The attached program.
     pub fn program(&self) -> &XdpProgram {
         self.loaded.guard.program()
     }
 
-    /// A program for new rules. Rules that were there keep their counts, their limits and the time
-    /// they have left.
+    /// Loads a program for new rules. Rules that are kept retain their counts, limits and remaining
+    /// time.
     pub fn next(&self, specs: Vec<RuleSpec>, dry_run: bool) -> Result<Next> {
         let (entries, id_next) = entries(specs, &self.entries, self.id_next)?;
         self.load_next(entries, id_next, dry_run)
     }
 
-    /// A program for the rules that are left.
+    /// Loads a program for the remaining rules.
     pub fn again(&self, dry_run: bool) -> Result<Next> {
         self.load_next(self.entries.clone(), self.id_next, dry_run)
     }
@@ -176,7 +175,7 @@ impl Table {
         })
     }
 
-    /// The new program is attached.
+    /// Records that the new program is attached.
     pub fn replace(&mut self, next: Next) {
         let old = std::mem::replace(&mut self.loaded, next.loaded);
         self.leaving.push((Instant::now(), old));
@@ -190,7 +189,7 @@ impl Table {
         self.id_next = next.id_next;
     }
 
-    /// Marks rules whose time is over, and gives their names.
+    /// Marks expired rules, and returns their names.
     pub fn expire(&mut self, now: Instant) -> Vec<String> {
         let mut names = Vec::new();
         for entry in &mut self.entries {
@@ -203,7 +202,7 @@ impl Table {
         names
     }
 
-    /// Lets go of programs that no processor runs any more.
+    /// Releases programs that no processor runs any more.
     pub fn settle(&mut self) -> Result<()> {
         while let Some((since, old)) = self.leaving.first() {
             if since.elapsed() < LEAVE {
@@ -221,7 +220,7 @@ impl Table {
         Ok(())
     }
 
-    /// All counts.
+    /// The total counts.
     pub fn totals(&self) -> Result<Totals> {
         let mut sums = self.before;
         let mut counters: Vec<(u64, Counters)> =
@@ -246,7 +245,7 @@ impl Table {
     }
 }
 
-/// Adds a program's counts to the sums (seen, unmatched, rules that are gone) and to its rules'.
+/// Adds a program's counts to the sums (seen, unmatched, removed rules) and to those of its rules.
 fn add(
     account: &Account,
     ids: &[(u64, Verdict)],
@@ -264,7 +263,7 @@ fn add(
     }
 }
 
-/// Compiles the rules and puts them in order; a rule that is in `old` unchanged stays the same.
+/// Compiles and sorts the rules; a rule that is in `old` unchanged keeps its entry.
 fn entries(specs: Vec<RuleSpec>, old: &[Entry], mut id: u64) -> Result<(Vec<Entry>, u64)> {
     let mut entries = Vec::with_capacity(specs.len());
     for spec in specs {
@@ -272,7 +271,7 @@ fn entries(specs: Vec<RuleSpec>, old: &[Entry], mut id: u64) -> Result<(Vec<Entr
         let is_same = |entry: &&Entry| entry.spec == spec && !is_taken(entry.id);
         if let Some(same) = old.iter().find(is_same) {
             let mut same = same.clone();
-            // Its prefix lists may have changed.
+            // The contents of its prefix lists may have changed.
             same.rule.sources = spec.sources.as_ref().map(|s| s.list().clone());
             same.rule.destinations = spec.destinations.as_ref().map(|s| s.list().clone());
             same.spec = spec;
@@ -296,7 +295,7 @@ fn entries(specs: Vec<RuleSpec>, old: &[Entry], mut id: u64) -> Result<(Vec<Entr
     Ok((entries, id))
 }
 
-/// Loads the program of the rules that have not ended.
+/// Loads the program of the rules that have not expired.
 fn load(entries: &[Entry], dry_run: bool, sources: Option<&Arc<SourceMap>>) -> Result<Loaded> {
     let active = || entries.iter().filter(|entry| !entry.is_expired);
     let rules: Vec<Rule> = active().map(|entry| entry.rule.clone()).collect();
@@ -351,11 +350,11 @@ fn emit(
     ::guard::emit(rules, dry_run, maps, features).map_err(refused)
 }
 
-/// Whether the rules fit into one program together: how many instructions it has. The kernel is
-/// not asked.
+/// Checks that the rules fit into one program, and returns its number of instructions. The kernel
+/// is not consulted.
 ///
 /// # Errors
-/// `InvalidInput` for a rule that cannot be compiled, and if there are too many rules, prefixes or
+/// `InvalidInput` for a rule that cannot be compiled, or if there are too many rules, prefixes or
 /// instructions.
 pub fn check(specs: &[RuleSpec]) -> Result<usize> {
     let rules: Result<Vec<Rule>> = specs.iter().map(RuleSpec::compile).collect();

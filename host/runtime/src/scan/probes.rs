@@ -1,4 +1,4 @@
-//! The packets that a scan sends: segments of banner connections first, then probes.
+//! The packets a scan sends: segments of banner connections first, then probes.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -12,15 +12,15 @@ use sys::Result;
 use super::run::{Event, Live, clock_us};
 use crate::send::{self, Next};
 
-/// Batches of received segments taken before the next packet is sent, so that sending continues.
+/// Maximum number of batches of received segments handled before the next packet is sent.
 const INBOX_MAX: usize = 64;
 
-/// Received segments: each with its length before it, in 16 bits.
+/// Received segments, each preceded by its length in 16 bits.
 #[derive(Default)]
 pub struct Segments(Vec<u8>);
 
 impl Segments {
-    /// Adds a packet; one that is longer than any Ethernet frame is passed over.
+    /// Adds a packet; skips one longer than any Ethernet frame.
     pub fn push(&mut self, packet: &[u8]) {
         if let Ok(len) = u16::try_from(packet.len()) {
             self.0.extend(len.to_ne_bytes());
@@ -43,13 +43,13 @@ impl Segments {
     }
 }
 
-/// Connections that read banners.
+/// The connections that read banners.
 pub struct BannerReader<'p> {
     grabber: BannerGrabber<'p>,
     inbox: Receiver<Segments>,
     events: SyncSender<Event>,
     began: Instant,
-    /// How long answers to the last probes are waited for.
+    /// How long to wait for answers to the last probes.
     wait: Duration,
     /// When the last probe was sent.
     probed: Option<Instant>,
@@ -80,7 +80,7 @@ impl<'p> BannerReader<'p> {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Takes what was received, and does what is due.
+    /// Handles received segments and expired timers.
     fn work(&mut self) {
         for _ in 0..INBOX_MAX {
             match self.inbox.try_recv() {
@@ -101,26 +101,26 @@ impl<'p> BannerReader<'p> {
         }
     }
 
-    /// Whether the last answers had their time, and all connections are closed.
+    /// Whether the wait for the last answers is over and all connections are closed.
     fn is_over(&mut self) -> bool {
         let probed = *self.probed.get_or_insert_with(Instant::now);
         self.grabber.open_count() == 0 && probed.elapsed() >= self.wait
     }
 
-    /// Waits for segments until something is due.
+    /// Waits for segments, or until a timer expires.
     fn wait(&mut self, timeout: Duration) {
         let due_ns = self.grabber.due_ns().unwrap_or(u64::MAX);
         let until_due = Duration::from_nanos(due_ns.saturating_sub(self.now_ns()));
         match self.inbox.recv_timeout(timeout.min(until_due)) {
             Ok(segments) => self.take(&segments),
             Err(RecvTimeoutError::Timeout) => {}
-            // No receiver is left: timeouts continue.
+            // All receivers have ended; timeouts still count.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(timeout.min(until_due)),
         }
     }
 }
 
-/// Hands banners to the thread that reports them; if it has ended, nobody wants them.
+/// Passes banners to the thread that reports them; drops them if it has ended.
 fn reporter(events: &SyncSender<Event>) -> impl FnMut(Banner) {
     |banner| {
         let event = Event::Banner(Box::new(banner), SystemTime::now());
@@ -132,11 +132,11 @@ fn reporter(events: &SyncSender<Event>) -> impl FnMut(Banner) {
 pub struct ProbeSource<'p> {
     pub prober: Prober<'p>,
     pub from: u128,
-    /// When the clock of the prober was 0.
+    /// When the prober's clock was 0.
     began: Instant,
     pub live: &'p Live,
     pub talking: Option<BannerReader<'p>>,
-    /// The packet that is next is a segment, not a probe.
+    /// Whether the next packet is a segment rather than a probe.
     is_segment: bool,
 }
 
@@ -157,7 +157,7 @@ impl<'p> ProbeSource<'p> {
         }
     }
 
-    /// Ends all connections early; what is left to be sent are their resets.
+    /// Closes all connections early; only their resets remain to be sent.
     pub fn close_all(&mut self) -> Option<Closing<'_, 'p>> {
         let talking = self.talking.as_mut()?;
         talking.grabber.close_all(&mut reporter(&talking.events));
@@ -228,7 +228,7 @@ impl send::Source for ProbeSource<'_> {
     }
 }
 
-/// The last segments of connections that were ended early.
+/// The last segments of connections closed early.
 pub struct Closing<'t, 'p>(&'t mut BannerGrabber<'p>);
 
 impl send::Source for Closing<'_, '_> {

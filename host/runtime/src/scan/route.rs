@@ -1,4 +1,4 @@
-//! The way of probes: interface, source addresses, routers.
+//! Route of probes: interface, source addresses, routers.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use wire::Mac;
 use super::Setup;
 use crate::send::next_hop_mac;
 
-/// This end.
+/// The local end of the scan.
 pub(super) struct Local {
     /// The interface.
     pub link: Link,
@@ -24,7 +24,7 @@ pub(super) struct Local {
 }
 
 impl Local {
-    /// The interface that was named, or that of the route to the first target.
+    /// Finds the interface: the named one, or that of the route to the first target.
     pub fn find(setup: &Setup, targets: &Targets) -> Result<Self> {
         let link = match &setup.port {
             Some(name) => Link::by_name(&PortName::parse(name)?.target)?,
@@ -98,7 +98,7 @@ impl Local {
         Ok(())
     }
 
-    /// What the kernel would send from, or the interface's first address of that family.
+    /// The source address the kernel would choose, or the interface's first address of that family.
     fn source_to(&self, target: IpAddr) -> Option<IpAddr> {
         let chosen = neighbour::route(Some(self.link.index), target).ok();
         let own = self.addresses.iter().filter(|own| !own.is_local);
@@ -108,7 +108,7 @@ impl Local {
         chosen.and_then(|route| route.source).or(first)
     }
 
-    /// The targets to which there is no router between.
+    /// The targets reachable without a router.
     pub fn on_link(&self, targets: &Targets) -> Targets {
         let mut ranges = Vec::new();
         for own in &self.addresses {
@@ -127,7 +127,7 @@ impl Local {
         Targets::new(ranges, Vec::new()).unwrap_or_default()
     }
 
-    /// Looks up the routers of the targets that are not on the link.
+    /// Resolves the routers of targets that are not on the link.
     pub fn routers(&self, plan: &Plan, on_link: &Targets, hops: &mut NextHops) -> Result<()> {
         let off_link = Targets::new(plan.targets().ranges().to_vec(), on_link.ranges().to_vec());
         let off_link = off_link.unwrap_or_default();
@@ -153,14 +153,15 @@ impl Local {
     }
 }
 
-/// The ports that this host's own connections are made from (ip-sysctl, `ip_local_port_range`).
+/// The port range of this host's own connections (ip-sysctl, `ip_local_port_range`).
 fn own_ports() -> Option<(u16, u16)> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
     let mut numbers = text.split_whitespace().map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// A port that takes packets from the host would take answers to the host's own connections.
+/// Refuses source ports within the host's own range on a port that takes packets from the host: it
+/// would also take answers to the host's own connections.
 fn check_source_ports(name: &str, ports: (u16, u16), own: Option<(u16, u16)>) -> Result<()> {
     let (first, last) = (ports.0, ports.0 + (ports.1 - 1));
     let takes_traffic = name.starts_with("afxdp:");
@@ -189,7 +190,7 @@ fn first_of(targets: &Targets, is_ipv6: bool) -> Option<IpAddr> {
     Some(first.first_addr())
 }
 
-/// The addresses on the link of one of ours.
+/// The on-link prefix of a local address.
 fn prefix_of(own: &InterfaceAddress) -> AddrRange {
     let range = AddrRange::single(own.addr);
     let width = if range.is_ipv6 { 128u32 } else { 32 };
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_of_the_host_are_not_taken_from_it() {
+    fn source_ports_of_the_host_are_refused() {
         let own = Some((32_768, 60_999));
         for (name, ports, is_ok) in [
             ("afxdp:eth0", (61_000, 4_096), true),

@@ -17,31 +17,34 @@ use crate::Stop;
 use crate::send::{self, Limits, SendEnded};
 use crate::worker::{self, Engine, Pacing, Verdict};
 
-/// Answers on their way to the thread that reports them; a receiver waits when there is no room.
+/// Maximum number of answers queued for the thread that reports them; receivers wait when it is
+/// full.
 const ANSWERS_MAX: usize = 1 << 14;
-/// Answers remembered, so that each is reported once.
+/// Maximum number of answers remembered, so that each is reported once.
 const SEEN_MAX: usize = 1 << 24;
-/// How far sending may catch up: no burst follows a pause.
+/// How far sending may catch up after a pause, which bounds the burst.
 const LAG_MAX_NS: u64 = 5_000_000;
-/// How long answers to the last probes may take when the scan is ended early and its state is kept.
+/// How long to wait for answers to the last probes when the scan is ended early and its state is
+/// kept.
 const LAST_MAX: Duration = Duration::from_millis(800);
-/// Batches of segments on their way to the connections; a receiver waits when there is no room.
+/// Maximum number of batches of segments queued for the connections; receivers wait when it is
+/// full.
 const SEGMENTS_MAX: usize = 256;
-/// How long the resets of connections that are ended early may take.
+/// Limits on the resets of connections that are closed early.
 const LAST: Limits = Limits {
     packet_count: None,
     duration: Some(Duration::from_millis(500)),
 };
 /// Longer round trips are not reported.
 const RTT_MAX_US: u32 = 120_000_000;
-/// How often progress is reported.
+/// Interval of progress reports.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What goes to the thread that reports.
+/// A message to the reporting thread.
 pub enum Event {
     /// An answer to a probe.
     Answer(Box<Found>),
-    /// What a service said.
+    /// A service's banner.
     Banner(Box<Banner>, SystemTime),
 }
 
@@ -49,10 +52,10 @@ pub enum Event {
 struct Receiving<'p> {
     classifier: AnswerClassifier<'p>,
     events: SyncSender<Event>,
-    /// Where TCP segments go if banners are read.
+    /// Where TCP segments go, if banners are read.
     segments: Option<SyncSender<Segments>>,
     received: &'p AtomicU64,
-    /// When the clock of the prober was 0.
+    /// When the prober's clock was 0.
     began: Instant,
 }
 
@@ -82,21 +85,21 @@ impl Engine for Receiving<'_> {
         if let Some(to) = &self.segments
             && !segments.is_empty()
         {
-            // The sender may have ended: then nobody reads banners any more.
+            // The sender may have ended; then banners are no longer read.
             let _ = to.send(segments);
         }
         Ok(Verdict::Continue)
     }
 }
 
-/// The clock of the prober; it wraps.
+/// The prober's clock; it wraps.
 pub fn clock_us(began: Instant) -> u32 {
     began.elapsed().as_micros() as u32
 }
 
-/// An answer, with what of its packet is kept.
+/// An answer with the parts of its packet that are kept.
 fn found(answer: Answer, packet: &[u8], (time, clock_us): (SystemTime, u32)) -> Event {
-    // The far end can change what it sends back.
+    // The remote end can modify what it sends back.
     let rtt = answer.sent_us.map(|sent| clock_us.wrapping_sub(sent));
     let rtt = rtt.filter(|rtt| *rtt <= RTT_MAX_US);
     Event::Answer(Box::new(Found {
@@ -117,32 +120,32 @@ struct Sent {
     report: send::Report,
     result: Result<()>,
     unreachable: u128,
-    /// The probe that would have been next.
+    /// The next probe that would have been sent.
     next: u128,
     grabbed: GrabCounts,
 }
 
-/// Figures of the sending thread, for progress.
+/// Live figures of the sending thread.
 #[derive(Default)]
 pub struct Live {
-    /// Packets that left, brought up to date about once a second.
+    /// Packets sent, updated about once a second.
     sent: AtomicU64,
-    /// Probes of this run that were written or skipped.
+    /// Probes of this run that were sent or skipped.
     pub done: AtomicU64,
     received: AtomicU64,
-    /// Segments of connections among the packets, and their bytes.
+    /// Packets that are segments of connections, and their bytes.
     pub segments: AtomicU64,
     /// As above.
     pub segment_bytes: AtomicU64,
-    /// All probes were sent.
+    /// Whether all probes were sent.
     pub is_probed: AtomicBool,
 }
 
-/// Runs a scan: resolves next hops, opens the port, sends and listens. `opened` is called once
-/// rights are no longer needed. `state` is kept up to date.
+/// Runs a scan: resolves next hops, opens the port, sends and listens. Calls `opened` once
+/// privileges are no longer needed, and keeps `state` up to date.
 ///
 /// # Errors
-/// What kept it from beginning; what happens later is in the outcome.
+/// Errors before the scan begins; later ones are in the outcome.
 pub fn run(
     scan: &Scan,
     key: [u8; 16],
@@ -186,7 +189,7 @@ pub fn run(
     Ok(collector.outcome())
 }
 
-/// The thread that puts everything together.
+/// The reporting thread's state: collects answers, figures and errors.
 struct Collector<'s> {
     scan: &'s Scan,
     totals: Totals,
@@ -197,7 +200,7 @@ struct Collector<'s> {
     is_complete: bool,
     error: Option<Error>,
     state: Option<StateFile>,
-    /// The next probe as it was at the last tick.
+    /// The next probe as of the last tick.
     done: u128,
 }
 
@@ -242,7 +245,7 @@ impl<'s> Collector<'s> {
             let is_probed = || sender.is_finished() || live.is_probed.load(Ordering::Acquire);
             self.collect(&answers, notice, is_probed, None, &over);
             if talks && !sender.is_finished() {
-                // The sender waits for the last answers itself: they begin connections.
+                // The sender itself waits for the last answers: they begin connections.
                 self.keep(notice(Notice::Waiting(wait)));
                 self.collect(&answers, notice, || sender.is_finished(), None, &over);
             }
@@ -255,7 +258,7 @@ impl<'s> Collector<'s> {
                     self.collect(&answers, notice, || false, Some(until), &over);
                 }
             } else if self.state.is_some() {
-                // So that the state need not go back to before the last probes.
+                // Keeps the state from falling back to before the last probes.
                 let until = Instant::now() + LAST_MAX;
                 self.collect(&answers, notice, || false, Some(until), &Stop::new());
             }
@@ -263,7 +266,7 @@ impl<'s> Collector<'s> {
                 let noted = state.note(sent.next);
                 self.keep(noted);
             }
-            // The receivers take what is in their rings, and end; then the channel is closed.
+            // The receivers drain their rings and end; then the channel is closed.
             ended.set();
             self.collect(&answers, notice, || false, None, &Stop::new());
             for receiver in receivers {
@@ -284,8 +287,8 @@ impl<'s> Collector<'s> {
         self.totals.received = self.live.received.load(Ordering::Relaxed);
     }
 
-    /// Reports answers until `is_done` returns true, the time is over, `stop` is set, or no
-    /// receiver is left.
+    /// Reports answers until `is_done` returns true, the time is over, `stop` is set, or all
+    /// receivers have ended.
     fn collect(
         &mut self,
         answers: &Receiver<Event>,
@@ -316,7 +319,7 @@ impl<'s> Collector<'s> {
                 self.totals.sent = sent.saturating_sub(segments);
                 self.totals.received = self.live.received.load(Ordering::Relaxed);
                 let result = notice(Notice::Progress(&self.totals, self.began.elapsed()));
-                // The state goes last: what it calls done was passed on before.
+                // The state is written last: everything it counts as done was reported before.
                 let noted = result.and_then(|()| self.note());
                 self.end_on_error(noted, stop);
             }
@@ -354,7 +357,7 @@ impl<'s> Collector<'s> {
         notice(Notice::Found(found))
     }
 
-    /// Notes the state of a second ago.
+    /// Records the state of a second ago.
     fn note(&mut self) -> Result<()> {
         let done = self.live.done.load(Ordering::Relaxed);
         let now = self.scan.setup().from + u128::from(done);
@@ -364,7 +367,7 @@ impl<'s> Collector<'s> {
             .map_or(Ok(()), |state| state.note(before))
     }
 
-    /// Takes over what was sent; true if it was everything.
+    /// Adds the sender's result to the totals; true if all probes were sent.
     fn account_sent(&mut self, sent: Option<&Sent>) -> bool {
         let Some(sent) = sent else {
             return false;
@@ -390,7 +393,7 @@ impl<'s> Collector<'s> {
         self.keep(result);
     }
 
-    /// Keeps the first error, which is the cause of the others.
+    /// Keeps the first error, which caused the others.
     fn keep(&mut self, result: Result<()>) {
         if let Err(error) = result {
             self.error.get_or_insert(error);
@@ -434,7 +437,7 @@ fn transmit(
     if report.ended == SendEnded::Stopped
         && let Some(mut closing) = source.close_all()
     {
-        // Not in the report, which is of what was sent until the end.
+        // Not in the report, which covers what was sent until the end.
         let _ = send::send(
             tx,
             &mut closing,

@@ -1,8 +1,8 @@
-//! The state file of a scan: resumes it where it ended, even by `kill -9`.
+//! The state file of a scan, from which a scan resumes where it ended, even after `kill -9`.
 //!
-//! The file is written in place, once a second, by one call: it needs no right but the open file,
-//! and a process that is killed leaves the last state whole. The number in it is that of a second
-//! before, because answers to probes sent since may not have arrived.
+//! The file is rewritten in place once a second by a single call: this needs no permission but the
+//! open file, and a killed process leaves the last state intact. The recorded probe number is that
+//! of a second before, because answers to later probes may not have arrived.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -21,21 +21,21 @@ const TITLE: &str = "# barewire scan, state 1: give it to --state, with the same
 /// The contents of a state file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// What the scan is of: see [`Scan::fingerprint`].
+    /// Identifies the scan: see [`Scan::fingerprint`].
     pub fingerprint: u64,
-    /// Seed of the order.
+    /// Seed of the probe order.
     pub seed: u64,
-    /// Pairs between two attempts.
+    /// Pairs between two attempts at a target.
     pub block: u64,
-    /// The first probe that has to be sent.
+    /// The first probe not yet sent.
     pub next: u128,
 }
 
 impl Saved {
-    /// Reads a state file; `None` if there is none, or an empty one.
+    /// Reads a state file; `None` if it does not exist or is empty.
     ///
     /// # Errors
-    /// If it cannot be read, or is no state file.
+    /// If the file cannot be read or is not a state file.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -68,7 +68,7 @@ impl Saved {
         })
     }
 
-    /// Numbers are strings: TOML's integers end at 2^63. All texts are of one length.
+    /// Numbers are strings: TOML's integers end at 2^63. The text always has the same length.
     fn text(&self) -> String {
         format!(
             "{TITLE}\nscan = \"{:016x}\"\nseed = \"{:020}\"\nblock = \"{:020}\"\n\
@@ -82,8 +82,8 @@ fn what(path: &Path) -> String {
     format!("resume the scan in {}", path.display())
 }
 
-/// What a scan is of, in 64 bits: targets, ports, shard, attempts (FNV-1a). It distinguishes scans
-/// and is not a proof.
+/// A 64-bit hash (FNV-1a) of targets, ports, shard and attempts. It distinguishes scans; it is not
+/// cryptographic.
 pub(super) fn fingerprint(targets: &Targets, ports: &Ports, shard: Shard, attempts: u32) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut add = |bytes: &[u8]| {
@@ -118,10 +118,10 @@ pub struct StateFile {
 }
 
 impl StateFile {
-    /// Opens or makes the file of a scan, for its owner alone.
+    /// Opens or creates the state file, readable by its owner alone.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn open(path: &Path, scan: &Scan) -> Result<Self> {
         let made = CreateOptions::PRIVATE.open(path);
         let made = made.map_err(|error| Error::from_io(what(path), error))?;
@@ -140,10 +140,10 @@ impl StateFile {
         Ok(state)
     }
 
-    /// Notes that all probes before this one are done with.
+    /// Records that all probes before `next` are done.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn note(&mut self, next: u128) -> Result<()> {
         self.saved.next = next;
         self.write()

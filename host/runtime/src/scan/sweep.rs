@@ -1,5 +1,5 @@
-//! MAC addresses of targets on the link: two requests each, at the scan's rate, by ARP or Neighbor
-//! Discovery. A tap listens, so that the host still gets the replies.
+//! Resolves MAC addresses of on-link targets by ARP or Neighbor Discovery: two requests each, at
+//! the scan's rate. The replies are received by a tap, so the host still gets them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,14 +15,15 @@ use super::Local;
 use crate::send::{Limits, Next, Source, send};
 use crate::{Stop, filter};
 
-/// Requests for each target.
+/// Requests per target.
 const ROUNDS: u128 = 2;
-/// How long the last answers may take.
+/// How long to wait for the last answers.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// Requests go out no slower than this: it is one packet to each target on our own link.
+/// Minimum rate of requests, in packets per second: there is one packet per target, on the local
+/// link.
 const RATE_MIN: f64 = 500.0;
 
-/// Requests to all targets that have not answered, round after round.
+/// Requests to all targets that have not answered, in rounds.
 struct Requests<'a> {
     solicitor: Solicitor,
     targets: &'a Targets,
@@ -60,7 +61,7 @@ impl Source for Requests<'_> {
     }
 }
 
-/// Those of the targets that have a MAC address on this link.
+/// The targets that answered with a MAC address on this link.
 pub(super) fn neighbours(
     local: &Local,
     targets: &Targets,
@@ -103,7 +104,7 @@ pub(super) fn neighbours(
     })
 }
 
-/// Takes answers until all targets have answered, or all were asked and had their time.
+/// Receives answers until all targets have answered, or the last ones had [`ANSWER_MAX`] to answer.
 fn listen(rx: &mut RxQueue, targets: &Targets, sent: &Stop) -> Result<HashMap<IpAddr, Mac>> {
     let mut found = HashMap::new();
     let mut until: Option<Instant> = None;

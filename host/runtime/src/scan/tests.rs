@@ -1,4 +1,4 @@
-//! Which of the requested targets are scanned.
+//! Tests of target selection.
 
 use ::scan::parse_range;
 
@@ -28,7 +28,7 @@ fn setup(include: &[&str]) -> Setup {
 }
 
 #[test]
-fn reserved_ranges_are_scanned_only_if_they_are_named() {
+fn reserved_ranges_are_scanned_only_on_request() {
     let count = |include: &[&str]| without_reserved(&setup(include)).unwrap().count();
     assert_eq!(count(&["10.0.0.0/24"]), 256);
     assert_eq!(count(&["10.0.0.0/8"]), 1 << 24);

@@ -23,7 +23,7 @@ pub struct Args {
     /// Form of the program
     #[arg(long, value_enum, default_value = "cbpf")]
     to: Form,
-    /// The header that packets begin with; iptables: always raw
+    /// The first header of each packet; iptables: always raw
     #[arg(long, value_enum)]
     link: Option<Link>,
     /// Write a program for xdp, tc or socket as an eBPF object file, which ip, tc and libbpf load,
@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> Result<()> {
             list.push(to_json(command, program, &one));
             continue;
         }
-        // One line alone can be used as it is: --bytecode "$(barewire filter compile ...)".
+        // A single line can be used as it is: --bytecode "$(barewire filter compile ...)".
         if programs.len() > 1 {
             text += &format!("# {command}\n");
         }

@@ -1,5 +1,5 @@
-//! `barewire filter derive`: the expression and the p0f signatures that cover a flood and no good
-//! packet.
+//! `barewire filter derive`: derives the expression and p0f signatures that cover a flood and match
+//! no good packet.
 
 use filter::derive::{Derived, Test};
 use runtime::filter::derive::{self, Count, Files, Found, SAMPLE_MAX};
@@ -23,7 +23,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Prints what covers the flood.
+/// Prints the derived filters.
 pub fn run(args: &Args) -> Result<()> {
     let flood = super::test::file_port(&args.flood);
     let good: Vec<String> = args
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// What the expression matches.
+/// A summary of what the expression matches.
 fn summary(found: &Found, has_good: bool) -> String {
     let part = |count: &Count, of: &str| match count.matched {
         Some(matched) => format!("{matched} of {} {of}", count.packets),

@@ -14,12 +14,12 @@ use super::{FilterArgs, Link};
 pub struct Args {
     #[command(flatten)]
     filter: FilterArgs,
-    /// The header that packets begin with
+    /// The first header of each packet
     #[arg(long, value_enum, default_value = "raw")]
     link: Link,
 }
 
-/// Prints the program with remarks; a signature of both versions of IP as two programs.
+/// Prints the program with remarks, or two programs for a signature of both IP versions.
 pub fn run(args: &Args) -> Result<()> {
     let select = args.filter.select()?;
     let link_type = args.link.link_type();
@@ -60,7 +60,7 @@ fn listing(program: &Program, remarks: &[String]) -> String {
     let lines = Classic(program.insns()).to_string();
     let mut text = format!("{} instructions\n", program.insns().len());
     for (line, remark) in lines.lines().zip(remarks) {
-        // The disassembler parts the targets of a jump by a tab.
+        // The disassembler puts a tab before jump targets.
         let line = line.replace('\t', "  ");
         match remark.is_empty() {
             true => text += line.trim_end(),
@@ -71,7 +71,7 @@ fn listing(program: &Program, remarks: &[String]) -> String {
     text
 }
 
-/// What is where in a packet with a signature: offset, length, name.
+/// A field of a packet that has the signature: offset, length, name.
 type Field = (u32, u32, String);
 
 fn signature_text(s: &Signature, version: Version, link: Link, program: &Program) -> String {
@@ -91,7 +91,7 @@ fn signature_text(s: &Signature, version: Version, link: Link, program: &Program
     format!("\n{name}: {}", listing(program, &remarks))
 }
 
-/// The fields that a load touches.
+/// The fields that a load reads.
 fn names(fields: &[Field], at: u32, width: Width) -> String {
     let end = at + width.bytes();
     let touched = fields.iter().filter(|f| f.0 < end && f.0 + f.1 > at);
@@ -143,7 +143,7 @@ fn fields(s: &Signature, version: Version, link: Link) -> Vec<Field> {
             TcpOption::WindowScale => 3,
             TcpOption::SackPermitted => 2,
             TcpOption::Timestamp => 10,
-            // Where the others are depends on the packet.
+            // The offsets of the remaining options depend on the packet.
             TcpOption::Sack | TcpOption::Other(_) => break,
         };
         fields.push((at, len, format!("option {option}")));

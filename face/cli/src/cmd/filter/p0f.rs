@@ -44,9 +44,9 @@ pub struct Args {
     port: PortArgs,
 }
 
-/// Bytes of a file of fingerprints at most.
+/// Maximum size of a fingerprint file, in bytes.
 const DATABASE_MAX: u64 = 4 << 20;
-/// Pieces of output that wait at most.
+/// Maximum number of queued pieces of output.
 const PIECES_MAX: usize = 64;
 
 /// Unfragmented TCP SYNs and SYN+ACKs. Other packets may match; incomplete headers are refused when
@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> Result<()> {
     ended
 }
 
-/// The name of the port: a name without a scheme is a file where there is one.
+/// The port name of the source: a name without a scheme is a file if there is one of that name.
 fn port_name(source: &str) -> String {
     let is_port = is_file(source).is_ok_and(|is_file| !is_file);
     match is_port && !std::path::Path::new(source).is_file() {
@@ -117,7 +117,7 @@ fn port_name(source: &str) -> String {
     }
 }
 
-/// Whether a port is a capture file.
+/// Whether a port reads a capture file.
 fn is_file(name: &str) -> Result<bool> {
     let row = PortName::parse(name)?.backend();
     Ok(row.is_some_and(|row| row.target == Target::File))
@@ -137,7 +137,7 @@ fn read_database(path: &PathBuf) -> Result<Database> {
     Ok(database)
 }
 
-/// What a live port is, and where the filter runs.
+/// One line on a live port: where it is attached and where the filter runs.
 fn facts(name: &str, port: &Port) -> String {
     let description = port.control.describe();
     let mut text = format!("{name} ({})", description.scheme);
@@ -149,7 +149,8 @@ fn facts(name: &str, port: &Port) -> String {
     text
 }
 
-/// The filter of a live port: handshakes, also with up to two VLAN tags where a link has tags.
+/// The filter of a live port: SYNs and SYN+ACKs, on links with VLAN tags also behind up to two
+/// tags.
 fn handshakes() -> FilterSource {
     FilterSource::new(|target: FilterTarget| {
         let text = match target.link_type {
@@ -180,9 +181,9 @@ impl Args {
         Ok(port)
     }
 
-    /// A thread for each queue, until the input ends, the count is reached or it is stopped.
+    /// Runs a thread per queue until the input ends, the count is reached or a stop is requested.
     fn receive(&self, port: &mut Port, shared: &Shared, stop: &Stop) -> Result<()> {
-        // An end of one queue ends the others.
+        // The end of one queue ends the others.
         let stop = &stop.child();
         let pacing = self.port.pacing();
         let one = |rx: &mut RxQueue| {

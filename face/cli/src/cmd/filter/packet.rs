@@ -1,8 +1,8 @@
-//! Between whom a packet goes.
+//! Source and destination of a packet.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Source and destination of a TCP packet that begins with its IP header, without IPv6 extension
+/// Source and destination of a TCP packet that starts with its IP header and has no IPv6 extension
 /// headers.
 pub(super) fn tcp_ends(ip: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let (source, destination, header_len): (IpAddr, IpAddr, usize) = match ip.first()? >> 4 {

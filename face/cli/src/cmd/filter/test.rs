@@ -24,7 +24,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Prints the packets selected, and the numbers.
+/// Prints the selected packets and the counts.
 pub fn run(args: &Args) -> Result<()> {
     let select = args.filter.select()?;
     let options = PortOptions {
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<()> {
     ended.map(drop)
 }
 
-/// The name of the port that reads a file.
+/// The port name that reads a file.
 pub(super) fn file_port(name: &str) -> String {
     match name.starts_with("file:") {
         true => name.to_owned(),
@@ -75,7 +75,7 @@ pub(super) fn file_port(name: &str) -> String {
     }
 }
 
-/// Text that waits is written when there is so much of it.
+/// Queued text is written once it has this many bytes.
 const FLUSH_LEN: usize = 64 << 10;
 
 struct Test {

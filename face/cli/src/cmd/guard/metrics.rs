@@ -1,10 +1,10 @@
-//! The counters for Prometheus.
+//! The counters as Prometheus metrics.
 
 use ::guard::Counters;
 use export::prometheus::{Kind, Page};
 use runtime::guard::Totals;
 
-/// A family of figures of each rule: name, description, value.
+/// A metric of each rule: name, description, value.
 type Family = (&'static str, &'static str, fn(&Counters) -> u64);
 
 const RULES: &[Family] = &[
@@ -35,7 +35,7 @@ const RULES: &[Family] = &[
     ),
 ];
 
-/// The page of one reading.
+/// Renders the metrics page.
 pub fn page(interface: &str, dry_run: bool, totals: &Totals) -> Page {
     let mut page = Page::default();
     let label = [("interface", interface)];
@@ -86,7 +86,7 @@ mod tests {
     use runtime::guard::{RuleSpec, RuleTotals};
 
     #[test]
-    fn every_rule_has_its_figures() {
+    fn every_rule_has_its_own_metrics() {
         let counters = Counters {
             packets: 5,
             dropped: 3,

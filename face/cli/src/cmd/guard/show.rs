@@ -1,5 +1,4 @@
-//! Output while an interface is guarded, and at the end: text on standard error, JSON on standard
-//! output.
+//! Output of a guard while it runs and at the end: text on standard error, JSON on standard output.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -16,15 +15,14 @@ use crate::out::{self, say, warning};
 use crate::report::{counted, si};
 use crate::short::words;
 
-/// Lines of JSON that wait for a reader.
+/// Maximum number of JSON lines queued for the reader.
 const LINES_MAX: usize = 16;
-/// Columns of a rule's name in the table.
+/// Width of the rule name column.
 const NAME_WIDTH: usize = 40;
-/// Most rules in the live table; JSON and the account have all.
+/// Maximum number of rules in the live table; JSON and the account list all.
 const TABLE_LEN: usize = 20;
 
-/// Prints the rules of a file in the order in which they are matched, and the length of their
-/// program.
+/// Prints the rules of a file in the order of matching, and the length of their program.
 pub fn check(rules: &[RuleSpec], insn_count: usize) -> Result<()> {
     let mut rules: Vec<&RuleSpec> = rules.iter().collect();
     rules.sort_by_key(|rule| rule.priority);
@@ -65,28 +63,28 @@ fn matches(rule: &RuleSpec) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// The view of one run.
+/// Output of one run.
 pub struct Show {
     interface: String,
     mode: String,
     dry_run: bool,
     json: bool,
     on_terminal: bool,
-    /// Lines of the table that stands on the terminal.
+    /// Lines of the table currently on the terminal.
     drawn: usize,
     before: Totals,
     began: Instant,
     at: Instant,
     stdout: Output,
-    /// The reader of standard output has left.
+    /// The error of standard output, if its reader has gone.
     error: Option<Error>,
 }
 
 impl Show {
-    /// Prints what is about to happen.
+    /// Prints the interface, mode and rules.
     ///
     /// # Errors
-    /// When nothing can be printed.
+    /// When standard output is closed.
     pub fn start(opened: &Guard, json: bool) -> Result<Self> {
         out::start()?;
         let (interface, mode) = (opened.interface().to_owned(), opened.mode().to_string());
@@ -116,7 +114,7 @@ impl Show {
         })
     }
 
-    /// The counters of the second that has passed.
+    /// Prints the counters of the last second.
     pub fn progress(&mut self, totals: &Totals) {
         let seconds = self.at.elapsed().as_secs_f64().max(1e-3);
         self.at = Instant::now();
@@ -126,7 +124,7 @@ impl Show {
                 bytes: format!("{line}\n").into_bytes(),
                 ..Piece::default()
             };
-            // A reader that is too slow misses lines; the next one has all counts.
+            // A reader that is too slow misses lines; the next line has the full counts.
             if let Err(Refused::Failed(error)) = self.stdout.try_give(piece) {
                 self.error
                     .get_or_insert(Error::from_io("write to standard output", error));
@@ -141,7 +139,7 @@ impl Show {
         let rate = |now: u64, before: u64| si(now.saturating_sub(before) as f64 / seconds, "pps");
         let mut text = String::new();
         if self.drawn != 0 {
-            // Back to the table's first line (ECMA-48 CPL).
+            // Moves to the table's first line (ECMA-48 CPL).
             let _ = write!(text, "\x1b[{}F", self.drawn);
         }
         let mut lines = vec![format!(
@@ -168,7 +166,7 @@ impl Show {
             lines.push(format!("  and {} more", counted(more as u64 + 1, "rule")));
         }
         for line in &lines {
-            // The rest of a longer line before is erased (ECMA-48 EL).
+            // Erases the rest of a longer previous line (ECMA-48 EL).
             let _ = writeln!(text, "{line}\x1b[K");
         }
         text.push_str("\x1b[J");
@@ -176,7 +174,7 @@ impl Show {
         out::words(text.into_bytes());
     }
 
-    /// The table stays where it is; what comes next is printed below it.
+    /// Leaves the table in place; later output is printed below it.
     pub fn clear(&mut self) {
         self.drawn = 0;
     }
@@ -188,7 +186,7 @@ impl Show {
         out::words(text.into_bytes());
     }
 
-    /// The account.
+    /// Prints the account.
     pub fn end(mut self, outcome: &Outcome) -> Result<()> {
         self.clear();
         let text = self.account(&outcome.totals, outcome.elapsed.as_secs_f64());
@@ -207,7 +205,7 @@ impl Show {
         self.error.map_or(Ok(()), Err)
     }
 
-    /// What became of the packets, rule by rule.
+    /// The account: what each rule did with its packets.
     fn account(&self, totals: &Totals, seconds: f64) -> String {
         let mut text = String::new();
         let would = if self.dry_run { " (dry run)" } else { "" };

@@ -18,12 +18,12 @@ use wire::{Dissection, LinkType, Summary, Timestamp, dissect};
 use crate::out::{self, say, warning};
 use crate::report::si;
 
-/// Answers that wait for a reader.
+/// Maximum number of answers queued for the reader of standard output.
 const ANSWERS_MAX: usize = 4096;
-/// Probes that a dry run shows.
+/// Number of probes shown in a dry run.
 const SAMPLE_COUNT: usize = 5;
 
-/// The view of one run.
+/// Output of one run.
 pub struct Show {
     json: bool,
     open_only: bool,
@@ -34,10 +34,10 @@ pub struct Show {
     seed: u64,
 }
 
-/// Starts writing, once privileges are dropped.
+/// Starts the writer thread, once privileges are dropped.
 ///
 /// # Errors
-/// When the writing thread cannot be started.
+/// When the thread cannot be started.
 pub fn begin(scan: &Scan) -> Result<()> {
     out::start()?;
     say!("{}", plan_line(scan));
@@ -47,7 +47,7 @@ pub fn begin(scan: &Scan) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with reading banners on a port whose packets the kernel sees, too.
+/// A warning for banner reads on a port whose packets the kernel also receives.
 fn kernel_resets(scan: &Scan) -> Option<String> {
     let (setup, name) = (scan.setup(), scan.port_name());
     if setup.grab.is_none() || name.starts_with("afxdp:") || name.starts_with("vfio:") {
@@ -64,7 +64,7 @@ fn kernel_resets(scan: &Scan) -> Option<String> {
     ))
 }
 
-/// What is scanned, in a line.
+/// One line that describes the scan.
 fn plan_line(scan: &Scan) -> String {
     let (plan, setup) = (scan.plan(), scan.setup());
     let rate = match setup.rate {
@@ -112,10 +112,10 @@ fn span(seconds: f64) -> String {
 }
 
 impl Show {
-    /// A view on standard output and standard error.
+    /// Output on standard output and standard error.
     ///
     /// # Errors
-    /// When there is no standard output.
+    /// When standard output is closed.
     pub fn start(scan: &Scan, json: bool, open_only: bool) -> Result<Self> {
         Ok(Self {
             json,
@@ -128,13 +128,13 @@ impl Show {
         })
     }
 
-    /// Neighbours that answered.
+    /// Reports how many neighbours answered.
     pub fn neighbours(&mut self, found: usize, count: u128) {
         let count = counted(count, "target", "targets");
         out::words(format!("{found} of {count} on-link targets answered\n").into_bytes());
     }
 
-    /// An answer.
+    /// Prints an answer.
     ///
     /// # Errors
     /// When it cannot be printed.
@@ -148,7 +148,7 @@ impl Show {
         })
     }
 
-    /// What a service said.
+    /// Prints a service's banner.
     ///
     /// # Errors
     /// When it cannot be printed.
@@ -174,7 +174,7 @@ impl Show {
         }
     }
 
-    /// The progress line.
+    /// Updates the progress line.
     pub fn progress(&mut self, totals: &Totals, elapsed: Duration) {
         let (before, at) = std::mem::replace(&mut self.last, (*totals, elapsed));
         if !self.on_terminal {
@@ -198,7 +198,7 @@ impl Show {
         self.is_drawn = true;
     }
 
-    /// All probes were sent.
+    /// Reports that all probes were sent.
     pub fn waiting(&mut self, wait: Duration) {
         self.clear();
         say!(
@@ -214,14 +214,14 @@ impl Show {
         out::words(account(&totals, elapsed, elapsed).into_bytes());
     }
 
-    /// Leaves the progress line, so that what comes next has a line of its own.
+    /// Ends the progress line, so that what follows starts on its own line.
     fn clear(&mut self) {
         if std::mem::take(&mut self.is_drawn) {
             out::words(b"\r\x1b[K".to_vec());
         }
     }
 
-    /// The account.
+    /// Prints the account.
     ///
     /// # Errors
     /// When it cannot be printed.
@@ -323,7 +323,7 @@ fn totals_json(totals: &Totals) -> Value {
     })
 }
 
-/// As a JSON number where one can hold it, else as text.
+/// A JSON number where it fits, else a string.
 fn number(value: u128) -> Value {
     u64::try_from(value).map_or_else(|_| value.to_string().into(), Value::from)
 }
@@ -383,7 +383,7 @@ fn account(totals: &Totals, sending: Duration, elapsed: Duration) -> String {
     text
 }
 
-/// A packet as `capture` prints it.
+/// A packet in the format of `capture`.
 fn shown(packet: &Vec<u8>) -> String {
     let mut found = Dissection::EMPTY;
     dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut found);
@@ -391,7 +391,7 @@ fn shown(packet: &Vec<u8>) -> String {
     Summary { dissection, bytes }.to_string()
 }
 
-/// Prints what would be sent.
+/// Prints the packets that would be sent.
 ///
 /// # Errors
 /// When it cannot be printed.

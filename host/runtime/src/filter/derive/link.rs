@@ -1,15 +1,15 @@
-//! Where the IP packet is in a captured packet.
+//! Finds the IP packet in a captured packet.
 
 use wire::link::LinkType;
 
-/// Most VLAN tags that are skipped.
+/// Maximum number of VLAN tags skipped.
 const TAGS_MAX: u8 = 2;
 
 const IPV4: [u8; 2] = [8, 0];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 
-/// The IP packet in a packet of a link type, and the number of VLAN tags before it. `None` for what
-/// is no IP, and for link types that are not known.
+/// The IP packet in a packet of a link type, and the number of VLAN tags before it. `None` if it is
+/// not IP or the link type is unsupported.
 pub fn ip_packet(link_type: u16, bytes: &[u8]) -> Option<(u8, &[u8])> {
     let two = |at: usize| bytes.get(at..)?.first_chunk::<2>().copied();
     let of_type = |at: usize, header_len: usize| match two(at)? {
@@ -37,7 +37,7 @@ pub fn ip_packet(link_type: u16, bytes: &[u8]) -> Option<(u8, &[u8])> {
     }
 }
 
-/// Links without a type of their own: the version says what it is.
+/// Links without a type field: the version field distinguishes IPv4 and IPv6.
 fn with_version(bytes: &[u8]) -> Option<(u8, &[u8])> {
     matches!(bytes.first()? >> 4, 4 | 6).then_some((0, bytes))
 }

@@ -1,4 +1,4 @@
-//! An even sample of the packets of files.
+//! A uniform sample of the packets of files.
 
 use ::filter::derive::Packet;
 use ::filter::p0f::Signature;
@@ -6,15 +6,15 @@ use traffic::Rng;
 
 use super::{Count, has_one};
 
-/// Bytes of a packet that are kept: the longest headers, and what is compared behind them.
+/// Bytes kept of a packet: the longest headers, and the bytes compared after them.
 const BYTES_MAX: usize = 256;
 /// The seed: the same files give the same filter.
 const SEED: u64 = 0xba5e_11e5;
 
-/// Packets drawn evenly from all that were added.
+/// A uniform sample of all packets added.
 pub(super) struct Sample {
     max: usize,
-    /// Packets that were added.
+    /// Number of packets added.
     pub(super) seen: u64,
     /// Only SYNs with one of these signatures are added.
     pub(super) only: Option<Vec<Signature>>,
@@ -33,7 +33,7 @@ impl Sample {
         }
     }
 
-    /// Adds a packet that begins with its IP header; empty for what is no IP.
+    /// Adds a packet that starts with its IP header; empty if it is not IP.
     pub(super) fn add(&mut self, tags: u8, ip: &[u8]) {
         if self.only.as_ref().is_some_and(|only| !has_one(only, ip)) {
             return;
@@ -49,7 +49,7 @@ impl Sample {
         }
     }
 
-    /// Adds all of another sample, whatever their number.
+    /// Adds all packets of another sample, without a limit.
     pub(super) fn join(&mut self, other: Sample) {
         self.packets.extend(other.packets);
     }
@@ -58,7 +58,7 @@ impl Sample {
         self.packets.is_empty()
     }
 
-    /// Whether it has all packets.
+    /// Whether the sample has all packets.
     pub(super) fn is_whole(&self) -> bool {
         self.seen <= self.packets.len() as u64
     }

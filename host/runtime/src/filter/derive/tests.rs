@@ -1,4 +1,5 @@
-//! Samples are even and bounded, what was not sampled is held against the filter, and IP is found.
+//! Tests: samples are uniform and bounded, the filter is checked against packets outside the
+//! sample, and IP is found.
 
 use super::*;
 
@@ -11,7 +12,7 @@ fn packet(ttl: u8, source_port: u16) -> Vec<u8> {
     packet
 }
 
-/// A capture file of packets that begin with their IP headers, deleted when dropped.
+/// A capture file of packets that start with their IP headers, deleted on drop.
 struct Capture(std::path::PathBuf);
 
 impl Capture {
@@ -45,8 +46,8 @@ impl Drop for Capture {
 #[test]
 fn good_packets_outside_the_sample_are_excluded() {
     let flood = Capture::new("flood", (0..3_000).map(|_| packet(64, 53)));
-    // One in a hundred differs from the flood by its source port alone: a sample of 20 has hardly
-    // one of them.
+    // One in a hundred differs from the flood by its source port alone: a sample of 20 rarely
+    // contains one.
     let good = (0..3_000).map(|i| packet(if i % 100 == 7 { 64 } else { 128 }, 54));
     let good = Capture::new("good", good);
     let files = [good.port()];
@@ -66,7 +67,7 @@ fn good_packets_outside_the_sample_are_excluded() {
 }
 
 #[test]
-fn what_good_packets_look_like_is_inseparable() {
+fn a_flood_identical_to_good_packets_is_inseparable() {
     let file = Capture::new("same", (0..100).map(|_| packet(64, 53)));
     let port = file.port();
     let good = [port.clone()];
@@ -85,7 +86,7 @@ fn what_good_packets_look_like_is_inseparable() {
 }
 
 #[test]
-fn samples_are_bounded_and_even() {
+fn samples_are_bounded_and_uniform() {
     let mut sample = Sample::new(100);
     for number in 0..10_000u32 {
         sample.add(0, &number.to_be_bytes());
@@ -136,7 +137,7 @@ fn ip_is_found_behind_each_link_header() {
             let _ = ip_packet(link_type, &bytes[..len]);
         }
     }
-    // ARP, and a link type that is not known.
+    // ARP, and an unsupported link type.
     assert_eq!(ip_packet(113, &[0; 60]), None);
     assert_eq!(
         ip_packet(1, &[[0; 12].to_vec(), vec![8, 6], vec![0; 46]].concat()),

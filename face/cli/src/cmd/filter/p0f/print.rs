@@ -12,21 +12,21 @@ use sys::Result;
 
 use crate::cmd::filter::packet::tcp_ends;
 
-/// What the threads share.
+/// State shared by the threads.
 pub(super) struct Shared {
     pub link_type: u16,
     /// Link type and name of each interface of a file.
     pub links: Vec<(u16, String)>,
     pub database: Database,
     pub json: bool,
-    /// Signatures that are printed at most.
+    /// Maximum number of signatures to print.
     pub count_max: u64,
-    /// Signatures that were printed.
+    /// Number of signatures printed.
     pub found: AtomicU64,
     pub output: Output,
 }
 
-/// Reads the signatures of one queue.
+/// Reader of the signatures of one queue.
 pub(super) struct Signatures<'a> {
     shared: &'a Shared,
     text: String,
@@ -38,7 +38,7 @@ impl<'a> Signatures<'a> {
         Self { shared, text }
     }
 
-    /// Takes one of the count; false if there are none left.
+    /// Claims one of the remaining signatures to print; false if none is left.
     fn take(&self) -> bool {
         let (found, max) = (&self.shared.found, self.shared.count_max);
         let next = |found: u64| (found < max).then_some(found + 1);
@@ -87,7 +87,7 @@ impl Engine for Signatures<'_> {
         for packet in batch.iter() {
             let of_file = self.shared.links.get(usize::from(packet.interface_index()));
             let link_type = of_file.map_or(self.shared.link_type, |(link_type, _)| *link_type);
-            // Headers are in the first segment.
+            // The headers are in the first segment.
             let Some((_, ip)) = ip_packet(link_type, packet.bytes()) else {
                 continue;
             };

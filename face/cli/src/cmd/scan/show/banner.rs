@@ -1,4 +1,4 @@
-//! Banners of services, as a line of text or JSON.
+//! Service banners as a line of text or JSON.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;
@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 
 use super::seconds;
 
-/// Letters of a server's line that are printed.
+/// Maximum number of characters printed of a server's first line.
 const LINE_MAX: usize = 100;
-/// The fields that are printed behind the first line.
+/// Fields printed after the first line.
 const SHOWN: &[Field] = &[
     Field::TlsVersion,
     Field::TlsSubject,
@@ -22,7 +22,7 @@ const SHOWN: &[Field] = &[
     Field::MqttReturnCode,
 ];
 
-/// What the decoders found, as an object.
+/// The decoded fields as a JSON object.
 fn application(banner: &Banner) -> Map<String, Value> {
     let mut out = Vec::new();
     inspect::json(&banner.application, None, &mut out);
@@ -61,7 +61,7 @@ pub fn text_line(banner: &Banner) -> String {
     text
 }
 
-/// The first line, if it is one of text.
+/// The first line, if it is text.
 fn first_line(start: &[u8]) -> Option<String> {
     let line = start.split(|byte| matches!(byte, b'\r' | b'\n')).next()?;
     let text = std::str::from_utf8(line).ok()?.trim();
@@ -69,7 +69,7 @@ fn first_line(start: &[u8]) -> Option<String> {
     is_text.then(|| safe(text))
 }
 
-/// What stands between `<title>` and `</title>`, as far as it was kept.
+/// The text between `<title>` and `</title>`, as far as it was captured.
 fn title(start: &[u8]) -> Option<String> {
     let lower = start.to_ascii_lowercase();
     let find = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).position(|part| part == what);
@@ -81,7 +81,7 @@ fn title(start: &[u8]) -> Option<String> {
     (!words.is_empty()).then(|| safe(&words.join(" ")))
 }
 
-/// Text from the network, made safe for a terminal.
+/// Text from the network with control characters escaped for a terminal.
 fn safe(text: &str) -> String {
     let printable = |letter| match inspect::is_unprintable(letter) {
         true => '.',
@@ -94,7 +94,7 @@ fn safe(text: &str) -> String {
     out
 }
 
-/// An object with the fields that the decoders found, and the first bytes.
+/// A JSON object with the decoded fields and the first bytes.
 pub fn json_line(banner: &Banner, time: SystemTime) -> Value {
     let target = &banner.target;
     let mut start = Vec::new();
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn titles_and_lines_are_safe_to_print() {
+    fn titles_and_first_lines_are_escaped_for_the_terminal() {
         let page = b"HTTP/1.0 200 OK\r\n\r\n<HTML><Title lang=en>a\n  b\x1b[2J</title>";
         assert_eq!(title(page).unwrap(), "a b.[2J");
         assert_eq!(first_line(page).unwrap(), "HTTP/1.0 200 OK");
