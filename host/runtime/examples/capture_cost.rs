@@ -1,4 +1,4 @@
-//! Captures from a file that is read repeatedly into `/dev/null`. Two runs of different length,
+//! Captures to `/dev/null` from a file that is read repeatedly. Two runs of different length,
 //! counted by callgrind, give the instructions per packet:
 //!
 //! ```text
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let port = port::open(&format!("file:{file}"), &PortOptions::default())?;
         let writer = FileWriter::create(WriterOptions::new("/dev/null"))?;
         let options = Options {
-            // As on an interface: with the way that each packet went.
+            // As on an interface: with the direction of each packet.
             is_live: true,
             ..Options::default()
         };

@@ -1,4 +1,4 @@
-//! A transmit queue whose device returns the same kind of error from every call, for tests.
+//! A transmit queue whose device returns the same kind of error from each call, for tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use port::{Slot, TxBackend, TxCounters, TxQueue};
 use ring::{Frame, Pool};
 use sys::{Error, ErrorKind, Result};
 
-/// Every kind but [`ErrorKind::Gone`].
+/// All kinds but [`ErrorKind::Gone`].
 pub const TRANSIENT: [ErrorKind; 8] = [
     ErrorKind::NotFound,
     ErrorKind::Permission,
@@ -19,7 +19,7 @@ pub const TRANSIENT: [ErrorKind; 8] = [
     ErrorKind::Io,
 ];
 
-/// The queue.
+/// Creates the queue.
 pub fn queue(kind: ErrorKind) -> TxQueue {
     TxQueue::new(Box::new(Broken(kind)), 0, Arc::new(TxCounters::default()))
 }

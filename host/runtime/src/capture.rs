@@ -1,13 +1,14 @@
-//! Capturing: packets from the queues of a port into a file, onto standard output, or only counted.
+//! Captures: packets from the queues of a port are written to a file, printed on standard output,
+//! or only counted.
 //!
-//! A thread for each queue, and one that writes. A queue makes the file's records of its packets,
-//! in bundles of its own, so that no queue waits for another one; the writer takes them in the
-//! order of their times. Where all bundles of a queue wait because the output is slow, packets wait
-//! in the device's ring, and the device counts what does not fit. The control side's counters are
-//! read under a lock that no queue takes.
+//! There is a thread per queue, and a writer thread. A queue's thread formats its packets as
+//! records of the file, in bundles of its own, so that no queue waits for another one; the writer
+//! takes them in timestamp order. When all bundles of a queue are in use because the output is
+//! slow, packets stay in the device's ring, and the device counts what it drops. The control side's
+//! counters are read under a lock that no queue takes.
 //!
 //! When the run is to end, by a signal or after its duration, the wait for a stalled output is
-//! bounded: what was not written then is counted.
+//! bounded: what is still unwritten then is counted.
 
 mod handover;
 mod output;
@@ -35,128 +36,128 @@ use crate::worker::{Ended, Pacing};
 pub use handover::Held;
 pub use print::{Columns, Context, Dump, Printer, Style, TimeStyle};
 
-/// How often progress is reported, counters of a file are brought up to date.
+/// Interval of progress reports and of updates of a file's counters.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How often the stop flag is looked at.
+/// Interval at which the stop flag is checked.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long the writer may take at the end, if it makes progress.
+/// How long the writer may take at the end while it makes progress.
 const END_MAX: Duration = Duration::from_secs(30);
 
-/// What records packets.
+/// The destination of captured packets.
 #[derive(Debug)]
 pub enum Recorder {
-    /// Into a capture file.
+    /// A capture file.
     File(Box<FileWriter>),
-    /// Into a capture file, and onto standard output as text.
+    /// A capture file, and text on standard output.
     Both(Box<FileWriter>, Box<Printer>),
-    /// Onto standard output as text.
+    /// Text on standard output.
     Text(Box<Printer>),
-    /// Nowhere.
+    /// None; packets are only counted.
     Count,
 }
 
-/// Which of a tap's packets are wanted.
+/// Direction of the packets of a tap to capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
-    /// All.
+    /// Both directions.
     #[default]
     Both,
-    /// Those that the host received.
+    /// Packets that the host received.
     In,
-    /// Those that the host sent.
+    /// Packets that the host sent.
     Out,
 }
 
-/// How to capture.
+/// Options of a capture.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Stop after this many packets.
     pub count: Option<u64>,
     /// Stop after this long.
     pub duration: Option<Duration>,
-    /// Which way they must have gone.
+    /// Direction of the packets to capture.
     pub way: Way,
-    /// Write each batch at once.
+    /// Write each batch immediately.
     pub unbuffered: bool,
-    /// How long packets may wait in memory while nothing comes.
+    /// How long packets may stay in memory while no others arrive.
     pub linger: Duration,
     /// The filter's text, for the file.
     pub filter: String,
-    /// The port is an interface: it is known which way packets went.
+    /// The port is an interface, so the direction of packets is known.
     pub is_live: bool,
-    /// What threads do while nothing comes.
+    /// What threads do while idle.
     pub pacing: Pacing,
     /// Processors to pin the threads to.
     pub cpus: Vec<usize>,
 }
 
-/// What was captured so far.
+/// Counts of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Packets written, printed or counted.
     pub packets: u64,
     /// Their bytes, as captured.
     pub bytes: u64,
-    /// Packets that went the other way.
+    /// Packets in the other direction.
     pub other_way: u64,
-    /// Packets that came after the last one wanted.
+    /// Packets received after the last one requested.
     pub surplus: u64,
-    /// Packets that were not written because the output took nothing any more at the end.
+    /// Packets not written because the output was stalled at the end.
     pub unwritten: u64,
-    /// Packets of several queues that came too late to be written in the order of their times, and
-    /// were written after younger ones.
+    /// Packets of several queues that came too late for timestamp order, and were written after
+    /// newer ones.
     pub late: u64,
-    /// Time of the first.
+    /// Timestamp of the first.
     pub first_ns: Option<u64>,
-    /// Time of the last.
+    /// Timestamp of the last.
     pub last_ns: Option<u64>,
 }
 
-/// What the caller hears while a capture runs.
+/// Events while a capture runs.
 #[derive(Debug)]
 pub enum Notice<'a> {
     /// Once a second.
     Progress {
-        /// What was captured.
+        /// The counts so far.
         totals: Totals,
         /// The port's account.
         account: &'a PortAccount,
     },
-    /// Something happened to the device.
+    /// An event of the device.
     Event(PortEvent),
 }
 
 /// How a capture ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was captured.
+    /// The final counts.
     pub totals: Totals,
-    /// What was written, into how many files; nothing without a file.
+    /// What was written, and into how many files; `None` without a file.
     pub written: Option<Written>,
     /// The port's account.
     pub account: PortAccount,
-    /// What the port was.
+    /// The port's description.
     pub description: PortDescription,
-    /// What ended it early: the first error. Everything before it was handled.
+    /// The first error, which ended the capture early. Everything before it was handled.
     pub error: Option<Error>,
-    /// A call that writes has not returned: `totals` and `written` count as written what the
-    /// kernel has taken, and everything else as unwritten.
+    /// A write has not returned: `totals` and `written` count as written what the kernel has taken,
+    /// and everything else as unwritten.
     pub is_stuck: bool,
 }
 
-/// The control side. The writer takes it only for a new interface of a file, whose control side
+/// The control side. The writer locks it only for a new interface of a file, whose control side
 /// makes no system calls.
 type Control = Mutex<Box<dyn PortControl>>;
 
-/// Messages of the threads.
+/// Messages from the threads.
 enum Event {
     /// A queue has ended.
     Received(Result<Ended>),
-    /// Its ring is empty, and its thread at its end.
+    /// A queue's ring is drained and its thread has ended.
     Drained(Result<()>, Totals),
-    /// Writing has failed.
+    /// Writing failed.
     Failed(Error),
     /// The output is complete.
     Written(End),
@@ -164,7 +165,7 @@ enum Event {
     Panicked,
 }
 
-/// Reports a panic, which would otherwise be waited for in vain.
+/// Reports a panic of its thread, which the control side would otherwise wait for forever.
 struct Alarm(Sender<Event>);
 
 impl Drop for Alarm {
@@ -199,7 +200,7 @@ pub fn run(
         capture.hear();
         capture.look(stop);
         if Instant::now() >= capture.tick {
-            // Ticks that were missed, say while the process was stopped, are not made up for.
+            // Ticks missed while, for example, the process was stopped are skipped.
             capture.tick = Instant::now() + TICK;
             let reported = capture.report(&mut notice);
             capture.keep(reported);
@@ -208,38 +209,40 @@ pub fn run(
     capture.outcome()
 }
 
-/// A capture as its control side sees it.
+/// The control side of a capture.
 struct Capture {
     options: Arc<Options>,
     control: Arc<Control>,
     link: Arc<Link>,
     origin: Instant,
-    /// What every thread sends to.
+    /// The channel that all threads send to.
     events: (Sender<Event>, Receiver<Event>),
-    /// Queues that receive.
+    /// Number of queues still receiving.
     receiving: usize,
-    /// Queues whose threads are not at their end.
+    /// Number of queue threads still running.
     running: usize,
-    /// Dropped when the intake was stopped: then the queues take what is left.
+    /// Dropped once the intake is stopped: then the queues drain their rings.
     go: Vec<Sender<()>>,
-    /// Takes the account once every queue has ended; none if nothing is written.
+    /// Sends the final account to the writer once every queue has ended; `None` if nothing is
+    /// written.
     last: Option<Sender<PortAccount>>,
     is_stopped: bool,
     account: Option<PortAccount>,
-    /// What the queues have counted.
+    /// Counts of the queues.
     counted: Totals,
-    /// The same so far, if nothing is written; else what the writer does not know of.
+    /// Current counts of the queues if nothing is written; otherwise counts that the writer has not
+    /// seen yet.
     shown: Vec<Arc<[AtomicU64; 2]>>,
-    /// What the output has taken, if there is one.
+    /// What the output has accepted, if there is one.
     handed: Option<KernelProgress>,
     end: Option<End>,
     is_stuck: bool,
     error: Option<Error>,
     deadline: Option<Instant>,
     tick: Instant,
-    /// When the end was requested from outside.
+    /// When the end was requested.
     asked: Option<Instant>,
-    /// Finds a writer that is held up by its output.
+    /// Detects a writer blocked by its output.
     watch: Watch,
     gave_up: Option<Instant>,
 }
@@ -273,7 +276,7 @@ impl Capture {
         }
     }
 
-    /// The first error is the cause; what follows is its consequence.
+    /// Keeps the first error, which caused the others.
     fn keep(&mut self, result: Result<()>) {
         if let Err(new) = result {
             self.error.get_or_insert(new);
@@ -294,7 +297,7 @@ impl Capture {
             .map_err(|e| Error::from_io("start a thread of the capture", e))
     }
 
-    /// The thread of a queue.
+    /// Creates the thread of a queue.
     fn thread(&mut self, index: usize, rx: RxQueue) -> Thread {
         let (go, stopped) = mpsc::channel();
         self.go.push(go);
@@ -325,10 +328,10 @@ impl Capture {
         Ok(())
     }
 
-    /// How packets go to the writer.
+    /// How packets are passed to the writer.
     fn filling(&self, recorder: &Recorder, queue_count: usize) -> Filling {
         let contents = match recorder {
-            // The records of several queues have to be brought into order.
+            // The records of several queues must be merged in order.
             Recorder::File(writer) if queue_count == 1 && writer.takes_records() => {
                 Contents::Records(writer.encoder())
             }
@@ -353,7 +356,7 @@ impl Capture {
         self.watch = Watch::new(match &recorder {
             Recorder::File(writer) => writer.is_stream(),
             Recorder::Text(_) => true,
-            // Of both the disk may take longer.
+            // In both cases the disk may take longer.
             Recorder::Both(..) | Recorder::Count => false,
         });
         let (inlets, merge) = handover::ends(queues.len(), &self.link.bell, filling);
@@ -374,7 +377,7 @@ impl Capture {
         self.spawn("writer".into(), move || writer.run())
             .inspect_err(|_| (self.receiving, self.running) = (0, 0))?;
         self.last = Some(account);
-        // With several queues only the writer can determine the last packet of `--count`.
+        // With several queues only the writer knows the last packet of `--count`.
         let left = match (queues.len(), self.options.count) {
             (1, Some(count)) => count,
             _ => u64::MAX,
@@ -398,7 +401,7 @@ impl Capture {
 
     fn start_queue(&mut self, index: usize, work: impl FnOnce() + Send + 'static) -> Result<()> {
         self.spawn(format!("queue-{index}"), work).inspect_err(|_| {
-            // Those that were not started have ended.
+            // Queues whose threads were not started count as ended.
             let missing = self.receiving - index;
             self.receiving -= missing;
             self.running -= missing;
@@ -410,7 +413,7 @@ impl Capture {
         self.is_stuck || self.is_stopped && self.running == 0 && is_written
     }
 
-    /// Messages of the threads, and their handling.
+    /// Receives and handles messages from the threads.
     fn hear(&mut self) {
         let wait = self.tick.saturating_duration_since(Instant::now());
         match self.events.1.recv_timeout(wait.min(LOOK)) {
@@ -430,7 +433,7 @@ impl Capture {
             Ok(Event::Failed(error)) => self.keep(Err(error)),
             Ok(Event::Written(end)) => self.end = Some(end),
             Ok(Event::Panicked) => panic!("a thread of the capture panicked"),
-            // We hold a sender ourselves.
+            // This thread itself holds a sender.
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
         if self.receiving == 0 && !self.is_stopped {
@@ -442,14 +445,14 @@ impl Capture {
         if self.is_stopped && self.running == 0 && self.account.is_none() {
             let account = lock(&self.control).account().unwrap_or_default();
             if let Some(last) = &self.last {
-                // A writer that is gone needs none.
+                // A writer that has ended needs none.
                 let _ = last.send(account.clone());
             }
             self.account = Some(account);
         }
     }
 
-    /// Whether the end was requested, and how long it takes.
+    /// Checks whether the end was requested, and how long it takes.
     fn look(&mut self, stop: &Stop) {
         let now = Instant::now();
         if self.asked.is_none()
@@ -473,7 +476,7 @@ impl Capture {
         }
     }
 
-    /// What is done once a second. The two locks are never held together.
+    /// Reports progress once a second. The two locks are never held together.
     fn report(&self, notice: &mut impl FnMut(Notice<'_>)) -> Result<()> {
         let (events, account) = {
             let mut control = lock(&self.control);
@@ -512,7 +515,7 @@ impl Capture {
             let status = lock(&self.link.status);
             totals.add(&status.totals);
             written = status.written;
-            // What waits in memory is as lost as what waits in the rings.
+            // Packets waiting in memory are lost as those in the rings are.
             if let Some(handed) = &self.handed {
                 (totals.packets, totals.bytes) = (handed.packets(), handed.captured_bytes());
                 if let Some(written) = &mut written {
@@ -520,7 +523,7 @@ impl Capture {
                     written.bytes = handed.written_bytes();
                 }
             }
-            // What was handed over, and of which it is not known whether it was taken.
+            // Packets handed to the output, of which it is unknown whether they were accepted.
             let known = totals.packets + totals.other_way + totals.surplus + totals.unwritten;
             let delivered = account.rx_total().delivered;
             totals.unwritten += delivered.saturating_sub(known);
@@ -545,7 +548,7 @@ impl Capture {
 }
 
 impl Totals {
-    /// Adds those of another thread.
+    /// Adds the counts of another thread.
     fn add(&mut self, other: &Totals) {
         self.packets += other.packets;
         self.bytes += other.bytes;

@@ -9,26 +9,26 @@ use sys::KernelVersion;
 use sys::privileges::{self, Capability};
 use xdp::feature::Presence;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// It is present; in words what.
+    /// Present; a description.
     Yes(String),
-    /// It would be better otherwise, but things work.
+    /// Works, but could be better: what, and how.
     Partly(String, String),
-    /// It is not present: why, and what to do.
+    /// Missing: the reason, and how to fix it.
     No(String, String),
-    /// Cannot be reported here: why.
+    /// Unknown: the reason.
     Unknown(String),
 }
 
-/// A row of the table.
+/// A check: a row of the table.
 pub struct Check {
-    /// What is looked at.
+    /// What is checked.
     pub name: &'static str,
-    /// What needs it.
+    /// The features that need it.
     pub serves: &'static str,
-    /// Looks.
+    /// Runs the check.
     pub run: fn() -> Finding,
 }
 
@@ -304,8 +304,8 @@ fn librdkafka() -> Finding {
     library(version, "librdkafka ", "apt-get install librdkafka1")
 }
 
-/// An optional library: its version after `label`, or why it cannot be used and how to get it. The
-/// hint of the error is not repeated, because it is about another command.
+/// An optional library: its version after `label`, or why it cannot be used and how to install it.
+/// The hint of the error is omitted, because it is about another command.
 fn library(version: sys::Result<String>, label: &str, install: &str) -> Finding {
     match version {
         Ok(version) => Finding::Yes(format!("{label}{version}")),

@@ -1,15 +1,15 @@
-//! The flow probe: a meter and a thread for each queue, and one thread that collects ended flows.
+//! The flow probe: a meter and a thread per queue, and one thread that collects ended flows.
 //!
-//! A worker owns its queue and its table; nothing on its path is shared or locked. Ended flows go
-//! to the collector in buffers that return to be used again, so memory has a bound. A worker on
-//! a live port never waits for a buffer: while there is none it searches its table no further for
-//! ended flows, and records that end all the same are dropped and counted. A file can wait, and so
-//! does its worker; at the end, when no more packets come, every worker does. An outlet without
-//! room for a record returns [`RecordOutcome::Dropped`], which is counted, too. Workers publish
-//! their figures and the largest live flows to the collector ten times a second.
+//! A worker owns its queue and its table; its packet path shares and locks nothing. Ended flows are
+//! passed to the collector in buffers that are returned and reused, so memory is bounded. A worker
+//! on a live port never waits for a buffer: while there is none it stops searching its table for
+//! ended flows, and records that end all the same are dropped and counted. A worker on a file
+//! waits; at the end, when no more packets come, every worker does. An outlet without room for a
+//! record returns [`Fate::Dropped`], which is counted, too. Figures and the largest live flows are
+//! published for the collector ten times a second.
 //!
-//! With more than one queue, the two directions of a flow may go through different tables (a card's
-//! hash need not be symmetric); [`flow::Merger`] makes them one record.
+//! With more than one queue, the two directions of a flow may be in different tables (a card's hash
+//! need not be symmetric); [`flow::Merger`] joins them into one record.
 
 mod application;
 mod collector;
@@ -43,14 +43,14 @@ pub use ndpi::NdpiStats;
 pub use selection::Selection;
 pub use status::{Outlet, QueueStatus, RecordOutcome, Report, Status, Switch};
 
-/// What workers and collector share. Nothing here is touched for a packet.
+/// State shared by workers and collector. None of it is accessed per packet.
 struct Shared {
     switch: Switch,
-    /// Packets still to be metered.
+    /// Packets left to be metered.
     budget: Option<AtomicU64>,
-    /// No new packets enter the rings.
+    /// The intake is stopped: no new packets enter the rings.
     intake_stopped: AtomicBool,
-    /// Whether the clock drives expiry, besides packets.
+    /// Whether the clock drives expiry in addition to packets.
     is_live: bool,
     control: Mutex<Box<dyn PortControl>>,
 }
@@ -72,18 +72,18 @@ impl Shared {
     }
 }
 
-/// A poisoned lock means that a worker panicked; its data is still the best there is.
+/// Locks; a poisoned lock means that a worker panicked, and its data is still the best available.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Messages from workers to the collector.
 enum Message {
-    /// Flows ended; the buffer goes back to the worker.
+    /// Ended flows; the buffer is returned to the worker.
     Ended(usize, Buffer),
-    /// The worker's queue has come to its end, or was asked to.
+    /// The worker's queue has ended, or the worker was asked to stop.
     Paused,
-    /// The worker is done, with its result.
+    /// The worker has ended, with its result.
     Done(Result<Ended>),
 }
 
@@ -91,13 +91,12 @@ enum Message {
 /// opened the port and dropped privileges.
 ///
 /// # Errors
-/// Only where threads cannot be started. What goes wrong later is in the report, with all that was
-/// counted.
+/// Only if threads cannot be started. Later errors are in the report, with all counts.
 pub fn run(port: Port, config: &Config, stop: &Stop, outlet: &mut dyn Outlet) -> Result<Report> {
     run_with(port, None, config, stop, outlet)
 }
 
-/// As [`run`], with a way out for the packets that [`flow::ExtraConfig::shunt`] chooses.
+/// As [`run`], with an egress for the packets that [`flow::ExtraConfig::shunt`] selects.
 ///
 /// # Errors
 /// As [`run`].
@@ -126,7 +125,7 @@ pub fn run_with(
         let out = egress.as_mut().and_then(Egress::out);
         workers.push(spawner.start(index, rx, out)?);
     }
-    // The collector learns that all workers are gone when they have dropped theirs.
+    // The channel disconnects once all workers have dropped their senders.
     drop(spawner);
     let mut collector = Collector::new(start, config, shared, &workers, egress, outlet);
     collector.collect(&receiver);
@@ -139,8 +138,8 @@ pub fn run_with(
     Ok(collector.report(description))
 }
 
-/// Link types of a port's interfaces, as far as they are known at the start: those of a capture
-/// file are met on the way.
+/// Link types of a port's interfaces known at the start: those of a capture file become known while
+/// it is read.
 fn known_links(description: &PortDescription) -> Vec<LinkType> {
     let interfaces = description.interfaces.iter();
     let mut links: Vec<LinkType> = interfaces.map(|(link, _)| LinkType(*link)).collect();

@@ -1,4 +1,4 @@
-//! Forwarding: sends the packets of one port on another, with `both` in both directions.
+//! Forwards the packets of one port to another; with `both` also in the other direction.
 //!
 //! ```text
 //!   A.rx[0] ─┐                      one lane: a thread with one sending queue and the receiving
@@ -6,10 +6,10 @@
 //!   A.rx[1] ───> choose ─> B.tx[1]
 //! ```
 //!
-//! Where both ports are over one pool (`open` gives them one), a packet's frame changes hands and
-//! no byte moves; elsewhere it is copied and counted. What the sending side has no room for waits a
-//! moment if the input can be lost, and as long as it takes if it cannot (a file, a ring in
-//! memory).
+//! If both ports use one pool (`open` gives them one), a packet's frame changes hands and no byte
+//! is moved; otherwise it is copied and counted. Packets for which the sending side has no room
+//! wait briefly if the input can lose packets, and as long as necessary if it cannot (a file, a
+//! ring in memory).
 
 mod lane;
 mod setup;
@@ -31,24 +31,25 @@ use lane::Lane;
 pub(crate) use setup::{End, open_sending, refuse_circle};
 pub use setup::{Opened, Setup, open};
 
-/// How often progress is reported and events are looked at.
+/// Interval of progress reports and checks for events.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How long the last packets may take to leave.
+/// How long the last packets may take to be sent.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
-/// How to forward.
+/// Options of forwarding.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Also from the second port to the first.
+    /// Also forward from the second port to the first.
     pub both: bool,
-    /// Stop after this many packets, over both directions.
+    /// Stop after this many packets in both directions together.
     pub count: Option<u64>,
     /// Stop after this long.
     pub duration: Option<Duration>,
-    /// What threads do while nothing comes.
+    /// What threads do while idle.
     pub pacing: Pacing,
-    /// Processors to pin the threads to: lanes from the first port to the second, then the others.
+    /// Processors to pin the threads to: first the lanes from the first port to the second, then
+    /// the others.
     pub cpus: Vec<usize>,
 }
 
@@ -56,14 +57,14 @@ pub struct Options {
 pub struct Side {
     /// The port.
     pub port: Port,
-    /// Longest packet that can be sent on it, in bytes; 0 is any.
+    /// Maximum length of a packet sent on it, in bytes; 0 is unlimited.
     pub packet_len_max: usize,
-    /// What becomes of packets that are not taken from it.
+    /// What happens to packets that are not received from it.
     pub intake: Intake,
 }
 
 impl From<Port> for Side {
-    /// A port that takes packets of any length.
+    /// A port that sends packets of any length.
     fn from(port: Port) -> Self {
         let intake = port.control.describe().intake;
         Self {
@@ -74,15 +75,15 @@ impl From<Port> for Side {
     }
 }
 
-/// What happened to the packets of one direction, in packets unless noted otherwise: `received =
-/// forwarded + tx_full + too_long + cut + outgoing + surplus + abandoned`.
+/// Counts of one direction, in packets unless noted otherwise: `received = forwarded + tx_full +
+/// too_long + cut + outgoing + surplus + abandoned`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Packets that the receiving port delivered.
     pub received: u64,
     /// Their bytes.
     pub received_bytes: u64,
-    /// Packets handed to the sending port. What its device refused is counted there, as failed.
+    /// Packets handed to the sending port. What its device refuses is counted there, as failed.
     pub forwarded: u64,
     /// Their bytes.
     pub forwarded_bytes: u64,
@@ -90,15 +91,15 @@ pub struct Flow {
     pub copied: u64,
     /// Dropped: the sending port had no room.
     pub tx_full: u64,
-    /// Dropped: longer than the sending interface takes, or than its ring holds.
+    /// Dropped: longer than the sending interface allows, or than its ring holds.
     pub too_long: u64,
-    /// Dropped: not all of the packet was captured, and half a packet is another packet.
+    /// Dropped: truncated by the capture, so the packet would not be the original.
     pub cut: u64,
-    /// Not forwarded: a tap showed what the host itself sent.
+    /// Not forwarded: sent by the host itself, as seen by a tap.
     pub outgoing: u64,
-    /// Not forwarded: came after the last one wanted.
+    /// Not forwarded: received after the last one requested.
     pub surplus: u64,
-    /// Not forwarded: an error ended it before their turn.
+    /// Not forwarded: an error ended forwarding before their turn.
     pub abandoned: u64,
 }
 
@@ -108,7 +109,7 @@ impl Flow {
         self.tx_full + self.too_long + self.cut + self.abandoned
     }
 
-    /// What is missing from the account (positive) or counted twice (negative).
+    /// Packets missing from the account (positive) or counted twice (negative).
     pub fn imbalance(&self) -> i64 {
         let known = self.forwarded + self.dropped() + self.outgoing + self.surplus;
         self.received.wrapping_sub(known) as i64
@@ -129,7 +130,7 @@ impl Flow {
     }
 }
 
-/// A lane's counters, moved by its thread once per batch.
+/// A lane's counters, updated by its thread once per batch.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Counters {
@@ -148,8 +149,7 @@ struct Counters {
 
 impl Counters {
     fn read(&self) -> Flow {
-        // What comes later in a packet's life is read first, so that nothing shows as counted
-        // twice.
+        // Later stages of a packet are read first, so that none appears counted twice.
         let (forwarded, forwarded_bytes) = (self.forwarded.get(), self.forwarded_bytes.get());
         Flow {
             forwarded,
@@ -167,25 +167,25 @@ impl Counters {
     }
 }
 
-/// What one direction's lanes share, and the control side.
+/// State shared by the lanes of one direction and the control side.
 struct Way {
     counters: Vec<Arc<Counters>>,
     packet_len_max: Arc<AtomicUsize>,
     failing: Arc<Failing>,
 }
 
-/// Whether sending fails for now, and why; touched when an outage begins and ends.
+/// Whether sending currently fails, and why; accessed when an outage begins and ends.
 #[derive(Debug, Default)]
 struct Failing(Mutex<Outages>);
 
-/// What there was so far. Several lanes may have an outage of one device, each its own.
+/// Outages so far. Several lanes on one device have separate outages.
 #[derive(Clone, Debug, Default)]
 struct Outages {
-    /// Why the last one began.
+    /// Reason of the last one.
     why: String,
-    /// How many began.
+    /// Number of outages that began.
     begun: u64,
-    /// How many are over.
+    /// Number of outages that ended.
     over: u64,
 }
 
@@ -225,12 +225,12 @@ impl Way {
     }
 }
 
-/// Packets that may still be forwarded; shared by all lanes.
+/// Packets that may still be forwarded, shared by all lanes.
 #[derive(Debug)]
 struct Budget(Option<Left>);
 
-/// Packets that no lane has taken to forward, and those that were not forwarded yet: the two differ
-/// by the packets that lanes hold, some of which they may return.
+/// Packets not claimed by any lane, and packets not forwarded yet: the two differ by the packets
+/// that lanes have claimed, some of which they may return.
 #[derive(Debug)]
 struct Left {
     free: AtomicU64,
@@ -245,7 +245,7 @@ impl Budget {
         }))
     }
 
-    /// Takes up to `want` packets.
+    /// Claims up to `want` packets.
     fn take(&self, want: u64) -> u64 {
         let Some(left) = &self.0 else { return want };
         let mut taken = 0;
@@ -258,7 +258,7 @@ impl Budget {
         taken
     }
 
-    /// Of those taken this many were forwarded, and this many are for others.
+    /// Settles a claim: how many packets were forwarded, and how many are returned.
     fn settle(&self, used: u64, unused: u64) {
         if let Some(left) = &self.0 {
             left.free.fetch_add(unused, Ordering::Relaxed);
@@ -266,48 +266,47 @@ impl Budget {
         }
     }
 
-    /// Whether all that were wanted have been forwarded, not only taken.
+    /// Whether all requested packets have been forwarded, not only claimed.
     fn is_used_up(&self) -> bool {
         let left = self.0.as_ref();
         left.is_some_and(|left| left.wanted.load(Ordering::Relaxed) == 0)
     }
 }
 
-/// What the caller hears while packets are forwarded.
+/// Events while packets are forwarded.
 #[derive(Debug)]
 pub enum Notice<'a> {
-    /// Once a second: what was forwarded so far, from the first port and, with both, from the
+    /// Once a second: packets forwarded so far, from the first port and, with `both`, from the
     /// second.
     Progress(&'a [Flow]),
-    /// Something happened to the device behind port 0 or 1.
+    /// An event of the device behind port 0 or 1.
     Event(usize, PortEvent),
-    /// Sending on port 0 or 1 fails; packets that find no room are dropped. Reported once per
-    /// outage.
+    /// Sending on port 0 or 1 fails; packets without room are dropped. Reported once per outage.
     Failing(usize, String),
     /// Sending on port 0 or 1 works again.
     Working(usize),
 }
 
-/// How it ended.
+/// The outcome.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was forwarded from the first port and, with both, from the second.
+    /// Counts from the first port and, with `both`, from the second.
     pub flows: Vec<Flow>,
     /// The accounts of both ports.
     pub accounts: [PortAccount; 2],
-    /// What the ports were.
+    /// The descriptions of both ports.
     pub descriptions: [PortDescription; 2],
     /// Why it ended.
     pub ended: Ended,
-    /// From the first packet's chance to the last one's leaving.
+    /// Time from the start until the last packet was sent.
     pub elapsed: Duration,
-    /// What ended it early: the first error. Everything before it was handled.
+    /// The first error, which ended it early. Everything before it was handled.
     pub error: Option<Error>,
 }
 
 impl Outcome {
-    /// What the sum over a whole direction is off by: what the receiving port delivered against
-    /// what was taken, and what was handed over against what the sending port sent or refused.
+    /// The difference over a whole direction: packets the receiving port delivered against packets
+    /// received, and packets handed over against packets the sending port sent or refused.
     pub fn imbalance(&self, way: usize) -> u64 {
         let flow = &self.flows[way];
         let (rx, tx) = (
@@ -319,9 +318,9 @@ impl Outcome {
         taken + flow.imbalance().unsigned_abs() + given
     }
 
-    /// Packets that interfaces do not know of: received that the receiving one did not see, and
-    /// sent that the sending one did not send, by their own counters. What others send there
-    /// covers some up.
+    /// Packets that the interfaces' own counters lack: received but not seen by the receiving
+    /// interface, and sent but not counted by the sending one. Other traffic there hides some of
+    /// them.
     pub fn unknown_to_interfaces(&self, way: usize) -> [u64; 2] {
         let (from, to) = (&self.accounts[way], &self.accounts[1 - way]);
         let received = self.flows[way].received - self.flows[way].outgoing;
@@ -364,7 +363,8 @@ pub fn run(
         _ => running.lanes(lanes, options, &mut notice),
     };
     running.finish(&mut lanes, options.both);
-    // Before the accounts: what never left returns when its queue closes, and counts as failed.
+    // Before the accounts: packets never sent are returned when their queue closes, and count as
+    // failed.
     drop(lanes);
     let accounts = running.sides.each_mut().map(|side| {
         let account = side.port.control.account();
@@ -390,12 +390,12 @@ struct Running<'a> {
     stop: &'a Stop,
     error: Option<Error>,
     ended: Ended,
-    /// Outages of each direction that were reported, and whether the last one is still on.
+    /// Reported outages of each direction, and whether the last one continues.
     reported: [u64; 2],
     is_failing: [bool; 2],
 }
 
-/// Ends everything when the thread that has it panics: the others would never learn of it.
+/// Ends everything when its thread panics: the others would never learn of it.
 struct EndsWith<'a>(&'a Stop);
 
 impl Drop for EndsWith<'_> {
@@ -407,7 +407,7 @@ impl Drop for EndsWith<'_> {
 }
 
 impl Running<'_> {
-    /// Keeps the first error, which is the cause of the others, and ends everything.
+    /// Keeps the first error, which caused the others, and ends everything.
     fn keep(&mut self, result: Result<()>) {
         if let Err(error) = result {
             self.error.get_or_insert(error);
@@ -415,7 +415,7 @@ impl Running<'_> {
         }
     }
 
-    /// Runs a thread a lane until all have ended, and gives the lanes back.
+    /// Runs a thread per lane until all have ended, and returns the lanes.
     fn lanes(
         &mut self,
         lanes: Vec<Lane>,
@@ -473,7 +473,7 @@ impl Running<'_> {
         rest
     }
 
-    /// What is done once a second.
+    /// Reports progress, once a second.
     fn tick(&mut self, notice: &mut impl FnMut(Notice<'_>)) {
         for index in 0..2 {
             while let Some(event) = self.sides[index].port.control.event() {
@@ -490,7 +490,7 @@ impl Running<'_> {
         }
         for (from, way) in self.ways.iter().enumerate() {
             let now = way.failing.get();
-            // One that came and went between two looks is reported, too.
+            // An outage that began and ended between two checks is reported, too.
             if now.begun != self.reported[from] {
                 self.reported[from] = now.begun;
                 self.is_failing[from] = true;
@@ -504,13 +504,13 @@ impl Running<'_> {
         notice(Notice::Progress(&flows));
     }
 
-    /// Stops the intake, forwards what is in the rings, and waits until it has left.
+    /// Stops the intake, forwards what is in the rings, and waits until it is sent.
     fn finish(&mut self, lanes: &mut [Lane], both: bool) {
         for index in 0..1 + usize::from(both) {
             let stopped = self.sides[index].port.control.stop();
             self.keep(stopped);
         }
-        // Side by side: while one waits for its device the others' rings would overflow.
+        // In parallel: while one waits for its device, the others' rings would overflow.
         let results: Vec<_> = thread::scope(|scope| {
             let finish = |lane| scope.spawn(|| Lane::finish(lane, LEAVE_MAX));
             let threads: Vec<_> = lanes.iter_mut().map(finish).collect();

@@ -1,28 +1,28 @@
-//! Notifications to the service manager that started us: sd_notify(3), a datagram with lines
-//! `NAME=VALUE` to the socket that `NOTIFY_SOCKET` names. Without one nothing is sent.
+//! Notifies the service manager that started barewire: sd_notify(3), a datagram with lines
+//! `NAME=VALUE` to the socket in `NOTIFY_SOCKET`. Without one nothing is sent.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-/// How often the state is reported.
+/// Interval of status messages.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a manager may leave its queue full.
+/// How long to wait while the manager's queue is full.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// A manager, if there is one.
+/// The service manager, if any.
 #[derive(Debug)]
 pub struct Manager {
     socket: Option<(UnixDatagram, SocketAddr)>,
-    /// Half of what it waits for a sign of life.
+    /// Half of the manager's watchdog interval.
     watchdog: Option<Duration>,
     alive_at: Instant,
     status_at: Option<Instant>,
 }
 
 impl Manager {
-    /// The one that the environment names.
+    /// The manager named in the environment.
     pub fn from_environment() -> Manager {
         let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
         // A watchdog for another process is ignored.
@@ -36,7 +36,7 @@ impl Manager {
                     None => SocketAddr::from_pathname(&name),
                 };
                 let socket = UnixDatagram::unbound().ok()?;
-                // A manager that reads nothing must not hold us.
+                // A manager that does not read must not block the probe.
                 socket.set_write_timeout(Some(PATIENCE)).ok()?;
                 Some((socket, address.ok()?))
             }),
@@ -46,29 +46,29 @@ impl Manager {
         }
     }
 
-    /// Whether there is one.
+    /// Whether there is a manager.
     pub fn is_there(&self) -> bool {
         self.socket.is_some()
     }
 
-    /// All is ready, also after the configuration was read again.
+    /// Reports readiness, also after a reload.
     pub fn ready(&self) {
         self.say("READY=1");
     }
 
-    /// The configuration is being read again.
+    /// Reports that the configuration is being reloaded.
     pub fn reloading(&self) {
-        // The same clock as that of the manager: since the start of the machine, in microseconds.
+        // Microseconds on the clock that the manager uses: since boot.
         let now_us = sys::clock::monotonic_ns() / 1000;
         self.say(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
     }
 
-    /// The end begins.
+    /// Reports that the probe is stopping.
     pub fn stopping(&self) {
         self.say("STOPPING=1");
     }
 
-    /// To be called often: sends keep-alives and the status from time to time.
+    /// Sends keep-alives and the status when they are due; call it often.
     pub fn pulse(&mut self, status: impl FnOnce() -> String) {
         if self.socket.is_none() {
             return;

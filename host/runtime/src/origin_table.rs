@@ -1,9 +1,9 @@
 //! Enrichment of flows from the user's files: autonomous systems, countries and cities of
 //! addresses, MAC vendors.
 //!
-//! Looked up when a record ends, in the thread that reports it. What was found of an address is
-//! remembered in a table of fixed size; names are kept once, also up to a bound. A file is read
-//! whole, up to a bound, and nothing in it is trusted unchecked.
+//! A record is enriched when it ends, in the thread that reports it. Results by address are cached
+//! in a table of fixed size; each name is stored once, up to a bound. Files are read whole, up to a
+//! bound, and nothing in them is trusted unchecked.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,9 +25,9 @@ use database::Database;
 use ranges::{Ranges, cut};
 use vendors::Vendors;
 
-/// Maximum bytes of a file.
+/// Maximum file size in bytes.
 const FILE_MAX: u64 = 1 << 30;
-/// How files begin that gzip, zstd, xz, bzip2 and zip have packed.
+/// Magic numbers of gzip, zstd, xz, bzip2 and zip files.
 const PACKED: [&[u8]; 5] = [
     b"\x1f\x8b",
     b"\x28\xb5\x2f\xfd",
@@ -35,26 +35,26 @@ const PACKED: [&[u8]; 5] = [
     b"BZh",
     b"PK\x03\x04",
 ];
-/// Addresses that are remembered.
+/// Number of cached addresses.
 const REMEMBERED: usize = 16 << 10;
-/// Names that are kept at a time.
+/// Maximum number of names stored at a time.
 const NAMES_MAX: usize = 64 << 10;
-/// Maximum bytes of one: its place in the set, its counts and its text.
+/// Maximum memory in bytes per name: its slot in the set, its counts and its text.
 const NAME_LEN: usize = 2 * size_of::<Arc<str>>() + 16 + ranges::NAME_MAX;
 
-/// Which files there are.
+/// Files for enrichment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OriginFiles {
-    /// Of autonomous systems: lists or MaxMind DB files, the first that has an address wins.
+    /// Autonomous systems: lists or MaxMind DB files; the first that has an address wins.
     pub networks: Vec<PathBuf>,
-    /// Of countries and cities, likewise.
+    /// Countries and cities, likewise.
     pub places: Vec<PathBuf>,
-    /// Of makers of network cards.
+    /// Vendors of network cards.
     pub vendors: Vec<PathBuf>,
 }
 
 impl OriginFiles {
-    /// The kinds of data they have.
+    /// The kinds of data in the files.
     pub fn parts(&self) -> OriginParts {
         OriginParts {
             network: !self.networks.is_empty(),
@@ -64,27 +64,27 @@ impl OriginFiles {
     }
 }
 
-/// A file about addresses.
+/// A file of addresses.
 enum Source {
     Ranges(Ranges),
     Database(Database),
 }
 
-/// The files, read.
+/// The loaded files.
 pub struct OriginTable {
     networks: Vec<Source>,
     places: Vec<Source>,
     vendors: Vendors,
-    /// By a hash of the address.
+    /// Cache, by a hash of the address.
     remembered: Vec<Option<(IpAddr, Origin)>>,
     names: HashSet<Arc<str>>,
 }
 
 impl OriginTable {
-    /// Reads the files. Takes a while where they are large.
+    /// Reads the files, which takes a while if they are large.
     ///
     /// # Errors
-    /// `InvalidInput` where a file is not what it should be, with the line; errors of reading.
+    /// `InvalidInput` for an invalid file, with the line; errors of reading.
     pub fn open(files: &OriginFiles) -> Result<OriginTable> {
         let mut vendors = Vendors::default();
         for path in &files.vendors {
@@ -101,7 +101,7 @@ impl OriginTable {
         })
     }
 
-    /// Of both ends of a record.
+    /// Looks up both ends of a record.
     pub fn of(&mut self, record: &Record, extra: &Extra<'_>) -> Origins {
         [Side::A, Side::B].map(|side| {
             let mut origin = self.of_address(record.key().addr(side));
@@ -113,7 +113,7 @@ impl OriginTable {
         })
     }
 
-    /// Of an address.
+    /// Looks up an address.
     pub fn of_address(&mut self, addr: IpAddr) -> Origin {
         let mut hasher = DefaultHasher::new();
         addr.hash(&mut hasher);
@@ -172,7 +172,7 @@ impl OriginTable {
         origin
     }
 
-    /// Maximum memory in bytes that it takes.
+    /// Maximum memory in bytes.
     pub fn memory_len(&self) -> usize {
         let sources = self.networks.iter().chain(&self.places);
         let files: usize = sources
@@ -181,7 +181,7 @@ impl OriginTable {
                 Source::Database(database) => database.memory_len(),
             })
             .sum();
-        // Names of lists are the lists'.
+        // The names of lists belong to the lists.
         let has_database = |sources: &[Source]| {
             let mut kinds = sources.iter();
             kinds.any(|source| matches!(source, Source::Database(_)))
@@ -201,7 +201,7 @@ fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
     paths.iter().map(|path| Source::open(path)).collect()
 }
 
-/// A name, kept once.
+/// Interns a name.
 fn keep(names: &mut HashSet<Arc<str>>, name: &str) -> Option<Arc<str>> {
     let name = cut(name);
     if name.is_empty() {
@@ -237,12 +237,12 @@ fn wrong(path: &Path, why: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint)
 }
 
-/// A file as a whole.
+/// Reads a whole file.
 fn read(path: &Path) -> Result<Vec<u8>> {
     let failed = |e| Error::from_io(format!("read {}", path.display()), e);
     let file = std::fs::File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();
-    // One more than may be.
+    // One more than allowed.
     let mut limited = file.take(FILE_MAX + 1);
     limited.read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > FILE_MAX {

@@ -1,7 +1,7 @@
-//! Output in a separate thread, so that a slow, stopped or closed reader delays nothing.
+//! Output in a separate thread, so that a slow, stopped or closed reader does not delay the caller.
 //!
-//! Pieces of text wait in a bounded queue. Packet loops use [`Output::try_give`], which never
-//! waits; file readers use [`Output::give`]. A wait has no limit until the run is to end: a pager
+//! Pieces of text are queued up to a bound. Packet loops use [`Output::try_give`], which never
+//! waits; file readers use [`Output::give`]. A wait is unlimited until the run is to end: a pager
 //! may show one page for an hour. At the end ([`Patience`]), it lasts as long as the reader keeps
 //! reading, and until [`STALL`] after that moment. All outputs count from it, so that waits do not
 //! add up.
@@ -18,31 +18,31 @@ use crate::Stop;
 /// How long to wait for a stalled reader at the end.
 pub const STALL: Duration = Duration::from_millis(600);
 
-/// The same after it took its last byte, where that was later.
+/// How long to wait after the last byte the reader took, if that is later.
 const STALL_STEP: Duration = Duration::from_millis(300);
 
-/// How often a wait checks whether the run is to end.
+/// Interval at which a wait checks whether the run is to end.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Maximum bytes of one write: a page, since a write to a pipe returns only once the
 /// reader has made room for all of it.
 const WRITE_LEN: usize = 4 << 10;
 
-/// Empty pieces kept for later.
+/// Maximum number of empty pieces kept for reuse.
 const EMPTIES_MAX: usize = 4;
 
-/// Text on its way out, and what it stands for.
+/// A piece of text, and the records in it.
 #[derive(Debug, Default)]
 pub struct Piece {
     /// The text.
     pub bytes: Vec<u8>,
     /// Records in it.
     pub records: u64,
-    /// Packets in these.
+    /// Packets in these records.
     pub packets: u64,
 }
 
-/// Whether a wait for the reader has a limit.
+/// Whether waiting for the reader has a limit.
 #[derive(Clone, Debug)]
 pub struct Patience {
     stop: Stop,
@@ -51,7 +51,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Without a limit until `stop` is set.
+    /// No limit until `stop` is set.
     pub fn until(stop: &Stop) -> Patience {
         Patience {
             stop: stop.clone(),
@@ -59,8 +59,8 @@ impl Patience {
         }
     }
 
-    /// With a limit from the first wait on, or since `stop` was set: the input is a device, and has
-    /// ended when this waits.
+    /// A limit from the first wait on, or since `stop` was set: for a device as input, which has
+    /// ended once this waits.
     pub fn over(stop: &Stop) -> Patience {
         Patience {
             stop: stop.clone(),
@@ -79,19 +79,19 @@ impl Patience {
 /// Why a piece was not taken.
 #[derive(Debug)]
 pub enum Refused {
-    /// There is no room; the piece returns.
+    /// There is no room; returns the piece.
     Full(Piece),
-    /// The reader takes nothing, and was waited for long enough; the piece returns.
+    /// The reader is stalled, and was waited for long enough; returns the piece.
     Stalled(Piece),
-    /// Writing has failed, before or just now.
+    /// Writing has failed, now or before.
     Failed(io::Error),
 }
 
-/// A file, pipe or terminal and the thread that writes to it. Clones are the same.
+/// A file, pipe or terminal with the thread that writes to it. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Output(Arc<Handle>);
 
-/// What is dropped with the last clone; the thread has the other end.
+/// Dropped with the last clone; the thread has the other end.
 #[derive(Debug)]
 struct Handle(Arc<Shared>);
 
@@ -105,12 +105,12 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<Piece>,
-    /// What the piece being written stands for.
+    /// Records and packets in the piece being written.
     writing: Option<[u64; 2]>,
-    /// When the write that continues began.
+    /// When the current write began.
     write_began: Option<Instant>,
     empties: Vec<Piece>,
-    /// Writes that were done.
+    /// Number of completed writes.
     writes: u64,
     error: Option<io::Error>,
     /// The reader was waited for long enough: nothing more is written.
@@ -129,7 +129,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of the thread.
+    /// Runs the writer thread.
     fn write(&self, mut out: impl Write) {
         loop {
             let mut state = self.lock();
@@ -156,7 +156,7 @@ impl Shared {
             while !rest.is_empty() {
                 match out.write(&rest[..rest.len().min(WRITE_LEN)]) {
                     Ok(0) => result = Err(io::ErrorKind::WriteZero.into()),
-                    // Any progress: the reader is alive.
+                    // Any progress: the reader is not stalled.
                     Ok(len) => rest = &rest[len..],
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(error) => result = Err(error),
@@ -187,7 +187,7 @@ impl Shared {
         }
     }
 
-    /// Waits until `done`, as long as the patience lasts; whether it is.
+    /// Waits until `done`, as long as the patience allows; returns whether it is.
     fn wait(
         &self,
         patience: &Patience,
@@ -204,7 +204,8 @@ impl Shared {
             }
             let now = Instant::now();
             let until = patience.since().map(|since| {
-                // The wait for a reader that was stuck before does not start over for each caller.
+                // The wait for a reader that was already stalled does not start over for each
+                // caller.
                 let step = match state.write_began {
                     Some(began) => began + STALL_STEP,
                     None => began + STALL,
@@ -222,11 +223,11 @@ impl Shared {
 }
 
 impl Output {
-    /// Starts the thread that writes to `out`. This many pieces may wait. Privileges are per
+    /// Starts the thread that writes to `out`, with a queue of this many pieces. Privileges are per
     /// thread: drop them before.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// If the thread cannot be started.
     pub fn start(
         name: &str,
         piece_count_max: usize,
@@ -249,7 +250,7 @@ impl Output {
         &self.0.0
     }
 
-    /// An empty piece, with the memory of one that was written if there is one.
+    /// An empty piece, reusing the memory of a written one if possible.
     pub fn empty(&self) -> Piece {
         self.shared().lock().empties.pop().unwrap_or_default()
     }
@@ -259,7 +260,7 @@ impl Output {
         self.shared().lock().is_idle()
     }
 
-    /// Takes a piece if there is room.
+    /// Queues a piece if there is room.
     ///
     /// # Errors
     /// See [`Refused`].
@@ -268,7 +269,7 @@ impl Output {
         self.put(state, piece)
     }
 
-    /// Takes a piece, and waits for room.
+    /// Queues a piece, and waits for room.
     ///
     /// # Errors
     /// See [`Refused`].
@@ -302,11 +303,11 @@ impl Output {
         Ok(())
     }
 
-    /// Waits until all is written. Unwritten records and the packets in them are reported; nothing
-    /// more is written then.
+    /// Waits until everything is written. Returns the records left unwritten and their packets;
+    /// nothing more is written then.
     ///
     /// # Errors
-    /// When writing has failed.
+    /// If writing has failed.
     pub fn drain(&self, patience: &Patience) -> io::Result<Option<Left>> {
         let (state, is_done) = self.shared().wait(patience, State::is_idle);
         if let Some(error) = &state.error {
@@ -344,7 +345,7 @@ pub struct Left {
     pub packets: u64,
 }
 
-/// The error of a reader that takes nothing.
+/// The error of a stalled reader.
 pub fn blocked(what: &str) -> Error {
     let why = format!("the reader stalled; {what} was not written");
     Error::new(ErrorKind::Io, "write to standard output", why)
@@ -377,7 +378,7 @@ mod tests {
     fn a_blocked_reader_is_abandoned_only_after_the_end_was_requested() {
         let (reader, writer) = io::pipe().unwrap();
         let output = Output::start("output", 2, writer).unwrap();
-        // More than any pipe holds, so the thread is stuck with it.
+        // More than any pipe holds, so that the thread blocks.
         output.try_give(piece(4 << 20)).unwrap();
         while output.shared().lock().writing.is_none() {
             std::thread::yield_now();

@@ -1,18 +1,17 @@
 //! Waits until a packet is due: sleeps while there is time, then polls the clock.
 //!
-//! A sleep ends late, by the timer slack (50 µs unless set otherwise, see prctl(2)) and however
-//! long the scheduler takes. So the last part of a wait is spun, and a gap that is shorter than
-//! that altogether: rates above some ten thousand packets a second cost a core, below they cost
-//! next to nothing.
+//! A sleep ends late, by the timer slack (50 µs unless set otherwise, see prctl(2)) and scheduling
+//! delays. So the last part of a wait is spun, and shorter waits are spun completely: rates above
+//! some ten thousand packets a second take a whole core, lower ones next to nothing.
 
 use std::time::{Duration, Instant};
 
 use crate::Stop;
 
-/// How long before the due time a sleep is to end.
+/// How long before the due time a sleep ends.
 const SPIN_NS: u64 = 100_000;
 
-/// Longest sleep in one piece, so that stop requests are seen and progress is reported.
+/// Longest sleep, so that stop requests are seen and progress is reported.
 pub const SLEEP_MAX_NS: u64 = 100_000_000;
 
 /// A clock that starts at 0, in nanoseconds.
@@ -20,7 +19,7 @@ pub const SLEEP_MAX_NS: u64 = 100_000_000;
 pub struct Clock(Instant);
 
 impl Clock {
-    /// Starts now.
+    /// Starts the clock now.
     pub fn start() -> Self {
         Self(Instant::now())
     }
@@ -31,7 +30,7 @@ impl Clock {
         self.0.elapsed().as_nanos() as u64
     }
 
-    /// Waits until `due_ns`, for at most [`SLEEP_MAX_NS`] or until `stop` is set. Gives the time
+    /// Waits until `due_ns`, for at most [`SLEEP_MAX_NS`] or until `stop` is set. Returns the time
     /// then.
     pub fn wait_until(&self, due_ns: u64, stop: &Stop) -> u64 {
         let mut now_ns = self.now_ns();

@@ -1,8 +1,8 @@
-//! The send loop: packets from a source to a queue, each when it is due.
+//! The send loop: sends each packet of a source on a queue when it is due.
 //!
-//! Packets that are due are written into the device's own buffers, as many as it has; the device is
-//! started when it has no more buffers or when nothing is due, so that a system call covers a batch
-//! at any rate and no packet waits for others.
+//! Due packets are written into the device's own buffers, as many as it has; the device is started
+//! when it has no more buffers or when nothing is due, so that a system call covers a batch at any
+//! rate and no packet waits for others.
 
 mod replay;
 mod target;
@@ -19,46 +19,46 @@ use crate::pace::{Clock, SLEEP_MAX_NS};
 pub use replay::{OpenReplay, Replay, ReplayOptions, ReplaySummary, survey};
 pub use target::{Target, neighbour_mac, next_hop_mac, target};
 
-/// Buffers requested at once: the maximum and, with a rate, the minimum.
+/// Buffers reserved at once: the maximum and, with a rate, the minimum.
 const BATCH_MAX: usize = 256;
 const BATCH_MIN: usize = 8;
 
-/// How long the last packets may take to leave.
+/// How long the last packets may take to be sent.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 /// How long a device may keep all its buffers before it counts as stuck.
 const STUCK_NS: u64 = 5_000_000_000;
 
-/// What a source has next.
+/// What a source provides next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A packet, to be put by [`Source::put`].
+    /// A packet, to be written by [`Source::put`].
     Packet {
         /// Its length in bytes.
         len: usize,
-        /// Its time in the capture.
+        /// Its timestamp in the capture.
         time_ns: u64,
         /// Whether it is the first of another round through the capture.
         again: bool,
     },
     /// Nothing yet; [`Source::wait`] waits for more.
     Pending,
-    /// Nothing ever.
+    /// The end.
     End,
 }
 
-/// Where packets come from.
+/// A source of packets.
 pub trait Source {
-    /// Moves on to the next packet.
+    /// Moves to the next packet.
     ///
     /// # Errors
-    /// What ended the source early; everything before was given.
+    /// The error that ended the source early; everything before it was provided.
     fn next(&mut self) -> Result<Next>;
 
-    /// Packets are about to be put into a batch.
+    /// Called before packets are put into a batch.
     fn begin_batch(&mut self) {}
 
-    /// Writes the packet that [`Source::next`] moved to; false if there was no room for it.
+    /// Writes the current packet; false if there was no room for it.
     fn put(&mut self, batch: &mut TxBatch<'_>) -> bool;
 
     /// Waits for more, at most `timeout`.
@@ -66,13 +66,13 @@ pub trait Source {
         let _ = timeout;
     }
 
-    /// Adds what the source itself left out to the report.
+    /// Adds packets that the source itself left out to the report.
     fn account(&self, report: &mut Report) {
         let _ = report;
     }
 }
 
-/// Generated packets, without end.
+/// An endless source of generated packets.
 pub struct Generated {
     generator: Generator,
     scratch: Vec<u8>,
@@ -80,7 +80,7 @@ pub struct Generated {
 }
 
 impl Generated {
-    /// Packets of this generator.
+    /// Creates a source from a generator.
     pub fn new(generator: Generator) -> Self {
         let scratch = vec![0; generator.packet_len_max()];
         Self {
@@ -112,7 +112,8 @@ impl Source for Generated {
                 batch.advance(len);
                 return true;
             }
-            // Larger than one buffer: made aside, and kept until all its pieces fit.
+            // Larger than one buffer: generated in scratch memory, and kept until all its pieces
+            // fit.
             self.scratch_len = self.generator.write(&mut self.scratch);
         }
         let done = batch.write(&self.scratch[..self.scratch_len]);
@@ -123,28 +124,28 @@ impl Source for Generated {
     }
 }
 
-/// When to end, besides the source's end and the stop flag.
+/// When to end, in addition to the source's end and the stop flag.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// After this many packets.
+    /// Stop after this many packets.
     pub packet_count: Option<u64>,
-    /// After this long.
+    /// Stop after this long.
     pub duration: Option<Duration>,
 }
 
 /// Why sending ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendEnded {
-    /// The source has no more.
+    /// The source ended.
     #[default]
     Source,
-    /// The number of packets is reached.
+    /// The number of packets was reached.
     Count,
-    /// The time is over.
+    /// The duration was reached.
     Duration,
-    /// It was requested.
+    /// A stop was requested.
     Stopped,
-    /// An error.
+    /// An error occurred.
     Failed,
 }
 
@@ -161,7 +162,7 @@ impl SendEnded {
     }
 }
 
-/// What was sent.
+/// The result of sending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Packets handed to the device and not refused by it.
@@ -170,33 +171,33 @@ pub struct Report {
     pub bytes: u64,
     /// Packets that the device or the kernel refused.
     pub failed: u64,
-    /// From the start to the last packet's leaving, in nanoseconds.
+    /// Time from the start until the last packet was sent, in nanoseconds.
     pub elapsed_ns: u64,
-    /// The time that the packets stand for: `elapsed_ns`, or until one more would have been due.
-    /// Without the last packet's share two packets at 1 pps would make 2 pps.
+    /// The time that the packets cover: `elapsed_ns`, or until one more would have been due.
+    /// Without the last packet's interval, two packets at 1 pps would make 2 pps.
     pub span_ns: u64,
-    /// By how much the plan was moved because the device or the source could not keep up, in
+    /// How far the schedule was moved because the device or the source could not keep up, in
     /// nanoseconds.
     pub slipped_ns: u64,
-    /// Rounds through the capture that were begun.
+    /// Rounds through the capture begun.
     pub rounds: u64,
-    /// Packets of the capture left out because they are longer than the interface takes.
+    /// Packets of the capture left out because they are longer than the interface allows.
     pub too_long: u64,
-    /// Packets of the capture left out because there is no Ethernet packet in them.
+    /// Packets of the capture left out because they contain no Ethernet packet.
     pub not_sendable: u64,
-    /// Packets sent shorter than they were, because the capture has only their start.
+    /// Packets sent shorter because the capture truncated them.
     pub cut: u64,
     /// Why it ended.
     pub ended: SendEnded,
 }
 
 impl Report {
-    /// Packets a second.
+    /// Packets per second.
     pub fn pps(&self) -> f64 {
         self.packets as f64 / self.seconds()
     }
 
-    /// Bits a second, without frame check sequences.
+    /// Bits per second, without frame check sequences.
     pub fn bps(&self) -> f64 {
         self.bytes as f64 * 8.0 / self.seconds()
     }
@@ -207,7 +208,7 @@ impl Report {
 }
 
 /// Sends until the source ends, a limit is reached, or `stop` is set; calls `progress` about once a
-/// second. The report is valid in any case, the result has the error that ended it, if any.
+/// second. The report is valid in any case; the result has the error that ended it, if any.
 pub fn send<S: Source>(
     tx: &mut TxQueue,
     source: &mut S,
@@ -226,10 +227,10 @@ pub fn send<S: Source>(
         report: Report::default(),
     };
     let result = sending.run(tx, source, pacer, limits, stop, progress);
-    // What was submitted before an error may still leave.
+    // What was submitted before an error may still be sent.
     let drained = match tx.flush() {
         Err(error) if error.kind() == ErrorKind::Gone => Err(error),
-        // A wait finds out, too, whether an interface that is down is being removed.
+        // Waiting also detects that an interface that is down is being removed.
         _ => tx.wait(true, DRAIN_MAX),
     };
     sending.close(tx, source, pacer);
@@ -261,7 +262,7 @@ fn stuck() -> Error {
         .with_hint("check that the link is up at both ends; `barewire devices` shows its state")
 }
 
-/// What a queue has counted.
+/// Counters of a queue.
 struct Counted {
     sent: u64,
     sent_bytes: u64,
@@ -281,11 +282,11 @@ impl Counted {
 
 struct Sending {
     before: Counted,
-    /// Buffers to request: with a rate only as many as were used lately.
+    /// Buffers to reserve: with a rate only as many as were used recently.
     want: usize,
     clock: Clock,
     now_ns: u64,
-    /// When a packet after the last would have been due: the end of the last one's share of time.
+    /// When a packet after the last would have been due: the end of the last one's interval.
     due_at_end_ns: u64,
     /// Packets handed to the device.
     put: u64,
@@ -358,14 +359,14 @@ impl Sending {
         }
     }
 
-    /// Whether nothing that was due before the end is left to be sent, or it is too late for it.
+    /// Whether everything due before the end was sent, or it is too late for it.
     fn is_over(&self, pacer: &Pacer, duration_ns: u64) -> bool {
         pacer.is_max()
             || pacer.due_ns() >= duration_ns
             || self.now_ns >= duration_ns.saturating_add(SLEEP_MAX_NS)
     }
 
-    /// Looks at the next packet, once. `None` at the end.
+    /// Gets the next packet, once. `None` at the end.
     #[inline]
     fn look<S: Source>(
         &mut self,
@@ -390,7 +391,7 @@ impl Sending {
         Ok(Some(()))
     }
 
-    /// Fills a batch with what is due.
+    /// Fills a batch with due packets.
     fn fill<S: Source>(
         &mut self,
         mut batch: TxBatch<'_>,
@@ -409,7 +410,7 @@ impl Sending {
             }
             if !source.put(&mut batch) {
                 if batch.room() == room && self.want >= BATCH_MAX {
-                    // All buffers of the device are not enough for it.
+                    // It does not even fit into all buffers of the device.
                     let why = format!("a packet of {len} bytes does not fit into {room} buffers");
                     result = Err(Error::new(ErrorKind::InvalidInput, "send", why));
                 }
@@ -439,7 +440,7 @@ impl Sending {
         result
     }
 
-    /// Brings the report up to date.
+    /// Updates the report.
     fn close<S: Source>(&mut self, tx: &TxQueue, source: &S, pacer: &Pacer) {
         let report = &mut self.report;
         let now = Counted::of(tx);

@@ -1,14 +1,14 @@
-//! Passes packets from the thread of a queue to the writer thread: in bundles, of which each queue
-//! has a bounded number. It also defines the order in which the writer merges several queues.
+//! Passes packets from the thread of a queue to the writer thread, in bundles, of which each queue
+//! has a bounded number, and merges several queues in order.
 //!
-//! A packet is copied into a bundle, so that its frame goes back to the device at once; into a file
-//! it goes from there. The thread of the queue makes the file's records, so that a bundle of the
-//! only queue is written as it is ([`Contents::Records`]). In all other bundles a head stands
-//! before each packet, by which the writer takes them one by one ([`Contents::Packets`]).
+//! A packet is copied into a bundle, so that its frame is returned to the device at once; for a
+//! file it is written from there. The queue's thread formats the file's records, so that a bundle
+//! of a single queue is written unchanged ([`Contents::Records`]). In all other bundles each packet
+//! is preceded by a head, and the writer takes packets one by one ([`Contents::Packets`]).
 //!
-//! Within a queue the order is that of the queue. Between queues it is that of the time: the writer
-//! waits for a queue that has nothing, because an older packet may still come from there, but at
-//! most [`WINDOW_MS`], and not once half of a queue's bundles are waiting.
+//! The order within a queue is kept. Packets of different queues are merged by time: the writer
+//! waits for an empty queue, because an older packet may still arrive there, but at most
+//! [`WINDOW_MS`], and not once half of a queue's bundles are waiting.
 
 mod bell;
 mod bundle;
@@ -27,49 +27,49 @@ pub(super) use bundle::Bundle;
 use bundle::{HEAD_LEN, Head};
 
 /// How long a packet waits for older ones of other queues. Longer than a queue's thread sleeps
-/// while packets gather, and than the kernel holds a block that is not full.
+/// while packets accumulate, and than the kernel holds a block that is not full.
 pub(super) const WINDOW_MS: u32 = 100;
 
-/// How long packets gather in a bundle while more of them keep coming.
+/// How long packets accumulate in a bundle while more keep arriving.
 const GATHER_MS: u32 = 10;
 
-/// Bundles of a queue.
+/// Number of bundles per queue.
 const BUNDLE_COUNT: u32 = 32;
 
-/// Bytes of a bundle: a packet of any length finds room, and the many small ones are written in
-/// pieces of 256 KiB.
+/// Size of a bundle in bytes: a packet of any length fits, and small ones are written in chunks of
+/// 256 KiB.
 const BUNDLE_LEN: usize = MAX_PACKET_LEN as usize + 4096;
 
-/// Maximum bytes of a packet's record besides those of the packet.
+/// Maximum number of bytes in a packet's record in addition to the packet.
 const EXTRA_MAX: usize = HEAD_LEN + Encoder::EXTRA_MAX;
 
-/// A packet that the writer has in hand.
+/// A packet that the writer is handling.
 #[derive(Clone, Copy, Debug)]
 pub struct Held<'a> {
-    /// When it came, in nanoseconds since 1970.
+    /// Timestamp in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Bytes that the port delivered; longer than `bytes` if no file could hold them.
+    /// Bytes that the port delivered; more than in `bytes` if the file format cannot hold them.
     pub cap_len: u32,
     /// Bytes on the wire.
     pub wire_len: u32,
-    /// Number of its interface in the port.
+    /// Index of its interface in the port.
     pub interface: u16,
     /// Whether the host sent it.
     pub outgoing: bool,
-    /// A tag that was taken out.
+    /// A VLAN tag that was removed.
     pub vlan: Option<Vlan>,
-    /// Its bytes, in one piece.
+    /// The bytes, contiguous.
     pub bytes: &'a [u8],
 }
 
-/// What is in the bundles of a capture.
+/// Contents of the bundles of a capture.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Contents {
-    /// Packets as they came, each after its head.
+    /// Packets as received, each after its head.
     Packets,
     /// Records of the file, each after the head of its packet.
     Headed(Encoder),
-    /// Records of the file and nothing else.
+    /// Records of the file only.
     Records(Encoder),
 }
 
@@ -77,16 +77,16 @@ pub(super) enum Contents {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filling {
     pub(super) contents: Contents,
-    /// It is known which way each packet went.
+    /// The direction of each packet is known.
     pub(super) knows_way: bool,
-    /// How long packets may wait for others in a bundle that goes into the file as it is.
+    /// How long packets may wait for others in a bundle that is written unchanged.
     pub(super) linger: Duration,
-    /// Packets wait for no others.
+    /// Packets do not wait for others.
     pub(super) unbuffered: bool,
 }
 
 impl Filling {
-    /// What is written of a packet.
+    /// The metadata written for a packet.
     #[inline(always)]
     fn record(&self, meta: &Record) -> Record {
         let outgoing = meta.outgoing;
@@ -96,7 +96,7 @@ impl Filling {
         }
     }
 
-    /// How long packets wait in a bundle, in milliseconds: while more keep coming, and while none
+    /// How long packets wait in a bundle, in milliseconds: while more keep arriving, and while none
     /// do.
     fn waits_ms(&self) -> (u32, u32) {
         let linger_ms = u32::try_from(self.linger.as_millis()).unwrap_or(u32::MAX);
@@ -108,28 +108,29 @@ impl Filling {
     }
 }
 
-/// The end of a queue's thread. When dropped, it signals to the writer that no more will come.
+/// The queue's end of the handover. Dropping it signals the writer that nothing follows.
 pub(super) struct Inlet {
-    /// The bundle that is being filled; without memory if all are with the writer.
+    /// The bundle being filled; without memory if the writer has all of them.
     bundle: Bundle,
     filling: Filling,
-    /// While packets keep coming, and while none do.
+    /// While packets keep arriving, and while none do.
     waits_ms: (u32, u32),
     full: Option<SyncSender<Bundle>>,
     empty: Receiver<Bundle>,
-    /// Empty bundles; the one that came back last is the next.
+    /// Empty bundles; the one returned last is used next.
     spare: Vec<Bundle>,
-    /// Bundles that may still be made.
+    /// Number of bundles that may still be allocated.
     unmade: u32,
     bundle_len: usize,
-    /// Bundles that the writer has.
+    /// Number of bundles that the writer has.
     given: Arc<AtomicU32>,
     bell: Arc<Bell>,
 }
 
 impl Inlet {
     /// Copies a packet into a bundle; false if there is no room for it. The writer sees it when the
-    /// bundle is handed over: full, or after a while ([`Inlet::batch_ended`], [`Inlet::idle`]).
+    /// bundle is handed over: when full, or after a while ([`Inlet::batch_ended`],
+    /// [`Inlet::idle`]).
     #[inline(always)]
     pub(super) fn put(&mut self, packet: &Packet<'_>, time_ns: u64, stamp_ms: u32) -> bool {
         if !packet.is_whole() || packet.vlan().is_some() {
@@ -146,8 +147,8 @@ impl Inlet {
         self.put_bytes(meta, bytes.len(), stamp_ms, std::iter::once(bytes))
     }
 
-    /// The same with a packet in several pieces, or with a tag alongside it. Apart, so that what
-    /// all others take is short.
+    /// As [`Inlet::put`], for a packet in several pieces or with a VLAN tag in its metadata. A
+    /// separate function, which keeps the common path short.
     #[cold]
     fn put_unusual(&mut self, packet: &Packet<'_>, time_ns: u64, stamp_ms: u32) -> bool {
         let meta = Record {
@@ -160,7 +161,7 @@ impl Inlet {
         self.put_bytes(meta, packet.cap_len() as usize, stamp_ms, packet.segments())
     }
 
-    /// The same with a packet of this many bytes, which are given in pieces.
+    /// Puts a packet of the given length, passed in pieces.
     #[inline(always)]
     fn put_bytes<'p>(
         &mut self,
@@ -182,7 +183,7 @@ impl Inlet {
         self.put_anyhow(&{ meta }, cap_len, stamp_ms, segments)
     }
 
-    /// The same for any bundle size, also when the next one is needed.
+    /// Puts a packet into any kind of bundle, and takes the next bundle if needed.
     #[inline(never)]
     fn put_anyhow<'p>(
         &mut self,
@@ -220,7 +221,7 @@ impl Inlet {
         true
     }
 
-    /// Continues in an empty bundle, whose first packet this is: a bundle ends before the first
+    /// Takes an empty bundle, of which `first` is the first packet: a bundle ends before the first
     /// packet of an interface that the file does not know yet.
     #[cold]
     fn next_bundle(&mut self, first: &Record, stamp_ms: u32) -> bool {
@@ -243,7 +244,7 @@ impl Inlet {
         self.bundle.has_memory()
     }
 
-    /// Gives the bundle to the writer, unless it is empty.
+    /// Hands the bundle to the writer, unless it is empty.
     fn hand_over(&mut self) {
         if self.bundle.packets == 0 {
             return;
@@ -252,24 +253,25 @@ impl Inlet {
         let bundle = std::mem::replace(&mut self.bundle, Bundle::none(interface));
         let given = self.given.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(full) = &self.full {
-            // There is room for all; a writer that is gone takes nothing.
+            // The channel has room for all bundles; a writer that has ended takes none.
             let _ = full.try_send(bundle);
         }
         self.bell.ring(given >= BUNDLE_COUNT / 4);
     }
 
-    /// Packets and bytes that the writer does not know of.
+    /// Packets and bytes that the writer has not seen.
     pub(super) fn waiting(&self) -> [u64; 2] {
         [self.bundle.packets, self.bundle.cap_bytes]
     }
 
-    /// Hands over what has waited long enough though more packets keep coming; once per batch.
+    /// Hands over packets that have waited long enough although more keep arriving; called once per
+    /// batch.
     #[inline]
     pub(super) fn batch_ended(&mut self, now_ms: u32) {
         self.hand_over_old(now_ms, self.waits_ms.0);
     }
 
-    /// The same where none are coming.
+    /// Hands over packets that have waited long enough while none arrive.
     pub(super) fn idle(&mut self, now_ms: u32) {
         self.hand_over_old(now_ms, self.waits_ms.1);
     }
@@ -279,13 +281,13 @@ impl Inlet {
         if self.bundle.packets == 0 || now_ms.wrapping_sub(self.bundle.stamp_ms) < wait_ms {
             return;
         }
-        // A writer that is behind is given full ones only: they hold the most.
+        // A writer that lags gets full bundles only: they hold the most.
         if self.given.load(Ordering::Relaxed) < BUNDLE_COUNT / 4 {
             self.hand_over();
         }
     }
 
-    /// If nothing has room any more: the writer is not to sleep.
+    /// Hands over everything when all bundles are full, and keeps the writer from sleeping.
     pub(super) fn is_full(&mut self) {
         self.bell.ring(true);
     }
@@ -304,15 +306,15 @@ struct Outlet {
     full: Receiver<Bundle>,
     empty: SyncSender<Bundle>,
     given: Arc<AtomicU32>,
-    /// What is taken from, and how far it has been.
+    /// The bundle being read, and the position in it.
     bundle: Option<(Bundle, usize)>,
-    /// The next packet, once it was seen.
+    /// The head of the next packet, once read.
     head: Option<Head>,
     is_over: bool,
 }
 
 impl Outlet {
-    /// Looks for a bundle of which not everything was taken.
+    /// Looks for a bundle with packets left.
     #[inline]
     fn look(&mut self) -> bool {
         if let Some((bundle, at)) = &self.bundle {
@@ -332,18 +334,18 @@ impl Outlet {
         self.bundle.is_some()
     }
 
-    /// Gives a bundle that was taken back to the queue.
+    /// Returns a finished bundle to the queue.
     #[cold]
     fn give_back(&mut self) {
         if let Some((mut bundle, _)) = self.bundle.take() {
             bundle.clear();
             self.given.fetch_sub(1, Ordering::Relaxed);
-            // There is room for all; a queue that is gone takes nothing.
+            // The channel has room for all bundles; a queue that has ended takes none.
             let _ = self.empty.try_send(bundle);
         }
     }
 
-    /// The same for its next packet.
+    /// Reads the head of the next packet.
     #[inline]
     fn look_for_packet(&mut self) {
         if self.head.is_none()
@@ -354,7 +356,7 @@ impl Outlet {
         }
     }
 
-    /// Takes that packet.
+    /// Takes the next packet.
     #[inline]
     fn take(&mut self, head: Head) -> Option<Given<'_>> {
         self.head = None;
@@ -365,23 +367,23 @@ impl Outlet {
         Some(Given { head, bytes })
     }
 
-    /// Whether its packet has waited long enough.
+    /// Whether the next packet has waited long enough.
     fn is_ripe(&self, now_ms: u32) -> bool {
         let Some(head) = self.head else { return false };
-        // The batch may have come after the clock was read.
+        // The batch may have arrived after the clock was read.
         let age_ms = now_ms.wrapping_sub(head.stamp_ms) as i32;
         age_ms >= WINDOW_MS as i32 || self.given.load(Ordering::Relaxed) >= BUNDLE_COUNT / 2
     }
 }
 
-/// A packet of a bundle: its bytes, or its record.
+/// A packet of a bundle: its bytes or its record.
 pub(super) struct Given<'a> {
     pub(super) head: Head,
     pub(super) bytes: &'a [u8],
 }
 
 impl<'a> Given<'a> {
-    /// Where its bytes are given.
+    /// The packet, if its bytes are in the bundle.
     pub(super) fn held(&self) -> Held<'a> {
         let Head { meta, cap_len, .. } = self.head;
         Held {
@@ -396,36 +398,36 @@ impl<'a> Given<'a> {
     }
 }
 
-/// What the writer does next.
+/// The writer's next step.
 pub(super) enum Next<'a> {
-    /// This packet.
+    /// Write this packet.
     Packet(Given<'a>),
-    /// This bundle, all of it.
+    /// Write this whole bundle.
     Bundle(&'a Bundle),
-    /// There is none, or it waits for older ones.
+    /// Wait: there is no packet, or it must wait for older ones.
     Wait,
-    /// There will never be anything again.
+    /// End: no packets will follow.
     End,
 }
 
-/// The same, before the packet is taken.
+/// The next step before the packet is taken.
 enum Choice {
     Take(usize, Head),
     Wait,
     End,
 }
 
-/// The packets of all queues, in order.
+/// Merges the packets of all queues in order.
 pub(super) struct Merge {
     outlets: Vec<Outlet>,
-    /// The bundles of the only queue are taken as they are.
+    /// The bundles of the only queue are taken whole.
     is_whole: bool,
     last_ns: u64,
-    /// Packets that came later than the window, after younger ones.
+    /// Packets that arrived after the window, and were written after newer ones.
     pub(super) late: u64,
 }
 
-/// Both ends of this many queues; only a single one may have [`Contents::Records`].
+/// Creates both ends for `count` queues; only a single queue may have [`Contents::Records`].
 pub(super) fn ends(count: usize, bell: &Arc<Bell>, filling: Filling) -> (Vec<Inlet>, Merge) {
     ends_of(count, bell, filling, BUNDLE_LEN)
 }
@@ -478,12 +480,12 @@ fn ends_of(
 }
 
 impl Merge {
-    /// Whether a packet was seen that is not taken yet.
+    /// Whether a packet was read that is not taken yet.
     pub(super) fn has_packet(&self) -> bool {
         self.outlets.iter().any(|outlet| outlet.head.is_some())
     }
 
-    /// Whether [`Merge::next`] would give something, or the end.
+    /// Whether [`Merge::next`] would return a packet, a bundle or the end.
     pub(super) fn is_ready(&mut self, now_ms: u32) -> bool {
         match self.outlets.as_mut_slice() {
             [only] if self.is_whole => only.look() || only.is_over,
@@ -491,7 +493,7 @@ impl Merge {
         }
     }
 
-    /// The next packet by time, if it is certain, or has waited long enough.
+    /// The next packet by time, once no older one can follow or it has waited long enough.
     #[inline]
     pub(super) fn next(&mut self, now_ms: u32) -> Next<'_> {
         if self.is_whole {

@@ -1,5 +1,5 @@
-//! The writer thread: it takes packets from the queues, in order, and writes them to the file or to
-//! standard output. A blocked writer blocks no queue.
+//! The writer thread: takes packets from the queues in order, and writes them to the file or to
+//! standard output. A blocked writer does not block any queue.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,31 +15,32 @@ use super::handover::{Bell, Bundle, Given, Merge, Next};
 use super::{Context, Control, Event, Options, Printer, Recorder, Totals, lock};
 use crate::Stop;
 
-/// Text that waits before it is written although packets keep coming.
+/// Bytes of text after which it is written although packets keep arriving.
 const TEXT_LEN: usize = 64 << 10;
 
-/// Packets between two looks at the clock.
+/// Packets between two reads of the clock.
 const ROUND_LEN: u64 = 256;
 
-/// The longest sleep.
+/// Longest sleep.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// How long packets gather before the writer looks at a busy queue again.
+/// How long packets accumulate before the writer checks a busy queue again.
 const NAP: Duration = Duration::from_millis(10);
 
-/// The longest sleep while a packet waits for its turn.
+/// Longest sleep while a packet waits for older ones.
 const SLEEP_WINDOW: Duration = Duration::from_millis(10);
 
-/// What the threads of a capture share. The lock is one between the writer and the control side.
+/// State shared by the threads of a capture. The lock is between the writer and the control side
+/// only.
 #[derive(Default)]
 pub(super) struct Link {
     /// Wakes the writer.
     pub(super) bell: Arc<Bell>,
-    /// The queues are to end.
+    /// Tells the queues to end.
     pub(super) halt: Stop,
-    /// Nothing is written any more: the output has taken too long.
+    /// Nothing more is written: the output was stalled for too long.
     pub(super) gives_up: AtomicBool,
-    /// Steps of the writer: odd while it is in a call that may block.
+    /// Step of the writer: odd during a call that may block.
     pub(super) step: AtomicU64,
     /// The current state.
     pub(super) status: Mutex<Status>,
@@ -48,16 +49,16 @@ pub(super) struct Link {
 /// State shared between the writer and the control side.
 #[derive(Default)]
 pub(super) struct Status {
-    /// As of the last round.
+    /// Counts as of the last round.
     pub(super) totals: Totals,
-    /// The same of the file.
+    /// The file's counts as of the last round.
     pub(super) written: Option<Written>,
     /// The port's account, for the file.
     account: Option<PortAccount>,
 }
 
 impl Link {
-    /// The port's account as of now.
+    /// Records the port's account, and returns the counts.
     pub(super) fn report(&self, account: &PortAccount) -> Totals {
         let mut status = lock(&self.status);
         status.account = Some(account.clone());
@@ -65,23 +66,23 @@ impl Link {
     }
 }
 
-/// What came of the writing.
+/// The result of writing.
 pub(super) struct End {
     pub(super) totals: Totals,
     pub(super) written: Option<Written>,
     pub(super) error: Option<Error>,
 }
 
-/// What is filled, and what was put in.
+/// The output and its counts.
 pub(super) struct Output {
     recorder: Recorder,
     totals: Totals,
-    /// Writing has failed, or there is enough: what comes now is surplus.
+    /// Writing has failed, or the limit is reached: further packets are surplus.
     is_over: bool,
     has_failed: bool,
     /// Link type and name of each interface of the port.
     links: Vec<(u16, String)>,
-    /// How many of these are in the file, with the same numbers.
+    /// How many of these are in the file, with the same indices.
     announced: usize,
     filter: Arc<str>,
     is_live: bool,
@@ -107,7 +108,7 @@ impl Output {
         }
     }
 
-    /// Interfaces without packets are written too: a live port has its one from the start.
+    /// Adds the first interface even without packets: a live port has one from the start.
     pub(super) fn learn_first(&mut self) -> Result<()> {
         let count = lock(&self.control).interfaces(0).len();
         if !self.is_live && count == 0 {
@@ -116,7 +117,7 @@ impl Output {
         self.learn(count.saturating_sub(1))
     }
 
-    /// Learns of interfaces up to `index`: those of a file become known while it is read.
+    /// Adds interfaces up to `index`: those of a file become known while it is read.
     fn learn(&mut self, index: usize) -> Result<()> {
         let known = self.links.len();
         let new = {
@@ -130,7 +131,7 @@ impl Output {
                 new
             }
         };
-        // The reader is ahead: how far does not show in the file.
+        // The reader is ahead: how far must not show in the file.
         self.links.extend(new.into_iter().take(index + 1 - known));
         if let Recorder::File(writer) | Recorder::Both(writer, _) = &mut self.recorder {
             for (link_type, name) in self.links.iter().skip(self.announced) {
@@ -139,7 +140,7 @@ impl Output {
                     name: name.clone(),
                     filter: self.filter.clone(),
                 })?;
-                // Records have the port's numbers.
+                // Records contain the port's indices.
                 debug_assert_eq!(number as usize, self.announced);
                 self.announced += 1;
             }
@@ -151,7 +152,7 @@ impl Output {
         Ok(())
     }
 
-    /// Takes a packet, which is counted in one of the totals in any case.
+    /// Handles a packet, which is counted in exactly one of the totals.
     fn packet(&mut self, packet: &Given<'_>) -> Result<()> {
         if !self.takes(packet.head.meta.interface, 1)? {
             return Ok(());
@@ -174,7 +175,7 @@ impl Output {
         self.count(&more, wrote.map(drop))
     }
 
-    /// Takes a bundle, whose packets are counted in one of the totals.
+    /// Handles a bundle, whose packets are counted in exactly one of the totals.
     fn bundle(&mut self, bundle: &Bundle) -> Result<()> {
         let Bundle { packets, .. } = *bundle;
         if !self.takes(bundle.interface, packets)? {
@@ -196,7 +197,7 @@ impl Output {
         self.count(&more, wrote)
     }
 
-    /// Whether packets of this interface, this many, have a place; if not, they are surplus.
+    /// Whether so many packets of this interface are written; if not, they are surplus.
     #[inline]
     fn takes(&mut self, interface: u32, packets: u64) -> Result<bool> {
         if self.is_over {
@@ -210,7 +211,7 @@ impl Output {
             self.totals.surplus += packets;
             return Err(error);
         }
-        // Where the file could not take the interface, that error ends the capture.
+        // If the file could not add the interface, that error ends the capture.
         if self.written().is_some() && index >= self.announced {
             self.totals.surplus += packets;
             self.is_over = true;
@@ -219,14 +220,14 @@ impl Output {
         Ok(true)
     }
 
-    /// Counts packets that were put somewhere.
+    /// Counts packets that were written.
     #[inline]
     fn count(&mut self, more: &Totals, wrote: Result<()>) -> Result<()> {
         if wrote.is_err()
             && let Recorder::File(writer) | Recorder::Both(writer, _) = &self.recorder
             && writer.written().packets + writer.waiting() <= self.totals.packets
         {
-            // Else the error counts them among the packets lost: then they were captured.
+            // Otherwise the error counts them as lost: then they were captured.
             self.totals.surplus += more.packets;
             return wrote;
         }
@@ -239,7 +240,7 @@ impl Output {
         wrote
     }
 
-    /// Puts it into the file or the text; false if there is no place for it.
+    /// Writes the packet to the file or as text; false if it is not written.
     #[inline]
     fn put(&mut self, packet: &Given<'_>) -> Result<bool> {
         let meta = &packet.head.meta;
@@ -274,7 +275,7 @@ impl Output {
         }
     }
 
-    /// Gives what waits in memory to the system.
+    /// Passes buffered data to the system.
     fn flush(&mut self) -> Result<()> {
         self.flushed = Instant::now();
         match &mut self.recorder {
@@ -285,14 +286,14 @@ impl Output {
         }
     }
 
-    /// Gives a file the counters of the account, for whenever it ends.
+    /// Passes a file the counters of the account, for its end.
     fn note(&mut self, account: &PortAccount) {
         if let Recorder::File(writer) | Recorder::Both(writer, _) = &mut self.recorder {
             let total = account.rx_total();
             let by_interface = total.dropped[DropReason::Interface as usize];
             let lost = total.lost().saturating_sub(by_interface);
-            // The counters of a port are those of its only interface; a file that is copied has
-            // none of its own.
+            // The counters of a port are those of its only interface; a file that is copied has no
+            // counters of its own.
             if self.announced == 1 && self.is_live {
                 writer.statistics(0, total.seen, by_interface, lost);
             }
@@ -310,7 +311,7 @@ impl Output {
         }
     }
 
-    /// Ends the file.
+    /// Completes the file.
     fn finish(self) -> (Option<Written>, Result<()>) {
         let so_far = self.written();
         match self.recorder {
@@ -324,7 +325,7 @@ impl Output {
     }
 }
 
-/// Hands the text that waits to the system.
+/// Passes the buffered text to the system.
 fn print(printer: &mut Printer) -> Result<()> {
     let printed = printer.flush(&mut io::stdout().lock());
     printed.map_err(|e| Error::from_io("write to standard output", e))
@@ -338,26 +339,26 @@ fn context((link_type, interface): &(u16, String), has_way: bool) -> Context<'_>
     }
 }
 
-/// The thread.
+/// The writer thread.
 pub(super) struct Writer {
     pub(super) output: Output,
     pub(super) merge: Merge,
     pub(super) link: Arc<Link>,
-    /// Since the capture began.
+    /// When the capture began.
     pub(super) origin: Instant,
     pub(super) unbuffered: bool,
-    /// How long packets may wait in memory while nothing comes.
+    /// How long packets may stay in memory while no others arrive.
     pub(super) linger: Duration,
     pub(super) events: Sender<Event>,
-    /// The account once every queue has ended.
+    /// Receives the account once every queue has ended.
     pub(super) last: Receiver<PortAccount>,
 }
 
 impl Writer {
-    /// Until every queue has ended and everything is written.
+    /// Runs until every queue has ended and everything is written.
     pub(super) fn run(mut self) {
         self.link.bell.belongs_here();
-        // The first write may be the one that never returns.
+        // The first write may already block forever.
         self.publish();
         while self.round() {}
         if !self.output.has_failed {
@@ -370,7 +371,7 @@ impl Writer {
         let totals = self.output.totals;
         self.link.step.fetch_add(1, Ordering::Relaxed);
         let (written, result) = self.output.finish();
-        // The receiver may be gone.
+        // The receiver may have ended.
         let _ = self.events.send(Event::Written(End {
             totals,
             written,
@@ -378,7 +379,7 @@ impl Writer {
         }));
     }
 
-    /// Some packets, and what is due alongside them; false at the end.
+    /// Handles some packets and what else is due; false at the end.
     fn round(&mut self) -> bool {
         let now_ms = self.origin.elapsed().as_millis() as u32;
         let (mut count, mut is_end, mut waits) = (0, false, false);
@@ -435,7 +436,7 @@ impl Writer {
         !is_end
     }
 
-    /// A call that may block.
+    /// Runs a call that may block.
     fn guarded(&mut self, call: impl FnOnce(&mut Output) -> Result<()>) {
         let was_over = self.output.is_over;
         self.link.step.fetch_add(1, Ordering::Relaxed);
@@ -444,7 +445,7 @@ impl Writer {
         self.after(was_over, result);
     }
 
-    /// What an end or an error brings with it.
+    /// Handles an end or an error.
     fn after(&mut self, was_over: bool, result: Result<()>) {
         if let Err(error) = result {
             self.output.has_failed = true;

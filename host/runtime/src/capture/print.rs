@@ -1,6 +1,6 @@
-//! Packets as text: one line each in tcpdump's manner, with what its flags add, or a JSON object.
+//! Packets as text: one line each in tcpdump's format, extended by its flags, or a JSON object.
 //!
-//! Lines gather in a buffer that the owner empties; nothing is allocated for a packet.
+//! Lines are collected in a buffer that the owner empties; nothing is allocated per packet.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -28,21 +28,21 @@ use super::Held;
 /// Position of the VLAN tag: after the two addresses (IEEE 802.3 §3.1.1).
 const TAG_AT: usize = 12;
 
-/// How the time of a packet is printed.
+/// Format of timestamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeStyle {
-    /// Time of day in the machine's zone.
+    /// Time of day in the local time zone.
     #[default]
     Clock,
-    /// Not at all.
+    /// None.
     None,
     /// Seconds since 1970.
     Epoch,
-    /// Since the packet before.
+    /// Time since the previous packet.
     Delta,
     /// Date and time of day.
     Date,
-    /// Since the first packet.
+    /// Time since the first packet.
     SinceFirst,
 }
 
@@ -52,75 +52,75 @@ pub enum Dump {
     /// None.
     #[default]
     None,
-    /// In hexadecimal digits.
+    /// Hexadecimal digits.
     Hex,
-    /// In digits and as text.
+    /// Digits and text.
     HexText,
-    /// As text.
+    /// Text.
     Text,
 }
 
-/// How packets are printed.
+/// Format of printed packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
-    /// The time in front.
+    /// Format of the timestamp.
     pub time: TimeStyle,
     /// Nanoseconds instead of microseconds.
     pub nanoseconds: bool,
-    /// TCP's numbers as they are, not relative to the first ones of the connection.
+    /// TCP sequence numbers as they are, not relative to the start of the connection.
     pub absolute: bool,
-    /// Count the lines.
+    /// Number the lines.
     pub number: bool,
-    /// The lengths captured and on the wire.
+    /// Lengths captured and on the wire.
     pub lengths: bool,
-    /// The link header too.
+    /// Also the link header.
     pub link: bool,
     /// Only addresses, ports and lengths.
     pub quick: bool,
-    /// Fields of the IP header too.
+    /// Also fields of the IP header.
     pub verbose: bool,
-    /// Which bytes below the line.
+    /// Bytes below the line.
     pub dump: Dump,
-    /// The link header among them.
+    /// Include the link header in them.
     pub dump_link: bool,
-    /// A JSON object instead of all that.
+    /// A JSON object instead.
     pub json: bool,
 }
 
-/// What is known of a packet next to itself.
+/// Metadata of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// Its link type.
+    /// Link type.
     pub link_type: u16,
     /// Name of its interface.
     pub interface: &'a str,
-    /// Whether it is known which way it went.
+    /// Whether its direction is known.
     pub has_way: bool,
 }
 
-/// Turns packets into text.
+/// Formats packets as text.
 #[derive(Debug)]
 pub struct Printer {
     style: Style,
     out: Vec<u8>,
-    /// A packet whose tag was put back.
+    /// A packet with its VLAN tag inserted again.
     whole: Vec<u8>,
     dissection: Box<Dissection>,
-    /// The first level that has addresses, or the packet's first.
+    /// The first level with addresses, or else the packet's first level.
     addressed: Box<Dissection>,
     count: u64,
-    /// Where the text of each packet that waits ends, and its bytes as captured.
+    /// The end of each buffered packet's text, and its captured bytes.
     ends: Vec<(usize, u32)>,
     handed: KernelProgress,
     first_ns: Option<u64>,
     previous_ns: u64,
-    /// The quarter of an hour that the offset of the time zone is known for.
+    /// The quarter of an hour for which the time zone's offset is known, and the offset.
     zone: (u64, i32),
     /// Columns instead of lines.
     columns: Option<Columns>,
-    /// For cooked packets.
+    /// Interface names for cooked packets.
     interfaces: Interfaces,
-    /// Connections and decoders, made with the first packet that may need them.
+    /// Connections and decoders, created with the first packet that may need them.
     decoding: Option<Box<Decoding>>,
 }
 
@@ -158,7 +158,7 @@ impl fmt::Write for Escaped<'_> {
 }
 
 impl Printer {
-    /// With an empty buffer.
+    /// Creates a printer with an empty buffer.
     pub fn new(style: Style) -> Self {
         Self {
             style,
@@ -178,7 +178,7 @@ impl Printer {
         }
     }
 
-    /// Prints these columns instead of lines, after a line of their names if that is wanted.
+    /// Prints these columns instead of lines, after a header line if requested.
     #[must_use]
     pub fn with_columns(mut self, columns: Columns, has_header: bool) -> Self {
         if has_header {
@@ -188,21 +188,21 @@ impl Printer {
         self
     }
 
-    /// Bytes of text that wait.
+    /// Bytes of buffered text.
     pub fn waiting(&self) -> usize {
         self.out.len()
     }
 
-    /// What the kernel has taken so far, to be read while a flush is held up.
+    /// What the kernel has accepted so far, readable while a flush is blocked.
     pub fn handed(&self) -> KernelProgress {
         self.handed.clone()
     }
 
-    /// Writes the text that waits, in pieces of whole packets that a pipe takes at once if it has
-    /// room for them.
+    /// Writes the buffered text, in chunks of whole packets that a pipe accepts atomically if it
+    /// has room.
     ///
     /// # Errors
-    /// The other side's; the text is then gone.
+    /// Errors of `to`; the text is then discarded.
     pub fn flush(&mut self, to: &mut impl io::Write) -> io::Result<()> {
         if self.ends.is_empty() && !self.out.is_empty() {
             // The header of columns without packets.
@@ -283,7 +283,7 @@ impl Printer {
         }
     }
 
-    /// The packet in columns.
+    /// Prints the packet in columns.
     fn row(
         &mut self,
         bytes: &[u8],
@@ -402,7 +402,7 @@ impl Printer {
         }
     }
 
-    /// The offset of the time zone, read every quarter of an hour: zones do not change more often.
+    /// The time zone's offset, read every quarter of an hour: zones do not change more often.
     fn zone_s(&mut self, time_s: u64) -> i32 {
         let quarter = time_s / 900;
         if self.zone.0 != quarter {
@@ -460,7 +460,7 @@ impl Printer {
     }
 }
 
-/// A packet in one piece as it was on the wire.
+/// A packet as one slice, as it was on the wire.
 fn whole_bytes<'b>(packet: &Held<'b>, link_type: u16, whole: &'b mut Vec<u8>) -> &'b [u8] {
     let vlan = packet
         .vlan
@@ -477,8 +477,8 @@ fn whole_bytes<'b>(packet: &Held<'b>, link_type: u16, whole: &'b mut Vec<u8>) ->
     whole
 }
 
-/// The level whose addresses are the packet's: the first that has any, which is behind Ethernet
-/// over MPLS or FabricPath the second. That is also the level that names the flow.
+/// The level whose addresses are printed: the first that has any, which for Ethernet over MPLS or
+/// FabricPath is the second. This level also identifies the flow.
 fn find_addresses(bytes: &[u8], first: &Dissection) -> Dissection {
     let (mut level, mut inner) = (*first, Dissection::EMPTY);
     while level.ip_version == 0 {
@@ -490,7 +490,7 @@ fn find_addresses(bytes: &[u8], first: &Dissection) -> Dissection {
     level
 }
 
-/// Where what the link header announces starts.
+/// Offset of the network header that the link header announces.
 fn network_offset(d: &Dissection) -> usize {
     use LayerKind as Kind;
     let is_link = |kind: LayerKind| match kind {
@@ -506,7 +506,7 @@ fn network_offset(d: &Dissection) -> usize {
     }
 }
 
-/// As `tcpdump -q`; false if there is no shorter form.
+/// Prints as `tcpdump -q`; false if there is no shorter form.
 fn quick(out: &mut Text<'_>, d: &Dissection) -> Result<bool, fmt::Error> {
     let (Some(src), Some(dst), true) = (d.src_addr(), d.dst_addr(), d.has_ports()) else {
         return Ok(false);
@@ -521,7 +521,7 @@ fn quick(out: &mut Text<'_>, d: &Dissection) -> Result<bool, fmt::Error> {
     Ok(true)
 }
 
-/// Bytes below a line, in tcpdump's layout.
+/// Prints bytes below a line, in tcpdump's layout.
 fn dump(out: &mut Vec<u8>, bytes: &[u8], how: Dump) {
     let visible = |byte: u8| if byte.is_ascii_graphic() { byte } else { b'.' };
     if how == Dump::Text {
@@ -546,7 +546,7 @@ fn dump(out: &mut Vec<u8>, bytes: &[u8], how: Dump) {
             out.pop();
         }
         if how == Dump::HexText {
-            // Eight groups of four digits and a space between each.
+            // Eight groups of four digits, separated by spaces.
             out.resize(start + 10 + 39 + 2, b' ');
             out.extend(row.iter().map(|&byte| visible(byte)));
         }

@@ -14,10 +14,10 @@ use super::output::Link;
 use super::{Event, Options, Totals, Way};
 use crate::worker::{self, Ended, Engine, Verdict};
 
-/// How long the writer is left alone with all bundles before the next look.
+/// How long to wait before checking again when the writer has all bundles.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// The clock, for packets without a time.
+/// The current time, for packets without a timestamp.
 fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_nanos() as u64)
@@ -46,7 +46,7 @@ fn time_of(packet: &Packet<'_>, is_live: bool, now: &mut u64) -> u64 {
     })
 }
 
-/// Hands packets to the writer.
+/// Passes packets to the writer.
 pub(super) struct Handing {
     pub(super) inlet: Inlet,
     pub(super) options: Arc<Options>,
@@ -54,13 +54,13 @@ pub(super) struct Handing {
     pub(super) origin: Instant,
     /// Packets left until `--count`; with several queues only the writer counts them.
     pub(super) left: u64,
-    /// Packets and bytes that the writer has not seen yet, for current totals.
+    /// Packets and bytes that the writer has not seen yet, for live totals.
     pub(super) shown: Arc<[AtomicU64; 2]>,
     pub(super) totals: Totals,
 }
 
 impl Handing {
-    /// The capture's own clock.
+    /// Milliseconds on the capture's own clock.
     fn now_ms(&self) -> u32 {
         self.origin.elapsed().as_millis() as u32
     }
@@ -122,9 +122,9 @@ impl Engine for Handing {
 /// Counts packets.
 pub(super) struct Counting {
     pub(super) options: Arc<Options>,
-    /// Packets counted by all queues, where there is a limit.
+    /// Packets counted by all queues, if there is a limit.
     pub(super) taken: Arc<AtomicU64>,
-    /// Packets and bytes, for current totals.
+    /// Packets and bytes, for live totals.
     pub(super) shown: Arc<[AtomicU64; 2]>,
     pub(super) totals: Totals,
 }
@@ -162,7 +162,7 @@ impl Engine for Counting {
     }
 }
 
-/// One of the two.
+/// An engine that has totals.
 pub(super) trait Totalling: Engine {
     fn totals(&self) -> Totals;
 }
@@ -186,19 +186,19 @@ pub(super) struct Thread {
     pub(super) link: Arc<Link>,
     pub(super) cpu: Option<usize>,
     pub(super) events: Sender<Event>,
-    /// Ends when the intake has been stopped.
+    /// Disconnected once the intake has been stopped.
     pub(super) stopped: Receiver<()>,
 }
 
 impl Thread {
-    /// Until the end of the capture; then what is left in the queue's ring.
+    /// Runs until the end of the capture, and then drains the queue's ring.
     pub(super) fn run(mut self, mut engine: impl Totalling) {
         let pinned = self.cpu.map_or(Ok(()), sys::affinity::pin_current_thread);
         let pacing = self.options.pacing;
         let result =
             pinned.and_then(|()| worker::run(&mut self.rx, &mut engine, &self.link.halt, pacing));
         let has_more = matches!(result, Ok(Ended::Stopped));
-        // The receiver is gone if the capture was abandoned.
+        // The receiver has ended if the capture was abandoned.
         let _ = self.events.send(Event::Received(result));
         let mut drained = Ok(());
         if has_more {
@@ -206,7 +206,7 @@ impl Thread {
             drained = worker::drain(&mut self.rx, &mut engine);
         }
         let totals = engine.totals();
-        // The writer learns of the end of this queue.
+        // The writer learns that this queue has ended.
         drop((engine, self.rx));
         let _ = self.events.send(Event::Drained(drained, totals));
     }

@@ -1,4 +1,4 @@
-//! What a slow control side and a failing disk do to a capture.
+//! Tests of captures with a slow control side or a failing disk.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicBool;
@@ -9,7 +9,7 @@ use port::{PortOptions, RxCounters, TxQueue};
 use super::watch::{GRACE_READER, STALL, STALL_READER};
 use super::*;
 
-/// Longer than anything here takes, unless it hangs.
+/// Time limit of a test that might hang.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn memory() -> (Port, Vec<TxQueue>) {
@@ -33,7 +33,7 @@ fn send(tx: &mut TxQueue, count: usize, len: usize) {
     }
 }
 
-/// A control side whose account takes as long as it takes packets to be delivered.
+/// A control side whose account takes as long as packets are being delivered.
 struct Slow {
     control: Box<dyn PortControl>,
     counters: Arc<RxCounters>,
@@ -104,7 +104,7 @@ fn a_write_that_fails_in_a_batch_leaves_the_totals_whole() {
     let writer = FileWriter::create(WriterOptions::new("/dev/full")).unwrap();
     let options = Options {
         is_live: true,
-        // The head of the file alone does not go out.
+        // The file header alone is not written.
         linger: LIMIT,
         ..Options::default()
     };
@@ -124,7 +124,7 @@ fn a_write_that_fails_in_a_batch_leaves_the_totals_whole() {
     assert!(totals.first_ns.is_some() && totals.last_ns.is_some());
 }
 
-/// Two ports as one of two queues.
+/// Two ports combined into one with two queues.
 struct Two([Box<dyn PortControl>; 2]);
 
 impl PortControl for Two {
@@ -154,8 +154,8 @@ fn two_queues() -> (Port, [TxQueue; 2]) {
     (port, [first.remove(0), second.remove(0)])
 }
 
-/// Both queues continue receiving while a write blocks; a requested end still comes, and every
-/// packet is accounted for.
+/// Both queues keep receiving while a write is blocked; a requested end still takes effect, and
+/// every packet is accounted for.
 #[test]
 fn a_blocked_output_delays_neither_the_queue_nor_the_end() {
     let (port, tx) = two_queues();
@@ -166,7 +166,7 @@ fn a_blocked_output_delays_neither_the_queue_nor_the_end() {
     let stop = Stop::default();
     let asks = stop.clone();
     let sender = thread::spawn(move || {
-        // Each queue's are far more than a pipe and the writer's buffer hold.
+        // Each queue gets far more than a pipe and the writer's buffer hold.
         let senders = tx.map(|mut tx| {
             thread::spawn(move || {
                 send(&mut tx, 4000, 1000);
@@ -200,7 +200,7 @@ fn a_blocked_output_delays_neither_the_queue_nor_the_end() {
         "{totals:?}"
     );
     assert!(totals.unwritten > 7000, "{totals:?}");
-    // What counts as written is in the pipe, to the packet, and it is full of them.
+    // Exactly what counts as written is in the pipe, which is full.
     let written = outcome.written.unwrap();
     assert_eq!(written.packets, totals.packets);
     assert_eq!(totals.bytes, totals.packets * 1000);
@@ -210,7 +210,7 @@ fn a_blocked_output_delays_neither_the_queue_nor_the_end() {
     assert_eq!(packet_blocks(&taken), written.packets);
 }
 
-/// Whole packets in pcapng (Enhanced Packet Blocks).
+/// Number of complete packets in pcapng (Enhanced Packet Blocks).
 fn packet_blocks(mut bytes: &[u8]) -> u64 {
     let mut count = 0;
     while let Some((kind, rest)) = bytes.split_first_chunk::<4>() {
@@ -265,7 +265,7 @@ fn a_stall_is_measured_in_time_not_in_polls() {
     assert!((0..1000).all(|_| !watch.is_stalled(1, 0, begin)));
     assert!(!watch.is_stalled(1, 0, begin + STALL / 2));
     assert!(watch.is_stalled(1, 0, begin + STALL));
-    // It came back, and is in the next call.
+    // The call returned, and the writer is in the next one.
     assert!(!watch.is_stalled(3, 0, begin + STALL));
     assert!(
         !watch.is_stalled(4, 0, begin + 2 * STALL),
@@ -273,17 +273,17 @@ fn a_stall_is_measured_in_time_not_in_polls() {
     );
     assert!(!watch.is_stalled(5, 0, begin + 4 * STALL));
     assert!(watch.is_stalled(5, 0, begin + 5 * STALL));
-    // In the same call, and the reader takes something.
+    // In the same call, while the reader accepts data.
     assert!(!watch.is_stalled(5, 1, begin + 6 * STALL));
     assert!(watch.is_stalled(5, 1, begin + 7 * STALL));
-    // The reader of a pipe or a terminal has less time.
+    // The reader of a pipe or a terminal gets less time.
     let mut watch = Watch::new(true);
     assert!(!watch.is_stalled(1, 0, begin));
     assert!(watch.is_stalled(1, 0, begin + STALL_READER));
     assert!(STALL_READER + GRACE_READER < Duration::from_secs(1));
 }
 
-/// What was not written is written once the reader continues, and the end waits for it.
+/// Everything is written once the reader continues, and the end waits for it.
 #[test]
 fn a_working_output_gets_everything() {
     let (port, tx) = two_queues();
@@ -293,7 +293,7 @@ fn a_working_output_gets_everything() {
     drop(pipe);
     let senders = tx.map(|mut tx| thread::spawn(move || send(&mut tx, 3000, 1000)));
     let reading = thread::spawn(move || {
-        // The senders are gone, and so is the input's end: then the reader begins.
+        // The senders are gone, so the input has ended: then the reader starts.
         senders
             .into_iter()
             .for_each(|sender| sender.join().unwrap());
@@ -321,7 +321,7 @@ fn a_working_output_gets_everything() {
     );
 }
 
-/// With several queues the limit is that of all together, and no packet is counted twice.
+/// With several queues the limit applies to all together, and no packet is counted twice.
 #[test]
 fn a_limit_is_exact_over_several_queues() {
     for counts in [true, false] {

@@ -2,23 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-/// How long the writer may stay in the same call at the end: that of a file, whose disk or server
-/// may be slow; and of a pipe or a terminal, whose reader may have stopped.
+/// How long the writer may stay in one call at the end: for a file, whose disk or server may be
+/// slow; less for a pipe or a terminal, whose reader may have stopped.
 pub(super) const STALL: Duration = Duration::from_secs(2);
 pub(super) const STALL_READER: Duration = crate::output::STALL;
 
-/// How long it may take to end its file after that.
+/// How long it may take to complete its file after that.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 pub(super) const GRACE_READER: Duration = Duration::from_millis(200);
 
 /// The writer's last step that may block, and when it was first seen there.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// The step, what the output had taken, and since when both are the same.
+    /// The step, the amount of output accepted, and since when both are unchanged.
     last: Option<(u64, u64, Instant)>,
     /// How long a call may take.
     stall: Duration,
-    /// How long the end of the output may take after that.
+    /// How long completing the output may take after that.
     pub(super) grace: Duration,
 }
 
@@ -35,8 +35,8 @@ impl Watch {
         }
     }
 
-    /// Whether the writer has been in the same call for too long without handing anything over.
-    /// Time counts, not the number of calls: events of the queues come in bursts.
+    /// Whether the writer has been in the same call for too long without any output accepted. Time
+    /// counts, not the number of calls: events of the queues come in bursts.
     pub(super) fn is_stalled(&mut self, step: u64, handed: u64, now: Instant) -> bool {
         self.last = match self.last {
             // An even number: it waits for packets, not for the output.

@@ -4,7 +4,7 @@ use sys::{Result, landlock, seccomp};
 
 use super::Finding;
 
-/// System calls.
+/// Checks seccomp.
 pub fn seccomp() -> Finding {
     of_seccomp(seccomp::available())
 }
@@ -19,7 +19,7 @@ fn of_seccomp(found: Result<()>) -> Finding {
     }
 }
 
-/// Files.
+/// Checks Landlock.
 pub fn landlock() -> Finding {
     of_landlock(landlock::abi())
 }

@@ -1,4 +1,4 @@
-//! Checks of what user-space drivers need: an IOMMU, and the kernel's VFIO
+//! Checks the requirements of user-space drivers: an IOMMU, and the kernel's VFIO
 //! (`Documentation/ABI/testing/sysfs-class-iommu`, `Documentation/driver-api/vfio.rst` of the
 //! kernel).
 
@@ -15,7 +15,7 @@ pub(super) fn vfio() -> Finding {
     vfio_in(Path::new("/sys"), Path::new("/dev"))
 }
 
-/// Names in a directory, in order; none if there is no such directory.
+/// Sorted names in a directory; empty if it does not exist.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -28,7 +28,7 @@ fn names(folder: &Path) -> Vec<String> {
 fn iommu_in(sys: &Path) -> Finding {
     let units = names(&sys.join("class/iommu"));
     let groups = sys.join("kernel/iommu_groups");
-    // VFIO makes some of its own for cards that no IOMMU stands before.
+    // VFIO creates groups of its own for cards that are not behind an IOMMU.
     let is_real = |name: &String| {
         let kind = fs::read_to_string(groups.join(name).join("name"));
         !kind.is_ok_and(|kind| kind.trim() == "vfio-noiommu")
@@ -66,7 +66,7 @@ fn vfio_in(sys: &Path, dev: &Path) -> Finding {
         );
     }
     let by_type1 = dev.join("vfio/vfio").exists() && sys.join("module/vfio_iommu_type1").is_dir();
-    // Functions are listed there in any case; they have a node only where iommufd is for them.
+    // Functions are listed there in any case; they have a node only if iommufd supports them.
     let functions = sys.join("class/vfio-dev");
     let has_node = |name: &String| functions.join(name).join("dev").exists();
     let by_iommufd = dev.join("iommu").exists() && names(&functions).iter().any(has_node);
@@ -83,7 +83,7 @@ fn vfio_in(sys: &Path, dev: &Path) -> Finding {
             );
         }
     };
-    // Among the driver's own files its functions are links with addresses for names.
+    // In the driver's directory its functions are links named by their addresses.
     let bound = names(&driver);
     let bound = bound.iter().filter(|name| name.contains(':')).count();
     let cards = if bound == 1 { "function" } else { "functions" };
@@ -125,14 +125,14 @@ mod tests {
         let driver = sys.join("bus/pci/drivers/vfio-pci");
         make(&driver.join("0000:01:00.0"));
         fs::write(driver.join("new_id"), "").unwrap();
-        // The node is present before its module is.
+        // The node exists before its module is loaded.
         make(&dev.join("vfio"));
         fs::write(dev.join("vfio/vfio"), "").unwrap();
         no(vfio_in(&sys, &dev), "neither", "vfio_iommu_type1");
         make(&sys.join("module/vfio_iommu_type1"));
         let one = "vfio-pci through type 1, bound to 1 function";
         assert_eq!(vfio_in(&sys, &dev), Finding::Yes(one.into()));
-        // Functions are listed without iommufd, too.
+        // Functions are listed even without iommufd.
         let function = sys.join("class/vfio-dev/vfio0");
         make(&function);
         fs::write(dev.join("iommu"), "").unwrap();

@@ -1,4 +1,5 @@
-//! Decoders joined to the flow table: results from the first packets are exported with the record.
+//! Connects the decoders to the flow table: results from the first packets are exported with the
+//! record.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +12,7 @@ use super::ndpi::NdpiStats;
 /// Calls after which the counters are published.
 const PUBLISH: u32 = 1024;
 
-/// What a worker's decoders, and libndpi, have counted.
+/// Counts of a worker's decoders and libndpi.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Counts {
     pub(super) decoders: InspectorStats,
@@ -21,7 +22,7 @@ pub(super) struct Counts {
 /// The decoders of one worker.
 pub(super) struct Applications {
     inspector: Inspector,
-    /// Where the worker finds the counters; written once in a while, and at the end.
+    /// Counters for the worker; updated from time to time, and at the end.
     stats: Arc<Mutex<Counts>>,
     calls: u32,
     /// Applications whose packets are forwarded; `None`: no selection.

@@ -19,30 +19,30 @@ use super::{
     wall_clock_ns,
 };
 
-/// One-way flows held back for their other half, when there are several queues.
+/// Maximum number of one-way flows held for the other direction when there are several queues.
 pub(super) const HALF_COUNT_MAX: usize = 1 << 16;
-/// How long after a half the other one may end, in addition to the idle timeout: the search for
-/// ended flows, the devices' own delays.
+/// How long after one direction the other may end, in addition to the idle timeout: the search for
+/// ended flows and the devices' own delays.
 const HALF_SLACK_NS: u64 = 5_000_000_000;
 
-/// Of records, if any are left out.
+/// A sampler of records, if any are left out.
 fn sampler(sampling: Sampling, hash_key: &HashKey) -> Option<Sampler> {
     (sampling != Sampling::All).then(|| Sampler::new(sampling, hash_key))
 }
 
-/// Records on their way out: counted, summed up, given to the outlet.
+/// Records passed to the outlet: counted and summed up.
 struct Out<'a> {
     outlet: &'a mut dyn Outlet,
     top: Top,
     sampler: Option<Sampler>,
     hash_key: HashKey,
-    /// Of the selection that the sampler is of.
+    /// Number of the selection that the sampler belongs to.
     selection_number: u32,
     records: u64,
     packets: u64,
     records_dropped: u64,
     packets_dropped: u64,
-    /// Records that sampling left out, and packets in them.
+    /// Records left out by sampling, and packets in them.
     unsampled: [u64; 2],
     error: Option<Error>,
 }
@@ -64,7 +64,7 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// Whether a record goes out.
+    /// Whether a record is passed on.
     fn takes(&mut self, record: &Record) -> bool {
         self.top.add(record);
         let sampler = self.sampler.as_mut();
@@ -76,9 +76,9 @@ impl<'a> Out<'a> {
         true
     }
 
-    /// Counts a record by what became of it.
+    /// Counts a record by its fate.
     fn note(&mut self, record: &Record, fate: Result<RecordOutcome>) {
-        // A record that the outlet failed with did not get out either.
+        // A record for which the outlet failed was not passed on either.
         let fate = fate.unwrap_or_else(|error| {
             self.error = Some(error);
             RecordOutcome::Dropped
@@ -108,7 +108,7 @@ impl flow::RecordSink for Out<'_> {
     }
 }
 
-/// Joins the halves of flows whose directions came by different queues.
+/// Merges flows whose directions came through different queues.
 fn merger(config: &Config) -> Merger {
     let timeouts = &config.meter.table.timeouts;
     let idle_ns = timeouts.idle_tcp_ns.max(timeouts.idle_udp_ns);
@@ -118,16 +118,16 @@ fn merger(config: &Config) -> Merger {
 
 pub(super) struct Collector<'a> {
     start: Instant,
-    /// Taken when it is over.
+    /// Taken once it is over.
     duration: Option<Duration>,
     shared: Arc<Shared>,
     published: Vec<Arc<Mutex<QueueStatus>>>,
     empties: Vec<SyncSender<Buffer>>,
     merger: Option<Merger>,
     out: Out<'a>,
-    /// Workers that have not ended.
+    /// Number of workers still running.
     running: usize,
-    /// Workers that need no more packets.
+    /// Number of workers that need no more packets.
     paused: usize,
     events: Vec<PortEvent>,
     error: Option<Error>,
@@ -135,7 +135,7 @@ pub(super) struct Collector<'a> {
 }
 
 impl<'a> Collector<'a> {
-    /// Of a probe that began at `start`; these are its workers.
+    /// Creates the collector of a probe started at `start` with these workers.
     pub(super) fn new(
         start: Instant,
         config: &Config,
@@ -160,7 +160,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Until all workers are done.
+    /// Runs until all workers have ended.
     pub(super) fn collect(&mut self, messages: &Receiver<Message>) {
         const PULSE: Duration = Duration::from_millis(100);
         let mut next_pulse = self.start + PULSE;
@@ -169,7 +169,7 @@ impl<'a> Collector<'a> {
             match messages.recv_timeout(wait) {
                 Ok(message) => self.handle(message),
                 Err(RecvTimeoutError::Timeout) => {}
-                // All workers are gone: one of them panicked.
+                // All senders are gone: a worker panicked.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if Instant::now() >= next_pulse {
@@ -179,7 +179,7 @@ impl<'a> Collector<'a> {
             let start = self.start;
             if self.duration.take_if(|d| start.elapsed() >= *d).is_some() {
                 self.shared.switch.end();
-                // The outlet learns that the time is up before it gets what is left.
+                // The outlet learns that the time is up before it gets the remaining records.
                 self.pulse();
             }
             if self.out.error.is_some() {
@@ -190,11 +190,11 @@ impl<'a> Collector<'a> {
         if let Some(merger) = &mut self.merger {
             merger.finish(&mut self.out);
         }
-        // Its state at the end: a short file is over before the first pulse.
+        // The final state: a short file ends before the first pulse.
         self.pulse();
     }
 
-    /// Notes what went wrong, unless something did before.
+    /// Records the error, unless there was one before.
     pub(super) fn failed(&mut self, error: Error) {
         self.error.get_or_insert(error);
     }
@@ -217,7 +217,7 @@ impl<'a> Collector<'a> {
                     }
                 }
                 buffer.clear();
-                // The worker may be gone; its channel has room for all its buffers.
+                // The worker may have ended; its channel has room for all its buffers.
                 drop(self.empties[index].try_send(buffer));
             }
             Message::Paused => self.paused += 1,
@@ -234,7 +234,7 @@ impl<'a> Collector<'a> {
         let all_paused = self.paused == self.published.len();
         let wanted = self.shared.switch.stop.is_set() || all_paused;
         if wanted && !self.shared.intake_stopped.load(Ordering::Relaxed) {
-            // A device that is gone cannot be stopped; its error is reported by the worker.
+            // A device that was removed cannot be stopped; the worker reports its error.
             drop(lock(&self.shared.control).stop());
             self.shared.intake_stopped.store(true, Ordering::Relaxed);
         }
@@ -284,7 +284,7 @@ impl<'a> Collector<'a> {
             let mut control = lock(&self.shared.control);
             (control.account(), control.describe())
         };
-        // Interfaces met while a file was read.
+        // Interfaces that became known while a file was read.
         description.interfaces = described.interfaces;
         let account = account.unwrap_or_else(|error| {
             self.error.get_or_insert(error);
@@ -292,7 +292,7 @@ impl<'a> Collector<'a> {
         });
         let egress = self.egress.map(|mut egress| EgressReport {
             status: egress::total(&egress.counters),
-            // A device that is gone reports no more.
+            // A device that was removed has no account.
             account: egress.port.control.account().unwrap_or_default(),
         });
         let queues: Vec<QueueStatus> = self.published.iter().map(|s| lock(s).clone()).collect();

@@ -1,4 +1,4 @@
-//! The configuration of a probe, and the memory it takes.
+//! The configuration of a probe, and its memory use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,45 +13,45 @@ use super::ndpi;
 use super::outbox::{BUFFER_COUNT, BUFFER_LEN};
 use crate::Pacing;
 
-/// What a probe is to do.
+/// The configuration of a probe.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Table, key, timeouts; for each queue.
+    /// Table, key and timeouts of each queue.
     pub meter: MeterConfig,
     /// What workers do while idle.
     pub pacing: Pacing,
-    /// Processors to pin workers to, by queue in turn. Without any, workers are pinned where there
-    /// are several, and enough processors.
+    /// Processors to pin workers to, by queue in turn. If empty, workers are pinned if there are
+    /// several and enough processors.
     pub cpus: Vec<usize>,
     /// Stop after this many packets.
     pub count: Option<u64>,
     /// Stop after this long.
     pub duration: Option<Duration>,
-    /// Which records go to the outlet.
+    /// Which records are passed to the outlet.
     pub record_sampling: Sampling,
-    /// The largest flows to keep sums of.
+    /// Number of largest flows to keep sums of.
     pub top_count: usize,
-    /// What makes a flow large.
+    /// What the largest flows are ordered by.
     pub order: Order,
-    /// The largest flows that continue to be shown in
-    /// [`QueueStatus::live`](super::QueueStatus::live); 0 does not look for them.
+    /// Number of largest live flows in [`QueueStatus::live`](super::QueueStatus::live); 0 disables
+    /// the search.
     pub live_count: usize,
-    /// Decoders for the first packets of flows, for each queue.
+    /// Decoders for the first packets of flows, per queue.
     pub applications: Option<InspectorConfig>,
-    /// With [`Config::applications`]: also use libndpi, with room to inspect this many flows at a
-    /// time.
+    /// With [`Config::applications`]: also use libndpi, with room to inspect this many flows at
+    /// once.
     pub ndpi_flow_count: Option<u32>,
-    /// A filter that runs in the workers, and can be changed by
-    /// [`Switch::select`](super::Switch::select); alongside [`Config::count`] and an egress there
-    /// can be none.
+    /// A filter that runs in the workers and can be changed by
+    /// [`Switch::select`](super::Switch::select); not possible with [`Config::count`] or an egress.
     pub filter: Option<Arc<Program>>,
-    /// Count packets and bytes over time ([`QueueStatus::series`](super::QueueStatus::series)).
+    /// Whether to count packets and bytes over time
+    /// ([`QueueStatus::series`](super::QueueStatus::series)).
     pub series: bool,
 }
 
 impl Config {
-    /// All packets, by addresses, ports and protocol, in tables that share the room for four
-    /// million flows if there are more than four queues; timeouts of 30 and 300 seconds.
+    /// The default: all packets, keyed by addresses, ports and protocol; with more than four
+    /// queues, tables that share room for four million flows; timeouts of 30 and 300 seconds.
     pub fn new(queue_count: usize) -> Config {
         let mut meter = MeterConfig::new(secret());
         meter.table.flow_count_max = default_size(queue_count);
@@ -72,13 +72,12 @@ impl Config {
         }
     }
 
-    /// Bytes of memory that the probe takes with this number of queues, the port's own not
-    /// included.
+    /// Memory in bytes that the probe takes with this number of queues, excluding the port's own.
     pub fn memory_len(&self, queue_count: usize) -> usize {
         let extra = self.meter.flow_len() - size_of::<Record>();
         let buffers = BUFFER_COUNT * BUFFER_LEN * (size_of::<(Record, EndReason)>() + extra);
-        // A map keeps an eighth of its places free and doubles; so twice the entries, and the queue
-        // alongside it.
+        // A map keeps an eighth of its slots free and doubles; so twice the entries, plus the
+        // queue.
         let halves = if queue_count > 1 {
             HALF_COUNT_MAX * (2 * (size_of::<Record>() + size_of::<OwnedExtra>() + 104) + 2 * 88)
         } else {
@@ -100,7 +99,7 @@ impl Config {
     }
 }
 
-/// Flows at once for each queue, by default: a card with many queues must not take all memory.
+/// Default number of flows per queue: a card with many queues must not take all memory.
 fn default_size(queue_count: usize) -> u32 {
     const ONE: u32 = 1 << 20;
     ONE.min(4 * ONE / queue_count.max(1) as u32)

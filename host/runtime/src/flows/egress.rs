@@ -1,9 +1,9 @@
-//! Egress: the first packets of each flow, or those of chosen applications, are forwarded to
-//! another port, for example to an IDS (shunting). Flows are metered whole in any case.
+//! Egress: forwards the first packets of each flow, or those of selected applications, to another
+//! port, for example to an IDS (shunting). Flows are metered completely in any case.
 //!
-//! Each worker has a sending queue of its own, so nothing is shared on the way. Where both ports
-//! are over one pool a packet's frame changes hands; elsewhere it is copied and counted. What finds
-//! no room is dropped and counted: an egress never costs the metering a packet.
+//! Each worker has its own transmit queue, so nothing is shared. If both ports use one pool, a
+//! packet's frame changes hands; otherwise it is copied and counted. Packets without room are
+//! dropped and counted: an egress never costs metered packets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,38 +19,38 @@ use wire::LinkType;
 use crate::filter::Expression;
 use crate::forward::{End, Setup, open_sending, refuse_circle};
 
-/// What the flows' packets are once they are on their way out.
+/// The link type of forwarded packets.
 const ETHERNET: FilterTarget = FilterTarget {
     link_type: LinkType::ETHERNET.0,
     tap: None,
 };
-/// How long packets of a live port wait for room: as long as the rings hold out.
+/// How long packets of a live port wait for room: as long as the receive rings can absorb.
 const PATIENCE: Duration = Duration::from_millis(2);
-/// How long those of a file wait before the device counts as stuck.
+/// How long packets of a file wait before the device counts as stuck.
 const STUCK: Duration = Duration::from_secs(5);
-/// One look in such a wait.
+/// Interval of checks in such a wait.
 const WAIT: Duration = Duration::from_millis(50);
-/// How long the last packets may take to leave.
+/// How long the last packets may take to be sent.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 /// Which packets are forwarded, in addition to [`flow::ExtraConfig::shunt`].
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// Of flows with one of these, once that is known, all; of others nothing more. Empty: all
-    /// alike.
+    /// Forward all packets of flows with one of these applications once it is identified, and
+    /// nothing more of others. Empty: all flows alike.
     pub only: Vec<Protocol>,
-    /// Of what was chosen, only what this expression selects.
+    /// Forward only the selected packets that this expression matches.
     pub filter: Expression,
 }
 
-/// The way out, to be opened before the way in.
+/// An egress to be opened before the input port.
 pub struct Plan {
     ends: [End; 2],
     options: PortOptions,
     choice: Choice,
 }
 
-/// An open way out.
+/// An open egress.
 pub struct Egress {
     pub(super) port: Port,
     choice: Choice,
@@ -60,36 +60,36 @@ pub struct Egress {
     can_wait: bool,
 }
 
-/// What happened to packets: `chosen = forwarded + Σ dropped`.
+/// Counts of an egress: `chosen = forwarded + Σ dropped`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EgressStatus {
-    /// Packets chosen.
+    /// Packets selected.
     pub chosen: u64,
-    /// Handed to the sending port. What its device refused is counted there, as failed.
+    /// Packets handed to the sending port. What its device refuses is counted there, as failed.
     pub forwarded: u64,
     /// Their bytes.
     pub forwarded_bytes: u64,
-    /// Of them, those that were copied because the ports share no pool.
+    /// Packets of these that were copied because the ports share no pool.
     pub copied: u64,
     /// Dropped: the sending port had no room.
     pub tx_full: u64,
-    /// Dropped: longer than the sending interface takes.
+    /// Dropped: longer than the sending interface allows.
     pub too_long: u64,
-    /// Dropped: without an Ethernet header, or cut by the capture.
+    /// Dropped: no Ethernet header, or truncated by the capture.
     pub unsendable: u64,
-    /// Not chosen by the egress filter.
+    /// Not selected: the egress filter did not match.
     pub filtered: u64,
 }
 
 impl EgressStatus {
-    /// What is missing from the account (positive) or counted twice (negative).
+    /// Packets missing from the account (positive) or counted twice (negative).
     pub fn imbalance(&self) -> i64 {
         let known = self.forwarded + self.tx_full + self.too_long + self.unsendable;
         self.chosen.wrapping_sub(known + self.filtered) as i64
     }
 }
 
-/// A worker's counters, moved once per batch.
+/// A worker's counters, updated once per batch.
 #[derive(Debug, Default)]
 pub(super) struct Counters([AtomicU64; 8]);
 
@@ -106,7 +106,7 @@ impl Counters {
             status.filtered,
         ];
         for (sum, value) in self.0.iter().zip(values) {
-            // One writer: no exchange is needed.
+            // One writer: no atomic exchange is needed.
             sum.store(sum.load(Ordering::Relaxed) + value, Ordering::Relaxed);
         }
     }
@@ -135,7 +135,7 @@ impl Counters {
     }
 }
 
-/// The sum over workers.
+/// Sums the counters over workers.
 pub(super) fn total(counters: &[Arc<Counters>]) -> EgressStatus {
     let mut total = EgressStatus::default();
     for one in counters.iter().map(|counters| counters.read()) {
@@ -151,21 +151,21 @@ pub(super) fn total(counters: &[Arc<Counters>]) -> EgressStatus {
     total
 }
 
-/// How an egress ended.
+/// The result of an egress.
 #[derive(Clone, Debug)]
 pub struct EgressReport {
-    /// What happened to packets.
+    /// The final counts.
     pub status: EgressStatus,
-    /// The sending port's account, closed.
+    /// The sending port's final account.
     pub account: PortAccount,
 }
 
 impl Plan {
-    /// From one port to another. Refuses what would go round in a circle, and the interface that
-    /// this host depends on. `input` gets the pool that both share, if they can.
+    /// Plans an egress from one port to another. Refuses loops and interfaces that this host
+    /// depends on. `input` gets the pool that both ports share, if they can.
     ///
     /// # Errors
-    /// As above, and by the names and the filter.
+    /// A loop, an interface that the host depends on, and errors of the names and the filter.
     pub fn new(
         names: [&str; 2],
         input: &mut PortOptions,
@@ -179,7 +179,7 @@ impl Plan {
         };
         refuse_circle(&setup, &ends)?;
         ends[1].refuse_lifeline()?;
-        // Words that mean nothing are reported before anything is opened.
+        // Errors in the filter are reported before anything is opened.
         choice.filter.compile(ETHERNET)?;
         let mut options = options;
         options.direction = port::Direction::Tx;
@@ -193,10 +193,10 @@ impl Plan {
         })
     }
 
-    /// Opens it, with a queue for each of the input's.
+    /// Opens the egress, with a queue for each of the input's.
     ///
     /// # Errors
-    /// When it cannot be opened, or has fewer queues.
+    /// If it cannot be opened, or has fewer queues.
     pub fn open(self, input: &Port) -> Result<Egress> {
         let [_, end] = self.ends;
         let mut options = self.options;
@@ -225,7 +225,7 @@ impl Plan {
 }
 
 impl Egress {
-    /// The next worker's way out.
+    /// The next worker's egress.
     pub(super) fn out(&mut self) -> Option<Out> {
         if self.port.tx.is_empty() {
             return None;
@@ -248,7 +248,7 @@ impl Egress {
     }
 }
 
-/// A worker's way out.
+/// A worker's egress.
 pub(super) struct Out {
     tx: TxQueue,
     counters: Arc<Counters>,
@@ -256,7 +256,7 @@ pub(super) struct Out {
     filter: Option<Matcher>,
     only: Vec<Protocol>,
     can_wait: bool,
-    /// The last wait for room was for nothing.
+    /// The last wait for room timed out.
     is_stuck: bool,
     /// A mark for each packet of the batch.
     chosen: Vec<bool>,
@@ -268,13 +268,13 @@ impl Out {
         self.only.clone()
     }
 
-    /// Marks of the next packets, bit by bit; in the order of the batch.
+    /// Marks the next packets, bit by bit, in the order of the batch.
     pub(super) fn mark(&mut self, count: usize, bits: u32) {
         let marks = (0..count).map(|at| bits >> at & 1 != 0);
         self.chosen.extend(marks);
     }
 
-    /// Sends what is marked of a batch, and leaves the rest out.
+    /// Sends the marked packets of a batch, and skips the rest.
     pub(super) fn take(
         &mut self,
         batch: &mut RxBatch<'_>,
@@ -309,7 +309,7 @@ impl Out {
                 true if result.is_ok() => {
                     let before = batch.len();
                     result = self.hand_over(batch, run, &mut status);
-                    // What an error left of them.
+                    // Packets left over by an error.
                     let left = run.saturating_sub(before - batch.len());
                     status.tx_full += left as u64;
                     batch.skip(left);
@@ -371,18 +371,18 @@ impl Out {
         }
     }
 
-    /// Sends what waits.
+    /// Starts sending the queued packets.
     pub(super) fn flush(&mut self) -> Result<()> {
         self.tolerate(TxQueue::flush)
     }
 
-    /// Waits until everything has left, for a while.
+    /// Waits until everything is sent, up to a limit.
     pub(super) fn finish(&mut self) -> Result<()> {
         self.tolerate(|tx| tx.wait(true, LEAVE_MAX).map(drop))
     }
 
-    /// A device that refuses for now costs the packets that it refuses, which are counted; one that
-    /// is gone ends the probe.
+    /// A device that temporarily refuses loses the packets that it refuses, which are counted; a
+    /// removed device ends the probe.
     fn tolerate(&mut self, act: impl FnOnce(&mut TxQueue) -> Result<()>) -> Result<()> {
         match act(&mut self.tx) {
             Err(error) if error.kind() == ErrorKind::Gone => Err(error),
@@ -391,7 +391,7 @@ impl Out {
     }
 }
 
-/// A packet's length with the tag that lies alongside it.
+/// A packet's length including the VLAN tag in its metadata.
 fn len_of(packet: &Packet<'_>) -> u32 {
     packet.cap_len() + if packet.vlan().is_some() { 4 } else { 0 }
 }

@@ -1,8 +1,8 @@
-//! libndpi alongside the decoders: a name for flows of several hundred protocols.
+//! libndpi in addition to the decoders: names flows of several hundred protocols.
 //!
-//! The library gets packets that are made here, of the flow's key and the payload: what odd headers
-//! there were has been read by ours, and does not reach it. A flow's state is freed as soon as the
-//! library is done with it, so few states serve many flows.
+//! The library gets packets that are rebuilt from the flow's key and the payload: unusual headers
+//! are parsed by barewire alone. A flow's state is freed as soon as the library is done with it, so
+//! few states serve many flows.
 
 use flow::encode::extra_fields::transport;
 use flow::{
@@ -21,26 +21,26 @@ const UDP_PACKETS_MAX: u8 = 24;
 /// Bytes of payload after which a flow is abandoned: the library may buffer them for reassembly.
 const BYTES_MAX: u32 = 64 << 10;
 const NO_STATE: u32 = u32::MAX;
-/// Longest packet that is made: what the library takes.
+/// Maximum length of a rebuilt packet: the library's limit.
 const PACKET_MAX: usize = u16::MAX as usize;
-/// Longest headers that are made: IPv6 and TCP.
+/// Maximum length of rebuilt headers: IPv6 and TCP.
 const HEADERS_MAX: usize = 60;
 
 /// Counters of flows passed to libndpi, and of its results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NdpiStats {
-    /// Flows shown to it.
+    /// Flows passed to it.
     pub flows: u64,
-    /// Flows that it named.
+    /// Flows that it identified.
     pub named: u64,
-    /// Flows that it had no name for.
+    /// Flows that it did not identify.
     pub unnamed: u64,
-    /// Flows not shown because all room was taken.
+    /// Flows not passed to it because all states were in use.
     pub no_room: u64,
 }
 
 impl NdpiStats {
-    /// Adds another worker's counts.
+    /// Adds the counts of another worker.
     pub fn add(&mut self, other: &NdpiStats) {
         self.flows += other.flows;
         self.named += other.named;
@@ -49,24 +49,24 @@ impl NdpiStats {
     }
 }
 
-/// Bytes that [`Ndpi`] reserves; the library's own tables are alongside that.
+/// Memory in bytes that [`Ndpi`] reserves, excluding the library's own tables.
 pub(super) fn memory_len(config: &InspectorConfig, flow_count: u32) -> usize {
     let places = config.flow_count_max as usize * (size_of::<Place>() + size_of::<u32>());
     places + PACKET_MAX + Detector::memory_len(flow_count).unwrap_or_default()
 }
 
-/// What is kept of a flow.
+/// State of a flow.
 #[derive(Clone, Copy, Default)]
 struct Place {
-    /// The decoders' number.
+    /// The decoders' handle.
     decoders: u32,
-    /// The library's state, or [`NO_STATE`].
+    /// Index of the library's state, or [`NO_STATE`].
     state: u32,
     protocol: Protocol,
-    /// The number of the next byte from each side.
+    /// The next sequence number of each side.
     next: [u32; 2],
     packets: u8,
-    /// Of payload, shown so far.
+    /// Bytes of payload passed so far.
     bytes: u32,
 }
 
@@ -79,15 +79,16 @@ pub(super) struct Ndpi {
     place_max: usize,
     stats: NdpiStats,
     packet: Vec<u8>,
-    /// Results of the decoders, before the name is put to it.
+    /// Results of the decoders, before the name is added.
     reported: Vec<u8>,
 }
 
 impl Ndpi {
-    /// With room for as many flows as the decoders have, this many of them being looked at.
+    /// Creates it with room for as many flows as the decoders have, of which this many are
+    /// inspected at a time.
     ///
     /// # Errors
-    /// Where the library is not present, is not one that is known, or there is no memory for it.
+    /// If the library is missing or of an unsupported version, or memory is short.
     pub(super) fn new(
         decoders: Applications,
         config: &InspectorConfig,
@@ -137,7 +138,7 @@ impl Ndpi {
         self.places.get(at as usize).copied()
     }
 
-    /// Shows the library a packet of a flow that has a state.
+    /// Passes a packet of a flow that has a state to the library.
     fn look(&mut self, place: &mut Place, record: &Record, packet: &Observed, payload: &[u8]) {
         if place.state == NO_STATE {
             return;
@@ -162,7 +163,7 @@ impl Ndpi {
         }
     }
 
-    /// The library is called for the last time.
+    /// Makes the final call to the library.
     fn settle(&mut self, place: &mut Place) {
         if place.state == NO_STATE {
             return;
@@ -179,7 +180,7 @@ impl Ndpi {
         self.decoders.publish_ndpi(self.stats);
     }
 
-    /// Results of the decoders, with the library's name before it: names are never what has no
+    /// Reports the decoders' results, preceded by the library's name: the name is never what lacks
     /// room.
     fn report(&self, protocol: Protocol, reported: &[u8], found: &mut Vec<u8>) {
         if !protocol.is_known() {
@@ -227,7 +228,7 @@ impl Inspect for Ndpi {
         let is_over = place.decoders & DONE != 0 && place.state == NO_STATE;
         let at = *handle - 1;
         self.places[at as usize] = place;
-        // Nothing is known, and nothing will be.
+        // Nothing was identified, and nothing will be.
         if is_over && place.decoders == DONE && !place.protocol.is_known() {
             self.free.push(at);
             *handle = DONE;
@@ -290,8 +291,8 @@ impl Inspect for Ndpi {
     }
 }
 
-/// Makes a packet of what is known of it: an IP header without options, a transport header, the
-/// payload as far as it was captured and fits.
+/// Rebuilds a packet: an IP header without options, a transport header, and the payload as far as
+/// it was captured and fits.
 fn make(
     transport: Transport,
     place: &mut Place,
@@ -314,7 +315,7 @@ fn make(
         Transport::Tcp => {
             let level = &packet.level;
             out.extend(level.tcp_seq.to_be_bytes());
-            // The other side's bytes have been seen: as good as acknowledged.
+            // The other side's bytes have been seen, so they count as acknowledged.
             out.extend(place.next[side.other() as usize].to_be_bytes());
             out.extend([5 << 4, level.tcp_flags as u8]);
             out.extend(level.tcp_window.to_be_bytes());
@@ -347,7 +348,7 @@ fn ip(key: &FlowKey, side: Side, protocol: u8, ttl: u8, rest_len: u16, out: &mut
             out.extend(source.octets());
             out.extend(destination.octets());
         }
-        // A key is of one family.
+        // A key has one address family.
         (V4(_), V6(_)) | (V6(_), V4(_)) => {}
     }
 }

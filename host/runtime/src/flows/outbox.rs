@@ -1,4 +1,4 @@
-//! Ended flows on their way from a worker to the collector, in buffers that return empty.
+//! Passes ended flows from a worker to the collector, in buffers that are returned empty.
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 
@@ -8,15 +8,15 @@ use super::Message;
 
 /// Flows in one buffer.
 pub(super) const BUFFER_LEN: usize = 256;
-/// Buffers of a worker: 3 MiB, and extra fields.
+/// Buffers of a worker: 3 MiB, plus extra fields.
 pub(super) const BUFFER_COUNT: usize = 64;
 
-/// Ended flows on their way, and back again empty.
+/// A buffer of ended flows.
 #[derive(Default)]
 pub(super) struct Buffer {
     pub(super) records: Vec<(Record, EndReason)>,
-    /// One for each record, if extra fields are enabled. They stay when the buffer is emptied:
-    /// their memory is used again.
+    /// One per record, if extra fields are enabled. They stay when the buffer is emptied, so that
+    /// their memory is reused.
     pub(super) extras: Vec<OwnedExtra>,
     pub(super) has_extras: bool,
 }
@@ -47,19 +47,19 @@ impl Buffer {
     }
 }
 
-/// Ended flows on their way to the collector.
+/// The worker's end of the channel to the collector.
 pub(super) struct Outbox {
     index: usize,
     buffer: Buffer,
     messages: SyncSender<Message>,
     empties: Receiver<Buffer>,
-    /// Buffers that have returned.
+    /// Returned buffers.
     spare: Vec<Buffer>,
-    /// No packets are lost while we wait for a buffer.
+    /// Whether waiting for a buffer loses no packets.
     pub(super) may_wait: bool,
     pub(super) records_dropped: u64,
     pub(super) packets_dropped: u64,
-    /// The collector is gone.
+    /// Whether the collector has ended.
     pub(super) is_gone: bool,
 }
 
@@ -75,7 +75,8 @@ impl RecordSink for Outbox {
 }
 
 impl Outbox {
-    /// Of the worker with this index, whose empty buffers return through `empties`.
+    /// Creates the outbox of the worker with this index, whose empty buffers return through
+    /// `empties`.
     pub(super) fn new(
         index: usize,
         messages: SyncSender<Message>,
@@ -103,7 +104,7 @@ impl Outbox {
         }
     }
 
-    /// Whether half of the buffers are here.
+    /// Whether half of the buffers are available.
     pub(super) fn has_room(&mut self) -> bool {
         while self.spare.len() < BUFFER_COUNT / 2
             && let Ok(empty) = self.empties.try_recv()
@@ -113,8 +114,8 @@ impl Outbox {
         self.spare.len() >= BUFFER_COUNT / 2
     }
 
-    /// Sends the records of a buffer that is not full, unless the collector is behind: then they
-    /// wait for others, or the few records of each pulse would take all buffers.
+    /// Sends a partly filled buffer, unless the collector lags: then the records wait for others,
+    /// or the few records of each pulse would take all buffers.
     pub(super) fn pulse(&mut self) {
         if self.has_room() {
             self.send();
@@ -133,7 +134,7 @@ impl Outbox {
         match empty {
             Ok(empty) => {
                 let full = std::mem::replace(&mut self.buffer, empty);
-                // There is room for all buffers, so this does not wait.
+                // The channel has room for all buffers, so this does not block.
                 let sent = self.messages.send(Message::Ended(self.index, full));
                 self.is_gone |= sent.is_err();
             }

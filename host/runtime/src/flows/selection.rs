@@ -9,20 +9,20 @@ use port::{Matcher, Packet};
 
 use super::lock;
 
-/// What is looked at.
+/// A selection of packets and records.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Runs over each packet in the worker; none takes all. What a port's own filter left out does
-    /// not come here.
+    /// Filter run on each packet in the worker; `None` selects all. Packets rejected by the port's
+    /// own filter do not get here.
     pub filter: Option<Arc<Program>>,
-    /// Which of these packets are metered.
+    /// Sampling of the packets metered.
     pub sampling: Sampling,
-    /// Which records go to the outlet.
+    /// Sampling of the records passed to the outlet.
     pub record_sampling: Sampling,
 }
 
-/// A selection that others change. Readers look at a number once per batch, and lock only when it
-/// is another one.
+/// A selection that can change. Readers compare a number once per batch, and lock only if it
+/// differs.
 pub(super) struct Changing {
     number: AtomicU32,
     selection: Mutex<Selection>,
@@ -56,7 +56,7 @@ impl Changing {
 /// A filter that runs in a worker.
 pub(super) struct Filter {
     matcher: Matcher,
-    /// A packet with its tag put back.
+    /// A packet with its VLAN tag inserted again.
     tagged: Vec<u8>,
 }
 
@@ -68,8 +68,8 @@ impl Filter {
         }
     }
 
-    /// Whether it selects a packet. Programs are made for packets as files have them: a VLAN tag
-    /// that was taken out is put back.
+    /// Whether it selects a packet. Programs are compiled for packets as in files: a VLAN tag that
+    /// was removed is inserted again.
     pub(super) fn takes(&mut self, packet: &Packet<'_>) -> bool {
         let (bytes, wire_len) = (packet.bytes(), packet.wire_len());
         let Some(vlan) = packet.vlan() else {

@@ -1,4 +1,4 @@
-//! The status and the outcome of a probe, and the trait of the outlet that gets them.
+//! The status and the outcome of a probe, and the trait of the outlet that receives them.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -16,21 +16,21 @@ use super::ndpi::NdpiStats;
 use super::selection::{Changing, Selection};
 use crate::Stop;
 
-/// What an outlet did with a record.
+/// What happened to a record at an outlet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordOutcome {
-    /// It is on its way.
+    /// It was accepted.
     Reported,
-    /// Its reader is too slow: there was no room, and the record is counted as dropped.
+    /// It was dropped and counted: the reader is too slow, and there was no room.
     Dropped,
 }
 
-/// Where the results go. Called by the collector only.
+/// The destination of results. Called by the collector only.
 pub trait Outlet {
-    /// A flow has ended. Extra fields that are disabled are empty.
+    /// Called when a flow has ended. Extra fields that are disabled are empty.
     ///
     /// # Errors
-    /// End the probe.
+    /// An error ends the probe.
     fn ended(
         &mut self,
         record: &Record,
@@ -38,35 +38,35 @@ pub trait Outlet {
         reason: EndReason,
     ) -> Result<RecordOutcome>;
 
-    /// About ten times a second.
+    /// Called about ten times a second.
     ///
     /// # Errors
-    /// End the probe.
+    /// An error ends the probe.
     fn pulse(&mut self, status: &Status<'_>) -> Result<()>;
 }
 
 /// The current state.
 pub struct Status<'a> {
-    /// Since the start.
+    /// Time since the start.
     pub elapsed: Duration,
-    /// Each queue's figures.
+    /// Figures of each queue.
     pub queues: &'a [QueueStatus],
-    /// The port's account, momentary: counters are not read at one instant.
+    /// The port's account at the moment: its counters are not read at the same instant.
     pub account: &'a PortAccount,
     /// Sums over flows that have ended.
     pub top: &'a Top,
-    /// What happened to the device since the last time.
+    /// Events of the device since the last call.
     pub events: &'a [PortEvent],
-    /// Ends the probe when set; changes what is large.
+    /// Ends the probe, or changes what the largest flows are ordered by.
     pub switch: &'a Switch,
     /// Records dropped so far, by workers and by the outlet.
     pub records_dropped: u64,
-    /// What went on to another port so far.
+    /// Packets forwarded to the egress so far.
     pub egress: Option<EgressStatus>,
 }
 
 impl Status<'_> {
-    /// The figures of all queues together.
+    /// The figures of all queues added up.
     pub fn total(&self) -> QueueStatus {
         QueueStatus::total(self.queues)
     }
@@ -80,10 +80,10 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Of a probe with this configuration, which also ends when `stop` is set.
+    /// Creates the switch of a probe with this configuration, which also ends when `stop` is set.
     pub(super) fn new(config: &Config, stop: &Stop) -> Switch {
         Switch {
-            // The end of one probe is no request to others.
+            // The end of one probe does not stop others.
             stop: stop.child(),
             order: AtomicU8::new(config.order as u8),
             selection: Changing::new(Selection {
@@ -94,65 +94,65 @@ impl Switch {
         }
     }
 
-    /// Ends the probe, cleanly.
+    /// Ends the probe in order.
     pub fn end(&self) {
         self.stop.set();
     }
 
-    /// From now on these packets and records, and no others. Each packet is counted as the one or
-    /// the other had it.
+    /// Selects these packets and records from now on. Each packet is counted by either the old or
+    /// the new selection.
     pub fn select(&self, selection: Selection) {
         self.selection.set(selection);
     }
 
-    /// What makes a flow large, from now on.
+    /// Sets what the largest flows are ordered by.
     pub fn set_order(&self, order: Order) {
         self.order.store(order as u8, Ordering::Relaxed);
     }
 
-    /// What makes a flow large.
+    /// What the largest flows are ordered by.
     pub fn order(&self) -> Order {
         let index = usize::from(self.order.load(Ordering::Relaxed));
         Order::ALL.get(index).copied().unwrap_or_default()
     }
 }
 
-/// A queue's figures.
+/// Figures of a queue.
 #[derive(Clone, Debug, Default)]
 pub struct QueueStatus {
-    /// Number of the queue on its interface.
+    /// Index of the queue on its interface.
     pub queue_index: u32,
-    /// The meter's.
+    /// Figures of the meter.
     pub meter: MeterStats,
     /// Bytes on the wire of the packets metered, link headers included.
     pub wire_bytes: u64,
-    /// Packets delivered after the count to end at was reached, and not metered.
+    /// Packets delivered after `count` was reached, and not metered.
     pub unmetered: u64,
-    /// Packets that the filter in the workers left out.
+    /// Packets that the workers' filter rejected.
     pub unselected: u64,
-    /// Records dropped because the collector had not taken those before them.
+    /// Records dropped because the collector lagged.
     pub records_dropped: u64,
     /// Packets in them.
     pub packets_in_dropped: u64,
-    /// The largest flows that continue, largest first.
+    /// The largest live flows, largest first.
     pub live: Vec<Record>,
-    /// What decoders know of each of them so far.
+    /// Decoded fields of each of them so far.
     pub live_applications: Vec<inspect::Application>,
-    /// Bytes a second of each of them over about a second, from the initiator and to it; nothing
-    /// before there were two looks.
+    /// Rates of each of them in bytes per second over about a second, from the initiator and from
+    /// the responder; `None` before the second scan.
     pub live_rates: Vec<Option<[u64; 2]>>,
-    /// Flows that fit into the table.
+    /// Capacity of the table in flows.
     pub capacity: u64,
-    /// The decoders'.
+    /// Figures of the decoders.
     pub applications: InspectorStats,
-    /// libndpi's.
+    /// Figures of libndpi.
     pub ndpi: NdpiStats,
-    /// Packets and bytes over packet time: at the end, if requested.
+    /// Packets and bytes over packet time, at the end and if requested.
     pub series: Option<Box<Series>>,
 }
 
 impl QueueStatus {
-    /// Sums; the live flows are left out.
+    /// Sums over queues, without the live flows.
     pub fn total(queues: &[QueueStatus]) -> QueueStatus {
         let mut total = QueueStatus::default();
         for queue in queues {
@@ -170,42 +170,42 @@ impl QueueStatus {
     }
 }
 
-/// How a probe ended.
+/// The outcome of a probe.
 pub struct Report {
     /// From start to end.
     pub elapsed: Duration,
-    /// The port's account, closed.
+    /// The port's final account.
     pub account: PortAccount,
-    /// Each queue's figures.
+    /// Figures of each queue.
     pub queues: Vec<QueueStatus>,
-    /// Records given to the outlet, which took them.
+    /// Records that the outlet accepted.
     pub records: u64,
     /// Packets in them.
     pub packets_in_records: u64,
-    /// Records for which collector or outlet had no room.
+    /// Records dropped by collector or outlet for lack of room.
     pub records_dropped: u64,
     /// Packets in them.
     pub packets_in_dropped: u64,
-    /// Records that sampling left out.
+    /// Records left out by sampling.
     pub unsampled_records: u64,
     /// Packets in them.
     pub unsampled_record_packets: u64,
-    /// Pairs of one-way records from different queues made one.
+    /// Pairs of one-way records from different queues that were merged.
     pub merged: u64,
     /// Sums over all flows.
     pub top: Top,
-    /// Why it ended early, if it did: the device went away, the file is damaged, the outlet
+    /// Why it ended early, if it did: the device was removed, the file is damaged, the outlet
     /// failed.
     pub error: Option<Error>,
-    /// What the port was.
+    /// The port's description.
     pub description: PortDescription,
-    /// What went on to another port, if anything was to.
+    /// Packets forwarded to the egress, if there is one.
     pub egress: Option<EgressReport>,
 }
 
 impl Report {
-    /// What is missing (positive) or counted twice (negative): between what the port delivered and
-    /// what the meters took, and between that and the records given out. 0 when all adds up.
+    /// Packets missing (positive) or counted twice (negative): between what the port delivered and
+    /// the meters took, and between that and the records. 0 if everything is accounted for.
     pub fn imbalance(&self) -> i64 {
         let total = QueueStatus::total(&self.queues);
         let delivered = self.account.rx_total().delivered;

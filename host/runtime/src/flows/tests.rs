@@ -1,4 +1,4 @@
-//! The probe over rings in memory, whose senders and outlets are controlled by the test.
+//! Tests of the probe over rings in memory, whose senders and outlets the test controls.
 
 use std::net::Ipv4Addr;
 use std::sync::mpsc;
@@ -14,10 +14,10 @@ use super::outbox::BUFFER_LEN;
 use super::*;
 use crate::Pacing;
 
-/// What something may take that is bound to happen.
+/// Time limit for events that must happen.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A UDP packet of a flow of its own.
+/// A UDP packet of a separate flow.
 fn packet(number: u32) -> [u8; 60] {
     let mut bytes = [0; 60];
     bytes[12..14].copy_from_slice(&[8, 0]);
@@ -38,7 +38,7 @@ fn packet(number: u32) -> [u8; 60] {
     bytes
 }
 
-/// The same on its way back.
+/// The response to [`packet`].
 fn answer(number: u32) -> [u8; 60] {
     let mut bytes = packet(number);
     bytes[26..34].rotate_left(4);
@@ -90,7 +90,7 @@ fn ends(run: impl FnOnce() -> Report + Send + 'static) -> Report {
     done.recv_timeout(LIMIT).expect("the probe ends")
 }
 
-/// Counts.
+/// An outlet that counts.
 struct Counting;
 
 impl Outlet for Counting {
@@ -103,7 +103,7 @@ impl Outlet for Counting {
     }
 }
 
-/// Takes its first record only when it may.
+/// An outlet that accepts its first record only on a signal.
 struct Stuck {
     go_on: Option<mpsc::Receiver<()>>,
 }
@@ -111,7 +111,7 @@ struct Stuck {
 impl Outlet for Stuck {
     fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<RecordOutcome> {
         if let Some(go_on) = self.go_on.take() {
-            // The sender is gone: continue.
+            // The sender has ended: continue.
             let _ = go_on.recv_timeout(LIMIT);
         }
         Ok(RecordOutcome::Reported)
@@ -132,8 +132,7 @@ fn a_stuck_outlet_costs_records_and_no_packets() {
         let mut outlet = Stuck { go_on: Some(stuck) };
         run(port, &config(), &flag, &mut outlet).unwrap()
     });
-    // Every flow that exceeds the table's capacity ends another one: more of them than all buffers
-    // hold.
+    // Every flow beyond the table's capacity ends another one: more of them than all buffers hold.
     let count = 4 * (BUFFER_COUNT * BUFFER_LEN) as u32;
     for number in 0..count {
         send(&mut tx, &packet(number));
@@ -195,7 +194,7 @@ fn a_worker_that_fails_ends_the_others() {
     port.rx.extend(other.rx);
     let allowed = sys::affinity::allowed_cpus();
     let config = Config {
-        // No machine has that many processors: the second worker cannot begin.
+        // No machine has that many processors: the second worker cannot start.
         cpus: vec![allowed[0], 1 << 20],
         ..config()
     };
@@ -204,7 +203,7 @@ fn a_worker_that_fails_ends_the_others() {
     drop((first, second));
 }
 
-/// Signals when a record has arrived, and ends the probe then.
+/// An outlet that signals the arrival of a record, and then ends the probe.
 struct First(u64);
 
 impl Outlet for First {
@@ -229,7 +228,7 @@ fn a_half_without_its_other_half_is_reported_by_the_clock() {
     send(&mut tx, &packet(1));
     let mut config = config();
     config.meter.table.timeouts.set_idle_ns(1_000_000);
-    // Nothing ends it but the record.
+    // Only the record ends it.
     let report = ends(move || run(port, &config, &Stop::new(), &mut First(0)).unwrap());
     assert_eq!((report.records, report.merged), (1, 0));
     drop((tx, other_tx));
@@ -248,7 +247,7 @@ fn halves_from_two_queues_are_one_record() {
     assert_eq!((report.records, report.merged), (1, 1));
 }
 
-/// Requests other records with its first pulse.
+/// An outlet that selects other records in its first pulse.
 struct Choosing {
     selected: Option<mpsc::Sender<()>>,
     pulses: u32,
@@ -267,7 +266,7 @@ impl Outlet for Choosing {
                 sampling: Sampling::All,
                 record_sampling: Sampling::Count(4),
             }),
-            // It holds from the end of the pulse on.
+            // It takes effect from the end of the pulse on.
             2 => drop(self.selected.take()),
             _ => {}
         }
@@ -288,7 +287,7 @@ fn record_sampling_changes_while_the_probe_runs() {
         };
         run(port, &config(), &flag, &mut outlet).unwrap()
     });
-    // Nothing is sent there: its end is the word.
+    // Nothing is sent there: disconnecting is the signal.
     assert!(reported.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Disconnected));
     for number in 0..100 {
         send(&mut tx, &packet(number));
@@ -346,7 +345,7 @@ fn an_egress_without_room_drops_and_counts() {
     assert_eq!(report.packets_in_records, u64::from(COUNT));
 }
 
-/// What an egress counts adds up, each of it alone.
+/// An egress whose account adds up, term by term.
 #[test]
 fn an_egress_that_adds_up() {
     let status = EgressStatus {
@@ -436,7 +435,7 @@ fn statuses_of_queues_add_up() {
     assert_eq!(counts, std::array::from_fn(|at| 1113 + 3 * at as u64));
 }
 
-/// Memory grows with queues; merging takes its own once there are several.
+/// Memory grows with the queues; merging adds its own if there are several.
 #[test]
 fn memory_of_a_probe() {
     let config = config();

@@ -22,24 +22,23 @@ use super::selection::Filter;
 use super::{Config, Message, QueueStatus, Shared, lock, wall_clock_ns};
 use crate::worker::{self, Ended, Engine, Verdict};
 
-/// How often counters are published and the table's clock is advanced.
+/// Interval at which counters are published and the table's clock is advanced.
 const PULSE: Duration = Duration::from_millis(100);
-/// How often the live flows are searched for the largest; rates are over this time.
+/// Interval at which the live flows are scanned for the largest; rates are averages over it.
 const SCAN: Duration = Duration::from_secs(1);
-/// Places of the table that are looked at with each batch of packets, and when there are none: 64
-/// KiB and 2 MiB of records, some 10 µs and some 300 µs.
+/// Slots of the table scanned with each batch of packets, and when there are none: 64 KiB and 2 MiB
+/// of records, some 10 µs and some 300 µs.
 const SCAN_STEP: usize = 512;
 const SCAN_STEP_IDLE: usize = 16 << 10;
-/// The clock continues in steps short enough that the table is searched for at most this many ended
-/// flows in one of them: a quarter of the buffers.
+/// The clock advances in steps short enough that each ends at most this many flows: a quarter of
+/// the buffers.
 const TICK_FLOWS: u64 = (BUFFER_COUNT / 4 * BUFFER_LEN) as u64;
-/// The table searches itself once in this long.
+/// The table scans itself once in this time.
 const ROUND_NS: u64 = 1 << 31;
-/// How far behind the clock a packet's time may be when it comes: what devices and kernel hold
-/// back.
+/// How far behind the clock a packet's time may be on arrival: delays in devices and the kernel.
 const BEHIND_NS: u64 = 1_000_000_000;
 
-/// How long workers wait for the intake to be stopped before they take what is left.
+/// How long workers wait for the intake to be stopped before they drain their rings.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
 const NO_INPUT: Input<'static> = Input {
@@ -51,7 +50,7 @@ const NO_INPUT: Input<'static> = Input {
     interface: 0,
 };
 
-/// What all workers of a probe are given, and what starts them.
+/// Starts the workers of a probe, and holds what they have in common.
 pub(super) struct Spawner<'a> {
     pub(super) config: &'a Config,
     pub(super) shared: &'a Arc<Shared>,
@@ -63,22 +62,22 @@ pub(super) struct Spawner<'a> {
 
 /// A worker as the collector sees it.
 pub(super) struct Worker {
-    /// Where its buffers go back to.
+    /// The channel that returns its buffers.
     pub(super) empties: SyncSender<Buffer>,
-    /// What it publishes.
+    /// The status it publishes.
     pub(super) status: Arc<Mutex<QueueStatus>>,
     pub(super) thread: JoinHandle<()>,
 }
 
 impl Spawner<'_> {
-    /// Starts the worker of a queue; packets that are chosen continue to `egress`.
+    /// Starts the worker of a queue; selected packets are forwarded to `egress`.
     ///
     /// # Errors
-    /// Where a thread cannot be started; the workers before it are stopped.
+    /// If a thread cannot be started; the workers before it are stopped.
     pub(super) fn start(&self, index: usize, rx: RxQueue, egress: Option<Out>) -> Result<Worker> {
         let (empties, empty_receiver) = sync_channel(BUFFER_COUNT);
         for _ in 1..BUFFER_COUNT {
-            // The channel has room for all buffers there are.
+            // The channel has room for all buffers.
             drop(empties.try_send(Buffer::new()));
         }
         let status = Arc::new(Mutex::new(QueueStatus {
@@ -123,7 +122,7 @@ impl Spawner<'_> {
     }
 }
 
-/// What a worker is given.
+/// The parameters of a worker.
 struct Plan {
     index: usize,
     rx: RxQueue,
@@ -135,20 +134,20 @@ struct Plan {
     status: Arc<Mutex<QueueStatus>>,
     /// Link types of the interfaces known at the start.
     links: Vec<LinkType>,
-    /// Where chosen packets go.
+    /// Where selected packets are forwarded.
     egress: Option<Out>,
 }
 
-/// The life of a worker.
+/// Runs a worker.
 fn work(plan: Plan) {
     let messages = plan.messages.clone();
     let shared = plan.shared.clone();
     let result = work_on(plan);
     if result.is_err() {
-        // The others have no reason to continue: the device or the file is the same.
+        // The others have no reason to continue: it is the same device or file.
         shared.switch.end();
     }
-    // The receiver is gone if the collector failed first.
+    // The receiver has ended if the collector failed first.
     drop(messages.send(Message::Done(result)));
 }
 
@@ -167,17 +166,17 @@ fn work_on(plan: Plan) -> Result<Ended> {
             std::thread::sleep(Duration::from_millis(1));
         }
         engine.draining = true;
-        // What is in the rings was seen by the interface, so it belongs into the account.
+        // The interface has seen what is in the rings, so it belongs in the account.
         drained = worker::drain(&mut rx, &mut engine);
     }
-    // However it ended: the flows that were metered are reported.
+    // However it ended, the flows that were metered are reported.
     engine.finish();
     let left = engine.egress.as_mut().map_or(Ok(()), Out::finish);
     let ended = ended?;
     drained.and(left).map(|()| ended)
 }
 
-/// Pins this thread and makes its engine: here, so that the memory is near this processor.
+/// Pins this thread and creates its engine: here, so that the memory is local to this processor.
 fn prepare(plan: Plan) -> Result<(RxQueue, FlowEngine)> {
     if let Some(cpu) = plan.cpu {
         sys::affinity::pin_current_thread(cpu)?;
@@ -227,7 +226,7 @@ fn prepare(plan: Plan) -> Result<(RxQueue, FlowEngine)> {
     Ok((plan.rx, engine))
 }
 
-/// The requested decoders; their counters are left in `counts`.
+/// Creates the requested decoders; their counters are left in `counts`.
 fn inspector(
     config: &Config,
     egress: Option<&Out>,
@@ -246,19 +245,19 @@ fn inspector(
 
 struct FlowEngine {
     meter: Meter,
-    /// Link types by interface of the capture.
+    /// Link types of the capture's interfaces.
     links: Vec<LinkType>,
     outbox: Outbox,
     shared: Arc<Shared>,
     status: Arc<Mutex<QueueStatus>>,
-    /// What the decoders have counted.
+    /// Counts of the decoders.
     applications: Arc<Mutex<Counts>>,
-    /// What they found of one flow.
+    /// Decoded fields of one flow.
     found: Vec<u8>,
     wire_bytes: u64,
     unmetered: u64,
     filter: Option<Filter>,
-    /// Of the selection that filter and sampling are of.
+    /// Number of the selection that filter and sampling belong to.
     selection_number: u32,
     unselected: u64,
     draining: bool,
@@ -266,11 +265,11 @@ struct FlowEngine {
     /// Extra fields are enabled, so packets are passed to the meter together.
     has_extras: bool,
     scan: Option<Scan>,
-    /// How much came when.
+    /// Packets and bytes over time.
     series: Option<Box<Series>>,
     egress: Option<Out>,
     pulse_at: Instant,
-    /// What the table was last reported by the clock.
+    /// The time last passed to the table.
     clock_ns: u64,
 }
 
@@ -322,8 +321,8 @@ impl Engine for FlowEngine {
     }
 }
 
-/// Prefetches each packet's first line, which is in no cache yet: all together, before they are
-/// parsed in turn. Those of a file lie one after another, which the processor foresees.
+/// Prefetches each packet's first cache line: all together, before they are parsed in turn. Packets
+/// of a file are consecutive, which the processor prefetches itself.
 #[inline]
 fn touch(batch: &RxBatch<'_>) {
     let mut touched = 0;
@@ -384,7 +383,7 @@ impl FlowEngine {
         self.meter.flush(&mut self.outbox);
     }
 
-    /// Meters packets that wait for each other, and marks those that continue to the egress.
+    /// Meters packets as a group, and marks those to be forwarded.
     #[inline]
     fn meter_together(&mut self, inputs: &[Input<'_>]) {
         if inputs.is_empty() {
@@ -404,10 +403,10 @@ impl FlowEngine {
         }
     }
 
-    /// Ends flows by the clock, as long as there is room for them: the rest stays in the table.
+    /// Ends flows by the clock as long as there is room for them; the others stay in the table.
     fn tick(&mut self) {
         let now_ns = wall_clock_ns().saturating_sub(BEHIND_NS);
-        // A clock that was set back, and one that was not read yet.
+        // A clock that was set back, or not read yet.
         let mut clock_ns = match self.clock_ns {
             before if before == 0 || before > now_ns => now_ns,
             before => before,
@@ -434,7 +433,7 @@ impl FlowEngine {
         }
     }
 
-    /// How many of this many packets may be metered.
+    /// How many of `count` packets may be metered.
     fn take_budget(&self, count: u64) -> u64 {
         let Some(budget) = &self.shared.budget else {
             return count;
@@ -451,8 +450,8 @@ impl FlowEngine {
         budget.is_some_and(|budget| budget.load(Ordering::Relaxed) == 0)
     }
 
-    /// A file may have several interfaces, met on the way; a device's is known from the start, so
-    /// that nothing waits here while counters are read from the kernel.
+    /// The link type of an interface. Those of a file become known while it is read; a device's is
+    /// known from the start, so that nothing waits here while counters are read from the kernel.
     #[cold]
     fn learn_link(&mut self, interface: u16) -> LinkType {
         let new = lock(&self.shared.control).interfaces(self.links.len());
@@ -464,7 +463,7 @@ impl FlowEngine {
             .unwrap_or(LinkType::ETHERNET)
     }
 
-    /// Looks a little further for the largest live flows.
+    /// Scans a little further for the largest live flows.
     fn scan(&mut self, place_count: usize) {
         let Some(scan) = &mut self.scan else { return };
         if !scan.running {
@@ -517,7 +516,7 @@ impl FlowEngine {
     }
 
     fn finish(&mut self) {
-        // No more packets come, and the collector does not wait long for anybody.
+        // No more packets come, and the collector does not wait for anything for long.
         self.outbox.may_wait = true;
         self.meter.finish(&mut self.outbox);
         self.outbox.send();

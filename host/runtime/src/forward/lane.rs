@@ -1,4 +1,4 @@
-//! A lane: one transmit queue, the receive queues that feed it, one thread.
+//! A lane: a transmit queue, the receive queues that feed it, and a thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,18 +11,18 @@ use super::{Budget, Counters, Failing, Intake, Side, Way};
 use crate::Stop;
 use crate::worker::{self, Ended, Engine, Pacing, Verdict};
 
-/// How long packets that can be lost wait for room before they are dropped: long enough for a
-/// device that is busy, short enough that the receiving ring does not overflow meanwhile.
+/// How long packets of a live port wait for room before they are dropped: long enough for a busy
+/// device, short enough that the receive ring does not overflow meanwhile.
 const PATIENCE: Duration = Duration::from_millis(2);
-/// How long those that cannot be lost wait before the device counts as stuck.
+/// How long packets of other ports wait before the device counts as stuck.
 const STUCK: Duration = Duration::from_secs(5);
-/// One look in such a wait.
+/// Interval of checks in such a wait.
 const WAIT: Duration = Duration::from_millis(50);
-/// Sleep of a lane with several receiving queues when all are empty.
+/// Sleep of a lane with several receive queues when all are empty.
 const NAP: Duration = Duration::from_micros(200);
 
-/// The lanes of one direction: as many as both sides have queues for. Further receiving queues are
-/// spread over them; further sending queues stay with their port.
+/// Creates the lanes of one direction: as many as both sides have queues for. Additional receive
+/// queues are distributed over them; additional transmit queues stay with their port.
 pub(super) fn lanes(
     way: &mut Way,
     from: &mut Side,
@@ -57,7 +57,7 @@ pub(super) fn lanes(
     lanes
 }
 
-/// One thread's part of the path.
+/// A lane.
 pub(super) struct Lane {
     rx: Vec<RxQueue>,
     out: Out,
@@ -72,7 +72,7 @@ impl Lane {
         }
     }
 
-    /// Queue after queue, a batch each: no thread can sleep on several sockets at once.
+    /// Forwards a batch of each queue in turn: no thread can sleep on several sockets at once.
     fn run_several(&mut self, stop: &Stop, pacing: Pacing) -> Result<Ended> {
         let mut open: Vec<&mut RxQueue> = self.rx.iter_mut().collect();
         while !stop.is_set() {
@@ -110,7 +110,7 @@ impl Lane {
         Ok(Ended::Stopped)
     }
 
-    /// Forwards what is still in the rings and waits until everything has left, at most `limit`.
+    /// Forwards what is still in the rings and waits until everything is sent, at most `limit`.
     pub(super) fn finish(&mut self, limit: Duration) -> Result<()> {
         let mut result = Ok(());
         // The rest of a file can be read another time.
@@ -126,18 +126,18 @@ impl Lane {
     }
 }
 
-/// The sending end of a lane.
+/// The transmit side of a lane.
 struct Out {
     tx: TxQueue,
     budget: Arc<Budget>,
     counters: Arc<Counters>,
     packet_len_max: Arc<AtomicUsize>,
     intake: Intake,
-    /// The last wait for room was for nothing.
+    /// The last wait for room timed out.
     is_stuck: bool,
-    /// Everything that is left is to be handled, the budget's end or not.
+    /// Everything left is forwarded, whether the budget is used up or not.
     is_draining: bool,
-    /// Why sending fails for now, for the control side; touched when it begins and ends.
+    /// Why sending fails, for the control side; accessed when an outage begins and ends.
     failing: Arc<Failing>,
     is_failing: bool,
 }
@@ -151,7 +151,7 @@ impl Engine for Out {
         let before = left;
         let result = self.all(batch, &mut left);
         self.budget.settle(before - left, left);
-        // After an error: the remaining packets belong to no lane.
+        // After an error, the remaining packets are not forwarded by any lane.
         self.counters.abandoned.add(batch.len() as u64);
         result?;
         self.flush()?;
@@ -159,13 +159,13 @@ impl Engine for Out {
     }
 
     fn idle(&mut self) -> Result<Verdict> {
-        // What the device did not take at the last flush.
+        // What the device did not accept at the last flush.
         self.flush()?;
         Ok(self.verdict())
     }
 }
 
-/// Why a packet is left out.
+/// Why a packet is not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unfit {
     Outgoing,
@@ -185,19 +185,19 @@ impl Unfit {
     }
 }
 
-/// A packet's length with the tag that lies alongside it.
+/// A packet's length including the VLAN tag in its metadata.
 #[inline]
 fn len_of(packet: &Packet<'_>) -> u32 {
     packet.cap_len() + if packet.vlan().is_some() { 4 } else { 0 }
 }
 
-/// What is known of the room in the sending queue.
+/// Room in the transmit queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     Unknown,
     /// For a packet of one buffer.
     Some,
-    /// Everything has left: there never will be more.
+    /// Everything was sent: there will never be more room.
     All,
 }
 
@@ -209,8 +209,8 @@ impl Out {
         }
     }
 
-    /// Handles packets until none is left in the batch, or up to an error. `left` is how many may
-    /// be forwarded, and is less by those that were.
+    /// Handles packets until the batch is empty, or up to an error. `left` is how many may be
+    /// forwarded, and is reduced by those that were.
     fn all(&mut self, batch: &mut RxBatch<'_>, left: &mut u64) -> Result<()> {
         let len_max = match self.packet_len_max.load(Ordering::Relaxed) {
             0 => u32::MAX,
@@ -243,7 +243,7 @@ impl Out {
     }
 
     /// Forwards the first `count` packets, or drops those for which there is no room in time;
-    /// `left` is less by those that were forwarded.
+    /// `left` is reduced by those that were forwarded.
     fn hand_over(&mut self, batch: &mut RxBatch<'_>, count: usize, left: &mut u64) -> Result<()> {
         let mut rest = count;
         let mut since: Option<Instant> = None;
@@ -262,7 +262,7 @@ impl Out {
             if forwarded.packets != 0 {
                 (since, room) = (None, Room::Unknown);
             } else if room == Room::All {
-                // Never will there be more room than now.
+                // There will never be more room than now.
                 self.counters.too_long.add(1);
                 batch.skip(1);
                 (rest, since, room) = (rest - 1, None, Room::Unknown);
@@ -271,7 +271,7 @@ impl Out {
                 }
                 continue;
             }
-            // There is no room. Starting the device may make some; then time may.
+            // There is no room. Starting the device may free some; otherwise time may.
             self.flush()?;
             let Some(began) = since else {
                 since = Some(Instant::now());
@@ -287,7 +287,7 @@ impl Out {
                 room = self.wait_for_room(room, time_left.min(WAIT))?;
                 continue;
             }
-            // A device that has nothing to send is not behind.
+            // A device that has nothing to send is not late.
             if matches!(self.tx.wait(true, Duration::ZERO), Ok(true)) {
                 room = Room::All;
                 continue;
@@ -302,7 +302,7 @@ impl Out {
         }
     }
 
-    /// Waits for more room than there was, and returns how much there is now.
+    /// Waits for more room than `before`, and returns how much there is now.
     fn wait_for_room(&mut self, before: Room, limit: Duration) -> Result<Room> {
         let (wait_for_all, then) = match before {
             Room::Unknown => (false, Room::Some),
@@ -319,8 +319,8 @@ impl Out {
         self.tolerate(result)
     }
 
-    /// A device that is gone ends the lane. One that refuses for now (its link is down) does not:
-    /// what finds no room is dropped and counted until it is back.
+    /// A removed device ends the lane. One that temporarily refuses (its link is down) does not:
+    /// packets without room are dropped and counted until it is back.
     fn tolerate(&mut self, result: Result<()>) -> Result<()> {
         match result {
             Ok(()) => {

@@ -16,37 +16,37 @@ use crate::send;
 /// An Ethernet header and one VLAN tag in addition to the MTU.
 const LINK_LEN: usize = 14 + 4;
 
-/// What is to be opened.
+/// The ports to open.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     /// Names of the two ports.
     pub names: [String; 2],
-    /// Packets go both ways.
+    /// Forward in both directions.
     pub both: bool,
-    /// Which packets, as a pcap expression; what it does not select stays with the host, where the
-    /// port takes packets from a host.
+    /// Packets to forward, as a pcap expression; others stay with the host if the port takes
+    /// packets from a host.
     pub filter: Expression,
-    /// How to open the ports, the direction and the filter aside.
+    /// Options of the ports, except direction and filter.
     pub options: PortOptions,
-    /// Even on an interface that this host depends on.
+    /// Allow interfaces that this host depends on.
     pub force: bool,
 }
 
-/// Both ends, and what a person should know before packets flow.
+/// Both ports, and warnings to print before packets flow.
 pub struct Opened {
-    /// The ends.
+    /// The two sides.
     pub sides: [Side; 2],
-    /// Both are over one pool: packets change hands without a copy.
+    /// Both use one pool: packets change hands without a copy.
     pub is_shared: bool,
-    /// Sentences.
+    /// Warnings, as sentences.
     pub warnings: Vec<String>,
 }
 
 /// Opens both ports.
 ///
 /// # Errors
-/// A loop, an interface that the host depends on, a port without the required direction, and errors
-/// of opening.
+/// A loop, an interface that the host depends on, a port that lacks a required direction, and
+/// errors of opening.
 pub fn open(setup: &Setup) -> Result<Opened> {
     let ends = [End::find(&setup.names[0])?, End::find(&setup.names[1])?];
     refuse_circle(setup, &ends)?;
@@ -58,12 +58,12 @@ pub fn open(setup: &Setup) -> Result<Opened> {
             true => Direction::Both,
             false => Direction::Rx,
         },
-        // What we send is none of what there is to forward.
+        // Packets that barewire itself sends must not be forwarded.
         outgoing: false,
         ..setup.options.clone()
     };
     if first.timestamp == TimestampSource::Auto {
-        // It is not used.
+        // Timestamps are not used.
         first.timestamp = TimestampSource::None;
     }
     let mut second = PortOptions {
@@ -106,8 +106,8 @@ pub fn open(setup: &Setup) -> Result<Opened> {
     })
 }
 
-/// The filter, which also keeps packets out that are not Ethernet's: a file learns what it holds
-/// while it is read.
+/// The filter, which also rejects packets that are not Ethernet: the link types of a file become
+/// known while it is read.
 fn filter(setup: &Setup) -> FilterSource {
     let (source, what) = (
         setup.filter.source(),
@@ -130,12 +130,12 @@ fn filter(setup: &Setup) -> FilterSource {
     })
 }
 
-/// Opens a port with as many sending queues as it has, at most `wanted`.
+/// Opens a port with as many transmit queues as it has, at most `wanted`.
 pub(crate) fn open_sending(name: &str, options: &mut PortOptions, wanted: u32) -> Result<Port> {
     options.queue_count = wanted.max(1);
     loop {
         match port::open(name, options) {
-            // Fewer queues than that: refused before anything is touched.
+            // With fewer queues it is refused before anything is changed.
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput)
                     && options.queue_count > 1 =>
@@ -147,11 +147,11 @@ pub(crate) fn open_sending(name: &str, options: &mut PortOptions, wanted: u32) -
     }
 }
 
-/// A port's name, and the interface behind it if there is one.
+/// A port's name, and its interface if there is one.
 pub(crate) struct End {
     pub(crate) text: String,
     name: PortName,
-    /// What the targets of its backend are.
+    /// The kind of targets of its backend.
     kind: Option<port::Target>,
     target: Option<send::Target>,
 }
@@ -213,7 +213,7 @@ impl End {
     }
 }
 
-/// The longest packet that a port of an interface sends.
+/// The maximum packet length that a port of an interface sends.
 pub(super) fn packet_len_max(mtu: u32, port: &Port) -> usize {
     let by_mtu = mtu as usize + LINK_LEN;
     match port.capabilities.packet_len_max as usize {
@@ -258,7 +258,7 @@ pub(crate) fn refuse_circle(setup: &Setup, ends: &[End; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Each port must have the directions that it is used in.
+/// Checks that each port has the directions it is used in.
 fn check_ways(setup: &Setup, a: &Port, b: &Port) -> Result<()> {
     let refuse = |name: &str, why: String| {
         let what = format!("forward from {} to {}", setup.names[0], setup.names[1]);

@@ -1,4 +1,4 @@
-//! Forwarding between rings in memory, whose every packet can be looked at.
+//! Tests of forwarding between rings in memory, where every packet can be examined.
 
 use port::{PortOptions, Ready, RxQueue, TxQueue};
 
@@ -41,14 +41,14 @@ fn send(mut tx: TxQueue, count: u64) {
             }
             drop(batch);
             if !tx.wait(false, Duration::from_secs(20)).unwrap() {
-                // The other end is gone.
+                // The other end has ended.
                 return;
             }
         }
     }
 }
 
-/// Takes packets until their sender is gone; whether each is the next one.
+/// Receives packets until the sender has ended; returns how many were in sequence.
 fn receive(mut rx: RxQueue) -> u64 {
     let mut count = 0;
     loop {
@@ -102,7 +102,7 @@ fn all_packets_arrive_whole_and_in_order() {
 fn both_ways_at_once() {
     const COUNT: u64 = 2_000;
     // What is sent on a ring in memory comes out of the same port: to feed a port that also sends,
-    // another one is behind each end.
+    // each end has another one behind it.
     let [mut left, mut right] = ports(true, 256);
     let [mut left_in, mut right_in] = ports(true, 256);
     let senders = [left_in.tx.remove(0), right_in.tx.remove(0)];
@@ -175,7 +175,7 @@ fn a_full_ring_drops_live_packets_and_stops_others() {
             }
         }
         drop(rx);
-        // The ports are gone, so its packets have no receiver; it may still wait for room.
+        // The ports are closed, so its packets have no receiver; it may still wait for room.
         let _ = sender.join();
     }
 }
@@ -224,7 +224,7 @@ fn half_packets_do_not_go_on() {
     let [mut a, mut b] = ports(true, 256);
     let (tx, rx) = (a.tx.remove(0), b.rx.remove(0));
     let path = std::env::temp_dir().join(format!("bw-forward-cut-{}.pcap", std::process::id()));
-    // Little-endian, Ethernet (draft-ietf-opsawg-pcap §4): of two packets the second is cut.
+    // Little-endian, Ethernet (draft-ietf-opsawg-pcap §4): of two packets the second is truncated.
     let mut file = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0].to_vec();
     file.extend([0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0]);
     for wire_len in [60_u32, 1_500, 60] {
@@ -256,7 +256,7 @@ fn a_packet_longer_than_the_ring_is_dropped_alone() {
             ..PortOptions::default()
         };
         let mut a = port::open("memory:", &options).unwrap();
-        // Room for two pieces; 9,000 bytes have three.
+        // Room for two pieces; 9,000 bytes need three.
         let options = PortOptions {
             ring_len: 2,
             ..options
@@ -284,7 +284,7 @@ fn a_packet_longer_than_the_ring_is_dropped_alone() {
         let flow = outcome.flows[0];
         assert!(outcome.error.is_none(), "{:?}", outcome.error);
         assert_eq!((flow.received, flow.imbalance()), (60, 0), "{flow:?}");
-        // Numbers 7 and 57; live, a ring that is full drops them as it does any other.
+        // Packets 7 and 57; live, a full ring drops them as it does any other.
         match intake {
             Intake::Waiting => assert_eq!((flow.too_long, flow.forwarded), (2, 58), "{flow:?}"),
             _ => assert!(flow.too_long <= 2, "{flow:?}"),
@@ -297,7 +297,7 @@ fn an_error_in_mid_batch_loses_no_packet() {
     let [mut a, mut b] = ports(true, 256);
     let (tx, rx) = (a.tx.remove(0), b.rx.remove(0));
     send(tx, 40);
-    // Waiting without progress: the device counts as stuck after some seconds.
+    // Waiting without progress: after some seconds the device counts as stuck.
     let small = PortOptions {
         ring_len: 16,
         ..PortOptions::default()

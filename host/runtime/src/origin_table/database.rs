@@ -4,49 +4,49 @@ use std::net::IpAddr;
 
 use maxminddb::{PathElement, Reader};
 
-/// What is before the file's description of itself.
+/// The marker before the file's metadata.
 pub(super) const MARK: &[u8] = b"\xab\xcd\xefMaxMind.com";
-/// Where that is looked for, at the end (MaxMind DB File Format Specification, "Database
+/// How much of the file's end is searched for it (MaxMind DB File Format Specification, "Database
 /// Metadata").
 const TAIL_LEN: usize = 128 << 10;
 
-/// A file.
+/// A MaxMind DB file.
 pub struct Database {
     reader: Reader<Vec<u8>>,
     len: usize,
 }
 
-/// Its data for an address.
+/// The data of an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found<'a> {
-    /// The autonomous system, 0 without.
+    /// The autonomous system, or 0.
     pub asn: u32,
     /// Its name.
     pub network: &'a str,
-    /// The country, zeros without.
+    /// The country, or zeros.
     pub country: [u8; 2],
     /// The city, in English.
     pub city: &'a str,
 }
 
 impl Database {
-    /// Whether the bytes are such a file.
+    /// Whether the bytes are a MaxMind DB file.
     pub fn is_one(bytes: &[u8]) -> bool {
         let tail = &bytes[bytes.len().saturating_sub(TAIL_LEN)..];
         tail.windows(MARK.len()).any(|window| window == MARK)
     }
 
-    /// Opens a file that was read.
+    /// Opens a file that is in memory.
     ///
     /// # Errors
-    /// In words, where it is damaged.
+    /// A description of the damage.
     pub fn new(bytes: Vec<u8>) -> Result<Database, String> {
         let len = bytes.len();
         let reader = Reader::from_source(bytes).map_err(|error| error.to_string())?;
         Ok(Database { reader, len })
     }
 
-    /// What is known of an address. Where the file is damaged, nothing.
+    /// Looks up an address. In a damaged file nothing is found.
     pub fn find(&self, addr: IpAddr) -> Found<'_> {
         let Ok(found) = self.reader.lookup(addr) else {
             return Found::default();
@@ -88,7 +88,7 @@ impl Database {
         }
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub fn memory_len(&self) -> usize {
         self.len
     }

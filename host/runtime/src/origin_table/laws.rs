@@ -1,7 +1,7 @@
-//! Laws: what must hold for every file of origins. Called by a test and by a fuzz target, which
-//! takes the readers' files by themselves; they panic where a law is broken.
+//! Laws: properties that hold for every enrichment file. Called by a test and by a fuzz target,
+//! which passes files directly to the readers; they panic if a law is broken.
 //!
-//! An input is: which file it is, an address (16 bytes), and the file.
+//! An input is: the kind of file, an address (16 bytes), and the file.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,10 +9,10 @@ use super::database::Database;
 use super::ranges::{NAME_MAX, Ranges};
 use super::vendors::Vendors;
 
-/// Lists longer than this may have lines that are too long with one byte more.
+/// Longer lists may have lines that exceed the limit with one more byte.
 const LIST_MAX: usize = 4000;
 
-/// Any bytes as a list of ranges (0), makers of cards (1) or a MaxMind DB (2).
+/// Checks any bytes as a list of ranges (0), card vendors (1) or a MaxMind DB (2).
 pub fn file_input(input: &[u8]) {
     let Some((&[kind, address @ ..], file)) = input.split_first_chunk::<17>() else {
         return;
@@ -30,20 +30,20 @@ pub fn input_of(kind: u8, address: [u8; 16], file: &[u8]) -> Vec<u8> {
     [&[kind][..], &address, file].concat()
 }
 
-/// The address as both versions.
+/// The address as IPv6 and IPv4.
 fn addresses(address: &[u8; 16]) -> [IpAddr; 2] {
     let [a, b, c, d, ..] = *address;
     let six = Ipv6Addr::from(*address);
     [Ipv4Addr::new(a, b, c, d).into(), six.into()]
 }
 
-/// The same with the ends of lines that Windows writes.
+/// The file with Windows line endings.
 fn with_returns(file: &[u8]) -> Vec<u8> {
     let lines: Vec<&[u8]> = file.split(|byte| *byte == b'\n').collect();
     lines.join(&b"\r\n"[..])
 }
 
-/// Refused in words, or read; and the ends of lines do not matter.
+/// A list is refused with a message, or read; line endings do not matter.
 fn list(address: &[u8; 16], file: &[u8]) {
     let read = Ranges::parse(file);
     if let Err(why) = &read {
@@ -65,7 +65,7 @@ fn list(address: &[u8; 16], file: &[u8]) {
     }
 }
 
-/// Refused in words, or read; and a second time the same is found.
+/// A vendor file is refused with a message, or read; a second lookup finds the same.
 fn makers(address: &[u8; 16], file: &[u8]) {
     let mac = *address.first_chunk::<6>().unwrap_or(&[0; 6]);
     let mut makers = Vendors::default();
@@ -79,7 +79,7 @@ fn makers(address: &[u8; 16], file: &[u8]) {
     assert!(!why.is_empty());
 }
 
-/// Refused in words, or asked: what is found lies in the file.
+/// A database is refused with a message, or queried: results lie within the file.
 fn database(address: &[u8; 16], file: &[u8]) {
     let is_one = Database::is_one(file);
     let database = match Database::new(file.to_vec()) {

@@ -1,31 +1,31 @@
 //! Lists of addresses as text: a prefix (`192.0.2.0/24`), or a first and a last address, and their
 //! data, separated by tabs or commas. iptoasn.com (start, end, number, country, name), DB-IP's
-//! lists of countries and networks, MaxMind's lists of networks, and dumps of routing tables have
-//! this form. Where ranges overlap, the narrower one wins.
+//! country and network lists, MaxMind's network lists, and routing table dumps have this form. If
+//! ranges overlap, the narrower one wins.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Maximum number of ranges of a list.
+/// Maximum number of ranges in a list.
 const RANGES_MAX: usize = 4 << 20;
-/// Maximum bytes of a line.
+/// Maximum line length in bytes.
 const LINE_MAX: usize = 4096;
-/// Bytes of a name that are kept.
+/// Maximum length of a stored name in bytes; longer ones are cut.
 pub(super) const NAME_MAX: usize = 128;
 
-/// A list's data for a range.
+/// The data of a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Row {
-    /// The autonomous system, 0 without.
+    /// The autonomous system, or 0.
     pub asn: u32,
-    /// The country, zeros without.
+    /// The country, or zeros.
     pub country: [u8; 2],
     /// The first text that is neither.
     pub name: Option<Arc<str>>,
 }
 
-/// A range and the number of its row. Addresses of IPv4 are the lower 32 bits.
+/// A range and the index of its row. IPv4 addresses are the lower 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     first: u128,
@@ -33,10 +33,10 @@ struct Range {
     row: u32,
 }
 
-/// The same, packed.
+/// An IPv4 range, packed.
 type Four = (u32, u32, u32);
 
-/// A list.
+/// A list of ranges.
 #[derive(Debug, Default)]
 pub struct Ranges {
     four: Vec<Four>,
@@ -48,7 +48,7 @@ impl Ranges {
     /// Reads a list.
     ///
     /// # Errors
-    /// The error names the line and the problem.
+    /// The line and the problem.
     pub fn parse(text: &[u8]) -> Result<Ranges, String> {
         let (mut four, mut six) = (Vec::new(), Vec::new());
         let mut numbers: HashMap<Row, u32> = HashMap::new();
@@ -66,7 +66,7 @@ impl Ranges {
             let fields = split(line);
             let (is_six, first, last, rest) = match addresses(&fields) {
                 Ok(range) => range,
-                // Names of columns.
+                // Column names.
                 Err(why) if at == 0 && why == NONE => continue,
                 Err(why) => return Err(wrong(why)),
             };
@@ -101,7 +101,7 @@ impl Ranges {
         })
     }
 
-    /// What is known of an address.
+    /// Looks up an address.
     pub fn find(&self, addr: IpAddr) -> Option<&Row> {
         let row = match addr {
             IpAddr::V4(v4) => {
@@ -120,7 +120,7 @@ impl Ranges {
         self.rows.get(row as usize)
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub fn memory_len(&self) -> usize {
         let names = self.rows.iter().filter_map(|row| row.name.as_deref());
         self.four.capacity() * size_of::<Four>()
@@ -131,7 +131,7 @@ impl Ranges {
 }
 
 impl Row {
-    /// From what is after the addresses.
+    /// Parses the fields after the addresses.
     fn of(fields: &[String]) -> Row {
         let mut row = Row::default();
         let mut has_asn = false;
@@ -142,7 +142,7 @@ impl Row {
                 row.asn = asn;
                 has_asn = true;
             } else if matches!(field.as_str(), "" | "-" | "None" | "ZZ") {
-                // Not known; ZZ is what DB-IP has for that.
+                // Unknown; DB-IP writes ZZ.
             } else if is_code && row.country == [0; 2] {
                 row.country.copy_from_slice(field.as_bytes());
             } else if row.name.is_none() {
@@ -156,20 +156,20 @@ impl Row {
         row
     }
 
-    /// Whether it is a row about networks, not places.
+    /// Whether the row describes a network, not a place.
     pub fn is_of_network(&self) -> bool {
         self.asn != 0
     }
 }
 
-/// A name as far as it is kept.
+/// A name cut to [`NAME_MAX`].
 pub(super) fn cut(name: &str) -> &str {
     let end = (0..=NAME_MAX.min(name.len())).rev();
     let mut ends = end.filter(|at| name.is_char_boundary(*at));
     &name[..ends.next().unwrap_or(0)]
 }
 
-/// The fields of a line: with tabs between them, or commas and quotes (RFC 4180).
+/// The fields of a line, separated by tabs, or by commas with quotes (RFC 4180).
 pub(super) fn split(line: &str) -> Vec<String> {
     let clean = |field: &str| field.trim().to_owned();
     if line.contains('\t') {
@@ -178,7 +178,7 @@ pub(super) fn split(line: &str) -> Vec<String> {
     let (mut fields, mut field, mut is_quoted) = (Vec::new(), String::new(), false);
     for letter in line.chars() {
         match letter {
-            // Two within quotes stand for one; the name is as good without.
+            // A doubled quote stands for one; the name is usable without.
             '"' => is_quoted = !is_quoted,
             ',' if !is_quoted => {
                 fields.push(clean(&field));
@@ -191,10 +191,10 @@ pub(super) fn split(line: &str) -> Vec<String> {
     fields
 }
 
-/// Why a line is none.
+/// Why a line is invalid.
 const NONE: &str = "it does not start with a prefix, or with a first and a last address";
 
-/// Whether they are of IPv6, first, last, and how many fields that took.
+/// Whether it is IPv6, the first and last address, and the number of fields they took.
 fn addresses(fields: &[String]) -> Result<(bool, u128, u128, usize), &'static str> {
     let first = fields.first().ok_or(NONE)?;
     if let Some((addr, len)) = first.split_once('/') {
@@ -216,7 +216,7 @@ fn addresses(fields: &[String]) -> Result<(bool, u128, u128, usize), &'static st
     Ok((is_six, first, last, 2))
 }
 
-/// An address; of IPv4 also as one number.
+/// An address; IPv4 also as one number.
 fn address(text: &str) -> Option<IpAddr> {
     match text.parse::<u32>() {
         Ok(number) => Some(IpAddr::V4(number.into())),
@@ -231,7 +231,7 @@ fn number(addr: IpAddr) -> u128 {
     }
 }
 
-/// Whether a range is of IPv6, first, last. One that lies within `::ffff:0:0/96` is of IPv4.
+/// Whether a range is IPv6, its first and its last address. One within `::ffff:0:0/96` is IPv4.
 fn range(is_six: bool, first: u128, last: u128) -> (bool, u128, u128) {
     const MAPPED: u128 = 0xffff << 32;
     const FOUR: u128 = u32::MAX as u128;
@@ -241,12 +241,12 @@ fn range(is_six: bool, first: u128, last: u128) -> (bool, u128, u128) {
     (is_six, first, last)
 }
 
-/// Ranges in order that do not overlap: where several lie over an address, that which begins last,
-/// and of those the shortest, and of equal ones the last reported.
+/// Sorted ranges that do not overlap: if several cover an address, the one that starts last wins,
+/// of those the shortest, and of equal ones the last in the file.
 fn flat(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.sort_by_key(|range| (range.first, std::cmp::Reverse(range.last)));
     let mut out: Vec<Range> = Vec::new();
-    // What lies over the address that comes next: the lowest is the widest.
+    // Ranges that cover the next address: the bottom one is the widest.
     let mut open: Vec<Range> = Vec::new();
     let mut next = 0_u128;
     for range in ranges {
@@ -259,7 +259,7 @@ fn flat(mut ranges: Vec<Range>) -> Vec<Range> {
     out
 }
 
-/// Puts out what lies before `until`, or everything.
+/// Outputs what lies before `until`, or everything.
 fn close(open: &mut Vec<Range>, next: &mut u128, until: Option<u128>, out: &mut Vec<Range>) {
     while let Some(top) = open.last().copied() {
         let goes_on = until.is_some_and(|until| top.last >= until);
@@ -285,7 +285,7 @@ fn close(open: &mut Vec<Range>, next: &mut u128, until: Option<u128>, out: &mut 
             }
             match last.checked_add(1) {
                 Some(behind) => *next = behind,
-                // The last address there is.
+                // The last possible address.
                 None => return open.clear(),
             }
         }
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// Within IPv6, and in a range that begins or ends alongside them.
+    /// Within IPv6, and in a range that begins or ends next to them.
     #[test]
     fn addresses_of_ipv4_in_ipv6_are_such() {
         let text = "::ffff:192.0.2.0/120,1\n::,::ffff:ffff:ffff,2\n::ffff:0:0/95,3\n\
@@ -385,7 +385,7 @@ mod tests {
         assert!(Ranges::parse(&long).unwrap_err().contains("too long"));
     }
 
-    /// Compared with the simple way: all ranges over an address, and of them the right one.
+    /// Compared with the simple method: of all ranges that cover an address, the right one.
     #[test]
     fn of_several_the_narrowest_counts() {
         let mut seed = 0x9e37_79b9_u64;
@@ -423,7 +423,7 @@ mod tests {
         }
     }
 
-    /// Invalid bytes do no harm.
+    /// Invalid bytes cause no panic.
     #[test]
     fn any_bytes_are_an_answer_or_an_error() {
         let good = b"0.0.0.0/0,1,AA,x\n::/0\t2\tBB\n255.255.255.255,255.255.255.255,3\n";

@@ -1,4 +1,4 @@
-//! Files as users have them, and damaged ones.
+//! Tests with real-world and damaged files.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn table(name: &str, network: &[u8], place: &[u8]) -> Result<OriginTable> {
 fn a_list_of_networks_tells_places_too() {
     let list = b"192.0.2.0\t192.0.2.255\t64500\tDE\tEXAMPLE Example GmbH\n";
     let mut table = table("origins", list, list).unwrap();
-    // Twice: the second time it is remembered.
+    // Twice: the second time it is cached.
     for _ in 0..2 {
         let origin = table.of_address("192.0.2.9".parse().unwrap());
         assert_eq!((origin.asn, origin.country()), (64500, "DE"));
@@ -45,7 +45,7 @@ fn errors_name_the_file() {
         .unwrap();
     let text = error.to_string();
     assert!(text.contains("places") && text.contains("line 2"), "{text}");
-    // The mark alone is no file.
+    // The marker alone is not a valid file.
     let error = table("origins-mark", b"\xab\xcd\xefMaxMind.com", good)
         .err()
         .unwrap();
@@ -85,7 +85,7 @@ fn a_file_with_the_city_alone_counts() {
     assert_eq!(of("192.0.2.200").country(), "FR");
 }
 
-/// A file by the rules of MaxMind DB, with one network: a tree of 32 nodes of 24 bits, a record.
+/// A MaxMind DB file with one network: a tree of 32 nodes of 24 bits, a record.
 fn database() -> Vec<u8> {
     const NODES: u32 = 32;
     let (addr, mut bytes) = (u32::from_be_bytes([192, 0, 2, 9]), Vec::new());
@@ -175,7 +175,7 @@ fn a_database_is_read_and_damage_is_survived() {
     }
 }
 
-/// What the fuzz target begins with.
+/// Seeds of the fuzz target.
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let four = |last| {
         let mut address = [0; 16];
@@ -205,7 +205,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// `BAREWIRE_BLESS=1 cargo test -p barewire-runtime corpus` writes the corpus anew.
+/// `BAREWIRE_BLESS=1 cargo test -p barewire-runtime corpus` rewrites the corpus.
 #[test]
 fn the_corpus_holds() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/origins");

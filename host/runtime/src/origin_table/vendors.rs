@@ -8,18 +8,18 @@ use super::ranges::{cut, split};
 
 /// Maximum number of prefixes.
 const PREFIXES_MAX: usize = 1 << 20;
-/// Maximum bytes of a line.
+/// Maximum line length in bytes.
 const LINE_MAX: usize = 4096;
-/// Bits of an address.
+/// Bits of a MAC address.
 const ADDRESS_BITS: u32 = 48;
 
-/// How the lines of IEEE's registries begin.
+/// Line prefixes of IEEE's registries.
 const REGISTRIES: [&str; 5] = ["MA-L,", "MA-M,", "MA-S,", "CID,", "IAB,"];
 
-/// The makers of one or more files.
+/// The vendors of one or more files.
 #[derive(Debug, Default)]
 pub struct Vendors {
-    /// By the length of the prefix, the longest first.
+    /// By prefix length, longest first.
     by_len: Vec<(u32, HashMap<u64, Arc<str>>)>,
     count: usize,
 }
@@ -28,10 +28,10 @@ impl Vendors {
     /// Adds a file.
     ///
     /// # Errors
-    /// The error names the line and the problem.
+    /// The line and the problem.
     pub fn add(&mut self, text: &[u8]) -> Result<(), String> {
         let before = self.count;
-        // An address of IEEE, in quotes, goes over several lines.
+        // A quoted postal address in IEEE's files spans several lines.
         let mut is_inside = false;
         for (at, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let wrong = |why: &str| format!("line {}: {why}", at + 1);
@@ -50,13 +50,13 @@ impl Vendors {
                 continue;
             }
             is_inside = is_ieee && has_odd_quotes;
-            // IEEE's have commas, and an occasional stray tab.
+            // IEEE's files have commas, and an occasional stray tab.
             let fields = match is_ieee {
                 true => split(&line.replace('\t', " ")),
                 false => split(line),
             };
             let Some((prefix, len, name)) = entry(&fields) else {
-                // Names of columns, and remarks of others.
+                // Column names, and comments of others.
                 if at == 0 || self.count > before && !line.starts_with("MA-") {
                     continue;
                 }
@@ -89,7 +89,7 @@ impl Vendors {
         lists.find_map(|(len, list)| list.get(&(number >> (ADDRESS_BITS - len))))
     }
 
-    /// Bytes of memory, about.
+    /// Approximate memory in bytes.
     pub fn memory_len(&self) -> usize {
         const ENTRY_LEN: usize = 72;
         self.count * ENTRY_LEN
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(find(&vendors, [1, 0x80, 0xc2, 0, 0, 8]), None);
     }
 
-    /// The rest of an address may look like the beginning of a line of Wireshark's.
+    /// A line of a postal address may look like the start of a line of Wireshark's.
     #[test]
     fn an_address_over_several_lines_is_not_a_vendor() {
         let mut vendors = Vendors::default();

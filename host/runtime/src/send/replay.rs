@@ -1,8 +1,9 @@
-//! Packets of a capture: read ahead by a thread of its own, rewritten there, handed over in chunks.
+//! Packets of a capture: a separate thread reads ahead, rewrites them, and hands them over in
+//! chunks.
 //!
 //! The sender never waits for a page of the file, a decompressor or a checksum. A capture that fits
 //! [`ReplayOptions::cache_len`] is read once and stays in memory for all rounds; a larger one is
-//! read again for each round, and no more than [`CHUNKS_AHEAD`] chunks of it are in memory.
+//! read again in each round, with at most [`CHUNKS_AHEAD`] chunks in memory.
 
 mod reader;
 
@@ -23,16 +24,16 @@ use reader::{Chunk, LeftOut, Message, Reader, open_capture};
 /// Chunks that the reader may be ahead.
 const CHUNKS_AHEAD: usize = 8;
 
-/// How a capture is replayed.
+/// Options of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
-    /// Changes on the way.
+    /// Changes to packets.
     pub rewriter: Rewriter,
-    /// Rounds through the capture; 0 is without end.
+    /// Rounds through the capture; 0 is unlimited.
     pub round_count: u64,
-    /// Longest packet that the interface takes, in bytes; a VLAN tag may be on top. 0 is any.
+    /// Maximum length of a packet on the interface, in bytes, without a VLAN tag. 0 is unlimited.
     pub packet_len_max: usize,
-    /// A capture of up to this many bytes stays in memory.
+    /// Captures of up to this many bytes stay in memory.
     pub cache_len: usize,
 }
 
@@ -57,17 +58,17 @@ pub struct Replay {
     kept: Vec<Arc<Chunk>>,
     kept_len: usize,
     cache_len: usize,
-    /// The whole capture is in `kept`.
+    /// Whether `kept` is the whole capture.
     complete: bool,
     current: Option<Arc<Chunk>>,
-    /// In `kept`, of the chunk after the current one.
+    /// Index in `kept` of the chunk after the current one.
     kept_at: usize,
     packet_at: usize,
-    /// The packet that `next` moved to.
+    /// The range of the current packet.
     range: (usize, usize),
     round_count: u64,
     rounds: u64,
-    /// Packets so far in this round, to notice a capture with nothing to send.
+    /// Packets so far in this round, to detect a capture with nothing to send.
     round_packets: u64,
     again: bool,
     left: LeftOut,
@@ -75,8 +76,8 @@ pub struct Replay {
     ended: bool,
 }
 
-/// A capture that is open, and not yet read: privileges can still be dropped before the reading
-/// thread is started.
+/// An open capture that is not read yet: privileges can still be dropped before the reader thread
+/// is started.
 pub struct OpenReplay {
     name: String,
     options: ReplayOptions,
@@ -87,7 +88,7 @@ impl Replay {
     /// Opens a capture file, or another port that ends.
     ///
     /// # Errors
-    /// The file cannot be opened, is no capture, or its packets cannot be put on Ethernet.
+    /// The file cannot be opened, is not a capture, or its packets cannot be sent on Ethernet.
     pub fn open(name: &str, options: &ReplayOptions) -> Result<OpenReplay> {
         Ok(OpenReplay {
             port: open_capture(name, &options.rewriter)?,
@@ -101,7 +102,7 @@ impl OpenReplay {
     /// Starts reading.
     ///
     /// # Errors
-    /// If there can be no thread.
+    /// If the thread cannot be started.
     pub fn start(self) -> Result<Replay> {
         let (to_sender, messages) = sync_channel(CHUNKS_AHEAD);
         let (empties, from_sender) = channel();
@@ -145,7 +146,7 @@ impl OpenReplay {
 }
 
 impl Replay {
-    /// The next chunk becomes the current one. False if there is none yet.
+    /// Moves to the next chunk. False if there is none yet.
     fn advance(&mut self) -> Result<bool> {
         self.give_back();
         if self.complete {
@@ -213,7 +214,7 @@ impl Replay {
         }
     }
 
-    /// A round is over; false if it was the last.
+    /// Starts the next round; false if that was the last.
     fn next_round(&mut self) -> Result<bool> {
         let last = self.round_count != 0 && self.rounds >= self.round_count;
         if self.round_packets == 0 && !last {
@@ -227,7 +228,7 @@ impl Replay {
         Ok(!last)
     }
 
-    /// The current chunk's memory goes back to the reader, unless it is kept.
+    /// Returns the current chunk's memory to the reader, unless it is kept.
     fn give_back(&mut self) {
         if let Some(mut chunk) = self.current.take().and_then(Arc::into_inner) {
             chunk.clear();
@@ -278,7 +279,7 @@ impl Source for Replay {
         }
         match self.messages.recv_timeout(timeout) {
             Ok(message) => self.waiting = Some(message),
-            // A reader that is gone shows at the next look.
+            // A reader that has ended is detected at the next check.
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
     }
@@ -294,7 +295,7 @@ impl Source for Replay {
 impl Drop for Replay {
     fn drop(&mut self) {
         self.stop.set();
-        // The reader may be waiting for room: take what it has until it sees the flag.
+        // The reader may be waiting for room: drain its channel until it sees the flag.
         while self
             .reader
             .as_ref()
@@ -308,27 +309,27 @@ impl Drop for Replay {
     }
 }
 
-/// What a capture would send.
+/// The result of a dry run.
 #[derive(Clone, Debug, Default)]
 pub struct ReplaySummary {
     /// Packets of one round.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// From the earliest to the latest, in nanoseconds.
+    /// Time from the earliest to the latest packet, in nanoseconds.
     pub duration_ns: u64,
-    /// Left out because longer than the interface takes.
+    /// Packets left out because they are longer than the interface allows.
     pub too_long: u64,
-    /// Left out because there is no Ethernet packet in them.
+    /// Packets left out because they contain no Ethernet packet.
     pub not_sendable: u64,
-    /// The capture has only their start.
+    /// Packets that the capture truncated.
     pub cut: u64,
     /// The first packets as they would be sent.
     pub samples: Vec<Vec<u8>>,
 }
 
-/// Reads a capture to its end without sending anything. `sample_count` packets are kept. Alongside
-/// what was found stands the error that ended the reading early, if one did.
+/// Reads a capture to its end without sending anything, and keeps `sample_count` packets. Returns
+/// also the error that ended the reading early, if any.
 ///
 /// # Errors
 /// As [`Replay::open`].

@@ -1,5 +1,5 @@
-//! Where packets go: the kind of interface, the longest packet, and whether this host depends on
-//! it.
+//! Where packets are sent: the kind of interface, the maximum packet length, and whether this host
+//! depends on it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use sys::link::{Link, XdpFeatures};
 use sys::{Error, ErrorKind, Result};
 use wire::Mac;
 
-/// Hardware types with Ethernet headers (Linux `include/uapi/linux/if_arp.h`).
+/// ARP hardware types with Ethernet headers (Linux `include/uapi/linux/if_arp.h`).
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_LOOPBACK: u16 = 772;
 
@@ -18,18 +18,17 @@ const ARPHRD_LOOPBACK: u16 = 772;
 pub struct Target {
     /// The interface.
     pub link: Link,
-    /// Longest packet in bytes, one VLAN tag not counted.
+    /// Maximum packet length in bytes, without a VLAN tag.
     pub packet_len_max: usize,
-    /// What its driver can do for XDP now. `None` before Linux 6.3, when kernels began to report
-    /// it.
+    /// XDP features that its driver currently supports. `None` before Linux 6.3, which introduced
+    /// the report.
     pub xdp: XdpFeatures,
-    /// Why this host may depend on it, as a sentence: see [`nic::host_dependency`].
+    /// Why the host may depend on it, as a sentence: see [`nic::lifeline`].
     pub host_dependency: Option<String>,
 }
 
 impl Target {
-    /// Backends in the order in which full speed is looked for; the last is there on every
-    /// interface.
+    /// Backends in the order in which full speed is tried; the last works on every interface.
     ///
     /// On veth `xdplive` needs 0.4 of the processor time of the best socket (sendmmsg), `afxdp` in
     /// copy mode 0.6, `afpacket` about as much. Where `afxdp` would be zero-copy it attaches a
@@ -44,16 +43,17 @@ impl Target {
         }
     }
 
-    /// Whether packets return to this machine.
+    /// Whether packets return to this host.
     pub fn is_loopback(&self) -> bool {
         self.link.hardware == ARPHRD_LOOPBACK
     }
 }
 
-/// How long a neighbour may take to answer: the kernel stops after three requests, a second apart.
+/// How long a neighbour may take to answer: the kernel gives up after three requests, a second
+/// apart.
 const ANSWER_LIMIT: Duration = Duration::from_millis(3_500);
 
-/// The MAC address of a neighbour, if the kernel has it and it is an Ethernet address.
+/// The MAC address of a neighbour, if the kernel knows it and it is an Ethernet address.
 ///
 /// # Errors
 /// If netlink does not answer.

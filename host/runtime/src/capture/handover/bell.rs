@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// The writer is at work, and looks at the rings before it sleeps.
+/// The writer is running, and checks the rings before it sleeps.
 const AWAKE: u8 = 0;
-/// It sleeps for a short time while packets gather.
+/// The writer sleeps briefly while packets accumulate.
 const NAPPING: u8 = 1;
-/// It sleeps until there is a packet.
+/// The writer sleeps until a packet arrives.
 const ASLEEP: u8 = 2;
 
 /// Wakes the writer.
@@ -20,16 +20,16 @@ pub(in crate::capture) struct Bell {
 }
 
 impl Bell {
-    /// The calling thread is the writer.
+    /// Makes the calling thread the writer.
     pub(in crate::capture) fn belongs_here(&self) {
-        // Called once.
+        // Called only once.
         let _ = self.writer.set(thread::current());
     }
 
-    /// Wakes the writer if it sleeps; from a nap only when it is `urgent`.
+    /// Wakes the writer if it sleeps; from a short sleep only if `urgent`.
     pub(super) fn ring(&self, urgent: bool) {
         // Pairs with the fence in `sleep`: either the writer sees what was submitted before this,
-        // or we see that it sleeps.
+        // or this thread sees that it sleeps.
         fence(Ordering::SeqCst);
         let state = self.state.load(Ordering::Relaxed);
         if (state == ASLEEP || urgent && state == NAPPING)
@@ -39,13 +39,13 @@ impl Bell {
         }
     }
 
-    /// Sleeps until it rings, at most `timeout`; not at all if there is something to do.
+    /// Sleeps until rung, at most `timeout`; returns at once if there is work.
     pub(in crate::capture) fn sleep(&self, timeout: Duration, has_work: impl FnOnce() -> bool) {
         self.rest(ASLEEP, timeout, has_work);
     }
 
-    /// Sleeps while packets gather, at most `timeout`, so that a busy queue pays for one wake-up in
-    /// many batches; not at all if there is something to do.
+    /// Sleeps while packets accumulate, at most `timeout`, so that a busy queue causes one wake-up
+    /// in many batches; returns at once if there is work.
     pub(in crate::capture) fn nap(&self, timeout: Duration, has_work: impl FnOnce() -> bool) {
         self.rest(NAPPING, timeout, has_work);
     }

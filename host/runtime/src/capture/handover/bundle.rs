@@ -3,19 +3,19 @@
 use port::Vlan;
 use port::file::Record;
 
-/// Bytes of what is before a packet that is taken alone.
+/// Length of the head before a packet that is taken individually.
 pub(super) const HEAD_LEN: usize = 32;
 
-/// What is before a packet.
+/// The head before a packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::capture) struct Head {
-    /// What is known of the packet.
+    /// Metadata of the packet.
     pub(in crate::capture) meta: Record,
     /// Bytes that the port delivered.
     pub(in crate::capture) cap_len: u32,
     /// Bytes after the head.
     pub(super) len: u32,
-    /// When its batch was received, by the capture's own clock.
+    /// When its batch was received, on the capture's own clock.
     pub(super) stamp_ms: u32,
 }
 
@@ -30,7 +30,7 @@ impl Head {
         }
     }
 
-    /// Writes it to the start of `out`, which has as many bytes.
+    /// Writes the head to the start of `out`, which must have [`HEAD_LEN`] bytes.
     #[inline]
     pub(super) fn encode(&self, out: &mut [u8]) {
         let Record { vlan, outgoing, .. } = self.meta;
@@ -47,7 +47,7 @@ impl Head {
         out[30..32].copy_from_slice(&tci.to_le_bytes());
     }
 
-    /// The head at the start of `bytes`, if they are enough.
+    /// Reads the head at the start of `bytes`, if it is complete.
     #[inline]
     pub(super) fn decode(bytes: &[u8]) -> Option<Head> {
         fn at<const AT: usize, const LEN: usize>(head: &[u8; HEAD_LEN]) -> [u8; LEN] {
@@ -74,29 +74,29 @@ impl Head {
     }
 }
 
-/// Packets one after another, and what is known of all of them.
+/// Consecutive packets with common metadata.
 #[derive(Debug, Default)]
 pub(in crate::capture) struct Bundle {
     memory: Box<[u8]>,
     len: usize,
-    /// The highest interface that a packet in it may have.
+    /// The highest interface index of its packets.
     pub(in crate::capture) interface: u32,
-    /// How many.
+    /// Number of packets.
     pub(in crate::capture) packets: u64,
-    /// Their bytes, as the port delivered them.
+    /// Bytes of packets as the port delivered them.
     pub(in crate::capture) cap_bytes: u64,
-    /// Their bytes in the records of a file, where there is nothing else in it.
+    /// Bytes of packets in the file's records, if it holds records only.
     pub(in crate::capture) kept_bytes: u64,
-    /// Time of the first.
+    /// Timestamp of the first.
     pub(in crate::capture) first_ns: u64,
-    /// Time of the last.
+    /// Timestamp of the last.
     pub(in crate::capture) last_ns: u64,
-    /// When the batch of the first was received.
+    /// When the batch of the first packet was received.
     pub(super) stamp_ms: u32,
 }
 
 impl Bundle {
-    /// With room for this many bytes, which take no memory before they are written.
+    /// Creates a bundle with this many bytes of room, which take no memory before they are written.
     pub(super) fn new(len: usize) -> Bundle {
         Bundle {
             memory: vec![0; len].into(),
@@ -104,7 +104,7 @@ impl Bundle {
         }
     }
 
-    /// Without room.
+    /// Creates a bundle without room.
     pub(super) fn none(interface: u32) -> Bundle {
         Bundle {
             interface,
@@ -116,19 +116,19 @@ impl Bundle {
         !self.memory.is_empty()
     }
 
-    /// What was put in.
+    /// The bytes put in.
     #[inline]
     pub(in crate::capture) fn bytes(&self) -> &[u8] {
         &self.memory[..self.len]
     }
 
-    /// The next this many bytes of room, if there are as many.
+    /// The next `need` bytes of room, if there are as many.
     #[inline]
     pub(super) fn room_for(&mut self, need: usize) -> Option<&mut [u8]> {
         self.memory.get_mut(self.len..self.len + need)
     }
 
-    /// Empties it.
+    /// Empties the bundle.
     pub(super) fn clear(&mut self) {
         let memory = std::mem::take(&mut self.memory);
         *self = Bundle {
@@ -137,7 +137,7 @@ impl Bundle {
         };
     }
 
-    /// Counts a packet that was put into the room, with `len` bytes of it.
+    /// Counts a packet put into the room, with `len` bytes.
     #[inline]
     pub(super) fn advance(&mut self, time_ns: u64, cap_len: usize, len: usize) {
         self.len += len;
@@ -147,7 +147,7 @@ impl Bundle {
     }
 }
 
-/// Puts the first `present` bytes of a packet into `out`, and returns their number.
+/// Copies the first `present` bytes of a packet to `out`, and returns their number.
 pub(super) fn copy<'p>(
     out: &mut [u8],
     present: usize,

@@ -1,10 +1,10 @@
-//! Packets come out of the bundles as they went in, in the order of their times.
+//! Tests: packets come out of the bundles unchanged, in timestamp order.
 
 use port::file::{FileWriter, WriterOptions};
 
 use super::*;
 
-/// Numbers of a generator by Steele, Lea and Flood (SplitMix64).
+/// A pseudorandom number generator by Steele, Lea and Flood (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// Bundles with packets as they came.
+/// Bundles with packets as received.
 const PLAIN: Filling = Filling {
     contents: Contents::Packets,
     knows_way: true,
@@ -25,7 +25,7 @@ const PLAIN: Filling = Filling {
     unbuffered: false,
 };
 
-/// A packet of this queue: its length and bytes follow from its time.
+/// Puts a packet of this queue, whose length and bytes follow from its time.
 fn put(inlet: &mut Inlet, interface: u16, time_ns: u64, stamp_ms: u32) -> bool {
     let bytes = bytes_of(time_ns);
     let meta = Record {
@@ -101,7 +101,7 @@ fn packets_are_returned_in_timestamp_order() {
         assert!(matches!(merge.next(0), Next::End), "seed {seed}");
         let times: Vec<u64> = found.iter().map(|(_, time)| *time).collect();
         let turned = times.windows(2).filter(|pair| pair[0] > pair[1]).count();
-        // Out of order only where half of the bundles waited; and then it is counted.
+        // Out of order only if half of the bundles waited; then it is counted.
         assert!(
             turned as u64 <= merge.late,
             "seed {seed}: {turned} of {}",
@@ -137,7 +137,7 @@ fn older_packets_of_other_queues_are_waited_for() {
         panic!("it waited")
     };
     assert_eq!(check(&held), (0, 20));
-    // Too late: written all the same, and counted.
+    // Too late: still written, and counted.
     assert!(put(&mut inlets[1], 1, 15, 1100));
     inlets.clear();
     let Next::Packet(held) = merge.next(1100) else {
@@ -150,7 +150,7 @@ fn older_packets_of_other_queues_are_waited_for() {
 #[test]
 fn half_of_the_bundles_do_not_wait() {
     let bell = Arc::default();
-    // Room for one packet without bytes.
+    // Room for one empty packet.
     let (mut inlets, mut merge) = ends_of(2, &bell, PLAIN, EXTRA_MAX);
     let mut count = 0;
     while put(&mut inlets[0], 0, 0, 0) {
@@ -161,11 +161,11 @@ fn half_of_the_bundles_do_not_wait() {
         taken += 1;
     }
     assert_eq!((count, taken), (BUNDLE_COUNT, BUNDLE_COUNT / 2 + 1));
-    // What came back is filled again.
+    // Returned bundles are filled again.
     assert!(put(&mut inlets[0], 0, 0, 0));
 }
 
-/// What is written as it is waits for a full bundle, as long as it may.
+/// Records written unchanged wait for a full bundle, up to the limit.
 #[test]
 fn records_wait_for_others() {
     let options = WriterOptions::new("/dev/null");
@@ -206,7 +206,7 @@ fn records_wait_for_others() {
             };
             assert_eq!((bundle.packets, bundle.cap_bytes), (1, 60));
         }
-        // The file learns of an interface before it gets the first packet of it.
+        // The file learns of an interface before its first packet.
         give(&mut inlets[0], &meta);
         give(
             &mut inlets[0],

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use inspect::{Application, Field, Kind, Protocol, Value, dns_rcode, dns_type, tls_version};
 
-/// Fields whose values explain themselves after the protocol's name.
+/// Fields whose values need no label after the protocol's name.
 const BARE: &[Field] = &[
     Field::HttpMethod,
     Field::HttpPath,
@@ -42,7 +42,7 @@ const VERBOSE: &[Field] = &[
     Field::TransactionsLost,
 ];
 
-/// Prints `: DNS example.org type A`, or nothing if nothing was found.
+/// Prints `: DNS example.org type A`, or nothing if nothing was decoded.
 pub(super) fn show(out: &mut impl Write, found: &Application, is_verbose: bool) -> fmt::Result {
     if found.is_empty() {
         return Ok(());
@@ -68,7 +68,7 @@ pub(super) fn show(out: &mut impl Write, found: &Application, is_verbose: bool) 
     Ok(())
 }
 
-/// The name of a field without that of its protocol: `sni` of `tls_sni`.
+/// The name of a field without its protocol: `sni` of `tls_sni`.
 struct Label(Field, Protocol);
 
 impl fmt::Display for Label {
@@ -84,7 +84,7 @@ impl fmt::Display for Label {
     }
 }
 
-/// Prints a value as users read it.
+/// Prints a value in readable form.
 fn show_value(out: &mut impl Write, field: Field, value: Value<'_>) -> fmt::Result {
     let word = match (field, value) {
         (Field::DnsType, Value::Number(number)) => dns_type(number),
@@ -99,7 +99,7 @@ fn show_value(out: &mut impl Write, field: Field, value: Value<'_>) -> fmt::Resu
     }
 }
 
-/// Prints a value as it is; text without anything that could break the line or move its letters.
+/// Prints a value unchanged; in text, escapes what could break the line or reorder its characters.
 pub(super) fn write_value(out: &mut impl Write, field: Field, value: Value<'_>) -> fmt::Result {
     match (value, field.row().kind) {
         (Value::Number(number), Kind::Version) => match tls_version(number) {
@@ -137,7 +137,7 @@ fn write_text(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
     Ok(())
 }
 
-/// Types of DHCP messages (RFC 2132 §9.6).
+/// DHCP message types (RFC 2132 §9.6).
 fn dhcp_type(number: u64) -> Option<&'static str> {
     const NAMES: [&str; 8] = [
         "Discover", "Offer", "Request", "Decline", "ACK", "NACK", "Release", "Inform",
@@ -147,7 +147,7 @@ fn dhcp_type(number: u64) -> Option<&'static str> {
         .copied()
 }
 
-/// Modes of NTP (RFC 5905 figure 10).
+/// NTP modes (RFC 5905 figure 10).
 fn ntp_mode(number: u64) -> Option<&'static str> {
     const NAMES: [&str; 5] = [
         "symmetric active",

@@ -11,16 +11,16 @@ use wire::{Dissection, LayerKind, Timestamp, dissect_inner};
 
 use super::application::write_value;
 
-/// What a column holds.
+/// The contents of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
-    /// Of the packet as a whole.
+    /// A property of the whole packet.
     Frame(Frame),
-    /// Of each level.
+    /// A property of each level.
     Level(Part),
-    /// Results of the decoders.
+    /// A decoded field.
     Found(Field),
-    /// The name that the decoders have for it.
+    /// The protocol that the decoders identified.
     Protocol,
     /// The packet's line.
     Info,
@@ -73,7 +73,7 @@ enum Part {
 
 use Column::{Found, Level};
 
-/// Every column by tshark's name, but for those of [`FIELDS`].
+/// All columns by tshark's name, except those of [`FIELDS`].
 const COLUMNS: &[(&str, Column)] = &[
     ("frame.number", Column::Frame(Frame::Number)),
     ("frame.time_epoch", Column::Frame(Frame::Time)),
@@ -152,7 +152,7 @@ const COLUMNS: &[(&str, Column)] = &[
     ("sip.Status-Code", Found(Field::SipStatus)),
 ];
 
-/// A packet whose columns are printed.
+/// A packet printed as columns.
 pub(super) struct Row<'a> {
     pub(super) first: &'a Dissection,
     pub(super) bytes: &'a [u8],
@@ -166,7 +166,7 @@ pub(super) struct Row<'a> {
     pub(super) info: &'a dyn fmt::Display,
 }
 
-/// The columns of a capture, and what separates them.
+/// The columns of a capture, and their separator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Columns {
     columns: Vec<(String, Column)>,
@@ -174,10 +174,10 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// The columns of these names.
+    /// Parses the names of columns.
     ///
     /// # Errors
-    /// `InvalidInput` for a name that is not known, with one that is like it.
+    /// `InvalidInput` for an unknown name, with a similar one.
     pub fn parse(names: &[String], separator: char) -> Result<Columns> {
         let find = |name: &String| {
             let found = find(name).ok_or_else(|| unknown(name))?;
@@ -189,7 +189,7 @@ impl Columns {
         })
     }
 
-    /// All names, tshark's first.
+    /// All column names, tshark's first.
     pub fn names() -> Vec<String> {
         let known = COLUMNS.iter().map(|(name, _)| (*name).to_owned());
         known
@@ -197,7 +197,7 @@ impl Columns {
             .collect()
     }
 
-    /// The names of these columns in a line.
+    /// A header line with the names of these columns.
     pub fn header(&self) -> String {
         let names: Vec<&str> = self.columns.iter().map(|(name, _)| name.as_str()).collect();
         names.join(self.separator.encode_utf8(&mut [0; 4])) + "\n"
@@ -223,7 +223,7 @@ impl Columns {
     }
 }
 
-/// `tls_sni` as `tls.sni`.
+/// Converts `tls_sni` to `tls.sni`.
 fn dotted(name: &str) -> String {
     name.replacen('_', ".", 1)
 }
@@ -256,7 +256,7 @@ fn unknown(name: &str) -> Error {
     .with_hint(hint)
 }
 
-/// Letters to add, remove or change to make one of the other (Levenshtein).
+/// Edit distance (Levenshtein).
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
@@ -289,7 +289,7 @@ fn show_frame(out: &mut impl Write, part: Frame, row: &Row<'_>) -> fmt::Result {
     }
 }
 
-/// The value of each level that has one.
+/// Prints the value of each level that has one.
 fn show_levels(out: &mut impl Write, part: Part, row: &Row<'_>) -> fmt::Result {
     let (mut level, mut inner) = (*row.first, Dissection::EMPTY);
     let mut comma = "";
@@ -304,7 +304,7 @@ fn show_levels(out: &mut impl Write, part: Part, row: &Row<'_>) -> fmt::Result {
     }
 }
 
-/// Puts a comma before what is written, but for the first.
+/// Writes a comma before each value but the first.
 struct Separated<'a, W> {
     out: &'a mut W,
     comma: &'static str,

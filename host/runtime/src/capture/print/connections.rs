@@ -1,21 +1,21 @@
 //! The connections of printed packets: the initial sequence numbers of each side, and the state of
 //! the decoders.
 //!
-//! A table of fixed size, in sets: where a set is full, the connection that was printed least
-//! recently is evicted, and its later lines begin again, as those of a new one.
+//! A table of fixed size, in sets: when a set is full, the connection printed least recently is
+//! evicted, and its later lines are treated as a new connection.
 
 use std::hash::{BuildHasher, RandomState};
 
 use wire::summary::SequenceBase;
 use wire::{Dissection, tcp};
 
-/// Connections in the table.
+/// Number of connections in the table.
 pub(super) const CONNECTION_COUNT: usize = 1 << 14;
 
-/// Connections in a set.
+/// Number of connections in a set.
 const SET_LEN: usize = 8;
 
-/// Addresses, ports and protocol, the same for both directions.
+/// Addresses, ports and protocol, equal for both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Key {
     ends: [([u8; 16], u16); 2],
@@ -27,19 +27,19 @@ struct Key {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Connection {
     key: Key,
-    /// When it was printed last, in packets; 0 is a free place.
+    /// When it was last printed, in packets; 0 is a free slot.
     stamp: u64,
-    /// What is subtracted from the numbers of each side, once per packet with both was seen.
+    /// The base subtracted from each side's numbers, once a packet with both was seen.
     bases: Option<[u32; 2]>,
-    /// Whether the second side of the key initiated it.
+    /// Whether the second side of the key is the initiator.
     pub(super) is_reversed: bool,
-    /// The number that the decoders gave it.
+    /// The decoders' handle.
     pub(super) flow: u32,
 }
 
 impl Connection {
     /// What tcpdump subtracts from the numbers of this segment: nothing in the first one with an
-    /// acknowledgment, which sets both sides' base, and in those with SYN.
+    /// acknowledgment, which sets the base of both sides, and in those with SYN.
     pub(super) fn sequence_base(&mut self, d: &Dissection, side: usize) -> SequenceBase {
         let other = 1 - side;
         if d.tcp_flags & tcp::flag::ACK == 0 {
@@ -59,7 +59,7 @@ impl Connection {
     }
 }
 
-/// The table.
+/// A table of connections.
 #[derive(Debug)]
 pub(super) struct Connections {
     places: Box<[Connection]>,
@@ -76,8 +76,8 @@ impl Connections {
         }
     }
 
-    /// The connection of a packet with ports, and which side sent it. One that gave way for it is
-    /// passed to `gone`.
+    /// Finds or adds the connection of a packet with ports, and which side sent it. An evicted
+    /// connection is passed to `gone`.
     pub(super) fn of(
         &mut self,
         d: &Dissection,
@@ -103,7 +103,7 @@ impl Connections {
                 if set[index].stamp != 0 {
                     gone(&mut set[index]);
                 }
-                // The initiator: the sender of SYN, else the end with the higher port.
+                // The initiator: the sender of a SYN, else the side with the higher port.
                 let starts = d.tcp_flags & (tcp::flag::SYN | tcp::flag::ACK);
                 let from_initiator = match d.ip_protocol {
                     6 if starts == tcp::flag::SYN => true,

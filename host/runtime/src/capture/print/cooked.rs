@@ -6,17 +6,17 @@ use std::fmt;
 
 use sys::link::Link;
 
-/// Interfaces whose names are kept: containers come and go.
+/// Maximum number of cached interface names: containers come and go.
 const NAMES_MAX: usize = 4096;
 
-/// Names of interfaces by number, each looked up once. Those of a file are this host's, too.
+/// Interface names by index, each looked up once. Indices in a file are resolved on this host, too.
 #[derive(Debug, Default)]
 pub(super) struct Interfaces {
     names: HashMap<u32, Option<String>>,
 }
 
 impl Interfaces {
-    /// Writes name and way from a cooked header (LINKTYPE_LINUX_SLL2).
+    /// Prints the interface name and direction of a cooked header (LINKTYPE_LINUX_SLL2).
     pub(super) fn show(&mut self, bytes: &[u8], out: &mut impl fmt::Write) -> fmt::Result {
         let &[_, _, _, _, a, b, c, d, _, _, kind, ..] = bytes else {
             return Ok(());
@@ -32,7 +32,7 @@ impl Interfaces {
     }
 }
 
-/// How the packet came or went, from the packet types of packet(7), in tcpdump's words.
+/// The direction for a packet type of packet(7), in tcpdump's words.
 pub(super) fn way(packet_type: u8) -> &'static str {
     match packet_type {
         0 => "In",

@@ -1,8 +1,8 @@
 //! Decodes a packet for the end of its line and for columns.
 //!
-//! A datagram is read by itself, so that each question and each answer has its own. TCP and QUIC
-//! are read as connections, and what a packet adds is its own; later requests of a connection are
-//! read from the segment that holds them.
+//! A datagram is decoded on its own, so that each query and each response has its own fields. TCP
+//! and QUIC are decoded as connections, and a line shows what its packet added; later requests of a
+//! connection are read from the segment that contains them.
 
 use std::fmt;
 
@@ -16,15 +16,15 @@ use wire::{Dissection, LayerKind, dissect_inner, tcp};
 
 use super::connections::{CONNECTION_COUNT, Connections};
 
-/// Pages for the state of a datagram or segment that is read by itself.
+/// Pages for the state of a datagram or segment decoded on its own.
 const PAGE_COUNT: u32 = 4;
 
-/// The decoders and what they keep.
+/// The decoders and their state.
 pub(super) struct Decoding {
     connections: Connections,
     inspector: Inspector,
     tools: Tools,
-    /// What was found in the packet in hand.
+    /// The fields found in the current packet.
     pub(super) found: Application,
 }
 
@@ -52,7 +52,7 @@ impl Decoding {
         }
     }
 
-    /// Looks at a packet: what its first TCP segment is relative to, and what decoders find.
+    /// Decodes a packet; returns the base of its sequence numbers.
     pub(super) fn packet(
         &mut self,
         first: &Dissection,
@@ -86,7 +86,7 @@ impl Decoding {
         });
         let is_syn = d.tcp_flags & tcp::flag::SYN != 0;
         if is_syn && d.tcp_flags & tcp::flag::ACK == 0 && connection.flow & inspect::DONE != 0 {
-            // The ports are used again.
+            // The ports are reused.
             inspector.end(&mut connection.flow, |_| ());
             connection.is_reversed = side == 1;
         }
@@ -107,8 +107,8 @@ impl Decoding {
         let known = inspector.application(connection.flow);
         let known = known.map_or(Protocol::Unknown, Application::protocol);
         if known != Protocol::Unknown && !segment.payload.is_empty() {
-            // An answer repeats its question, and a later request is not the connection's first:
-            // the segment decoded by itself may have more than it adds.
+            // A response repeats its query, and a later request is not the connection's first: the
+            // segment decoded on its own may have more fields than it adds.
             let added = self.found.clone();
             self.found.clear();
             self.alone(&segment, known);
@@ -143,7 +143,7 @@ impl Decoding {
         if self.found.protocol() != Protocol::Quic {
             return;
         }
-        // A hello may take several datagrams, which only their connection joins.
+        // A hello may span several datagrams, which only the connection reassembles.
         self.found.clear();
         let inspector = &mut self.inspector;
         let (connection, side) = self.connections.of(d, |gone| {
@@ -154,7 +154,8 @@ impl Decoding {
         read(inspector, &mut connection.flow, &segment, &mut self.found);
     }
 
-    /// Reads a payload by itself; what it is must be this, if anything is wanted.
+    /// Decodes a payload on its own; keeps the result only if the protocol is `wanted`, if one is
+    /// given.
     fn alone(&mut self, segment: &Segment<'_>, wanted: Protocol) {
         let origin = Origin {
             from: segment.from,
@@ -174,7 +175,7 @@ impl Decoding {
     }
 }
 
-/// Gives a packet to its connection, and finds what that adds to what was known.
+/// Passes a packet to its connection, and returns what it adds.
 fn read(inspector: &mut Inspector, flow: &mut u32, segment: &Segment<'_>, found: &mut Application) {
     let (before, known) = match inspector.application(*flow) {
         Some(application) => (application.fields().count(), application.protocol()),
@@ -200,7 +201,7 @@ fn direction(side: usize, is_reversed: bool) -> Direction {
     }
 }
 
-/// Ports of the initiator and of the other side.
+/// Ports of the initiator and of the responder.
 fn ports(d: &Dissection, from: Direction) -> [u16; 2] {
     match from {
         Direction::Forward => [d.src_port, d.dst_port],

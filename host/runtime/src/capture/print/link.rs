@@ -1,4 +1,4 @@
-//! The link header in front of a line, as `tcpdump -e` prints it.
+//! The link header at the start of a line, as `tcpdump -e` prints it.
 
 use std::fmt::{self, Write};
 
@@ -11,21 +11,21 @@ use wire::{LinkType, Mac, Reason};
 
 use super::cooked::way;
 
-/// Prints the link header; of link types that are not known here only the length.
+/// Prints the link header; for unknown link types only the length.
 pub(super) fn link_header(
     out: &mut impl Write,
     link: LinkType,
     bytes: &[u8],
     wire_len: u32,
 ) -> fmt::Result {
-    // What is cut too short for a header has none to print.
+    // A packet cut within its link header has none to print.
     match link {
         LinkType::ETHERNET => ethernet(out, bytes)?,
         LinkType::LINUX_SLL => cooked(out, Sll::parse(bytes))?,
         LinkType::LINUX_SLL2 => cooked(out, Sll::parse_v2(bytes))?,
         LinkType::NULL | LinkType::LOOP => loopback(out, bytes)?,
         LinkType::C_HDLC => hdlc(out, bytes)?,
-        // There is no link header, and tcpdump prints no length either.
+        // These have no link header, and tcpdump prints no length either.
         LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => return write!(out, "ip: "),
         LinkType::PPP => ppp(out, bytes)?,
         LinkType::PPP_HDLC => match bytes {
@@ -49,8 +49,8 @@ fn ethernet(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
     }
 }
 
-/// Either version of a Linux cooked capture. In the second, the interface's name and the way are in
-/// front of the line, with or without link headers.
+/// Prints either version of a Linux cooked header. In the second, the interface and the direction
+/// precede the line, with or without link headers.
 fn cooked(out: &mut impl Write, header: Result<Sll<'_>, Reason>) -> fmt::Result {
     let Ok(header) = header else {
         return Ok(());
@@ -101,7 +101,7 @@ fn ppp(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
     write!(out, "{} (0x{protocol:04x}), ", ppp_name(protocol))
 }
 
-/// PPP after address and control, under the link type of serial lines.
+/// Prints PPP after address and control, the link type of serial lines.
 fn ppp_in_hdlc(out: &mut impl Write, bytes: &[u8], wire_len: u32) -> fmt::Result {
     write!(out, "ff 03 {wire_len} ")?;
     match Ppp::parse(bytes) {

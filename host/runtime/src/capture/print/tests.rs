@@ -1,8 +1,8 @@
-//! Text of one packet in each style, of which tcpdump's own is compared in the lab.
+//! Tests of a packet's text in each style; the lab compares it with tcpdump's.
 
 use super::*;
 
-/// UDP from port 40000 to 53, seven bytes of payload.
+/// A UDP packet from port 40000 to 53 with seven bytes of payload.
 fn packet() -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     bytes.extend([
@@ -109,7 +109,7 @@ fn times_in_each_style() {
         of(TimeStyle::SinceFirst, false),
         ["00:00:00.000000 ", "00:01:01.000000 ", "00:01:01.000000 "]
     );
-    // In the machine's time zone, by its own function.
+    // In the local time zone, by the system's own function.
     let local = |time_ns: u64| {
         let zone_s = sys::local_time::utc_offset_s(time_ns / 1_000_000_000);
         let time = Timestamp(time_ns.saturating_add_signed(i64::from(zone_s) * 1_000_000_000));
@@ -172,7 +172,7 @@ fn line_prefixes() {
     ] {
         assert_eq!(text(style, &packets), expected, "{style:?}");
     }
-    // TCP is shorter, and another transport has its number.
+    // TCP is printed shorter, and another transport by its number.
     for (protocol, expected) in [
         (6, "IP 10.0.0.1.40000 > 10.0.0.2.53: tcp 15\n"),
         (
@@ -258,7 +258,7 @@ fn an_object_of_json() {
     let line = LINE.trim_end();
     let first = head(1, r#""cap_len":49,"wire_len":149"#);
     assert_eq!(lines[0], format!(r#"{first}{ends}{line}"}}"#));
-    // The tag that was taken out is where it was.
+    // The VLAN tag is inserted again.
     let second = head(2, r#""cap_len":53,"wire_len":153"#);
     assert!(
         lines[1].starts_with(&format!(r#"{second},"vlan":5{ends}"#)),
@@ -267,7 +267,7 @@ fn an_object_of_json() {
     );
 }
 
-/// Many packets are written in pieces that a pipe takes at once, each of whole packets.
+/// Many packets are written in chunks that a pipe accepts atomically, each of whole packets.
 #[test]
 fn pieces_are_of_whole_packets() {
     #[derive(Default)]
@@ -362,7 +362,7 @@ fn link_headers() {
     ] {
         assert_eq!(of(link, &long(head)), expected, "{link} {head:x?}");
     }
-    // The sides of a cooked capture, by packet type.
+    // The directions of a cooked capture, by packet type.
     for (kind, name) in ["In", "B", "M", "P", "Out", "?"].iter().enumerate() {
         let mut head = cooked;
         head[1] = kind as u8;

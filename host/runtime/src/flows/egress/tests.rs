@@ -1,4 +1,4 @@
-//! What a sending device's errors cost, and which of them ends the probe.
+//! Tests of errors of a sending device: which packets are lost, and which errors end the probe.
 
 use super::*;
 use crate::broken::{TRANSIENT, queue};
@@ -40,7 +40,7 @@ fn selected_packets_after_an_error_are_dropped_and_counted() {
     let mut out = out(ErrorKind::Io);
     let mut batch = port.rx[0].receive().unwrap();
     assert_eq!(batch.len(), 10);
-    // Two runs of chosen packets, of four and of three.
+    // Two runs of selected packets, of four and of three.
     out.mark(10, 0b01_1100_1111);
     assert!(out.take(&mut batch, |_| LinkType::ETHERNET).is_err());
     assert!(batch.is_empty());

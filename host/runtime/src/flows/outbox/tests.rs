@@ -1,4 +1,4 @@
-//! The way to a collector that takes nothing for a while.
+//! Tests with a collector that takes nothing for a while.
 
 use std::sync::mpsc::sync_channel;
 
@@ -51,7 +51,7 @@ fn pulses_leave_buffers_for_those_that_are_full() {
         pushed += 1;
     }
     assert_eq!(outbox.records_dropped, 0);
-    // It takes them again, and gives the buffers back.
+    // The collector resumes, and returns the buffers.
     let mut taken = 0;
     let mut take = |message: Message| {
         let Message::Ended(_, mut buffer) = message else {

@@ -1,4 +1,4 @@
-//! Which errors of the sending device end a lane.
+//! Tests of which errors of the sending device end a lane.
 
 use super::*;
 use crate::broken::{TRANSIENT, queue};

@@ -11,17 +11,17 @@ use wire::LinkType;
 use super::ReplayOptions;
 use crate::Stop;
 
-/// Bytes of packets in a chunk.
+/// Bytes of packets per chunk.
 const CHUNK_LEN: usize = 1 << 20;
 
-/// Some packets, ready to be sent.
+/// Packets ready to be sent.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     pub(super) bytes: Vec<u8>,
     pub(super) packets: Vec<Entry>,
-    /// What was met while it was filled.
+    /// Packets left out while it was filled.
     pub(super) left: LeftOut,
-    /// It is the first of a round.
+    /// Whether it is the first of a round.
     pub(super) first: bool,
 }
 
@@ -44,7 +44,7 @@ impl Chunk {
     }
 }
 
-/// Packets of a capture that are not sent, or not as they were.
+/// Packets of a capture that are not sent, or not in full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LeftOut {
     pub(super) too_long: u64,
@@ -60,18 +60,18 @@ impl LeftOut {
     }
 }
 
-/// What the reader hands to the sender.
+/// A message from the reader to the sender.
 pub(super) enum Message {
     Chunk(Chunk),
-    /// A round is over. With `all` there is nothing more to come: the chunks so far were the whole
-    /// capture, and small enough to be kept.
+    /// The end of a round. With `all` nothing follows: the chunks so far were the whole capture,
+    /// and small enough to be kept.
     RoundEnd {
         all: bool,
     },
     Failed(Error),
 }
 
-/// Opens a capture and looks whether its packets can be sent.
+/// Opens a capture and checks whether its packets can be sent.
 pub(super) fn open_capture(name: &str, rewriter: &Rewriter) -> Result<Port> {
     let options = PortOptions {
         direction: Direction::Rx,
@@ -101,18 +101,18 @@ fn check_link(name: &str, link: LinkType, rewriter: &Rewriter) -> Result<()> {
     })
 }
 
-/// The thread that reads.
+/// The reader thread.
 pub(super) struct Reader {
     pub(super) name: String,
     pub(super) options: ReplayOptions,
     pub(super) to_sender: SyncSender<Message>,
     pub(super) from_sender: Receiver<Chunk>,
     pub(super) stop: Stop,
-    /// Link type by interface of the capture.
+    /// Link types of the capture's interfaces.
     pub(super) links: Vec<LinkType>,
 }
 
-/// The sender is gone, or needs no more.
+/// The sender has ended, or needs no more.
 struct Closed;
 
 impl Reader {
@@ -144,7 +144,7 @@ impl Reader {
         }
     }
 
-    /// Once through the capture. What was read before an error has been handed over.
+    /// Reads the capture once. Packets before an error have been handed over.
     fn round(
         &mut self,
         mut port: Port,
@@ -170,7 +170,7 @@ impl Reader {
             };
             let idle = batch.is_empty();
             for packet in batch.iter() {
-                // Interfaces may turn up on the way through a pcapng file.
+                // New interfaces may appear in the middle of a pcapng file.
                 let index = usize::from(packet.interface_index());
                 if index >= self.links.len() {
                     let new = port.control.interfaces(self.links.len());
@@ -198,11 +198,11 @@ impl Reader {
             }
         }
         *total += chunk.bytes.len();
-        // Also when it is empty: a round has a first chunk.
+        // Even if empty: every round has a first chunk.
         Ok(self.give(Message::Chunk(chunk)))
     }
 
-    /// A chunk to fill: one that came back, else a new one.
+    /// A chunk to fill: a returned one, or a new one.
     fn empty(&mut self) -> Chunk {
         if let Ok(chunk) = self.from_sender.try_recv() {
             return chunk;
