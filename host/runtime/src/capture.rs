@@ -452,7 +452,7 @@ impl Capture {
         }
     }
 
-    /// Checks whether the end was requested, and how long it takes.
+    /// Checks whether the run is to end, and abandons a writer that is stalled then.
     fn look(&mut self, stop: &Stop) {
         let now = Instant::now();
         if self.asked.is_none()

@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_check_answers_and_every_trouble_has_a_remedy() {
+    fn every_check_runs_and_every_problem_has_a_fix() {
         for check in CHECKS {
             match (check.run)() {
                 Finding::Yes(text) | Finding::Unknown(text) => assert!(!text.is_empty()),

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn never_early_and_never_past_a_stop() {
+    fn waits_are_never_early_and_end_on_stop() {
         let (clock, stop) = (Clock::start(), Stop::new());
         for gap_ns in [0, 1_000, 150_000, 2_000_000] {
             let due_ns = clock.now_ns() + gap_ns;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sys::{Error, Result};
 
-/// A flag that all loops look at once per batch. Clones are the same flag.
+/// A flag that all loops check once per batch. Clones share the flag.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     flag: Arc<AtomicBool>,
@@ -16,20 +16,20 @@ pub struct Stop {
     parent: Option<Arc<Stop>>,
 }
 
-/// The flag that signals set.
+/// The flag set by signals.
 static SIGNALS: OnceLock<Stop> = OnceLock::new();
 
 impl Stop {
-    /// A flag of its own, without signals.
+    /// Creates a separate flag, not set by signals.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A flag set by `SIGINT`, `SIGTERM` or `SIGHUP`. A signal that comes a second or more after
-    /// the first one ends the process at once, so that a person is never locked in.
+    /// The flag set by `SIGINT`, `SIGTERM` or `SIGHUP`. A signal a second or more after the first
+    /// one ends the process at once, so that it can always be stopped.
     ///
     /// # Errors
-    /// If handlers cannot be installed.
+    /// If the handlers cannot be installed.
     pub fn on_signals() -> Result<Self> {
         let flag = sys::signal::stop_flag()?;
         let stop = SIGNALS.get_or_init(|| Self {
@@ -39,7 +39,7 @@ impl Stop {
         Ok(stop.clone())
     }
 
-    /// A flag that is set with this one, and can be set alone.
+    /// A flag that is set with this one, and can also be set alone.
     pub fn child(&self) -> Self {
         Self {
             parent: Some(Arc::new(self.clone())),
@@ -47,16 +47,16 @@ impl Stop {
         }
     }
 
-    /// Requests the end.
+    /// Requests a stop.
     pub fn set(&self) {
         self.set_at.get_or_init(Instant::now);
         self.flag.store(true, Ordering::Relaxed);
     }
 
-    /// Requests the end after this long, independently of other waits.
+    /// Requests a stop after `delay`, independently of other waits.
     ///
     /// # Errors
-    /// When the thread that waits for it cannot be started.
+    /// If the thread that waits cannot be started.
     pub fn set_after(&self, delay: Duration) -> Result<()> {
         let stop = self.clone();
         let wait = move || {
@@ -70,15 +70,15 @@ impl Stop {
             .map_err(|e| Error::from_io("start the deadline thread", e))
     }
 
-    /// Whether the end has been requested.
+    /// Whether a stop was requested.
     #[inline]
     pub fn is_set(&self) -> bool {
         let parent = self.parent.as_ref();
         self.flag.load(Ordering::Relaxed) || parent.is_some_and(|parent| parent.is_set())
     }
 
-    /// When the end was requested, if it was: the time of the signal, not of the first check. What
-    /// waits at the end counts from here, so that waits one after the other do not add up.
+    /// When the stop was requested, if it was: the time of the signal, not of the first check.
+    /// Waits at the end count from here, so that consecutive ones do not add up.
     pub fn since(&self) -> Option<Instant> {
         let above = self.parent.as_ref().and_then(|parent| parent.since());
         let own = self.flag.load(Ordering::Relaxed).then(|| {
@@ -95,13 +95,13 @@ impl Stop {
     }
 }
 
-/// A request to read the configuration again, from `SIGHUP`.
+/// A request to reload the configuration, from `SIGHUP`.
 #[derive(Clone, Debug)]
 pub struct Reload(Arc<AtomicBool>);
 
 impl Reload {
-    /// From now on `SIGHUP` requests this and no longer the end, under `nohup` as well. After
-    /// [`Stop::on_signals`].
+    /// Makes `SIGHUP` a reload request instead of a stop request, under `nohup` as well. Call it
+    /// after [`Stop::on_signals`].
     ///
     /// # Errors
     /// If the handler cannot be installed.
@@ -109,19 +109,18 @@ impl Reload {
         sys::signal::reload_flag().map(Self)
     }
 
-    /// Whether it was requested since the last call.
+    /// Whether a reload was requested since the last call.
     pub fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
 
-/// A request to print the totals so far, from `SIGUSR1`, as dd and tcpdump answer it. Clones are
-/// the same.
+/// A request to print the totals so far, from `SIGUSR1`, as in dd and tcpdump. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct TotalsRequest(Arc<AtomicBool>);
 
 impl TotalsRequest {
-    /// From now on `SIGUSR1` requests this, and no longer kills the process.
+    /// Makes `SIGUSR1` request the totals instead of killing the process.
     ///
     /// # Errors
     /// If the handler cannot be installed.
@@ -129,13 +128,13 @@ impl TotalsRequest {
         sys::signal::totals_flag().map(Self)
     }
 
-    /// Whether it is waiting for an answer.
+    /// Whether a request is pending.
     #[inline]
     pub fn is_waiting(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Whether it was requested since the last call.
+    /// Whether the totals were requested since the last call.
     pub fn take(&self) -> bool {
         self.is_waiting() && self.0.swap(false, Ordering::Relaxed)
     }
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_is_set_with_all_above_it_and_sets_none_of_them() {
+    fn a_flag_is_set_with_its_parents_but_does_not_set_them() {
         let first = Stop::new();
         let second = first.child();
         let third = second.child();
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_is_that_of_the_first_request() {
+    fn since_is_the_time_of_the_first_request() {
         let first = Stop::new();
         let second = first.child();
         assert_eq!((first.since(), second.since()), (None, None));

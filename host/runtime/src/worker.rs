@@ -1,9 +1,9 @@
-//! The receive loop: batches from a queue to an engine, and what to do when there are none.
+//! The receive loop: passes batches of a queue to an engine, and waits when there are none.
 //!
-//! A sleeping reader costs the sender: each packet that finds it asleep wakes it. A spinning reader
-//! costs a core. In between, [`Pacing::Gather`] sleeps on the clock (not on the socket) as long as
-//! packets come steadily, just long enough for a good batch to gather, and on the socket when they
-//! do not.
+//! A sleeping reader costs the sender: each packet that arrives meanwhile wakes it. A spinning
+//! reader costs a core. In between, [`Pacing::Gather`] sleeps on the clock (not on the socket)
+//! while packets arrive steadily, just long enough for a large batch to accumulate, and on the
+//! socket when they do not.
 
 use std::time::{Duration, Instant};
 
@@ -15,18 +15,18 @@ use crate::Stop;
 /// The result of an engine after a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on.
+    /// Continue.
     Continue,
-    /// It has what it wanted.
+    /// The engine has finished.
     Finish,
 }
 
 /// A state machine over batches of packets.
 pub trait Engine {
-    /// Handles a batch; it is never empty.
+    /// Handles a batch, which is never empty.
     fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict>;
 
-    /// Called when there was nothing to do, and about ten times a second at least: the place for
+    /// Called when there are no packets, and at least about ten times a second: the place for
     /// timeouts.
     fn idle(&mut self) -> Result<Verdict> {
         Ok(Verdict::Continue)
@@ -36,30 +36,30 @@ pub trait Engine {
 /// Why a loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was requested.
+    /// A stop was requested.
     Stopped,
-    /// The input is at its end.
+    /// The input has ended.
     Input,
-    /// The engine has what it wanted.
+    /// The engine has finished.
     Finished,
 }
 
-/// What to do when no packets are present.
+/// How to wait for packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pacing {
-    /// Sleep on the socket: least delay while idle, one wake-up for every few packets under load.
+    /// Sleep on the socket: lowest latency while idle, a wake-up every few packets under load.
     Wait,
-    /// Spin: least delay, a core a queue.
+    /// Spin: lowest latency, at the cost of a core per queue.
     Spin,
-    /// Under steady load sleep on the clock until a batch has gathered, at most four milliseconds;
-    /// else wait.
+    /// Under steady load sleep on the clock until a batch has accumulated, at most four
+    /// milliseconds; otherwise wait.
     #[default]
     Gather,
 }
 
 /// Longest sleep on the socket, so that stop requests and timeouts are seen.
 const WAIT_MAX: Duration = Duration::from_millis(100);
-/// Maximum number of packets that `Gather` lets gather: enough to make a wake-up cheap.
+/// Maximum number of packets that `Gather` lets accumulate: enough to make a wake-up cheap.
 const GATHER_PACKETS: u64 = 512;
 /// Bounds of a sleep on the clock.
 const GATHER_NS: std::ops::RangeInclusive<u64> = 50_000..=4_000_000;
@@ -67,10 +67,10 @@ const GATHER_NS: std::ops::RangeInclusive<u64> = 50_000..=4_000_000;
 /// How long `drain` waits for a block that the kernel has begun; several times the usual timeout.
 const DRAIN_WAIT: Duration = Duration::from_millis(50);
 
-/// Runs until the stop flag, the end of input, or the engine's word.
+/// Runs until the stop flag is set, the input ends, or the engine finishes.
 ///
 /// # Errors
-/// The queue's or the engine's; what was received before has been handled.
+/// Errors of the queue or the engine; what was received before has been handled.
 pub fn run(
     rx: &mut RxQueue,
     engine: &mut impl Engine,
@@ -107,7 +107,7 @@ pub fn run(
     Ok(Ended::Stopped)
 }
 
-/// Takes what is still in the rings after the intake was stopped, at most for a second.
+/// Receives what is still in the rings after the intake was stopped, for at most a second.
 ///
 /// # Errors
 /// As [`run`].
@@ -117,7 +117,7 @@ pub fn drain(rx: &mut RxQueue, engine: &mut impl Engine) -> Result<()> {
         let mut batch = rx.receive()?;
         if batch.is_empty() {
             drop(batch);
-            // What the kernel is still gathering comes when its block is full or its time is up.
+            // What the kernel is still collecting arrives when its block is full or times out.
             if rx.gathers() && rx.wait(DRAIN_WAIT)? == Ready::Packets {
                 continue;
             }
@@ -134,7 +134,7 @@ fn rest(rx: &mut RxQueue, load: &mut Load, pacing: Pacing) -> Result<Ready> {
     match pacing {
         Pacing::Spin => {
             std::hint::spin_loop();
-            // A file's end is only reported by `wait`; with no time to wait it costs one look.
+            // A file's end is only reported by `wait`, which with a timeout of zero is one check.
             rx.wait(Duration::ZERO)
         }
         Pacing::Wait => rx.wait(WAIT_MAX),
@@ -153,7 +153,7 @@ fn rest(rx: &mut RxQueue, load: &mut Load, pacing: Pacing) -> Result<Ready> {
     }
 }
 
-/// How busy the queue is: packets over the last few milliseconds.
+/// Load of the queue: packets over the last few milliseconds.
 struct Load {
     since: Instant,
     packets: u64,
@@ -177,21 +177,20 @@ impl Load {
         self.batches += 1;
     }
 
-    /// How long to sleep for a batch to gather, at most an eighth of the ring; `None` if packets
-    /// arrive too rarely to measure it.
+    /// How long to sleep until a batch accumulates, at most an eighth of the ring; `None` if
+    /// packets arrive too rarely to measure it.
     fn gather_ns(&mut self, ring_len: Option<u32>) -> Option<u64> {
         let elapsed_ns = (self.since.elapsed().as_nanos() as u64).max(1);
         let packets = ring_len.map_or(GATHER_PACKETS, |len| GATHER_PACKETS.min(u64::from(len) / 8));
         let ns_for_a_batch = packets.saturating_mul(elapsed_ns) / self.packets.max(1);
         if elapsed_ns > Self::WINDOW_NS {
-            // Half of the past counts on.
+            // Half of the past window is kept.
             self.since = Instant::now() - Duration::from_nanos(Self::WINDOW_NS / 2);
             self.packets = self.packets * (Self::WINDOW_NS / 2) / elapsed_ns;
         }
-        // Below 64 packets a millisecond a wake-up for each few packets is cheaper than the delay
-        // is worth.
+        // Below 64 packets a millisecond, a wake-up every few packets costs less than the delay.
         let thin = self.packets < 64 || ns_for_a_batch > 2 * GATHER_NS.end();
-        // A sleep shorter than the timer's slack would overrun it: then look again at once.
+        // A sleep shorter than the timer's slack would overrun it: then check again at once.
         let ns = if ns_for_a_batch < GATHER_NS.start() / 4 {
             0
         } else {

@@ -235,7 +235,7 @@ fn the_corpus_of_extended_programs_holds() {
 }
 
 #[test]
-fn the_corpus_holds() {
+fn the_laws_hold_for_the_corpus() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/bpf");
     if std::env::var_os("BAREWIRE_BLESS").is_some() {
         fs::create_dir_all(&folder).unwrap();

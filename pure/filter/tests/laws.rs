@@ -44,7 +44,7 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn the_corpus_holds() {
+fn the_laws_hold_for_the_corpus() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/expression");
     if std::env::var_os("BAREWIRE_BLESS").is_some() {
         fs::create_dir_all(&folder).unwrap();

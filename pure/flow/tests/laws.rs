@@ -235,7 +235,7 @@ fn foreign_broken() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn the_corpus_holds() {
+fn the_laws_hold_for_the_corpus() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/ipfix");
     let seeds = [streams(), foreign()].concat();
     if std::env::var_os("BAREWIRE_BLESS").is_some() {

@@ -140,7 +140,7 @@ fn laws_hold_for_damaged_answers() {
 }
 
 #[test]
-fn the_corpus_holds() {
+fn the_laws_hold_for_the_corpus() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/netlink");
     if std::env::var_os("BAREWIRE_BLESS").is_some() {
         fs::create_dir_all(&folder).unwrap();

@@ -287,7 +287,7 @@ impl Inlet {
         }
     }
 
-    /// Hands over everything when all bundles are full, and keeps the writer from sleeping.
+    /// Wakes the writer: all bundles are full.
     pub(super) fn is_full(&mut self) {
         self.bell.ring(true);
     }

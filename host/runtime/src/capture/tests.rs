@@ -96,7 +96,7 @@ fn packets_do_not_wait_for_the_control_side() {
 }
 
 #[test]
-fn a_write_that_fails_in_a_batch_leaves_the_totals_whole() {
+fn a_write_error_within_a_batch_keeps_the_totals_correct() {
     let (port, mut tx) = memory();
     // 300 packets of 1,000 bytes fill the buffer of 256 KiB in the middle of a batch.
     send(&mut tx[0], 300, 1000);
@@ -223,7 +223,7 @@ fn packet_blocks(mut bytes: &[u8]) -> u64 {
 
 /// Text that waits for a reader does not count as printed.
 #[test]
-fn packets_whose_lines_wait_are_not_captured() {
+fn packets_with_unwritten_lines_do_not_count_as_captured() {
     let (mut reader, mut pipe) = std::io::pipe().unwrap();
     let mut printer = Printer::new(Style::default());
     let packet = [7; 60];
@@ -285,7 +285,7 @@ fn a_stall_is_measured_in_time_not_in_polls() {
 
 /// Everything is written once the reader continues, and the end waits for it.
 #[test]
-fn a_working_output_gets_everything() {
+fn a_slow_output_gets_everything() {
     let (port, tx) = two_queues();
     let (mut reader, pipe) = std::io::pipe().unwrap();
     let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
@@ -356,7 +356,7 @@ fn a_limit_is_exact_over_several_queues() {
 }
 
 #[test]
-fn totals_of_queues_add_up() {
+fn totals_of_queues_are_summed() {
     let of = |from: u64, first_ns, last_ns| Totals {
         packets: from + 1,
         bytes: from + 2,

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_versions_have_limits() {
+    fn old_landlock_versions_are_reported_as_partial() {
         assert!(matches!(of_landlock(Ok(2)), Finding::Partly(..)));
         assert!(matches!(of_landlock(Ok(7)), Finding::Yes(text) if text.contains('7')));
         let error = || Error::new(ErrorKind::Unsupported, "try", "there is none");

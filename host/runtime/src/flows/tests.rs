@@ -221,7 +221,7 @@ impl Outlet for First {
 }
 
 #[test]
-fn a_half_without_its_other_half_is_reported_by_the_clock() {
+fn a_one_way_flow_is_reported_without_further_packets() {
     let (mut port, mut tx) = memory(64);
     let (other, other_tx) = memory(64);
     port.rx.extend(other.rx);
@@ -235,7 +235,7 @@ fn a_half_without_its_other_half_is_reported_by_the_clock() {
 }
 
 #[test]
-fn halves_from_two_queues_are_one_record() {
+fn both_directions_from_two_queues_become_one_record() {
     let (mut port, mut tx) = memory(64);
     let (other, mut other_tx) = memory(64);
     port.rx.extend(other.rx);
@@ -347,7 +347,7 @@ fn an_egress_without_room_drops_and_counts() {
 
 /// An egress whose account adds up, term by term.
 #[test]
-fn an_egress_that_adds_up() {
+fn every_term_of_the_egress_account_counts() {
     let status = EgressStatus {
         chosen: 1 + 4 + 16 + 64 + 128,
         forwarded: 1,
@@ -408,7 +408,7 @@ fn an_egress_that_adds_up() {
 }
 
 #[test]
-fn statuses_of_queues_add_up() {
+fn statuses_of_queues_are_summed() {
     let of = |from: u64| {
         let mut status = QueueStatus {
             wire_bytes: from + 1,
@@ -437,7 +437,7 @@ fn statuses_of_queues_add_up() {
 
 /// Memory grows with the queues; merging adds its own if there are several.
 #[test]
-fn memory_of_a_probe() {
+fn memory_of_a_probe_grows_with_queues() {
     let config = config();
     let [one, two, three] = [1, 2, 3].map(|count| config.memory_len(count));
     let queue = three - two;

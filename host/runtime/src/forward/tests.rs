@@ -48,7 +48,7 @@ fn send(mut tx: TxQueue, count: u64) {
     }
 }
 
-/// Receives packets until the sender has ended; returns how many were in sequence.
+/// Receives packets in sequence until the sender has ended; returns their number.
 fn receive(mut rx: RxQueue) -> u64 {
     let mut count = 0;
     loop {
@@ -67,7 +67,7 @@ fn receive(mut rx: RxQueue) -> u64 {
 }
 
 #[test]
-fn all_packets_arrive_whole_and_in_order() {
+fn all_forwarded_packets_arrive_complete_and_in_order() {
     const COUNT: u64 = 2_000;
     for (shared, ring_len) in [(true, 256), (false, 256), (true, 16)] {
         let [mut a, mut b] = ports(shared, ring_len);
@@ -99,7 +99,7 @@ fn all_packets_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn both_ways_at_once() {
+fn packets_are_forwarded_in_both_directions() {
     const COUNT: u64 = 2_000;
     // What is sent on a ring in memory comes out of the same port: to feed a port that also sends,
     // each end has another one behind it.
@@ -200,7 +200,7 @@ fn the_stop_flag_ends_the_run_with_the_counts_so_far() {
 }
 
 #[test]
-fn circles_are_refused() {
+fn forwarding_loops_are_refused() {
     let refused = |a: &str, b: &str| {
         let setup = Setup {
             names: [a.into(), b.into()],
@@ -220,7 +220,7 @@ fn circles_are_refused() {
 }
 
 #[test]
-fn half_packets_do_not_go_on() {
+fn truncated_packets_are_not_forwarded() {
     let [mut a, mut b] = ports(true, 256);
     let (tx, rx) = (a.tx.remove(0), b.rx.remove(0));
     let path = std::env::temp_dir().join(format!("bw-forward-cut-{}.pcap", std::process::id()));
@@ -249,7 +249,7 @@ fn half_packets_do_not_go_on() {
 }
 
 #[test]
-fn a_packet_longer_than_the_ring_is_dropped_alone() {
+fn only_the_packet_longer_than_the_ring_is_dropped() {
     for intake in [Intake::Live, Intake::Waiting] {
         let options = PortOptions {
             ring_len: 256,
@@ -340,7 +340,7 @@ fn every_outage_and_its_end_are_reported() {
 }
 
 #[test]
-fn flows_of_lanes_add_up() {
+fn counts_of_lanes_are_summed() {
     let counters = Counters::default();
     let all = [
         &counters.received,

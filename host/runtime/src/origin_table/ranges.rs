@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_all_kinds_are_read() {
+    fn lists_of_all_formats_are_read() {
         let text = "network,autonomous_system_number,autonomous_system_organization\r\n\
                     192.0.2.0/24,64500,\"Example, Inc.\"\n# remark\n\n\
                     198.51.100.0\t198.51.100.255\t64501\tDE\tNETZ Netz GmbH\n\
@@ -336,7 +336,7 @@ mod tests {
 
     /// Within IPv6, and in a range that begins or ends next to them.
     #[test]
-    fn addresses_of_ipv4_in_ipv6_are_such() {
+    fn ipv4_mapped_addresses_are_ipv4() {
         let text = "::ffff:192.0.2.0/120,1\n::,::ffff:ffff:ffff,2\n::ffff:0:0/95,3\n\
                     ::ffff:203.0.113.0,::ffff:203.0.113.9,4\n";
         let ranges = Ranges::parse(text.as_bytes()).unwrap();
@@ -387,7 +387,7 @@ mod tests {
 
     /// Compared with the simple method: of all ranges that cover an address, the right one.
     #[test]
-    fn of_several_the_narrowest_counts() {
+    fn the_narrowest_of_several_ranges_wins() {
         let mut seed = 0x9e37_79b9_u64;
         let mut random = |below: u64| {
             seed ^= seed << 13;
@@ -425,7 +425,7 @@ mod tests {
 
     /// Invalid bytes cause no panic.
     #[test]
-    fn any_bytes_are_an_answer_or_an_error() {
+    fn any_bytes_give_a_result_or_an_error() {
         let good = b"0.0.0.0/0,1,AA,x\n::/0\t2\tBB\n255.255.255.255,255.255.255.255,3\n";
         assert_eq!(
             asn(&Ranges::parse(good).unwrap(), "255.255.255.255"),

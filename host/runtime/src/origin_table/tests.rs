@@ -18,7 +18,7 @@ fn table(name: &str, network: &[u8], place: &[u8]) -> Result<OriginTable> {
 }
 
 #[test]
-fn a_list_of_networks_tells_places_too() {
+fn a_list_of_networks_can_give_countries() {
     let list = b"192.0.2.0\t192.0.2.255\t64500\tDE\tEXAMPLE Example GmbH\n";
     let mut table = table("origins", list, list).unwrap();
     // Twice: the second time it is cached.
@@ -66,7 +66,7 @@ fn a_compressed_file_is_reported_as_such() {
 }
 
 #[test]
-fn a_file_with_the_city_alone_counts() {
+fn a_city_without_a_country_is_used() {
     let folder = std::env::temp_dir().join(format!("barewire-cities-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let places = ["first", "second"].map(|name| folder.join(name));
@@ -147,7 +147,7 @@ fn database() -> Vec<u8> {
 }
 
 #[test]
-fn a_database_is_read_and_damage_is_survived() {
+fn databases_are_read_and_damaged_ones_cause_no_panic() {
     let bytes = database();
     let addr: IpAddr = "192.0.2.9".parse().unwrap();
     let mut whole = table("origins-db", &bytes, &bytes).unwrap();
@@ -207,7 +207,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 
 /// `BAREWIRE_BLESS=1 cargo test -p barewire-runtime corpus` rewrites the corpus.
 #[test]
-fn the_corpus_holds() {
+fn the_laws_hold_for_the_corpus() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/origins");
     if std::env::var_os("BAREWIRE_BLESS").is_some() {
         std::fs::create_dir_all(&folder).unwrap();

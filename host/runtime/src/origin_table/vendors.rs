@@ -178,7 +178,7 @@ mod tests {
 
     /// A line of a postal address may look like the start of a line of Wireshark's.
     #[test]
-    fn an_address_over_several_lines_is_not_a_vendor() {
+    fn a_postal_address_over_several_lines_is_not_a_vendor() {
         let mut vendors = Vendors::default();
         let ieee = "Registry,Assignment,Organization Name,Organization Address\n\
                     MA-L,002272,One,\"1\tStreet\n94085,US\n00:00:00,CA\"\nMA-L,002273,Two,x\n\

@@ -63,11 +63,11 @@ pub fn neighbour_mac(link: &Link, address: IpAddr) -> Result<Option<Mac>> {
 }
 
 /// The MAC address to which packets for `destination` must be sent on this interface: that of the
-/// next hop. If the kernel does not have it and `ask` is set, the kernel sends ARP or Neighbor
-/// Discovery requests for it. `None`: no answer, or not an Ethernet address.
+/// next hop. If the kernel does not know it and `ask` is set, the kernel sends ARP or Neighbor
+/// Discovery requests. `None`: no answer, or not an Ethernet address.
 ///
 /// # Errors
-/// If no route leads there, or the requests are not permitted.
+/// If there is no route, or the requests are not permitted.
 pub fn next_hop_mac(link: &Link, destination: IpAddr, ask: bool) -> Result<Option<Mac>> {
     let address = sys::neighbour::next_hop(link.index, destination)?;
     let found = match ask {
@@ -77,10 +77,10 @@ pub fn next_hop_mac(link: &Link, destination: IpAddr, ask: bool) -> Result<Optio
     Ok(found.and_then(|bytes| Some(Mac(bytes.try_into().ok()?))))
 }
 
-/// Looks at an interface by name.
+/// Looks up an interface by name.
 ///
 /// # Errors
-/// There is none, it is down, or its packets have no Ethernet headers.
+/// It does not exist, is down, or its packets have no Ethernet headers.
 pub fn target(name: &str) -> Result<Target> {
     let link = Link::by_name(name)?;
     let what = || format!("send on {name}");

@@ -1,5 +1,5 @@
-//! The loop over the memory ring: what goes in comes out, limits hold, and nothing is lost
-//! silently.
+//! Tests of the send loop over the memory ring: packets arrive unchanged, limits hold, and every
+//! loss is counted.
 
 use std::sync::mpsc;
 use std::thread;
@@ -32,7 +32,7 @@ fn memory() -> Port {
     port::open("memory:", &PortOptions::default()).unwrap()
 }
 
-/// Sends into the ring while another thread reads it; gives the report and what was read.
+/// Sends into the ring while another thread reads it; returns the report and what was read.
 fn run<S: Source>(
     source: &mut S,
     pace: Pace,
@@ -76,7 +76,7 @@ fn count(packets: u64) -> Limits {
 }
 
 #[test]
-fn the_stream_arrives_whole_and_in_order() {
+fn packets_arrive_complete_and_in_order() {
     for (sizes, packets) in [("60", 20_000), ("imix", 20_000), ("60-9000", 3_000)] {
         let template = template(sizes);
         let mut source = Generated::new(template.build().unwrap());
@@ -99,8 +99,8 @@ fn the_stream_arrives_whole_and_in_order() {
 }
 
 #[test]
-fn a_rate_makes_as_many_packets_as_the_time_allows() {
-    // Never more than the plan has by that time, regardless of the machine's load.
+fn a_rate_limits_packets_to_the_elapsed_time() {
+    // Never more than scheduled by then, regardless of the machine's load.
     let limits = Limits {
         packet_count: None,
         duration: Some(Duration::from_millis(300)),
@@ -110,7 +110,7 @@ fn a_rate_makes_as_many_packets_as_the_time_allows() {
     result.unwrap();
     assert_eq!(report.ended, SendEnded::Duration);
     assert_eq!(report.packets, got.len() as u64);
-    // 300 ms of 10 a millisecond; fewer only by the reported slip.
+    // 300 ms of 10 per millisecond; fewer only by the reported slip.
     let slipped = report.slipped_ns.div_ceil(100_000) + 1_000 * u64::from(report.slipped_ns != 0);
     assert!(
         report.packets <= 3_000 && report.packets + slipped >= 3_000,
@@ -119,7 +119,7 @@ fn a_rate_makes_as_many_packets_as_the_time_allows() {
 }
 
 #[test]
-fn one_packet_stands_for_its_share_of_time() {
+fn the_span_includes_the_last_packets_interval() {
     let mut source = Generated::new(template("60").build().unwrap());
     let (report, result, _) = run(&mut source, rate("100pps"), count(1), &Stop::new());
     result.unwrap();
@@ -132,7 +132,7 @@ fn a_stop_request_ends_a_long_wait() {
     let other = stop.clone();
     let (put, was_put) = mpsc::channel();
     thread::spawn(move || {
-        // The first packet is on its way: the next is due in a hundred seconds.
+        // The first packet was sent: the next is due in a hundred seconds.
         was_put.recv().unwrap();
         thread::sleep(Duration::from_millis(50));
         other.set();

@@ -114,7 +114,7 @@ fn packets_are_returned_in_timestamp_order() {
 }
 
 #[test]
-fn older_packets_of_other_queues_are_waited_for() {
+fn the_merge_waits_for_older_packets_of_other_queues() {
     let bell = Arc::default();
     let (mut inlets, mut merge) = ends_of(2, &bell, PLAIN, 1024);
     assert!(put(&mut inlets[0], 0, 20, 1000));
@@ -148,7 +148,7 @@ fn older_packets_of_other_queues_are_waited_for() {
 }
 
 #[test]
-fn half_of_the_bundles_do_not_wait() {
+fn the_merge_does_not_wait_once_half_of_the_bundles_are_full() {
     let bell = Arc::default();
     // Room for one empty packet.
     let (mut inlets, mut merge) = ends_of(2, &bell, PLAIN, EXTRA_MAX);
@@ -167,7 +167,7 @@ fn half_of_the_bundles_do_not_wait() {
 
 /// Records written unchanged wait for a full bundle, up to the limit.
 #[test]
-fn records_wait_for_others() {
+fn records_wait_for_a_full_bundle() {
     let options = WriterOptions::new("/dev/null");
     let encoder = FileWriter::create(options).unwrap().encoder();
     let filling = Filling {

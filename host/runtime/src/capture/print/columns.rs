@@ -439,7 +439,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_or_suggested() {
+    fn unknown_column_names_get_a_suggestion() {
         for name in Columns::names() {
             assert!(
                 Columns::parse(std::slice::from_ref(&name), '\t').is_ok(),

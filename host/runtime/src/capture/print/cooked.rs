@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_have_names_if_they_are_here() {
+    fn interface_indices_are_printed_as_names_of_this_host() {
         let mut interfaces = Interfaces::default();
         let mut show = |index: u32, kind: u8| {
             let mut bytes = [0; 20];

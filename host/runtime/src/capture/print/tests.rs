@@ -51,7 +51,7 @@ fn text(style: Style, packets: &[Held<'_>]) -> String {
 const LINE: &str = "IP 10.0.0.1.40000 > 10.0.0.2.53: UDP, length 7\n";
 
 #[test]
-fn times_in_each_style() {
+fn timestamps_are_printed_in_each_style() {
     let bytes = packet();
     let later = TIME_NS + 61_000_000_500;
     let packets = [
@@ -124,7 +124,7 @@ fn times_in_each_style() {
 }
 
 #[test]
-fn line_prefixes() {
+fn line_numbers_and_lengths_are_printed() {
     let bytes = packet();
     let packets = [held(&bytes, TIME_NS)];
     let none = Style {
@@ -195,7 +195,7 @@ fn line_prefixes() {
 }
 
 #[test]
-fn bytes_below_a_line() {
+fn bytes_are_dumped_below_a_line() {
     let bytes = packet();
     let packets = [held(&bytes, TIME_NS)];
     let of = |dump, dump_link| {
@@ -231,7 +231,7 @@ fn bytes_below_a_line() {
 }
 
 #[test]
-fn an_object_of_json() {
+fn a_packet_is_printed_as_a_json_object() {
     let bytes = packet();
     let mut tagged = held(&bytes, TIME_NS);
     tagged.vlan = Some(Vlan {
@@ -269,7 +269,7 @@ fn an_object_of_json() {
 
 /// Many packets are written in chunks that a pipe accepts atomically, each of whole packets.
 #[test]
-fn pieces_are_of_whole_packets() {
+fn output_is_written_in_whole_packets() {
     #[derive(Default)]
     struct Pieces(Vec<Vec<u8>>, usize);
 
@@ -317,7 +317,7 @@ fn pieces_are_of_whole_packets() {
 }
 
 #[test]
-fn link_headers() {
+fn link_headers_are_printed_as_tcpdump_does() {
     let long = |head: &[u8]| [head, &[0x45; 40]].concat();
     let of = |link: u16, bytes: &[u8]| {
         let mut out = String::new();

@@ -30,7 +30,7 @@ fn record() -> Record {
 }
 
 #[test]
-fn pulses_leave_buffers_for_those_that_are_full() {
+fn pulses_leave_buffers_for_full_batches() {
     let (sender, messages) = sync_channel(BUFFER_COUNT);
     let (back, empties) = sync_channel(BUFFER_COUNT);
     for _ in 1..BUFFER_COUNT {

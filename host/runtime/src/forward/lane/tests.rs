@@ -26,7 +26,7 @@ fn a_device_that_is_gone_ends_the_lane() {
 }
 
 #[test]
-fn another_error_is_an_outage_of_live_packets_and_the_end_of_others() {
+fn other_errors_are_outages_for_live_packets_and_end_other_inputs() {
     for kind in TRANSIENT {
         let mut live = out(kind, Intake::Live);
         assert!(live.flush().is_ok() && live.flush().is_ok(), "{kind:?}");
