@@ -1,4 +1,4 @@
-//! What happened to the records given to a destination.
+//! Accounts: what happened to the records passed to a destination.
 
 use flow::encode::{Refusal, Statistics, Sum};
 
@@ -14,18 +14,18 @@ pub enum DropReason {
     OutOfRange,
     /// The queue to the exporter was full.
     QueueFull,
-    /// The message was lost on its way to the network.
+    /// The message was lost while sending.
     SendFailed,
     /// The file could not be written.
     WriteFailed,
-    /// There was no connection up to the end.
+    /// There was no connection until the end.
     Unreachable,
 }
 
 impl DropReason {
-    /// How many there are.
+    /// Number of reasons.
     pub const COUNT: usize = 7;
-    /// All of them, the refusals of formats first.
+    /// All reasons, the refusals of formats first.
     pub const ALL: [DropReason; DropReason::COUNT] = [
         DropReason::NotIpv4,
         DropReason::TooLarge,
@@ -36,7 +36,7 @@ impl DropReason {
         DropReason::Unreachable,
     ];
 
-    /// Whether the destination lost the records. The others are those that the format cannot hold.
+    /// Whether the destination lost the records; otherwise the format cannot hold them.
     pub const fn is_loss(self) -> bool {
         match self {
             DropReason::NotIpv4 | DropReason::TooLarge | DropReason::OutOfRange => false,
@@ -47,7 +47,7 @@ impl DropReason {
         }
     }
 
-    /// The name in accounts.
+    /// The name used in accounts.
     pub const fn name(self) -> &'static str {
         match self {
             DropReason::NotIpv4 => Refusal::NotIpv4.name(),
@@ -64,42 +64,40 @@ impl DropReason {
 /// The account of one destination.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
-    /// Records handed over.
+    /// Records passed to the destination.
     pub offered: Sum,
-    /// Records in messages that were sent or written.
+    /// Records in messages sent or written.
     pub exported: Sum,
-    /// The same as the format counts them: of one with a record for each direction, more.
+    /// Data records, as the format counts them: more if it has a record per direction.
     pub data_records: u64,
-    /// Records that were not, by [`DropReason`].
+    /// Records dropped, by [`DropReason`].
     pub dropped: [Sum; DropReason::COUNT],
-    /// Records exported without some of their extra fields, with which they would not have fitted
-    /// into a message.
+    /// Records exported without some extra fields, which would have exceeded a message.
     pub shortened: u64,
-    /// Messages sent or written, those with templates and options included; row groups of
-    /// Parquet.
+    /// Messages sent or written, including templates and options; for Parquet, row groups.
     pub messages: u64,
-    /// Files that were completed, where one follows the other.
+    /// Files completed, if files are rotated.
     pub files: u64,
-    /// Bytes in them.
+    /// Bytes in these messages or files.
     pub bytes: u64,
-    /// Connections made; over UDP, and to a file, one.
+    /// Connections made; one for UDP and for a file.
     pub sessions: u64,
-    /// Times that the destination could not be reached, or went away.
+    /// Times that the destination was unreachable or disconnected.
     pub failures: u64,
     /// ICMP port unreachable errors (UDP).
     pub refused_by_host: u64,
-    /// The last failure, in words.
+    /// A description of the last failure.
     pub last_failure: Option<String>,
     /// Whether there is a connection now.
     pub is_connected: bool,
-    /// Standard output failed: nothing can be written any more, and the probe ends.
+    /// Standard output failed: nothing more can be written, and the probe ends.
     pub is_over: bool,
-    /// It failed because its reader has left, which is not a loss: the reader has enough.
+    /// It failed because its reader closed the pipe, which is not a loss.
     pub has_reader_left: bool,
 }
 
 impl Account {
-    /// All that was not exported.
+    /// The sum of all records dropped.
     pub fn dropped_total(&self) -> Sum {
         let mut total = Sum::default();
         for sum in &self.dropped {
@@ -108,7 +106,7 @@ impl Account {
         total
     }
 
-    /// What the destination lost, in words: records that did not reach it, and messages that its
+    /// A description of the loss: records that did not reach the destination, and messages that its
     /// host refused. `None` if nothing was lost.
     pub fn loss(&self) -> Option<String> {
         if self.has_reader_left {
@@ -131,13 +129,13 @@ impl Account {
         Some(words)
     }
 
-    /// Records neither exported nor dropped: waiting, while the exporter runs; afterwards 0.
+    /// Records neither exported nor dropped: queued while the exporter runs, and 0 afterwards.
     pub fn waiting(&self) -> i64 {
         let done = self.exported.flows + self.dropped_total().flows;
         self.offered.flows.wrapping_sub(done) as i64
     }
 
-    /// Takes in the account of an earlier session of the same destination.
+    /// Adds the account of an earlier session of the same destination.
     pub(crate) fn add(&mut self, other: &Account) {
         self.offered.add(&other.offered);
         self.exported.add(&other.exported);
@@ -159,7 +157,7 @@ impl Account {
         }
     }
 
-    /// The contents of options records.
+    /// Statistics for options records.
     pub(crate) fn statistics(&self) -> Statistics {
         Statistics {
             exported_messages: self.messages,
@@ -176,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_the_first_reasons() {
+    fn refusals_come_first_among_reasons() {
         for refusal in Refusal::ALL {
             assert_eq!(DropReason::ALL[refusal as usize].name(), refusal.name());
         }
@@ -185,7 +183,7 @@ mod tests {
         }
     }
 
-    /// An account in which no two numbers are equal.
+    /// An account in which all numbers differ.
     fn counted(from: u64) -> Account {
         let sum = |n: u64| Sum {
             flows: from + n,

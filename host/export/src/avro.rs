@@ -1,8 +1,8 @@
-//! Avro: a record as the bare binary encoding of one value (Avro 1.11, "Binary encoding"), whose
-//! schema the reader has from `docs/flow.avsc`. Fields are the columns of Parquet.
+//! Avro: each record is the bare binary encoding of one value (Avro 1.11, "Binary encoding"), with
+//! the schema in `docs/flow.avsc`. The fields are the columns of Parquet.
 //!
-//! A message holds one record, without a header: what Spark's `from_avro` and Avro's own datum
-//! readers take as they are.
+//! A message is one record without a header, as read by Spark's `from_avro` and Avro's own datum
+//! readers.
 
 use flow::encode::extra_fields::ExtraFields;
 use flow::encode::measured::{Measure, MeasuredColumn};
@@ -11,10 +11,10 @@ use flow::{EndReason, Extra, OwnedExtra, Record};
 
 use crate::columns::{self, Column, Read, Row};
 
-/// Bytes of a message at most: what brokers take at the least.
+/// Maximum length of a message: the smallest limit of brokers.
 const LIMIT: usize = 64 << 10;
 
-/// The encoder: a record a message.
+/// An encoder with one record per message.
 pub(crate) struct Encoder {
     columns: Vec<Column>,
     extra_fields: ExtraFields,
@@ -26,7 +26,7 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder that adds this to records.
+    /// Creates an encoder that adds these extra fields to records.
     pub fn new(extra_fields: ExtraFields) -> Encoder {
         Encoder {
             columns: columns::columns(&all_or_none(extra_fields)),
@@ -79,7 +79,7 @@ impl Encoder {
                     continue;
                 }
             };
-            // Of a union the index comes first: null is 0.
+            // A union starts with the index: null is 0.
             if column.is_optional {
                 long(value.is_some().into(), out);
             }
@@ -90,8 +90,8 @@ impl Encoder {
     }
 }
 
-/// Readers have one schema without and one with what is measured, not one for each choice: what
-/// was not asked for is null.
+/// There are two schemas, without and with measured fields, and not one for each selection: fields
+/// not requested are null.
 fn all_or_none(extra_fields: ExtraFields) -> ExtraFields {
     let any = extra_fields.measured();
     ExtraFields {
@@ -102,7 +102,7 @@ fn all_or_none(extra_fields: ExtraFields) -> ExtraFields {
     }
 }
 
-/// A measured value, or null; an array is one block and an empty one.
+/// Encodes a measured value, or null; an array is one block and an empty one.
 fn measured(row: &Row<'_>, column: &MeasuredColumn, list: &mut Vec<i64>, out: &mut Vec<u8>) {
     if let Measure::Fraction(_) = column.row.measure {
         let value = columns::fraction(row, column);
@@ -120,7 +120,7 @@ fn measured(row: &Row<'_>, column: &MeasuredColumn, list: &mut Vec<i64>, out: &m
     }
 }
 
-/// Zig-zag, then seven bits a byte, the least first.
+/// Zig-zag encoding in seven bits per byte, least significant first.
 fn long(value: i64, out: &mut Vec<u8>) {
     let mut rest = ((value << 1) ^ (value >> 63)) as u64;
     while rest >= 0x80 {
@@ -130,7 +130,7 @@ fn long(value: i64, out: &mut Vec<u8>) {
     out.push(rest as u8);
 }
 
-/// The schema, as `docs/flow.avsc` has it, or with what is measured as `docs/flow-full.avsc`.
+/// The schema as in `docs/flow.avsc`, or with measured fields as in `docs/flow-full.avsc`.
 #[cfg(test)]
 pub(crate) fn schema(extra_fields: &ExtraFields) -> String {
     let mut text = String::from(
@@ -150,7 +150,7 @@ pub(crate) fn schema(extra_fields: &ExtraFields) -> String {
                 Measure::List { .. } => "{\"type\": \"array\", \"items\": \"long\"}",
             },
             Read::Text(_) => "\"string\"",
-            // A type is reported once, and named afterwards.
+            // A type is defined once, and referred to by name afterwards.
             Read::Address(_) if column.name == "src_address" => address,
             Read::Address(_) => "\"address\"",
         };
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_as_the_specification_has_them() {
+    fn numbers_are_encoded_as_in_the_avro_specification() {
         for (value, bytes) in [
             (0, &[0][..]),
             (-1, &[1]),
@@ -244,9 +244,9 @@ mod tests {
         }
     }
 
-    /// The lab reads messages with it.
+    /// The lab reads messages with this schema.
     #[test]
-    fn the_documented_schema_is_this_one() {
+    fn the_documented_schema_is_current() {
         let full = all_or_none(ExtraFields {
             bytes: true,
             ..ExtraFields::default()

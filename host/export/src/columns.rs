@@ -1,8 +1,8 @@
-//! The columns of Parquet files, which are the fields of Avro, too: one row each. Names and types
+//! The columns of Parquet files, which are also the fields of Avro: one row each. Names and types
 //! never change; columns may be added.
 //!
-//! What a flow does not have is null: ports of ICMP, TCP's values of another protocol, whatever
-//! describes packets of a direction in which there were none.
+//! Values that a flow does not have are null: ports of ICMP, TCP's values in other protocols,
+//! packet properties of a direction without packets.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -15,26 +15,26 @@ use flow::{EndReason, Extra, Origin, OwnedExtra, Record};
 
 use crate::worker::Records;
 
-/// A record on its way into a file.
+/// A record to be written.
 pub(crate) struct Row<'a> {
     pub record: &'a Record,
     pub reason: EndReason,
     pub extra: Extra<'a>,
-    /// What is added to the standard record.
+    /// Fields added to the standard record.
     pub extra_fields: ExtraFields,
 }
 
-/// Records on their way into a row group.
+/// Records to be written as a row group.
 pub(crate) struct Rows<'a> {
     pub waiting: &'a Records,
-    /// Which of them, and in what order.
+    /// Indices of the records, in order.
     pub order: &'a [u32],
-    /// What is added to the standard record.
+    /// Fields added to the standard record.
     pub extra_fields: ExtraFields,
 }
 
 impl<'a> Rows<'a> {
-    /// All of them, in order.
+    /// Iterates over them in order.
     pub fn iter(&self) -> impl Iterator<Item = Row<'a>> + '_ {
         self.order.iter().map(|at| {
             let at = *at as usize;
@@ -50,24 +50,24 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// A type, and where its value comes from.
+/// A column's type, and how to get its value.
 #[derive(Clone, Copy)]
 pub(crate) enum Read {
-    /// An unsigned number of so many bits, 8, 16 or 32.
+    /// An unsigned number of 8, 16 or 32 bits.
     Short(i8, fn(&Row<'_>) -> Option<u32>),
-    /// An unsigned number of 64 bits.
+    /// An unsigned 64-bit number.
     Long(fn(&Row<'_>) -> Option<u64>),
-    /// A point in time, in nanoseconds since the Unix epoch.
+    /// A timestamp in nanoseconds since the Unix epoch.
     Time(fn(&Row<'_>) -> Option<u64>),
-    /// True or false.
+    /// A Boolean.
     Flag(fn(&Row<'_>) -> bool),
-    /// UTF-8, appended; false is null.
+    /// UTF-8, appended to the buffer; false is null.
     Text(fn(&Row<'_>, &mut Vec<u8>) -> bool),
-    /// An address, of IPv4 as `::ffff:a.b.c.d`.
+    /// An address; IPv4 as `::ffff:a.b.c.d`.
     Address(fn(&Row<'_>) -> [u8; 16]),
-    /// Of one direction; the number of bits as in `Short`, or 64.
+    /// A value of one direction, with as many bits as `Short` has, or 64.
     Sent(Way, &'static Directed),
-    /// What was measured besides the record.
+    /// A measured value in addition to the record.
     Measured(MeasuredColumn),
 }
 
@@ -82,7 +82,7 @@ const PORTS_NOT_OF: fn(&Row<'_>) -> bool = |row| row.record.key().is_icmp();
 
 type Shared = (&'static str, bool, Read);
 
-/// Before the counters: whose flow, when.
+/// Columns before the counters: key and time of the flow.
 const HEAD: &[Shared] = &[
     (
         "start_time",
@@ -152,7 +152,7 @@ const HEAD: &[Shared] = &[
     ),
 ];
 
-/// Behind them: of both directions, and what was asked for beyond the record.
+/// Columns after the counters: values of both directions, and extra fields.
 const TAIL: &[Shared] = &[
     (
         "end_reason",
@@ -257,7 +257,7 @@ const TAIL: &[Shared] = &[
     ),
 ];
 
-/// All columns in order; those of what was measured are there if it was asked for.
+/// All columns in order, including measured ones if requested.
 pub(crate) fn columns(extra_fields: &ExtraFields) -> Vec<Column> {
     let shared = |rows: &'static [Shared]| {
         rows.iter().map(|(name, is_optional, read)| Column {
@@ -285,7 +285,7 @@ pub(crate) fn columns(extra_fields: &ExtraFields) -> Vec<Column> {
     all
 }
 
-/// The integers of a measured list, appended; none where there is no value.
+/// Appends the integers of a measured list; none if there is no value.
 pub(crate) fn list(row: &Row<'_>, column: &MeasuredColumn, out: &mut Vec<i64>) {
     if let Measure::List { read, .. } = column.row.measure {
         let side = column.side(row.record.initiator());
@@ -304,7 +304,7 @@ pub(crate) fn fraction(row: &Row<'_>, column: &MeasuredColumn) -> Option<f64> {
     }
 }
 
-/// What a direction sent of this, if it has it.
+/// The value of a direction, if it has one.
 pub(crate) fn sent(row: &Row<'_>, way: Way, of: &Directed) -> Option<u64> {
     let sent = match way {
         Way::Forward => row.record.forward(),
@@ -384,7 +384,7 @@ fn mac(row: &Row<'_>, is_source: bool, out: &mut Vec<u8>) -> bool {
     if [a, b, c, d, e, f] == [0; 6] {
         return false;
     }
-    // Writing into a vector cannot fail.
+    // Writing to a vector cannot fail.
     let _ = write!(out, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
     true
 }
@@ -394,19 +394,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_differ_and_need_no_quotes() {
+    fn column_names_are_unique_and_need_no_quotes() {
         let all = columns(&ExtraFields::default());
         for (at, column) in all.iter().enumerate() {
             assert!(!all[..at].iter().any(|other| other.name == column.name));
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
             assert!(column.name.chars().all(plain), "{}", column.name);
-            // Words of SQL that a column must not be called.
+            // SQL keywords that must not be column names.
             assert!(!["end", "start", "order", "group"].contains(&column.name.as_str()));
         }
         assert_eq!(all.len(), HEAD.len() + TAIL.len() + 2 * DIRECTED.len());
     }
 
-    /// Every column of a row as text, null for what it does not have.
+    /// Each column of a row as text, null if it has no value.
     fn texts(row: &Row<'_>) -> Vec<(String, String)> {
         let show = |column: Column| {
             let number = |value: Option<u64>| value.map(|value| value.to_string());
@@ -447,10 +447,10 @@ mod tests {
         "handshake_us",
     ];
 
-    /// What the ends of a flow and its directions are called follows who began it, not how the
-    /// table keeps them.
+    /// The names of endpoints and directions depend on the initiator, not on the order in the
+    /// table.
     #[test]
-    fn ends_and_directions_of_a_row() {
+    fn endpoints_and_directions_follow_the_initiator() {
         let records = crate::exporters::tests::records(4);
         let mut key = flow::KeyExtra::NONE;
         (key.mpls_label, key.tunnel_id, key.traffic_class) = (77, 88, 99);
@@ -503,7 +503,7 @@ mod tests {
             is("key_tos", "99");
             is("community_id", "null");
             is("icmp_type", "null");
-            // Every third flow has an answer; values of TCP there are none.
+            // Every third flow has a response; there are no TCP values.
             let answered = n % 3 == 0;
             is("packets", "1");
             is("bytes", "28");

@@ -1,4 +1,4 @@
-//! The end of destinations: waits for their threads and, once the end was requested, only briefly
+//! The end of destinations: waits for their threads and, once a stop was requested, only briefly
 //! for a stalled destination.
 
 use std::sync::Arc;
@@ -11,32 +11,30 @@ use crate::account::{Account, DropReason};
 use crate::exporters::Handle;
 use crate::worker::{Shared, lock};
 
-/// How often threads are looked at.
+/// Interval at which threads are checked.
 const LOOK: Duration = Duration::from_millis(5);
-/// How much longer than its thread a destination is waited for, which sees the same stall itself
-/// unless a call holds it up.
+/// How much longer than its thread's own limit a destination is waited for; the thread detects the
+/// same stall unless it is blocked in a call.
 const GRACE: Duration = Duration::from_millis(50);
-/// How long to wait for a stalled destination after the end was requested: with everything else,
-/// the run ends within a second.
+/// How long to wait for a stalled destination after a stop was requested: with everything else, the
+/// run ends within a second.
 const ASKED_MAX: Duration = Duration::from_millis(700);
-/// The same after its last step, where that was later: as long as it takes something it may
-/// continue.
+/// How long to wait after its last step, if that is later: while it accepts data it may continue.
 const STALL_ASKED: Duration = Duration::from_millis(300);
 
-/// How long a destination is waited for. All waits count from the moment at which the end was
-/// requested, so that waits one after the other do not add up.
+/// How long to wait for a destination. All waits count from the moment of the stop request, so that
+/// consecutive ones do not add up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// After its last step, until the end is requested.
+    /// Limit after its last step, before a stop is requested.
     pub(crate) unasked: Duration,
-    /// After its last step and that moment, with `wait=` and for files. Others have until
-    /// [`ASKED_MAX`], or [`STALL_ASKED`] after their last step.
+    /// Limit after its last step and the stop request, with `wait=` and for files. Otherwise
+    /// [`ASKED_MAX`], or [`STALL_ASKED`] after the last step.
     pub(crate) asked: Option<Duration>,
 }
 
 impl Patience {
-    /// How much longer the wait may be; zero if it is over. The last step may as well be the
-    /// beginning of the wait.
+    /// The remaining wait; zero if it is over. The start of the wait may count as the last step.
     pub(crate) fn left(
         &self,
         asked_at: Option<Instant>,
@@ -54,15 +52,15 @@ impl Patience {
     }
 }
 
-/// The last step of a destination.
+/// The last step seen of a destination.
 struct Watch {
     steps: u64,
     since: Instant,
 }
 
-/// Waits until the threads have ended. Once `asked_at` has the time at which the end was requested,
-/// a thread that makes no step while its [`Handle::patience`] lasts is left behind, with an account
-/// of what it has not sent.
+/// Waits until the threads have ended. Once `asked_at` returns the time of the stop request, a
+/// thread that makes no progress for as long as [`Handle::patience`] allows is abandoned, with an
+/// account of what it has not sent.
 pub(crate) fn wait(handles: Vec<&mut Handle>, asked_at: &dyn Fn() -> Option<Instant>) {
     let watch = |handle: &mut Handle| {
         let steps = handle.shared.progress.count();
@@ -92,7 +90,7 @@ pub(crate) fn wait(handles: Vec<&mut Handle>, asked_at: &dyn Fn() -> Option<Inst
     }
 }
 
-/// Whether the thread has ended, or was left behind.
+/// Whether the thread has ended or was abandoned.
 fn has_ended(handle: &mut Handle, watch: &mut Watch, asked: Option<Instant>) -> bool {
     let Some(thread) = handle.thread.take() else {
         return true;
@@ -109,7 +107,7 @@ fn has_ended(handle: &mut Handle, watch: &mut Watch, asked: Option<Instant>) -> 
     if steps != watch.steps || progress.is_pausing() {
         (watch.steps, watch.since) = (steps, Instant::now());
     }
-    // As things stood a little earlier the thread has seen them, unless a call holds it up.
+    // The thread has already seen a state this old, unless it is blocked in a call.
     let now = Instant::now();
     let earlier = now.checked_sub(GRACE).unwrap_or(now);
     if asked.is_some() && handle.patience.left(asked, watch.since, earlier).is_zero() {
@@ -120,8 +118,8 @@ fn has_ended(handle: &mut Handle, watch: &mut Watch, asked: Option<Instant>) -> 
     false
 }
 
-/// Counts what the thread of a destination has not sent. What it may do later goes into an account
-/// that is not read.
+/// Abandons a destination's thread, and counts what it has not sent. What it does later goes into
+/// an account that is not read.
 fn leave(handle: &mut Handle) {
     handle.report();
     let mut account: Account = lock(&handle.shared.account).clone();
@@ -153,12 +151,12 @@ mod tests {
     use crate::exporters::tests::{records, with_sink};
     use crate::sink::{Sent, Sink};
 
-    /// Longer than anything here takes, unless it hangs.
+    /// Time limit of a test that might hang.
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// Where all waits begin one after the other, they are over at one moment.
+    /// All waits end at the same moment, even if they start one after another.
     #[test]
-    fn waits_count_from_the_moment_at_which_the_end_was_asked_for() {
+    fn waits_count_from_the_stop_request() {
         let asked_at = Instant::now();
         let at = |ms: u64| asked_at + Duration::from_millis(ms);
         let patience = Patience {
@@ -187,7 +185,7 @@ mod tests {
         assert_eq!(left, Duration::from_millis(4500));
     }
 
-    /// A call to it returns when the other end of `release` is dropped.
+    /// A sink whose calls return when the other end of `release` is dropped.
     struct Stuck {
         called: Sender<()>,
         release: Receiver<()>,
@@ -205,9 +203,9 @@ mod tests {
         }
     }
 
-    /// The input is a file: its reader waits for the destination until the end is requested.
+    /// The input is a file: its reader waits for the destination until a stop is requested.
     #[test]
-    fn a_call_that_does_not_come_back_does_not_hold_up_the_end() {
+    fn a_blocked_call_does_not_delay_the_end() {
         let (called, is_called) = channel();
         let (hold, release) = channel();
         let sink = Box::new(Stuck { called, release });
@@ -238,7 +236,7 @@ mod tests {
         assert!(why.contains("stopped accepting data"), "{why}");
     }
 
-    /// Takes its time.
+    /// A slow sink.
     struct Slow;
 
     impl Sink for Slow {
@@ -252,7 +250,7 @@ mod tests {
         }
     }
 
-    /// It takes longer in all than the end waits while nothing is taken.
+    /// In total it takes longer than the limit for a stalled destination.
     #[test]
     fn a_slow_destination_gets_everything() {
         let mut exporters = with_sink("json:tcp://127.0.0.1:1?wait=5s", Box::new(Slow));

@@ -21,78 +21,76 @@ use crate::worker::{Batch, Records, Shared, Worker, lock};
 
 /// Records in a batch.
 const BATCH_LEN: usize = 256;
-/// Records that may wait for a destination by default.
+/// Default number of queued records per destination.
 const QUEUE_LEN: usize = 64 << 10;
-/// The same where the input waits for them: more would only be out of the caches when their turn
-/// comes.
+/// The default if the input waits: more would only fall out of the caches before their turn.
 const QUEUE_LEN_WAITING: usize = 4 << 10;
-/// Batches that are looked after until they can be filled again. With what they hold they are kept
-/// until then, so they are few: after a jam the others are returned.
+/// Maximum number of batches tracked for reuse. They keep their memory until then, so they are few:
+/// after congestion the others are freed.
 const BORROWED_MAX: usize = QUEUE_LEN_WAITING / BATCH_LEN + 2;
-/// How long a file's reader waits for a destination that takes nothing, by default.
+/// Default time that a file's reader waits for a stalled destination.
 const WAIT: Duration = Duration::from_secs(30);
-/// How long to wait for a file on a disk at the end: a busy disk may take seconds to sync.
+/// How long to wait for a file at the end: a busy disk may take seconds to sync.
 const WAIT_ASKED_FILE: Duration = Duration::from_secs(30);
 
-/// How long a full queue is left alone before the next look: doubled each time.
+/// First pause before a full queue is checked again; doubled each time.
 const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
-/// Which destination gets which records.
+/// Distribution of records to destinations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FanOut {
-    /// Every destination gets all.
+    /// Every destination gets all records.
     #[default]
     All,
-    /// Each gets its part, by a hash of the key without a secret ([`flow::FlowKey::hash_with`]):
-    /// all records of a flow go to the same one, also in the next run and with the next version.
+    /// Each gets a share, by a hash of the key without a secret ([`flow::FlowKey::hash_with`]): all
+    /// records of a flow go to the same one, also in the next run and in the next version.
     Hash,
 }
 
-/// What formats export in addition to the records.
+/// What formats need in addition to the records.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// Which destination gets which records.
+    /// Distribution of records to destinations.
     pub fan_out: FanOut,
-    /// What is added to the standard record.
+    /// Fields added to the standard record.
     pub extra_fields: ExtraFields,
-    /// One in N packets was looked at.
+    /// The port receives one in N packets.
     pub sampling: u32,
-    /// How packets, and then records, are chosen here.
+    /// Sampling of packets, then of records, in this process.
     pub selectors: [Sampling; 2],
-    /// The interface of packets, as the kernel numbers it; 0 if not known.
+    /// The kernel's index of the packets' interface; 0 if unknown.
     pub interface: u32,
     /// Names of interfaces.
     pub interfaces: Vec<(u32, String)>,
     /// Columns of the key.
     pub columns: Vec<Column>,
-    /// Whether bytes are those of whole packets, link headers included.
+    /// Whether byte counts include link headers.
     pub is_layer2: bool,
-    /// Whether the input can wait: then full queues are waited for.
+    /// Whether the input can wait; then full queues are waited for.
     pub can_wait: bool,
-    /// User and group that directories created here are given to: those that files are created with
-    /// later.
+    /// Owner of directories created here, in which files are created later.
     pub owner: Option<(u32, u32)>,
 }
 
 /// Statistics of the metering process, for options records.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Observed {
-    /// Flows begun.
+    /// Flows started.
     pub flows: u64,
-    /// Packets in no flow.
+    /// Packets that belong to no flow.
     pub ignored_packets: u64,
-    /// Packets lost before they were seen.
+    /// Packets lost before they were metered.
     pub dropped_packets: u64,
-    /// No more will come.
+    /// No more will follow.
     pub(crate) is_over: bool,
 }
 
-/// What the thread of a destination will do.
+/// The job of a destination's thread.
 enum Job {
-    /// Sends messages.
+    /// Send messages.
     Worker(Box<Worker>),
-    /// Keeps a store of files.
+    /// Write a store of files.
     Store(Work),
 }
 
@@ -105,66 +103,66 @@ impl Job {
     }
 }
 
-/// One destination, from outside.
+/// A destination as seen by its owner.
 pub(crate) struct Handle {
     name: String,
     gathered: Gathered,
     /// `None` once the end was signalled.
     queue: Option<SyncSender<Batch>>,
-    /// What the thread will be; `None` once it runs.
+    /// The job of the thread; `None` once it runs.
     job: Option<Job>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) thread: Option<JoinHandle<()>>,
-    /// It was waited for long enough, and not again before it takes something: its steps then, and
-    /// the time of the last one.
+    /// Set once the destination was waited for long enough; it is not waited for again before it
+    /// accepts data: the number of its steps, and the time of the last one.
     pub(crate) stall: Option<(u64, Instant)>,
-    /// How long it is waited for while it takes nothing.
+    /// How long it is waited for while stalled.
     pub(crate) patience: Patience,
-    /// The file that it writes: device and number.
+    /// The file that it writes: device and inode.
     file: Option<(u64, u64)>,
-    /// The files that it creates once it runs.
+    /// The files that it creates while it runs.
     later: Option<Later>,
-    /// Handed over and dropped since the account was last reported.
+    /// Records passed and dropped since the account was last updated.
     offered: Sum,
     queue_full: Sum,
 }
 
-/// The destinations of a probe. [`Exporters::finish`] ends them; dropped, they end too.
+/// The destinations of a probe. [`Exporters::finish`] ends them, and so does dropping.
 pub struct Exporters {
     handles: Vec<Handle>,
-    /// With [`FanOut::All`]: one batch for all.
+    /// With [`FanOut::All`]: one batch shared by all.
     gathered: Gathered,
     fan_out: FanOut,
     can_wait: bool,
-    /// What collectors receive about sampling.
+    /// Sampling as reported to collectors.
     sampling: (u32, [Sampling; 2]),
-    /// Those that are no destinations any more, and end what they have.
+    /// Removed destinations that still send what they have.
     leaving: Vec<Handle>,
-    /// When the end was requested.
+    /// When a stop was requested.
     asked_at: Box<dyn Fn() -> Option<Instant> + Send>,
 }
 
 /// The result of replacing destinations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// New ones.
+    /// New destinations.
     pub begun: Vec<String>,
-    /// Those whose file was moved away, and was created again.
+    /// Destinations whose file was moved away and was created again.
     pub renewed: Vec<String>,
-    /// Those that begin a new session, because the sampling that is reported has changed.
+    /// Destinations that start a new session because the reported sampling has changed.
     pub resampled: Vec<String>,
     /// Files whose sampling records are outdated.
     pub outdated: Vec<String>,
-    /// Those that are no more.
+    /// Removed destinations.
     pub ended: Vec<String>,
 }
 
 impl Exporters {
-    /// Opens all destinations: makes files, reads certificates. Connections are created later, by
+    /// Opens all destinations: creates files, reads certificates. Connections are made later, by
     /// the threads that [`Exporters::start`] starts.
     ///
     /// # Errors
-    /// Where a file cannot be written, a certificate not be read, a protocol is not present.
+    /// If a file cannot be written, a certificate cannot be read, or a protocol is unavailable.
     pub fn open(targets: &[Target], setup: &Setup) -> Result<Exporters> {
         let handles = targets.iter().map(|target| Handle::open(target, setup));
         let handles = handles.collect::<Result<Vec<Handle>>>()?;
@@ -179,20 +177,18 @@ impl Exporters {
         })
     }
 
-    /// Once `asked_at` has the time at which the end was requested, a stalled destination gets less
-    /// than a second from that moment, unless it is a file or `wait=` is set; unsent records are
-    /// counted.
+    /// Once `asked_at` returns the time of a stop request, a stalled destination gets less than a
+    /// second from that moment, unless it is a file or `wait=` is set; unsent records are counted.
     pub fn end_when(&mut self, asked_at: impl Fn() -> Option<Instant> + Send + 'static) {
         self.asked_at = Box::new(asked_at);
     }
 
-    /// Continues with these destinations. Existing ones with the same URL continue as they are,
-    /// unless the file that they write is no longer at its path: then it is created again; or the
-    /// sampling that is reported has changed: then there is a new session. What others still have
-    /// is sent, while the probe continues.
+    /// Replaces the destinations. Those with the same URL continue, unless the file that they write
+    /// is no longer at its path: then it is created again; or the reported sampling has changed:
+    /// then a new session starts. Removed ones send what they have while the probe continues.
     ///
     /// # Errors
-    /// As [`Exporters::open`] and [`Exporters::start`]; then everything is as it was.
+    /// As [`Exporters::open`] and [`Exporters::start`]; then nothing has changed.
     pub fn replace(&mut self, targets: &[Target], setup: &Setup) -> Result<Changes> {
         let mut changes = Changes::default();
         let mut begun = Vec::new();
@@ -221,7 +217,7 @@ impl Exporters {
         self.flush();
         let mut all = std::mem::take(&mut self.handles);
         for target in targets {
-            // The new one if there is one.
+            // The new one, if any.
             let place = begun.iter().position(|handle| handle.name == target.text);
             if let Some(place) = place {
                 self.handles.push(begun.remove(place));
@@ -250,13 +246,13 @@ impl Exporters {
     /// Starts a thread for each destination. Privileges are per thread: drop them before.
     ///
     /// # Errors
-    /// When files that are created later could not be created with the rights of now; when a
-    /// thread cannot be started.
+    /// If files to be created later could not be created with the current privileges; if a thread
+    /// cannot be started.
     pub fn start(&mut self) -> Result<()> {
         start(&mut self.handles, 0)
     }
 
-    /// Maximum memory in bytes that queues may take.
+    /// Maximum memory of the queues in bytes.
     pub fn memory_len(targets: &[Target]) -> usize {
         let bytes = targets.iter().map(|target| {
             let queue = target.options.queue.unwrap_or(QUEUE_LEN);
@@ -267,13 +263,13 @@ impl Exporters {
         bytes.sum()
     }
 
-    /// Hands over a record.
+    /// Exports a record.
     #[inline]
     pub fn ended(&mut self, record: &Record, reason: EndReason) {
         self.take(record, None, reason);
     }
 
-    /// Hands over a record of which more is known.
+    /// Exports a record with extra fields.
     pub fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
         self.take(record, (!extra.is_empty()).then_some(extra), reason);
     }
@@ -301,10 +297,10 @@ impl Exporters {
         }
     }
 
-    /// Hands over what is gathered.
+    /// Hands over the collected records.
     pub fn flush(&mut self) {
         let (can_wait, asked_at) = (self.can_wait, &self.asked_at);
-        // One for all: that one is waited for shall not make the wait for the next longer.
+        // One start time for all: waiting for one must not extend the wait for the next.
         let since = Instant::now();
         if !self.gathered.records.records.is_empty() {
             let batch = self.gathered.take_batch();
@@ -320,7 +316,8 @@ impl Exporters {
         }
     }
 
-    /// Hands over the gathered records and the metering statistics. About ten times a second.
+    /// Hands over the collected records and the metering statistics; called about ten times a
+    /// second.
     pub fn pulse(&mut self, observed: Observed) {
         self.flush();
         for handle in &mut self.handles {
@@ -333,13 +330,13 @@ impl Exporters {
         }
     }
 
-    /// Whether standard output was a destination and cannot be written any more.
+    /// Whether standard output was a destination and has failed.
     pub fn is_over(&self) -> bool {
         let mut handles = self.handles.iter();
         handles.any(|handle| lock(&handle.shared.account).is_over)
     }
 
-    /// Destinations and their accounts, as they stand.
+    /// Destinations and their current accounts.
     pub fn accounts(&mut self) -> Vec<(String, Account)> {
         let mut accounts: Vec<(String, Account)> = Vec::new();
         for handle in self.handles.iter_mut().chain(&mut self.leaving) {
@@ -354,8 +351,8 @@ impl Exporters {
     }
 
     /// Sends everything that can be sent, and ends. It waits some seconds for an unreachable
-    /// collector, fewer once the end is requested ([`Exporters::end_when`]). A thread whose
-    /// destination then still holds it up is left behind.
+    /// collector, less once a stop is requested ([`Exporters::end_when`]). A thread that is then
+    /// still blocked is abandoned.
     pub fn finish(&mut self, observed: Observed) -> Vec<(String, Account)> {
         self.pulse(observed);
         self.end();
@@ -371,7 +368,7 @@ impl Exporters {
     }
 }
 
-/// Starts a thread for each; they are numbered from `first`.
+/// Starts a thread per destination; they are numbered from `first`.
 fn start(handles: &mut [Handle], first: usize) -> Result<()> {
     for later in handles.iter().filter_map(|handle| handle.later.as_ref()) {
         folder::check(&later.file)?;
@@ -398,17 +395,17 @@ impl Drop for Exporters {
     }
 }
 
-/// What is gathered for the next batch, and the batches that others still read.
+/// The next batch, and the batches still in use by threads.
 #[derive(Default)]
 struct Gathered {
     records: Records,
-    /// In the order in which they were handed over, which is that in which they return.
+    /// In the order in which they were handed over, which is also the order in which they return.
     borrowed: VecDeque<Batch>,
 }
 
 impl Gathered {
-    /// What was gathered. The next one is gathered in the memory of one that is no longer read:
-    /// returned and taken anew for each batch, its pages would be new ones, too.
+    /// Takes the collected batch. The next one reuses the memory of one that is no longer in use:
+    /// freed and allocated anew for each batch, its pages would have to be faulted in again.
     fn take_batch(&mut self) -> Batch {
         let mut next = Records::default();
         if let Some(first) = self.borrowed.pop_front() {
@@ -448,7 +445,7 @@ impl Records {
     }
 }
 
-/// Device and number of the regular file at a target's path.
+/// Device and inode of the regular file at a target's path.
 fn file_of(target: &Target) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     let Place::Path(path) = &target.place else {
@@ -508,14 +505,14 @@ impl Handle {
         self.file.is_some() && self.file != file_of(target)
     }
 
-    /// No more records come: the thread sends what it has, and ends.
+    /// Signals that no more records follow: the thread sends what it has, and ends.
     fn close(&mut self) {
         lock(&self.shared.observed).is_over = true;
         self.queue = None;
     }
 
-    /// Gives a batch to the thread. Where its queue is full, and the input can wait, it is waited
-    /// for, from `since`.
+    /// Hands a batch to the thread. If its queue is full and the input can wait, waits, counting
+    /// from `since`.
     fn hand_over(
         &mut self,
         batch: Batch,
@@ -547,7 +544,7 @@ impl Handle {
                     std::thread::sleep(pause);
                     pause = (2 * pause).min(PAUSE_MAX);
                     batch = back;
-                    // It waits for a destination that is busy.
+                    // The thread is waiting for a busy destination.
                     if progress.count() != steps {
                         (steps, since) = (progress.count(), Instant::now());
                     }
@@ -565,7 +562,7 @@ impl Handle {
         }
     }
 
-    /// Brings the account up to date.
+    /// Updates the account.
     pub(crate) fn report(&mut self) {
         let mut account = lock(&self.shared.account);
         account.offered.add(&std::mem::take(&mut self.offered));

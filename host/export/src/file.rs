@@ -1,8 +1,8 @@
-//! Files: messages one after the other (RFC 5655 §7), lines of text unchanged; or rotated files,
-//! each of which appears when it is complete.
+//! Files: consecutive messages (RFC 5655 §7), or lines of text unchanged; or rotated files, each of
+//! which appears when it is complete.
 //!
-//! A file is whole at any time: when the disk is full, the message that did not fit is taken back,
-//! and those that come later are tried again.
+//! A file always ends with a whole message: when the disk is full, a message that did not fit is
+//! removed again, and later ones are tried.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,22 +18,22 @@ use crate::sink::{Sent, Sink};
 use crate::target::{Place, Target};
 use crate::worker::now_ns;
 
-/// One file.
+/// A single file.
 struct Whole {
     file: File,
     packing: Packing,
     packed: Vec<u8>,
     /// Bytes of whole messages.
     len: u64,
-    /// Of a pipe or a terminal nothing can be taken back.
+    /// Nothing can be removed from a pipe or a terminal.
     is_regular: bool,
     is_stdout: bool,
-    /// How standard output failed.
+    /// The error with which standard output failed.
     over: Option<io::ErrorKind>,
 }
 
-/// The destination of a target. The file is made here: before privileges are dropped, and so that a
-/// wrong path is reported at once.
+/// Opens the destination of a target. The file is created here: before privileges are dropped, and
+/// so that a wrong path is reported at once.
 pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let what = || format!("export to {:?}", target.text);
     let invalid = |why: String| Error::new(ErrorKind::InvalidInput, what(), why);
@@ -55,7 +55,7 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
             part: None,
             number: 0,
         };
-        // That one can be made there; it is gone at once.
+        // Checks that the first file can be created; it is deleted at once.
         let first = rotating.pattern.name(now_ns(), 1);
         Part::create(&first)
             .map_err(|e| Error::from_io(format!("write {}", first.display()), e))?;
@@ -67,7 +67,7 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
 fn open_one(path: &Path, packing: Packing) -> Result<Box<dyn Sink>> {
     let is_stdout = path == Path::new("-");
     let opened = if is_stdout {
-        // Its own descriptor, without another buffer in between.
+        // Its own descriptor, without another buffer.
         use std::os::fd::AsFd;
         io::stdout().as_fd().try_clone_to_owned().map(File::from)
     } else {
@@ -130,7 +130,7 @@ impl Sink for Whole {
 }
 
 impl Whole {
-    /// Cuts what was written of a message.
+    /// Removes what was written of a message.
     fn take_back(&mut self) -> io::Result<()> {
         use std::io::Seek;
         if !self.is_regular {
@@ -142,15 +142,15 @@ impl Whole {
     }
 }
 
-/// One file after the other.
+/// Rotated files.
 struct Rotating {
     rotation: Rotation,
     pattern: Pattern,
     packing: Packing,
     packed: Vec<u8>,
-    /// The file that is written, and when it was begun.
+    /// The current file, and when it was started.
     part: Option<(Part, u64)>,
-    /// Files begun.
+    /// Number of files started.
     number: u64,
 }
 

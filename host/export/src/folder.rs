@@ -14,19 +14,20 @@ use crate::rotation::Pattern;
 use crate::target::{Place, Target};
 use crate::worker::now_ns;
 
-/// User and group that directories are given to.
+/// User and group that own created directories.
 pub(crate) type Owner = (u32, u32);
 
 /// Files that a destination creates while the probe runs.
 pub(crate) struct Later {
     /// The directory that is created at the start.
     pub(crate) folder: PathBuf,
-    /// The path of a file that would be created now.
+    /// The path that a file created now would have.
     pub(crate) file: PathBuf,
 }
 
 impl Later {
-    /// Those of a target; `None` where its one file is created at the start, or there is none.
+    /// The later files of a target; `None` if its only file is created at the start, or there is
+    /// none.
     pub(crate) fn of(target: &Target) -> Option<Later> {
         let Place::Path(path) = &target.place else {
             return None;
@@ -40,7 +41,7 @@ impl Later {
         if !target.options.rotation.is_some() {
             return None;
         }
-        // A name that is no pattern is refused when the destination is opened.
+        // An invalid pattern is refused when the destination is opened.
         let file = Pattern::parse(path.to_str()?).ok()?.name(now_ns(), 1);
         Some(Later {
             folder: part::folder_of(&file).to_owned(),
@@ -49,11 +50,11 @@ impl Later {
     }
 }
 
-/// Creates a directory and its missing parents. Those that are created here are given to `owner`;
-/// those that exist stay as they are.
+/// Creates a directory and its missing parents. New ones are given to `owner`; existing ones stay
+/// unchanged.
 ///
 /// # Errors
-/// Where one cannot be created or given away, or where `folder` is another user's symbolic link.
+/// If one cannot be created or its owner set, or if `folder` is another user's symbolic link.
 pub(crate) fn create(folder: &Path, owner: Option<Owner>) -> io::Result<()> {
     sys::create::check_folder(folder)?;
     let missing: Vec<&Path> = folder
@@ -63,7 +64,7 @@ pub(crate) fn create(folder: &Path, owner: Option<Owner>) -> io::Result<()> {
     for path in missing.into_iter().rev() {
         match DirBuilder::new().create(path) {
             Ok(()) => {}
-            // Another process was faster: the directory is not ours to give away.
+            // Another process created it first: its owner is not changed.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => continue,
             Err(error) => return Err(error),
         }
@@ -75,8 +76,8 @@ pub(crate) fn create(folder: &Path, owner: Option<Owner>) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that a file can be created at `path` later, with the rights of now: creates one in the
-/// deepest directory that exists, and deletes it.
+/// Checks that a file can be created at `path` later, with the current privileges: creates one in
+/// the deepest existing directory, and deletes it.
 ///
 /// # Errors
 /// `Permission` and other errors of the system.
@@ -110,12 +111,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_folders_created_here_change_hands() {
+    fn only_new_directories_get_the_owner() {
         let root = std::env::temp_dir().join(format!("barewire-folders-{}", std::process::id()));
         fs::create_dir_all(&root).unwrap();
         let ours = fs::metadata(&root).unwrap();
         let folder = root.join("a/b");
-        // Without root a directory can be given to oneself alone.
+        // Without root only the own user can be set as owner.
         let owner = if ours.uid() == 0 {
             (65534, 65534)
         } else {

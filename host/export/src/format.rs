@@ -19,42 +19,41 @@ use crate::{avro, parquet};
 
 /// A format.
 pub struct Format {
-    /// What stands before the first colon.
+    /// The name before the first colon.
     pub name: &'static str,
-    /// One line for users.
+    /// One line of help.
     pub about: &'static str,
-    /// Schemes of the sinks that it can go to.
+    /// Schemes of the sinks it supports.
     pub sinks: &'static [&'static str],
     /// Options that only this format has.
     pub options: &'static [&'static str],
-    /// Whether it reports how packets and records were sampled.
+    /// Whether it reports the sampling of packets and records.
     pub tells_sampling: bool,
-    /// Whether it has a place for what is measured of a flow beyond its record
-    /// ([`flow::encode::measured`]).
+    /// Whether it can hold measured fields in addition to the record ([`flow::encode::measured`]).
     pub holds_measured: bool,
-    /// The port by default; 0: must be reported.
+    /// The default port; 0: required.
     pub port: u16,
-    /// The same where the sink is encrypted.
+    /// The default port if the sink is encrypted.
     pub port_encrypted: u16,
-    /// Makes what a thread does for it.
+    /// Creates its encoder or store.
     pub(crate) make: Make,
-    /// Bytes of memory that it takes beside the queue, if that is much.
+    /// Memory in bytes that it takes in addition to the queue, if significant.
     pub(crate) memory_len: fn(&Target) -> usize,
 }
 
-/// How a format is made.
+/// How a format is created.
 #[derive(Clone, Copy)]
 pub(crate) enum Make {
-    /// Messages, for a sink.
+    /// An encoder of messages, for a sink.
     Messages(fn(&Target, &Setup) -> Box<dyn Encode>),
-    /// Something that takes records and does the rest itself.
+    /// A store that takes records and does the rest itself.
     Store(MakeWork),
 }
 
-/// What a thread does.
+/// The work of a thread.
 pub(crate) type Work = Box<dyn FnOnce() + Send>;
 
-/// Makes it, for a queue.
+/// Creates the work for a queue.
 type MakeWork = fn(&Target, &Setup, Receiver<Batch>, Arc<Shared>) -> Result<Work>;
 
 /// All formats.
@@ -195,7 +194,7 @@ fn none(_: &Target) -> usize {
     0
 }
 
-/// A format by its name.
+/// Finds a format by name.
 pub fn find(name: &str) -> Option<&'static Format> {
     FORMATS.iter().find(|format| format.name == name)
 }
@@ -204,7 +203,7 @@ fn message_len_max(target: &Target) -> usize {
     target.options.mtu.unwrap_or(target.sink.message_len_max)
 }
 
-/// What is added to the standard record for a destination.
+/// The fields added to the standard record for a destination.
 fn extra_fields(target: &Target, setup: &Setup) -> ExtraFields {
     ExtraFields {
         record: setup.extra_fields.record || target.options.has_all_fields,
@@ -212,7 +211,7 @@ fn extra_fields(target: &Target, setup: &Setup) -> ExtraFields {
     }
 }
 
-/// Bytes of lines that are packed together.
+/// Bytes of lines that are compressed together.
 const PACKED_LEN: usize = 256 << 10;
 
 fn make_ipfix(target: &Target, setup: &Setup) -> Box<dyn Encode> {

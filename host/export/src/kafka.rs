@@ -1,9 +1,9 @@
-//! Kafka, through the system's librdkafka: a message for each record.
+//! Kafka, through the system's librdkafka: one message per record.
 //!
-//! The producer is idempotent: within its life a message is in the topic once, and in order in its
-//! partition, however often it had to be sent. A message counts as exported when the brokers have
-//! acknowledged it. The library has a queue with a bound of its own, connects by itself, and
-//! retries as long as there is room in the queue, or for `message.timeout.ms`.
+//! The producer is idempotent: during its lifetime a message is in the topic exactly once, and in
+//! order in its partition, however often it was sent. A message counts as exported once the brokers
+//! have acknowledged it. The library has its own bounded queue, connects by itself, and retries as
+//! long as there is room in the queue, or for `message.timeout.ms`.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use sys::{Error, ErrorKind, Result};
 use crate::sink::{DeliveryReport, Sent, Sink};
 use crate::target::{Place, Target};
 
-/// Messages that may be on their way.
+/// Maximum number of messages in flight.
 const QUEUE_LEN: usize = 100_000;
-/// Bytes of memory: the library's queue, and what we know of the messages in it.
+/// Memory in bytes: the library's queue, and the state of the messages in it.
 pub(crate) const MEMORY_LEN: usize =
     (64 << 20) + QUEUE_LEN * (size_of::<Sum>() + size_of::<usize>());
 /// How long a message waits for room in the library's queue before the session counts as broken.
@@ -25,15 +25,15 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long to wait for the reports of abandoned messages.
 const PURGE_MAX: Duration = Duration::from_secs(10);
 
-/// Properties by default: see CONFIGURATION.md of librdkafka.
+/// Default properties: see CONFIGURATION.md of librdkafka.
 const PROPERTIES: &[(&str, &str)] = &[
     ("client.id", "barewire"),
     ("enable.idempotence", "true"),
     ("compression.codec", "lz4"),
     ("linger.ms", "50"),
-    // What bounds waiting is room, not time.
+    // Waiting is bounded by room, not by time.
     ("message.timeout.ms", "0"),
-    // A broker that is back is found again well within the time that the end waits.
+    // A broker that is back is found again well within the wait at the end.
     ("reconnect.backoff.max.ms", "1000"),
     ("queue.buffering.max.messages", "100000"),
     ("queue.buffering.max.kbytes", "65536"),
@@ -42,17 +42,17 @@ const PROPERTIES: &[(&str, &str)] = &[
 struct Kafka {
     properties: Vec<(String, String)>,
     topic: String,
-    /// `None` before the start: the library starts threads at once, which keep the privileges of
-    /// the thread that they are started by.
+    /// `None` before the start: the library starts threads at once, which inherit the privileges of
+    /// the calling thread.
     producer: Option<Producer>,
-    /// What each message on its way holds; its tag is the place and one.
+    /// Contents of each message in flight; its tag is the index plus one.
     held: Vec<Sum>,
     free: Vec<usize>,
-    /// Not yet acknowledged.
+    /// Results not yet collected.
     settled: DeliveryReport,
 }
 
-/// The destination of a target. Names and values of its properties are checked here.
+/// Opens the destination of a target. Names and values of its properties are checked here.
 pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let Place::Topic { brokers, topic } = &target.place else {
         let what = format!("export to {:?}", target.text);
@@ -80,7 +80,7 @@ fn borrowed(properties: &[(String, String)]) -> Vec<(&str, &str)> {
 }
 
 impl Kafka {
-    /// Waits for reports this long at most, and takes them.
+    /// Waits for reports, at most this long, and processes them.
     fn poll(&mut self, wait_ms: u32) {
         let Some(producer) = &self.producer else {
             return;
@@ -95,7 +95,7 @@ impl Kafka {
                 continue;
             };
             let held = std::mem::take(held);
-            // A report that comes after the end was not waited for any more.
+            // Reports that come after the end were not waited for.
             if !self.is_idle() {
                 self.free.push(at);
             }
@@ -186,7 +186,7 @@ impl Sink for Kafka {
         while !self.is_idle() && Instant::now() < end {
             self.poll(100);
         }
-        // Nothing more is heard of these.
+        // There will be no more reports on these.
         for held in &mut self.held {
             self.settled.lost.add(&std::mem::take(held));
         }

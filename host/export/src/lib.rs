@@ -1,10 +1,10 @@
 //! Destinations of flow records: a format of [`flow::encode`] combined with a socket or a file,
 //! each in its own thread.
 //!
-//! The probe's collector hands over records in batches through a queue with a bound. What does not
-//! fit is dropped and counted, or waited for, as the input allows: a live interface cannot wait, a
+//! The probe's collector passes records in batches through a bounded queue. Records that do not fit
+//! are dropped and counted, or waited for, depending on the input: a live interface cannot wait, a
 //! file can. In all cases, records in = records exported + records dropped by reason ([`Account`]),
-//! once all is done.
+//! once everything has ended.
 //!
 //! A destination is a URL, `FORMAT:SCHEME://HOST:PORT?OPTION=VALUE&…` or `FORMAT:PATH`. Formats are
 //! rows of [`FORMATS`], sinks are rows of [`SINKS`]; a new one is a file and a row.

@@ -1,10 +1,9 @@
-//! One record per message, for destinations whose readers count messages: lines without their line
-//! feed.
+//! One record per message, for destinations whose readers count messages: lines without line feeds.
 
 use flow::encode::{Encode, Refusal, Statistics, Sum};
 use flow::{EndReason, OwnedExtra, Record};
 
-/// A format of lines, one by one.
+/// Splits a line format into single lines.
 pub(crate) struct One(pub Box<dyn Encode>);
 
 impl Encode for One {

@@ -1,17 +1,18 @@
 //! Compressed files: gzip (RFC 1952) and Zstandard (RFC 8878), by the extension of the name.
 //!
-//! Every message is packed by itself, as a member or frame; readers take them one after the other.
-//! So a message can be taken back when the disk is full, and the contents of the file can be read
-//! after a crash.
+//! Every message is compressed separately, as a gzip member or Zstandard frame; readers concatenate
+//! them. So a message can be removed again when the disk is full, and the file can be read after a
+//! crash.
 
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Levels: what both programs use unless reported costs twice the time for a few percent.
+/// Levels: the defaults of both programs, for gzip lower, where the default costs twice the time
+/// for a few percent.
 const GZIP_LEVEL: u32 = 4;
 const ZSTD_LEVEL: i32 = 2;
 
-/// How messages are packed.
+/// The compression of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
     Plain,
@@ -29,8 +30,8 @@ impl Packing {
         }
     }
 
-    /// An error for names of unsupported compressions; an uncompressed file under such a name would
-    /// be misleading.
+    /// The error for the name of an unsupported compression; an uncompressed file under such a name
+    /// would be misleading.
     pub fn refusal(path: &Path) -> Option<&'static str> {
         let ending = path.extension().and_then(|ending| ending.to_str())?;
         [
@@ -40,7 +41,7 @@ impl Packing {
         .then_some("files can be compressed as .gz or .zst only")
     }
 
-    /// Packs a message into `out`, which is emptied before.
+    /// Compresses a message into `out`, which is cleared first.
     ///
     /// # Errors
     /// Out of memory.

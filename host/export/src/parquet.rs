@@ -1,13 +1,12 @@
 //! Parquet: files in directories by time, `date=2026-11-22/hour=01/NAME.parquet`, as Hive names
 //! them.
 //!
-//! Records wait in memory until they fill a row group, or until files end by the clock; then they
-//! are sorted by the time of their start and go into the files of the hours in which they started.
-//! What is in a file that is complete, under its own name and on the disk, is exported; everything
-//! else is not.
+//! Records are held in memory until they fill a row group, or until files are rotated by the clock;
+//! then they are sorted by start time and written to the files of their hours. Records in a file
+//! that is complete, under its final name and on disk, count as exported; others do not.
 //!
-//! Bounds: [`Config::group_len`] records wait; a row group of them is made in memory, column by
-//! column; at most [`FILES_MAX`] files are on their way at a time.
+//! Bounds: at most [`Config::group_len`] records are held; a row group of them is built in memory,
+//! column by column; at most [`FILES_MAX`] files are open at a time.
 
 mod file;
 
@@ -31,26 +30,26 @@ use crate::rotation::Rotation;
 use crate::target::{Partition, Place, Target};
 use crate::worker::{Batch, Records, Shared, lock, now_ns};
 
-/// Records of a row group by default.
+/// Default number of records in a row group.
 pub(crate) const GROUP_LEN: usize = 128 << 10;
-/// Files that are on their way at a time: when records of one more hour come, the file that was
-/// begun first ends.
+/// Maximum number of open files: for another hour's records, the file started first is completed.
 const FILES_MAX: usize = 4;
-/// Row groups of a file: each costs some kilobytes of memory until the file ends.
+/// Maximum number of row groups in a file: each costs some kilobytes of memory until the file is
+/// completed.
 const GROUPS_MAX: usize = 256;
-/// When files end by default.
+/// Default rotation of files.
 const ROTATION: Rotation = Rotation {
     interval: Some(Duration::from_secs(300)),
     len_max: Some(256 << 20),
 };
-/// How often the clock is looked at.
+/// Interval at which the clock is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Bytes of memory for each record of a row group: itself, its place in the order, and its part of
-/// the column that is being made and of the group that is made of them.
+/// Memory in bytes per record of a row group: the record, its place in the order, and its part of
+/// the current column and of the group built from them.
 pub(crate) const ROW_MEMORY_LEN: usize = size_of::<(Record, EndReason)>() + size_of::<u32>() + 128;
 
-/// Where and how.
+/// Destination and options.
 struct Config {
     root: PathBuf,
     group_len: usize,
@@ -59,28 +58,28 @@ struct Config {
     extra_fields: ExtraFields,
 }
 
-/// A file on its way, and of which time.
+/// An open file, and its hour or day.
 struct Open {
     period: u64,
     file: File,
 }
 
-/// All files of a destination.
+/// The store of a destination: all its files.
 pub(crate) struct Store {
     config: Config,
     layout: Arc<Layout>,
-    /// What waits.
+    /// Records held.
     waiting: Records,
     open: Vec<Open>,
-    /// When files ended last by the clock.
+    /// When files were last rotated by the clock.
     began_ns: u64,
-    /// Files begun.
+    /// Number of files started.
     number: u64,
     tally: Tally,
     shared: Arc<Shared>,
 }
 
-/// What became of records since it was reported.
+/// Counts since the account was last updated.
 #[derive(Default)]
 struct Tally {
     exported: Sum,
@@ -92,13 +91,13 @@ struct Tally {
     last_failure: Option<String>,
 }
 
-/// The path of a file that would be begun now.
+/// The path that a file started now would have.
 pub(crate) fn first_file(root: &Path, partition: Partition) -> PathBuf {
     let period = partition.period(now_ns());
     partition.folder(root, period).join("probe.parquet")
 }
 
-/// The store of a target. That files can be made there is tried at once.
+/// Opens the store of a target, and checks at once that files can be created.
 pub(crate) fn open(target: &Target, setup: &Setup, shared: Arc<Shared>) -> Result<Store> {
     let what = || format!("export to {:?}", target.text);
     let root = match &target.place {
@@ -142,7 +141,7 @@ pub(crate) fn open(target: &Target, setup: &Setup, shared: Arc<Shared>) -> Resul
 }
 
 impl Store {
-    /// The life of the thread: until the queue has no sender any more and is empty.
+    /// Runs until the queue has no sender any more and is empty.
     pub fn run(mut self, batches: &Receiver<Batch>) {
         {
             let mut account = lock(&self.shared.account);
@@ -190,7 +189,7 @@ impl Store {
         }
     }
 
-    /// What is due by the clock.
+    /// Does what is due by the clock.
     fn due(&mut self, now_ns: u64) {
         if self.config.rotation.is_due(self.began_ns, now_ns, 0) {
             self.end_files();
@@ -198,7 +197,7 @@ impl Store {
         }
     }
 
-    /// Writes what waits and ends all files.
+    /// Writes the records held and completes all files.
     fn end_files(&mut self) {
         self.write();
         for open in std::mem::take(&mut self.open) {
@@ -206,7 +205,7 @@ impl Store {
         }
     }
 
-    /// Writes what waits: a row group for each hour in it.
+    /// Writes the records held: a row group per hour.
     fn write(&mut self) {
         let mut waiting = std::mem::take(&mut self.waiting);
         let start = |at: &u32| waiting.records[*at as usize].0.start_ns();
@@ -227,7 +226,7 @@ impl Store {
         self.waiting = waiting;
     }
 
-    /// Appends a row group to the file of its time.
+    /// Appends a row group to the file of its hour or day.
     fn append(&mut self, period: u64, rows: &Rows<'_>) {
         let at = match self.open.iter().position(|open| open.period == period) {
             Some(at) => at,
@@ -249,7 +248,7 @@ impl Store {
         }
     }
 
-    /// Begins a file; another one ends if there are too many.
+    /// Starts a file; another one is completed if there are too many.
     fn begin(&mut self, period: u64) -> std::io::Result<usize> {
         if self.open.len() >= FILES_MAX {
             let first = self.open.remove(0);
@@ -311,7 +310,7 @@ impl Store {
 }
 
 impl Partition {
-    /// The number of the hour or day in which a time lies.
+    /// The number of the hour or day that contains a time.
     fn period(self, time_ns: u64) -> u64 {
         let seconds = time_ns / 1_000_000_000;
         match self {
@@ -321,7 +320,7 @@ impl Partition {
         }
     }
 
-    /// Where its files are.
+    /// The directory of its files.
     fn folder(self, root: &Path, period: u64) -> PathBuf {
         let date = |hours: u64| {
             let (year, month, day) = Timestamp(hours * 3_600_000_000_000).date();
@@ -337,7 +336,7 @@ impl Partition {
     }
 }
 
-/// A name that no other process and no other run gives: `20261122T013000Z-4711-1.parquet`.
+/// A name that is unique across processes and runs: `20261122T013000Z-4711-1.parquet`.
 fn name(time_ns: u64, number: u64) -> String {
     let time = Timestamp(time_ns);
     let (year, month, day) = time.date();
@@ -349,7 +348,7 @@ fn name(time_ns: u64, number: u64) -> String {
     )
 }
 
-/// Rows of a row group, unless set: an eighth where each waits with two histograms of 1 KiB.
+/// Default number of rows in a row group: an eighth if each has two histograms of 1 KiB.
 fn group_len(extra_fields: &ExtraFields) -> usize {
     match extra_fields.bytes {
         true => GROUP_LEN / 8,

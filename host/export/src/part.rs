@@ -1,8 +1,9 @@
-//! A file that is hidden until it is complete: written under another name, renamed at its end.
+//! A file that is hidden until it is complete: written under another name, and linked to its own at
+//! the end.
 //!
-//! While it is written it is called `.NAME.part`, in the directory where it will be: readers of
-//! directories pass hidden names over, and so do patterns such as `*.parquet`. When the process is
-//! killed, what it was writing stays behind under that name; everything else is whole.
+//! While it is written it is named `.NAME.part`, in its final directory: readers of directories
+//! skip hidden names, and so do patterns such as `*.parquet`. If the process is killed, the
+//! incomplete file stays behind under that name; all others are complete.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 use sys::create::CreateOptions;
 
-/// Maximum number of names that are tried for one file.
+/// Maximum number of names tried for one file.
 const NAMES_MAX: u32 = 10_000;
 
-/// A file on its way.
+/// A file being written.
 pub(crate) struct Part {
     file: File,
     hidden: PathBuf,
@@ -25,17 +26,18 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Begins the file that will be called `path`. Directories are made where they are missing.
+    /// Creates the file that will be named `path`, and missing directories.
     ///
     /// # Errors
-    /// Where it cannot be made.
+    /// If it cannot be created.
     pub fn create(path: &Path) -> io::Result<Part> {
         let name = path.file_name().ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidInput, "the path does not name a file")
         })?;
         let folder = folder_of(path);
         fs::create_dir_all(folder)?;
-        // A part that is there is another process's, or was left behind: not ours either way.
+        // An existing part belongs to another process, or was left behind: it is not touched either
+        // way.
         for at in 0..NAMES_MAX {
             let mut hidden = OsString::from(".");
             hidden.push(name);
@@ -66,10 +68,10 @@ impl Part {
         self.len
     }
 
-    /// Appends all of it, or nothing.
+    /// Appends all of `bytes`, or nothing.
     ///
     /// # Errors
-    /// Where it could not be written; what was is taken back.
+    /// If they could not be written; what was written is removed again.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if let Err(error) = self.file.write_all(bytes) {
             self.file.set_len(self.len)?;
@@ -80,28 +82,28 @@ impl Part {
         Ok(())
     }
 
-    /// Brings it to the disk and gives it its name; where that is taken, one with a number: nothing
-    /// is ever overwritten. Gives the name.
+    /// Syncs the file to disk and gives it its name; if that exists, one with a number: nothing is
+    /// ever overwritten. Returns the name.
     ///
     /// # Errors
-    /// Where that failed; then the file is gone.
+    /// If that failed; then the file is deleted.
     pub fn complete(mut self) -> io::Result<PathBuf> {
         self.file.sync_data()?;
         for at in 0..NAMES_MAX {
             let path = numbered(&self.path, at);
-            // A link does not replace what has that name, as a rename would.
+            // Unlike a rename, a link does not replace an existing file.
             match fs::hard_link(&self.hidden, &path) {
-                // Dropped, it takes the hidden name away.
+                // Dropping it removes the hidden name.
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                // A file system without links.
+                // The file system does not support links.
                 Err(_) if path.symlink_metadata().is_ok() => continue,
                 Err(_) => {
                     fs::rename(&self.hidden, &path)?;
                     self.is_done = true;
                 }
             }
-            // The name, too, where that can be had: the file is there either way.
+            // Sync the name, too, if possible: the file exists either way.
             let _ = File::open(folder_of(&path)).and_then(|folder| folder.sync_data());
             return Ok(path);
         }
@@ -125,13 +127,13 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// `flows.csv.gz` as `flows-2.csv.gz`.
+/// Turns `flows.csv.gz` into `flows-2.csv.gz`.
 fn numbered(path: &Path, at: u32) -> PathBuf {
     let Some(name) = path.file_name().filter(|_| at != 0) else {
         return path.to_owned();
     };
     let name = name.to_string_lossy();
-    // A dot in front belongs to the name.
+    // A leading dot belongs to the name.
     let dot = name.char_indices().skip(1).find(|(_, c)| *c == '.');
     let (stem, rest) = name.split_at(dot.map_or(name.len(), |(at, _)| at));
     path.with_file_name(format!("{stem}-{}{rest}", at + 1))
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn files_appear_whole_and_replace_nothing() {
+    fn files_appear_complete_and_replace_nothing() {
         let folder = folder("part");
         let path = folder.join("deep/flows.csv.gz");
         for text in [b"one", b"two"] {
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stand_before_the_ending() {
+    fn numbers_go_before_the_extension() {
         for (name, second) in [
             ("a/flows.csv", "a/flows-2.csv"),
             ("flows", "flows-2"),

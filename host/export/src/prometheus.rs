@@ -7,12 +7,12 @@ use std::fmt::Write as _;
 
 pub use endpoint::Endpoint;
 
-/// Counter or gauge.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Never goes down while the probe runs.
+    /// A counter, which never decreases while the probe runs.
     Counter,
-    /// Goes up and down.
+    /// A gauge, which goes up and down.
     Gauge,
 }
 
@@ -23,17 +23,17 @@ pub struct Page {
 }
 
 impl Page {
-    /// Begins a family: its name, what it counts.
+    /// Starts a metric family: its name, type and help text.
     pub fn family(&mut self, name: &str, kind: Kind, about: &str) {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
         };
-        // Writing into a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(self.text, "# HELP {name} {about}\n# TYPE {name} {kind}\n");
     }
 
-    /// A value of the family, with labels.
+    /// Adds a value of the family, with labels.
     pub fn value(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
         self.text.push_str(name);
         for (at, (label, text)) in labels.iter().enumerate() {

@@ -1,5 +1,5 @@
 //! SQL queries over the Parquet files of [`crate`], run by an installed DuckDB: its program or its
-//! Python module, whichever is found first. The view of all files is called `flows`.
+//! Python module, whichever is found first. The view of all files is named `flows`.
 
 mod text;
 
@@ -10,23 +10,23 @@ use std::process::{ChildStdout, Command, Stdio};
 use flow::encode::csv::Texts;
 use sys::{Error, ErrorKind, Result};
 
-/// How the answer is written.
+/// Format of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A table with lines around it.
+    /// A table with borders.
     Table,
-    /// An object of JSON a line.
+    /// One JSON object per line.
     Json,
-    /// Comma-separated values, names of columns first.
+    /// Comma-separated values, with a header line.
     Csv,
 }
 
-/// The engine.
+/// A query engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// DuckDB's own program.
     Program(PathBuf),
-    /// A Python that has the module `duckdb`.
+    /// A Python interpreter that has the module `duckdb`.
     Python(PathBuf),
 }
 
@@ -37,7 +37,7 @@ const NULL: &str = r"\N";
 const HINT: &str = "run `pip install duckdb`, or install the program from duckdb.org; --engine \
                     names either one if it is not in PATH";
 
-/// What Python runs: the view, the question, and how the answer is to be written are its arguments.
+/// The Python script: view, query and output format are its arguments.
 const SCRIPT: &str = "\
 import sys, duckdb
 setup, sql, form = sys.argv[1:]
@@ -55,8 +55,7 @@ except duckdb.Error as error:
 ";
 
 impl Engine {
-    /// The engine of this path, or the first one that there is: `duckdb`, then `python3` with the
-    /// module.
+    /// The engine at this path, or the first one found: `duckdb`, then `python3` with the module.
     ///
     /// # Errors
     /// `Unsupported` if there is none.
@@ -88,8 +87,8 @@ impl Engine {
             .then_some(Engine::Python(path))
     }
 
-    /// Runs a query on these files and directories, and writes the result, in which texts from
-    /// packets are written as `texts` says.
+    /// Runs a query on these files and directories, and writes the result; text from packets is
+    /// written as `texts` says.
     ///
     /// # Errors
     /// Errors of the engine, and of reading or writing.
@@ -137,7 +136,8 @@ fn absent(why: String) -> Error {
     Error::new(ErrorKind::Unsupported, what, why).with_hint(HINT)
 }
 
-/// Runs the engine. Its output goes through us: it would cut a file that it opened itself.
+/// Runs the engine. Its output goes through a pipe: the engine itself would truncate an output
+/// file.
 fn run(
     command: &mut Command,
     copy: impl FnOnce(&mut ChildStdout) -> std::io::Result<()>,
@@ -151,7 +151,7 @@ fn run(
         .spawn()
         .map_err(failed)?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    // Both at once: waiting for one while the other is full would never end.
+    // Both at once: waiting for one while the other is full would block forever.
     let words = std::thread::spawn(move || {
         let mut words = Vec::new();
         let read = stderr.map(|stderr| stderr.take(64 << 10).read_to_end(&mut words));
@@ -174,7 +174,7 @@ fn run(
         .with_hint("`barewire flows query 'DESCRIBE flows' FOLDER` lists the columns"))
 }
 
-/// What comes before the question.
+/// SQL statements before the query.
 fn setup(places: &[PathBuf]) -> Result<String> {
     let mut list = String::new();
     for place in places {
@@ -192,14 +192,14 @@ fn setup(places: &[PathBuf]) -> Result<String> {
         }
         list.push_str(&format!("'{}'", text.replace('\'', "''")));
     }
-    // Files of several versions may differ in their last columns.
+    // The last columns may differ between versions.
     Ok(format!(
         "SET TimeZone = 'UTC'; CREATE VIEW flows AS \
          SELECT * FROM read_parquet([{list}], union_by_name = true)"
     ))
 }
 
-/// A path of which nothing is a pattern.
+/// A path with its pattern characters quoted.
 fn literally(path: &str) -> String {
     let mut out = String::new();
     for char in path.chars() {
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_quoted_and_folders_searched() {
+    fn paths_are_quoted_and_directories_searched() {
         let folder = std::env::temp_dir().join(format!("barewire-it's-[{}]", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("a.parquet");

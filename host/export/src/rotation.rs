@@ -1,4 +1,4 @@
-//! When a file is rotated, and the names of files.
+//! Rotation of files, and the pattern of their names.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use wire::Timestamp;
 
-/// When a file ends. Whichever comes first.
+/// When a file is rotated, by whichever comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
-    /// At each multiple of this time since the Unix epoch, by the clock.
+    /// At each multiple of this interval since the Unix epoch, by the clock.
     pub interval: Option<Duration>,
-    /// As soon as it has this many bytes.
+    /// When it has reached this many bytes.
     pub len_max: Option<u64>,
 }
 
 impl Rotation {
-    /// Whether files end before the probe does.
+    /// Whether files are rotated before the probe ends.
     pub fn is_some(&self) -> bool {
         self.interval.is_some() || self.len_max.is_some()
     }
 
-    /// Whether a file that was begun at `began_ns` and has `len` bytes ends now.
+    /// Whether a file that was started at `began_ns` and has `len` bytes is rotated now.
     pub(crate) fn is_due(&self, began_ns: u64, now_ns: u64, len: u64) -> bool {
         let period =
             |time_ns: u64, interval: Duration| u128::from(time_ns).checked_div(interval.as_nanos());
@@ -32,26 +32,26 @@ impl Rotation {
     }
 }
 
-/// A piece of a name.
+/// A part of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
     Field(char),
 }
 
-/// A name with fields for the time at which the file was begun, in UTC: `%Y`, `%m`, `%d`, `%H`,
-/// `%M`, `%S` as strftime(3) has them, `%s` the seconds since the Unix epoch; and `%n`, which
-/// counts the files of a run from 1.
+/// A file name with fields for the time at which the file was started, in UTC: `%Y`, `%m`, `%d`,
+/// `%H`, `%M`, `%S` as in strftime(3), `%s` for seconds since the Unix epoch; and `%n`, the number
+/// of the file in a run, from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Piece>);
 
 const FIELDS: &str = "%Y %m %d %H %M %S %s %n, and %% for a percent sign";
 
 impl Pattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// # Errors
-    /// In words, where a field is not known or there is none that makes names differ.
+    /// A message, if a field is unknown or no field makes names differ.
     pub fn parse(text: &str) -> Result<Pattern, String> {
         let mut pieces = vec![Piece::Text(String::new())];
         let mut chars = text.chars();
@@ -85,14 +85,14 @@ impl Pattern {
         Ok(Pattern(pieces))
     }
 
-    /// The name of a file begun at this time, the so manieth.
+    /// The name of file `number`, started at this time.
     pub(crate) fn name(&self, time_ns: u64, number: u64) -> PathBuf {
         let time = Timestamp(time_ns);
         let (year, month, day) = time.date();
         let seconds = time.seconds();
         let mut name = String::new();
         for piece in &self.0 {
-            // Writing into a string cannot fail.
+            // Writing to a string cannot fail.
             let _ = match piece {
                 Piece::Text(text) => name.write_str(text),
                 Piece::Field('Y') => write!(name, "{year:04}"),
@@ -116,7 +116,7 @@ mod tests {
     const TIME_NS: u64 = 1_700_000_000_123_456_789;
 
     #[test]
-    fn names_have_the_time_and_the_number() {
+    fn file_names_have_the_time_and_the_number() {
         let pattern = Pattern::parse("%Y/%m/%d/flows-%H%M%S-%s-%n%%.csv").unwrap();
         assert_eq!(
             pattern.name(TIME_NS, 7),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn files_end_by_the_clock_and_by_their_size() {
+    fn rotation_is_by_clock_and_size() {
         let minute = Rotation {
             interval: Some(Duration::from_secs(60)),
             len_max: Some(1000),
@@ -143,7 +143,7 @@ mod tests {
         // 22:13:20
         assert!(!minute.is_due(TIME_NS, TIME_NS + 39 * second_ns, 999));
         assert!(minute.is_due(TIME_NS, TIME_NS + 40 * second_ns, 0));
-        // A clock that was set back ends a file as well.
+        // A clock that was set back also rotates the file.
         assert!(minute.is_due(TIME_NS, TIME_NS - 60 * second_ns, 0));
         assert!(minute.is_due(TIME_NS, TIME_NS, 1000));
         assert!(!Rotation::default().is_some() && minute.is_some());

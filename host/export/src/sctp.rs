@@ -1,5 +1,5 @@
-//! SCTP: a message is a message of one association (RFC 7011 §10.2). All go over stream 0, in order
-//! and reliably, so templates come before data.
+//! SCTP: each message is a message of one association (RFC 7011 §10.2). All use stream 0, ordered
+//! and reliable, so templates precede data.
 
 use std::io;
 use std::net::ToSocketAddrs;
@@ -22,7 +22,7 @@ struct Sctp {
     socket: Option<Socket>,
 }
 
-/// The destination of a target.
+/// Opens the destination of a target.
 pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let (host, port) = crate::udp::host_of(target)?;
     if let Err(error) = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::from(SCTP))) {
@@ -52,7 +52,8 @@ impl Sink for Sctp {
             "the name does not resolve to an address",
         );
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
-            // One-to-one style: the calls of TCP, the boundaries of messages kept (RFC 6458 §4).
+            // One-to-one style: the system calls of TCP, with message boundaries kept (RFC 6458
+            // §4).
             let domain = Domain::for_address(address);
             let socket = Socket::new(domain, Type::STREAM, Some(Protocol::from(SCTP)))?;
             socket.set_write_timeout(Some(WRITE_MAX))?;

@@ -7,63 +7,64 @@ use sys::Result;
 
 use crate::target::Target;
 
-/// What became of a message.
+/// The result of sending a message.
 #[derive(Debug)]
 pub enum Sent {
-    /// It is on its way, or written.
+    /// It was sent or written.
     Done,
-    /// It is lost, but the next one may not be.
+    /// It was lost, but the next one may not be.
     Lost(io::Error),
-    /// The session is over; the message has not arrived whole, and belongs into the next one.
+    /// The session is broken; the message has not arrived completely, and must be repeated in the
+    /// next one.
     Broken(io::Error),
 }
 
-/// What became of messages that were sent some time ago.
+/// Results of messages sent earlier.
 #[derive(Debug, Default)]
 pub struct DeliveryReport {
-    /// What was in those that arrived.
+    /// Contents of messages that arrived.
     pub done: Sum,
-    /// What was in those that did not.
+    /// Contents of messages that were lost.
     pub lost: Sum,
-    /// The last failure, in words.
+    /// A description of the last failure.
     pub last_failure: Option<String>,
-    /// Messages of which nothing is known yet.
+    /// Number of messages without a result so far.
     pub waiting: usize,
 }
 
 /// A destination. One thread owns it; its calls may block, each for a few seconds at most.
 pub trait Sink: Send {
-    /// Starts threads of its own, if it has any. Called once, before the first session and in a
-    /// thread that has dropped its privileges: threads inherit those of the one that starts them.
+    /// Starts its own threads, if it has any. Called once, before the first session and in a thread
+    /// that has dropped its privileges: threads inherit those of the thread that starts them.
     ///
     /// # Errors
-    /// When they cannot be started.
+    /// If they cannot be started.
     fn start(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Begins a session. Called again after `Sent::Broken`, not before a pause.
+    /// Starts a session. Called again after `Sent::Broken`, after a pause.
     ///
     /// # Errors
-    /// When that is not possible now.
+    /// If that is not possible now.
     fn connect(&mut self) -> io::Result<()>;
 
-    /// Sends a whole message.
+    /// Sends a complete message.
     fn send(&mut self, message: &[u8]) -> Sent;
 
-    /// The same; what is in the message is reported back by [`Sink::settle`], if known
-    /// only later.
+    /// Sends a complete message whose contents are reported by [`Sink::settle`] if the result is
+    /// known only later.
     fn send_held(&mut self, message: &[u8], held: &Sum) -> Sent {
         let _ = held;
         self.send(message)
     }
 
-    /// Whether a message has not yet arrived at `Sent::Done`: [`Sink::settle`] reports that.
+    /// Whether `Sent::Done` does not yet mean delivery: then [`Sink::settle`] reports it.
     fn is_deferred(&self) -> bool {
         false
     }
 
-    /// What became of messages since it was asked. Does not block.
+    /// Results of messages since the last call. Does not block.
     fn settle(&mut self) -> DeliveryReport {
         DeliveryReport::default()
     }
@@ -73,40 +74,39 @@ pub trait Sink: Send {
         0
     }
 
-    /// Whether what was sent counts only when [`Sink::close`] has gone well, and a session is not
-    /// begun before there is something to send: files that appear when they are complete.
+    /// Whether messages count as exported only after [`Sink::close`] has succeeded, and a session
+    /// starts only when there is something to send: files that appear when they are complete.
     fn is_staged(&self) -> bool {
         false
     }
 
-    /// Whether the session is to be ended now, and another one begun with the next message.
+    /// Whether the session is to end now, and another one to start with the next message.
     fn is_due(&self, now_ns: u64) -> bool {
         let _ = now_ns;
         false
     }
 
-    /// Why nothing can be sent any more, ever: standard output failed, which cannot be opened
-    /// again.
+    /// Why nothing can be sent any more: standard output failed, which cannot be reopened.
     fn over(&self) -> Option<io::ErrorKind> {
         None
     }
 
-    /// Ends the session, after everything was sent; messages that [`Sink::settle`] waits for are
-    /// abandoned.
+    /// Ends the session after everything was sent; messages that [`Sink::settle`] has no result for
+    /// are abandoned.
     ///
     /// # Errors
-    /// When the end could not be reported, or not be written.
+    /// If the end could not be sent or written.
     fn close(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// What the destinations of a sink are.
+/// The kind of destinations of a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Names {
     /// A host and a port.
     Host,
-    /// Brokers and a topic: a message for each record.
+    /// Brokers and a topic: one message per record.
     Topic,
     /// A file.
     File,
@@ -114,35 +114,34 @@ pub enum Names {
 
 /// A kind of sink.
 pub struct SinkRow {
-    /// The text before `://`; files have none.
+    /// The part before `://`; files have none.
     pub scheme: &'static str,
-    /// One line for users.
+    /// One line of help.
     pub about: &'static str,
-    /// Whether nothing is lost and nothing comes twice within a session: no templates are
-    /// repeated.
+    /// Whether messages in a session are delivered exactly once: templates are not repeated.
     pub is_reliable: bool,
-    /// The most bytes of a message by default.
+    /// Default maximum length of a message in bytes.
     pub message_len_max: usize,
-    /// The text after `://`.
+    /// The kind of the part after `://`.
     pub names: Names,
-    /// Whether it is encrypted: some formats then have another port.
+    /// Whether it is encrypted: some formats then use another port.
     pub is_encrypted: bool,
     /// Options that only this sink has.
     pub options: &'static [&'static str],
-    /// Whether options that are not known here are passed on to its library.
+    /// Whether unknown options are passed to its library.
     pub passes_options: bool,
-    /// Bytes of memory that it takes, if that is much.
+    /// Memory in bytes that it takes, if significant.
     pub memory_len: usize,
-    /// Makes it. Connects nothing yet; finds out what can be found out before.
+    /// Creates it. Does not connect yet; checks whatever can be checked before.
     pub open: fn(&Target) -> Result<Box<dyn Sink>>,
 }
 
-/// Bytes of a message over UDP: an MTU of 1500 less what tunnels commonly take.
+/// Bytes of a UDP message: an MTU of 1500 less the usual overhead of tunnels.
 const DATAGRAM_LEN: usize = 1400;
-/// Where there is no MTU; a message of IPFIX has 65535 at most.
+/// Without an MTU; an IPFIX message has at most 65535.
 const STREAM_LEN: usize = 16 << 10;
 
-/// All kinds.
+/// All kinds of sinks.
 pub static SINKS: &[SinkRow] = &[
     SinkRow {
         scheme: "udp",
@@ -225,7 +224,7 @@ pub(crate) const KAFKA: &str = "kafka";
 /// The scheme of files.
 pub const FILE: &str = "file";
 
-/// A row by its scheme.
+/// Finds a row by its scheme.
 pub fn find(scheme: &str) -> Option<&'static SinkRow> {
     SINKS.iter().find(|row| row.scheme == scheme)
 }
@@ -234,7 +233,7 @@ pub fn find(scheme: &str) -> Option<&'static SinkRow> {
 mod tests {
     use super::*;
 
-    /// Nothing but what every destination has to do.
+    /// A sink with the required methods only.
     struct Least(Vec<u8>);
 
     impl Sink for Least {
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_without_a_description() {
+    fn a_sink_needs_few_methods() {
         let mut least = Least(Vec::new());
         least.start().unwrap();
         least.connect().unwrap();
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn schemes_differ_and_are_found() {
+    fn schemes_are_unique_and_found() {
         for (at, row) in SINKS.iter().enumerate() {
             assert!(SINKS[..at].iter().all(|other| other.scheme != row.scheme));
             assert_eq!(find(row.scheme).map(|found| found.about), Some(row.about));

@@ -1,4 +1,4 @@
-//! Destinations as users write them.
+//! Parses destinations as written by users.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::packing::Packing;
 use crate::rotation::Rotation;
 use crate::sink::{self, FILE, Names, SinkRow};
 
-/// Where a sink leads.
+/// Address of a destination: host and port, path, or topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A name or an address, and a port.
+    /// A host name or address, and a port.
     Host(String, u16),
     /// A file; `-` is standard output.
     Path(PathBuf),
-    /// Brokers, with commas between them, and a topic.
+    /// Brokers, separated by commas, and a topic.
     Topic {
         /// `HOST:PORT,…`.
         brokers: String,
@@ -28,52 +28,52 @@ pub enum Place {
     },
 }
 
-/// What can be said behind the question mark.
+/// The options after the question mark.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Observation domain, or source id.
+    /// Observation domain or source ID.
     pub domain: u32,
-    /// A record for each direction.
+    /// A record per direction.
     pub is_uniflow: bool,
-    /// Bytes of a message at most.
+    /// Maximum length of a message in bytes.
     pub mtu: Option<usize>,
-    /// How often templates and statistics are repeated.
+    /// Interval at which templates and statistics are repeated.
     pub refresh: Option<Duration>,
-    /// Flow records a second at most.
+    /// Maximum number of flow records per second.
     pub rate: Option<u32>,
-    /// Elements beside the standard ones.
+    /// Fields in addition to the standard ones.
     pub fields: Vec<Column>,
     /// All fields of the record.
     pub has_all_fields: bool,
-    /// The enterprise number for elements of our own.
+    /// The enterprise number of barewire's own elements.
     pub enterprise: Option<u32>,
-    /// Flow records that may wait.
+    /// Maximum number of queued flow records.
     pub queue: Option<usize>,
-    /// How long a file's reader, and the end, wait while nothing is taken.
+    /// How long a file's reader, and the end, wait for a stalled destination.
     pub wait: Option<Duration>,
-    /// Certificates to trust, our own, its key: files in PEM.
+    /// Certificates to trust, own certificate, its key: PEM files.
     pub ca: Option<PathBuf>,
     /// See `ca`.
     pub cert: Option<PathBuf>,
     /// See `ca`.
     pub key: Option<PathBuf>,
-    /// The name in the collector's certificate, if not that of the host.
+    /// The name in the collector's certificate, if it differs from the host.
     pub name: Option<String>,
-    /// When a file ends and the next one begins.
+    /// Rotation of files.
     pub rotation: Rotation,
     /// Directories of Parquet files.
     pub partition: Partition,
-    /// Records of a row group.
+    /// Number of records in a row group.
     pub group_len: Option<usize>,
-    /// How texts from packets are written into CSV.
+    /// How text from packets is written to CSV.
     pub texts: Texts,
-    /// Times in nanoseconds, not microseconds.
+    /// Times in nanoseconds instead of microseconds.
     pub is_nano: bool,
-    /// What librdkafka is reported, by its names.
+    /// Properties passed to librdkafka, by its names.
     pub properties: Vec<(String, String)>,
 }
 
-/// What the directories of Parquet files are for: the UTC time at which records start.
+/// Partitioning of Parquet files into directories, by the UTC start time of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Partition {
     /// `date=2026-11-22/hour=01`.
@@ -88,15 +88,15 @@ pub enum Partition {
 /// A destination.
 #[derive(Clone)]
 pub struct Target {
-    /// As it was written.
+    /// The URL as written.
     pub text: String,
     /// The format.
     pub format: &'static Format,
     /// The sink.
     pub sink: &'static SinkRow,
-    /// Where to.
+    /// The address.
     pub place: Place,
-    /// How.
+    /// The options.
     pub options: Options,
 }
 
@@ -106,16 +106,16 @@ impl std::fmt::Debug for Target {
     }
 }
 
-/// Options that every destination has.
+/// Options that all destinations have.
 const COMMON: &[&str] = &["queue", "wait"];
-/// Those that all have which send messages.
+/// Options of all formats that send messages.
 const OF_MESSAGES: &[&str] = &["rate"];
 
 impl Target {
-    /// Reads `FORMAT:SCHEME://HOST:PORT?OPTIONS` or `FORMAT:PATH?OPTIONS`.
+    /// Parses `FORMAT:SCHEME://HOST:PORT?OPTIONS` or `FORMAT:PATH?OPTIONS`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`], with what is wrong and what would be right.
+    /// [`ErrorKind::InvalidInput`], with the problem and a valid form.
     pub fn parse(text: &str) -> Result<Target> {
         let error =
             |why: String| Error::new(ErrorKind::InvalidInput, format!("export to {text:?}"), why);
@@ -152,12 +152,12 @@ impl Target {
         })
     }
 
-    /// Whether its path is a directory, in which it keeps files of its own.
+    /// Whether its path is a directory that contains its files.
     pub fn is_folder(&self) -> bool {
         matches!(self.place, Place::Path(_)) && matches!(self.format.make, Make::Store(_))
     }
 
-    /// Whether it is a file that is packed.
+    /// Whether it is a compressed file.
     pub(crate) fn is_packed(&self) -> bool {
         match &self.place {
             Place::Path(path) => Packing::of(path) != Packing::Plain,
@@ -181,7 +181,7 @@ impl Place {
             Names::File => {
                 let is_pattern =
                     options.rotation.is_some() && matches!(format.make, Make::Messages(_));
-                // In a pattern the percent sign begins a field.
+                // In a pattern the percent sign starts a field.
                 let path = if is_pattern {
                     text.to_owned()
                 } else {
@@ -202,11 +202,11 @@ impl Place {
     }
 }
 
-/// What is wrong with options, and a hint.
+/// An error in the options, and a hint.
 type Wrong = (String, Option<String>);
 
 impl Options {
-    /// Reads `KEY=VALUE&KEY=VALUE`, as far as a format and what it is sent by have them.
+    /// Parses `KEY=VALUE&KEY=VALUE`; a format and a sink determine which keys are valid.
     fn parse(query: &str, format: &Format, row: &SinkRow) -> std::result::Result<Options, Wrong> {
         let mut options = Options::default();
         let of_messages = match format.make {
@@ -216,7 +216,7 @@ impl Options {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             if row.passes_options && ![COMMON, of_messages].concat().contains(&key) {
-                // The library knows which there are.
+                // The library knows its properties.
                 options.properties.push((key.to_owned(), decode(value)));
                 continue;
             }
@@ -294,14 +294,14 @@ impl Options {
                     _ => return Err("expected hour, day or none".into()),
                 }
             }
-            // The rows name only what is handled here, as a test checks.
+            // The rows name only options handled here; a test checks that.
             other => return Err(format!("unknown value {other:?}")),
         }
         Ok(())
     }
 }
 
-/// Names of elements; `all` stands for those of [`Column::all`].
+/// Parses names of elements; `all` stands for those of [`Column::all`].
 fn fields(value: &str) -> std::result::Result<Vec<Column>, String> {
     if value == "all" {
         return Ok(Column::all().collect());
@@ -322,7 +322,7 @@ fn number(value: &str, least: u32, most: u32) -> std::result::Result<u32, String
     }
 }
 
-/// A time of at least a second: `90`, `90s`, `5m`, `1h`, `1d`.
+/// Parses a time of at least a second: `90`, `90s`, `5m`, `1h`, `1d`.
 fn interval(value: &str) -> std::result::Result<Duration, String> {
     let wrong = || "expected a time from 1s to 31d, such as 90s, 5m, 1h".to_owned();
     let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -338,7 +338,7 @@ fn interval(value: &str) -> std::result::Result<Duration, String> {
     seconds.map(Duration::from_secs).ok_or_else(wrong)
 }
 
-/// A number of bytes, `k`, `M` and `G` for 10^3, 10^6, 10^9.
+/// Parses a number of bytes, with `k`, `M` and `G` for 10^3, 10^6, 10^9.
 fn size(value: &str) -> std::result::Result<u64, String> {
     let wrong = || "expected a size from 1k to 1000G, such as 100M".to_owned();
     let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -362,7 +362,7 @@ fn flag(value: &str) -> std::result::Result<bool, String> {
     }
 }
 
-/// `BROKER,…/TOPIC`; the port of brokers is 9092 by default.
+/// Parses `BROKER,…/TOPIC`; the default port of brokers is 9092.
 fn topic(text: &str) -> std::result::Result<Place, String> {
     let (hosts, topic) = text.split_once('/').unwrap_or((text, ""));
     if topic.is_empty() || topic.contains('/') {
@@ -408,7 +408,7 @@ fn host_and_port(text: &str, port: u16) -> std::result::Result<(String, u16), St
     Ok((host.to_owned(), port))
 }
 
-/// Percent signs and two digits as the bytes that they stand for (RFC 3986 §2.1).
+/// Decodes percent-encoding (RFC 3986 §2.1).
 fn decode(text: &str) -> String {
     let (mut out, mut rest) = (Vec::new(), text.as_bytes());
     while let [first, behind @ ..] = rest {

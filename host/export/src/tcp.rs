@@ -1,4 +1,4 @@
-//! TCP: messages one after the other (RFC 7011 §10.4). TLS runs over it.
+//! TCP: consecutive messages (RFC 7011 §10.4). TLS runs over it.
 
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
@@ -11,11 +11,11 @@ use sys::Result;
 use crate::sink::{Sent, Sink};
 use crate::target::Target;
 
-/// How long a connection may take to be made.
+/// Timeout of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
-/// How long a collector may take nothing.
+/// How long a collector may accept no data.
 const WRITE_MAX: Duration = Duration::from_secs(5);
-/// How long it may take for a whole message, or a handshake, however it drips.
+/// How long a whole message or a handshake may take, however slowly the peer reads.
 pub(crate) const WHOLE_MAX: Duration = Duration::from_secs(15);
 /// `MSG_DONTWAIT | MSG_PEEK` of Linux.
 const PEEK: i32 = 0x40 | 0x02;
@@ -26,7 +26,7 @@ struct Tcp {
     stream: Option<TcpStream>,
 }
 
-/// The destination of a target.
+/// Opens the destination of a target.
 pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let (host, port) = crate::udp::host_of(target)?;
     Ok(Box::new(Tcp {
@@ -36,7 +36,7 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     }))
 }
 
-/// Connects to the first address of the name that answers.
+/// Connects to the first address of the name that accepts.
 pub(crate) fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut last = io::Error::new(
         io::ErrorKind::NotFound,
@@ -55,11 +55,11 @@ pub(crate) fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Whether something can be read.
+/// Whether data can be read.
 ///
 /// # Errors
-/// [`closed`] if the other side has ended the connection: without this the first message after that
-/// would be written, and lost.
+/// [`closed`] if the peer has closed the connection: otherwise the first message after that would
+/// be written, and lost.
 pub(crate) fn has_input(stream: &TcpStream) -> io::Result<bool> {
     let mut byte = [MaybeUninit::<u8>::uninit()];
     match SockRef::from(stream).recv_with_flags(&mut byte, PEEK) {
@@ -70,8 +70,8 @@ pub(crate) fn has_input(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// Writes all, unless that takes too long: a call that waits takes [`WRITE_MAX`] at most, but each
-/// may bring a byte further.
+/// Writes everything, unless that takes too long: a blocking call takes at most [`WRITE_MAX`], but
+/// each may write just one byte.
 pub(crate) fn write_all(out: &mut impl Write, mut bytes: &[u8], until: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         match out.write(bytes) {
@@ -85,7 +85,7 @@ pub(crate) fn write_all(out: &mut impl Write, mut bytes: &[u8], until: Instant) 
     Ok(())
 }
 
-/// An error once the time is over.
+/// Returns an error once the time is over.
 pub(crate) fn in_time(until: Instant) -> io::Result<()> {
     if Instant::now() < until {
         return Ok(());
@@ -94,7 +94,7 @@ pub(crate) fn in_time(until: Instant) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::TimedOut, why))
 }
 
-/// The other side has ended the connection.
+/// The error for a connection closed by the peer.
 pub(crate) fn closed() -> io::Error {
     let kind = io::ErrorKind::ConnectionAborted;
     io::Error::new(kind, "the collector closed the connection")
@@ -114,7 +114,7 @@ impl Sink for Tcp {
         match has_input(stream).and_then(|_| write_all(stream, message, until)) {
             Ok(()) => Sent::Done,
             Err(error) => {
-                // Half a message may be out: the connection is useless any more.
+                // Half a message may have been sent: the connection is unusable.
                 self.stream = None;
                 Sent::Broken(error)
             }
@@ -133,7 +133,7 @@ impl Sink for Tcp {
 mod tests {
     use super::*;
 
-    /// Takes a byte at a time, and time for it.
+    /// A writer that slowly takes one byte at a time.
     struct Dripping;
 
     impl Write for Dripping {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dripping_peer_is_left() {
+    fn a_peer_that_reads_byte_by_byte_is_disconnected() {
         let until = Instant::now() + Duration::from_millis(40);
         let error = write_all(&mut Dripping, &[0; 1000], until).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

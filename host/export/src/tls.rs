@@ -1,5 +1,5 @@
-//! TLS over TCP (RFC 7011 §11.3): the collector is authenticated by its certificate, and so are we
-//! where `cert=` and `key=` are given.
+//! TLS over TCP (RFC 7011 §11.3): the collector is authenticated by its certificate, and the probe
+//! by its own if `cert=` and `key=` are given.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
@@ -16,7 +16,7 @@ use crate::sink::{Sent, Sink};
 use crate::target::Target;
 use crate::tcp;
 
-/// Where Debian, and most others, keep the certificates that the system trusts.
+/// The system's trusted certificates on Debian and most others.
 const SYSTEM_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 struct Tls {
@@ -27,7 +27,7 @@ struct Tls {
     stream: Option<StreamOwned<ClientConnection, TcpStream>>,
 }
 
-/// The destination of a target: certificates are read here, before privileges are dropped.
+/// Opens the destination of a target: certificates are read here, before privileges are dropped.
 pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let (host, port) = crate::udp::host_of(target)?;
     let options = &target.options;
@@ -140,7 +140,7 @@ impl Sink for Tls {
     }
 }
 
-/// Why a connection failed, for users: the library prints some reasons as it names them in code.
+/// Explains to users why a connection failed: the library prints some reasons in code.
 fn words(error: &rustls::Error) -> String {
     let rustls::Error::InvalidCertificate(why) = error else {
         return error.to_string();
@@ -170,7 +170,7 @@ fn words(error: &rustls::Error) -> String {
 }
 
 fn write(stream: &mut StreamOwned<ClientConnection, TcpStream>, message: &[u8]) -> io::Result<()> {
-    // What the collector sends (tickets, a farewell) is read before, or a close would show late.
+    // Reads what the collector sends (tickets, a close), or a close would be noticed late.
     while tcp::has_input(&stream.sock)? {
         stream.conn.read_tls(&mut stream.sock)?;
         let state = stream
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_are_words() {
+    fn tls_errors_are_explained() {
         for (why, part) in [
             (CertificateError::UnknownIssuer, "ca=FILE"),
             (CertificateError::Expired, "has expired"),

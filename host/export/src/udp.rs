@@ -12,7 +12,7 @@ use crate::target::{Place, Target};
 
 /// How long a datagram may wait for room in the socket's buffer.
 const SEND_MAX: Duration = Duration::from_secs(1);
-/// Room for what is sent in one go; the kernel gives what it allows.
+/// Send buffer size requested; the kernel may grant less.
 const BUFFER_LEN: usize = 4 << 20;
 
 struct Udp {
@@ -22,7 +22,7 @@ struct Udp {
     refused: u64,
 }
 
-/// The destination of a target.
+/// Opens the destination of a target.
 pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let (host, port) = host_of(target)?;
     Ok(Box::new(Udp {
@@ -62,7 +62,7 @@ impl Sink for Udp {
             match socket {
                 Ok(socket) => {
                     socket.set_write_timeout(Some(SEND_MAX))?;
-                    // Less room is no reason to fail.
+                    // A smaller buffer is not an error.
                     drop(SockRef::from(&socket).set_send_buffer_size(BUFFER_LEN));
                     self.socket = Some(socket);
                     return Ok(());
@@ -81,7 +81,7 @@ impl Sink for Udp {
             match socket.send(message) {
                 Ok(_) => return Sent::Done,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The answer to an earlier datagram; this one has not been sent.
+                // The error of an earlier datagram; this one has not been sent.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     self.refused += 1;
                     return match socket.send(message) {
@@ -110,10 +110,10 @@ mod tests {
         sink
     }
 
-    /// The kernel refuses what is larger than a datagram, each time: it is lost, and what comes
-    /// after it is not.
+    /// The kernel refuses a message longer than a datagram each time: it is lost, and later ones
+    /// are not.
     #[test]
-    fn a_message_that_the_kernel_refuses_is_lost_alone() {
+    fn only_the_message_that_the_kernel_refuses_is_lost() {
         let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut sink = sink_to(collector.local_addr().unwrap().port());
         let (done, ended) = std::sync::mpsc::channel();
@@ -136,7 +136,7 @@ mod tests {
     /// No listener: each ICMP error is counted, and the session continues.
     #[test]
     fn refusals_of_the_host_are_counted() {
-        // The port stays taken, by a socket that hears one peer only: itself.
+        // The port stays in use, by a socket connected to itself.
         let held = UdpSocket::bind("127.0.0.1:0").unwrap();
         held.connect(held.local_addr().unwrap()).unwrap();
         let mut sink = sink_to(held.local_addr().unwrap().port());
@@ -146,7 +146,7 @@ mod tests {
             count += 1;
             assert!(count < 1_000_000, "the host says nothing");
         }
-        // An answer belongs to a datagram.
+        // Each error belongs to a datagram.
         assert!(count >= 3);
     }
 }

@@ -16,48 +16,49 @@ use crate::exporters::Observed;
 use crate::sink::{Names, Sink};
 use crate::target::Target;
 
-/// Records on their way to one destination or several.
+/// A batch of records for one or several destinations.
 pub(crate) type Batch = Arc<Records>;
 
 /// Records, and their extra fields.
 #[derive(Default)]
 pub(crate) struct Records {
     pub(crate) records: Vec<(Record, EndReason)>,
-    /// One for each record up to the last one of which anything is known.
+    /// One for each record up to the last one that has any.
     pub(crate) extras: Vec<OwnedExtra>,
 }
 
-/// The first pause before a connection is tried again; it doubles up to the second.
+/// First pause before a reconnect; it doubles up to the second constant.
 const BACKOFF_MIN: Duration = Duration::from_millis(250);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// How long a record waits for others to fill its message.
+/// How long a record waits for others in its message.
 const FLUSH: Duration = Duration::from_millis(500);
-/// The same on its way into a file that is packed, or seen only when it is complete.
+/// How long a record waits if the file is compressed, or appears only when complete.
 const FLUSH_PACKED: Duration = Duration::from_secs(10);
-/// How often templates and statistics are repeated by default: a compromise between the 600
-/// seconds of RFC 6728 and a collector that was started anew.
+/// Default interval at which templates and statistics are repeated: a compromise between the 600
+/// seconds of RFC 6728 and a collector that was restarted.
 const REFRESH: Duration = Duration::from_secs(60);
-/// A thread looks up at least so often.
+/// Maximum interval between checks.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long the end waits for a collector that is not present, by default.
+/// Default wait at the end for a collector that is unreachable.
 const WAIT: Duration = Duration::from_secs(5);
-/// The same for one that acknowledges later: a restarting broker takes some time.
+/// Default wait at the end for a destination that acknowledges later: a restarting broker takes
+/// some time.
 const WAIT_DEFERRED: Duration = Duration::from_secs(60);
-/// How long the end may take in all, also with a collector that is slow, or a rate; unless waiting
+/// Maximum duration of the end in total, also with a slow collector or a rate, unless the wait
 /// alone may take longer.
 const END_MAX: Duration = Duration::from_secs(60);
 
-/// What the thread and its owner share; locked once a message or a batch.
+/// State shared by the thread and its owner; locked once per message or batch.
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) account: Mutex<Account>,
     pub(crate) observed: Mutex<Observed>,
     pub(crate) progress: Progress,
-    /// When the end was requested, for the thread that waits for it.
+    /// When a stop was requested, for a thread that is waiting.
     pub(crate) asked_at: OnceLock<Instant>,
 }
 
-/// The progress of a destination, for the thread that waits for it.
+/// The progress of a destination, for a thread that waits for it.
 #[derive(Default)]
 pub(crate) struct Progress {
     steps: AtomicU64,
@@ -65,12 +66,12 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A step was made.
+    /// Records a step.
     pub(crate) fn step(&self) {
         self.steps.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Steps so far.
+    /// Number of steps so far.
     pub(crate) fn count(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
     }
@@ -85,7 +86,7 @@ impl Progress {
     }
 }
 
-/// A poisoned lock means that a thread panicked; its data is still the best there is.
+/// Locks; a poisoned lock means that a thread panicked, and its data is still the best available.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -99,16 +100,16 @@ pub(crate) struct Worker {
     pub(crate) refresh: Duration,
     pub(crate) rate: Option<u32>,
     pub(crate) is_reliable: bool,
-    /// Records that could not be sent were lost here, or on a disk.
+    /// The reason for records that could not be sent: lost here, or on a disk.
     pub(crate) lost_as: DropReason,
-    /// How long a record waits for others to fill its message.
+    /// How long a record waits for others in its message.
     pub(crate) flush: Duration,
-    /// How long the end waits while nothing is taken.
+    /// How long the end waits for a stalled destination.
     pub(crate) patience: Patience,
 }
 
 impl Worker {
-    /// A worker for a target.
+    /// Creates the worker of a target.
     pub(crate) fn new(
         target: &Target,
         encoder: Box<dyn Encode>,
@@ -145,7 +146,7 @@ impl Worker {
         }
     }
 
-    /// The life of the thread: until the queue has no sender any more and is empty.
+    /// Runs until the queue has no sender any more and is empty.
     pub(crate) fn run(self) {
         Running {
             is_connected: false,
@@ -171,19 +172,19 @@ struct Running {
     backoff: Duration,
     next_attempt: Instant,
     next_refresh: Instant,
-    /// When what the encoder holds is sent in any case.
+    /// When the encoder's contents are sent in any case.
     next_flush: Option<Instant>,
-    /// Not before, for the rate's sake.
+    /// Earliest time of the next send, to keep the rate.
     may_send: Instant,
-    /// Refusals that are in the account.
+    /// Refusals already in the account.
     refused: [Sum; Refusal::COUNT],
-    /// What was written and counts when the session has ended well ([`Sink::is_staged`]).
+    /// Records written that count once the session has ended successfully ([`Sink::is_staged`]).
     staged: Sum,
-    /// No session is begun before there is something to send.
+    /// No session starts before there is something to send.
     is_resting: bool,
-    /// When something was taken last.
+    /// When data was last accepted.
     last_step: Instant,
-    /// When the end was seen to have come.
+    /// When the end was detected.
     over_since: Option<Instant>,
 }
 
@@ -209,8 +210,8 @@ impl Running {
                 continue;
             }
             if !self.is_connected && !self.connect() {
-                // The queue fills meanwhile. Whether its sender is gone can be seen only by
-                // taking from it, so one batch is in hand.
+                // Meanwhile the queue fills. Only receiving shows whether its sender has gone, so
+                // one batch is held.
                 if left.is_none() {
                     match self.worker.batches.recv_timeout(LOOK) {
                         Ok(batch) => left = Some((batch, 0)),
@@ -244,15 +245,15 @@ impl Running {
                     if self.send() {
                         break;
                     }
-                    // Not connected any more: once around.
+                    // The connection is lost: try again.
                 }
             }
         }
         self.finish(left);
     }
 
-    /// Between two files nothing is open: waits for a batch. None if there is something to do;
-    /// whether it is all over.
+    /// Waits for a batch while no file is open. None if there is something to do; otherwise whether
+    /// everything has ended.
     fn rest(&mut self, left: &mut Option<(Batch, usize)>) -> Option<bool> {
         if self.is_connected || !self.is_resting {
             return None;
@@ -268,13 +269,13 @@ impl Running {
         None
     }
 
-    /// Whether the owner has signalled the end: the exporters' flag.
+    /// Whether the owner has signalled the end.
     fn is_over(&self) -> bool {
         lock(&self.worker.shared.observed).is_over
     }
 
-    /// Whether the end has taken as long as it may. It waits for late acknowledgments as long as
-    /// any arrive.
+    /// Whether the end has reached its time limit. It waits for late acknowledgments as long as any
+    /// arrive.
     fn must_end(&self) -> bool {
         let max = END_MAX.max(self.worker.patience.unasked);
         match self.over_since {
@@ -284,12 +285,12 @@ impl Running {
         }
     }
 
-    /// Whether the end has waited long enough without anything being taken.
+    /// Whether the end has waited long enough without progress.
     fn has_waited(&self) -> bool {
         self.wait_left().is_some_and(|left| left.is_zero())
     }
 
-    /// How much longer the end waits for the next step.
+    /// The remaining wait for the next step.
     fn wait_left(&self) -> Option<Duration> {
         let since = self.over_since?.max(self.last_step);
         let asked_at = self.worker.shared.asked_at.get().copied();
@@ -297,7 +298,7 @@ impl Running {
         Some(patience.left(asked_at, since, Instant::now()))
     }
 
-    /// Until the next look, or the end of patience.
+    /// Sleeps until the next check, or the end of the wait.
     fn pause(&self) {
         std::thread::sleep(self.wait_left().map_or(LOOK, |left| left.min(LOOK)));
     }
@@ -307,7 +308,7 @@ impl Running {
         self.worker.shared.progress.step();
     }
 
-    /// Waits for what becomes of messages that were sent.
+    /// Waits for the results of messages sent.
     fn await_reports(&mut self) {
         self.over_since.get_or_insert_with(Instant::now);
         while self.settle() != 0 && !self.has_waited() {
@@ -315,7 +316,7 @@ impl Running {
         }
     }
 
-    /// Hands records to the encoder and sends what is full. Gives how many were taken.
+    /// Passes records to the encoder and sends full messages. Returns how many were taken.
     fn give(&mut self, batch: &Records, at: usize) -> usize {
         let records = &batch.records[at..];
         let extras = batch.extras.get(at..).unwrap_or_default();
@@ -346,7 +347,7 @@ impl Running {
         taken
     }
 
-    /// Until something is due.
+    /// The time until something is due.
     fn patience(&self) -> Duration {
         let next = self
             .next_flush
@@ -354,7 +355,7 @@ impl Running {
         next.saturating_duration_since(Instant::now()).min(LOOK)
     }
 
-    /// What is due by the clock.
+    /// Does what is due by the clock.
     fn due(&mut self) {
         let now = Instant::now();
         self.settle();
@@ -374,7 +375,7 @@ impl Running {
         }
     }
 
-    /// Waits until this many records may go.
+    /// Waits until this many records may be sent.
     fn keep_rate(&mut self, flows: u64) {
         let Some(rate) = self.worker.rate else { return };
         let start = Instant::now();
@@ -386,9 +387,9 @@ impl Running {
         }
         self.worker.shared.progress.set_pausing(false);
         let takes = Duration::from_secs_f64(flows as f64 / f64::from(rate));
-        // The pause is ours: it counts neither for the destination nor against it.
+        // The pause was made by the worker: it counts neither as progress nor as a stall.
         self.last_step += now - start;
-        // A pause is not made up for.
+        // A pause is not caught up.
         self.may_send = self.may_send.max(now) + takes;
     }
 
@@ -404,7 +405,7 @@ impl Running {
         self.refused = refused;
     }
 
-    /// Closes the session, and counts what could not be sent.
+    /// Closes the session, and counts records that could not be sent.
     fn finish(&mut self, mut left: Option<(Batch, usize)>) {
         self.count_refused();
         let over = self.worker.sink.over();
@@ -413,7 +414,7 @@ impl Running {
             account.is_over = true;
             account.has_reader_left = kind == std::io::ErrorKind::BrokenPipe;
         }
-        // What was sent is waited for, also if nothing more could be.
+        // Results of what was sent are waited for, even if nothing more can be sent.
         if self.worker.sink.is_deferred() {
             self.await_reports();
         }
@@ -428,7 +429,7 @@ impl Running {
                     lost.count(record);
                 }
             }
-            // What comes until the owner learns of it is lost, too.
+            // Records that arrive until the owner learns of it are lost, too.
             let next = match over {
                 Some(_) => self.worker.batches.recv().ok(),
                 None => self.worker.batches.try_recv().ok(),

@@ -57,7 +57,7 @@ pub fn account_json(account: &PortAccount) -> Value {
     })
 }
 
-/// Accounts of destinations.
+/// Accounts of destinations as JSON.
 pub fn accounts_json(accounts: &[(String, Account)]) -> Value {
     let all = accounts.iter().map(|(name, account)| {
         let dropped: Map<String, Value> = export::DropReason::ALL
@@ -89,7 +89,7 @@ pub fn accounts_json(accounts: &[(String, Account)]) -> Value {
     Value::Array(all.collect())
 }
 
-/// The account of an egress.
+/// The account of an egress as JSON.
 pub fn egress_json(egress: &EgressReport) -> Value {
     let status = &egress.status;
     let failed: u64 = egress.account.tx.iter().map(|tx| tx.failed).sum();

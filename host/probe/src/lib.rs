@@ -1,4 +1,4 @@
-//! A flow probe: packets from a port become records at collectors, in files and on pages.
+//! A flow probe: turns packets of a port into records for collectors, files and an HTML report.
 //!
 //! ```no_run
 //! use barewire_probe::Probe;
@@ -16,10 +16,10 @@
 //! }
 //! ```
 //!
-//! [`runtime::flows`] makes records of packets; this crate is what happens to them then, in the
-//! thread that collects them: [`Origins`] enriches their addresses, they are summed
-//! up for a page of HTML, handed to exporters, counted for Prometheus, and shown to a [`View`],
-//! which is the caller's: the command's are a terminal, lines of JSON ([`lines`]) or rates alone.
+//! [`runtime::flows`] turns packets into records; this crate handles the records, in the thread
+//! that collects them: [`Origins`] enriches their addresses, they are summed up for an HTML page,
+//! passed to exporters, counted for Prometheus, and passed to the caller's [`View`]: that of the
+//! command is a terminal, JSON lines ([`lines`]) or rates only.
 #![forbid(unsafe_code)]
 
 pub mod account;

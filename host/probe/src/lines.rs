@@ -1,8 +1,8 @@
 //! JSON lines: one per flow, and the summary.
 //!
-//! A separate thread writes, so that a slow or stopped reader delays no packets: lines wait in a
-//! bounded queue, and records of a live port that do not fit are dropped and counted. A file waits
-//! for its reader, until the run is to end.
+//! A separate thread writes, so that a slow or stalled reader does not delay packets: lines are
+//! queued up to a bound, and records of a live port that do not fit are dropped and counted. A file
+//! waits for its reader, until the run is to end.
 
 use flow::encode::extra_fields::ExtraFields;
 use flow::encode::json;
@@ -19,31 +19,31 @@ use crate::Finished;
 use crate::account::{account_json, accounts_json, egress_json};
 use crate::text::json_line;
 
-/// Bytes of a piece: written out when so full, and ten times a second.
+/// Size of a piece in bytes: it is written out when full, and ten times a second.
 const PIECE_LEN: usize = 64 << 10;
-/// Pieces that wait for the reader: 8 MiB, some twenty thousand records.
+/// Maximum number of queued pieces: 8 MiB, some twenty thousand records.
 pub const PIECES_MAX: usize = 128;
-/// A line more than fits a piece; with its application.
+/// Room for one more line in a piece, with its application.
 const LINE_LEN: usize = 4096;
 
-/// Maximum memory in bytes that the lines take: those that wait, one being written, one
-/// being filled.
+/// Maximum memory in bytes of the lines: the pieces queued, one being written, one being filled.
 pub const MEMORY_LEN: usize = (PIECES_MAX + 2) * (PIECE_LEN + LINE_LEN);
 
-/// Lines on their way out.
+/// The writer of lines.
 pub struct Lines {
     out: Output,
     piece: Piece,
-    /// A record without room is dropped; else it waits.
+    /// Whether a record without room is dropped; otherwise it waits.
     may_drop: bool,
-    /// How long the reader is waited for.
+    /// How long to wait for the reader.
     patience: Patience,
-    /// What is added to the standard record.
+    /// Fields added to the standard record.
     extra_fields: ExtraFields,
 }
 
 impl Lines {
-    /// To `out`. Of a live port records may be dropped; those of a file wait until `stop`.
+    /// Writes lines to `out`. Records of a live port may be dropped; those of a file wait until
+    /// `stop`.
     pub fn new(out: Output, may_drop: bool, stop: &Stop, extra_fields: ExtraFields) -> Self {
         Self {
             out,
@@ -57,8 +57,8 @@ impl Lines {
         }
     }
 
-    /// Hands the piece to the writer; false if there is no room and `wait` does not allow to wait
-    /// for it, or the wait was in vain.
+    /// Hands the piece to the writer thread; false if there is no room and `wait` is not set, or
+    /// the wait timed out.
     fn hand_over(&mut self, wait: bool) -> Result<bool> {
         let piece = std::mem::take(&mut self.piece);
         let given = match wait {
@@ -79,7 +79,7 @@ impl Lines {
         }
     }
 
-    /// Waits until all is written, as long as the reader makes progress.
+    /// Waits until everything is written, as long as the reader makes progress.
     fn end(&mut self) -> Result<()> {
         let is_given = self.hand_over(true)?;
         let left = self.out.drain(&self.patience).map_err(write_error)?;
@@ -94,10 +94,10 @@ impl Lines {
         )))
     }
 
-    /// The last line: totals and the account.
+    /// Writes the last line: totals and the account.
     ///
     /// # Errors
-    /// That the lines cannot be written.
+    /// If the lines cannot be written.
     pub fn summary(mut self, done: &Finished, name: &str, memory_len: usize) -> Result<()> {
         let report = &done.report;
         let mut line = summary(report, name, memory_len);
@@ -125,7 +125,7 @@ impl Outlet for Lines {
         extra: &Extra<'_>,
         reason: EndReason,
     ) -> Result<RecordOutcome> {
-        // Writing the rest at the end delays nothing.
+        // Waiting for room at the end delays nothing.
         let wait = !self.may_drop || reason == EndReason::Forced;
         if self.piece.bytes.len() >= PIECE_LEN && !self.hand_over(wait)? {
             return Ok(RecordOutcome::Dropped);
@@ -143,7 +143,7 @@ impl Outlet for Lines {
     }
 
     fn pulse(&mut self, _: &Status<'_>) -> Result<()> {
-        // Small pieces would take the places of full ones.
+        // Small pieces would take the room of full ones.
         if !self.piece.bytes.is_empty() && self.out.is_idle() {
             self.hand_over(false)?;
         }
@@ -151,12 +151,12 @@ impl Outlet for Lines {
     }
 }
 
-/// Writing results failed.
+/// The error for failed writes.
 fn write_error(error: std::io::Error) -> Error {
     Error::from_io("write the flows", error)
 }
 
-/// Counters by reason, those above zero, with the names of the reasons.
+/// Nonzero counters by reason name.
 fn by_reason(counts: &[u64; Reason::COUNT]) -> Value {
     let pairs = Reason::ALL
         .into_iter()
@@ -172,7 +172,7 @@ fn by_reason(counts: &[u64; Reason::COUNT]) -> Value {
     Value::Object(named.collect::<Map<String, Value>>())
 }
 
-/// What became of the flows that decoders were shown.
+/// Counts of the flows passed to decoders.
 fn applications(stats: &InspectorStats) -> Value {
     let rejected: Map<String, Value> = inspect::decode::Reason::ALL
         .into_iter()
@@ -193,7 +193,7 @@ fn applications(stats: &InspectorStats) -> Value {
     })
 }
 
-/// What became of the flows that libndpi was shown.
+/// Counts of the flows passed to libndpi.
 fn ndpi(stats: &NdpiStats) -> Value {
     json!({
         "flows": stats.flows,
@@ -259,7 +259,7 @@ mod tests {
 
     use super::*;
 
-    /// A reader that reads nothing by default.
+    /// A reader that reads nothing until it is woken.
     struct Asleep {
         wake: Receiver<()>,
         read: Arc<Mutex<Vec<u8>>>,
@@ -267,7 +267,7 @@ mod tests {
 
     impl Write for Asleep {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // After an error it never sleeps again.
+            // After an error it does not sleep again.
             let _ = self.wake.recv();
             self.read.lock().unwrap().extend(bytes);
             Ok(bytes.len())
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_reader_costs_records_and_no_time() {
+    fn a_stalled_reader_loses_records_and_does_not_block() {
         let record = record();
         let (asleep, wake, read) = asleep();
         let out = Output::start("lines", PIECES_MAX, asleep).unwrap();

@@ -13,10 +13,10 @@ use wire::Reason;
 
 use applications::Applications;
 
-/// How often the page is written anew.
+/// Interval at which the page is rendered.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The endpoint and when it was last reported.
+/// The endpoint, and when its page was last rendered.
 pub struct Metrics {
     endpoint: Endpoint,
     reported: Option<Instant>,
@@ -24,7 +24,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Figures to be shown there.
+    /// Creates the metrics of an endpoint.
     pub fn new(endpoint: Endpoint) -> Metrics {
         Metrics {
             endpoint,
@@ -33,25 +33,25 @@ impl Metrics {
         }
     }
 
-    /// Starts to answer.
+    /// Starts to serve.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// If the thread cannot be started.
     pub fn start(&mut self) -> sys::Result<()> {
         self.endpoint.start()
     }
 
-    /// Whether it is time for another page.
+    /// Whether the page is due to be rendered.
     pub fn is_due(&self) -> bool {
         self.reported.is_none_or(|at| at.elapsed() >= INTERVAL)
     }
 
-    /// Adds a record to the figures by application.
+    /// Adds a record to the counts by application.
     pub fn ended(&mut self, record: &Record, extra: &Extra<'_>) {
         self.applications.add(record, extra);
     }
 
-    /// Shows how things stand.
+    /// Renders the current state.
     pub fn show(&mut self, status: &Status<'_>, exports: &[(String, Account)]) {
         self.reported = Some(Instant::now());
         let (total, account) = (&status.total(), status.account);
@@ -69,7 +69,7 @@ impl Metrics {
     }
 }
 
-/// What runs, and since when.
+/// Build information and uptime.
 fn program(page: &mut Page, elapsed: Duration) {
     let name = "barewire_build_info";
     page.family(name, Kind::Gauge, "1, labelled with what was built.");

@@ -6,26 +6,26 @@ use std::thread::JoinHandle;
 use runtime::origin_table::{OriginFiles, OriginTable};
 use sys::{Error, ErrorKind, Result};
 
-/// The files as they were read last. Clones are the same.
+/// The files as last read. Clones share them.
 #[derive(Clone, Default)]
 pub struct Origins(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
     table: Option<OriginTable>,
-    /// Those that are being read again.
+    /// Files being reloaded.
     coming: Option<Reading>,
-    /// Those that are to be read after them.
+    /// Files to be reloaded after them.
     next: Option<OriginFiles>,
 }
 
 type Reading = JoinHandle<Result<OriginTable>>;
 
 impl Origins {
-    /// Reads these files, if there are any. It may take seconds.
+    /// Reads these files, if any, which may take seconds.
     ///
     /// # Errors
-    /// Of the files.
+    /// Errors of the files.
     pub fn open(files: &OriginFiles) -> Result<Origins> {
         let table = match files.parts().any() {
             true => Some(OriginTable::open(files)?),
@@ -40,21 +40,21 @@ impl Origins {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the files, if there are any.
+    /// Calls `f` with the loaded files, if there are any.
     pub fn with<T>(&self, f: impl FnOnce(&mut OriginTable) -> T) -> Option<T> {
         self.lock().table.as_mut().map(f)
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub fn memory_len(&self) -> usize {
         self.with(|table| table.memory_len()).unwrap_or(0)
     }
 
-    /// Reads these files from now on, in a thread of its own: packets do not wait for it. There is
-    /// one such thread at a time.
+    /// Reloads these files in a separate thread: packets do not wait for it. There is one such
+    /// thread at a time.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// If the thread cannot be started.
     pub fn read_again(&self, files: OriginFiles) -> Result<()> {
         let mut state = self.lock();
         match state.coming {
@@ -64,8 +64,8 @@ impl Origins {
         Ok(())
     }
 
-    /// Takes files that were read again, and gives how that went, if it is over. Those that are
-    /// wrong change nothing.
+    /// Takes over reloaded files, and returns the result once reading has ended. Invalid files
+    /// change nothing.
     pub(crate) fn take(&self) -> Option<Result<()>> {
         let mut state = self.lock();
         let thread = state.coming.take_if(|thread| thread.is_finished())?;
@@ -101,14 +101,14 @@ mod tests {
 
     /// With repeated requests the last files win, and one thread reads at a time.
     #[test]
-    fn files_are_read_again_one_after_another() {
+    fn reloads_run_one_at_a_time() {
         let folder = std::env::temp_dir().join(format!("barewire-again-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let files = |name: &str| OriginFiles {
             networks: vec![folder.join(name)],
             ..OriginFiles::default()
         };
-        // Reading it waits for a writer.
+        // Reading it blocks until there is a writer.
         let slow = folder.join("slow");
         assert!(
             Command::new("mkfifo")

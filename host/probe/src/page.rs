@@ -1,7 +1,7 @@
 //! One self-contained HTML page with charts; it needs no network.
 //!
-//! What comes from packets is written as text alone (`parts::safe`); besides, the page's own policy
-//! forbids everything but its style and its one script, which is known by its sum.
+//! Everything from packets is written as text only (`parts::safe`); in addition, the page's own
+//! policy forbids everything but its style and its only script, identified by its hash.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -29,29 +29,30 @@ mod parts;
 
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = include_str!("page/script.js");
-/// The sum of [`SCRIPT`], by which the page's policy lets it run; a test in a browser checks it.
+/// The hash of [`SCRIPT`], with which the page's policy allows it to run; a test in a browser
+/// checks it.
 const SCRIPT_SUM: &str = "sha256-uz7dYQw6vIWSDz6vwjo8YNjQhbOzYxaiEZMSqutMfIQ=";
 
 /// Default number of flows in the table.
 pub const FLOW_COUNT: usize = 50;
-/// Rows of a list of bars.
+/// Number of rows in a bar chart.
 const ROW_COUNT: usize = 10;
 
-/// A page that is being gathered.
+/// A page being built.
 pub struct Page {
     path: PathBuf,
     file: File,
-    /// The file is removed when the page is dropped: it was made for this page, or is incomplete.
+    /// Remove the file on drop: it was created for this page, or is incomplete.
     is_removed: bool,
     digest: Digest,
 }
 
 impl Page {
-    /// Makes the file: at once, so that a wrong path is reported at once, and before privileges are
-    /// dropped. A page that is there stays until the new one is written.
+    /// Creates the file immediately, so that a wrong path is reported at once, and before
+    /// privileges are dropped. An existing page stays until the new one is written.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If it cannot be created.
     pub fn create(path: &Path) -> Result<Page> {
         let made = CreateOptions::BY_UMASK.open(path);
         let Made { file, is_new } =
@@ -69,10 +70,10 @@ impl Page {
         self.digest.add(record, extra);
     }
 
-    /// Writes it.
+    /// Writes the page.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn finish(mut self, run: &Run<'_>) -> Result<PathBuf> {
         let text = render(run, &self.digest);
         let is_file = self.file.metadata().is_ok_and(|data| data.is_file());
@@ -91,13 +92,13 @@ impl Page {
 }
 
 impl Drop for Page {
-    /// Leaves neither an empty nor an incomplete file where the page was not written.
+    /// Removes an empty or incomplete file if the page was not written.
     fn drop(&mut self) {
         let of = |data: std::io::Result<Metadata>| data.ok().map(|data| (data.dev(), data.ino()));
         let ours = of(self.file.metadata());
-        // Another file may be there by now.
+        // By now there may be another file.
         if self.is_removed && ours.is_some() && ours == of(std::fs::symlink_metadata(&self.path)) {
-            // Without the right to, it stays.
+            // Without permission it stays.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -107,15 +108,15 @@ impl Drop for Page {
 pub struct Run<'a> {
     /// The port, as given.
     pub name: &'a str,
-    /// How the flows were made: names and words.
+    /// Settings that produced the flows: names and descriptions.
     pub settings: &'a [(&'static str, String)],
-    /// How it ended.
+    /// The outcome.
     pub report: &'a Report,
-    /// What became of exports.
+    /// Accounts of the exports.
     pub exports: &'a [(String, Account)],
-    /// Flows in the table.
+    /// Number of flows in the table.
     pub flow_count: usize,
-    /// What makes a flow large.
+    /// What the largest flows are ordered by.
     pub order: Order,
 }
 
@@ -199,7 +200,7 @@ fn tiles(out: &mut String, run: &Run<'_>, digest: &Digest, span_ns: u64) {
     out.push_str("</div>\n");
 }
 
-/// A number with spaces between its thousands.
+/// A number with spaces between groups of three digits.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -239,7 +240,7 @@ fn duration_short(ns: u64) -> String {
     }
 }
 
-/// Bars of the largest, with a note on their number.
+/// Bars of the largest entries, with a note on their number.
 fn largest<K: Clone + Eq + std::hash::Hash + Ord>(
     shares: &Shares<K>,
     what: &str,

@@ -1,5 +1,4 @@
-//! Processes a record in the collector's thread: enriches it, adds it to the sums, exports it,
-//! shows it.
+//! Processes records in the collector's thread: enriches, sums up, exports and shows them.
 
 use export::{Account, Changes, Exporters, FanOut, Observed, Target};
 use flow::{EndReason, Extra, Record};
@@ -16,13 +15,13 @@ use crate::page::Page;
 use crate::setup::Reported;
 use crate::text::{counted, si};
 
-/// An observer of a running probe. Called by the collector, which must not be held up: what waits
-/// for a reader waits in a thread of its own ([`runtime::output`]).
+/// An observer of a running probe. Called by the collector, which must not be delayed: output that
+/// waits for a reader needs its own thread ([`runtime::output`]).
 pub trait View {
-    /// A flow has ended, and its record was handed to exporters.
+    /// Called when a flow has ended and its record was passed to exporters.
     ///
     /// # Errors
-    /// End the probe.
+    /// An error ends the probe.
     fn ended(
         &mut self,
         record: &Record,
@@ -33,16 +32,16 @@ pub trait View {
         Ok(RecordOutcome::Reported)
     }
 
-    /// About ten times a second. `running` can be changed.
+    /// Called about ten times a second. `running` can be changed.
     ///
     /// # Errors
-    /// End the probe.
+    /// An error ends the probe.
     fn pulse(&mut self, status: &Status<'_>, running: &mut Running) -> Result<()> {
         let _ = (status, running);
         Ok(())
     }
 
-    /// Files about origins were read again, or could not be.
+    /// Called when enrichment files were reloaded, or could not be.
     fn origins_read(&mut self, result: Result<()>) {
         let _ = result;
     }
@@ -51,38 +50,38 @@ pub trait View {
 /// No observer.
 impl View for () {}
 
-/// What can be changed of a probe that runs.
+/// Properties of a running probe that can be changed.
 pub struct Running {
     pub(crate) port: PortDescription,
     pub(crate) reported: Reported,
     pub(crate) exporters: Option<Exporters>,
     pub(crate) origins: Origins,
     pub(crate) manager: Manager,
-    /// Requests the end.
+    /// The stop request.
     pub(crate) stop: Stop,
 }
 
-/// What a probe is to do from now on.
+/// New settings of a probe.
 pub struct Change {
-    /// All destinations: those that are not named end.
+    /// All destinations: those that are not listed end.
     pub targets: Vec<Target>,
-    /// Which destination gets which records.
+    /// Distribution of records to destinations.
     pub fan_out: FanOut,
-    /// One in N packets came to us.
+    /// The port receives one in N packets.
     pub sampling_rate: u32,
-    /// Which packets and records.
+    /// Selection of packets and records.
     pub selection: Selection,
-    /// The files about origins. They are reloaded if they have the same kinds of data as before, so
+    /// The enrichment files. They are reloaded if they have the same kinds of data as before, so
     /// that templates do not change.
     pub origins: OriginFiles,
 }
 
-/// What became of a change.
+/// The result of a change.
 #[derive(Clone, Debug, Default)]
 pub struct Changed {
-    /// Destinations.
+    /// Changes of destinations.
     pub exports: Changes,
-    /// Files about origins are read again, if there are any.
+    /// Whether enrichment files are reloaded, if there are any.
     pub has_same_origins: bool,
 }
 
@@ -103,10 +102,10 @@ impl Running {
         exporters.map(Exporters::accounts).unwrap_or_default()
     }
 
-    /// Changes destinations, sampling, filter and files about origins.
+    /// Changes destinations, sampling, filter and enrichment files.
     ///
     /// # Errors
-    /// Where a destination cannot be opened; then everything is as it was.
+    /// If a destination cannot be opened; then nothing has changed.
     pub fn change(&mut self, change: Change, switch: &Switch) -> Result<Changed> {
         let mut reported = self.reported.clone();
         let selection = &change.selection;
@@ -143,7 +142,7 @@ pub(crate) struct Pipeline<'a> {
     pub(crate) page: Option<Page>,
     pub(crate) metrics: Option<Metrics>,
     pub(crate) view: &'a mut dyn View,
-    /// What the view failed with. It is called no more then, and the probe ends; exporters and the
+    /// The error of the view. It is no longer called then, and the probe ends; exporters and the
     /// page still get every record.
     pub(crate) failed: Option<Error>,
 }
@@ -235,7 +234,7 @@ impl Outlet for Pipeline<'_> {
     }
 }
 
-/// The metering process's statistics at the end.
+/// The final statistics of the metering process.
 pub(crate) fn observed_at_end(report: &Report) -> Observed {
     let total = QueueStatus::total(&report.queues);
     observed(&total, report.account.rx_total().lost())
@@ -260,7 +259,7 @@ mod tests {
 
     const FLOW_COUNT: u16 = 200;
 
-    /// Fails with its first record, as a reader does that has left.
+    /// A view that fails with its first record, as if its reader had closed the pipe.
     struct Gone;
 
     impl View for Gone {

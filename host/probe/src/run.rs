@@ -1,4 +1,4 @@
-//! Building and running a probe.
+//! Builds and runs a probe.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,10 +21,10 @@ use crate::page::{self, Page};
 use crate::pipeline::{Pipeline, Running, View, observed_at_end};
 use crate::setup::Reported;
 
-/// `EPIPE`: the reader of a pipe has left.
+/// `EPIPE`: the reader of a pipe has closed it.
 const BROKEN_PIPE: i32 = 32;
 
-/// A probe that is being put together: a port, and where its records go.
+/// A probe being built: a port, and the destinations of its records.
 pub struct Probe {
     port: Port,
     config: Config,
@@ -43,8 +43,8 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Of the packets of an open port, with timeouts of 30 and 300 seconds and tables of a million
-    /// flows.
+    /// Creates a probe of the packets of an open port, with timeouts of 30 and 300 seconds and
+    /// tables of a million flows.
     pub fn new(port: Port) -> Probe {
         Probe {
             config: Config::new(port.rx.len()),
@@ -64,36 +64,36 @@ impl Probe {
         }
     }
 
-    /// Of the packets of a port of this name: `eth0`, `afxdp:eth0`, `trace.pcap`.
+    /// Creates a probe of the packets of a port by name: `eth0`, `afxdp:eth0`, `trace.pcap`.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// If it cannot be opened.
     pub fn open(name: &str) -> Result<Probe> {
         Ok(Probe::new(port::open(name, &PortOptions::default())?))
     }
 
-    /// What a flow is, when it ends, what is recorded of it.
+    /// Sets the flow key, timeouts and recorded fields.
     #[must_use]
     pub fn config(mut self, config: Config) -> Probe {
         self.config = config;
         self
     }
 
-    /// Sends packets that [`flow::ExtraConfig::shunt`] chooses on to another port.
+    /// Forwards packets that [`flow::ExtraConfig::shunt`] selects to another port.
     #[must_use]
     pub fn egress(mut self, egress: Option<Egress>) -> Probe {
         self.egress = egress;
         self
     }
 
-    /// Exports the Community ID with this seed. With decoders it is reported anyway.
+    /// Exports the Community ID with this seed. With decoders it is always exported.
     #[must_use]
     pub fn community_id(mut self, seed: Option<u16>) -> Probe {
         self.community_seed = seed;
         self
     }
 
-    /// Writes all fields of records, to destinations whose format leaves some out otherwise.
+    /// Writes all fields of records to destinations whose format omits some by default.
     #[must_use]
     pub fn all_fields(mut self, has_all_fields: bool) -> Probe {
         self.has_all_fields = has_all_fields;
@@ -112,20 +112,20 @@ impl Probe {
     /// `csv:flows.csv`; may be called several times.
     ///
     /// # Errors
-    /// When it is no destination.
+    /// If the destination is invalid.
     pub fn export(mut self, destination: &str) -> Result<Probe> {
         self.targets.push(Target::parse(destination)?);
         Ok(self)
     }
 
-    /// Exports records to these destinations, too.
+    /// Exports records also to these destinations.
     #[must_use]
     pub fn export_to(mut self, targets: &[Target]) -> Probe {
         self.targets.extend_from_slice(targets);
         self
     }
 
-    /// Which of several destinations gets which records.
+    /// Sets the distribution of records to several destinations.
     #[must_use]
     pub fn fan_out(mut self, fan_out: FanOut) -> Probe {
         self.fan_out = fan_out;
@@ -139,22 +139,22 @@ impl Probe {
         self
     }
 
-    /// Gives created directories to this user and group, which create files in them later.
+    /// Sets the owner of created directories, in which that user creates files later.
     #[must_use]
     pub fn owner(mut self, owner: Option<(u32, u32)>) -> Probe {
         self.owner = owner;
         self
     }
 
-    /// Serves figures for Prometheus at this address.
+    /// Serves Prometheus metrics at this address.
     #[must_use]
     pub fn metrics(mut self, address: Option<SocketAddr>) -> Probe {
         self.metrics = address;
         self
     }
 
-    /// Writes a page of HTML with charts at the end. `settings` are shown there: how the flows were
-    /// made, names and words.
+    /// Writes an HTML page with charts at the end. It shows `settings`, by name: how the flows were
+    /// made.
     #[must_use]
     pub fn page(mut self, path: Option<PathBuf>, settings: Vec<(&'static str, String)>) -> Probe {
         self.page = path;
@@ -162,11 +162,11 @@ impl Probe {
         self
     }
 
-    /// Opens everything that may need rights: files, certificates, addresses to listen at. Threads
+    /// Opens everything that may need privileges: files, certificates, listening sockets. Threads
     /// are started when it runs, so privileges can be dropped in between.
     ///
     /// # Errors
-    /// When something cannot be opened.
+    /// If something cannot be opened.
     pub fn prepare(mut self) -> Result<Prepared> {
         if self.page.is_some() {
             self.config.series = true;
@@ -215,7 +215,7 @@ impl Probe {
     /// Runs until the input ends, or `stop` is set.
     ///
     /// # Errors
-    /// When it cannot begin. What ends it early is in [`Finished::report`].
+    /// If it cannot start. A later error is in [`Finished::report`].
     pub fn run(self, stop: &Stop) -> Result<Finished> {
         self.prepare()?.run(stop, &mut ())
     }
@@ -236,43 +236,43 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// What the port is.
+    /// The port's description.
     pub fn describe(&self) -> &PortDescription {
         &self.running.port
     }
 
-    /// Receiving queues.
+    /// Number of receive queues.
     pub fn queue_count(&self) -> usize {
         self.port.rx.len()
     }
 
-    /// Bytes of memory for tables and queues, the port's own not included.
+    /// Memory in bytes of tables and queues, excluding the port's own.
     pub fn memory_len(&self) -> usize {
         self.memory_len
     }
 
-    /// Whether exporters create files while the probe runs, which takes the right to.
+    /// Whether exporters create files while the probe runs, which needs the permission to.
     pub fn creates_files(&self) -> bool {
         let exporters = self.running.exporters.as_ref();
         exporters.is_some_and(Exporters::creates_files)
     }
 
-    /// Where figures are served.
+    /// The address at which metrics are served.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// What is added to the standard record, for [`crate::lines::Lines`].
+    /// Fields added to the standard record, for [`crate::lines::Lines`].
     pub fn extra_fields(&self) -> ExtraFields {
         self.running.reported.extra_fields
     }
 
     /// Runs until the input ends, `stop` is set, or the view ends it; then sends what is left and
-    /// writes the page. Once `stop` is set, a collector that takes nothing is waited for less than
-    /// a second ([`Exporters::end_when`]).
+    /// writes the page. Once `stop` is set, a stalled collector is waited for less than a second
+    /// ([`Exporters::end_when`]).
     ///
     /// # Errors
-    /// When threads cannot be started. What ends it early is in [`Finished::report`].
+    /// If threads cannot be started. A later error is in [`Finished::report`].
     pub fn run(mut self, stop: &Stop, view: &mut dyn View) -> Result<Finished> {
         self.running.stop = stop.clone();
         if let Some(exporters) = &mut self.running.exporters {
@@ -326,21 +326,22 @@ impl Prepared {
     }
 }
 
-/// How a probe ended.
+/// The outcome of a probe.
 pub struct Finished {
-    /// What was metered, and what ended it early.
+    /// What was metered, and the error that ended it early.
     pub report: Report,
-    /// Destinations, and what became of their records.
+    /// Destinations and their accounts.
     pub exports: Vec<(String, Account)>,
     /// The page that was written.
     pub page: Result<Option<PathBuf>>,
 }
 
 impl Finished {
-    /// What ended it early, that the page could not be written, or that an export lost records.
+    /// Returns the error that ended it early, that the page could not be written, or that an export
+    /// lost records.
     ///
     /// # Errors
-    /// That; [`ErrorKind::Lost`] for lost records.
+    /// As above; [`ErrorKind::Lost`] for lost records.
     pub fn check(self) -> Result<()> {
         let lost = self.check_exports();
         match self.report.error {

@@ -125,13 +125,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_singular() {
+    fn counts_of_one_are_singular() {
         let counts = [0, 1, 2].map(|count| counted(count, "packet"));
         assert_eq!(counts, ["0 packets", "1 packet", "2 packets"]);
     }
 
     #[test]
-    fn json_lines_hold_no_controls() {
+    fn json_lines_contain_no_control_characters() {
         let name = "a\u{9b}2J\u{202e}b\u{e0041}\n\u{e9}";
         let value = serde_json::json!({ "name": name });
         let line = json_line(&value);

@@ -1,4 +1,4 @@
-//! Destinations beside collectors in this process: what is exported, and what is accounted for.
+//! Tests of destinations with collectors in this process: what is exported, and the accounts.
 
 mod losses;
 
@@ -15,12 +15,12 @@ use wire::LinkType;
 use super::*;
 use crate::sink::{Sent, Sink};
 
-/// This many flows of one packet and every third with an answer, made by a meter.
+/// Records of `count` flows of one packet, every third with a response, made by a meter.
 pub(crate) fn records(count: u16) -> Vec<(Record, EndReason)> {
     records_at(count, |_| 1_700_000_000_000_000_000)
 }
 
-/// The same, at the given time for each.
+/// The records of [`records`] with the given times.
 pub(crate) fn records_at(count: u16, time_ns: fn(u16) -> u64) -> Vec<(Record, EndReason)> {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = u32::from(count).max(64) * 2;
@@ -68,7 +68,7 @@ fn start(targets: &[Target], setup: &Setup) -> Result<Exporters> {
     Ok(exporters)
 }
 
-/// Exporters to one destination, by another sink than its own.
+/// Exporters with one destination, and another sink in place of its own.
 pub(crate) fn with_sink(url: &str, sink: Box<dyn Sink>) -> Exporters {
     let target = Target::parse(url).unwrap();
     let mut exporters = Exporters::open(&[target], &setup()).unwrap();
@@ -90,7 +90,7 @@ pub(crate) fn export(url: &str, records: &[(Record, EndReason)], setup: &Setup) 
     account
 }
 
-/// What a collector finds in a stream of messages.
+/// What a collector has found in a stream of messages.
 #[derive(Default)]
 struct Found {
     decoder: Decoder,
@@ -122,7 +122,7 @@ impl Found {
 }
 
 #[test]
-fn udp_brings_everything_in_datagrams() {
+fn udp_delivers_all_records_in_datagrams() {
     let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
     collector
         .set_read_timeout(Some(Duration::from_millis(300)))
@@ -130,7 +130,7 @@ fn udp_brings_everything_in_datagrams() {
     let port = collector.local_addr().unwrap().port();
     let reader = thread::spawn(move || {
         let (mut found, mut buffer) = (Found::default(), [0; 65536]);
-        // The exporter begins a little later.
+        // The exporter starts a little later.
         let until = Instant::now() + Duration::from_secs(20);
         while found.exported == 0 && Instant::now() < until {
             if let Ok(len) = collector.recv(&mut buffer) {
@@ -140,7 +140,7 @@ fn udp_brings_everything_in_datagrams() {
         }
         found
     });
-    // Few enough that a socket's buffer holds all of them, with the kernel's own overhead.
+    // Few enough to fit into a socket's buffer, with the kernel's overhead.
     let records = records(600);
     let url = format!("ipfix:udp://127.0.0.1:{port}?mtu=600");
     let account = export(&url, &records, &setup());
@@ -151,7 +151,7 @@ fn udp_brings_everything_in_datagrams() {
     assert_eq!(found.exported, 600);
 }
 
-/// Whether a connection to this port is up at both ends, as seen from the side that made it.
+/// Whether a connection to this port is established, as seen from the connecting side.
 fn is_established_to(port: u16) -> bool {
     const ESTABLISHED: &str = "01";
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -161,16 +161,16 @@ fn is_established_to(port: u16) -> bool {
     })
 }
 
-/// A collector that leaves and returns: what it did not get whole it gets in the next session,
-/// which has numbers and templates of its own.
+/// A collector that disconnects and returns: what it did not get completely it gets in the next
+/// session, with new sequence numbers and templates.
 #[test]
-fn tcp_connects_again() {
+fn tcp_reconnects() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let reader = thread::spawn(move || {
         let mut sessions = Vec::new();
         let (mut stream, _) = listener.accept().unwrap();
-        // The templates, and away.
+        // Read the templates, then disconnect.
         let mut head = [0; 16];
         stream.read_exact(&mut head).unwrap();
         let mut bytes = head.to_vec();
@@ -209,15 +209,15 @@ fn tcp_connects_again() {
     assert_eq!((found.flows, found.packets), (2000, 2666 + 1));
     assert_eq!(found.decoder.missed, 0);
     assert_eq!(Header::parse(&sessions[1]).unwrap().sequence, 0);
-    // Withdrawn at the end.
+    // Templates are withdrawn at the end.
     assert_eq!(found.decoder.template_count(), 0);
 }
 
-/// Without a collector the queue fills, the rest is dropped at once, and at the end queued records
-/// are reported as not delivered. The caller is never blocked.
+/// Without a collector the queue fills, further records are dropped at once, and at the end queued
+/// records are counted as not delivered. The caller never blocks.
 #[test]
 fn an_unreachable_collector_is_accounted_for() {
-    // The port stays taken, by a socket that does not listen.
+    // The port stays in use, by a socket that does not listen.
     let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     held.bind(&any.into()).unwrap();
@@ -242,7 +242,7 @@ fn an_unreachable_collector_is_accounted_for() {
     assert!(account.failures > 0 && account.last_failure.is_some());
 }
 
-/// A busy destination is waited for, however long; a stalled one is not.
+/// A busy destination is waited for without a limit; a stalled one is not.
 #[test]
 fn a_busy_destination_is_waited_for() {
     let idle = thread::spawn(|| records_taken(false));
@@ -250,8 +250,8 @@ fn a_busy_destination_is_waited_for() {
     assert_eq!(idle.join().unwrap(), (64, 64));
 }
 
-/// What a destination takes of two batches, of which its queue holds one, and what finds the queue
-/// full. For longer than it is waited for it takes nothing, and is busy or not.
+/// How many records of two batches a destination takes whose queue holds one, and how many find the
+/// queue full. It takes nothing for longer than the limit, and is busy or not.
 fn records_taken(is_busy: bool) -> (usize, u64) {
     let target = Target::parse("json:/dev/null?queue=256&wait=5s").unwrap();
     let mut handle = Handle::open(&target, &setup()).unwrap();
@@ -286,7 +286,7 @@ fn records_taken(is_busy: bool) -> (usize, u64) {
     (taken, full)
 }
 
-/// A destination that is reported later what arrived, and of which nothing ever does.
+/// A destination with deferred results, which never arrive.
 struct Deaf;
 
 impl Sink for Deaf {
@@ -303,7 +303,7 @@ impl Sink for Deaf {
     }
 }
 
-/// A pause for the rate's sake is no sign of life.
+/// A pause to keep the rate does not count as progress.
 #[test]
 fn a_run_with_a_rate_ends_too() {
     let target = Target::parse("json:kafka://127.0.0.1:1/flows?rate=100&wait=1s").unwrap();
@@ -338,7 +338,7 @@ fn a_run_with_a_rate_ends_too() {
 }
 
 #[test]
-fn by_hash_each_flow_has_one_destination() {
+fn fan_out_by_hash_sends_each_flow_to_one_destination() {
     let folder = std::env::temp_dir().join(format!("barewire-export-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = |n: usize| folder.join(format!("{n}.ipfix"));
@@ -358,7 +358,7 @@ fn by_hash_each_flow_has_one_destination() {
         let mut found = Found::default();
         found.read(&std::fs::read(path(n)).unwrap());
         assert_eq!(found.flows, account.exported.flows);
-        // Every record was given twice.
+        // Every record was passed twice.
         assert!(
             found.flows % 2 == 0 && found.flows > 1000,
             "{}",
@@ -385,7 +385,7 @@ fn a_full_disk_is_reported() {
 }
 
 #[test]
-fn lines_go_over_tcp_as_they_are() {
+fn lines_are_sent_unchanged_over_tcp() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let reader = thread::spawn(move || {
@@ -407,7 +407,7 @@ fn lines_go_over_tcp_as_they_are() {
     assert_eq!(text.lines().count(), 701);
 }
 
-/// Extra fields are exported by formats that support them, with the right record.
+/// Extra fields are exported with the right record by formats that support them.
 #[test]
 fn extras_stay_with_their_records() {
     let folder = std::env::temp_dir().join(format!("barewire-extras-{}", std::process::id()));
@@ -449,7 +449,7 @@ fn extras_stay_with_their_records() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Another sampling is reported to collectors in a new session; a file is left unchanged, and
+/// Changed sampling is reported to collectors in a new session; a file stays unchanged, and is
 /// named.
 #[test]
 fn changed_sampling_is_reported_in_a_new_session() {
@@ -484,7 +484,7 @@ fn changed_sampling_is_reported_in_a_new_session() {
         ..Changes::default()
     };
     assert_eq!(changes, expected);
-    // Once: then it is what is reported.
+    // Once: then it has been reported.
     assert_eq!(
         exporters.replace(&targets, &after).unwrap(),
         Changes::default()
@@ -506,8 +506,7 @@ fn changed_sampling_is_reported_in_a_new_session() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Batches that others still read are waited for up to a bound; the memory of those that came back
-/// is used again.
+/// Batches in use are tracked up to a bound; the memory of returned ones is reused.
 #[test]
 fn borrowed_batches_return_in_order() {
     let record = records(1)[0];
@@ -516,11 +515,11 @@ fn borrowed_batches_return_in_order() {
         gathered.take_batch()
     };
     let mut gathered = Gathered::default();
-    // None is returned: the oldest are dropped.
+    // None is returned: the oldest are no longer tracked.
     let mut held: Vec<_> = (0..BORROWED_MAX + 5).map(|_| fill(&mut gathered)).collect();
     assert_eq!(gathered.borrowed.len(), BORROWED_MAX + 1);
     assert!(held.iter().all(|batch| batch.records.len() == 1));
-    // The first that is still known returns: its memory is the next one's.
+    // The first that is still tracked returns: its memory is used next.
     let first = held.remove(4);
     let place = first.records.as_ptr();
     assert!(Arc::ptr_eq(&first, &gathered.borrowed[0]));
@@ -532,7 +531,7 @@ fn borrowed_batches_return_in_order() {
 }
 
 #[test]
-fn memory_is_that_of_all_queues() {
+fn memory_includes_all_queues() {
     let len = |urls: &[&str]| {
         let targets: Vec<_> = urls.iter().map(|url| Target::parse(url).unwrap()).collect();
         Exporters::memory_len(&targets)
@@ -543,7 +542,7 @@ fn memory_is_that_of_all_queues() {
     let two = len(&["csv:/tmp/x?queue=2048"]);
     assert_eq!(two - one, 1024 * record);
     assert!(one >= (1024 + 2 * BATCH_LEN) * record);
-    // Batches are whole.
+    // Batches are rounded up.
     assert_eq!(len(&["csv:/tmp/x?queue=1025"]) - one, BATCH_LEN * record);
     assert_eq!(
         len(&["csv:/tmp/x?queue=1024", "csv:/tmp/y?queue=2048"]),

@@ -1,4 +1,4 @@
-//! One file after the other, read again.
+//! Tests of files and rotation.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::account::Account;
 use crate::exporters::tests::{export, records, setup};
 
-/// A directory for the files of a test, gone at its end.
+/// A temporary directory, deleted on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -16,7 +16,8 @@ impl Folder {
         Folder(path)
     }
 
-    /// Exports through a pattern in the directory; the account, and the texts of the files by name.
+    /// Exports to a pattern in the directory; returns the account, and the contents of the files by
+    /// name.
     fn run(&self, name: &str, count: u16) -> (Account, Vec<(String, String)>) {
         let url = format!("csv:{}/{name}", self.0.display());
         let account = export(&url, &records(count), &setup());
@@ -55,9 +56,9 @@ fn text(path: &std::path::Path) -> String {
     text
 }
 
-/// Every file is complete, begins with the names of columns, and together they have all records.
+/// Every file is complete and starts with column names, and together they have all records.
 #[test]
-fn files_follow_by_size() {
+fn files_are_rotated_by_size() {
     let folder = Folder::new("rotate");
     let (account, texts) = folder.run("flows-%Y%m%d-%n.csv?size=100k", 5000);
     assert_eq!((account.exported.flows, account.waiting()), (5000, 0));
@@ -73,7 +74,7 @@ fn files_follow_by_size() {
         lines += text.lines().count() - 1;
     }
     assert_eq!(lines, 5000);
-    // The next run takes no name away: its first file has the number 1 again.
+    // The next run replaces no file, though its first file has the number 1 again.
     let (account, texts) = folder.run("flows-%Y%m%d-%n.csv?size=100M", 100);
     assert_eq!(account.files, 1);
     assert!(
@@ -83,7 +84,7 @@ fn files_follow_by_size() {
 }
 
 #[test]
-fn packed_files_are_smaller_and_read_by_their_programs() {
+fn compressed_files_are_smaller_and_readable_by_gzip_and_zstd() {
     for ending in ["gz", "zst"] {
         let folder = Folder::new(&format!("pack-{ending}"));
         let (account, texts) = folder.run(&format!("flows-%n.csv.{ending}?rotate=1h"), 3000);
@@ -91,7 +92,7 @@ fn packed_files_are_smaller_and_read_by_their_programs() {
         assert_eq!(texts[0].1.lines().count(), 3001);
         let packed = folder.0.join(&texts[0].0).metadata().unwrap().len();
         assert!(packed * 4 < texts[0].1.len() as u64, "{packed} bytes");
-        // Also one file, which is not staged.
+        // Also a single file, which is not staged.
         let (account, texts) = folder.run(&format!("one.csv.{ending}"), 3000);
         assert_eq!((account.exported.flows, account.files), (3000, 0));
         let one = texts
@@ -102,9 +103,9 @@ fn packed_files_are_smaller_and_read_by_their_programs() {
     }
 }
 
-/// By the clock, on its multiples: two seconds are two files or three.
+/// Rotated by the clock, at multiples of the interval: two seconds give two files or three.
 #[test]
-fn files_follow_by_the_clock() {
+fn files_are_rotated_by_the_clock() {
     let folder = Folder::new("clock");
     let url = format!("json:{}/%s.json?rotate=1s", folder.0.display());
     let target = crate::Target::parse(&url).unwrap();
@@ -117,7 +118,7 @@ fn files_follow_by_the_clock() {
         exporters.flush();
         std::thread::sleep(std::time::Duration::from_millis(1100));
     }
-    // What is not complete is not counted.
+    // Incomplete files are not counted.
     let before = exporters.accounts().remove(0).1;
     assert!(
         before.files >= 1 && before.exported.flows < 400,
@@ -146,10 +147,9 @@ fn a_wrong_name_is_reported_at_once() {
     }
 }
 
-/// Of a message that was written in part nothing stays, and what follows is written after the last
-/// whole one.
+/// Nothing remains of a message written in part, and the next one follows the last whole one.
 #[test]
-fn a_part_of_a_message_is_taken_back() {
+fn a_partly_written_message_is_removed() {
     use super::{Packing, Sent, Sink, Whole};
     use std::io::Write;
     let folder = Folder::new("taken-back");
@@ -170,7 +170,7 @@ fn a_part_of_a_message_is_taken_back() {
     assert!(matches!(whole.send(b"two"), Sent::Done));
     whole.close().unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "one two");
-    // What is no file cannot be cut.
+    // Only a regular file can be truncated.
     whole.is_regular = false;
     whole.len = 0;
     whole.take_back().unwrap();

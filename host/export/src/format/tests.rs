@@ -1,13 +1,13 @@
-//! What every format of messages keeps to, by name: what is held is what was taken, messages end,
-//! and what goes before and behind records.
+//! Tests of all message formats: what is held is what was taken, messages are complete, and control
+//! messages surround the records.
 
 use flow::encode::{Statistics, Sum};
 
 use super::*;
 use crate::exporters::tests::{records, setup};
 
-/// Formats, a target of each, and messages when a session begins, when templates are due, and when
-/// it ends.
+/// Formats, a target of each, and the number of messages when a session starts, when templates are
+/// due, and when it ends.
 const TABLE: [(&str, [usize; 3]); 9] = [
     ("ipfix:tcp://127.0.0.1", [1, 1, 1]),
     ("ipfix:udp://127.0.0.1", [1, 1, 1]),
@@ -21,7 +21,7 @@ const TABLE: [(&str, [usize; 3]); 9] = [
 ];
 
 #[test]
-fn messages_of_every_format() {
+fn every_format_keeps_the_rules_of_messages() {
     let all = records(300);
     let mut expected = Sum::default();
     all.iter().for_each(|(record, _)| expected.count(record));

@@ -1,9 +1,9 @@
-//! All but the length of messages is the format's own.
+//! Everything but the split into messages is left to the format.
 
 use super::*;
 use crate::exporters::tests::records;
 
-/// Lines of any number of records, and its requests.
+/// A format of lines with any number of records, which records its calls.
 #[derive(Default)]
 struct Lines {
     text: Vec<u8>,
@@ -56,7 +56,7 @@ impl Encode for Lines {
 }
 
 #[test]
-fn a_record_a_message_and_all_else_as_the_format_has_it() {
+fn lines_are_split_and_all_else_is_left_to_the_format() {
     let mut one = One(Box::new(Lines::default()));
     let records = records(3);
     assert_eq!((one.take(&[]), one.held()), (0, Sum::default()));

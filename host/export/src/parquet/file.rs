@@ -1,7 +1,7 @@
-//! One Parquet file: row groups one after the other, and a footer with their positions.
+//! A Parquet file: row groups, and a footer with their positions.
 //!
-//! A row group is made in memory and appended whole. When the disk has no room for one, the file
-//! ends with those before it.
+//! A row group is built in memory and appended whole. If the disk has no room for it, the file ends
+//! with the groups before it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,22 +25,22 @@ use crate::columns::{self, Column, Read, Row, Rows};
 use crate::part::Part;
 use crate::worker::Progress;
 
-/// Rows that are turned into a column's values at a time.
+/// Number of rows converted to a column's values at a time.
 const CHUNK_LEN: usize = 1024;
-/// Bytes of a dictionary; a column with more different values is written without.
+/// Maximum size of a dictionary in bytes; a column with more distinct values is written without.
 const DICTIONARY_LEN: usize = 256 << 10;
 
-/// What all files have in common.
+/// The layout shared by all files.
 pub(super) struct Layout {
     pub columns: Vec<Column>,
-    /// Nanoseconds instead of microseconds.
+    /// Timestamps in nanoseconds instead of microseconds.
     is_nano: bool,
     schema: TypePtr,
     properties: Arc<WriterProperties>,
 }
 
 impl Layout {
-    /// The layout of all files of a run.
+    /// Creates the layout of all files of a run.
     pub fn new(is_nano: bool, extra_fields: &ExtraFields) -> ParquetResult<Layout> {
         let columns = columns::columns(extra_fields);
         let fields = columns
@@ -55,8 +55,8 @@ impl Layout {
             .set_created_by(concat!("barewire ", env!("CARGO_PKG_VERSION")).to_owned())
             .set_compression(Compression::ZSTD(level))
             .set_dictionary_page_size_limit(DICTIONARY_LEN)
-            // Least and greatest value of each column in each row group: what readers skip by.
-            // Those of pages would be most of a small file.
+            // Minimum and maximum of each column in each row group, by which readers skip. Those of
+            // pages would be most of a small file.
             .set_statistics_enabled(EnabledStatistics::Chunk)
             .set_offset_index_disabled(true)
             .build();
@@ -125,21 +125,21 @@ fn list_field(name: &str, bits: i8, is_signed: bool) -> ParquetResult<Type> {
         .build()
 }
 
-/// A file on its way.
+/// An open file.
 pub(super) struct File {
     part: Part,
     writer: SerializedFileWriter<Vec<u8>>,
     layout: Arc<Layout>,
-    /// Row groups that are on the disk.
+    /// Number of row groups on disk.
     group_count: usize,
-    /// What is in them.
+    /// Records in them.
     pub held: Sum,
     /// A row group did not fit: nothing may follow.
     is_cut: bool,
 }
 
 impl File {
-    /// Begins the file that will be called `path`.
+    /// Creates the file that will be named `path`.
     pub fn create(path: &Path, layout: &Arc<Layout>) -> io::Result<File> {
         let schema = layout.schema.clone();
         let writer = SerializedFileWriter::new(Vec::new(), schema, layout.properties.clone());
@@ -153,18 +153,18 @@ impl File {
         })
     }
 
-    /// Bytes on the disk.
+    /// Bytes on disk.
     pub fn len(&self) -> u64 {
         self.part.len()
     }
 
-    /// Row groups in it.
+    /// Number of row groups.
     pub fn group_count(&self) -> usize {
         self.group_count
     }
 
     /// Appends a row group, all of it or nothing. After an error the file takes no more. Each
-    /// column is a step.
+    /// column counts as a step of progress.
     pub fn append(&mut self, rows: &Rows<'_>, progress: &Progress) -> io::Result<()> {
         if self.is_cut {
             return Err(io::Error::other("the file has ended"));
@@ -195,8 +195,7 @@ impl File {
         Ok(())
     }
 
-    /// Ends the file and gives it its name, if there is anything in it. Gives the name, and its
-    /// bytes.
+    /// Completes the file and renames it, if it is not empty. Returns its name and size.
     pub fn complete(mut self) -> io::Result<Option<(PathBuf, u64)>> {
         if self.group_count == 0 {
             return Ok(None);
@@ -211,7 +210,7 @@ impl File {
         self.part.complete().map(|path| Some((path, len)))
     }
 
-    /// What is where, without the row group that does not exist.
+    /// The footer without a row group that was not written.
     fn footer_of_whole(&self, metadata: ParquetMetaData) -> ParquetResult<Vec<u8>> {
         let mut builder = metadata.into_builder();
         let mut groups = builder.take_row_groups();
@@ -223,7 +222,7 @@ impl File {
     }
 }
 
-/// The library's error; its cause is never the disk, for it writes into memory.
+/// Converts the library's error, which is never about the disk, for it writes into memory.
 fn fault(error: ParquetError) -> io::Error {
     io::Error::other(error)
 }
@@ -271,7 +270,7 @@ fn write(
     }
 }
 
-/// Writes a column of lists; an empty one is null.
+/// Writes a column of lists; an empty list is null.
 fn lists(
     column: &MeasuredColumn,
     rows: &Rows<'_>,
@@ -287,7 +286,7 @@ fn lists(
         for row in rows.by_ref().take(CHUNK_LEN) {
             list.clear();
             columns::list(&row, column, &mut list);
-            // Of each row the first entry has repetition 0, null or not; a value has definition 2.
+            // The first entry of each row has repetition 0, null or not; a value has definition 2.
             definition.push(if list.is_empty() { 0 } else { 2 });
             repetition.push(0);
             definition.extend(list.iter().skip(1).map(|_| 2));

@@ -1,4 +1,4 @@
-//! Files read again by the library's own reader; the lab uses independent readers.
+//! Tests that read files with the library's own reader; the lab uses independent readers.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::exporters::tests::{export, records_at, setup};
 
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// Rows and packets by directory, and the greatest number of rows in a row group.
+/// Rows and packets by directory, and the largest number of rows in a row group.
 fn read(folder: &std::path::Path, sums: &mut BTreeMap<String, (u64, u64)>, most: &mut i64) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -48,7 +48,7 @@ fn read(folder: &std::path::Path, sums: &mut BTreeMap<String, (u64, u64)>, most:
 fn run(name: &str, options: &str) -> (Account, BTreeMap<String, (u64, u64)>, i64) {
     let folder = std::env::temp_dir().join(format!("barewire-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
-    // Seven hours, round and round: more than files may be open.
+    // Seven hours in rotation: more than files may be open.
     let records = records_at(7000, |n| 472_222 * HOUR_NS + u64::from(n % 7) * HOUR_NS + 5);
     let url = format!("parquet:{}{options}", folder.display());
     let account = export(&url, &records, &setup());
@@ -59,7 +59,7 @@ fn run(name: &str, options: &str) -> (Account, BTreeMap<String, (u64, u64)>, i64
 }
 
 #[test]
-fn every_record_is_in_the_file_of_its_hour() {
+fn every_record_is_written_to_the_file_of_its_hour() {
     let (account, sums, most) = run("parquet-hours", "?rows=2000");
     assert_eq!(
         (account.exported.flows, account.exported.packets),
@@ -81,7 +81,7 @@ fn every_record_is_in_the_file_of_its_hour() {
 }
 
 #[test]
-fn folders_are_by_day_or_not_at_all() {
+fn partitions_can_be_days_or_none() {
     let (account, sums, most) = run("parquet-day", "?partition=day&times=ns");
     assert_eq!((account.files, sums.len()), (2, 2), "{sums:?}");
     assert!(

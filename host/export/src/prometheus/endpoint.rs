@@ -1,8 +1,9 @@
-//! The HTTP/1.1 page for scrapers.
+//! The HTTP/1.1 endpoint for scrapers.
 //!
-//! The probe writes a page now and then, a thread answers with the last one. One request a
-//! connection, [`CONNECTIONS_MAX`] connections at a time, each with bounds in bytes and time. One
-//! more closes the oldest that has sent no request yet: idle connections delay no other.
+//! The probe renders a page from time to time, and a thread serves the last one. There is one
+//! request per connection, and at most [`CONNECTIONS_MAX`] connections at a time, each bounded in
+//! bytes and time. A further one closes the oldest that has not sent a request yet, so that idle
+//! connections delay no others.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,16 +18,16 @@ use sys::{Error, Result};
 use super::Page;
 use crate::worker::lock;
 
-/// Connections that are served at a time.
+/// Maximum number of connections at a time.
 const CONNECTIONS_MAX: usize = 16;
-/// The longest request that is read.
+/// Maximum length of a request.
 const REQUEST_MAX: usize = 8 << 10;
-/// How long a connection may take for its request and the answer.
+/// How long a connection may take for its request and the response.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the thread checks whether it is to end.
+/// Interval at which the thread checks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The endpoint. Dropped, it ends.
+/// The endpoint. Dropping it ends its thread.
 pub struct Endpoint {
     /// `None` once the thread has it.
     listener: Option<TcpListener>,
@@ -38,11 +39,11 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens on an address, `127.0.0.1:9100` for example. No request is answered before
+    /// Listens on an address such as `127.0.0.1:9100`. No request is answered before
     /// [`Endpoint::start`].
     ///
     /// # Errors
-    /// When that cannot be listened on.
+    /// If it cannot listen there.
     pub fn bind(address: SocketAddr) -> Result<Endpoint> {
         let what = || format!("serve metrics on {address}");
         let listener = TcpListener::bind(address).map_err(|e| {
@@ -77,10 +78,10 @@ impl Endpoint {
         })
     }
 
-    /// Starts the thread that answers.
+    /// Starts the thread that serves requests.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If the thread cannot be started.
     pub fn start(&mut self) -> Result<()> {
         let Some(listener) = self.listener.take() else {
             return Ok(());
@@ -104,12 +105,12 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Shows a page from now on.
+    /// Serves this page from now on.
     pub fn show(&self, page: Page) {
         *lock(&self.page) = page.text;
     }
@@ -119,23 +120,23 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic there is reported by its own message.
+            // A panic there has printed its own message.
             drop(thread.join());
         }
     }
 }
 
-/// What the thread owns.
+/// State of the thread.
 struct Server {
     listener: TcpListener,
-    /// From the oldest to the newest.
+    /// Ordered from the oldest to the newest.
     connections: Vec<Connection>,
     page: Arc<Mutex<String>>,
     patience: Duration,
 }
 
 impl Server {
-    /// Waits for something to do, a moment at most, and does it.
+    /// Waits briefly for events, and handles them.
     fn turn(&mut self) {
         let mut wanted = Vec::with_capacity(1 + CONNECTIONS_MAX);
         wanted.push(Wanted::readable(&self.listener));
@@ -147,7 +148,7 @@ impl Server {
         let (mut at, now) = (0, Instant::now());
         self.connections.retain_mut(|connection| {
             at += 1;
-            // One that fails has no answer to read.
+            // A connection that failed cannot read a response.
             let goes_on = !is_ready[at] || connection.turn(&self.page).unwrap_or(false);
             goes_on && now < connection.until
         });
@@ -156,7 +157,7 @@ impl Server {
         }
     }
 
-    /// Takes one connection; the next one is there in the next turn.
+    /// Accepts one connection; the next one is handled in the next turn.
     fn accept(&mut self, now: Instant) {
         let accepted = self.listener.accept();
         let accepted = accepted.and_then(|(stream, _)| {
@@ -164,8 +165,8 @@ impl Server {
             Ok(stream)
         });
         let Ok(stream) = accepted else {
-            // Out of descriptors, perhaps: the connection is still present, and would be found at
-            // once.
+            // Possibly out of descriptors: the connection is still pending, and would be reported
+            // again at once.
             return std::thread::sleep(LOOK);
         };
         if self.connections.len() >= CONNECTIONS_MAX {
@@ -182,19 +183,19 @@ impl Server {
     }
 }
 
-/// One connection: first a request, then the answer, then the end.
+/// A connection: reads a request, writes the response, closes.
 struct Connection {
     stream: TcpStream,
     request: Vec<u8>,
-    /// Empty until the request is whole.
+    /// Empty until the request is complete.
     answer: Vec<u8>,
-    /// Bytes of the answer that are out.
+    /// Bytes of the response sent.
     sent: usize,
     until: Instant,
 }
 
 impl Connection {
-    /// Whether its request has not come yet.
+    /// Whether its request has not arrived yet.
     fn is_idle(&self) -> bool {
         self.answer.is_empty()
     }
@@ -206,7 +207,7 @@ impl Connection {
         }
     }
 
-    /// Reads or writes what can be; false when it is done with.
+    /// Reads or writes as much as possible; false when it is done.
     fn turn(&mut self, page: &Mutex<String>) -> io::Result<bool> {
         if self.is_idle() {
             let mut chunk = [0; 1024];
@@ -231,7 +232,7 @@ impl Connection {
     }
 }
 
-/// Whether a call that failed is to be made again when the descriptor is ready.
+/// Whether to retry a failed call when the descriptor is ready.
 fn later(error: io::Error) -> io::Result<bool> {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(true),
@@ -239,7 +240,7 @@ fn later(error: io::Error) -> io::Result<bool> {
     }
 }
 
-/// The answer to a whole request.
+/// The response to a complete request.
 fn answer(request: &[u8], page: &Mutex<String>) -> Vec<u8> {
     let line = request
         .split(|byte| *byte == b'\r')
@@ -269,7 +270,7 @@ mod tests {
     use super::super::Kind;
     use super::*;
 
-    /// Nothing here takes this long: a connection that is closed was closed for another reason.
+    /// Longer than any test: a connection that is closed was closed for another reason.
     const LONG: Duration = Duration::from_secs(3600);
 
     fn endpoint() -> Endpoint {
@@ -282,7 +283,7 @@ mod tests {
 
     fn connect(endpoint: &Endpoint) -> TcpStream {
         let stream = TcpStream::connect(endpoint.address()).unwrap();
-        // For a test that fails: far below the patience of the endpoint.
+        // Ends a failing test: far below the endpoint's timeout.
         stream.set_read_timeout(Some(LONG / 60)).unwrap();
         stream
     }
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_connections_delay_nobody() {
+    fn idle_connections_do_not_delay_others() {
         let endpoint = endpoint();
         let mut idle: Vec<TcpStream> = (1..CONNECTIONS_MAX).map(|_| connect(&endpoint)).collect();
         for stream in &mut idle {
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_idle_connection_makes_room() {
+    fn the_oldest_idle_connection_is_closed_for_a_new_one() {
         let endpoint = endpoint();
         let mut idle: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| connect(&endpoint)).collect();
         let newest = connect(&endpoint);
@@ -327,13 +328,13 @@ mod tests {
 
     /// A page that does not fit into the buffers of a scraper that does not read.
     #[test]
-    fn a_scraper_that_does_not_read_delays_nobody() {
+    fn a_scraper_that_does_not_read_does_not_delay_others() {
         let endpoint = endpoint();
         let text = "x".repeat(64 << 20);
         endpoint.show(Page { text: text.clone() });
         let mut slow = connect(&endpoint);
         slow.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
-        // Its answer has begun, and cannot end before it is read.
+        // The response has started, and cannot end before it is read.
         let mut first = [0; 1];
         slow.read_exact(&mut first).unwrap();
         let mut scraper = connect(&endpoint);
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_ends_when_its_time_is_up() {
+    fn connections_time_out() {
         let mut endpoint = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         endpoint.patience = Duration::from_millis(1);
         endpoint.start().unwrap();
@@ -380,7 +381,7 @@ mod tests {
         assert!(text.starts_with("HTTP/1.1 404"));
         let text = ask(address, "POST /metrics HTTP/1.0\r\n\r\n");
         assert!(text.starts_with("HTTP/1.1 405"));
-        // Too long, and binary: no answer, and the next one is served.
+        // Too long, and binary: no response, and the next request is served.
         let mut stream = TcpStream::connect(address).unwrap();
         drop(stream.write_all("x".repeat(3 * REQUEST_MAX).as_bytes()));
         let mut text = String::new();

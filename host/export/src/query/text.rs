@@ -1,5 +1,5 @@
-//! The engine's output, with nothing in it that a spreadsheet or a terminal would act on: columns
-//! may hold text from packets.
+//! Filters the engine's output of everything that a spreadsheet or a terminal would interpret:
+//! columns may hold text from packets.
 
 use std::io::{self, Read, Write};
 
@@ -8,7 +8,7 @@ use inspect::is_unprintable;
 
 use super::{Answer, NULL};
 
-/// Copies an answer to its end, made safe as [`flow::encode::csv::Texts::Safe`] says.
+/// Copies a result to its end, sanitized as [`flow::encode::csv::Texts::Safe`] describes.
 ///
 /// # Errors
 /// Errors of reading and of writing.
@@ -56,8 +56,8 @@ fn copy_csv(from: impl Read, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether it is a decimal number, which a spreadsheet takes for itself even if it begins with a
-/// minus sign.
+/// Whether it is a decimal number, which a spreadsheet treats as one even if it starts with a minus
+/// sign.
 fn is_number(cell: &[u8]) -> bool {
     let is_numeric = |byte: &u8| byte.is_ascii_digit() || b".eE+-".contains(byte);
     cell.first().is_some_and(|&first| first != b'+')
@@ -65,7 +65,7 @@ fn is_number(cell: &[u8]) -> bool {
         && str::from_utf8(cell).is_ok_and(|text| text.parse::<f64>().is_ok())
 }
 
-/// Replaces what no terminal should get, except for line feeds.
+/// Escapes characters that must not reach a terminal, except line feeds.
 fn copy_lines(
     mut from: impl Read,
     out: &mut impl Write,
@@ -75,7 +75,7 @@ fn copy_lines(
     loop {
         let read = from.read(&mut bytes[filled..])?;
         filled += read;
-        // The beginning of a character whose rest has not been read.
+        // The start of a character whose rest has not been read.
         let whole = match str::from_utf8(&bytes[..filled]) {
             Err(error) if read != 0 && error.error_len().is_none() => error.valid_up_to(),
             _ => filled,
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_cells_are_no_formulas_and_numbers_stay_numbers() {
+    fn csv_cells_are_not_formulas_and_numbers_stay_numbers() {
         assert_eq!(
             copied(Answer::Csv, "name,n\n=1+1,-5\n\"@a,\"\"b\"\"\",1.5e-7\n"),
             "name,n\n'=1+1,-5\n\"'@a,\"\"b\"\"\",1.5e-7\n"
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn controls_become_numbers_in_json_and_tables() {
+    fn control_characters_are_escaped_in_json_and_tables() {
         let text = "{\"a\":\"\u{9b}31m Zürich \u{202e}\u{e0041}\"}\n";
         let json = copied(Answer::Json, text);
         assert_eq!(
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced() {
+    fn invalid_utf8_is_replaced() {
         let mut out = Vec::new();
         copy(Answer::Table, &b"a\xffb\xe2\x82"[..], &mut out).unwrap();
         assert_eq!(

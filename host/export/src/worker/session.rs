@@ -8,8 +8,7 @@ use super::{BACKOFF_MAX, BACKOFF_MIN, Running, lock, now_ns};
 use crate::sink::Sent;
 
 impl Running {
-    /// Counts messages of which it is known by now what became of them; gives how many there are
-    /// of which it is not.
+    /// Collects results of messages; returns the number of those without a result.
     pub(super) fn settle(&mut self) -> usize {
         if !self.worker.sink.is_deferred() {
             return 0;
@@ -28,7 +27,7 @@ impl Running {
         settled.waiting
     }
 
-    /// Ends the session, because its file has ended; the next one begins with the next record.
+    /// Ends the session to rotate its file; the next one starts with the next record.
     pub(super) fn rotate(&mut self) {
         if self.send() {
             self.end_session();
@@ -38,7 +37,7 @@ impl Running {
         }
     }
 
-    /// The last words, and the end of the session.
+    /// Sends the closing messages and ends the session.
     pub(super) fn end_session(&mut self) {
         let statistics = self.statistics();
         let messages = self.worker.encoder.end_session(now_ns(), &statistics);
@@ -49,7 +48,7 @@ impl Running {
                     account.messages += 1;
                     account.bytes += message.len() as u64;
                 }
-                // What was sent before stands without them.
+                // Earlier messages count without them.
                 Sent::Lost(error) => {
                     let mut account = lock(&self.worker.shared.account);
                     account.failures += 1;
@@ -76,7 +75,7 @@ impl Running {
         }
     }
 
-    /// Begins a session if it is time to; returns whether there is one.
+    /// Starts a session if it is time to; returns whether there is one.
     pub(super) fn connect(&mut self) -> bool {
         if Instant::now() < self.next_attempt {
             return false;
@@ -88,7 +87,7 @@ impl Running {
                 {
                     let is_staged = self.worker.sink.is_staged();
                     let mut account = lock(&self.worker.shared.account);
-                    // One for all its files.
+                    // All files count as one session.
                     account.sessions = match is_staged {
                         true => 1,
                         false => account.sessions + 1,
@@ -108,7 +107,7 @@ impl Running {
         }
     }
 
-    /// The session is over, or none came about.
+    /// The session failed, or could not start.
     fn failed(&mut self, error: &std::io::Error) {
         self.is_connected = false;
         self.lose_staged();
@@ -120,14 +119,14 @@ impl Running {
         account.last_failure = Some(error.to_string());
     }
 
-    /// What was in a file that will not be is lost.
+    /// Counts the records of a file that could not be completed as lost.
     pub(super) fn lose_staged(&mut self) {
         let staged = std::mem::take(&mut self.staged);
         let mut account = lock(&self.worker.shared.account);
         account.dropped[self.worker.lost_as as usize].add(&staged);
     }
 
-    /// Sends what the encoder holds. False: the session broke, and it still holds it.
+    /// Sends the encoder's contents. False: the session broke, and the encoder still holds them.
     pub(super) fn send(&mut self) -> bool {
         self.next_flush = None;
         let held = self.worker.encoder.held();
@@ -187,7 +186,7 @@ impl Running {
                     account.failures += 1;
                     account.last_failure = Some(error.to_string());
                 }
-                // They are not repeated: without them there is no session.
+                // They are not repeated: without them the session is useless.
                 Sent::Lost(error) | Sent::Broken(error) => {
                     self.failed(&error);
                     return false;

@@ -1,5 +1,5 @@
-//! The thread's life in this one, with a format of which every byte is known and a destination that
-//! does what it is reported: messages, sessions, and the account of both.
+//! Tests of the worker in the test's thread, with a format of known bytes and a scripted
+//! destination: messages, sessions, and the account of both.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +11,7 @@ use super::*;
 use crate::exporters::tests::records;
 use crate::sink::{DeliveryReport, Sent};
 
-/// Messages of up to ten records, a letter each. Every fifth record offered is refused, if so.
+/// A format of messages of up to ten records, one letter each. It can refuse every fifth record.
 struct Letters {
     text: Vec<u8>,
     held: Sum,
@@ -98,7 +98,7 @@ impl Encode for Letters {
     }
 }
 
-/// What a destination does with the next message, connection or end.
+/// What a destination does on the next message, connection or end.
 #[derive(Clone, Copy, PartialEq)]
 enum Does {
     Well,
@@ -113,9 +113,9 @@ struct Script {
     closes: VecDeque<Does>,
     is_staged: bool,
     is_deferred: bool,
-    /// A session is due to end once it has this many messages.
+    /// A session is rotated once it has this many messages.
     len_max: Option<usize>,
-    /// Of deferred messages: what is in those that wait, and whether each is lost.
+    /// Deferred messages: their contents, and whether each is lost.
     waiting: VecDeque<(Sum, bool)>,
     looks: u32,
     sessions: Arc<Mutex<Vec<Vec<String>>>>,
@@ -163,7 +163,7 @@ impl Sink for Script {
         self.is_deferred
     }
 
-    /// One message at every second look.
+    /// Reports one message at every second call.
     fn settle(&mut self) -> DeliveryReport {
         let mut settled = DeliveryReport::default();
         self.looks += 1;
@@ -202,7 +202,7 @@ impl Sink for Script {
     }
 }
 
-/// 25 records, a batch each of ten, ten and five, through a worker of this target.
+/// Runs 25 records in batches of ten, ten and five through a worker of this target.
 fn run_with(
     url: &str,
     script: Script,
@@ -241,12 +241,12 @@ fn run(url: &str, script: Script) -> (Account, Vec<Vec<String>>) {
     run_with(url, script, false, |_| ())
 }
 
-/// However slow the machine, the end waits.
+/// The end waits, however slow the machine is.
 const TCP: &str = "ipfix:tcp://127.0.0.1:1?wait=1h";
 const UDP: &str = "ipfix:udp://127.0.0.1:1";
 const FILE: &str = "csv:/tmp/unused?wait=1h";
 
-/// What 25 records have: every third flow of one packet has an answer.
+/// The sums of 25 records: every third flow of one packet has a response.
 const ALL: Sum = Sum {
     flows: 25,
     packets: 34,
@@ -258,7 +258,7 @@ fn ten() -> String {
 }
 
 #[test]
-fn a_session_from_hello_to_bye() {
+fn a_session_has_opening_and_closing_messages() {
     let (account, sessions) = run(TCP, Script::default());
     // 5 + 9 bytes of templates, 25 of records.
     let bye = "bye 5 39 50 100 200 300 0";
@@ -280,7 +280,7 @@ fn a_session_from_hello_to_bye() {
 }
 
 #[test]
-fn refused_records_are_counted_where_they_belong() {
+fn refused_records_are_counted_by_reason() {
     let (account, sessions) = run_with(TCP, Script::default(), true, |_| ());
     assert_eq!(account.exported.flows, 20);
     assert_eq!(account.dropped[DropReason::TooLarge as usize].flows, 5);
@@ -289,9 +289,9 @@ fn refused_records_are_counted_where_they_belong() {
     assert!(bye.ends_with(" 300 5"), "{bye}");
 }
 
-/// A message that broke its session goes into the next one, after new templates.
+/// A message that broke its session is sent in the next one, after new templates.
 #[test]
-fn a_broken_session_is_begun_again() {
+fn a_broken_session_is_repeated() {
     use Does::{Breaks, Well};
     let script = Script {
         connects: [Breaks].into(),
@@ -333,10 +333,10 @@ fn lost_messages_are_counted_by_kind_of_destination() {
     }
 }
 
-/// An unreachable collector is waited for as long as configured, and the records are reported as
+/// An unreachable collector is waited for as long as configured, and the records are counted as
 /// lost.
 #[test]
-fn nobody_there() {
+fn an_absent_collector_is_waited_for() {
     for (url, reason) in [
         ("ipfix:tcp://127.0.0.1:1?wait=1", DropReason::Unreachable),
         ("csv:/tmp/unused?wait=1", DropReason::WriteFailed),
@@ -356,7 +356,7 @@ fn nobody_there() {
 
 /// The closing messages may get lost or fail: earlier ones still count as sent.
 #[test]
-fn the_last_words_may_fail() {
+fn closing_messages_may_fail() {
     use Does::{Breaks, Loses, Well};
     for (what, words) in [(Loses, "lost"), (Breaks, "broken")] {
         let script = Script {
@@ -377,9 +377,9 @@ fn the_last_words_may_fail() {
     assert_eq!(account.last_failure.as_deref(), Some("not closed"));
 }
 
-/// Files that appear when they are complete: what is in one that is not is lost.
+/// Files that appear when they are complete: records in an incomplete one are lost.
 #[test]
-fn files_count_when_they_are_complete() {
+fn only_complete_files_count() {
     use Does::{Loses, Well};
     for (closes, exported, files) in [
         ([Well, Well], 25, 2),
@@ -404,7 +404,7 @@ fn files_count_when_they_are_complete() {
         assert_eq!(account.failures, 2 - files);
         assert_eq!(account.data_records, 50);
     }
-    // One that breaks takes what is in it along.
+    // A broken file loses its records.
     let script = Script {
         is_staged: true,
         sends: [Well, Well, Well, Does::Breaks].into(),
@@ -416,7 +416,7 @@ fn files_count_when_they_are_complete() {
     assert_eq!(account.dropped[DropReason::WriteFailed as usize].flows, 10);
 }
 
-/// Messages of which is known only later what became of them: the end waits for each.
+/// Messages whose results come later: the end waits for each.
 #[test]
 fn deferred_results_are_waited_for() {
     use Does::{Loses, Well};
@@ -443,9 +443,9 @@ fn deferred_results_are_waited_for() {
     }
 }
 
-/// Templates and statistics come again when they are due, also while records flow.
+/// Templates and statistics are repeated when due, also while records flow.
 #[test]
-fn refreshed_between_messages() {
+fn templates_and_statistics_are_refreshed_between_messages() {
     let script = Script::default();
     let (account, sessions) = run_with(UDP, script, false, |worker| {
         worker.refresh = Duration::ZERO;
@@ -461,9 +461,9 @@ fn refreshed_between_messages() {
     assert_eq!(account.messages, 9);
 }
 
-/// How workers differ by destination.
+/// Settings of workers differ by destination.
 #[test]
-fn settings_of_a_worker() {
+fn settings_of_a_worker_depend_on_the_destination() {
     let made = |url: &str, script: Script| {
         let target = Target::parse(url).unwrap();
         let (_, batches) = sync_channel(1);

@@ -1,4 +1,4 @@
-//! Sums by application, with a bounded number of labels: a series stays for as long as the probe
+//! Counts by application, with a bounded number of labels: a series lasts as long as the probe
 //! runs.
 
 use std::collections::BTreeMap;
@@ -7,14 +7,14 @@ use export::prometheus::{Kind, Page};
 use flow::encode::extra_fields::{By, Known};
 use flow::{Extra, Record};
 
-/// Applications with series of their own. Those that come later are summed up as `other`: libndpi
-/// has several hundred names, and hostile traffic can show all of them.
+/// Maximum number of applications with their own series. Later ones are summed up as `other`:
+/// libndpi has several hundred names, and hostile traffic can produce all of them.
 pub const APPLICATION_COUNT_MAX: usize = 64;
 
-/// Bytes of a name at most; names come from tables, so none is longer today.
+/// Maximum length of a name in bytes; names come from tables, so none is longer today.
 const NAME_LEN_MAX: usize = 64;
 
-/// What is counted of an application.
+/// Counts of an application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
     records: u64,
@@ -22,14 +22,14 @@ struct Sum {
     bytes: u64,
 }
 
-/// Sums of the records so far.
+/// Counts of the records so far.
 #[derive(Default)]
 pub struct Applications {
-    /// By name, and by the source of the name.
+    /// By name and the source of the name.
     sums: BTreeMap<(String, &'static str), Sum>,
-    /// Records whose application came after [`APPLICATION_COUNT_MAX`] others.
+    /// Records of further applications, beyond [`APPLICATION_COUNT_MAX`].
     other: Sum,
-    /// Records of which nothing is known.
+    /// Records without a known application.
     unknown: Sum,
 }
 
@@ -64,7 +64,7 @@ impl Applications {
         sum.bytes += bytes;
     }
 
-    /// Writes three families.
+    /// Writes the metric families.
     pub fn write(&self, page: &mut Page) {
         type Value = fn(&Sum) -> u64;
         let families: [(&str, &str, Value); 3] = [

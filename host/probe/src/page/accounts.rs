@@ -1,4 +1,4 @@
-//! The cards that account for packets, flows and exports.
+//! The parts of the page that account for packets, flows and exports.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use wire::Reason;
 use super::parts::safe;
 use super::{Run, card, grouped};
 
-/// All of them.
+/// All cards.
 pub(super) fn cards(out: &mut String, run: &Run<'_>, digest: &Digest) {
     let total = QueueStatus::total(&run.report.queues);
     port(out, run.report);
@@ -23,7 +23,7 @@ pub(super) fn cards(out: &mut String, run: &Run<'_>, digest: &Digest) {
     }
 }
 
-/// What the port did with the packets that it saw.
+/// What the port did with the packets it saw.
 fn port(out: &mut String, report: &Report) {
     let rx = report.account.rx_total();
     let mut rows = vec![
@@ -89,7 +89,7 @@ fn packets(out: &mut String, report: &Report, total: &QueueStatus) {
     );
 }
 
-/// Why flows ended, and how they were merged.
+/// End reasons of flows, and merges.
 fn flows(out: &mut String, report: &Report, total: &QueueStatus, digest: &Digest) {
     let meter = &total.meter;
     let table = &meter.table;
@@ -120,7 +120,7 @@ fn flows(out: &mut String, report: &Report, total: &QueueStatus, digest: &Digest
     card(out, "Flow account", "flows and records", false, &body);
 }
 
-/// What became of exported records, by destination.
+/// Fate of exported records by destination.
 fn exports(out: &mut String, exports: &[(String, Account)]) {
     let mut body = String::from(
         "<div class=\"scroll\"><table><thead><tr><th>destination</th><th class=\"n\">exported\

@@ -8,8 +8,8 @@ use wire::Timestamp;
 
 use crate::text::{bytes, counted, si};
 
-/// Escapes any text for a page: markup as entities, invisible and bidirectional characters as their
-/// numbers.
+/// Escapes text for a page: markup as entities, invisible and bidirectional characters by their
+/// code points.
 pub fn safe(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -20,7 +20,7 @@ pub fn safe(text: &str) -> String {
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
             c if inspect::is_unprintable(c) => {
-                // Writing into a text cannot fail.
+                // Writing to a string cannot fail.
                 let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
             }
             c => out.push(c),
@@ -29,7 +29,7 @@ pub fn safe(text: &str) -> String {
     out
 }
 
-/// The same of bytes that may be no text.
+/// Escapes bytes that may not be UTF-8.
 pub fn safe_bytes(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
@@ -41,17 +41,17 @@ pub fn safe_bytes(bytes: &[u8]) -> String {
     text
 }
 
-/// A row of bars: what it is, a remark, how much. Both texts are safe already.
+/// A row of a bar chart. Label and remark are already escaped.
 pub struct Bar {
-    /// What.
+    /// Label.
     pub label: String,
-    /// A remark after it; empty is none.
+    /// Remark after the label; empty if none.
     pub remark: String,
-    /// How much.
+    /// Value.
     pub share: Share,
 }
 
-/// Bars by bytes, the longest as wide as there is room.
+/// A bar chart by bytes, in which the longest bar has full width.
 pub fn bars(rows: &[Bar], total: u64) -> String {
     if rows.is_empty() {
         return "<p class=\"soft\">nothing</p>".into();
@@ -81,7 +81,7 @@ pub fn bars(rows: &[Bar], total: u64) -> String {
     out
 }
 
-/// A histogram: a count and what it counts for each bin, and the words below both ends.
+/// A histogram: count and label of each bin, and labels below both ends.
 pub fn histogram(bins: &[(u64, String)]) -> String {
     let first = bins.iter().position(|bin| bin.0 != 0).unwrap_or(0);
     let last = bins.iter().rposition(|bin| bin.0 != 0).unwrap_or(0);
@@ -108,7 +108,7 @@ pub fn histogram(bins: &[(u64, String)]) -> String {
     out
 }
 
-/// A curve over time: the unit, how a bin is read, and which colour.
+/// A curve over time: the unit, how to read a bin, and the colour.
 pub fn curve(series: &Series, unit: &str, value: fn(&Bin) -> u64, colour: u8) -> String {
     let (start_ns, bins) = series.used();
     let seconds = series.width_ns() as f64 / 1e9;
@@ -118,7 +118,7 @@ pub fn curve(series: &Series, unit: &str, value: fn(&Bin) -> u64, colour: u8) ->
         return "<p class=\"soft\">no packets</p>".into();
     }
     let count = rates.len() as f64;
-    // A step for each bin: what is known of it is its mean.
+    // A step per bin: only its mean is known.
     let mut line = String::new();
     for (at, rate) in rates.iter().enumerate() {
         let y = 100.0 - rate / most.max(1e-9) * 97.0;
@@ -149,7 +149,7 @@ pub fn curve(series: &Series, unit: &str, value: fn(&Bin) -> u64, colour: u8) ->
     )
 }
 
-/// Time of day, in UTC, with what a bin of a millisecond needs.
+/// Time of day in UTC, with milliseconds if the bins need them.
 fn clock(time_ns: u64) -> String {
     let second = time_ns / 1_000_000_000 % 86_400;
     format!(
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_for_people() {
+    fn times_are_printed_in_readable_form() {
         assert_eq!(
             instant(1_700_000_000_999_999_999),
             "2023-11-14 22:13:20 UTC"
@@ -189,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn empty_charts_are_words() {
+    fn empty_charts_say_so() {
         assert!(bars(&[], 0).contains("nothing"));
         assert!(curve(&Series::default(), "bit/s", |b| b.bytes * 8, 1).contains("no packets"));
         assert!(histogram(&[]).contains("most: 1"));
     }
 
     #[test]
-    fn a_curve_has_a_step_for_each_bin() {
+    fn a_curve_has_a_step_per_bin() {
         let mut series = Series::default();
         series.add(1_000_000, 100);
         series.add(3_000_000, 50);

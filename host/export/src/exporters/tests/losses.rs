@@ -1,10 +1,10 @@
-//! Messages that get lost on their way, and templates that come again.
+//! Tests of lost messages and repeated templates.
 
 use super::*;
 
-/// A destination whose messages get lost as it is reported, and what it was given otherwise.
+/// A destination that loses the given messages, and keeps the others.
 struct Lossy {
-    /// For each message whether it gets lost; then none does.
+    /// Whether each message is lost; later ones are not.
     losses: Vec<bool>,
     sent: usize,
     /// Messages of each session.
@@ -34,7 +34,7 @@ impl Sink for Lossy {
     }
 }
 
-/// What became of 3,000 records that went there, and the messages of each session.
+/// Exports 3,000 records; returns the account and the messages of each session.
 fn through(url: &str, losses: &[bool]) -> (Account, Vec<Vec<u8>>) {
     let target = Target::parse(url).unwrap();
     let Make::Messages(make) = target.format.make else {
@@ -65,8 +65,8 @@ fn through(url: &str, losses: &[bool]) -> (Account, Vec<Vec<u8>>) {
     (account, sessions)
 }
 
-/// Without its templates a session over TCP is useless: they are not repeated. So it is begun
-/// again, and the next one is whole.
+/// Without its templates a session over TCP is useless, as they are not repeated. So a new one
+/// starts, which is complete.
 #[test]
 fn templates_lost_on_a_reliable_transport_end_its_session() {
     let (account, sessions) = through("ipfix:tcp://127.0.0.1:1", &[true]);
@@ -83,7 +83,7 @@ fn templates_lost_on_a_reliable_transport_end_its_session() {
     assert!(account.last_failure.unwrap().contains("lost on the way"));
 }
 
-/// Over UDP they come again: the session continues, and the loss is counted.
+/// Over UDP they are repeated: the session continues, and the loss is counted.
 #[test]
 fn losses_over_udp_are_counted() {
     let (account, sessions) = through("ipfix:udp://127.0.0.1:1", &[true]);
@@ -95,7 +95,7 @@ fn losses_over_udp_are_counted() {
         account.exported.flows, 3000,
         "the templates were lost, and no record"
     );
-    // Messages with records: the sixth and the eighth.
+    // Messages with records: the sixth and the eighth are lost.
     let losses = [false, false, false, false, false, true, false, true];
     let (account, sessions) = through("ipfix:udp://127.0.0.1:1", &losses);
     assert_eq!(
@@ -113,7 +113,7 @@ fn losses_over_udp_are_counted() {
     assert!(account.last_failure.unwrap().contains("lost on the way"));
 }
 
-/// Whether a message has a set of templates (RFC 7011 §3.3.2).
+/// Whether a message has a template set (RFC 7011 §3.3.2).
 fn has_templates(message: &[u8]) -> bool {
     let (mut at, mut found) = (16, false);
     while let Some(head) = message.get(at..at + 4) {
@@ -123,7 +123,7 @@ fn has_templates(message: &[u8]) -> bool {
     found
 }
 
-/// Templates come again although there is nothing to send, for collectors that begin later.
+/// Templates are repeated even without records, for collectors that start later.
 #[test]
 fn templates_are_repeated_over_udp() {
     let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
