@@ -1,5 +1,5 @@
-//! Gives the library the name by which Debian's programs look for libpcap. The dynamic linker finds
-//! a file called `libpcap.so.1` by its file name, whatever this name is.
+//! Sets the soname under which Debian's programs look for libpcap. A file named `libpcap.so.1` is
+//! found by its file name, whatever the soname is.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,10 +1,11 @@
-//! Counts the packets and bytes of a port on all of its queues, and prints where every packet went.
+//! Counts the packets and bytes of a port on all its queues, and prints what happened to every
+//! packet.
 //!
-//! `count eth0`, `count afxdp:eth0`, `count trace.pcapng`; Ctrl-C ends it.
+//! `count eth0`, `count afxdp:eth0`, `count trace.pcapng`; stop with Ctrl-C.
 
 use barewire::{Engine, Pacing, PortOptions, Result, RxBatch, Stop, Verdict, run_queues};
 
-/// What one queue saw.
+/// Counts of one queue.
 #[derive(Default)]
 struct Counter {
     packets: u64,

@@ -1,4 +1,4 @@
-//! Exports the flows of a port: `flow_export eth0 ipfix:udp://192.0.2.1:4739`. Ctrl-C ends it.
+//! Exports the flows of a port: `flow_export eth0 ipfix:udp://192.0.2.1:4739`. Stop with Ctrl-C.
 
 use barewire::probe::Probe;
 use barewire::{Result, Stop};

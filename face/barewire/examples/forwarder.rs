@@ -1,7 +1,7 @@
-//! Forwards packets from one port to another, except those that a decision of its own drops: here,
-//! TCP to or from port 23 (telnet).
+//! Forwards packets from one port to another, except those that its own rule drops: here, TCP to or
+//! from port 23 (telnet).
 //!
-//! `forwarder afxdp:eth0 afxdp:eth1`; Ctrl-C ends it. Where both ports share a pool no packet is
+//! `forwarder afxdp:eth0 afxdp:eth1`; stop with Ctrl-C. If both ports share a pool, no packet is
 //! copied.
 
 use barewire::packet::{Dissection, LinkType, dissect};
@@ -29,7 +29,7 @@ impl Forwarder {
         d.ip_protocol == TCP && (d.src_port == TELNET || d.dst_port == TELNET)
     }
 
-    /// Sends the first `count` packets of the batch and takes them out of it.
+    /// Sends the first `count` packets of the batch and removes them from it.
     fn send(&mut self, batch: &mut RxBatch<'_>, count: usize) -> Result<()> {
         let forwarded = batch.forward(&mut self.tx, count)?.packets;
         self.forwarded += forwarded as u64;
@@ -41,7 +41,7 @@ impl Forwarder {
 
 impl Engine for Forwarder {
     fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
-        // Decide on all packets, then act on runs of them: runs are handed over at once.
+        // Decide on all packets, then act on runs of them: a run is handed over at once.
         let denied: Vec<bool> = batch
             .iter()
             .map(|packet| self.is_denied(packet.bytes(), packet.wire_len()))

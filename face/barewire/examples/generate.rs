@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tx.flush()?;
         tx.wait(false, Duration::ZERO)?;
     }
-    // Packets in the ring leave before the port is closed.
+    // Packets in the ring are sent before the port is closed.
     tx.wait(true, Duration::from_secs(1))?;
     let total = port.control.account()?.tx_total();
     println!("{} sent, {} failed", total.sent, total.failed);

@@ -1,6 +1,6 @@
-//! Sends every packet back to where it came from, with its Ethernet addresses exchanged.
+//! Sends every packet back to its sender, with the Ethernet addresses swapped.
 //!
-//! `reflect afxdp:eth0`; Ctrl-C ends it. Frames are not copied where the port can send what it
+//! `reflect afxdp:eth0`; stop with Ctrl-C. Frames are not copied if the port can send what it
 //! received.
 
 use barewire::{
@@ -27,7 +27,7 @@ impl Engine for Reflector {
         let forwarded = batch.forward(&mut self.tx, count)?;
         self.tx.flush()?;
         self.reflected += forwarded.packets as u64;
-        // What stays in the batch goes back to the device when the batch is dropped.
+        // Packets left in the batch are returned to the device when the batch is dropped.
         self.dropped += (count - forwarded.packets) as u64;
         Ok(Verdict::Continue)
     }

@@ -1,6 +1,6 @@
 //! Prints a line for each packet of an interface or a capture file.
 //!
-//! `sniff eth0`, `sniff trace.pcapng`; Ctrl-C ends it.
+//! `sniff eth0`, `sniff trace.pcapng`; stop with Ctrl-C.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Packet capture, AF_XDP, user-mode drivers, flow metering and export behind one API.
 //!
-//! A *port* is anything that packets come from or go to, opened by name: `eth0` (a tap),
-//! `afxdp:eth0` (kernel bypass), `vfio:0000:01:00.0` (a card driven in user space), `trace.pcapng`
-//! (a capture file), `memory:` (a ring in this process). The same loop runs on all of them. A port
-//! has *queues*; a thread owns a queue and takes packets from it in *batches*.
+//! A *port* is a source or destination of packets, opened by name: `eth0` (a tap), `afxdp:eth0`
+//! (kernel bypass), `vfio:0000:01:00.0` (a card driven in user space), `trace.pcapng` (a capture
+//! file), `memory:` (a ring in this process). The same loop runs on all of them. A port has
+//! *queues*; a thread owns a queue and receives packets from it in *batches*.
 //!
 //! A complete program: it prints a line for each packet of an interface or file.
 //!
@@ -38,29 +38,29 @@
 //! }
 //! ```
 //!
-//! Where to look next:
+//! Overview:
 //!
 //! - [`run`] is that loop with pacing, so that an idle queue costs nothing and a busy one few
-//!   wake-ups; it calls an [`Engine`] of yours. [`run_queues`] runs it on every queue of a port, a
+//!   wake-ups; it calls your [`Engine`]. [`run_queues`] runs it on every queue of a port, with a
 //!   thread each.
 //! - [`packet`]: header views, dissection, one-line summaries, capture file framing.
 //! - [`flows`]: flow keys, tables, records.
 //! - [`probe`]: the flow probe, from a port to its exports.
-//! - [`export`]: where records go: IPFIX, NetFlow, Parquet, Kafka and others.
+//! - [`export`]: destinations of records: IPFIX, NetFlow, Parquet, Kafka and others.
 //! - [`send`]: packet templates, rates, pacing.
 //! - [`mod@file`]: writing capture files.
 //!
 //! The directory `examples` has complete programs: `count`, `sniff`, `reflect`,
 //! `flow_export`, `generate`, `forwarder`.
 //!
-//! # What is stable
+//! # Stability
 //!
 //! This crate follows semantic versioning: a name that is reachable from here changes only with the
 //! first digit of the version that is not zero. The crates behind it (`barewire-port`,
 //! `barewire-flow` and the others) are published because this one needs them; what they export and
 //! this crate does not may change in any release. Depend on `barewire` alone.
 //!
-//! # Rights
+//! # Privileges
 //!
 //! Files and `memory:` need none. A tap needs `CAP_NET_RAW`, `afxdp:` needs `CAP_NET_RAW`,
 //! `CAP_NET_ADMIN` and `CAP_BPF`, `vfio:` access to the card's VFIO group. An error states what is
@@ -90,17 +90,17 @@ pub use port::file;
 /// Flows: keys, tables, records and their formats.
 pub use flow as flows;
 
-/// The flow probe: it meters a port's packets and exports the records.
+/// The flow probe: meters a port's packets and exports the records.
 pub mod probe {
     pub use probe::*;
     pub use runtime::flows::{Config, Report};
 }
 
-/// Where flow records go: destinations by name, such as `ipfix:udp://192.0.2.1:4739` or
+/// Destinations of flow records by name, such as `ipfix:udp://192.0.2.1:4739` or
 /// `parquet:/var/lib/flows`.
 pub use export;
 
-/// Sending: what packets look like, and when each of them is due.
+/// Sending: packet templates and pacing.
 pub mod send {
     pub use runtime::pace::Clock;
     pub use runtime::send::*;
@@ -110,19 +110,19 @@ pub mod send {
     };
 }
 
-/// Runs an engine on every receiving queue of a port, one thread each, until `stop` is set, the
-/// input ends, or an engine has what it wanted or fails, which ends the others; then stops the
-/// intake and hands the engines of queues that were stopped what is left in the rings. `engine`
-/// makes the engine of a queue, by its index.
+/// Runs an engine on every receive queue of a port, one thread each, until `stop` is set, the input
+/// ends, or an engine finishes or fails, which ends the others; then stops the intake and passes
+/// what is left in the rings to the engines of queues that were stopped. `engine` creates the
+/// engine of a queue, by its index.
 ///
-/// Gives the engines back in the order of the queues. The port's account is then final. `stop` is
-/// never set by this.
+/// Returns the engines in the order of the queues. The port's account is then final. `stop` itself
+/// is never set.
 ///
 /// # Errors
 /// The first error of a queue or an engine.
 ///
 /// # Panics
-/// When an engine does; the others are ended first.
+/// If an engine panics; the others are ended first.
 pub fn run_queues<E: Engine + Send>(
     port: &mut Port,
     stop: &Stop,
@@ -163,7 +163,7 @@ pub fn run_queues<E: Engine + Send>(
     outcome.map(|()| engines)
 }
 
-/// Ends the other queues when a thread is done, or panics.
+/// Ends the other queues when a thread ends or panics.
 struct EndOthers<'a> {
     stop: &'a Stop,
     armed: bool,

@@ -119,11 +119,11 @@ pub struct PortArgs {
     pub confine: ConfineArgs,
 }
 
-/// A time as every command takes it: a number of seconds, or with a unit (`us`, `ms`, `s`, `m`,
-/// `h`).
+/// Parses a time as all commands take it: a number of seconds, or with a unit (`us`, `ms`, `s`,
+/// `m`, `h`).
 ///
 /// # Errors
-/// What was expected, for other texts and for times that are not above 0.
+/// The expected format, for other texts and times that are not above 0.
 pub fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -165,7 +165,7 @@ pub fn calls_bpf(names: &[&str]) -> Result<bool> {
     Ok(calls)
 }
 
-/// The same as [`to_read_counters`] for several ports, each capability once.
+/// As [`to_read_counters`] for several ports, without duplicates.
 ///
 /// # Errors
 /// As [`PortName::parse`].

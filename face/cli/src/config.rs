@@ -1,7 +1,7 @@
 //! `flows --config FILE`: a TOML file in which every option of `flows` is a key.
 //!
-//! The keys are turned into arguments before parsing, so a key has the name, values and errors of
-//! its option, and a new option is a new key. The command line takes precedence over the file.
+//! The keys are turned into arguments before parsing, so that a key has the name, values and errors
+//! of its option, and a new option is a new key. The command line takes precedence over the file.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,18 +13,18 @@ use toml::{Table, Value};
 
 use crate::Cli;
 
-/// The subcommand that has a file.
+/// The subcommand with a configuration file.
 const SUBCOMMAND: &str = "flows";
-/// Keys for what has no flag.
+/// Keys for positional arguments.
 const PORT: &str = "port";
 const FILTER: &str = "filter";
-/// Longest file that is read.
+/// Maximum file size in bytes.
 const LEN_MAX: u64 = 1 << 20;
 
-/// The contents of a file, by key: the texts of its values.
+/// The settings of a file: the texts of the values by key.
 pub type Settings = BTreeMap<String, Vec<String>>;
 
-/// Where a file is named on this command line, if one is.
+/// The path of the configuration file on this command line, if any.
 pub fn path(arguments: &[OsString]) -> Option<PathBuf> {
     if arguments.get(1)? != SUBCOMMAND {
         return None;
@@ -32,7 +32,7 @@ pub fn path(arguments: &[OsString]) -> Option<PathBuf> {
     given(arguments)?.get_one::<PathBuf>("config").cloned()
 }
 
-/// What the command line gives by itself; what is missing there may be in the file.
+/// Parses the command line alone; required arguments may be missing, as they may be in the file.
 fn given(arguments: &[OsString]) -> Option<ArgMatches> {
     let command = Cli::command().ignore_errors(true);
     let command = command.mut_subcommand(SUBCOMMAND, |flows| flows.ignore_errors(true));
@@ -41,10 +41,10 @@ fn given(arguments: &[OsString]) -> Option<ArgMatches> {
     (name == SUBCOMMAND).then(|| matches.clone())
 }
 
-/// The command line merged with the file.
+/// Merges the command line with the settings.
 ///
 /// # Errors
-/// When the file cannot be read, is not TOML, or has a key or a value that `flows` does not take.
+/// If the file cannot be read, is not TOML, or has an unknown key or invalid value.
 pub fn merged(arguments: &[OsString], settings: &Settings) -> Vec<OsString> {
     let Some(matches) = given(arguments) else {
         return arguments.to_vec();
@@ -81,7 +81,7 @@ pub fn merged(arguments: &[OsString], settings: &Settings) -> Vec<OsString> {
                 .map(OsString::from),
         );
     }
-    // After the subcommand: a filter takes everything that follows it.
+    // After the subcommand: a filter takes all words that follow it.
     let (head, rest) = arguments.split_at(2.min(arguments.len()));
     [head, &flags, rest, &positional].concat()
 }
@@ -89,7 +89,7 @@ pub fn merged(arguments: &[OsString], settings: &Settings) -> Vec<OsString> {
 /// Reads a file.
 ///
 /// # Errors
-/// When it cannot be read, is not TOML, or has a key that `flows` has not.
+/// If it cannot be read, is not TOML, or has an unknown key.
 pub fn read(path: &Path) -> Result<Settings> {
     let what = || format!("read {}", path.display());
     let len = std::fs::metadata(path)
@@ -106,7 +106,7 @@ pub fn read(path: &Path) -> Result<Settings> {
     })
 }
 
-/// What is wrong, and what to do.
+/// An error and a hint.
 type Wrong = (String, String);
 
 fn settings(text: &str) -> std::result::Result<Settings, Wrong> {
@@ -130,7 +130,7 @@ fn settings(text: &str) -> std::result::Result<Settings, Wrong> {
     Ok(settings)
 }
 
-/// The argument of this key.
+/// Finds the argument of this key.
 fn find<'a>(flows: &'a Command, name: &str) -> Option<&'a Arg> {
     let mut args = flows.get_arguments();
     args.find(|arg| match arg.get_long() {
@@ -146,7 +146,7 @@ fn unknown(flows: &Command, key: &str) -> Wrong {
     let nearest = names
         .filter(|name| !matches!(*name, "config" | "help" | "version"))
         .map(|name| {
-            // People seldom err in the first letter.
+            // Typing errors rarely affect the first letter.
             let is_other = name.chars().next() != key.chars().next();
             (distance(name, &key.replace('_', "-")), is_other, name)
         })
@@ -158,7 +158,7 @@ fn unknown(flows: &Command, key: &str) -> Wrong {
     (format!("unknown key {key:?}"), hint)
 }
 
-/// How many letters are to be changed (Levenshtein 1966).
+/// Edit distance (Levenshtein 1966).
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().take(64).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -218,7 +218,7 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// The arguments of the process, with those of its file.
+/// The arguments of the process, with those of its configuration file.
 ///
 /// # Errors
 /// As [`read`], and the parser's errors in the file's values.
@@ -228,7 +228,7 @@ pub fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     };
     let settings = read(&path)?;
     let all = merged(&arguments, &settings);
-    // The parser reports errors in the command line itself in its own way.
+    // The parser reports errors in the command line itself.
     if let Err(error) = Cli::try_parse_from(&all)
         && error.use_stderr()
         && !settings.is_empty()
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    /// xorshift64*.
+    /// A pseudorandom number generator (xorshift64*).
     fn below(state: &mut u64, bound: usize) -> usize {
         *state ^= *state >> 12;
         *state ^= *state << 25;
@@ -347,12 +347,12 @@ mod tests {
         "[1, [2]]",
         "{ a = 1 }",
     ];
-    /// What damage puts into a file.
+    /// Fragments that damage inserts into a file.
     const PARTS: [&str; 12] = [
         " = ", "= ", "[", "]", "{", "}", "'", "\"", "\n", ".", "\u{0}", "ü",
     ];
 
-    /// Replaces up to nine bytes somewhere in a text by one of [`PARTS`].
+    /// Replaces up to nine bytes of a text by one of [`PARTS`].
     fn damage(text: &mut String, state: &mut u64) {
         let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
         let from = starts[below(state, starts.len())];
@@ -360,8 +360,8 @@ mod tests {
         text.replace_range(from..to, PARTS[below(state, PARTS.len())]);
     }
 
-    /// A file of keys with any values, every other one damaged, is refused with a reason or becomes
-    /// arguments, and those the parser accepts or refuses with a message of its own.
+    /// A file with any values, every other one damaged, is refused with a reason or becomes
+    /// arguments, which the parser accepts or refuses with its own message.
     #[test]
     fn any_file_is_accepted_or_refused_with_a_reason() {
         let line = ["barewire", "flows", "--config", "x"].map(OsString::from);
@@ -401,7 +401,7 @@ mod tests {
         );
     }
 
-    /// Every flag that the help shows is a key.
+    /// Every flag in the help is a key.
     #[test]
     fn every_flag_is_a_key() {
         let command = Cli::command();

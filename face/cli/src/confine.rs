@@ -1,4 +1,4 @@
-//! Confinement of a command once everything is open: it drops privileges, then restricts access to
+//! Confinement of a command once everything is open: drops privileges, then restricts access to
 //! files, then blocks system calls.
 
 mod files;
@@ -11,7 +11,7 @@ use crate::out::say;
 
 pub use files::Files;
 
-/// Whether files and system calls are blocked.
+/// Options of confinement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct ConfineArgs {
     /// Do not restrict access to files once everything is open (Landlock)
@@ -22,7 +22,7 @@ pub struct ConfineArgs {
     pub no_seccomp: bool,
 }
 
-/// What a command still does once everything is open.
+/// What a command still needs once everything is open.
 #[derive(Clone, Debug)]
 pub struct Needs {
     /// Files that it opens; `None`: any.
@@ -32,7 +32,8 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// These files and those of the system, and no system call that can be blocked but bpf(2).
+    /// These files and those of the system, and none of the system calls that can be blocked except
+    /// bpf(2) if `bpf`.
     pub fn files(files: Files, bpf: bool) -> Needs {
         Needs {
             files: Some(files),
@@ -43,9 +44,9 @@ impl Needs {
 
 impl ConfineArgs {
     /// Drops all privileges except those to keep, restricts access to the files needed and those of
-    /// the system, and blocks the system calls that no command needs while it runs: starting
-    /// programs, tracing others, making namespaces, changing mounts, modules, keys and the clock;
-    /// and bpf(2), unless it is needed. Call it before threads are started.
+    /// the system, and blocks system calls that no running command needs: starting programs,
+    /// tracing, creating namespaces, changing mounts, modules, keys and the clock; and bpf(2),
+    /// unless needed. Call it before threads are started.
     ///
     /// # Errors
     /// As [`privileges::drop_privileges`], [`landlock::confine`] and [`seccomp::confine`].
@@ -59,7 +60,7 @@ impl ConfineArgs {
         if let Some(files) = &needs.files
             && !self.no_landlock
         {
-            // Kernels without are many: `barewire doctor` reports it.
+            // Many kernels lack it: `barewire doctor` reports that.
             landlock::confine(&files.rules())?;
         }
         if !self.no_seccomp && !seccomp::confine(needs.calls)? {
@@ -68,10 +69,10 @@ impl ConfineArgs {
         Ok(())
     }
 
-    /// Adds a hint to an error of a file that is opened later, where access to files is restricted.
+    /// Adds a hint to the error of a file opened later, if access to files is restricted.
     pub fn explain(self, error: Error) -> Error {
         let is_refusal = error.kind() == ErrorKind::Permission
-            // A file that another file names.
+            // A file named in another file.
             || error.why().contains("Permission denied");
         if self.no_landlock || !is_refusal || landlock::abi().is_err() {
             return error;

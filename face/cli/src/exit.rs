@@ -8,7 +8,7 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::out::Level;
 
-/// The table of codes, shown in help and man pages.
+/// The table of exit codes, shown in help and man pages.
 pub const HELP: &str = "Exit codes:\n  \
     0  success (also after Ctrl-C, which stops cleanly and prints totals)\n  \
     1  failure: the error says what failed, why, and what to do next\n  \
@@ -22,7 +22,7 @@ pub fn report(result: Result<()>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
     };
-    // The reader of our standard output has closed it (`| head`): it has enough.
+    // The reader of standard output has closed it (`| head`): it has read enough.
     if error.os_code() == Some(32) {
         return ExitCode::SUCCESS;
     }
@@ -35,8 +35,8 @@ pub fn report(result: Result<()>) -> ExitCode {
     })
 }
 
-/// Prints a usage error (or the requested help) and ends the process: what is wrong, the usage, and
-/// on a `hint:` line what to do.
+/// Prints a usage error (or the requested help) and ends the process: the error, the usage, and on
+/// a `hint:` line what to do.
 pub fn usage(error: &clap::Error) -> ! {
     if !error.use_stderr() {
         // `--help` and `--version` are not errors; a reader that has closed the pipe is not an
@@ -51,7 +51,7 @@ pub fn usage(error: &clap::Error) -> ! {
     std::process::exit(2);
 }
 
-/// The parser's error, and its hint or the one given: for arguments that come from a file.
+/// The parser's error and hint, or `otherwise` as the hint: for arguments from a file.
 pub fn why_and_hint(error: &clap::Error, otherwise: &str) -> (String, String) {
     let text = error.render().to_string();
     let line = text.lines().next().unwrap_or_default();
@@ -73,7 +73,7 @@ pub fn wrong_usage(subcommand: &str, what: &str) -> ! {
     usage(&error)
 }
 
-/// The subcommand that arguments are for, as it is typed: `barewire nic bind`.
+/// The subcommand of these arguments, as typed: `barewire nic bind`.
 fn command_of(arguments: impl Iterator<Item = OsString>) -> String {
     use clap::CommandFactory;
     let mut name = "barewire".to_owned();
@@ -92,14 +92,14 @@ fn command_of(arguments: impl Iterator<Item = OsString>) -> String {
     name
 }
 
-/// The parser's message, with its tip or a pointer to the help of the command on a `hint:` line at
-/// the end.
+/// The parser's message, with its tip or a pointer to the command's help on a `hint:` line at the
+/// end.
 fn with_hint(text: &str, command: &str) -> String {
     let mut hint = None;
     let mut lines = Vec::new();
     for line in text.lines() {
         let tip = line.trim_start().strip_prefix("tip: ");
-        // Values bring hints of their own.
+        // Values have their own hints.
         if let Some(tip) = tip.or_else(|| line.strip_prefix("hint: ")) {
             hint = Some(tip.to_owned());
         } else if !line.starts_with("For more information") {
@@ -116,7 +116,7 @@ pub fn print(error: &Error) {
     crate::out::line(Level::Error, format!("barewire: {error}\nhint: {hint}"));
 }
 
-/// The hint for an error that has none of its own.
+/// The default hint for an error without one.
 fn fallback(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Damaged => "everything before the damage was processed; the rest is unreadable",

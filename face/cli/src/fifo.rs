@@ -1,5 +1,5 @@
-//! Named pipes as outputs: waiting for a reader, and ending a command when the reader closes the
-//! pipe, also while no packets arrive.
+//! Named pipes as outputs: waits for a reader, and ends a command when the reader closes the pipe,
+//! even while no packets arrive.
 
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
@@ -13,31 +13,31 @@ use sys::{Error, Result, poll};
 
 use crate::out::{self, say};
 
-/// The longest sleep; a reader that leaves ends it at once.
+/// Longest sleep; a reader that closes the pipe ends it at once.
 const SLEEP: Duration = Duration::from_secs(3600);
 
-/// How often a reader is looked for. Nothing wakes a writer that did not block in open(2).
+/// Interval at which a reader is looked for. Nothing wakes a writer that did not block in open(2).
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The other end of an output.
+/// The reader of an output.
 #[derive(Debug)]
 pub enum Reader {
-    /// It is no pipe.
+    /// The output is not a pipe.
     None,
     /// A program reads the pipe.
     Present {
         /// The pipe, opened a second time.
         pipe: File,
-        /// How long it was waited for.
+        /// How long the wait took.
         waited: Duration,
     },
-    /// The end was requested, or the time was over, before a program read the pipe.
+    /// A stop was requested, or the time was over, before a program read the pipe.
     Absent,
 }
 
-/// Waits until a program reads the pipe at `path`, the end is requested, or the command has run
-/// for `duration`. Nothing else is waited for: what cannot be opened is an error of the call that
-/// makes the output.
+/// Waits until a program reads the pipe at `path`, a stop is requested, or the command has run for
+/// `duration`. Returns at once for anything else: what cannot be opened is an error of the call
+/// that creates the output.
 pub fn wait(path: &Path, stop: &Stop, duration: Option<Duration>) -> Reader {
     if !path.metadata().is_ok_and(|data| data.file_type().is_fifo()) {
         return Reader::None;
@@ -66,7 +66,7 @@ pub fn wait(path: &Path, stop: &Stop, duration: Option<Duration>) -> Reader {
     }
 }
 
-/// Sets the flag when the reader has left.
+/// Sets the flag when the reader has closed the pipe.
 ///
 /// # Errors
 /// If the thread cannot be started.
@@ -74,7 +74,7 @@ pub fn watch(pipe: File, stop: &Stop) -> Result<()> {
     let stop = stop.clone();
     let watch = move || {
         loop {
-            // Nothing is ever read there: what comes is the error of a pipe without a reader.
+            // Nothing is ever read there: the only event is the error of a pipe without a reader.
             let mut wanted = [poll::Wanted::readable(&pipe)];
             if poll::wait(&mut wanted, SLEEP).is_err() {
                 return;

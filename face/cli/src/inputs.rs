@@ -1,5 +1,4 @@
-//! The ports that a command reads from: one, several interfaces at once, or capture files that are
-//! merged.
+//! The input ports of a command: one, several interfaces at once, or capture files that are merged.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,28 +9,28 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::args;
 
-/// Names shown of many.
+/// Maximum number of names shown.
 const NAMED_MAX: usize = 3;
-/// Longest list of names that is read.
+/// Maximum size of a list of names.
 const LIST_LEN_MAX: u64 = 16 << 20;
 
-/// Names of ports; at least one.
+/// Names of one or more ports.
 #[derive(Clone, Debug)]
 pub struct Inputs {
     names: Vec<String>,
 }
 
 impl Inputs {
-    /// With these names, of which there is one.
+    /// Creates inputs with at least one name.
     pub fn new(names: Vec<String>) -> Self {
         Self { names }
     }
 
-    /// Capture files whose names are the lines of a file, or of standard input for `-`, as with
-    /// tcpdump's -V. Empty lines are skipped.
+    /// Reads the names of capture files from the lines of a file, or of standard input for `-`, as
+    /// with tcpdump's -V. Empty lines are skipped.
     ///
     /// # Errors
-    /// Of the file; `InvalidInput` for one without a name.
+    /// Errors of the file; `InvalidInput` if it has no name.
     pub fn listed(list: &Path) -> Result<Self> {
         let text = match list.to_str() {
             Some("-") => {
@@ -54,7 +53,7 @@ impl Inputs {
         }
     }
 
-    /// How many ports there are.
+    /// The number of ports.
     pub fn count(&self) -> usize {
         self.names.len()
     }
@@ -69,7 +68,7 @@ impl Inputs {
         self.names.first().map_or("", String::as_str)
     }
 
-    /// The names in one line; of many, the first few. A single one as it was given.
+    /// The names in one line, only the first few of many. A single name is unchanged.
     pub fn label(&self) -> String {
         if let [name] = self.names.as_slice() {
             return name.clone();
@@ -92,7 +91,7 @@ impl Inputs {
         port::open_all(&names, options)
     }
 
-    /// The files among them.
+    /// The inputs that are files.
     pub fn files(&self) -> Vec<PathBuf> {
         let parsed = self.names().filter_map(|name| PortName::parse(name).ok());
         let is_file = |row: &port::Backend| row.target == port::Target::File;
@@ -100,7 +99,7 @@ impl Inputs {
         files.map(|name| PathBuf::from(name.target)).collect()
     }
 
-    /// Device and inode of each regular file among them.
+    /// Device and inode of each input that is a regular file.
     pub fn identities(&self) -> Vec<(u64, u64)> {
         let files = self.files();
         files.iter().filter_map(|file| identity(file)).collect()
@@ -114,7 +113,8 @@ impl Inputs {
         args::calls_bpf(&self.names().collect::<Vec<_>>())
     }
 
-    /// What the counters of all ports need; see [`args::to_read_counters_of`].
+    /// The capabilities needed to read the counters of all ports; see
+    /// [`args::to_read_counters_of`].
     ///
     /// # Errors
     /// As [`PortName::parse`].
@@ -123,8 +123,7 @@ impl Inputs {
     }
 }
 
-/// Refuses an output that is one of the inputs: a file cannot be read and written at once, as
-/// writing empties it.
+/// Refuses an output that is also an input: opening it would truncate it.
 ///
 /// # Errors
 /// `InvalidInput`.
@@ -144,22 +143,21 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     data.is_file().then(|| (data.dev(), data.ino()))
 }
 
-/// Splits words into ports and a filter: the first word is a port, and so are those behind it that
-/// name a port and cannot begin a filter.
+/// Splits words into ports and a filter: the first word is a port, and so are following ones that
+/// name a port and cannot start a filter.
 pub fn split(words: &[String]) -> (&[String], &[String]) {
     let more = words.get(1..).map_or(0, |words| more(words).0.len());
     words.split_at((1 + more).min(words.len()))
 }
 
-/// Splits the words behind a port into more ports, as a shell makes them of `-r *.pcap`, and a
-/// filter.
+/// Splits the words after a port into more ports, as a shell expands `-r *.pcap`, and a filter.
 pub fn more(words: &[String]) -> (&[String], &[String]) {
     let ports = words.iter().take_while(|word| is_another_port(word));
     words.split_at(ports.count())
 }
 
-/// Whether a word behind a port names one, too: by a scheme, as a capture file that exists and
-/// whose name has a dot or a slash, or as an interface whose name is no keyword of filters.
+/// Whether a word after a port also names one: by a scheme, as an existing capture file whose name
+/// has a dot or a slash, or as an interface whose name is not a filter keyword.
 fn is_another_port(word: &str) -> bool {
     if word.contains(':') {
         return PortName::parse(word).is_ok_and(|name| name.backend().is_some());

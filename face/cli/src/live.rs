@@ -1,5 +1,5 @@
-//! The live view: rates, the largest flows, applications, talkers, the loss account, on a terminal.
-//! [`Once`] prints the same picture once, as text.
+//! The live view: rates, the largest flows, applications, talkers and the loss account on a
+//! terminal. [`Once`] prints one snapshot of it as text.
 
 mod keys;
 mod once;
@@ -27,12 +27,12 @@ use view::View;
 pub struct Live {
     screen: Screen,
     view: View,
-    /// Set when the terminal goes away, as a hang-up does.
+    /// Set when the terminal is closed, as on a hang-up.
     stop: Stop,
 }
 
 impl Live {
-    /// Takes over the terminal. When that goes away, `stop` is set.
+    /// Takes over the terminal. If it is closed, `stop` is set.
     ///
     /// # Errors
     /// If it cannot be taken over.
@@ -53,12 +53,12 @@ impl Live {
         })
     }
 
-    /// Shows the enrichment of addresses too.
+    /// Shows the enrichment of addresses as well.
     pub fn show_origins(&mut self, origins: Origins) {
         self.view.origins = origins;
     }
 
-    /// Restores the terminal; returns the results of the decoders, for the table at the end.
+    /// Restores the terminal; returns decoded fields, for the final table.
     pub fn end(self) -> KnownFlows {
         self.view.into_known_flows()
     }
@@ -71,7 +71,8 @@ impl Live {
     fn key(&mut self, key: Key, status: &Status<'_>) {
         let picture = &mut self.view.picture;
         match key {
-            // As at a signal: exports are not waited for with a terminal that answers no keys.
+            // As on a signal: exports are not waited for on a terminal that no longer reacts to
+            // keys.
             Key::Interrupt => return self.stop.set(),
             _ if picture.is_typing => return self.type_filter(key),
             // Any key: back to the previous screen.
@@ -116,7 +117,7 @@ impl Live {
 
     fn type_filter(&mut self, key: Key) {
         let picture = &mut self.view.picture;
-        // Other rows may be far fewer.
+        // There may be far fewer rows in the other list.
         picture.first = 0;
         match key {
             Key::Enter => picture.is_typing = false,
@@ -130,7 +131,7 @@ impl Live {
         }
     }
 
-    /// The last thing opened is closed first.
+    /// Closes what was opened last.
     fn back(&mut self) {
         let picture = &mut self.view.picture;
         if picture.opened.is_some() {
@@ -170,7 +171,7 @@ impl Outlet for Live {
             self.key(key, status);
         }
         if self.screen.is_gone() {
-            // There is no terminal any more: end as at SIGHUP.
+            // The terminal was closed: end as on SIGHUP.
             self.stop.set();
             return Ok(());
         }

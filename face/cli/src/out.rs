@@ -4,8 +4,8 @@
 //! Standard error belongs to the whole process, and so does its queue. Lines written before
 //! [`start`] are kept: the writing thread must start after privileges are dropped.
 //!
-//! Where standard error is the journal of systemd, each line begins with its priority, as
-//! sd-daemon(3) has it: `journalctl -p warning` finds what matters.
+//! If standard error is the systemd journal, each line starts with its priority, as in
+//! sd-daemon(3): `journalctl -p warning` shows what matters.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -19,9 +19,9 @@ use runtime::Stop;
 use runtime::output::{Output, Patience, Piece, Refused, blocked};
 use sys::{Error, Result, poll};
 
-/// Lines queued for standard error at most.
+/// Maximum number of lines queued for standard error.
 const LINES_MAX: usize = 256;
-/// Bytes queued at most before the thread is started.
+/// Maximum number of bytes queued before the thread is started.
 const EARLY_MAX: usize = 64 << 10;
 
 static ERR: Mutex<Err> = Mutex::new(Err {
@@ -31,12 +31,12 @@ static ERR: Mutex<Err> = Mutex::new(Err {
 });
 /// Whether standard output was a terminal when it was opened.
 static IS_TERMINAL: AtomicBool = AtomicBool::new(false);
-/// A live run has ended: stalled readers are not waited for.
+/// Set when a live run has ended: stalled readers are not waited for.
 static OVER: OnceLock<Patience> = OnceLock::new();
 /// Only warnings and errors are printed.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Standard error.
+/// Standard error and its queue.
 struct Err {
     early: Vec<u8>,
     output: Option<Output>,
@@ -44,7 +44,7 @@ struct Err {
     dropped: u64,
 }
 
-/// How much a line matters, by the numbers of syslog(3).
+/// The priority of a line, with the numbers of syslog(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// The command fails.
@@ -67,7 +67,7 @@ pub fn is_journal() -> bool {
     })
 }
 
-/// The text, each line with its priority where standard error is the journal.
+/// The text, each line prefixed by its priority if standard error is the journal.
 fn marked(level: Level, text: Vec<u8>) -> Vec<u8> {
     match is_journal() {
         true => with_level(level, &text),
@@ -100,8 +100,8 @@ macro_rules! warning {
 }
 pub(crate) use warning;
 
-/// Prints a line on standard error at once, from a command that may wait for its reader. A
-/// standard error that cannot be written is no reason to stop, so errors are ignored.
+/// Prints a line on standard error immediately, from a command that may wait for its reader. Errors
+/// are ignored: a closed standard error is no reason to stop.
 macro_rules! now {
     ($($arg:tt)*) => {{
         use std::io::Write as _;
@@ -125,8 +125,8 @@ pub fn words(text: Vec<u8>) {
     put(Level::Info, text);
 }
 
-/// From now on prints nothing but warnings and errors on standard error: for a caller that treats
-/// all output there as an error.
+/// Prints only warnings and errors on standard error from now on: for a caller that treats all
+/// output there as an error.
 pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
@@ -178,14 +178,14 @@ pub fn last_words(text: Vec<u8>) {
     drop(output.give(piece, &patience()));
 }
 
-/// Writes the lines that are kept, before a wait whose length nobody knows; unless the reader of
-/// standard error stalls: then they stay kept.
+/// Writes the queued lines before a wait of unknown length, unless the reader of standard error is
+/// stalled: then they stay queued.
 pub fn write_early() {
     let mut err = err();
     let stderr = io::stderr();
     let mut wanted = [poll::Wanted::writable(&stderr)];
     let is_ready = poll::wait(&mut wanted, Duration::ZERO).is_ok() && wanted[0].is_ready();
-    // A pipe that is ready takes this many bytes without a wait (PIPE_BUF, pipe(7)).
+    // A pipe that is ready accepts this many bytes without blocking (PIPE_BUF, pipe(7)).
     if err.output.is_none() && is_ready && err.early.len() <= 4096 {
         let _ = stderr.lock().write_all(&std::mem::take(&mut err.early));
     }
@@ -214,13 +214,13 @@ pub fn start() -> Result<()> {
     Ok(())
 }
 
-/// A live run has ended: from now on stalled readers are not waited for.
+/// Records that a live run has ended: from now on stalled readers are not waited for.
 pub fn over() {
     OVER.get_or_init(|| Patience::over(&Stop::on_signals().unwrap_or_default()));
 }
 
-/// How long to wait for readers at the end: without limit, unless a signal asked to stop or the
-/// input was a device.
+/// How long to wait for readers at the end: without limit, unless a stop was requested or the input
+/// was a device.
 pub fn patience() -> Patience {
     if let Some(over) = OVER.get() {
         return over.clone();
@@ -248,17 +248,17 @@ pub fn finish() {
     }
 }
 
-/// Standard output, written by its own thread; queues at most `piece_count_max` pieces.
+/// Standard output with its own writer thread, and a queue of at most `piece_count_max` pieces.
 ///
 /// # Errors
-/// When there is none, or the thread cannot be started.
+/// If it is closed, or the thread cannot be started.
 pub fn stdout(piece_count_max: usize) -> Result<Output> {
     let file = duplicate(io::stdout().as_fd(), "standard output")?;
     IS_TERMINAL.store(file.is_terminal(), Ordering::Relaxed);
     Output::start("stdout", piece_count_max, file)
 }
 
-/// Columns of the terminal that standard output is, if it is one.
+/// Width of the terminal on standard output, if it is one.
 pub fn terminal_width() -> Option<usize> {
     let is_terminal = IS_TERMINAL.load(Ordering::Relaxed) && io::stdout().is_terminal();
     let size = is_terminal.then(crossterm::terminal::size)?;
@@ -268,11 +268,11 @@ pub fn terminal_width() -> Option<usize> {
         .filter(|columns| *columns != 0)
 }
 
-/// Prints to standard output and waits until it is written. A terminal that was closed has no
-/// reader any more, which is no failure: the run ended as at a hang-up.
+/// Prints to standard output and waits until it is written. A closed terminal has no reader, which
+/// is not an error: the run ended as on a hang-up.
 ///
 /// # Errors
-/// When writing fails or the reader has stalled.
+/// If writing fails or the reader has stalled.
 pub fn print(output: &Output, text: Vec<u8>) -> Result<()> {
     if text.is_empty() {
         return Ok(());
@@ -297,7 +297,7 @@ pub fn print(output: &Output, text: Vec<u8>) -> Result<()> {
     }
 }
 
-/// Whether writing failed because standard output was a terminal that is gone (`EIO`).
+/// Whether writing failed because standard output was a terminal that was closed (`EIO`).
 fn is_hung_up(error: &io::Error) -> bool {
     IS_TERMINAL.load(Ordering::Relaxed) && error.raw_os_error() == Some(5)
 }
@@ -306,7 +306,7 @@ fn failed(error: io::Error) -> Error {
     Error::from_io("write to standard output", error)
 }
 
-/// The same file without std's lock, which a blocked writer would hold.
+/// Duplicates the file without std's lock, which a blocked writer would hold.
 fn duplicate(fd: std::os::fd::BorrowedFd<'_>, name: &str) -> Result<File> {
     let copy = fd.try_clone_to_owned().map(File::from);
     copy.map_err(|e| Error::from_io(format!("use {name}"), e))

@@ -8,15 +8,15 @@ pub use probe::text::{bytes, counted, si};
 
 use crate::out::Level;
 
-/// Where a port runs its filter: in its XDP program, on its socket in the kernel, or, where it says
-/// nothing, in user space.
+/// Where a port runs its filter: in its XDP program, on its socket in the kernel, or, if not
+/// stated, in user space.
 pub fn filter_place(description: &PortDescription) -> &str {
     let mut facts = description.facts.iter();
     let place = facts.find(|(fact, _)| *fact == "filter");
     place.map_or("in user space", |(_, place)| place)
 }
 
-/// An event of a port of this name, as a line. One of several ports is named by itself.
+/// An event of a port as a line. For several ports the event contains the name.
 pub fn event_line(name: &str, event: &PortEvent) -> String {
     match event {
         PortEvent::Of(..) => event.to_string(),
@@ -24,7 +24,7 @@ pub fn event_line(name: &str, event: &PortEvent) -> String {
     }
 }
 
-/// How much an event of a port matters.
+/// The priority of a port's event.
 pub fn event_level(event: &PortEvent) -> Level {
     match event {
         PortEvent::Of(_, event) => event_level(event),
@@ -33,7 +33,7 @@ pub fn event_level(event: &PortEvent) -> Level {
     }
 }
 
-/// The loss account of the receiving side, as a table. Reasons that never happened are left out.
+/// The loss account of the receiving side, as a table. Reasons that are 0 are omitted.
 pub fn write_account(out: &mut impl Write, account: &PortAccount) -> io::Result<()> {
     let total = account.rx_total();
     let reasons: Vec<DropReason> = DropReason::ALL
@@ -82,7 +82,7 @@ pub fn write_account(out: &mut impl Write, account: &PortAccount) -> io::Result<
     }
     if let Some(seen) = account.interface_seen {
         // It also counts before the first and after the last packet seen, and a tap also sees what
-        // the host sends: neither sum can be made of the other.
+        // the host sends: neither count follows from the other.
         writeln!(
             out,
             "interface counter: {seen} received (no filter, longer window; not in the account)"
@@ -91,7 +91,7 @@ pub fn write_account(out: &mut impl Write, account: &PortAccount) -> io::Result<
     write_damage(out, &total)
 }
 
-/// Packets of a capture file whose wire length is damaged, if there are any.
+/// Reports packets of a capture file whose wire length is damaged, if any.
 pub fn write_damage(out: &mut impl Write, total: &QueueAccount) -> io::Result<()> {
     match total.wire_len_damaged {
         0 => Ok(()),

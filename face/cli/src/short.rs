@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-/// The widest IPv4 address with a port: `255.255.255.255:65535`.
+/// Width of the longest IPv4 address with a port: `255.255.255.255:65535`.
 pub const IPV4_WIDTH: u16 = 21;
 
 /// A number in three digits and a decimal unit: `999`, `1.23k`, `12.3M`; at most five characters.
@@ -14,7 +14,7 @@ pub fn short(value: u64) -> String {
     let mut number = value as f64;
     let mut units = ["", "k", "M", "G", "T", "P", "E"].iter();
     let mut unit = units.next().copied().unwrap_or_default();
-    // What would be rounded to 1000 belongs to the next unit.
+    // What would be rounded to 1000 gets the next unit.
     while number >= 999.5
         && let Some(next) = units.next()
     {
@@ -29,7 +29,7 @@ pub fn short(value: u64) -> String {
     }
 }
 
-/// All digits where they have room, else [`short`].
+/// All digits if they fit, else [`short`].
 pub fn number(value: u64, width: usize) -> String {
     let digits = value.to_string();
     match digits.len() <= width {
@@ -55,7 +55,7 @@ pub fn span(ns: u64) -> String {
     }
 }
 
-/// One end of a flow.
+/// One endpoint of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     pub addr: IpAddr,
@@ -63,7 +63,7 @@ pub struct End {
 }
 
 impl End {
-    /// All of it.
+    /// The endpoint without shortening.
     pub fn whole(&self) -> String {
         match (self.addr, self.port) {
             (addr, None) => addr.to_string(),
@@ -72,8 +72,8 @@ impl End {
         }
     }
 
-    /// An IPv6 address that does not fit keeps its first groups, as many as have room, and its last
-    /// one: `[2001:db8:…:5678]:443`. Everything else is [`End::whole`], however wide.
+    /// An IPv6 address that does not fit keeps its first groups, as many as fit, and its last one:
+    /// `[2001:db8:…:5678]:443`. Everything else is [`End::whole`], however wide.
     pub fn fitted(&self, width: usize) -> String {
         let whole = self.whole();
         let IpAddr::V6(addr) = self.addr else {
@@ -82,7 +82,7 @@ impl End {
         if whole.chars().count() <= width {
             return whole;
         }
-        // As it is written, with `::` for zeros.
+        // As usually written, with `::` for zeros.
         let text = addr.to_string();
         let groups: Vec<&str> = text.split(':').collect();
         let last = groups.last().copied().unwrap_or_default();
@@ -101,7 +101,7 @@ impl End {
     }
 }
 
-/// At most `width` characters of words, which may be cut; numbers and addresses never come here.
+/// At most `width` characters of text, which may be cut; not used for numbers and addresses.
 pub fn words(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -113,14 +113,14 @@ pub fn words(text: &str, width: usize) -> String {
     }
 }
 
-/// As many parts as have room, whole, the first ones first; `gap` is between them.
+/// As many complete parts as fit, in order, separated by `gap`.
 pub fn fit(parts: Vec<(String, Style)>, gap: &'static str, width: u16) -> Line<'static> {
     let mut line = Vec::new();
     let mut room = usize::from(width);
     for (text, style) in parts {
         let between = if line.is_empty() { "" } else { gap };
         let len = text.chars().count() + between.len();
-        // One that is shorter may still fit.
+        // A shorter one may still fit.
         if text.is_empty() || len > room {
             continue;
         }

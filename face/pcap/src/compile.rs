@@ -1,4 +1,4 @@
-//! Filter expressions, by barewire's compiler.
+//! Compiles filter expressions with barewire's compiler.
 
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
@@ -13,32 +13,31 @@ use crate::link;
 /// The code of `ret #k`.
 const RETURN: u16 = 6;
 
-/// Which packets a filter is for.
+/// The packets that a filter is compiled for.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// Their `DLT_` number.
     pub dlt: i32,
-    /// Bytes to keep of a packet.
+    /// Bytes to keep per packet.
     pub snaplen: i32,
     /// The interface of a live capture.
     pub tap: Option<u32>,
-    /// The netmask of the network, in the processor's order; 0 for an unknown one.
+    /// The netmask of the network, in host byte order; 0 if unknown.
     pub netmask: u32,
     /// Whether the program is optimized.
     pub optimize: bool,
 }
 
-/// The numbers that are shared by the interface and capture files: a link type without a name is
-/// one that the original knows, too.
+/// `DLT_` numbers that equal those in capture files: the original accepts them even without a name.
 const KNOWN: RangeInclusive<i32> = 104..=289;
 
-/// The names of this machine, looked up once each.
+/// Cache of resolved names.
 static NAMES: OnceLock<HostNames> = OnceLock::new();
 
-/// Compiles an expression; a blank one takes every packet.
+/// Compiles an expression; a blank one matches every packet.
 ///
 /// # Errors
-/// What is wrong with the expression, and where.
+/// The error in the expression, and its position.
 pub fn compile(text: &str, target: &Target) -> Result<Vec<Insn>> {
     let snaplen = u32::try_from(target.snaplen).unwrap_or(0);
     if snaplen == 0 {
@@ -51,7 +50,7 @@ pub fn compile(text: &str, target: &Target) -> Result<Vec<Insn>> {
         )));
     }
     if text.trim().is_empty() {
-        // Every packet is of no link type in particular.
+        // It matches packets of any link type.
         return Ok(vec![Insn::new(RETURN, 0, 0, snaplen)]);
     }
     let link_type = u16::try_from(link::to_file(target.dlt))

@@ -1,8 +1,8 @@
-//! What a function returns when it fails, and the text that explains it.
+//! Errors: the return value of a function that fails, and the text that explains it.
 
 use std::ffi::c_char;
 
-/// Bytes of an error buffer, its zero included (`PCAP_ERRBUF_SIZE`).
+/// Size of an error buffer, including the terminating zero (`PCAP_ERRBUF_SIZE`).
 pub const ERROR_LEN: usize = 256;
 
 /// Generic error.
@@ -14,61 +14,61 @@ pub const NOT_ACTIVATED: i32 = -3;
 /// The handle is activated already.
 pub const ACTIVATED: i32 = -4;
 
-/// A return value below zero, and its text; an empty text leaves to the status what is wrong.
+/// A negative return value, and its text; if the text is empty, the status explains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What the function returns.
+    /// The function's return value.
     pub code: i32,
-    /// What `pcap_geterr` gives.
+    /// The text that `pcap_geterr` returns.
     pub text: String,
 }
 
-/// The result of what can fail.
+/// The result of a function that can fail.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// A generic error.
+    /// Creates a generic error.
     pub fn new(text: impl Into<String>) -> Self {
         Self::of(ERROR, text)
     }
 
-    /// An error with a code of its own.
+    /// Creates an error with another code.
     pub fn of(code: i32, text: impl Into<String>) -> Self {
         let text = text.into();
         Self { code, text }
     }
 
-    /// A generic error with what the system says to it.
+    /// Creates a generic error with the system's message.
     pub fn system(what: &str, errno: i32) -> Self {
         Self::new(format!("{what}: {}", system_text(errno)))
     }
 }
 
-/// What strerror(3) says.
+/// The message of strerror(3).
 pub fn system_text(errno: i32) -> String {
     let text = std::io::Error::from_raw_os_error(errno).to_string();
-    // The standard library adds the number.
+    // The standard library appends the number.
     let end = text.rfind(" (os error").unwrap_or(text.len());
     text[..end].to_owned()
 }
 
-/// The text that a handle gives out.
+/// The error text of a handle.
 pub struct ErrorText([u8; ERROR_LEN]);
 
 impl ErrorText {
-    /// No error.
+    /// Creates an empty text.
     pub fn new() -> Self {
         Self([0; ERROR_LEN])
     }
 
-    /// Replaces the text, cut to what fits.
+    /// Replaces the text, truncated to fit.
     pub fn set(&mut self, text: &str) {
         let len = text.floor_char_boundary(text.len().min(ERROR_LEN - 1));
         self.0.fill(0);
         self.0[..len].copy_from_slice(&text.as_bytes()[..len]);
     }
 
-    /// The start of the text; a zero follows it.
+    /// Pointer to the text, which is null-terminated.
     pub fn as_mut_ptr(&mut self) -> *mut c_char {
         self.0.as_mut_ptr().cast()
     }

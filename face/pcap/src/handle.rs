@@ -1,4 +1,4 @@
-//! What a `pcap_t` points to.
+//! The state of a `pcap_t`.
 
 use bpf::cbpf::{Insn, Program};
 use bpf::vm_cbpf;
@@ -7,31 +7,31 @@ use crate::failure::{ERROR, ErrorText, Failure, NOT_ACTIVATED, Result};
 use crate::live::{Live, Next};
 use crate::savefile::Reader;
 
-/// A handle, but for what other threads may touch.
+/// The state of a handle, except what other threads access.
 pub struct State {
     /// The last error.
     pub error: ErrorText,
-    /// What it reads from.
+    /// The source of packets.
     pub kind: Kind,
-    /// The filter, if there is one.
+    /// The filter, if any.
     pub filter: Option<Program>,
     /// The link type, as a `DLT_` number.
     pub dlt: i32,
-    /// What else stands in the field of the link type of a file.
+    /// The other bits of a file's link type field.
     pub dlt_ext: i32,
-    /// Bytes to keep of a packet.
+    /// Bytes to keep per packet.
     pub snaplen: i32,
-    /// Whether times have nanoseconds, not microseconds.
+    /// Whether timestamps are in nanoseconds rather than microseconds.
     pub nanoseconds: bool,
-    /// The packet at hand.
+    /// The current packet.
     pub data: Vec<u8>,
 }
 
-/// What a handle reads from.
+/// The source of a handle's packets.
 pub enum Kind {
-    /// Nothing yet: `pcap_create`.
+    /// None yet: `pcap_create`.
     Created(Settings),
-    /// Nothing: `pcap_open_dead`.
+    /// None: `pcap_open_dead`.
     Dead,
     /// A capture file.
     Savefile(Reader),
@@ -39,22 +39,22 @@ pub enum Kind {
     Live(Box<Live>),
 }
 
-/// What is set before a handle is activated.
+/// Settings of a handle before activation.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The name of the device.
     pub device: String,
-    /// Bytes to keep of a packet.
+    /// Bytes to keep per packet.
     pub snaplen: i32,
     /// Whether packets for other stations are received.
     pub promiscuous: bool,
-    /// Whether packets are given out at once.
+    /// Whether packets are delivered immediately.
     pub immediate: bool,
-    /// Whether monitor mode is wanted.
+    /// Whether monitor mode is requested.
     pub monitor: bool,
-    /// How long packets may be held back.
+    /// How long packets may be buffered.
     pub timeout_ms: i32,
-    /// Bytes of the ring; 0 is the port's choice.
+    /// Size of the ring in bytes; 0 is the port's choice.
     pub buffer_bytes: i32,
     /// The timestamp type, by number.
     pub timestamp_type: i32,
@@ -63,7 +63,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The defaults for a device.
+    /// The default settings of a device.
     pub fn new(device: String) -> Self {
         Self {
             device,
@@ -80,7 +80,7 @@ impl Settings {
 }
 
 impl State {
-    /// A handle of a kind.
+    /// Creates a handle of this kind.
     pub fn new(kind: Kind, dlt: i32, snaplen: i32, nanoseconds: bool) -> Self {
         Self {
             error: ErrorText::new(),
@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// A handle that reads a capture file.
+    /// Creates a handle that reads a capture file.
     pub fn savefile(reader: Reader, nanoseconds: bool) -> Self {
         let facts = *reader.facts();
         let kind = Kind::Savefile(reader);
@@ -103,10 +103,10 @@ impl State {
         state
     }
 
-    /// Whether it can be read from, or is a dead one.
+    /// Checks that it is activated or dead.
     ///
     /// # Errors
-    /// `NOT_ACTIVATED`, with what is wrong.
+    /// `NOT_ACTIVATED` with an explanation.
     pub fn activated(&self) -> Result<()> {
         match self.kind {
             Kind::Created(_) => Err(Failure::of(
@@ -120,7 +120,7 @@ impl State {
     /// Reads the next packet that the filter selects into `data`. Waits for it if `may_wait`.
     ///
     /// # Errors
-    /// What is wrong with the file or device.
+    /// The error of the file or device.
     pub fn next(&mut self, may_wait: bool) -> Result<Next> {
         if let Kind::Live(live) = &mut self.kind {
             let filter = self.filter.as_ref();
@@ -149,7 +149,7 @@ impl State {
     /// Sets the filter.
     ///
     /// # Errors
-    /// For a program that is none, and for a handle that takes no filter.
+    /// For an invalid program, and for a handle that takes no filter.
     pub fn set_filter(&mut self, insns: Vec<Insn>) -> Result<()> {
         self.activated()?;
         if matches!(self.kind, Kind::Dead) {
@@ -165,8 +165,8 @@ impl State {
         Ok(())
     }
 
-    /// Why something that needs a live capture cannot be done: its two texts are for savefiles and
-    /// for dead handles.
+    /// The error of a function that needs a live capture: with texts for savefiles and for dead
+    /// handles.
     pub fn not_live(&self, savefile: &str, dead: &str) -> Failure {
         match self.kind {
             Kind::Created(_) => Failure::of(NOT_ACTIVATED, "This handle hasn't been activated yet"),

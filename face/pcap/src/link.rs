@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 
-/// The link types that have a name: `DLT_` number, name, description, as libpcap 1.10 has them.
+/// The named link types: `DLT_` number, name, description, as in libpcap 1.10.
 #[rustfmt::skip]
 const NAMES: &[(i32, &CStr, &CStr)] = &[
     (0, c"NULL", c"BSD loopback"),
@@ -165,10 +165,10 @@ const NAMES: &[(i32, &CStr, &CStr)] = &[
     (289, c"ATSC_ALP", c"ATSC Link-Layer Protocol packets"),
 ];
 
-/// `DLT_` numbers that differ from those in files, and the latter.
+/// `DLT_` numbers that differ from those in files, with the latter.
 const DIFFERENT: [(i32, i32); 5] = [(11, 100), (12, 101), (15, 102), (16, 103), (19, 106)];
 
-/// Most bytes of a packet of most link types, libpcap's bound.
+/// Maximum length of a packet for most link types, libpcap's bound.
 pub const SNAPLEN_MAX: u32 = 262_144;
 
 /// The name of a `DLT_` number.
@@ -186,7 +186,7 @@ fn row(dlt: i32) -> Option<&'static (i32, &'static CStr, &'static CStr)> {
     NAMES.get(at)
 }
 
-/// The `DLT_` number of a name, with or without `DLT_`, in any case.
+/// The `DLT_` number of a name, with or without `DLT_`, ignoring case.
 pub fn of_name(name: &[u8]) -> Option<i32> {
     let name = match name.split_at_checked(4) {
         Some((start, rest)) if start.eq_ignore_ascii_case(b"DLT_") => rest,
@@ -196,7 +196,7 @@ pub fn of_name(name: &[u8]) -> Option<i32> {
     NAMES.iter().find(is_it).map(|row| row.0)
 }
 
-/// The number in files of a `DLT_` number.
+/// The number in capture files for a `DLT_` number.
 pub fn to_file(dlt: i32) -> i32 {
     DIFFERENT
         .iter()
@@ -204,7 +204,7 @@ pub fn to_file(dlt: i32) -> i32 {
         .map_or(dlt, |row| row.1)
 }
 
-/// The `DLT_` number of a number in a file.
+/// The `DLT_` number for a number in a capture file.
 pub fn of_file(number: i32) -> i32 {
     DIFFERENT
         .iter()
@@ -212,7 +212,7 @@ pub fn of_file(number: i32) -> i32 {
         .map_or(number, |row| row.0)
 }
 
-/// The most bytes that a packet of a link type may have: some have messages, not packets.
+/// Maximum length of a packet of a link type: some contain messages rather than packets.
 pub fn snaplen_max(dlt: i32) -> u32 {
     match dlt {
         // D-Bus, USB.
@@ -223,7 +223,7 @@ pub fn snaplen_max(dlt: i32) -> u32 {
     }
 }
 
-/// A snaplen as a capture file states it, within what is possible.
+/// The snaplen of a capture file, limited to valid values.
 pub fn snaplen(dlt: i32, stated: u32) -> i32 {
     match i32::try_from(stated) {
         Ok(snaplen) if snaplen > 0 => snaplen,

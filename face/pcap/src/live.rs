@@ -1,8 +1,9 @@
 //! Live captures: a port of barewire, read a batch at a time.
 //!
-//! Packets of a batch are copied, so that they stay while the program's callback uses the handle,
-//! and their frames go back to the device at once. The kernel has the filter where the port can; it
-//! runs here as well, because packets that waited in the ring were selected by the one before.
+//! Packets of a batch are copied, so that they stay valid while the program's callback uses the
+//! handle, and their frames are returned to the device at once. The filter runs in the kernel if
+//! the port supports it; it runs here as well, because packets already in the ring were selected by
+//! the previous one.
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
@@ -26,10 +27,10 @@ use crate::savefile::Header;
 const NO_SUCH_DEVICE: i32 = -5;
 /// The device has no monitor mode.
 const NO_MONITOR_MODE: i32 = -6;
-/// Rights are missing.
+/// Privileges are missing.
 const PERMISSION_DENIED: i32 = -8;
 
-/// How long one wait lasts if there is no timeout.
+/// Longest wait if there is no timeout.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// `PACKET_OUTGOING` of `if_packet.h`.
 const OUTGOING: u8 = 4;
@@ -40,15 +41,15 @@ pub struct Live {
     tx: Option<TxQueue>,
     control: Box<dyn PortControl>,
     switch: FilterSwitch,
-    /// Whether the port has a filter, which hides packets from us.
+    /// Whether the port has a filter, which hides packets from this library.
     is_filtered: bool,
     waker: Waker,
     name: String,
-    /// For which packets filters are compiled.
+    /// Target for which filters are compiled.
     pub target: FilterTarget,
     /// Whether reads do not wait.
     pub nonblocking: bool,
-    /// Which packets are wanted: all, those received, those sent.
+    /// Direction of the packets delivered: both, received, sent.
     pub direction: i32,
     timeout: Duration,
     bytes: Vec<u8>,
@@ -56,13 +57,13 @@ pub struct Live {
     next: usize,
 }
 
-/// What reading gave.
+/// The result of reading.
 pub enum Next {
     /// A packet.
     Packet(Header),
-    /// None for now.
+    /// None yet.
     Nothing,
-    /// There will be none again.
+    /// The end.
     End,
 }
 
@@ -88,7 +89,7 @@ fn options(settings: &Settings) -> PortOptions {
         promiscuous: settings.promiscuous,
         ring_bytes: usize::try_from(settings.buffer_bytes).unwrap_or(0),
         block_timeout: Duration::from_millis(block_ms.into()),
-        // Its filter can be replaced without a right, after the program has dropped them.
+        // Its filter can be replaced without privileges, after the program has dropped them.
         tap: TapMethod::Tpacket,
         ..PortOptions::default()
     }
@@ -103,7 +104,7 @@ impl Live {
         if settings.monitor {
             return Err(Failure::of(NO_MONITOR_MODE, ""));
         }
-        // The port says for which packets filters are, and gets none yet.
+        // The port reports the target of its filters, and gets none yet.
         let target = Arc::new(Mutex::new(None));
         let place = Arc::clone(&target);
         let source = FilterSource::new(move |target| {
@@ -148,7 +149,7 @@ impl Live {
         })
     }
 
-    /// Ends a wait from another thread.
+    /// A waker that ends a wait from another thread.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
@@ -163,12 +164,12 @@ impl Live {
         self.rx.poll_fd().map(|fd| fd.as_raw_fd())
     }
 
-    /// Puts a filter in the place of the one that there is.
+    /// Replaces the filter.
     ///
     /// # Errors
-    /// The port's.
+    /// Errors of the port.
     pub fn set_filter(&mut self, filter: &Program) -> Result<()> {
-        // Packets that are at hand were selected by the old one.
+        // Packets already received were selected by the old one.
         self.packets.clear();
         self.next = 0;
         let set = self.switch.set(&mut *self.control, Some(filter));
@@ -177,8 +178,9 @@ impl Live {
             Err(ErrorKind::Unsupported | ErrorKind::Permission)
         );
         let set = match runs_here {
-            // What the kernel cannot run, or may not load any more, runs here. The port's old
-            // filter stays when another is refused, and would drop what the new one selects.
+            // A filter that the kernel cannot run, or may not load any more, runs here. The port's
+            // old filter would stay when the new one is refused, and would drop what the new one
+            // selects.
             true if self.is_filtered => self.switch.set(&mut *self.control, None),
             true => Ok(()),
             false => set,
@@ -188,11 +190,10 @@ impl Live {
         Ok(())
     }
 
-    /// Packets received, those that were lost included; lost for lack of room; lost by the
-    /// interface.
+    /// Packets received, including lost ones; lost for lack of room; lost by the interface.
     ///
     /// # Errors
-    /// The port's.
+    /// Errors of the port.
     pub fn statistics(&mut self) -> Result<[u64; 3]> {
         let account = self.control.account().map_err(|error| failed(&error))?;
         let (mut received, mut lost, mut by_interface) = (0, 0, 0);
@@ -208,7 +209,7 @@ impl Live {
     /// Reads a packet into `data`. Waits for it if `may_wait`, at most the handle's timeout.
     ///
     /// # Errors
-    /// The port's.
+    /// Errors of the port.
     pub fn next(
         &mut self,
         filter: Option<&Program>,
@@ -282,7 +283,7 @@ impl Live {
     /// Sends a packet.
     ///
     /// # Errors
-    /// The port's, and that there was no room.
+    /// Errors of the port, and that there was no room.
     pub fn send(&mut self, packet: &[u8]) -> Result<()> {
         let tx = match &mut self.tx {
             Some(tx) => tx,
@@ -313,7 +314,7 @@ impl Live {
     }
 }
 
-/// Whether the filter selects a packet, by what the kernel would give it.
+/// Whether the filter selects a packet, with the metadata that the kernel would provide.
 fn selects(filter: &Program, packet: &Packet<'_>) -> bool {
     let info = PacketInfo {
         packet_type: if packet.is_outgoing() { OUTGOING } else { 0 },
@@ -323,8 +324,8 @@ fn selects(filter: &Program, packet: &Packet<'_>) -> bool {
     vm_cbpf::run_with(filter, packet.bytes(), packet.wire_len(), &info) != 0
 }
 
-/// Appends a packet's bytes, with the tag that the kernel took out of them; how much longer that
-/// makes it.
+/// Appends a packet's bytes, with the VLAN tag that the kernel removed; returns the length of the
+/// tag.
 fn copy(packet: &Packet<'_>, tag: Option<(u16, u16)>, to: &mut Vec<u8>) -> u32 {
     let first = packet.bytes();
     let Some(((tpid, tci), (addresses, rest))) = tag.zip(first.split_at_checked(12)) else {

@@ -1,7 +1,7 @@
-//! Reading capture files as libpcap reads them: pcap here in `classic`, pcapng in `blocks`.
+//! Reads capture files as libpcap does: pcap in `classic`, pcapng in `blocks`.
 //!
-//! No more is read than what the next packet needs, so that the position of the stream that the
-//! program sees (`pcap_file`) is the one it expects.
+//! No more is read than the next packet needs, so that the position of the stream that the program
+//! sees (`pcap_file`) is the expected one.
 
 mod blocks;
 mod classic;
@@ -10,16 +10,16 @@ mod tests;
 
 use crate::failure::{Failure, Result, system_text};
 
-/// Where the bytes come from.
+/// A source of bytes.
 pub trait Input {
-    /// Fills `into` as far as there are bytes: fewer only at the end.
+    /// Fills `into`; returns fewer bytes only at the end.
     ///
     /// # Errors
-    /// The number of the system's error.
+    /// The system's error number.
     fn read(&mut self, into: &mut [u8]) -> std::result::Result<usize, i32>;
 }
 
-/// What stands before a packet, in the precision that was asked for.
+/// The header of a packet, in the requested precision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Seconds since 1970.
@@ -32,16 +32,16 @@ pub struct Header {
     pub wire_len: u32,
 }
 
-/// What the start of a file determines.
+/// Properties from the start of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// The link type, as a `DLT_` number.
     pub dlt: i32,
-    /// What else stands in the field of the link type.
+    /// The other bits of the link type field.
     pub dlt_ext: i32,
-    /// Most bytes of a packet.
+    /// Maximum length of a packet.
     pub snaplen: i32,
-    /// Whether the byte order is not this machine's.
+    /// Whether the byte order differs from this machine's.
     pub is_swapped: bool,
     /// Version of the format.
     pub version: (u16, u16),
@@ -60,11 +60,11 @@ enum Format {
 }
 
 impl Reader {
-    /// Reads the start of a file. `nanoseconds` is the precision of the times wanted.
+    /// Reads the start of a file. `nanoseconds` is the requested precision of timestamps.
     ///
     /// # Errors
-    /// `unknown file format`, a truncated file, and what a pcapng file has wrong in front of its
-    /// first interface.
+    /// `unknown file format`, a truncated file, and errors in a pcapng file before its first
+    /// interface.
     pub fn new(mut input: Box<dyn Input + Send>, nanoseconds: bool) -> Result<Self> {
         let mut magic = [0; 4];
         let count = read(&mut *input, &mut magic)?;
@@ -86,15 +86,15 @@ impl Reader {
         })
     }
 
-    /// What the start of the file determined.
+    /// The properties from the start of the file.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Reads the next packet into `data`; nothing at the end of the file.
+    /// Reads the next packet into `data`; `None` at the end of the file.
     ///
     /// # Errors
-    /// What is wrong with the file; the next call then continues after it, as far as that is known.
+    /// The error in the file; the next call then continues after it, if possible.
     pub fn next(&mut self, data: &mut Vec<u8>) -> Result<Option<Header>> {
         match &mut self.format {
             Format::Classic(format) => format.next(&self.facts, &mut *self.input, data),
@@ -141,7 +141,7 @@ impl Order {
     }
 }
 
-/// Bytes of a number; zeros where the callers' checks are wrong.
+/// Bytes of a number; zeros if they are out of bounds, which callers check.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let rest = bytes.get(at..).and_then(|rest| rest.first_chunk());
     rest.copied().unwrap_or([0; N])

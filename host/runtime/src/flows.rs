@@ -5,8 +5,8 @@
 //! on a live port never waits for a buffer: while there is none it stops searching its table for
 //! ended flows, and records that end all the same are dropped and counted. A worker on a file
 //! waits; at the end, when no more packets come, every worker does. An outlet without room for a
-//! record returns [`RecordOutcome::Dropped`], which is counted, too. Figures and the largest live flows are
-//! published for the collector ten times a second.
+//! record returns [`RecordOutcome::Dropped`], which is counted as well. Figures and the largest
+//! live flows are published for the collector ten times a second.
 //!
 //! With more than one queue, the two directions of a flow may be in different tables (a card's hash
 //! need not be symmetric); [`flow::Merger`] joins them into one record.

@@ -184,14 +184,14 @@ enum FormatText {
     Pcapng,
 }
 
-/// Endings of compressed files that would name something else here.
+/// Extensions of unsupported compressions: a plain file under such a name would be misleading.
 const UNKNOWN_PACKING: [&str; 8] = ["xz", "bz2", "lz4", "lzma", "br", "7z", "zip", "Z"];
 
 fn usage(what: &str) -> ! {
     crate::exit::wrong_usage("capture", what)
 }
 
-/// Captures.
+/// Runs the capture.
 pub fn run(args: &Args) -> Result<()> {
     args.check();
     if args.list()? {
@@ -204,11 +204,11 @@ pub fn run(args: &Args) -> Result<()> {
     let request = TotalsRequest::on_signal()?;
     let user = args.user().map(User::find).transpose()?;
     let port = args.open(&inputs, &filter)?;
-    // Packets that come meanwhile wait in the port.
+    // Packets that arrive meanwhile wait in the port.
     let reader = args.wait_for_reader(&stop);
     let is_live = port.control.describe().intake != Intake::File;
-    // Another user makes the files of a set, the first like those after it: it is refused before
-    // there is one.
+    // With --user, another user creates the files of a set, the first as well as later ones: errors
+    // are reported before there is one.
     let is_set = args.write.size_max.is_some() || args.write.period_s.is_some();
     let is_users = is_set && user.is_some();
     let (closed, files) = mpsc::channel();
@@ -217,8 +217,8 @@ pub fn run(args: &Args) -> Result<()> {
         _ => args.sink(&inputs, is_live, user.as_ref(), &closed),
     };
     let sink = (!is_users).then(make).transpose()?;
-    // Later files of a set may be in a directory that only root can write, or be there and another
-    // user's: as root, keep that one capability.
+    // Later files of a set may be in a directory that only root can write, or belong to another
+    // user: as root, keep that one capability.
     let make_files = (is_set && user.is_none()).then_some(Capability::DacOverride);
     let counters = inputs.to_read_counters()?;
     let keep: Vec<Capability> = make_files.into_iter().chain(counters).collect();
@@ -234,7 +234,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut options = args.options(is_live, filter);
     match reader {
         Reader::None => {}
-        // Nothing is wanted of what came meanwhile, and what is left of it is accounted for.
+        // Nothing of what arrived meanwhile is captured, and the rest is accounted for.
         Reader::Absent => options.count = Some(0),
         Reader::Present { pipe, waited } => {
             options.duration = options.duration.map(|time| time.saturating_sub(waited));
@@ -243,7 +243,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     args.tell_start(&name, &port, is_live, &options.filter);
     if let Some(duration) = options.duration {
-        // What is printed at the end is not waited for without a limit either.
+        // Printing at the end is also bounded.
         stop.set_after(duration + Duration::from_millis(200))?;
     }
     let mut progress = Progress::new(args.write.write.is_some() && !args.writes_stdout());
@@ -261,7 +261,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(thread) = postrotate
         && !outcome.is_stuck
     {
-        // The writer is gone, so no more files come. A panic there was printed.
+        // The writer has ended, so there are no more files. A panic there was printed.
         let _ = thread.join();
     }
     if is_live {
@@ -273,7 +273,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 impl Args {
-    /// Conflicts that clap cannot detect.
+    /// Checks for conflicts that clap cannot detect.
     fn check(&self) {
         let write = &self.write;
         if let Some(refusal) = self.compat.refusal() {
@@ -350,7 +350,7 @@ impl Args {
         Ok((inputs, self.expression(words)?))
     }
 
-    /// The filter expression, of these words or the file.
+    /// The filter expression from these words or the file.
     fn expression(&self, words: &[String]) -> Result<String> {
         Ok(match &self.filter_file {
             None => words.join(" "),
@@ -362,19 +362,19 @@ impl Args {
         })
     }
 
-    /// The user to change to; -Z root makes tcpdump stay root.
+    /// The user to change to; with tcpdump, -Z root means to stay root.
     fn user(&self) -> Option<&str> {
         let compat = self.compat.user.as_deref().filter(|name| *name != "root");
         self.port.user.as_deref().or(compat)
     }
 
-    /// What is still done once everything is open.
+    /// What the command still needs once everything is open.
     fn needs(&self, bpf: bool, is_set: bool) -> Needs {
         let mut files = Files::default();
         if let Some(path) = self.write.write.as_ref().filter(|_| is_set) {
             files.write_pattern(path);
         }
-        // A command may do what it likes with the files.
+        // A command may do anything with the files.
         let exec = self.write.postrotate.is_some();
         Needs {
             files: (!exec).then_some(files),
@@ -382,7 +382,7 @@ impl Args {
         }
     }
 
-    /// Waits until a program reads the pipe, where one is written to.
+    /// Waits until a program reads the named pipe, if the output is one.
     fn wait_for_reader(&self, stop: &Stop) -> Reader {
         match self.write.write.as_deref() {
             Some(path) if !self.writes_stdout() => fifo::wait(path, stop, self.duration),
@@ -399,7 +399,7 @@ impl Args {
         args
     }
 
-    /// Stop after COUNT packets.
+    /// Number of packets to stop after.
     fn count(&self) -> Option<u64> {
         self.count.or(self.print.count.filter(|count| *count != 0))
     }
@@ -490,7 +490,7 @@ impl Args {
         options.mode = self.write.file_mode;
         options.owner = user.map(|user| (user.uid, user.gid));
         if is_live {
-            // The first file is there from the start, and made with the rights of the start.
+            // The first file is created at the start, with the privileges of the start.
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             options.start_s = now.ok().map(|now| now.as_secs());
         }

@@ -118,8 +118,8 @@ fn write_text(out: &mut impl Write, interface: &Interface) -> io::Result<()> {
     }
 }
 
-/// The modes that the driver names. Whether the device goes along with zero-copy shows only when a
-/// queue is bound, which resets some cards.
+/// The modes that the driver supports. Whether the device accepts zero-copy shows only when a queue
+/// is bound, which resets some cards.
 fn modes(interface: &Interface) -> String {
     let modes = interface.attach_modes().join(", ");
     modes.replace("zero-copy", "zero-copy (if the device allows)")

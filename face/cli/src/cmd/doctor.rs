@@ -15,7 +15,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What only this program uses, after the checks of the host.
+/// A check for this program only, after the checks of the host.
 const DUCKDB: Check = Check {
     name: "DuckDB",
     serves: "flows query",
@@ -30,7 +30,7 @@ const GROUPS: &[(&str, &str)] = &[
     ("Could not be checked", "unknown"),
 ];
 
-/// What a check found.
+/// The result of a check.
 struct Row {
     check: &'static Check,
     state: &'static str,
@@ -91,7 +91,7 @@ fn write_text(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
             }
             write!(out, "  {:<width$}  {}", row.check.name, row.text)?;
             match row.hint {
-                // The hint stands below, by name.
+                // The hint is listed below, by name.
                 Some(_) => writeln!(out, " (for {})", row.check.serves)?,
                 None => writeln!(out)?,
             }

@@ -12,10 +12,10 @@ use sys::{Error, ErrorKind, Result};
 use crate::args::FilterCompiler;
 use crate::out;
 
-/// Before the name of an interface, so that it is not taken for Wireshark's own.
+/// Prefix of interface names that distinguishes them from Wireshark's own.
 const PREFIX: &str = "barewire-";
 
-/// How packets are taken.
+/// The backend of a capture.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Backend {
     Afpacket,
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<()> {
     } else if args.capture {
         return capture(args);
     } else if let Some(filter) = &args.extcap_capture_filter {
-        // What is printed is why it is refused.
+        // What is printed is the reason for refusing it.
         let target = FilterTarget {
             link_type: 1,
             tap: Some(0),
@@ -114,7 +114,7 @@ fn interfaces() -> Result<String> {
     Ok(text)
 }
 
-/// The interface's own name.
+/// The interface without the prefix.
 fn name(args: &Args) -> Result<&str> {
     let given = args.extcap_interface.as_deref();
     let name = given.and_then(|name| name.strip_prefix(PREFIX));
@@ -135,7 +135,7 @@ fn link_types(args: &Args) -> Result<String> {
     Ok(line.to_owned())
 }
 
-/// The same as `barewire capture` with these flags.
+/// Captures as `barewire capture` does with these flags.
 fn capture(args: &Args) -> Result<()> {
     let Some(fifo) = &args.fifo else {
         crate::exit::wrong_usage("extcap", "--capture needs --fifo PIPE");

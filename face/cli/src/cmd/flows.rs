@@ -176,7 +176,7 @@ struct FlowArgs {
 }
 
 impl FlowArgs {
-    /// Parts of the key that are kept alongside the records.
+    /// Parts of the key that are stored in addition to the records.
     fn key_extra(&self) -> KeyParts {
         KeyParts {
             mac: self.key.contains(&KeyPart::Mac),
@@ -255,7 +255,7 @@ pub fn run(args: &Args) -> Result<()> {
         Some(name) => Some(privileges::User::find(name)?),
         None => None,
     };
-    // It may take seconds, for which no port shall wait with packets in it.
+    // This may take seconds, during which no open port should collect packets.
     let origins = args.origin.open(args.flow.key_extra().mac)?;
     let owner = user.as_ref().map(|user| (user.uid, user.gid));
     let probe = args.open(&inputs, &origins)?.owner(owner);
@@ -276,7 +276,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut keep = inputs.to_read_counters()?;
     if user.is_none() && probe.creates_files() {
-        // As root those files may lie in other users' directories: that one right stays.
+        // As root the files may be in other users' directories: that one capability stays.
         keep.push(Capability::DacOverride);
     }
     let names: Vec<&str> = inputs.names().chain(args.egress.port()).collect();
@@ -284,7 +284,7 @@ pub fn run(args: &Args) -> Result<()> {
     args.port_args
         .confine
         .drop_privileges(user.as_ref(), &keep, &needs)?;
-    // Rights are a thread's own: these begin without.
+    // Privileges are per thread: these threads start without them.
     out::start()?;
     let stdout = out::stdout(lines::PIECES_MAX)?;
     let link_type = probe.describe().link_type;
@@ -306,7 +306,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 impl Args {
-    /// Opens the port, and reports what happens to its packets.
+    /// Opens the port, and builds the probe.
     fn open(&self, inputs: &Inputs, origins: &Origins) -> Result<Probe> {
         let ndpi_flow_count = choice::ndpi_flow_count(&self.flow.decode)?;
         let mut options = self.port_args.options(Direction::Rx);
@@ -348,7 +348,7 @@ impl Args {
             .page(self.report.clone(), self.settings()))
     }
 
-    /// Whether the live view is shown, of a file or of something else.
+    /// Whether the live view is shown, for a file or another port.
     fn is_live_view(&self, is_file: bool) -> bool {
         let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
         !self.json && !self.plain && !self.once && !is_file && is_terminal
@@ -418,7 +418,7 @@ impl Args {
         self.filter_compiler.expression(words.join(" "))
     }
 
-    /// What is looked at, of packets of this link type: what may change while the probe runs.
+    /// The selection for packets of this link type, which can change while the probe runs.
     ///
     /// # Errors
     /// As [`Expression::compile`].
@@ -435,7 +435,7 @@ impl Args {
         })
     }
 
-    /// What makes the numbers what they are, in words.
+    /// Settings that influence the figures, in words.
     fn settings(&self) -> Vec<(&'static str, String)> {
         let flow = &self.flow;
         let mut settings = Vec::new();
@@ -481,5 +481,5 @@ impl Args {
     }
 }
 
-/// Flows in the table at the end, at the most: each costs some 300 bytes while the probe runs.
+/// Maximum number of flows in the final table: each takes some 300 bytes while the probe runs.
 const TOP_MAX: usize = 100_000;

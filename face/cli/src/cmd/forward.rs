@@ -72,7 +72,7 @@ Examples:
   barewire forward eth0 afpacket:mirror0
   barewire forward afxdp:eth0/3 tunnel.pcapng --count 1000 udp port 4789";
 
-/// Forwards.
+/// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let stop = Stop::on_signals()?;
     let request = TotalsRequest::on_signal()?;

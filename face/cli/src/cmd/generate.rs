@@ -1,5 +1,5 @@
 //! `barewire completions` and `barewire man`: generated from the definitions of the flags, so they
-//! are never stale.
+//! are always current.
 
 mod completion;
 mod page;
@@ -31,7 +31,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<()> {
     write.map_err(|e| Error::from_io("write the script", e))
 }
 
-/// Writes `barewire.1` and a page for each subcommand, those of subcommands too.
+/// Writes `barewire.1` and a page for each subcommand, nested ones included.
 pub fn man(args: &ManArgs) -> Result<()> {
     let at = |what: &str| format!("{what} {}", args.folder.display());
     std::fs::create_dir_all(&args.folder).map_err(|e| Error::from_io(at("make"), e))?;

@@ -240,8 +240,8 @@ impl BindArgs {
     }
 }
 
-/// Runs a command to its end and returns its exit code, 128 and the signal's number if one ended
-/// it, as a shell does. A termination signal is passed on.
+/// Runs a command to its end and returns its exit code, or 128 plus the signal number if a signal
+/// ended it, as a shell does. Termination signals are forwarded.
 fn run_command(program: &str, args: &[String], stop: &Stop) -> Result<i32> {
     let failed = |error| Error::from_io(format!("run {program}"), error);
     let mut child = Command::new(program).args(args).spawn().map_err(failed)?;
@@ -253,10 +253,10 @@ fn run_command(program: &str, args: &[String], stop: &Stop) -> Result<i32> {
         }
         if stop.is_set() && !std::mem::replace(&mut passed_on, true) {
             let signal = sys::signal::first().unwrap_or(SIGTERM);
-            // Ctrl-C goes to the whole foreground process group: the command has it already.
+            // Ctrl-C is sent to the whole foreground process group: the command already has it.
             let has_it = signal == SIGINT && File::open("/dev/tty").is_ok();
             if !has_it {
-                // It may have ended meanwhile.
+                // It may have ended in the meantime.
                 let _ = sys::signal::send(child.id(), signal);
             }
         }

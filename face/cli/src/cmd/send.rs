@@ -18,7 +18,7 @@ use crate::out;
 use show::Progress;
 use template::TemplateArgs;
 
-/// Default rate of generated packets: enough to see, too little to hurt.
+/// Default rate of generated packets: enough to see, too low to do harm.
 const DEFAULT_RATE: Rate = Rate::Packets(1000.0);
 
 /// Arguments.
@@ -110,7 +110,7 @@ struct PaceArgs {
     duration: Option<Duration>,
 }
 
-/// What changes in captured packets; MAC addresses, tags and TTL are for generated ones too.
+/// Changes to captured packets; MAC addresses, tags and TTL also apply to generated ones.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Addresses, tags, TTL")]
 struct RewriteArgs {
@@ -153,7 +153,7 @@ enum PaceText {
     Rate(Rate),
 }
 
-/// An error of `traffic` for clap: the hint gets its own line.
+/// Converts an error of `traffic` for clap: the hint gets its own line.
 fn text(error: traffic::Error) -> String {
     match error.hint {
         Some(hint) => format!("{}\nhint: {hint}", error.why),
@@ -203,9 +203,9 @@ fn usage(what: &str) -> ! {
     crate::exit::wrong_usage("send", what)
 }
 
-/// Sends.
+/// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    // From here on, also while a capture is read ahead.
+    // Before a capture is read ahead, so that requests are handled during that time, too.
     TotalsRequest::on_signal()?;
     check_cpus(args.cpu.as_slice())?;
     let (file, name) = match (args.names.as_slice(), args.template.is_given()) {
@@ -224,11 +224,11 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Where packets go.
+/// The destination of packets.
 struct Destination {
-    /// Names of the port, the best first; the last must do.
+    /// Names of ports to try, the best first; the last one must work.
     ports: Vec<String>,
-    /// The interface behind it, if there is one.
+    /// The interface, if there is one.
     target: Option<Target>,
 }
 
@@ -274,14 +274,14 @@ impl Destination {
         })
     }
 
-    /// Longest packet, one VLAN tag not counted; 0 is any.
+    /// Maximum packet length, without a VLAN tag; 0 is unlimited.
     fn packet_len_max(&self) -> usize {
         let target = self.target.as_ref();
         target.map_or(0, |target| target.packet_len_max)
     }
 
-    /// Opens the first of the names that can be opened and takes packets of `longest` bytes (0: as
-    /// long as the interface takes any); an error is that of the last.
+    /// Opens the first port that can be opened and sends packets of `longest` bytes (0: up to the
+    /// interface's maximum). If none works, the error is that of the last.
     fn open(&self, longest: usize) -> Result<Port> {
         let options = PortOptions {
             direction: Direction::Tx,
@@ -292,7 +292,7 @@ impl Destination {
         for name in &self.ports {
             let opened = port::open(name, &options).and_then(|port| {
                 let wanted = match (longest, self.ports.len()) {
-                    // There is another to fall back on.
+                    // There is another one to fall back on.
                     (0, 2..) => self.packet_len_max(),
                     (longest, _) => longest,
                 };
@@ -308,7 +308,7 @@ impl Destination {
     }
 }
 
-/// Whether packets of this length can be sent on a port.
+/// Checks that packets of this length can be sent on a port.
 fn check_port(mut port: Port, name: &str, len: usize) -> Result<Port> {
     let refuse = |why: String| Error::new(ErrorKind::InvalidInput, format!("send on {name}"), why);
     if port.tx.is_empty() {
@@ -329,7 +329,7 @@ impl Args {
         matches!(self.pace.rate, Some(PaceText::Max))
     }
 
-    /// Options that make no sense with what is sent.
+    /// Refuses options that do not apply to what is sent.
     fn check(&self, replay: bool) {
         let (rewrite, pace) = (&self.rewrite, &self.pace);
         if replay {
@@ -428,7 +428,7 @@ fn replay(args: &Args, file: &str, destination: &Destination) -> Result<()> {
         return show::dry_run(file, &destination.ports[0], &plan, args.json, damage);
     }
     let port = destination.open(0)?;
-    // Of that, too, a VLAN tag is left out.
+    // Here, too, a VLAN tag is not counted.
     let port_max = (port.capabilities.packet_len_max as usize).saturating_sub(4);
     if port_max != 0 && (options.packet_len_max == 0 || port_max < options.packet_len_max) {
         options.packet_len_max = port_max;
@@ -481,7 +481,7 @@ fn generate(args: &Args, destination: &Destination) -> Result<()> {
     finish(&report, destination, max)
 }
 
-/// `file` is the capture that is sent.
+/// Drops privileges; `file` is the capture that is sent.
 fn drop_privileges(args: &Args, port: &str, file: Option<&str>) -> Result<()> {
     let user = args
         .user
@@ -491,11 +491,11 @@ fn drop_privileges(args: &Args, port: &str, file: Option<&str>) -> Result<()> {
     let mut files = Files::default();
     let mut keep = Vec::new();
     let calls_bpf = crate::args::calls_bpf(&[port])?;
-    // Another user has only its own rights.
+    // Another user has only its own permissions.
     if user.is_none() && calls_bpf {
         keep.extend(privileges::to_read_maps());
     }
-    // The first round reads the file that is open.
+    // The first round reads the file that is already open.
     if let Some(file) = file.filter(|_| args.pace.rounds != 1) {
         files.read(Path::new(&PortName::parse(file)?.target));
         keep.extend(

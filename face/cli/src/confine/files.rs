@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use sys::landlock::{Access, Rule};
 
-/// What may be read by everybody: libraries that are opened on demand (`/nix`, `/gnu`: where they
-/// are in NixOS and Guix), settings of the resolver, time zones, certificates, the kernel's tables.
+/// Files that any command may read: libraries loaded on demand (`/nix`, `/gnu`: their location in
+/// NixOS and Guix), resolver settings, time zones, certificates, the kernel's tables.
 const SYSTEM: &[&str] = &[
     "/usr",
     "/lib",
@@ -24,10 +24,10 @@ const SYSTEM: &[&str] = &[
     "/var/lib/sss",
 ];
 
-/// Directories of libraries (ld.so(8)).
+/// Environment variable with library directories (ld.so(8)).
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
-/// Files and directories that a command keeps.
+/// Files and directories that a command needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     rules: Vec<Rule>,
@@ -45,32 +45,34 @@ impl Files {
         }
     }
 
-    /// The file is opened again: this one, not another that took its name.
+    /// Adds a file that is reopened: this file, not another of the same name.
     pub fn read(&mut self, file: &Path) {
         self.add(file, Access::Read);
     }
 
-    /// The file, or one that takes its name, is read: editors write a new file and rename it.
+    /// Adds a file that is read by name, even if it was replaced: editors write a new file and
+    /// rename it.
     pub fn read_beside(&mut self, file: &Path) {
         for folder in folders_of(file) {
             self.add(&folder, Access::Read);
         }
     }
 
-    /// Files are made in this directory, which may be missing yet.
+    /// Adds a directory in which files are created, and which may not exist yet.
     pub fn write_in(&mut self, folder: &Path) {
         self.add(existing(folder), Access::Write);
     }
 
-    /// The file, or one that takes its name, is written, or others in its directory are.
+    /// Adds a file that is written by name, even if it was replaced, and other files in its
+    /// directory.
     pub fn write_beside(&mut self, file: &Path) {
         for folder in folders_of(file) {
             self.write_in(&folder);
         }
     }
 
-    /// Files are made whose names are made of this pattern: below the directory in front of the
-    /// first `%`.
+    /// Adds files whose names are made from a pattern: those below the directory before the first
+    /// `%`.
     pub fn write_pattern(&mut self, pattern: &Path) {
         match unformatted(pattern) {
             Some(folder) => self.write_in(folder),
@@ -78,14 +80,14 @@ impl Files {
         }
     }
 
-    /// The file is deleted.
+    /// Adds a file that is deleted.
     pub fn delete(&mut self, file: &Path) {
         for folder in folders_of(file) {
             self.add(&folder, Access::Delete);
         }
     }
 
-    /// These and the system's.
+    /// Rules for these files and those of the system.
     pub(super) fn rules(&self) -> Vec<Rule> {
         let mut all = self.clone();
         for path in SYSTEM {
@@ -95,7 +97,7 @@ impl Files {
         for path in std::env::split_paths(&libraries).filter(|path| path.is_absolute()) {
             all.add(&path, Access::Read);
         }
-        // Names of functions, for what a panic prints.
+        // Function names, for the output of a panic.
         if let Ok(program) = std::env::current_exe() {
             all.read(&program);
         }
@@ -104,7 +106,7 @@ impl Files {
     }
 }
 
-/// The directory of a file, and that of what it leads to where it is a symbolic link.
+/// The directory of a file, and that of its target if it is a symbolic link.
 fn folders_of(file: &Path) -> Vec<PathBuf> {
     let folder = |path: &Path| path.parent().map(Path::to_owned);
     let mut folders = Vec::from_iter(folder(file));
@@ -116,13 +118,13 @@ fn folders_of(file: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// The deepest directory above, or itself, that exists.
+/// The deepest existing directory of a path.
 fn existing(folder: &Path) -> &Path {
     let exists = |path: &&Path| path.as_os_str().is_empty() || path.exists();
     folder.ancestors().find(exists).unwrap_or(folder)
 }
 
-/// The directory in front of the first part of a path with a percent sign, if there is one.
+/// The directory before the first component with a percent sign, if there is one.
 fn unformatted(pattern: &Path) -> Option<&Path> {
     let has_format = |name: &OsStr| name.as_bytes().contains(&b'%');
     pattern

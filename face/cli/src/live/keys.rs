@@ -1,8 +1,8 @@
-//! Keys of a terminal in raw mode: characters in UTF-8, control characters, and the sequences of
-//! ECMA-48 that xterm sends for arrows and pages.
+//! Keys of a terminal in raw mode: characters in UTF-8, control characters, and the ECMA-48
+//! sequences that xterm sends for arrow and page keys.
 //!
-//! The descriptor is read here, and not by a library, because the end of the terminal must be
-//! noticed: once the other side is closed, every read returns at once with nothing.
+//! The descriptor is read directly, and not by a library, because a closed terminal must be
+//! noticed: once the other side is closed, every read returns 0 bytes at once.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use sys::poll::{self, Wanted};
 
-/// Maximum number of bytes read at a time; the rest waits.
+/// Maximum number of bytes read at a time; the rest stays unread.
 const READ_MAX: usize = 1024;
-/// A sequence that is longer is none of ours.
+/// A longer sequence is not a known key.
 const SEQUENCE_MAX: usize = 32;
 
 const ESC: u8 = 0x1b;
@@ -40,10 +40,10 @@ pub enum Key {
     Redraw,
 }
 
-/// Standard input, a terminal.
+/// Standard input as a terminal.
 pub struct Keys {
     input: File,
-    /// Read, and not understood yet.
+    /// Bytes read but not yet parsed.
     bytes: Vec<u8>,
 }
 
@@ -58,10 +58,10 @@ impl Keys {
         })
     }
 
-    /// The keys pressed since the last time. Never waits.
+    /// The keys pressed since the last call. Never blocks.
     ///
     /// # Errors
-    /// `UnexpectedEof` or a system error when the terminal has gone away.
+    /// `UnexpectedEof` or a system error if the terminal was closed.
     pub fn read(&mut self) -> io::Result<Vec<Key>> {
         let mut wanted = [Wanted::readable(&self.input)];
         poll::wait(&mut wanted, Duration::ZERO).map_err(io::Error::other)?;
@@ -82,8 +82,8 @@ impl Keys {
     }
 }
 
-/// Takes whole keys off the front. A sequence may come in two reads: what is incomplete stays,
-/// unless nothing followed it in the meantime. Only then Escape is the key of that name.
+/// Removes complete keys from the front. A sequence may arrive in two reads: an incomplete one
+/// stays, unless nothing followed it in the meantime. Only then an ESC is the Escape key.
 fn take(bytes: &mut Vec<u8>, is_quiet: bool) -> Vec<Key> {
     let mut keys = Vec::new();
     let mut at = 0;
@@ -105,7 +105,7 @@ fn take(bytes: &mut Vec<u8>, is_quiet: bool) -> Vec<Key> {
     keys
 }
 
-/// The first key, if it is one of ours, and its length; nothing if it is incomplete.
+/// The first key, if it is a known one, and its length; `None` if it is incomplete.
 fn first(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
     let key = match bytes[0] {
         ESC => return sequence(bytes),
@@ -137,7 +137,7 @@ fn character(byte: u8, bytes: &[u8]) -> Option<(Option<Key>, usize)> {
     }
 }
 
-/// `ESC [ parameters final` and `ESC O final`; anything else behind ESC is a key of its own.
+/// Parses `ESC [ parameters final` and `ESC O final`; anything else after ESC is a separate key.
 fn sequence(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
     let (parameters, last, len) = match bytes.get(1)? {
         b'[' => {
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(keys(b"\x1b[H\x1b[4~"), [Key::Home, Key::End]);
         assert_eq!(keys(b"\x1b"), [Key::Escape]);
         assert_eq!(keys(b"\x1bq"), [Key::Escape, Key::Char('q')]);
-        // Keys that have no meaning here, and bytes that are none.
+        // Keys without a function here, and invalid bytes.
         assert_eq!(keys(b"\x1b[24~\x1b[1;5C\x01\xff\xc3"), []);
     }
 

@@ -1,4 +1,4 @@
-//! The picture of the live view, once, as text.
+//! One snapshot of the live view as text.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use sys::Result;
 use super::view::View;
 use crate::cmd::flows::Origins;
 
-/// How long [`Once`] looks by default: rates take a second, and one more to settle.
+/// Default time before the snapshot: rates take a second, and one more to settle.
 const ONCE: Duration = Duration::from_millis(2200);
-/// Default rows and columns of the snapshot that [`Once`] prints, without `COLUMNS` and `LINES`.
+/// Default columns and rows of the snapshot that [`Once`] prints, without `COLUMNS` and `LINES`.
 const ONCE_SIZE: [u16; 2] = [80, 40];
 
-/// The picture, once, as text on standard output; then the probe ends.
+/// Prints one snapshot on standard output; then the probe ends.
 pub struct Once {
     view: View,
     at: Duration,
@@ -26,7 +26,7 @@ pub struct Once {
 }
 
 impl Once {
-    /// Looks for so long, or a little more than two seconds.
+    /// Takes the snapshot after `duration`, or a little more than two seconds.
     pub fn new(
         name: &str,
         description: &PortDescription,
@@ -41,12 +41,12 @@ impl Once {
         }
     }
 
-    /// Shows the enrichment of addresses too.
+    /// Shows the enrichment of addresses as well.
     pub fn show_origins(&mut self, origins: Origins) {
         self.view.origins = origins;
     }
 
-    /// The picture as it stands.
+    /// The current snapshot.
     pub fn text(&self) -> String {
         let size = ["COLUMNS", "LINES"].map(|name| {
             let text = std::env::var(name).ok();
@@ -54,7 +54,7 @@ impl Once {
         });
         let columns = size[0].unwrap_or(ONCE_SIZE[0]).clamp(20, 500);
         let rows = size[1].unwrap_or(ONCE_SIZE[1]).clamp(5, 500);
-        // Drawing into memory does not fail.
+        // Drawing to memory cannot fail.
         let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
         let Ok(_) = terminal.draw(|frame| self.view.picture.draw(frame));
         let buffer = terminal.backend().buffer();
@@ -62,7 +62,7 @@ impl Once {
         let mut empty = 0;
         for y in 0..rows {
             let line: String = (0..columns).map(|x| buffer[(x, y)].symbol()).collect();
-            // Room that no flow took is left out.
+            // Empty rows are left out.
             match line.trim_end() {
                 "" => empty += 1,
                 line => {

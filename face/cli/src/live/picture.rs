@@ -1,4 +1,4 @@
-//! What the view shows, and how the screen is divided; a part of the screen is a file.
+//! The contents and the layout of the view; each part of the screen is a file.
 
 mod account;
 mod flows;
@@ -29,12 +29,12 @@ pub use theme::Theme;
 
 use theme::{BOLD, DIM, REVERSED};
 
-/// Rows of the terminal from which the graph is shown.
+/// Minimum number of terminal rows for the graph.
 const GRAPH_FROM: u16 = 18;
-/// Columns from which all pages are named in the last line.
+/// Minimum number of columns for naming all pages in the last line.
 const PAGES_FROM: u16 = 70;
 
-/// All that is shown.
+/// Contents of the view.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
     pub name: String,
@@ -52,47 +52,47 @@ pub struct Picture {
     pub live: u64,
     pub capacity: u64,
     pub evicted: u64,
-    /// Packets in no flow, by reason.
+    /// Packets that belong to no flow, by reason.
     pub refused: [u64; Reason::COUNT],
-    /// Packets that sampling left out.
+    /// Packets left out by sampling.
     pub unsampled: u64,
-    /// Ended flows that are in no list: there were too many at once.
+    /// Ended flows missing from the lists: there were too many at once.
     pub undigested: u64,
-    /// What is shown in the middle.
+    /// The current page.
     pub shown: Shown,
-    /// The first line shown of a list, or of the fields of a flow.
+    /// The first visible line of a list, or of the fields of a flow.
     pub first: usize,
-    /// Only rows with this in them.
+    /// Shows only rows that contain this.
     pub filter: String,
-    /// It is being typed.
+    /// Whether the filter is being typed.
     pub is_typing: bool,
-    /// Names replace destinations, if known.
+    /// Whether names replace destinations, if known.
     pub has_names: bool,
-    /// There is no keyboard.
+    /// Whether this is a snapshot, without a keyboard.
     pub is_once: bool,
-    /// The help is in the middle.
+    /// Whether the help is shown.
     pub has_help: bool,
-    /// The account has a line for each queue.
+    /// Whether the account has a line per queue.
     pub by_queue: bool,
-    /// There are enrichment files.
+    /// Whether there are enrichment files.
     pub has_origins: bool,
     pub applications: Vec<Entry>,
     pub talkers: Vec<Entry>,
-    /// Autonomous systems, countries, makers of cards.
+    /// Autonomous systems, countries, vendors of network cards.
     pub networks: Vec<Entry>,
-    /// Bits a second, one value a second.
+    /// Bits per second, one value per second.
     pub history: Vec<u64>,
     pub rows: Vec<Row>,
-    /// The flow that Enter opens.
+    /// The selected flow, which Enter opens.
     pub selected: Option<FlowKey>,
     /// The flow that was opened.
     pub opened: Option<Opened>,
     pub account: PortAccount,
-    /// The last thing that happened to the device.
+    /// The last event of the device.
     pub event: String,
 }
 
-/// What is shown in the middle.
+/// A page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shown {
     /// The largest flows.
@@ -102,7 +102,7 @@ pub enum Shown {
     Applications,
     /// Sums by address.
     Talkers,
-    /// Where packets went that are in no flow.
+    /// Packets that belong to no flow, by reason.
     Losses,
     /// Sums by network, country and vendor.
     Networks,
@@ -117,7 +117,7 @@ impl Shown {
         (Shown::Networks, "networks"),
     ];
 
-    /// What comes after it.
+    /// The next page.
     pub fn next(self) -> Shown {
         Shown::ALL[(self as usize + 1) % Shown::ALL.len()].0
     }
@@ -127,17 +127,17 @@ impl Shown {
 #[derive(Clone, Debug, Default)]
 pub struct Entry {
     pub name: String,
-    /// Of a talker, whose name it is.
+    /// The address of a talker.
     pub addr: Option<IpAddr>,
     pub remark: String,
     pub records: u64,
     pub packets: u64,
-    /// Of a talker sent and received; else all in the first.
+    /// Bytes a talker sent and received; otherwise all in the first.
     pub bytes: [u64; 2],
 }
 
 impl Entry {
-    /// Adds to it.
+    /// Adds to the sum.
     pub fn add(&mut self, records: u64, packets: u64, bytes: [u64; 2]) {
         self.records += records;
         self.packets += packets;
@@ -150,22 +150,22 @@ impl Entry {
 #[derive(Clone, Debug)]
 pub struct Row {
     pub key: FlowKey,
-    /// Of the application, where it was recognised.
+    /// The application, if it was identified.
     pub protocol: String,
-    /// What the application calls it: the name of a server, of a question.
+    /// The name from the application: of a server, or of a query.
     pub name: String,
     /// The initiator.
     pub source: End,
     pub destination: End,
     /// The type of ICMP messages.
     pub remark: String,
-    /// From the source, and to it.
+    /// Packets from the source, and to it.
     pub packets: [u64; 2],
     pub bytes: [u64; 2],
-    /// Bits a second, if known yet.
+    /// Bits per second, if already known.
     pub rate_bps: Option<[u64; 2]>,
     pub duration_ns: u64,
-    /// It ended a moment ago, and will be gone.
+    /// Whether it has just ended, and is about to be removed.
     pub is_ended: bool,
 }
 
@@ -176,7 +176,7 @@ impl Row {
 }
 
 impl Picture {
-    /// Another page, from its start.
+    /// Switches to another page, at its start.
     pub fn show(&mut self, shown: Shown) {
         self.shown = shown;
         self.first = 0;
@@ -184,7 +184,7 @@ impl Picture {
         self.has_help = false;
     }
 
-    /// Flows that pass the filter.
+    /// Rows that match the filter.
     pub fn shown_rows(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|row| {
             let ends = [row.source.whole(), row.destination.whole()];
@@ -192,13 +192,13 @@ impl Picture {
         })
     }
 
-    /// Where the selected flow is among those shown.
+    /// Index of the selected flow among those shown.
     fn selected_index(&self) -> Option<usize> {
         let selected = self.selected?;
         self.shown_rows().position(|row| row.key == selected)
     }
 
-    /// Goes up or down by this many lines: selects another flow, or scrolls.
+    /// Moves up or down by this many lines: selects another flow, or scrolls.
     pub fn go(&mut self, lines: isize) {
         let step =
             |at: usize, count: usize| at.saturating_add_signed(lines).min(count.saturating_sub(1));
@@ -220,7 +220,7 @@ impl Picture {
         self.first = step(self.first, count);
     }
 
-    /// Whether a row passes the filter.
+    /// Whether a row matches the filter.
     fn takes(&self, words: &[&str]) -> bool {
         let wanted = self.filter.to_lowercase();
         wanted.is_empty()
@@ -229,7 +229,7 @@ impl Picture {
                 .any(|word| word.to_lowercase().contains(&wanted))
     }
 
-    /// Draws it all.
+    /// Draws the screen.
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let area = frame.area();
         let graph_height = match area.height >= GRAPH_FROM {
@@ -246,7 +246,7 @@ impl Picture {
         .areas(area);
         heading::draw(self, frame, heading);
         if self.has_help {
-            // It needs the room of the graph, too.
+            // It needs the room of the graph as well.
             return help::draw(
                 frame,
                 area.intersection(Rect {

@@ -1,9 +1,9 @@
-//! The terminal that the view draws on: taken over, returned, suspended, resized, gone.
+//! The terminal of the view: taken over, restored, suspended, resized, closed.
 //!
-//! The screen is the alternate one, and the terminal is restored however the view ends: on a key,
-//! on an error, on a panic (by a hook, since the program aborts on one), and while the process is
-//! stopped. Pictures are drawn into memory, and a thread of its own writes them: a stalled terminal
-//! misses updates and delays nothing.
+//! The view uses the alternate screen, and the terminal is restored however the view ends: on a
+//! key, on an error, on a panic (by a hook, since the program aborts), and while the process is
+//! stopped. Screens are drawn to memory, and a separate thread writes them: a stalled terminal
+//! misses updates and does not delay anything.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -22,26 +22,26 @@ use sys::{Error, Result, job_control};
 
 use super::keys::{Key, Keys};
 
-/// What becomes of the terminal.
+/// State of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It shows the picture.
+    /// The view is shown.
     Shown,
-    /// The process is to stop as soon as what was drawn is written.
+    /// The process stops as soon as the last screen is written.
     Leaving,
-    /// The other side was closed.
+    /// The terminal was closed.
     Gone,
 }
 
-/// A terminal that was taken over.
+/// A terminal taken over by the view.
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Canvas>>,
     canvas: Canvas,
-    /// Writes what was drawn.
+    /// Writes the screens.
     out: Output,
     keys: Keys,
     state: State,
-    /// The process is to stop.
+    /// Whether the process is to be suspended.
     suspend: bool,
 }
 
@@ -74,13 +74,13 @@ impl Screen {
         })
     }
 
-    /// Whether the terminal has gone away.
+    /// Whether the terminal was closed.
     pub fn is_gone(&self) -> bool {
         self.state == State::Gone
     }
 
-    /// Answers signals of job control, and returns the keys pressed since the last time. Blocks
-    /// only while the process is stopped.
+    /// Handles job control signals, and returns the keys pressed since the last call. Blocks only
+    /// while the process is stopped.
     pub fn keys(&mut self) -> Vec<Key> {
         self.job_control();
         if self.state != State::Shown {
@@ -103,7 +103,7 @@ impl Screen {
     fn job_control(&mut self) {
         let changes = job_control::changes();
         self.suspend |= changes.suspend;
-        // After the last picture, once that is written.
+        // Only once the last screen is written.
         if self.suspend && self.state == State::Shown && self.out.is_idle() {
             self.suspend = false;
             drop(queue!(self.canvas, LeaveAlternateScreen, Show));
@@ -114,12 +114,12 @@ impl Screen {
         }
         if self.state == State::Leaving && self.out.is_idle() {
             drop(disable_raw_mode());
-            // It fails only where signals cannot be caught any more, and then it was continued.
+            // It fails only if signals can no longer be caught, and then it was continued.
             drop(job_control::suspend());
             self.state = State::Shown;
             self.enter();
         } else if changes.continued && self.state == State::Shown {
-            // Stopped without being asked (`SIGSTOP`): the shell has set the terminal back.
+            // Stopped by `SIGSTOP`: the shell has reset the terminal.
             drop(disable_raw_mode());
             self.enter();
         }
@@ -134,26 +134,26 @@ impl Screen {
         self.redraw();
     }
 
-    /// The next picture is drawn as a whole: what the terminal shows is unknown.
+    /// Redraws the next screen completely: the terminal's contents are unknown.
     fn redraw(&mut self) {
         if self.state != State::Shown {
             return;
         }
-        // `Terminal::clear` would ask the terminal for its cursor, and wait for the answer.
+        // `Terminal::clear` would query the terminal's cursor, and wait for the reply.
         if let Ok(size) = self.terminal.size() {
             let area = Rect::new(0, 0, size.width, size.height);
             drop(self.terminal.resize(area));
         }
     }
 
-    /// Draws, unless the picture before is not written yet: what is drawn is the difference to it.
+    /// Draws, unless the previous screen is not written yet: only differences to it are drawn.
     pub fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) {
         if self.state != State::Shown || !self.out.is_idle() {
             return;
         }
         match self.terminal.draw(picture) {
             Ok(_) => self.give(),
-            // Its size is not known any more.
+            // Its size is no longer available.
             Err(_) => self.state = State::Gone,
         }
     }
@@ -163,7 +163,7 @@ impl Screen {
             bytes: self.canvas.0.take(),
             ..Piece::default()
         };
-        // A terminal that takes nothing stays as it is; one that cannot be written is gone.
+        // A stalled terminal stays unchanged; one that cannot be written was closed.
         if let Err(Refused::Failed(_)) = self.out.try_give(piece) {
             self.state = State::Gone;
         }
@@ -173,7 +173,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         if self.state != State::Gone {
-            // After the last picture, if the terminal takes that.
+            // After the last screen, if the terminal accepts it.
             drop(queue!(self.canvas, LeaveAlternateScreen, Show));
             self.give();
             drop(self.out.drain(&crate::out::patience()));
@@ -182,7 +182,7 @@ impl Drop for Screen {
     }
 }
 
-/// What was drawn and is not written yet. Clones are the same.
+/// Output that was drawn and is not written yet. Clones share it.
 #[derive(Clone, Default)]
 struct Canvas(Rc<RefCell<Vec<u8>>>);
 
@@ -197,7 +197,7 @@ impl Write for Canvas {
     }
 }
 
-/// The program aborts on a panic, so nothing is dropped then.
+/// The program aborts on a panic, so destructors do not run.
 fn restore_on_panic() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -1,4 +1,4 @@
-//! The data of the view: collected from counters ten times a second, and from flows that end.
+//! The data of the view: from counters ten times a second, and from ended flows.
 
 mod one;
 
@@ -18,43 +18,43 @@ use crate::cmd::flows::{Origins, protocol_name};
 use super::picture::{End, Entry, Picture, Row};
 use one::Histories;
 
-/// How often rates of the port are computed.
+/// Interval over which rates of the port are computed.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
-/// Seconds of history under the rates.
+/// Length of the rate history in seconds.
 const HISTORY_LEN: usize = 240;
 /// Maximum number of flows shown.
 pub const ROW_COUNT: usize = 128;
-/// How long a flow that has ended is still shown.
+/// How long an ended flow stays visible.
 const ENDED_SHOWN: Duration = Duration::from_secs(10);
-/// Maximum number of records that are summed up between two screen updates: further ones are only
-/// counted, so that an update never costs packets.
+/// Maximum number of records summed up between two screen updates: further ones are only counted,
+/// so that an update never costs packets.
 const DIGEST_MAX: u32 = 5000;
 
-/// The view, without a terminal.
+/// The view without a terminal.
 pub struct View {
     pub picture: Picture,
     at: Duration,
     packets: u64,
     wire_bytes: u64,
     begun: u64,
-    /// Protocol and name of the flows shown, where decoders know them.
+    /// Protocol and name of the flows shown, if decoded.
     applications: HashMap<FlowKey, (Cow<'static, str>, String)>,
-    /// Rates over time of the flows shown, and the flow that was opened.
+    /// Rates over time of the flows shown, and the opened flow.
     histories: Histories,
-    /// Flows that are shown.
+    /// Flows currently shown.
     shown: HashSet<FlowKey>,
-    /// Flows that were shown and have ended, with the time of that.
+    /// Ended flows still shown, with the time of their end.
     ended: HashMap<FlowKey, (Total, Duration)>,
-    /// Flows that have ended.
+    /// Sums over ended flows.
     digest: Digest,
     digested: u32,
-    /// Records that are summed up between two pictures.
+    /// Maximum number of records summed up between two screens.
     digest_max: u32,
     /// Enrichment of addresses.
     pub origins: Origins,
 }
 
-/// A flow and its bytes a second, from the initiator and to it.
+/// A flow and its rates in bytes per second, from the initiator and to it.
 #[derive(Clone, Copy)]
 struct Flow {
     total: Total,
@@ -63,7 +63,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// The same flow in another queue: its other direction.
+    /// Adds the same flow of another queue: its other direction.
     fn add(&mut self, other: &Flow) {
         if let Some(rate) = other.rate {
             let turned = self.total.initiator != other.total.initiator;
@@ -136,7 +136,7 @@ impl View {
         }
     }
 
-    /// For one picture: all that ends is summed up, and no keys are shown.
+    /// Configures it for a snapshot: all ended flows are summed up, and no keys are shown.
     pub fn once(mut self) -> View {
         self.digest_max = u32::MAX;
         self.picture.is_once = true;
@@ -160,14 +160,14 @@ impl View {
         }
     }
 
-    /// Back to the list of flows.
+    /// Returns to the list of flows.
     pub fn close(&mut self) {
         self.histories.close();
         self.picture.opened = None;
         self.picture.first = 0;
     }
 
-    /// A flow has ended, or a record of one that continues.
+    /// Handles a record of a flow that has ended or continues.
     pub fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
         if self.digested >= self.digest_max {
             self.picture.undigested += 1;
@@ -183,12 +183,12 @@ impl View {
         }
     }
 
-    /// Results of the decoders for ended flows.
+    /// Decoded fields of ended flows.
     pub fn into_known_flows(self) -> KnownFlows {
         self.digest.into_known_flows()
     }
 
-    /// Time for another picture.
+    /// Updates the data for the next screen.
     pub fn pulse(&mut self, status: &Status<'_>) {
         self.digested = 0;
         if !self.picture.held {
@@ -196,8 +196,8 @@ impl View {
         }
     }
 
-    /// The flows that continue, with their records that have ended; those that ended a moment ago;
-    /// and where all are looked through, or there is one picture of it all, the largest that ended.
+    /// Live flows including their earlier records; flows that ended recently; and, if all are
+    /// scanned or this is a snapshot, the largest ended ones.
     fn flows(&mut self, status: &Status<'_>) -> Vec<Flow> {
         let mut flows: HashMap<FlowKey, Flow> = HashMap::new();
         for queue in status.queues {
@@ -218,7 +218,7 @@ impl View {
                 flow.total.add(ended);
             }
         }
-        // The list of those that continue is up to a second old: one with later packets is back.
+        // The list of live flows is up to a second old: a flow with later packets is live again.
         self.ended.retain(|key, (total, at)| {
             let live = flows.get(key);
             let goes_on = live.is_some_and(|flow| flow.total.end_ns > total.end_ns);
@@ -285,7 +285,7 @@ impl View {
         self.lists(status);
     }
 
-    /// Results of the decoders for the flows shown. Of others nothing is kept.
+    /// Looks up decoded fields of the flows shown; those of others are dropped.
     fn name_flows(&mut self, status: &Status<'_>, flows: &[Flow]) {
         for queue in status.queues {
             for (record, known) in queue.live.iter().zip(&queue.live_applications) {
@@ -308,7 +308,7 @@ impl View {
         }
     }
 
-    /// Applications and talkers: of flows that have ended, and the largest of those that continue.
+    /// Updates applications and talkers, over ended flows and the largest live ones.
     fn lists(&mut self, status: &Status<'_>) {
         let mut applications: HashMap<(Cow<'static, str>, bool), Entry> = HashMap::new();
         let ended = self.digest.applications.largest(usize::MAX);
@@ -388,8 +388,7 @@ impl View {
 }
 
 impl View {
-    /// Autonomous systems, countries, makers: of flows that have ended, and the largest of those
-    /// that continue.
+    /// Autonomous systems, countries and vendors, over ended flows and the largest live ones.
     fn networks(&self, status: &Status<'_>) -> Vec<Entry> {
         let mut live = Digest::default();
         for record in status.queues.iter().flat_map(|queue| &queue.live) {
@@ -420,7 +419,7 @@ impl View {
     }
 }
 
-/// What a flow that continues is called, and whether that was seen.
+/// The application name of a live flow, and whether it was identified.
 fn name_of(
     record: &Record,
     known: Option<&inspect::Application>,
@@ -437,7 +436,7 @@ fn name_of(
     }
 }
 
-/// Protocol and name, if anything was recognised. What a packet brought is made fit to be shown.
+/// Protocol and name, if identified. Text from packets is escaped.
 fn words(application: &inspect::Application) -> Option<(Cow<'static, str>, String)> {
     let called = application.name()?;
     let name = match application.headline() {
@@ -448,7 +447,7 @@ fn words(application: &inspect::Application) -> Option<(Cow<'static, str>, Strin
     Some((called, name))
 }
 
-/// A flow that has ended.
+/// The row of an ended flow.
 fn gone(total: &Total) -> Flow {
     Flow {
         total: *total,
@@ -457,7 +456,7 @@ fn gone(total: &Total) -> Flow {
     }
 }
 
-/// The largest first; equal ones so that a list stands still.
+/// Sorts the largest first; equal ones in a stable order.
 fn sort(flows: &mut [Flow], order: Order) {
     let moved = |flow: &Flow| flow.rate.map_or(0, |rate| rate[0] + rate[1]);
     flows.sort_by_cached_key(|flow| {

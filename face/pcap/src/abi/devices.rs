@@ -15,7 +15,8 @@ use crate::failure::ERROR;
 const LOOPBACK: u32 = 1;
 const UP: u32 = 2;
 const RUNNING: u32 = 4;
-/// `PCAP_IF_CONNECTION_STATUS_` of interfaces with and without carrier, and of those without any.
+/// `PCAP_IF_CONNECTION_STATUS_` of interfaces with and without carrier, and where it does not
+/// apply.
 const CONNECTED: u32 = 0x10;
 const DISCONNECTED: u32 = 0x20;
 const NOT_APPLICABLE: u32 = 0x30;
@@ -40,7 +41,7 @@ pub struct Address {
     destination: *mut libc::sockaddr_storage,
 }
 
-/// A value in memory of malloc's; null if there is none.
+/// Allocates a value with malloc; null if there is none.
 fn place<T>(value: T) -> *mut T {
     // SAFETY: room for the value.
     unsafe {
@@ -60,7 +61,7 @@ fn text(text: &str) -> *mut c_char {
     }
 }
 
-/// A socket address of malloc's; port and scope are 0.
+/// A socket address allocated with malloc; port and scope are 0.
 fn socket_address(address: IpAddr) -> *mut libc::sockaddr_storage {
     // SAFETY: all zeros is such an address, which is large enough for both kinds.
     unsafe {
@@ -160,7 +161,7 @@ pub unsafe extern "C" fn pcap_findalldevs(list: *mut *mut Device, errors: *mut c
             addresses: null_mut(),
             flags: UP | RUNNING | NOT_APPLICABLE,
         };
-        // `any` stands before what is down and before loopback, as in the original.
+        // `any` comes before interfaces that are down and before loopback, as in the original.
         let is_before = |link: &Link| flags(link) & (UP | RUNNING | LOOPBACK) == UP | RUNNING;
         let mut first = null_mut();
         let mut any = Some(any);
@@ -193,7 +194,7 @@ pub unsafe extern "C" fn pcap_findalldevs(list: *mut *mut Device, errors: *mut c
 pub unsafe extern "C" fn pcap_freealldevs(list: *mut Device) {
     let mut device = list;
     while !device.is_null() {
-        // SAFETY: a list that pcap_findalldevs made, each part of it from malloc.
+        // SAFETY: a list from pcap_findalldevs, each part of it from malloc.
         unsafe {
             let mut address = (*device).addresses;
             while !address.is_null() {
@@ -216,7 +217,7 @@ thread_local! {
     static FIRST: std::cell::RefCell<CString> = std::cell::RefCell::default();
 }
 
-/// The first device that is not loopback. The text stays until the thread asks again.
+/// The first device that is not loopback. The text is valid until the thread's next call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_lookupdev(errors: *mut c_char) -> *mut c_char {
     guard(null_mut(), || {
@@ -241,7 +242,7 @@ pub unsafe extern "C" fn pcap_lookupdev(errors: *mut c_char) -> *mut c_char {
 /// Network and mask of a device's first IPv4 address, in network byte order.
 fn network(device: &CStr) -> Result<(u32, u32), String> {
     let name = device.to_string_lossy();
-    // Names of barewire's have a scheme before the interface, and a queue after it.
+    // barewire's names have a scheme before the interface, and a queue after it.
     let name = name.rsplit(':').next().unwrap_or_default();
     let name = name.split(['/', '?']).next().unwrap_or_default();
     if name == "any" {

@@ -1,4 +1,4 @@
-//! Writing capture files. A `pcap_dumper_t` is a C stream, as programs expect that use it as one.
+//! Writing capture files. A `pcap_dumper_t` is a C stream, as programs that use it as one expect.
 
 use std::ffi::{c_char, c_int, c_long};
 use std::ptr::null_mut;
@@ -13,10 +13,10 @@ use crate::link;
 const MICROSECONDS_MAGIC: u32 = 0xa1b2_c3d4;
 const NANOSECONDS_MAGIC: u32 = 0xa1b2_3c4d;
 
-/// Bytes of the header of a file.
+/// Length of a file header.
 const HEADER_LEN: usize = 24;
 
-/// The header of a file of a handle's packets, in this machine's byte order.
+/// The file header for a handle's packets, in this machine's byte order.
 fn header(state: &State) -> [u8; HEADER_LEN] {
     let magic = match state.nanoseconds {
         true => NANOSECONDS_MAGIC,
@@ -32,7 +32,7 @@ fn header(state: &State) -> [u8; HEADER_LEN] {
     header
 }
 
-/// Whether the handle has packets that a file can hold.
+/// Checks that the handle's packets can be written to a file.
 fn check(state: &State, name: &str) -> Result<()> {
     if matches!(state.kind, Kind::Created(_)) {
         return Err(Failure::new(format!(
@@ -58,7 +58,7 @@ unsafe fn start(state: &State, file: *mut libc::FILE, name: &str) -> Result<()> 
     }
 }
 
-/// Runs the body with the handle; null and the handle's error if it fails.
+/// Runs `body` with the handle; on failure returns null and sets the handle's error.
 ///
 /// # Safety
 /// `p` is null or an open handle.
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn pcap_dump_open_append(
     unsafe { opened(p, body) }
 }
 
-/// Compares the header of a file with the one that would be written, or writes it.
+/// Compares a file's header with the one that would be written, or writes it.
 ///
 /// # Safety
 /// The stream is open for reading and appending.
@@ -211,8 +211,8 @@ pub unsafe extern "C" fn pcap_dump(user: *mut u8, header: *const PacketHeader, d
     for (to, word) in head.as_chunks_mut::<4>().0.iter_mut().zip(words) {
         *to = word.to_ne_bytes();
     }
-    // SAFETY: an open stream, and as many bytes as the header says. What fails shows in the
-    // stream's error, for which pcap_dump_flush is asked; nothing is written after it.
+    // SAFETY: an open stream, and as many bytes as the header says. Failures set the stream's error
+    // flag, which pcap_dump_flush returns; nothing is written after that.
     unsafe {
         if libc::ferror(file) == 0 && stream::write(file, &head) && header.cap_len > 0 {
             libc::fwrite(data.cast(), header.cap_len as usize, 1, file);

@@ -19,7 +19,7 @@ use crate::link;
 /// `PCAP_NETMASK_UNKNOWN`.
 const NETMASK_UNKNOWN: u32 = u32::MAX;
 
-/// Writes instructions to a program in memory that `pcap_freecode` frees.
+/// Writes instructions to a program, in memory that `pcap_freecode` frees.
 ///
 /// # Safety
 /// The place can be written to.
@@ -41,7 +41,7 @@ unsafe fn give(program: *mut ProgramRaw, insns: &[Insn]) -> Result<c_int> {
     Ok(0)
 }
 
-/// The instructions of a program; nothing if there are none, or more than there can be.
+/// The instructions of a program; `None` if there are none, or more than allowed.
 ///
 /// # Safety
 /// The program is null, or points to as many instructions as it says.
@@ -57,7 +57,7 @@ unsafe fn insns<'a>(program: *const ProgramRaw) -> Option<&'a [Insn]> {
     }
 }
 
-/// An expression as text; null is the empty one.
+/// An expression as text; null is the empty expression.
 ///
 /// # Safety
 /// Null, or ends with a zero.
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn bpf_filter(
     cap_len: u32,
 ) -> u32 {
     if first.is_null() {
-        // Without a program every packet is taken, whole.
+        // Without a program every packet matches completely.
         return u32::MAX;
     }
     // SAFETY: a program that ends, which is what the function needs; as many bytes.
@@ -228,8 +228,8 @@ pub unsafe extern "C" fn bpf_filter(
     })
 }
 
-/// How many instructions a program has of which only the start is known: no jump and no fall goes
-/// beyond.
+/// The length of a program of which only the start is known: no jump and no instruction leads
+/// beyond it.
 ///
 /// # Safety
 /// Every path through the program ends with a return.
@@ -272,7 +272,7 @@ thread_local! {
     static LINE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// An instruction as `tcpdump -d` prints it. The text stays until the thread asks for another.
+/// Formats an instruction as `tcpdump -d` does. The text is valid until the thread's next call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bpf_image(insn: *const Insn, at: c_int) -> *mut c_char {
     guard(null_mut(), || {
@@ -289,8 +289,8 @@ pub unsafe extern "C" fn bpf_image(insn: *const Insn, at: c_int) -> *mut c_char 
     })
 }
 
-/// Prints a program on standard output: `option` 2 as rows of a C array, 3 as numbers, else in
-/// words.
+/// Prints a program on standard output: with `option` 2 as rows of a C array, with 3 as numbers,
+/// otherwise as text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bpf_dump(program: *const ProgramRaw, option: c_int) {
     guard((), || {

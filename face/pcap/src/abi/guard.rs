@@ -1,15 +1,15 @@
-//! Panics end here: they would otherwise end the program whose library this is.
+//! Catches panics, which would otherwise end the program that uses the library.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 thread_local! {
-    /// How deep this thread is in functions of the library.
+    /// Nesting depth of this thread's calls into the library.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Nothing is printed about a panic within the library: standard error belongs to the program.
+/// Suppresses the message of a panic within the library: standard error belongs to the program.
 fn silence() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -22,7 +22,7 @@ fn silence() {
     });
 }
 
-/// Runs a function's body; gives `failed` if it panics.
+/// Runs a function's body; returns `failed` if it panics.
 pub fn guard<T>(failed: T, body: impl FnOnce() -> T) -> T {
     silence();
     let _ = DEPTH.try_with(|depth| depth.set(depth.get() + 1));

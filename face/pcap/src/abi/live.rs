@@ -1,4 +1,4 @@
-//! Live captures: what is set before, activating, sending, counters.
+//! Live captures: settings, activation, sending, counters.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -11,7 +11,7 @@ use crate::handle::{Kind, Settings, State};
 use crate::live::Live;
 use crate::status;
 
-/// Most bytes of a packet.
+/// Maximum number of bytes captured per packet.
 const SNAPLEN_MAX: c_int = crate::link::SNAPLEN_MAX as c_int;
 
 #[unsafe(no_mangle)]
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, errors: *mut c_char)
     })
 }
 
-/// Sets something that can only be set before activation.
+/// Changes a setting, which is possible only before activation.
 ///
 /// # Safety
 /// `p` is null or an open handle.
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn pcap_set_buffer_size(p: *mut Handle, bytes: c_int) -> c
     // SAFETY: a handle.
     unsafe {
         set(p, |settings| {
-            // A size that is none leaves the default, as in the original.
+            // An invalid size leaves the default, as in the original.
             if bytes > 0 {
                 settings.buffer_bytes = bytes;
             }

@@ -107,7 +107,7 @@ pub unsafe extern "C" fn pcap_nametoproto(name: *const c_char) -> c_int {
     }
 }
 
-/// The port of a service for a transport, 0 if it has none.
+/// The port of a service for a transport; `None` if it has none.
 ///
 /// # Safety
 /// The name ends with a zero.
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn pcap_nametoaddrinfo(name: *const c_char) -> *mut libc::
     }
 }
 
-/// Addresses and, ending with null, pointers to them.
+/// Addresses, and a null-terminated array of pointers to them.
 struct Addresses {
     numbers: Vec<u32>,
     list: Vec<*mut u32>,
@@ -221,7 +221,7 @@ thread_local! {
         const { RefCell::new(EtherEntry { address: [0; 6], name: [0; 122] }) };
 }
 
-/// The IPv4 addresses of a host, in the processor's order. They stay until the thread asks again.
+/// The IPv4 addresses of a host, in host byte order. They are valid until the thread's next call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_nametoaddr(name: *const c_char) -> *mut *mut u32 {
     guard(null_mut(), || {
@@ -251,7 +251,8 @@ pub unsafe extern "C" fn pcap_nametoaddr(name: *const c_char) -> *mut *mut u32 {
     })
 }
 
-/// Six bytes in hexadecimal with colons, dashes or dots; digits may be left out, as in `8:0:20:…`.
+/// Parses six bytes in hexadecimal separated by colons, dashes or dots; leading zeros may be
+/// omitted, as in `8:0:20:…`.
 fn ether(text: &[u8]) -> Option<[u8; 6]> {
     let text = std::str::from_utf8(text).ok()?;
     let digits = |part: &str| {
@@ -315,7 +316,7 @@ pub struct EtherEntry {
     name: [u8; 122],
 }
 
-/// The next entry of a stream in the form of ethers(5). It stays until the thread asks again.
+/// The next entry of a stream in the format of ethers(5). It is valid until the thread's next call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_next_etherent(file: *mut libc::FILE) -> *mut EtherEntry {
     guard(null_mut(), || {

@@ -1,4 +1,4 @@
-//! Opening and closing handles; what can be asked of every handle.
+//! Opening and closing handles, and properties of every handle.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null_mut;
@@ -50,7 +50,7 @@ unsafe fn open_name(name: *const c_char, value: c_uint) -> Result<*mut Handle> {
     // SAFETY: it was just opened, or is the standard input, which stays open.
     let opened = unsafe { open_stream(file, nanoseconds) };
     if opened.is_err() && file != stream::standard_input() {
-        // SAFETY: nobody else has it.
+        // SAFETY: nothing else uses it.
         unsafe { libc::fclose(file) };
     }
     opened
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn pcap_minor_version(p: *mut Handle) -> c_int {
     unsafe { with(p, |state| facts(state, |facts| facts.version.1.into())) }
 }
 
-/// A fact of the file's start; 0 without a file.
+/// A property from the file's start; 0 without a file.
 fn facts(state: &State, of: impl FnOnce(&crate::savefile::Facts) -> c_int) -> Result<c_int> {
     state.activated()?;
     Ok(match &state.kind {

@@ -15,13 +15,14 @@ use crate::savefile::Header;
 
 /// `pcap_t`.
 pub struct Handle {
-    /// `pcap_breakloop` was called. Other threads and signal handlers touch this and `waker` alone.
+    /// Whether `pcap_breakloop` was called. Other threads and signal handlers access only this and
+    /// `waker`.
     pub break_loop: AtomicBool,
-    /// Ends a wait of a live capture; set once.
+    /// Wakes a live capture from a wait; set once.
     pub waker: OnceLock<Waker>,
     /// The stream of a capture file.
     pub file: *mut libc::FILE,
-    /// What `pcap_next_ex` points to.
+    /// The header that `pcap_next_ex` points to.
     pub header: UnsafeCell<PacketHeader>,
     state: UnsafeCell<State>,
 }
@@ -76,7 +77,7 @@ pub struct Statistics {
 pub type Handler = unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8);
 
 impl Handle {
-    /// A handle that `pcap_close` frees.
+    /// Creates a handle, which `pcap_close` frees.
     pub fn new(state: State, file: *mut libc::FILE) -> *mut Handle {
         Box::into_raw(Box::new(Handle {
             break_loop: AtomicBool::new(false),
@@ -88,7 +89,7 @@ impl Handle {
     }
 }
 
-/// The handle that a pointer points to; none for null.
+/// The handle behind a pointer; `None` for null.
 ///
 /// # Safety
 /// `p` is null or an open handle, and nothing else that this function gave for it is in use.
@@ -97,7 +98,7 @@ pub unsafe fn state<'a>(p: *mut Handle) -> Option<&'a mut State> {
     unsafe { p.as_ref().map(|handle| &mut *handle.state.get()) }
 }
 
-/// Does something with a handle: gives its number, or sets the handle's error and gives that.
+/// Runs `body` with a handle: returns its number, or sets the handle's error and returns its code.
 ///
 /// # Safety
 /// As [`state`].
@@ -115,7 +116,7 @@ pub unsafe fn with(p: *mut Handle, body: impl FnOnce(&mut State) -> Result<c_int
     })
 }
 
-/// Writes a text to an error buffer of a caller, cut to what fits.
+/// Copies text to a caller's error buffer, truncated to fit.
 ///
 /// # Safety
 /// The buffer is null or has `PCAP_ERRBUF_SIZE` bytes.
@@ -146,7 +147,7 @@ pub unsafe fn or_null(buffer: *mut c_char, result: Result<*mut Handle>) -> *mut 
     }
 }
 
-/// The bytes of a C string; nothing for null.
+/// The bytes of a C string; `None` for null.
 ///
 /// # Safety
 /// The text is null or ends with a zero, and stays as it is.
@@ -158,7 +159,7 @@ pub unsafe fn bytes<'a>(text: *const c_char) -> Option<&'a [u8]> {
     Some(unsafe { CStr::from_ptr(text) }.to_bytes())
 }
 
-/// Numbers in memory that the program frees.
+/// Allocates an array of numbers, which the program frees.
 pub fn allocated(numbers: &[c_int]) -> *mut c_int {
     let len = size_of_val(numbers).max(1);
     // SAFETY: any length is fine.
@@ -170,7 +171,7 @@ pub fn allocated(numbers: &[c_int]) -> *mut c_int {
     memory
 }
 
-/// Frees what [`allocated`] gave, and whatever else malloc did; null is fine.
+/// Frees memory from [`allocated`] or malloc; null is allowed.
 ///
 /// # Safety
 /// The pointer is null or from malloc, and not used again.
@@ -179,7 +180,7 @@ pub unsafe fn free<T>(memory: *mut T) {
     unsafe { libc::free(memory.cast::<c_void>()) };
 }
 
-/// The number of the last system error.
+/// The last system error number.
 pub fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Getting packets.
+//! Reading packets.
 
 use std::ffi::c_int;
 use std::ptr::null;
@@ -10,13 +10,13 @@ use crate::failure::{BREAK, ERROR, Failure, Result};
 use crate::handle::State;
 use crate::live::Next;
 
-/// A packet, whose bytes stay until the next is read.
+/// A packet, whose bytes are valid until the next is read.
 struct Found {
     header: PacketHeader,
     data: *const u8,
 }
 
-/// What reading gave: a packet, none for now, or the end.
+/// The result of reading: a packet, none yet, or the end.
 enum Read {
     Found(Found),
     Nothing,
@@ -34,7 +34,7 @@ fn next(state: &mut State, may_wait: bool) -> Result<Read> {
     })
 }
 
-/// Reads a packet; a failure becomes the handle's error and the code to return.
+/// Reads a packet; on failure sets the handle's error and returns the code.
 ///
 /// # Safety
 /// As [`state`].
@@ -47,8 +47,8 @@ unsafe fn read(p: *mut Handle, may_wait: bool) -> std::result::Result<Read, c_in
     })
 }
 
-/// Gives up to `count` packets to the handler, all if that is not above 0: all of a file, all that
-/// are at hand of a device. How many, or a code; and whether the end was reached.
+/// Passes up to `count` packets to the handler, or all if `count` is not positive: all of a file,
+/// or all available from a device. Returns their number or a code, and whether the end was reached.
 ///
 /// # Safety
 /// `p` is an open handle; the handler is as pcap.h says. Nothing of the handle is borrowed while
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn pcap_loop(
     })
 }
 
-/// One packet; 0 for none for now, or a code: `BREAK` at the end, too.
+/// Reads one packet; the error is 0 if there is none yet, or a code: `BREAK` at the end, too.
 ///
 /// # Safety
 /// `p` is an open handle.
@@ -197,8 +197,8 @@ pub unsafe extern "C" fn pcap_next_ex(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_breakloop(p: *mut Handle) {
-    // Called in signal handlers: nothing but a store and a write, and no guard.
-    // SAFETY: null or an open handle; the field is atomic.
+    // Called in signal handlers: only a store and a write, and no guard. SAFETY: null or an open
+    // handle; the field is atomic.
     if let Some(handle) = unsafe { p.as_ref() } {
         handle.break_loop.store(true, Ordering::Relaxed);
         if let Some(waker) = handle.waker.get() {

@@ -1,4 +1,4 @@
-//! C streams, which programs pass in and get out.
+//! C streams, which programs pass in and receive.
 
 use std::ffi::{CStr, CString};
 
@@ -33,7 +33,7 @@ pub fn standard_error() -> *mut libc::FILE {
 /// Opens a file.
 ///
 /// # Errors
-/// The file's name and why.
+/// The file name and the reason.
 pub fn open(name: &[u8], mode: &CStr) -> Result<*mut libc::FILE> {
     let shown = String::from_utf8_lossy(name);
     let path = CString::new(name).map_err(|_| Failure::system(&shown, libc::EINVAL))?;
@@ -45,14 +45,14 @@ pub fn open(name: &[u8], mode: &CStr) -> Result<*mut libc::FILE> {
     }
 }
 
-/// A stream to read a capture file from. It is the handle that closes it.
+/// A stream to read a capture file from. The handle closes it.
 pub struct Stream(*mut libc::FILE);
 
 // SAFETY: C streams have a lock of their own.
 unsafe impl Send for Stream {}
 
 impl Stream {
-    /// From a stream that stays open as long as this.
+    /// Wraps a stream that stays open for as long as this value.
     ///
     /// # Safety
     /// The stream is open, and is not closed before this is dropped.

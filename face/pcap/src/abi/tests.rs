@@ -1,4 +1,4 @@
-//! Calls as a C program would make them, the wrong ones above all.
+//! Tests with calls as a C program makes them, above all invalid ones.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::{null, null_mut};
@@ -250,7 +250,8 @@ fn a_break_requested_by_another_thread_ends_the_loop() {
             let address = address;
             pcap_breakloop(address.0);
         });
-        // Before the loop: nothing sends to this port, so it ends as soon as it is read.
+        // Before the loop: nothing is sent to this port, so the loop ends as soon as the flag is
+        // read.
         thread.join().unwrap();
         let mut total = 0u32;
         let user = (&raw mut total).cast();
@@ -265,7 +266,7 @@ fn a_break_requested_by_another_thread_ends_the_loop() {
     }
 }
 
-/// A port of barewire by its name: here a capture file, read as a device.
+/// A port by barewire's name: here a capture file, read as a device.
 #[test]
 fn names_of_ports_are_devices() {
     let path = file("port.pcap");

@@ -9,7 +9,7 @@ use super::raw::bytes;
 use crate::failure::ERROR;
 use crate::status::{self, TIMESTAMP_TYPES};
 
-/// The version whose interface this is: an exported variable of the original.
+/// The version of the interface: an exported variable of the original.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)]
 static pcap_version: [u8; 7] = *b"1.10.3\0";

@@ -1,4 +1,4 @@
-//! pcapng files, as far as libpcap reads them: one link type and one snaplen a file.
+//! pcapng files, as far as libpcap reads them: one link type and one snaplen per file.
 
 use super::{Facts, Header, Input, Order, read};
 use crate::failure::{Failure, Result};
@@ -12,16 +12,16 @@ const PACKET: u32 = 6;
 
 const BYTE_ORDER_MARK: u32 = 0x1a2b_3c4d;
 
-/// Bytes of a block's header and of the length behind it.
+/// Length of a block's header and of the trailing length.
 const AROUND: usize = 12;
 
-/// Most bytes of a section's first block.
+/// Maximum length of a section header block.
 const SECTION_LEN_MAX: u32 = 1 << 20;
 
-/// Most bytes of a block, if its link type has no larger packets.
+/// Maximum length of a block, unless its link type has larger packets.
 const BLOCK_LEN_MAX: u32 = 16 << 20;
 
-/// Most interfaces of a section: a bound of ours.
+/// Maximum number of interfaces per section: barewire's own bound.
 const INTERFACE_COUNT_MAX: usize = 1 << 20;
 
 /// The state of a file being read.
@@ -36,7 +36,7 @@ pub struct Format {
 /// The clock of an interface.
 #[derive(Clone, Copy)]
 struct Clock {
-    /// Units in a second.
+    /// Units per second.
     units: u64,
     /// Whether they are a power of two.
     is_binary: bool,
@@ -44,7 +44,7 @@ struct Clock {
 }
 
 impl Format {
-    /// Reads up to the first interface; nothing if this is no pcapng file.
+    /// Reads up to the first interface; `None` if this is not a pcapng file.
     pub fn open(
         magic: [u8; 4],
         input: &mut dyn Input,
@@ -80,7 +80,7 @@ impl Format {
         };
         format.block.extend_from_slice(&magic);
         format.block.extend_from_slice(&head);
-        // The original checks neither the end of this block nor that its length is whole.
+        // The original checks neither the end of this block nor that its length is a multiple of 4.
         format.read_rest(input, total)?;
         let (major, minor) = format.version();
         if major != 1 || !matches!(minor, 0 | 2) {
@@ -128,7 +128,7 @@ impl Format {
         })
     }
 
-    /// Reads a block; its type, or nothing at the end of the file.
+    /// Reads a block; returns its type, or `None` at the end of the file.
     fn read_block(&mut self, input: &mut dyn Input) -> Result<Option<u32>> {
         let mut head = [0; 8];
         let count = read(input, &mut head)?;
@@ -141,7 +141,7 @@ impl Format {
         self.block.clear();
         self.block.extend_from_slice(&head);
         let (kind, total) = (self.order.u32(&head, 0), self.order.u32(&head, 4));
-        // A section of the other order states its length in that.
+        // A section in the other byte order has its length in that order.
         let total = match kind == SECTION {
             true => self.section_len(input, total)?,
             false => total,
@@ -150,7 +150,7 @@ impl Format {
         Ok(Some(kind))
     }
 
-    /// The length of a further section's first block, whose byte order mark is read for it.
+    /// The length of another section header block, for which its byte order mark is read.
     fn section_len(&mut self, input: &mut dyn Input, total: u32) -> Result<u32> {
         let mut mark = [0; 4];
         let count = read(input, &mut mark)?;
@@ -170,7 +170,7 @@ impl Format {
         }
     }
 
-    /// Reads what is missing of a block of `total` bytes, and checks its end.
+    /// Reads the rest of a block of `total` bytes, and checks its end.
     fn fill(&mut self, input: &mut dyn Input, total: u32) -> Result<()> {
         if (total as usize) < AROUND {
             return Err(Failure::new(format!(
@@ -197,7 +197,7 @@ impl Format {
         Ok(())
     }
 
-    /// Reads what is missing of a block of `total` bytes.
+    /// Reads the rest of a block of `total` bytes.
     fn read_rest(&mut self, input: &mut dyn Input, total: u32) -> Result<()> {
         let have = self.block.len();
         let total_len = (total as usize).max(have);
@@ -209,13 +209,13 @@ impl Format {
         Ok(())
     }
 
-    /// The bytes between a block's header and the length behind it.
+    /// The bytes between a block's header and the trailing length.
     fn body(&self) -> &[u8] {
         let end = self.block.len().saturating_sub(4);
         self.block.get(8..end).unwrap_or(&[])
     }
 
-    /// Takes in the interface of the block at hand: its link type and snaplen.
+    /// Parses the current interface block: its link type and snaplen.
     fn interface(&mut self) -> Result<(u16, u32)> {
         let body = self.body();
         let order = self.order;
@@ -354,7 +354,7 @@ impl Clock {
     }
 }
 
-/// The clock that the options of an interface describe.
+/// The clock described by an interface's options.
 fn clock(order: Order, mut options: &[u8]) -> Result<Clock> {
     let mut clock = Clock {
         units: 1_000_000,
@@ -407,7 +407,7 @@ fn clock(order: Order, mut options: &[u8]) -> Result<Clock> {
     Ok(clock)
 }
 
-/// Units in a second by an `if_tsresol` option, and whether they are a power of two.
+/// Units per second from an `if_tsresol` option, and whether they are a power of two.
 fn resolution(value: u8) -> std::result::Result<(u64, bool), String> {
     let exponent = u32::from(value & 0x7f);
     let text = |base| format!("if_tsresol option resolution {base}^-{exponent} is too high");

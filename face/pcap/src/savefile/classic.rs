@@ -1,4 +1,4 @@
-//! pcap files: a header, then a header and the bytes for each packet.
+//! pcap files: a file header, then a header and data per packet.
 
 use super::{Facts, Header, Input, Order, read, truncated};
 use crate::failure::{Failure, Result};
@@ -7,31 +7,31 @@ use crate::link;
 /// Bytes of the file header.
 const HEADER_LEN: usize = 24;
 
-/// Bytes of it behind the magic number.
+/// Length of the rest after the magic number.
 const REST_LEN: usize = HEADER_LEN - 4;
 
-/// Bytes read at once of what is left out of a packet.
+/// Bytes read at a time of the part of a packet that is discarded.
 const DISCARD_LEN: usize = 4096;
 
-/// How the packets of a file are to be read.
+/// How the packets of a file are read.
 pub struct Format {
     order: Order,
-    /// Bytes of a packet's header: 24 in the "modified" format of 1999.
+    /// Length of a packet's header: 24 in the "modified" format of 1999.
     head_len: usize,
     lengths: Lengths,
     scale: Scale,
 }
 
-/// The order of the two lengths, which changed with the versions.
+/// The order of the two lengths, which changed between versions.
 #[derive(Clone, Copy)]
 enum Lengths {
     AsNow,
     Swapped,
-    /// Version 2.3 was written both ways; the bytes present are never more.
+    /// Version 2.3 was written both ways; the captured length is never larger.
     Unknown,
 }
 
-/// From the fraction of a second in the file to the one wanted.
+/// Conversion from the file's fraction of a second to the requested one.
 #[derive(Clone, Copy)]
 enum Scale {
     Same,
@@ -40,7 +40,7 @@ enum Scale {
 }
 
 impl Format {
-    /// Reads the rest of the file header; nothing if the magic number is none of this format.
+    /// Reads the rest of the file header; `None` if the magic number is not of this format.
     pub fn open(
         magic: [u8; 4],
         input: &mut dyn Input,
@@ -73,7 +73,7 @@ impl Format {
             }
         };
         let (snaplen, field) = (order.u32(&rest, 12), order.u32(&rest, 16));
-        // The top six bits are about a frame check sequence.
+        // The top six bits describe a frame check sequence.
         let dlt = link::of_file((field & 0x03ff_ffff) as i32);
         let facts = Facts {
             dlt,
@@ -165,7 +165,7 @@ impl Format {
     }
 }
 
-/// Reads the bytes of a packet beyond the file's snaplen.
+/// Discards the bytes of a packet beyond the file's snaplen.
 fn discard(input: &mut dyn Input, kept: u32, cap_len: u32) -> Result<()> {
     let mut waste = [0; DISCARD_LEN];
     let mut at = kept;

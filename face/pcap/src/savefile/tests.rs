@@ -1,4 +1,5 @@
-//! Fields and positions; damage is compared with libpcap itself in `dev/lab/tests/pcap_dropin.rs`.
+//! Tests of fields and positions; damaged files are compared with libpcap itself in
+//! `dev/lab/tests/pcap_dropin.rs`.
 
 use std::io::{Cursor, Read};
 use std::sync::{Arc, Mutex};
@@ -29,7 +30,7 @@ fn reader(bytes: Vec<u8>, nanoseconds: bool) -> (Reader, Arc<Mutex<u64>>) {
     (Reader::new(Box::new(input), nanoseconds).unwrap(), position)
 }
 
-/// A file of version 2.`minor` with a snaplen of 4 and one packet, and bytes of a second behind it.
+/// A file of version 2.`minor` with a snaplen of 4 and one packet, and bytes of a second one.
 fn classic(minor: u32, lengths: [u32; 2]) -> Vec<u8> {
     let words = [0xa1b2_c3d4, 2 << 16 | minor, 0, 0, 4, 1];
     let packet = [7, 2_000_000, lengths[0], lengths[1]];
@@ -44,7 +45,7 @@ fn classic(minor: u32, lengths: [u32; 2]) -> Vec<u8> {
 
 #[test]
 fn fields_stay_as_they_are_and_no_byte_more_is_read() {
-    // The length on the wire is too short, and the fraction is two seconds.
+    // The wire length is too short, and the fraction is two seconds.
     let (mut reader, position) = reader(classic(4, [6, 3]), true);
     assert!(reader.facts().is_swapped);
     let mut data = Vec::new();

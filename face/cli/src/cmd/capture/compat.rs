@@ -1,5 +1,5 @@
-//! tcpdump's flags that barewire ignores, because it does that anyway, or refuses, with a
-//! replacement. The others are next to barewire's own.
+//! tcpdump's flags that barewire ignores, because it always does so, or refuses, with a
+//! replacement. The others are defined with barewire's own.
 
 use clap::{ArgAction, ValueEnum};
 
@@ -44,7 +44,7 @@ pub struct ListArgs {
     pub version: bool,
 }
 
-/// Flags that scripts made for tcpdump may give.
+/// Flags in scripts written for tcpdump.
 #[derive(clap::Args)]
 #[command(next_help_heading = "tcpdump flags")]
 pub struct CompatArgs {
@@ -159,7 +159,7 @@ impl CompatArgs {
         found.map(|(_, why)| why)
     }
 
-    /// The timestamp source that a type of libpcap's stands for.
+    /// The timestamp source for libpcap's timestamp type.
     pub fn timestamp(&self) -> Option<Timestamp> {
         self.stamp_type.map(|kind| match kind {
             StampType::Adapter | StampType::AdapterUnsynced => Timestamp::Device,

@@ -1,4 +1,4 @@
-//! What `barewire capture` prints instead of capturing: interfaces (`-D`), link types (`-L`),
+//! Lists that `barewire capture` prints instead of capturing: interfaces (`-D`), link types (`-L`),
 //! timestamp types (`-J`), the compiled filter (`-d`) and versions, in tcpdump's layout.
 
 use std::fmt::Write as _;
@@ -64,7 +64,7 @@ impl Args {
         Ok(text)
     }
 
-    /// The program that a filter is compiled to, for the port if one is named.
+    /// The program of a filter, compiled for the port if one is named.
     fn program(&self) -> Result<String> {
         let first = self.words.first().map(String::as_str);
         let has_port = !self.interface.is_empty()
@@ -117,7 +117,7 @@ impl Args {
     }
 }
 
-/// A program in one of tcpdump's three forms.
+/// Formats a program in one of tcpdump's three forms.
 fn dump(insns: &[Insn], level: u8) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -143,7 +143,7 @@ fn versions() -> String {
     format!("barewire {}\n{libpcap}\n", env!("CARGO_PKG_VERSION"))
 }
 
-/// Interfaces in the order of their numbers in [`by_number`].
+/// Lists interfaces in the order of [`by_number`].
 fn interfaces() -> Result<String> {
     let mut text = String::new();
     for (index, interface) in nic::interfaces()?.iter().enumerate() {
@@ -166,7 +166,7 @@ fn interfaces() -> Result<String> {
     Ok(text)
 }
 
-/// The name of the interface that `-D` gives a number, if no interface has it as its name.
+/// The interface with this number in `-D`, unless an interface has the number as its name.
 pub(super) fn by_number(name: &str) -> Option<String> {
     let number: usize = name.parse().ok()?;
     let all = nic::interfaces().ok()?;
@@ -177,7 +177,7 @@ pub(super) fn by_number(name: &str) -> Option<String> {
     Some(found.link.name.clone())
 }
 
-/// Whether a word names a port rather than begins a filter.
+/// Whether a word is a port rather than the start of a filter.
 fn is_port(word: &str) -> bool {
     let is_scheme = |name: port::PortName| name.backend().is_some() && word.contains(':');
     nic::interface(word).is_ok()
@@ -185,7 +185,7 @@ fn is_port(word: &str) -> bool {
         || port::PortName::parse(word).is_ok_and(is_scheme)
 }
 
-/// A link type by libpcap's name.
+/// Finds a link type by libpcap's name.
 pub(super) fn link_type(name: &str) -> Result<LinkType> {
     let found = LinkType::SUPPORTED.into_iter().find(|link| {
         link.name()

@@ -1,7 +1,7 @@
 //! `-z COMMAND`: runs a command on each file of a set once it is complete.
 //!
 //! The command is started directly, without a shell, with the file as its only argument, by a
-//! thread that was made after privileges were dropped: it runs with what is left of them, and with
+//! thread that was started after privileges were dropped: it runs with the remaining ones, and with
 //! the lowest priority, in parallel to the capture.
 
 use std::collections::VecDeque;
@@ -16,20 +16,20 @@ use sys::{Error, Result};
 use crate::out::say;
 use crate::report::counted;
 
-/// How long the commands have after the last file; those that still run are never killed.
+/// How long commands may run after the last file; those still running are not killed.
 const END_MAX: Duration = Duration::from_secs(30);
 
-/// How often running commands are checked.
+/// Interval at which running commands are checked.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Commands that run at a time; further files wait.
+/// Maximum number of commands running at a time; further files wait.
 const RUNNING_MAX: usize = 4;
 
-/// Files that wait at most; the command is not run on those that do not fit.
+/// Maximum number of waiting files; the command is not run on further ones.
 const WAITING_MAX: usize = 1024;
 
 /// Starts the thread that runs the command. It ends once all commands have ended, at most
-/// [`END_MAX`] after the sender is gone.
+/// [`END_MAX`] after the sender is dropped.
 ///
 /// # Errors
 /// If the thread cannot be started.
@@ -37,7 +37,7 @@ pub fn start(command: String, files: Receiver<PathBuf>) -> Result<JoinHandle<()>
     thread::Builder::new()
         .name("postrotate".into())
         .spawn(move || {
-            // What cannot be lowered runs with the priority of the capture.
+            // If its priority cannot be lowered, it runs with that of the capture.
             let _ = sys::affinity::lower_priority_of_thread();
             let mut queue = Queue::new(command);
             queue.run(&files, END_MAX);
@@ -46,14 +46,14 @@ pub fn start(command: String, files: Receiver<PathBuf>) -> Result<JoinHandle<()>
         .map_err(|e| Error::from_io("start the thread of -z", e))
 }
 
-/// Commands that run, and files that wait for one.
+/// Running commands, and files waiting for one.
 struct Queue {
     command: String,
     running: Vec<(Child, PathBuf)>,
     waiting: VecDeque<PathBuf>,
-    /// Files that were written over (`-W`) before the command was started on them.
+    /// Files overwritten (`-W`) before the command was started on them.
     replaced: u64,
-    /// Files that came while [`WAITING_MAX`] waited.
+    /// Files completed while [`WAITING_MAX`] were waiting.
     refused: u64,
 }
 
@@ -68,7 +68,7 @@ impl Queue {
         }
     }
 
-    /// Runs until all commands have ended, or `end_max` after the sender of `files` is gone.
+    /// Runs until all commands have ended, or `end_max` after the sender of `files` was dropped.
     fn run(&mut self, files: &Receiver<PathBuf>, end_max: Duration) {
         let mut until = None;
         loop {
@@ -103,7 +103,7 @@ impl Queue {
         }
     }
 
-    /// Starts as many commands as may run, at most one at a time on a name.
+    /// Starts as many commands as allowed, at most one at a time per file name.
     fn start_waiting(&mut self) {
         self.running
             .retain_mut(|(child, _)| matches!(child.try_wait(), Ok(None)));
@@ -121,7 +121,7 @@ impl Queue {
         }
     }
 
-    /// Prints what was not done.
+    /// Reports files on which the command was not run.
     fn report(&self) {
         let command = &self.command;
         if let Some((_, file)) = self.running.first() {
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn commands_that_hang_are_left_running_at_the_end() {
         let (sender, files) = channel();
-        // sleep(1) takes the name of the file for a time.
+        // sleep(1) takes the file name as its duration.
         for seconds in ["600", "601", "602", "603", "604", "604", "605"] {
             sender.send(seconds.into()).unwrap();
         }

@@ -1,4 +1,4 @@
-//! How packets are printed: the flags, and the style that they select.
+//! Format of printed packets: the flags, and the style that they select.
 
 use clap::ArgAction;
 use runtime::capture::{Columns, Dump, Printer, Style, TimeStyle};
@@ -85,10 +85,10 @@ impl PrintArgs {
         self.fields.as_slice() == ["help"]
     }
 
-    /// What prints packets.
+    /// The printer of packets.
     ///
     /// # Errors
-    /// `InvalidInput` for a field that is not known.
+    /// `InvalidInput` for an unknown field.
     pub fn printer(&self, nanoseconds: bool, json: bool) -> Result<Printer> {
         let printer = Printer::new(self.style(nanoseconds, json));
         if self.fields.is_empty() {
@@ -128,7 +128,7 @@ impl PrintArgs {
     }
 }
 
-/// A separator as tshark takes it.
+/// Parses a separator as tshark does.
 fn parse_separator(value: &str) -> std::result::Result<char, String> {
     let mut letters = value.chars();
     match (value, letters.next(), letters.next()) {

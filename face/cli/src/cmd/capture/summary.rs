@@ -1,4 +1,4 @@
-//! What `barewire capture` prints on standard error: a line at the start, the progress while a file
+//! Output of `barewire capture` on standard error: a line at the start, the progress while a file
 //! is written, the totals at the end; and the totals as JSON.
 
 use std::io::{self, IsTerminal, Write};
@@ -19,7 +19,7 @@ use crate::report::counted;
 use crate::report::{self, account_json, bytes, event_level, si, write_account, write_damage};
 
 impl Args {
-    /// Prints what is captured, as tcpdump does, so that scripts can wait for that line.
+    /// Prints what is captured, as tcpdump does, so that scripts can wait for this line.
     pub(super) fn tell_start(&self, name: &str, port: &Port, is_live: bool, filter: &str) {
         let text = port.control.describe();
         let one = text.target.as_str();
@@ -31,7 +31,7 @@ impl Args {
             false if !is_one => ("reading from files", target),
             false => ("reading from file", target),
         };
-        // The least of what the user, the file and the port limit; 0 is no limit.
+        // The smallest of the limits of user, file and port; 0 is unlimited.
         let limits = [
             self.snaplen,
             snaplen_of(&text),
@@ -60,13 +60,13 @@ impl Args {
         say!("{line}");
     }
 
-    /// The totals.
+    /// Prints the totals.
     pub(super) fn tell_end(&self, name: &str, is_live: bool, outcome: &Outcome) -> Result<()> {
         let mut text = Vec::new();
         let totals = &outcome.totals;
         let rx = outcome.account.rx_total();
         let rejected = rx.dropped[port::DropReason::Filter as usize];
-        // A Vec takes everything.
+        // Writing to a Vec cannot fail.
         let _ = writeln!(text, "{} captured", counted(totals.packets, "packet"));
         if is_live {
             let _ = writeln!(
@@ -122,7 +122,7 @@ impl Args {
             let line = format!("{}\n", counted(totals.packets, "packet"));
             out::print(&out::stdout(1)?, line.into_bytes())?;
         }
-        // A call that has not returned holds standard output where packets go there.
+        // A call that has not returned blocks standard output if packets are written there.
         if self.json && !(outcome.is_stuck && self.write.write.is_none()) {
             let line = format!("{}\n", json_line(&self.json(name, outcome)));
             out::print(&out::stdout(1)?, line.into_bytes())?;
@@ -130,7 +130,7 @@ impl Args {
         Ok(())
     }
 
-    /// How much went into files.
+    /// Prints how much was written to files.
     fn write_written(&self, text: &mut Vec<u8>, written: &Written) {
         let (packets, len) = (counted(written.packets, "packet"), bytes(written.bytes));
         let _ = match written.files {
@@ -232,7 +232,7 @@ impl Progress {
         let seconds = self.at.elapsed().as_secs_f64().max(1e-3);
         let rate = (totals.packets - self.packets) as f64 / seconds;
         (self.packets, self.at) = (totals.packets, Instant::now());
-        // Back to the start of the line, and clear what was there.
+        // Returns to the start of the line, and clears it.
         let line = format!(
             "\r\x1b[K{} packets, {}, {}, {lost} lost",
             totals.packets,

@@ -1,6 +1,6 @@
-//! Values of options for files: sizes and permissions.
+//! Values of file options: sizes and permissions.
 
-/// A size as tcpdump takes it: millions of bytes, or with a suffix powers of two.
+/// Parses a size as tcpdump does: millions of bytes, or powers of two with a suffix.
 pub fn parse_size(value: &str) -> std::result::Result<u64, String> {
     let digits = value.trim_end_matches(|c: char| !c.is_ascii_digit());
     let suffix = &value[digits.len()..].to_ascii_lowercase();
@@ -26,7 +26,7 @@ pub fn parse_size(value: &str) -> std::result::Result<u64, String> {
         .ok_or_else(|| "expected a size above 0".to_owned())
 }
 
-/// Permissions as chmod takes them, without set-user-ID and its like.
+/// Parses permissions as chmod does, without set-user-ID, set-group-ID and sticky bit.
 pub fn parse_mode(value: &str) -> std::result::Result<u32, String> {
     match u32::from_str_radix(value, 8) {
         Ok(mode) if mode <= 0o777 && !value.starts_with('+') => Ok(mode),

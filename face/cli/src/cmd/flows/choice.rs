@@ -1,4 +1,4 @@
-//! Arguments with a small syntax of their own: fields, timeouts, decoders, sampling.
+//! Arguments with their own small syntax: fields, timeouts, decoders, sampling.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use inspect::{Decoders, InspectorConfig};
 
 use super::units::{parse_duration, parse_timeout};
 
-/// Packets remembered of a flow, where no number is given.
+/// Default number of packets recorded per flow.
 const PACKET_COUNT: u8 = 10;
 
-/// Flows that libndpi inspects at the same time: 11 MiB a queue.
+/// Flows that libndpi inspects at the same time: 11 MiB per queue.
 const NDPI_FLOW_COUNT: u32 = 1 << 14;
 
-/// An idle timeout, for a protocol or for all.
+/// An idle timeout for a protocol or for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idle {
     protocol: Option<Protocol>,
@@ -29,7 +29,7 @@ enum Protocol {
 }
 
 impl Idle {
-    /// Sets it.
+    /// Sets the timeout.
     pub fn apply(&self, timeouts: &mut Timeouts) {
         let ns = self.time.as_nanos() as u64;
         match self.protocol {
@@ -42,7 +42,7 @@ impl Idle {
     }
 }
 
-/// `30s`, or `tcp=120s`.
+/// Parses `30s` or `tcp=120s`.
 pub fn idle(text: &str) -> Result<Idle, String> {
     let Some((name, time)) = text.split_once('=') else {
         return Ok(Idle {
@@ -67,7 +67,7 @@ pub fn idle(text: &str) -> Result<Idle, String> {
     })
 }
 
-/// What is to be recorded.
+/// Fields to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     Counters,
@@ -78,7 +78,7 @@ pub enum Field {
     Full,
 }
 
-/// One of a list of fields.
+/// Parses one of a list of fields.
 pub fn field(text: &str) -> Result<Field, String> {
     let (name, count) = match text.split_once('=') {
         Some((name, count)) => (name, Some(count)),
@@ -101,18 +101,18 @@ pub fn field(text: &str) -> Result<Field, String> {
     }
 }
 
-/// Whether any of them is kept alongside the record.
+/// Whether any field is stored in addition to the record.
 pub fn has_more(fields: &[Field]) -> bool {
     let is_record = |field: &Field| matches!(field, Field::Counters | Field::Standard);
     !fields.iter().all(is_record)
 }
 
-/// Whether all fields of the record are to be written, too, where a format leaves some out.
+/// Whether all fields of the record are exported, even where a format omits some by default.
 pub fn has_all(fields: &[Field]) -> bool {
     fields.contains(&Field::Full)
 }
 
-/// Makes a meter record them. Extra fields need the standard record.
+/// Configures a meter to record them. Extra fields need the standard record.
 pub fn apply_fields(fields: &[Field], meter: &mut MeterConfig) {
     meter.table.profile = match fields {
         [Field::Counters] => Profile::Counters,
@@ -137,16 +137,16 @@ pub fn apply_fields(fields: &[Field], meter: &mut MeterConfig) {
     }
 }
 
-/// The inspector of the first packets of flows.
+/// A decoder of the first packets of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoder {
-    /// Decoders of ours.
+    /// barewire's own decoders.
     Ours(Decoders),
     /// The system's libndpi.
     Ndpi,
 }
 
-/// One of a list of decoders.
+/// Parses one of a list of decoders.
 pub fn decoder(text: &str) -> Result<Decoder, String> {
     if text == "ndpi" {
         return Ok(Decoder::Ndpi);
@@ -160,7 +160,7 @@ pub fn decoder(text: &str) -> Result<Decoder, String> {
     Ok(Decoder::Ours(ours))
 }
 
-/// Makes a meter show its first packets to decoders, if there are any.
+/// Configures a meter to pass its first packets to decoders, if there are any.
 pub fn apply_decoders(decoders: &[Decoder], meter: &mut MeterConfig) -> Option<InspectorConfig> {
     if decoders.is_empty() {
         return None;
@@ -172,17 +172,17 @@ pub fn apply_decoders(decoders: &[Decoder], meter: &mut MeterConfig) -> Option<I
         }),
         ..InspectorConfig::default()
     };
-    // Segments are put in order by what only the standard record looks at.
+    // Segments are ordered by values that only the standard record has.
     meter.table.profile = Profile::Standard;
-    // The inspector has bounds of its own, and does not count what it passes over.
+    // The inspector has its own bounds, and does not count packets that it skips.
     meter.extra.inspect_count = u8::MAX;
     Some(config)
 }
 
-/// How many flows libndpi looks at together, if it is to.
+/// How many flows libndpi inspects at once, if it is requested.
 ///
 /// # Errors
-/// `Unsupported` where it does not exist, or is a release that is not known.
+/// `Unsupported` if it is missing, or an unsupported release.
 pub fn ndpi_flow_count(decoders: &[Decoder]) -> sys::Result<Option<u32>> {
     if !decoders.contains(&Decoder::Ndpi) {
         return Ok(None);
@@ -191,7 +191,7 @@ pub fn ndpi_flow_count(decoders: &[Decoder]) -> sys::Result<Option<u32>> {
     Ok(Some(NDPI_FLOW_COUNT))
 }
 
-/// `100`, `count:100`, `random:100`, `hash:100`, `time:1s/10ms`.
+/// Parses `100`, `count:100`, `random:100`, `hash:100`, `time:1s/10ms`.
 pub fn sampling(text: &str) -> Result<Sampling, String> {
     let (how, rate) = text.split_once(':').unwrap_or(("count", text));
     if how == "time" {

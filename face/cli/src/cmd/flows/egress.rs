@@ -12,7 +12,7 @@ use crate::args::FilterCompiler;
 use crate::inputs::Inputs;
 use crate::report::counted;
 
-/// What goes where.
+/// Options of the egress.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Egress")]
 pub struct EgressArgs {
@@ -34,7 +34,7 @@ pub struct EgressArgs {
     egress_filter: Option<String>,
 }
 
-/// `20`, `64k`, `20,64k`.
+/// Parses `20`, `64k`, `20,64k`.
 fn first(text: &str) -> std::result::Result<Shunt, String> {
     let mut shunt = Shunt {
         packets: u64::MAX,
@@ -63,7 +63,7 @@ fn first(text: &str) -> std::result::Result<Shunt, String> {
     Ok(shunt)
 }
 
-/// One of a list of applications.
+/// Parses one of a list of applications.
 fn protocol(text: &str) -> std::result::Result<Protocol, String> {
     let all = || {
         Protocol::ALL
@@ -108,17 +108,17 @@ impl EgressArgs {
         Plan::new([inputs.first(), name], options, out, choice).map(Some)
     }
 
-    /// Makes a meter report which packets to forward.
+    /// Configures a meter to report which packets to forward.
     pub fn apply(&self, meter: &mut MeterConfig) {
         if self.egress.is_some() {
-            // As all extra fields.
+            // As with all extra fields.
             meter.table.profile = Profile::Standard;
             meter.extra.shunt = Some(self.egress_first);
         }
     }
 }
 
-/// The account, for users.
+/// Prints the account.
 pub fn write_account(out: &mut impl Write, egress: &EgressReport) -> io::Result<()> {
     let status = &egress.status;
     write!(

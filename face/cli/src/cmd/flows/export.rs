@@ -50,7 +50,7 @@ impl ExportArgs {
         &self.export
     }
 
-    /// Warnings about destinations whose format has no place for what `--fields` adds.
+    /// Warnings about destinations whose format cannot hold the fields of `--fields`.
     pub fn without_fields(&self) -> Vec<String> {
         let holding = FORMATS.iter().filter(|format| format.holds_measured);
         let holding: Vec<&str> = holding.map(|format| format.name).collect();
@@ -63,7 +63,7 @@ impl ExportArgs {
         words.collect()
     }
 
-    /// Which destination gets which records.
+    /// Distribution of records to destinations.
     pub fn fan_out(&self) -> FanOut {
         match self.export_mode {
             Mode::All => FanOut::All,
@@ -71,18 +71,18 @@ impl ExportArgs {
         }
     }
 
-    /// One of so many packets comes here.
+    /// The port receives one of this many packets.
     pub fn sampling_rate(&self) -> u32 {
         self.sampling_rate
     }
 
-    /// Where figures are to be served.
+    /// The address at which metrics are served.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics
     }
 }
 
-/// Accounts for users.
+/// Prints the accounts.
 pub fn write_accounts(out: &mut impl Write, accounts: &[(String, Account)]) -> io::Result<()> {
     for (name, account) in accounts {
         writeln!(

@@ -14,8 +14,8 @@ use crate::fifo::{self, Reader};
 const SERVICE: [&str; 3] = ["STATE_DIRECTORY", "CACHE_DIRECTORY", "LOGS_DIRECTORY"];
 
 impl Args {
-    /// Files of exports that rotate, of what a reload reads again, and of a report that is not
-    /// written after all.
+    /// Files of rotated exports, files that a reload reads, and a report to be deleted if it is not
+    /// written.
     pub(super) fn files(&self) -> Files {
         let mut files = Files::default();
         let reloads = self.config.is_some();
@@ -44,8 +44,8 @@ impl Args {
         files
     }
 
-    /// Waits until programs read the pipes among the exports and the report: the pipes, opened;
-    /// `None` if the end was requested, or the time was over, before that.
+    /// Waits until programs read the named pipes among the exports and the report. Returns the open
+    /// pipes, or `None` if a stop was requested or the time was over first.
     pub(super) fn wait_for_readers(&self, stop: &Stop) -> Option<Vec<Reader>> {
         let exports = self.export.targets().iter().filter_map(|target| {
             let is_one = !target.is_folder() && !target.options.rotation.is_some();
@@ -74,7 +74,7 @@ fn of_target(target: &Target, reloads: bool, files: &mut Files) {
         Place::Path(path) if path == Path::new("-") => {}
         Place::Path(folder) if target.is_folder() => files.write_in(folder),
         Place::Path(pattern) if options.rotation.is_some() => files.write_pattern(pattern),
-        // It is made anew after somebody has moved it away.
+        // It is created again after it was moved away.
         Place::Path(path) if reloads => files.write_beside(path),
         _ => {}
     }
@@ -84,7 +84,7 @@ fn of_target(target: &Target, reloads: bool, files: &mut Files) {
     {
         files.read_beside(file);
     }
-    // librdkafka reads files that its properties name; which they are, only it knows.
+    // librdkafka reads files named in its properties; only the library knows which.
     for (_, value) in &options.properties {
         let path = Path::new(value);
         if path.is_absolute() {

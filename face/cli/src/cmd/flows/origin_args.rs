@@ -1,4 +1,4 @@
-//! `--asn`, `--geo`, `--mac-vendors`: enrichment of flows from files of the user.
+//! `--asn`, `--geo`, `--mac-vendors`: enrichment of flows from the user's files.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use probe::Origins;
 use runtime::origin_table::OriginFiles;
 use sys::{Error, ErrorKind, Result};
 
-/// Files about addresses and network cards.
+/// Enrichment files.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Enrichment")]
 pub struct OriginArgs {
@@ -35,7 +35,8 @@ impl OriginArgs {
     /// Reads them.
     ///
     /// # Errors
-    /// Errors of files; and if vendors are requested but MAC addresses are not recorded.
+    /// Errors of the files, and `InvalidInput` if vendors are requested but MAC addresses are not
+    /// recorded.
     pub fn open(&self, has_mac: bool) -> Result<Origins> {
         let files = self.files();
         if files.parts().vendor && !has_mac {

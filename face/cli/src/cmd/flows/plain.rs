@@ -1,5 +1,5 @@
-//! Without the live view: a line of rates per second, on standard error, unless that is the journal
-//! of systemd.
+//! Output without the live view: a line of rates per second on standard error, unless that is the
+//! systemd journal.
 
 use std::fs::Metadata;
 use std::io::{self, IsTerminal};
@@ -21,20 +21,20 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Rates since the last line.
 pub struct Rates {
     name: String,
-    /// Length in bytes of the files that are read, where all are plain.
+    /// Size in bytes of the input files, if none is compressed.
     file_len: Option<u64>,
-    /// On a terminal one line is written repeatedly.
+    /// Whether one line of a terminal is overwritten.
     overwrite: bool,
     reported: bool,
     at: Duration,
     packets: u64,
     wire_bytes: u64,
-    /// Results of the decoders, for the table at the end.
+    /// Decoded fields, for the final table.
     pub known: KnownFlows,
 }
 
 impl Rates {
-    /// For ports, and their names in one line.
+    /// Creates it for these ports, and their names in one line.
     pub fn new(name: &str, inputs: &Inputs, is_file: bool) -> Self {
         let len = |path: PathBuf| {
             let end = path.extension().unwrap_or_default();
@@ -54,14 +54,14 @@ impl Rates {
         }
     }
 
-    /// After the last line.
+    /// Ends the last line.
     pub fn end(&self) {
         if self.reported && self.overwrite {
             say!("");
         }
     }
 
-    /// How far a file has been read. Records of packets are some bytes longer than the packets.
+    /// Progress in the file. Packet records are some bytes longer than the packets.
     fn progress(&self, status: &Status<'_>) -> Option<String> {
         let len = self.file_len?;
         let total = status.account.rx_total();
@@ -70,7 +70,7 @@ impl Rates {
     }
 }
 
-/// Prints what is about to be metered, for live ports.
+/// Prints what will be metered, for live ports.
 pub fn start(name: &str, description: &PortDescription, queue_count: usize, memory: &Memory) {
     if description.intake == Intake::File {
         return;
@@ -88,11 +88,11 @@ pub fn start(name: &str, description: &PortDescription, queue_count: usize, memo
     );
 }
 
-/// Prints what happens to the device on standard error, for an outlet that does not.
+/// Prints events of the device on standard error, for an outlet that does not.
 pub struct WithEvents<'a> {
     /// The port, as given by the user.
     pub name: &'a str,
-    /// The outlet behind it.
+    /// The wrapped outlet.
     pub inner: &'a mut dyn Outlet,
 }
 
@@ -127,8 +127,8 @@ impl Outlet for Rates {
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
         print_events(&self.name, status);
         let passed = status.elapsed.saturating_sub(self.at);
-        // In the journal they would be a line a second forever; the service manager gets the status
-        // instead.
+        // In the journal this would be a line per second forever; the service manager gets the
+        // status instead.
         if passed < INTERVAL || out::is_journal() {
             return Ok(());
         }

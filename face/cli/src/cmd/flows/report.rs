@@ -35,8 +35,8 @@ impl Memory {
 /// Prints the final output of a probe.
 ///
 /// # Errors
-/// What ended it early, once everything else is reported; or that standard output cannot be
-/// written.
+/// The error that ended it early, once everything else is reported; or that standard output cannot
+/// be written.
 pub fn report(
     stdout: &Output,
     done: Finished,
@@ -47,7 +47,7 @@ pub fn report(
 ) -> Result<()> {
     let mut text = Vec::new();
     let mut err = Vec::new();
-    // Writing into a vector cannot fail; an unreadable standard error is no reason to fail.
+    // Writing to a vector cannot fail; a closed standard error is not an error.
     if count != 0 {
         let width = out::terminal_width();
         drop(table::write(
@@ -66,7 +66,7 @@ pub fn report(
     done.check().and(written)
 }
 
-/// The totals of a running probe, and what each export has done, one line each.
+/// The totals of a running probe, and counts of each export, one line each.
 pub fn so_far(status: &Status<'_>, exports: &[(String, Account)]) -> Vec<u8> {
     let total = status.total();
     let (table, seconds) = (&total.meter.table, status.elapsed.as_secs_f64());

@@ -27,28 +27,29 @@ const LIVE: [&str; 5] = [
     "sampling-rate",
 ];
 
-/// The same, where it runs in this program.
+/// The filter's key, which takes effect while the probe runs if the filter runs in this program.
 const FILTER: &str = "filter";
 
-/// The same, as long as each that was given is given, and no other.
+/// Keys that take effect while the probe runs, as long as the same ones are given.
 const ORIGINS: [&str; 3] = ["asn", "geo", "mac-vendors"];
 
-/// The configuration that is read again.
+/// The configuration to reload.
 pub struct Reloading {
     reload: Reload,
     path: PathBuf,
     arguments: Vec<OsString>,
     settings: Settings,
-    /// The filter runs in this program.
+    /// Whether the filter runs in this program.
     live_filter: bool,
     link_type: u16,
     confine: ConfineArgs,
 }
 
-/// Whether a port's filter may be left to this program.
+/// Checks that the port's filter can run in this program.
 ///
 /// # Errors
-/// `InvalidInput` if the filter decides what is taken from the host, and for several ports.
+/// `InvalidInput` if the filter decides which packets are taken from the host, and for several
+/// ports.
 pub fn check_live_filter(inputs: &Inputs) -> Result<()> {
     if inputs.count() > 1 {
         let why = "it takes one port";
@@ -68,11 +69,11 @@ pub fn check_live_filter(inputs: &Inputs) -> Result<()> {
 }
 
 impl Reloading {
-    /// Of a probe with this configuration, on a port of this link type: `SIGHUP` does not end it
-    /// any more.
+    /// Prepares the reloading of a probe's configuration, on a port of this link type: `SIGHUP` no
+    /// longer ends the probe.
     ///
     /// # Errors
-    /// When the signal cannot be caught, or the file no longer exists.
+    /// If the signal handler cannot be installed, or the file no longer exists.
     pub fn new(path: &Path, args: &Args, link_type: u16) -> Result<Reloading> {
         Ok(Reloading {
             reload: Reload::on_hangup()?,
@@ -85,13 +86,13 @@ impl Reloading {
         })
     }
 
-    /// About ten times a second.
+    /// Called about ten times a second.
     pub fn pulse(&mut self, running: &mut Running, switch: &Switch) {
         if !self.reload.take() {
             return;
         }
         running.reloading();
-        // What is wrong with the file does not end the probe.
+        // An error in the file does not end the probe.
         if let Err(error) = self.read_again(running, switch) {
             warning!("{}: not reloaded, nothing was changed", self.path.display());
             exit::print(&self.confine.explain(error));
@@ -102,7 +103,7 @@ impl Reloading {
     fn read_again(&mut self, running: &mut Running, switch: &Switch) -> Result<()> {
         let settings = config::read(&self.path)?;
         let mut args = self.arguments(&settings)?;
-        // Where the filter runs is settled.
+        // Where the filter runs cannot change.
         args.live_filter = self.live_filter;
         let change = Change {
             targets: args.export.targets().to_vec(),
@@ -134,7 +135,7 @@ impl Reloading {
         Ok(())
     }
 
-    /// The command line with these settings.
+    /// The arguments of the command line with these settings.
     fn arguments(&self, settings: &Settings) -> Result<Box<Args>> {
         let arguments = config::merged(&self.arguments, settings);
         let wrong = |why: String| {
@@ -171,7 +172,7 @@ impl Reloading {
             warning!("{name}: {key} has changed; restart the probe for it to take effect");
         }
         say!("{name}: reloaded");
-        // What needs a start is reported again each time.
+        // Changes that need a restart are reported each time.
         let origins = ORIGINS.into_iter().filter(|_| has_same_origins);
         let filter = [FILTER].into_iter().filter(|_| self.live_filter);
         for key in LIVE.into_iter().chain(origins).chain(filter) {

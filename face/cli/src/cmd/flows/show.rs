@@ -19,15 +19,15 @@ use crate::live::{Live, Once};
 use crate::out::{self, say, warning};
 use crate::report::counted;
 
-/// How long after `--duration` the end comes that a stalled reader holds up: the records of a file
-/// wait for their reader, and meanwhile nothing else is looked at.
+/// How long after `--duration` the run ends if a stalled reader blocks: the records of a file wait
+/// for their reader, and nothing else is checked meanwhile.
 const LATE: Duration = Duration::from_millis(200);
 
-/// What shows the flows of a probe.
+/// Output of a probe's flows.
 pub(super) struct Showing<'a> {
     pub(super) args: &'a Args,
     pub(super) inputs: &'a Inputs,
-    /// Their names in one line.
+    /// The names of the ports in one line.
     pub(super) name: &'a str,
     pub(super) stop: Stop,
     pub(super) request: TotalsRequest,
@@ -87,7 +87,7 @@ impl Showing<'_> {
         live.show_origins(self.origins.clone());
         self.has_picture = true;
         let done = self.probe(probe, &mut live);
-        // The table at the end goes to the terminal as it was before.
+        // The final table is printed on the terminal's normal screen.
         let order = live.order();
         let known = live.end();
         report::report(&self.stdout, done?, &known, self.args.top, order, memory)
@@ -133,7 +133,7 @@ impl Showing<'_> {
     }
 }
 
-/// An outlet that also answers `SIGHUP` and `SIGUSR1`.
+/// An outlet that also handles `SIGHUP` and `SIGUSR1`.
 struct Watching<'a> {
     outlet: &'a mut dyn Outlet,
     stop: &'a Stop,
@@ -156,10 +156,10 @@ impl View for Watching<'_> {
 
     fn pulse(&mut self, status: &Status<'_>, running: &mut Running) -> Result<()> {
         if self.duration.is_some_and(|d| status.elapsed >= d) {
-            // From now on readers that take nothing are not waited for.
+            // From now on stalled readers are not waited for.
             self.stop.set();
         }
-        // The picture has the totals; lines on the same terminal would be printed over it.
+        // The view shows the totals; lines on the same terminal would be printed over it.
         if self.request.take() && !(self.has_picture && std::io::stderr().is_terminal()) {
             out::words(report::so_far(status, &running.exports()));
         }

@@ -1,10 +1,10 @@
-//! Times and sizes of the command line, with their units.
+//! Parses times and sizes with units.
 
 use std::time::Duration;
 
 pub(super) use crate::args::parse_duration;
 
-/// A timeout of the flow table.
+/// Parses a timeout of the flow table.
 pub(super) fn parse_timeout(text: &str) -> std::result::Result<Duration, String> {
     let duration = parse_duration(text)?;
     if duration.as_nanos() as u64 > flow::Timeouts::MAX_NS {
@@ -13,7 +13,7 @@ pub(super) fn parse_timeout(text: &str) -> std::result::Result<Duration, String>
     Ok(duration)
 }
 
-/// A number of flows, with `k` or `M` for thousands and millions.
+/// Parses a number of flows, with `k` or `M` for thousands and millions.
 pub(super) fn parse_table_size(text: &str) -> std::result::Result<u32, String> {
     let (digits, unit) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1_000),

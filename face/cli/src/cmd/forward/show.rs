@@ -14,10 +14,10 @@ use sys::{Error, Result};
 use crate::out::{self, say, warning};
 use crate::report::{account_json, counted, event_level, si, write_account};
 
-/// Lines of JSON that wait for a reader.
+/// Maximum number of JSON lines queued for the reader.
 const LINES_MAX: usize = 16;
 
-/// The view of one run.
+/// Output of one run.
 pub struct Show<'a> {
     names: [&'a str; 2],
     json: bool,
@@ -27,12 +27,12 @@ pub struct Show<'a> {
     began: Instant,
     at: Instant,
     stdout: Output,
-    /// The reader of standard output has left.
+    /// The error of standard output, if its reader has gone.
     error: Option<Error>,
 }
 
 impl<'a> Show<'a> {
-    /// Prints what is about to start.
+    /// Prints the ports and options.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -82,7 +82,7 @@ impl<'a> Show<'a> {
         })
     }
 
-    /// The direction's two names.
+    /// The names of the direction's two ports.
     fn way(&self, index: usize) -> [&'a str; 2] {
         let [a, b] = self.names;
         if index == 0 { [a, b] } else { [b, a] }
@@ -112,7 +112,7 @@ impl<'a> Show<'a> {
                 }
                 line += &rates_text(flow, before, seconds);
             }
-            // The rest of a longer line before is erased (ECMA-48 EL).
+            // Erases the rest of a longer previous line (ECMA-48 EL).
             let seconds = self.began.elapsed().as_secs_f64();
             out::words(format!("\r{seconds:6.0} s  {line}\x1b[K").into_bytes());
             self.is_drawn = true;
@@ -189,11 +189,11 @@ impl<'a> Show<'a> {
         say!("{}: sending again", self.names[index]);
     }
 
-    /// The account.
+    /// Prints the account.
     pub fn end(mut self, outcome: &Outcome) -> Result<()> {
         self.clear();
         let mut text = Vec::new();
-        // A Vec takes everything.
+        // Writing to a Vec cannot fail.
         let _ = self.write_end(&mut text, outcome);
         out::over();
         out::last_words(text);
@@ -217,7 +217,7 @@ impl<'a> Show<'a> {
         Ok(())
     }
 
-    /// What became of the packets of one direction.
+    /// Writes the counts of one direction.
     fn write_flow(&self, out: &mut Vec<u8>, outcome: &Outcome, index: usize) -> io::Result<()> {
         let flow = &outcome.flows[index];
         let seconds = outcome.elapsed.as_secs_f64().max(1e-3);
@@ -319,7 +319,7 @@ impl<'a> Show<'a> {
     }
 }
 
-/// Why packets were not forwarded.
+/// Writes why packets were not forwarded.
 fn write_reasons(out: &mut Vec<u8>, flow: &Flow, to: &str) -> io::Result<()> {
     let lines = [
         (
@@ -353,7 +353,7 @@ fn write_reasons(out: &mut Vec<u8>, flow: &Flow, to: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// What was obtained, on one line.
+/// One line on how the port was opened.
 fn facts(port: &Port) -> Option<String> {
     let reported = port.control.describe();
     let words: Vec<String> = ["attach mode", "bind mode", "filter"]

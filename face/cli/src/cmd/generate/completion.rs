@@ -1,12 +1,12 @@
-//! Completion scripts. The generator has flags and their values; names of interfaces change from
-//! machine to machine, so the scripts look for them when a key is pressed.
+//! Completion scripts. The generator knows flags and their values; interface names differ between
+//! machines, so the scripts look them up when a key is pressed.
 
 use std::collections::BTreeSet;
 
 use clap::{Arg, Command, ValueHint};
 use clap_complete::Shell;
 
-/// Arguments that take an interface: the words of the command, and the argument's identifier.
+/// Arguments that take an interface: the command's words, and the argument's identifier.
 const INTERFACES: &[(&[&str], &str)] = &[
     (&["capture"], "words"),
     (&["capture"], "interface"),
@@ -20,8 +20,8 @@ const INTERFACES: &[(&[&str], &str)] = &[
     (&["send"], "names"),
 ];
 
-/// For bash: the generator's function first, then the interfaces of /sys/class/net. A colon parts
-/// words in bash, so `afxdp:et` arrives as `et`.
+/// For bash: the generator's function first, then the interfaces of /sys/class/net. A colon
+/// separates words in bash, so `afxdp:et` arrives as `et`.
 const BASH: &str = r#"
 _barewire_interfaces() {
     _barewire "$@"
@@ -46,7 +46,7 @@ _barewire_interfaces() {
 complete -F _barewire_interfaces -o bashdefault -o default barewire
 "#;
 
-/// For zsh: what the generator calls the names of hosts are interfaces, or files.
+/// For zsh: what the generator completes as host names are interfaces or files.
 const ZSH: &str = r#"
 (( $+functions[_barewire_interfaces] )) ||
 _barewire_interfaces() {
@@ -54,12 +54,12 @@ _barewire_interfaces() {
 }
 "#;
 
-/// For fish: the generator leaves out what has no flag.
+/// For fish: the generator omits positional arguments.
 const FISH: &str = r#"
 complete -c barewire -n "__fish_seen_subcommand_from @COMMANDS@" -a "(__fish_print_interfaces)"
 "#;
 
-/// The script of a shell.
+/// The completion script of a shell.
 pub fn script(shell: Shell, command: &Command) -> String {
     let mut command = command.clone();
     for (words, id) in INTERFACES {
@@ -85,7 +85,7 @@ pub fn script(shell: Shell, command: &Command) -> String {
         }
         Shell::Fish => {
             let script = script.replace("__fish_print_hostnames", "__fish_print_interfaces");
-            // Unquoted it begins a comment (clap_complete 4 does not know).
+            // Unquoted it starts a comment (clap_complete 4 does not handle that).
             let script = script.replace(" -s # ", " -s '#' ");
             script + &FISH.replace("@COMMANDS@", &commands.join(" "))
         }
@@ -93,11 +93,11 @@ pub fn script(shell: Shell, command: &Command) -> String {
     }
 }
 
-/// The command with a value hint that no other argument has, because the generator has none for
+/// Gives an argument a value hint that no other argument has, because the generator has none for
 /// interfaces.
 fn hinted(command: Command, words: &[&str], id: &str) -> Command {
     match words.split_first() {
-        // `mut_arg` would put the argument after the others, and positional ones out of order.
+        // `mut_arg` would move the argument behind the others, and reorder positional ones.
         None => command.mut_args(|arg| match arg.get_id() == id {
             true => arg.value_hint(ValueHint::Hostname),
             false => arg,
@@ -106,7 +106,7 @@ fn hinted(command: Command, words: &[&str], id: &str) -> Command {
     }
 }
 
-/// Flags after which a value stands that is no interface.
+/// Flags followed by a value that is not an interface.
 fn takers(command: &Command) -> Vec<String> {
     let mut all = BTreeSet::new();
     let below = command
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// What bash offers for these words, the last of which is under way.
+    /// Completions that bash offers for these words, of which the last is incomplete.
     fn offered(words: &[&str]) -> Option<Vec<String>> {
         let script = script(Shell::Bash, &crate::Cli::command());
         let last = words.len() - 1;

@@ -2,7 +2,7 @@
 
 use clap::Command;
 
-/// Where else to read, by command. A command that is not here names its own relatives alone.
+/// SEE ALSO by command. A command that is not listed refers only to its relatives.
 const SEE_ALSO: &[(&str, &[&str])] = &[
     ("barewire", &["tcpdump(8)", "ethtool(8)", "ip-link(8)"]),
     (
@@ -43,8 +43,8 @@ const SEE_ALSO: &[(&str, &[&str])] = &[
     ("barewire-send", &["tcpreplay(1)", "trafgen(8)"]),
 ];
 
-/// The name of the file and the text of every page: of the command and of all commands below it
-/// that are not hidden.
+/// The file name and text of every page: of the command and of all nested commands that are not
+/// hidden.
 pub fn pages(command: Command) -> Vec<(String, String)> {
     let mut command = command.disable_help_subcommand(true);
     command.build();
@@ -73,12 +73,12 @@ fn title(command: &Command) -> String {
     name.unwrap_or_else(|| command.get_name()).to_owned()
 }
 
-/// A man page. The generator writes all but three sections: its synopsis lists every flag and
-/// leaves out what it takes, its text below the options runs lines together, and it refers nowhere.
+/// A man page. Three sections are not the generator's: its synopsis lists every flag and omits
+/// arguments, its text below the options joins lines, and it has no references.
 fn page(mut command: Command, parent: Option<&str>) -> String {
     let name = title(&command);
     let mut page = Vec::new();
-    // Writing into memory cannot fail.
+    // Writing to memory cannot fail.
     let _ = clap_mangen::Man::new(command.clone())
         .source(concat!("barewire ", env!("CARGO_PKG_VERSION")))
         .render(&mut page);
@@ -114,13 +114,13 @@ fn page(mut command: Command, parent: Option<&str>) -> String {
     out
 }
 
-/// `tcpdump(8)`, with the name in bold.
+/// Formats `tcpdump(8)` with the name in bold.
 fn reference(page: &str) -> Option<String> {
     let (name, section) = page.split_once('(')?;
     Some(format!("\\fB{}\\fR({section}", literal(name)))
 }
 
-/// The usage that the help shows.
+/// The synopsis, from the usage in the help.
 fn synopsis(usage: &str) -> String {
     let lines: Vec<String> = usage
         .trim_start_matches("Usage:")
@@ -130,8 +130,8 @@ fn synopsis(usage: &str) -> String {
     format!(".SH SYNOPSIS\n{}\n", lines.join("\n.br\n"))
 }
 
-/// The help text below the options: paragraphs, with indented lines as they are, and the examples
-/// under a heading of their own.
+/// The help text below the options: paragraphs, indented lines unchanged, and the examples under
+/// their own heading.
 fn notes_of(text: &str) -> String {
     let (mut out, mut has_heading, mut is_literal) = (String::new(), false, false);
     for line in text.lines() {
@@ -162,7 +162,7 @@ fn notes_of(text: &str) -> String {
     out
 }
 
-/// Text of which roff takes nothing for a request or an escape.
+/// Escapes text so that roff takes nothing for a request or an escape.
 fn literal(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     match text.starts_with(['.', '\'']) {

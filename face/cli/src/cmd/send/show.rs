@@ -13,7 +13,7 @@ use wire::{Dissection, LinkType, dissect};
 use crate::out::{self, say};
 use crate::report::{counted, si};
 
-/// Packets shown by a dry run.
+/// Number of packets shown in a dry run.
 pub const SAMPLE_COUNT: usize = 5;
 
 /// What would be sent.
@@ -29,7 +29,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Of a capture.
+    /// The plan for a capture.
     pub fn of_capture(survey: &ReplaySummary, rounds: u64, pace: Pace, limits: &Limits) -> Self {
         let all = (rounds != 0).then(|| survey.packets.saturating_mul(rounds));
         let mean = survey.bytes as f64 / survey.packets.max(1) as f64;
@@ -52,7 +52,7 @@ impl Plan {
         plan
     }
 
-    /// Of a template. Takes the first packets out of the generator.
+    /// The plan for a template. Takes the first packets from the generator.
     pub fn of_generator(
         generator: &mut Generator,
         template: &Template,
@@ -82,7 +82,7 @@ impl Plan {
         plan
     }
 
-    /// Applies `--count` and `--duration`, as far as they can be foreseen.
+    /// Applies `--count` and `--duration`, as far as their effect is predictable.
     fn limit(&mut self, limits: &Limits, mean: f64) {
         let known = self.packets;
         self.packets = match (self.packets, limits.packet_count) {
@@ -110,7 +110,7 @@ impl Plan {
             let limit = duration.as_secs_f64();
             self.seconds = Some(self.seconds.map_or(limit, |seconds| seconds.min(limit)));
         }
-        // With the original gaps a limit cuts somewhere: the time is then not known.
+        // With the original gaps a limit may cut anywhere: the time is then unknown.
         if matches!(self.pace, Pace::Original { .. }) && self.packets != known {
             self.seconds = None;
         }
@@ -120,7 +120,7 @@ impl Plan {
     }
 }
 
-/// How fast, in words.
+/// The pace in words.
 pub fn pace_words(pace: Pace) -> String {
     match pace {
         Pace::Max => "as fast as possible".into(),
@@ -142,10 +142,11 @@ pub fn pace_words(pace: Pace) -> String {
     }
 }
 
-/// Prints the plan. Of a damaged capture it is the part before the damage; the error is returned.
+/// Prints the plan. For a damaged capture it covers the part before the damage; the error is
+/// returned.
 ///
 /// # Errors
-/// The damage, else that the plan cannot be written.
+/// The damage, or that the plan cannot be written.
 pub fn dry_run(
     from: &str,
     to: &str,
@@ -209,7 +210,7 @@ fn plan_json(from: &str, to: &str, plan: &Plan) -> Value {
     })
 }
 
-/// One packet in one line.
+/// Describes a packet in one line.
 fn describe(packet: &[u8]) -> String {
     let mut d = Dissection::EMPTY;
     dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut d);
@@ -263,7 +264,7 @@ fn left_out(out: &mut Vec<u8>, too_long: u64, not_sendable: u64, cut: u64) -> io
     Ok(())
 }
 
-/// A line a second on a terminal.
+/// Prints a line per second on a terminal.
 pub struct Progress {
     on_terminal: bool,
     drawn: bool,
@@ -272,7 +273,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Prints what is about to start, on a terminal.
+    /// Prints the start line on a terminal.
     pub fn start(port: &str, pace: Pace, request: TotalsRequest) -> Self {
         let on_terminal = io::stderr().is_terminal();
         if on_terminal {
@@ -289,7 +290,7 @@ impl Progress {
         }
     }
 
-    /// Draws the line anew, and answers a request for totals.
+    /// Redraws the line, and handles a request for totals.
     pub fn report(&mut self, report: &Report) {
         if self.request.take() {
             self.end();
@@ -312,13 +313,13 @@ impl Progress {
         if report.failed != 0 {
             line += &format!(", {} failed", report.failed);
         }
-        // The rest of a longer line before is erased (ECMA-48 EL).
+        // Erases the rest of a longer previous line (ECMA-48 EL).
         out::words(format!("\r{line}\x1b[K").into_bytes());
         self.drawn = true;
         self.last = *report;
     }
 
-    /// Leaves the line after.
+    /// Ends the line.
     pub fn end(&self) {
         if self.drawn {
             say!("");
@@ -339,7 +340,7 @@ fn so_far(report: &Report) -> String {
     )
 }
 
-/// Prints the totals: JSON to standard output, words to standard error.
+/// Prints the totals: JSON to standard output, text to standard error.
 pub fn summary(report: &Report, port: &str, as_json: bool) -> Result<()> {
     let mut text = Vec::new();
     out::over();
@@ -387,7 +388,7 @@ fn summary_text(out: &mut Vec<u8>, report: &Report, port: &str) -> io::Result<()
     Ok(())
 }
 
-/// What to do about a rate that was not reached.
+/// A hint if the rate was not reached.
 fn faster(port: &str) -> String {
     let max = "--rate max shows the highest rate possible here";
     let row = PortName::parse(port).ok().and_then(|name| name.backend());

@@ -1,4 +1,4 @@
-//! The options of generated packets, and the template they make.
+//! Options of generated packets, and the template built from them.
 
 use runtime::send::Target;
 use sys::{Error, ErrorKind, Result};
@@ -13,7 +13,7 @@ const DST_V4: &str = "198.19.0.1";
 const SRC_V6: &str = "2001:2::1";
 const DST_V6: &str = "2001:2::2";
 
-/// What generated packets look like.
+/// Contents of generated packets.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Generated packets")]
 pub struct TemplateArgs {
@@ -83,7 +83,7 @@ impl TemplateArgs {
         self.udp || self.tcp_syn || self.tcp.is_some() || self.icmp
     }
 
-    /// An option that was given and is only for generated packets.
+    /// An option given that is only for generated packets.
     pub fn first_option(&self) -> Option<&'static str> {
         let rows = [
             (self.src.is_some(), "--src"),
@@ -99,7 +99,7 @@ impl TemplateArgs {
         rows.iter().find(|row| row.0).map(|row| row.1)
     }
 
-    /// The template; `target` gives the MAC addresses that are not given.
+    /// The template; `target` provides the MAC addresses that are not given.
     pub fn template(
         &self,
         rewrite: &RewriteArgs,
@@ -173,8 +173,8 @@ impl TemplateArgs {
         Ok(mac_range(own.copied().unwrap_or([2, 0, 0, 0, 0, 1])))
     }
 
-    /// The next hop's, which the kernel resolves for a destination that was given; else it must be
-    /// given too: a guess would go nowhere, or everywhere.
+    /// The destination MAC address: the next hop's, resolved by the kernel for the given
+    /// destination; otherwise it must be given too, as a guess would reach no one or everyone.
     fn dst_mac(
         &self,
         rewrite: &RewriteArgs,

@@ -1,4 +1,4 @@
-//! The loss account: all queues in one line, or one line each.
+//! The loss account: one line for all queues, or one line each.
 
 use port::{DropReason, QueueAccount};
 use ratatui::Frame;
@@ -11,7 +11,7 @@ use super::Picture;
 use super::theme::BOLD;
 use crate::short::{fit, number};
 
-/// Columns after the queue's number, what matters most first: heading and width.
+/// Columns after the queue index, the most important first: heading and width.
 const COLUMNS: [(&str, usize); 6] = [
     ("seen", 12),
     ("lost", 10),
@@ -21,7 +21,7 @@ const COLUMNS: [(&str, usize); 6] = [
     ("filtered", 10),
 ];
 
-/// Lines that it takes on a screen of this height.
+/// Number of lines on a screen of this height.
 pub fn height(picture: &Picture, screen: u16) -> u16 {
     let queues = picture.account.rx.len() as u16;
     match picture.by_queue {
@@ -64,7 +64,7 @@ fn lost_style(picture: &Picture, queue: &QueueAccount) -> Style {
     }
 }
 
-/// Columns that have room, whole, by their place in [`COLUMNS`].
+/// Indices in [`COLUMNS`] of the columns that fit completely.
 fn columns(width: u16) -> Vec<usize> {
     let mut room = usize::from(width).saturating_sub(5);
     let places = (0..COLUMNS.len()).filter(|&at| {
@@ -108,7 +108,7 @@ fn by_queue(picture: &Picture, area: Rect) -> Vec<Line<'static>> {
     let mut shown: Vec<&QueueAccount> = queues.iter().collect();
     let hides = lines.len() + queues.len() > room && room > 2;
     if hides {
-        // Losses are looked for first if there are more queues than lines.
+        // Queues with losses come first if there are more queues than lines.
         shown.sort_by_key(|queue| std::cmp::Reverse(queue.lost()));
         shown.truncate(room - 3);
     }
@@ -124,8 +124,8 @@ fn by_queue(picture: &Picture, area: Rect) -> Vec<Line<'static>> {
     lines
 }
 
-/// The counters are read one after the other while packets come, so a difference that is not
-/// present at the end is only a moment's.
+/// The counters are read one after another while packets arrive, so a difference that is gone at
+/// the end was temporary.
 fn balance(queue: &QueueAccount) -> String {
     match queue.imbalance() {
         0 => "adds up".to_owned(),

@@ -1,6 +1,6 @@
-//! The table of flows. From 80 columns up a flow takes one line, below two: source over
-//! destination, each with what it sent. A column that does not fit is omitted; no number, IPv4
-//! address or port is ever truncated.
+//! The table of flows. From 80 columns up a flow takes one line, below that two: source over
+//! destination, each with what it sent. A column that does not fit is omitted; numbers, IPv4
+//! addresses and ports are never truncated.
 
 use flow::top::Order;
 use ratatui::Frame;
@@ -13,13 +13,13 @@ use super::theme::{BOLD, DIM, REVERSED};
 use super::{Picture, Row};
 use crate::short::{IPV4_WIDTH, number, short, span, words};
 
-/// Columns of the terminal from which a flow takes one line.
+/// Minimum number of terminal columns for one line per flow.
 const ONE_LINE_FROM: u16 = 80;
-/// The widest name shown.
+/// Maximum width of names.
 const NAME_MAX: u16 = 40;
-/// A narrower column of names is useless.
+/// Minimum width of the name column.
 const NAME_MIN: u16 = 12;
-/// The widest IPv6 address with a port.
+/// Width of the longest IPv6 address with a port.
 const IPV6_WIDTH: u16 = 47;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +35,11 @@ enum Column {
     Time,
 }
 
-/// Columns in their order, with their widths, for a flow a line.
+/// Columns in order, with their widths, for one line per flow.
 fn columns(width: u16, has_names: bool, has_ipv6: bool) -> Vec<(Column, u16)> {
     use Column::{Bytes, Destination, Forward, Name, Packets, Protocol, Reverse, Source, Time};
     let (mut protocol, mut end) = (6, IPV4_WIDTH);
-    // With the space in front of each but the first.
+    // Includes the space before each but the first.
     let mut room = width.saturating_sub(protocol + 2 * (end + 1) + 9 + 8);
     let mut take = |wanted: u16| {
         let taken = if wanted <= room { wanted } else { 0 };
@@ -93,7 +93,7 @@ pub fn draw(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     let lines = if is_wide { 1 } else { 2 };
     let visible = usize::from(area.height.saturating_sub(1) / lines).max(1);
     let selected = picture.selected_index();
-    // The selected flow is always on the screen.
+    // The selected flow is always visible.
     let first = selected.map_or(0, |at| (at + 1).saturating_sub(visible));
     let shown = rows.into_iter().enumerate().skip(first).take(visible);
     let (head, widths, cells) = match is_wide {
@@ -126,7 +126,7 @@ fn mark(picture: &Picture, order: Order) -> &'static str {
     if picture.order == order { "▾" } else { "" }
 }
 
-/// A flow in one line.
+/// Layout with one line per flow.
 fn wide(picture: &Picture, width: u16) -> Layout<'_> {
     let has_names = picture.rows.iter().any(|row| !row.name.is_empty());
     let has_ipv6 = picture.rows.iter().any(Row::is_ipv6);
@@ -163,9 +163,9 @@ fn wide(picture: &Picture, width: u16) -> Layout<'_> {
     (head, widths, Box::new(cells))
 }
 
-/// A flow in two lines.
+/// Layout with two lines per flow.
 fn narrow(picture: &Picture, width: u16) -> Layout<'_> {
-    // Each column with the space in front of it; what has no room is left out.
+    // Each column includes the space before it; one that does not fit is omitted.
     let mut room = width.saturating_sub(IPV4_WIDTH);
     let mut take = |wanted: u16| {
         let taken = if wanted <= room { wanted } else { 0 };
@@ -226,8 +226,8 @@ fn narrow(picture: &Picture, width: u16) -> Layout<'_> {
     (head, widths, Box::new(cells))
 }
 
-/// Where the flow goes: by its name if that is wanted and known. The type of ICMP messages follows
-/// if it has room.
+/// The destination: by name if requested and known, followed by the type of ICMP messages if it
+/// fits.
 fn destination(picture: &Picture, row: &Row, width: usize) -> String {
     if picture.has_names && !row.name.is_empty() {
         return words(&row.name, width);
@@ -261,7 +261,7 @@ pub fn right(text: String) -> Cell<'static> {
 mod tests {
     use super::*;
 
-    /// At any width: the columns fit, and addresses are wide enough for IPv4 with a port.
+    /// At any width the columns fit, and addresses are wide enough for IPv4 with a port.
     #[test]
     fn columns_fit_and_keep_both_ends() {
         for width in ONE_LINE_FROM..400 {

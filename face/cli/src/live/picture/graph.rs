@@ -1,4 +1,4 @@
-//! Traffic over time: a bar a second, with its scale and its peak.
+//! Traffic over time: a bar per second, with scale and peak.
 
 use probe::text::si;
 use ratatui::Frame;
@@ -9,13 +9,13 @@ use ratatui::widgets::{Paragraph, Sparkline};
 
 use crate::short::short;
 
-/// Lines that it takes.
+/// Number of lines.
 pub const HEIGHT: u16 = 3;
-/// Room for the labels.
+/// Width of the labels.
 const LABEL_WIDTH: u16 = 12;
 
-/// Draws values a `step_s` seconds apart, in bit/s, the newest at the right. The scale is the next
-/// 1, 2 or 5 times a power of ten.
+/// Draws values in bit/s that are `step_s` seconds apart, the newest at the right. The scale is the
+/// next 1, 2 or 5 times a power of ten.
 pub fn draw(history: &[u64], bar: Style, frame: &mut Frame<'_>, area: Rect) {
     let [labels, bars] =
         Layout::horizontal([Constraint::Length(LABEL_WIDTH), Constraint::Min(0)]).areas(area);
@@ -33,7 +33,7 @@ pub fn draw(history: &[u64], bar: Style, frame: &mut Frame<'_>, area: Rect) {
         .map(|text| Line::from(format!("{text}│")).alignment(Alignment::Right))
         .collect();
     frame.render_widget(Paragraph::new(lines), labels);
-    // The newest value is at the right edge from the start on.
+    // The newest value is at the right edge from the start.
     let empty = usize::from(bars.width) - shown.len();
     let mut data = vec![0; empty];
     data.extend_from_slice(shown);

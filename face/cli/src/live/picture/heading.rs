@@ -1,4 +1,4 @@
-//! The first three lines: the port and the time, the rates, how full the table is.
+//! The first three lines: port and time, rates, fill level of the table.
 
 use probe::text::{bytes, si};
 use ratatui::Frame;
@@ -11,10 +11,10 @@ use super::Picture;
 use super::theme::{BOLD, REVERSED};
 use crate::short::{fit, short, words};
 
-/// Lines that it takes.
+/// Number of lines.
 pub const HEIGHT: u16 = 3;
 
-/// From this share of the table on it is about to be full.
+/// Fill level of the table at which a warning is shown.
 const NEARLY_FULL_PERCENT: u64 = 90;
 
 pub fn draw(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {

@@ -7,7 +7,7 @@ use ratatui::widgets::Paragraph;
 
 use super::theme::{BOLD, DIM};
 
-/// Keys and what they do; a line without a key is a remark.
+/// Keys and their functions; a line without a key is a remark.
 const LINES: [(&str, &str); 17] = [
     ("1 2 3", "flows, applications, talkers"),
     ("4 5", "losses, networks"),

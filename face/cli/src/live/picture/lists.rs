@@ -1,4 +1,4 @@
-//! Sums by application, by address, by network: one line each, with bars by the share of the
+//! Sums by application, by address and by network: one line each, with bars relative to the
 //! largest.
 
 use flow::top::Order;
@@ -12,12 +12,12 @@ use super::theme::{BOLD, DIM};
 use super::{Entry, Picture, Shown};
 use crate::short::{End, short, words};
 
-/// The widest IPv4 address.
+/// Width of the longest IPv4 address.
 const IPV4_WIDTH: u16 = 15;
-/// A shorter bar is useless.
+/// Minimum width of a bar.
 const BAR_MIN: u16 = 6;
 
-/// What the page of networks shows, and how to get it.
+/// What the page of networks shows, and how to enable it.
 const NETWORKS_HELP: [&str; 8] = [
     " This page sums up traffic by autonomous system, country and card vendor.",
     " It needs files that are not part of barewire:",
@@ -29,7 +29,7 @@ const NETWORKS_HELP: [&str; 8] = [
     " More: docs/enrichment.md",
 ];
 
-/// Widths by column; 0 leaves it out.
+/// Column widths; 0 omits the column.
 struct Widths {
     name: u16,
     remark: u16,
@@ -41,7 +41,7 @@ struct Widths {
 }
 
 impl Widths {
-    /// The widest name of each list that is shown whole.
+    /// The names of each list are never cut below its width.
     fn new(shown: Shown, width: u16) -> Widths {
         let (least, most, remark) = match shown {
             Shown::Talkers => (IPV4_WIDTH, 39, 0),
@@ -57,7 +57,7 @@ impl Widths {
             last: 9,
             bar: 0,
         };
-        // With the space in front of each but the first.
+        // Includes the space before each but the first.
         let mut room = width.saturating_sub(least + 7 + 9);
         let mut take = |wanted: u16, least: u16| {
             let taken = if room >= least { wanted.min(room) } else { 0 };
@@ -103,7 +103,7 @@ pub fn draw(picture: &Picture, entries: &[Entry], frame: &mut Frame<'_>, area: R
             };
             let bar_width = widths.bar.saturating_sub(1);
             let bar = size(entry) as u128 * u128::from(bar_width) / u128::from(most);
-            // The name is more informative than a bar.
+            // A name is more informative than a bar.
             let bar = match has_ways && !entry.remark.is_empty() {
                 true => Cell::from(words(&entry.remark, bar_width.into())),
                 false => Cell::from("▇".repeat(bar as usize)).style(picture.theme.bar),
@@ -151,7 +151,7 @@ fn heading(picture: &Picture, has_ways: bool) -> [Cell<'static>; 7] {
         Shown::Networks => ("network", "bytes", "share"),
         _ => ("application", "bytes", "share"),
     };
-    // Of talkers both ways together are what they are sorted by.
+    // Talkers are sorted by the sum of both directions.
     let bytes_mark = if has_ways { "" } else { bytes_mark };
     [
         Cell::from(name),

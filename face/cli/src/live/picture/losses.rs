@@ -1,4 +1,4 @@
-//! Packets that are in no flow, and packets lost before the meter, by reason.
+//! Packets that belong to no flow, and packets lost before the meter, by reason.
 
 use port::DropReason;
 use ratatui::Frame;

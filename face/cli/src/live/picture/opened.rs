@@ -1,4 +1,4 @@
-//! One flow: every field of its record, decoded fields, its traffic over time.
+//! A single flow: all fields of its record, decoded fields, and its traffic over time.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -8,22 +8,22 @@ use ratatui::widgets::{Paragraph, Wrap};
 use super::theme::{BOLD, DIM};
 use super::{Picture, graph};
 
-/// A flow that was opened.
+/// The opened flow.
 #[derive(Clone, Debug, Default)]
 pub struct Opened {
-    /// Both ends.
+    /// Both endpoints.
     pub title: String,
-    /// Why nothing changes any more, if so.
+    /// Why it is no longer updated, if so.
     pub remark: &'static str,
-    /// Names and values, as in the JSON record.
+    /// Names and values as in the JSON record.
     pub fields: Vec<(String, String)>,
-    /// Bits a second of both directions, one value a second.
+    /// Bits per second of both directions, one value per second.
     pub history: Vec<u64>,
 }
 
-/// Lines with the graph, from which it is shown.
+/// Minimum number of lines for the graph.
 const GRAPH_FROM: u16 = 8;
-/// Columns for the names of fields.
+/// Width of the column of field names.
 const NAME_WIDTH: usize = 22;
 
 pub fn draw(picture: &Picture, opened: &Opened, frame: &mut Frame<'_>, area: Rect) {
@@ -55,7 +55,7 @@ pub fn draw(picture: &Picture, opened: &Opened, frame: &mut Frame<'_>, area: Rec
                 Span::raw(value.as_str()),
             ])
         });
-    // A long value continues in the next line: nothing is cut.
+    // A long value continues in the next line, so that nothing is cut.
     let text = Paragraph::new(lines.collect::<Vec<_>>()).wrap(Wrap { trim: false });
     frame.render_widget(text, fields);
 }

@@ -1,4 +1,4 @@
-//! Golden screens: `BAREWIRE_GOLDEN=write cargo test -p barewire-cli golden` writes them anew.
+//! Golden screens: `BAREWIRE_GOLDEN=write cargo test -p barewire-cli golden` rewrites them.
 
 use std::path::PathBuf;
 
@@ -55,7 +55,7 @@ fn end(addr: &str, port: Option<u16>) -> End {
     }
 }
 
-/// A flow of each kind: the widest ends, IPv6, ICMP, decoded, ended.
+/// A flow of each kind: widest addresses, IPv6, ICMP, decoded, ended.
 fn rows() -> Vec<Row> {
     let row = |number: u16, protocol: &str, source: End, destination: End| Row {
         key: key(number, 17),
@@ -140,7 +140,7 @@ fn picture(queues: usize) -> Picture {
     }
 }
 
-/// Compares with a file next to this one.
+/// Compares with a file in the directory of this one.
 fn golden(name: &str, picture: &Picture, width: u16, height: u16) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("src/live/picture/golden")
@@ -227,7 +227,7 @@ fn golden_lists() {
         }
     }
     assert_eq!(Shown::Networks.next(), Shown::Flows);
-    // With files there are entries in the place of the help.
+    // With enrichment files, entries replace the help.
     picture.has_origins = true;
     picture.networks = vec![Entry {
         name: "AS64500 Example".into(),
@@ -239,7 +239,7 @@ fn golden_lists() {
     assert!(text.contains("AS64500 Example") && text.contains("100.0 %"));
 }
 
-/// At no width from 34 columns up is a number or an IPv4 address cut.
+/// At any width from 34 columns up, numbers and IPv4 addresses are not cut.
 #[test]
 fn numbers_and_ipv4_addresses_are_whole_at_any_width() {
     let picture = picture(16);
@@ -260,7 +260,7 @@ fn numbers_and_ipv4_addresses_are_whole_at_any_width() {
                 );
             }
         }
-        // The rates of the first flow: both, and whole.
+        // Both rates of the first flow, complete.
         for rate in ["1.50G", "1.00M"] {
             assert!(text.contains(rate), "{rate} at {width}:\n{text}");
         }

@@ -7,29 +7,29 @@ use ratatui::style::{Color, Modifier, Style};
 /// Styles by meaning.
 #[derive(Clone, Copy, Debug)]
 pub struct Theme {
-    /// Packets are lost.
+    /// Lost packets.
     pub lost: Style,
-    /// Something is about to run out.
+    /// A resource that runs low.
     pub warning: Style,
     /// From the initiator to the responder.
     pub forward: Style,
     /// From the responder to the initiator.
     pub reverse: Style,
-    /// The flow has ended.
+    /// An ended flow.
     pub ended: Style,
     /// Bars and the graph.
     pub bar: Style,
 }
 
-/// Headings and what is most important.
+/// Headings and the most important values.
 pub const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 /// Hints.
 pub const DIM: Style = Style::new().add_modifier(Modifier::DIM);
-/// The title, the page that is shown, the selected flow.
+/// The title, the current page, the selected flow.
 pub const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 impl Default for Theme {
-    /// Without colours.
+    /// The theme without colours.
     fn default() -> Theme {
         Theme {
             lost: BOLD,
@@ -43,7 +43,7 @@ impl Default for Theme {
 }
 
 impl Theme {
-    /// With colours that every terminal has.
+    /// The theme with colours that every terminal has.
     pub fn colours() -> Theme {
         Theme {
             lost: BOLD.fg(Color::Red),
@@ -55,7 +55,7 @@ impl Theme {
         }
     }
 
-    /// As configured by the environment: no colours if `NO_COLOR` is set to anything.
+    /// The theme for the environment: no colours if `NO_COLOR` is set.
     pub fn from_environment() -> Theme {
         match std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) {
             true => Theme::colours(),

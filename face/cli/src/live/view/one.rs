@@ -11,19 +11,18 @@ use serde_json::Value;
 use super::Flow;
 use crate::live::picture::{Opened, Row};
 
-/// Seconds kept of each flow.
+/// Seconds of history per flow.
 const HISTORY_LEN: usize = 120;
 
-/// By flow; only of those that are shown.
+/// Histories of the flows shown.
 #[derive(Default)]
 pub struct Histories {
-    /// Bits a second of both directions.
+    /// Bits per second of both directions.
     flows: HashMap<FlowKey, Vec<u64>>,
     open: Option<Open>,
 }
 
-/// The flow that was opened. It stays as it was when it has ended, or is none of the largest any
-/// more.
+/// The opened flow. It stays unchanged once it has ended, or is no longer among the largest.
 struct Open {
     key: FlowKey,
     title: String,
@@ -33,7 +32,7 @@ struct Open {
 }
 
 impl Histories {
-    /// Another second of the flows that are shown; others are forgotten.
+    /// Adds another second for the flows shown; drops the others.
     pub fn push(&mut self, flows: &[Flow]) {
         let mut before = std::mem::take(&mut self.flows);
         for flow in flows {
@@ -66,7 +65,7 @@ impl Histories {
         self.open = None;
     }
 
-    /// The last record of a flow.
+    /// Handles the last record of a flow.
     pub fn ended(&mut self, record: &Record, extra: &Extra<'_>) {
         if let Some(open) = &mut self.open
             && open.key == *record.key()
@@ -77,7 +76,7 @@ impl Histories {
         }
     }
 
-    /// What is to be shown of the flow that was opened.
+    /// Contents of the page of the opened flow.
     pub fn opened(&mut self, status: &Status<'_>, rows: &[Row]) -> Option<Opened> {
         let open = self.open.as_mut()?;
         let mut found: Option<(Record, Application)> = None;
@@ -90,7 +89,7 @@ impl Histories {
                 let application = known(at).cloned().unwrap_or(Application::EMPTY);
                 match &mut found {
                     None => found = Some((*record, application)),
-                    // Its other direction, in another queue.
+                    // Its other direction, from another queue.
                     Some((sum, known)) => {
                         sum.merge(record);
                         known.merge(&application);
@@ -120,7 +119,7 @@ impl Histories {
     }
 }
 
-/// All fields that JSON has, in its order.
+/// All fields of the JSON record, in the same order.
 fn fields(record: &Record, application: &Application) -> Vec<(String, String)> {
     let mut bytes = Vec::new();
     let mut text = Vec::new();
@@ -131,7 +130,7 @@ fn fields(record: &Record, application: &Application) -> Vec<(String, String)> {
     };
     json::line(record, EndReason::Idle, &mut text);
     let mut fields = of_object(&text, "");
-    // A flow that continues has not ended for any reason.
+    // A live flow has no end reason.
     fields.retain(|(name, _)| !matches!(name.as_str(), "type" | "reason" | "end reason"));
     let mut text = Vec::new();
     if json::application(record, &extra, &mut text) {

@@ -1,6 +1,6 @@
-//! The table of the largest flows. On a terminal it fits the width: step by step columns are
-//! omitted, IPv6 addresses are shortened, and numbers get larger units, until a line fits.
-//! Elsewhere it is complete.
+//! The table of the largest flows. On a terminal it fits the width: columns are omitted step by
+//! step, IPv6 addresses are shortened, and numbers get larger units, until a line fits. Elsewhere
+//! it is complete.
 
 use std::io::{self, Write};
 
@@ -12,10 +12,10 @@ use wire::Timestamp;
 
 use crate::short::{End, IPV4_WIDTH, short, words};
 
-/// Names are cut to this before anything else goes.
+/// Names are cut to this width before anything else is omitted.
 const NAME_WIDTH: usize = 24;
 
-/// A column: its heading, and which way it is aligned.
+/// A column: heading and alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Start,
@@ -33,7 +33,7 @@ enum Column {
 struct Level(u8);
 
 impl Level {
-    /// The whole column is dropped.
+    /// The last level, at which the whole column is omitted.
     const LAST: u8 = 7;
 
     fn has(self, column: Column) -> bool {
@@ -88,7 +88,7 @@ impl Column {
         }
     }
 
-    /// Words to the left, numbers to the right.
+    /// Numbers are aligned to the right, words to the left.
     fn is_number(self) -> bool {
         matches!(
             self,
@@ -97,7 +97,7 @@ impl Column {
     }
 }
 
-/// A flow with what is known of it.
+/// A flow with its decoded fields.
 struct Flow {
     total: Total,
     /// The application, or the IP protocol.
@@ -143,7 +143,7 @@ pub fn write(
     order: Order,
     width: Option<usize>,
 ) -> io::Result<()> {
-    // Sums were kept by the order given at the start; a view may have changed it since.
+    // Sums were kept in the order given at the start; a view may have changed it since.
     let mut totals = report.top.largest(usize::MAX);
     flow::top::sort(&mut totals, order);
     totals.truncate(count);
@@ -210,7 +210,7 @@ fn render(flows: &[Flow], columns: &[Column], level: Level) -> Vec<String> {
         .map(|at| table.iter().map(|row| row[at].chars().count()).max())
         .map(Option::unwrap_or_default)
         .collect();
-    // Two spaces are easier on the eye; one will do.
+    // Two spaces are more readable; one is enough.
     let gap = if level.0 < 5 { "  " } else { " " };
     let line = |row: Vec<String>| {
         let cells = row.into_iter().zip(columns).zip(&widths);

@@ -1,4 +1,4 @@
-//! Totals of a run, the packets that are in no flow, and the port's account.
+//! Totals of a run, the packets that belong to no flow, and the port's account.
 
 use std::io::{self, Write};
 
@@ -9,10 +9,10 @@ use wire::Reason;
 use super::Memory;
 use crate::report::{bytes, counted, si, write_account};
 
-/// Writes totals, where packets went that are in no flow, and the port's account.
+/// Writes the totals, the packets that belong to no flow by reason, and the port's account.
 ///
 /// # Errors
-/// When they cannot be written.
+/// If they cannot be written.
 pub fn write_totals(out: &mut impl Write, report: &Report, memory: &Memory) -> io::Result<()> {
     let total = QueueStatus::total(&report.queues);
     write_flows(out, report, &total)?;
@@ -32,7 +32,7 @@ pub fn write_totals(out: &mut impl Write, report: &Report, memory: &Memory) -> i
     write_sum(out, report, &total)
 }
 
-/// How much was metered, how fast, and why flows ended.
+/// Writes how much was metered, how fast, and why flows ended.
 fn write_flows(out: &mut impl Write, report: &Report, total: &QueueStatus) -> io::Result<()> {
     let (meter, table) = (&total.meter, &total.meter.table);
     let seconds = report.elapsed.as_secs_f64();
@@ -68,7 +68,7 @@ fn write_flows(out: &mut impl Write, report: &Report, total: &QueueStatus) -> io
     Ok(())
 }
 
-/// Packets that no flow could be found for, and fragments.
+/// Writes packets for which there was no flow, and fragments.
 fn write_in_no_flow(out: &mut impl Write, meter: &MeterStats) -> io::Result<()> {
     let refused = Reason::ALL.map(|r| {
         let name = match r {
@@ -93,7 +93,7 @@ fn write_in_no_flow(out: &mut impl Write, meter: &MeterStats) -> io::Result<()> 
     Ok(())
 }
 
-/// Writes those counts that are not 0, after a title; nothing when all are.
+/// Writes the nonzero counts after a title; nothing if all are 0.
 fn write_counts(
     out: &mut impl Write,
     title: &str,
@@ -107,7 +107,7 @@ fn write_counts(
     }
 }
 
-/// What was left out on request or for lack of room, and what counts twice.
+/// Writes what was left out on request or for lack of room, and what counts twice.
 fn write_left_out(out: &mut impl Write, report: &Report, total: &QueueStatus) -> io::Result<()> {
     let meter = &total.meter;
     if meter.unsampled + report.unsampled_records != 0 {
@@ -148,7 +148,7 @@ fn write_left_out(out: &mut impl Write, report: &Report, total: &QueueStatus) ->
     Ok(())
 }
 
-/// That delivered packets and those in records add up, or by how much they do not.
+/// Writes whether delivered packets and packets in records are equal, or the difference.
 fn write_sum(out: &mut impl Write, report: &Report, total: &QueueStatus) -> io::Result<()> {
     let missing = report.imbalance();
     if missing != 0 {

@@ -1,9 +1,9 @@
-//! The widest flows there are, in terminals of several widths.
+//! Tests of the widest flows in terminals of several widths.
 
 use super::*;
 use flow::{Extra, HashKey, Input, Meter, MeterConfig, Record};
 
-/// Flows of raw IP packets, with what was decoded of the first one.
+/// Flows of raw IP packets, the first with decoded fields.
 fn flows() -> (Vec<Total>, KnownFlows) {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = 64;
@@ -34,7 +34,7 @@ fn flows() -> (Vec<Total>, KnownFlows) {
     let mut found = inspect::Application::EMPTY;
     found.clear();
     flow::put_application(&found, &mut text);
-    // Nothing decoded: nothing known.
+    // Without decoders nothing is known.
     let extra = Extra {
         application: &text,
         ..Extra::default()
