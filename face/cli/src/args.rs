@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_to_read_counters_are_those_of_all_ports_once() {
+    fn capabilities_to_read_counters_have_no_duplicates() {
         let needed = |name: &str| Ok(name.starts_with("afxdp:").then_some(Capability::Bpf));
         let all = |names: &[&str]| each_once(names, needed).unwrap();
         assert_eq!(all(&["afxdp:a", "afxdp:b"]), [Capability::Bpf]);

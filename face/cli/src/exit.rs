@@ -139,7 +139,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn wrong_usage_has_a_hint() {
+    fn usage_errors_have_a_hint() {
         for (line, hint) in [
             (
                 vec!["barewire", "capture", "--cuont", "3"],

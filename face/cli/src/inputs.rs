@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_come_before_the_filter() {
+    fn words_are_split_into_ports_and_a_filter() {
         for (text, count) in [
             ("eth0", 1),
             ("lo lo", 2),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_exists_is_a_port() {
+    fn an_existing_file_is_a_port() {
         let file = tempfile();
         let words = [
             "x.pcap".to_owned(),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_are_shortened() {
+    fn only_the_first_of_many_names_are_shown() {
         let inputs = Inputs::new(words("a b c d e"));
         assert_eq!(inputs.label(), "a, b, c and 2 more");
         assert_eq!(Inputs::new(words("a b")).label(), "a, b");

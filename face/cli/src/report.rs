@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_shows_whether_it_adds_up() {
+    fn the_table_shows_an_imbalance() {
         let mut queue = QueueAccount {
             seen: 10,
             delivered: 7,

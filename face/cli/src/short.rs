@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn times_say_two_units() {
+    fn durations_have_two_units() {
         for (seconds, text) in [
             (1.25, "1.2s"),
             (59.9, "59s"),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_whole_or_absent() {
+    fn parts_are_complete_or_omitted() {
         let parts = ["one", "twelve", "x"].map(|text| (text.to_owned(), Style::new()));
         let text = |width| fit(parts.to_vec(), ", ", width).to_string();
         assert_eq!(text(20), "one, twelve, x");

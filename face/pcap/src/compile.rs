@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_programs_texts_are_those_that_programs_look_for() {
+    fn error_texts_are_those_that_programs_look_for() {
         let target = |snaplen| Target {
             dlt: 12,
             snaplen,

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_fit_and_end() {
+    fn error_texts_fit_and_are_null_terminated() {
         let mut text = ErrorText::new();
         text.set(&"é".repeat(200));
         assert_eq!(text.0[253..], [0xa9, 0, 0]);

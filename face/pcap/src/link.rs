@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_both_ways() {
+    fn link_types_are_found_by_name_and_number() {
         assert!(NAMES.is_sorted_by_key(|row| row.0));
         for &(dlt, text, _) in NAMES {
             assert_eq!(of_name(text.to_bytes()), Some(dlt));

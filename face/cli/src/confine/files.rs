@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_made_below_what_does_not_change() {
+    fn patterns_give_access_below_their_fixed_part() {
         let mut files = Files::default();
         for pattern in ["/tmp/%F/a/%H.pcap", "/tmp/day-%F.pcap", "%s.pcap", "x.pcap"] {
             files.write_pattern(Path::new(pattern));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_are_missing_are_made_below_one_that_is_there() {
+    fn missing_directories_give_access_to_the_existing_parent() {
         let mut files = Files::default();
         files.write_in(Path::new("/tmp/barewire-absent/one/two"));
         files.write_in(Path::new("barewire-absent/one"));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_to_a_second_directory() {
+    fn a_symbolic_link_adds_its_targets_directory() {
         let folder = std::env::temp_dir().join(format!("barewire-files-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("there")).unwrap();
         std::fs::write(folder.join("there/file"), "").unwrap();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_is_read_and_never_written() {
+    fn system_files_are_read_only() {
         let rules = Files::default().rules();
         assert!(rules.contains(&rule("/usr", Access::Read)));
         assert!(rules.iter().all(|rule| rule.access != Access::Write));

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_known_by_their_bytes() {
+    fn keys_are_recognized_by_their_bytes() {
         assert_eq!(keys(b"q"), [Key::Char('q')]);
         assert_eq!(keys("é▾".as_bytes()), [Key::Char('é'), Key::Char('▾')]);
         assert_eq!(keys(b"\r\t\x7f"), [Key::Enter, Key::Tab, Key::Backspace]);
@@ -210,7 +210,7 @@ mod tests {
 
     /// For any input: it terminates, and its buffer is bounded.
     #[test]
-    fn any_bytes_are_taken() {
+    fn any_key_bytes_are_consumed() {
         let mut state = 7_u32;
         let mut bytes = Vec::new();
         for _ in 0..20_000 {

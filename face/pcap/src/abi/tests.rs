@@ -110,7 +110,7 @@ fn null_is_refused_everywhere() {
 }
 
 #[test]
-fn the_wrong_order_is_an_error() {
+fn calls_in_the_wrong_order_are_errors() {
     let mut program = EMPTY;
     // SAFETY: handles and memory of this test.
     unsafe {
@@ -143,7 +143,7 @@ fn the_wrong_order_is_an_error() {
 }
 
 #[test]
-fn packets_are_read_in_each_way() {
+fn packets_are_read_by_every_function() {
     let path = file("read.pcap");
     let mut total = 0u32;
     let user: *mut u8 = (&raw mut total).cast();
@@ -190,7 +190,7 @@ fn packets_are_read_in_each_way() {
 }
 
 #[test]
-fn a_file_is_appended_to_if_it_is_of_the_same_kind() {
+fn only_a_file_of_the_same_kind_is_appended_to() {
     let path = file("append.pcap");
     // SAFETY: handles and memory of this test.
     unsafe {
@@ -213,7 +213,7 @@ fn a_file_is_appended_to_if_it_is_of_the_same_kind() {
 }
 
 #[test]
-fn names_are_numbers() {
+fn names_are_converted_to_numbers() {
     // SAFETY: texts, and memory of this test.
     unsafe {
         assert_eq!(names::pcap_nametollc(c"stp".as_ptr()), 0x42);
@@ -268,7 +268,7 @@ fn a_break_requested_by_another_thread_ends_the_loop() {
 
 /// A port by barewire's name: here a capture file, read as a device.
 #[test]
-fn names_of_ports_are_devices() {
+fn port_names_work_as_devices() {
     let path = file("port.pcap");
     let name = CString::new(format!("file:{}", path.to_str().unwrap())).unwrap();
     let mut total = 0u32;

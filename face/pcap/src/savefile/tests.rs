@@ -44,7 +44,7 @@ fn classic(minor: u32, lengths: [u32; 2]) -> Vec<u8> {
 }
 
 #[test]
-fn fields_stay_as_they_are_and_no_byte_more_is_read() {
+fn fields_are_unchanged_and_no_extra_byte_is_read() {
     // The wire length is too short, and the fraction is two seconds.
     let (mut reader, position) = reader(classic(4, [6, 3]), true);
     assert!(reader.facts().is_swapped);

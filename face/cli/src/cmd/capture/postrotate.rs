@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_one_command_at_a_time() {
+    fn one_command_runs_per_file_name() {
         let mut queue = Queue::new("sleep".into());
         for name in ["600", "600", "600"] {
             queue.push(name.into());
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_wait_are_limited() {
+    fn waiting_files_are_limited() {
         let mut queue = Queue::new("true".into());
         for number in 0..WAITING_MAX + 3 {
             queue.push(number.to_string().into());

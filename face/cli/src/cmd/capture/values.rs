@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_tcpdumps() {
+    fn sizes_are_parsed_as_in_tcpdump() {
         assert_eq!(parse_size("1"), Ok(1_000_000));
         assert_eq!(parse_size("2k"), Ok(2048));
         assert_eq!(parse_size("3MiB"), Ok(3 << 20));

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_choices() {
+    fn choices_are_parsed() {
         let second = |seconds| Duration::from_secs(seconds);
         let tcp = Idle {
             protocol: Some(Protocol::Tcp),

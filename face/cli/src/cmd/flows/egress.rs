@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beginnings_have_units() {
+    fn shunt_limits_have_units() {
         let shunt = |packets, bytes| Ok(Shunt { packets, bytes });
         assert_eq!(first("20"), shunt(20, u64::MAX));
         assert_eq!(first("64k"), shunt(u64::MAX, 65_536));

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn bash_offers_interfaces_where_a_port_stands() {
+    fn bash_completes_interfaces_for_ports() {
         if offered(&["barewire", "capture", "l"]).is_none() {
             skip::skip!("needs bash");
         }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn every_argument_of_the_table_is_one() {
+    fn every_argument_in_the_completion_table_exists() {
         for (words, id) in INTERFACES {
             let command = crate::Cli::command();
             let found = words.iter().fold(&command, |command, word| {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn other_shells_ask_for_interfaces_too() {
+    fn zsh_and_fish_complete_interfaces() {
         let of = |shell| script(shell, &crate::Cli::command());
         let (zsh, fish) = (of(Shell::Zsh), of(Shell::Fish));
         assert!(zsh.starts_with("#compdef barewire"), "{}", &zsh[..200]);

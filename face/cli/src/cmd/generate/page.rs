@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_has_a_page_that_refers_to_others() {
+    fn every_command_has_a_page_with_see_also() {
         let pages = pages(crate::Cli::command());
         for (file, text) in &pages {
             let name = file.trim_end_matches(".1");

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_foresee_count_and_time() {
+    fn plans_predict_count_and_time() {
         let original = Pace::Original {
             multiplier: 2.0,
             gap_max_ns: u64::MAX,

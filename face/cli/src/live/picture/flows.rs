@@ -263,7 +263,7 @@ mod tests {
 
     /// At any width the columns fit, and addresses are wide enough for IPv4 with a port.
     #[test]
-    fn columns_fit_and_keep_both_ends() {
+    fn columns_fit_and_keep_both_endpoints() {
         for width in ONE_LINE_FROM..400 {
             for (has_names, has_ipv6) in
                 [(false, false), (true, false), (false, true), (true, true)]

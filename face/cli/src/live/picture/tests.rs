@@ -290,7 +290,7 @@ fn rows_are_filtered_selected_and_named() {
 }
 
 #[test]
-fn the_selected_flow_is_on_the_screen() {
+fn the_selected_flow_is_visible() {
     let mut picture = picture(1);
     let row = picture.rows[0].clone();
     picture.rows = (0..100)
@@ -338,7 +338,7 @@ fn colours_have_a_meaning_and_no_color_disables_them() {
 }
 
 #[test]
-fn no_size_breaks_it() {
+fn any_screen_size_is_drawn() {
     for width in [1, 5, 20, 22, 28, 34, 79, 80, 81, 200] {
         for height in [1, 2, 5, 10, 24, 100] {
             for queues in [1, 3, 20] {

@@ -50,7 +50,7 @@ fn flows() -> (Vec<Total>, KnownFlows) {
 }
 
 #[test]
-fn everything_is_there_without_a_limit() {
+fn without_a_width_limit_nothing_is_omitted() {
     let (totals, known) = flows();
     let text = lines(&totals, &known, None).join("\n");
     for word in [
@@ -65,7 +65,7 @@ fn everything_is_there_without_a_limit() {
 }
 
 #[test]
-fn a_terminal_of_80_columns_has_room_for_the_widest_flows() {
+fn the_widest_flows_fit_80_columns() {
     let (totals, known) = flows();
     for width in [80, 100, 120, 200] {
         let lines = lines(&totals, &known, Some(width));
