@@ -23,7 +23,7 @@ pub struct Target {
     /// XDP features that its driver currently supports. `None` before Linux 6.3, which introduced
     /// the report.
     pub xdp: XdpFeatures,
-    /// Why the host may depend on it, as a sentence: see [`nic::lifeline`].
+    /// Why the host may depend on it, as a sentence: see [`nic::host_dependency`].
     pub host_dependency: Option<String>,
 }
 
