@@ -61,6 +61,7 @@ pub fn compile(text: &str, target: &Target) -> Result<Vec<Insn>> {
         tap: target.tap,
         netmask: target.netmask,
         optimize: target.optimize,
+        extended: false,
         names: NAMES.get_or_init(HostNames::default),
     };
     match expression::compile(text, &options) {

@@ -110,6 +110,7 @@ impl Expression {
             Compiler::Barewire => {
                 let options = compiler::Options {
                     tap: Some(0),
+                    extended: true,
                     names: &*self.names,
                     ..compiler::Options::default()
                 };
@@ -151,6 +152,7 @@ impl Expression {
             tap: target.tap,
             netmask: target.tap.map_or(0, netmask),
             optimize: self.optimize,
+            extended: true,
             names: &*self.names,
         };
         compiler::compile(&self.text, &options)

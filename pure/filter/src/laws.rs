@@ -29,6 +29,7 @@ pub fn expression_input(input: &[u8]) -> bool {
         link_type: LINK_TYPES[usize::from(link) % LINK_TYPES.len()],
         tap: (flags & 1 != 0).then_some(3),
         netmask: if flags & 2 != 0 { 0xffff_ff00 } else { 0 },
+        extended: flags & 0x80 != 0,
         ..Options::default()
     };
     let plain = compile_or_check(

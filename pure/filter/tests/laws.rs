@@ -18,6 +18,15 @@ const LIVE: [&str; 4] = [
     "ifindex 3 or not vlan",
 ];
 
+/// Expressions of the extended language, which a flag selects.
+const EXTENDED: [&str; 4] = [
+    "ttl 60-64 and not tcp option sackok",
+    "payload[0:2] = 0x4745 or vlan and payload[1] & 1 = 0",
+    "payload contains \"G\\x45T\" within 12",
+    "tcp option 34 or port 80",
+];
+const IS_EXTENDED: u8 = 0x80;
+
 /// TCP over IPv4 over Ethernet.
 fn packet() -> Vec<u8> {
     let mut packet = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
@@ -40,7 +49,11 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
         let input = input_of(text, 1, 1, &packet());
         (format!("live-{at}"), input)
     });
-    files.chain(live).collect()
+    let extended = EXTENDED.iter().enumerate().map(|(at, text)| {
+        let input = input_of(text, 1, IS_EXTENDED, &packet());
+        (format!("extended-{at}"), input)
+    });
+    files.chain(live).chain(extended).collect()
 }
 
 #[test]
@@ -65,6 +78,10 @@ fn the_laws_hold_for_the_corpus() {
     for text in LIVE {
         assert!(expression_input(&input_of(text, 1, 1, &packet())), "{text}");
     }
+    for text in EXTENDED {
+        let input = input_of(text, 1, IS_EXTENDED, &packet());
+        assert!(expression_input(&input), "{text}");
+    }
 }
 
 struct Random(u64);
@@ -76,11 +93,15 @@ impl Random {
         self.0 ^= self.0 << 17;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end
     }
+
+    fn pick_flags(&mut self) -> u8 {
+        self.below(32) as u8 | [0, IS_EXTENDED][self.below(2)]
+    }
 }
 
 #[test]
 fn random_words_hold() {
-    let lines: Vec<&str> = EXPRESSIONS.lines().chain(LIVE).collect();
+    let lines: Vec<&str> = EXPRESSIONS.lines().chain(LIVE).chain(EXTENDED).collect();
     let words: Vec<&str> = lines.iter().flat_map(|l| l.split_whitespace()).collect();
     let mut random = Random(0x5eed_0f17);
     let mut compiled = 0;
@@ -98,7 +119,7 @@ fn random_words_hold() {
             let at = random.below(packet.len());
             packet[at] = random.below(256) as u8;
         }
-        let mut input = input_of(&some.join(" "), 1, random.below(32) as u8, &packet);
+        let mut input = input_of(&some.join(" "), 1, random.pick_flags(), &packet);
         input[0] = random.below(10) as u8;
         compiled += usize::from(expression_input(&input));
     }

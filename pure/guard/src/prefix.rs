@@ -95,6 +95,15 @@ impl Prefix {
         self.covers(&Self { is_ipv6, bits, len })
     }
 
+    /// Its first address, and its length in bits.
+    pub fn parts(&self) -> (IpAddr, u8) {
+        let address = match self.is_ipv6 {
+            true => Ipv6Addr::from_bits(self.bits).into(),
+            false => Ipv4Addr::from_bits((self.bits >> 96) as u32).into(),
+        };
+        (address, self.len)
+    }
+
     fn key(&self) -> [u8; KEY_LEN] {
         let mut key = [0; KEY_LEN];
         key[..4].copy_from_slice(&(32 + u32::from(self.len)).to_ne_bytes());
@@ -106,13 +115,8 @@ impl Prefix {
 
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.is_ipv6 {
-            true => write!(f, "{}/{}", Ipv6Addr::from_bits(self.bits), self.len),
-            false => {
-                let v4 = Ipv4Addr::from_bits((self.bits >> 96) as u32);
-                write!(f, "{v4}/{}", self.len)
-            }
-        }
+        let (address, len) = self.parts();
+        write!(f, "{address}/{len}")
     }
 }
 

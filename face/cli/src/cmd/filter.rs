@@ -41,7 +41,9 @@ enum Verb {
 }
 
 const HELP: &str = "\
-A filter is an expression (man pcap-filter), a p0f signature of TCP SYNs, or a list of DNS names.
+A filter is an expression (man pcap-filter), a p0f signature of TCP SYNs, or a list of DNS names. \
+Expressions also know payload[0:4] = 0x47455420, payload contains \"GET\" within 64, ttl 60-64, \
+src net file LIST and tcp option sackok.
 
 Signatures are matched as p0f documents them: quirks that are not listed must be absent, and only \
 SYNs match. Names match DNS queries over UDP to port 53, case-insensitively; *.example.com matches \

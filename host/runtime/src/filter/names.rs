@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use ::filter::expression::{Builtin, Names, Service};
+use ::guard::Prefix;
+
+use crate::guard::ListSpec;
 
 /// Maximum bytes read of a file of names.
 const FILE_LEN_MAX: u64 = 4 << 20;
@@ -23,6 +26,7 @@ pub struct HostNames {
     services: Known<Option<Service>>,
     protocols: Known<Option<u8>>,
     ethers: Known<Option<[u8; 6]>>,
+    prefixes: Known<Result<Vec<(IpAddr, u8)>, String>>,
 }
 
 /// Cached results by name. The 64 KiB limit of an expression bounds their number.
@@ -44,6 +48,7 @@ impl HostNames {
             services: Known::default(),
             protocols: Known::default(),
             ethers: Known::default(),
+            prefixes: Known::default(),
         }
     }
 
@@ -149,6 +154,13 @@ impl Names for HostNames {
             parts.next().is_none().then_some(address)
         })
     }
+
+    fn prefixes(&self, file: &str) -> Result<Vec<(IpAddr, u8)>, String> {
+        once(&self.prefixes, file, || {
+            let list = ListSpec::file(Path::new(file)).map_err(|error| error.why().to_owned())?;
+            Ok(list.list().iter().map(Prefix::parts).collect())
+        })
+    }
 }
 
 /// A network's number and mask: trailing zero bytes are host bits, as in libpcap.
@@ -188,6 +200,8 @@ mod tests {
         );
         write("protocols", "ospf 89 OSPFIGP\nbad\n");
         write("networks", "loop 127.0.0.0\noffice 192.0.2.0 home\n");
+        write("lists", "192.0.2.0/24 # a\n2001:db8::/32\n");
+        let lists = folder.join("lists").display().to_string();
         write("ethers", "02:0:0:0:0:1 router\n2:3 short\n");
         let names = HostNames::of(&folder);
         let service = |port, tcp, udp| Some(Service { port, tcp, udp });
@@ -206,6 +220,14 @@ mod tests {
                 names.hosts("192.0.2.7"),
                 ["192.0.2.7".parse::<IpAddr>().unwrap()]
             );
+            assert_eq!(
+                names.prefixes(&lists).unwrap(),
+                [
+                    ("192.0.2.0".parse().unwrap(), 24),
+                    ("2001:db8::".parse().unwrap(), 32)
+                ]
+            );
+            assert!(names.prefixes("/none").is_err());
             let _ = std::fs::remove_dir_all(&folder);
         }
     }

@@ -3,6 +3,7 @@
 use bpf::cbpf::{Insn, MEMORY_WORDS};
 
 use super::block::{Cond, JEQ, LD_IMM, Test, WITH_X};
+use super::extended::CELLS;
 
 /// A value; an operation's code is that of its instruction with a constant.
 #[derive(Clone, Debug)]
@@ -13,6 +14,8 @@ pub(super) enum Value {
     Load(Option<Insn>, u16, u32, Box<Value>),
     Op(u16, Box<Value>, Box<Value>),
     Negate(Box<Value>),
+    /// Bytes at a place that steps before have put into scratch memory.
+    Step(Vec<Insn>),
 }
 
 /// A value, and what must hold before it is loaded.
@@ -20,6 +23,8 @@ pub(super) enum Value {
 pub(super) struct Guarded {
     pub(super) value: Value,
     pub(super) guard: Vec<Cond>,
+    /// Steps that run before it is loaded, after the guards of all operands.
+    pub(super) steps: Vec<Cond>,
 }
 
 pub(super) const ADD: u16 = 0x04;
@@ -33,10 +38,10 @@ pub(super) const RSH: u16 = 0x74;
 pub(super) const MOD: u16 = 0x94;
 pub(super) const XOR: u16 = 0xa4;
 
-const ST: u16 = 0x02;
-const LDX_MEM: u16 = 0x61;
-const TAX: u16 = 0x07;
-const ADD_X: u16 = ADD + WITH_X;
+pub(super) const ST: u16 = 0x02;
+pub(super) const LDX_MEM: u16 = 0x61;
+pub(super) const TAX: u16 = 0x07;
+pub(super) const ADD_X: u16 = ADD + WITH_X;
 
 /// `a op b` with constants computed; `None` for a division by 0 or a shift by 32 and more.
 pub(super) fn operate(op: u16, a: Value, b: Value) -> Option<Value> {
@@ -81,7 +86,15 @@ pub(super) fn relate(jump: u16, a: &Value, b: &Value) -> Option<Cond> {
             }
         }
     };
-    Some(Cond::Test(Test { load, jump, k }))
+    let is_cell = |insn: &Insn| insn.k >= CELLS && matches!(insn.code, ST | LDX_MEM);
+    let is_step = load.iter().any(is_cell);
+    if is_step && load.iter().any(|i| is_cell(i) && i.code == ST) {
+        return None;
+    }
+    Some(Cond::Test(Test {
+        is_step,
+        ..Test::new(load, jump, k)
+    }))
 }
 
 fn insn(code: u16, k: u32) -> Insn {
@@ -96,6 +109,7 @@ fn evaluate(value: &Value, free: u32, out: &mut Vec<Insn>) -> Option<()> {
         Value::Load(header, size, offset, index) => {
             load(*header, *size, *offset, index, free, out)?;
         }
+        Value::Step(insns) => out.extend(insns),
         Value::Negate(inner) => {
             evaluate(inner, free, out)?;
             out.push(insn(0x84, 0));

@@ -14,12 +14,28 @@ pub(super) const LD_IMM: u16 = 0x00;
 pub(super) const LDX_MSH: u16 = 0xb1;
 
 /// Instructions that compute A (and X), and a test of A. They read the packet only, so that equal
-/// instructions give equal values.
+/// instructions give equal values, except in a step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Test {
     pub(super) load: Vec<Insn>,
     pub(super) jump: u16,
     pub(super) k: u32,
+    /// A step of a walk through the packet: it reads or writes scratch memory that other tests
+    /// use too. No step is skipped, and nothing is known from one.
+    pub(super) is_step: bool,
+}
+
+impl Test {
+    /// A test of the packet alone.
+    pub(super) fn new(load: Vec<Insn>, jump: u16, k: u32) -> Test {
+        let is_step = false;
+        Test {
+            load,
+            jump,
+            k,
+            is_step,
+        }
+    }
 }
 
 /// A condition; tests run from left to right.
@@ -30,6 +46,11 @@ pub(super) enum Cond {
     Not(Box<Cond>),
     Test(Test),
     Const(bool),
+    /// The first condition if the test is true, else the second.
+    Choice(Test, Box<Cond>, Box<Cond>),
+    /// Whether one of these is true, tried from the last one down; each only if its test before
+    /// it, and so those of all before it, are true. As `Any`, without the tests again.
+    Last(Vec<(Test, Cond)>),
     /// The first VLAN tag on a live socket: the test whether it is outside the packet, and those
     /// whether it is in it.
     Tag(Box<Cond>, Box<Cond>),
@@ -86,12 +107,7 @@ pub(super) struct Graph {
 
 impl Graph {
     pub(super) fn new() -> Self {
-        let load = Vec::new();
-        let test = Test {
-            load,
-            jump: JEQ,
-            k: 0,
-        };
+        let test = Test::new(Vec::new(), JEQ, 0);
         let end = Block {
             test,
             yes: 0,
@@ -115,6 +131,23 @@ impl Graph {
                 yes,
                 no,
             }),
+            Cond::Choice(test, first, second) => {
+                let test = test.clone();
+                let (yes, no) = (self.add(first, yes, no), self.add(second, yes, no));
+                self.insert(Block { test, yes, no })
+            }
+            Cond::Last(list) => {
+                let (mut start, mut tried) = (no, no);
+                for (test, cond) in list {
+                    tried = self.add(cond, yes, tried);
+                    start = self.insert(Block {
+                        test: test.clone(),
+                        yes: tried,
+                        no: start,
+                    });
+                }
+                start
+            }
             Cond::Tag(_, in_packet) => self.add(in_packet, yes, no),
         }
     }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bpf::cbpf::{INSN_COUNT_MAX, Insn, Program};
 
+use super::arith::{LDX_MEM, ST};
 use super::block::{Graph, LDX_MSH, REFUSE, TAKE};
 use crate::{Error, Result};
 
@@ -90,7 +91,13 @@ fn loads(graph: &Graph, start: usize, share: bool) -> Vec<Option<Vec<Insn>>> {
         };
         let block = &graph.blocks[at];
         let load = &block.test.load;
-        let shared = if share { common(before, load) } else { 0 };
+        // What writes scratch memory for others has to run, and what it read may have changed.
+        let writes = |load: &[Insn]| load.iter().any(|insn| insn.code == ST);
+        let is_whole = block.test.is_step && (writes(load) || writes(before));
+        let shared = match share && !is_whole {
+            true => common(before, load),
+            false => 0,
+        };
         loads[at] = Some(load[shared..].to_vec());
         for next in [block.yes, block.no] {
             held[next] = match &held[next] {
@@ -109,7 +116,7 @@ fn common(before: &[Insn], load: &[Insn]) -> usize {
         0
     } else if load.starts_with(before) {
         before.len()
-    } else if before[0] == load[0] && load[0].code == LDX_MSH && keeps_x(before) {
+    } else if before[0] == load[0] && is_x(load[0]) && keeps_x(before) {
         1
     } else {
         0
@@ -119,10 +126,15 @@ fn common(before: &[Insn], load: &[Insn]) -> usize {
 /// The header length in X, if two loads agree on it and on nothing else.
 fn header(a: &[Insn], b: &[Insn]) -> Vec<Insn> {
     let agree = common(a, b) > 0 && common(b, a) > 0;
-    if agree && a[0].code == LDX_MSH && keeps_x(a) && keeps_x(b) {
+    if agree && is_x(a[0]) && keeps_x(a) && keeps_x(b) {
         return vec![a[0]];
     }
     Vec::new()
+}
+
+/// Whether an instruction loads X in a way that is the same until scratch memory is written.
+fn is_x(insn: Insn) -> bool {
+    matches!(insn.code, LDX_MSH | LDX_MEM)
 }
 
 /// Whether X is not written after the first instruction.

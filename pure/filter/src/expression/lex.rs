@@ -13,6 +13,8 @@ pub(super) enum Token {
     Ipv6(Ipv6Addr),
     Mac([u8; 6]),
     Name(String),
+    /// Text in quotation marks, or the name of a file: only in the extended language.
+    Text(Vec<u8>),
     Key(&'static str),
     End,
 }
@@ -98,8 +100,8 @@ const OPERATORS: &[(&str, &str)] = &[
     ("^", "^"),
 ];
 
-/// Splits a text; the last token is `End`.
-pub(super) fn lex(text: &str) -> Result<Vec<(Token, Range<usize>)>> {
+/// Splits a text of libpcap's language or of the extended one; the last token is `End`.
+pub(super) fn lex(text: &str, is_extended: bool) -> Result<Vec<(Token, Range<usize>)>> {
     let mut tokens = Vec::new();
     let mut at = 0;
     while let Some(c) = text[at..].chars().next() {
@@ -107,12 +109,69 @@ pub(super) fn lex(text: &str) -> Result<Vec<(Token, Range<usize>)>> {
             at += 1;
             continue;
         }
-        let (token, len) = token(&text[at..], at)?;
+        let rest = &text[at..];
+        let (token, len) = match is_extended {
+            true if c == '"' => quoted(rest, at)?,
+            true if is_file(&tokens) => {
+                let len = run(rest, |b| !b" \t\r\n()".contains(&b));
+                match len {
+                    0 => token(rest, at)?,
+                    _ => (Token::Text(rest[..len].into()), len),
+                }
+            }
+            _ => token(rest, at)?,
+        };
         tokens.push((token, at..at + len));
         at += len;
     }
     tokens.push((Token::End, text.len()..text.len()));
     Ok(tokens)
+}
+
+/// Whether `net file` came last.
+fn is_file(tokens: &[(Token, Range<usize>)]) -> bool {
+    let [.., (Token::Key("net"), _), (Token::Name(name), _)] = tokens else {
+        return false;
+    };
+    name == "file"
+}
+
+/// Text in quotation marks, with `\\`, `\"`, `\n`, `\r`, `\t` and `\x` with two digits.
+fn quoted(rest: &str, at: usize) -> Result<(Token, usize)> {
+    let mut text = Vec::new();
+    let mut bytes = rest.bytes().enumerate().skip(1);
+    while let Some((index, byte)) = bytes.next() {
+        match byte {
+            b'"' => return Ok((Token::Text(text), index + 1)),
+            b'\\' => {
+                let escaped = bytes.next().map(|(_, byte)| byte);
+                let hex = || {
+                    let digits = rest.get(index + 2..index + 4)?;
+                    let is_hex = digits.bytes().all(|b| b.is_ascii_hexdigit());
+                    is_hex.then(|| u8::from_str_radix(digits, 16).ok())?
+                };
+                let byte = match escaped {
+                    Some(b @ (b'"' | b'\\')) => Some(b),
+                    Some(b'n') => Some(b'\n'),
+                    Some(b'r') => Some(b'\r'),
+                    Some(b't') => Some(b'\t'),
+                    Some(b'x') => {
+                        let byte = hex();
+                        bytes.nth(1);
+                        byte
+                    }
+                    _ => None,
+                };
+                text.push(byte.ok_or_else(|| {
+                    Error::new(at + index..at + index + 1, "unknown escape in a text")
+                        .expected("expected \\\\, \\\", \\n, \\r, \\t or \\x and two digits")
+                })?);
+            }
+            _ => text.push(byte),
+        }
+    }
+    Err(Error::new(at..at + rest.len(), "the text has no end")
+        .expected("expected a quotation mark at its end"))
 }
 
 fn token(rest: &str, at: usize) -> Result<(Token, usize)> {

@@ -140,7 +140,7 @@ impl Link {
         Insn::new(LDX_MSH, 0, 0, self.offset(From::Network))
     }
 
-    fn load(&self, from: From, offset: u32, size: Size) -> Vec<Insn> {
+    pub(super) fn load(&self, from: From, offset: u32, size: Size) -> Vec<Insn> {
         let k = self.offset(from).wrapping_add(offset);
         if from == From::Transport4 {
             return vec![self.header_length(), Insn::new(0x40 | size as u16, 0, 0, k)];
@@ -150,7 +150,7 @@ impl Link {
 
     pub(super) fn test(&self, from: From, offset: u32, size: Size, jump: u16, k: u32) -> Cond {
         let load = self.load(from, offset, size);
-        Cond::Test(Test { load, jump, k })
+        Cond::Test(Test::new(load, jump, k))
     }
 
     pub(super) fn eq(&self, from: From, offset: u32, size: Size, k: u32) -> Cond {
@@ -162,8 +162,7 @@ impl Link {
         if mask != u32::MAX {
             load.push(Insn::new(0x54, 0, 0, mask));
         }
-        let jump = JEQ;
-        Cond::Test(Test { load, jump, k })
+        Cond::Test(Test::new(load, JEQ, k))
     }
 
     fn bytes(&self, from: From, offset: u32, bytes: &[u8]) -> Cond {
@@ -398,7 +397,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    fn both(self, end: impl Fn(bool) -> Cond) -> Cond {
+    pub(super) fn both(self, end: impl Fn(bool) -> Cond) -> Cond {
         match self {
             Way::Src => end(true),
             Way::Dst => end(false),

@@ -12,6 +12,7 @@
 mod arith;
 mod block;
 mod emit;
+mod extended;
 mod lex;
 mod lower;
 mod names;
@@ -19,6 +20,7 @@ mod optimize;
 mod parse;
 mod primitive;
 mod qualified;
+mod ranges;
 
 pub use lex::is_keyword;
 
@@ -45,6 +47,10 @@ pub struct Options<'a> {
     pub netmask: u32,
     /// Whether to thread jumps and share loads.
     pub optimize: bool,
+    /// Whether primitives that libpcap does not have are known: bytes of the payload, ranges of
+    /// TTLs, lists of prefixes, TCP options. Libpcap refuses all of them, so that expressions of
+    /// its language mean the same.
+    pub extended: bool,
     /// Looks up names.
     pub names: &'a dyn Names,
 }
@@ -57,6 +63,7 @@ impl Default for Options<'_> {
             tap: None,
             netmask: 0,
             optimize: true,
+            extended: false,
             names: &Builtin,
         }
     }
@@ -109,3 +116,5 @@ pub fn compile(text: &str, options: &Options) -> Result<Program> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_extended;

@@ -35,6 +35,13 @@ pub trait Names {
     fn ether(&self, _name: &str) -> Option<[u8; 6]> {
         None
     }
+    /// The prefixes in a file: addresses, each with its number of bits.
+    ///
+    /// # Errors
+    /// Why there are none, in words.
+    fn prefixes(&self, _file: &str) -> Result<Vec<(IpAddr, u8)>, String> {
+        Err("no files are read here".to_owned())
+    }
 }
 
 /// The names that never change: the usual services and protocols, no host.

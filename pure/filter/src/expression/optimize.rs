@@ -42,7 +42,11 @@ fn thread(graph: &mut Graph, start: usize) -> usize {
     let ids: Vec<usize> = graph
         .blocks
         .iter()
-        .map(|block| {
+        .enumerate()
+        .map(|(at, block)| {
+            if block.test.is_step {
+                return usize::MAX - at;
+            }
             let next = values.len();
             *values.entry(block.test.load.clone()).or_insert(next)
         })
@@ -93,6 +97,9 @@ fn follow(graph: &Graph, ids: &[usize], mut at: usize, known: &Facts) -> usize {
 }
 
 fn decided(test: &Test, value: usize, known: &Facts) -> Option<bool> {
+    if test.is_step {
+        return None;
+    }
     if let [load] = test.load[..]
         && load.code == LD_IMM
     {

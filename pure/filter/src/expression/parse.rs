@@ -53,7 +53,7 @@ pub(super) fn parse(text: &str, options: &Options, tag: Tag) -> Result<Whole> {
         Error::unsupported(0..text.len(), what)
             .expected("supported are Ethernet, NULL, LOOP, raw IP, Linux cooked and PPP")
     })?;
-    let tokens = lex(text)?;
+    let tokens = lex(text, options.extended)?;
     let mut parser = Parser {
         behind: matching(&tokens),
         tokens,
@@ -135,6 +135,7 @@ impl Parser<'_> {
             Token::Key(key) => format!("unexpected \"{key}\""),
             Token::Number(n) => format!("unexpected number {n}"),
             Token::Dotted(text) | Token::Name(text) => format!("unexpected \"{text}\""),
+            Token::Text(_) => "unexpected text".to_owned(),
             Token::Ipv6(_) | Token::Mac(_) => "unexpected address".to_owned(),
         };
         Error::new(self.place(), what).expected(expected)
@@ -195,6 +196,9 @@ impl Parser<'_> {
         while let Token::Key(key @ ("(" | "not")) = self.tokens[at].0 {
             open += usize::from(key == "(");
             at += 1;
+        }
+        if self.is_extended(at) {
+            return false;
         }
         match self.tokens[at].0 {
             Token::Dotted(_) | Token::Ipv6(_) | Token::Mac(_) | Token::Name(_) => true,
@@ -257,6 +261,7 @@ impl Parser<'_> {
             Token::Number(_) | Token::Key("len" | "-") => true,
             Token::Key("(") => self.is_operator(self.behind[self.at]),
             Token::Key(_) => self.tokens[self.at + 1].0 == Token::Key("["),
+            Token::Name(_) => self.is_payload_load(),
             _ => false,
         };
         if is_arithmetic {
@@ -290,6 +295,8 @@ impl Parser<'_> {
             .ok_or_else(|| Error::new(place, "the arithmetic needs too much scratch memory"))?;
         let mut list = a.guard;
         list.extend(b.guard);
+        list.extend(a.steps);
+        list.extend(b.steps);
         list.push(if reversed { test.negate() } else { test });
         Ok(Cond::All(list))
     }
@@ -307,6 +314,7 @@ impl Parser<'_> {
             let next = if level == LEVEL_NONE { 0 } else { level + 1 };
             let b = self.deeper(|p| p.arithmetic(next))?;
             // libpcap checks only the protocol of the left operand.
+            a.steps.extend(b.steps);
             a.value = arith::operate(op, a.value, b.value)
                 .ok_or_else(|| Error::new(place, "division by 0, or shift by more than 31 bits"))?;
         }
@@ -314,17 +322,21 @@ impl Parser<'_> {
     }
 
     fn operand(&mut self) -> Result<Guarded> {
-        let guard = Vec::new();
+        let (guard, steps) = (Vec::new(), Vec::new());
+        let plain = |value| Guarded {
+            value,
+            guard,
+            steps,
+        };
         match *self.peek() {
+            Token::Name(_) if self.is_payload_load() => self.payload_load(),
             Token::Number(n) => {
                 self.next();
-                let value = Value::Number(n);
-                Ok(Guarded { value, guard })
+                Ok(plain(Value::Number(n)))
             }
             Token::Key("len") => {
                 self.next();
-                let value = Value::Length;
-                Ok(Guarded { value, guard })
+                Ok(plain(Value::Length))
             }
             Token::Key("-") => {
                 self.next();
@@ -354,7 +366,7 @@ impl Parser<'_> {
         }
     }
 
-    fn size(&mut self) -> Result<u16> {
+    pub(super) fn size(&mut self) -> Result<u16> {
         if !self.take(":") {
             return Ok(0x10);
         }

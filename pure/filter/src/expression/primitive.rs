@@ -38,6 +38,9 @@ const LLC_PDUS: &[(&str, u32, u32)] = &[
 
 impl Parser<'_> {
     pub(super) fn primitive(&mut self) -> Result<Parsed> {
+        if self.is_extended(self.at) {
+            return self.extended();
+        }
         let Token::Key(key) = *self.peek() else {
             return Err(self.unexpected("expected a qualifier such as \"host\" or \"port\""));
         };
@@ -55,7 +58,7 @@ impl Parser<'_> {
                 let k = self.number()?;
                 let load = vec![bpf::cbpf::Insn::new(0x80, 0, 0, 0)];
                 let jump = if key == "less" { JGT } else { JGE };
-                let test = Cond::Test(Test { load, jump, k });
+                let test = Cond::Test(Test::new(load, jump, k));
                 if key == "less" { test.negate() } else { test }
             }
             "inbound" | "outbound" => {
@@ -85,6 +88,9 @@ impl Parser<'_> {
     fn protocol_first(&mut self, key: &'static str) -> Result<Parsed> {
         let place = self.place();
         self.next();
+        if key == "tcp" && self.is_phrase("option") {
+            return Ok((self.tcp_option()?, None));
+        }
         match *self.peek() {
             Token::Key(cast @ ("broadcast" | "multicast")) => {
                 self.next();
@@ -344,7 +350,7 @@ impl Parser<'_> {
         size: u16,
     ) -> Result<Guarded> {
         let link = &self.link;
-        let mut guard = index.guard;
+        let (mut guard, steps) = (index.guard, index.steps);
         let mut header = None;
         let from = match protocol {
             "ether" => From::Header,
@@ -372,7 +378,11 @@ impl Parser<'_> {
             }
         };
         let value = Value::Load(header, size, link.offset(from), Box::new(index.value));
-        Ok(Guarded { value, guard })
+        Ok(Guarded {
+            value,
+            guard,
+            steps,
+        })
     }
 }
 
@@ -380,7 +390,7 @@ impl Parser<'_> {
 fn ancillary(code: u16, offset: u32, jump: u16, k: u32, mask: Option<u32>) -> Cond {
     let mut load = vec![Insn::new(code, 0, 0, ANCILLARY_BASE + offset)];
     load.extend(mask.map(|mask| Insn::new(AND, 0, 0, mask)));
-    Cond::Test(Test { load, jump, k })
+    Cond::Test(Test::new(load, jump, k))
 }
 
 fn over_mpls(key: &str) -> bool {

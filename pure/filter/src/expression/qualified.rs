@@ -25,6 +25,9 @@ impl Parser<'_> {
         if kind.is_some() {
             self.next();
         }
+        if kind == Some("net") && self.is_phrase("file") {
+            return Ok((self.net_file(proto, way)?, None));
+        }
         let qualifier = Some(Qualifier { proto, way, kind });
         Ok((self.identifier(qualifier)?, qualifier))
     }
