@@ -81,6 +81,7 @@ mod guard_challenge;
 mod guard_face;
 mod guard_flood;
 mod guard_interpreted;
+mod guard_iptables;
 mod guard_live;
 mod guard_program;
 mod inspect_certificates;

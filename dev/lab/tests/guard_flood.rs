@@ -195,7 +195,7 @@ fn a_forged_flood_passes_at_its_limit_and_every_connection_completes() {
 }
 
 /// Runs hping3 from the left end, and waits until it has sent its packets.
-fn hping3(pair: &Pair, args: &[&str]) {
+pub fn hping3(pair: &Pair, args: &[&str]) {
     let target = pair.right.ipv4.to_string();
     let args = [&["-q", "-c", "10", "-i", "u1000"], args, &[&target]].concat();
     let mut process = pair.left.ns.spawn("hping3", args).unwrap();
@@ -209,7 +209,7 @@ fn hping3(pair: &Pair, args: &[&str]) {
 }
 
 /// A signature of hping3's SYNs, options of hping3, and how many of its ten packets match.
-const HPING3: &str = "4:64:0:0:*,0::ack+:0";
+pub const HPING3: &str = "4:64:0:0:*,0::ack+:0";
 const HPING3_RUNS: &[(&[&str], u64)] = &[
     (&["-S", "-p", "8080"], 10),
     (&["-S", "-p", "8080", "-t", "29"], 10),
@@ -223,7 +223,7 @@ const HPING3_RUNS: &[(&[&str], u64)] = &[
 ];
 
 /// Makes ten connections through the kernel; all complete.
-fn ten_connections(pair: &Pair) {
+pub fn ten_connections(pair: &Pair) {
     let address = SocketAddr::from((pair.right.ipv4, PORT));
     let listener = pair.right.ns.run(|| TcpListener::bind(address)).unwrap();
     let listener = listener.unwrap();

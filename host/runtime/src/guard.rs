@@ -4,6 +4,7 @@
 //! set of rules is loaded next to the old one and replaces it atomically; counters and limits of
 //! rules that stay are carried over.
 
+mod iptables;
 mod lists;
 mod rules;
 mod session;
@@ -23,6 +24,7 @@ use xdp::{AttachMode, XdpLink};
 use crate::filter::Compiler;
 use crate::worker::Ended;
 use crate::{Reload, Stop};
+pub use iptables::iptables;
 pub use lists::ListSpec;
 pub use rules::{RuleSpec, parse, parse_rate, parse_source_rate, read};
 use table::Table;

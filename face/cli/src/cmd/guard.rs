@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::guard::{Limit, Verdict};
+use clap::ValueEnum;
 use export::prometheus::Endpoint;
 use runtime::guard::{self, ListSpec, Notice, RuleSpec, Setup, Totals};
 use runtime::{Reload, Stop, TotalsRequest};
@@ -16,7 +17,7 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::args::{Attach, FilterCompiler, parse_duration};
 use crate::confine::{ConfineArgs, Files, Needs};
-use crate::out::{say, warning};
+use crate::out::{self, say, warning};
 use crate::report::counted;
 
 /// Arguments.
@@ -73,6 +74,13 @@ pub struct Args {
     /// Count what the rules would drop, and drop nothing
     #[arg(long)]
     dry_run: bool,
+    /// Where packets are dropped: by an XDP program, or by iptables (with --print)
+    #[arg(long, value_enum, default_value = "xdp")]
+    hook: Hook,
+    /// With --hook iptables: print the rules as commands of iptables and ip6tables, and change
+    /// nothing
+    #[arg(long, conflicts_with_all = ["json", "metrics", "duration", "user"])]
+    print: bool,
     /// Where the XDP program is attached
     #[arg(long, value_enum, default_value = "auto")]
     mode: Attach,
@@ -94,6 +102,15 @@ pub struct Args {
     user: Option<String>,
     #[command(flatten)]
     confine: ConfineArgs,
+}
+
+/// Where packets are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Hook {
+    /// An XDP program
+    Xdp,
+    /// Rules in the table raw of iptables and ip6tables
+    Iptables,
 }
 
 /// Subcommands.
@@ -129,6 +146,7 @@ Examples:
   barewire guard eth0 --dry-run --drop 'udp src port 53 and greater 600'
   barewire guard eth0 --pass 'src net 192.0.2.0/24' --limit '1000/s udp dst port 53'
   barewire guard eth0 --rules flood.toml --json
+  barewire guard eth0 --hook iptables --print --drop 'udp src port 53'
   barewire guard check flood.toml";
 
 /// Runs the guard, or checks a rule file.
@@ -136,6 +154,9 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(Other::Check { file }) = &args.other {
         let rules = guard::read(file, args.filter_compiler.into())?;
         return show::check(&rules, guard::check(&rules)?);
+    }
+    if args.print || args.hook == Hook::Iptables {
+        return print(args);
     }
     let stop = Stop::on_signals()?;
     let reload = match args.rules {
@@ -194,6 +215,24 @@ pub fn run(args: &Args) -> Result<()> {
     );
     let reported = show.end(&outcome);
     outcome.error.map_or(Ok(()), Err).and(reported)
+}
+
+/// Prints the rules as commands.
+fn print(args: &Args) -> Result<()> {
+    let refused = |why: &str| {
+        let what = format!("guard {}", args.interface.as_deref().unwrap_or_default());
+        Error::new(ErrorKind::InvalidInput, what, why).with_hint("use --hook iptables --print")
+    };
+    match (args.hook, args.print) {
+        (Hook::Iptables, true) => {
+            let text = guard::iptables(&args.setup()?)?;
+            out::print(&out::stdout(1)?, text.into_bytes())
+        }
+        (Hook::Iptables, false) => Err(refused(
+            "barewire prints rules of iptables, and does not install them",
+        )),
+        (Hook::Xdp, _) => Err(refused("--print prints commands of iptables; XDP has none")),
+    }
 }
 
 impl Args {

@@ -41,7 +41,7 @@ use crate::filter::select::Select;
 use crate::filter::{Compiler, Expression};
 
 /// Prefix of a p0f signature in place of an expression.
-const P0F: &str = "p0f:";
+pub(super) const P0F: &str = "p0f:";
 
 /// Maximum size of a rule file, in bytes.
 const LEN_MAX: u64 = 4 << 20;
