@@ -381,7 +381,12 @@ impl RxBatch<'_> {
             slots: std::slice::from_ref(slot),
         }
         .meta();
-        let frame = self.queue.backend.detach(slot)?;
+        let mut frame = self.queue.backend.detach(slot)?;
+        if let Some(pool) = self.queue.backend.pool()
+            && pool.tag() == frame.pool_tag()
+        {
+            pool.keep_metadata(&mut frame, slot);
+        }
         Ok(Detached { frame, meta })
     }
 

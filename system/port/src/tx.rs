@@ -36,6 +36,13 @@ pub trait TxBackend: Send {
         Ok(None)
     }
 
+    /// Whether packets keep what is known of them besides their bytes: the metadata of slots and
+    /// frames, a VLAN tag among it, is received where the packets are. Else a tag has to be put
+    /// into the bytes before.
+    fn carries_metadata(&self) -> bool {
+        false
+    }
+
     /// Starts the device on what was submitted.
     fn flush(&mut self) -> Result<()>;
 
@@ -107,6 +114,12 @@ impl TxQueue {
         self.backend.send(frame)
     }
 
+    /// As [`TxBackend::carries_metadata`].
+    #[inline]
+    pub(crate) fn carries_metadata(&self) -> bool {
+        self.backend.carries_metadata()
+    }
+
     /// As [`TxBackend::transfer`].
     #[inline]
     pub(crate) fn transfer(&mut self, slots: &mut [Slot]) -> Result<Option<usize>> {
@@ -150,7 +163,7 @@ impl TxBatch<'_> {
 
     /// Slots that were filled.
     #[inline]
-    fn filled(&self) -> usize {
+    pub(crate) fn filled(&self) -> usize {
         (self.next as usize - self.first as usize) / size_of::<Slot>()
     }
 
@@ -181,6 +194,17 @@ impl TxBatch<'_> {
         Some(unsafe {
             std::slice::from_raw_parts_mut(slot.data().as_ptr(), slot.cap_len() as usize)
         })
+    }
+
+    /// Gives the packet written last, in the slots from `first` on, the metadata of another.
+    pub(crate) fn set_metadata(&mut self, first: usize, of: &Slot) {
+        let slots = self.filled_from(first);
+        if let Some(slot) = slots.first_mut() {
+            slot.set_metadata_of(of);
+        }
+        for slot in slots {
+            slot.wire_len = of.wire_len;
+        }
     }
 
     /// Counts the next buffer as holding a packet of `len` bytes.

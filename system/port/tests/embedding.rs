@@ -301,7 +301,10 @@ fn a_backend_of_another_crate_is_opened_by_name() {
     drop(batch);
     let batch = memory.rx[0].receive().unwrap();
     let tagged = batch.iter().next().unwrap();
-    assert_eq!(tagged.bytes()[12..16], [0x81, 0, 0, 7]);
+    // That port carries the tag, and all else that is known, alongside the bytes.
+    assert_eq!(tagged.bytes(), packets(20..21)[0]);
+    let tag = tagged.vlan().map(|vlan| (vlan.tpid, vlan.tci));
+    assert_eq!((tag, tagged.time_ns()), (Some((0x8100, 7)), Some(1_020)));
     drop(batch);
     let error = barewire_port::open("boxes:here", &PortOptions::default()).err();
     assert!(error.unwrap().to_string().contains("unknown scheme"));

@@ -12,6 +12,8 @@ pub struct Frame {
     pub(crate) tag: u32,
     pub(crate) offset: u32,
     pub(crate) len: u32,
+    /// Whether the pool's record beside the frame is of this packet.
+    pub(crate) has_record: bool,
 }
 
 impl Frame {

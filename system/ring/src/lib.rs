@@ -5,6 +5,7 @@
 //! - [`FrameCache`] is a thread's own cache of free frames, so that a queue touches shared state
 //!   once per batch.
 //! - [`slot::Slot`] is one packet's place in a batch: what drivers fill in and ports hand on.
+//! - [`Descriptor`] is what a ring carries of a packet.
 //! - [`Producer`] and [`Consumer`] are the two ends of a single-producer single-consumer ring. The
 //!   four AF_XDP rings, the memory ring and later the rings between processes are all this type.
 //!
@@ -16,6 +17,7 @@
 
 mod cache;
 mod cursor;
+mod descriptor;
 mod frame;
 mod free;
 mod owners;
@@ -27,6 +29,7 @@ mod tests;
 
 pub use cache::FrameCache;
 pub use cursor::{Consumer, Producer, RingMemory, spsc};
+pub use descriptor::Descriptor;
 pub use frame::Frame;
 pub use owners::Owners;
 pub use pool::{Owner, OwnerCounts, Pool, PoolConfig};

@@ -3,6 +3,7 @@
 
 mod attach;
 mod header;
+mod record;
 mod tables;
 
 use std::any::Any;
@@ -245,6 +246,7 @@ impl Pool {
             tag: self.0.tag,
             offset: 0,
             len: 0,
+            has_record: false,
         }
     }
 

@@ -225,16 +225,38 @@ impl Slot {
         self.hash = u64::from(hash) << 32 | Self::HASH_KIND;
     }
 
-    /// Sets flags, tag protocol and tag from one word: flags in the lowest 16 bits, the protocol
-    /// from bit 32 on, the tag from bit 48.
+    /// Sets flags, interface, tag protocol and tag from one word: flags in the lowest 16 bits, the
+    /// interface from bit 16 on, the protocol from bit 32, the tag from bit 48.
     #[inline(always)]
     pub fn set_info(&mut self, info: u64) {
         self.flags = info as u16;
-        self.interface_index = 0;
+        self.interface_index = (info >> 16) as u16;
         self.vlan = Vlan {
             tpid: (info >> 32) as u16,
             tci: (info >> 48) as u16,
         };
+    }
+
+    /// The word that [`set_info`](Self::set_info) sets.
+    #[inline(always)]
+    pub fn info(&self) -> u64 {
+        if cfg!(target_endian = "little") {
+            // SAFETY: these 8 bytes are integers without gaps between them; see `INFO_WORD`.
+            unsafe { (&raw const *self).cast::<u64>().add(INFO_WORD).read() }
+        } else {
+            let [flags, interface] = [self.flags, self.interface_index].map(u64::from);
+            let [tpid, tci] = [self.vlan.tpid, self.vlan.tci].map(u64::from);
+            flags | interface << 16 | tpid << 32 | tci << 48
+        }
+    }
+
+    /// Takes over what is known of another packet besides its bytes.
+    pub fn set_metadata_of(&mut self, other: &Slot) {
+        let continues = self.flags & Self::CONTINUES;
+        self.set_info(other.info() & !u64::from(Self::CONTINUES) | u64::from(continues));
+        self.time_ns = other.time_ns;
+        self.hash = other.hash;
+        self.wire_len = other.wire_len;
     }
 
     /// Makes a slot at `at` whose `cap_len` and `wire_len` are `len`, with `info` as
@@ -298,13 +320,7 @@ impl Slot {
     /// instruction, of half a word two.
     #[inline(always)]
     pub fn goes_on(&self) -> bool {
-        if cfg!(target_endian = "little") {
-            // SAFETY: these 8 bytes are integers without gaps between them; see `INFO_WORD`.
-            let info = unsafe { (&raw const *self).cast::<u64>().add(INFO_WORD).read() };
-            info & u64::from(Self::CONTINUES) != 0
-        } else {
-            self.has(Self::CONTINUES)
-        }
+        self.info() & u64::from(Self::CONTINUES) != 0
     }
 
     /// The token of a slot that has a frame: the frame's index. (Read as the half that it is in.)

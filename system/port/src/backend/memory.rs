@@ -10,8 +10,9 @@ mod tx;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use ring::{Consumer, FrameCache, Pool, PoolConfig};
+use ring::{Consumer, Descriptor, FrameCache, Pool, PoolConfig};
 use sys::eventfd::EventFd;
 use sys::{Error, ErrorKind, Result};
 
@@ -35,17 +36,6 @@ pub(crate) const BACKEND: Backend = Backend {
     ..Backend::new("memory", open)
 };
 
-/// What travels: which frame, and where in it the packet lies.
-#[derive(Clone, Copy, Debug, Default)]
-struct Descriptor {
-    index: u32,
-    offset: u16,
-    continues: bool,
-    len: u32,
-    wire_len: u32,
-    time_ns: u64,
-}
-
 /// Room before a packet, as AF_XDP leaves it (XDP_PACKET_HEADROOM), so that headers can be put in
 /// front.
 const HEADROOM: u32 = 256;
@@ -54,6 +44,13 @@ const HEADROOM: u32 = 256;
 /// 2048 bytes with their headroom take 37. A longer packet is refused by the sender, and by the
 /// receiver too: it would wait for the end of one that never fits.
 const SEGMENT_COUNT_MAX: u32 = 64;
+
+/// Longest sleep of a sender that waits for room.
+const ROOM_NAP: Duration = Duration::from_millis(1);
+
+/// How often a receiver looks at the ring although nothing woke it: a sender may have submitted
+/// without a flush.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Frames sent one by one that share a reading of the clock, unless they are flushed before.
 const FRAMES_A_CLOCK: u32 = 64;
@@ -176,7 +173,15 @@ struct Ends {
     /// Signalled by a flush when the receiver requested it.
     bell: EventFd,
     is_armed: AtomicBool,
+    /// The same in the other direction: signalled when the ring has room for a sender that waits.
+    room: EventFd,
+    wants_room: WantsRoom,
 }
+
+/// A flag of its own line, which the receiver reads with each batch.
+#[derive(Default)]
+#[repr(align(128))]
+struct WantsRoom(AtomicBool);
 
 impl Ends {
     fn new(pool: Pool) -> Result<Self> {
@@ -190,7 +195,19 @@ impl Ends {
             stopped: AtomicBool::new(false),
             bell: EventFd::new()?,
             is_armed: AtomicBool::new(false),
+            room: EventFd::new()?,
+            wants_room: WantsRoom::default(),
         })
+    }
+
+    /// Wakes a sender that waits for room. One that begins to wait at this moment may be missed; it
+    /// looks again after [`ROOM_NAP`]. A fence for it would cost each batch more.
+    #[inline]
+    fn released(&self) {
+        if self.wants_room.0.load(Ordering::Relaxed) {
+            self.wants_room.0.store(false, Ordering::Relaxed);
+            self.room.signal();
+        }
     }
 
     fn rest(&self) -> MutexGuard<'_, Option<Consumer<Descriptor>>> {
@@ -234,7 +251,7 @@ fn drain(consumer: &mut Consumer<Descriptor>, cache: &mut FrameCache) -> u64 {
         // SAFETY: the sender submitted the frame and no longer touches it; nothing else reads the
         // ring.
         unsafe { cache.reclaim(descriptor.index) };
-        packets += u64::from(!descriptor.continues);
+        packets += u64::from(!descriptor.continues());
     }
     consumer.release(count);
     packets

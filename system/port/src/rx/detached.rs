@@ -37,7 +37,7 @@ impl Detached {
     /// Puts a VLAN tag that lies alongside the packet back into it, as it has to be before the
     /// frame is sent: else the packet would go to another network. False if the frame has no room
     /// for it, or the packet no link header; then nothing has changed. True also if there is no
-    /// tag.
+    /// tag. `memory:` carries a tag alongside the packet, so this need not be called before.
     ///
     /// # Panics
     /// If the frame is not one of `pool`.
@@ -64,6 +64,7 @@ impl Detached {
             false => bytes.copy_within(at..len as usize, at + Vlan::LEN),
         }
         bytes[at..at + Vlan::LEN].copy_from_slice(&vlan.bytes());
+        pool.forget_tag(&mut self.frame);
         self.meta.vlan = None;
         self.meta.wire_len += tag_len;
         true

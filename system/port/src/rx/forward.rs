@@ -35,7 +35,8 @@ impl RxBatch<'_> {
 
     /// Hands the first `count` packets over to a sending queue, in order, and leaves them out of
     /// the batch. Fewer where the queue has no room: the rest stay in the batch. A VLAN tag that
-    /// lies alongside a packet is put back into it. Nothing moves before the queue's flush.
+    /// lies alongside a packet is put back into it, unless the queue carries tags alongside, as
+    /// `memory:` does. Nothing moves before the queue's flush.
     ///
     /// # Errors
     /// The sending queue's.
@@ -65,8 +66,10 @@ impl RxBatch<'_> {
         }
         self.queue.backend.before_transfer();
         let slots = &mut self.queue.slots[self.start..end];
-        for slot in slots.iter_mut().filter(|slot| slot.has(Slot::VLAN)) {
-            restore_tag(slot, &pool);
+        if !tx.carries_metadata() {
+            for slot in slots.iter_mut().filter(|slot| slot.has(Slot::VLAN)) {
+                restore_tag(slot, &pool);
+            }
         }
         let Some(taken) = tx.transfer(slots)? else {
             return Ok(None);
@@ -76,6 +79,9 @@ impl RxBatch<'_> {
         for slot in taken {
             forwarded.packets += usize::from(!slot.has(Slot::CONTINUES));
             forwarded.bytes += u64::from(slot.cap_len());
+            if slot.has(Slot::VLAN) {
+                forwarded.bytes += Vlan::LEN as u64;
+            }
         }
         self.start += taken.len();
         self.packets -= forwarded.packets;
@@ -85,10 +91,15 @@ impl RxBatch<'_> {
     fn copy_packets(&mut self, tx: &mut TxQueue, count: usize) -> Result<Forwarded> {
         let len_of = |packet: &Packet<'_>| packet.cap_len() / BUFFER_LEN_MIN;
         let more: u32 = self.iter().take(count).map(|packet| len_of(&packet)).sum();
+        let carries_metadata = tx.carries_metadata();
         let mut out = tx.reserve(count + more as usize)?;
         let mut forwarded = Forwarded::default();
         for packet in self.iter().take(count) {
-            let Some(len) = write(&mut out, &packet) else {
+            let written = match carries_metadata {
+                true => write_with_metadata(&mut out, &packet),
+                false => write(&mut out, &packet),
+            };
+            let Some(len) = written else {
                 break;
             };
             forwarded.packets += 1;
@@ -100,6 +111,20 @@ impl RxBatch<'_> {
         self.skip(forwarded.packets);
         Ok(forwarded)
     }
+}
+
+/// Copies a packet and what is known of it; its length with a tag, or `None` if there is no room.
+fn write_with_metadata(out: &mut crate::tx::TxBatch<'_>, packet: &Packet<'_>) -> Option<usize> {
+    let (first, len) = (out.filled(), packet.cap_len() as usize);
+    let done = match packet.is_whole() {
+        true => out.write(packet.bytes()),
+        false => out.write_pieces(len, packet.segments()),
+    };
+    if !done {
+        return None;
+    }
+    out.set_metadata(first, packet.head());
+    Some(len + packet.vlan().map_or(0, |_| Vlan::LEN))
 }
 
 /// Copies a packet, its tag included; its length, or `None` if there is no room.

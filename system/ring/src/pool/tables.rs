@@ -1,10 +1,10 @@
-//! A pool's tables: the list of free frames, and the owner of each frame. They are in memory of
-//! this process alone: no other process can change who owns a frame, or leave a list half changed
-//! when it dies.
+//! A pool's tables: a record and an owner for each frame, and the list of free frames. They are in
+//! memory of this process alone: no other process can change who owns a frame, or leave a list half
+//! changed when it dies.
 //!
 //! ```text
-//! | head    | next[n] | owner[n] |
-//!   8 bytes   4 bytes   1 byte
+//! | record[n] | head    | next[n] | owner[n] |
+//!   32 bytes    8 bytes   4 bytes   1 byte
 //! ```
 
 use std::ptr::NonNull;
@@ -14,8 +14,12 @@ use sys::Result;
 use sys::mmap::Mapping;
 
 use super::Owner;
+use super::record::Record;
 use crate::free;
 use crate::sync::{AtomicU32, AtomicU64};
+
+/// Bytes a record.
+const RECORD_LEN: usize = size_of::<Record>();
 
 /// The tables of a pool of so many frames.
 pub(super) struct Tables {
@@ -29,10 +33,11 @@ impl Tables {
     /// Tables in which all frames have this owner, and none is on the list.
     pub fn new(frame_count: u32, owner: Owner) -> Result<Self> {
         let count = frame_count as usize;
-        // `head` first for its alignment.
-        let memory = Mapping::anonymous((8 + 5 * count).next_multiple_of(4096))?;
-        // SAFETY: the owners lie after `head` and the links, within the mapping.
-        let owners = unsafe { memory.base().add(8 + 4 * count) }.cast();
+        // What is aligned most comes first.
+        let len = (RECORD_LEN + 5) * count + 8;
+        let memory = Mapping::anonymous(len.next_multiple_of(4096))?;
+        // SAFETY: the owners lie after the records, `head` and the links, within the mapping.
+        let owners = unsafe { memory.base().add((RECORD_LEN + 4) * count + 8) }.cast();
         let tables = Self {
             memory,
             owners,
@@ -41,8 +46,10 @@ impl Tables {
         let empty = free::empty();
         tables.head().store(empty, crate::sync::Ordering::Relaxed);
         // Written also where it is 0: the packet path takes no page fault.
-        for entry in tables.owners() {
+        for (index, entry) in tables.owners().iter().enumerate() {
             entry.store(owner as u8, Ordering::Relaxed);
+            // SAFETY: one of the n records; nothing else uses them yet.
+            unsafe { tables.records().add(index).write(Record::default()) };
         }
         Ok(tables)
     }
@@ -58,16 +65,32 @@ impl Tables {
         self.memory.len()
     }
 
+    /// The first of the records, each for the holder of its frame alone.
+    #[inline]
+    pub fn records(&self) -> NonNull<Record> {
+        self.memory.base().cast()
+    }
+
+    /// First byte after the records.
+    fn links(&self) -> NonNull<u8> {
+        // SAFETY: within the mapping (see `new`).
+        unsafe {
+            self.memory
+                .base()
+                .add(RECORD_LEN * self.frame_count as usize)
+        }
+    }
+
     pub fn head(&self) -> &AtomicU64 {
-        // SAFETY: at the start of the mapping, so aligned and as long alive as `self`; it is only
-        // accessed atomically.
-        unsafe { self.memory.base().cast().as_ref() }
+        // SAFETY: after the records, which are multiples of 8 bytes, so it is aligned; as long
+        // alive as `self`; only accessed atomically.
+        unsafe { self.links().cast().as_ref() }
     }
 
     pub fn next(&self) -> &[AtomicU32] {
         // SAFETY: n words after `head`, aligned to 4, only accessed atomically.
         unsafe {
-            let first = self.memory.base().add(8).cast();
+            let first = self.links().add(8).cast();
             std::slice::from_raw_parts(first.as_ptr(), self.frame_count as usize)
         }
     }

@@ -7,10 +7,10 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use ring::slot::{Room, Slot};
-use ring::{Consumer, Frame, FrameCache, Pool};
+use ring::{Consumer, Descriptor, Frame, FrameCache, Pool};
 use sys::{Error, ErrorKind, Result};
 
-use super::{Descriptor, Ends, SEGMENT_COUNT_MAX, drain};
+use super::{Ends, LOOK_EVERY, SEGMENT_COUNT_MAX, drain};
 use crate::account::RxCounters;
 use crate::rx::{Filled, Ready, RxBackend};
 
@@ -53,7 +53,8 @@ unsafe fn slot_of(pool: &Pool, d: Descriptor, len: u32) -> Slot {
         Slot::over(data, len, d.wire_len, d.index.into())
     };
     slot.time_ns = d.time_ns;
-    slot.flags = u16::from(d.time_ns != 0) * Slot::TIME + u16::from(d.continues) * Slot::CONTINUES;
+    slot.hash = d.hash;
+    slot.set_info(d.info);
     slot
 }
 
@@ -78,30 +79,28 @@ impl Rx {
         let mut bytes = 0;
         for at in 0..count {
             let d = self.consumer.read(at);
-            let offset = u32::from(d.offset);
-            let is_plain = !d.continues
-                && offset <= frame_len
-                && d.len <= (frame_len - offset).min(snaplen)
-                && d.wire_len == d.len;
+            let is_plain = !d.continues()
+                && d.offset <= frame_len
+                && d.cap_len <= (frame_len - d.offset).min(snaplen)
+                && d.wire_len == d.cap_len;
             // SAFETY: the sender submitted the frame and no longer touches it.
             if !is_plain || !unsafe { owners.claim(d.index) } {
                 break;
             }
-            let place = ((d.index as usize) << shift) + offset as usize;
-            let info = u64::from(d.time_ns != 0) * u64::from(Slot::TIME);
+            let place = ((d.index as usize) << shift) + d.offset as usize;
             // SAFETY: room was made for `count`. The index is one of the pool's (claimed), offset
             // and length stay within its frame.
             unsafe {
                 room.push(
                     first.wrapping_add(place),
-                    d.len,
+                    d.cap_len,
                     d.index,
                     d.time_ns,
-                    0,
-                    info,
+                    d.hash,
+                    d.info,
                 )
             };
-            bytes += u64::from(d.len);
+            bytes += u64::from(d.cap_len);
         }
         Filled {
             packets: room.finish(),
@@ -135,34 +134,30 @@ impl RxBackend for Rx {
             }
             let d = self.consumer.read(at);
             // The index comes from shared memory: the owner table decides.
-            let offset = u32::from(d.offset);
+            let continues = d.continues();
             if self.skipping
-                || offset > pool.frame_len()
-                || d.continues && slots.len() - keep + 1 >= self.segment_max
+                || d.offset > pool.frame_len()
+                || continues && slots.len() - keep + 1 >= self.segment_max
                 // SAFETY: the sender submitted the frame and no longer touches it.
                 || !unsafe { owners.claim(d.index) }
             {
                 // None of it is delivered: the next packet must not look like its end.
                 refuse(&mut self.cache, slots.drain(keep..), d);
-                self.skipping = d.continues;
+                self.skipping = continues;
                 bytes = 0;
-                taken += u64::from(!d.continues);
-                refused += u64::from(!d.continues);
+                taken += u64::from(!continues);
+                refused += u64::from(!continues);
                 rest = self.snaplen;
                 whole = at + 1;
                 continue;
             }
-            let len = d.len.min(pool.frame_len() - offset).min(rest);
-            rest = if d.continues {
-                rest - len
-            } else {
-                self.snaplen
-            };
+            let len = d.cap_len.min(pool.frame_len() - d.offset).min(rest);
+            rest = if continues { rest - len } else { self.snaplen };
             // SAFETY: the index is one of the pool's (claimed), offset and length stay within its
             // frame.
             slots.push(unsafe { slot_of(pool, d, len) });
             bytes += u64::from(len);
-            if !d.continues {
+            if !continues {
                 (whole, keep) = (at + 1, slots.len());
                 taken += 1;
                 filled.packets += 1;
@@ -171,6 +166,7 @@ impl RxBackend for Rx {
         }
         self.put_back(slots.drain(keep..));
         self.consumer.release(whole);
+        self.ends.released();
         if taken != 0 {
             self.ends.taken.0.add(taken);
         }
@@ -221,10 +217,14 @@ impl RxBackend for Rx {
             if closed {
                 return Ok(Ready::End);
             }
-            if Instant::now() >= end {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return Ok(Ready::Timeout);
             }
-            std::thread::yield_now();
+            if self.arm()? && self.ends.bell.wait_beside(None, left.min(LOOK_EVERY))? {
+                // A signal arrived: return, so that the caller can handle it.
+                return Ok(Ready::Timeout);
+            }
         }
     }
 
@@ -251,6 +251,7 @@ impl RxBackend for Rx {
 impl Drop for Rx {
     fn drop(&mut self) {
         self.ends.rx_closed.store(true, Ordering::Release);
+        self.ends.room.signal();
         let mut rest = self.ends.rest();
         let packets = drain(&mut self.consumer, &mut self.cache);
         self.ends.closed.fetch_add(packets, Ordering::Relaxed);

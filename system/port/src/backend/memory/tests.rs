@@ -1,9 +1,11 @@
 //! The ring's bounds and its account, with a sender that keeps the rules and one that does not.
 
 use ring::Producer;
+use ring::slot::Slot;
 
 use super::*;
 use crate::account::DropReason;
+use crate::rx::Ready;
 
 fn pool(frame_count: u32) -> Pool {
     Pool::new(PoolConfig {
@@ -135,6 +137,8 @@ impl Rig {
                 stopped: AtomicBool::new(false),
                 bell: EventFd::new().unwrap(),
                 is_armed: AtomicBool::new(false),
+                room: EventFd::new().unwrap(),
+                wants_room: WantsRoom::default(),
             }),
             counters: counters.clone(),
         };
@@ -150,8 +154,8 @@ impl Rig {
     fn piece(&mut self, len: u32, continues: bool) -> Descriptor {
         Descriptor {
             index: self.cache.take_for_device().unwrap(),
-            continues,
-            len,
+            info: u64::from(continues) * u64::from(Slot::CONTINUES),
+            cap_len: len,
             wire_len: len,
             ..Descriptor::default()
         }
@@ -238,4 +242,68 @@ fn frames_sent_one_by_one_have_the_time_of_their_flush() {
     let [first, second] = [&times[0], &times[1]];
     assert!(first.iter().all(|time| time == &first[0]), "{first:?}");
     assert!(second[0] > first[0], "{times:?}");
+}
+
+/// A receiver that waits sleeps until the flush, and a sender that waits for room until the
+/// receiver has read.
+#[test]
+fn both_ends_sleep_and_are_woken() {
+    const ROUNDS: u64 = 200;
+    let port = open_with(&pool(256), 4, 4);
+    let (mut rx, mut tx) = (port.rx, port.tx);
+    let long = Duration::from_secs(60);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in 0..ROUNDS {
+                let mut batch = tx[0].reserve(4).unwrap();
+                while batch.room() == 0 {
+                    drop(batch);
+                    assert!(tx[0].wait(false, long).unwrap());
+                    batch = tx[0].reserve(4).unwrap();
+                }
+                assert!(batch.write(&[1; 60]));
+                batch.submit().unwrap();
+                tx[0].flush().unwrap();
+            }
+            assert!(tx[0].wait(true, long).unwrap());
+        });
+        let mut received = 0;
+        loop {
+            let ready = rx[0].wait(long).unwrap();
+            received += rx[0].receive().unwrap().len() as u64;
+            if ready == Ready::End {
+                break;
+            }
+            assert_eq!(ready, Ready::Packets);
+        }
+        assert_eq!(received, ROUNDS);
+    });
+}
+
+/// The processor time that this thread has used, from `/proc`.
+fn used_ticks() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let fields: Vec<&str> = text
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn a_receiver_without_packets_does_not_spin() {
+    let mut port = open_with(&pool(256), 4, 4);
+    let before = used_ticks();
+    let ready = port.rx[0].wait(Duration::from_millis(300)).unwrap();
+    // Of 30 ticks that pass; a loop would use most of them.
+    assert_eq!(ready, Ready::Timeout);
+    assert!(used_ticks() - before < 10, "the wait used the processor");
+    let mut batch = port.tx[0].reserve(4).unwrap();
+    while batch.write(&[1; 60]) {}
+    batch.submit().unwrap();
+    let before = used_ticks();
+    assert!(!port.tx[0].wait(false, Duration::from_millis(300)).unwrap());
+    assert!(used_ticks() - before < 10, "the wait used the processor");
 }

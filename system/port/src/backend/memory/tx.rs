@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ring::slot::{Slot, segment_count, whole_packets};
-use ring::{Frame, FrameCache, Pool, Producer};
+use ring::{Descriptor, Frame, FrameCache, Pool, Producer};
 use sys::{Error, ErrorKind, Result};
 
 use super::super::handover::reserve_buffers;
-use super::{Descriptor, Ends, FRAMES_A_CLOCK, HEADROOM};
+use super::{Ends, FRAMES_A_CLOCK, HEADROOM, ROOM_NAP};
 use crate::account::TxCounters;
 use crate::tx::TxBackend;
 
@@ -48,14 +48,16 @@ impl Tx {
         self.time_ns
     }
 
-    /// Writes the packets of one piece that come first; how many, and their bytes.
+    /// Writes the packets of one piece without metadata that come first; how many, and their
+    /// bytes.
     // By itself it has the registers that it needs.
     #[inline(never)]
     fn post_plain(&mut self, slots: &[Slot], time_ns: u64) -> (u32, u64) {
         let owners = self.cache.pool().owners();
+        let info = u64::from(time_ns != 0) * u64::from(Slot::TIME);
         let (mut count, mut bytes) = (0, 0);
         for slot in slots {
-            if slot.goes_on() {
+            if slot.info() != 0 {
                 break;
             }
             let index = slot.index();
@@ -63,11 +65,12 @@ impl Tx {
             unsafe { owners.give_to_device(index) };
             let descriptor = Descriptor {
                 index,
-                offset: HEADROOM as u16,
-                continues: false,
-                len: slot.cap_len(),
+                offset: HEADROOM,
+                cap_len: slot.cap_len(),
                 wire_len: slot.wire_len,
                 time_ns,
+                hash: slot.hash,
+                info,
             };
             self.producer.write(count, descriptor);
             count += 1;
@@ -113,18 +116,11 @@ impl TxBackend for Tx {
                 }
                 continue;
             }
-            for (segment, slot) in packet.iter().enumerate() {
+            for slot in packet {
                 let index = slot.token() as u32;
                 // SAFETY: as above.
                 unsafe { self.cache.pool().give_index_to_device(index) };
-                let descriptor = Descriptor {
-                    index,
-                    offset: HEADROOM as u16,
-                    continues: segment + 1 < count,
-                    len: slot.cap_len(),
-                    wire_len: slot.wire_len,
-                    time_ns,
-                };
+                let descriptor = Descriptor::of(slot, index, HEADROOM).or_time(time_ns);
                 self.producer.write(written, descriptor);
                 written += 1;
                 bytes += u64::from(slot.cap_len());
@@ -162,17 +158,11 @@ impl TxBackend for Tx {
         if self.producer.reserve(1) == 0 {
             return Ok(Some(frame));
         }
-        let (offset, len) = (frame.offset() as u16, frame.len());
+        let len = frame.len();
         let time_ns = self.frame_ns();
-        let index = self.cache.pool().give_to_device(frame);
-        let descriptor = Descriptor {
-            index,
-            offset,
-            continues: false,
-            len,
-            wire_len: len,
-            time_ns,
-        };
+        let pool = self.cache.pool();
+        let descriptor = pool.descriptor(&frame).or_time(time_ns);
+        pool.give_to_device(frame);
         self.producer.write(0, descriptor);
         self.counters.sent.add(1);
         self.counters.sent_bytes.add(len.into());
@@ -208,14 +198,7 @@ impl TxBackend for Tx {
                 // it below.
                 unsafe { pool.give_index_to_device(index) };
                 slot.forget_frame();
-                let descriptor = Descriptor {
-                    index,
-                    offset: offset as u16,
-                    continues: slot.has(Slot::CONTINUES),
-                    len: slot.cap_len(),
-                    wire_len: slot.wire_len,
-                    time_ns,
-                };
+                let descriptor = Descriptor::of(slot, index, offset).or_time(time_ns);
                 self.producer.write(sent, descriptor);
                 sent += 1;
                 bytes += u64::from(slot.cap_len());
@@ -240,12 +223,20 @@ impl TxBackend for Tx {
         let end = Instant::now() + timeout;
         let enough = if all { self.producer.entry_count() } else { 1 };
         while self.producer.reserve(enough) < enough {
-            if Instant::now() >= end || self.ends.rx_closed.load(Ordering::Acquire) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.ends.rx_closed.load(Ordering::Acquire) {
                 return Ok(false);
             }
-            std::thread::yield_now();
+            self.ends.wants_room.0.store(true, Ordering::Relaxed);
+            if self.producer.reserve(enough) < enough {
+                self.ends.room.wait(left.min(ROOM_NAP))?;
+            }
         }
         Ok(true)
+    }
+
+    fn carries_metadata(&self) -> bool {
+        true
     }
 
     fn pool(&self) -> Option<&Pool> {

@@ -165,3 +165,76 @@ fn a_tag_is_put_back_where_there_is_room() {
         cache.give(detached.frame).unwrap();
     }
 }
+
+/// One packet that waits in a port, with its metadata and nothing else.
+fn meta_of(port: &mut Port) -> Meta {
+    let batch = port.rx[0].receive().unwrap();
+    assert_eq!(batch.len(), 1);
+    batch.iter().next().unwrap().meta()
+}
+
+/// Through memory rings nothing that is known of a packet is lost, in whichever way it gets into
+/// the next ring: its frame is transferred, its bytes are copied, or it is kept and sent.
+#[test]
+fn metadata_passes_every_hop_unchanged() {
+    let (one, other) = (pool(), pool());
+    let mut ports = [&one, &one, &other, &other, &other].map(memory);
+    for number in [1, 3] {
+        put(&mut ports[0], [number].into_iter());
+        let [first, second, third, fourth, last] = &mut ports;
+        let mut batch = first.rx[0].receive().unwrap();
+        let slot = &mut batch.queue.slots[0];
+        slot.wire_len = 9_234;
+        slot.set_time(1_700_000_000_123_456_789);
+        slot.set_vlan(Vlan {
+            tpid: 0x88a8,
+            tci: 0x2123,
+        });
+        slot.set_interface(7);
+        slot.set_rss_hash(0xdead_beef);
+        slot.set_checksum(ring::slot::Checksum::Partial);
+        slot.set_outgoing();
+        let before = batch.iter().next().unwrap().meta();
+        let moved = batch.forward(&mut second.tx[0], 1).unwrap();
+        let expected = packet(number).len() as u64 + Vlan::LEN as u64;
+        assert_eq!((moved.packets, moved.copied, moved.bytes), (1, 0, expected));
+        drop(batch);
+        let mut batch = second.rx[0].receive().unwrap();
+        let copied = batch.forward(&mut third.tx[0], 1).unwrap();
+        assert_eq!(
+            (copied.packets, copied.copied, copied.bytes),
+            (1, 1, expected)
+        );
+        drop(batch);
+        let mut batch = third.rx[0].receive().unwrap();
+        assert_eq!(
+            batch.iter().next().unwrap().meta(),
+            before,
+            "transferred and copied"
+        );
+        if number == 3 {
+            // In several frames: it cannot be kept.
+            assert!(batch.detach(0).is_err());
+            continue;
+        }
+        let mut kept = batch.detach(0).unwrap();
+        drop(batch);
+        assert!(fourth.tx[0].send(kept.frame).unwrap().is_none());
+        let mut batch = fourth.rx[0].receive().unwrap();
+        assert_eq!(batch.iter().next().unwrap().meta(), before, "kept and sent");
+        kept = batch.detach(0).unwrap();
+        drop(batch);
+        // A tag that is put back into the bytes is no longer beside them.
+        assert!(kept.restore_tag(&other));
+        let restored = kept.meta;
+        assert!(last.tx[0].send(kept.frame).unwrap().is_none());
+        assert_eq!(meta_of(last), restored);
+    }
+    // The next packet in the same frames has none of it.
+    put(&mut ports[0], 0..1);
+    let fresh = meta_of(&mut ports[0]);
+    let Meta { rss_hash, vlan, .. } = fresh;
+    assert_eq!((rss_hash, vlan, fresh.is_outgoing), (None, None, false));
+    drop(ports);
+    assert_eq!((one.counts().free, other.counts().free), (256, 256));
+}
