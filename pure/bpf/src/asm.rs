@@ -64,6 +64,8 @@ const UNBOUND: u32 = u32::MAX;
 pub struct Asm {
     insns: Vec<Insn>,
     labels: Vec<u32>,
+    /// Of each label, whether a jump names it.
+    used: Vec<bool>,
     fixups: Vec<(u32, Label)>,
 }
 
@@ -86,6 +88,7 @@ impl Asm {
     /// A new label without a place.
     pub fn label(&mut self) -> Label {
         self.labels.push(UNBOUND);
+        self.used.push(false);
         Label(self.labels.len() as u32 - 1)
     }
 
@@ -97,7 +100,7 @@ impl Asm {
     /// Whether any jump so far names the label. Code that no jump reaches is refused by the
     /// verifier.
     pub fn is_used(&self, label: Label) -> bool {
-        self.fixups.iter().any(|&(_, used)| used == label)
+        self.used[label.0 as usize]
     }
 
     /// Appends an instruction as it is.
@@ -192,9 +195,15 @@ impl Asm {
         });
     }
 
+    /// The next instruction jumps there.
+    fn fix(&mut self, to: Label) {
+        self.used[to.0 as usize] = true;
+        self.fixups.push((self.insns.len() as u32, to));
+    }
+
     /// Jumps always.
     pub fn jump(&mut self, to: Label) {
-        self.fixups.push((self.insns.len() as u32, to));
+        self.fix(to);
         self.raw(Insn {
             code: CLASS_JMP,
             ..Insn::default()
@@ -203,13 +212,13 @@ impl Asm {
 
     /// Jumps if `dst COND src`, comparing 64 bits.
     pub fn jump_if(&mut self, cond: Cond, dst: Reg, src: impl Into<Src>, to: Label) {
-        self.fixups.push((self.insns.len() as u32, to));
+        self.fix(to);
         self.op(CLASS_JMP | cond as u8, dst, src.into(), 0);
     }
 
     /// Jumps if `dst COND src`, comparing the low 32 bits (Linux 5.1).
     pub fn jump32_if(&mut self, cond: Cond, dst: Reg, src: impl Into<Src>, to: Label) {
-        self.fixups.push((self.insns.len() as u32, to));
+        self.fix(to);
         self.op(CLASS_JMP32 | cond as u8, dst, src.into(), 0);
     }
 

@@ -72,7 +72,7 @@ pub enum Reg {
 }
 
 /// How many bytes of the packet a load takes; in network byte order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Width {
     /// Four bytes.
     W,

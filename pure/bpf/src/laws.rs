@@ -8,6 +8,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use crate::cbpf::{self, Ancillary, OPS, Op, Place, Program};
+use crate::decide::{self, Rule, Tree};
 use crate::disasm::{Classic, Extended};
 use crate::ebpf::Insn;
 use crate::translate::{TranslateError, XdpOptions, skb_program, xdp_program};
@@ -174,6 +175,50 @@ fn same(
     for insn in insns {
         assert_eq!(Insn::from_word(insn.to_word()), *insn);
     }
+}
+
+/// Filters as a decision tree: at every length of the packet, its leaf has the same matches as the
+/// filters one by one, up to the first that decides. Returns the tree.
+pub fn tree(rules: &[Rule<'_>], options: &decide::Options, packets: &[&[u8]]) -> Tree {
+    let tree = Tree::new(rules, options);
+    for packet in packets {
+        for len in 0..=packet.len() {
+            same_matches(rules, &tree, &packet[..len], packet.len() as u32);
+        }
+    }
+    tree
+}
+
+fn same_matches(rules: &[Rule<'_>], tree: &Tree, packet: &[u8], wire_len: u32) {
+    let is_match = |program: Option<&Program>| {
+        program.is_none_or(|program| vm_cbpf::run_with(program, packet, wire_len, &INFO) != 0)
+    };
+    // The filters that match, to the first that decides.
+    let matches = |found: &mut dyn Iterator<Item = (usize, bool)>| {
+        let mut list = Vec::new();
+        for (index, is_match) in found {
+            if is_match {
+                list.push(index);
+                if rules[index].decides {
+                    break;
+                }
+            }
+        }
+        list
+    };
+    let mut one_by_one = rules
+        .iter()
+        .enumerate()
+        .map(|(at, rule)| (at, is_match(rule.program)));
+    let leaf = tree.leaf(packet);
+    let mut left = leaf
+        .iter()
+        .map(|left| (left.index, is_match(left.program.as_ref())));
+    let expected = matches(&mut one_by_one);
+    assert!(
+        matches(&mut left) == expected,
+        "the filters say {expected:?}, the leaf {leaf:?} of {packet:02x?}"
+    );
 }
 
 /// Any eBPF instructions on any packet: a result or a fault, no panic, and an end.

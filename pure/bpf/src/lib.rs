@@ -1,4 +1,4 @@
-//! cBPF and eBPF: instructions, assembler, disassembler, interpreter, translation.
+//! cBPF and eBPF: instructions, assembler, disassembler, interpreter, translation, decision trees.
 //!
 //! Nothing here calls the kernel. Loading is the business of the `xdp` crate.
 #![no_std]
@@ -10,6 +10,7 @@ extern crate std;
 
 pub mod asm;
 pub mod cbpf;
+pub mod decide;
 pub mod disasm;
 pub mod ebpf;
 #[cfg(feature = "laws")]

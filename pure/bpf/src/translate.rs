@@ -14,11 +14,13 @@ use core::fmt;
 
 use crate::asm::{Asm, AsmError, Label};
 use crate::cbpf::{self, Ancillary, MEMORY_WORDS, Op, Operand, Program};
+use crate::decide::Tree;
 use crate::ebpf::Reg::{R0, R1, R6, R9, R10};
 use crate::ebpf::{Alu, Cond, Helper, Insn, Reg, Width};
 
 mod plan;
 mod skb;
+mod tree;
 mod xdp;
 
 use plan::Plan;
@@ -101,6 +103,50 @@ pub fn emit_xdp(
     miss: Label,
 ) -> Result<(), TranslateError> {
     xdp::emit(asm, program, options, hit, miss)
+}
+
+/// As [`emit_xdp`], without the code for packets of several buffers: those whose first buffer is
+/// too short go to `slow`, where [`emit_xdp_by_helper`] can decide them. A filter has no effects,
+/// so that it may be started over.
+///
+/// # Errors
+/// As [`emit_xdp`].
+pub fn emit_xdp_direct(
+    asm: &mut Asm,
+    program: &Program,
+    options: &XdpOptions,
+    (hit, miss): (Label, Label),
+    slow: Label,
+) -> Result<(), TranslateError> {
+    xdp::emit_direct(asm, program, options, (hit, miss), slow)
+}
+
+/// As [`emit_xdp`], by loads that reach every buffer and cost more. Needs R6 = the context.
+///
+/// # Errors
+/// As [`emit_xdp`].
+pub fn emit_xdp_by_helper(
+    asm: &mut Asm,
+    program: &Program,
+    options: &XdpOptions,
+    hit: Label,
+    miss: Label,
+) -> Result<(), TranslateError> {
+    xdp::emit_by_helper(asm, program, options, hit, miss)
+}
+
+/// Appends the way to the leaves of a decision tree, whose labels these are, on an XDP context.
+///
+/// Needs R6 = the context, and R9 = the whole packet's length if [`XdpOptions::frags`]. Keeps R6,
+/// R8 and R9. A packet whose first buffer is too short for a field goes to `slow` if it has more.
+pub fn emit_xdp_tree(
+    asm: &mut Asm,
+    tree: &Tree,
+    options: &XdpOptions,
+    leaves: &[Label],
+    slow: Label,
+) {
+    tree::emit(asm, tree, options, leaves, slow);
 }
 
 /// Appends a filter on a socket's packet.

@@ -22,8 +22,8 @@ use crate::ebpf::Reg::{self, R0, R1, R2, R3, R4, R5, R6, R7, R9, R10};
 use crate::ebpf::{Alu, Cond, Helper, Width};
 
 /// Offsets in `struct xdp_md`.
-const MD_DATA: i16 = 0;
-const MD_DATA_END: i16 = 4;
+pub(super) const MD_DATA: i16 = 0;
+pub(super) const MD_DATA_END: i16 = 4;
 const MD_INGRESS_IFINDEX: i16 = 12;
 const MD_RX_QUEUE_INDEX: i16 = 16;
 
@@ -46,8 +46,24 @@ pub(super) fn emit(
     hit: Label,
     miss: Label,
 ) -> Result<(), TranslateError> {
-    let plan = Plan::new(program)?;
     let slow = asm.label();
+    emit_direct(asm, program, options, (hit, miss), slow)?;
+    if asm.is_used(slow) {
+        asm.bind(slow);
+        emit_by_helper(asm, program, options, hit, miss)?;
+    }
+    Ok(())
+}
+
+/// Goes to `slow` with a packet that has more buffers where the first one is too short.
+pub(super) fn emit_direct(
+    asm: &mut Asm,
+    program: &Program,
+    options: &XdpOptions,
+    (hit, miss): (Label, Label),
+    slow: Label,
+) -> Result<(), TranslateError> {
+    let plan = Plan::new(program)?;
     let mut direct = Direct::new(&plan, options, slow);
     {
         let mut out = Out::new(asm, &plan, options.stack_top, hit, miss);
@@ -62,12 +78,19 @@ pub(super) fn emit(
         asm.jump_if(Cond::Lt, R9, need as i32, miss);
         asm.jump(slow);
     }
-    if asm.is_used(slow) {
-        asm.bind(slow);
-        let mut out = Out::new(asm, &plan, options.stack_top, hit, miss);
-        out.body(&mut ByHelper)?;
-    }
     Ok(())
+}
+
+pub(super) fn emit_by_helper(
+    asm: &mut Asm,
+    program: &Program,
+    options: &XdpOptions,
+    hit: Label,
+    miss: Label,
+) -> Result<(), TranslateError> {
+    let plan = Plan::new(program)?;
+    let mut out = Out::new(asm, &plan, options.stack_top, hit, miss);
+    out.body(&mut ByHelper)
 }
 
 /// What is known at an instruction about comparisons already made.

@@ -1,0 +1,98 @@
+//! Which field to compare next: the one that leaves the fewest ways to match, whatever value the
+//! packet has.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::facts::{Byte, Facts};
+use super::reduce::Reduced;
+use super::{Base, Field, Options};
+use crate::cbpf::Width;
+
+/// Most values that one field is compared with.
+const VALUES_MAX: usize = 1024;
+/// Fields further inside are not looked at.
+const END_MAX: u32 = 2048;
+
+/// How many ways to match require each value of a field.
+type Values = BTreeMap<u32, u32>;
+
+/// A field and the values to compare it with, sorted; none if no field helps, or those that do
+/// leave more than this many ways.
+pub(super) fn choose<'a>(
+    rest: impl Iterator<Item = &'a Reduced>,
+    facts: &Facts,
+    options: &Options,
+    ways_max: usize,
+) -> Option<(Field, Vec<u32>)> {
+    let mut fields: BTreeMap<Field, Values> = BTreeMap::new();
+    let mut way_count = 0;
+    for way in rest.flat_map(|rule| &rule.ways) {
+        way_count += 1;
+        for_each_field(way, facts, options, |field, value| {
+            *fields.entry(field).or_default().entry(value).or_default() += 1;
+        });
+    }
+    let best = fields
+        .iter()
+        .filter(|(_, values)| values.len() <= VALUES_MAX)
+        .filter_map(|(field, values)| Some((rank(field, values, way_count)?, field, values)))
+        .filter(|((_, all, _), ..)| *all as usize <= ways_max)
+        .min_by_key(|(rank, ..)| *rank)?;
+    Some((*best.1, best.2.keys().copied().collect()))
+}
+
+/// Less is better: the most ways that are left for any value, all ways that are left for all
+/// values, the narrowness.
+fn rank(field: &Field, values: &Values, way_count: u32) -> Option<(u32, u32, u32)> {
+    let decided: u32 = values.values().sum();
+    let most = values.values().max()?;
+    let open = way_count.checked_sub(decided)?;
+    let worst = open + most;
+    let all = open * (values.len() as u32 + 1) + decided;
+    // With one value for all, at least the other packets are done with.
+    let helps = worst < way_count || (open == 0 && way_count > 1);
+    helps.then_some((worst, all, 8 - field.width.bytes()))
+}
+
+/// Each byte, half word and word of which something is required that is not known yet.
+fn for_each_field(way: &Facts, facts: &Facts, options: &Options, mut each: impl FnMut(Field, u32)) {
+    let bytes = way.bytes();
+    for (index, first) in bytes.iter().enumerate() {
+        if (first.base != Base::Start && !options.indirect) || first.off + 4 > END_MAX {
+            continue;
+        }
+        let (mut mask, mut value) = (0, 0);
+        for count in 1..=4 {
+            let Some(byte) = bytes
+                .get(index + count - 1)
+                .filter(|b| follows(first, b, count))
+            else {
+                break;
+            };
+            let new = byte.mask & !facts.byte(byte.base, byte.off).0;
+            if new == 0 {
+                break;
+            }
+            mask = mask << 8 | u32::from(new);
+            value = value << 8 | u32::from(byte.value & new);
+            let width = match count {
+                1 => Width::B,
+                2 => Width::H,
+                4 => Width::W,
+                _ => continue,
+            };
+            let field = Field {
+                base: first.base,
+                off: first.off,
+                width,
+                mask,
+            };
+            each(field, value);
+        }
+    }
+}
+
+fn follows(first: &Byte, byte: &Byte, count: usize) -> bool {
+    byte.base == first.base && byte.off == first.off + count as u32 - 1
+}

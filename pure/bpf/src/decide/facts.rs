@@ -1,0 +1,201 @@
+//! What is known about a packet: bits of its bytes, how long it is, values that a field has not.
+
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+
+use super::{Base, Field};
+use crate::cbpf::Width;
+
+/// Bits of a number that are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bits {
+    pub mask: u32,
+    pub value: u32,
+}
+
+/// Known bits of one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Byte {
+    pub base: Base,
+    pub off: u32,
+    pub mask: u8,
+    pub value: u8,
+}
+
+impl Byte {
+    fn key(&self) -> (Base, u32) {
+        (self.base, self.off)
+    }
+}
+
+/// How many bytes there are from a base on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Length {
+    base: Base,
+    /// At least this many.
+    least: u32,
+    /// Fewer than this.
+    below: u32,
+}
+
+/// Everything known about a packet at one place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// By base and offset.
+    bytes: Vec<Byte>,
+    lengths: Vec<Length>,
+    not: Vec<(Field, Rc<[u32]>)>,
+}
+
+/// Whether a load is inside the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inside {
+    Yes,
+    No,
+    Perhaps,
+}
+
+impl Facts {
+    pub fn bytes(&self) -> &[Byte] {
+        &self.bytes
+    }
+
+    /// What is known of a byte: mask and value.
+    pub fn byte(&self, base: Base, off: u32) -> (u8, u8) {
+        let found = self.bytes.binary_search_by_key(&(base, off), Byte::key);
+        found.map_or((0, 0), |at| (self.bytes[at].mask, self.bytes[at].value))
+    }
+
+    /// What is known of a number in network byte order.
+    pub fn bits(&self, base: Base, off: u32, width: Width) -> Bits {
+        (0..width.bytes()).fold(Bits::default(), |bits, at| {
+            let (mask, value) = self.byte(base, off + at);
+            Bits {
+                mask: bits.mask << 8 | u32::from(mask),
+                value: bits.value << 8 | u32::from(value),
+            }
+        })
+    }
+
+    /// Adds known bits of a number. `false` if no packet is like that.
+    pub fn learn(&mut self, base: Base, off: u32, width: Width, bits: Bits) -> bool {
+        let mut is_new = false;
+        for at in 0..width.bytes() {
+            let shift = 8 * (width.bytes() - 1 - at);
+            let (mask, value) = ((bits.mask >> shift) as u8, (bits.value >> shift) as u8);
+            if mask == 0 {
+                continue;
+            }
+            let key = (base, off + at);
+            match self.bytes.binary_search_by_key(&key, Byte::key) {
+                Ok(found) => {
+                    let byte = &mut self.bytes[found];
+                    if byte.mask & mask & (byte.value ^ value) != 0 {
+                        return false;
+                    }
+                    is_new |= mask & !byte.mask != 0;
+                    byte.mask |= mask;
+                    byte.value |= value & mask;
+                }
+                Err(place) => {
+                    let (base, off) = key;
+                    let value = value & mask;
+                    let byte = Byte {
+                        base,
+                        off,
+                        mask,
+                        value,
+                    };
+                    self.bytes.insert(place, byte);
+                    is_new = true;
+                }
+            }
+        }
+        !is_new
+            || !self
+                .not
+                .iter()
+                .any(|(field, values)| self.is_one_of(field, values))
+    }
+
+    /// Whether the field is known to have one of these values, which are sorted.
+    fn is_one_of(&self, field: &Field, values: &[u32]) -> bool {
+        let bits = self.bits(field.base, field.off, field.width);
+        bits.mask & field.mask == field.mask
+            && values.binary_search(&(bits.value & field.mask)).is_ok()
+    }
+
+    /// The field has none of these values, which are sorted. `false` if no packet is like that.
+    pub fn exclude(&mut self, field: Field, values: Rc<[u32]>) -> bool {
+        let is_possible = !self.is_one_of(&field, &values);
+        self.not.push((field, values));
+        is_possible
+    }
+
+    fn length(&self, base: Base) -> Length {
+        let known = self.lengths.iter().find(|length| length.base == base);
+        known.copied().unwrap_or(Length {
+            base,
+            least: 0,
+            below: u32::MAX,
+        })
+    }
+
+    fn set_length(&mut self, length: Length) {
+        match self.lengths.iter_mut().find(|l| l.base == length.base) {
+            Some(known) => *known = length,
+            None => self.lengths.push(length),
+        }
+    }
+
+    /// Whether a packet has its first `end` bytes from this base.
+    pub fn inside(&self, base: Base, end: u32) -> Inside {
+        let length = self.length(base);
+        if end <= length.least {
+            Inside::Yes
+        } else if end >= length.below {
+            Inside::No
+        } else {
+            Inside::Perhaps
+        }
+    }
+
+    /// How many bytes are known to be there.
+    pub fn least(&self, base: Base) -> u32 {
+        self.length(base).least
+    }
+
+    /// The packet has these bytes. `false` if it has not.
+    pub fn present(&mut self, base: Base, end: u32) -> bool {
+        let mut length = self.length(base);
+        if length.least < end {
+            length.least = end;
+            self.set_length(length);
+        }
+        length.least < length.below
+    }
+
+    /// The packet ends before.
+    pub fn absent(&mut self, base: Base, end: u32) -> bool {
+        let mut length = self.length(base);
+        length.below = length.below.min(end);
+        self.set_length(length);
+        length.least < length.below
+    }
+
+    /// Keeps what is known here and there.
+    pub fn join(&mut self, other: &Self) {
+        self.bytes.retain_mut(|byte| {
+            let (mask, value) = other.byte(byte.base, byte.off);
+            byte.mask &= mask & !(byte.value ^ value);
+            byte.value &= byte.mask;
+            byte.mask != 0
+        });
+        for length in &mut self.lengths {
+            let theirs = other.length(length.base);
+            length.least = length.least.min(theirs.least);
+            length.below = length.below.max(theirs.below);
+        }
+        self.not.retain(|fact| other.not.contains(fact));
+    }
+}

@@ -1,0 +1,263 @@
+//! A filter for packets of which something is known: without the tests whose outcome is certain,
+//! and what only they needed.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::facts::Facts;
+use super::walk::{OFFSET_MAX, Seen, is_xor, walk};
+use crate::cbpf::{Alu, Insn, MEMORY_WORDS, Op, Operand, Place, Program, Reg};
+
+/// What is left of a filter.
+#[derive(Clone, Debug)]
+pub(super) struct Reduced {
+    pub program: Program,
+    /// What is known of the packets that it matches, a way to match an entry.
+    pub ways: Vec<Facts>,
+    /// It matches every packet.
+    pub is_certain: bool,
+}
+
+/// `None` if it matches no packet like that.
+pub(super) fn reduce(program: &Program, facts: &Facts) -> Option<Reduced> {
+    if program.backward_jump().is_some() {
+        return Some(Reduced {
+            program: program.clone(),
+            ways: vec![facts.clone()],
+            is_certain: false,
+        });
+    }
+    let ops: Vec<Op> = program.ops().collect();
+    let walk = walk(&ops, facts);
+    if walk.matches.is_empty() {
+        return None;
+    }
+    let program = Rest::new(program, &ops, &walk.seen)
+        .link()
+        .unwrap_or_else(|| program.clone());
+    let is_certain = matches!(
+        program.insns(),
+        [Insn {
+            code: 0x06,
+            k: 1..,
+            ..
+        }]
+    );
+    Some(Reduced {
+        program,
+        ways: walk.matches,
+        is_certain,
+    })
+}
+
+/// Registers and words of memory, a bit each.
+type Live = u32;
+
+const A: Live = 1;
+const X: Live = 2;
+
+fn register(reg: Reg) -> Live {
+    match reg {
+        Reg::A => A,
+        Reg::X => X,
+    }
+}
+
+fn memory(word: u32) -> Live {
+    4 << (word as usize % MEMORY_WORDS)
+}
+
+struct Rest<'a> {
+    insns: &'a [Insn],
+    ops: Vec<Op>,
+    seen: &'a [Seen],
+    /// The instruction can lead to a match.
+    matches: Vec<bool>,
+    is_kept: Vec<bool>,
+}
+
+impl<'a> Rest<'a> {
+    fn new(program: &'a Program, ops: &[Op], seen: &'a [Seen]) -> Self {
+        let rewritten = ops.iter().zip(seen).map(|(op, seen)| rewrite(*op, seen));
+        let mut rest = Self {
+            insns: program.insns(),
+            ops: rewritten.collect(),
+            seen,
+            matches: vec![false; ops.len()],
+            is_kept: vec![false; ops.len()],
+        };
+        rest.find_matches();
+        rest.find_kept();
+        rest
+    }
+
+    /// The instructions that may follow.
+    fn next(&self, at: usize) -> [Option<usize>; 2] {
+        match self.ops[at] {
+            Op::Ret(_) | Op::RetA => [None, None],
+            Op::Jump(skip) => [Some(at + 1 + skip as usize), None],
+            Op::JumpIf(_, _, jt, jf) => [
+                Some(at + 1 + usize::from(jt)),
+                Some(at + 1 + usize::from(jf)),
+            ],
+            _ => [Some(at + 1), None],
+        }
+    }
+
+    fn find_matches(&mut self) {
+        for at in (0..self.ops.len()).rev() {
+            self.matches[at] = self.seen[at].is_reached
+                && match self.ops[at] {
+                    Op::Ret(k) => k != 0,
+                    Op::RetA => true,
+                    _ => self
+                        .next(at)
+                        .into_iter()
+                        .flatten()
+                        .any(|to| self.matches[to]),
+                };
+        }
+    }
+
+    /// Goes by what is read later on.
+    fn find_kept(&mut self) {
+        let mut live: Vec<Live> = vec![0; self.ops.len()];
+        for at in (0..self.ops.len()).rev() {
+            if !self.matches[at] {
+                continue;
+            }
+            let after = self.next(at).into_iter().flatten();
+            let after = after.fold(0, |all, to| all | live[to]);
+            let (reads, writes) = effects(self.ops[at]);
+            let is_kept = match self.ops[at] {
+                Op::Jump(_) => false,
+                Op::Ret(_) | Op::RetA => true,
+                Op::JumpIf(..) => {
+                    let [yes, no] = self.next(at);
+                    yes.map(|to| self.matches[to]) != Some(true)
+                        || no.map(|to| self.matches[to]) != Some(true)
+                        || self.target(yes) != self.target(no)
+                }
+                _ => writes & after != 0 || self.may_refuse(at),
+            };
+            self.is_kept[at] = is_kept;
+            live[at] = match is_kept {
+                true => after & !writes | reads,
+                false => after,
+            };
+        }
+    }
+
+    /// Whether it ends the program for some packets.
+    fn may_refuse(&self, at: usize) -> bool {
+        match self.ops[at] {
+            Op::LoadAbs(_, k) if is_xor(k) => false,
+            Op::LoadAbs(_, k) if !matches!(Place::of(k), Place::Packet(_) | Place::Link(_)) => true,
+            Op::LoadAbs(..) | Op::LoadInd(..) | Op::LoadMsh(_) => !self.seen[at].is_inside,
+            Op::Alu(Alu::Div | Alu::Mod, Operand::X) => true,
+            _ => false,
+        }
+    }
+
+    /// The next instruction that is kept; none for the end with 0.
+    fn target(&self, to: Option<usize>) -> Option<usize> {
+        let mut at = to?;
+        while self.matches[at] && !self.is_kept[at] {
+            at = match self.ops[at] {
+                // Both ways lead to the same.
+                Op::JumpIf(_, _, jt, _) => at + 1 + usize::from(jt),
+                _ => self.next(at)[0]?,
+            };
+        }
+        self.matches[at].then_some(at)
+    }
+
+    /// The program; `None` when a jump has become too long.
+    fn link(&self) -> Option<Program> {
+        let kept: Vec<usize> = (0..self.ops.len()).filter(|at| self.is_kept[*at]).collect();
+        // Where each is, and whether a jump must follow.
+        let mut places = vec![0; self.ops.len()];
+        let mut at = 0;
+        let jumps = |index: usize, from: usize| {
+            let follows = !matches!(self.ops[from], Op::JumpIf(..) | Op::Ret(_) | Op::RetA);
+            follows && self.target(self.next(from)[0]) != kept.get(index + 1).copied()
+        };
+        for (index, &from) in kept.iter().enumerate() {
+            places[from] = at;
+            at += 1 + usize::from(jumps(index, from));
+        }
+        let end = at;
+        let place = |to: Option<usize>| to.map_or(end, |to| places[to]);
+        let mut insns = Vec::with_capacity(end + 1);
+        let mut uses_end = false;
+        for (index, &from) in kept.iter().enumerate() {
+            let after = insns.len() + 1;
+            let mut insn = self.insn(from);
+            if let Op::JumpIf(..) = self.ops[from] {
+                let [yes, no] = self.next(from).map(|to| self.target(to));
+                uses_end |= yes.is_none() || no.is_none();
+                insn.jt = u8::try_from(place(yes) - after).ok()?;
+                insn.jf = u8::try_from(place(no) - after).ok()?;
+            }
+            insns.push(insn);
+            if jumps(index, from) {
+                let to = self.target(self.next(from)[0]);
+                uses_end |= to.is_none();
+                insns.push(Insn::new(0x05, 0, 0, (place(to) - after - 1) as u32));
+            }
+        }
+        if uses_end {
+            insns.push(Insn::new(0x06, 0, 0, 0));
+        }
+        Program::new(insns).ok()
+    }
+
+    fn insn(&self, at: usize) -> Insn {
+        let insn = self.insns[at];
+        match self.ops[at] {
+            // From X + k to k.
+            Op::LoadAbs(_, k) => Insn::new(insn.code & !0x60 | 0x20, 0, 0, k),
+            Op::Ret(k) => Insn::new(0x06, 0, 0, k),
+            _ => insn,
+        }
+    }
+}
+
+/// The instruction with what is known put in.
+fn rewrite(op: Op, seen: &Seen) -> Op {
+    match op {
+        Op::LoadAbs(..) | Op::LoadInd(..) | Op::LoadMsh(_) if seen.is_outside => Op::Ret(0),
+        Op::LoadInd(width, _) => match seen.at {
+            Some(at) if at + width.bytes() <= OFFSET_MAX => Op::LoadAbs(width, at),
+            _ => op,
+        },
+        Op::JumpIf(_, _, jt, jf) => match (seen.yes, seen.no) {
+            (true, false) => Op::Jump(jt.into()),
+            (false, true) => Op::Jump(jf.into()),
+            (false, false) => Op::Ret(0),
+            (true, true) => op,
+        },
+        Op::RetA => seen.a.map_or(op, Op::Ret),
+        _ => op,
+    }
+}
+
+/// What an instruction reads and writes.
+fn effects(op: Op) -> (Live, Live) {
+    match op {
+        Op::LoadAbs(_, k) if is_xor(k) => (A | X, A),
+        Op::LoadAbs(..) => (0, A),
+        Op::LoadInd(..) => (X, A),
+        Op::LoadMsh(_) => (0, X),
+        Op::LoadLen(reg) | Op::LoadImm(reg, _) => (0, register(reg)),
+        Op::LoadMem(reg, word) => (memory(word), register(reg)),
+        Op::Store(reg, word) => (register(reg), memory(word)),
+        Op::Alu(_, Operand::X) => (A | X, A),
+        Op::Alu(_, Operand::K(_)) => (A, A),
+        Op::JumpIf(_, Operand::X, ..) => (A | X, 0),
+        Op::JumpIf(..) | Op::RetA => (A, 0),
+        Op::Tax => (A, X),
+        Op::Txa => (X, A),
+        Op::Jump(_) | Op::Ret(_) => (0, 0),
+    }
+}

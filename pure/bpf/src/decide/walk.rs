@@ -1,0 +1,339 @@
+//! Runs a filter on what is known of a packet, along all paths that a packet like that can take.
+//!
+//! Jumps go forward only, so one pass over the instructions is enough. Paths that meet are kept
+//! apart up to [`STATES_MAX`]; what is known on further ones is reduced to what they share.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::Base;
+use super::facts::{Bits, Facts, Inside};
+use super::value::{Origin, Value};
+use crate::cbpf::{Alu, Ancillary, Op, Operand, Place, Reg, Width};
+
+/// Most states of one instruction.
+const STATES_MAX: usize = 8;
+/// Past this offset nothing is known, see [`crate::translate`].
+pub(super) const OFFSET_MAX: u32 = 0xffff;
+
+/// What the paths through an instruction have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// Any path leads here.
+    pub is_reached: bool,
+    /// A conditional jump goes this way on some path.
+    pub yes: bool,
+    pub no: bool,
+    /// A load is inside the packet, or outside, on all paths.
+    pub is_inside: bool,
+    pub is_outside: bool,
+    /// A load at X + k is at this offset on all paths.
+    pub at: Option<u32>,
+    /// What A is before the instruction, on all paths.
+    pub a: Option<u32>,
+}
+
+impl Seen {
+    const NOT: Self = Self {
+        is_reached: false,
+        yes: false,
+        no: false,
+        is_inside: true,
+        is_outside: true,
+        at: None,
+        a: None,
+    };
+}
+
+/// What is known on one path.
+#[derive(Clone, Debug, PartialEq)]
+struct State {
+    a: Value,
+    x: Value,
+    /// By word; a word that is not here is 0.
+    memory: Vec<(u32, Value)>,
+    facts: Facts,
+}
+
+impl State {
+    fn word(&self, word: u32) -> Value {
+        let found = self.memory.iter().find(|(at, _)| *at == word);
+        found.map_or(Value::constant(0), |(_, value)| *value)
+    }
+
+    fn set_word(&mut self, word: u32, value: Value) {
+        self.memory.retain(|(at, _)| *at != word);
+        self.memory.push((word, value));
+    }
+
+    fn join(&mut self, other: &Self) {
+        self.a = self.a.join(&other.a);
+        self.x = self.x.join(&other.x);
+        let words: Vec<u32> = other.memory.iter().map(|(word, _)| *word).collect();
+        for word in words {
+            let value = self.word(word);
+            self.set_word(word, value);
+        }
+        for (word, value) in &mut self.memory {
+            *value = value.join(&other.word(*word));
+        }
+        self.facts.join(&other.facts);
+    }
+}
+
+/// The result of [`walk`].
+pub(super) struct Walk {
+    /// For each instruction.
+    pub seen: Vec<Seen>,
+    /// What is known when the filter matches, a way to match an entry.
+    pub matches: Vec<Facts>,
+}
+
+/// Where a load takes its bytes.
+enum Address {
+    Known(Base, u32),
+    /// Never inside the packet.
+    Outside,
+    Unknown,
+}
+
+pub(super) fn walk(ops: &[Op], facts: &Facts) -> Walk {
+    let mut states: Vec<Vec<State>> = vec![Vec::new(); ops.len()];
+    let mut walk = Walk {
+        seen: vec![Seen::NOT; ops.len()],
+        matches: Vec::new(),
+    };
+    states[0].push(State {
+        a: Value::constant(0),
+        x: Value::constant(0),
+        memory: Vec::new(),
+        facts: facts.clone(),
+    });
+    for (at, &op) in ops.iter().enumerate() {
+        for state in core::mem::take(&mut states[at]) {
+            walk.step(&mut states, at, op, state);
+        }
+    }
+    walk
+}
+
+fn arrive(states: &mut [Vec<State>], at: usize, state: State) {
+    let Some(here) = states.get_mut(at) else {
+        return;
+    };
+    if here.len() < STATES_MAX {
+        if !here.contains(&state) {
+            here.push(state);
+        }
+    } else if let Some(last) = here.last_mut() {
+        last.join(&state);
+    }
+}
+
+impl Walk {
+    fn step(&mut self, states: &mut [Vec<State>], at: usize, op: Op, mut state: State) {
+        let seen = &mut self.seen[at];
+        let is_first = !seen.is_reached;
+        let same = |old: Option<u32>, new: Option<u32>| match is_first {
+            true => new,
+            false => old.filter(|old| Some(*old) == new),
+        };
+        seen.is_reached = true;
+        seen.a = same(seen.a, state.a.known());
+        match op {
+            Op::LoadAbs(..) | Op::LoadInd(..) | Op::LoadMsh(_) => {
+                let (address, width) = address(op, &state);
+                let known = match address {
+                    Address::Known(Base::Start, off) => Some(off),
+                    _ => None,
+                };
+                seen.at = same(seen.at, known);
+                let inside = load(&mut state, op, address, width);
+                seen.is_inside &= inside == Inside::Yes;
+                seen.is_outside &= inside == Inside::No;
+                if inside != Inside::No {
+                    arrive(states, at + 1, state);
+                }
+            }
+            Op::Jump(skip) => arrive(states, at + 1 + skip as usize, state),
+            Op::JumpIf(cond, operand, jt, jf) => {
+                let operand = match operand {
+                    Operand::K(k) => Some(k),
+                    Operand::X => state.x.known(),
+                };
+                for (holds, skip) in [(true, jt), (false, jf)] {
+                    let mut way = state.clone();
+                    if let Some(k) = operand {
+                        match way.a.given(cond, k, holds) {
+                            Some(a) => way.a = a,
+                            None => continue,
+                        }
+                        if !learn(&mut way) {
+                            continue;
+                        }
+                    }
+                    match holds {
+                        true => seen.yes = true,
+                        false => seen.no = true,
+                    }
+                    arrive(states, at + 1 + usize::from(skip), way);
+                }
+            }
+            Op::Ret(k) => self.end(Some(k), state),
+            Op::RetA => {
+                let result = state.a.known();
+                self.end(result, state);
+            }
+            _ => {
+                if compute(&mut state, op) {
+                    arrive(states, at + 1, state);
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, result: Option<u32>, state: State) {
+        if result == Some(0) {
+            return;
+        }
+        if self.matches.len() < STATES_MAX {
+            if !self.matches.contains(&state.facts) {
+                self.matches.push(state.facts);
+            }
+        } else if let Some(last) = self.matches.last_mut() {
+            last.join(&state.facts);
+        }
+    }
+}
+
+/// What a comparison of A shows about the packet. `false` if no packet is like that.
+fn learn(state: &mut State) -> bool {
+    let Origin::Load {
+        base,
+        off,
+        width,
+        mask,
+    } = state.a.origin
+    else {
+        return true;
+    };
+    let bits = Bits {
+        mask: state.a.bits.mask & mask,
+        value: state.a.bits.value & mask,
+    };
+    state.facts.learn(base, off, width, bits)
+}
+
+fn address(op: Op, state: &State) -> (Address, Width) {
+    let within = |base, off: u32, width: Width| match off.checked_add(width.bytes()) {
+        Some(end) if end <= OFFSET_MAX => Address::Known(base, off),
+        _ => Address::Unknown,
+    };
+    match op {
+        Op::LoadAbs(width, k) => {
+            let address = match Place::of(k) {
+                Place::Packet(k) | Place::Link(k) => within(Base::Start, k, width),
+                Place::Nothing => Address::Outside,
+                Place::Network(_) | Place::Ancillary(_) => Address::Unknown,
+            };
+            (address, width)
+        }
+        Op::LoadMsh(k) => (within(Base::Start, k, Width::B), Width::B),
+        Op::LoadInd(width, k) => {
+            let address = match (state.x.known(), state.x.origin) {
+                (Some(x), _) => match x.checked_add(k) {
+                    Some(off) => within(Base::Start, off, width),
+                    None => Address::Outside,
+                },
+                // X may have had a small number added.
+                (None, Origin::HeaderLen(at)) if state.x.sub.wrapping_neg() <= OFFSET_MAX => {
+                    let added = state.x.sub.wrapping_neg();
+                    match added.checked_add(k) {
+                        Some(off) => within(Base::Header(at), off, width),
+                        None => Address::Outside,
+                    }
+                }
+                _ => Address::Unknown,
+            };
+            (address, width)
+        }
+        _ => (Address::Unknown, Width::B),
+    }
+}
+
+/// A or X after a load, and what it shows about the packet's length.
+fn load(state: &mut State, op: Op, address: Address, width: Width) -> Inside {
+    let (inside, value) = match address {
+        Address::Outside => (Inside::No, Value::UNKNOWN),
+        Address::Known(base, off) => {
+            let end = off + width.bytes();
+            let inside = state.facts.inside(base, end);
+            if inside != Inside::No {
+                state.facts.present(base, end);
+            }
+            let bits = state.facts.bits(base, off, width);
+            let value = match op {
+                Op::LoadMsh(k) => Value::header_len(k, bits),
+                _ => Value::load(base, off, width, bits),
+            };
+            (inside, value)
+        }
+        Address::Unknown => {
+            let xor = matches!(op, Op::LoadAbs(_, k) if is_xor(k));
+            let value = match (xor, state.x.known()) {
+                (true, Some(x)) => state.a.alu(Alu::Xor, x),
+                _ => Value::UNKNOWN,
+            };
+            (Inside::Perhaps, value)
+        }
+    };
+    match op {
+        Op::LoadMsh(_) => state.x = value,
+        _ => state.a = value,
+    }
+    inside
+}
+
+/// Whether a load at this index is A = A xor X.
+pub(super) fn is_xor(k: u32) -> bool {
+    Place::of(k) == Place::Ancillary(Ancillary::XorX)
+}
+
+/// Any other instruction. `false` if it refuses the packet.
+fn compute(state: &mut State, op: Op) -> bool {
+    let set = |state: &mut State, reg, value| match reg {
+        Reg::A => state.a = value,
+        Reg::X => state.x = value,
+    };
+    match op {
+        Op::LoadLen(reg) => set(state, reg, Value::UNKNOWN),
+        Op::LoadImm(reg, k) => set(state, reg, Value::constant(k)),
+        Op::LoadMem(reg, word) => {
+            let value = state.word(word);
+            set(state, reg, value);
+        }
+        Op::Store(reg, word) => {
+            let value = match reg {
+                Reg::A => state.a,
+                Reg::X => state.x,
+            };
+            state.set_word(word, value);
+        }
+        Op::Tax => state.x = state.a,
+        Op::Txa => state.a = state.x,
+        Op::Alu(alu, operand) => {
+            let k = match operand {
+                // Without an operand.
+                _ if alu == Alu::Neg => Some(0),
+                Operand::K(k) => Some(k),
+                Operand::X => state.x.known(),
+            };
+            if matches!(alu, Alu::Div | Alu::Mod) && k == Some(0) {
+                return false;
+            }
+            state.a = k.map_or(Value::UNKNOWN, |k| state.a.alu(alu, k));
+        }
+        _ => {}
+    }
+    true
+}

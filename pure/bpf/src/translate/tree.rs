@@ -1,0 +1,164 @@
+//! The way through a decision tree on an XDP context: each field is loaded from the packet and
+//! compared with its values, by halves where they are many.
+//!
+//! Values are compared as they are loaded: the constants are swapped, not the packet's numbers.
+
+use alloc::vec::Vec;
+
+use super::ebpf_width;
+use super::xdp::{MD_DATA, MD_DATA_END, XdpOptions};
+use crate::asm::{Asm, Label};
+use crate::cbpf;
+use crate::decide::{Base, Field, Node, Switch, Tree};
+use crate::ebpf::Reg::{R1, R2, R3, R4, R5, R6, R7, R9};
+use crate::ebpf::{Alu, Cond, Reg, Width};
+
+/// Up to this many values are compared one after the other.
+const IN_A_ROW: usize = 4;
+
+/// R2 = packet, R3 = its end, R7 = the field; R1, R4 and R5 for intermediate values.
+struct Ways<'a> {
+    asm: &'a mut Asm,
+    tree: &'a Tree,
+    options: &'a XdpOptions,
+    slow: Label,
+    /// Where each node is.
+    labels: Vec<Label>,
+}
+
+pub(super) fn emit(
+    asm: &mut Asm,
+    tree: &Tree,
+    options: &XdpOptions,
+    leaves: &[Label],
+    slow: Label,
+) {
+    let label = |node: &Node| match node {
+        Node::Leaf(leaf) => leaves[*leaf],
+        Node::Switch(_) => asm.label(),
+    };
+    let labels = tree.nodes.iter().map(label).collect();
+    let mut ways = Ways {
+        asm,
+        tree,
+        options,
+        slow,
+        labels,
+    };
+    match &tree.nodes[0] {
+        Node::Leaf(leaf) => ways.asm.jump(leaves[*leaf]),
+        Node::Switch(_) => {
+            ways.asm.load(Width::W, R2, R6, MD_DATA);
+            ways.asm.load(Width::W, R3, R6, MD_DATA_END);
+            ways.nodes();
+        }
+    }
+}
+
+impl Ways<'_> {
+    fn nodes(&mut self) {
+        let tree = self.tree;
+        for (at, node) in tree.nodes.iter().enumerate() {
+            if let Node::Switch(switch) = node {
+                self.asm.bind(self.labels[at]);
+                self.switch(switch);
+            }
+        }
+    }
+
+    fn switch(&mut self, switch: &Switch) {
+        let field = &switch.field;
+        let short = self.labels[switch.short];
+        let end = field.off + field.width.bytes();
+        let mut shorts = Vec::new();
+        let base = match field.base {
+            Base::Start => {
+                self.need(switch, None, end, &mut shorts);
+                R2
+            }
+            Base::Header(at) => {
+                self.need(switch, None, at + 1, &mut shorts);
+                self.asm.load(Width::B, R1, R2, at as i16);
+                self.asm.alu32(Alu::And, R1, 0xf);
+                self.asm.alu32(Alu::Lsh, R1, 2);
+                self.asm.mov(R5, R2);
+                self.asm.alu(Alu::Add, R5, R1);
+                self.need(switch, Some(R1), end, &mut shorts);
+                R5
+            }
+        };
+        let off = field.off as i16;
+        self.asm.load(ebpf_width(field.width), R7, base, off);
+        if field.mask != full(field.width) {
+            let mask = in_memory(field, field.mask);
+            self.asm.alu32(Alu::And, R7, mask as i32);
+        }
+        let arms = switch.arms.iter();
+        let mut arms: Vec<_> = arms
+            .map(|(value, node)| (in_memory(field, *value), self.labels[*node]))
+            .collect();
+        arms.sort_unstable_by_key(|(value, _)| *value);
+        self.arms(&arms, self.labels[switch.other]);
+        // Whole and too short, or with more buffers?
+        for (label, x, end) in shorts {
+            self.asm.bind(label);
+            match x {
+                None => self.asm.jump_if(Cond::Lt, R9, end as i32, short),
+                Some(x) => {
+                    self.asm.alu(Alu::Add, x, end as i32);
+                    self.asm.jump_if(Cond::Lt, R9, x, short);
+                }
+            }
+            self.asm.jump(self.slow);
+        }
+    }
+
+    /// Makes sure of this many bytes of the packet, from R5 on if X is given.
+    fn need(&mut self, switch: &Switch, x: Option<Reg>, end: u32, shorts: &mut Vec<Short>) {
+        if x.is_none() && end <= switch.known_len {
+            return;
+        }
+        let to = match self.options.frags {
+            false => self.labels[switch.short],
+            true => {
+                let label = self.asm.label();
+                shorts.push((label, x, end));
+                label
+            }
+        };
+        self.asm.mov(R4, if x.is_some() { R5 } else { R2 });
+        self.asm.alu(Alu::Add, R4, end as i32);
+        self.asm.jump_if(Cond::Gt, R4, R3, to);
+    }
+
+    fn arms(&mut self, arms: &[(u32, Label)], other: Label) {
+        if arms.len() > IN_A_ROW {
+            let (low, high) = arms.split_at(arms.len() / 2);
+            let upper = self.asm.label();
+            self.asm.jump32_if(Cond::Ge, R7, high[0].0 as i32, upper);
+            self.arms(low, other);
+            self.asm.bind(upper);
+            return self.arms(high, other);
+        }
+        for &(value, label) in arms {
+            self.asm.jump32_if(Cond::Eq, R7, value as i32, label);
+        }
+        self.asm.jump(other);
+    }
+}
+
+/// A comparison that failed: where it goes, X, and how many bytes were needed.
+type Short = (Label, Option<Reg>, u32);
+
+fn full(width: cbpf::Width) -> u32 {
+    u32::MAX >> (32 - 8 * width.bytes())
+}
+
+/// A number as it is when it is loaded without a swap.
+fn in_memory(field: &Field, value: u32) -> u32 {
+    match field.width {
+        cbpf::Width::W => value.to_be(),
+        cbpf::Width::H => (value as u16).to_be().into(),
+        cbpf::Width::B => value,
+    }
+}
