@@ -83,6 +83,7 @@ mod guard_flood;
 mod guard_interpreted;
 mod guard_iptables;
 mod guard_live;
+mod guard_many;
 mod guard_program;
 mod inspect_certificates;
 mod inspect_oracle;

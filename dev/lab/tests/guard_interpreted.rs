@@ -40,7 +40,7 @@ const EXPRESSIONS: &[&str] = &[
 ];
 
 /// A packet of mostly valid headers, sometimes truncated; never shorter than the kernel accepts.
-fn packet(random: &mut Random) -> Vec<u8> {
+pub fn packet(random: &mut Random) -> Vec<u8> {
     let mut packet = vec![2; 12];
     for _ in 0..random.below(6).saturating_sub(2) {
         packet.extend([[0x81, 0, 0, 9], [0x88, 0xa8, 0, 9]][random.below(2) as usize]);

@@ -5,8 +5,10 @@
 //! share that time, so that a flood over many queues and from many sources has one limit.
 
 use std::fmt;
+use std::ops::Range;
 
 use bpf::asm::{Asm, AsmError, Label};
+use bpf::cbpf::Program;
 use bpf::ebpf::Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 use bpf::ebpf::{Alu, Cond, Helper, Insn, Width};
 use bpf::translate::{self, TranslateError, XdpOptions};
@@ -19,6 +21,10 @@ use crate::challenge;
 use crate::counters::{ANSWERED, BLOCK_LEN, FIRST_RULE, SEEN, UNMATCHED};
 use crate::prefix::{LISTS_MAX, Lists, PREFIXES_MAX};
 use crate::rule::{LIMIT_STRIDE, Limit, RULES_MAX, Rule, SourceLimit, Verdict};
+
+mod tree;
+
+use tree::Slow;
 
 /// How often a processor tries to move a limit's time before the packet counts as over the limit:
 /// each failure means that another processor has just let a packet pass.
@@ -118,6 +124,10 @@ impl fmt::Display for EmitError {
 
 impl std::error::Error for EmitError {}
 
+/// Most instructions of filters that become one decision tree, as tried one after the other: the
+/// fewer they are, the shorter the jumps.
+const TREE_INSNS_MAX: [usize; 3] = [12_000, 4_000, 1_500];
+
 /// The program of these rules, in their order. With `dry_run` it counts what it would drop, and
 /// passes everything.
 ///
@@ -130,65 +140,171 @@ pub fn emit(
     maps: Maps,
     features: Features,
 ) -> Result<Vec<Insn>, EmitError> {
-    if rules.len() > RULES_MAX {
-        return Err(EmitError::TooMany { count: rules.len() });
+    let emitter = Emitter::new(rules, dry_run, maps, features)?;
+    for insns_max in TREE_INSNS_MAX {
+        match emitter.trees(insns_max) {
+            Err(EmitError::Asm(_)) => {}
+            result => return result,
+        }
     }
-    let lists = Lists::of(rules)?;
-    let mut a = Asm::new();
-    head(&mut a, maps, features);
-    let mut is_open = true;
-    let mut known = Known::default();
-    for (index, rule) in rules.iter().enumerate() {
-        known.emit(&mut a, rule, maps.prefixes);
-        let miss = a.label();
-        for (list, at) in [
-            (&rule.sources, SOURCE_LISTS),
-            (&rule.destinations, DESTINATION_LISTS),
-        ] {
-            if let Some(list) = list {
-                emit_test(&mut a, at, lists.bit(list), miss);
+    emitter.chain()
+}
+
+/// As [`emit()`], but the program asks every rule after the other and has no decision tree. It
+/// does the same, is shorter, and is slower with many rules.
+///
+/// # Errors
+/// As [`emit()`].
+pub fn emit_chain(
+    rules: &[Rule],
+    dry_run: bool,
+    maps: Maps,
+    features: Features,
+) -> Result<Vec<Insn>, EmitError> {
+    Emitter::new(rules, dry_run, maps, features)?.chain()
+}
+
+/// What is emitted, and for what.
+pub(crate) struct Emitter<'a> {
+    pub rules: &'a [Rule],
+    pub features: Features,
+    dry_run: bool,
+    maps: Maps,
+    lists: Lists,
+}
+
+impl<'a> Emitter<'a> {
+    fn new(
+        rules: &'a [Rule],
+        dry_run: bool,
+        maps: Maps,
+        features: Features,
+    ) -> Result<Self, EmitError> {
+        if rules.len() > RULES_MAX {
+            return Err(EmitError::TooMany { count: rules.len() });
+        }
+        Ok(Self {
+            rules,
+            features,
+            dry_run,
+            maps,
+            lists: Lists::of(rules)?,
+        })
+    }
+
+    fn chain(&self) -> Result<Vec<Insn>, EmitError> {
+        let mut a = Asm::new();
+        head(&mut a, self.maps, self.features);
+        let mut known = Known::default();
+        let mut is_open = true;
+        for (index, rule) in self.rules.iter().enumerate() {
+            known.emit(&mut a, rule, self.maps.prefixes);
+            is_open = self.rule(&mut a, (index, rule), translate::emit_xdp)?;
+            // Nothing comes past a rule that decides every packet, and the verifier refuses code
+            // that nothing leads to.
+            if !is_open {
+                break;
             }
         }
-        is_open = emit_rule(&mut a, (index, rule), miss, dry_run, maps, features)?;
-        // Nothing comes past a rule that decides every packet, and the verifier refuses code that
-        // nothing leads to.
-        if !is_open {
-            break;
+        if is_open {
+            unmatched(&mut a);
         }
+        a.finish().map_err(EmitError::Asm)
     }
-    if is_open {
-        count(&mut a, UNMATCHED, 0);
-        a.mov(R0, XDP_PASS);
-        a.exit();
+
+    fn trees(&self, insns_max: usize) -> Result<Vec<Insn>, EmitError> {
+        let mut a = Asm::new();
+        head(&mut a, self.maps, self.features);
+        let mut slow = Slow::new(&mut a, self.rules.len());
+        let mut known = Known::default();
+        let mut is_open = true;
+        let mut next = 0;
+        while is_open && next < self.rules.len() {
+            known.emit(&mut a, &self.rules[next], self.maps.prefixes);
+            let part = tree::part(self.rules, next, &known, insns_max);
+            next = part.end;
+            is_open = match tree::is_worthwhile(&self.rules[part.clone()]) {
+                true => tree::emit(self, &mut a, part, &mut slow)?,
+                false => self.part(&mut a, part)?,
+            };
+        }
+        if is_open {
+            unmatched(&mut a);
+        }
+        self.slow(&mut a, &slow)?;
+        a.finish().map_err(EmitError::Asm)
     }
-    a.finish().map_err(EmitError::Asm)
+
+    /// Some rules, one after the other. Returns whether any packet comes past them.
+    fn part(&self, a: &mut Asm, part: Range<usize>) -> Result<bool, EmitError> {
+        for index in part {
+            if !self.rule(a, (index, &self.rules[index]), translate::emit_xdp)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The rules one after the other, for packets whose first buffer is too short for a tree. What
+    /// was looked up before a packet came here is on the stack.
+    fn slow(&self, a: &mut Asm, slow: &Slow) -> Result<(), EmitError> {
+        let mut known = Known::default();
+        let mut is_open = false;
+        for (index, rule) in self.rules.iter().enumerate() {
+            let entry = slow.entry(index);
+            match is_open {
+                true => known.emit(a, rule, self.maps.prefixes),
+                // Whoever enters here or later has it.
+                false => known.add(rule),
+            }
+            if !is_open && !a.is_used(entry) {
+                continue;
+            }
+            a.bind(entry);
+            is_open = self.rule(a, (index, rule), translate::emit_xdp_by_helper)?;
+        }
+        if is_open {
+            unmatched(a);
+        }
+        Ok(())
+    }
+}
+
+fn unmatched(a: &mut Asm) {
+    count(a, UNMATCHED, 0);
+    end(a, XDP_PASS);
 }
 
 /// What is on the stack of every packet that comes to a rule.
-#[derive(Default)]
-struct Known {
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Known {
     keys: bool,
     sources: bool,
     destinations: bool,
 }
 
 impl Known {
+    /// What the rule needs, too.
+    pub fn add(&mut self, rule: &Rule) {
+        self.sources |= rule.sources.is_some();
+        self.destinations |= rule.destinations.is_some();
+        let limits_sources = matches!(rule.verdict, Verdict::LimitSources(..));
+        self.keys |= self.sources || self.destinations || limits_sources;
+    }
+
     /// Emits what the rule needs and no rule before it did. It runs for every packet that comes so
     /// far, so that the rules after it have it, too.
     fn emit(&mut self, a: &mut Asm, rule: &Rule, trie_fd: i32) {
-        let wants = (rule.sources.is_some(), rule.destinations.is_some());
-        let limits_sources = matches!(rule.verdict, Verdict::LimitSources(..));
-        if (wants.0 || wants.1 || limits_sources) && !self.keys {
+        let before = *self;
+        self.add(rule);
+        if self.keys && !before.keys {
             emit_keys(a);
-            self.keys = true;
         }
-        if wants.0 && !self.sources {
+        if self.sources && !before.sources {
             emit_look_up(a, trie_fd, SOURCE_KEY, SOURCE_LISTS);
-            self.sources = true;
         }
-        if wants.1 && !self.destinations {
+        if self.destinations && !before.destinations {
             emit_look_up(a, trie_fd, DESTINATION_KEY, DESTINATION_LISTS);
-            self.destinations = true;
         }
     }
 }
@@ -232,31 +348,57 @@ fn count(a: &mut Asm, block: usize, word: usize) {
     a.store(Width::D, R8, off + 8, R1);
 }
 
-/// Returns whether any packet comes past this rule.
-fn emit_rule(
-    a: &mut Asm,
-    (index, rule): (usize, &Rule),
-    miss: Label,
-    dry_run: bool,
-    maps: Maps,
-    features: Features,
-) -> Result<bool, EmitError> {
-    let hit = a.label();
-    if let Some(matcher) = &rule.matcher {
-        let options = XdpOptions {
-            frags: features.frags,
-            indirect_by_helper: features.frags && !features.indirect,
-            stack_top: STACK_TOP,
-        };
-        a.load(Width::D, R9, R10, PACKET_LEN);
-        translate::emit_xdp(a, matcher, &options, hit, miss).map_err(|why| EmitError::Rule {
-            name: rule.name.clone(),
-            why,
-        })?;
+/// How a filter is emitted.
+type EmitFilter = fn(&mut Asm, &Program, &XdpOptions, Label, Label) -> Result<(), TranslateError>;
+
+impl Emitter<'_> {
+    /// Returns whether any packet comes past this rule.
+    fn rule(
+        &self,
+        a: &mut Asm,
+        (index, rule): (usize, &Rule),
+        emit_filter: EmitFilter,
+    ) -> Result<bool, EmitError> {
+        let (hit, miss) = (a.label(), a.label());
+        self.test_lists(a, rule, miss);
+        if let Some(matcher) = &rule.matcher {
+            a.load(Width::D, R9, R10, PACKET_LEN);
+            emit_filter(a, matcher, &self.options(), hit, miss)
+                .map_err(|why| refused(rule, why))?;
+        }
+        let matches_some = rule.matcher.is_none() || a.is_used(hit);
+        if matches_some {
+            a.bind(hit);
+            self.act(a, index)?;
+        }
+        let is_open = a.is_used(miss) || (matches_some && rule.verdict == Verdict::Count);
+        a.bind(miss);
+        Ok(is_open)
     }
-    let matches_some = rule.matcher.is_none() || a.is_used(hit);
-    if matches_some {
-        a.bind(hit);
+
+    pub fn options(&self) -> XdpOptions {
+        XdpOptions {
+            frags: self.features.frags,
+            indirect_by_helper: self.features.frags && !self.features.indirect,
+            stack_top: STACK_TOP,
+        }
+    }
+
+    /// Goes to `miss` unless the addresses are in the rule's lists.
+    pub fn test_lists(&self, a: &mut Asm, rule: &Rule, miss: Label) {
+        for (list, at) in [
+            (&rule.sources, SOURCE_LISTS),
+            (&rule.destinations, DESTINATION_LISTS),
+        ] {
+            if let Some(list) = list {
+                emit_test(a, at, self.lists.bit(list), miss);
+            }
+        }
+    }
+
+    /// What becomes of a packet that the rule matches. Only a count continues to what comes next.
+    pub fn act(&self, a: &mut Asm, index: usize) -> Result<(), EmitError> {
+        let (rule, maps, dry_run) = (&self.rules[index], self.maps, self.dry_run);
         let block = FIRST_RULE + index;
         count(a, block, 0);
         match rule.verdict {
@@ -271,7 +413,7 @@ fn emit_rule(
                 end(a, XDP_PASS);
             }
             Verdict::Challenge => {
-                if !features.frags {
+                if !self.features.frags {
                     let name = rule.name.clone();
                     return Err(EmitError::Challenge { name });
                 }
@@ -291,10 +433,19 @@ fn emit_rule(
                 end(a, XDP_PASS);
             }
         }
+        Ok(())
     }
-    let is_open = a.is_used(miss) || (matches_some && rule.verdict == Verdict::Count);
-    a.bind(miss);
-    Ok(is_open)
+}
+
+/// Why a rule's filter cannot be emitted.
+pub(crate) fn refused(rule: &Rule, why: TranslateError) -> EmitError {
+    match why {
+        TranslateError::Asm(error) => EmitError::Asm(error),
+        why => EmitError::Rule {
+            name: rule.name.clone(),
+            why,
+        },
+    }
 }
 
 fn end(a: &mut Asm, verdict: i32) {

@@ -1,8 +1,10 @@
 //! Rules against floods, compiled into one XDP program.
 //!
-//! A [`Rule`] is a filter and a [`Verdict`]. [`emit()`] puts the filters of all rules in a row, in
-//! the order of [`order`]: the first that matches decides, except that after a rule that only
-//! counts the next one is asked. A packet that no rule decides goes to the host.
+//! A [`Rule`] is a filter and a [`Verdict`]. The rules are asked in the order of [`order`]: the
+//! first that matches decides, except that after a rule that only counts the next one is asked. A
+//! packet that no rule decides goes to the host. From three filters on, [`emit()`] makes a decision
+//! tree of them ([`bpf::decide`]): a packet costs a few comparisons and the rules that they leave,
+//! with the same result.
 //!
 //! ```text
 //!   seen ─> rule 1 ─> rule 2 ─> ... ─> unmatched: pass
@@ -26,7 +28,7 @@ mod prefix;
 mod rule;
 
 pub use counters::{Account, Counters};
-pub use emit::{EmitError, Features, Maps, TRIES, emit};
+pub use emit::{EmitError, Features, Maps, TRIES, emit, emit_chain};
 pub use prefix::{
     KEY_LEN, LISTS_MAX, List, PREFIXES_MAX, Prefix, TrieEntry, parse_list, trie_entries,
 };

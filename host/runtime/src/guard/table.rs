@@ -318,9 +318,13 @@ fn load(entries: &[Entry], dry_run: bool, sources: Option<&Arc<SourceMap>>) -> R
         prefixes: &prefixes,
         sources: sources.as_deref(),
     };
-    let guard = Guard::load(&spec, |maps, features| {
-        emit(&rules, dry_run, maps, features)
-    })?;
+    let load_by = |by: EmitBy| {
+        Guard::load(&spec, |maps, features| {
+            emit(&rules, dry_run, maps, features, by)
+        })
+    };
+    // A kernel whose verifier does not accept the trees has the rules one after the other.
+    let guard = load_by(::guard::emit).or_else(|_| load_by(::guard::emit_chain))?;
     let ids = active()
         .map(|entry| (entry.id, entry.spec.verdict))
         .collect();
@@ -331,11 +335,19 @@ fn load(entries: &[Entry], dry_run: bool, sources: Option<&Arc<SourceMap>>) -> R
     })
 }
 
+type EmitBy = fn(
+    &[Rule],
+    bool,
+    ::guard::Maps,
+    ::guard::Features,
+) -> std::result::Result<Vec<Insn>, EmitError>;
+
 fn emit(
     rules: &[Rule],
     dry_run: bool,
     maps: GuardMaps,
     features: GuardFeatures,
+    by: EmitBy,
 ) -> Result<Vec<Insn>> {
     let maps = ::guard::Maps {
         counters: maps.counters,
@@ -347,7 +359,7 @@ fn emit(
         frags: features.frags,
         indirect: features.indirect,
     };
-    ::guard::emit(rules, dry_run, maps, features).map_err(refused)
+    by(rules, dry_run, maps, features).map_err(refused)
 }
 
 /// Checks that the rules fit into one program, and returns its number of instructions. The kernel
@@ -371,7 +383,7 @@ pub fn check(specs: &[RuleSpec]) -> Result<usize> {
         frags: true,
         indirect: true,
     };
-    let count = emit(&rules, false, maps, features)?.len();
+    let count = emit(&rules, false, maps, features, ::guard::emit)?.len();
     match count {
         0..=INSNS_MAX => Ok(count),
         _ => Err(Error::new(
