@@ -6,7 +6,10 @@
 use bpf::cbpf::Program;
 use bpf::vm_cbpf::{self, PacketInfo};
 
+use crate::dns::{self, Family, Name, Queries, QueryType};
 use crate::expression::{Options, compile};
+use crate::p0f::{self, Handshake, Signature, Start, raw_signature};
+use crate::{Error, Result};
 
 /// Link types that are compiled for, and one that is not supported.
 const LINK_TYPES: [u16; 10] = [1, 0, 9, 101, 108, 113, 228, 229, 276, 105];
@@ -67,15 +70,107 @@ pub fn expression_input(input: &[u8]) -> bool {
     true
 }
 
+/// Any text as a p0f signature: refused with a place inside the text, or printed so that it reads
+/// the same, and compiled to programs with the verdicts of the rules. The expression of the other
+/// dialect can be compiled, too. Says whether it was compiled.
+///
+/// An input is: a byte of flags, the text up to a zero byte, a packet that begins at the IP header.
+pub fn signature_input(input: &[u8]) -> bool {
+    let Some((flags, text, packet)) = text_and_packet(input) else {
+        return false;
+    };
+    let options = Options {
+        link_type: 101,
+        ..Options::default()
+    };
+    if let Some(made) = checked(p0f::cloudflare(&text), &text)
+        && let Some(program) = compile_or_check(&made, &options)
+    {
+        bpf::laws::program_input(&program, packet);
+    }
+    let Some(signature) = checked(Signature::parse(&text), &text) else {
+        return false;
+    };
+    let printed = signature.to_string();
+    assert_eq!(Signature::parse(&printed).as_ref(), Ok(&signature), "{text}");
+    let handshake = match flags & 1 {
+        0 => Handshake::Syn,
+        _ => Handshake::SynAck,
+    };
+    let exact = p0f::compile(&signature, handshake, Start::Ip);
+    let fuzzy = p0f::compile_fuzzy(&signature, handshake, Start::Ip);
+    let (Ok(exact), Ok(fuzzy)) = (exact, fuzzy) else {
+        return false;
+    };
+    bpf::laws::program_input(&exact, packet);
+    for len in [packet.len(), packet.len() / 2] {
+        let cut = &packet[..len];
+        let raw = raw_signature(cut).filter(|raw| raw.handshake == handshake);
+        let run = |program| vm_cbpf::run(program, cut, packet.len() as u32) != 0;
+        let matches = raw.as_ref().is_some_and(|raw| p0f::matches(&signature, raw));
+        assert_eq!(run(&exact), matches, "{printed}");
+        let matches = raw.is_some_and(|raw| p0f::matches_fuzzy(&signature, &raw));
+        assert_eq!(run(&fuzzy), matches, "{printed}, fuzzy");
+    }
+    true
+}
+
+/// Any text as a list of DNS names: refused with a place inside the text, or compiled to programs
+/// with the verdicts of the rules. Says whether it was compiled.
+///
+/// An input is: the type of queries or 0 for all, the names up to a zero byte, a packet that
+/// begins at the IP header.
+pub fn names_input(input: &[u8]) -> bool {
+    let Some((kind, text, packet)) = text_and_packet(input) else {
+        return false;
+    };
+    let Some(names) = checked(Name::parse_list(&text), &text) else {
+        return false;
+    };
+    let kind = (kind > 0).then(|| QueryType(kind.into()));
+    let types = kind.into_iter().collect();
+    let queries = Queries { names, types };
+    let Ok(made) = dns::compile(&queries, Family::Both, Start::Ip) else {
+        return false;
+    };
+    bpf::laws::program_input(&made.program, packet);
+    for len in [packet.len(), packet.len() / 2] {
+        let cut = &packet[..len];
+        let verdict = vm_cbpf::run(&made.program, cut, packet.len() as u32) != 0;
+        assert_eq!(verdict, dns::matches(&queries, cut), "{text:?}");
+    }
+    true
+}
+
+/// A byte, the text up to a zero byte, and the packet.
+fn text_and_packet(input: &[u8]) -> Option<(u8, String, &[u8])> {
+    let (&first, rest) = input.split_first()?;
+    let mut parts = rest.splitn(2, |byte| *byte == 0);
+    let text = String::from_utf8_lossy(parts.next()?).into_owned();
+    let packet = parts.next().unwrap_or_default();
+    Some((first, text, &packet[..packet.len().min(PACKET_LEN_MAX)]))
+}
+
 fn compile_or_check(text: &str, options: &Options) -> Option<Program> {
-    match compile(text, options) {
-        Ok(program) => Some(program),
+    checked(compile(text, options), text)
+}
+
+/// What was read of a text; an error has its place inside.
+fn checked<T>(result: Result<T>, text: &str) -> Option<T> {
+    match result {
+        Ok(read) => Some(read),
         Err(error) => {
-            assert!(error.at.start <= error.at.end && error.at.end <= text.len());
-            assert!(!error.what.is_empty() && !error.mark(text).is_empty());
+            let Error { at, what, .. } = &error;
+            assert!(at.start <= at.end && at.end <= text.len(), "{text:?}: {error}");
+            assert!(!what.is_empty() && !error.mark(text).is_empty());
             None
         }
     }
+}
+
+/// The input of [`signature_input`] or [`names_input`].
+pub fn text_input_of(first: u8, text: &str, packet: &[u8]) -> Vec<u8> {
+    [&[first], text.as_bytes(), &[0], packet].concat()
 }
 
 /// The input for an expression, a link type of the table, flags and a packet.

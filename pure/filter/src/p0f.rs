@@ -18,6 +18,7 @@
 //! p0f program differs from its documentation (it ignores the version, sees one bit of `ack+` and
 //! not the last byte of `opt+`) the documentation counts.
 
+mod cloudflare;
 mod compile;
 mod database;
 mod parse;
@@ -27,9 +28,10 @@ pub(crate) mod tests;
 
 use std::fmt;
 
-pub use compile::{Start, compile};
+pub use cloudflare::cloudflare;
+pub use compile::{Start, compile, compile_fuzzy};
 pub use database::{Database, SIGNATURES_MAX, Unused};
-pub use raw::{Handshake, RawSignature, matches, raw_signature};
+pub use raw::{Handshake, RawSignature, matches, matches_fuzzy, raw_signature};
 
 /// Most hops that a packet may have taken, p0f's `MAX_DIST`.
 pub const HOPS_MAX: u8 = 35;

@@ -71,6 +71,12 @@ struct FilterArgs {
     /// p0f signature of SYNs: ver:ittl:olen:mss:wsize,scale:olayout:quirks:pclass
     #[arg(long, value_name = "SIG", conflicts_with = "expression")]
     p0f: Option<String>,
+    /// How to read the signature
+    #[arg(long, value_enum, default_value = "strict", requires = "p0f")]
+    dialect: Dialect,
+    /// Also match what p0f calls a fuzzy match: df and id+ absent, id- or ecn, any TTL
+    #[arg(long, requires = "p0f")]
+    fuzzy: bool,
     /// DNS names, separated by commas; *.example.com matches every name with exactly one more label
     #[arg(long, value_name = "NAMES", conflicts_with_all = ["expression", "p0f"])]
     dns: Option<String>,
@@ -83,13 +89,32 @@ struct FilterArgs {
     qtype: Vec<String>,
 }
 
+/// Ways to read a signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Dialect {
+    /// As p0f documents it
+    Strict,
+    /// With the verdicts of Cloudflare's bpftools
+    Cloudflare,
+}
+
 /// Maximum size of a list of names, in bytes.
 const LIST_MAX: u64 = 1 << 20;
 
 impl FilterArgs {
     fn select(&self) -> Result<Select> {
         if let Some(text) = &self.p0f {
-            return Select::p0f(text);
+            return match (self.dialect, self.fuzzy) {
+                (Dialect::Strict, false) => Select::p0f(text),
+                (Dialect::Strict, true) => Select::p0f_fuzzy(text),
+                (Dialect::Cloudflare, false) => Select::p0f_cloudflare(text),
+                (Dialect::Cloudflare, true) => {
+                    let why = "only p0f has fuzzy matches";
+                    let what = "use --fuzzy with --dialect cloudflare";
+                    let error = Error::new(ErrorKind::InvalidInput, what, why);
+                    Err(error.with_hint("omit one of them"))
+                }
+            };
         }
         if let Some(names) = &self.dns {
             return Select::dns(names, &self.qtype);

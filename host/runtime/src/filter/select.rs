@@ -21,6 +21,8 @@ pub enum Select {
     Expression(Expression),
     /// TCP SYNs that have a signature.
     P0f(Signature),
+    /// TCP SYNs that match a signature fuzzily.
+    P0fFuzzy(Signature),
     /// DNS queries.
     Dns(Queries),
 }
@@ -33,6 +35,26 @@ impl Select {
     pub fn p0f(text: &str) -> Result<Select> {
         let signature = Signature::parse(text).map_err(|e| refused("the signature", text, &e))?;
         Ok(Select::P0f(signature))
+    }
+
+    /// From the text of a signature, for packets that match it fuzzily (`p0f::matches_fuzzy`).
+    ///
+    /// # Errors
+    /// As [`Select::p0f`].
+    pub fn p0f_fuzzy(text: &str) -> Result<Select> {
+        match Select::p0f(text)? {
+            Select::P0f(signature) => Ok(Select::P0fFuzzy(signature)),
+            other => Ok(other),
+        }
+    }
+
+    /// From the text of a signature, with the verdicts of Cloudflare's bpftools.
+    ///
+    /// # Errors
+    /// As [`Select::p0f`].
+    pub fn p0f_cloudflare(text: &str) -> Result<Select> {
+        let made = p0f::cloudflare(text).map_err(|e| refused("the signature", text, &e))?;
+        Ok(Select::Expression(Expression::new(made)))
     }
 
     /// Parses a list of DNS names, and query types.
@@ -65,7 +87,8 @@ impl Select {
         };
         match self {
             Select::Expression(expression) => one_expression(expression, link_type),
-            Select::P0f(signature) => one_signature(signature, start()?),
+            Select::P0f(signature) => one_signature(p0f::compile, signature, start()?),
+            Select::P0fFuzzy(signature) => one_signature(p0f::compile_fuzzy, signature, start()?),
             Select::Dns(queries) => names(queries, Family::Both, start()?),
         }
     }
@@ -78,12 +101,16 @@ impl Select {
     pub fn for_iptables(&self) -> Result<Vec<(&'static str, Program)>> {
         let programs = match self {
             Select::Expression(_) => vec![("iptables", self.compile(RAW[0])?)],
-            Select::P0f(signature) => {
+            Select::P0f(signature) | Select::P0fFuzzy(signature) => {
+                let compile = match self {
+                    Select::P0fFuzzy(_) => p0f::compile_fuzzy,
+                    _ => p0f::compile,
+                };
                 let versions = signature.versions().iter();
                 versions
                     .map(|version| {
                         let one = for_version(signature, *version);
-                        Ok((command(*version), one_signature(&one, Start::Ip)?))
+                        Ok((command(*version), one_signature(compile, &one, Start::Ip)?))
                     })
                     .collect::<Result<Vec<_>>>()?
             }
@@ -142,9 +169,12 @@ fn command(version: Version) -> &'static str {
     }
 }
 
-fn one_signature(signature: &Signature, start: Start) -> Result<Program> {
+/// The compiler of signatures, exact or fuzzy.
+type CompileP0f = fn(&Signature, Handshake, Start) -> ::filter::Result<Program>;
+
+fn one_signature(compile: CompileP0f, signature: &Signature, start: Start) -> Result<Program> {
     let text = signature.to_string();
-    p0f::compile(signature, Handshake::Syn, start).map_err(|e| refused("the signature", &text, &e))
+    compile(signature, Handshake::Syn, start).map_err(|e| refused("the signature", &text, &e))
 }
 
 fn names(queries: &Queries, family: Family, start: Start) -> Result<Program> {
@@ -200,6 +230,21 @@ mod tests {
         let error = select.for_iptables().unwrap_err();
         assert!(error.why().contains("-m bpf accepts 64"), "{error}");
         assert!(select.compile(1).is_ok());
+    }
+
+    #[test]
+    fn dialects_have_programs_of_their_own() {
+        let text = "4:64:0:*:mss*10,6:mss,sok,ts,nop,ws:df,id+:0";
+        let programs = [
+            Select::p0f(text),
+            Select::p0f_fuzzy(text),
+            Select::p0f_cloudflare(text),
+        ]
+        .map(|select| select.unwrap().for_iptables().unwrap());
+        assert!(programs.iter().all(|list| list.len() == 1));
+        assert_ne!(programs[0], programs[1]);
+        assert_ne!(programs[0], programs[2]);
+        assert!(Select::p0f_cloudflare("*:64:0:*:*,*:mss::0").is_err());
     }
 
     #[test]

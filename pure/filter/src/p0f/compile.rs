@@ -33,17 +33,42 @@ const VARIANTS_MAX: usize = 16;
 /// Compiles a signature for packets of a handshake.
 ///
 /// # Errors
-/// For signatures that only a reader in user space can match: `bad`, options of a kind that occur
-/// twice, and options of variable length in too many combinations.
+/// For signatures that only a reader in user space can match: `bad`, a quirk of an option that
+/// occurs twice, and options of variable length in too many combinations.
 pub fn compile(signature: &Signature, handshake: Handshake, start: Start) -> Result<Program> {
+    compile_as(signature, handshake, start, false)
+}
+
+/// Compiles a signature for packets that match it as [`matches_fuzzy`](super::matches_fuzzy) says.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_fuzzy(signature: &Signature, handshake: Handshake, start: Start) -> Result<Program> {
+    compile_as(signature, handshake, start, true)
+}
+
+fn compile_as(
+    signature: &Signature,
+    handshake: Handshake,
+    start: Start,
+    is_fuzzy: bool,
+) -> Result<Program> {
     let whole = |what: &str| Error::new(0..usize::MAX, what);
     if signature.quirks.has(Quirks::BAD) {
         return Err(whole("malformed options (bad) cannot be compiled"));
     }
-    for option in [TcpOption::Mss, TcpOption::WindowScale, TcpOption::Timestamp] {
-        if signature.layout.iter().filter(|o| **o == option).count() > 1 {
+    let of_timestamp = [Quirks::TS1_ZERO, Quirks::TS2_NONZERO, Quirks::LINUX];
+    for (option, quirks) in [
+        (TcpOption::Timestamp, &of_timestamp[..]),
+        (TcpOption::WindowScale, &[Quirks::EXCESSIVE_SCALE]),
+    ] {
+        let is_twice = signature.layout.iter().filter(|o| **o == option).count() > 1;
+        if let Some(quirk) = quirks
+            .iter()
+            .find(|q| is_twice && signature.quirks.has(**q))
+        {
             return Err(whole(&format!(
-                "{option} occurs twice, which cannot be compiled"
+                "{option} occurs twice, which cannot be compiled with {quirk}"
             )));
         }
     }
@@ -62,6 +87,7 @@ pub fn compile(signature: &Signature, handshake: Handshake, start: Start) -> Res
             let variant = Variant {
                 signature,
                 handshake,
+                is_fuzzy,
                 version: *version,
                 quirks: signature.quirks_of(*version),
                 lengths,
@@ -88,6 +114,7 @@ fn link(blocks: &[Block]) -> Option<Vec<Insn>> {
 struct Variant<'a> {
     signature: &'a Signature,
     handshake: Handshake,
+    is_fuzzy: bool,
     version: Version,
     quirks: Quirks,
     lengths: &'a [u8],
@@ -150,39 +177,73 @@ impl Variant<'_> {
         self.ethertype(block, 0x0800);
         // Version, header length, ECN (unless it may be in the TCP header), total length.
         let first = (0x40 | (self.ip_len() / 4)) << 24;
-        let ecn = if self.quirk(Quirks::ECN) { 0 } else { 3 << 16 };
+        let ecn = if self.may_be_ecn() { 0 } else { 3 << 16 };
         let (least, most) = self.total(self.ip_len() + self.tcp_len());
         block.word(self.ip);
         block.and(0xff00_ffff | ecn);
         block.between(first | least, first | most);
+        match self.is_fuzzy {
+            true => self.fuzzy_flags(block),
+            false => self.flags(block),
+        }
+    }
+
+    /// Identification, flags, fragment offset, TTL and protocol.
+    fn flags(&self, block: &mut Block) {
         let is_zero = match self.quirk(Quirks::DF) {
             true => !self.quirk(Quirks::ID_NONZERO),
             false => self.quirk(Quirks::ID_ZERO),
         };
         block.half(self.ip + 4);
         block.zero(is_zero);
-        // Flags, fragment offset, TTL and protocol: what is left above the least is the TTL's
-        // distance from it.
+        // What is left above the least is the TTL's distance from it.
         let df = if self.quirk(Quirks::DF) { 0x4000 } else { 0 };
-        let reserved = if self.quirk(Quirks::RESERVED) {
-            0x8000
-        } else {
-            0
-        };
         let least = self.signature.least_ttl();
         block.word(self.ip + 6);
-        block.sub((df | reserved) << 16 | u32::from(least) << 8 | 6);
+        block.sub((df | self.reserved()) << 16 | u32::from(least) << 8 | 6);
         block.at_most(u32::from(self.signature.ttl - least) << 8);
         block.none_of(0xff);
     }
 
+    fn reserved(&self) -> u32 {
+        match self.quirk(Quirks::RESERVED) {
+            true => 0x8000,
+            false => 0,
+        }
+    }
+
+    /// The same where `df` and `id+` may be absent, `id-` may be there, and any TTL will do.
+    fn fuzzy_flags(&self, block: &mut Block) {
+        let has_df = self.quirk(Quirks::DF);
+        if self.quirk(Quirks::ID_ZERO) {
+            block.half(self.ip + 4);
+            block.zero(true);
+        } else if has_df && !self.quirk(Quirks::ID_NONZERO) {
+            // An identification with DF would be id+.
+            let done = block.label();
+            block.half(self.ip + 4);
+            block.jump_if(0x15, 0, To::Label(done), To::Next);
+            block.half(self.ip + 6);
+            block.none_of(0x4000);
+            block.bind(done);
+        }
+        let mask = if has_df { 0xbfff_00ff } else { 0xffff_00ff };
+        block.word(self.ip + 6);
+        block.and(mask);
+        block.equal(self.reserved() << 16 | 6);
+        if self.signature.any_distance {
+            block.byte(self.ip + 8);
+            block.at_most(self.signature.ttl.into());
+        }
+    }
+
+    fn may_be_ecn(&self) -> bool {
+        self.is_fuzzy || self.quirk(Quirks::ECN)
+    }
+
     fn ipv6(&self, block: &mut Block) {
         self.ethertype(block, 0x86dd);
-        let ecn = if self.quirk(Quirks::ECN) {
-            0
-        } else {
-            0x30_0000
-        };
+        let ecn = if self.may_be_ecn() { 0 } else { 0x30_0000 };
         block.word(self.ip);
         if self.quirk(Quirks::FLOW) {
             block.any_of(0xf_ffff);
@@ -193,7 +254,10 @@ impl Variant<'_> {
         block.equal(0x6000_0000);
         // Payload length, next header, hop limit.
         let (least, most) = self.total(self.tcp_len());
-        let ttl = [self.signature.least_ttl(), self.signature.ttl].map(u32::from);
+        let ttl = match self.is_fuzzy && !self.signature.any_distance {
+            true => [0, 255],
+            false => [self.signature.least_ttl(), self.signature.ttl].map(u32::from),
+        };
         block.word(self.ip + 4);
         if least == most {
             block.between(least << 16 | 6 << 8 | ttl[0], least << 16 | 6 << 8 | ttl[1]);
@@ -222,7 +286,7 @@ impl Variant<'_> {
             flags |= if is_set { bit } else { 0 };
         }
         // All flags but the three of ECN; of the reserved bits none.
-        let ecn = if self.quirk(Quirks::ECN) { 0 } else { 0x01c0 };
+        let ecn = if self.may_be_ecn() { 0 } else { 0x01c0 };
         let mask = 0xf03f | ecn;
         match self.signature.window {
             Window::Exact(window) => {

@@ -82,39 +82,7 @@ impl Signature {
     /// # Errors
     /// Where the text is none, and why no packet could match it.
     pub fn parse(text: &str) -> Result<Signature> {
-        let pieces: Vec<Piece<'_>> = Piece { text, start: 0 }.split(':').collect();
-        let Ok(
-            [
-                version,
-                ttl,
-                ip_options,
-                mss,
-                window,
-                layout,
-                quirks,
-                payload,
-            ],
-        ) = <[Piece<'_>; 8]>::try_from(pieces.as_slice())
-        else {
-            return Err(wrong_count(text, &pieces));
-        };
-        let (window, scale) = parse_window(window)?;
-        let (initial_ttl, any_distance) = parse_ttl(ttl)?;
-        let signature = Signature {
-            version: parse_version(version)?,
-            ttl: initial_ttl,
-            any_distance,
-            ip_options: ip_options.number("length of IP options", 40)? as u8,
-            mss: mss
-                .or_any("maximum segment size", 65_535)?
-                .map(|mss| mss as u16),
-            window: parse_window_size(window)?,
-            scale: scale.or_any("window scale", 255)?.map(|scale| scale as u8),
-            layout: parse_layout(layout)?,
-            quirks: parse_quirks(quirks)?,
-            payload: parse_payload(payload)?,
-        };
-        let at = [ip_options, mss, window, scale, layout, quirks].map(Piece::range);
+        let (signature, at) = fields(text)?;
         match signature.contradiction() {
             Some((field, why)) => {
                 let no_packet = format!("no packet matches: {why}");
@@ -123,7 +91,6 @@ impl Signature {
             None => Ok(signature),
         }
     }
-
     /// Why no packet can match, and in which field.
     fn contradiction(&self) -> Option<(Field, String)> {
         let quirk = |quirk| self.quirks.has(quirk);
@@ -224,9 +191,47 @@ impl Signature {
     }
 }
 
+/// The fields of a signature that a packet may or may not match, and where those of [`Field`] are.
+pub(super) fn fields(text: &str) -> Result<(Signature, [Range<usize>; 6])> {
+    let pieces: Vec<Piece<'_>> = Piece { text, start: 0 }.split(':').collect();
+    let Ok(
+        [
+            version,
+            ttl,
+            ip_options,
+            mss,
+            window,
+            layout,
+            quirks,
+            payload,
+        ],
+    ) = <[Piece<'_>; 8]>::try_from(pieces.as_slice())
+    else {
+        return Err(wrong_count(text, &pieces));
+    };
+    let (window, scale) = parse_window(window)?;
+    let (initial_ttl, any_distance) = parse_ttl(ttl)?;
+    let signature = Signature {
+        version: parse_version(version)?,
+        ttl: initial_ttl,
+        any_distance,
+        ip_options: ip_options.number("length of IP options", 40)? as u8,
+        mss: mss
+            .or_any("maximum segment size", 65_535)?
+            .map(|mss| mss as u16),
+        window: parse_window_size(window)?,
+        scale: scale.or_any("window scale", 255)?.map(|scale| scale as u8),
+        layout: parse_layout(layout)?,
+        quirks: parse_quirks(quirks)?,
+        payload: parse_payload(payload)?,
+    };
+    let at = [ip_options, mss, window, scale, layout, quirks].map(Piece::range);
+    Ok((signature, at))
+}
+
 /// Where an error is, by the order of the fields above.
 #[derive(Clone, Copy)]
-enum Field {
+pub(super) enum Field {
     IpOptions,
     Mss,
     Window,

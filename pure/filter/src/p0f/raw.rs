@@ -293,12 +293,33 @@ impl fmt::Display for RawSignature {
 
 /// Whether a packet has the signature.
 pub fn matches(signature: &Signature, raw: &RawSignature) -> bool {
+    let quirks = signature.quirks_of(raw.version).without(Quirks::LINUX);
+    matches_but_for(signature, raw) && ttl_matches(signature, raw) && quirks == raw.quirks
+}
+
+/// Whether a packet has the signature as p0f matches it fuzzily: `df` and `id+` may be absent,
+/// `id-` and `ecn` may be there, and the TTL may be any.
+pub fn matches_fuzzy(signature: &Signature, raw: &RawSignature) -> bool {
+    let quirks = signature.quirks_of(raw.version).without(Quirks::LINUX);
+    let absent = quirks.without(raw.quirks);
+    let added = raw.quirks.without(quirks);
+    matches_but_for(signature, raw)
+        && (!signature.any_distance || ttl_matches(signature, raw))
+        && Quirks::DF.with(Quirks::ID_NONZERO).has(absent)
+        && Quirks::ID_ZERO.with(Quirks::ECN).has(added)
+}
+
+fn ttl_matches(signature: &Signature, raw: &RawSignature) -> bool {
+    raw.ttl <= signature.ttl
+        && (signature.any_distance || signature.ttl - raw.ttl <= super::HOPS_MAX)
+}
+
+/// Whether all but the TTL and the quirks match.
+fn matches_but_for(signature: &Signature, raw: &RawSignature) -> bool {
     let version = match signature.version {
         Version::Any => true,
         version => version == raw.version,
     };
-    let ttl = raw.ttl <= signature.ttl
-        && (signature.any_distance || signature.ttl - raw.ttl <= super::HOPS_MAX);
     let quirks = signature.quirks_of(raw.version);
     let linux = !quirks.has(Quirks::LINUX) || raw.is_linux;
     let window = match signature.window {
@@ -313,12 +334,10 @@ pub fn matches(signature: &Signature, raw: &RawSignature) -> bool {
         Payload::Any => true,
     };
     version
-        && ttl
         && signature.ip_options == raw.ip_options
         && signature.mss.is_none_or(|mss| mss == raw.mss)
         && signature.scale.is_none_or(|scale| scale == raw.scale)
         && signature.layout == raw.layout
-        && quirks.without(Quirks::LINUX) == raw.quirks
         && linux
         && window
         && payload

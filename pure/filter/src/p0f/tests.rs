@@ -1,5 +1,6 @@
 //! The compiler against the rules read one by one, on packets made from signatures and changed.
 
+mod cloudflare;
 pub(crate) mod packet;
 
 use bpf::cbpf::Program;
@@ -9,7 +10,7 @@ use packet::{Random, packet_of};
 use super::*;
 
 /// Signatures with every form of every field.
-const SIGNATURES: [&str; 24] = [
+const SIGNATURES: [&str; 28] = [
     "4:64:0:*:mss*10,6:mss,sok,ts,nop,ws:df,id+:0",
     "*:64:0:*:mss*4,*:mss,sok,ts,nop,ws:df,id+:0",
     "*:128:0:*:8192,8:mss,nop,ws,nop,nop,sok:df,id+:0",
@@ -30,6 +31,10 @@ const SIGNATURES: [&str; 24] = [
     "*:64:0:*:*,*:mss,nop,nop,sack:df:0",
     "*:64:0:*:*,0:mss,?76:df,id+:+",
     "4:64:0:*:*,*:mss,sok,ts,nop,ws:df,id+,linux:0",
+    "*:64:0:*:mss*10,*:mss,mss,ws,ws,nop,nop:df,id+:0",
+    "4:64:0:1460:mss*4,3:mss,ws,nop,ws,nop,mss::0",
+    "*:64:0:*:mss*20,7:ts,ts,ws,nop,mss,mss,nop,nop,nop,nop:df:0",
+    "4:64:0:1400:*,0:mss,mss,mss:df,id+:*",
     "*:64:0:200:mss*40,2:mss,nop,ws,ts,nop,nop:ecn,seq-:0",
     "*:64:0:*:mss*365,2:mss,nop,ws:df:0",
     "4:3:0:*:0,0::pushf+:*",
@@ -46,6 +51,7 @@ fn compiled(text: &str, handshake: Handshake) -> (Signature, Program) {
 /// Holds a program against the rules on this many packets; how many of them match.
 fn law(text: &str, handshake: Handshake, count: u32, random: &mut Random) -> u32 {
     let (signature, program) = compiled(text, handshake);
+    let fuzzy = compile_fuzzy(&signature, handshake, Start::Ip).unwrap();
     let ethernet = compile(&signature, handshake, Start::Ethernet).unwrap();
     let mut matching = 0;
     for round in 0..count {
@@ -59,6 +65,7 @@ fn law(text: &str, handshake: Handshake, count: u32, random: &mut Random) -> u32
         let listing = bpf::disasm::Classic(program.insns());
         let result = vm_cbpf::run(&program, &packet, wire_len) != 0;
         assert_eq!(result, expected, "{text}\n{packet:02x?}\n{listing}");
+        law_fuzzy(&signature, handshake, &fuzzy, &packet, random);
         let version = if packet.first().is_some_and(|byte| byte >> 4 == 6) {
             [0x86, 0xdd]
         } else {
@@ -70,6 +77,80 @@ fn law(text: &str, handshake: Handshake, count: u32, random: &mut Random) -> u32
         matching += u32::from(expected);
     }
     matching
+}
+
+/// The same for the fuzzy program, also on the packet with other flags, identification, ECN bits
+/// or TTL.
+fn law_fuzzy(
+    signature: &Signature,
+    handshake: Handshake,
+    program: &Program,
+    packet: &[u8],
+    random: &mut Random,
+) {
+    let mut packet = packet.to_vec();
+    let is_v4 = packet.first().is_some_and(|byte| byte >> 4 == 4);
+    for round in 0..3 {
+        let raw = raw_signature(&packet).filter(|raw| raw.handshake == handshake);
+        let expected = raw.is_some_and(|raw| matches_fuzzy(signature, &raw));
+        let result = vm_cbpf::run(program, &packet, packet.len() as u32) != 0;
+        let listing = bpf::disasm::Classic(program.insns());
+        assert_eq!(
+            result, expected,
+            "{signature}, fuzzy\n{packet:02x?}\n{listing}"
+        );
+        if packet.len() < 20 || round == 2 {
+            return;
+        }
+        match random.below(5) {
+            0 if is_v4 => packet[6] ^= 0x40,
+            1 if is_v4 => packet[4..6].fill(0),
+            2 if is_v4 => packet[1] ^= 1,
+            2 => packet[1] ^= 0x10,
+            3 => packet[if is_v4 { 8 } else { 7 }] = random.next() as u8,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn quirks_of_repeated_options_are_refused() {
+    for text in [
+        "4:64:0:*:*,*:ts,ts:ts1-:0",
+        "4:64:0:*:*,*:ts,ts:ts2+:0",
+        "4:64:0:*:*,*:ws,ws,nop,nop:exws:0",
+    ] {
+        let signature = Signature::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let error = compile(&signature, Handshake::Syn, Start::Ip).unwrap_err();
+        assert!(error.to_string().contains("twice"), "{text}: {error}");
+    }
+}
+
+#[test]
+fn fuzzy_programs_match_what_p0f_would_call_fuzzy() {
+    let text = "4:64:0:0:*,0::df,id+:0";
+    let signature = Signature::parse(text).unwrap();
+    let exact = compile(&signature, Handshake::Syn, Start::Ip).unwrap();
+    let fuzzy = compile_fuzzy(&signature, Handshake::Syn, Start::Ip).unwrap();
+    let packet = packet_of(&signature, Handshake::Syn, &mut Random(3));
+    let run = |program: &Program, change: &dyn Fn(&mut [u8])| {
+        let mut packet = packet.clone();
+        change(&mut packet);
+        vm_cbpf::run(program, &packet, packet.len() as u32) != 0
+    };
+    let changes: [(&dyn Fn(&mut [u8]), bool); 6] = [
+        (&|p| p[6] = 0, true),
+        (&|p| p[4..6].fill(0), true),
+        (&|p| p[1] |= 3, true),
+        (&|p| p[8] = 200, true),
+        (&|p| p[6] |= 0x80, false),
+        (&|p| p[33] |= 8, false),
+    ];
+    for (index, (change, expected)) in changes.into_iter().enumerate() {
+        assert!(!run(&exact, change), "{index}");
+        assert_eq!(run(&fuzzy, change), expected, "{index}");
+    }
+    assert!(run(&exact, &|_| {}) && run(&fuzzy, &|_| {}));
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<()> {
             }
             listing(&program, &remarks)
         }
-        Select::Expression(_) => {
+        Select::Expression(_) | Select::P0fFuzzy(_) => {
             let program = select.compile(link_type)?;
             listing(&program, &vec![String::new(); program.insns().len()])
         }

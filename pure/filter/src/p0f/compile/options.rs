@@ -63,21 +63,29 @@ fn combine(layout: &[TcpOption], chosen: &mut Vec<u8>, len: usize, found: &mut V
 }
 
 impl Variant<'_> {
-    /// Where an option is, from the start of the packet.
+    /// Where an option is, from the start of the packet: the last one, whose value counts.
     pub(super) fn offset_of(&self, option: TcpOption) -> Option<u32> {
-        let index = self.signature.layout.iter().position(|o| *o == option)?;
-        let before: u32 = self.lengths[..index]
-            .iter()
-            .map(|len| u32::from(*len))
-            .sum();
-        Some(self.tcp_at() + 20 + before)
+        self.offsets_of(option).last()
+    }
+
+    fn offsets_of(&self, option: TcpOption) -> impl Iterator<Item = u32> {
+        let mut at = self.tcp_at() + 20;
+        let layout = self.signature.layout.iter().zip(self.lengths);
+        let places = layout.map(move |(other, len)| {
+            let here = at;
+            at += u32::from(*len);
+            (*other, here)
+        });
+        places.filter_map(move |(other, here)| (other == option).then_some(here))
     }
 
     /// Which bytes the options have, if known.
     fn option_bytes(&self) -> Vec<Option<u8>> {
         let signature = self.signature;
         let mut bytes = Vec::new();
-        for (option, len) in signature.layout.iter().zip(self.lengths) {
+        let all = signature.layout.iter().zip(self.lengths);
+        for (index, (option, len)) in all.enumerate() {
+            let is_last = !signature.layout[index + 1..].contains(option);
             bytes.push(Some(option.kind()));
             let end = bytes.len() - 1 + usize::from(*len);
             if !matches!(option, TcpOption::End(_) | TcpOption::Nop) {
@@ -85,10 +93,10 @@ impl Variant<'_> {
             }
             match option {
                 TcpOption::Mss => match signature.mss {
-                    Some(mss) => bytes.extend(mss.to_be_bytes().map(Some)),
-                    None => bytes.extend([None; 2]),
+                    Some(mss) if is_last => bytes.extend(mss.to_be_bytes().map(Some)),
+                    _ => bytes.extend([None; 2]),
                 },
-                TcpOption::WindowScale => bytes.push(signature.scale),
+                TcpOption::WindowScale => bytes.push(signature.scale.filter(|_| is_last)),
                 TcpOption::Timestamp => {
                     let zero = |is_zero: bool| is_zero.then_some(0);
                     bytes.extend([zero(self.quirk(Quirks::TS1_ZERO)); 4]);
@@ -113,7 +121,7 @@ impl Variant<'_> {
         {
             compare(block, at, word);
         }
-        if let Some(timestamp) = self.offset_of(TcpOption::Timestamp) {
+        for timestamp in self.offsets_of(TcpOption::Timestamp) {
             if !self.quirk(Quirks::TS1_ZERO) {
                 block.word(timestamp + 2);
                 block.zero(false);
@@ -123,8 +131,11 @@ impl Variant<'_> {
                 block.zero(false);
             }
         }
-        if let (Some(scale), None) = (self.offset_of(TcpOption::WindowScale), self.signature.scale)
-        {
+        let last = self.offset_of(TcpOption::WindowScale);
+        for scale in self.offsets_of(TcpOption::WindowScale) {
+            if Some(scale) == last && self.signature.scale.is_some() {
+                continue;
+            }
             block.byte(scale + 2);
             match self.quirk(Quirks::EXCESSIVE_SCALE) {
                 true => block.at_least(15),

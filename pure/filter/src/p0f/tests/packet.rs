@@ -241,7 +241,7 @@ fn value_of(
     } else {
         [8, 10]
     };
-    let at = bytes.windows(2).position(|two| two == kind)? + offset;
+    let at = bytes.windows(2).rposition(|two| two == kind)? + offset;
     let number = |number: u32, byte: &u8| number << 8 | u32::from(*byte);
     Some(bytes.get(at..at + len)?.iter().fold(0, number))
 }
