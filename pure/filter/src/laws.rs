@@ -92,7 +92,11 @@ pub fn signature_input(input: &[u8]) -> bool {
         return false;
     };
     let printed = signature.to_string();
-    assert_eq!(Signature::parse(&printed).as_ref(), Ok(&signature), "{text}");
+    assert_eq!(
+        Signature::parse(&printed).as_ref(),
+        Ok(&signature),
+        "{text}"
+    );
     let handshake = match flags & 1 {
         0 => Handshake::Syn,
         _ => Handshake::SynAck,
@@ -107,7 +111,9 @@ pub fn signature_input(input: &[u8]) -> bool {
         let cut = &packet[..len];
         let raw = raw_signature(cut).filter(|raw| raw.handshake == handshake);
         let run = |program| vm_cbpf::run(program, cut, packet.len() as u32) != 0;
-        let matches = raw.as_ref().is_some_and(|raw| p0f::matches(&signature, raw));
+        let matches = raw
+            .as_ref()
+            .is_some_and(|raw| p0f::matches(&signature, raw));
         assert_eq!(run(&exact), matches, "{printed}");
         let matches = raw.is_some_and(|raw| p0f::matches_fuzzy(&signature, &raw));
         assert_eq!(run(&fuzzy), matches, "{printed}, fuzzy");
@@ -161,7 +167,10 @@ fn checked<T>(result: Result<T>, text: &str) -> Option<T> {
         Ok(read) => Some(read),
         Err(error) => {
             let Error { at, what, .. } = &error;
-            assert!(at.start <= at.end && at.end <= text.len(), "{text:?}: {error}");
+            assert!(
+                at.start <= at.end && at.end <= text.len(),
+                "{text:?}: {error}"
+            );
             assert!(!what.is_empty() && !error.mark(text).is_empty());
             None
         }

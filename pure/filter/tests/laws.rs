@@ -6,7 +6,9 @@
 use std::fs;
 use std::path::Path;
 
-use barewire_filter::laws::{expression_input, input_of};
+use barewire_filter::laws::{
+    expression_input, input_of, names_input, signature_input, text_input_of,
+};
 
 /// One expression a line.
 const EXPRESSIONS: &str = include_str!("../../../testdata/filter/expressions.txt");
@@ -56,24 +58,78 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
     files.chain(live).chain(extended).collect()
 }
 
+/// Signatures, each with a SYN.
+const SIGNATURES: [&str; 10] = [
+    "4:64:0:0:*,0::ack+:0",
+    "*:64:0:*:mss*10,6:mss,sok,ts,nop,ws:df,id+:0",
+    "*:64+0:0:1440:mss*45,10:mss,sok,ts,nop,ws:flow:0",
+    "4:128:4:536:mtu*2,0:mss,nop,ws::+",
+    "*:64-:0:1460:1024,0:mss:ecn:0",
+    "4:64:0:*:%3,*:mss,mss,ws,ws,nop,nop:df:*",
+    "4:64:0:*:*,*:mss,nop,nop,sack::0",
+    "4:64:0:*:*,*:mss,nop,nop,ts:df,id+,linux:0",
+    "*:192:0:1331:1337,0:mss,nop,eol+18:opt+:0",
+    "6:64:0:*:*,*:mss,?76::0",
+];
+
+const NAMES: [&str; 5] = [
+    "example.com",
+    "*.example.com, a.test",
+    "x.test\nwww.example.org # a comment",
+    "a..b",
+    "*",
+];
+
+/// A query for www.example.com over IPv4.
+fn query() -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 61, 0, 7, 0x40, 0, 64, 17, 0, 0];
+    packet.extend([192, 0, 2, 1, 192, 0, 2, 2, 0xc0, 0, 0, 53, 0, 41, 0, 0]);
+    packet.extend([0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    packet.extend(b"\x03www\x07example\x03com\0\0\x01\0\x01");
+    packet
+}
+
+/// A fuzz target, its law, its inputs by name.
+type Corpus = (&'static str, fn(&[u8]) -> bool, Vec<(String, Vec<u8>)>);
+
+fn corpora() -> [Corpus; 3] {
+    let texts = |texts: &[&str], packet: &[u8]| {
+        let inputs = texts.iter().enumerate().map(|(at, text)| {
+            let input = text_input_of(at as u8 % 2, text, packet);
+            (format!("text-{at}"), input)
+        });
+        inputs.collect::<Vec<_>>()
+    };
+    let signatures = texts(&SIGNATURES, &packet()[14..]);
+    let names = texts(&NAMES, &query());
+    [
+        ("expression", expression_input, seeds()),
+        ("p0f", signature_input, signatures),
+        ("names", names_input, names),
+    ]
+}
+
 #[test]
-fn the_laws_hold_for_the_corpus() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/expression");
-    if std::env::var_os("BAREWIRE_BLESS").is_some() {
-        fs::create_dir_all(&folder).unwrap();
-        for (name, input) in seeds() {
-            fs::write(folder.join(name), input).unwrap();
+fn the_laws_hold_for_the_corpora() {
+    for (target, law, seeds) in corpora() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+        let folder = folder.join(target);
+        if std::env::var_os("BAREWIRE_BLESS").is_some() {
+            fs::create_dir_all(&folder).unwrap();
+            for (name, input) in &seeds {
+                fs::write(folder.join(name), input).unwrap();
+            }
         }
-    }
-    for entry in fs::read_dir(&folder).unwrap() {
-        expression_input(&fs::read(entry.unwrap().path()).unwrap());
-    }
-    for (name, input) in seeds() {
-        let there = fs::read(folder.join(&name)).unwrap_or_default();
-        assert!(
-            there == input,
-            "{name} is not what is made here: BAREWIRE_BLESS=1 writes it anew"
-        );
+        for entry in fs::read_dir(&folder).unwrap() {
+            law(&fs::read(entry.unwrap().path()).unwrap());
+        }
+        for (name, input) in seeds {
+            let there = fs::read(folder.join(&name)).unwrap_or_default();
+            assert!(
+                there == input,
+                "{target}/{name} is not what is made here: BAREWIRE_BLESS=1 writes it anew"
+            );
+        }
     }
     for text in LIVE {
         assert!(expression_input(&input_of(text, 1, 1, &packet())), "{text}");
@@ -82,6 +138,44 @@ fn the_laws_hold_for_the_corpus() {
         let input = input_of(text, 1, IS_EXTENDED, &packet());
         assert!(expression_input(&input), "{text}");
     }
+}
+
+/// Signatures and lists of names with fields of others, and packets with bytes changed.
+#[test]
+fn random_signatures_and_names_hold() {
+    let mut random = Random(0x5eed_0b0f);
+    let mut compiled = [0; 2];
+    for round in 0..20_000 {
+        let is_name = round % 4 == 0;
+        let (texts, separator, mut packet): (&[&str], char, _) = match is_name {
+            true => (&NAMES, '.', query()),
+            false => (&SIGNATURES, ':', packet()[14..].to_vec()),
+        };
+        let pick = |random: &mut Random| texts[random.below(texts.len())];
+        let mut parts: Vec<&str> = pick(&mut random).split(separator).collect();
+        for _ in 0..random.below(4) {
+            let at = random.below(parts.len());
+            let other: Vec<&str> = pick(&mut random).split(separator).collect();
+            parts[at] = other[at % other.len()];
+        }
+        let mut text = parts.join(&separator.to_string());
+        if random.below(8) == 0 {
+            let at = random.below(text.len() + 1);
+            text.insert_str(at, ["9", "é", ",", "+", "*"][random.below(5)]);
+        }
+        for _ in 0..random.below(4) {
+            let at = random.below(packet.len());
+            packet[at] = random.below(256) as u8;
+        }
+        let input = text_input_of(random.below(2) as u8, &text, &packet);
+        let law = if is_name {
+            names_input
+        } else {
+            signature_input
+        };
+        compiled[usize::from(is_name)] += usize::from(law(&input));
+    }
+    assert!(compiled.iter().all(|&count| count > 500), "{compiled:?}");
 }
 
 struct Random(u64);
