@@ -144,9 +144,9 @@ struct FlowArgs {
     #[arg(long, value_parser = choice::field, value_delimiter = ',', default_value = "standard",
           value_name = "FIELDS")]
     fields: Vec<choice::Field>,
-    /// Identify applications from the first packets of each flow: tls, dtls, quic, http, dns, ssh,
-    /// mail, mqtt, ntp, dhcp, sip, socks, ssdp, wireguard, or all; ndpi adds the names of the
-    /// installed libndpi
+    /// Identify applications from the first packets of each flow: all, or some of tls, quic, http,
+    /// dns, ssh, mail, mysql and others (docs/applications.md); ndpi adds the names of the installed
+    /// libndpi
     #[arg(long, value_parser = choice::decoder, value_delimiter = ',', value_name = "NAMES")]
     decode: Vec<choice::Decoder>,
     /// Add the Community ID of each flow, with this seed or 0; implied by --decode

@@ -31,7 +31,7 @@ pub enum Command {
     Forward(Box<forward::Args>),
     /// Drop or limit packets in the driver (XDP), by rules
     Guard(Box<guard::Args>),
-    /// Scan for open TCP ports without keeping state per probe
+    /// Scan networks for open ports, without keeping state per probe
     Scan(Box<scan::Args>),
     /// Compile filters for the kernel and iptables; test them on a capture file
     Filter(Box<filter::Args>),

@@ -169,12 +169,6 @@ pub struct Row {
     pub is_ended: bool,
 }
 
-impl Row {
-    fn is_ipv6(&self) -> bool {
-        self.source.addr.is_ipv6()
-    }
-}
-
 impl Picture {
     /// Switches to another page, at its start.
     pub fn show(&mut self, shown: Shown) {

@@ -35,10 +35,46 @@ enum Column {
     Time,
 }
 
+/// Widths at which nothing of the flows' addresses and names is shortened.
+#[derive(Clone, Copy, Debug, Default)]
+struct Needed {
+    source: u16,
+    destination: u16,
+    name: u16,
+}
+
+impl Needed {
+    fn of(picture: &Picture) -> Self {
+        let mut needed = Self::default();
+        let widen = |width: &mut u16, text: &str| {
+            let count = text.chars().count().min(usize::from(u16::MAX));
+            *width = (*width).max(count as u16);
+        };
+        for row in &picture.rows {
+            widen(&mut needed.source, &row.source.whole());
+            widen(&mut needed.destination, &whole_destination(row));
+            widen(&mut needed.name, &row.name);
+        }
+        needed
+    }
+}
+
+/// Divides `room` among `wanted`: whoever wants little gets all of it, the rest is shared equally.
+fn divide(mut room: u16, wanted: [u16; 3]) -> [u16; 3] {
+    let mut order = [0, 1, 2];
+    order.sort_by_key(|&at| wanted[at]);
+    let mut given = [0; 3];
+    for (left, at) in (1..=3).rev().zip(order) {
+        given[at] = wanted[at].min(room / left);
+        room -= given[at];
+    }
+    given
+}
+
 /// Columns in order, with their widths, for one line per flow.
-fn columns(width: u16, has_names: bool, has_ipv6: bool) -> Vec<(Column, u16)> {
+fn columns(width: u16, needed: Needed) -> Vec<(Column, u16)> {
     use Column::{Bytes, Destination, Forward, Name, Packets, Protocol, Reverse, Source, Time};
-    let (mut protocol, mut end) = (6, IPV4_WIDTH);
+    let (mut protocol, end) = (6, IPV4_WIDTH);
     // Includes the space before each but the first.
     let mut room = width.saturating_sub(protocol + 2 * (end + 1) + 9 + 8);
     let mut take = |wanted: u16| {
@@ -48,22 +84,21 @@ fn columns(width: u16, has_names: bool, has_ipv6: bool) -> Vec<(Column, u16)> {
     };
     let [bytes, time, packets] = [take(7), take(6), take(9)];
     protocol += take(4);
-    let mut name = 0;
-    if has_names {
-        let share = if has_ipv6 { room / 2 } else { room };
-        name = match share.min(NAME_MAX + 1) {
-            share if share > NAME_MIN => share,
-            _ => 0,
-        };
-        room -= name;
-    }
-    if has_ipv6 {
-        end += (room / 2).min(IPV6_WIDTH - IPV4_WIDTH);
-    }
+    let more = |end: u16| end.min(IPV6_WIDTH).saturating_sub(IPV4_WIDTH);
+    let ends = [more(needed.source), more(needed.destination)];
+    let name = match needed.name {
+        0 => 0,
+        name => name.clamp(NAME_MIN, NAME_MAX) + 1,
+    };
+    let [source, destination, name] = match divide(room, [ends[0], ends[1], name]) {
+        // Too narrow for names: the addresses have it all.
+        [_, _, name] if name <= NAME_MIN => divide(room, [ends[0], ends[1], 0]),
+        shares => shares,
+    };
     let all = [
         (Protocol, protocol),
-        (Source, end),
-        (Destination, end),
+        (Source, end + source),
+        (Destination, end + destination),
         (Name, name.saturating_sub(1)),
         (Forward, 8),
         (Reverse, 7),
@@ -128,9 +163,7 @@ fn mark(picture: &Picture, order: Order) -> &'static str {
 
 /// Layout with one line per flow.
 fn wide(picture: &Picture, width: u16) -> Layout<'_> {
-    let has_names = picture.rows.iter().any(|row| !row.name.is_empty());
-    let has_ipv6 = picture.rows.iter().any(Row::is_ipv6);
-    let columns = columns(width, has_names, has_ipv6);
+    let columns = columns(width, Needed::of(picture));
     let head = columns.iter().map(|(column, _)| match column {
         Column::Protocol => Cell::from("proto"),
         Column::Source => Cell::from("source"),
@@ -232,11 +265,19 @@ fn destination(picture: &Picture, row: &Row, width: usize) -> String {
     if picture.has_names && !row.name.is_empty() {
         return words(&row.name, width);
     }
-    let text = row.destination.fitted(width);
-    let with_remark = format!("{text} {}", row.remark);
-    match !row.remark.is_empty() && with_remark.chars().count() <= width {
-        true => with_remark,
-        false => text,
+    let whole = whole_destination(row);
+    match whole.chars().count() <= width {
+        true => whole,
+        false => row.destination.fitted(width),
+    }
+}
+
+/// The destination's address and the type of ICMP messages.
+fn whole_destination(row: &Row) -> String {
+    let text = row.destination.whole();
+    match row.remark.is_empty() {
+        true => text,
+        false => format!("{text} {}", row.remark),
     }
 }
 
@@ -265,10 +306,19 @@ mod tests {
     #[test]
     fn columns_fit_and_keep_both_endpoints() {
         for width in ONE_LINE_FROM..400 {
-            for (has_names, has_ipv6) in
-                [(false, false), (true, false), (false, true), (true, true)]
-            {
-                let columns = columns(width, has_names, has_ipv6);
+            for [source, destination, name] in [
+                [0, 0, 0],
+                [7, 21, 300],
+                [47, 21, 0],
+                [23, 47, 11],
+                [47, 47, 45],
+            ] {
+                let needed = Needed {
+                    source,
+                    destination,
+                    name,
+                };
+                let columns = columns(width, needed);
                 let taken: u16 = columns.iter().map(|(_, width)| width + 1).sum();
                 assert!(taken <= width + 1, "{width}: {columns:?}");
                 for end in [Column::Source, Column::Destination] {
@@ -276,6 +326,22 @@ mod tests {
                     assert!(found.1 >= IPV4_WIDTH);
                 }
                 assert!(columns.iter().any(|(column, _)| *column == Column::Time));
+                // Nothing is shortened while there is room to spare.
+                if taken < width {
+                    let has = |wanted: Column, width: u16| {
+                        let mut found = columns.iter().filter(|(column, _)| *column == wanted);
+                        found.all(|(_, is)| *is >= width)
+                    };
+                    assert!(has(Column::Source, source), "{width}: {columns:?}");
+                    assert!(
+                        has(Column::Destination, destination),
+                        "{width}: {columns:?}"
+                    );
+                    assert!(
+                        has(Column::Name, name.min(NAME_MAX)),
+                        "{width}: {columns:?}"
+                    );
+                }
             }
         }
     }
