@@ -22,14 +22,14 @@ use crate::ebpf::{
     MODE_MEM, PSEUDO_KFUNC_CALL, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg, SOURCE_X, Src, Width,
 };
 
-/// A place in the program that jumps can name before it is known where it is.
+/// A position in the program that jumps can refer to before it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(u32);
 
 /// Why a program could not be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsmError {
-    /// A jump names a label that was never bound.
+    /// A jump refers to a label that was never bound.
     UnboundLabel {
         /// Index of the jump.
         at: u32,
@@ -38,7 +38,7 @@ pub enum AsmError {
     JumpTooFar {
         /// Index of the jump.
         at: u32,
-        /// The distance in instructions.
+        /// Distance in instructions.
         distance: i64,
     },
 }
@@ -59,7 +59,7 @@ impl core::error::Error for AsmError {}
 
 const UNBOUND: u32 = u32::MAX;
 
-/// A program being written.
+/// A program under construction.
 #[derive(Clone, Debug, Default)]
 pub struct Asm {
     insns: Vec<Insn>,
@@ -70,40 +70,39 @@ pub struct Asm {
 }
 
 impl Asm {
-    /// An empty program.
+    /// Creates an empty program.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many instructions are written so far.
+    /// Number of instructions so far.
     pub fn len(&self) -> usize {
         self.insns.len()
     }
 
-    /// Whether nothing is written yet.
+    /// Whether there are no instructions yet.
     pub fn is_empty(&self) -> bool {
         self.insns.is_empty()
     }
 
-    /// A new label without a place.
+    /// Creates an unbound label.
     pub fn label(&mut self) -> Label {
         self.labels.push(UNBOUND);
         self.used.push(false);
         Label(self.labels.len() as u32 - 1)
     }
 
-    /// Gives the label its place: here. Binding twice moves it.
+    /// Binds the label to the current position. Binding it again moves it.
     pub fn bind(&mut self, label: Label) {
         self.labels[label.0 as usize] = self.insns.len() as u32;
     }
 
-    /// Whether any jump so far names the label. Code that no jump reaches is refused by the
-    /// verifier.
+    /// Whether any jump so far refers to the label. The verifier refuses unreachable code.
     pub fn is_used(&self, label: Label) -> bool {
         self.used[label.0 as usize]
     }
 
-    /// Appends an instruction as it is.
+    /// Appends an instruction unchanged.
     pub fn raw(&mut self, insn: Insn) {
         self.insns.push(insn);
     }
@@ -142,9 +141,10 @@ impl Asm {
         self.op(CLASS_ALU32 | op as u8, dst, src.into(), 0);
     }
 
-    /// Between network byte order and this machine's: the low 16, 32 or 64 bits, the rest 0.
+    /// Converts between network byte order and this machine's: the low 16, 32 or 64 bits; the rest
+    /// becomes 0.
     pub fn swap_be(&mut self, dst: Reg, bits: i32) {
-        // BPF_END with BPF_TO_BE: nothing on a big-endian machine, a swap elsewhere.
+        // BPF_END with BPF_TO_BE: no operation on a big-endian machine, a swap elsewhere.
         let code = CLASS_ALU32 | 0xd0 | SOURCE_X;
         self.raw(Insn {
             code,
@@ -183,8 +183,8 @@ impl Asm {
         });
     }
 
-    /// `if *(u64 *)(base + off) == r0 { *(u64 *)(base + off) = src }`, as one step for all
-    /// processors; R0 is then what was there before (Linux 5.12).
+    /// `if *(u64 *)(base + off) == r0 { *(u64 *)(base + off) = src }`, atomically; R0 is then the
+    /// previous value (Linux 5.12).
     pub fn compare_exchange(&mut self, base: Reg, off: i16, src: Reg) {
         self.raw(Insn {
             code: CLASS_STX | MODE_ATOMIC | Width::D as u8,
@@ -227,13 +227,13 @@ impl Asm {
         self.wide(dst, 0, value as u32 as i32, (value >> 32) as u32 as i32);
     }
 
-    /// `dst = the map behind this file descriptor`; two instructions long.
+    /// `dst = the map of this file descriptor`; two instructions long.
     pub fn load_map(&mut self, dst: Reg, map_fd: i32) {
         self.wide(dst, PSEUDO_MAP_FD, map_fd, 0);
     }
 
-    /// `dst = the address of a byte in the value of a map` that has one entry only (an array,
-    /// Linux 5.2); two instructions long.
+    /// `dst = the address of a byte in the value of a map` with a single entry (an array, Linux
+    /// 5.2); two instructions long.
     pub fn load_map_value(&mut self, dst: Reg, map_fd: i32, offset: u32) {
         self.wide(dst, PSEUDO_MAP_VALUE, map_fd, offset as i32);
     }
@@ -254,7 +254,7 @@ impl Asm {
     }
 
     /// Socket filters only: `r0 = packet[index]` in host byte order; needs the context in R6,
-    /// loses R1 to R5, and ends the program with 0 when the packet is too short.
+    /// clobbers R1 to R5, and ends the program with 0 if the packet is too short.
     pub fn load_abs(&mut self, width: Width, index: i32) {
         let code = CLASS_LD | MODE_ABS | width as u8;
         self.raw(Insn {
@@ -264,7 +264,7 @@ impl Asm {
         });
     }
 
-    /// Socket filters only: as [`Asm::load_abs`] at `base + index`.
+    /// Socket filters only: like [`Asm::load_abs`], at `base + index`.
     pub fn load_ind(&mut self, width: Width, base: Reg, index: i32) {
         let code = CLASS_LD | MODE_IND | width as u8;
         self.raw(Insn {
@@ -304,7 +304,7 @@ impl Asm {
         });
     }
 
-    /// The program with its jumps resolved.
+    /// Returns the program with its jumps resolved.
     pub fn finish(mut self) -> Result<Vec<Insn>, AsmError> {
         for &(at, label) in &self.fixups {
             let to = self.labels[label.0 as usize];
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn encodings_are_the_kernels() {
+    fn encodings_are_those_of_the_kernel() {
         let mut a = Asm::new();
         a.load_map(R1, 5);
         a.store(Width::W, R10, -4, 0);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_reported() {
+    fn errors_are_reported() {
         let mut a = Asm::new();
         let nowhere = a.label();
         a.jump(nowhere);

@@ -1,10 +1,10 @@
 //! cBPF: the classic filter language of bpf(4), libpcap and `SO_ATTACH_FILTER`.
 //!
-//! Two registers of 32 bits, A and X, sixteen words of scratch memory, jumps forward only. A
-//! program ends with how much of the packet to keep; 0 refuses it.
+//! A program has two 32-bit registers, A and X, sixteen words of scratch memory, and only forward
+//! jumps. It returns how many bytes of the packet to keep; 0 rejects the packet.
 //!
-//! [`OPS`] is the one table of what there is: validation, printing, translation and the tests'
-//! random programs go by it. A [`Program`] has passed the checks that the kernel makes too
+//! [`OPS`] is the single table of instructions, used by validation, printing, translation and the
+//! random programs of the tests. A [`Program`] has passed the checks that the kernel makes as well
 //! (`bpf_check_classic` in `net/core/filter.c`).
 
 use alloc::vec::Vec;
@@ -14,13 +14,13 @@ mod validate;
 
 pub use validate::Invalid;
 
-/// Most instructions that a program may have (`BPF_MAXINSNS`).
+/// Maximum number of instructions in a program (`BPF_MAXINSNS`).
 pub const INSN_COUNT_MAX: usize = 4096;
 /// Words of scratch memory (`BPF_MEMWORDS`).
 pub const MEMORY_WORDS: usize = 16;
 
-/// From this index up, a packet load reads kernel metadata of the packet (`SKF_AD_OFF`); see
-/// [`Ancillary`].
+/// From this index up, a packet load reads the kernel's metadata about the packet (`SKF_AD_OFF`);
+/// see [`Ancillary`].
 pub const ANCILLARY_BASE: u32 = 0u32.wrapping_sub(0x1000);
 /// From here up to [`ANCILLARY_BASE`], an index counts from the network header (`SKF_NET_OFF`).
 pub const NETWORK_BASE: u32 = 0u32.wrapping_sub(0x10_0000);
@@ -31,23 +31,23 @@ pub const LINK_BASE: u32 = 0u32.wrapping_sub(0x20_0000);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub struct Insn {
-    /// What to do; one of [`OPS`].
+    /// Operation code; one of [`OPS`].
     pub code: u16,
-    /// How many instructions to skip if a condition holds.
+    /// Number of instructions to skip if a condition is true.
     pub jt: u8,
-    /// How many instructions to skip if it does not.
+    /// Number of instructions to skip if it is false.
     pub jf: u8,
     /// The constant.
     pub k: u32,
 }
 
 impl Insn {
-    /// An instruction from its four fields.
+    /// Creates an instruction from its four fields.
     pub const fn new(code: u16, jt: u8, jf: u8, k: u32) -> Self {
         Self { code, jt, jf, k }
     }
 
-    /// What it does, or `None` for a code that is none.
+    /// The decoded instruction; `None` for an invalid code.
     pub fn decode(self) -> Option<Op> {
         op_info(self.code).map(|info| decode(self, info.form))
     }
@@ -71,7 +71,7 @@ pub enum Reg {
     X,
 }
 
-/// How many bytes of the packet a load takes; in network byte order.
+/// Number of bytes that a load reads from the packet, in network byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Width {
     /// Four bytes.
@@ -123,7 +123,7 @@ pub enum Cond {
     Set,
 }
 
-/// The second operand.
+/// Second operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// The constant.
@@ -132,14 +132,14 @@ pub enum Operand {
     X,
 }
 
-/// An instruction decoded.
+/// A decoded instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// A = the packet's bytes at `k`.
     LoadAbs(Width, u32),
     /// A = the packet's bytes at X + `k`.
     LoadInd(Width, u32),
-    /// The register = the length on the wire.
+    /// The register = the packet's length on the wire.
     LoadLen(Reg),
     /// The register = `k`.
     LoadImm(Reg, u32),
@@ -155,9 +155,9 @@ pub enum Op {
     Jump(u32),
     /// Skip the first or second count.
     JumpIf(Cond, Operand, u8, u8),
-    /// End with the constant.
+    /// Return the constant.
     Ret(u32),
-    /// End with A.
+    /// Return A.
     RetA,
     /// X = A.
     Tax,
@@ -165,7 +165,7 @@ pub enum Op {
     Txa,
 }
 
-/// How an instruction is decoded and printed.
+/// Operands of an instruction, which determine how it is decoded and printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Form {
@@ -176,7 +176,7 @@ pub enum Form {
     Mem(Reg),
     Msh,
     Store(Reg),
-    /// Whether the operand is X, and whether users expect the constant in hexadecimal.
+    /// Whether the operand is X, and whether the constant is printed in hexadecimal.
     Alu {
         op: Alu,
         x: bool,
@@ -209,7 +209,7 @@ const fn alu(code: u16, name: &'static str, op: Alu, x: bool, hex: bool) -> OpIn
     row(code, name, Form::Alu { op, x, hex })
 }
 
-/// Every instruction there is, by code: what the kernel's checker lets through.
+/// All instructions, sorted by code: those that the kernel's checker accepts.
 #[rustfmt::skip]
 pub const OPS: &[OpInfo] = &[
     row(0x00, "ld",   Form::Imm(Reg::A)),
@@ -306,7 +306,7 @@ pub enum Ancillary {
     HardwareType,
     RxHash,
     Cpu,
-    /// Not a load at all: A = A xor X.
+    /// Not a load: A = A xor X.
     XorX,
     VlanTci,
     VlanPresent,
@@ -315,7 +315,8 @@ pub enum Ancillary {
     VlanProtocol,
 }
 
-/// Each ancillary load, in the order of the kernel's offsets, 4 apart; with its name in text.
+/// All ancillary loads in the order of the kernel's offsets, which are 4 apart, with their names in
+/// text.
 #[rustfmt::skip]
 pub const ANCILLARIES: [(Ancillary, &str); 16] = [
     (Ancillary::Protocol,      "proto"),
@@ -336,23 +337,23 @@ pub const ANCILLARIES: [(Ancillary, &str); 16] = [
     (Ancillary::VlanProtocol,  "vlan_tpid"),
 ];
 
-/// Where an absolute index points.
+/// Target of an absolute index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Into the packet.
+    /// In the packet.
     Packet(u32),
-    /// Into the packet, from its link header.
+    /// In the packet, relative to its link header.
     Link(u32),
-    /// Into the packet, from its network header.
+    /// In the packet, relative to its network header.
     Network(u32),
     /// Kernel metadata.
     Ancillary(Ancillary),
-    /// Nowhere.
+    /// Invalid.
     Nothing,
 }
 
 impl Place {
-    /// The place that an absolute index names on Linux.
+    /// The target of an absolute index on Linux.
     pub fn of(index: u32) -> Self {
         if let Some(off) = index.checked_sub(ANCILLARY_BASE) {
             let known = off
@@ -378,26 +379,26 @@ pub struct Program {
 }
 
 impl Program {
-    /// Checks instructions: known codes, jumps that stay inside, no division by a constant 0, no
-    /// shift by 32 and more, scratch words inside, a return at the end.
+    /// Checks instructions: known codes, jumps within the program, no division by a constant 0, no
+    /// shift by 32 or more, valid scratch words, a return at the end.
     ///
-    /// These are the kernel's checks but for what libpcap's compiler makes and its interpreter
-    /// runs. A scratch word may be read before it is written, and is then 0 (`pppoes` after some
-    /// link types); a jump may go backward (`protochain`); a load may be at a negative offset
-    /// without a meaning, which refuses the packet. [`Program::kernel_refusal`] detects these.
+    /// These are the kernel's checks, except for what libpcap's compiler generates and its
+    /// interpreter runs: a scratch word may be read before it is written, and is then 0 (`pppoes`
+    /// after some link types); a jump may go backwards (`protochain`); a load may have a
+    /// meaningless negative offset, which rejects the packet. [`Program::kernel_refusal`] detects
+    /// these.
     pub fn new(insns: Vec<Insn>) -> Result<Self, Invalid> {
         let refusal = validate::check(&insns)?;
         Ok(Self { insns, refusal })
     }
 
-    /// Why `SO_ATTACH_FILTER` would refuse the program, if it would. Our own translations take all
-    /// but backward jumps.
+    /// Why `SO_ATTACH_FILTER` would refuse the program, if it would. The translations of this crate
+    /// accept everything but backward jumps.
     pub fn kernel_refusal(&self) -> Option<Invalid> {
         self.refusal.first
     }
 
-    /// The index of the first instruction that jumps backward. Such a program runs in the
-    /// interpreter only.
+    /// Index of the first backward jump. A program with one runs in the interpreter only.
     pub fn backward_jump(&self) -> Option<usize> {
         self.refusal.jump
     }
@@ -412,7 +413,7 @@ impl Program {
         self.insns.iter().filter_map(|insn| insn.decode())
     }
 
-    /// Whether it reads the packet's length.
+    /// Whether the program reads the packet's length.
     pub fn uses_len(&self) -> bool {
         self.ops().any(|op| matches!(op, Op::LoadLen(_)))
     }

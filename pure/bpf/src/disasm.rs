@@ -1,5 +1,5 @@
-//! Programs as text: cBPF as `tcpdump -d` prints it, character for character, and eBPF in the
-//! notation of the kernel's verifier.
+//! Prints programs: cBPF as `tcpdump -d` does, character for character, and eBPF in the notation of
+//! the kernel's verifier.
 //!
 //! ```
 //! use barewire_bpf::cbpf::Insn;
@@ -96,7 +96,7 @@ fn ancillary_name(index: u32) -> Option<&'static str> {
     Some(row.1)
 }
 
-/// eBPF instructions, one line each; a 64-bit constant is one line though two instructions long.
+/// eBPF instructions, one line each; a 64-bit constant is one line, although two instructions long.
 #[derive(Clone, Copy, Debug)]
 pub struct Extended<'a>(pub &'a [Insn]);
 
@@ -129,7 +129,8 @@ fn wide(f: &mut Formatter<'_>, insn: Insn, high: i32) -> fmt::Result {
     }
 }
 
-/// An opcode's operation bits and how it is written; the same bits in every class of its kind.
+/// Operation bits of an opcode and their notation; the bits are the same in every class of their
+/// kind.
 const ALU_SIGNS: [(u8, &str); 12] = [
     (0x00, "+="),
     (0x10, "-="),
@@ -253,7 +254,7 @@ fn extended(f: &mut Formatter<'_>, at: usize, insn: Insn) -> fmt::Result {
     }
 }
 
-/// The helpers of [`crate::ebpf::Helper`] by number and name.
+/// Numbers and names of the helpers in [`crate::ebpf::Helper`].
 const HELPERS: [(i32, &str); 12] = [
     (1, "bpf_map_lookup_elem"),
     (5, "bpf_ktime_get_ns"),
@@ -278,7 +279,7 @@ mod tests {
     use std::format;
 
     #[test]
-    fn every_classic_instruction_has_a_line_of_its_own() {
+    fn every_classic_instruction_has_a_distinct_line() {
         let lines: std::collections::BTreeSet<_> = cbpf::OPS
             .iter()
             .map(|info| format!("{}", Classic(&[cbpf::Insn::new(info.code, 1, 2, 3)])))
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn extended_text_is_the_verifiers() {
+    fn extended_text_is_that_of_the_verifier() {
         let mut a = Asm::new();
         let end = a.label();
         a.mov(R6, R1);
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_printed_too() {
+    fn invalid_instructions_are_printed_too() {
         for code in 0..=255 {
             let insn = Insn {
                 code,

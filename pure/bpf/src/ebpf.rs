@@ -37,18 +37,18 @@ pub const MODE_IMM: u8 = 0x00;
 /// Set if the second operand is a register.
 pub const SOURCE_X: u8 = 0x08;
 
-/// The source register of a 64-bit constant that is a map's descriptor (`BPF_PSEUDO_MAP_FD`).
+/// Source register value of a 64-bit constant that is a map's descriptor (`BPF_PSEUDO_MAP_FD`).
 pub const PSEUDO_MAP_FD: u8 = 1;
-/// The source register of a 64-bit constant that is an address in a map's value
+/// Source register value of a 64-bit constant that is an address in a map's value
 /// (`BPF_PSEUDO_MAP_VALUE`).
 pub const PSEUDO_MAP_VALUE: u8 = 2;
-/// The source register of a call whose constant is a BTF id (`BPF_PSEUDO_KFUNC_CALL`).
+/// Source register value of a call whose constant is a BTF id (`BPF_PSEUDO_KFUNC_CALL`).
 pub const PSEUDO_KFUNC_CALL: u8 = 2;
 
 /// One of the eleven registers.
 ///
-/// R0 holds results, R1 to R5 arguments (lost over a call), R6 to R9 survive calls, R10 is the
-/// frame pointer and cannot be written.
+/// R0 holds results, R1 to R5 arguments (clobbered by calls); R6 to R9 survive calls; R10 is the
+/// read-only frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 #[repr(u8)]
@@ -72,7 +72,7 @@ impl fmt::Display for Reg {
     }
 }
 
-/// The second operand: a register or a constant that is sign-extended.
+/// Second operand: a register or a sign-extended constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Src {
     /// A register.
@@ -93,7 +93,7 @@ impl From<i32> for Src {
     }
 }
 
-/// How many bytes a load or store moves; the value is the opcode's bits.
+/// Number of bytes that a load or store moves; the value is that of the opcode's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Width {
@@ -119,7 +119,7 @@ impl Width {
     }
 }
 
-/// An arithmetic operation; the value is the opcode's bits.
+/// An arithmetic operation; the value is that of the opcode's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -127,21 +127,21 @@ pub enum Alu {
     Add = 0x00,
     Sub = 0x10,
     Mul = 0x20,
-    /// Unsigned; by 0 gives 0.
+    /// Unsigned; division by 0 returns 0.
     Div = 0x30,
     Or = 0x40,
     And = 0x50,
     Lsh = 0x60,
     Rsh = 0x70,
     Neg = 0x80,
-    /// Unsigned; by 0 leaves the destination.
+    /// Unsigned; modulo 0 leaves the destination unchanged.
     Mod = 0x90,
     Xor = 0xa0,
     Mov = 0xb0,
     Arsh = 0xc0,
 }
 
-/// A jump's condition; the value is the opcode's bits.
+/// Condition of a jump; the value is that of the opcode's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cond {
@@ -169,7 +169,7 @@ pub enum Cond {
     SignedLe = 0xd0,
 }
 
-/// A helper function by its number in `enum bpf_func_id`, with the kernel that first has it.
+/// A helper function by its number in `enum bpf_func_id`, with the first kernel that supports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Helper {
@@ -183,23 +183,25 @@ pub enum Helper {
     GetPrandomU32 = 7,
     /// `bpf_get_smp_processor_id`.
     GetSmpProcessorId = 8,
-    /// `bpf_redirect`: to an interface by index (XDP since Linux 4.8).
+    /// `bpf_redirect`: redirect to an interface by index (XDP since Linux 4.8).
     Redirect = 23,
     /// `bpf_csum_diff`: the sum of RFC 1071, unfolded (Linux 4.6).
     CsumDiff = 28,
-    /// `bpf_redirect_map`: to an entry of a device, CPU or socket map (Linux 4.14).
+    /// `bpf_redirect_map`: redirect to an entry of a device, CPU or socket map (Linux 4.14).
     RedirectMap = 51,
-    /// `bpf_xdp_adjust_meta`: room before the packet (Linux 4.15).
+    /// `bpf_xdp_adjust_meta`: make room before the packet (Linux 4.15).
     XdpAdjustMeta = 54,
     /// `bpf_xdp_adjust_tail`: shorten (4.18) or lengthen (5.8) the packet.
     XdpAdjustTail = 65,
-    /// `bpf_sk_release`: lets a socket go that was looked up (Linux 4.20).
+    /// `bpf_sk_release`: release a socket that was looked up (Linux 4.20).
     SkRelease = 86,
-    /// `bpf_skc_lookup_tcp`: the socket of a TCP packet, listening or not (Linux 5.2).
+    /// `bpf_skc_lookup_tcp`: look up the socket of a TCP packet, listening or not (Linux 5.2).
     SkcLookupTcp = 99,
-    /// `bpf_tcp_check_syncookie`: whether an ACK returns a cookie of this listener (Linux 5.2).
+    /// `bpf_tcp_check_syncookie`: check whether an ACK returns a cookie of this listener (Linux
+    /// 5.2).
     TcpCheckSyncookie = 100,
-    /// `bpf_tcp_gen_syncookie`: a cookie for a SYN to this listener, and the MSS (Linux 5.3).
+    /// `bpf_tcp_gen_syncookie`: generate a cookie for a SYN to this listener, and the MSS (Linux
+    /// 5.3).
     TcpGenSyncookie = 110,
     /// `bpf_xdp_get_buff_len`: the whole packet's length, fragments included (Linux 5.18).
     XdpGetBuffLen = 188,
@@ -216,9 +218,9 @@ pub enum Helper {
 pub struct Insn {
     /// Operation, class and width.
     pub code: u8,
-    /// Destination register's number.
+    /// Number of the destination register.
     pub dst: u8,
-    /// Source register's number, or a pseudo source.
+    /// Number of the source register, or a pseudo source.
     pub src: u8,
     /// Jump distance in instructions from the next one, or memory offset in bytes.
     pub off: i16,
@@ -227,7 +229,7 @@ pub struct Insn {
 }
 
 impl Insn {
-    /// The eight bytes as one word in this machine's byte order, as the loader takes them.
+    /// The eight bytes as one word in this machine's byte order, as the loader expects them.
     pub fn to_word(self) -> u64 {
         let regs = if cfg!(target_endian = "little") {
             self.dst | self.src << 4
@@ -239,7 +241,7 @@ impl Insn {
         u64::from_ne_bytes([self.code, regs, off0, off1, imm0, imm1, imm2, imm3])
     }
 
-    /// The inverse of [`Insn::to_word`].
+    /// Inverse of [`Insn::to_word`].
     pub fn from_word(word: u64) -> Self {
         let [code, regs, off0, off1, imm0, imm1, imm2, imm3] = word.to_ne_bytes();
         let (low, high) = (regs & 0xf, regs >> 4);
@@ -262,7 +264,7 @@ impl Insn {
         self.code & 0x07
     }
 
-    /// Whether this is the first half of a 64-bit constant: the next word belongs to it.
+    /// Whether this is the first half of a 64-bit constant, which the next word completes.
     pub const fn is_wide(self) -> bool {
         self.code == CLASS_LD | MODE_IMM | Width::D as u8
     }

@@ -1,8 +1,8 @@
-//! Laws: what must hold for every filter and packet. Called by tests and by fuzz targets; they
-//! panic where a law is broken. Not part of the interface.
+//! Laws: properties that hold for every filter and packet. Tests and fuzz targets call them; they
+//! panic if a law is violated. Not part of the public interface.
 //!
-//! An input is: the number of instructions, a byte of [`Choice`], eight bytes for each instruction
-//! ([`insn`]), and the packet.
+//! An input consists of the number of instructions, a byte of [`Choice`], eight bytes for each
+//! instruction ([`insn`]), and the packet.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use crate::vm_cbpf::{self, PacketInfo};
 use crate::vm_ebpf::maps::{Kind, Maps};
 use crate::vm_ebpf::{self, Hook, Packet};
 
-/// Everything that may be known of a packet, and no two values the same.
+/// Metadata with every field set, each to a different value.
 const INFO: PacketInfo = PacketInfo {
     protocol: 0x0800,
     packet_type: 3,
@@ -29,8 +29,8 @@ const INFO: PacketInfo = PacketInfo {
     network_offset: 14,
 };
 
-/// The second byte of an input: whether `ret a` is appended, so that more programs are whole, and
-/// how much of the packet is in the first buffer.
+/// Second byte of an input: whether to append `ret a`, which makes more programs valid, and how
+/// much of the packet is in the first buffer.
 struct Choice(u8);
 
 impl Choice {
@@ -43,8 +43,8 @@ impl Choice {
     }
 }
 
-/// An instruction of eight bytes: the row of [`OPS`], or 255 and then the code itself; jumps if
-/// true and false; the constant, in this machine's order of bytes backward.
+/// Decodes an instruction from eight bytes: the row of [`OPS`], or 255 followed by the code itself;
+/// the jumps if true and false; the constant, in reversed native byte order.
 pub fn insn(bytes: [u8; 8]) -> cbpf::Insn {
     let [row, code, jt, jf, constant @ ..] = bytes;
     let code = match row {
@@ -54,7 +54,7 @@ pub fn insn(bytes: [u8; 8]) -> cbpf::Insn {
     cbpf::Insn::new(code, jt, jf, u32::from_be_bytes(constant))
 }
 
-/// The inverse for a program that is whole, on this packet.
+/// The input for a valid program and this packet: the inverse of decoding.
 pub fn input_of(insns: &[cbpf::Insn], packet: &[u8]) -> Vec<u8> {
     let mut input = alloc::vec![insns.len() as u8, 1 | 127 << 1];
     for insn in insns {
@@ -67,8 +67,8 @@ pub fn input_of(insns: &[cbpf::Insn], packet: &[u8]) -> Vec<u8> {
     input
 }
 
-/// Any filter on any packet: refused in words, or run with the same result by the interpreter and
-/// by every translation. Returns whether it was run.
+/// Checks any filter on any packet: it is refused with a reason, or gives the same result in the
+/// interpreter and in every translation. Returns whether it was run.
 pub fn filter_input(input: &[u8]) -> bool {
     let Some((choice, insns, packet)) = parts(input) else {
         return false;
@@ -87,7 +87,7 @@ pub fn filter_input(input: &[u8]) -> bool {
     }
 }
 
-/// The choice, the instructions and the packet of an input.
+/// Splits an input into the choice, the instructions and the packet.
 fn parts(input: &[u8]) -> Option<(Choice, Vec<cbpf::Insn>, &[u8])> {
     let (&[count, choice], rest) = input.split_first_chunk::<2>()?;
     let choice = Choice(choice);
@@ -101,18 +101,19 @@ fn parts(input: &[u8]) -> Option<(Choice, Vec<cbpf::Insn>, &[u8])> {
     Some((choice, insns, packet))
 }
 
-/// The program of an input, if it is one, and the packet.
+/// The program of an input, if it is valid, and the packet.
 pub fn program_of(input: &[u8]) -> Option<(Program, &[u8])> {
     let (_, insns, packet) = parts(input)?;
     Some((Program::new(insns).ok()?, packet))
 }
 
-/// A program on a packet: the same result by the interpreter and by every translation.
+/// Checks that a program gives the same result in the interpreter and in every translation.
 pub fn program_input(program: &Program, packet: &[u8]) {
     verdicts(program, packet, packet.len());
 }
 
-/// Metadata that only the kernel has: the interpreter refuses the packet.
+/// Whether the program loads metadata that only the kernel has, for which the interpreter rejects
+/// the packet.
 fn asks_the_kernel(program: &Program) -> bool {
     program.ops().any(|op| match op {
         Op::LoadAbs(_, index) => matches!(
@@ -142,7 +143,7 @@ fn verdicts(program: &Program, packet: &[u8], first_len: usize) {
     }
 }
 
-/// What was made of a program gives the same result, unless there is a reason not to make it.
+/// Checks that a translation gives the same result, unless there is a reason for its absence.
 fn same(
     program: &Program,
     made: &Result<Vec<Insn>, TranslateError>,
@@ -162,7 +163,7 @@ fn same(
         Err(TranslateError::Asm(error)) => panic!("{error}: {}", Classic(program.insns())),
     };
     let mut copy = Packet::new(packet);
-    // Translations jump forward only, so every run ends.
+    // Translations only jump forward, so every run ends.
     let steps_max = insns.len() as u32;
     let result = vm_ebpf::run(insns, (hook, &mut copy), &INFO, &mut Maps::new(), steps_max);
     assert!(
@@ -221,9 +222,9 @@ fn same_matches(rules: &[Rule<'_>], tree: &Tree, packet: &[u8], wire_len: u32) {
     );
 }
 
-/// Any eBPF instructions on any packet: a result or a fault, no panic, and an end.
+/// Checks any eBPF instructions on any packet: they give a result or a fault, never panic, and end.
 ///
-/// The input: how many instructions, eight bytes for each, and the packet.
+/// The input consists of the number of instructions, eight bytes for each, and the packet.
 pub fn extended_input(input: &[u8]) {
     let Some((&count, rest)) = input.split_first() else {
         return;

@@ -1,6 +1,6 @@
 //! cBPF and eBPF: instructions, assembler, disassembler, interpreter, translation, decision trees.
 //!
-//! Nothing here calls the kernel. Loading is the business of the `xdp` crate.
+//! This crate never calls the kernel. The `xdp` crate loads programs.
 #![no_std]
 #![forbid(unsafe_code)]
 

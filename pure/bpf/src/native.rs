@@ -10,11 +10,11 @@
 //! eax  the result: bytes to keep, 0 for none
 //! ```
 //!
-//! Inside, A is eax, X is r9d, the length on the wire r8d. Scratch memory lies below the stack
-//! pointer, in the 128 bytes that a function without calls may use.
+//! Register A is eax, X is r9d, and the length on the wire is r8d. Scratch memory is below the
+//! stack pointer, in the 128 bytes that a leaf function may use.
 //!
-//! A load is preceded by a comparison with the bytes present, unless every way that leads to it
-//! has compared with as many.
+//! A load is preceded by a comparison with the captured length, unless every path to it has already
+//! compared at least as many bytes.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -25,8 +25,8 @@ mod encode;
 
 use encode::{Code, Jump};
 
-/// Machine code of a program; `None` for what only the interpreter runs: jumps backward and loads
-/// of what is known besides the bytes.
+/// Machine code of a program; `None` if only the interpreter can run it: backward jumps and loads
+/// of metadata.
 pub fn x86_64(program: &Program) -> Option<Vec<u8>> {
     if program.backward_jump().is_some() {
         return None;
@@ -43,7 +43,7 @@ pub fn x86_64(program: &Program) -> Option<Vec<u8>> {
     compiler.prologue();
     for (at, op) in ops.iter().enumerate() {
         compiler.code.bind(at);
-        // What no way leads to is left out.
+        // Unreachable instructions are omitted.
         if let Some(known) = compiler.known[at] {
             compiler.op(at, *op, known);
         }
@@ -53,13 +53,13 @@ pub fn x86_64(program: &Program) -> Option<Vec<u8>> {
     Some(compiler.code.finish())
 }
 
-/// Loads at this index and above are outside of every packet.
+/// Loads at this index and above are outside every packet.
 const OUTSIDE: u32 = i32::MAX as u32 - 4;
 
 struct Compiler<'a> {
     ops: &'a [Op],
-    /// How many bytes are present for certain when an instruction is reached; `None` if it is not
-    /// reached.
+    /// Number of bytes known to be present when an instruction is reached; `None` if it is
+    /// unreachable.
     known: Vec<Option<u32>>,
     code: Code,
 }
@@ -71,7 +71,7 @@ impl<'a> Compiler<'a> {
         Compiler {
             ops,
             known,
-            // One label for each instruction, and one for the refusal after the last.
+            // One label for each instruction, and one for the rejection after the last.
             code: Code::new(ops.len() + 1),
         }
     }
@@ -80,7 +80,7 @@ impl<'a> Compiler<'a> {
         self.ops.len()
     }
 
-    /// A and X are 0 at the start, and so is scratch memory where it is read.
+    /// Sets A and X to 0, and scratch memory where it is read.
     fn prologue(&mut self) {
         self.code.put(&[0x41, 0x89, 0xd0]); // mov r8d, edx
         self.code.put(&[0x31, 0xc0]); // xor eax, eax
@@ -94,7 +94,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// A way leads to an instruction, with this many bytes present.
+    /// Records a path to an instruction with this many bytes known to be present.
     fn reaches(&mut self, at: usize, known: u32) {
         if let Some(there) = self.known.get_mut(at) {
             *there = Some(there.map_or(known, |other| other.min(known)));
@@ -139,7 +139,7 @@ impl<'a> Compiler<'a> {
         self.reaches(at + 1, known);
     }
 
-    /// Refuses the packet unless this many bytes are present at an index.
+    /// Rejects the packet unless this many bytes are present at an index.
     fn present(&mut self, index: u32, len: u32, known: &mut u32) {
         let refusal = self.refusal();
         if index >= OUTSIDE {
@@ -180,7 +180,7 @@ impl<'a> Compiler<'a> {
         self.swap(width);
     }
 
-    /// From network byte order.
+    /// Converts from network byte order.
     fn swap(&mut self, width: Width) {
         match width {
             Width::W => self.code.put(&[0x0f, 0xc8]), // bswap eax
@@ -201,7 +201,8 @@ impl<'a> Compiler<'a> {
             Alu::Rsh => self.code.put(&[0xc1, 0xe8, k as u8]),
             Alu::Neg => self.code.put(&[0xf7, 0xd8]),
             Alu::Div | Alu::Mod => {
-                // mov ecx, k; xor edx, edx; div ecx. A checked program divides by no constant 0.
+                // mov ecx, k; xor edx, edx; div ecx. A checked program never divides by a constant
+                // 0.
                 self.code.put_with(&[0xb9], k);
                 self.code.put(&[0x31, 0xd2, 0xf7, 0xf1]);
                 self.remainder(alu);
@@ -230,7 +231,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Shifts A by X: by 32 and more gives 0, where the processor would take the count modulo 32.
+    /// Shifts A by X: by 32 or more gives 0, where the processor would take the count modulo 32.
     fn shift(&mut self, operation: u8) {
         self.code.put(&[0x44, 0x89, 0xc9]); // mov ecx, r9d
         self.code.put(&[0xd3, operation]);
@@ -278,7 +279,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// Where a word of scratch memory lies, from the stack pointer: a signed byte.
+/// Offset of a scratch memory word from the stack pointer: a signed byte.
 fn place(word: u32) -> u8 {
     (word as u8).wrapping_mul(4).wrapping_sub(64)
 }
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_present_are_compared_once() {
+    fn the_captured_length_is_compared_once() {
         let cmp = [0x48, 0x81, 0xfe];
         let count = |code: &[u8]| code.windows(3).filter(|three| *three == cmp).count();
         let once = bytes(&[

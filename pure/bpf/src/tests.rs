@@ -1,5 +1,5 @@
-//! Row by row: what every method of the assembler writes, how it is printed, and what every
-//! instruction of cBPF computes.
+//! Row by row: the output of every method of the assembler, its printed form, and the result of
+//! every cBPF instruction.
 
 use crate::asm::{Asm, AsmError};
 use crate::cbpf::{self, Invalid, Program};
@@ -11,7 +11,7 @@ use crate::vm_cbpf::{PacketInfo, run, run_with};
 use std::string::ToString;
 use std::vec::Vec;
 
-/// The bytes of the words, as `llvm-objdump` shows those of a little-endian object.
+/// The bytes of a word, as `llvm-objdump` shows them for a little-endian object.
 fn bytes(insn: Insn) -> [u8; 8] {
     let mut bytes = insn.to_word().to_ne_bytes();
     if cfg!(target_endian = "big") {
@@ -122,7 +122,7 @@ fn instructions_byte_by_byte() {
 }
 
 #[test]
-fn faults_as_text() {
+fn errors_as_text() {
     for (fault, expected) in [
         (
             AsmError::UnboundLabel { at: 7 },
@@ -171,7 +171,7 @@ fn faults_as_text() {
     }
 }
 
-/// What a program returns that sets X and A first and returns A.
+/// Result of a program that sets X and A, runs the instructions, and returns A.
 fn eval(a: u32, x: u32, insns: &[(u16, u8, u8, u32)]) -> u32 {
     let i = cbpf::Insn::new;
     let mut program = std::vec![i(0x01, 0, 0, x), i(0x00, 0, 0, a)];
@@ -292,8 +292,8 @@ fn ancillary_loads_read_packet_metadata() {
     assert_eq!(load(cbpf::LINK_BASE + 1, &info), 0x0203_0405);
 }
 
-/// A forward jump leaves nothing of what was written after it unset, and what it skips is
-/// not asked.
+/// A forward jump does not clear what was written before it; the instructions it skips are not
+/// considered.
 #[test]
 fn jumps_of_valid_programs() {
     let i = cbpf::Insn::new;
@@ -318,8 +318,8 @@ fn jumps_of_valid_programs() {
     assert_eq!(Program::new(insns), Err(Invalid::Jump { at: 1 }));
 }
 
-/// What a socket's packet has besides its bytes: fields of `struct __sk_buff` (Linux,
-/// include/uapi/linux/bpf.h), and helpers.
+/// Metadata of a socket's packet: fields of `struct __sk_buff` (Linux, include/uapi/linux/bpf.h),
+/// and helpers.
 #[test]
 fn ancillaries_of_a_sockets_packet() {
     for (index, expected) in [

@@ -1,13 +1,13 @@
-//! cBPF to eBPF, for two places: before the network stack (XDP, [`emit_xdp`]) and on a socket
-//! ([`emit_skb`]).
+//! Translates cBPF to eBPF for two hooks: before the network stack (XDP, [`emit_xdp`]) and on a
+//! socket ([`emit_skb`]).
 //!
-//! Both have the semantics of [`crate::vm_cbpf`]. One deviation: an index into the packet over
-//! 65535 is outside, whatever the packet's length, because the verifier bounds packet offsets by
-//! that.
+//! Both have the semantics of [`crate::vm_cbpf`], with one deviation: a packet index above 65535 is
+//! always out of bounds, whatever the packet's length, because the verifier limits packet offsets
+//! to that.
 //!
 //! The code is emitted into a larger program: it ends with a jump to one of two labels, `hit` with
-//! the filter's result in R0, or `miss`. [`xdp_program`] and [`skb_program`] make whole programs
-//! whose result is the filter's.
+//! the filter's result in R0, or `miss`. [`xdp_program`] and [`skb_program`] emit complete programs
+//! that return the filter's result.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -26,24 +26,24 @@ mod xdp;
 use plan::Plan;
 pub use xdp::XdpOptions;
 
-/// Why a filter cannot run at that place.
+/// Why a filter cannot run at a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TranslateError {
-    /// It needs metadata that is not available there.
+    /// It needs metadata that is unavailable there.
     Ancillary {
-        /// The instruction's index.
+        /// Index of the instruction.
         at: usize,
-        /// What it needs.
+        /// The metadata.
         what: Ancillary,
     },
-    /// It counts from the network header, which is not known there.
+    /// It uses an offset from the network header, which is unknown there.
     NetworkOffset {
-        /// The instruction's index.
+        /// Index of the instruction.
         at: usize,
     },
-    /// It jumps backward.
+    /// It jumps backwards.
     Jump {
-        /// The instruction's index.
+        /// Index of the instruction.
         at: usize,
     },
     /// The eBPF program could not be built.
@@ -84,17 +84,17 @@ impl From<AsmError> for TranslateError {
     }
 }
 
-/// Bytes of stack that a translated filter needs below its `stack_top`: scratch memory and one
-/// word to load into.
+/// Stack space that a translated filter needs below its `stack_top`, in bytes: scratch memory and
+/// one word to load into.
 pub const STACK_LEN: i16 = MEMORY_WORDS as i16 * 4 + 8;
 
 /// Appends a filter on an XDP context.
 ///
-/// Needs R6 = the context, and R9 = the whole packet's length if [`XdpOptions::frags`] or
-/// [`Program::uses_len`]. Keeps R6 and R8, loses all others.
+/// Expects the context in R6, and the whole packet's length in R9 if [`XdpOptions::frags`] or
+/// [`Program::uses_len`]. Keeps R6 and R8, clobbers all others.
 ///
 /// # Errors
-/// `Ancillary` for all but the interface, the queue and xor.
+/// `Ancillary` for all metadata but the interface, the queue and xor.
 pub fn emit_xdp(
     asm: &mut Asm,
     program: &Program,
@@ -151,12 +151,12 @@ pub fn emit_xdp_tree(
 
 /// Appends a filter on a socket's packet.
 ///
-/// Needs R6 = the context. Keeps R6 and R9, loses all others; uses the stack from `stack_top`
-/// down by [`STACK_LEN`]. A load outside the packet does not go to `miss`: it ends the whole
+/// Expects the context in R6. Keeps R6 and R9, clobbers all others; uses [`STACK_LEN`] bytes of
+/// stack below `stack_top`. A load outside the packet does not jump to `miss`: it ends the whole
 /// program with result 0.
 ///
 /// # Errors
-/// `Ancillary` for those of netlink, for the hardware type and for the payload's offset.
+/// `Ancillary` for netlink loads, the hardware type and the payload's offset.
 pub fn emit_skb(
     asm: &mut Asm,
     program: &Program,
@@ -167,7 +167,7 @@ pub fn emit_skb(
     skb::emit(asm, program, stack_top, hit, miss)
 }
 
-/// A whole XDP program that returns the filter's result.
+/// Builds a complete XDP program that returns the filter's result.
 ///
 /// # Errors
 /// As [`emit_xdp`].
@@ -177,8 +177,8 @@ pub fn xdp_program(program: &Program, options: &XdpOptions) -> Result<Vec<Insn>,
     })
 }
 
-/// A whole XDP program that returns one of two XDP actions: for packets that the filter takes,
-/// and for all others.
+/// Builds a complete XDP program that returns one of two XDP actions: one for packets that the
+/// filter matches, and one for all others.
 ///
 /// # Errors
 /// As [`emit_xdp`].
@@ -208,7 +208,7 @@ fn start_xdp(
     emit_xdp(asm, program, options, hit, miss)
 }
 
-/// A whole socket filter that returns the filter's result.
+/// Builds a complete socket filter that returns the filter's result.
 ///
 /// # Errors
 /// As [`emit_skb`].
@@ -257,13 +257,13 @@ fn whole(
     Ok(asm.finish()?)
 }
 
-/// How one place loads: what differs between XDP and socket. Each load leaves its value in A (or
-/// X for MSH) in host byte order, or refuses the packet. Indices that can never be inside do not
-/// come here.
+/// Packet access of a hook, in which XDP and sockets differ. Each load leaves its value in A (or X
+/// for MSH) in host byte order, or rejects the packet. Indices that are always out of bounds are
+/// handled before.
 trait Access {
     fn a(&self) -> Reg;
     fn x(&self) -> Reg;
-    /// Hears of an instruction that is not a load from the packet, after it was emitted.
+    /// Called after an instruction other than a packet load was emitted.
     fn passed(&mut self, _at: usize) {}
     fn load_abs(
         &mut self,
@@ -277,11 +277,11 @@ trait Access {
     fn load_len(&mut self, out: &mut Out<'_>, to: Reg);
 }
 
-/// Where the code goes, and what all places share.
+/// Output program, and the state that all hooks share.
 struct Out<'a> {
     asm: &'a mut Asm,
     plan: &'a Plan,
-    /// One label for each instruction that is emitted.
+    /// One label per emitted instruction.
     labels: Vec<Label>,
     stack_top: i16,
     hit: Label,
@@ -309,7 +309,7 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// Where to jump for this instruction.
+    /// The label to jump to for this instruction.
     fn target(&self, at: usize) -> Label {
         if self.plan.is_refused(at) {
             self.miss
@@ -318,7 +318,7 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// Network to host byte order.
+    /// Converts from network to host byte order.
     fn swap(&mut self, reg: Reg, width: cbpf::Width) {
         if width != cbpf::Width::B {
             self.asm.swap_be(reg, width.bytes() as i32 * 8);
@@ -329,7 +329,7 @@ impl<'a> Out<'a> {
         self.stack_top - MEMORY_WORDS as i16 * 4 + word as i16 * 4
     }
 
-    /// The word that helpers load into.
+    /// Stack offset of the word that helpers load into.
     fn scratch(&self) -> i16 {
         self.stack_top - STACK_LEN
     }
@@ -354,7 +354,7 @@ impl<'a> Out<'a> {
             }
             self.asm.bind(self.labels[at]);
             self.op(access, at, op)?;
-            // All further paths are refused: return, since there is no next instruction.
+            // All further paths reject the packet: return, since there is no next instruction.
             let falls = !matches!(op, Op::Jump(_) | Op::JumpIf(..) | Op::Ret(_) | Op::RetA);
             if falls && plan.is_refused(at + 1) {
                 self.asm.jump(self.miss);
@@ -404,7 +404,7 @@ impl<'a> Out<'a> {
                 );
             }
             Op::Ret(k) => {
-                // A `ret #0` is refused by plan, never emitted.
+                // The plan treats `ret #0` as a rejection; it is never emitted.
                 self.asm.mov32(R0, k as i32);
                 self.asm.jump(self.hit);
             }
@@ -420,14 +420,14 @@ impl<'a> Out<'a> {
         Ok(())
     }
 
-    /// Continues at `to`, which needs no jump if that comes next.
+    /// Continues at `to`; no jump is needed if that comes next.
     fn go(&mut self, at: usize, to: usize) {
         if !self.comes_next(at, to) {
             self.asm.jump(self.target(to));
         }
     }
 
-    /// Whether the code of `to` will follow that of `at`.
+    /// Whether the code of `to` directly follows that of `at`.
     fn comes_next(&self, at: usize, to: usize) -> bool {
         self.plan.is_live(to) && (at + 1..to).all(|between| !self.plan.is_live(between))
     }
@@ -451,7 +451,7 @@ impl<'a> Out<'a> {
             cbpf::Cond::Ge => (Cond::Ge, Some(Cond::Lt)),
             cbpf::Cond::Set => (Cond::Set, None),
         };
-        // Fall through to whichever comes next, if the condition can be had that way round.
+        // Fall through to whichever comes next, if the condition can be inverted.
         match inverse {
             Some(inverse) if self.comes_next(at, yes) => {
                 self.asm.jump32_if(inverse, a, operand, not_taken);
@@ -486,12 +486,12 @@ impl<'a> Out<'a> {
             }
         };
         match op {
-            // cBPF refuses the packet where eBPF continues with 0.
+            // cBPF rejects the packet where eBPF continues with 0.
             Alu::Div | Alu::Mod if by_x => {
                 self.asm.jump32_if(Cond::Eq, x, 0, self.miss);
                 self.asm.alu32(op, a, src);
             }
-            // eBPF takes the count modulo 32; here nothing is left.
+            // eBPF takes the count modulo 32; in cBPF the result is 0.
             Alu::Lsh | Alu::Rsh if by_x => {
                 let (small, done) = (self.asm.label(), self.asm.label());
                 self.asm.jump32_if(Cond::Le, x, 31, small);

@@ -1,11 +1,10 @@
-//! The cBPF interpreter: one packet, one verdict.
+//! Interprets cBPF programs.
 //!
-//! It has the semantics of libpcap's `bpf_filter`: a load that is not wholly inside the bytes
-//! present ends the program with 0, as does a division by 0; a shift by 32 and more gives 0. (Where
-//! Linux deviates: its `SO_ATTACH_FILTER` takes shift counts modulo 32, and lets X + k wrap
-//! around.)
+//! It has the semantics of libpcap's `bpf_filter`: a load that is not entirely within the captured
+//! bytes ends the program with 0, as does a division by 0; a shift by 32 or more gives 0. (Linux
+//! deviates: `SO_ATTACH_FILTER` takes shift counts modulo 32, and lets X + k wrap around.)
 //!
-//! A program comes checked, so there is no way to run on or to panic.
+//! Programs are checked in advance, so a run always ends and never panics.
 
 use crate::cbpf::{Ancillary, Insn, MEMORY_WORDS, Place, Program};
 
@@ -26,15 +25,14 @@ pub struct PacketInfo {
     pub mark: u32,
     /// `ARPHRD_…`.
     pub hardware_type: u16,
-    /// The VLAN tag that is not in the bytes: EtherType, tag control information.
+    /// The VLAN tag that is not in the bytes: EtherType and tag control information.
     pub vlan: Option<(u16, u16)>,
-    /// Where the network header begins in the bytes.
+    /// Offset of the network header in the bytes.
     pub network_offset: u32,
 }
 
 impl PacketInfo {
-    /// Nothing is known. Without knowledge of their own, captures are of Ethernet more often than
-    /// not.
+    /// No metadata. The hardware type is Ethernet, as for most captures.
     pub const UNKNOWN: PacketInfo = PacketInfo {
         protocol: 0,
         packet_type: 0,
@@ -48,21 +46,21 @@ impl PacketInfo {
     };
 }
 
-/// Runs the program: how many bytes of the packet to keep, 0 for none.
+/// Runs the program; returns how many bytes of the packet to keep, 0 for none.
 ///
-/// `wire_len` is the packet's length on the wire; `bytes` may hold less of it.
+/// `wire_len` is the packet's length on the wire; `bytes` may be shorter.
 #[inline]
 pub fn run(program: &Program, bytes: &[u8], wire_len: u32) -> u32 {
     run_with(program, bytes, wire_len, &PacketInfo::UNKNOWN)
 }
 
-/// As [`run`], with what is known besides the bytes.
+/// Like [`run`], with metadata.
 pub fn run_with(program: &Program, bytes: &[u8], wire_len: u32, info: &PacketInfo) -> u32 {
     run_or_refuse(program.insns(), bytes, wire_len, info).unwrap_or(0)
 }
 
-/// As [`run`], for instructions that nobody checked: whatever is wrong with them refuses the
-/// packet. They must not jump back for ever; what does is stopped as in [`run`].
+/// Like [`run`], for unchecked instructions: invalid ones reject the packet. Endless backward jumps
+/// are stopped as in [`run`].
 pub fn run_insns(insns: &[Insn], bytes: &[u8], wire_len: u32) -> u32 {
     run_or_refuse(insns, bytes, wire_len, &PacketInfo::UNKNOWN).unwrap_or(0)
 }
@@ -72,11 +70,11 @@ fn at<const N: usize>(bytes: &[u8], index: u32) -> Option<[u8; N]> {
     bytes.get(index as usize..)?.first_chunk().copied()
 }
 
-/// The packet's bytes at an index that may be relative to a header or name an ancillary.
+/// The packet's bytes at an index that may be relative to a header or denote an ancillary value.
 #[cold]
 fn special(bytes: &[u8], index: u32, width: u32, info: &PacketInfo, a: u32, x: u32) -> Option<u32> {
     let index = match Place::of(index) {
-        // In a packet this long the index is just that.
+        // In a packet this long, the index is an ordinary offset.
         Place::Packet(index) | Place::Link(index) => index,
         Place::Network(index) => info.network_offset.checked_add(index)?,
         Place::Ancillary(ancillary) => return load_ancillary(ancillary, info, a, x),
@@ -89,8 +87,8 @@ fn special(bytes: &[u8], index: u32, width: u32, info: &PacketInfo, a: u32, x: u
     })
 }
 
-/// The value of an ancillary load; `None`, which refuses the packet, for what a capture cannot
-/// know.
+/// The value of an ancillary load; `None`, which rejects the packet, for what a capture does not
+/// contain.
 fn load_ancillary(ancillary: Ancillary, info: &PacketInfo, a: u32, x: u32) -> Option<u32> {
     Some(match ancillary {
         Ancillary::Protocol => info.protocol.into(),
@@ -112,13 +110,13 @@ fn load_ancillary(ancillary: Ancillary, info: &PacketInfo, a: u32, x: u32) -> Op
     })
 }
 
-/// Lowest index that can be special, [`crate::cbpf::LINK_BASE`].
+/// Lowest index with a special meaning, [`crate::cbpf::LINK_BASE`].
 const SPECIAL: u32 = crate::cbpf::LINK_BASE;
 
-/// Jumps backward that a packet may cost. `protochain` goes round once for each header.
+/// Maximum number of backward jumps per packet. `protochain` loops once per header.
 const BACKWARD_MAX: u32 = 1024;
 
-/// `None`: a load went outside, a division was by 0, or there was no end.
+/// `None` if a load was out of bounds, a division was by 0, or the program did not end.
 fn run_or_refuse(insns: &[Insn], bytes: &[u8], wire_len: u32, info: &PacketInfo) -> Option<u32> {
     let mut memory = [0u32; MEMORY_WORDS];
     let (mut a, mut x) = (0u32, 0u32);
@@ -200,7 +198,7 @@ mod tests {
     use super::*;
     use crate::cbpf::{ANCILLARY_BASE, LINK_BASE, NETWORK_BASE, OPS};
 
-    /// Runs instructions, which end by themselves or return A.
+    /// Runs instructions, which return by themselves or return A.
     fn eval(insns: &[(u16, u32)], bytes: &[u8]) -> u32 {
         let mut insns: std::vec::Vec<_> = insns
             .iter()
@@ -237,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_wraps_and_its_traps_refuse() {
+    fn arithmetic_wraps_and_division_by_zero_rejects() {
         for (insns, expected) in [
             (&[(0x00, 5), (0x14, 7)][..], 0xffff_fffe),
             (&[(0x00, 5), (0x84, 0)], 0xffff_fffb),
@@ -258,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn ancillaries_come_from_what_is_known() {
+    fn ancillary_loads_read_the_given_metadata() {
         let info = PacketInfo {
             vlan: Some((0x88a8, 0x6005)),
             packet_type: 4,
@@ -277,7 +275,7 @@ mod tests {
 
     #[test]
     fn every_instruction_of_the_table_is_executed() {
-        // An unknown code refuses; a known one continues to the return.
+        // An unknown code rejects the packet; a known one continues to the return.
         for info in OPS {
             let insns = std::vec![
                 Insn::new(0x01, 0, 0, 1),

@@ -1,12 +1,13 @@
 //! The eBPF interpreter: runs programs without the kernel and without privileges (RFC 9669).
 //!
-//! It is as strict as the verifier about what it can see while running: a register or a byte of the
-//! stack that nothing was written to, an access outside the packet, the context, the stack and map
-//! values, an unknown instruction or helper, and a program that takes more steps than allowed are
-//! faults. So no program can make it panic or run for ever.
+//! It is as strict as the verifier where it can be at run time. These are faults: reading a
+//! register or stack byte that was never written; an access outside the packet, the context, the
+//! stack and map values; an unknown instruction or helper; more steps than allowed. So no program
+//! can make it panic or run forever.
 //!
-//! Maps and clocks are the caller's ([`Kernel`]); [`maps::Maps`] models those of the kernel.
-//! Pointers are numbers whose upper half names a region and whose lower half is an offset in it.
+//! The caller provides maps and clocks ([`Kernel`]); [`maps::Maps`] models those of the kernel.
+//! Pointers are numbers whose upper half identifies a region and whose lower half is an offset in
+//! it.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -23,38 +24,38 @@ mod call;
 pub mod maps;
 mod memory;
 
-/// Most frames of local calls (`MAX_CALL_FRAMES`).
+/// Maximum number of nested local calls (`MAX_CALL_FRAMES`).
 const FRAMES_MAX: usize = 8;
-/// Bytes of stack of a frame (`MAX_BPF_STACK`).
+/// Stack size of a frame in bytes (`MAX_BPF_STACK`).
 const STACK_LEN: usize = 512;
 
-/// The most steps that the verifier follows on one path.
+/// Maximum number of steps that the verifier follows on one path.
 pub const STEPS_MAX: u32 = 1_000_000;
 
 /// Source register of a call of a function in the same program (`BPF_PSEUDO_CALL`).
 const PSEUDO_CALL: u8 = 1;
-/// Mode of loads that extend the sign.
+/// Mode of sign-extending loads.
 const MODE_MEMSX: u8 = 0x80;
 
-/// What a program is run on.
+/// Hook that a program runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// XDP: this many bytes are in the first buffer.
     Xdp {
-        /// Bytes that direct access reaches.
+        /// Length of the directly accessible part.
         first_len: usize,
     },
     /// A socket's packet.
     Socket,
 }
 
-/// What went wrong: the instruction's index, and why.
+/// A fault: the index of the instruction, and the reason.
 pub type Fault = (usize, &'static str);
 
-/// What the kernel gives to a program. A map is named by the number that its instruction has, a
-/// value by a number that the map chooses.
+/// Kernel services of a program. A map is identified by the number in the instruction, a value by a
+/// number chosen by the map.
 pub trait Kernel {
-    /// Bytes of a key and a value of this map; `None` if there is no such map.
+    /// Key and value length of this map in bytes; `None` if there is no such map.
     fn sizes(&self, map: i32) -> Option<(usize, usize)>;
     /// `bpf_map_lookup_elem`: the number of the key's value.
     fn look_up(&mut self, map: i32, key: &[u8]) -> Option<u32>;
@@ -68,7 +69,7 @@ pub trait Kernel {
     fn random(&mut self) -> u32;
 }
 
-/// A packet with room before it for metadata.
+/// A packet with room for metadata before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     buffer: Vec<u8>,
@@ -79,7 +80,7 @@ pub struct Packet {
 const HEADROOM: usize = 256;
 
 impl Packet {
-    /// A copy of these bytes.
+    /// Creates a packet from a copy of these bytes.
     pub fn new(bytes: &[u8]) -> Self {
         let mut buffer = vec![0; HEADROOM + bytes.len()];
         buffer[HEADROOM..].copy_from_slice(bytes);
@@ -92,13 +93,13 @@ impl Packet {
         &self.buffer[HEADROOM..]
     }
 
-    /// What the program wrote before the packet.
+    /// The metadata that the program wrote before the packet.
     pub fn metadata(&self) -> &[u8] {
         &self.buffer[self.meta..HEADROOM]
     }
 }
 
-/// One run of a program.
+/// State of a program run.
 struct Machine<'a, K> {
     insns: &'a [Insn],
     hook: Hook,
@@ -107,26 +108,26 @@ struct Machine<'a, K> {
     kernel: &'a mut K,
     regs: [Option<u64>; 11],
     stack: Vec<Option<u8>>,
-    /// Where each caller continues, with its R6 to R9.
+    /// Return addresses of the callers, with their R6 to R9.
     callers: Vec<(usize, [Option<u64>; 4])>,
 }
 
-/// Where a run continues.
+/// How a run continues.
 enum Next {
     Behind,
-    /// Behind the second half of a 64-bit constant.
+    /// After the second half of a 64-bit constant.
     BehindWide,
     Jump(i32),
     To(usize),
-    /// The program ends with R0, or with 0 if a packet load found nothing.
+    /// The program returns R0, or 0 if a packet load was out of bounds.
     Exit(u64),
 }
 
-/// Runs a program on a packet and gives its result. `steps_max` bounds the instructions executed;
-/// [`STEPS_MAX`] is the kernel's bound.
+/// Runs a program on a packet and returns its result. `steps_max` limits the instructions executed;
+/// [`STEPS_MAX`] is the kernel's limit.
 ///
 /// # Errors
-/// What the verifier would have refused.
+/// Faults, all of which the verifier would have refused.
 pub fn run<K: Kernel>(
     insns: &[Insn],
     (hook, packet): (Hook, &mut Packet),
@@ -304,7 +305,7 @@ impl<K: Kernel> Machine<'_, K> {
     }
 }
 
-/// Bytes that a load or store with this code moves.
+/// Number of bytes that a load or store with this code moves.
 fn width(code: u8) -> usize {
     match code & 0x18 {
         0x00 => 4,

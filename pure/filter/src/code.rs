@@ -1,23 +1,23 @@
-//! What the compilers of this crate share: instructions with labels ([`emit`]).
+//! Code shared by the compilers of this crate: instructions with labels ([`emit`]).
 
 pub(crate) mod emit;
 
 use std::ops::Range;
 
-/// What some instructions of a program test, in words: `filter explain` prints it.
+/// Description of what some instructions of a program test; `filter explain` prints it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Note {
-    /// The instructions, by index.
+    /// Range of instruction indices.
     pub insns: Range<usize>,
-    /// What they test, a clause an entry.
+    /// What they test, one clause per entry.
     pub what: Vec<String>,
 }
 
-/// A program and what its instructions test.
+/// A program with a description of its instructions.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Explained {
     /// The program.
     pub program: bpf::cbpf::Program,
-    /// What its instructions test, in their order. The returns at the end have no note.
+    /// Notes in the order of the instructions. The returns at the end have none.
     pub notes: Vec<Note>,
 }

@@ -1,16 +1,16 @@
-//! From packets to a filter: the tightest expression, and the p0f signatures, that cover a flood
-//! and none of the good packets.
+//! Derives filters from packets: the tightest expression, and the p0f signatures, that match a
+//! flood and none of the good packets.
 //!
-//! Packets are grouped by what carries them (VLAN tags, IP version, protocol, TCP flags). What all
-//! packets of a group share becomes its tests: equal values, few values, address prefixes, ranges
-//! of TTL and length, equal bytes of options and payload. Where the tests still match a good
-//! packet, values are excluded that only good packets have, the group is split by another field,
-//! or, as the last resort, fields are tested that change from run to run: such a group
-//! [is fragile](Group::is_fragile). Packets that none of this separates are
-//! [reported as inseparable](Inseparable).
+//! Packets are grouped by encapsulation (VLAN tags, IP version, protocol, TCP flags). What all
+//! packets of a group have in common becomes its tests: equal values, few values, address prefixes,
+//! ranges of TTL and length, equal bytes of options and payload. If the tests still match a good
+//! packet, values found only in good packets are excluded; if that is not enough, the group is
+//! split by another field; as a last resort, fields that change from run to run are tested, and the
+//! group [is fragile](Group::is_fragile). Packets that none of this separates are [reported as
+//! inseparable](Inseparable).
 //!
-//! Times and numbers that count up (sequence numbers, identifications, timestamps) are no property
-//! of a flood unless they are constant, so that the result also fits its next packets.
+//! Times and counters (sequence numbers, identifications, timestamps) do not characterize a flood
+//! unless they are constant, so the result also matches the flood's next packets.
 
 mod group;
 mod packet;
@@ -23,22 +23,22 @@ pub use group::{Group, Inseparable};
 pub use signature::{DerivedSignature, InseparableSignature};
 pub use test::Test;
 
-/// A packet of a sample.
+/// A sample packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// VLAN tags before its IP header.
+    /// Number of VLAN tags before the IP header.
     pub tags: u8,
-    /// Its bytes from the IP header on, as far as they were captured.
+    /// Captured bytes, from the IP header on.
     pub bytes: &'a [u8],
 }
 
-/// Bounds of a derivation.
+/// Limits of a derivation.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Groups and signatures at most.
+    /// Maximum number of groups, and of signatures.
     pub group_count_max: usize,
-    /// Least share of the flood that is a group of its own, in thousandths; what is less is not
-    /// covered, but counted.
+    /// Minimum share of the flood for a group, in thousandths; packets of smaller groups are
+    /// counted but not covered.
     pub share_least_permille: u32,
 }
 
@@ -51,47 +51,47 @@ impl Default for Limits {
     }
 }
 
-/// What covers a flood.
+/// Result of a derivation.
 #[derive(Clone, Debug)]
 pub struct Derived {
-    /// Packets of the flood that were looked at.
+    /// Number of flood packets examined.
     pub flood_count: usize,
-    /// Groups of the flood, each without a good packet; together they are the expression.
+    /// Groups of the flood that match no good packet; joined, they are the expression.
     pub groups: Vec<Group>,
-    /// Packets that good packets look like.
+    /// Flood packets that cannot be distinguished from good ones.
     pub inseparable: Vec<Inseparable>,
-    /// Packets that are covered by nothing: not IP, or too few of a kind.
+    /// Packets that nothing covers: not IP, or too few of a kind.
     pub other_count: usize,
-    /// SYNs of the flood.
+    /// SYNs in the flood.
     pub syn_count: usize,
-    /// Signatures of the SYNs, none of which a good packet has.
+    /// Signatures of the SYNs that no good packet has.
     pub signatures: Vec<DerivedSignature>,
-    /// Signatures that good packets have, too.
+    /// Signatures that good packets have as well.
     pub inseparable_signatures: Vec<InseparableSignature>,
 }
 
 impl Derived {
     /// The expression that matches the packets of all groups and no good packet, for any link type
-    /// with IP; `None` if there is no such group.
+    /// with IP; `None` without such a group.
     pub fn expression(&self) -> Option<String> {
         group::expression(&self.groups, |group| &group.tests)
     }
 
-    /// As [`Derived::expression`], but with no more tests than distinguish it from good packets.
+    /// Like [`Derived::expression`], with only as many tests as needed to exclude good packets.
     pub fn short_expression(&self) -> Option<String> {
         group::expression(&self.groups, |group| &group.telling)
     }
 
-    /// Packets that the groups cover.
+    /// Number of packets that the groups cover.
     pub fn covered_count(&self) -> usize {
         self.groups.iter().map(|group| group.packet_count).sum()
     }
 }
 
-/// Finds what covers the flood and none of the good packets.
+/// Derives filters that match the flood and none of the good packets.
 ///
-/// Each packet is read a few hundred times, so pass samples of ten thousand packets at
-/// most. Both may be empty.
+/// Each packet is read a few hundred times, so pass samples of at most ten thousand packets. Both
+/// may be empty.
 pub fn derive(flood: &[Packet<'_>], good: &[Packet<'_>], limits: &Limits) -> Derived {
     let least = flood.len() * limits.share_least_permille as usize / 1000;
     let mut derived = Derived {

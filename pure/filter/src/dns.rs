@@ -2,8 +2,8 @@
 //!
 //! A packet matches if it is a query (QR clear) over UDP to port 53 whose first question has one of
 //! the names, in any case, and one of the types. `*.example.com` is every name of exactly one more
-//! label. Fragments do not match, nor IPv6 packets with extension headers. The whole
-//! question must be in the bytes present; lengths in the UDP header are not looked at.
+//! label. Fragments do not match, nor do IPv6 packets with extension headers. The whole question
+//! must be captured; lengths in the UDP header are ignored.
 
 mod compile;
 mod matching;
@@ -15,7 +15,7 @@ pub use compile::compile;
 pub use matching::matches;
 pub use name::{Name, QueryType};
 
-/// Which packets to look for.
+/// Queries to match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queries {
     /// Any of these names.
@@ -24,12 +24,12 @@ pub struct Queries {
     pub types: Vec<QueryType>,
 }
 
-/// The versions of IP that a program is for.
+/// IP versions that a program matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
-    /// IPv4 alone.
+    /// IPv4 only.
     V4,
-    /// IPv6 alone.
+    /// IPv6 only.
     V6,
     /// Both.
     #[default]

@@ -1,27 +1,27 @@
-//! Why a filter was not compiled, and where in its text.
+//! Compilation errors, with their position in the text.
 
 use std::fmt;
 use std::ops::Range;
 
-/// A result of this crate.
+/// Result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a filter was not compiled.
+/// Reason why a filter was not compiled.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Error {
-    /// The bytes of the text that are to blame; empty at the end where something is missing.
+    /// Byte range of the text at fault; empty at the end if something is missing.
     pub at: Range<usize>,
-    /// What is wrong: "unknown port name \"htpp\"".
+    /// What is wrong, such as "unknown port name \"htpp\"".
     pub what: String,
-    /// What would have been right, or what to do; may be empty.
+    /// What was expected, or what to do; may be empty.
     pub expected: String,
-    /// The text is no mistake: this compiler does not support what it asks for, and another one
-    /// (libpcap's) may.
+    /// Whether the text is valid, but not supported by this compiler; another one (libpcap's) may
+    /// support it.
     pub is_unsupported: bool,
 }
 
 impl Error {
-    /// An error at some bytes of the text.
+    /// Creates an error at a byte range of the text.
     pub fn new(at: Range<usize>, what: impl Into<String>) -> Self {
         Error {
             at,
@@ -31,7 +31,7 @@ impl Error {
         }
     }
 
-    /// An error at text that is no mistake, but not supported here.
+    /// Creates an error for valid text that is not supported here.
     pub fn unsupported(at: Range<usize>, what: impl Into<String>) -> Self {
         Error {
             is_unsupported: true,
@@ -39,14 +39,14 @@ impl Error {
         }
     }
 
-    /// The same error with what would have been right.
+    /// Adds what was expected.
     pub fn expected(mut self, expected: impl Into<String>) -> Self {
         self.expected = expected.into();
         self
     }
 
-    /// The text with the place marked below it, as a compiler shows it: two lines without a line
-    /// end. Control characters are shown as spaces.
+    /// The text with the position marked below it, as compilers do: two lines without a final line
+    /// end. Control characters become spaces.
     pub fn mark(&self, text: &str) -> String {
         let plain: String = text
             .chars()
@@ -77,14 +77,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_is_marked_below_the_text() {
+    fn the_position_is_marked_below_the_text() {
         let error = Error::new(4..8, "unknown word \"porz\"").expected("did you mean \"port\"?");
         assert_eq!(error.mark("tcp porz 80"), "tcp porz 80\n    ^^^^");
         assert_eq!(
             error.to_string(),
             "unknown word \"porz\" at character 5; did you mean \"port\"?"
         );
-        // A place after the end, in the middle of a character, or among control characters.
+        // A position after the end, inside a character, or among control characters.
         assert_eq!(Error::new(9..9, "").mark("tcp"), "tcp\n   ^");
         assert_eq!(Error::new(1..2, "").mark("é\tx"), "é x\n^");
     }

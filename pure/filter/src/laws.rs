@@ -1,7 +1,8 @@
-//! Laws: what must hold for every expression and packet. Called by tests and by fuzz targets; they
-//! panic where a law is broken. Not part of the interface.
+//! Laws: properties that hold for every expression and packet. Tests and fuzz targets call them;
+//! they panic if a law is violated. Not part of the public interface.
 //!
-//! An input is: a byte for the link type, a byte of flags, the text up to a zero byte, the packet.
+//! An input consists of one byte for the link type, one byte of flags, the text up to a zero byte,
+//! and the packet.
 
 use bpf::cbpf::Program;
 use bpf::vm_cbpf::{self, PacketInfo};
@@ -11,15 +12,15 @@ use crate::expression::{Options, compile};
 use crate::p0f::{self, Handshake, Signature, Start, raw_signature};
 use crate::{Error, Result};
 
-/// Link types that are compiled for, and one that is not supported.
+/// The supported link types, and one that is not supported.
 const LINK_TYPES: [u16; 10] = [1, 0, 9, 101, 108, 113, 228, 229, 276, 105];
 
-/// Most bytes of a packet: longer ones show nothing new.
+/// Maximum packet length: longer packets cover nothing new.
 const PACKET_LEN_MAX: usize = 512;
 
-/// Any text as an expression: refused with a place inside the text, or compiled to a program that
-/// gives the same verdict with and without the optimizer, by the interpreter and by every
-/// translation. Says whether it was compiled.
+/// Checks any text as an expression: it is refused with a position inside the text, or compiled to
+/// a program that gives the same verdict with and without the optimizer, in the interpreter and in
+/// every translation. Returns whether it was compiled.
 pub fn expression_input(input: &[u8]) -> bool {
     let Some((&[link, flags], rest)) = input.split_first_chunk::<2>() else {
         return false;
@@ -46,7 +47,7 @@ pub fn expression_input(input: &[u8]) -> bool {
         return false;
     };
     bpf::laws::program_input(&program, packet);
-    // Only the program that was not optimized can be too long.
+    // Only the unoptimized program can be too long.
     let Some(plain) = plain else { return true };
     for vlan in [None, Some((0x8100, 0x2005))] {
         let info = PacketInfo {
@@ -182,7 +183,7 @@ pub fn text_input_of(first: u8, text: &str, packet: &[u8]) -> Vec<u8> {
     [&[first], text.as_bytes(), &[0], packet].concat()
 }
 
-/// The input for an expression, a link type of the table, flags and a packet.
+/// Builds the input for an expression, a link type of the table, flags and a packet.
 pub fn input_of(text: &str, link_type: u16, flags: u8, packet: &[u8]) -> Vec<u8> {
     let row = LINK_TYPES.iter().position(|known| *known == link_type);
     let mut input = vec![row.unwrap_or(0) as u8, flags];

@@ -1,7 +1,7 @@
-//! Packet filters: from text (a pcap expression, a p0f signature, a list of DNS names) to a classic
-//! BPF program, which `bpf` prints, runs and translates for each hook.
+//! Packet filters: compiles text (a pcap expression, a p0f signature, a list of DNS names) to a
+//! classic BPF program, which `bpf` prints, runs and translates for each hook.
 //!
-//! Everything here turns text into numbers: files, name services and kernels belong to the caller.
+//! This crate does no IO: the caller provides files, name services and kernels.
 #![forbid(unsafe_code)]
 
 mod code;

@@ -1,4 +1,4 @@
-//! TCP signatures of p0f (p0f's README, "TCP signatures"): what a host's SYN looks like.
+//! TCP signatures of p0f (p0f's README, "TCP signatures"): the characteristics of a host's SYN.
 //!
 //! ```text
 //! 4:64:0:*:mss*10,6:mss,sok,ts,nop,ws:df,id+:0
@@ -13,10 +13,10 @@
 //! IP version: 4, 6 or *
 //! ```
 //!
-//! Signatures mean what p0f documents: `*` is either version and the version is compared, quirks
-//! that are not listed are absent, `ack+` is any acknowledgment number without the flag. Where the
-//! p0f program differs from its documentation (it ignores the version, sees one bit of `ack+` and
-//! not the last byte of `opt+`) the documentation counts.
+//! Signatures have the meaning that p0f documents: `*` is either version and the version is
+//! compared, quirks that are not listed are absent, `ack+` is any acknowledgment number without the
+//! flag. Where the p0f program differs from its documentation (it ignores the version, checks one
+//! bit of `ack+` and not the last byte of `opt+`), the documentation applies.
 
 mod cloudflare;
 mod compile;
@@ -33,42 +33,42 @@ pub use compile::{Start, compile, compile_fuzzy};
 pub use database::{Database, SIGNATURES_MAX, Unused};
 pub use raw::{Handshake, RawSignature, matches, matches_fuzzy, raw_signature};
 
-/// Most hops that a packet may have taken, p0f's `MAX_DIST`.
+/// Maximum number of hops that a packet may have taken, p0f's `MAX_DIST`.
 pub const HOPS_MAX: u8 = 35;
-/// Most options of a layout, p0f's `MAX_TCP_OPT`.
+/// Maximum number of options in a layout, p0f's `MAX_TCP_OPT`.
 pub const OPTIONS_MAX: usize = 24;
-/// Smallest segment size of which windows count as multiples.
+/// Smallest MSS whose multiples are recognized in windows.
 pub const MSS_LEAST: u16 = 100;
 
-/// The version of IP.
+/// IP version.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[allow(missing_docs)]
 pub enum Version {
     V4,
     V6,
-    /// Either.
+    /// Either version.
     Any,
 }
 
-/// A window.
+/// TCP window of a signature.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Window {
-    /// `*`.
+    /// `*`: any window.
     Any,
-    /// This number.
+    /// This value.
     Exact(u16),
     /// `%n`: a multiple of n.
     Multiple(u16),
-    /// `mss*n`: n times the segment size.
+    /// `mss*n`: n times the MSS.
     Mss(u16),
-    /// `mtu*n`: n times the packet size.
+    /// `mtu*n`: n times the MTU.
     Mtu(u16),
 }
 
 /// A TCP option.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TcpOption {
-    /// `eol+n`: the end of options, and n bytes after it.
+    /// `eol+n`: end of options, and n bytes after it.
     End(u8),
     /// `nop`.
     Nop,
@@ -82,65 +82,65 @@ pub enum TcpOption {
     Sack,
     /// `ts`.
     Timestamp,
-    /// `?n`: the option of this kind.
+    /// `?n`: an option of kind n.
     Other(u8),
 }
 
-/// A quirk, or several: a set of bits.
+/// Quirks, as a set of bits.
 #[derive(Clone, Copy, Default, Eq, PartialEq)]
 pub struct Quirks(u32);
 
 impl Quirks {
     /// Don't fragment.
     pub const DF: Quirks = Quirks(1);
-    /// DF and an identification that is not 0.
+    /// DF with a nonzero identification.
     pub const ID_NONZERO: Quirks = Quirks(1 << 1);
-    /// No DF and an identification of 0.
+    /// No DF, and an identification of 0.
     pub const ID_ZERO: Quirks = Quirks(1 << 2);
-    /// Explicit congestion notification, in either header.
+    /// Explicit congestion notification, in the IP or the TCP header.
     pub const ECN: Quirks = Quirks(1 << 3);
     /// The reserved flag of IPv4.
     pub const RESERVED: Quirks = Quirks(1 << 4);
-    /// A flow label of IPv6.
+    /// A nonzero IPv6 flow label.
     pub const FLOW: Quirks = Quirks(1 << 5);
     /// Sequence number 0.
     pub const SEQ_ZERO: Quirks = Quirks(1 << 6);
-    /// An acknowledgment number without the flag.
+    /// A nonzero acknowledgment number without the ACK flag.
     pub const ACK_NONZERO: Quirks = Quirks(1 << 7);
-    /// The flag with an acknowledgment number of 0.
+    /// The ACK flag with an acknowledgment number of 0.
     pub const ACK_ZERO: Quirks = Quirks(1 << 8);
-    /// An urgent pointer without the flag.
+    /// A nonzero urgent pointer without the URG flag.
     pub const URG_POINTER: Quirks = Quirks(1 << 9);
-    /// The urgent flag.
+    /// The URG flag.
     pub const URG: Quirks = Quirks(1 << 10);
-    /// The push flag.
+    /// The PSH flag.
     pub const PUSH: Quirks = Quirks(1 << 11);
     /// The sender's own timestamp is 0.
     pub const TS1_ZERO: Quirks = Quirks(1 << 12);
-    /// The peer's timestamp is not 0, in a SYN.
+    /// The peer's timestamp is nonzero in a SYN.
     pub const TS2_NONZERO: Quirks = Quirks(1 << 13);
-    /// Bytes after the end of options that are not 0.
+    /// Nonzero bytes after the end of options.
     pub const OPT_NONZERO: Quirks = Quirks(1 << 14);
     /// A window scale above 14.
     pub const EXCESSIVE_SCALE: Quirks = Quirks(1 << 15);
     /// Malformed options.
     pub const BAD: Quirks = Quirks(1 << 16);
-    /// The identification is the low half of sequence number xor timestamp, as Linux once made it.
-    /// Not p0f's: an addition of Cloudflare's bpftools.
+    /// The identification is the low half of sequence number xor timestamp, as in old versions of
+    /// Linux. Not in p0f: an extension of Cloudflare's bpftools.
     pub const LINUX: Quirks = Quirks(1 << 17);
 
-    /// Whether all of these are among them.
+    /// Whether the set contains all of `other`.
     pub fn has(self, other: Quirks) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both together.
+    /// The union of both sets.
     #[must_use]
     pub fn with(self, other: Quirks) -> Quirks {
         Quirks(self.0 | other.0)
     }
 
-    /// Without these.
+    /// This set without `other`.
     #[must_use]
     pub fn without(self, other: Quirks) -> Quirks {
         Quirks(self.0 & !other.0)
@@ -169,7 +169,7 @@ impl fmt::Display for Quirks {
     }
 }
 
-/// The names of quirks, in p0f's order.
+/// Names of the quirks, in p0f's order.
 #[rustfmt::skip]
 const QUIRKS: [(&str, Quirks); 18] = [
     ("df", Quirks::DF), ("id+", Quirks::ID_NONZERO), ("id-", Quirks::ID_ZERO),
@@ -180,49 +180,49 @@ const QUIRKS: [(&str, Quirks); 18] = [
     ("exws", Quirks::EXCESSIVE_SCALE), ("bad", Quirks::BAD), ("linux", Quirks::LINUX),
 ];
 
-/// Quirks that IPv6 cannot have.
+/// Quirks that cannot occur in IPv6.
 const ONLY_V4: Quirks = Quirks(
     Quirks::DF.0 | Quirks::ID_NONZERO.0 | Quirks::ID_ZERO.0 | Quirks::RESERVED.0 | Quirks::LINUX.0,
 );
 
-/// Bytes of payload.
+/// Payload of a signature.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Payload {
-    /// `0`.
+    /// `0`: no payload.
     None,
-    /// `+`.
+    /// `+`: a payload.
     Some,
-    /// `*`.
+    /// `*`: with or without payload.
     Any,
 }
 
-/// A signature.
+/// A TCP signature.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Signature {
-    /// The version of IP.
+    /// IP version.
     pub version: Version,
-    /// The TTL that the packet set out with.
+    /// Initial TTL of the packet.
     pub ttl: u8,
-    /// Whether any TTL up to it will do (`n-`).
+    /// Whether any TTL up to the initial one matches (`n-`).
     pub any_distance: bool,
-    /// Bytes of IPv4 options.
+    /// Length of the IPv4 options in bytes.
     pub ip_options: u8,
-    /// The maximum segment size, 0 if there is no such option.
+    /// Maximum segment size; 0 without the option.
     pub mss: Option<u16>,
-    /// The window.
+    /// TCP window.
     pub window: Window,
-    /// The window scale, 0 if there is no such option.
+    /// Window scale; 0 without the option.
     pub scale: Option<u8>,
-    /// TCP options in their order.
+    /// TCP options in order.
     pub layout: Vec<TcpOption>,
-    /// All quirks that a packet has.
+    /// Quirks of a packet; all others are absent.
     pub quirks: Quirks,
-    /// Bytes of payload.
+    /// Payload.
     pub payload: Payload,
 }
 
 impl Signature {
-    /// The quirks that a packet of a version has.
+    /// The quirks that apply to packets of an IP version.
     pub fn quirks_of(&self, version: Version) -> Quirks {
         match version {
             Version::V4 => self.quirks.without(Quirks::FLOW),
@@ -231,7 +231,7 @@ impl Signature {
         }
     }
 
-    /// The versions that the signature is for.
+    /// The IP versions that the signature matches.
     pub fn versions(&self) -> &'static [Version] {
         match self.version {
             Version::V4 => &[Version::V4],
@@ -240,7 +240,7 @@ impl Signature {
         }
     }
 
-    /// Smallest TTL that matches.
+    /// The smallest TTL that matches.
     fn least_ttl(&self) -> u8 {
         match self.any_distance {
             true => 0,

@@ -1,13 +1,13 @@
-//! Prints programs as text for other programs.
+//! Prints programs in the formats of other tools.
 
 use std::fmt::Write;
 
 use bpf::cbpf::Insn;
 
-/// Most instructions that iptables' `-m bpf --bytecode` takes (`XT_BPF_MAX_NUM_INSTR`).
+/// Maximum number of instructions in iptables' `-m bpf --bytecode` (`XT_BPF_MAX_NUM_INSTR`).
 pub const IPTABLES_MAX: usize = 64;
 
-/// As `tcpdump -dd` prints it: rows of a C array.
+/// Formats a program as `tcpdump -dd` does: rows of a C array.
 pub fn c_array(insns: &[Insn]) -> String {
     let mut text = String::new();
     for i in insns {
@@ -20,8 +20,8 @@ pub fn c_array(insns: &[Insn]) -> String {
     text
 }
 
-/// As iptables' `-m bpf --bytecode` and `tcpdump -ddd` have it, in one line without its end: the
-/// number of instructions, then code, jt, jf and k of each.
+/// Formats a program for iptables' `-m bpf --bytecode`, like `tcpdump -ddd` but on one line without
+/// its end: the number of instructions, then code, jt, jf and k of each.
 pub fn bytecode(insns: &[Insn]) -> String {
     let mut text = insns.len().to_string();
     for i in insns {
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_tcpdumps() {
+    fn rows_are_those_of_tcpdump() {
         let insns = [Insn::new(0x15, 0, 8, 0x86dd), Insn::new(6, 0, 0, 262_144)];
         assert_eq!(
             c_array(&insns),

@@ -1,7 +1,7 @@
-//! The laws of expressions on the inputs of the fuzz target's corpus, which is made here, and on
+//! Checks the laws of expressions on the fuzz target's corpus, which is generated here, and on
 //! random words from a fixed seed.
 //!
-//! `BAREWIRE_BLESS=1 cargo test -p barewire-filter --test laws` writes the corpus anew.
+//! `BAREWIRE_BLESS=1 cargo test -p barewire-filter --test laws` rewrites the corpus.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use barewire_filter::laws::{
     expression_input, input_of, names_input, signature_input, text_input_of,
 };
 
-/// One expression a line.
+/// One expression per line.
 const EXPRESSIONS: &str = include_str!("../../../testdata/filter/expressions.txt");
 /// Expressions that only a live socket supports.
 const LIVE: [&str; 4] = [
@@ -29,7 +29,7 @@ const EXTENDED: [&str; 4] = [
 ];
 const IS_EXTENDED: u8 = 0x80;
 
-/// TCP over IPv4 over Ethernet.
+/// Builds a TCP packet over IPv4 over Ethernet.
 fn packet() -> Vec<u8> {
     let mut packet = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     packet.extend([0x45, 0, 0, 40, 0, 1, 0, 0, 64, 6, 0, 0]);
@@ -38,7 +38,7 @@ fn packet() -> Vec<u8> {
     packet
 }
 
-/// Every eighth expression of the list, and those of live sockets.
+/// Every eighth expression of the list, and those for live sockets.
 fn seeds() -> Vec<(String, Vec<u8>)> {
     let some = EXPRESSIONS.lines().step_by(8);
     let links = [1, 1, 1, 101, 113, 276, 0, 9];

@@ -1,10 +1,10 @@
-//! What encoding costs: `encode_cost FORMAT [ROUNDS] [one]` with a format of `ipfix`, `uniflow`,
-//! `fields`, `netflow9`, `netflow5`, `json` and `csv` encodes 4,096 records this many times and
-//! prints what came out. With `one` the records are those of TCP over IPv4 without answers, as a
-//! scan leaves them.
+//! Measures the cost of encoding: `encode_cost FORMAT [ROUNDS] [one]` with a format of `ipfix`,
+//! `uniflow`, `fields`, `netflow9`, `netflow5`, `json` and `csv` encodes 4,096 records this many
+//! times and prints the size of the output. With `one` the records are TCP over IPv4 without
+//! replies, as left by a scan.
 //!
-//! Under `valgrind --tool=callgrind` the difference of two numbers of rounds, divided by 4,096, is
-//! the cost of a record in instructions:
+//! Run it under `valgrind --tool=callgrind` with two numbers of rounds: the difference, divided by
+//! 4,096, is the cost per record in instructions:
 //!
 //! ```text
 //! cargo build --release -p barewire-flow --example encode_cost
@@ -19,8 +19,8 @@ use barewire_flow::encode::{Encode, csv, ipfix, json, lines, netflow5, netflow9}
 use barewire_flow::{EndReason, HashKey, Input, Meter, MeterConfig, Record};
 use wire::LinkType;
 
-/// TCP over IPv4; all but every eighth with an answer; every fifth over IPv6. Or all over IPv4, and
-/// no answers.
+/// Builds records of TCP over IPv4; all but every eighth have a reply; every fifth is IPv6. With
+/// `is_one` all are IPv4 without replies.
 fn records(is_one: bool) -> Vec<(Record, EndReason)> {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = 8192;

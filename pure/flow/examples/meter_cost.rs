@@ -1,9 +1,9 @@
-//! What metering costs: `meter_cost FILE walk|dissect|meter|counters [FLOWS] [ROUNDS]` runs a
-//! capture from memory through nothing, through the dissection, or through a whole meter (of the
-//! standard record, or of counters alone), and prints time and counts.
+//! Measures the cost of metering: `meter_cost FILE walk|dissect|meter|counters [FLOWS] [ROUNDS]`
+//! reads a capture from memory and does nothing, dissects it, or meters it (the standard record, or
+//! counters alone), and prints time and counts.
 //!
-//! Under `valgrind --tool=callgrind` the difference of two modes, or of two numbers of rounds,
-//! divided by the packets, is the cost of a packet in instructions:
+//! Run it under `valgrind --tool=callgrind` with two modes or numbers of rounds: the difference,
+//! divided by the packets, is the cost per packet in instructions:
 //!
 //! ```text
 //! cargo build --release -p barewire-flow --example meter_cost

@@ -1,5 +1,5 @@
 //! Conservation: for any packets and any meter configuration, each packet is counted exactly once.
-//! Called by tests and by the fuzz target; panics where the law is broken. Not part of the
+//! Tests and the fuzz target call this; it panics if the law is violated. Not part of the public
 //! interface.
 
 use wire::LinkType;
@@ -11,7 +11,7 @@ use crate::{
     EndReason, HashKey, Input, Level, Meter, MeterConfig, MeterStats, Octets, Sampling, Side,
 };
 
-/// What has come out of a meter.
+/// Output of a meter.
 #[derive(Default)]
 struct Taken {
     records: u64,
@@ -75,7 +75,7 @@ impl RecordSink for Taken {
     }
 }
 
-/// Counts the packets it has been given, and checks that every handle returns once.
+/// Counts the packets passed to it, and checks that every handle is returned once.
 #[derive(Default)]
 struct Counting {
     open: u64,
@@ -165,11 +165,12 @@ fn balance(stats: &MeterStats, taken: &Taken) {
     assert_eq!(ended, taken.records);
 }
 
-/// A meter (four bytes) and packets, each with its length, the time since the one before in steps
-/// of 2^24 ns (17 ms; from 128 on backwards), how many bytes the capture cut off, and what is done
-/// besides: 1 tick, 2 the end of input, as when a probe starts again, 4 not Ethernet but raw IP.
+/// An input consists of a meter (four bytes) and packets, each with its length, the time since the
+/// previous one in steps of 2^24 ns (17 ms; from 128 on backwards), the number of truncated bytes,
+/// and further actions: 1 tick, 2 end of input, as if the probe restarts, 4 raw IP instead of
+/// Ethernet.
 ///
-/// The same comes out with and without the meter's shortcut.
+/// The result is the same with and without the meter's shortcut.
 pub fn law(input: &[u8]) {
     if let Some((head, packets)) = input.split_first_chunk::<4>() {
         let with = run(config(*head), packets, true);

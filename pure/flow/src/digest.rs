@@ -1,5 +1,5 @@
-//! Sums over records for reports: endpoints, applications, sizes, durations. Everything has a
-//! bound; if entries had to be discarded, they were the smallest, and that is reported.
+//! Sums over records for reports: endpoints, applications, sizes, durations. Everything is bounded;
+//! if entries had to be discarded, they were the smallest, and that is reported.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,21 +13,21 @@ use crate::known::{KnownFlows, headline};
 use crate::origin::{Origin, Origins};
 use crate::record::Record;
 
-/// Entries that a list keeps before it forgets its smaller half.
+/// Maximum number of entries in a list before its smaller half is discarded.
 const COUNT_MAX: usize = 4096;
-/// Bins of sizes: below 64 bytes, 128, … and more.
+/// Number of size bins: below 64 bytes, 128, … and more.
 pub const SIZE_BINS: usize = 24;
-/// Bins of durations: below 1 ms, 3 ms, 10 ms, … and more.
+/// Number of duration bins: below 1 ms, 3 ms, 10 ms, … and more.
 pub const DURATION_BINS: usize = 14;
 
 /// A sum over records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Packets in them.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes in them.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -71,7 +71,7 @@ impl<K: Clone + Eq + Hash + Ord> Shares<K> {
         self.is_exact = false;
     }
 
-    /// The largest by bytes, in order.
+    /// The largest by bytes, sorted.
     pub fn largest(&self, count: usize) -> Vec<(K, Share)> {
         let sums = self.sums.iter();
         let mut all: Vec<(K, Share)> = sums.map(|(key, share)| (key.clone(), *share)).collect();
@@ -80,17 +80,17 @@ impl<K: Clone + Eq + Hash + Ord> Shares<K> {
         all
     }
 
-    /// Whether nothing was forgotten.
+    /// Whether nothing was discarded.
     pub fn is_exact(&self) -> bool {
         self.is_exact
     }
 
-    /// How many there are.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.sums.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.sums.is_empty()
     }
@@ -101,33 +101,33 @@ impl<K: Clone + Eq + Hash + Ord> Shares<K> {
 pub struct Digest {
     /// All records.
     pub total: Share,
-    /// By address: what it sent.
+    /// Sent traffic by address.
     pub senders: Shares<IpAddr>,
-    /// What it received.
+    /// Received traffic by address.
     pub receivers: Shares<IpAddr>,
-    /// By IP protocol and port of the side that did not begin.
+    /// Traffic by IP protocol and responder's port.
     pub services: Shares<(u8, u16)>,
-    /// By what the application is called, and whether that was seen or guessed by port.
+    /// Traffic by application name, and whether it was identified or guessed by port.
     pub applications: Shares<(Cow<'static, str>, bool)>,
-    /// By name: of servers, questions and the like.
+    /// Traffic by name: of servers, questions and the like.
     pub names: Shares<Vec<u8>>,
-    /// By autonomous system, of each end: what it sent and received.
+    /// Sent and received traffic by autonomous system of each endpoint.
     pub networks: Shares<String>,
-    /// By country, likewise.
+    /// The same by country.
     pub countries: Shares<String>,
-    /// By maker of the network card, likewise.
+    /// The same by vendor of the network card.
     pub vendors: Shares<String>,
-    /// By IP protocol.
+    /// Traffic by IP protocol.
     pub protocols: [Share; 256],
-    /// By IP version: 4, 6.
+    /// Traffic by IP version: 4, 6.
     pub versions: [Share; 2],
-    /// Records by bytes of both directions.
+    /// Number of records by bytes of both directions.
     pub sizes: [u64; SIZE_BINS],
-    /// Records by their duration.
+    /// Number of records by duration.
     pub durations: [u64; DURATION_BINS],
-    /// Records of which one side sent all.
+    /// Number of records in which only one side sent.
     pub one_way: u64,
-    /// What is known of flows: application and name.
+    /// Applications and names of flows.
     known: KnownFlows,
 }
 
@@ -154,7 +154,7 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// Takes a record in.
+    /// Adds a record.
     pub fn add(&mut self, record: &Record, extra: &Extra<'_>) {
         let key = record.key();
         let (initiator, responder) = (record.initiator(), record.initiator().other());
@@ -217,24 +217,24 @@ impl Digest {
         }
     }
 
-    /// The result of the decoders for a flow, if it is kept: the application and a name.
+    /// The decoders' result for a flow, if it is kept: the application and a name.
     pub fn known(&self, key: &FlowKey) -> Option<(&Cow<'static, str>, &[u8])> {
         self.known.get(key)
     }
 
-    /// Results of the decoders by flow.
+    /// The decoders' results by flow.
     pub fn into_known_flows(self) -> KnownFlows {
         self.known
     }
 }
 
-/// Which bin this many bytes are in: see [`SIZE_BINS`].
+/// Index of the bin for this many bytes: see [`SIZE_BINS`].
 fn size_bin(bytes: u64) -> usize {
     let bits = 64 - (bytes >> 6).leading_zeros() as usize;
     bits.min(SIZE_BINS - 1)
 }
 
-/// Upper ends of the bins of durations but the last, in nanoseconds.
+/// Upper limits of the duration bins except the last, in nanoseconds.
 pub const DURATION_ENDS_NS: [u64; DURATION_BINS - 1] = [
     1_000_000,
     3_000_000,
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn bins_begin_where_they_should() {
+    fn bins_begin_at_their_documented_limits() {
         for (bytes, bin) in [(0, 0), (63, 0), (64, 1), (127, 1), (128, 2), (u64::MAX, 23)] {
             assert_eq!(size_bin(bytes), bin, "{bytes}");
         }

@@ -1,12 +1,12 @@
-//! Information elements: the fields of a flow that can be exported, and their numbers.
+//! Information elements: exportable fields of a flow, and their numbers.
 //!
 //! An element is one row of [`FIELDS`]: its name, number, type, semantics and units (RFC 7012, the
-//! IANA registry) and the function that reads it from a record. Encoders know no field of a record;
-//! they walk rows. The row of a new field of a record is all that its export needs.
+//! IANA registry) and the function that reads it from a record. Encoders do not depend on the
+//! fields of a record; they iterate over rows. A row is all that is needed to export a new field.
 //!
-//! Rows come in two equivalent forms. As a function behind a pointer they serve lists of fields
-//! that are chosen at run time. As a type each they are fused, field by field, into one function
-//! for each of the [standard templates](STANDARD): that costs two or three instructions a field.
+//! Rows exist in two equivalent forms. As function pointers they serve lists of fields chosen at
+//! run time. As types they are fused, field by field, into one function for each of the [standard
+//! templates](STANDARD), which takes two or three instructions per field.
 
 use crate::expire::EndReason;
 use crate::key::{FlowKey, Side};
@@ -21,11 +21,11 @@ pub use standard::{NETFLOW9, PutRun, STANDARD, Standard, UNIFLOW, standard_index
 
 /// The enterprise number of reverse elements (RFC 5103 §6.1).
 pub const REVERSE_ENTERPRISE: u32 = 29305;
-/// The enterprise number under which elements of our own go out by default: the one that RFC 5612
-/// sets aside for documentation, since barewire has none. Collectors learn their names by RFC 5610.
+/// The default enterprise number for barewire's own elements: the one that RFC 5612 reserves for
+/// documentation, since barewire has none. Collectors learn their names by RFC 5610.
 pub const OWN_ENTERPRISE: u32 = 32473;
 
-/// A length that is written with each value (RFC 7011 §7).
+/// A variable length, which precedes each value (RFC 7011 §7).
 pub const VARIABLE_LEN: u16 = u16::MAX;
 
 /// Abstract data types, with the numbers of RFC 5610 §3.1.
@@ -78,38 +78,39 @@ pub enum Units {
     Hops = 11,
 }
 
-/// An information element as a registry has it.
+/// An information element, as in a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Element {
-    /// The name, in the manner of the registry.
+    /// Name, in the style of the registry.
     pub name: &'static str,
-    /// The number, below 32768.
+    /// Number, below 32768.
     pub id: u16,
-    /// 0 for the IANA registry; [`OWN_ENTERPRISE`] for ours, which a configuration may replace.
+    /// 0 for the IANA registry; [`OWN_ENTERPRISE`] for barewire's own, which a configuration may
+    /// replace.
     pub enterprise: u32,
-    /// Bytes on the wire, or [`VARIABLE_LEN`].
+    /// Length in bytes, or [`VARIABLE_LEN`].
     pub len: u16,
-    /// How the bytes are to be read.
+    /// Type of the value.
     pub data_type: DataType,
     /// The meaning of the value.
     pub semantics: Semantics,
-    /// What it is counted in.
+    /// Unit of the value.
     pub units: Units,
-    /// One sentence.
+    /// Description in one sentence.
     pub about: &'static str,
 }
 
-/// The requested direction of a directional value.
+/// Direction of a directional value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Way {
-    /// What the source of the exported record sent.
+    /// Sent by the source of the exported record.
     Forward = 0,
-    /// What came back.
+    /// Sent by the destination.
     Reverse = 1,
 }
 
-/// A record as it is exported: seen from one of its sides.
+/// A record as exported: seen from one of its sides.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The record.
@@ -118,14 +119,14 @@ pub struct View<'a> {
     pub reason: EndReason,
     /// The side that is the source.
     pub source: Side,
-    /// The interface where packets were seen, as the kernel numbers it; 0 is not known.
+    /// The interface where packets were seen, as numbered by the kernel; 0 if unknown.
     pub interface: u32,
-    /// Whether the source and the other side have sent anything.
+    /// Whether the source and the destination have sent anything.
     has_sent: [bool; 2],
 }
 
 impl<'a> View<'a> {
-    /// A record seen from a side. `interface` counts unless the key has one.
+    /// The view of a record from a side. `interface` is used unless the key has one.
     #[inline(always)]
     pub fn new(record: &'a Record, reason: EndReason, source: Side, interface: u32) -> View<'a> {
         let has_sent = |side| record.packets_of(side) != 0;
@@ -138,8 +139,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The same where the source has sent something, and with `IS_BOTH` the other side too; what
-    /// came back is 0 otherwise.
+    /// The same if the source has sent anything, and with `IS_BOTH` the destination as well;
+    /// reverse values are 0 otherwise.
     #[inline(always)]
     pub(crate) fn of_senders<const IS_BOTH: bool>(
         record: &'a Record,
@@ -156,7 +157,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What one way sent. Of this a row computes only what it takes.
+    /// The counters of a direction. A row computes only those that it uses.
     #[inline(always)]
     pub fn counters(&self, way: Way) -> Counters {
         let side = match way {
@@ -182,7 +183,7 @@ impl<'a> View<'a> {
 
     #[inline(always)]
     fn icmp(&self, ip_version: u8) -> [u8; 2] {
-        // What stands there of others are ports.
+        // For other protocols these fields are ports.
         if !self.key().is_icmp() || self.key().ip_version() != ip_version {
             return [0; 2];
         }
@@ -193,7 +194,7 @@ impl<'a> View<'a> {
 
 const NS_IN_MS: u64 = 1_000_000;
 
-/// Seconds between 1900 and 1970: where NTP's time begins (RFC 5905 §6).
+/// Seconds between 1900, the epoch of NTP, and 1970 (RFC 5905 §6).
 const NTP_OFFSET_S: u64 = 2_208_988_800;
 
 /// A time as 32 bits of seconds since 1900 and 32 bits of fraction (RFC 7011 §6.1.9, §6.1.10).
@@ -213,20 +214,20 @@ fn ntp_micro(time_ns: u64) -> [u8; 8] {
     (up & !0x7ff).to_be_bytes()
 }
 
-/// A row: an element, and where its value comes from.
+/// A row: an element, and the source of its value.
 #[derive(Debug)]
 pub struct Field {
-    /// What it is.
+    /// The element.
     pub element: Element,
-    /// Whether there is a reverse value (RFC 5103 §6.1): not of keys and of what both directions
-    /// share.
+    /// Whether there is a reverse value (RFC 5103 §6.1): not for keys and values common to both
+    /// directions.
     pub is_directed: bool,
-    /// Writes the value at the start of the slice and gives its length; `None` when there is no
+    /// Writes the value to the start of the slice and returns its length; `None` if there is no
     /// room. A value of variable length is written without its length.
     pub put: fn(&View<'_>, Way, &mut [u8]) -> Option<usize>,
 }
 
-/// Makes a type for each row, and the table of all rows. A fixed row gives an array.
+/// Defines a type for each row, and the table of all rows. A row of fixed length returns an array.
 macro_rules! fields {
     ($(
         $(#[doc = $about:literal])+
@@ -234,7 +235,7 @@ macro_rules! fields {
             $data:ident $semantics:ident $units:ident [$len:literal] $way:ident
             |$view:ident, $at:ident| $value:expr;
     )*) => {
-        /// A type a row.
+        /// One type per row.
         pub(crate) mod field {
             $(
                 $(#[doc = $about])+
@@ -271,8 +272,8 @@ macro_rules! fields {
             }
         )*
 
-        /// All rows with a fixed length. New ones are added at the end of their group; names and
-        /// numbers do not change.
+        /// All rows of fixed length. New ones are added at the end of their group; names and
+        /// numbers never change.
         pub static FIELDS: &[&Field] = &[$(field::$type::FIELD),*];
     };
     (@enterprise) => { 0 };
@@ -312,11 +313,11 @@ fields! {
     /// 4 or 6
     IpVersion = "ipVersion" 60 Unsigned8 Identifier None [1] shared
         |v, _w| [v.key().ip_version()];
-    /// Interface where the packets were seen, 0 if not known
+    /// Interface where the packets were seen, 0 if unknown
     IngressInterface = "ingressInterface" 10 Unsigned32 Identifier None [4] shared
         |v, _w| {
             let keyed = u32::from(v.key().interface());
-            // Keys count from 0, and 0 on the wire is not known.
+            // Keys count from 0, but on the wire 0 means unknown.
             if keyed == 0 { v.interface } else { keyed + 1 }.to_be_bytes()
         };
     /// Id of the outer VLAN tag
@@ -334,10 +335,10 @@ fields! {
     /// Packets
     Packets = "packetDeltaCount" 2 Unsigned64 DeltaCounter Packets [8] directed
         |v, w| v.counters(w).packets.to_be_bytes();
-    /// Bytes since the flow began; the same as the delta, for collectors that know only totals
+    /// Bytes since the flow began; equals the delta, for collectors that support only totals
     OctetsTotal = "octetTotalCount" 85 Unsigned64 TotalCounter Octets [8] directed
         |v, w| v.counters(w).bytes.to_be_bytes();
-    /// Packets since the flow began; likewise
+    /// Packets since the flow began; equals the delta
     PacketsTotal = "packetTotalCount" 86 Unsigned64 TotalCounter Packets [8] directed
         |v, w| v.counters(w).packets.to_be_bytes();
     /// Bytes after the transport header
@@ -346,28 +347,28 @@ fields! {
     /// Union of the TCP flags
     TcpControlBits = "tcpControlBits" 6 Unsigned16 Flags None [2] directed
         |v, w| v.counters(w).tcp_flags.to_be_bytes();
-    /// Union of the TCP flags in eight bits, AE left out
+    /// Union of the TCP flags in eight bits, without AE
     TcpControlBits8 = "tcpControlBits" 6 Unsigned16 Flags None [1] directed
         |v, w| [v.counters(w).tcp_flags as u8];
-    /// Least TTL or hop limit
+    /// Minimum TTL or hop limit
     MinimumTtl = "minimumTTL" 52 Unsigned8 Default Hops [1] directed
         |v, w| [v.counters(w).ttl_min];
-    /// Greatest TTL or hop limit
+    /// Maximum TTL or hop limit
     MaximumTtl = "maximumTTL" 53 Unsigned8 Default Hops [1] directed
         |v, w| [v.counters(w).ttl_max];
     /// Type of service or traffic class of the first packet
     ClassOfService = "ipClassOfService" 5 Unsigned8 Identifier None [1] directed
         |v, w| [v.counters(w).traffic_class];
-    /// Flags of the IPv4 header: the bits of the header's byte
+    /// Flags of the IPv4 header, as in the header's byte
     FragmentFlags = "fragmentFlags" 197 Unsigned8 Flags None [1] directed
         |v, w| [v.counters(w).ip_flags << 5];
-    /// Bytes of the smallest packet; 65535 is that or more
+    /// Length of the smallest packet; 65535 means that or more
     MinimumLength = "minimumIpTotalLength" 25 Unsigned64 Default Octets [8] directed
         |v, w| u64::from(v.counters(w).len_min).to_be_bytes();
-    /// Bytes of the largest packet; 65535 is that or more
+    /// Length of the largest packet; 65535 means that or more
     MaximumLength = "maximumIpTotalLength" 26 Unsigned64 Default Octets [8] directed
         |v, w| u64::from(v.counters(w).len_max).to_be_bytes();
-    /// Set of TCP options: the bit of kind n is the nth from the least
+    /// Set of TCP options: kind n is bit n
     TcpOptions = "tcpOptions" 209 Unsigned64 Flags None [8] directed
         |v, w| v.counters(w).tcp_options.to_be_bytes();
     /// TCP window of the first packet
@@ -379,34 +380,34 @@ fields! {
     /// TCP flags of the first packet
     TcpFlagsFirst = "firstTcpControlBits" 2 @own Unsigned8 Flags None [1] directed
         |v, w| [v.counters(w).tcp_flags_first];
-    /// TCP flags of the packet that came last
+    /// TCP flags of the last packet
     TcpFlagsLast = "lastTcpControlBits" 3 @own Unsigned8 Flags None [1] directed
         |v, w| [v.counters(w).tcp_flags_last];
-    /// Fragments among the packets; 8191 is that or more
+    /// Number of fragments; 8191 means that or more
     Fragments = "fragmentDeltaCount" 4 @own Unsigned16 DeltaCounter Packets [2] directed
         |v, w| v.counters(w).fragments.to_be_bytes();
-    /// Maximum segment size that was announced, 0 if none was
+    /// Maximum segment size announced, 0 if none was
     TcpMss = "tcpMaximumSegmentSize" 5 @own Unsigned16 Quantity Octets [2] directed
         |v, w| v.counters(w).tcp_mss.to_be_bytes();
-    /// TCP segments with bytes that had come before; 65535 is that or more
+    /// TCP segments that repeat earlier bytes; 65535 means that or more
     Retransmissions = "tcpRetransmissionDeltaCount" 6 @own Unsigned16 DeltaCounter Packets [2]
         directed |v, w| v.counters(w).retransmissions.to_be_bytes();
-    /// TCP segments that came after later ones; 65535 is that or more
+    /// TCP segments that arrived after later ones; 65535 means that or more
     OutOfOrder = "tcpOutOfOrderDeltaCount" 7 @own Unsigned16 DeltaCounter Packets [2] directed
         |v, w| v.counters(w).out_of_order.to_be_bytes();
-    /// Time that the side took for its answer in the TCP handshake, 0 if not seen
+    /// Response time of the side in the TCP handshake, 0 if not seen
     HandshakeTime = "tcpHandshakeMicroseconds" 8 @own Unsigned32 Quantity Microseconds [4] directed
         |v, w| v.counters(w).handshake_us.to_be_bytes();
-    /// Set of IPv4 options of both directions: the bit of number n is the nth from the least
+    /// Set of IPv4 options of both directions: number n is bit n
     Ipv4Options = "ipv4OptionNumbers" 9 @own Unsigned32 Flags None [4] shared
         |v, _w| v.record.ipv4_options().to_be_bytes();
-    /// Round-trip time of the TCP handshake, 0 if one side of it was not seen
+    /// Round-trip time of the TCP handshake, 0 if a part of it was not seen
     RoundTripTime = "tcpRoundTripMicroseconds" 21 @own Unsigned32 Quantity Microseconds [4] shared
         |v, _w| v.record.handshake_us().unwrap_or(0).to_be_bytes();
-    /// 1 if there are fragments whose first one was not seen, so that their ports are not known
+    /// 1 if there are fragments whose first one was not seen, so that their ports are unknown
     Orphans = "orphanFragments" 22 @own Unsigned8 Default None [1] shared
         |v, _w| [v.record.has_orphans().into()];
-    /// 1 if the record is of one direction by configuration, 0 if both would be in it
+    /// 1 if the configuration separates directions, 0 if the record may contain both
     Uniflow = "uniflowRecord" 23 @own Unsigned8 Default None [1] shared
         |v, _w| [v.record.is_uniflow().into()];
     /// Time of the first packet
@@ -441,16 +442,16 @@ fields! {
         |v, _w| [if v.source == v.record.initiator() { 1 } else { 2 }];
 }
 
-/// A field and the way it is taken.
+/// A field and its direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// The row.
+    /// The field.
     pub field: &'static Field,
-    /// Forward, or reverse.
+    /// Forward or reverse.
     pub way: Way,
 }
 
-/// The fields of a record that no standard template has, other forms of the same value left out.
+/// Record fields that are in no standard template, without alternative forms of the same value.
 const ALL: [&Field; 23] = [
     field::PayloadOctets::FIELD,
     field::TcpFlagsFirst::FIELD,
@@ -478,8 +479,8 @@ const ALL: [&Field; 23] = [
 ];
 
 impl Column {
-    /// The columns of all fields of a record that no standard template has, each forward one
-    /// followed by its reverse.
+    /// The columns of all record fields that are in no standard template, each forward one followed
+    /// by its reverse.
     pub fn all() -> impl Iterator<Item = Column> {
         ALL.into_iter().flat_map(|field| {
             let ways = [Way::Forward, Way::Reverse].into_iter();
@@ -488,8 +489,8 @@ impl Column {
         })
     }
 
-    /// The column of this name: that of an element, or `reverse` before it (`reverseMinimumTTL`),
-    /// as RFC 5103 §6.1 has it.
+    /// The column with this name: that of an element, optionally with the prefix `reverse`
+    /// (`reverseMinimumTTL`), as in RFC 5103 §6.1.
     pub fn find(name: &str) -> Option<Column> {
         let find = |name: &str| {
             let mut rows = FIELDS.iter().copied();
@@ -508,9 +509,9 @@ impl Column {
         })
     }
 
-    /// The number of the element that continues the wire, and its enterprise. `own` stands for
-    /// ours. The reverse of an element of ours has 0x4000 added to its number, because there is one
-    /// enterprise number only (RFC 5103 §6.1 leaves the matter to the enterprise).
+    /// The element's number and enterprise on the wire. `own` is barewire's enterprise number.
+    /// Reverse elements of its own have 0x4000 added to their number, because there is only one
+    /// enterprise number (RFC 5103 §6.1 leaves this to the enterprise).
     pub fn wire_id(&self, own: u32) -> (u16, u32) {
         let element = &self.field.element;
         match (element.enterprise, self.way) {
@@ -521,7 +522,7 @@ impl Column {
         }
     }
 
-    /// The name, with `reverse` before it where it is one.
+    /// The name, with the prefix `reverse` for a reverse column.
     pub fn name(&self) -> String {
         let name = self.field.element.name;
         match self.way {
@@ -536,7 +537,7 @@ pub(crate) fn reverse_name(name: &str) -> String {
     format!("reverse{}{}", name[..1].to_ascii_uppercase(), &name[1..])
 }
 
-/// Set in the number of reverse elements of our own.
+/// Flag in the number of barewire's own reverse elements.
 pub const OWN_REVERSE: u16 = 0x4000;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Records as bytes. A format is a file in this directory.
+//! Encoders of records. Each format is a file in this directory.
 //!
-//! A format is an [`Encode`]: it takes records until its message is full, lends the message, and
-//! forgets it when told that it has gone. Nothing is allocated for a record or a message; only the
-//! messages that come now and then (templates, options) are. Who sends the messages, and where, is
-//! not known here.
+//! A format implements [`Encode`]: it takes records until its message is full, returns the message,
+//! and clears it once it has been sent. No allocations per record or message; only occasional
+//! messages (templates, options) are allocated. The encoder does not know how and where messages
+//! are sent.
 
 pub mod csv;
 pub mod directed;
@@ -21,26 +21,26 @@ use crate::expire::EndReason;
 use crate::extra::OwnedExtra;
 use crate::record::Record;
 
-/// Why a format could not take a record.
+/// Why a format refused a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Refusal {
-    /// The format knows IPv4 only.
+    /// The format supports only IPv4.
     NotIpv4,
     /// It does not fit into one message.
     TooLarge,
-    /// A value is beyond what the format can say.
+    /// A value exceeds the range of the format.
     OutOfRange,
 }
 
 impl Refusal {
-    /// How many there are.
+    /// Number of reasons.
     pub const COUNT: usize = 3;
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Refusal; Refusal::COUNT] =
         [Refusal::NotIpv4, Refusal::TooLarge, Refusal::OutOfRange];
 
-    /// The name in accounts.
+    /// Name in statistics.
     pub const fn name(self) -> &'static str {
         match self {
             Refusal::NotIpv4 => "not_ipv4",
@@ -53,11 +53,11 @@ impl Refusal {
 /// A sum over flow records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Flow records, as the table gave them.
+    /// Number of flow records, as produced by the table.
     pub flows: u64,
-    /// Packets in them.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes in them.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -79,70 +79,70 @@ impl Sum {
     }
 }
 
-/// What an exporter says of itself in options records (RFC 7012's counters of the same names).
+/// Exporter statistics for options records (RFC 7012's counters of the same names).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Messages sent.
     pub exported_messages: u64,
-    /// Bytes in them.
+    /// Bytes of the messages.
     pub exported_octets: u64,
-    /// Flow records in them, as the format counts them: of a format with one direction a record, a
-    /// flow of which both sides sent is two.
+    /// Flow records exported, as counted by the format: if it has one direction per record, a flow
+    /// in which both sides sent counts as two.
     pub exported_records: u64,
     /// Flows that the metering process observed.
     pub observed_flows: u64,
-    /// Packets that are in no flow because they could not be read.
+    /// Packets that are in no flow because they could not be parsed.
     pub ignored_packets: u64,
-    /// Packets that were lost before they were seen.
+    /// Packets lost before they were seen.
     pub dropped_packets: u64,
-    /// What was not sent: flows, packets and bytes.
+    /// Flows, packets and bytes that were not sent.
     pub not_sent: Sum,
 }
 
-/// A format.
+/// An export format.
 pub trait Encode: Send {
-    /// Takes records in turn into the message, and says how many. Fewer than all means that the
-    /// message is full. A record that is refused counts as taken.
+    /// Encodes records into the message, and returns how many. Fewer than all means that the
+    /// message is full. A refused record counts as encoded.
     fn take(&mut self, records: &[(Record, EndReason)]) -> usize;
 
-    /// The same for records of which more is known: an extra for each. Formats that cannot say it
-    /// leave it out.
+    /// The same with extra fields for each record. Formats that do not support them omit them.
     fn take_with(&mut self, records: &[(Record, EndReason)], extras: &[OwnedExtra]) -> usize {
         let _ = extras;
         self.take(records)
     }
 
-    /// The message, empty if nothing was taken. `time_ns` is now. May be asked for again.
+    /// The message; empty if it has no records. `time_ns` is the current time. May be called
+    /// repeatedly.
     fn message(&mut self, time_ns: u64) -> &[u8];
 
-    /// What is in the message.
+    /// Sum of the records in the message.
     fn held(&self) -> Sum;
 
-    /// Data records of flows in the message. Formats of which a record is one direction have more
-    /// of them than flows.
+    /// Number of flow data records in the message. It exceeds the number of flows for formats with
+    /// one direction per record.
     fn record_count(&self) -> u64 {
         self.held().flows
     }
 
-    /// The message is on its way, or lost: begins the next one.
+    /// Begins the next message, once this one was sent or lost.
     fn next(&mut self);
 
-    /// Messages that go before all others when a session begins, and what a session restarts. A
-    /// message that has not gone yet goes into the new session.
+    /// Begins a session and returns the messages that come first in it. A message that was not sent
+    /// yet becomes part of the new session.
     fn begin_session(&mut self, time_ns: u64) -> Vec<Vec<u8>>;
 
-    /// Messages to be sent again now and then on a transport that loses some. Called between
-    /// messages: [`Encode::held`] is empty.
+    /// Messages to repeat periodically on a lossy transport. Called between messages, when
+    /// [`Encode::held`] is empty.
     fn refresh(&mut self, time_ns: u64, statistics: &Statistics) -> Vec<Vec<u8>>;
 
-    /// Messages with the last words on a transport that loses none.
+    /// Final messages on a lossless transport.
     fn end_session(&mut self, time_ns: u64, statistics: &Statistics) -> Vec<Vec<u8>>;
 
     /// Records refused, by [`Refusal`].
     fn refused(&self) -> &[Sum; Refusal::COUNT];
 
-    /// Records taken without some of their extra fields, with which they would not have fitted into
-    /// a message.
+    /// Number of records encoded without some of their extra fields, with which they would not have
+    /// fitted into a message.
     fn shortened(&self) -> u64 {
         0
     }

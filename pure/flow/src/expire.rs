@@ -1,23 +1,23 @@
-//! When a flow ends, and why.
+//! Expiry: when a flow ends, and why.
 //!
-//! Packet time drives expiry and never goes back: the clock of a table is the latest time it was
-//! given. A flow ends
-//! - *idle*, when no packet came for its protocol's idle timeout;
-//! - *active*, when its first packet is older than the active timeout; packets after that begin a
-//!   new record;
-//! - by *end of flow*: TCP, some time (the linger, so that last acknowledgements are not left over)
-//!   after a reset or a FIN from both sides, or at once when a new SYN comes;
+//! Packet time drives expiry and never goes backwards: the clock of a table is the latest time
+//! passed to it. A flow ends
+//! - *idle*, if there was no packet for its protocol's idle timeout;
+//! - *active*, if its first packet is older than the active timeout; later packets begin a new
+//!   record;
+//! - by *end of flow*: TCP, some time after a reset or a FIN from both sides (the linger, which
+//!   covers the last acknowledgements), or at once with a new SYN;
 //! - *forced*, at the end of input;
 //! - by *lack of resources*, to make room for another flow.
 //!
-//! What a record holds does not depend on how fast the table is searched for ended flows: a packet
-//! that comes for a flow past its time ends it first. The active timeout is exact by the times of
-//! packets. Silence is measured by the table's clock in steps of 2^20 ns, so an idle timeout is
-//! never early and up to 2.1 ms late.
+//! The contents of a record do not depend on how fast the table is searched for ended flows: a
+//! packet for an expired flow ends that flow first. The active timeout is exact by packet times.
+//! Idle time is measured by the table's clock in steps of 2^20 ns, so an idle timeout is never
+//! early and up to 2.1 ms late.
 //!
-//! Two things depend on where the search is in its round, and so on the secret of the hash, but not
-//! on how packets fall into batches: which flow is evicted in a full table, and which silent flows
-//! end while a wrong clock stands, before it is set back.
+//! Two things depend on the position of the search, and so on the secret of the hash, but not on
+//! how packets are batched: which flow is evicted from a full table, and which idle flows end while
+//! the clock is wrong, before it is set back.
 
 use crate::record::Record;
 
@@ -27,18 +27,18 @@ use crate::record::Record;
 pub enum EndReason {
     /// No packet for the idle timeout.
     Idle = 1,
-    /// It went on longer than the active timeout; what follows is in the next record.
+    /// It lasted longer than the active timeout; the next record continues it.
     Active = 2,
     /// Its protocol ended it (TCP: FIN from both sides, or RST).
     EndOfFlow = 3,
     /// The end of input.
     Forced = 4,
-    /// Its place was needed.
+    /// It was evicted for lack of resources.
     Resources = 5,
 }
 
 impl EndReason {
-    /// Values, 0 included, which is no reason.
+    /// Number of values, including 0, which is not a reason.
     pub const COUNT: usize = 6;
     /// All reasons.
     pub const ALL: [EndReason; 5] = [
@@ -61,35 +61,35 @@ impl EndReason {
     }
 }
 
-/// When flows end. All in nanoseconds, at most [`Timeouts::MAX_NS`].
+/// Timeouts in nanoseconds, at most [`Timeouts::MAX_NS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Timeouts {
-    /// From the first packet of a record to its end.
+    /// Maximum time from the first packet of a record to its end.
     pub active_ns: u64,
-    /// Without a packet, TCP.
+    /// Idle timeout of TCP.
     pub idle_tcp_ns: u64,
-    /// Without a packet, UDP and UDP-Lite.
+    /// Idle timeout of UDP and UDP-Lite.
     pub idle_udp_ns: u64,
-    /// Without a packet, ICMP and ICMPv6.
+    /// Idle timeout of ICMP and ICMPv6.
     pub idle_icmp_ns: u64,
-    /// Without a packet, all other protocols.
+    /// Idle timeout of all other protocols.
     pub idle_other_ns: u64,
-    /// From the last packet of a TCP connection that is closed.
+    /// Time after the last packet of a closed TCP connection.
     pub linger_ns: u64,
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Deadlines are 16 bits of 134 ms, so none is further ahead than an hour. A flow that may live
-/// longer is looked at then and gets another one.
+/// Deadlines are 16 bits of 134 ms, so at most an hour ahead is used. A flow that may live longer
+/// is checked then and gets a new one.
 const AHEAD_MAX_NS: u64 = 3_600 * SECOND_NS;
 
 impl Timeouts {
-    /// The longest timeout: a day.
+    /// Maximum timeout: a day.
     pub const MAX_NS: u64 = 24 * 3_600 * SECOND_NS;
 
-    /// One idle timeout for all protocols.
+    /// Sets the idle timeout of all protocols.
     pub fn set_idle_ns(&mut self, idle_ns: u64) {
         self.idle_tcp_ns = idle_ns;
         self.idle_udp_ns = idle_ns;
@@ -97,7 +97,7 @@ impl Timeouts {
         self.idle_other_ns = idle_ns;
     }
 
-    /// The same with every value within bounds.
+    /// Clamps all values to their limits.
     pub(crate) fn clamped(&self) -> Timeouts {
         let clamp = |ns: u64| ns.clamp(1, Timeouts::MAX_NS);
         Timeouts {
@@ -110,7 +110,7 @@ impl Timeouts {
         }
     }
 
-    /// How long a flow of this class may be without a packet.
+    /// Idle timeout of a class.
     #[inline]
     fn quiet_ns(&self, class: Class) -> u64 {
         match class {
@@ -122,7 +122,7 @@ impl Timeouts {
         }
     }
 
-    /// How long after its last packet a flow lives, and why it would end then.
+    /// Remaining lifetime of a flow after its last packet, and the reason for which it would end.
     #[inline]
     pub(crate) fn left(&self, record: &Record) -> (u64, EndReason) {
         let class = record.class();
@@ -135,13 +135,13 @@ impl Timeouts {
         }
     }
 
-    /// Whether a packet of this time is still within the active timeout of a record.
+    /// Whether a packet with this time is within a record's active timeout.
     #[inline]
     pub(crate) fn is_within(&self, record: &Record, time_ns: u64) -> bool {
         time_ns.saturating_sub(record.start_ns()) <= self.active_ns
     }
 
-    /// Whether and why a flow has ended before a packet of this time, which comes at this clock.
+    /// Whether a flow ended before a packet with this time arrived at this clock, and why.
     pub(crate) fn ended_before(
         &self,
         record: &Record,
@@ -165,11 +165,11 @@ impl Timeouts {
     }
 }
 
-/// The same by [`Class`], for the packet path: one load in place of a choice.
+/// The same by [`Class`], for the packet path: one load instead of a branch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     active_ns: u64,
-    /// How far ahead the deadline may be.
+    /// Maximum distance of the deadline.
     ahead_ns: [u64; 8],
 }
 
@@ -192,15 +192,15 @@ impl Limits {
         }
     }
 
-    /// [`Timeouts::is_within`] of a record that began then.
+    /// [`Timeouts::is_within`] for a record that began at `start_ns`.
     #[inline(always)]
     pub(crate) fn is_within(&self, start_ns: u64, time_ns: u64) -> bool {
         time_ns.saturating_sub(start_ns) <= self.active_ns
     }
 
-    /// The deadline of a flow that began at `start_ns` and whose latest packet is the latest of
-    /// all: what [`Timeouts::left`] and [`deadline`] come to, in fewer steps. Times at the end of
-    /// the number range wrap: the flow is then looked at too early, or an hour too late.
+    /// Deadline of a flow that began at `start_ns` and whose latest packet is the latest of all:
+    /// the result of [`Timeouts::left`] and [`deadline`], in fewer steps. Times at the end of the
+    /// number range wrap: the flow is then checked too early, or an hour too late.
     #[inline(always)]
     pub(crate) fn deadline(&self, class: Class, start_ns: u64, now_ns: u64) -> u16 {
         let active_end_ns = start_ns.wrapping_add(self.active_ns);
@@ -209,7 +209,7 @@ impl Limits {
     }
 }
 
-/// Which timeout a flow has.
+/// Class of flows with a common timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Class {
@@ -217,12 +217,12 @@ pub(crate) enum Class {
     Udp,
     Icmp,
     Other,
-    /// TCP after its end.
+    /// TCP after the end of the connection.
     Closed,
 }
 
 impl Class {
-    /// Why a flow of this class ends when no packet comes.
+    /// Why a flow of this class ends without further packets.
     #[inline]
     fn end(self) -> EndReason {
         if self == Class::Closed {
@@ -263,27 +263,26 @@ pub(crate) fn tick(clock_ns: u64) -> u32 {
     (clock_ns >> 20) as u32
 }
 
-/// Whether a flow whose last packet came at tick `seen` and that may live `left_ns` longer has
-/// ended.
+/// Whether a flow has ended whose last packet arrived at tick `seen` and whose remaining lifetime
+/// was `left_ns`.
 #[inline]
 pub(crate) fn is_over(clock_ns: u64, seen: u32, left_ns: u64) -> bool {
     u64::from(tick(clock_ns).wrapping_sub(seen)) > (left_ns >> 20) + 1
 }
 
-/// How much of the `left_ns` that a flow may live after its last packet, at tick `seen`, is left
-/// now.
+/// What is left now of `left_ns`, the lifetime of a flow after its last packet, at tick `seen`.
 #[inline]
 pub(crate) fn left_now(clock_ns: u64, seen: u32, left_ns: u64) -> u64 {
     left_ns.saturating_sub(u64::from(tick(clock_ns).wrapping_sub(seen)) << 20)
 }
 
-/// Whether so little time has passed since tick `seen` that deadlines made then have not wrapped.
+/// Whether so little time has passed since tick `seen` that deadlines set then have not wrapped.
 #[inline]
 pub(crate) fn is_recent(tick: u32, seen: u32) -> bool {
     tick.wrapping_sub(seen) <= (AHEAD_MAX_NS >> 20) as u32
 }
 
-/// When to look at a flow again, in steps of 2^27 ns, modulo 2^16 (2.4 hours).
+/// Time of the next check of a flow, in steps of 2^27 ns, modulo 2^16 (2.4 hours).
 #[inline]
 pub(crate) fn deadline(clock_ns: u64, left_ns: u64) -> u16 {
     ((clock_ns.saturating_add(left_ns.min(AHEAD_MAX_NS)) >> 27) + 1) as u16
@@ -295,7 +294,7 @@ pub(crate) fn deadline_now(clock_ns: u64) -> u16 {
     (clock_ns >> 27) as u16
 }
 
-/// How far ahead a deadline is; negative if it has passed.
+/// Distance of a deadline; negative if it has passed.
 #[inline]
 pub(crate) fn until(deadline: u16, now: u16) -> i16 {
     deadline.wrapping_sub(now) as i16
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_have_the_numbers_of_ipfix() {
+    fn reasons_have_the_values_of_ipfix() {
         for (index, reason) in EndReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, index + 1);
         }

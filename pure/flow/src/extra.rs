@@ -1,17 +1,17 @@
 //! Optional data recorded in addition to the flow record.
 //!
-//! Each kind is a slab of its own alongside the table's records, reserved at the start, with a
-//! place for every flow:
+//! Each kind has its own slab alongside the table's records, reserved at startup, with room for
+//! every flow:
 //!
 //! | kind | bytes per flow |
 //! | --- | --- |
 //! | key: MAC addresses, MPLS label, tunnel, traffic class | 24 |
 //! | packets: length, time, direction and flags of the first N | 1 + 8 N |
 //! | timing: sums and histograms of gaps and lengths | 208 |
-//! | bytes: how often each value of a byte was in the payload | 2048 |
-//! | application: a number that an [`Inspect`] keeps | 8 |
+//! | bytes: histogram of the payload's byte values | 2048 |
+//! | application: a number assigned by an [`Inspect`] | 8 |
 //!
-//! Fragments that came before the first one of their datagram count in the record alone.
+//! Fragments that arrived before the first one of their datagram are counted in the record alone.
 
 use crate::expire::EndReason;
 use crate::hash::HashKey;
@@ -44,17 +44,17 @@ struct Inspected {
     handle: u32,
     count: u8,
     is_done: bool,
-    /// The initiator of the flow, if an earlier record had it.
+    /// The initiator of the flow, if an earlier record identified it.
     initiator: Option<Side>,
 }
 
 const _: () = assert!(size_of::<Inspected>() == 8);
 
-/// The slabs. Those that are disabled stay empty.
+/// The slabs. Disabled ones stay empty.
 pub(crate) struct Extras {
     config: ExtraConfig,
     with_key: bool,
-    /// Something is recorded of each packet.
+    /// Whether anything is recorded per packet.
     notes_packets: bool,
     keys: Vec<KeyExtra>,
     notes: Vec<PacketNote>,
@@ -63,21 +63,20 @@ pub(crate) struct Extras {
     bytes: Vec<ByteCounts>,
     inspected: Vec<Inspected>,
     inspector: Option<Box<dyn Inspect>>,
-    /// Flows that were reported although they may continue: the next record takes over what is
-    /// known.
+    /// Flows that were reported although they may continue: the next record takes over their state.
     carried: Carried,
     found: Vec<u8>,
-    /// Packets of the batch that are chosen, bit by bit.
+    /// Bit set of the packets in the batch that were chosen.
     chosen: u32,
 }
 
 const _: () = assert!(crate::table::BATCH_MAX <= u32::BITS as usize);
 
-/// The maximum size of an inspector's result for a flow, in bytes; it is reserved once.
+/// Maximum length of an inspector's result for a flow, in bytes; reserved once.
 const FOUND_LEN: usize = 4096;
 
 impl Extras {
-    /// With room for this many flows.
+    /// Creates the slabs with room for this many flows.
     pub(crate) fn new(
         config: &ExtraConfig,
         with_key: bool,
@@ -119,12 +118,12 @@ impl Extras {
         self.inspector = Some(inspector);
     }
 
-    /// The packets chosen since the last time.
+    /// Returns the packets chosen since the last call.
     pub(crate) fn take_chosen(&mut self) -> u32 {
         std::mem::take(&mut self.chosen)
     }
 
-    /// Whether a packet is passed on: by its application, or by its position in the record.
+    /// Decides whether a packet is passed on: by its application, or by its position in the record.
     fn choose(&mut self, at: usize, record: &Record, packet: &Observed) {
         let Some(shunt) = self.config.shunt else {
             return;
@@ -147,7 +146,7 @@ impl Extras {
         }
     }
 
-    /// What a new record begins with: where it continues with a flow, what was known of it.
+    /// Initial state of a new record: that of its flow, if it continues one.
     fn take_over(&mut self, packet: &Observed, clock_ns: u64) -> Inspected {
         match self.carried.take(packet, clock_ns) {
             Known::Nothing => Inspected::default(),
@@ -160,9 +159,8 @@ impl Extras {
         }
     }
 
-    /// A flow that continues after a long silence keeps what was found, and is not read on. Where
-    /// nothing was found it is read as one that begins. The sweep may have come by or not: the
-    /// same comes of it.
+    /// A flow that continues after a long idle time keeps its results, but is not read further.
+    /// Without results it is read like a new one. This does not depend on when the sweep runs.
     fn take_over_silent(&mut self, mut inspected: Inspected) -> Inspected {
         let Some(inspector) = &mut self.inspector else {
             return inspected;
@@ -181,7 +179,7 @@ impl Extras {
         inspected
     }
 
-    /// Every this many packets: flows that have been silent for long need not be readable any more.
+    /// Run once per this many packets: frees the reading state of flows that have long been idle.
     fn sweep(&mut self, clock_ns: u64) {
         if let Some(inspector) = &mut self.inspector {
             self.carried.sweep(clock_ns, |inspected| {
@@ -191,7 +189,7 @@ impl Extras {
         }
     }
 
-    /// No inspector continues with this flow.
+    /// Releases an inspector state that no flow continues.
     fn forget(&mut self, inspected: Inspected) {
         if let Some(inspector) = &mut self.inspector {
             self.found.clear();
@@ -199,7 +197,7 @@ impl Extras {
         }
     }
 
-    /// The end of input.
+    /// Handles the end of input.
     pub(crate) fn finish(&mut self) {
         for inspected in self.carried.drain() {
             if let Some(inspector) = &mut self.inspector {
@@ -224,8 +222,8 @@ impl Extras {
         if inspected.handle == 0 && reason != EndReason::Active {
             return;
         }
-        // A connection that is silent for longer than the timeout keeps its name, too; what
-        // reading it takes is for others.
+        // A connection that is idle for longer than the timeout also keeps its name, but its
+        // reading state is freed.
         let is_quiet = reason == EndReason::Idle && record.key().protocol() == 6;
         if is_quiet {
             inspector.rest(&mut inspected.handle);
@@ -242,7 +240,7 @@ impl Extras {
         }
     }
 
-    /// Keeps what is known of a flow for its next record.
+    /// Keeps the state of a flow for its next record.
     fn carry(&mut self, at: usize, record: &Record, mut inspected: Inspected, clock_ns: u64) {
         let Some(inspector) = &mut self.inspector else {
             return;
@@ -293,9 +291,9 @@ impl Extras {
     }
 }
 
-/// The side that began the connection which a record is of, at a packet with these TCP flags. A
-/// record of one direction has its sender as the initiator, so the handshake determines whether
-/// that is the client, or else the ports.
+/// The initiator of a record's connection, given a packet with these TCP flags. The initiator of a
+/// one-way record is its sender, so the handshake decides whether that is the client, otherwise the
+/// ports.
 fn began(record: &Record, tcp_flags: u16) -> Side {
     if !record.is_uniflow() {
         return record.initiator();
@@ -313,11 +311,11 @@ fn began(record: &Record, tcp_flags: u16) -> Side {
     }
 }
 
-/// Puts a value into a place of a slab that grows by one place at most.
+/// Stores a value in a slab, which grows by at most one entry.
 fn put<T>(slab: &mut Vec<T>, at: usize, value: T) {
     match slab.get_mut(at) {
         Some(place) => *place = value,
-        // Records are taken one after the other, within the capacity reserved.
+        // Records are used in sequence, within the reserved capacity.
         None => slab.push(value),
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! Only the first fragment of a datagram has the transport header. A bounded table remembers, for
 //! each datagram (source, destination, protocol, identification: RFC 791 §3.2, RFC 8200 §4.5), the
-//! flow of its first fragment. Later fragments are counted in that flow. Those that come before the
-//! first are held back: their counts, not their bytes. If the first comes within [`HOLD_NS`], they
-//! join its flow; if not, or when their place is needed, they are orphans and count in a flow with
-//! ports 0 that is marked. All of this follows from the order and the times of packets alone: a
-//! datagram is removed before the first packet that is too far from it in time, and when the table
-//! is full the least recently used one is evicted, regardless of its hash. Nothing is reassembled:
-//! each fragment is one packet with its own bytes, and where pieces overlap (RFC 5722, RFC 3128),
-//! that is counted and changes nothing.
+//! flow of its first fragment. Later fragments are counted in that flow. Fragments that arrive
+//! before the first are held back: their counts, not their bytes. If the first arrives within
+//! [`HOLD_NS`], they join its flow; otherwise, or when their entry is needed, they are orphans and
+//! are counted in a flow with ports 0 that is marked. All of this depends on the order and the
+//! times of packets alone: a datagram is removed before the first packet that is too far from it in
+//! time, and a full table evicts the least recently used one, regardless of its hash. Nothing is
+//! reassembled: each fragment is one packet with its own bytes; overlaps (RFC 5722, RFC 3128) are
+//! counted and change nothing.
 
 use wire::{Dissection, LayerKind};
 
@@ -17,37 +17,37 @@ use crate::hash::HashKey;
 use crate::record::{Amount, IP_FLAGS_SHIFT, ORPHAN, capped};
 use crate::table::Observed;
 
-/// How long a datagram is remembered after its latest fragment: as long as Linux waits for the rest
-/// of one.
+/// How long a datagram is remembered after its latest fragment: as long as Linux waits for missing
+/// fragments.
 pub(crate) const HOLD_NS: u64 = 30_000_000_000;
 
-/// The smallest table.
+/// Minimum table size.
 const ENTRIES_MIN: usize = 4;
 
 /// No entry.
 const NONE: u32 = u32::MAX;
 
-/// What was counted of fragments.
+/// Counters of fragments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FragmentStats {
     /// First fragments.
     pub first: u64,
     /// Later fragments counted at once in the flow of their first one.
     pub followed: u64,
-    /// Later fragments that came before the first and joined its flow.
+    /// Later fragments that arrived before the first and joined its flow.
     pub joined: u64,
-    /// Later fragments whose first never came, or not in time: counted in a flow with ports 0.
+    /// Later fragments whose first did not arrive in time: counted in a flow with ports 0.
     pub orphans: u64,
-    /// Fragments held back now.
+    /// Fragments currently held back.
     pub held: u64,
-    /// Datagrams forgotten because their place was needed.
+    /// Datagrams evicted.
     pub evicted: u64,
-    /// Fragments with bytes that an earlier one of their datagram had too.
+    /// Fragments that overlap an earlier one of their datagram.
     pub overlaps: u64,
 }
 
 impl FragmentStats {
-    /// Adds another meter's counts.
+    /// Adds the counters of another meter.
     pub fn add(&mut self, other: &FragmentStats) {
         self.first += other.first;
         self.followed += other.followed;
@@ -59,7 +59,7 @@ impl FragmentStats {
     }
 }
 
-/// Which datagram a fragment is of.
+/// Identifies the datagram of a fragment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Datagram {
     src: [u8; 16],
@@ -77,7 +77,7 @@ impl Datagram {
             dst: level.dst,
             id: level.fragment_id,
             protocol: match level.ip_version {
-                // Later fragments lack what follows the other headers in the first one.
+                // Later fragments lack the headers that follow in the first one.
                 6 => 0,
                 _ if level.layer_mask & LayerKind::Ah.bit() != 0 => 51,
                 _ => level.ip_protocol,
@@ -110,24 +110,23 @@ impl Datagram {
 #[derive(Clone, Copy)]
 struct Entry {
     datagram: Datagram,
-    /// The first fragment, or the orphan's flow with ports 0 until it comes.
+    /// The first fragment, or until it arrives, the orphan's flow with ports 0.
     like: Observed,
-    /// Counts held back; none once the first fragment has come.
+    /// Counters held back; `None` once the first fragment has arrived.
     held: Amount,
     pieces: Pieces,
-    /// When its latest fragment came.
+    /// Time of its latest fragment.
     seen_ns: u64,
     first_came: bool,
     bucket: u32,
-    /// The next entry of the bucket, or of the free ones.
+    /// Next entry of the bucket, or of the free list.
     chain: u32,
-    /// Its neighbours in the order in which entries were touched.
+    /// Neighbours in the order of last use.
     older: u32,
     newer: u32,
 }
 
-/// What part of a datagram a fragment is, in units of eight bytes: its first, and the one after
-/// its last.
+/// The part of a datagram in a fragment, in units of eight bytes: start and end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) from: u16,
@@ -151,8 +150,7 @@ impl Piece {
     }
 }
 
-/// The parts of a datagram that have come, as long as they are few ranges; what does not fit is
-/// not looked at.
+/// The parts of a datagram received so far, while they are few ranges; the excess is ignored.
 #[derive(Clone, Copy, Default)]
 struct Pieces {
     count: u8,
@@ -160,7 +158,7 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Adds one, and returns whether part of it was already present.
+    /// Adds a part, and returns whether any of it was already present.
     fn add(&mut self, piece: Piece) -> bool {
         let mut all = piece;
         let mut overlaps = false;
@@ -169,7 +167,7 @@ impl Pieces {
             let range = self.ranges[at];
             overlaps |= piece.from < range.to && range.from < piece.to;
             if all.from <= range.to && range.from <= all.to {
-                // They touch: one range.
+                // Adjacent or overlapping: merge them.
                 all.from = all.from.min(range.from);
                 all.to = all.to.max(range.to);
                 self.count -= 1;
@@ -187,36 +185,35 @@ impl Pieces {
     }
 }
 
-/// Fragments on their way into a flow: what they look like, and how many.
+/// Released fragments: their description, and their counters.
 pub(crate) type Released = (Observed, Amount);
 
 /// What to do with a later fragment.
 pub(crate) enum Later {
     /// Count it in the flow of this packet.
     Follow(Observed),
-    /// It is held back; something else may have had to be evicted.
+    /// It was held back; another entry may have been evicted.
     Held(Option<Released>),
 }
 
-/// The table of datagrams: buckets of chained entries, and all entries in the order in which they
-/// were touched.
+/// The table of datagrams: buckets of chained entries, and all entries in the order of last use.
 pub(crate) struct Fragments {
     entries: Vec<Entry>,
-    /// The first entry of each bucket.
+    /// First entry of each bucket.
     buckets: Vec<u32>,
     entry_count: usize,
     free: u32,
     oldest: u32,
     newest: u32,
-    /// While fragments are held back, the times at which nothing is to be released: so long from
-    /// this one on.
+    /// While fragments are held back, the start of the time span in which nothing needs to be
+    /// released, and its length.
     quiet_from_ns: u64,
     quiet_ns: u64,
     stats: FragmentStats,
 }
 
 impl Fragments {
-    /// A table for about that many datagrams at once.
+    /// Creates a table for about this many concurrent datagrams.
     pub(crate) fn new(count_max: u32) -> Fragments {
         let entry_count = Self::entry_count(count_max);
         Fragments {
@@ -238,7 +235,7 @@ impl Fragments {
             .max(ENTRIES_MIN)
     }
 
-    /// Bytes that a table of this size takes.
+    /// Memory of a table of this size in bytes.
     pub(crate) fn memory_len_for(count_max: u32) -> usize {
         Self::entry_count(count_max) * (size_of::<Entry>() + size_of::<u32>())
     }
@@ -247,7 +244,7 @@ impl Fragments {
         &self.stats
     }
 
-    /// The bucket of a datagram.
+    /// Bucket of a datagram.
     fn bucket(&mut self, datagram: &Datagram, key: &HashKey) -> usize {
         if self.buckets.is_empty() {
             // Most inputs have no fragments, so the memory is not even touched before the first
@@ -268,7 +265,7 @@ impl Fragments {
         None
     }
 
-    /// An entry for a datagram that has none. What is evicted for it becomes orphans.
+    /// Inserts an entry for a datagram. Evicted fragments become orphans.
     fn insert(
         &mut self,
         datagram: &Datagram,
@@ -309,7 +306,7 @@ impl Fragments {
         (at as usize, released)
     }
 
-    /// Makes an entry the newest one.
+    /// Makes an entry the most recently used.
     fn append(&mut self, at: u32) {
         let older = std::mem::replace(&mut self.newest, at);
         match self.entries.get_mut(older as usize) {
@@ -320,7 +317,7 @@ impl Fragments {
         (entry.older, entry.newer) = (older, NONE);
     }
 
-    /// Takes an entry out of the order.
+    /// Removes an entry from the order.
     fn detach(&mut self, at: usize) {
         let (older, newer) = (self.entries[at].older, self.entries[at].newer);
         match self.entries.get_mut(older as usize) {
@@ -333,14 +330,14 @@ impl Fragments {
         }
     }
 
-    /// A fragment of an entry has come.
+    /// Records a fragment of an entry.
     fn touch(&mut self, at: usize, time_ns: u64) {
         self.entries[at].seen_ns = time_ns;
         self.detach(at);
         self.append(at as u32);
     }
 
-    /// Frees an entry. What it holds back becomes orphans.
+    /// Frees an entry. Fragments it held back become orphans.
     fn forget(&mut self, at: usize) -> Option<Released> {
         let released = self.orphan(at);
         self.detach(at);
@@ -361,7 +358,7 @@ impl Fragments {
         released
     }
 
-    /// Lets go of what an entry holds back.
+    /// Releases the fragments that an entry holds back.
     fn orphan(&mut self, at: usize) -> Option<Released> {
         let entry = &mut self.entries[at];
         if entry.held.packets == 0 {
@@ -374,8 +371,8 @@ impl Fragments {
         Some((entry.like, std::mem::replace(&mut entry.held, Amount::NONE)))
     }
 
-    /// A first fragment, of the flow of `like`. What was held back for it joins that flow; what had
-    /// to be evicted becomes orphans.
+    /// Handles a first fragment of the flow of `like`. Fragments held back for it join that flow;
+    /// evicted ones become orphans.
     pub(crate) fn first(
         &mut self,
         (datagram, piece): (&Datagram, Piece),
@@ -408,8 +405,7 @@ impl Fragments {
         released
     }
 
-    /// A later fragment. `orphan` is what it looks like as long as its flow is not known: with
-    /// ports 0.
+    /// Handles a later fragment. `orphan` describes it with ports 0, while its flow is unknown.
     pub(crate) fn later(
         &mut self,
         (datagram, piece): (&Datagram, Piece),
@@ -424,7 +420,7 @@ impl Fragments {
                 if let Some(at) = found {
                     released = self.forget(at);
                 }
-                // Where one was forgotten there is room.
+                // After an eviction there is room.
                 let (at, evicted) = self.insert(datagram, bucket, orphan);
                 released = released.or(evicted);
                 at
@@ -434,7 +430,7 @@ impl Fragments {
         let entry = &mut self.entries[at];
         self.stats.overlaps += u64::from(entry.pieces.add(piece));
         if entry.first_came {
-            // It has no transport header, so nothing of that is counted again.
+            // It has no transport header, so nothing in that is counted again.
             let like = Observed {
                 time_ns: orphan.time_ns,
                 bytes: orphan.bytes,
@@ -454,7 +450,7 @@ impl Fragments {
         Later::Held(released)
     }
 
-    /// Returns when the next entry is due for release.
+    /// Computes when the next entry is due for release.
     fn plan(&mut self) {
         (self.quiet_from_ns, self.quiet_ns) = match self.entries.get(self.oldest as usize) {
             Some(entry) if self.stats.held != 0 => {
@@ -466,13 +462,13 @@ impl Fragments {
         };
     }
 
-    /// Whether something is to be [released](Fragments::release) before a packet of this time.
+    /// Whether anything must be [released](Fragments::release) before a packet with this time.
     #[inline(always)]
     pub(crate) fn is_due(&self, time_ns: u64) -> bool {
         time_ns.wrapping_sub(self.quiet_from_ns) > self.quiet_ns
     }
 
-    /// Lets go of what a packet of this time is too far from.
+    /// Releases fragments that are too far from a packet with this time.
     pub(crate) fn release(&mut self, time_ns: u64, release: &mut impl FnMut(Released)) {
         while self.is_due(time_ns) {
             if let Some(released) = self.forget(self.oldest as usize) {
@@ -482,7 +478,7 @@ impl Fragments {
         }
     }
 
-    /// The end of input: nothing is held back any longer.
+    /// Handles the end of input: releases all fragments.
     pub(crate) fn finish(&mut self, release: &mut impl FnMut(Released)) {
         while self.oldest != NONE {
             if let Some(released) = self.forget(self.oldest as usize) {
@@ -494,7 +490,7 @@ impl Fragments {
 }
 
 impl Entry {
-    /// Whether a fragment of this time hardly belongs to the same datagram.
+    /// Whether a fragment with this time is unlikely to belong to the same datagram.
     fn is_far(&self, time_ns: u64) -> bool {
         time_ns.abs_diff(self.seen_ns) > HOLD_NS
     }

@@ -1,17 +1,17 @@
-//! The keyed hash of flow keys.
+//! Keyed hash of flow keys.
 //!
-//! First NH, the universal hash of UMAC and VMAC (RFC 4418 §5.2.2, here on 64-bit words): sums
-//! modulo 2^64, products and their sum modulo 2^128. For any two keys chosen without the secret,
-//! the NH values are equal with a probability of 2^-64. A last multiplication folds 128 bits to 64
-//! so that every bit of the result can be used. Four multiplications, all but the last independent
-//! of each other.
+//! It starts with NH, the universal hash of UMAC and VMAC (RFC 4418 §5.2.2, here on 64-bit words):
+//! sums modulo 2^64, products and their sum modulo 2^128. For any two keys chosen without the
+//! secret, the NH values are equal with a probability of 2^-64. A final multiplication folds 128
+//! bits to 64 so that every bit of the result can be used. Four multiplications, all but the last
+//! independent of each other.
 
-/// The secret of a table. Take it from the system's random source; equal secrets give equal hashes.
+/// Secret of a table. Use the system's random source; equal secrets give equal hashes.
 #[derive(Clone)]
 pub struct HashKey([u64; 8]);
 
 impl HashKey {
-    /// From 64 random bytes.
+    /// Creates a key from 64 random bytes.
     pub fn from_bytes(bytes: &[u8; 64]) -> HashKey {
         let (words, _) = bytes.as_chunks::<8>();
         let mut key = [0; 8];
@@ -21,7 +21,7 @@ impl HashKey {
         HashKey(key)
     }
 
-    /// From a number, for results that can be repeated (tests, measurements). Not a secret.
+    /// Creates a key from a number, for repeatable results (tests, measurements). Not a secret.
     pub fn from_seed(seed: u64) -> HashKey {
         let mut state = seed;
         HashKey(std::array::from_fn(|_| {
@@ -34,7 +34,7 @@ impl HashKey {
         }))
     }
 
-    /// The hash of six words.
+    /// Hashes six words.
     #[inline(always)]
     pub fn hash(&self, words: &[u64; 6]) -> u64 {
         let k = &self.0;

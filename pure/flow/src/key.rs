@@ -1,11 +1,11 @@
 //! Flow keys: the fields that packets of one flow have in common.
 //!
-//! A key has two *sides*, A and B, in an order that does not depend on who sent the packet, so that
-//! both directions of a biflow (RFC 5103) have one key. The initiator is kept in the record.
+//! A key has two *sides*, A and B, in an order that does not depend on the sender, so that both
+//! directions of a biflow (RFC 5103) have the same key. The initiator is kept in the record.
 //!
 //! ICMP has no ports. Requests and replies (echo, timestamp, router solicitation, …) use the
-//! sender's type and the type of the counterpart in their place, the others type and code, as the
-//! Community ID specification has it; so a ping and its replies are one biflow.
+//! sender's type and the type of the counterpart instead, all other messages type and code, as in
+//! the Community ID specification; so a ping and its replies are one biflow.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,13 +13,13 @@ use wire::{Dissection, LayerKind};
 
 use crate::HashKey;
 
-/// One of the two ends of a key, and the direction of packets that it sends.
+/// One of the two ends of a key, also used as the direction of the packets that it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Side {
-    /// The lesser of the two.
+    /// The lower end.
     A = 0,
-    /// The greater one.
+    /// The higher end.
     B = 1,
 }
 
@@ -34,28 +34,28 @@ impl Side {
     }
 }
 
-/// The key of a biflow. 44 bytes without padding, in an order that makes six words of them without
-/// a shift.
+/// Key of a biflow: 44 bytes without padding, in an order from which six words are formed without a
+/// shift.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct FlowKey {
     /// Addresses of A and B; IPv4 uses the first four bytes, the rest is zero.
     addr: [[u8; 16]; 2],
-    /// Ports of A and B, or what is in their place.
+    /// Ports of A and B, or the numbers used instead.
     port: [u16; 2],
     protocol: u8,
-    /// 4 or 6; 0 is no key.
+    /// IP version, 4 or 6; 0 for no key.
     version: u8,
-    /// Interface of the capture, 0 if it is not part of the key.
+    /// Interface of the capture; 0 if it is not part of the key.
     interface: u16,
-    /// Outer and inner VLAN id, 0 if there is none or VLANs are not part of the key.
+    /// Outer and inner VLAN id; 0 if there is none, or if VLANs are not part of the key.
     vlan: [u16; 2],
 }
 
 impl PartialEq for FlowKey {
     #[inline(always)]
     fn eq(&self, other: &FlowKey) -> bool {
-        // Six words at once, with one branch.
+        // All six words at once, with one branch.
         let ([a, b, c, d, e, f], [u, v, w, x, y, z]) = (self.words(), other.words());
         (a ^ u) | (b ^ v) | (c ^ w) | (d ^ x) | (e ^ y) | (f ^ z) == 0
     }
@@ -74,8 +74,7 @@ impl std::hash::Hash for FlowKey {
 
 const _: () = assert!(size_of::<FlowKey>() == 44);
 
-/// The two numbers in the place of ports, and whether the packet identifies its receiver as the
-/// initiator.
+/// The two numbers used as ports, and whether the packet identifies its receiver as the initiator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ports {
     pub(crate) src: u16,
@@ -84,7 +83,7 @@ pub(crate) struct Ports {
 }
 
 impl FlowKey {
-    /// No key: equal to none that a packet gives.
+    /// No key; differs from the key of every packet.
     pub(crate) const NONE: FlowKey = FlowKey {
         addr: [[0; 16]; 2],
         port: [0; 2],
@@ -94,7 +93,8 @@ impl FlowKey {
         vlan: [0; 2],
     };
 
-    /// The key of a packet from `src` to `dst`, and the side that sent it: of a uniflow always A.
+    /// The key of a packet from `src` to `dst`, and the sender's side, which is always A in a
+    /// uniflow.
     #[inline]
     pub(crate) fn new(
         src: &[u8; 16],
@@ -109,7 +109,7 @@ impl FlowKey {
             rank(u64::from_ne_bytes(halves[0]), u64::from_ne_bytes(halves[1]))
         };
         let (s, d) = (number(src), number(dst));
-        // Any total order does. Equal addresses are distinguished by port.
+        // Any total order works. Equal addresses are ordered by port.
         let swap = (s > d || (s == d && ports.src > ports.dst)) && !uniflow;
         let (a, b) = if swap { (d, s) } else { (s, d) };
         let port = if swap {
@@ -128,7 +128,7 @@ impl FlowKey {
         (key, if swap { Side::B } else { Side::A })
     }
 
-    /// The ends of an IPv4 packet, source first: to be [turned](FlowKey::turn).
+    /// Sets the addresses of an IPv4 packet, source first, before [turning](FlowKey::turn).
     #[inline(always)]
     pub(crate) fn set_raw_ipv4(&mut self, src: [u8; 4], dst: [u8; 4], protocol: u8) {
         let widen =
@@ -137,7 +137,7 @@ impl FlowKey {
         self.set_raw_kind(protocol, 4);
     }
 
-    /// The same of IPv6.
+    /// The same for IPv6.
     #[inline(always)]
     pub(crate) fn set_raw_ipv6(&mut self, src: [u8; 16], dst: [u8; 16], protocol: u8) {
         self.addr = [src, dst];
@@ -152,13 +152,13 @@ impl FlowKey {
         self.vlan = [0; 2];
     }
 
-    /// Ports as a header has them.
+    /// Sets the ports as they are in a header.
     #[inline(always)]
     pub(crate) fn set_raw_ports(&mut self, [a, b, c, d]: [u8; 4]) {
         self.port = [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])];
     }
 
-    /// Puts the ends in order, without a branch: which is less is as good as random. Gives the side
+    /// Sorts the ends without a branch, because their order is as good as random. Returns the side
     /// that was first, and the words of the key.
     #[inline(always)]
     pub(crate) fn turn(&mut self, uniflow: bool) -> (Side, [u64; 6]) {
@@ -196,13 +196,13 @@ impl FlowKey {
         self.interface = index;
     }
 
-    /// The keyed hash of the key: the same for both directions of a flow, and with the same secret
-    /// the same in every run and version, on machines of the same byte order.
+    /// Keyed hash of the key: equal for both directions of a flow, and with the same secret equal
+    /// in every run and version, on machines of the same byte order.
     pub fn hash_with(&self, secret: &HashKey) -> u64 {
         secret.hash(&self.words())
     }
 
-    /// The bytes of the key as words, for hashing and comparing.
+    /// The key as words, for hashing and comparing.
     #[inline(always)]
     pub(crate) fn words(&self) -> [u64; 6] {
         let half = |side: usize, at: usize| {
@@ -226,13 +226,13 @@ impl FlowKey {
         ]
     }
 
-    /// Loads its beginning.
+    /// Loads its first bytes into the cache.
     #[inline(always)]
     pub(crate) fn touch(&self) -> u64 {
         u64::from(self.addr[0][0])
     }
 
-    /// Whether this is a key at all.
+    /// Whether it is a valid key.
     #[inline]
     pub(crate) fn is_some(&self) -> bool {
         self.version != 0
@@ -248,22 +248,21 @@ impl FlowKey {
         }
     }
 
-    /// The address of a side as bytes: of IPv4 the first four, the others are zero.
+    /// The address of a side as bytes: IPv4 uses the first four, the others are zero.
     #[inline]
     pub fn addr_bytes(&self, side: Side) -> &[u8; 16] {
         &self.addr[side as usize]
     }
 
-    /// The port of a side. Protocols without ports have 0; ICMP has its type with the side that
-    /// sent it and the code, or the type of the answer, with the other (see the head of the
-    /// module).
+    /// The port of a side. Protocols without ports have 0; ICMP has its type on the side that sent
+    /// it, and on the other the code, or the type of the reply (see the module documentation).
     #[inline]
     pub fn port(&self, side: Side) -> u16 {
         self.port[side as usize]
     }
 
-    /// The code of an ICMP message that `sender` sends: the number on the other side, unless that
-    /// is the type of an answer (all of those have code 0).
+    /// The code of an ICMP message sent by `sender`: the number on the other side, unless that is
+    /// the type of a reply (all of those have code 0).
     pub fn icmp_code(&self, sender: Side) -> u8 {
         let is_paired = is_pair(self.version, self.port(sender), self.port(sender.other()));
         if is_paired {
@@ -279,20 +278,19 @@ impl FlowKey {
         self.protocol
     }
 
-    /// 4 or 6.
+    /// IP version, 4 or 6.
     #[inline]
     pub fn ip_version(&self) -> u8 {
         self.version
     }
 
-    /// Outer and inner VLAN id; 0 if there is none, or where VLANs were not made part of the
-    /// key.
+    /// Outer and inner VLAN id; 0 if there is none, or if VLANs are not part of the key.
     #[inline]
     pub fn vlan(&self) -> [u16; 2] {
         self.vlan
     }
 
-    /// The interface of the capture, if it was made part of the key, else 0.
+    /// The interface of the capture if it is part of the key, otherwise 0.
     #[inline]
     pub fn interface(&self) -> u16 {
         self.interface
@@ -305,13 +303,13 @@ impl FlowKey {
     }
 }
 
-/// The order of addresses, from their halves as words.
+/// Sort key of an address, from its halves as words.
 #[inline(always)]
 fn rank(first: u64, second: u64) -> u128 {
     u128::from(first) | u128::from(second) << 64
 }
 
-/// An address from its halves as words.
+/// The address with these halves.
 #[inline(always)]
 fn address(first: u64, second: u64) -> [u8; 16] {
     let [a, b, c, d, e, f, g, h] = first.to_ne_bytes();
@@ -319,16 +317,16 @@ fn address(first: u64, second: u64) -> [u8; 16] {
     [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
 }
 
-/// Rarely used parts of a key. 24 bytes.
+/// Rarely used parts of a key, 24 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct KeyExtra {
-    /// MAC addresses of the stations that A and B were sent by; zero without Ethernet.
+    /// MAC addresses of the stations that forwarded the packets of A and B; zero without Ethernet.
     pub mac: [[u8; 6]; 2],
-    /// The label (20 bits) on top of the MPLS stack.
+    /// Top label of the MPLS stack (20 bits).
     pub mpls_label: u32,
-    /// Number of the tunnel around the IP header that names the flow (VXLAN or GENEVE network,
-    /// GTP-U endpoint, GRE key and so on), or, where that header is the outermost one, after it.
+    /// Number of the tunnel around the IP header that defines the flow (VXLAN or GENEVE network,
+    /// GTP-U endpoint, GRE key and so on), or, if that header is the outermost one, inside it.
     pub tunnel_id: u32,
     /// Type of service or traffic class: DSCP and ECN.
     pub traffic_class: u8,
@@ -336,7 +334,7 @@ pub struct KeyExtra {
 }
 
 impl KeyExtra {
-    /// No optional parts.
+    /// No extra parts.
     pub const NONE: KeyExtra = KeyExtra {
         mac: [[0; 6]; 2],
         mpls_label: 0,
@@ -375,7 +373,7 @@ impl std::fmt::Debug for FlowKey {
     }
 }
 
-/// What stands for ports in a dissected packet.
+/// The numbers used as ports, from a dissected packet.
 #[inline]
 pub(crate) fn ports(level: &Dissection) -> Ports {
     const ICMP: u64 = LayerKind::Icmpv4.bit() | LayerKind::Icmpv6.bit();
@@ -391,7 +389,7 @@ pub(crate) fn ports(level: &Dissection) -> Ports {
 
 #[inline(never)]
 fn icmp_ports(level: &Dissection) -> Ports {
-    // Of a header that was cut off the type may not have been read: a message of unknown kind.
+    // The type may be missing in a truncated header: treat it as an unknown message.
     if !level.icmp_type_read {
         return Ports::default();
     }
@@ -418,7 +416,7 @@ fn icmp_ports(level: &Dissection) -> Ports {
     }
 }
 
-/// Whether the two numbers are the types of a question and its answer.
+/// Whether the two numbers are the types of a request and its reply.
 fn is_pair(version: u8, one: u16, other: u16) -> bool {
     let pairs = if version == 4 {
         ICMPV4_PAIRS
@@ -431,8 +429,8 @@ fn is_pair(version: u8, one: u16, other: u16) -> bool {
     })
 }
 
-/// Question and answer: echo, router, timestamp, information, address mask (RFC 792, RFC 1256, RFC
-/// 950).
+/// Types of requests and replies: echo, router, timestamp, information, address mask (RFC 792, RFC
+/// 1256, RFC 950).
 const ICMPV4_PAIRS: &[(u8, u8)] = &[(8, 0), (10, 9), (13, 14), (15, 16), (17, 18)];
 
 /// Echo, listener query, router, neighbor, node information, home agent discovery (RFC 4443, RFC
@@ -473,7 +471,7 @@ mod tests {
         }
     }
 
-    /// Collectors that share the flows of a probe keep their parts when it is updated.
+    /// Collectors that share a probe's flows keep their assignment when it is updated.
     #[cfg(target_endian = "little")]
     #[test]
     fn the_hash_of_a_key_never_changes() {
@@ -493,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_the_key_distinguishes_flows() {
+    fn every_part_of_the_key_separates_flows() {
         let base = FlowKey::new(&[1; 16], &[2; 16], ports(1, 2), 6, 4, false).0;
         let mut others = vec![
             FlowKey::new(&[3; 16], &[2; 16], ports(1, 2), 6, 4, false).0,

@@ -1,5 +1,5 @@
-//! Results of the decoders, for display: application and name of a bounded number of flows, of
-//! which the smallest are evicted first.
+//! Decoder results for display: application and name of a bounded number of flows, of which the
+//! smallest are evicted first.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -8,12 +8,12 @@ use crate::extra::Extra;
 use crate::key::FlowKey;
 use crate::record::Record;
 
-/// Flows that are remembered before the smaller half is forgotten.
+/// Maximum number of flows, after which the smaller half is evicted.
 const COUNT_MAX: usize = 4096;
-/// Bytes of a name that are kept.
+/// Maximum length of a name.
 const NAME_LEN: usize = 96;
 
-/// Application and name by flow.
+/// Applications and names by flow.
 #[derive(Debug, Default)]
 pub struct KnownFlows {
     flows: HashMap<FlowKey, Entry>,
@@ -23,7 +23,7 @@ pub struct KnownFlows {
 struct Entry {
     bytes: u64,
     application: Cow<'static, str>,
-    /// As it stood in the packets.
+    /// The name as in the packets.
     name: Vec<u8>,
 }
 
@@ -71,19 +71,18 @@ impl KnownFlows {
         });
     }
 
-    /// The application of a flow, and the name it went by as it stood in the packets: printable or
-    /// not.
+    /// The application of a flow, and its name as in the packets: printable or not.
     pub fn get(&self, key: &FlowKey) -> Option<(&Cow<'static, str>, &[u8])> {
         let entry = self.flows.get(key)?;
         Some((&entry.application, &entry.name))
     }
 
-    /// Flows that are remembered.
+    /// Number of flows.
     pub fn len(&self) -> usize {
         self.flows.len()
     }
 
-    /// Whether nothing is known of any flow.
+    /// Whether there are no flows.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }

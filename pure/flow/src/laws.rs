@@ -1,9 +1,9 @@
-//! Laws: what must hold for every input. Called by tests and by fuzz targets; they panic where a
-//! law is broken. Enabled by the feature `laws`, which is off by default.
+//! Laws: properties that hold for every input. Tests and fuzz targets call them; they panic if a
+//! law is violated. Enabled by the feature `laws`, which is off by default.
 
 use crate::decode::ipfix::{DataRecord, Decoder, FIELD_MAX, Header, TEMPLATE_MAX};
 
-/// Any bytes as a stream of IPFIX messages: read to the first damage, within bounds.
+/// Reads any bytes as a stream of IPFIX messages, up to the first damage, within limits.
 pub fn ipfix_input(input: &[u8]) {
     let mut decoder = Decoder::new();
     let mut rest = input;

@@ -1,16 +1,16 @@
 //! The flow table: keys, records, expiry.
 //!
-//! A [`Meter`] takes packets, with their times, and gives [`Record`]s of flows that have ended: it
-//! dissects, makes the [`FlowKey`], follows fragments, and updates the [`Table`] in batches. The
-//! words are those of RFC 7011 (metering process, flow, flow key, flow record, expiration) and RFC
-//! 5103 (biflow).
+//! A [`Meter`] takes packets with their times, and produces [`Record`]s of ended flows: it dissects
+//! the packets, builds the [`FlowKey`], assigns fragments, and updates the [`Table`] in batches.
+//! The terms are those of RFC 7011 (metering process, flow, flow key, flow record, expiration) and
+//! RFC 5103 (biflow).
 //!
-//! Nothing here does IO or reads a clock: time comes with the packets. All memory is reserved when
-//! a meter is created ([`Meter::memory_len`]); nothing is allocated for a packet or a flow.
+//! This crate does no IO and reads no clock: time comes with the packets. All memory is reserved
+//! when a meter is created ([`Meter::memory_len`]); nothing is allocated per packet or flow.
 //!
 //! For any input, the packets passed to the meter, plus those counted twice (in a tunnel's flow and
 //! in the one inside), equal the sum of packets refused (by reason), skipped by sampling, in
-//! records of ended flows and in active flows, and of fragments held back. [`Meter::stats`] has all
+//! records of ended flows, in active flows, and in fragments held back. [`Meter::stats`] has all
 //! the terms.
 #![forbid(unsafe_code)]
 

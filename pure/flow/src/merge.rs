@@ -1,11 +1,10 @@
 //! Merges the halves of a biflow from different tables.
 //!
-//! A card that spreads packets by a hash that is not symmetric gives the two directions of a
-//! connection to different queues, and so to different threads and tables. Each table then has a
-//! flow in which only one side sends. When such a half ends it is held back until the other half
-//! ends too, and both become one record; or until it is sure that none comes, and it is passed on
-//! as it is. Flows with packets of both sides, and everything while there is only one table, do not
-//! come here.
+//! A card with an asymmetric RSS hash puts the two directions of a connection into different
+//! queues, and therefore threads and tables. Each table then has a flow in which only one side
+//! sends. When such a half ends, it is held back until the other half ends too, and both become one
+//! record; or until it is certain that no other half follows, and it is passed on unchanged. Flows
+//! with packets from both sides never come here, nor anything with a single table.
 
 use std::collections::hash_map::{Entry, HashMap};
 use std::collections::vec_deque::VecDeque;
@@ -16,13 +15,13 @@ use crate::key::{FlowKey, KeyExtra};
 use crate::record::Record;
 use crate::table::RecordSink;
 
-/// The whole key.
+/// The complete key.
 type Key = (FlowKey, KeyExtra);
 
-/// Halves waiting for their other half.
+/// Holds halves until their other half ends.
 pub struct Merger {
     halves: HashMap<Key, Half>,
-    /// In the order of coming; keys that are gone are skipped.
+    /// In the order of arrival; entries whose keys are gone are skipped.
     order: VecDeque<(Key, u64)>,
     half_count_max: usize,
     hold_ns: u64,
@@ -34,13 +33,13 @@ struct Half {
     record: Record,
     extra: Option<OwnedExtra>,
     reason: EndReason,
-    /// When it came, by the merger's clock.
+    /// Time of arrival, by the merger's clock.
     came_ns: u64,
 }
 
 impl Merger {
-    /// Holds back at most this many halves, and each at most this long. The time should be a little
-    /// more than the longest idle timeout: so much later the other half may end.
+    /// Creates a merger that holds at most this many halves, each for at most this time, which
+    /// should slightly exceed the longest idle timeout: the other half may end that much later.
     pub fn new(half_count_max: usize, hold_ns: u64) -> Merger {
         Merger {
             halves: HashMap::with_capacity(half_count_max),
@@ -52,18 +51,17 @@ impl Merger {
         }
     }
 
-    /// Pairs of halves made one so far.
+    /// Number of merged pairs.
     pub fn merged(&self) -> u64 {
         self.merged
     }
 
-    /// Halves held back now.
+    /// Number of halves held back.
     pub fn held(&self) -> usize {
         self.halves.len()
     }
 
-    /// Takes an ended flow; passes on what is whole. Flows of one direction each are passed on as
-    /// they are.
+    /// Takes an ended flow, and passes on complete ones. Uniflows are passed on unchanged.
     pub fn push(&mut self, record: &Record, reason: EndReason, out: &mut dyn RecordSink) {
         self.push_with(record, None, reason, out);
     }
@@ -114,7 +112,7 @@ impl Merger {
                     whole.pass_on(out);
                     return;
                 }
-                // An earlier flow of the same side.
+                // An earlier flow from the same side.
                 held.insert(half).pass_on(out);
             }
         }
@@ -122,7 +120,8 @@ impl Merger {
         self.expire(out);
     }
 
-    /// Passes on what has been held back long enough, by this clock, and what is too much.
+    /// Passes on halves that have been held back long enough by this clock, and those in excess of
+    /// the limit.
     pub fn tick(&mut self, clock_ns: u64, out: &mut dyn RecordSink) {
         self.clock_ns = self.clock_ns.max(clock_ns);
         self.expire(out);
@@ -148,7 +147,7 @@ impl Merger {
         }
     }
 
-    /// The end of input: nothing is held back any longer.
+    /// Handles the end of input: passes on all halves.
     pub fn finish(&mut self, out: &mut dyn RecordSink) {
         for (key, came_ns) in self.order.drain(..) {
             if self
@@ -172,7 +171,7 @@ impl Half {
     }
 }
 
-/// Whether two one-way records of one key are the two directions of one flow.
+/// Whether two one-way records with the same key are the two directions of one flow.
 fn is_other_half(a: &Record, b: &Record, hold_ns: u64) -> bool {
     let same_side = a.sender() == b.sender();
     let gap_ns = a
@@ -225,11 +224,11 @@ mod tests {
     }
 
     #[test]
-    fn halves_find_each_other() {
+    fn halves_are_merged() {
         let (a, b) = (Side::A, Side::B);
         let records = [half(1, a, 0, 1), half(2, a, 1, 4), half(1, b, 2, 2)];
         assert_eq!(run(8, &records), (vec![(3, false), (4, true)], 1));
-        // Too far apart, or of the same side: two flows.
+        // Too far apart, or from the same side: two flows.
         let records = [half(1, a, 0, 1), half(1, b, 100, 2)];
         assert_eq!(run(8, &records), (vec![(1, true), (2, true)], 0));
         let records = [half(1, a, 0, 1), half(1, a, 3, 2), half(1, b, 3, 4)];
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_began_is_the_earlier_one() {
+    fn the_initiator_is_the_earlier_sender() {
         for (first, second) in [(Side::A, Side::B), (Side::B, Side::A)] {
             let records = [half(1, second, 5, 1), half(1, first, 4, 2)];
             let mut merger = Merger::new(8, 60 * S);
@@ -267,7 +266,7 @@ mod tests {
             assert_eq!(out.iter().map(|(packets, _)| packets).sum::<u64>(), 1000);
             assert_eq!(out.len() as u64, 1000 - merged);
         }
-        // Time lets them go without another coming.
+        // The time limit passes them on without further input.
         let mut merger = Merger::new(8, 60 * S);
         let mut gone = 0;
         merger.push(&records[0], EndReason::Idle, &mut |_: &Record, _| panic!());

@@ -1,4 +1,4 @@
-//! Turns packets into observations (dissection, key, fragments), and passes them to the table in
+//! Converts packets to observations (dissection, key, fragments), and passes them to the table in
 //! batches.
 
 use wire::tcp::flag;
@@ -23,11 +23,11 @@ pub use config::{Input, KeyParts, Level, MeterConfig, Octets};
 use levels::{LEVEL_COUNT, announced_mss};
 pub use stats::MeterStats;
 
-/// The latest time of a packet: records without one have the number after.
+/// Maximum packet time: records without packets have the number after it.
 const TIME_MAX_NS: u64 = u64::MAX - 1;
 
-/// Runs something with the extra data kept alongside the table, which is one of three things, with
-/// code for each.
+/// Runs code with the extra data kept alongside the table, of which there are three variants, each
+/// compiled separately.
 macro_rules! watched {
     ($meter:ident, $watch:ident => $body:expr) => {
         if let Some(mut extras) = $meter.extras.take() {
@@ -47,10 +47,11 @@ macro_rules! watched {
     };
 }
 
-/// Packets that wait for the table: two batches, of which one is readied while the other is read.
+/// Maximum number of packets waiting for the table: two batches, one being prepared while the other
+/// is processed.
 const WAITING_MAX: usize = 2 * BATCH_MAX;
 
-/// Their places, and one more, so that no count can lead out of it.
+/// Their slots, and one more, so that no index can be out of bounds.
 type Waiting = [Observed; WAITING_MAX + 1];
 
 /// The metering process of one thread.
@@ -58,12 +59,12 @@ pub struct Meter {
     level: Level,
     uniflow: bool,
     is_layer2: bool,
-    /// No option is set that the shortcut does not support.
+    /// Whether all options are supported by the shortcut.
     has_shortcut: bool,
     key_vlan: bool,
     key_interface: bool,
     key_extra: Option<KeyParts>,
-    /// All packets are metered.
+    /// Whether all packets are metered.
     is_all: bool,
     sampler: Sampler,
     hash_key: HashKey,
@@ -71,7 +72,7 @@ pub struct Meter {
     profile: Profile,
     table: Table,
     fragments: Fragments,
-    /// The first `batch_len` wait.
+    /// The first `batch_len` slots are in use.
     batch: Box<Waiting>,
     batch_len: usize,
     extras: Option<Box<Extras>>,
@@ -84,10 +85,10 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter with all its memory.
+    /// Creates a meter and reserves all its memory.
     ///
     /// # Errors
-    /// If there is not so much memory.
+    /// If there is not enough memory.
     pub fn new(config: &MeterConfig) -> Result<Meter, OutOfMemory> {
         let table = Table::new(&config.table)?;
         let with_key = config.key_extra.any();
@@ -125,25 +126,25 @@ impl Meter {
         })
     }
 
-    /// Bytes of memory that it takes and will ever take, an inspector's not included.
+    /// Maximum memory it uses in bytes, without that of an inspector.
     pub fn memory_len(&self) -> usize {
         self.memory_len
     }
 
-    /// Whether extra fields are enabled, so that packets should be passed by
+    /// Whether extra fields are enabled, so that packets should be passed with
     /// [`Meter::observe_all`].
     pub fn has_extras(&self) -> bool {
         self.extras.is_some()
     }
 
-    /// Dissects every packet in full: what must come out the same (see the law of conservation).
+    /// Disables the shortcut, which must not change the results (see the conservation law).
     #[doc(hidden)]
     pub fn without_shortcut(&mut self) {
         self.has_shortcut = false;
     }
 
-    /// From the next packet on this sampling; flows in the table continue. Not between packets that
-    /// are given together and [`Meter::flush`].
+    /// Changes the sampling from the next packet on; flows in the table continue. Call it only when
+    /// no packets are waiting for [`Meter::flush`].
     pub fn set_sampling(&mut self, sampling: Sampling) {
         self.is_all = sampling == Sampling::All;
         let parts = self.key_vlan || self.key_interface || self.key_extra.is_some();
@@ -151,17 +152,17 @@ impl Meter {
         self.sampler = Sampler::new(sampling, &self.hash_key);
     }
 
-    /// Sets the inspector of the first [`ExtraConfig::inspect_count`] packets of flows. Without
-    /// that nothing happens.
+    /// Sets the inspector for the first [`ExtraConfig::inspect_count`] packets of flows. Without
+    /// one nothing is inspected.
     pub fn set_inspector(&mut self, inspector: Box<dyn Inspect>) {
         if let Some(extras) = &mut self.extras {
             extras.set_inspector(inspector);
         }
     }
 
-    /// Writes the inspector's result for an active flow, in its own form, into `found`, replacing
-    /// its content. The place is one that [`TopScan::take`](crate::top::TopScan::take) showed;
-    /// nothing is found where another flow has it by now.
+    /// Writes the inspector's result for an active flow, in its own format, into `found`, replacing
+    /// its content. The place is one returned by [`TopScan::take`](crate::top::TopScan::take); the
+    /// result is empty if another flow occupies it by now.
     pub fn application(&self, place: u32, record: &Record, found: &mut Vec<u8>) {
         found.clear();
         let is_same = |other: &Record| other.key() == record.key();
@@ -172,7 +173,7 @@ impl Meter {
         }
     }
 
-    /// Its table.
+    /// The meter's table.
     pub fn table(&self) -> &Table {
         &self.table
     }
@@ -191,8 +192,8 @@ impl Meter {
         }
     }
 
-    /// Takes a packet. It may wait for others until its batch is full: call [`Meter::flush`] after
-    /// the last one at hand. With extra fields, [`Meter::observe_all`] is faster.
+    /// Meters a packet. It may wait for others until its batch is full: call [`Meter::flush`] after
+    /// the last one available. With extra fields, [`Meter::observe_all`] is faster.
     #[inline]
     pub fn observe(&mut self, input: &Input<'_>, sink: &mut dyn RecordSink) {
         if self.extras.is_some() {
@@ -204,7 +205,7 @@ impl Meter {
         }
     }
 
-    /// Takes packets, any number, and lets none of them wait.
+    /// Meters any number of packets, and leaves none waiting.
     pub fn observe_all(&mut self, inputs: &[Input<'_>], sink: &mut dyn RecordSink) {
         let Some(mut extras) = self.extras.take() else {
             for input in inputs {
@@ -225,9 +226,9 @@ impl Meter {
         self.extras = Some(extras);
     }
 
-    /// Of the packets given together last, [`BATCH_MAX`] at most, those that are at the beginning
-    /// of their records, or whose application is wanted: a bit each ([`ExtraConfig::shunt`]).
-    /// Packets in no flow are not among them.
+    /// Of the packets last passed together, at most [`BATCH_MAX`], a bit set of those that are at
+    /// the start of their records, or whose application is selected ([`ExtraConfig::shunt`]).
+    /// Packets in no flow are not included.
     pub fn chosen(&mut self) -> u32 {
         self.extras
             .as_mut()
@@ -266,7 +267,7 @@ impl Meter {
         self.take_dissected(input, input_index, watch, sink);
     }
 
-    /// A packet that needs the whole dissection, or a meter whose options require it.
+    /// Handles a packet that needs full dissection, or whose meter's options require it.
     #[inline(never)]
     fn take_dissected<W: Watch>(
         &mut self,
@@ -291,7 +292,7 @@ impl Meter {
         }
     }
 
-    /// A packet whose first level does not name its flow.
+    /// Handles a packet whose first level does not define its flow.
     #[inline(never)]
     fn take_inner<W: Watch>(
         &mut self,
@@ -306,8 +307,8 @@ impl Meter {
                 return;
             }
         };
-        // A fragment of a tunnel's packet counts in the tunnel's flow alone: only the first one has
-        // an inner header.
+        // A fragment of a tunnel packet counts only in the tunnel's flow: only the first one has an
+        // inner header.
         let is_piece = self.levels[named.outer].fragment != wire::Fragment::Whole;
         if self.level == Level::Both && is_piece {
             (named.inner, named.tunnel_id) = (named.outer, None);
@@ -319,7 +320,7 @@ impl Meter {
         self.count(source, (named.inner, named.tunnel_id), watch, sink);
     }
 
-    /// Counts a packet in the flow of one of its levels, by its place in `levels`.
+    /// Counts a packet in the flow of the level at an index in `levels`.
     fn count<W: Watch>(
         &mut self,
         (input, input_index): (&Input<'_>, u8),
@@ -343,7 +344,7 @@ impl Meter {
         }
         let mut hash = self.hash_key.hash(&key.words());
         let mut key_extra = KeyExtra::NONE;
-        // Without anything alongside the table there is no place for it.
+        // Without extra data there is no slot for it.
         if W::HAS_EXTRAS
             && let Some(parts) = self.key_extra
         {
@@ -400,26 +401,26 @@ impl Meter {
         }
     }
 
-    /// One of the two batches is full.
+    /// Handles a full batch.
     #[inline(never)]
     fn batch_filled<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn RecordSink) {
         match self.batch_len {
-            // What the table loads for it comes while the second one is read.
+            // The table's loads for it complete while the second one is read.
             BATCH_MAX => self.turn(0),
             _ => self.empty_batch(watch, sink),
         }
     }
 
-    /// Readies the batch that begins there.
+    /// Prepares the batch that begins at `from`.
     fn turn(&mut self, from: usize) {
         let waiting = self.batch.get_mut(from..self.batch_len).unwrap_or_default();
         shortcut::turn(waiting, &self.hash_key, self.uniflow, &self.table);
     }
 
-    /// Gives what waits to the table.
+    /// Passes the waiting packets to the table.
     #[inline(never)]
     fn empty_batch<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn RecordSink) {
-        // The first batch was readied when it was full.
+        // The first batch was prepared when it was full.
         self.turn(if self.batch_len < BATCH_MAX {
             0
         } else {
@@ -432,12 +433,12 @@ impl Meter {
         self.batch_len = 0;
     }
 
-    /// Hands what waits to the table.
+    /// Passes the waiting packets to the table.
     pub fn flush(&mut self, sink: &mut dyn RecordSink) {
         watched!(self, watch => self.empty_batch(watch, sink));
     }
 
-    /// Lets go of fragments that were held too long by this time.
+    /// Releases fragments that were held too long at this time.
     #[cold]
     fn release_fragments<W: Watch>(
         &mut self,
@@ -445,7 +446,7 @@ impl Meter {
         watch: &mut W,
         sink: &mut dyn RecordSink,
     ) {
-        // What came before must be in the table.
+        // Earlier packets must be in the table first.
         self.empty_batch(watch, sink);
         let table = &mut self.table;
         self.fragments.release(time_ns, &mut |(like, held)| {
@@ -453,7 +454,7 @@ impl Meter {
         });
     }
 
-    /// Whether sampling takes packets between these addresses. Ports and protocol are excluded:
+    /// Whether sampling selects packets between these addresses. Ports and protocol are ignored:
     /// later fragments lack them, and must be treated like the first.
     #[inline(never)]
     fn takes_flow(&self, key: &FlowKey) -> bool {
@@ -462,7 +463,7 @@ impl Meter {
             .takes_flow(self.hash_key.hash(&[a, b, c, d, 0, 0]))
     }
 
-    /// A fragment, of the level at a place in `levels`: counted or held back.
+    /// Counts a fragment of the level at an index in `levels`, or holds it back.
     #[inline(never)]
     fn fragment<W: Watch>(
         &mut self,
@@ -471,8 +472,8 @@ impl Meter {
         watch: &mut W,
         sink: &mut dyn RecordSink,
     ) {
-        // Of a fragmented datagram within a tunnel within a fragmented datagram the outer one is
-        // followed.
+        // For a fragmented datagram inside a tunnel inside a fragmented datagram, the outer one is
+        // tracked.
         let outermost = &self.levels[0];
         let level = if outermost.fragment == wire::Fragment::Whole {
             &self.levels[at]
@@ -494,7 +495,7 @@ impl Meter {
             (None, released)
         };
         if let Some((like, held)) = released {
-            // What came before must be in the table.
+            // Earlier packets must be in the table first.
             self.empty_batch(watch, sink);
             self.table.observe_held((&like, &held), watch, sink);
         }
@@ -505,20 +506,21 @@ impl Meter {
         }
     }
 
-    /// Advances the clock when no packets arrive, at most some ten times a second. Give a time that
-    /// no packet to come will be before: the clock less what the device may hold back.
+    /// Advances the clock when no packets arrive, at most some ten times per second. Pass a time
+    /// before which no further packets can have been captured: the clock less the delay of the
+    /// device.
     pub fn tick(&mut self, clock_ns: u64, sink: &mut dyn RecordSink) {
         watched!(self, watch => {
             self.empty_batch(watch, sink);
             self.table.tick_with(clock_ns, watch, sink);
-            // Of a clock that lags behind the packets nothing follows.
+            // A clock that lags behind the packets has no effect.
             if self.fragments.is_due(clock_ns) && clock_ns >= self.table.clock_ns() {
                 self.release_fragments(clock_ns, watch, sink);
             }
         });
     }
 
-    /// The end of input: every flow ends. The meter may be used on.
+    /// Handles the end of input: every flow ends. The meter can be used again.
     pub fn finish(&mut self, sink: &mut dyn RecordSink) {
         watched!(self, watch => {
             self.empty_batch(watch, sink);

@@ -1,46 +1,46 @@
-//! Enrichment of a flow's endpoint, from the user's files: the autonomous system, the country and
-//! the city of an address, the MAC vendor. Lookups are done elsewhere.
+//! Enrichment of a flow's endpoints from the user's databases: autonomous system, country and city
+//! of an address, MAC vendor. Look-ups are done elsewhere.
 
 use std::sync::Arc;
 
 use crate::encode::json::number;
 use crate::key::Side;
 
-/// Which parts are reported. What a file does not know stays empty.
+/// Parts to report. Unknown parts stay empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginParts {
     /// Number and name of the autonomous system.
     pub network: bool,
     /// Country and city.
     pub place: bool,
-    /// Makers of network cards.
+    /// MAC vendors.
     pub vendor: bool,
 }
 
 impl OriginParts {
-    /// Whether there is any.
+    /// Whether any part is selected.
     pub fn any(&self) -> bool {
         self.network || self.place || self.vendor
     }
 }
 
-/// What is known of one end.
+/// Enrichment of one endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// Number of the autonomous system, 0 if not known.
+    /// Number of the autonomous system, 0 if unknown.
     pub asn: u32,
-    /// Code of the country (ISO 3166-1), two zeros if not known.
+    /// Country code (ISO 3166-1), two zeros if unknown.
     pub country: [u8; 2],
     /// Name of the autonomous system.
     pub network: Option<Arc<str>>,
     /// Name of the city.
     pub city: Option<Arc<str>>,
-    /// Maker of the network card.
+    /// MAC vendor.
     pub vendor: Option<Arc<str>>,
 }
 
 impl Origin {
-    /// The country as text, empty if not known.
+    /// The country code as text, empty if unknown.
     pub fn country(&self) -> &str {
         match self.country {
             [0, _] => "",
@@ -50,7 +50,7 @@ impl Origin {
 }
 
 impl Origin {
-    /// The autonomous system for users: `AS64500 Example`.
+    /// The autonomous system for display: `AS64500 Example`.
     pub fn network_name(&self) -> Option<String> {
         let name = || match text(&self.network) {
             "" => format!("AS{}", self.asn),
@@ -60,22 +60,21 @@ impl Origin {
     }
 }
 
-/// Of both ends, by [`Side`].
+/// Enrichment of both endpoints, by [`Side`].
 pub type Origins = [Origin; 2];
 
-/// Whether a text is reported.
+/// Whether a text is to be reported.
 pub(crate) type IsIncluded = fn(&OriginParts) -> bool;
 
-/// A text of an end.
+/// A text of an endpoint.
 pub(crate) type Text = fn(&Origin) -> &str;
 
 fn text(value: &Option<Arc<str>>) -> &str {
     value.as_deref().unwrap_or_default()
 }
 
-/// The texts that lines and columns have, and when they are reported; before each name stands
-/// `src_` or
-/// `dst_`. The number of the autonomous system, which comes first, is no text.
+/// The texts in lines and columns, and when they are reported; their names are prefixed with `src_`
+/// or `dst_`. The number of the autonomous system, which comes first, is not a text.
 pub(crate) const TEXTS: [(&str, IsIncluded, Text); 4] = [
     ("as_name", |parts| parts.network, |end| text(&end.network)),
     ("country", |parts| parts.place, Origin::country),
@@ -83,13 +82,12 @@ pub(crate) const TEXTS: [(&str, IsIncluded, Text); 4] = [
     ("mac_vendor", |parts| parts.vendor, |end| text(&end.vendor)),
 ];
 
-/// The ends of a record with what is before their names: the side that began is the source.
+/// The endpoints of a record with their name prefixes: the initiator is the source.
 pub(crate) fn ends(initiator: Side) -> [(&'static str, Side); 2] {
     [("src_", initiator), ("dst_", initiator.other())]
 }
 
-/// What is known, as members of an object of JSON, with a comma before each; what is not known is
-/// left out.
+/// Appends the known parts as members of a JSON object, each after a comma.
 pub(crate) fn json(origins: &Origins, initiator: Side, out: &mut Vec<u8>) {
     for (before, side) in ends(initiator) {
         let end = &origins[side as usize];

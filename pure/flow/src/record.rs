@@ -1,9 +1,9 @@
-//! The record of a biflow: 176 bytes, so that with its share of the index a flow costs 192.
+//! The record of a biflow: 176 bytes; with its share of the index a flow takes 192.
 //!
-//! What both directions share comes first, then 52 bytes for each direction, so a packet touches
-//! the head and one side. Sums are kept in 48 bits, times of the last packet as a distance from the
-//! first, and rare counts in 16 bits that stop at their greatest value; a record in which a sum
-//! would no longer fit ends, and the next one continues.
+//! Fields common to both directions come first, then 52 bytes for each direction, so a packet
+//! accesses the head and one side. Sums have 48 bits, times of the last packet are relative to the
+//! first, and rare counters have 16 bits and saturate; a record whose sums would overflow ends, and
+//! the next one continues.
 
 use crate::expire::Class;
 use crate::key::{FlowKey, Side};
@@ -21,13 +21,13 @@ pub(crate) const RST: u16 = 0x04;
 pub(crate) const PSH: u16 = 0x08;
 pub(crate) const ACK: u16 = 0x10;
 
-/// What is known of one direction. The names in parentheses are those of the IPFIX information
-/// elements that carry the value. What the probe was not asked to record is 0.
+/// Counters of one direction. The names in parentheses are those of the IPFIX information elements
+/// for the value. Fields that are not recorded are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets; fragments count one each (packetDeltaCount).
+    /// Packets; each fragment counts as one (packetDeltaCount).
     pub packets: u64,
-    /// Bytes: IP headers and all after them, or whole packets, as the meter was reported
+    /// Bytes: IP headers and everything after them, or whole packets, as configured in the meter
     /// (octetDeltaCount, layer2OctetDeltaCount).
     pub bytes: u64,
     /// Bytes of payload, after the transport header.
@@ -37,47 +37,46 @@ pub struct Counters {
     pub first_ns: u64,
     /// Time of the latest packet (flowEndNanoseconds).
     pub last_ns: u64,
-    /// Union of the TCP flags: the lower 12 bits of bytes 12 and 13 of the header
-    /// (tcpControlBits).
+    /// Union of the TCP flags: the low 12 bits of bytes 12 and 13 of the header (tcpControlBits).
     pub tcp_flags: u16,
-    /// The lower eight flags of the side's first packet (initialTCPFlags).
+    /// The low eight flags of the side's first packet (initialTCPFlags).
     pub tcp_flags_first: u8,
-    /// Those of the packet that came last.
+    /// The low eight flags of the side's last packet.
     pub tcp_flags_last: u8,
-    /// Least TTL or hop limit; 0 without packets (minimumTTL).
+    /// Minimum TTL or hop limit; 0 without packets (minimumTTL).
     pub ttl_min: u8,
-    /// Greatest TTL or hop limit (maximumTTL).
+    /// Maximum TTL or hop limit (maximumTTL).
     pub ttl_max: u8,
     /// Type of service or traffic class of the side's first packet (ipClassOfService).
     pub traffic_class: u8,
-    /// Union of the flags of the IPv4 header: 4 reserved, 2 don't fragment, 1 more fragments
+    /// Union of the IPv4 header flags: 4 reserved, 2 don't fragment, 1 more fragments
     /// (fragmentFlags, there shifted left by five).
     pub ip_flags: u8,
-    /// Bytes of the smallest packet, counted as `bytes` are; 65535 is that or more
+    /// Length of the smallest packet, counted as `bytes` are; 65535 means that or more
     /// (minimumIpTotalLength).
     pub len_min: u16,
-    /// Bytes of the largest packet; 65535 is that or more (maximumIpTotalLength).
+    /// Length of the largest packet; 65535 means that or more (maximumIpTotalLength).
     pub len_max: u16,
-    /// Fragments among the packets; 8191 is that or more.
+    /// Number of fragments; 8191 means that or more.
     pub fragments: u16,
     /// Set of TCP options: bit n for kind n (tcpOptions). Kinds 0 to 30 and 34: all below 64 that
     /// are assigned.
     pub tcp_options: u64,
-    /// Window of the side's first packet, as sent (tcpWindowSize).
+    /// Window of the side's first packet, unscaled (tcpWindowSize).
     pub tcp_window: u16,
     /// Maximum segment size that the side announced; 0 if it did not.
     pub tcp_mss: u16,
-    /// Segments with bytes that had come before; 65535 is that or more.
+    /// Segments that repeat earlier bytes; 65535 means that or more.
     pub retransmissions: u16,
-    /// Segments that came after later ones; 65535 is that or more.
+    /// Segments that arrived after later ones; 65535 means that or more.
     pub out_of_order: u16,
-    /// How long the side took for its answer in the TCP handshake, as seen from here, in
-    /// microseconds, to one part in 2048; 0 if not seen: the responder for SYN+ACK after SYN, the
-    /// initiator for ACK after SYN+ACK.
+    /// Response time of the side in the TCP handshake, as observed here, in microseconds, to one
+    /// part in 2048; 0 if not seen: the responder's SYN+ACK after SYN, the initiator's ACK after
+    /// SYN+ACK.
     pub handshake_us: u32,
 }
 
-/// A biflow. Directions are kept by [`Side`]; [`Record::initiator`] is the side that started the
+/// A biflow. Directions are indexed by [`Side`]; [`Record::initiator`] is the side that started the
 /// flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(16))]
@@ -85,31 +84,31 @@ pub struct Record {
     key: FlowKey,
     /// The table's clock at the last packet, in ticks. In a free record: the next free one.
     seen: u32,
-    /// `u64::MAX` without packets.
+    /// Times of the first packets; `u64::MAX` without packets.
     first_ns: [u64; 2],
-    /// Of both sides.
+    /// IPv4 options of both sides.
     ip_options: u32,
     class: Class,
     state: u8,
-    /// Of each side's first packet.
+    /// Traffic classes of each side's first packet.
     traffic_class: [u8; 2],
     sides: [Direction; 2],
 }
 
 const _: () = assert!(size_of::<Record>() == 176);
 
-/// B began.
+/// B is the initiator.
 const INITIATOR_B: u8 = 1 << 0;
-/// The packets identified the initiator: a SYN, or the reply to a request.
+/// The initiator was identified by packets: a SYN, or the reply to a request.
 const KNOWN: u8 = 1 << 1;
-/// Only one direction: of a meter without biflows.
+/// Contains one direction only: the meter separates directions.
 const UNIFLOW: u8 = 1 << 2;
-/// Has fragments whose first one did not come.
+/// Contains fragments whose first one did not arrive.
 const ORPHANS: u8 = 1 << 3;
 /// The inspector needs no more packets of this flow. Not part of the exported record.
 const INSPECTED: u8 = 1 << 4;
 
-/// Packets that were held back and come together.
+/// Counters of packets that were held back, to be added together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Amount {
     pub(crate) packets: u32,
@@ -126,7 +125,7 @@ pub(crate) struct Amount {
 }
 
 impl Record {
-    /// A flow without packets yet, begun by `initiator` as far as known.
+    /// Creates a flow without packets, started by `initiator` as far as known.
     #[inline]
     pub(crate) fn new(key: FlowKey, initiator: Side, known: bool, uniflow: bool) -> Record {
         let mut state = if initiator == Side::B { INITIATOR_B } else { 0 };
@@ -144,22 +143,22 @@ impl Record {
         }
     }
 
-    /// Whether a packet of this side and time needs no more than [`Record::add_one`]: it is not the
-    /// side's first or earliest, and everything has room.
+    /// Whether a packet of this side and time needs only [`Record::add_one`]: it is not the side's
+    /// first or earliest, and no sum overflows.
     #[inline(always)]
     pub(crate) fn is_plain(&self, packet: &Observed) -> bool {
         let at = packet.side as usize;
         packet.time_ns.wrapping_sub(self.first_ns[at]) < side::REACH_NS && self.sides[at].goes_on()
     }
 
-    /// Adds a packet for which [`Record::is_plain`] holds.
+    /// Adds a packet for which [`Record::is_plain`] is true.
     #[inline(always)]
     pub(crate) fn add_one<const DETAIL: bool>(&mut self, packet: &Observed, seen: u32) {
         let at = packet.side as usize;
         self.seen = seen;
         let flags = packet.level.tcp_flags;
         let known = self.sides[at].tcp_flags();
-        // What is new in the union, or begins or ends a connection.
+        // A flag new to the union, or one that begins or ends a connection.
         if (flags & !known) | (flags & (FIN | SYN | RST)) != 0 {
             self.turn::<DETAIL>(packet);
         }
@@ -172,7 +171,7 @@ impl Record {
         side.count::<DETAIL>(packet, passed_ns);
     }
 
-    /// Adds any packet; [`Record::has_room`] must hold.
+    /// Adds any packet; [`Record::has_room`] must be true.
     pub(crate) fn add_any<const DETAIL: bool>(&mut self, packet: &Observed, seen: u32) {
         self.open(packet.side, packet.time_ns);
         let at = packet.side as usize;
@@ -222,7 +221,8 @@ impl Record {
         }
     }
 
-    /// A packet with flags that are new, or that begins or ends a connection. Before it is counted.
+    /// Handles a packet with new flags, or flags that begin or end a connection, before it is
+    /// counted.
     #[inline(never)]
     fn turn<const DETAIL: bool>(&mut self, packet: &Observed) {
         let (side, flags) = (packet.side, packet.level.tcp_flags);
@@ -237,7 +237,7 @@ impl Record {
         }
         let (mine, theirs) = (self.sides[at].tcp_flags(), self.sides[to].tcp_flags());
         if DETAIL {
-            // An answer to SYN while there was nothing but SYN; an answer to SYN+ACK likewise.
+            // A reply to SYN if there was nothing but SYN; likewise a reply to SYN+ACK.
             let answers_syn = flags & (SYN | ACK) == SYN | ACK
                 && mine == 0
                 && theirs & (SYN | ACK | FIN | RST) == SYN;
@@ -270,7 +270,7 @@ impl Record {
         }
     }
 
-    /// Whether these packets can be counted.
+    /// Whether these packets can be counted without overflow.
     #[inline]
     pub(crate) fn has_room(&self, side: Side, packets: u32, first_ns: u64, last_ns: u64) -> bool {
         let at = side as usize;
@@ -311,16 +311,16 @@ impl Record {
         self.key.is_some()
     }
 
-    /// Makes this a free record.
+    /// Turns this into a free record.
     #[inline]
     pub(crate) fn free(&mut self, next: u32) {
         self.key = FlowKey::NONE;
         self.seen = next;
     }
 
-    /// Takes in another record of the same flow: counters add up, times widen, flags join. The
-    /// initiator is taken from the record whose packets identified it, else from the earlier one.
-    /// Used where the two directions of a flow went through different tables.
+    /// Merges another record of the same flow: counters are added, the time span is extended, flags
+    /// are united. The initiator is taken from the record in which packets identified it, otherwise
+    /// from the earlier one. Used if the two directions of a flow were in different tables.
     pub fn merge(&mut self, other: &Record) {
         let other_knows = other.state & KNOWN != 0;
         let other_is_earlier = other.start_ns() < self.start_ns();
@@ -360,10 +360,10 @@ impl Record {
         &self.key
     }
 
-    /// The side that began: of a TCP connection the one that sent SYN (or did not send SYN+ACK), of
-    /// an ICMP exchange the one that asked; of a TCP connection whose beginning was not seen, the
-    /// one whose port is not below 1024 if the other's is; else the sender of the first packet
-    /// seen.
+    /// The initiator: for a TCP connection the sender of SYN (or the receiver of SYN+ACK), for an
+    /// ICMP exchange the sender of the request; for a TCP connection whose beginning was not seen,
+    /// the side whose port is not below 1024 if the other's is; otherwise the sender of the first
+    /// packet seen.
     #[inline]
     pub fn initiator(&self) -> Side {
         if self.state & INITIATOR_B == 0 {
@@ -373,28 +373,28 @@ impl Record {
         }
     }
 
-    /// Whether the packets identified the initiator (SYN, SYN+ACK, an ICMP reply). If not, the
-    /// initiator is the best guess (biflowDirection).
+    /// Whether packets identified the initiator (SYN, SYN+ACK, an ICMP reply). Otherwise it is a
+    /// best guess (biflowDirection).
     #[inline]
     pub fn is_initiator_known(&self) -> bool {
         self.state & KNOWN != 0
     }
 
-    /// Whether it is one direction of a connection, because the meter keeps directions separate
+    /// Whether it is one direction of a connection, because the meter separates directions
     /// (uniflow).
     #[inline]
     pub fn is_uniflow(&self) -> bool {
         self.state & UNIFLOW != 0
     }
 
-    /// Whether there are fragments in it whose first one did not come, so that their ports are not
-    /// known.
+    /// Whether it contains fragments whose first one did not arrive, so that their ports are
+    /// unknown.
     #[inline]
     pub fn has_orphans(&self) -> bool {
         self.state & ORPHANS != 0
     }
 
-    /// Whether TCP has ended it: a reset, or FIN from both sides.
+    /// Whether TCP has ended it: by a reset, or FIN from both sides.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.class == Class::Closed
@@ -406,7 +406,7 @@ impl Record {
         self.sides[0].packets() == 0 || self.sides[1].packets() == 0
     }
 
-    /// The side that sent, if only one did; else A.
+    /// The side that sent, if only one did; otherwise A.
     #[inline]
     pub(crate) fn sender(&self) -> Side {
         if self.sides[0].packets() == 0 {
@@ -416,8 +416,8 @@ impl Record {
         }
     }
 
-    /// Set of IPv4 options of both directions: bit n for option number n (ipv4Options counts its
-    /// bits in another order: RFC 7012's registry).
+    /// Set of IPv4 options of both directions: bit n for option number n (the bits of ipv4Options
+    /// in RFC 7012's registry have a different order).
     #[inline]
     pub fn ipv4_options(&self) -> u32 {
         if self.key.ip_version() == 4 {
@@ -438,8 +438,8 @@ impl Record {
         }
     }
 
-    /// Round trip of the TCP handshake in microseconds: SYN to SYN+ACK, and SYN+ACK to ACK; none if
-    /// one of them was not seen.
+    /// Round-trip time of the TCP handshake in microseconds: SYN to SYN+ACK, and SYN+ACK to ACK;
+    /// `None` if one of them was not seen.
     pub fn handshake_us(&self) -> Option<u32> {
         let [a, b] = [self.sides[0].handshake_us(), self.sides[1].handshake_us()];
         (a != 0 && b != 0).then(|| a.saturating_add(b))
@@ -454,13 +454,13 @@ impl Record {
         self.sent_by_sender(side)
     }
 
-    /// How many packets a side sent.
+    /// Number of packets sent by a side.
     #[inline(always)]
     pub fn packets_of(&self, side: Side) -> u32 {
         self.sides[side as usize].packets()
     }
 
-    /// TCP: the number of the first byte that a side sends, where its SYN has come, and no payload.
+    /// TCP: the sequence number of a side's first byte, if its SYN has been seen, but no payload.
     pub fn stream_begin(&self, side: Side) -> Option<u32> {
         self.sides[side as usize].stream_begin()
     }
@@ -475,7 +475,7 @@ impl Record {
         self.state |= INSPECTED;
     }
 
-    /// TCP: all flags of a side.
+    /// TCP: union of a side's flags.
     pub(crate) fn tcp_flags(&self, side: Side) -> u16 {
         self.sides[side as usize].tcp_flags()
     }
@@ -485,12 +485,12 @@ impl Record {
         self.sides[side as usize].first_flags() & flags == flags
     }
 
-    /// TCP: the number after all that a side has sent, if known.
+    /// TCP: the next sequence number of a side, if known.
     pub(crate) fn next_seq(&self, side: Side) -> Option<u32> {
         self.sides[side as usize].known_next_seq()
     }
 
-    /// What a side sent that did send something. Encoders fuse it with what they take of it, so
+    /// Counters of a side that has sent packets. Encoders fuse this with the fields they read, so
     /// that nothing else is computed.
     #[inline(always)]
     pub(crate) fn sent_by_sender(&self, side: Side) -> Counters {
@@ -508,7 +508,7 @@ impl Record {
         self.sent_by(self.initiator())
     }
 
-    /// Counters of the packets sent by the other side.
+    /// Counters of the packets sent by the responder.
     pub fn reverse(&self) -> Counters {
         self.sent_by(self.initiator().other())
     }
@@ -537,7 +537,7 @@ impl Record {
         self.last_ns(0).max(self.last_ns(1))
     }
 
-    /// From the earliest to the latest packet.
+    /// Time from the earliest to the latest packet.
     #[inline]
     pub fn duration_ns(&self) -> u64 {
         self.end_ns().saturating_sub(self.start_ns())
@@ -558,19 +558,19 @@ impl std::fmt::Debug for Record {
 }
 
 impl Record {
-    /// Loads the cache lines that a packet of this side will touch: the first and the last byte of
-    /// the head and of the side, for records begin anywhere in a line.
+    /// Loads the cache lines that a packet of this side will access: the first and the last byte of
+    /// the head and of the side, since records are not aligned to cache lines.
     #[inline(always)]
     pub(crate) fn touch(&self, side: Side) -> u64 {
         self.key.touch() | u64::from(self.traffic_class[1]) | self.sides[side as usize].touch()
     }
 }
 
-/// See [`Record::places`].
+/// Number of addresses in [`Record::places`].
 pub(crate) const PLACE_COUNT: usize = 4;
 
 impl Record {
-    /// The addresses of what [`Record::touch`] loads.
+    /// The addresses that [`Record::touch`] loads.
     #[inline(always)]
     pub(crate) fn places(&self, side: Side) -> [usize; PLACE_COUNT] {
         let start = std::ptr::from_ref(self).addr();
@@ -584,7 +584,7 @@ impl Record {
     }
 }
 
-/// Bytes before the sides.
+/// Length of the record before the sides.
 const HEAD_LEN: usize = std::mem::offset_of!(Record, sides);
 
 #[cfg(test)]

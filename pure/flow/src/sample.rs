@@ -1,10 +1,10 @@
-//! Records for the tests of encoders, made by a meter from packets.
+//! Builds records for the tests of encoders, by metering packets.
 
 use wire::LinkType;
 
 use crate::{HashKey, Input, Meter, MeterConfig, Octets, Record, Timeouts};
 
-/// Time of the first packet of each side, and of all its others.
+/// Time of the first packet of each side, and of all others.
 pub(crate) const FIRST_NS: u64 = 1_700_000_000_123_456_789;
 pub(crate) const LAST_NS: u64 = 1_700_000_061_500_000_000;
 

@@ -1,36 +1,36 @@
 //! Sampling: which packets are metered (RFC 5475), and which records are exported.
 //!
-//! What is left out is counted, so the account still adds up. An exporter must report the rate
-//! ([`Sampling::interval`]) and the method to collectors.
+//! Skipped packets and records are counted, so the account still adds up. An exporter must report
+//! the rate ([`Sampling::interval`]) and the method to collectors.
 
 use crate::hash::HashKey;
 use crate::key::FlowKey;
 
-/// Which ones are taken, of packets or of records.
+/// Selection of packets or records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sampling {
     /// All.
     #[default]
     All,
-    /// The first of each this many: systematic count-based (RFC 5475 §5.1).
+    /// The first of every N: systematic count-based (RFC 5475 §5.1).
     Count(u32),
-    /// Each with a probability of one in this many: uniform probabilistic (§5.2.2.1).
+    /// Each with a probability of 1/N: uniform probabilistic (§5.2.2.1).
     Random(u32),
-    /// Packets between one pair of addresses in this many, chosen by their hash, so flows are taken
-    /// whole, fragments and all (§6.2). Of records: by the hash of the key.
+    /// Packets of one address pair in N, selected by hash, so flows are selected as a whole, with
+    /// all fragments (§6.2). Records: by the hash of the key.
     Hash(u32),
-    /// Those whose time is in the first `open_ns` of each `every_ns`: systematic time-based (§5.1).
-    /// Of records the time is that of their end.
+    /// Packets whose time is in the first `open_ns` of each `every_ns`: systematic time-based
+    /// (§5.1). Records: by the time of their end.
     Time {
-        /// Length of a period, in nanoseconds.
+        /// Length of a period in nanoseconds.
         every_ns: u64,
-        /// Of it, what is taken.
+        /// Length of the selected part.
         open_ns: u64,
     },
 }
 
 impl Sampling {
-    /// One in how many is taken on the average.
+    /// Average N of one in N.
     pub fn interval(&self) -> f64 {
         match *self {
             Sampling::All => 1.0,
@@ -39,7 +39,7 @@ impl Sampling {
         }
     }
 
-    /// The value of IPFIX element 304, selectorAlgorithm; none for all.
+    /// Value of IPFIX element 304, selectorAlgorithm; `None` for all.
     pub fn selector_algorithm(&self) -> Option<u16> {
         match self {
             Sampling::All => None,
@@ -51,17 +51,18 @@ impl Sampling {
     }
 }
 
-/// Takes one in this many.
+/// Selects packets or records.
 pub struct Sampler {
     sampling: Sampling,
-    /// How many until the next is taken.
+    /// Number to skip until the next is selected.
     left: u32,
     random: u64,
     hash_key: HashKey,
 }
 
 impl Sampler {
-    /// The hash key makes the selection unpredictable; the same key selects the same flows by hash.
+    /// Creates a sampler. The hash key makes the selection unpredictable; the same key selects the
+    /// same flows by hash.
     pub fn new(sampling: Sampling, hash_key: &HashKey) -> Sampler {
         Sampler {
             sampling,
@@ -71,7 +72,7 @@ impl Sampler {
         }
     }
 
-    /// Whether a packet of this time is to be looked at.
+    /// Whether a packet with this time is selected.
     pub(crate) fn takes_packet(&mut self, time_ns: u64) -> bool {
         match self.sampling {
             Sampling::All | Sampling::Hash(_) => true,
@@ -81,16 +82,16 @@ impl Sampler {
         }
     }
 
-    /// Whether packets of the flow with this hash are.
+    /// Whether packets of the flow with this hash are selected.
     pub(crate) fn takes_flow(&self, hash: u64) -> bool {
         match self.sampling {
-            // Not the bits that choose the place in the table.
+            // Other bits than those that select the place in the table.
             Sampling::Hash(n) => below(self.hash_key.hash(&[hash, 1, 2, 3, 4, 5]), n) == 0,
             _ => true,
         }
     }
 
-    /// Whether a record goes out that has this key and ended at this time.
+    /// Whether a record with this key and end time is selected.
     pub fn takes_record(&mut self, key: &FlowKey, end_ns: u64) -> bool {
         match self.sampling {
             Sampling::Hash(n) => {
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_so_many_is_taken() {
+    fn one_in_n_is_selected() {
         const COUNT: u64 = 100_000;
         assert_eq!(taken(Sampling::All, COUNT), COUNT);
         assert_eq!(taken(Sampling::Count(7), COUNT), COUNT.div_ceil(7));
@@ -161,7 +162,7 @@ mod tests {
 
     /// The first outputs of xorshift64* from state 1.
     #[test]
-    fn chances_are_those_of_the_generator() {
+    fn selection_follows_the_generator() {
         let outputs = [
             5_180_492_295_206_395_165_u64,
             12_380_297_144_915_551_517,

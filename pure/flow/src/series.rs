@@ -1,26 +1,26 @@
-//! Packets and bytes over time, in a fixed number of bins that grow wider as the time grows longer.
+//! Packets and bytes over time, in a fixed number of bins whose width grows with the time span.
 
-/// Bins; a power of two.
+/// Number of bins; a power of two.
 pub const BIN_COUNT: usize = 256;
-/// The least width of a bin.
+/// Minimum width of a bin.
 const WIDTH_MIN_NS: u64 = 1_000_000;
 
-/// How much came when.
+/// Traffic over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series {
-    /// Where the first bin begins: a multiple of the width. None came before the first packet.
+    /// Start of the first bin, a multiple of the width. There are no packets before it.
     start_ns: u64,
     width_ns: u64,
     is_empty: bool,
     bins: [Bin; BIN_COUNT],
 }
 
-/// What came in one bin.
+/// Traffic in a bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bin {
     /// Packets.
     pub packets: u64,
-    /// Bytes of them on the wire.
+    /// Bytes on the wire.
     pub bytes: u64,
 }
 
@@ -36,7 +36,7 @@ impl Default for Series {
 }
 
 impl Series {
-    /// Takes a packet in.
+    /// Adds a packet.
     #[inline]
     pub fn add(&mut self, time_ns: u64, bytes: u32) {
         let at = time_ns.wrapping_sub(self.start_ns) / self.width_ns;
@@ -54,7 +54,7 @@ impl Series {
             self.is_empty = false;
             self.start_ns = time_ns - time_ns % self.width_ns;
         }
-        // Twice as wide as often as needed: at most 64 times.
+        // Double the width as often as needed: at most 64 times.
         loop {
             let end_ns = self
                 .start_ns
@@ -63,7 +63,7 @@ impl Series {
                 break;
             }
             if self.width_ns >= 1 << 55 || !self.widen(time_ns < self.start_ns) {
-                // Times after the end: into the last bin.
+                // Times after the end are counted in the last bin.
                 self.put(BIN_COUNT - 1, packets, bytes);
                 return;
             }
@@ -77,7 +77,7 @@ impl Series {
         self.bins[at].bytes += bytes;
     }
 
-    /// Bins of twice the width, with room before what there is, or after it.
+    /// Doubles the width, with the free bins before or after the existing ones.
     fn widen(&mut self, is_before: bool) -> bool {
         let Some(width_ns) = self.width_ns.checked_mul(2) else {
             return false;
@@ -97,7 +97,7 @@ impl Series {
         true
     }
 
-    /// Takes another series in: each bin at its beginning.
+    /// Adds another series: each bin at its start time.
     pub fn merge(&mut self, other: &Series) {
         if other.is_empty {
             return;
@@ -115,12 +115,12 @@ impl Series {
         }
     }
 
-    /// Width of a bin, in nanoseconds.
+    /// Width of a bin in nanoseconds.
     pub fn width_ns(&self) -> u64 {
         self.width_ns
     }
 
-    /// When the first bin with a packet begins, and the bins from it to the last one with a packet.
+    /// Start of the first bin with a packet, and the bins from it to the last one with a packet.
     pub fn used(&self) -> (u64, &[Bin]) {
         let has = |bin: &Bin| bin.packets != 0;
         let first = self.bins.iter().position(has).unwrap_or(0);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn two_are_one() {
+    fn two_series_are_merged() {
         let (mut one, mut other, mut both) = Default::default();
         let all: [&mut Series; 3] = [&mut one, &mut other, &mut both];
         let [one, other, both] = all;

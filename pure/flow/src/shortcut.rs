@@ -1,14 +1,14 @@
 //! The fast path from bytes to an observation, for nearly all packets: Ethernet, at most one VLAN
-//! tag, IPv4 without options or IPv6 without extension headers, whole, then TCP or UDP that is no
-//! tunnel.
+//! tag, IPv4 without options or IPv6 without extension headers, unfragmented, then TCP or UDP that
+//! is not a tunnel.
 //!
-//! It is only a shortcut: anything unusual is left to the dissection, and a property test
-//! ([`crate::conservation::law`]) checks that both produce the same records. Its gain is that
-//! nothing is written which the table does not read.
+//! It is an optimization only: anything unusual is left to the dissection, and a property test
+//! ([`crate::conservation::law`]) checks that both produce the same records. It is faster because
+//! it writes only what the table reads.
 //!
-//! Two passes. [`read`] goes through one packet and stores what it finds at once, so that hardly
-//! anything is held. [`turn`] goes through a batch and puts the ends of each key in order. Both
-//! avoid branches that go either way at random: which end is less, TCP or UDP.
+//! It has two passes. [`read`] parses one packet and stores each value at once, so that little is
+//! kept in registers. [`turn`] sorts the ends of each key in a batch. Both avoid unpredictable
+//! branches: which end is lower, TCP or UDP.
 
 use wire::ethernet::{self, ether_type};
 use wire::{LayerKind, table, tcp};
@@ -17,20 +17,20 @@ use crate::hash::HashKey;
 use crate::record::SYN;
 use crate::table::{Headers, Observed, Table};
 
-/// Among [`Observed::marks`]: the key is as the packet has it, source first, and has no hash yet.
+/// Flag in [`Observed::marks`]: the key has the packet's order, source first, and no hash yet.
 const RAW: u8 = 1 << 0;
 
-/// An Ethernet type as two bytes in memory are read.
+/// An EtherType as two bytes are read from memory.
 const fn in_memory(kind: u16) -> u16 {
     u16::from_ne_bytes(kind.to_be_bytes())
 }
 
-/// Reads a packet into `out`, all but its time, [`Observed::input_index`] and
-/// [`Observed::key_extra`]; false, and something in `out`, if it is not for the shortcut.
-/// [`turn`] finishes what is read.
+/// Reads a packet into `out`, except its time, [`Observed::input_index`] and
+/// [`Observed::key_extra`]; returns false, with `out` unspecified, if the shortcut does not support
+/// it. [`turn`] completes what is read.
 #[inline(never)]
 pub(crate) fn read(bytes: &[u8], wire_len: u32, is_layer2: bool, out: &mut Observed) -> bool {
-    // Never less than the bytes present.
+    // Never less than the captured bytes.
     let wire_len = wire_len.max(bytes.len() as u32);
     let Some(head) = bytes.first_chunk::<{ ethernet::HEADER_LEN }>() else {
         return false;
@@ -54,7 +54,7 @@ pub(crate) fn read(bytes: &[u8], wire_len: u32, is_layer2: bool, out: &mut Obser
     found
 }
 
-/// IPv4 at offset `AT`.
+/// Reads IPv4 at offset `AT`.
 #[inline(always)]
 fn ipv4<const AT: usize>(bytes: &[u8], wire_len: u32, out: &mut Observed) -> bool {
     let Some(head) = bytes.get(AT..).and_then(|rest| rest.first_chunk::<20>()) else {
@@ -79,7 +79,7 @@ fn ipv4<const AT: usize>(bytes: &[u8], wire_len: u32, out: &mut Observed) -> boo
     transport::<AT, 20>(bytes, total_len, head[9], out)
 }
 
-/// IPv6 at offset `AT`.
+/// Reads IPv6 at offset `AT`.
 #[inline(always)]
 fn ipv6<const AT: usize>(bytes: &[u8], wire_len: u32, out: &mut Observed) -> bool {
     let Some(head) = bytes.get(AT..).and_then(|rest| rest.first_chunk::<40>()) else {
@@ -106,7 +106,7 @@ fn ipv6<const AT: usize>(bytes: &[u8], wire_len: u32, out: &mut Observed) -> boo
     transport::<AT, 40>(bytes, total_len, head[6], out)
 }
 
-/// What follows an IP header of `IP` bytes at `AT`.
+/// Reads what follows an IP header of `IP` bytes at `AT`.
 #[inline(always)]
 fn transport<const AT: usize, const IP: usize>(
     bytes: &[u8],
@@ -121,7 +121,7 @@ fn transport<const AT: usize, const IP: usize>(
     out.marks = RAW;
     out.tcp_mss = 0;
     let Some(head) = rest.first_chunk::<{ tcp::HEADER_LEN }>() else {
-        // Not as long as a header of TCP: perhaps one of UDP and little after it.
+        // Shorter than a TCP header: perhaps UDP with a short payload.
         let Some(head) = rest.first_chunk::<8>().filter(|_| protocol == 17) else {
             return false;
         };
@@ -133,7 +133,7 @@ fn transport<const AT: usize, const IP: usize>(
             && is_no_tunnel(&[head[0], head[1], head[2], head[3]], out);
     };
     let is_tcp = protocol == 6;
-    // All bits or none: both are read as if they were both.
+    // All bits or none: both protocols are read alike.
     let if_tcp = 0_u32.wrapping_sub(is_tcp.into());
     let udp_len = u32::from(u16::from_be_bytes([head[4], head[5]]));
     let tcp_len = u32::from(head[12] >> 4) * 4;
@@ -162,7 +162,7 @@ fn transport<const AT: usize, const IP: usize>(
         let Some(options) = rest.get(tcp::HEADER_LEN..header_len as usize) else {
             return false;
         };
-        // What a SYN announces is read elsewhere.
+        // The options of a SYN are read elsewhere.
         if out.level.tcp_flags & SYN != 0 {
             return false;
         }
@@ -177,7 +177,7 @@ fn transport<const AT: usize, const IP: usize>(
     }
 }
 
-/// Sets the ports of UDP; false for those of a tunnel.
+/// Sets the UDP ports; returns false for those of a tunnel.
 #[inline(always)]
 fn is_no_tunnel(ports: &[u8; 4], out: &mut Observed) -> bool {
     out.key.set_raw_ports(*ports);
@@ -186,10 +186,10 @@ fn is_no_tunnel(ports: &[u8; 4], out: &mut Observed) -> bool {
     table::of_udp_ports(src, dst) == LayerKind::None
 }
 
-/// Packets whose home lines are loaded together: while the next ones are hashed.
+/// Number of packets whose home lines are loaded together, while the next ones are hashed.
 const LOAD_COUNT: usize = 8;
 
-/// Finishes what [`read`] has read: the ends in order, and the hash. Has the home lines loaded.
+/// Completes what [`read`] has read: sorts the ends and hashes the key. Loads the home lines.
 #[inline(never)]
 pub(crate) fn turn(batch: &mut [Observed], key: &HashKey, uniflow: bool, table: &Table) {
     for part in batch.chunks_mut(LOAD_COUNT) {

@@ -2,24 +2,24 @@
 //!
 //! *Layout.* A line of 64 bytes has eight ways, each a 16-bit tag, a 16-bit deadline and the number
 //! of a record. There is a line for every four records, so half of the ways are free when the table
-//! is full. A flow lives in its home line (from the upper bits of its hash) or, where that is full,
-//! in one of the three after it; the tag has the number of lines it was moved. Lookups continue to
-//! the next line only while a line is full. A record is 176 bytes, so a flow costs 192, and a
-//! packet of a known flow touches the line, the head of the record and one of its sides.
+//! is full. A flow is in its home line (from the upper bits of its hash) or, if that is full, in
+//! one of the three after it; the tag includes the distance in lines. Look-ups continue to the next
+//! line only while a line is full. A record is 176 bytes, so a flow takes 192, and a packet of a
+//! known flow accesses the line, the head of the record and one of its sides.
 //!
-//! *Batches.* Skips up to [`BATCH_MAX`] packets each do one thing for all: load the home
+//! *Batches.* Passes over up to [`BATCH_MAX`] packets each do one thing for all: load the home
 //! lines, match the tags, update, with the records loaded some packets ahead. The loads of one pass
-//! do not depend on each other, so the processor overlaps them. Where the caller has a prefetch
-//! ([`TableConfig::prefetch`]), they do not even wait in the processor's window.
+//! do not depend on each other, so the processor overlaps them. If the caller provides a prefetch
+//! ([`TableConfig::prefetch`]), they do not even occupy the processor's window.
 //!
-//! *Full.* When no record is free, or the four lines are full (some seven flows in a million in a
-//! full table, or an attacker who has the secret), the flow closest to its timeout among those of
-//! the home line and the next one (or of the four) ends with [`EndReason::Resources`]. Closed
-//! connections and short timeouts go first.
+//! *Full table.* If no record is free, or the four lines are full (some seven flows in a million in
+//! a full table, or an attacker who has the secret), the flow closest to its timeout in the home
+//! line and the next one (or in the four) ends with [`EndReason::Resources`]. Closed connections
+//! and short timeouts are evicted first.
 //!
 //! *Expiry* walks the index, never the records, a few lines after every [`BATCH_MAX`] packets: once
-//! round in about two seconds. Packets are counted across calls, so the same packets give the same
-//! records however they fall into batches, in a full table and after a clock set back, too.
+//! around in about two seconds. Packets are counted across calls, so the same packets give the same
+//! records however they are batched, also in a full table and after a clock was set back.
 
 use crate::expire::{self, EndReason, Limits, Timeouts};
 
@@ -41,16 +41,16 @@ use walk::{JUMP_NS, WALK_COUNT};
 pub use watch::RecordSink;
 pub(crate) use watch::{Alone, Watch};
 
-/// Packets that one pass handles together. More do not hide more latency.
+/// Maximum number of packets that one pass handles. More would not hide more latency.
 pub const BATCH_MAX: usize = 32;
 
-/// This many packets before its own a record is loaded: what a packet costs otherwise, so often,
-/// takes about as long as the memory does.
+/// A record is loaded this many packets ahead: the processing time of that many packets is about
+/// the memory latency.
 const AHEAD: usize = 16;
 
-/// Lines that a flow may live in.
+/// Number of lines that a flow may be in.
 const REACH: usize = 4;
-/// The tag proper; the two bits above it are the distance in lines from the home line.
+/// Mask of the tag itself; the two bits above it are the distance in lines from the home line.
 const TAG_MASK: u16 = 0x3fff;
 const AWAY_SHIFT: u32 = 14;
 
@@ -61,7 +61,7 @@ struct Place {
     way: usize,
 }
 
-/// What the first passes found out about a packet.
+/// Result of a packet's first passes.
 #[derive(Clone, Copy)]
 struct Guess {
     line: u32,
@@ -69,12 +69,12 @@ struct Guess {
     way: u32,
 }
 
-/// The flow table of one thread.
+/// Flow table of one thread.
 pub struct Table {
     lines: Vec<Line>,
     records: Vec<Record>,
     record_count_max: usize,
-    /// First of the freed records.
+    /// First record of the free list.
     free: u32,
     timeouts: Timeouts,
     limits: Limits,
@@ -82,27 +82,27 @@ pub struct Table {
     profile: Profile,
     uniflow: bool,
     clock_ns: u64,
-    /// Next line that expiry looks at.
+    /// Next line that expiry checks.
     hand: usize,
-    /// Packets until expiry looks at the next lines.
+    /// Number of packets until expiry checks the next lines.
     until_walk: usize,
     /// The clock up to which expiry has been computed.
     walked_ns: u64,
-    /// Lines that expiry is behind, in nanoseconds of a round.
+    /// Lag of expiry, in nanoseconds of a round.
     owed_ns: u64,
-    /// Packets whose time is far before the clock, since it was this.
+    /// Number of packets far before the clock, since it had this value.
     far_behind_count: u64,
     far_behind_ns: u64,
-    /// The index is as the end of input left it, and to be emptied before it is looked at.
+    /// Whether the index is left over from the end of input, and must be cleared before use.
     is_stale: bool,
     stats: TableStats,
 }
 
 impl Table {
-    /// A table with all its memory.
+    /// Creates a table and reserves all its memory.
     ///
     /// # Errors
-    /// If there is not so much memory.
+    /// If there is not enough memory.
     pub fn new(config: &TableConfig) -> Result<Table, OutOfMemory> {
         let record_count_max = (config.flow_count_max as usize).clamp(1, 1 << 28);
         let line_count = Self::line_count(record_count_max);
@@ -142,34 +142,34 @@ impl Table {
         })
     }
 
-    /// Half of the ways stay free. At least [`REACH`].
+    /// Number of lines: half of the ways stay free. At least [`REACH`].
     fn line_count(record_count_max: usize) -> usize {
         record_count_max.div_ceil(WAYS / 2).max(REACH)
     }
 
-    /// Bytes that a table of this many flows takes.
+    /// Memory of a table for this many flows in bytes.
     pub fn memory_len_for(flow_count_max: u32) -> usize {
         let records = (flow_count_max as usize).clamp(1, 1 << 28);
         records * size_of::<Record>() + Self::line_count(records) * size_of::<Line>()
     }
 
-    /// Bytes that this table takes, from its beginning to its end.
+    /// Memory of this table in bytes, which is constant.
     pub fn memory_len(&self) -> usize {
         self.record_count_max * size_of::<Record>() + self.lines.len() * size_of::<Line>()
     }
 
-    /// Flows that fit.
+    /// Maximum number of flows.
     pub fn capacity(&self) -> usize {
         self.record_count_max
     }
 
-    /// Flows in it.
+    /// Number of active flows.
     #[inline]
     pub fn len(&self) -> usize {
         self.stats.live as usize
     }
 
-    /// Whether no flow is in it.
+    /// Whether there are no active flows.
     pub fn is_empty(&self) -> bool {
         self.stats.live == 0
     }
@@ -179,14 +179,14 @@ impl Table {
         &self.stats
     }
 
-    /// The greatest time it was reported.
+    /// The latest time passed to it.
     #[inline]
     pub fn clock_ns(&self) -> u64 {
         self.clock_ns
     }
 
-    /// The flows in places `from` to `to` of the slab (below [`Table::place_count`]), in no
-    /// particular order. For views that look at all flows piece by piece.
+    /// Active flows in places `from` to `to` of the slab (below [`Table::place_count`]), in no
+    /// particular order. For views that read all flows piece by piece.
     pub fn live(&self, from: usize, to: usize) -> impl Iterator<Item = &Record> {
         self.live_places(from, to).map(|(_, record)| record)
     }
@@ -204,18 +204,18 @@ impl Table {
         numbered.filter(|(_, record)| record.is_live())
     }
 
-    /// The live flow in a place.
+    /// The active flow in a place.
     pub(crate) fn at(&self, place: u32) -> Option<&Record> {
         let record = self.records.get(place as usize)?;
         record.is_live().then_some(record)
     }
 
-    /// Places of the slab that were ever used.
+    /// Number of places in the slab that were ever used.
     pub fn place_count(&self) -> usize {
         self.records.len()
     }
 
-    /// Takes packets, in their order. Any number; they are handled [`BATCH_MAX`] at a time.
+    /// Counts packets in order. Any number; they are processed [`BATCH_MAX`] at a time.
     pub fn observe(&mut self, packets: &[Observed], sink: &mut dyn RecordSink) {
         match self.profile {
             Profile::Counters => self.observe_with(packets, &mut Alone::<false>, sink),
@@ -223,7 +223,7 @@ impl Table {
         }
     }
 
-    /// The same, watched.
+    /// The same, with a [`Watch`].
     pub(crate) fn observe_with<W: Watch>(
         &mut self,
         packets: &[Observed],
@@ -236,7 +236,7 @@ impl Table {
         }
     }
 
-    /// The same for [`BATCH_MAX`] at most, whose home lines the caller had
+    /// The same for at most [`BATCH_MAX`] packets, whose home lines the caller had
     /// [loaded](Table::load_homes).
     pub(crate) fn observe_loaded<W: Watch>(
         &mut self,
@@ -283,7 +283,7 @@ impl Table {
             guess.way = way as u32;
             guess.record = line.records[way % WAYS];
         }
-        // Update, in order, each while the records of those after it are loaded.
+        // Update in order, while the records of later packets are loaded.
         for (packet, guess) in packets.iter().zip(&guesses).take(AHEAD) {
             self.load_record(packet, *guess);
         }
@@ -317,7 +317,7 @@ impl Table {
         (((hash >> 32) * self.lines.len() as u64) >> 32) as usize
     }
 
-    /// The line this many after this one.
+    /// The line `by` after this one.
     #[inline(always)]
     fn behind(&self, line: usize, by: usize) -> usize {
         let at = line + by;
@@ -353,8 +353,8 @@ impl Table {
             && record.key() == &packet.key
             && watch.is_same(guess.record, packet)
         {
-            // Two steps before its deadline a flow cannot be over. Anything unusual takes the slow
-            // path.
+            // Two steps before its deadline a flow cannot have ended. Anything unusual takes the
+            // slow path.
             let (now, tick) = (
                 expire::deadline_now(self.clock_ns),
                 expire::tick(self.clock_ns),
@@ -372,7 +372,7 @@ impl Table {
                 } else {
                     record.add_one::<false>(packet, tick);
                 }
-                // Of a packet that is not late the time is the flow's end.
+                // The time of a packet that is not late is the flow's end.
                 line.deadlines[way] = if packet.time_ns == self.clock_ns {
                     self.limits
                         .deadline(record.class(), start_ns, packet.time_ns)
@@ -385,8 +385,8 @@ impl Table {
         self.slow(packet, None, watch, sink);
     }
 
-    /// Adds packets that were held back (fragments whose first came late or never), as if they came
-    /// now.
+    /// Adds packets that were held back (fragments whose first arrived late or never), as if they
+    /// arrived now.
     pub(crate) fn observe_held<W: Watch>(
         &mut self,
         (like, amount): (&Observed, &Amount),
@@ -412,7 +412,7 @@ impl Table {
         let new = Record::new(packet.key, initiator, known, self.uniflow);
         match self.records.get_mut(record as usize) {
             Some(place) => *place = new,
-            // Within the capacity reserved at the start: no allocation.
+            // Within the capacity reserved at startup: no allocation.
             None => self.records.push(new),
         }
         watch.began(record, packet, self.clock_ns);
@@ -420,18 +420,18 @@ impl Table {
         self.stats.live += 1;
     }
 
-    /// The number of a record for a flow that begins at once.
+    /// The number of a record for a flow that begins immediately.
     fn take_record(&mut self) -> Option<u32> {
         if self.free != NONE {
             let record = self.free;
             self.free = self.records[record as usize].seen();
             return Some(record);
         }
-        // The one after those that were ever used is written when the flow begins.
+        // The record after the last used one is written when the flow begins.
         (self.records.len() < self.record_count_max).then_some(self.records.len() as u32)
     }
 
-    /// Hands a flow to the sink. Its record and place are the caller's.
+    /// Passes a flow to the sink. The caller handles its record and place.
     fn report<W: Watch>(
         &mut self,
         index: u32,
@@ -462,7 +462,7 @@ impl Table {
     }
 }
 
-/// The tag of a hash: the lower 14 bits, never 0.
+/// The tag of a hash: the low 14 bits, never 0.
 #[inline(always)]
 fn tag_of(hash: u64) -> u16 {
     let tag = hash as u16 & TAG_MASK;

@@ -1,4 +1,4 @@
-//! The largest flows, for users: sums over all records of a flow, in bounded memory.
+//! The largest flows, for display: sums over all records of a flow, in bounded memory.
 
 mod scan;
 
@@ -11,7 +11,7 @@ use crate::record::Record;
 
 pub use scan::TopScan;
 
-/// What makes a flow large.
+/// Sort criterion of flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Order {
@@ -20,10 +20,10 @@ pub enum Order {
     Bytes = 0,
     /// Packets of both directions.
     Packets = 1,
-    /// From the first to the latest packet.
+    /// Time from the first to the latest packet.
     Duration = 2,
-    /// Bytes a second of both directions, now ([`TopScan`]); of records and sums, which have no
-    /// now, bytes.
+    /// Current bytes per second of both directions ([`TopScan`]); for records and sums, which have
+    /// no current rate, bytes.
     Rate = 3,
 }
 
@@ -31,7 +31,7 @@ impl Order {
     /// All orders, by their values.
     pub const ALL: [Order; 4] = [Order::Bytes, Order::Packets, Order::Duration, Order::Rate];
 
-    /// How large a record is.
+    /// The value of a record.
     #[inline]
     pub fn of_record(self, record: &Record) -> u64 {
         match self {
@@ -41,7 +41,7 @@ impl Order {
         }
     }
 
-    /// How large a sum is.
+    /// The value of a sum.
     pub fn of_total(self, total: &Total) -> u64 {
         match self {
             Order::Bytes | Order::Rate => total.bytes.iter().sum(),
@@ -51,16 +51,16 @@ impl Order {
     }
 }
 
-/// A flow over all its records.
+/// Sum over all records of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Total {
-    /// Which flow.
+    /// Key of the flow.
     pub key: FlowKey,
-    /// The initiator, by its first record.
+    /// The initiator, from its first record.
     pub initiator: Side,
-    /// Packets from the initiator, and to it.
+    /// Packets from the initiator, and from the responder.
     pub packets: [u64; 2],
-    /// Bytes likewise.
+    /// Bytes from the initiator, and from the responder.
     pub bytes: [u64; 2],
     /// Time of the first packet, in nanoseconds since the Unix epoch.
     pub start_ns: u64,
@@ -69,7 +69,7 @@ pub struct Total {
 }
 
 impl Total {
-    /// Of one record.
+    /// The sum of one record.
     pub fn of(record: &Record) -> Total {
         let (forward, reverse) = (record.forward(), record.reverse());
         Total {
@@ -95,13 +95,13 @@ impl Total {
     }
 }
 
-/// The flow table's keyed hash for a map by flow keys: a fifth of what the standard library's
-/// costs, for every record that ends.
+/// The flow table's keyed hash, for a map by flow keys: a fifth of the cost of the standard
+/// library's, for every record that ends.
 #[derive(Clone)]
 struct Keyed(HashKey);
 
 impl Keyed {
-    /// With a secret from the standard library's, which the system gave.
+    /// Uses a secret from the standard library's hasher, which the system provided.
     fn new() -> Keyed {
         let random = RandomState::new();
         let mut bytes = [0; 64];
@@ -124,7 +124,7 @@ impl BuildHasher for Keyed {
     }
 }
 
-/// Takes the six words of a flow key.
+/// Hashes the six words of a flow key.
 struct KeyedHasher {
     words: [u64; 6],
     count: usize,
@@ -134,7 +134,7 @@ struct KeyedHasher {
 impl Hasher for KeyedHasher {
     #[inline]
     fn write_u64(&mut self, word: u64) {
-        // Words after the sixth are mixed into these.
+        // Words after the sixth are mixed in.
         self.words[self.count % 6] ^= word;
         self.count += 1;
     }
@@ -153,25 +153,24 @@ impl Hasher for KeyedHasher {
     }
 }
 
-/// Sums up records by flow and keeps the largest flows.
+/// Sums records by flow and keeps the largest flows.
 ///
-/// Twice as many flows as wanted, and a thousand more, are kept; when there are more, the smaller
-/// ones are forgotten. A flow whose records are each small, and far between, may thus have a sum
-/// that is too low; it is never too high, and [`Top::is_exact`] returns whether no flow was ever
-/// evicted.
+/// Twice as many flows as requested, plus a thousand, are kept; beyond that the smaller ones are
+/// evicted. A flow whose records are each small, and far between, may thus have a sum that is too
+/// low; it is never too high, and [`Top::is_exact`] returns whether no flow was ever evicted.
 pub struct Top {
     totals: HashMap<FlowKey, Total, Keyed>,
     count_max: usize,
     order: Order,
     is_exact: bool,
-    /// Not larger than this is not worth an entry.
+    /// Flows up to this value get no entry.
     floor: u64,
-    /// Which flows may be in `totals`: most records are of none of them.
+    /// The flows that may be in `totals`: most records belong to none of them.
     marks: Box<Marks>,
 }
 
-/// A set of flow keys that may have more members than were put in. An attacker who finds keys that
-/// look like members only causes a map lookup.
+/// A set of flow keys that may report false positives. An attacker who finds them only causes map
+/// look-ups.
 struct Marks([u64; Marks::WORDS]);
 
 impl Marks {
@@ -199,7 +198,7 @@ impl Marks {
 }
 
 impl Top {
-    /// For the `count` largest.
+    /// Creates a list of the `count` largest flows.
     pub fn new(count: usize, order: Order) -> Top {
         let count_max = count.max(1).saturating_mul(2) + 1024;
         Top {
@@ -212,7 +211,7 @@ impl Top {
         }
     }
 
-    /// Takes a record in.
+    /// Adds a record.
     #[inline]
     pub fn add(&mut self, record: &Record) {
         let is_small = !self.is_exact && self.order.of_record(record) <= self.floor;
@@ -235,7 +234,7 @@ impl Top {
         }
     }
 
-    /// Forgets the smaller half.
+    /// Evicts the smaller half.
     #[inline(never)]
     fn prune(&mut self) {
         let mut sizes: Vec<u64> = self
@@ -247,7 +246,7 @@ impl Top {
         let (_, floor, _) = sizes.select_nth_unstable(middle);
         let floor = *floor;
         let greater = sizes.iter().filter(|&&size| size > floor).count();
-        // As many of those just as large as the floor as there is room for.
+        // As many flows equal to the floor as there is room for.
         let mut room = (self.count_max / 2).saturating_sub(greater);
         let order = self.order;
         self.totals.retain(|_, total| {
@@ -264,7 +263,7 @@ impl Top {
         }
     }
 
-    /// Whether no flow was ever forgotten.
+    /// Whether no flow was ever evicted.
     pub fn is_exact(&self) -> bool {
         self.is_exact
     }
@@ -274,7 +273,7 @@ impl Top {
         self.totals.get(key)
     }
 
-    /// The largest `count`, in order.
+    /// The `count` largest, sorted.
     pub fn largest(&self, count: usize) -> Vec<Total> {
         let mut all: Vec<Total> = self.totals.values().copied().collect();
         sort(&mut all, self.order);
@@ -283,8 +282,8 @@ impl Top {
     }
 }
 
-/// Sorts from large to small; equal ones by their start, then their ports, so that a list stands
-/// still.
+/// Sorts by decreasing value; equal flows by their start, then their ports, so that the order is
+/// stable.
 pub fn sort(totals: &mut [Total], order: Order) {
     totals.sort_by_key(|total| {
         (
@@ -323,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_a_flow_are_summed_up() {
+    fn records_of_a_flow_are_summed() {
         let mut top = Top::new(2, Order::Bytes);
         for (flow, bytes) in [(1, 10), (2, 25), (3, 5), (1, 20)] {
             top.add(&record(flow, bytes));
@@ -356,7 +355,7 @@ mod tests {
         assert!(top.totals.capacity() < 20_000);
     }
 
-    /// Most of what is no member does not look like one, or the look at the marks gains nothing.
+    /// Most keys that are not members are recognized as such, otherwise the marks would be useless.
     #[test]
     fn marks_distinguish_keys() {
         let mut marks = Marks([0; Marks::WORDS]);

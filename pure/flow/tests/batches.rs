@@ -1,5 +1,5 @@
-//! However packets fall into batches, the same records come in the same order: also of flows that
-//! are silent for long after a timeout cut them, in a full table, and after a clock set back.
+//! However packets are batched, the records and their order are the same: also for flows that are
+//! idle for long after a timeout split them, in a full table, and after a clock was set back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,7 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// xorshift64*: good enough to make traffic of.
+/// xorshift64*: sufficient for generating traffic.
 struct Random(u64);
 
 impl Random {
@@ -47,7 +47,7 @@ fn tcp(flow: u16, from: usize, sequence: u32, flags: u8, payload: &[u8]) -> Vec<
     packet
 }
 
-/// Everything that is reported, in its order.
+/// Everything reported, in order.
 #[derive(Default)]
 struct Reported(Vec<String>);
 
@@ -97,7 +97,7 @@ fn reported(config: &MeterConfig, packets: &[Packet], batch_len: usize) -> Vec<S
     reported.0
 }
 
-/// The same is reported at every batch length, and something of it.
+/// Checks that the reports are equal at every batch length, and not empty.
 fn assert_same(config: &MeterConfig, packets: &[Packet], lens: impl Iterator<Item = usize>) {
     let expected = reported(config, packets, 256);
     for len in lens {
@@ -112,7 +112,7 @@ fn assert_same(config: &MeterConfig, packets: &[Packet], lens: impl Iterator<Ite
     }
 }
 
-/// Lengths at which batches do and do not fall together with those of the table.
+/// Lengths that do and do not coincide with the table's own batches.
 const LENS: [usize; 10] = [1, 2, 3, 7, 31, 32, 33, 64, 65, 200];
 
 /// Connections that send requests, reach the active timeout, pause and continue.
@@ -143,7 +143,7 @@ fn silences(seed: u64, flow_count: u16) -> Vec<Packet> {
 }
 
 #[test]
-fn silent_flows_continue_or_end_equally_at_every_batch_length() {
+fn idle_flows_continue_or_end_equally_at_every_batch_length() {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = 4096;
     config.table.timeouts.active_ns = 20 * S;
@@ -158,9 +158,9 @@ fn silent_flows_continue_or_end_equally_at_every_batch_length() {
     assert_same(&config, &packets, 1..256);
 }
 
-/// Whether a flow is read on depends on its own silence, not on what else there is.
+/// Whether a flow is read further depends on its own idle time, not on other flows.
 #[test]
-fn a_silent_flow_is_reported_alone_as_among_others() {
+fn an_idle_flow_is_reported_alone_as_among_others() {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = 2048;
     config.table.timeouts.active_ns = 20 * S;

@@ -1,9 +1,9 @@
-//! The law of conservation: over random packets, fragments and tunnels with every kind of meter,
-//! and over the inputs of the fuzz target, which are made here.
+//! The conservation law on random packets, fragments and tunnels with every kind of meter, and on
+//! the inputs of the fuzz target, which are generated here.
 
 use std::path::{Path, PathBuf};
 
-/// xorshift64*: good enough to walk about.
+/// xorshift64*: sufficient for random walks.
 struct Random(u64);
 
 impl Random {
@@ -112,7 +112,7 @@ fn packet(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// An input of the law: how the meter is made, then packets.
+/// An input of the law: the meter's configuration, then packets.
 fn input(random: &mut Random, packet_count: u64) -> Vec<u8> {
     let mut input: Vec<u8> = (0..4).map(|_| random.byte()).collect();
     for _ in 0..packet_count {
@@ -157,7 +157,7 @@ fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/flow_account")
 }
 
-/// The inputs are what this makes; `BAREWIRE_BLESS=1` writes them anew.
+/// The inputs match this generator; `BAREWIRE_BLESS=1` rewrites them.
 #[test]
 fn the_corpus_matches_the_generator_and_passes() {
     let mut random = Random(4711);

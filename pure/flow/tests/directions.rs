@@ -1,5 +1,5 @@
 //! The client is the same however directions are recorded: a uniflow meter records for each
-//! direction what a biflow has of it.
+//! direction what a biflow contains of it.
 
 use barewire_flow::{EndReason, Extra, HashKey, Input, Meter, MeterConfig, Record, RecordSink};
 use inspect::{Application, Field, Inspector, InspectorConfig, Protocol};
@@ -86,7 +86,7 @@ fn reported(packets: &[Vec<u8>], uniflow: bool, active_ns: u64) -> Vec<(u16, App
 }
 
 #[test]
-fn an_ssh_server_is_the_server_in_a_uniflow_too() {
+fn an_ssh_server_is_identified_in_a_uniflow_too() {
     let (client, server) = (ssh("client"), ssh("server"));
     let sides = [
         [Field::SshClient, Field::Hassh],

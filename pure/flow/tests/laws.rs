@@ -1,7 +1,7 @@
-//! The laws of `flow::laws` over messages of our own making: whole, cut at each byte, with each bit
-//! flipped; and over the fuzz corpus, which is made here.
+//! The laws of `flow::laws` on generated messages: complete, truncated at each byte, with each bit
+//! flipped; and on the fuzz corpus, which is generated here.
 //!
-//! `BAREWIRE_BLESS=1 cargo test -p barewire-flow --test laws` writes the corpus anew.
+//! `BAREWIRE_BLESS=1 cargo test -p barewire-flow --test laws` rewrites the corpus.
 
 use std::fs;
 use std::path::Path;
@@ -120,7 +120,7 @@ fn laws_hold_for_damaged_messages() {
     }
 }
 
-/// A set: its number, its length, what is in it.
+/// A set: its number, its length, its contents.
 fn set(id: u16, body: &[u16]) -> Vec<u8> {
     let mut bytes = id.to_be_bytes().to_vec();
     bytes.extend((4 + 2 * body.len() as u16).to_be_bytes());
@@ -128,7 +128,7 @@ fn set(id: u16, body: &[u16]) -> Vec<u8> {
     bytes
 }
 
-/// A message around sets.
+/// A message with these sets.
 fn message(sequence: u32, sets: &[Vec<u8>]) -> Vec<u8> {
     let body = sets.concat();
     let mut bytes = vec![0, 10];
@@ -147,14 +147,14 @@ fn template() -> Vec<u8> {
     set(2, &[256, 3, 8, 4, 82, VARIABLE, 0x8001, 2, 0, 9999])
 }
 
-/// Two records of it: a name of three bytes, then one with its length in three bytes.
+/// Two records of it: a name of three bytes, then one with a three-byte length.
 fn data() -> Vec<u8> {
     let first = [0x0a00, 1, 0x0361, 0x6263, 7];
     let second = [0x0a00, 2, 0xff00, 0x0261, 0x6200, 8];
     set(256, &[&first[..], &second].concat())
 }
 
-/// Messages that our encoder never writes (RFC 7011 and 6313), sound and hostile.
+/// Messages that barewire's encoder never writes (RFC 7011 and 6313), valid and hostile.
 fn foreign() -> Vec<(&'static str, Vec<u8>)> {
     [foreign_sound(), foreign_odd(), foreign_broken()].concat()
 }
@@ -216,7 +216,7 @@ fn foreign_odd() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Lengths that are wrong.
+/// Invalid lengths.
 fn foreign_broken() -> Vec<(&'static str, Vec<u8>)> {
     let one = |sets: &[Vec<u8>]| message(0, sets);
     let mut cut = one(&[template(), data()]);
@@ -257,9 +257,9 @@ fn the_laws_hold_for_the_corpus() {
     }
 }
 
-/// The sound ones are understood: a seed that ends at its first byte would teach a fuzzer nothing.
+/// The valid ones are decoded: a seed that ends at its first byte would be useless to a fuzzer.
 #[test]
-fn foreign_messages_that_are_sound_are_read() {
+fn valid_foreign_messages_are_decoded() {
     for (name, expected) in [
         ("variable-lengths", 2),
         ("data-before-template", 2),

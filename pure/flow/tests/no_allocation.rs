@@ -1,5 +1,5 @@
-//! Metering allocates nothing once a meter is made: not for packets, not for flows, not when they
-//! end, not when the table is full, not for fragments.
+//! Metering allocates nothing once a meter is created: not for packets, flows, their end, a full
+//! table, or fragments.
 
 use barewire_flow::{HashKey, Input, Meter, MeterConfig, Record};
 use wire::LinkType;

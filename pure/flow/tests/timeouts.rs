@@ -1,4 +1,4 @@
-//! Timeouts cut flows into records; they do not change what the decoders see of them.
+//! Timeouts split flows into records, but do not affect the decoders.
 
 use barewire_flow::{EndReason, Extra, HashKey, Input, Meter, MeterConfig, Record, RecordSink};
 use inspect::{Application, Field, Inspector, InspectorConfig, Protocol, Value};
@@ -100,7 +100,7 @@ fn assert_http(application: &Application) {
 }
 
 #[test]
-fn a_flow_is_decoded_when_it_speaks_up_after_its_active_timeout() {
+fn a_flow_is_decoded_when_data_arrive_after_the_active_timeout() {
     for probe in [&b""[..], b"\0"] {
         let mut packets = handshake();
         for second in (5..=310).step_by(5) {

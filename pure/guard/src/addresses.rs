@@ -1,7 +1,7 @@
-//! The packet's IP addresses as keys of the prefix trie, on the stack; look-ups of them.
+//! Reads the packet's IP addresses as keys of the prefix trie, on the stack, and looks them up.
 //!
-//! Up to two VLAN tags (802.1Q, 802.1ad) are stepped over. The addresses are read from the first
-//! buffer, which holds the headers with every driver.
+//! Up to two VLAN tags (802.1Q, 802.1ad) are skipped. The addresses are read from the first buffer,
+//! which holds the headers with every driver.
 
 use bpf::asm::{Asm, Label};
 use bpf::ebpf::Reg::{R0, R1, R2, R3, R4, R6, R10};
@@ -10,26 +10,26 @@ use bpf::ebpf::{Alu, Cond, Helper, Width};
 use crate::emit::{MD_DATA, MD_DATA_END};
 use crate::prefix::KEY_BITS;
 
-/// On the stack: the key of the source, of 24 bytes.
+/// Stack offset of the source address's key, 24 bytes.
 pub(crate) const SOURCE_KEY: i16 = -40;
-/// The key of the destination.
+/// Stack offset of the destination address's key.
 pub(crate) const DESTINATION_KEY: i16 = -64;
-/// The lists that hold the source, a bit each.
+/// Stack offset of the lists that contain the source, one bit each.
 pub(crate) const SOURCE_LISTS: i16 = -72;
-/// The lists that hold the destination.
+/// Stack offset of the lists that contain the destination.
 pub(crate) const DESTINATION_LISTS: i16 = -80;
-/// The key of a limit per source, of 24 bytes.
+/// Stack offset of the key of a per-source limit, 24 bytes.
 pub(crate) const BUCKET_KEY: i16 = -104;
-/// A new value for it.
+/// Stack offset of a new value for that key.
 pub(crate) const BUCKET: i16 = -112;
-/// What is used of the stack.
+/// Lowest stack offset in use.
 pub(crate) const STACK_TOP: i16 = -112;
 
 pub(crate) const FAMILY: i16 = 4;
 pub(crate) const ADDRESS: i16 = 8;
 const TAGS_MAX: i16 = 2;
 
-/// Fills both keys; the family of a packet without addresses is 0. Loses R0 to R4.
+/// Writes both keys; the family of a packet without addresses is 0. Clobbers R0 to R4.
 pub(crate) fn emit_keys(a: &mut Asm) {
     let done = a.label();
     for key in [SOURCE_KEY, DESTINATION_KEY] {
@@ -68,14 +68,14 @@ pub(crate) fn emit_keys(a: &mut Asm) {
     a.bind(done);
 }
 
-/// Goes to `short` unless the packet's first buffer has this many bytes.
+/// Jumps to `short` unless the packet's first buffer has at least this many bytes.
 fn need(a: &mut Asm, len: i16, short: Label) {
     a.mov(R4, R2);
     a.alu(Alu::Add, R4, i32::from(len));
     a.jump_if(Cond::Gt, R4, R3, short);
 }
 
-/// Copies both addresses, of this many words, which begin at `at` of the packet.
+/// Copies both addresses, of `word_count` words each, from packet offset `at`.
 fn copy(a: &mut Asm, family: u8, at: i16, word_count: i16) {
     for (index, key) in [SOURCE_KEY, DESTINATION_KEY].into_iter().enumerate() {
         let from = at + index as i16 * word_count * 4;
@@ -88,7 +88,7 @@ fn copy(a: &mut Asm, family: u8, at: i16, word_count: i16) {
     }
 }
 
-/// Looks an address up; the word of its lists goes to the stack. Loses R0 to R5.
+/// Looks up an address and stores the word of its lists on the stack. Clobbers R0 to R5.
 pub(crate) fn emit_look_up(a: &mut Asm, trie_fd: i32, key: i16, lists: i16) {
     let absent = a.label();
     a.store(Width::D, R10, lists, 0);
@@ -102,7 +102,7 @@ pub(crate) fn emit_look_up(a: &mut Asm, trie_fd: i32, key: i16, lists: i16) {
     a.bind(absent);
 }
 
-/// Goes to `miss` unless the list with this bit is among those found.
+/// Jumps to `miss` unless the list with this bit contains the address.
 pub(crate) fn emit_test(a: &mut Asm, lists: i16, bit: u64, miss: Label) {
     let hit = a.label();
     a.load(Width::D, R1, R10, lists);

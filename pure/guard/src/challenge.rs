@@ -1,10 +1,10 @@
-//! SYN cookies (RFC 4987, section 3.6), sent by the program itself.
+//! SYN cookies (RFC 4987, section 3.6), sent by the XDP program itself.
 //!
-//! The listening socket is looked up, and the kernel makes the cookie for it: the host's TCP then
-//! accepts the ACK that returns it, and a connection costs memory from that ACK on. Until the
-//! listener's queue is full the kernel makes no cookies (`net.ipv4.tcp_syncookies` = 1) and the
-//! SYN goes to the host; with 2 every SYN is answered here. The SYN+ACK has the MSS as its one
-//! option.
+//! The program looks up the listening socket, and the kernel generates the cookie for it: the
+//! host's TCP then accepts the ACK that returns it, and a connection takes memory only from that
+//! ACK on. The kernel generates no cookies until the listener's queue is full
+//! (`net.ipv4.tcp_syncookies` = 1), and the SYN goes to the host; with 2 every SYN is answered
+//! here. The SYN+ACK has the MSS as its only option.
 //!
 //! ```text
 //!   no socket on this host, or a connection    pass
@@ -20,22 +20,22 @@ use bpf::ebpf::{Alu, Cond, Helper, Width};
 use crate::addresses::STACK_TOP;
 use crate::emit::PACKET_LEN;
 
-/// On the stack, where filters keep what they no longer need: the Ethernet header with up to two
-/// tags, the IP header without options, the TCP header with all options.
+/// Stack offsets, in an area that filters no longer use: the Ethernet header with up to two tags,
+/// the IP header without options, the TCP header with all options.
 const ETHERNET: i16 = STACK_TOP - 24;
 const IP: i16 = ETHERNET - 40;
 const TCP: i16 = IP - 64;
-/// `struct bpf_sock_tuple`, later the pseudo header of the checksum.
+/// `struct bpf_sock_tuple`, later the pseudo header for the checksum.
 const TUPLE: i16 = TCP - 40;
 const COOKIE: i16 = TUPLE - 8;
-/// Where the TCP header is.
+/// Packet offset of the TCP header.
 const TCP_AT: i16 = COOKIE - 8;
 
-/// Of TCP: a header with the MSS option alone.
+/// Length of the reply's TCP header, with the MSS option alone.
 const REPLY_LEN: i32 = 24;
-/// The window of the SYN+ACK: ten segments (RFC 6928). A larger one comes with the first ACK.
+/// Window of the SYN+ACK: ten segments (RFC 6928). The first ACK announces a larger one.
 const WINDOW: u16 = 14_600;
-/// Of IP: time to live, protocol.
+/// Time to live and protocol of the reply's IP header.
 const TTL: u8 = 64;
 const PROTOCOL_TCP: u8 = 6;
 /// `BPF_F_CURRENT_NETNS`.
@@ -48,11 +48,11 @@ const FLAGS: i32 = 0x17;
 const SYN: i32 = 0x02;
 const TAGS_MAX: i16 = 2;
 
-/// What becomes of the packet.
+/// Labels for the possible outcomes.
 pub(crate) struct Ends {
     pub pass: Label,
     pub drop: Label,
-    /// The packet is now the SYN+ACK; in a dry run it is the SYN still.
+    /// The packet is now the SYN+ACK; in a dry run it is still the SYN.
     pub answered: Label,
 }
 
@@ -70,7 +70,7 @@ impl Family {
         }
     }
 
-    /// Bytes of both addresses in the tuple.
+    /// Length of both addresses in the tuple, in bytes.
     fn addresses_len(self) -> i16 {
         match self {
             Self::V4 => 8,
@@ -78,13 +78,13 @@ impl Family {
         }
     }
 
-    /// Where the addresses begin in the header.
+    /// Offset of the addresses in the IP header.
     fn addresses_at(self) -> i16 {
         self.header_len() as i16 - self.addresses_len()
     }
 }
 
-/// Emits all of it. Needs R6 = the context; keeps R6 and R8, loses all others.
+/// Emits the whole challenge. Expects the context in R6; keeps R6 and R8, clobbers all others.
 pub(crate) fn emit(a: &mut Asm, dry_run: bool) -> Ends {
     let ends = Ends {
         pass: a.label(),
@@ -104,19 +104,19 @@ pub(crate) fn emit(a: &mut Asm, dry_run: bool) -> Ends {
     ends
 }
 
-/// The register = a place on the stack.
+/// Sets the register to a stack address.
 fn address(a: &mut Asm, reg: Reg, at: i16) {
     a.mov(reg, R10);
     a.alu(Alu::Add, reg, i32::from(at));
 }
 
-/// Copies bytes of the packet, from where R2 says, to the stack.
+/// Copies packet bytes from the offset in R2 to the stack.
 fn read(a: &mut Asm, to: i16, len: i32, short: Label) {
     a.mov(R4, len);
     read_r4(a, to, short);
 }
 
-/// As [`read`], R4 bytes.
+/// Like [`read`], with the length in R4.
 fn read_r4(a: &mut Asm, to: i16, short: Label) {
     a.mov(R1, R6);
     address(a, R3, to);
@@ -124,16 +124,16 @@ fn read_r4(a: &mut Asm, to: i16, short: Label) {
     a.jump_if(Cond::Ne, R0, 0, short);
 }
 
-/// A word of the packet, as stored.
+/// A word of the packet, in memory order.
 fn word(bytes: [u8; 4]) -> i32 {
     i32::from_ne_bytes(bytes)
 }
 
-/// R7 = the length of the Ethernet header with its tags.
+/// Sets R7 to the length of the Ethernet header with its tags.
 fn link_header(a: &mut Asm, ends: &Ends, (ipv4, ipv6): (Label, Label)) {
     a.mov(R2, 0);
     read(a, ETHERNET, 14, ends.pass);
-    // The host answers no SYN that was broadcast.
+    // The host never answers a SYN that was broadcast.
     a.load(Width::B, R1, R10, ETHERNET);
     a.jump_if(Cond::Set, R1, 1, ends.pass);
     for tag_count in 0..=TAGS_MAX {
@@ -156,7 +156,7 @@ fn link_header(a: &mut Asm, ends: &Ends, (ipv4, ipv6): (Label, Label)) {
     }
 }
 
-/// The headers of IP and TCP to the stack.
+/// Copies the IP and TCP headers to the stack.
 fn headers(a: &mut Asm, family: Family, ends: &Ends) {
     a.mov(R2, R7);
     read(a, IP, family.header_len(), ends.pass);
@@ -165,7 +165,7 @@ fn headers(a: &mut Asm, family: Family, ends: &Ends) {
     a.jump_if(Cond::Ne, R1, i32::from(PROTOCOL_TCP), ends.pass);
     match family {
         Family::V4 => {
-            // A fragment: no handshake needs one.
+            // A fragment: no handshake uses one.
             a.load(Width::H, R1, R10, IP + 6);
             a.swap_be(R1, 16);
             a.jump_if(Cond::Set, R1, 0x3fff, ends.drop);
@@ -189,15 +189,15 @@ fn headers(a: &mut Asm, family: Family, ends: &Ends) {
     read_r4(a, TCP, ends.drop);
 }
 
-/// The length that the TCP header states, up to 60.
+/// Reads the TCP header length from the header, at most 60.
 fn header_len(a: &mut Asm, to: Reg) {
     a.load(Width::B, to, R10, TCP + 12);
     a.alu(Alu::Rsh, to, 2);
     a.alu(Alu::And, to, 0x3c);
 }
 
-/// Looks the socket up and asks the kernel; falls through with a cookie on the stack. In a dry run
-/// nothing comes through.
+/// Looks up the socket and asks the kernel for a cookie; falls through with the cookie on the
+/// stack. A dry run never falls through.
 fn decide(a: &mut Asm, family: Family, dry_run: bool, ends: &Ends) {
     let (not_listening, syn) = (a.label(), a.label());
     for at in (0..family.addresses_len()).step_by(4) {
@@ -235,14 +235,14 @@ fn decide(a: &mut Asm, family: Family, dry_run: bool, ends: &Ends) {
     }
 }
 
-/// Calls one of the two helpers with the listener in R9, which is let go; R1 = its answer.
+/// Calls one of the two helpers with the listener in R9, then releases it; R1 = the result.
 fn ask(a: &mut Asm, family: Family, helper: Helper) {
     a.mov(R1, R9);
     address(a, R2, IP);
     a.mov(R3, family.header_len());
     address(a, R4, TCP);
     header_len(a, R5);
-    // It was checked, but the verifier has forgotten it and refuses a length of 0.
+    // This was checked before, but the verifier has lost the bound and refuses a length of 0.
     let long_enough = a.label();
     a.jump_if(Cond::Ge, R5, 20, long_enough);
     a.mov(R5, 20);
@@ -258,7 +258,7 @@ fn release(a: &mut Asm) {
     a.call(Helper::SkRelease);
 }
 
-/// Turns the packet into a SYN+ACK with the cookie.
+/// Turns the packet into a SYN+ACK that carries the cookie.
 fn reply(a: &mut Asm, family: Family, ends: &Ends) {
     a.mov(R2, R7);
     a.alu(Alu::Add, R2, family.header_len() + REPLY_LEN);
@@ -278,7 +278,7 @@ fn reply(a: &mut Asm, family: Family, ends: &Ends) {
     a.jump(ends.answered);
 }
 
-/// Exchanges two fields on the stack.
+/// Swaps two fields on the stack.
 fn swap(a: &mut Asm, width: Width, one: i16, other: i16) {
     a.load(width, R1, R10, one);
     a.load(width, R2, R10, other);
@@ -320,7 +320,7 @@ fn reply_tcp(a: &mut Asm, family: Family) {
     a.mov(R2, R1);
     a.swap_be(R1, 32);
     a.store(Width::W, R10, TCP + 4, R1);
-    // The MSS, which the kernel gives in the upper half.
+    // The MSS, which the kernel returns in the upper half.
     a.alu(Alu::Rsh, R2, 32);
     a.swap_be(R2, 16);
     a.store(Width::H, R10, TCP + 22, R2);
@@ -329,8 +329,8 @@ fn reply_tcp(a: &mut Asm, family: Family) {
     a.store(Width::H, R10, TCP + 12, word16(flags));
     a.store(Width::H, R10, TCP + 14, word16(WINDOW.to_be_bytes()));
     a.store(Width::W, R10, TCP + 16, 0);
-    // The pseudo header (RFC 9293, section 3.1; RFC 8200, section 8.1): the sum is the same with
-    // the addresses exchanged.
+    // The pseudo header (RFC 9293, section 3.1; RFC 8200, section 8.1): swapping the addresses does
+    // not change the sum.
     let rest = TUPLE + family.addresses_len();
     match family {
         Family::V4 => a.store(
@@ -355,7 +355,7 @@ fn word16(bytes: [u8; 2]) -> i32 {
     i32::from(u16::from_ne_bytes(bytes))
 }
 
-/// R0 = R5 and the sum of bytes on the stack.
+/// R0 = R5 plus the sum of bytes on the stack.
 fn sum(a: &mut Asm, at: i16, len: i32) {
     a.mov(R1, 0);
     a.mov(R2, 0);
@@ -364,7 +364,7 @@ fn sum(a: &mut Asm, at: i16, len: i32) {
     a.call(Helper::CsumDiff);
 }
 
-/// The Internet checksum (RFC 1071) of R5 and of bytes on the stack.
+/// Computes the Internet checksum (RFC 1071) of R5 and of bytes on the stack.
 fn checksum(a: &mut Asm, at: i16, len: i32, to: i16) {
     sum(a, at, len);
     a.mov32(R0, R0);
@@ -378,7 +378,7 @@ fn checksum(a: &mut Asm, at: i16, len: i32, to: i16) {
     a.store(Width::H, R10, to, R0);
 }
 
-/// Bytes of the stack to the packet: the Ethernet header, or so many behind it.
+/// Writes stack bytes to the packet: the Ethernet header, or `behind` bytes after it.
 fn write(a: &mut Asm, behind: i32, from: i16, len: Option<i32>, failed: Label) {
     a.mov(R1, R6);
     match len {

@@ -1,16 +1,16 @@
-//! What the program counts, as it lies in the map.
+//! The program's counters, and their layout in the map.
 
 /// Words of a block: packets, bytes, packets dropped, bytes dropped, packets answered.
 pub(crate) const BLOCK_WORDS: usize = 5;
-/// The last of them.
+/// Index of the last word: packets answered.
 pub(crate) const ANSWERED: usize = 4;
-/// Bytes of a block.
+/// Length of a block in bytes.
 pub(crate) const BLOCK_LEN: usize = BLOCK_WORDS * 8;
-/// The block of all packets.
+/// Block for all packets.
 pub(crate) const SEEN: usize = 0;
-/// The block of packets that no rule decided.
+/// Block for packets that no rule decided.
 pub(crate) const UNMATCHED: usize = 1;
-/// The first rule's block.
+/// Block of the first rule.
 pub(crate) const FIRST_RULE: usize = 2;
 
 /// Counters of one rule, or of all packets.
@@ -20,11 +20,11 @@ pub struct Counters {
     pub packets: u64,
     /// Their bytes, from the Ethernet header on.
     pub bytes: u64,
-    /// Packets of these that were dropped; in a dry run, that would have been.
+    /// Matching packets that were dropped, or would have been in a dry run.
     pub dropped: u64,
-    /// Their bytes.
+    /// Bytes of the dropped packets.
     pub dropped_bytes: u64,
-    /// SYNs of these that were answered with a cookie and did not go to the host.
+    /// Matching SYNs that were answered with a cookie and did not go to the host.
     pub answered: u64,
 }
 
@@ -45,7 +45,7 @@ impl Counters {
         self.packets.saturating_sub(self.dropped + self.answered)
     }
 
-    /// Adds the counts of another program's same rule.
+    /// Adds the counters of the same rule in another program.
     pub fn add(&mut self, other: &Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;
@@ -55,19 +55,19 @@ impl Counters {
     }
 }
 
-/// What a program counted: `seen = unmatched + Σ packets of rules that decide`.
+/// All counters of a program: `seen = unmatched + Σ packets of rules that decide`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// All packets.
     pub seen: Counters,
-    /// Packets that no rule decided; they passed.
+    /// Packets that no rule decided, and that therefore passed.
     pub unmatched: Counters,
-    /// The rules, in the order of the program.
+    /// One entry per rule, in the order of the program.
     pub rules: Vec<Counters>,
 }
 
 impl Account {
-    /// From the words of the counters' map, added up over processors.
+    /// Reads the words of the counters' map, summed over all processors.
     pub fn of(words: &[u64]) -> Self {
         let mut blocks = words.chunks(BLOCK_WORDS).map(Counters::of);
         Self {

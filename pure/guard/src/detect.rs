@@ -1,39 +1,38 @@
-//! Detection of floods: learns the normal rate of each key (a destination, a signature of SYNs),
-//! reports a rate that far exceeds it, and when the flood is over.
+//! Flood detection: learns the normal rate of each key (a destination, a signature of SYNs) and
+//! reports rates that far exceed it, and the end of the flood.
 //!
-//! The normal rate is an exponentially weighted mean, and so is the mean deviation from it (as the
-//! round-trip time of TCP, RFC 6298). A flood begins when a rate stays above the threshold for some
-//! time, and ends when it stays below half of it for longer. Nothing is learned in between, so a
-//! flood does not become normal.
+//! The normal rate is an exponentially weighted moving average, and so is the mean deviation from
+//! it (as for TCP's round-trip time, RFC 6298). A flood begins when the rate stays above the
+//! threshold for some time, and ends when it stays below half of it for longer. Nothing is learned
+//! during a flood, so a flood does not become normal.
 //!
-//! Time and counts are the caller's, so that sampled counts do as well as complete ones. Keys that
-//! do not fit into the table count together, as the rest, which has a normal rate of its own.
+//! The caller provides time and counts, so sampled counts work as well as complete ones. Keys that
+//! do not fit into the table are counted together as the rest, which has a normal rate of its own.
 
 use std::collections::BTreeMap;
 
 const NS_PER_S: f64 = 1e9;
 
-/// How a flood is recognized.
+/// When a rate counts as a flood.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Rates up to this are never a flood, in packets a second.
+    /// Rates up to this are never a flood, in packets per second.
     pub rate_least_pps: f64,
-    /// Rates above this are a flood, whatever is normal; it also holds while the normal is being
-    /// learned.
+    /// Rates above this are always a flood, even while the normal rate is being learned.
     pub rate_most_pps: f64,
-    /// A flood is this many times the normal rate.
+    /// A flood exceeds the normal rate by this factor,
     pub factor: f64,
-    /// And above the normal rate by this many times the mean deviation.
+    /// and by this many times the mean deviation.
     pub deviations: f64,
-    /// Time over which the normal rate is averaged.
+    /// Time constant of the average.
     pub learn_ns: u64,
-    /// Time from the start in which no rate below `rate_most_pps` is a flood.
+    /// Initial time during which no rate below `rate_most_pps` is a flood.
     pub warm_up_ns: u64,
-    /// How long a rate stays above the threshold before it is a flood.
+    /// How long a rate must stay above the threshold before a flood begins.
     pub begin_ns: u64,
-    /// How long it stays below half of the threshold before the flood is over.
+    /// How long a rate must stay below half of the threshold before a flood ends.
     pub end_ns: u64,
-    /// Keys at most.
+    /// Maximum number of keys.
     pub key_count_max: usize,
 }
 
@@ -54,7 +53,7 @@ impl Default for Settings {
     }
 }
 
-/// What a rate is of.
+/// What a rate belongs to.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Subject<K> {
     /// One key.
@@ -63,36 +62,36 @@ pub enum Subject<K> {
     Rest,
 }
 
-/// A flood begins or ends.
+/// Beginning or end of a flood.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Event<K> {
-    /// Of what.
+    /// The subject of the flood.
     pub subject: Subject<K>,
-    /// It begins; if not, it is over.
+    /// Whether the flood begins; otherwise it ends.
     pub begins: bool,
-    /// The rate, in packets a second.
+    /// The current rate, in packets per second.
     pub rate_pps: f64,
-    /// What is normal.
+    /// The normal rate, in packets per second.
     pub normal_pps: f64,
 }
 
-/// What is known of one subject.
+/// State of one subject.
 #[derive(Clone, Debug, Default)]
 struct Track {
     /// Packets since the last tick.
     packets: u64,
     normal_pps: f64,
     deviation_pps: f64,
-    /// How long it was learned.
+    /// How long the normal rate has been learned.
     learned_ns: u64,
     /// How long the rate has been above the threshold, or in a flood below half of it.
     beyond_ns: u64,
-    /// The threshold at the beginning of a flood.
+    /// The threshold when the flood began.
     flood: Option<f64>,
 }
 
 impl Track {
-    /// The rate from which on this is a flood.
+    /// The rate above which this is a flood.
     fn threshold(&self, settings: &Settings, is_warm: bool) -> f64 {
         let by_factor = self.normal_pps * settings.factor;
         let by_deviation = self.normal_pps + self.deviation_pps * settings.deviations;
@@ -104,7 +103,7 @@ impl Track {
     }
 
     fn learn(&mut self, rate_pps: f64, elapsed_ns: u64, learn_ns: u64) {
-        // A plain mean at first, so that the first rate is not held against all that follow.
+        // A plain mean at first, so that the first rate does not weigh more than those that follow.
         self.learned_ns = self.learned_ns.saturating_add(elapsed_ns);
         let span = self.learned_ns.min(learn_ns.max(1));
         let weight = (elapsed_ns as f64 / span as f64).min(1.0);
@@ -112,7 +111,8 @@ impl Track {
         self.normal_pps += weight * (rate_pps - self.normal_pps);
     }
 
-    /// Takes what was counted in this time; `Some` if a flood begins (true) or ends.
+    /// Evaluates the counts since the last tick; `Some(true)` if a flood begins, `Some(false)` if
+    /// it ends.
     fn tick(&mut self, settings: &Settings, elapsed_ns: u64, is_warm: bool) -> Option<bool> {
         let rate_pps = self.rate_pps(elapsed_ns);
         let (is_beyond, time_ns) = match self.flood {
@@ -146,7 +146,7 @@ impl Track {
     }
 }
 
-/// Detects floods, by keys.
+/// Detects floods by key.
 #[derive(Clone, Debug)]
 pub struct Detector<K> {
     settings: Settings,
@@ -157,7 +157,7 @@ pub struct Detector<K> {
 }
 
 impl<K: Ord + Clone> Detector<K> {
-    /// Nothing is known at this time.
+    /// Creates a detector that has learned nothing yet.
     pub fn new(settings: Settings, now_ns: u64) -> Self {
         Detector {
             settings,
@@ -168,7 +168,8 @@ impl<K: Ord + Clone> Detector<K> {
         }
     }
 
-    /// Counts packets of a key. Of sampled packets, each counts for as many as it stands for.
+    /// Counts packets of a key. With sampling, pass the number of packets that each sample
+    /// represents.
     pub fn add(&mut self, key: &K, packets: u64) {
         let has_room = self.tracks.len() < self.settings.key_count_max;
         let track = match self.tracks.get_mut(key) {
@@ -179,8 +180,8 @@ impl<K: Ord + Clone> Detector<K> {
         track.packets = track.packets.saturating_add(packets);
     }
 
-    /// Compares what was counted since the last tick, and learns from it. To be called about once a
-    /// second; a clock that goes back is ignored.
+    /// Evaluates the counts since the last tick, and learns from them. Call this about once per
+    /// second; a clock that goes backwards is ignored.
     pub fn tick(&mut self, now_ns: u64) -> Vec<Event<K>> {
         let Some(elapsed_ns @ 1..) = now_ns.checked_sub(self.at_ns) else {
             return Vec::new();
@@ -211,8 +212,8 @@ impl<K: Ord + Clone> Detector<K> {
         events
     }
 
-    /// Makes room when half of the table is in use: keys that had no packet and normally have next
-    /// to none.
+    /// Frees entries when half of the table is in use: keys without packets whose normal rate is
+    /// close to zero.
     fn forget(&mut self) {
         if self.tracks.len() <= self.settings.key_count_max / 2 {
             return;
@@ -223,17 +224,17 @@ impl<K: Ord + Clone> Detector<K> {
         });
     }
 
-    /// Keys in the table.
+    /// Number of keys in the table.
     pub fn key_count(&self) -> usize {
         self.tracks.len()
     }
 
-    /// The normal rate, in packets a second; `None` for a key that is not in the table.
+    /// The normal rate, in packets per second; `None` for a key that is not in the table.
     pub fn normal_pps(&self, subject: &Subject<K>) -> Option<f64> {
         self.track(subject).map(|track| track.normal_pps)
     }
 
-    /// Whether there is a flood.
+    /// Whether the subject is currently flooded.
     pub fn is_flood(&self, subject: &Subject<K>) -> bool {
         self.track(subject).is_some_and(|t| t.flood.is_some())
     }

@@ -1,8 +1,9 @@
-//! The program: every packet is counted, asked about by the rules in turn, and passed or dropped.
+//! Emits the program: every packet is counted, matched against the rules in order, and passed or
+//! dropped.
 //!
-//! Limits are the generic cell rate algorithm (ITU-T I.371, annex A): of a limit one time is kept,
-//! when the next packet is due at the rate. A packet may come earlier by the burst. All processors
-//! share that time, so that a flood over many queues and from many sources has one limit.
+//! Limits use the generic cell rate algorithm (ITU-T I.371, annex A): each limit stores one time,
+//! at which the next packet is due at the rate. A packet may arrive earlier by the burst. All
+//! processors share that time, so a flood over many queues and from many sources has one limit.
 
 use std::fmt;
 use std::ops::Range;
@@ -26,77 +27,78 @@ mod tree;
 
 use tree::Slow;
 
-/// How often a processor tries to move a limit's time before the packet counts as over the limit:
-/// each failure means that another processor has just let a packet pass.
+/// How often a processor retries to advance a limit's time before the packet counts as over the
+/// limit: each failure means that another processor has just let a packet pass.
 pub const TRIES: usize = 8;
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 const XDP_TX: i32 = 3;
 
-/// Offsets in `struct xdp_md`.
+/// Field offsets in `struct xdp_md`.
 pub(crate) const MD_DATA: i16 = 0;
 pub(crate) const MD_DATA_END: i16 = 4;
 
-/// On the stack: the key for the counters, the packet's length; addresses and filters use what is
+/// Stack offsets of the counters' key and the packet length; addresses and filters use the area
 /// below.
 const KEY: i16 = -4;
 pub(crate) const PACKET_LEN: i16 = -16;
 
-/// Descriptors of the maps that the program uses.
+/// File descriptors of the maps that the program uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Maps {
-    /// A per-CPU array with one entry of [`crate::counters_len`] bytes.
+    /// Per-CPU array with one entry of [`crate::counters_len`] bytes.
     pub counters: i32,
-    /// An array with one entry of [`crate::limits_len`] bytes.
+    /// Array with one entry of [`crate::limits_len`] bytes.
     pub limits: i32,
-    /// The trie of [`crate::trie_entries`], which only rules with prefix lists use.
+    /// The trie of [`crate::trie_entries`], used only by rules with prefix lists.
     pub prefixes: i32,
-    /// A table with keys of [`crate::KEY_LEN`] bytes and values of 8, which only rules with limits
-    /// per source use.
+    /// Hash table with keys of [`crate::KEY_LEN`] bytes and values of 8 bytes, used only by rules
+    /// with per-source limits.
     pub sources: i32,
 }
 
-/// What the program may use that not every kernel has and not every process may.
+/// Kernel features that the program may use; not every kernel has them, nor may every process use
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// Packets of several buffers, by helper (Linux 5.18, program loaded with the frags flag).
+    /// Multi-buffer packets, through a helper (Linux 5.18, program loaded with the frags flag).
     pub frags: bool,
-    /// Load at X + k directly, which only CAP_PERFMON may.
+    /// Direct loads at X + k, which need CAP_PERFMON.
     pub indirect: bool,
 }
 
-/// Why there is no program.
+/// Why no program was emitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EmitError {
-    /// More than [`RULES_MAX`].
+    /// More than [`RULES_MAX`] rules.
     TooMany {
-        /// How many there are.
+        /// Number of rules.
         count: usize,
     },
-    /// More different prefix lists than [`LISTS_MAX`].
+    /// More than [`LISTS_MAX`] different prefix lists.
     TooManyLists {
-        /// How many there are.
+        /// Number of lists.
         count: usize,
     },
-    /// More prefixes in all lists together than [`PREFIXES_MAX`].
+    /// More than [`PREFIXES_MAX`] prefixes in all lists together.
     TooManyPrefixes {
-        /// How many there are.
+        /// Number of prefixes.
         count: usize,
     },
     /// A rule's filter cannot run in XDP.
     Rule {
         /// The rule's name.
         name: String,
-        /// Why.
+        /// The reason.
         why: TranslateError,
     },
-    /// A rule answers SYNs, for which this kernel has no helpers.
+    /// A rule answers SYNs, but this kernel lacks the helpers.
     Challenge {
         /// The rule's name.
         name: String,
     },
-    /// The whole does not fit together: too long.
+    /// The program is too long.
     Asm(AsmError),
 }
 
@@ -124,16 +126,16 @@ impl fmt::Display for EmitError {
 
 impl std::error::Error for EmitError {}
 
-/// Most instructions of filters that become one decision tree, as tried one after the other: the
-/// fewer they are, the shorter the jumps.
+/// Maximum number of filter instructions in one decision tree: the values to try in this order.
+/// Fewer instructions make shorter jumps.
 const TREE_INSNS_MAX: [usize; 3] = [12_000, 4_000, 1_500];
 
-/// The program of these rules, in their order. With `dry_run` it counts what it would drop, and
-/// passes everything.
+/// Emits the program for these rules, in the given order. With `dry_run` it counts what it would
+/// drop, and passes everything.
 ///
 /// # Errors
-/// `TooMany`, `TooManyLists`, `TooManyPrefixes`; `Rule` for a filter that asks for what XDP does
-/// not know; `Asm` for one that is too long.
+/// `TooMany`, `TooManyLists`, `TooManyPrefixes`; `Rule` for a filter that needs something XDP
+/// lacks; `Asm` for a program that is too long.
 pub fn emit(
     rules: &[Rule],
     dry_run: bool,
@@ -150,8 +152,8 @@ pub fn emit(
     emitter.chain()
 }
 
-/// As [`emit()`], but the program asks every rule after the other and has no decision tree. It
-/// does the same, is shorter, and is slower with many rules.
+/// Like [`emit()`], but the program tests one rule after the other instead of using a decision
+/// tree. The result is the same; the program is shorter, and slower with many rules.
 ///
 /// # Errors
 /// As [`emit()`].
@@ -164,7 +166,7 @@ pub fn emit_chain(
     Emitter::new(rules, dry_run, maps, features)?.chain()
 }
 
-/// What is emitted, and for what.
+/// The program's parameters.
 pub(crate) struct Emitter<'a> {
     pub rules: &'a [Rule],
     pub features: Features,
@@ -200,8 +202,8 @@ impl<'a> Emitter<'a> {
         for (index, rule) in self.rules.iter().enumerate() {
             known.emit(&mut a, rule, self.maps.prefixes);
             is_open = self.rule(&mut a, (index, rule), translate::emit_xdp)?;
-            // Nothing comes past a rule that decides every packet, and the verifier refuses code
-            // that nothing leads to.
+            // No packet gets past a rule that decides every packet, and the verifier refuses
+            // unreachable code.
             if !is_open {
                 break;
             }
@@ -235,7 +237,7 @@ impl<'a> Emitter<'a> {
         a.finish().map_err(EmitError::Asm)
     }
 
-    /// Some rules, one after the other. Returns whether any packet comes past them.
+    /// Emits some rules, one after the other. Returns whether any packet gets past them.
     fn part(&self, a: &mut Asm, part: Range<usize>) -> Result<bool, EmitError> {
         for index in part {
             if !self.rule(a, (index, &self.rules[index]), translate::emit_xdp)? {
@@ -245,8 +247,8 @@ impl<'a> Emitter<'a> {
         Ok(true)
     }
 
-    /// The rules one after the other, for packets whose first buffer is too short for a tree. What
-    /// was looked up before a packet came here is on the stack.
+    /// The rules one after the other, for packets whose first buffer is too short for a tree. The
+    /// results of earlier look-ups for the packet are on the stack.
     fn slow(&self, a: &mut Asm, slow: &Slow) -> Result<(), EmitError> {
         let mut known = Known::default();
         let mut is_open = false;
@@ -254,7 +256,7 @@ impl<'a> Emitter<'a> {
             let entry = slow.entry(index);
             match is_open {
                 true => known.emit(a, rule, self.maps.prefixes),
-                // Whoever enters here or later has it.
+                // Present on every path to here, and later.
                 false => known.add(rule),
             }
             if !is_open && !a.is_used(entry) {
@@ -275,7 +277,7 @@ fn unmatched(a: &mut Asm) {
     end(a, XDP_PASS);
 }
 
-/// What is on the stack of every packet that comes to a rule.
+/// What is on the stack for every packet that reaches a rule.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     keys: bool,
@@ -292,8 +294,8 @@ impl Known {
         self.keys |= self.sources || self.destinations || limits_sources;
     }
 
-    /// Emits what the rule needs and no rule before it did. It runs for every packet that comes so
-    /// far, so that the rules after it have it, too.
+    /// Emits what the rule needs and no earlier rule has emitted. It runs for every packet that
+    /// gets this far, so later rules can use it, too.
     fn emit(&mut self, a: &mut Asm, rule: &Rule, trie_fd: i32) {
         let before = *self;
         self.add(rule);
@@ -309,7 +311,8 @@ impl Known {
     }
 }
 
-/// R6 = context, R8 = counters, the packet's length on the stack; the packet is counted as seen.
+/// Sets R6 to the context and R8 to the counters, stores the packet length on the stack, and counts
+/// the packet as seen.
 fn head(a: &mut Asm, maps: Maps, features: Features) {
     let found = a.label();
     a.mov(R6, R1);
@@ -326,7 +329,7 @@ fn head(a: &mut Asm, maps: Maps, features: Features) {
     a.mov(R2, R10);
     a.alu(Alu::Add, R2, i32::from(KEY));
     a.call(Helper::MapLookup);
-    // Never: the array has this entry. The verifier wants to see it asked.
+    // Never taken: the array has this entry, but the verifier requires the check.
     a.jump_if(Cond::Ne, R0, 0, found);
     a.mov(R0, XDP_PASS);
     a.exit();
@@ -335,8 +338,8 @@ fn head(a: &mut Asm, maps: Maps, features: Features) {
     count(a, SEEN, 0);
 }
 
-/// `packets += 1, bytes += length`, or of those dropped with `word` 2. This processor's own
-/// numbers, so no atomic operation. Loses R1 and R2.
+/// `packets += 1, bytes += length`, or those of dropped packets with `word` 2. The counters are
+/// per-CPU, so no atomic operation is needed. Clobbers R1 and R2.
 fn count(a: &mut Asm, block: usize, word: usize) {
     let off = (block * BLOCK_LEN + word * 8) as i16;
     a.load(Width::D, R1, R8, off);
@@ -352,7 +355,7 @@ fn count(a: &mut Asm, block: usize, word: usize) {
 type EmitFilter = fn(&mut Asm, &Program, &XdpOptions, Label, Label) -> Result<(), TranslateError>;
 
 impl Emitter<'_> {
-    /// Returns whether any packet comes past this rule.
+    /// Emits a rule; returns whether any packet gets past it.
     fn rule(
         &self,
         a: &mut Asm,
@@ -396,7 +399,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// What becomes of a packet that the rule matches. Only a count continues to what comes next.
+    /// Emits what is done with a packet that the rule matches. Only a count continues with the next
+    /// rule.
     pub fn act(&self, a: &mut Asm, index: usize) -> Result<(), EmitError> {
         let (rule, maps, dry_run) = (&self.rules[index], self.maps, self.dry_run);
         let block = FIRST_RULE + index;
@@ -421,7 +425,8 @@ impl Emitter<'_> {
             }
             Verdict::LimitSources(source, all) => {
                 let (own, within) = (a.label(), a.label());
-                // The source's first: one that sends too much takes nothing from the others.
+                // The per-source limit first: a source that exceeds its limit does not use up that
+                // of the others.
                 ask_source(a, source, (maps.sources, rule.id), own);
                 drop_packet(a, block, dry_run);
                 a.bind(own);
@@ -453,7 +458,7 @@ fn end(a: &mut Asm, verdict: i32) {
     a.exit();
 }
 
-/// The code of a challenge, with its ends.
+/// Emits a challenge and its outcomes.
 fn answer(a: &mut Asm, block: usize, dry_run: bool) {
     let ends = challenge::emit(a, dry_run);
     a.bind(ends.drop);
@@ -473,7 +478,7 @@ fn drop_packet(a: &mut Asm, block: usize, dry_run: bool) {
     end(a, if dry_run { XDP_PASS } else { XDP_DROP });
 }
 
-/// Jumps to `within` if the limit has room, and takes it; falls through if not.
+/// Jumps to `within` and uses the limit if it has room; falls through otherwise.
 fn ask_limit(a: &mut Asm, limit: Limit, (limits_fd, index): (i32, usize), within: Label) {
     a.call(Helper::KtimeGetNs);
     a.mov(R7, R0);
@@ -481,7 +486,7 @@ fn ask_limit(a: &mut Asm, limit: Limit, (limits_fd, index): (i32, usize), within
     take(a, limit, within);
 }
 
-/// As [`ask_limit`], of the limit of the packet's source prefix.
+/// Like [`ask_limit`], for the limit of the packet's source prefix.
 fn ask_source(a: &mut Asm, source: SourceLimit, (sources_fd, id): (i32, u32), within: Label) {
     let (masked, known, over) = (a.label(), a.label(), a.label());
     let [ipv4, ipv6] = source.masks();
@@ -510,7 +515,8 @@ fn ask_source(a: &mut Asm, source: SourceLimit, (sources_fd, id): (i32, u32), wi
     key(a);
     a.call(Helper::MapLookup);
     a.jump_if(Cond::Ne, R0, 0, known);
-    // The first packet. When another processor has just seen one, too, one of both is forgotten.
+    // The first packet of this source. If another processor sees one at the same moment, one of
+    // both is lost.
     a.mov(R1, R7);
     a.alu(Alu::Add, R1, source.limit.interval_ns() as i32);
     a.store(Width::D, R10, BUCKET, R1);
@@ -527,7 +533,8 @@ fn ask_source(a: &mut Asm, source: SourceLimit, (sources_fd, id): (i32, u32), wi
     a.bind(over);
 }
 
-/// R7 = now, R9 = where the limit's time is: jumps to `within` if it has room, and takes it.
+/// Expects the time in R7 and the address of the limit's time in R9; jumps to `within` if the limit
+/// has room, and uses it.
 fn take(a: &mut Asm, limit: Limit, within: Label) {
     let over = a.label();
     let interval_ns = limit.interval_ns();

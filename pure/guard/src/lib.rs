@@ -1,22 +1,23 @@
-//! Rules against floods, compiled into one XDP program.
+//! Flood protection rules, compiled into one XDP program.
 //!
-//! A [`Rule`] is a filter and a [`Verdict`]. The rules are asked in the order of [`order`]: the
-//! first that matches decides, except that after a rule that only counts the next one is asked. A
-//! packet that no rule decides goes to the host. From three filters on, [`emit()`] makes a decision
-//! tree of them ([`bpf::decide`]): a packet costs a few comparisons and the rules that they leave,
-//! with the same result.
+//! A [`Rule`] is a filter and a [`Verdict`]. The filters of all rules are evaluated in the order of
+//! [`order`]: the first match decides, except that a rule which only counts passes the packet to
+//! the next rule. A packet that no rule decides goes to the host. From three filters on, [`emit()`]
+//! builds a decision tree ([`bpf::decide`]): a packet then needs a few comparisons, and the tests
+//! of the rules that can still match, with the same result.
 //!
 //! ```text
 //!   seen ─> rule 1 ─> rule 2 ─> ... ─> unmatched: pass
 //!             └ pass, drop, a SYN cookie, or a token bucket (GCRA) shared by all processors
 //! ```
 //!
-//! The program uses two maps, which the caller makes: counters, one value per processor, of
-//! [`counters_len`] bytes; and limits, one value for all, of [`limits_len`] bytes. Rules with
-//! prefix lists use a third, a trie with the entries of [`trie_entries`]; rules with limits per
-//! source a table by source (`BPF_MAP_TYPE_LRU_HASH`), which programs may share.
+//! The program uses two maps, which the caller creates: counters, one value per processor, of
+//! [`counters_len`] bytes; and limits, one value for all processors, of [`limits_len`] bytes. Rules
+//! with prefix lists use a third, a trie with the entries of [`trie_entries`]; rules with
+//! per-source limits use a hash table keyed by source (`BPF_MAP_TYPE_LRU_HASH`), which programs may
+//! share.
 //!
-//! [`detect`] finds floods by their rates.
+//! [`detect`] detects floods by their rates.
 #![forbid(unsafe_code)]
 
 mod addresses;

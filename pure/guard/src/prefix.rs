@@ -1,8 +1,9 @@
-//! Prefix lists: their text, and the entries of the one trie in which all lists are looked up.
+//! Prefix lists: parsing, and the entries of the single trie that serves all lists.
 //!
-//! The kernel's trie (`BPF_MAP_TYPE_LPM_TRIE`) gives the value of the longest prefix that covers an
-//! address. The value here is a word with a bit for each list, and a longer prefix has the bits of
-//! all shorter ones that cover it. So one look-up gives an answer for every list of every rule.
+//! The kernel's trie (`BPF_MAP_TYPE_LPM_TRIE`) returns the value of the longest prefix that covers
+//! an address. The value here is a word with one bit per list, and a longer prefix includes the
+//! bits of all shorter ones that cover it. One look-up therefore answers for every list of every
+//! rule.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,32 +12,33 @@ use std::sync::Arc;
 use crate::emit::EmitError;
 use crate::rule::Rule;
 
-/// Most different lists of one program: a bit each in a word.
+/// Maximum number of different lists per program: one bit each in a word.
 pub const LISTS_MAX: usize = 64;
 
-/// Most prefixes of all lists together. The kernel needs about 200 bytes for each.
+/// Maximum number of prefixes in all lists together. The kernel needs about 200 bytes for each.
 pub const PREFIXES_MAX: usize = 1 << 20;
 
-/// Bytes of a key in the trie: the length in bits (native order), the family, the address.
+/// Length of a trie key in bytes: the prefix length in bits (native order), the family, the
+/// address.
 pub const KEY_LEN: usize = 24;
 
-/// Bits of the key's data: 32 of the family, 128 of an address.
+/// Bits of a key's data: 32 for the family, 128 for an address.
 pub(crate) const KEY_BITS: u32 = 160;
 
 /// An IP prefix (RFC 4632, RFC 4291 section 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     is_ipv6: bool,
-    /// Left-aligned, zero beyond the length.
+    /// Left-aligned, with zeros after the prefix length.
     bits: u128,
     len: u8,
 }
 
-/// A list that rules share.
+/// A prefix list, shared by rules.
 pub type List = Arc<[Prefix]>;
 
 impl Prefix {
-    /// From `192.0.2.0/24`, `2001:db8::/32`, or an address alone.
+    /// Parses `192.0.2.0/24`, `2001:db8::/32`, or a single address.
     ///
     /// # Errors
     /// What was expected instead.
@@ -86,7 +88,7 @@ impl Prefix {
             && other.bits & self.mask() == self.bits
     }
 
-    /// Whether an address is in it.
+    /// Whether the prefix covers an address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let (is_ipv6, bits, len) = match address {
             IpAddr::V4(v4) => (false, u128::from(v4.to_bits()) << 96, 32),
@@ -120,10 +122,10 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// The prefixes of a list's text: one a line, blank lines and comments (`#`, `;`) aside.
+/// Parses a list: one prefix per line; blank lines and comments (`#`, `;`) are skipped.
 ///
 /// # Errors
-/// What is wrong, with the line; more than [`PREFIXES_MAX`].
+/// What is wrong, with the line number; more than [`PREFIXES_MAX`] prefixes.
 pub fn parse_list(text: &str) -> Result<Vec<Prefix>, String> {
     let mut prefixes = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -146,11 +148,11 @@ pub fn parse_list(text: &str) -> Result<Vec<Prefix>, String> {
 pub struct TrieEntry {
     /// The key.
     pub key: [u8; KEY_LEN],
-    /// The lists that cover every address of this prefix, a bit each.
+    /// The lists that cover every address of this prefix, one bit each.
     pub lists: u64,
 }
 
-/// The different lists of a program's rules; a list's place is its bit.
+/// The different lists of a program's rules; a list's index is its bit.
 pub(crate) struct Lists(Vec<List>);
 
 impl Lists {
@@ -188,7 +190,7 @@ impl Lists {
     }
 }
 
-/// The entries of the trie for all lists of these rules, each prefix once.
+/// The trie entries for all lists of these rules; each prefix occurs once.
 ///
 /// # Errors
 /// `TooManyLists`, `TooManyPrefixes`.
@@ -198,7 +200,7 @@ pub fn trie_entries(rules: &[Rule]) -> Result<Vec<TrieEntry>, EmitError> {
     for (index, list) in lists.0.iter().enumerate() {
         all.extend(list.iter().map(|prefix| (*prefix, 1 << index)));
     }
-    // Shorter ones before the longer ones that they cover.
+    // Shorter prefixes before the longer ones that they cover.
     all.sort_unstable_by_key(|(prefix, _)| (prefix.is_ipv6, prefix.bits, prefix.len));
     all.dedup_by(|later, kept| {
         let is_same = later.0 == kept.0;
@@ -280,7 +282,7 @@ mod tests {
         assert!(error.starts_with("line 3: \"next\""), "{error}");
     }
 
-    /// What the kernel's trie answers, by asking every entry.
+    /// Simulates a look-up in the kernel's trie by trying every entry.
     fn look_up(entries: &[TrieEntry], address: &str) -> u64 {
         let key = Prefix::parse(address).unwrap().key();
         let bits = |key: &[u8; KEY_LEN]| u32::from_ne_bytes([key[0], key[1], key[2], key[3]]);

@@ -1,4 +1,4 @@
-//! Programs of all kinds of rules, without a kernel.
+//! Programs with all kinds of rules, checked without a kernel.
 
 use bpf::cbpf::{self, Program};
 use bpf::ebpf::{Insn, MODE_ATOMIC};
@@ -19,7 +19,7 @@ fn filter(insns: &[(u16, u8, u8, u32)]) -> Program {
     Program::new(insns.collect()).unwrap()
 }
 
-/// IPv4 on Ethernet.
+/// A filter for IPv4 over Ethernet.
 fn ipv4() -> Option<Program> {
     Some(filter(&[
         (0x28, 0, 0, 12),
@@ -47,8 +47,7 @@ fn all_features() -> impl Iterator<Item = Features> {
         .map(|(frags, indirect)| Features { frags, indirect })
 }
 
-/// What the verifier refuses about jumps: code that no path leads to, and paths out of the
-/// program.
+/// Checks jumps as the verifier does: no unreachable code, and no path out of the program.
 fn assert_all_reached(insns: &[Insn]) {
     let mut reached = vec![false; insns.len()];
     let mut open = vec![0];
@@ -132,7 +131,7 @@ fn addresses_are_looked_up_once_for_any_rules() {
 }
 
 #[test]
-fn a_limit_tries_a_bounded_number_of_times() {
+fn a_limit_retries_a_bounded_number_of_times() {
     let limit = Verdict::Limit(Limit::new(1000, 10).unwrap());
     for features in all_features() {
         let insns = emit(&[rule("l", ipv4(), limit, 0)], false, MAPS, features).unwrap();
@@ -142,7 +141,7 @@ fn a_limit_tries_a_bounded_number_of_times() {
 }
 
 #[test]
-fn rules_match_by_priority_and_then_as_given() {
+fn rules_match_by_priority_and_then_in_the_given_order() {
     let mut rules = ["c", "a", "b", "d"].map(|name| {
         let priority = match name {
             "a" => -1,
@@ -194,7 +193,7 @@ fn too_many_rules_and_foreign_filters_are_refused() {
 }
 
 #[test]
-fn the_account_reads_the_maps_words() {
+fn the_account_reads_the_words_of_the_map() {
     let words: Vec<u64> = (1..=20).collect();
     let account = Account::of(&words);
     assert_eq!(account.seen.packets, 1);

@@ -1,10 +1,10 @@
-//! What it costs to look at flows that no decoder reads: `inspect_cost tcp|udp zeros|random FLOWS`
-//! gives that many flows to an inspector of all decoders and prints what it counted. Each flow is
+//! Measures the cost of flows that no decoder reads: `inspect_cost tcp|udp zeros|random FLOWS`
+//! passes that many flows to an inspector with all decoders and prints its counters. Each flow is
 //! up to 24 packets of 200 bytes, from both sides for TCP and from one side for UDP; packets of a
-//! flow that needs no further look are not given.
+//! flow that needs no further look are skipped.
 //!
-//! Under `valgrind --tool=callgrind` the difference of two numbers of flows, divided by the flows
-//! or packets, is the cost of a flow or a packet in instructions:
+//! Run it under `valgrind --tool=callgrind` with two numbers of flows: the difference, divided by
+//! the flows or packets, is the cost per flow or packet in instructions:
 //!
 //! ```text
 //! cargo build --release -p barewire-inspect --example inspect_cost
@@ -17,7 +17,7 @@ use barewire_inspect::{DONE, Direction, Inspector, InspectorConfig, NONE, Segmen
 const PACKETS: usize = 24;
 const PAYLOAD_LEN: usize = 200;
 
-/// Bytes that repeat only after many flows: a generator of 64 bits (Knuth's constants).
+/// Bytes with a period of many flows: a 64-bit generator (Knuth's constants).
 fn random(len: usize) -> Vec<u8> {
     let mut seed = 1_u64;
     let next = || {
@@ -83,7 +83,7 @@ fn main() -> Result<(), String> {
             if flow & DONE != 0 {
                 break;
             }
-            // An odd stride, so that packets of a second turn begin elsewhere.
+            // An odd stride, so that packets of a second pass begin elsewhere.
             at += PAYLOAD_LEN + 1;
         }
         inspector.end(&mut flow, |_| ());

@@ -1,4 +1,4 @@
-//! What is known of a flow's application: 512 bytes, fields one after the other.
+//! The application of a flow: its protocol and decoded fields, in 512 bytes.
 
 use alloc::borrow::Cow;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,16 +7,16 @@ use crate::field::{FIELDS, Field, FieldSink, Kind, Protocol, Value};
 use crate::set::{Set, words};
 use crate::transaction::Transactions;
 
-/// Bytes for fields in one application.
+/// Room for the fields of an application in bytes.
 const ROOM: usize = 512;
-/// Those that decoders may fill. The rest is for the number of transactions.
+/// Part of the room that decoders may fill. The rest is for the number of transactions.
 const FILLED_MAX: usize = 496;
 
 /// A set of fields.
 type Present = Set<{ words(FIELDS.len()) }>;
 
-/// The low byte of the field's number; then two marks, four bits more of the number, and the
-/// length.
+/// Length of a field's head: the low byte of the field's number; then two flags, four more bits of
+/// the number, and the length.
 const HEAD: usize = 3;
 const CUT: u16 = 0x8000;
 const ADDRESS: u16 = 0x4000;
@@ -25,10 +25,10 @@ const LEN_MAX: usize = (1 << NUMBER_SHIFT) - 1;
 
 const _: () = assert!(ROOM <= LEN_MAX && FIELDS.len() <= 1 << 12);
 
-/// What was found in the first packets of a flow.
+/// What the decoders found in the first packets of a flow.
 ///
-/// Fields are in the order in which they were found. A field that does not repeat is kept once,
-/// as found first. Text that is longer than its row allows, or than there is room for, is cut and
+/// Fields are in the order in which they were found. A field that does not repeat is kept once, as
+/// first found. Text longer than its row allows, or than there is room for, is truncated and
 /// marked; what does not fit at all is counted in [`Application::lost`].
 #[derive(Clone)]
 pub struct Application {
@@ -43,7 +43,7 @@ pub struct Application {
 const _: () = assert!(size_of::<Application>() == 520 + size_of::<Present>());
 
 impl Application {
-    /// Nothing found.
+    /// An application without any fields.
     pub const EMPTY: Application = Application {
         protocol: Protocol::Unknown,
         lost: 0,
@@ -52,7 +52,7 @@ impl Application {
         room: [0; ROOM],
     };
 
-    /// Forgets everything. Does not touch the bytes after.
+    /// Clears it without touching the unused bytes.
     pub fn clear(&mut self) {
         self.protocol = Protocol::Unknown;
         self.lost = 0;
@@ -60,12 +60,12 @@ impl Application {
         self.present = Present::NONE;
     }
 
-    /// What the flow carries, by its bytes.
+    /// The flow's protocol, identified by its contents.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// Fields that there was no room for, at most 255.
+    /// Number of fields that did not fit, at most 255.
     pub fn lost(&self) -> u8 {
         self.lost
     }
@@ -75,12 +75,12 @@ impl Application {
         self.len == 0 && self.protocol == Protocol::Unknown
     }
 
-    /// Whether there is such a field.
+    /// Whether the field is present.
     pub fn has(&self, field: Field) -> bool {
         self.present.has(field as usize)
     }
 
-    /// The first of these fields.
+    /// The first value of a field.
     pub fn get(&self, field: Field) -> Option<Value<'_>> {
         if !self.has(field) {
             return None;
@@ -122,7 +122,7 @@ impl Application {
         FIRST.iter().find_map(|field| self.get(*field))
     }
 
-    /// What nDPI calls it, where it was asked and had a name.
+    /// nDPI's name for the flow, if nDPI was used and identified it.
     pub fn ndpi_name(&self) -> Option<&str> {
         match self.get(Field::Ndpi) {
             Some(Value::Text { bytes, .. }) => core::str::from_utf8(bytes).ok(),
@@ -130,7 +130,7 @@ impl Application {
         }
     }
 
-    /// What it is called by its bytes: the protocol, or where that is not known nDPI's name.
+    /// Name of the application: the protocol, or nDPI's name if the protocol is unknown.
     pub fn name(&self) -> Option<Cow<'static, str>> {
         match self.protocol {
             Protocol::Unknown => Some(Cow::Owned(self.ndpi_name()?.into())),
@@ -138,7 +138,7 @@ impl Application {
         }
     }
 
-    /// All fields, in the order in which they were found.
+    /// All fields in the order in which they were found.
     pub fn fields(&self) -> Fields<'_> {
         let len = usize::from(self.len).min(ROOM);
         Fields {
@@ -146,21 +146,21 @@ impl Application {
         }
     }
 
-    /// The protocol and the fields as bytes, for a copy as short as it can be.
-    /// [`Application::from_bytes`] reads them.
+    /// The protocol and the fields as bytes, as short as possible. [`Application::from_bytes`]
+    /// reads them back.
     pub fn bytes(&self) -> (Protocol, &[u8]) {
         let len = usize::from(self.len).min(ROOM);
         (self.protocol, &self.room[..len])
     }
 
-    /// What [`Application::bytes`] gave.
+    /// Reads the result of [`Application::bytes`].
     pub fn from_bytes(protocol: Protocol, bytes: &[u8]) -> Application {
         let mut application = Application::EMPTY;
         application.protocol = protocol;
         let transactions = Transactions::of(bytes);
         for (field, value) in Fields::of(bytes) {
-            // What was read once and written again has the counts of its list among the fields,
-            // too: those of the list below count.
+            // Serialized fields include the counts of the list, too: those of the list below are
+            // used.
             let is_of_list = matches!(field, Field::Transactions | Field::TransactionsLost);
             if transactions.is_none() || !is_of_list {
                 application.field(field, value);
@@ -181,8 +181,8 @@ impl Application {
         application
     }
 
-    /// Takes in what is known of the same flow from elsewhere: what is already known stays, what is
-    /// not is added while there is room.
+    /// Merges information about the same flow from elsewhere: known fields stay, unknown ones are
+    /// added while there is room.
     pub fn merge(&mut self, other: &Application) {
         if self.protocol == Protocol::Unknown {
             self.protocol = other.protocol;
@@ -190,7 +190,7 @@ impl Application {
         self.lost = self.lost.saturating_add(other.lost);
         let known = self.present;
         for (field, value) in other.fields() {
-            // Of a list that one side reported in full, the other side's is the same.
+            // If one side reported a list in full, the other side's list is the same.
             if !known.has(field as usize) {
                 self.field(field, value);
             }
@@ -216,7 +216,7 @@ impl Application {
     fn push_text(&mut self, field: Field, bytes: &[u8], is_cut: bool) -> bool {
         let room = FILLED_MAX.saturating_sub(usize::from(self.len) + HEAD);
         let len = bytes.len().min(field.row().len_max.into()).min(room);
-        // A name of one letter is not informative: rather none.
+        // A single letter is not informative: omit it.
         if len == 0 && !bytes.is_empty() {
             return false;
         }
@@ -282,7 +282,7 @@ impl<'a> Fields<'a> {
         Fields { rest: bytes }
     }
 
-    /// What was not read.
+    /// The bytes not read yet.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn two_halves_are_one() {
+    fn two_halves_are_merged() {
         let (mut one, mut other) = (Application::EMPTY, Application::EMPTY);
         one.named(Protocol::Dns);
         one.field(Field::DnsName, Value::text(b"example.org"));

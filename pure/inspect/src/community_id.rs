@@ -1,21 +1,19 @@
-//! Community ID, version 1: a hash of a flow's ends that many programs write alongside their
-//! records.
+//! Community ID, version 1: a hash of a flow's endpoints that many programs add to their records.
 //!
-//! SHA-1 over a seed, both addresses, the protocol, a zero byte and both ports, the lesser end
-//! first; base64 after `1:`. Protocols without ports have no ports in it. ICMP uses types and
-//! codes in their place; a message that is not one half of a question and its answer keeps its
-//! direction.
+//! SHA-1 over a seed, both addresses, the protocol, a zero byte and both ports, the lower endpoint
+//! first; base64 after `1:`. Protocols without ports omit them. ICMP uses types and codes instead
+//! of ports; a message that is not part of a request and reply keeps its direction.
 
 use core::net::IpAddr;
 
 use sha1::{Digest, Sha1};
 
-/// `1:` and 28 letters.
+/// `1:` and 28 characters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CommunityId([u8; 30]);
 
 impl CommunityId {
-    /// As text.
+    /// The ID as text.
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(&self.0).unwrap_or_default()
     }
@@ -33,7 +31,7 @@ impl core::fmt::Debug for CommunityId {
     }
 }
 
-/// Type of a question, type of its answer.
+/// Types of requests and of their replies.
 const ICMPV4: &[(u16, u16)] = &[(8, 0), (10, 9), (13, 14), (15, 16), (17, 18)];
 const ICMPV6: &[(u16, u16)] = &[
     (128, 129),
@@ -44,10 +42,10 @@ const ICMPV6: &[(u16, u16)] = &[
     (144, 145),
 ];
 
-/// The id of a flow between two ends, each an address and a port. ICMP: `source` is the sender, its
-/// number the type; the other number is the type of the answer (or of the question, for an
-/// answer), or the code if there is no such pair. `protocol` is the IP protocol; its ports are
-/// left out if it has none.
+/// Computes the ID of a flow between two endpoints, each an address and a port. ICMP: `source` is
+/// the sender, its number the type; the other number is the type of the reply (or of the request,
+/// for a reply), or the code if there is no such pair. `protocol` is the IP protocol; ports are
+/// ignored if it has none.
 pub fn community_id(
     seed: u16,
     protocol: u8,
@@ -62,7 +60,7 @@ pub fn community_id(
     let (one, other) = (source.1, destination.1);
     let is_pair = pairs.contains(&(one, other)) || pairs.contains(&(other, one));
     let is_one_way = matches!(protocol, 1 | 58) && !is_pair;
-    // TCP, UDP, SCTP and ICMP of both kinds have numbers.
+    // TCP, UDP, SCTP, ICMP and ICMPv6 have numbers.
     let has_ports = matches!(protocol, 1 | 6 | 17 | 58 | 132);
     let (a, b) = match is_one_way || source <= destination {
         true => (source, destination),
@@ -86,7 +84,7 @@ pub fn community_id(
     CommunityId(text)
 }
 
-/// RFC 4648 §4.
+/// Base64 (RFC 4648 §4).
 fn base64(bytes: &[u8; 20], out: &mut [u8]) {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (three, four) in bytes.chunks(3).zip(out.chunks_exact_mut(4)) {

@@ -1,9 +1,9 @@
-//! One flow read: what it is by its first bytes, its decoder, and what it turns into.
+//! Decoding of one flow: identification by its first bytes, its decoder, and protocol changes.
 //!
-//! This is where [`identify`](crate::identify) and [`decode`](crate::decode) meet, without any
-//! notion of packets: a program that has the bytes of a flow in order (the flow probe by a
-//! [`Stream`](crate::Stream), a scanner by its own TCP, an inspection engine) passes them to a
-//! [`Conversation`]. Many conversations share the [`Tools`] of their thread.
+//! This joins [`identify`](crate::identify) and [`decode`](crate::decode) without any notion of
+//! packets: a program that has the bytes of a flow in order (the flow probe through a
+//! [`Stream`](crate::Stream), a scanner through its own TCP, an inspection engine) passes them to a
+//! [`Conversation`]. The conversations of a thread share its [`Tools`].
 
 use core::mem::replace;
 
@@ -15,10 +15,10 @@ use crate::field::{Field, FieldSink, Protocol, Value};
 use crate::identify::{Decoders, Found, Identifier, Row, StreamStart};
 use crate::ports::Transport;
 
-/// Protocols within protocols that are followed in one flow.
+/// Maximum number of nested protocols followed in one flow.
 pub const DEPTH_MAX: u8 = 4;
 
-/// What all conversations of a thread share.
+/// State shared by all conversations of a thread.
 pub struct Tools {
     identifier: Identifier,
     arena: Arena,
@@ -27,7 +27,7 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// For these decoders, with this many pages for their states.
+    /// Creates tools for these decoders, with this many pages for their states.
     pub fn new(decoders: Decoders, page_count: u32) -> Tools {
         Tools {
             identifier: Identifier::new(decoders),
@@ -37,7 +37,7 @@ impl Tools {
         }
     }
 
-    /// Bytes that they take and will ever take, with this many pages.
+    /// Memory they use, at most, with this many pages, in bytes.
     pub fn memory_len(&self, page_count: u32) -> usize {
         size_of::<Tools>() + self.identifier.memory_len() + Arena::memory_len(page_count)
     }
@@ -47,7 +47,8 @@ impl Tools {
         matches!(self.identifier.datagram(bytes, ports), Found::Known(_))
     }
 
-    /// Flows of which only the first transaction was read, because half of the pages were taken.
+    /// Number of flows of which only the first transaction was read, because half of the pages were
+    /// in use.
     pub fn unfollowed_count(&self) -> u64 {
         self.unfollowed
     }
@@ -66,33 +67,33 @@ impl core::fmt::Debug for Tools {
     }
 }
 
-/// How the reading of a flow ended.
+/// Result of reading a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The decoder has all that it looks for.
+    /// The decoder has all the data it needs.
     Done,
-    /// It rejected the flow; or no decoder recognizes either direction.
+    /// The decoder rejected the flow, or no decoder recognizes either direction.
     Rejected(Reason),
-    /// There is no room for a state.
+    /// There was no room for a state.
     NoRoom,
 }
 
-/// The place of one flow. Its state, if it has one, lies in [`Tools`]: end it by
+/// State of one flow. The state of its decoder, if it has one, is in [`Tools`]: release it with
 /// [`Conversation::finish`] or [`Conversation::release`].
 #[derive(Debug)]
 pub struct Conversation {
     beginnings: [StreamStart; 2],
-    /// A direction that began with nothing known.
+    /// Directions that began with unknown data.
     is_unknown: [bool; 2],
     row: Option<Row>,
     depth: u8,
-    /// Whether what is read lies within something that was named before.
+    /// Whether the data being read are nested in a protocol named before.
     is_inner: bool,
     is_followed: bool,
     state: Handle,
 }
 
-/// What lies within something else does not change what the flow is called.
+/// Forwards fields of nested protocols, without changing the flow's name.
 struct Inner<'a>(&'a mut dyn FieldSink);
 
 impl FieldSink for Inner<'_> {
@@ -106,13 +107,13 @@ impl FieldSink for Inner<'_> {
     }
 
     fn transaction(&mut self, _is_first: bool, fields: &[(Field, Value<'_>)]) {
-        // What is in the fields is the first of the protocol around it.
+        // The fields already contain the outer protocol's first transaction.
         self.0.transaction(false, fields);
     }
 }
 
 impl Conversation {
-    /// Nothing seen yet.
+    /// A conversation without any data.
     pub const NEW: Conversation = Conversation {
         beginnings: [StreamStart::NEW, StreamStart::NEW],
         is_unknown: [false; 2],
@@ -123,7 +124,7 @@ impl Conversation {
         state: Handle::NONE,
     };
 
-    /// As new, without touching all of its bytes. Its state must have been returned.
+    /// Resets it without touching all of its bytes. Its decoder's state must have been released.
     pub fn clear(&mut self) {
         self.restart();
         self.depth = 0;
@@ -140,44 +141,45 @@ impl Conversation {
         self.row = None;
     }
 
-    /// The decoder that reads it, once that is known.
+    /// The flow's decoder, once it is known.
     pub fn row(&self) -> Option<Row> {
         self.row
     }
 
-    /// Whether a direction began with something that no decoder recognizes, or with a gap. The
-    /// other one may still identify the flow.
+    /// Whether a direction began with data that no decoder recognizes, or with a gap. The other one
+    /// may still identify the flow.
     pub fn is_unknown(&self, from: Direction) -> bool {
         self.row.is_none() && self.is_unknown[from as usize]
     }
 
-    /// Whether its decoder requested room for further transactions, and got it.
+    /// Whether its decoder requested room for further transactions, and was granted it.
     pub fn is_followed(&self) -> bool {
         self.is_followed
     }
 
-    /// Whether more bytes of a direction of a stream matter.
+    /// Whether more bytes of a stream's direction are needed.
     #[inline]
     pub fn wants(&self, from: Direction, tools: &mut Tools) -> bool {
         let state = tools.arena.get_mut(self.state);
         state.is_none_or(|state| state.wants(from))
     }
 
-    /// Bytes of a direction of a stream that need not be given: [`Conversation::skip`] is enough.
+    /// Number of bytes in a stream's direction that need not be passed: [`Conversation::skip`] is
+    /// enough.
     #[inline]
     pub fn skips(&self, from: Direction, tools: &mut Tools) -> u32 {
         let state = tools.arena.get_mut(self.state);
         state.map_or(0, |state| state.skips(from))
     }
 
-    /// This many bytes of a direction were skipped, [`Conversation::skips`] at most.
+    /// Skips this many bytes of a direction, at most [`Conversation::skips`].
     pub fn skip(&mut self, from: Direction, len: u32, tools: &mut Tools) {
         if let Some(state) = tools.arena.get_mut(self.state) {
             state.skip(from, len);
         }
     }
 
-    /// Takes the next bytes of a direction of a stream.
+    /// Reads the next bytes of a stream's direction.
     pub fn stream(
         &mut self,
         origin: &Origin,
@@ -207,7 +209,7 @@ impl Conversation {
         }
     }
 
-    /// This many bytes of a direction of a stream are missing.
+    /// Reports that this many bytes of a stream's direction are missing.
     pub fn gap(
         &mut self,
         from: Direction,
@@ -216,7 +218,7 @@ impl Conversation {
         out: &mut dyn FieldSink,
     ) -> Option<End> {
         if self.row.is_none() {
-            // The start is lost; the other direction may identify it.
+            // The start is lost; the other direction may identify the flow.
             self.is_unknown[from as usize] = true;
             return self.unknown(Reason::Gap);
         }
@@ -228,7 +230,7 @@ impl Conversation {
         ended(progress)
     }
 
-    /// Takes a datagram, or as much of it as was captured.
+    /// Reads a datagram, or as much of it as was captured.
     pub fn datagram(
         &mut self,
         origin: &Origin,
@@ -249,8 +251,7 @@ impl Conversation {
         self.feed(origin, bytes, Transport::Udp, tools, out)
     }
 
-    /// No more of the flow will be given. What was held back is reported, and the state is given
-    /// back.
+    /// Ends the flow: what was held back is reported, and the state is released.
     pub fn finish(&mut self, tools: &mut Tools, out: &mut dyn FieldSink) {
         if let Some(state) = tools.arena.get_mut(self.state) {
             match self.is_inner {
@@ -261,17 +262,17 @@ impl Conversation {
         self.release(tools);
     }
 
-    /// Gives the state back.
+    /// Releases the state.
     pub fn release(&mut self, tools: &mut Tools) {
         tools.arena.give(replace(&mut self.state, Handle::NONE));
     }
 
-    /// Both directions began with nothing known.
+    /// The end of the flow if both directions began with unknown data.
     fn unknown(&self, reason: Reason) -> Option<End> {
         (self.is_unknown == [true; 2]).then_some(End::Rejected(reason))
     }
 
-    /// Takes a state for a decoder.
+    /// Allocates a state for a decoder.
     fn take(&mut self, row: Row, transport: Transport, tools: &mut Tools) -> bool {
         self.row = Some(row);
         match tools.arena.take(Kind { row, transport }) {
@@ -281,7 +282,7 @@ impl Conversation {
         true
     }
 
-    /// A decoder of one protocol need not name it.
+    /// Names the flow for a decoder of a single protocol, which need not do so itself.
     fn name(&self, row: Row, out: &mut dyn FieldSink) {
         match (row.row().protocols, self.is_inner) {
             ([protocol], true) => Inner(out).named(*protocol),
@@ -290,7 +291,7 @@ impl Conversation {
         }
     }
 
-    /// The beginning of a stream is known: what was kept of it is read, then the rest.
+    /// Begins decoding an identified stream: reads what was kept of it, then the rest.
     fn begin(
         &mut self,
         row: Row,
@@ -363,7 +364,7 @@ impl Conversation {
             if self.depth > DEPTH_MAX {
                 return Some(End::Rejected(Reason::TooLong));
             }
-            // Both sides begin anew.
+            // Both sides start again.
             self.restart();
             match next {
                 Next::Decoder(row) => {
@@ -392,7 +393,7 @@ impl Conversation {
         }
     }
 
-    /// Reads what the other direction had sent before it was known what it is.
+    /// Reads what the other direction had sent before the protocol change.
     fn early(
         &mut self,
         early: &EarlyCopy,
@@ -417,7 +418,7 @@ impl Conversation {
     }
 }
 
-/// A copy of [`Early`], whose decoder is about to go.
+/// A copy of [`Early`], whose decoder is about to be released.
 struct EarlyCopy {
     bytes: [u8; EARLY_MAX],
     len: usize,
@@ -442,7 +443,7 @@ fn ended(progress: Progress) -> Option<End> {
         Progress::Need(_) => None,
         Progress::Done => Some(End::Done),
         Progress::Reject(reason) => Some(End::Rejected(reason)),
-        // No decoder can continue from within a gap.
+        // No decoder can start within a gap.
         Progress::ProtocolSwitch(_) => Some(End::Rejected(Reason::Gap)),
     }
 }

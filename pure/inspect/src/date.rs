@@ -1,4 +1,5 @@
-//! Dates of the Gregorian calendar and seconds since the Unix epoch, from 1970 to 9999.
+//! Conversion between dates of the Gregorian calendar and seconds since the Unix epoch, from 1970
+//! to 9999.
 //!
 //! [`wire::Timestamp`] counts nanoseconds and ends in 2554; certificates are valid until 9999
 //! (RFC 5280 §4.1.2.5).
@@ -7,14 +8,14 @@ use core::fmt;
 
 const SECONDS_PER_DAY: u64 = 86_400;
 
-/// Days of the 400 years after which the calendar repeats.
+/// Days in 400 years, the period of the calendar.
 const DAYS_PER_ERA: u64 = 146_097;
 
-/// Days from 0000-03-01, where leap days are at the end of the year, to 1970-01-01.
+/// Days from 0000-03-01, a calendar in which leap days end the year, to 1970-01-01.
 const EPOCH_DAY: u64 = 719_468;
 
-/// Seconds since 1970-01-01T00:00:00Z of a date and time in UTC; none before 1970, and none if
-/// there is no such date.
+/// Seconds since 1970-01-01T00:00:00Z for a date and time in UTC; `None` before 1970, and for an
+/// invalid date.
 pub(crate) fn seconds(date: [u64; 3], time: [u64; 3]) -> Option<u64> {
     let ([year, month, day], [hour, minute, second]) = (date, time);
     let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
@@ -38,8 +39,7 @@ pub(crate) fn seconds(date: [u64; 3], time: [u64; 3]) -> Option<u64> {
     Some(days * SECONDS_PER_DAY + hour * 3600 + minute * 60 + second)
 }
 
-/// Seconds since the Unix epoch, printed as RFC 3339 has it, without the zone:
-/// `2026-11-23T06:00:00`.
+/// Seconds since the Unix epoch; formatted as in RFC 3339, without the zone: `2026-11-23T06:00:00`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DateTime(pub u64);
 
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_of_four_centuries_is_the_one_after_the_day_before() {
+    fn days_of_four_centuries_are_consecutive() {
         let mut day = 0;
         for year in 1970..2400 {
             for month in 1..=12 {

@@ -1,9 +1,9 @@
-//! Decoders: one file and one row of [`DECODERS`] each.
+//! Decoders: one file and one row in [`DECODERS`] each.
 //!
-//! A *stream* decoder reads the bytes of both directions of a TCP connection, in pieces of any
-//! length; a *datagram* decoder is given whole datagrams, or as much of them as was captured. What
-//! it keeps between two pieces is its state, in an [`Arena`] of bounded size. A protocol that
-//! switches to another returns [`Progress::ProtocolSwitch`].
+//! A *stream* decoder reads the bytes of both directions of a TCP connection, in segments of any
+//! length; a *datagram* decoder reads whole datagrams, or as much of them as was captured. Between
+//! two calls it keeps its state in an [`Arena`] of bounded size. If the protocol switches to
+//! another, it returns [`Progress::ProtocolSwitch`].
 //!
 //! `docs/guides/decoder.md` describes how to add one.
 
@@ -46,18 +46,18 @@ pub use arena::{Arena, PAGE_LEN};
 pub(crate) use arena::{Handle, Kind};
 pub use table::DECODERS;
 
-/// The sender of something.
+/// Direction of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Direction {
-    /// The initiator of the flow, as far as known.
+    /// From the initiator of the flow, as far as known.
     Forward = 0,
-    /// The other one.
+    /// From the responder.
     Reverse = 1,
 }
 
 impl Direction {
-    /// The other one.
+    /// The opposite direction.
     pub const fn other(self) -> Direction {
         match self {
             Direction::Forward => Direction::Reverse,
@@ -66,14 +66,14 @@ impl Direction {
     }
 }
 
-/// Source and time of a piece.
+/// Source and time of data.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
-    /// The sender.
+    /// The direction.
     pub from: Direction,
-    /// When, in nanoseconds since the Unix epoch.
+    /// Time of arrival in nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// Ports of the initiator and of the other side.
+    /// Ports of the initiator and the responder.
     pub ports: [u16; 2],
 }
 
@@ -85,25 +85,25 @@ pub enum Reason {
     Gap = 0,
     /// A length contradicts another.
     BadLength,
-    /// A value that the protocol does not have there.
+    /// A value that the protocol does not allow there.
     BadValue,
-    /// Longer than this decoder follows.
+    /// Longer than this decoder supports.
     TooLong,
-    /// The bytes look like it, but cannot be authenticated.
+    /// The data look like the protocol, but authentication failed.
     NotAuthentic,
-    /// A version or a form that is not read.
+    /// An unsupported version or form.
     Unsupported,
     /// No decoder recognizes the first bytes.
     Unknown,
-    /// As many packets or bytes as may be looked at, and still not done.
+    /// The limit of packets or bytes was reached before the decoder finished.
     Limit,
 }
 
 impl Reason {
-    /// How many there are.
+    /// Number of reasons.
     pub const COUNT: usize = 8;
 
-    /// All, in the order of their values.
+    /// All reasons, in the order of their values.
     pub const ALL: [Reason; Reason::COUNT] = [
         Reason::Gap,
         Reason::BadLength,
@@ -130,67 +130,67 @@ impl Reason {
     }
 }
 
-/// What a decoder answers.
+/// Result of a decoding step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It has all that it looks for.
+    /// The decoder has all the data it needs.
     Done,
-    /// It needs at least this many bytes more, of either direction.
+    /// It needs at least this many more bytes, in either direction.
     Need(usize),
-    /// Decoding has stopped. What it reported before stays valid.
+    /// It gave up. What it reported before stays valid.
     Reject(Reason),
-    /// From here on both directions speak something else.
+    /// Both directions switch to another protocol.
     ProtocolSwitch(ProtocolSwitch),
 }
 
-/// What follows within a flow: TLS after STARTTLS, or the protocol inside a proxy connection.
+/// The next protocol in a flow: TLS after STARTTLS, or the protocol inside a proxy connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtocolSwitch {
-    /// What it is.
+    /// The next protocol.
     pub next: Next,
-    /// Bytes of the input that were the old protocol's. The rest is the new one's, as is all that
-    /// the other direction sends from now on.
+    /// Number of input bytes that belong to the old protocol. The rest belongs to the new one, as
+    /// does everything that the other direction sends from now on.
     pub used: usize,
 }
 
 /// The decoder for the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// This decoder. What the flow is called stays.
+    /// This decoder. The flow keeps its name.
     Decoder(Row),
-    /// Whichever the first bytes of either direction belong to.
+    /// The decoder identified by the first bytes of either direction.
     Identify,
 }
 
-/// Bytes that a direction sent before a decoder returned [`Progress::ProtocolSwitch`], and that
-/// belong to the next protocol: a client need not wait for the proxy's answer.
+/// Bytes that a direction sent before the decoder returned [`Progress::ProtocolSwitch`], and that
+/// belong to the next protocol: a client need not wait for the proxy's reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Early<'a> {
-    /// Its first ones, [`EARLY_MAX`] at most.
+    /// The first bytes, at most [`EARLY_MAX`].
     pub(crate) bytes: &'a [u8],
     /// Whether there were more.
     pub(crate) is_cut: bool,
 }
 
-/// Bytes of a direction that a decoder may hand over.
+/// Maximum number of bytes per direction that a decoder passes to the next one.
 pub(crate) const EARLY_MAX: usize = 1024;
 
-/// What a decoder is given with each piece.
+/// Context of a call to a decoder.
 pub(crate) struct Context<'a> {
-    /// Its source and time.
+    /// Source and time of the data.
     pub(crate) origin: Origin,
-    /// Whether there is room for following flows past their first transaction.
+    /// Whether there is room to follow flows past their first transaction.
     pub(crate) may_follow: bool,
-    /// Whether a decoder requested it, and it was granted.
+    /// Whether a decoder requested this and was granted it.
     pub(crate) is_followed: bool,
-    /// Whether a decoder requested it, and it was refused.
+    /// Whether a decoder requested this and was refused.
     pub(crate) is_refused: bool,
-    /// What the decoders of one thread share: nothing of it outlives a call.
+    /// Scratch memory shared by the decoders of a thread; nothing in it outlives a call.
     pub(crate) scratch: &'a mut Scratch,
 }
 
 impl Context<'_> {
-    /// Whether the flow may be read past its first transaction. Call it once per flow.
+    /// Requests to read the flow past its first transaction. Call it once per flow.
     pub(crate) fn follow(&mut self) -> bool {
         self.is_followed |= self.may_follow;
         self.is_refused |= !self.may_follow;
@@ -198,18 +198,18 @@ impl Context<'_> {
     }
 }
 
-/// A decoder's state of one flow: the bytes of both directions of a stream, in pieces of any
-/// length; or its datagrams, or as much of each as was captured.
+/// Decoder state of one flow. It reads the bytes of both directions of a stream, in segments of any
+/// length; or datagrams, or as much of each as was captured.
 ///
-/// What is found must not depend on where a stream is cut.
+/// The results must not depend on how a stream is segmented.
 pub(crate) trait Decode {
-    /// The state of a flow that begins.
+    /// Creates the state for a new flow.
     fn new() -> Self
     where
         Self: Sized;
 
-    /// As new, in a place that was another flow's. What is large and need not be written is not:
-    /// most flows are read for less than it would take.
+    /// Resets the state of another flow. Large fields that need no initialization are left
+    /// unchanged: most flows are read for less than that would cost.
     fn clear(&mut self)
     where
         Self: Sized,
@@ -217,7 +217,7 @@ pub(crate) trait Decode {
         *self = Self::new();
     }
 
-    /// Takes the next bytes of a direction, all of them; or a datagram.
+    /// Reads the next bytes of a direction, all of them; or a datagram.
     fn feed(
         &mut self,
         context: &mut Context<'_>,
@@ -225,17 +225,17 @@ pub(crate) trait Decode {
         out: &mut dyn FieldSink,
     ) -> Progress;
 
-    /// Whether there is anything left to read in a direction of a stream.
+    /// Whether there is anything left to read in a stream's direction.
     fn wants(&self, _from: Direction) -> bool {
         true
     }
 
-    /// The next bytes in a direction of a stream, which do not matter.
+    /// Number of next bytes in a stream's direction that do not matter.
     fn skips(&self, _from: Direction) -> u32 {
         0
     }
 
-    /// This many of them were skipped.
+    /// Skips this many of them.
     fn skip(&mut self, _from: Direction, _len: u32) {}
 
     /// Bytes of the next protocol that `from` has sent already. Called when the decoder of the
@@ -247,16 +247,16 @@ pub(crate) trait Decode {
         }
     }
 
-    /// This many bytes of a direction of a stream are missing.
+    /// Reports that this many bytes of a stream's direction are missing.
     fn gap(&mut self, _from: Direction, _len: u32, _out: &mut dyn FieldSink) -> Progress {
         Progress::Reject(Reason::Gap)
     }
 
-    /// Nothing more will be given: what was held back is reported now.
+    /// Ends the flow: what was held back is reported now.
     fn end(&mut self, _out: &mut dyn FieldSink) {}
 }
 
-/// Whether bytes may be the beginning of a protocol.
+/// Whether bytes match the beginning of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Match {
     No,
@@ -265,30 +265,30 @@ pub(crate) enum Match {
     Yes,
 }
 
-/// The most bytes of a direction that it takes to know the protocol.
+/// Maximum number of bytes per direction needed to identify the protocol.
 pub const FIRST_MAX: usize = 24;
 
-/// A row of [`DECODERS`].
+/// A row in [`DECODERS`].
 #[derive(Clone, Copy)]
 pub struct DecoderRow {
-    /// Its name, as in `--decode`.
+    /// Name, as in `--decode`.
     pub name: &'static str,
-    /// What it recognises.
+    /// Protocols that it recognises.
     pub protocols: &'static [Protocol],
-    /// What carries it.
+    /// Transports that carry it.
     pub transports: &'static [Transport],
-    /// Its ports, registered or customary: for the guess when nothing was seen. Few decoders need
-    /// them to recognise anything.
+    /// Ports, registered or customary: for a guess without any data. Few decoders need them to
+    /// recognise a protocol.
     pub ports: &'static [u16],
-    /// What a direction of a stream, or a datagram, begins with.
+    /// Patterns at the beginning of a stream's direction, or of a datagram.
     pub starts: &'static [Pattern],
-    /// Whether it is the protocol where a pattern has matched; none: it is. For a stream it is
-    /// called with at most [`FIRST_MAX`] bytes, and once it returns `No` it must return `No` for
-    /// more.
+    /// Decides whether data that match a pattern belong to the protocol; `None`: they always do.
+    /// For a stream it is called with at most [`FIRST_MAX`] bytes, and once it returns `No` it must
+    /// return `No` for more.
     pub(crate) check: Option<fn(&First<'_>) -> Match>,
 }
 
-/// What a flow begins with.
+/// The beginning of a flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct First<'a> {
     pub(crate) bytes: &'a [u8],
@@ -297,14 +297,14 @@ pub(crate) struct First<'a> {
 }
 
 impl First<'_> {
-    // Asked of every datagram: two comparisons, where a search of the slice is a call.
+    // Called for every datagram: two comparisons, where searching the slice would be a call.
     #[inline]
     pub(crate) fn has_port(&self, port: u16) -> bool {
         self.ports[0] == port || self.ports[1] == port
     }
 }
 
-/// Compares with the beginning of something.
+/// Compares the beginning of data with a pattern.
 pub(crate) fn starts(bytes: &[u8], pattern: &[u8]) -> Match {
     let len = bytes.len().min(pattern.len());
     if bytes[..len] != pattern[..len] {
@@ -316,7 +316,7 @@ pub(crate) fn starts(bytes: &[u8], pattern: &[u8]) -> Match {
     }
 }
 
-/// What the decoders of one thread share: nothing of it outlives a call.
+/// Scratch memory shared by the decoders of a thread; nothing in it outlives a call.
 pub(crate) struct Scratch {
     pub(crate) quic: quic::Scratch,
 }

@@ -1,11 +1,11 @@
-//! Fields: what decoders find, as typed values of bounded length.
+//! Fields: the findings of decoders, as typed values of bounded length.
 
 use core::net::IpAddr;
 
 macro_rules! protocols {
     ($first:ident $first_name:literal $first_doc:literal;
         $($protocol:ident $name:literal $doc:literal;)*) => {
-        /// What a flow carries, as seen in its bytes.
+        /// Protocol of a flow, identified by its contents.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Protocol {
@@ -16,11 +16,11 @@ macro_rules! protocols {
         }
 
         impl Protocol {
-            /// All, in the order of their values.
+            /// All protocols, in the order of their values.
             pub const ALL: [Protocol; Protocol::COUNT] =
                 [Protocol::$first, $(Protocol::$protocol,)*];
 
-            /// How many there are.
+            /// Number of protocols.
             pub const COUNT: usize = [$first_name, $($name,)*].len();
 
             /// A stable name for JSON and users.
@@ -71,27 +71,27 @@ protocols! {
     Redis "redis" "Redis (RESP 2 and 3).";
 }
 
-/// The value of a field, borrowed from where it was found.
+/// The value of a field, borrowed from the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// A number.
     Number(u64),
-    /// Bytes from the packet that are text by their protocol. They may be any bytes: escape them
-    /// for printing.
+    /// Bytes of a packet that the protocol defines as text. They may be arbitrary: escape them for
+    /// printing.
     Text {
         /// The bytes.
         bytes: &'a [u8],
-        /// There were more.
+        /// Whether it was truncated.
         is_cut: bool,
     },
-    /// An MD5 sum, printed in hexadecimal.
+    /// An MD5 hash, printed in hexadecimal.
     Digest([u8; 16]),
     /// An address.
     Address(IpAddr),
 }
 
 impl<'a> Value<'a> {
-    /// Text of which nothing is missing.
+    /// Creates a complete text.
     pub const fn text(bytes: &'a [u8]) -> Value<'a> {
         Value::Text {
             bytes,
@@ -100,48 +100,48 @@ impl<'a> Value<'a> {
     }
 }
 
-/// What kind of value a field has. An address may be used for a text field.
+/// Kind of a field's value. A text field may hold an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// [`Value::Number`].
     Number,
-    /// A number that is the version of TLS.
+    /// A number that is a TLS version.
     Version,
-    /// A number that users read in hexadecimal.
+    /// A number to be printed in hexadecimal.
     Hex,
     /// [`Value::Text`].
     Text,
     /// [`Value::Digest`].
     Digest,
-    /// A number that is a time: seconds since the Unix epoch.
+    /// A number that is a time in seconds since the Unix epoch.
     Time,
 }
 
-/// Receives what decoders find.
+/// Receives the findings of decoders.
 pub trait FieldSink {
-    /// What the flow carries. May be reported again when more is known.
+    /// Sets the flow's protocol. May be called again when more is known.
     fn named(&mut self, protocol: Protocol);
 
-    /// A field.
+    /// Adds a field.
     fn field(&mut self, field: Field, value: Value<'_>);
 
-    /// A transaction has ended: a question and its answer, a request and its response, or one of
-    /// both without the other. The fields of the first were reported by [`FieldSink::field`], too.
+    /// Ends a transaction: a question and its answer, a request and its response, or one of both
+    /// without the other. The fields of the first one were passed to [`FieldSink::field`] as well.
     fn transaction(&mut self, is_first: bool, fields: &[(Field, Value<'_>)]) {
         let _ = (is_first, fields);
     }
 }
 
-/// A row of [`FIELDS`].
+/// A row in [`FIELDS`].
 #[derive(Clone, Copy, Debug)]
 pub struct FieldRow {
-    /// Which.
+    /// The field.
     pub field: Field,
-    /// Its name in JSON.
+    /// Name in JSON.
     pub name: &'static str,
-    /// What value it has.
+    /// Kind of its value.
     pub kind: Kind,
-    /// The most bytes of its text; more is cut, and marked.
+    /// Maximum length of its text in bytes; longer text is truncated and marked.
     pub len_max: u16,
     /// Whether a flow may have several.
     pub repeats: bool,
@@ -150,7 +150,7 @@ pub struct FieldRow {
 macro_rules! fields {
     ($($field:ident $name:literal $kind:ident $len_max:literal $repeats:literal $doc:literal;)*)
     => {
-        /// What decoders find.
+        /// A field that decoders report.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u16)]
         pub enum Field {
@@ -314,13 +314,13 @@ fields! {
 }
 
 impl Field {
-    /// Its row.
+    /// The field's row.
     #[inline]
     pub fn row(self) -> &'static FieldRow {
         &FIELDS[self as usize]
     }
 
-    /// Its name in JSON.
+    /// Name in JSON.
     pub fn name(self) -> &'static str {
         self.row().name
     }

@@ -1,12 +1,11 @@
-//! Which decoder a flow belongs to, by its first bytes.
+//! Identifies the decoder of a flow by its first bytes.
 //!
 //! The rows of [`DECODERS`] list the bytes that their protocols begin with, as [`Pattern`]s. An
-//! [`Identifier`] is an automaton made of all of them, once: each byte is one step, regardless of
+//! [`Identifier`] is an automaton built from all of them once: each byte is one step, regardless of
 //! the number of rows, and most protocols without a decoder are rejected after one or two bytes. If
 //! a row has a check, it is called once a pattern of the row has matched.
 //!
-//! What is identified is a row, [`Row`]; what the flow carries is reported by the decoder, once it
-//! has read on.
+//! The result is a row, [`Row`]; the decoder reports the flow's protocol once it has read further.
 
 use alloc::vec::Vec;
 
@@ -28,10 +27,10 @@ pub(crate) type Rows = Set<{ words(DECODERS.len()) }>;
 pub struct Decoders(Rows);
 
 impl Decoders {
-    /// None.
+    /// The empty set.
     pub const NONE: Decoders = Decoders(Rows::NONE);
 
-    /// All.
+    /// All decoders.
     pub const ALL: Decoders = {
         let mut rows = Rows::NONE;
         let mut at = 0;
@@ -42,8 +41,8 @@ impl Decoders {
         Decoders(rows)
     };
 
-    /// With the decoder of this name added (a row's, or the name of a protocol that it recognises),
-    /// or all of them for `all`.
+    /// Adds the decoder with this name (that of a row, or of a protocol that it recognises), or all
+    /// of them for `all`.
     pub fn with(self, name: &str) -> Option<Decoders> {
         if name == "all" {
             return Some(Decoders::ALL);
@@ -56,23 +55,23 @@ impl Decoders {
         Some(Decoders(rows))
     }
 
-    /// Those of both.
+    /// The union of both sets.
     pub const fn or(self, other: Decoders) -> Decoders {
         Decoders(self.0.or(other.0))
     }
 
-    /// Whether none is in it.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// A row of [`DECODERS`], by its place.
+/// Index of a row in [`DECODERS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row(pub(crate) u16);
 
 impl Row {
-    /// The row of a decoder by its name, for constants.
+    /// The row of a decoder by name, for constants.
     ///
     /// # Panics
     /// If there is none.
@@ -87,7 +86,7 @@ impl Row {
         panic!("no decoder has this name");
     }
 
-    /// The result of the table.
+    /// The row in the table.
     pub fn row(self) -> &'static DecoderRow {
         &DECODERS[usize::from(self.0).min(DECODERS.len() - 1)]
     }
@@ -101,14 +100,14 @@ const fn is_same(one: &[u8], other: &[u8]) -> bool {
     at == one.len() && at == other.len()
 }
 
-/// What the first bytes of a direction, or a datagram, are.
+/// Result of identifying the first bytes of a direction, or a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing that a decoder reads.
+    /// No decoder recognizes them.
     Unknown,
     /// More bytes are needed.
     Undecided,
-    /// The beginning of this.
+    /// The beginning of this decoder's protocol.
     Known(Row),
 }
 
@@ -121,33 +120,33 @@ pub struct StreamStart {
 }
 
 impl StreamStart {
-    /// No byte seen.
+    /// A beginning without any bytes.
     pub const NEW: StreamStart = StreamStart {
         bytes: [0; FIRST_MAX],
         len: 0,
         state: machine::START,
     };
 
-    /// As new, without touching its bytes.
+    /// Resets it without touching its bytes.
     pub(crate) fn clear(&mut self) {
         self.len = 0;
         self.state = machine::START;
     }
 
-    /// The bytes seen, [`FIRST_MAX`] at most.
+    /// The bytes seen, at most [`FIRST_MAX`].
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len).min(FIRST_MAX)]
     }
 }
 
-/// The automaton over first bytes, for a set of decoders.
+/// Automaton over first bytes, for a set of decoders.
 pub struct Identifier {
     tcp: Machine,
     udp: Machine,
 }
 
 impl Identifier {
-    /// Makes the automaton of these decoders. This is the time to allocate.
+    /// Builds the automaton of these decoders. This allocates.
     pub fn new(decoders: Decoders) -> Identifier {
         let rows = || {
             decoders
@@ -168,14 +167,14 @@ impl Identifier {
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Memory it uses in bytes.
     pub fn memory_len(&self) -> usize {
         self.tcp.memory_len() + self.udp.memory_len()
     }
 
-    /// Takes the next bytes of one direction of a stream, up to where it is known what they are,
-    /// and returns how many were taken. `ports` are those of the initiator and the other side. It
-    /// makes no difference where the stream is cut.
+    /// Reads the next bytes of one direction of a stream until it is identified, and returns how
+    /// many were read. `ports` are those of the initiator and the responder. The result does not
+    /// depend on segmentation.
     pub fn stream(
         &self,
         beginning: &mut StreamStart,
@@ -194,7 +193,7 @@ impl Identifier {
             beginning.state = self.tcp.step(beginning.state, *byte);
             let is_last = len + 1 == FIRST_MAX;
             if !self.tcp.asks(beginning.state, refused) {
-                // Nothing that was not asked before: whether to continue is all there is to know.
+                // No new row to check: only whether more bytes are needed.
                 match self.tcp.is_settled(beginning.state) || is_last {
                     true => return (Found::Unknown, at + 1),
                     false => continue,
@@ -214,7 +213,7 @@ impl Identifier {
         (Found::Undecided, bytes.len())
     }
 
-    /// What a datagram is.
+    /// Identifies a datagram.
     pub fn datagram(&self, bytes: &[u8], ports: [u16; 2]) -> Found {
         let mut state = machine::START;
         for byte in bytes.iter().take(FIRST_MAX) {
@@ -229,7 +228,7 @@ impl Identifier {
             ports,
         };
         match self.udp.ask(state, &first, &mut { Rows::NONE }) {
-            // There is no more of it to come.
+            // There is no more data.
             Found::Undecided => Found::Unknown,
             found => found,
         }

@@ -1,4 +1,4 @@
-//! Decoders joined to flows: order, conversations, budgets, slots.
+//! Applies decoders to flows: reassembly, conversations, budgets, slots.
 
 mod reading;
 mod stats;
@@ -16,39 +16,40 @@ use reading::{Reading, Reported};
 
 pub use stats::InspectorStats;
 
-/// The number of a flow of which nothing was seen yet.
+/// Number of a flow that has not been inspected yet.
 pub const NONE: u32 = 0;
 
-/// Set in the number of a flow that needs no further look.
+/// Flag in the number of a flow that needs no further look.
 pub const DONE: u32 = 1 << 31;
 
-/// Set in the number of a UDP flow of which nothing was recognised yet. It has no slot; the bits
+/// Flag in the number of a UDP flow in which nothing was recognised yet. It has no slot; the bits
 /// below hold its packet count and the directions seen.
 pub(crate) const LOOSE: u32 = 1 << 30;
 const LOOSE_COUNT: u32 = 0xffff;
 const LOOSE_FROM_SHIFT: u32 = 16;
 
-/// How an inspector is made.
+/// Configuration of an inspector.
 #[derive(Clone, Copy, Debug)]
 pub struct InspectorConfig {
-    /// Which decoders.
+    /// Decoders to use.
     pub decoders: Decoders,
-    /// Flows at once of which something may be known.
+    /// Maximum number of concurrent flows with state.
     pub flow_count_max: u32,
-    /// Pages of [`PAGE_LEN`](crate::decode::PAGE_LEN) bytes for what decoders keep of the flows
-    /// that they read. A page has room for one flow of TLS, for several of most others.
+    /// Number of pages of [`PAGE_LEN`](crate::decode::PAGE_LEN) bytes for decoder states. A page
+    /// has room for one flow of TLS, or for several of most other protocols.
     pub page_count: u32,
-    /// TCP segments at once that came too early.
+    /// Maximum number of TCP segments kept because they arrived early.
     pub held_count_max: u32,
-    /// Flows at once of which transactions after the first are kept.
+    /// Maximum number of concurrent flows whose transactions after the first are kept.
     pub log_count_max: u32,
-    /// Packets with payload of a flow that are looked at, before its first transaction has ended.
+    /// Maximum number of packets with payload inspected per flow, before its first transaction has
+    /// ended.
     pub packet_count_max: u16,
-    /// Packets that are looked at or skipped after that.
+    /// Maximum number of packets inspected or skipped after that.
     pub follow_count_max: u32,
-    /// Bytes of payload of a flow that are looked at, before its first transaction has ended.
+    /// Maximum payload inspected per flow in bytes, before its first transaction has ended.
     pub byte_count_max: u32,
-    /// Packets after which a flow with one unidentified direction is abandoned.
+    /// Number of packets after which a flow with one unidentified direction is abandoned.
     pub unknown_count_max: u16,
 }
 
@@ -70,7 +71,7 @@ impl Default for InspectorConfig {
 }
 
 impl InspectorConfig {
-    /// Bytes that an inspector made like this takes.
+    /// Memory of an inspector with this configuration in bytes.
     pub fn memory_len(&self) -> usize {
         Slab::<Flow>::memory_len(self.flow_count_max)
             + Arena::memory_len(self.page_count)
@@ -81,52 +82,52 @@ impl InspectorConfig {
     }
 }
 
-/// A packet of a flow, as far as decoders care.
+/// A packet of a flow, as seen by decoders.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
-    /// What carries it.
+    /// Transport protocol.
     pub transport: Transport,
-    /// The sender.
+    /// Direction of the packet.
     pub from: Direction,
-    /// When, in nanoseconds since the Unix epoch.
+    /// Time of arrival in nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// Ports of the initiator and of the other side.
+    /// Ports of the initiator and the responder.
     pub ports: [u16; 2],
     /// TCP sequence number.
     pub sequence: u32,
     /// TCP: whether it has SYN.
     pub is_syn: bool,
-    /// TCP: the number of the first byte of this direction, if known from elsewhere, such
-    /// as a SYN that was not given.
+    /// TCP: sequence number of this direction's first byte, if known from elsewhere, such as a SYN
+    /// that was not passed.
     pub begins: Option<u32>,
-    /// Payload, as much as was captured.
+    /// Captured payload.
     pub payload: &'a [u8],
-    /// Bytes of payload on the wire.
+    /// Length of the payload on the wire.
     pub payload_len: u32,
 }
 
-/// What is kept of a flow.
+/// State of a flow.
 struct Flow {
     application: Application,
     conversation: Conversation,
     stream: Stream,
     tally: Tally,
-    /// Of the last packet looked at: what is read at the end came with it at the latest.
+    /// Time of the last packet inspected: data read at the end arrived with it or earlier.
     time_ns: u64,
     ports: [u16; 2],
     is_over: bool,
     packets: u16,
-    /// Packets of a direction that was read, while the other is waited for; and all after the
+    /// Packets in a direction that has been read, while the other is awaited; and all after the
     /// first transaction.
     passed_over: u32,
     bytes: u32,
 }
 
-/// Packets of a direction that has been read which do not count as looked at: the answer to what
-/// is sent up comes after all of it.
+/// Maximum number of packets in a completely read direction that do not count as inspected: the
+/// reply to an upload comes after all of it.
 const PASSED_OVER_MAX: u32 = 4096;
 
-/// Bytes of a flow that something is known of, until it ends.
+/// Memory per flow with state in bytes, until it ends.
 pub const FLOW_LEN: usize = size_of::<Flow>();
 
 const _: () = assert!(FLOW_LEN <= 704);
@@ -145,7 +146,7 @@ impl Flow {
         bytes: 0,
     };
 
-    /// Counts a segment that is looked at.
+    /// Counts an inspected segment.
     #[inline]
     fn count(&mut self, segment: &Segment<'_>, is_followed: bool) {
         match is_followed {
@@ -158,7 +159,7 @@ impl Flow {
         (self.time_ns, self.ports) = (segment.time_ns, segment.ports);
     }
 
-    /// Whether no more of the flow may be looked at.
+    /// Whether the flow's budget is used up.
     #[inline]
     fn is_spent(&self, is_followed: bool, config: &InspectorConfig) -> bool {
         match is_followed {
@@ -186,7 +187,7 @@ impl Flow {
         is_next
     }
 
-    /// As new, without touching all of its bytes.
+    /// Resets it without touching all of its bytes.
     fn clear(&mut self) {
         self.application.clear();
         self.conversation.clear();
@@ -199,7 +200,7 @@ impl Flow {
     }
 }
 
-/// The decoders of one thread, with what they know of its flows.
+/// The decoders of one thread, with the state of its flows.
 pub struct Inspector {
     config: InspectorConfig,
     flows: Slab<Flow>,
@@ -210,7 +211,7 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// An inspector with all its memory.
+    /// Creates an inspector and reserves all its memory.
     pub fn new(config: &InspectorConfig) -> Inspector {
         Inspector {
             config: *config,
@@ -222,7 +223,7 @@ impl Inspector {
         }
     }
 
-    /// Bytes of memory that it takes and will ever take.
+    /// Maximum memory it uses in bytes.
     pub fn memory_len(&self) -> usize {
         self.config.memory_len()
     }
@@ -243,16 +244,17 @@ impl Inspector {
         self.flows.len() + self.tools.arena().len() + self.blocks.len() + self.logs.len() == 0
     }
 
-    /// Takes a packet of a flow. `flow` is the number that the caller keeps with the flow: [`NONE`]
-    /// before its first packet. Packets of a flow whose number has [`DONE`] need not be given.
+    /// Inspects a packet of a flow. `flow` is the number that the caller keeps with the flow:
+    /// [`NONE`] before its first packet. Packets of a flow whose number has [`DONE`] need not be
+    /// passed.
     pub fn packet(&mut self, flow: &mut u32, segment: &Segment<'_>) {
         if *flow & DONE != 0 {
             return;
         }
         let has_content = !segment.payload.is_empty() || segment.payload_len != 0;
         if *flow == NONE {
-            // A SYN alone does not get a slot: the next packet shows where the stream begins,
-            // unless the first segment is lost or late.
+            // A SYN alone gets no slot: the next packet shows where the stream begins, unless the
+            // first segment is lost or late.
             if !has_content {
                 return;
             }
@@ -316,7 +318,7 @@ impl Inspector {
         }
     }
 
-    /// A datagram that no decoder recognizes, of an unidentified flow.
+    /// Counts a datagram of an unidentified flow that no decoder recognizes.
     fn pass_datagram(&mut self, flow: &mut u32, from: Direction) {
         self.stats.flows += u64::from(*flow == NONE);
         self.stats.packets += 1;
@@ -334,7 +336,7 @@ impl Inspector {
         }
     }
 
-    /// Takes a slot for a flow, if there is one.
+    /// Allocates a slot for a flow, if there is one.
     fn open(&mut self, flow: &mut u32) {
         self.stats.flows += 1;
         let Some(index) = self.flows.take(|| Flow::NEW) else {
@@ -348,8 +350,8 @@ impl Inspector {
         *flow = index + 1;
     }
 
-    /// The first byte of a direction of a TCP connection has this number: for a caller that will
-    /// not have the SYN at hand when the next segment comes.
+    /// Sets the sequence number of the first byte in a direction of a TCP connection: for a caller
+    /// that will not have the SYN when the next segment arrives.
     pub fn begin(&mut self, flow: &mut u32, from: Direction, sequence: u32) {
         if *flow == NONE {
             self.open(flow);
@@ -361,7 +363,7 @@ impl Inspector {
         }
     }
 
-    /// The flow needs no further look.
+    /// Marks the flow as needing no further look.
     fn close(&mut self, flow: &mut u32) {
         let index = *flow - 1;
         *flow |= DONE;
@@ -383,8 +385,8 @@ impl Inspector {
         }
     }
 
-    /// No more of the flow will be given: what reading it takes is free for others. What is known
-    /// of it stays, until [`Inspector::end`].
+    /// Stops reading the flow: the memory needed for reading is freed. Its application stays
+    /// available until [`Inspector::end`].
     pub fn rest(&mut self, flow: &mut u32) {
         if *flow & DONE != 0 {
             return;
@@ -397,21 +399,22 @@ impl Inspector {
         self.close(flow);
     }
 
-    /// What is known of a flow, by its number.
+    /// The application of a flow, by number.
     pub fn application(&self, flow: u32) -> Option<&Application> {
         let index = (flow & !DONE).checked_sub(1)?;
         let application = &self.flows.get(index)?.application;
         (!application.is_empty()).then_some(application)
     }
 
-    /// The transactions of a flow, by its number, if there was more than one. Once no more of it
-    /// will be passed, [`Inspector::rest`] reports the rest.
+    /// The transactions of a flow, by number, if there was more than one. Call [`Inspector::rest`]
+    /// first once no more packets follow, which reports the remaining ones.
     pub fn transactions(&self, flow: u32) -> Option<Transactions<'_>> {
         let index = (flow & !DONE).checked_sub(1)?;
         self.flows.get(index)?.tally.transactions(&self.logs)
     }
 
-    /// The flow has ended: what is known of it, for the last time. Its number is [`NONE`] then.
+    /// Ends the flow and passes its application to `look` for the last time. Its number is then
+    /// [`NONE`].
     pub fn end<T>(&mut self, flow: &mut u32, look: impl FnOnce(&Application) -> T) -> Option<T> {
         let number = core::mem::replace(flow, NONE);
         let mut known = number;
@@ -425,7 +428,7 @@ impl Inspector {
         Some(result)
     }
 
-    /// What still waits for something before it is read now: that will not come any more.
+    /// Reads data that still wait for missing segments, which will not arrive any more.
     fn last(&mut self, index: u32) {
         let Some(slot) = self.flows.get_mut(index) else {
             return;

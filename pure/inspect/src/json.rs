@@ -1,4 +1,4 @@
-//! An application as a JSON object.
+//! Formats an application as a JSON object.
 
 use alloc::vec::Vec;
 use core::fmt::Write;
@@ -10,10 +10,10 @@ use crate::text::hex;
 use crate::transaction::{self, Transactions};
 
 /// Writes `{"protocol":…,"by":"content",…}`: the protocol found by content; or nDPI's name, and
-/// `"by":"ndpi"`; or with `guess` the protocol of the port, and `"by":"port"`. Text that is not
-/// UTF-8 has a code point below 256 for each byte that is not. Repeated fields are lists. `"cut"`
-/// names fields that were longer, `"lost"` counts those that there was no room for. Nothing is
-/// written, and false returned, if nothing is known at all.
+/// `"by":"ndpi"`; or with `guess` the protocol of the port, and `"by":"port"`. In text that is not
+/// UTF-8, each invalid byte becomes a code point below 256. Repeated fields are lists. `"cut"`
+/// names truncated fields, `"lost"` counts those that did not fit. Writes nothing and returns false
+/// if nothing is known at all.
 pub fn json(application: &Application, guess: Option<&str>, out: &mut Vec<u8>) -> bool {
     let (name, by) = match (application.protocol(), application.ndpi_name(), guess) {
         (Protocol::Unknown, None, None) => return false,
@@ -66,7 +66,7 @@ pub fn json(application: &Application, guess: Option<&str>, out: &mut Vec<u8>) -
     true
 }
 
-/// Writes a list of transactions, one object each, into the object that [`json`] wrote: the first
+/// Writes a list of transactions, one object each, into the object written by [`json`]: the first
 /// one, and those that were kept.
 pub fn transactions(application: &Application, all: &Transactions<'_>, out: &mut Vec<u8>) {
     if out.pop_if(|byte| *byte == b'}').is_none() {
@@ -129,7 +129,7 @@ fn value(kind: Kind, value: Value<'_>, out: &mut Vec<u8>) {
     };
 }
 
-/// The name that users use.
+/// The common name of a TLS version.
 pub fn tls_version(number: u64) -> Option<&'static str> {
     Some(match number {
         0x0304 => "1.3",
@@ -144,17 +144,17 @@ pub fn tls_version(number: u64) -> Option<&'static str> {
     })
 }
 
-/// Whether a character cannot be seen or changes how others are shown: the controls of ASCII and
-/// ISO 6429 (C1, which some terminals obey), marks of direction (Unicode UAX #9, which make a name
-/// read as another one), joiners, line separators, tags. No name needs them.
+/// Whether a character is invisible or changes how others are displayed: the controls of ASCII and
+/// ISO 6429 (C1, which some terminals interpret), directional marks (Unicode UAX #9, which disguise
+/// a name as another one), joiners, line separators, tags. Names do not need them.
 pub const fn is_unprintable(letter: char) -> bool {
     matches!(letter as u32,
         0..=0x1f | 0x7f..=0x9f | 0xad | 0x61c | 0x180e | 0x200b..=0x200f | 0x2028..=0x202e
         | 0x2060..=0x206f | 0xfeff | 0xfff9..=0xfffb | 0xe0000..=0xe007f)
 }
 
-/// Appends a string of RFC 8259 §7. A byte that is not UTF-8 becomes the code point of its number;
-/// what [`is_unprintable`] is written by its number, which readers of JSON turn back.
+/// Appends a string (RFC 8259 §7). An invalid UTF-8 byte becomes the code point of its value; an
+/// [`is_unprintable`] character is written as an escape, which JSON parsers decode.
 pub fn string(bytes: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     for chunk in bytes.utf8_chunks() {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_written() {
+    fn an_application_is_written_as_an_object() {
         let mut a = Application::EMPTY;
         assert_eq!(shown(&a, None), "");
         assert_eq!(shown(&a, Some("rdp")), r#"{"protocol":"rdp","by":"port"}"#);

@@ -1,7 +1,7 @@
-//! What must hold for any input. Tests and fuzz targets call these, after the feature
+//! Laws: properties that hold for any input. Tests and fuzz targets call these with the feature
 //! `laws`, which is off by default.
 //!
-//! An input of several pieces is a sequence of: one byte whose lowest bit is the direction, two
+//! An input of several segments is a sequence of: one byte whose lowest bit is the direction, two
 //! bytes of length, and this many bytes.
 
 use alloc::vec::Vec;
@@ -13,13 +13,13 @@ use crate::{
 
 pub use crate::decode::quic_datagram;
 
-/// Pieces of one input.
+/// Maximum number of segments in an input.
 const PIECE_MAX: usize = 64;
 
-/// A segment and its sender.
+/// A segment and its direction.
 pub type Piece<'a> = (Direction, &'a [u8]);
 
-/// Takes an input apart.
+/// Splits an input into segments.
 pub fn pieces(mut input: &[u8]) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     while pieces.len() < PIECE_MAX
@@ -36,7 +36,7 @@ pub fn pieces(mut input: &[u8]) -> Vec<Piece<'_>> {
     pieces
 }
 
-/// The other way round.
+/// Joins segments into an input: the inverse.
 pub fn input_of(pieces: &[Piece<'_>]) -> Vec<u8> {
     let mut input = Vec::new();
     for (from, bytes) in pieces {
@@ -47,7 +47,7 @@ pub fn input_of(pieces: &[Piece<'_>]) -> Vec<u8> {
     input
 }
 
-/// Without the limits that count packets, so that cuts make no difference.
+/// A configuration without packet limits, so that segmentation makes no difference.
 fn config() -> InspectorConfig {
     InspectorConfig {
         flow_count_max: 2,
@@ -60,7 +60,7 @@ fn config() -> InspectorConfig {
     }
 }
 
-/// What tries the laws: an inspector that is used again and again, as in a probe.
+/// Checks the laws with an inspector that is reused, as in a probe.
 pub struct Laws {
     inspector: Inspector,
 }
@@ -73,7 +73,7 @@ impl Default for Laws {
     }
 }
 
-/// All that was reported about a connection.
+/// Everything reported about a connection.
 #[derive(Clone, Debug)]
 pub struct Reported {
     /// The fields of the flow.
@@ -91,7 +91,7 @@ impl PartialEq for Reported {
     }
 }
 
-/// One connection, fed segment by segment.
+/// A connection, passed segment by segment.
 struct Connection<'a> {
     inspector: &'a mut Inspector,
     number: u32,
@@ -125,7 +125,7 @@ impl Connection<'_> {
         self.inspector.packet(&mut self.number, &segment);
     }
 
-    /// In order.
+    /// Passes a segment in order.
     fn push(&mut self, from: Direction, payload: &[u8]) {
         let sequence = self.next[from as usize];
         self.send(from, sequence, payload);
@@ -154,7 +154,7 @@ impl Connection<'_> {
     }
 }
 
-/// Fields are within their bounds and survive a copy.
+/// Checks that fields are within their bounds and survive a copy.
 fn check(application: &Application) {
     for (field, value) in application.fields() {
         if let Value::Text { bytes, .. } = value {
@@ -167,7 +167,7 @@ fn check(application: &Application) {
 }
 
 impl Laws {
-    /// The bytes of both sides of a TCP connection, passed unchanged.
+    /// Passes the bytes of both sides of a TCP connection unchanged.
     pub fn whole(&mut self, pieces: &[Piece<'_>], ports: [u16; 2]) -> Reported {
         let mut connection = Connection::new(self, ports);
         for (from, bytes) in pieces {
@@ -176,7 +176,7 @@ impl Laws {
         connection.finish()
     }
 
-    /// The same, each piece cut after `step` bytes and so on.
+    /// The same, with each piece cut into segments of `step` bytes.
     pub fn cut(&mut self, pieces: &[Piece<'_>], ports: [u16; 2], step: usize) -> Reported {
         let mut connection = Connection::new(self, ports);
         for (from, bytes) in pieces {
@@ -187,7 +187,8 @@ impl Laws {
         connection.finish()
     }
 
-    /// The same, each piece in two parts of which the second comes first, and then both again.
+    /// The same, with each piece in two segments: the second arrives first, and then both are
+    /// repeated.
     pub fn turned(&mut self, pieces: &[Piece<'_>], ports: [u16; 2], at: usize) -> Reported {
         let mut connection = Connection::new(self, ports);
         for (from, bytes) in pieces {
@@ -205,8 +206,8 @@ impl Laws {
         connection.finish()
     }
 
-    /// The same with `len` bytes missing from `at` on, in whichever direction they are; but never
-    /// the first byte of a direction, because then the gap could not be detected.
+    /// The same with `len` bytes missing from `at` on, in either direction; but never the first
+    /// byte of a direction, because then the gap could not be detected.
     pub fn with_gap(
         &mut self,
         pieces: &[Piece<'_>],
@@ -233,7 +234,7 @@ impl Laws {
         connection.finish().application
     }
 
-    /// The laws of a connection, over the ports of all stream decoders.
+    /// Checks the laws of a connection, with the ports of all stream decoders.
     pub fn stream(&mut self, input: &[u8]) {
         let Some((choice, rest)) = input.split_first() else {
             return;
@@ -247,7 +248,7 @@ impl Laws {
             let other = self.cut(&pieces, ports, step);
             assert_eq!(expected, other);
         }
-        // What comes too early is kept up to a length only.
+        // Segments that arrive early are kept up to a length only.
         if pieces.iter().all(|(_, bytes)| bytes.len() <= 1500) {
             let other = self.turned(&pieces, ports, step);
             assert_eq!(expected, other);
@@ -256,23 +257,23 @@ impl Laws {
     }
 }
 
-/// The bytes of both sides of a TCP connection, passed unchanged.
+/// Passes the bytes of both sides of a TCP connection unchanged.
 pub fn whole(pieces: &[Piece<'_>], ports: [u16; 2]) -> Application {
     Laws::default().whole(pieces, ports).application
 }
 
-/// The laws of a connection, over the ports of all stream decoders.
+/// Checks the laws of a connection, with the ports of all stream decoders.
 pub fn stream(input: &[u8]) {
     Laws::default().stream(input);
 }
 
-/// The laws of datagrams: as they are, and cut short.
+/// Checks the laws of datagrams: complete, and truncated.
 pub fn datagrams(input: &[u8]) {
     Laws::default().datagrams(input);
 }
 
 impl Laws {
-    /// The laws of datagrams: as they are, and cut short.
+    /// Checks the laws of datagrams: complete, and truncated.
     pub fn datagrams(&mut self, input: &[u8]) {
         let Some((choice, rest)) = input.split_first() else {
             return;
@@ -307,7 +308,7 @@ impl Laws {
         }
     }
 
-    /// QUIC: the input as frames of packets that are authentic, one packet a piece.
+    /// QUIC: uses the input as the frames of authentic packets, one packet per piece.
     pub fn quic(&mut self, input: &[u8]) {
         let inspector = &mut self.inspector;
         let mut number = NONE;
@@ -335,7 +336,7 @@ impl Laws {
     }
 }
 
-/// QUIC: the input as frames of packets that are authentic, one packet a piece.
+/// QUIC: uses the input as the frames of authentic packets, one packet per piece.
 pub fn quic(input: &[u8]) {
     Laws::default().quic(input);
 }

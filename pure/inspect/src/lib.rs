@@ -1,23 +1,23 @@
 //! Application identification from the first packets of a flow: bounded, resumable decoders.
 //!
-//! Three parts, each of use alone, and what joins them:
+//! Three parts, which also work alone, and what joins them:
 //!
-//! - [`stream`] puts TCP segments in order, both directions, and reports overlaps and gaps.
-//! - [`identify`] is an automaton over first bytes: which decoder a flow belongs to.
-//! - [`decode`] holds the decoders ([`decode::DECODERS`] is the list: one file and one row each). A
-//!   decoder is a state machine over the bytes of one flow, in both directions. It answers
-//!   [`Progress`]: done, more is needed, refused with a [`Reason`], or that the flow turns into
-//!   another protocol. It may be stopped after any byte and resumed; bytes that were never captured
-//!   are passed to it as a gap. It reports its results to a [`FieldSink`], as typed [`Field`]s of
+//! - [`stream`] reorders the TCP segments of both directions, and reports overlaps and gaps.
+//! - [`identify`] is an automaton over first bytes that finds a flow's decoder.
+//! - [`decode`] contains the decoders ([`decode::DECODERS`] is the list: one file and one row
+//!   each). A decoder is a state machine over the bytes of one flow, in both directions. It returns
+//!   [`Progress`]: done, more is needed, refused with a [`Reason`], or the flow switches to another
+//!   protocol. It may be stopped after any byte and resumed; bytes that were never captured are
+//!   passed to it as a gap. It reports its results to a [`FieldSink`], as typed [`Field`]s of
 //!   bounded length.
-//! - A [`Conversation`] joins the last two for one flow, given its bytes in order. This is what a
-//!   program with a TCP of its own uses.
+//! - A [`Conversation`] joins the last two for one flow, given its bytes in order. Programs with
+//!   their own TCP use this.
 //! - An [`Inspector`] joins all of them for the packets of many flows, within budgets, and keeps an
-//!   [`Application`] for each flow. The caller keeps one number a flow.
+//!   [`Application`] for each flow. The caller keeps one number per flow.
 //!
-//! [`CommunityId`] is the flow hash that other programs use to speak of the same flow.
+//! [`CommunityId`] is the flow hash by which other programs refer to the same flow.
 //!
-//! Nothing here does IO or reads a clock. All memory is reserved when an inspector is created
+//! This crate does no IO and reads no clock. All memory is reserved when an inspector is created
 //! ([`Inspector::memory_len`]). No input makes it panic, allocate or loop.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! Names of numbers in decoded fields, by the IANA registry "Domain Name System (DNS) Parameters".
 
-/// The name of a DNS record type: the common ones, for printing.
+/// The name of a common DNS record type, for printing.
 pub fn dns_type(number: u64) -> Option<&'static str> {
     Some(match number {
         1 => "A",

@@ -1,10 +1,10 @@
-//! What a port is for, by custom: a guess, if nothing was seen.
+//! Customary applications of ports: a guess for flows without content.
 
 use alloc::vec::Vec;
 
 use crate::decode::DECODERS;
 
-/// What carries an application.
+/// Transport protocol of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// TCP (RFC 9293).
@@ -15,7 +15,7 @@ pub enum Transport {
 
 use Transport::{Tcp, Udp};
 
-/// Ports of protocols that no decoder reads (IANA Service Name and Transport Protocol Port Number
+/// Ports of protocols without a decoder (IANA Service Name and Transport Protocol Port Number
 /// Registry, and custom), sorted by port.
 const PORTS: &[(u16, Transport, &str)] = &[
     (7, Tcp, "echo"),
@@ -104,13 +104,12 @@ fn by_port(transport: Transport, port: u16) -> Option<&'static str> {
     row.map(|row| row.2)
 }
 
-/// The protocol that custom puts on these ports; a guess. The port of the side that did not begin
-/// counts first.
+/// Guesses the protocol by custom from these ports. The responder's port has precedence.
 pub fn guess(transport: Transport, initiator: u16, responder: u16) -> Option<&'static str> {
     guess_port(transport, initiator, responder).map(|(_, name)| name)
 }
 
-/// The same with the port that determined it.
+/// The same, with the port that determined it.
 pub fn guess_port(
     transport: Transport,
     initiator: u16,
@@ -120,7 +119,7 @@ pub fn guess_port(
     of(responder).or_else(|| of(initiator))
 }
 
-/// All ports that a guess is made from, sorted. A port of both transports comes twice.
+/// All ports used for guesses, sorted. A port of both transports occurs twice.
 pub fn known_ports() -> Vec<(u16, Transport, &'static str)> {
     let mut ports: Vec<_> = DECODERS
         .iter()
@@ -140,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_responder_counts_first() {
+    fn the_responder_has_precedence() {
         assert_eq!(guess(Tcp, 50_000, 443), Some("tls"));
         assert_eq!(guess(Udp, 50_000, 443), Some("quic"));
         assert_eq!(guess(Tcp, 22, 3306), Some("mysql"));

@@ -1,6 +1,6 @@
 //! Small sets of numbers, of a size fixed by a table.
 
-/// Words of a set of this many.
+/// Number of words for a set of `count` numbers.
 pub(crate) const fn words(count: usize) -> usize {
     count.div_ceil(u64::BITS as usize)
 }
@@ -17,7 +17,7 @@ impl<const W: usize> Set<W> {
         number / 64 < W && self.0[number / 64] & 1 << (number % 64) != 0
     }
 
-    /// A number out of range is ignored.
+    /// Inserts a number; one out of range is ignored.
     #[inline]
     pub(crate) const fn insert(&mut self, number: usize) {
         if number / 64 < W {
@@ -34,7 +34,7 @@ impl<const W: usize> Set<W> {
         self
     }
 
-    /// Those of this set that are not in the other.
+    /// The numbers of this set that are not in the other.
     #[inline]
     pub(crate) const fn without(mut self, other: Set<W>) -> Set<W> {
         let mut at = 0;
@@ -45,7 +45,7 @@ impl<const W: usize> Set<W> {
         self
     }
 
-    /// Takes the least number out.
+    /// Removes and returns the lowest number.
     #[inline]
     pub(crate) const fn pop(&mut self) -> Option<usize> {
         let mut at = 0;
@@ -72,7 +72,7 @@ impl<const W: usize> Set<W> {
         true
     }
 
-    /// The numbers in it, in order.
+    /// Iterates over the numbers in order.
     #[inline]
     pub(crate) fn iter(mut self) -> impl Iterator<Item = usize> {
         core::iter::from_fn(move || self.pop())

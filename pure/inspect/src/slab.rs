@@ -1,17 +1,17 @@
-//! Slots of one size, reserved at the start; an index stands for one.
+//! Equal slots reserved at startup, addressed by index.
 
 use alloc::vec::Vec;
 
-/// As many `T` as were reserved.
+/// A fixed number of reserved `T`.
 pub(crate) struct Slab<T> {
     slots: Vec<T>,
-    /// Slots returned.
+    /// Slots that were freed.
     free: Vec<u32>,
     max: usize,
 }
 
 impl<T> Slab<T> {
-    /// Reserves room for this many. Slots are made when they are first used.
+    /// Reserves room for `max` slots. Slots are created when they are first used.
     pub(crate) fn new(max: u32) -> Slab<T> {
         Slab {
             slots: Vec::with_capacity(max as usize),
@@ -20,13 +20,13 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Bytes that this many take.
+    /// Memory of `max` slots in bytes.
     pub(crate) const fn memory_len(max: u32) -> usize {
         max as usize * (size_of::<T>() + size_of::<u32>())
     }
 
-    /// A slot, if one is left. `make` is called for a slot that was never used; one that was has
-    /// what it had.
+    /// Allocates a slot, if one is left. `make` is called for a slot that was never used; a reused
+    /// one keeps its contents.
     pub(crate) fn take(&mut self, make: impl FnOnce() -> T) -> Option<u32> {
         if let Some(index) = self.free.pop() {
             return Some(index);
@@ -38,7 +38,7 @@ impl<T> Slab<T> {
         Some((self.slots.len() - 1) as u32)
     }
 
-    /// Gives a slot back. Each once.
+    /// Frees a slot. Each must be freed once.
     pub(crate) fn give(&mut self, index: u32) {
         debug_assert!(!self.free.contains(&index) && (index as usize) < self.slots.len());
         if self.free.len() < self.slots.len() {
@@ -56,7 +56,7 @@ impl<T> Slab<T> {
         self.slots.get_mut(index as usize)
     }
 
-    /// Slots in use.
+    /// Number of slots in use.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_used_again_and_end() {
+    fn slots_are_reused_and_run_out() {
         let mut slab = Slab::new(2);
         let (a, b) = (slab.take(|| 1), slab.take(|| 2));
         assert_eq!((a, b, slab.take(|| 3)), (Some(0), Some(1), None));

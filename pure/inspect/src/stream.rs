@@ -1,59 +1,59 @@
-//! The byte streams of a TCP connection (RFC 9293 §3.4): segments put in order, overlaps and gaps.
+//! The byte streams of a TCP connection (RFC 9293 §3.4): reordering, overlaps and gaps.
 //!
-//! A [`Stream`] holds the state of one connection: a few numbers for each direction. It is given
-//! segments as they arrive and calls a [`Reader`] with bytes in order, each byte once. Segments
-//! that arrive early are kept by a [`SegmentStore`], up to [`HELD_MAX`] per direction; when there
-//! is no room, the missing bytes before them are skipped, and the reader gets a gap. Of bytes that
-//! arrive twice the first copy counts; the second is passed to [`Reader::again`].
+//! A [`Stream`] holds the state of one connection: a few numbers per direction. It receives
+//! segments as they arrive and passes bytes to a [`Reader`] in order, each byte once. A
+//! [`SegmentStore`] keeps early segments, up to [`HELD_MAX`] per direction; when there is no room,
+//! the missing bytes before them are skipped, and the reader gets a gap. For bytes that arrive
+//! twice the first copy counts; the second is passed to [`Reader::again`].
 //!
-//! [`Blocks`] keeps segments by copying them. An engine that owns its frames implements
-//! [`SegmentStore`] over them instead and copies nothing. A program with a TCP of its own needs
-//! none of this: it gives the bytes it has read to [`crate::Conversation`].
+//! [`Blocks`] stores segments by copying them. An engine that owns its frames can implement
+//! [`SegmentStore`] over them instead and copy nothing. A program with its own TCP needs none of
+//! this: it passes the bytes it has read to [`crate::Conversation`].
 
 use crate::decode::Direction;
 use crate::slab::Slab;
 
-/// Segments of a direction that are kept at once.
+/// Maximum number of segments kept per direction.
 pub const HELD_MAX: usize = 4;
-/// Longest segment that [`Blocks`] keeps.
+/// Maximum length of a segment that [`Blocks`] keeps.
 pub const BLOCK_LEN: usize = 1536;
 /// A sequence number this far off belongs to another connection.
 const FAR: u32 = 1 << 20;
 
-/// Where segments stay that arrived before their turn.
+/// Stores segments that arrived early.
 pub trait SegmentStore {
-    /// Keeps a segment and returns its handle, which stands for it until it is released; none if
-    /// there is no room. An implementation that keeps frames keeps the frame being read instead of
+    /// Keeps a segment and returns its handle, which is valid until it is released; `None` if there
+    /// is no room. An implementation that keeps frames keeps the frame being read instead of
     /// copying the bytes.
     fn keep(&mut self, sequence: u32, bytes: &[u8]) -> Option<u32>;
 
-    /// The sequence number and the bytes of a segment.
+    /// Returns the sequence number and the bytes of a segment.
     fn kept(&self, handle: u32) -> Option<(u32, &[u8])>;
 
-    /// Drops a segment.
+    /// Releases a segment.
     fn release(&mut self, handle: u32);
 
-    /// A segment could not be kept: by [`SegmentStore::keep`], or because its direction has
-    /// [`HELD_MAX`] already. For counters.
+    /// Called when a segment could not be kept: by [`SegmentStore::keep`], or because its direction
+    /// already has [`HELD_MAX`]. For counters.
     fn refused(&mut self) {}
 }
 
-/// What is done with a stream. Each call may end the reading by returning a value.
+/// Receives the data of a stream. Each call may end the reading by returning a value.
 pub trait Reader {
-    /// What reading ends with.
+    /// Result of the reading.
     type End;
 
-    /// The next bytes of a direction.
+    /// Receives the next bytes of a direction.
     fn data(&mut self, from: Direction, bytes: &[u8]) -> Option<Self::End>;
 
-    /// This many bytes of a direction are missing.
+    /// Reports that this many bytes of a direction are missing.
     fn gap(&mut self, from: Direction, len: u32) -> Option<Self::End>;
 
-    /// A segment far from where the direction is: most likely of another connection.
+    /// Reports a segment far from the direction's position, most likely of another connection.
     fn far(&mut self, from: Direction) -> Option<Self::End>;
 
-    /// Bytes that were already delivered or skipped have arrived again, perhaps with other content:
-    /// a whole segment, or the first bytes of one.
+    /// Receives a repetition of bytes that were already delivered or skipped, perhaps with
+    /// different content: a whole segment, or the first bytes of one.
     fn again(&mut self, from: Direction, bytes: &[u8], is_whole: bool) {
         let _ = (from, bytes, is_whole);
     }
@@ -66,12 +66,12 @@ pub struct Part<'a> {
     pub sequence: u32,
     /// Whether it has SYN, which takes a sequence number.
     pub is_syn: bool,
-    /// Number of the first byte of this direction, if known from elsewhere, such as a SYN
-    /// that was not given.
+    /// Sequence number of this direction's first byte, if known from elsewhere, such as a SYN that
+    /// was not passed.
     pub begins: Option<u32>,
-    /// Payload, as much as was captured.
+    /// Captured payload.
     pub bytes: &'a [u8],
-    /// Bytes of payload on the wire.
+    /// Length of the payload on the wire.
     pub len: u32,
 }
 
@@ -82,18 +82,18 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Nothing seen yet.
+    /// A stream without any data.
     pub const NEW: Stream = Stream {
         orders: [Order::NEW, Order::NEW],
     };
 
-    /// The first byte of a direction has this number, unless it is known already.
+    /// Sets the sequence number of a direction's first byte, unless it is known already.
     pub fn begin(&mut self, from: Direction, sequence: u32) {
         self.orders[from as usize].begin(sequence, sequence);
     }
 
-    /// Skips a segment whose bytes do not matter. False if it is not the next one, or if
-    /// segments are kept: then it must be read like any other.
+    /// Skips a segment whose bytes do not matter. Returns false if it is not the next one, or if
+    /// segments are kept: it must then be read like any other.
     #[inline]
     pub fn skip(&mut self, from: Direction, sequence: u32, len: u32) -> bool {
         let order = &mut self.orders[from as usize];
@@ -104,7 +104,7 @@ impl Stream {
         is_next
     }
 
-    /// Takes a segment, and reads what is in order now.
+    /// Handles a segment, and delivers the data now in order.
     pub fn segment<R: Reader>(
         &mut self,
         from: Direction,
@@ -125,7 +125,7 @@ impl Stream {
         if bytes.is_empty() {
             return None;
         }
-        // At most once round for each segment held, and once more.
+        // At most one iteration for each segment kept, and one more.
         for _ in 0..=HELD_MAX + 1 {
             match order.offer(sequence, bytes, keep) {
                 Offer::Held => return None,
@@ -165,7 +165,7 @@ impl Stream {
         None
     }
 
-    /// Reads what still waits for something before it, which will not arrive any more.
+    /// Delivers data that still wait for missing segments, which will not arrive any more.
     pub fn flush<R: Reader>(
         &mut self,
         from: Direction,
@@ -185,7 +185,7 @@ impl Stream {
         None
     }
 
-    /// Releases all that is kept. Nothing more is read.
+    /// Releases all kept segments. Nothing more is delivered.
     pub fn release(&mut self, keep: &mut impl SegmentStore) {
         for order in &mut self.orders {
             order.release(keep);
@@ -199,32 +199,32 @@ impl Stream {
     }
 }
 
-/// Where a direction stands.
+/// Position of a direction.
 #[derive(Clone)]
 struct Order {
     next: u32,
     is_started: bool,
     held_count: u8,
-    /// Handles of what is kept, by sequence number.
+    /// Handles of kept segments, by sequence number.
     held: [u32; HELD_MAX],
 }
 
 /// What to do with a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offer {
-    /// Nothing: all of it is known.
+    /// Ignore it: all of it is known.
     Old,
     /// Deliver it from this byte on.
     Next(usize),
     /// It was kept.
     Held,
-    /// This many bytes are skipped; offer the segment again.
+    /// Skip this many bytes, then offer the segment again.
     Gap(u32),
-    /// It belongs to something else.
+    /// It belongs to another connection.
     Far,
 }
 
-/// Whether a sequence number is before another one.
+/// Whether a sequence number precedes another one.
 fn is_before(one: u32, other: u32) -> bool {
     one.wrapping_sub(other) >= 1 << 31
 }
@@ -237,7 +237,7 @@ impl Order {
         held: [0; HELD_MAX],
     };
 
-    /// A SYN: the first byte has the next number.
+    /// Handles a SYN: the first byte has the next number.
     fn syn(&mut self, sequence: u32) {
         if !self.is_started {
             self.is_started = true;
@@ -245,8 +245,8 @@ impl Order {
         }
     }
 
-    /// The first byte has this number, unless a segment with this one can hardly belong to it. That
-    /// of a keep-alive is one less (RFC 9293 §3.8.4).
+    /// Sets the number of the first byte, unless a segment with this sequence number can hardly
+    /// belong to it. That of a keep-alive is one less (RFC 9293 §3.8.4).
     fn begin(&mut self, begins: u32, sequence: u32) {
         if !self.is_started && sequence.wrapping_add(1).wrapping_sub(begins) <= FAR {
             self.is_started = true;
@@ -258,7 +258,7 @@ impl Order {
         &self.held[..usize::from(self.held_count).min(HELD_MAX)]
     }
 
-    /// A segment that is not empty.
+    /// Decides about a segment, which is not empty.
     fn offer(&mut self, sequence: u32, bytes: &[u8], keep: &mut impl SegmentStore) -> Offer {
         if !self.is_started {
             self.is_started = true;
@@ -280,7 +280,7 @@ impl Order {
             return Offer::Held;
         }
         keep.refused();
-        // The first of those held comes before it, perhaps.
+        // The first kept segment may come before it.
         let first = self.held().first().and_then(|handle| keep.kept(*handle));
         let until = first.map_or(sequence, |(held, _)| {
             if is_before(held, sequence) {
@@ -301,7 +301,7 @@ impl Order {
         }
         let at = self.held().partition_point(|handle| {
             let held = keep.kept(*handle).map_or(0, |(held, _)| held);
-            // Of equal ones the first stays before.
+            // Of equal ones the first stays first.
             held.wrapping_sub(self.next) <= sequence.wrapping_sub(self.next)
         });
         let Some(handle) = keep.keep(sequence, bytes) else {
@@ -313,12 +313,12 @@ impl Order {
         true
     }
 
-    /// This many bytes were delivered, or skipped.
+    /// Advances by bytes that were delivered or skipped.
     fn advance(&mut self, len: usize) {
         self.next = self.next.wrapping_add(len as u32);
     }
 
-    /// Delivers the kept segments whose turn it is.
+    /// Delivers the kept segments that are now in order.
     fn ready<R: Reader>(
         &mut self,
         from: Direction,
@@ -350,8 +350,8 @@ impl Order {
         None
     }
 
-    /// Skips the bytes missing before the first segment kept, and returns their number. `None` if
-    /// none is.
+    /// Skips the bytes missing before the first kept segment, and returns their number. `None`
+    /// without kept segments.
     fn skip(&mut self, keep: &impl SegmentStore) -> Option<u32> {
         let (sequence, _) = keep.kept(*self.held().first()?)?;
         let len = sequence.wrapping_sub(self.next);
@@ -382,7 +382,7 @@ impl Block {
     };
 }
 
-/// Copies of segments of up to [`BLOCK_LEN`] bytes, in memory reserved at the start and shared by
+/// Copies of segments of up to [`BLOCK_LEN`] bytes, in memory reserved at startup and shared by
 /// many streams.
 pub struct Blocks {
     slab: Slab<Block>,
@@ -390,7 +390,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Room for this many segments.
+    /// Reserves room for this many segments.
     pub fn new(count_max: u32) -> Blocks {
         Blocks {
             slab: Slab::new(count_max),
@@ -398,22 +398,22 @@ impl Blocks {
         }
     }
 
-    /// Bytes that room for this many takes.
+    /// Memory for this many segments in bytes.
     pub const fn memory_len(count_max: u32) -> usize {
         Slab::<Block>::memory_len(count_max)
     }
 
-    /// Segments that are kept.
+    /// Number of kept segments.
     pub fn len(&self) -> usize {
         self.slab.len()
     }
 
-    /// Whether none is kept.
+    /// Whether no segments are kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Segments that could not be kept, since the start.
+    /// Number of segments that could not be kept, since the start.
     pub fn refused_count(&self) -> u64 {
         self.refused
     }

@@ -1,6 +1,6 @@
-//! Text of bounded length, gathered piece by piece.
+//! Text of bounded length, received in pieces.
 
-/// Up to `N` bytes; what is more is left out and marked.
+/// Up to `N` bytes; excess bytes are dropped and marked.
 #[derive(Clone)]
 pub(crate) struct Text<const N: usize> {
     bytes: [u8; N],
@@ -23,7 +23,7 @@ impl<const N: usize> Text<N> {
         self.is_cut |= len < bytes.len();
     }
 
-    /// The text continues after the bytes present.
+    /// Marks the text as truncated.
     pub(crate) fn cut(&mut self) {
         self.is_cut = true;
     }
@@ -52,8 +52,9 @@ impl<const N: usize> Text<N> {
         }
     }
 
-    /// Takes from `input` up to the end of the line. True when the line is complete, without its
-    /// line feed and the carriage return before it. Call [`Text::clear`] before the next one.
+    /// Reads from `input` up to the end of the line. Returns true when the line is complete; its
+    /// line feed and a carriage return before it are removed. Call [`Text::clear`] before the next
+    /// one.
     pub(crate) fn line(&mut self, input: &mut &[u8]) -> bool {
         let (part, rest, is_whole) = match input.iter().position(|byte| *byte == b'\n') {
             Some(at) => (&input[..at], &input[at + 1..], true),
@@ -68,12 +69,12 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Without spaces and tabs at both ends.
+/// Removes spaces and tabs at both ends.
 pub(crate) fn trim(bytes: &[u8]) -> &[u8] {
     bytes.trim_ascii()
 }
 
-/// The header's value, if its name is this one, ignoring case.
+/// The value of a header, if it has this name, ignoring case.
 pub(crate) fn header<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let (head, rest) = line.split_at_checked(name.len())?;
     if !head.eq_ignore_ascii_case(name) {
@@ -84,7 +85,7 @@ pub(crate) fn header<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     rest.strip_prefix(b":").map(trim)
 }
 
-/// A number in decimal digits, and nothing else, below 10^9.
+/// A number below 10^9 that consists of decimal digits only.
 pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 9 {
         return None;
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_out_alike_however_they_are_cut() {
+    fn lines_do_not_depend_on_segmentation() {
         let stream = b"one\r\ntwo\nthree is much too long\r\n\r\n";
         for step in 1..stream.len() {
             let mut line = Text::<8>::EMPTY;

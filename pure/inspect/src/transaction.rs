@@ -1,7 +1,7 @@
-//! The transactions of a flow: each question with its answer, each request with its response.
+//! The transactions of a flow: questions with their answers, requests with their responses.
 //!
-//! The fields of an [`Application`] are those of the first one. All are counted, and of those
-//! after the first some are kept, in a [`Log`] of bounded size that a flow takes with its second
+//! The fields of an [`Application`] are those of the first one. All are counted, and some of those
+//! after the first are kept, in a [`Log`] of bounded size that is allocated for a flow's second
 //! one.
 
 use alloc::vec::Vec;
@@ -10,15 +10,15 @@ use crate::application::{Application, Fields};
 use crate::field::{Field, FieldSink, Value};
 use crate::slab::Slab;
 
-/// Bytes of the transactions that are kept of a flow.
+/// Room for the kept transactions of a flow in bytes.
 pub const LOG_LEN: usize = 1000;
 
-/// What is between the fields of an application and its transactions: no field has this number.
+/// Separates the fields of an application from its transactions: no field has this number.
 const MARK: [u8; 3] = [0xff, 0, 0x3c];
-/// The mark, the number of transactions, and of those lost.
+/// The mark, the number of transactions, and the number of those lost.
 const HEAD_LEN: usize = MARK.len() + 8;
 
-/// The fields of a flow's first transaction that are those of a transaction, too.
+/// Fields of a flow's first transaction that belong to the transaction, too.
 const OF_FIRST: &[Field] = &[
     Field::DnsName,
     Field::DnsType,
@@ -34,7 +34,7 @@ const OF_FIRST: &[Field] = &[
     Field::RtspStatus,
 ];
 
-/// Transactions that are kept, one after the other: two bytes of length, then fields.
+/// Kept transactions in sequence: two bytes of length, then fields.
 pub(crate) struct Log {
     len: u16,
     bytes: [u8; LOG_LEN],
@@ -62,7 +62,7 @@ impl Log {
     }
 }
 
-/// What is counted of a flow, and the number of its log.
+/// Counters of a flow, and the number of its log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tally {
     pub(crate) count: u32,
@@ -79,7 +79,7 @@ impl Tally {
         log: NO_LOG,
     };
 
-    /// Counts one, and keeps it if there is room.
+    /// Counts a transaction, and keeps it if there is room.
     pub(crate) fn add(
         &mut self,
         is_first: bool,
@@ -87,7 +87,7 @@ impl Tally {
         logs: &mut Slab<Log>,
     ) {
         self.count = self.count.saturating_add(1);
-        // The application has it.
+        // The application contains it.
         if is_first {
             return;
         }
@@ -109,7 +109,7 @@ impl Tally {
         }
     }
 
-    /// Gives the log back.
+    /// Frees the log.
     pub(crate) fn release(&mut self, logs: &mut Slab<Log>) {
         if self.log != NO_LOG {
             logs.give(self.log);
@@ -117,7 +117,7 @@ impl Tally {
         *self = Tally::NEW;
     }
 
-    /// What is known, if there was more than one.
+    /// The transactions, if there was more than one.
     pub(crate) fn transactions<'a>(&self, logs: &'a Slab<Log>) -> Option<Transactions<'a>> {
         (self.count > 1).then(|| Transactions {
             count: self.count,
@@ -130,17 +130,17 @@ impl Tally {
 /// The transactions of a flow that has more than one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transactions<'a> {
-    /// How many there were.
+    /// Number of transactions.
     pub count: u32,
-    /// How many of them were not kept.
+    /// Number of transactions that were not kept.
     pub lost: u32,
-    /// Those kept, but for the first.
+    /// The kept ones, except the first.
     kept: &'a [u8],
 }
 
 impl<'a> Transactions<'a> {
-    /// Those after the fields of an application, as [`Transactions::put`] wrote them after
-    /// [`Application::bytes`].
+    /// Reads the transactions after the fields of an application, as written by
+    /// [`Transactions::put`] after [`Application::bytes`].
     pub fn of(bytes: &'a [u8]) -> Option<Transactions<'a>> {
         let mut fields = Fields::of(bytes);
         while fields.next().is_some() {}
@@ -163,7 +163,7 @@ impl<'a> Transactions<'a> {
         out.extend_from_slice(self.kept);
     }
 
-    /// The fields of each that was kept, but for the first, in the order in which they ended.
+    /// The fields of each kept transaction except the first, in the order in which they ended.
     pub fn kept(&self) -> impl Iterator<Item = Fields<'a>> + use<'a> {
         let mut rest = self.kept;
         core::iter::from_fn(move || {
@@ -175,7 +175,7 @@ impl<'a> Transactions<'a> {
     }
 }
 
-/// The fields of an application that its first transaction has.
+/// The fields of an application that belong to its first transaction.
 pub(crate) fn first(application: &Application) -> impl Iterator<Item = (Field, Value<'_>)> {
     let of = OF_FIRST.iter();
     of.filter_map(|field| Some((*field, application.get(*field)?)))
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_are_counted_and_some_kept() {
+    fn all_transactions_are_counted_and_some_kept() {
         let mut logs = Slab::new(1);
         let (mut one, mut other) = (Tally::NEW, Tally::NEW);
         let name = |name| {
@@ -224,7 +224,7 @@ mod tests {
         let copy = Application::from_bytes(crate::Protocol::Dns, &bytes);
         assert_eq!(copy.get(Field::Transactions), Some(Value::Number(51)));
         assert_eq!(copy.get(Field::DnsName), Some(Value::text(b"first")));
-        // Merged halves of a flow are written and read again: a count stays one.
+        // Merged halves of a flow are written and read again: the count stays single.
         let mut again = copy.bytes().1.to_vec();
         all.put(&mut again);
         let copy = Application::from_bytes(crate::Protocol::Dns, &again);

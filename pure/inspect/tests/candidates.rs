@@ -1,11 +1,11 @@
-//! Flows that begin like RTP: which of them are looked at further.
+//! Flows that begin like RTP: which of them are inspected further.
 
 use barewire_inspect::{
     DONE, Direction, Field, Inspector, InspectorConfig, NONE, Segment, Transport, Value,
 };
 
-/// Gives the datagrams of one side of a flow to an inspector, and returns what the flow is
-/// called, the payload type that is reported, and after how many datagrams it was done with.
+/// Passes the datagrams of one side of a flow to an inspector; returns the flow's name, the
+/// reported payload type, and the number of datagrams until it was done.
 fn read(datagrams: &[Vec<u8>]) -> (&'static str, Option<u64>, usize) {
     let mut inspector = Inspector::new(&InspectorConfig {
         flow_count_max: 4,
@@ -43,14 +43,14 @@ fn read(datagrams: &[Vec<u8>]) -> (&'static str, Option<u64>, usize) {
     (name, kind, count)
 }
 
-/// A packet of the stream of a call, of G.711.
+/// A packet of a G.711 call.
 fn packet(sequence: u8) -> Vec<u8> {
     let head = [0x80, 8, 0, sequence, 0, 0, sequence, 0, 1, 2, 3, 4];
     [&head[..], &[0xd5; 160]].concat()
 }
 
 #[test]
-fn a_candidate_ends_at_the_first_datagram_that_is_neither_rtp_nor_shares_its_flow() {
+fn a_candidate_ends_at_the_first_unrelated_datagram() {
     let mut datagrams = vec![packet(1)];
     datagrams.extend(vec![vec![0xff; 100]; 30]);
     assert_eq!(read(&datagrams), ("unknown", None, 2));
@@ -74,9 +74,9 @@ fn datagrams_that_share_a_flow_with_rtp_do_not_end_a_candidate() {
     }
 }
 
-/// Two packets that agree are evidence enough to continue over anything.
+/// Two matching packets are enough evidence to continue whatever follows.
 #[test]
-fn packets_that_have_begun_to_agree_are_followed() {
+fn matching_packets_are_followed() {
     let mut datagrams = vec![packet(1), packet(2)];
     datagrams.extend(vec![vec![0xff; 100]; 3]);
     datagrams.extend([packet(3), packet(4)]);

@@ -1,4 +1,4 @@
-//! Nothing is allocated once an inspector has been made.
+//! No allocations after an inspector has been created.
 
 mod samples;
 

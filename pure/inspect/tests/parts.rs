@@ -1,5 +1,5 @@
-//! The parts on their own, as programs use them that have no flow table: a TCP of their own, or
-//! frames of their own.
+//! The parts of the crate used alone, by programs without a flow table: with their own TCP, or
+//! their own frames.
 
 mod samples;
 
@@ -16,9 +16,9 @@ fn text(application: &Application, field: Field) -> Option<String> {
     }
 }
 
-/// A scanner reads banners by its own TCP: no segments, no sequence numbers.
+/// A scanner reads banners with its own TCP: no segments, no sequence numbers.
 #[test]
-fn a_conversation_reads_what_another_tcp_has_put_in_order() {
+fn a_conversation_reads_streams_reassembled_elsewhere() {
     let mut tools = Tools::new(Decoders::ALL, 2);
     for sample in samples::all() {
         if sample.transport != Transport::Tcp {
@@ -68,7 +68,7 @@ fn a_banner_is_read_in_four_lines() {
 }
 
 #[test]
-fn the_automaton_stands_alone() {
+fn the_automaton_works_alone() {
     let identifier = Identifier::new(Decoders::ALL);
     let mut beginning = StreamStart::NEW;
     let (found, used) = identifier.stream(&mut beginning, b"GE", [1, 2]);

@@ -10,26 +10,26 @@ use crate::plan::Plan;
 use crate::probe::{Probe, Row};
 use crate::source::Source;
 
-/// Ports whose answers from other ports are recognized, at most: each is tried.
+/// Maximum number of ports whose services may answer from another port: each of them is tried.
 const ELSEWHERE_MAX: usize = 8;
 
-/// What is known of a port.
+/// State of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// Something listens.
+    /// Open: a program listens.
     Open,
-    /// Closed: the host answered with a reset, or said that the port is unreachable (UDP).
+    /// Closed: the host answered with a reset, or reported the port as unreachable (UDP).
     Closed,
     /// Filtered: a router or host reported that the probe was not delivered.
     Filtered,
-    /// Not filtered: the host answered, and whether the port is open is not known (ACK probes).
+    /// Unfiltered: the host answered, but the port may be open or closed (ACK probes).
     Unfiltered,
-    /// The host exists: it answered a probe that has no port.
+    /// Up: the host answered a probe that has no port.
     Up,
 }
 
 impl State {
-    /// The word in reports and JSON.
+    /// The name in reports and JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -41,7 +41,7 @@ impl State {
     }
 }
 
-/// By what it is known.
+/// The kind of answer that proves a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Evidence {
     /// SYN and ACK.
@@ -66,17 +66,17 @@ pub enum Evidence {
     Ip,
     /// An ICMP error that quotes the probe.
     Icmp {
-        /// Of ICMP, or of ICMPv6.
+        /// Whether it is an ICMPv6 error.
         is_ipv6: bool,
-        /// Its type.
+        /// The ICMP type.
         kind: u8,
-        /// Its code.
+        /// The ICMP code.
         code: u8,
     },
 }
 
 impl Evidence {
-    /// The word in reports and JSON; nmap's, where nmap has one.
+    /// The name in reports and JSON; nmap's, if nmap has one.
     pub fn word(self) -> &'static str {
         match self {
             Self::SynAck => "syn-ack",
@@ -98,7 +98,7 @@ impl Evidence {
     }
 }
 
-/// RFC 792, RFC 1812 section 5.2.7.1, RFC 4443.
+/// Names of errors (RFC 792, RFC 1812 section 5.2.7.1, RFC 4443).
 fn icmp_word(is_ipv6: bool, kind: u8, code: u8) -> &'static str {
     match (is_ipv6, kind, code) {
         (false, 3, 0 | 6 | 11) => "net-unreach",
@@ -123,23 +123,23 @@ fn icmp_word(is_ipv6: bool, kind: u8, code: u8) -> &'static str {
 pub struct Answer {
     /// The probe's destination.
     pub target: ProbeTarget,
-    /// The state of the port.
+    /// The state that it proves.
     pub state: State,
-    /// By what.
+    /// The kind of answer.
     pub evidence: Evidence,
-    /// TTL or hop limit with which the answer arrived.
+    /// TTL or hop limit of the answer.
     pub ttl: u8,
     /// The sender: the target, or the router that reports an error.
     pub from: IpAddr,
-    /// Where in the packet the data of the answer is: what a UDP service said, for one.
+    /// Offset and length of the answer's data in the packet, such as the reply of a UDP service.
     pub payload: (u16, u16),
     /// When the probe was sent, by the [clock of the prober](crate::Prober::set_clock), if the
-    /// answer carries it.
+    /// answer contains it.
     pub sent_us: Option<u32>,
 }
 
 impl Answer {
-    /// The data of the answer in its packet; empty if there is none.
+    /// The data of the answer; empty if there is none.
     pub fn payload<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         let (at, len) = (usize::from(self.payload.0), usize::from(self.payload.1));
         packet.get(at..at + len).unwrap_or_default()
@@ -154,7 +154,7 @@ pub(crate) struct Received<'a> {
 }
 
 impl Received<'_> {
-    /// It as an answer.
+    /// Builds an answer from this packet.
     pub fn answer(&self, target: ProbeTarget, state: State, evidence: Evidence) -> Answer {
         Answer {
             target,
@@ -168,9 +168,9 @@ impl Received<'_> {
     }
 }
 
-/// An ICMP error about a packet from our own address.
+/// An ICMP error about a packet that was sent from the scanner's address.
 pub(crate) struct Quote<'a> {
-    /// Its sender.
+    /// Sender of the error.
     pub from: IpAddr,
     /// The destination of the quoted packet.
     pub to: IpAddr,
@@ -182,7 +182,7 @@ pub(crate) struct Quote<'a> {
 }
 
 impl Quote<'_> {
-    /// It as an answer.
+    /// Builds an answer from this error.
     pub fn answer(&self, target: ProbeTarget, state: State) -> Answer {
         Answer {
             target,
@@ -199,7 +199,7 @@ impl Quote<'_> {
         }
     }
 
-    /// Whether the error is that no program listens on the port.
+    /// Whether the error reports that no program listens on the port.
     pub fn is_port_unreachable(&self) -> bool {
         let kind = (self.found.icmp_type, self.found.icmp_code);
         kind == if self.found.ip_version == 6 {
@@ -214,12 +214,12 @@ impl Quote<'_> {
 pub struct AnswerClassifier<'p> {
     plan: &'p Plan,
     cookies: &'p Cookies,
-    /// Ports of the scan whose services answer from another one, with their payloads.
+    /// UDP ports of the scan whose services answer from another port, with their payloads.
     elsewhere: Vec<(u16, &'p Payload)>,
 }
 
 impl<'p> AnswerClassifier<'p> {
-    /// Answers to the probes of this plan under these cookies.
+    /// Recognizes answers to the probes of this plan, made with these cookies.
     pub fn new(plan: &'p Plan, cookies: &'p Cookies) -> Self {
         let ports = plan.ports();
         let udp = ports.as_slice().iter().filter(|e| e.probe == Probe::Udp);
@@ -235,10 +235,10 @@ impl<'p> AnswerClassifier<'p> {
         }
     }
 
-    /// Evaluates an Ethernet packet; `None` if it is no answer to a probe of this scan.
+    /// Evaluates an Ethernet packet; `None` unless it answers a probe of this scan.
     ///
-    /// Its checksums are not looked at: a packet that comes from this very machine need not have
-    /// them yet, and others were checked on the way.
+    /// Checksums are not verified: packets from the same machine may not have them yet, and all
+    /// others were verified on the way.
     pub fn classify(&self, packet: &[u8]) -> Option<Answer> {
         let mut found = Dissection::EMPTY;
         dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut found);
@@ -257,7 +257,7 @@ impl<'p> AnswerClassifier<'p> {
         self.first(&found, |row| (row.answer)(self, &received))
     }
 
-    /// What the first row says that has something to say, of those whose protocol it is.
+    /// The first answer that any row of the packet's protocol finds.
     fn first(&self, of: &Dissection, say: impl Fn(&Row) -> Option<Answer>) -> Option<Answer> {
         let family = usize::from(of.ip_version == 6);
         let rows = self.plan.ports().probes().iter().map(|probe| probe.row());
@@ -292,7 +292,7 @@ impl<'p> AnswerClassifier<'p> {
         self.plan.source()
     }
 
-    /// The probe of a port, and its numbers, if this scan has it.
+    /// The probe of a port, and its cookie, if this scan includes it.
     pub(crate) fn target(
         &self,
         probe: Probe,
@@ -313,7 +313,7 @@ impl<'p> AnswerClassifier<'p> {
         entries.filter_map(|entry| payloads.get(usize::from(entry.payload)))
     }
 
-    /// Ports of the scan whose services answer from another one, with their payloads.
+    /// UDP ports of the scan whose services answer from another port, with their payloads.
     pub(crate) fn elsewhere(&self) -> &[(u16, &'p Payload)] {
         &self.elsewhere
     }

@@ -1,8 +1,7 @@
-//! What makes an answer recognizable without remembering the probe: numbers in the probe that only
-//! the scanner can have chosen.
+//! Cookies: keyed numbers in a probe, which identify an answer without any state about the probe.
 //!
-//! The pseudo-random function is AES-128 under a random key of each run, by the processor's
-//! instructions where it has them. The key has nothing to do with the seed of the
+//! The pseudo-random function is AES-128 with a random key for each run, computed by the
+//! processor's AES instructions if it has them. The key is independent of the seed of the
 //! [permutation](crate::Permutation), which is public.
 
 use std::net::IpAddr;
@@ -13,30 +12,31 @@ use aes::{Aes128, Block};
 use crate::port::Protocol;
 use crate::probe::Probe;
 
-/// Where a probe goes.
+/// Destination of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProbeTarget {
-    /// The address.
+    /// The target's address.
     pub addr: IpAddr,
-    /// What is sent.
+    /// The kind of probe.
     pub probe: Probe,
-    /// The port; the protocol number of [`Probe`]s of IP protocols; 0 where there is none.
+    /// The port; for IP protocol [`Probe`]s the protocol number; 0 for probes without a port.
     pub port: u16,
 }
 
 impl ProbeTarget {
-    /// The protocol that the port is one of.
+    /// The protocol that the port belongs to.
     pub fn protocol(&self) -> Protocol {
         self.probe.protocol()
     }
 }
 
-/// The numbers of one probe: the same for every attempt, so that an answer to any is recognized.
+/// The keyed numbers of one probe, equal for every attempt, so that an answer to any attempt
+/// matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cookie {
     /// TCP sequence number.
     pub seq: u32,
-    /// Chooses the source port: 32 bits to be scaled to the range.
+    /// Selects the source port: 32 bits to be scaled to the range.
     pub source_port: u32,
     /// IPv4 identification, and the lower 16 bits of the IPv6 flow label.
     pub ip_id: u16,
@@ -59,7 +59,7 @@ impl Cookie {
     }
 }
 
-/// Makes cookies under a key.
+/// Computes cookies from a key.
 #[derive(Clone)]
 pub struct Cookies {
     cipher: Aes128,
@@ -67,11 +67,11 @@ pub struct Cookies {
     src_v6: [u8; 16],
 }
 
-/// Cookies made at once, so that the cipher's blocks overlap in the processor.
+/// Cookies computed at once, so that the cipher's blocks overlap in the processor.
 pub const BATCH: usize = 16;
 
 impl Cookies {
-    /// Cookies under a key, for probes from these addresses.
+    /// Cookies with this key, for probes from these addresses.
     pub fn new(key: [u8; 16], source: crate::Source) -> Self {
         Self {
             cipher: Aes128::new(&key.into()),
@@ -87,10 +87,10 @@ impl Cookies {
         Cookie::of_block(&block)
     }
 
-    /// The cookies of up to `BATCH` probes.
+    /// Computes the cookies of up to `BATCH` probes.
     ///
     /// # Panics
-    /// If there are more, or `out` has not their number: a bug of the caller.
+    /// If there are more, or `out` has a different length: a bug of the caller.
     #[inline]
     pub fn of_all(&self, targets: &[ProbeTarget], out: &mut [Cookie]) {
         let mut blocks = [Block::default(); BATCH];
@@ -105,9 +105,9 @@ impl Cookies {
         }
     }
 
-    /// The last block of the message that names a probe. IPv4 has one; IPv6 has three, chained as
-    /// in CBC-MAC. Messages differ in length by their family, which is in the first byte of the
-    /// last block, and the first of IPv6 is no last one: no message is the start of another.
+    /// The last block of the message that identifies a probe. IPv4 has one block; IPv6 has three,
+    /// chained as in CBC-MAC. The first byte of the last block contains the family, and the first
+    /// block of an IPv6 message is never a last block, so no message is a prefix of another.
     #[inline]
     fn block(&self, target: &ProbeTarget) -> Block {
         let mut block = Block::default();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_differ_by_everything_that_names_a_probe_and_by_the_key() {
+    fn cookies_depend_on_every_field_of_a_probe_and_on_the_key() {
         let mut seen = Vec::new();
         for (key, last) in [([1; 16], 1), ([2; 16], 1), ([1; 16], 2)] {
             let cookies = Cookies::new(key, source(last));

@@ -1,6 +1,6 @@
-//! Probes as frames: prepared once, stamped with what differs.
+//! Builds probes as frames: a template for each kind, and the fields that differ.
 //!
-//! The sums of all that stays are kept, so a checksum costs the addition of what was stamped.
+//! The sums of all constant parts are kept, so a checksum only adds the fields that were written.
 
 use std::net::IpAddr;
 
@@ -12,10 +12,10 @@ use crate::payload::Payloads;
 use crate::probe::{Numbers, Probe, Row, Template};
 use crate::source::Source;
 
-/// TCP options of a SYN, which decide what the far end takes the sender for.
+/// TCP options of a SYN, by which the target may recognize the operating system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Options {
-    /// MSS alone: the shortest probe that every stack and middlebox takes for a SYN.
+    /// MSS alone: the shortest SYN that every stack and middlebox accepts.
     #[default]
     Minimal,
     /// As Linux: MSS, SACK, timestamp, window scale.
@@ -27,7 +27,7 @@ pub enum Options {
 }
 
 impl Options {
-    /// The options' bytes, and where in them the timestamp's value is.
+    /// The bytes of the options, and the offset of the timestamp's value in them.
     pub(crate) fn bytes(self) -> (&'static [u8], Option<usize>) {
         match self {
             Self::Minimal => (&[2, 4, 5, 0xb4], None),
@@ -47,7 +47,7 @@ impl Options {
         }
     }
 
-    /// The window that goes with them.
+    /// The matching TCP window.
     pub(crate) fn window(self) -> u16 {
         match self {
             Self::Minimal => 1024,
@@ -61,7 +61,7 @@ const ETHERNET_LEN: usize = 14;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 
-/// How probes look that do not differ by their kind.
+/// Properties that all probes share.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameOptions {
     /// The sender's MAC address.
@@ -72,15 +72,15 @@ pub struct FrameOptions {
     pub options: Options,
 }
 
-/// A probe of one kind and family without destination, ports and numbers.
+/// A probe of one kind and family, without destination, ports and numbers.
 #[derive(Clone, Debug)]
 struct Frame {
     bytes: Vec<u8>,
     transport_at: usize,
-    /// Of the IPv4 header as it is in `bytes`.
+    /// Sum of the IPv4 header in `bytes`.
     ip_sum: Sum,
-    /// Of the pseudo header without destination, if there is one, and of the transport part as it
-    /// is in `bytes`.
+    /// Sum of the pseudo header without the destination, if there is one, and of the transport part
+    /// in `bytes`.
     transport_sum: Sum,
     template: Template,
     stamp: fn(&crate::probe::Stamp, &mut [u8], Sum, &Numbers<'_>),
@@ -149,13 +149,13 @@ fn ipv6(src: [u8; 16], ttl: u8, protocol: u8, len: u16) -> Vec<u8> {
 #[derive(Clone, Debug)]
 pub struct Frames {
     source: Source,
-    /// Of IPv4 and of IPv6, as [`Frames::frame`] has it; empty without a source address.
+    /// For IPv4 and for IPv6, indexed as in [`Frames::frame`]; empty without a source address.
     frames: [Vec<Frame>; 2],
     payload_count: usize,
 }
 
 impl Frames {
-    /// Probes from `source` with this look and these payloads.
+    /// Probes from `source` with these properties and payloads.
     pub fn new(source: Source, look: FrameOptions, payloads: &Payloads) -> Self {
         let payload_count = payloads.as_slice().len();
         let frames = |src: IpAddr| {
@@ -178,7 +178,7 @@ impl Frames {
         }
     }
 
-    /// Length of a probe with this payload in bytes; 0 if there is no source address of its family.
+    /// Length of a probe with this payload in bytes; 0 without a source address of its family.
     #[inline]
     pub fn len(&self, target: &ProbeTarget, payload: u16) -> usize {
         self.frame(target, payload)
@@ -191,8 +191,8 @@ impl Frames {
         frames.get(target.probe as usize * self.payload_count + usize::from(payload))
     }
 
-    /// Writes a probe to the start of `out`; its length, or `None` if it does not fit or there is
-    /// no source address of its family. `clock_us` is the time of sending, in microseconds.
+    /// Writes a probe to the start of `out` and returns its length, or `None` if it does not fit or
+    /// there is no source address of its family. `clock_us` is the send time, in microseconds.
     #[inline]
     pub fn write(
         &self,

@@ -1,13 +1,13 @@
 //! Banner grabbing with a small user-space TCP.
 //!
-//! The host's kernel does not see these connections: the port takes their segments before the
-//! kernel does (XDP), or a firewall rule drops the kernel's resets. A [`BannerGrabber`] opens a
-//! connection for each SYN+ACK that answers a probe of this scan, sends a [`hello`], feeds what
-//! arrives in order to the decoders of `inspect`, and closes with a FIN.
+//! The host's kernel has no state for these connections: the port receives their segments before
+//! the kernel does (XDP), or a firewall rule drops the kernel's resets. A [`BannerGrabber`] opens a
+//! connection for each SYN+ACK that answers a probe of this scan, sends a [`hello`], passes
+//! in-order data to the decoders of `inspect`, and closes with a FIN.
 //!
 //! Memory is bounded by the number of connections. Nothing is reassembled: out-of-order data is
 //! dropped and acknowledged up to the gap (RFC 9293 §3.10.7.4, RFC 5681 §4.2), so the server
-//! retransmits it. Only the first bytes of a server are kept, for the report.
+//! retransmits it. Only the first bytes from a server are kept, for the report.
 
 mod connection;
 pub mod hello;
@@ -33,54 +33,54 @@ use hello::Hello;
 use segment::{ACK, Incoming, Outgoing, RST, Sender};
 use table::Table;
 
-/// How connections are treated.
+/// Limits and settings of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct GrabOptions {
-    /// Connections open at one time, at most.
+    /// Maximum number of open connections.
     pub connection_count_max: u32,
-    /// How long a connection may take.
+    /// Maximum duration of a connection.
     pub timeout_ns: u64,
-    /// Random bytes of this run, for TLS.
+    /// Random bytes for TLS, new for each run.
     pub random: [u8; 32],
 }
 
-/// What a service said.
+/// The banner of a service.
 #[derive(Clone, Debug)]
 pub struct Banner {
     /// The service.
     pub target: ProbeTarget,
-    /// What the decoders found.
+    /// The findings of the decoders.
     pub application: Application,
-    /// The first bytes that it sent.
+    /// The first bytes from the server.
     pub start: Vec<u8>,
-    /// Bytes that it sent, as many as were read.
+    /// Number of bytes read from the server.
     pub byte_count: u64,
-    /// Why reading ended.
+    /// Why the connection ended.
     pub ending: Ending,
 }
 
-/// What was counted.
+/// Counters of banner grabbing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrabCounts {
     /// Connections opened.
     pub connections: u64,
-    /// Those that said something.
+    /// Connections with a banner.
     pub banners: u64,
-    /// Those that said nothing until the end, and how they ended.
+    /// Connections without a banner, and how they ended.
     pub silent: u64,
-    /// Open ports that no connection was opened to, because too many were open.
+    /// Open ports that were not connected to, because too many connections were open.
     pub refused: u64,
-    /// Segments written.
+    /// Segments sent.
     pub segments: u64,
-    /// Segments sent again, because they were not acknowledged in time.
+    /// Segments retransmitted.
     pub repeated: u64,
-    /// Segments that arrived before their turn, and were not kept.
+    /// Segments that arrived out of order, and were dropped.
     pub early: u64,
 }
 
-/// Segments that wait to be written, at most; what does not fit is as if lost on the way.
+/// Maximum number of segments that wait to be sent; excess ones are dropped as if lost in transit.
 const OUT_MAX: usize = 1 << 15;
-/// Connections remembered, so that none is opened twice.
+/// Number of connections remembered, so that none is opened twice.
 const KNOWN_MAX: usize = 1 << 22;
 
 /// The connections of a scan.
@@ -99,7 +99,7 @@ pub struct BannerGrabber<'p> {
 }
 
 impl<'p> BannerGrabber<'p> {
-    /// No connection yet; probes leave from `src_mac` with this TTL, and so do segments.
+    /// Without connections; segments have this source MAC address and TTL, as the probes do.
     pub fn new(
         plan: &'p Plan,
         cookies: &'p Cookies,
@@ -123,12 +123,12 @@ impl<'p> BannerGrabber<'p> {
         }
     }
 
-    /// Connections that are open.
+    /// Number of open connections.
     pub fn open_count(&self) -> usize {
         self.table.len()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counted(&self) -> &GrabCounts {
         &self.counted
     }
@@ -138,7 +138,7 @@ impl<'p> BannerGrabber<'p> {
         self.table.due_ns()
     }
 
-    /// Takes an Ethernet packet. What ends is given to `report`.
+    /// Handles an Ethernet packet. Banners of ended connections are passed to `report`.
     pub fn receive(&mut self, packet: &[u8], now_ns: u64, report: &mut dyn FnMut(Banner)) {
         let mut found = Dissection::EMPTY;
         dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut found);
@@ -211,8 +211,9 @@ impl<'p> BannerGrabber<'p> {
         self.act(slot, step, report);
     }
 
-    /// What belongs to no connection is reset, as by any host (RFC 9293 §3.10.7.1): the far end
-    /// need not wait for its timer. Only targets of this scan get one, at the ports it uses.
+    /// Resets a segment that belongs to no connection, as any host does (RFC 9293 §3.10.7.1), so
+    /// that the peer need not wait for its timer. Only targets of this scan are sent resets, to the
+    /// ports it uses.
     fn reset(&mut self, target: &ProbeTarget, incoming: &Incoming<'_>) {
         let is_asked = self.plan.ports().contains(target.probe, target.port)
             && self.plan.targets().contains(target.addr)
@@ -238,7 +239,7 @@ impl<'p> BannerGrabber<'p> {
         }
     }
 
-    /// Does what a connection asks for.
+    /// Carries out the step of a connection.
     fn act(&mut self, slot: u32, step: Step, report: &mut dyn FnMut(Banner)) {
         let Some(connection) = self.table.get_mut(slot) else {
             return;
@@ -268,7 +269,7 @@ impl<'p> BannerGrabber<'p> {
         }
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub fn tick(&mut self, now_ns: u64, report: &mut dyn FnMut(Banner)) {
         while let Some(slot) = self.table.pop_due(now_ns) {
             let Some(connection) = self.table.get_mut(slot) else {
@@ -279,7 +280,7 @@ impl<'p> BannerGrabber<'p> {
         }
     }
 
-    /// Ends all connections: what they said so far is reported, and they are reset.
+    /// Ends all connections: their banners so far are reported, and they are reset.
     pub fn close_all(&mut self, report: &mut dyn FnMut(Banner)) {
         for slot in self.table.slots() {
             if let Some(connection) = self.table.get_mut(slot) {
@@ -289,7 +290,7 @@ impl<'p> BannerGrabber<'p> {
         }
     }
 
-    /// Length of the next segment in bytes, if one waits to be written.
+    /// Length of the next segment in bytes, if one waits to be sent.
     pub fn next_len(&mut self) -> Option<usize> {
         while let Some(outgoing) = self.out.front() {
             if self.hops.mac(outgoing.addr).is_some() && self.is_current(outgoing) {
@@ -300,7 +301,7 @@ impl<'p> BannerGrabber<'p> {
         None
     }
 
-    /// Whether the connection of a segment with data is still that of its slot.
+    /// Whether the connection of a segment with data still owns its slot.
     fn is_current(&self, outgoing: &Outgoing) -> bool {
         let (at, len) = outgoing.data;
         len == 0 || self.data(outgoing).len() == usize::from(len) && at.checked_add(len).is_some()

@@ -1,11 +1,12 @@
-//! A stateless port scanner without IO: which probe is next, its packet, and the meaning of an
-//! answer.
+//! A stateless port scanner without IO: selects the next probe, builds its packet, and interprets
+//! answers.
 //!
-//! A [`Plan`] numbers all probes and gives them in the order of a [`Permutation`]; a [`Prober`]
-//! writes them as frames that carry [`Cookies`]; an [`AnswerClassifier`] recognizes the answers by
-//! those numbers alone, so no state is kept per probe. [`Seen`] detects repeated answers.
+//! A [`Plan`] numbers all probes and orders them by a [`Permutation`]; a [`Prober`] writes them as
+//! frames that contain [`Cookies`]; an [`AnswerClassifier`] recognizes the answers by those cookies
+//! alone, so no state is kept per probe. [`Seen`] detects repeated answers.
 //!
-//! Nothing here does IO, reads a clock or draws random numbers: seed and key are given.
+//! This crate does no IO, reads no clock and draws no random numbers: the caller provides seed and
+//! key.
 #![forbid(unsafe_code)]
 
 mod answer;

@@ -14,23 +14,24 @@ const ETHERNET_LEN: usize = 14;
 /// Bytes of an ARP request with its Ethernet header.
 const ARP_LEN: usize = ETHERNET_LEN + arp::ETHERNET_IPV4_LEN;
 const IPV6_LEN: usize = 40;
-/// Bytes of a Neighbor Solicitation with the option that names its sender (RFC 4861 section 4.3).
+/// Length of a Neighbor Solicitation with the source link-layer address option (RFC 4861 section
+/// 4.3), in bytes.
 const SOLICITATION_LEN: usize = 24 + 8;
-/// As any, with its headers.
+/// Length of the same with its headers.
 const ND_LEN: usize = ETHERNET_LEN + IPV6_LEN + SOLICITATION_LEN;
 const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// Options of Neighbor Discovery: link-layer address of the sender, and of the target.
+/// Neighbor Discovery options: link-layer address of the sender, and of the target.
 const SOURCE_LINK: u8 = 1;
 const TARGET_LINK: u8 = 2;
 
 /// Builds requests for neighbours' MAC addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Solicitor {
-    /// The requester.
+    /// Addresses of the requester.
     pub source: Source,
-    /// The MAC address of the requester.
+    /// MAC address of the requester.
     pub mac: Mac,
 }
 
@@ -43,8 +44,8 @@ impl Solicitor {
         }
     }
 
-    /// Writes a request to the start of `out`; its length, or `None` if it does not fit or there is
-    /// no source address of that family.
+    /// Writes a request to the start of `out` and returns its length, or `None` if it does not fit
+    /// or there is no source address of that family.
     pub fn write(&self, addr: IpAddr, out: &mut [u8]) -> Option<usize> {
         let out = out.get_mut(..Self::len(addr))?;
         out[6..12].copy_from_slice(&self.mac.0);
@@ -90,7 +91,7 @@ impl Solicitor {
     }
 }
 
-/// Whose MAC address an Ethernet packet announces, if it is a reply to a request.
+/// The address and MAC address in a reply to a request; `None` for other Ethernet packets.
 pub fn neighbour(packet: &[u8]) -> Option<(IpAddr, Mac)> {
     let kind: [u8; 2] = packet.get(12..14)?.try_into().ok()?;
     let rest = &packet[ETHERNET_LEN..];
@@ -106,7 +107,8 @@ pub fn neighbour(packet: &[u8]) -> Option<(IpAddr, Mac)> {
     }
 }
 
-/// RFC 4861 section 4.4. The hop limit of 255 proves that no router has passed it on.
+/// Reads a Neighbor Advertisement (RFC 4861 section 4.4). A hop limit of 255 proves that no router
+/// has forwarded it.
 fn advertised(packet: &[u8]) -> Option<(IpAddr, Mac)> {
     let (ip, icmp) = packet.split_at_checked(IPV6_LEN)?;
     if ip[6] != ICMPV6 || ip[7] != 255 || icmp.get(..2)? != [ADVERTISEMENT, 0] {
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arp_request_is_answered() {
+    fn an_arp_reply_to_the_request_is_recognized() {
         let target: IpAddr = [192, 0, 2, 9].into();
         let mut packet = [0; 64];
         let len = solicitor().write(target, &mut packet).unwrap();
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_solicitation_is_answered_by_an_advertisement() {
+    fn an_advertisement_for_the_solicitation_is_recognized() {
         let target: IpAddr = "2001:db8::12:3456".parse().unwrap();
         let mut packet = [0; 128];
         let len = solicitor().write(target, &mut packet).unwrap();

@@ -1,30 +1,30 @@
-//! What UDP probes carry: requests that the usual service of a port answers.
+//! Payloads of UDP probes: requests that the usual service of a port answers.
 //!
-//! A request may have an identification that answers repeat. It is keyed, and checked.
+//! A request may have an identification that answers echo. It is keyed, and verified.
 
 mod check;
 mod rows;
 
 use std::borrow::Cow;
 
-/// A place in a payload for 32 keyed bits, or as many of them as fit, and their form.
+/// Position and encoding of up to 32 keyed bits in a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Id {
-    /// None.
+    /// No identification.
     #[default]
     None,
     /// 16 bits at this offset.
     Bits16(usize),
     /// 32 bits at this offset.
     Bits32(usize),
-    /// A positive integer of four bytes, none of them superfluous in BER, at this offset.
+    /// A positive four-byte integer at this offset, minimal in BER.
     Positive(usize),
     /// Eight hexadecimal digits at this offset.
     Hex(usize),
 }
 
 impl Id {
-    /// The same, this many bytes further on.
+    /// The same, `by` bytes further on.
     pub(crate) fn moved(self, by: usize) -> Self {
         match self {
             Self::None => Self::None,
@@ -35,7 +35,7 @@ impl Id {
         }
     }
 
-    /// Where it stands, its bytes, and how many of them there are.
+    /// Its offset, its bytes, and their number.
     pub(crate) fn bytes(self, key: u32) -> (usize, [u8; 8], usize) {
         let mut bytes = [0; 8];
         let (at, len) = match self {
@@ -61,7 +61,7 @@ impl Id {
     }
 }
 
-/// 30 bits as an integer whose four bytes are all needed.
+/// 30 bits as an integer that needs all four bytes.
 fn positive(key: u32) -> u32 {
     (key & 0x3fff_ffff) | 0x4000_0000
 }
@@ -70,27 +70,27 @@ fn hex(key: u32) -> [u8; 8] {
     core::array::from_fn(|n| b"0123456789abcdef"[(key >> (28 - 4 * n)) as usize & 15])
 }
 
-/// One request.
+/// A request.
 #[derive(Clone, Debug)]
 pub struct Payload {
-    /// What it is.
+    /// Name of the request.
     pub name: Cow<'static, str>,
-    /// The ports whose usual service answers it; none: all that have no other.
+    /// Ports whose usual service answers it; empty: all ports without a request of their own.
     pub ports: Cow<'static, [u16]>,
-    /// The request, with zeros for the identification.
+    /// The bytes of the request, with zeros in place of the identification.
     pub bytes: Cow<'static, [u8]>,
-    /// Where the identification is.
+    /// Position of the identification.
     pub id: Id,
-    /// Whether data are an answer to the request with this key: false if their identification is
-    /// another, `None` if they are in another protocol.
+    /// Whether data answer the request with this key: false if their identification differs, `None`
+    /// if they belong to another protocol.
     check: fn(data: &[u8], key: u32) -> Option<bool>,
-    /// The service may answer from another port.
+    /// Whether the service may answer from another port.
     pub is_from_any_port: bool,
 }
 
 impl Payload {
-    /// Whether data are an answer to this request with this key: false if their identification is
-    /// another, `None` if that cannot be seen in them.
+    /// Whether data answer this request with this key: false if their identification differs,
+    /// `None` if the data cannot show it.
     pub fn is_answer(&self, data: &[u8], key: u32) -> Option<bool> {
         (self.check)(data, key)
     }
@@ -101,7 +101,7 @@ impl Payload {
     }
 }
 
-/// The requests of a scan; the first is empty, for ports that have no other.
+/// The requests of a scan; the first is empty, for ports without a request of their own.
 #[derive(Clone, Debug)]
 pub struct Payloads(Vec<Payload>);
 
@@ -114,17 +114,17 @@ impl PartialEq for Payloads {
 impl Eq for Payloads {}
 
 impl Payloads {
-    /// Our own.
+    /// The built-in requests.
     pub fn built_in() -> Self {
         Self(rows::all())
     }
 
-    /// All of them.
+    /// All requests.
     pub fn as_slice(&self) -> &[Payload] {
         &self.0
     }
 
-    /// The numbers of those for a port, at least one.
+    /// Indices of the requests for a port, at least one.
     pub fn numbers_of(&self, port: u16) -> impl Iterator<Item = u16> {
         let has = move |payload: &Payload| payload.ports.contains(&port);
         let has_own = self.0.iter().any(has);

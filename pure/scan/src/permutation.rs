@@ -1,23 +1,23 @@
-//! A permutation of `0..len`, addressable at every index, invertible, for any length.
+//! An invertible permutation of `0..len` for any length, with random access.
 //!
 //! A generalized Feistel network (Black and Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA
-//! 2002) over a rectangle of `rows × columns` cells that is hardly larger than `len`: the columns
-//! are the square root of it. In even rounds a function of the column moves the row, in odd rounds
+//! 2002) over a rectangle of `rows × columns` cells that is hardly larger than `len`: the number of
+//! columns is its square root. In even rounds a function of the column moves the row, in odd rounds
 //! one of the row moves the column. The functions take the high half of a product where masscan
-//! divides, so no round has a division, and a cell above `len` (one of `sqrt(len)` at most)
-//! goes through the rounds again until it is within: the cost does not depend on how `len` fits a
-//! power of two or a prime.
+//! divides, so no round has a division. A cell at or above `len` (at most `sqrt(len)` cells) goes
+//! through the rounds again until it is below, so the cost does not depend on how close `len` is to
+//! a power of two or a prime.
 //!
-//! The order need not be secret: anyone with the seed can run a shard of the same scan. What keeps
-//! answers honest is the [cookie](crate::Cookies), under another key.
+//! The order need not be secret: anyone with the seed can run a shard of the same scan. Forged
+//! answers are detected by the [cookie](crate::Cookies), which has another key.
 
-/// Rounds. Four pass the tests of this module; two more cost 2 ns.
+/// Number of rounds. Four pass the tests of this module; two more cost 2 ns.
 const ROUNDS: usize = 6;
 
-/// Longest permutation: halves stay below 2^62, so that sums of two fit 64 bits.
+/// Longest permutation: halves stay below 2^62, so that the sum of two fits into 64 bits.
 pub const LEN_MAX: u128 = 1 << 124;
 
-/// The permutation.
+/// A permutation of `0..len`.
 #[derive(Clone, Debug)]
 pub struct Permutation {
     len: u128,
@@ -26,7 +26,7 @@ pub struct Permutation {
     keys: [u64; ROUNDS],
 }
 
-/// A cell of the rectangle: an index, or a place in the permuted order, as row and column.
+/// A cell of the rectangle, as row and column: an index, or a position in the permuted order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cell {
     row: u64,
@@ -43,14 +43,14 @@ fn mix(value: u64) -> u64 {
     z
 }
 
-/// A number below `limit` from 64 bits.
+/// Maps 64 bits to a number below `limit`.
 #[inline(always)]
 fn below(bits: u64, limit: u64) -> u64 {
     ((u128::from(bits) * u128::from(limit)) >> 64) as u64
 }
 
 impl Permutation {
-    /// The permutation of `0..len` by a seed; `None` if `len` is 0 or above [`LEN_MAX`].
+    /// Creates the permutation of `0..len` for a seed; `None` if `len` is 0 or above [`LEN_MAX`].
     pub fn new(len: u128, seed: u64) -> Option<Self> {
         if len == 0 || len > LEN_MAX {
             return None;
@@ -72,13 +72,13 @@ impl Permutation {
         })
     }
 
-    /// How many numbers are permuted.
+    /// Length of the permutation.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u128 {
         self.len
     }
 
-    /// What is at an index.
+    /// The number at an index.
     ///
     /// # Panics
     /// If the index is not below [`len`](Self::len): a bug of the caller.
@@ -87,7 +87,7 @@ impl Permutation {
         self.number(self.image(self.cell(index)))
     }
 
-    /// At which index a number stands.
+    /// The index of a number.
     ///
     /// # Panics
     /// If the number is not below [`len`](Self::len): a bug of the caller.
@@ -102,8 +102,8 @@ impl Permutation {
         }
     }
 
-    /// The numbers from an index on, each `stride` indices after the one before: a shard of
-    /// `stride`. It ends at the end of the permutation.
+    /// Iterates from an index on in steps of `stride`: one of `stride` shards. It ends at the end
+    /// of the permutation.
     pub fn walk(&self, from: u128, stride: u128) -> Walk<'_> {
         let stride = stride.max(1);
         let left = match from < self.len {
@@ -131,7 +131,7 @@ impl Permutation {
         u128::from(cell.row) * u128::from(self.columns) + u128::from(cell.column)
     }
 
-    /// Where a cell goes, within `len`.
+    /// The image of a cell, below `len`.
     #[inline(always)]
     fn image(&self, cell: Cell) -> Cell {
         let mut cell = self.forth(cell);
@@ -173,7 +173,7 @@ impl Permutation {
     }
 }
 
-/// A part of the permutation in its order, without a division a step.
+/// Iterator over a part of the permutation, without a division per step.
 #[derive(Clone, Debug)]
 pub struct Walk<'p> {
     permutation: &'p Permutation,

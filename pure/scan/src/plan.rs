@@ -1,10 +1,10 @@
-//! Which probes a scan sends, in which order: arithmetic on one number.
+//! The order of a scan's probes: arithmetic on one number.
 //!
 //! Every pair of an address and a port has an index in the [permutation](Permutation). A shard
-//! takes every n-th index. Attempts follow each other in blocks: all first attempts of a block of
+//! takes every n-th index. Attempts are grouped in blocks: all first attempts of a block of
 //! indices, then all second ones, and so on, so that the attempts at one target are a block apart.
-//! Nothing here depends on the rate: the probe with a given number is the same one at any rate, on
-//! any machine, and a scan can begin at any of them.
+//! Nothing here depends on the rate: the n-th probe is the same at any rate and on any machine, and
+//! a scan can begin at any probe.
 
 use crate::cookie::ProbeTarget;
 use crate::permutation::{Permutation, Walk};
@@ -12,20 +12,20 @@ use crate::port::{Entry, Ports};
 use crate::source::Source;
 use crate::target::Targets;
 
-/// One part of a scan that is shared between machines or runs.
+/// One part of a scan that is split between machines or runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Which part, from 0.
+    /// Index of the part, from 0.
     pub index: u32,
-    /// How many there are, at least one.
+    /// Number of parts, at least one.
     pub count: u32,
 }
 
 impl Shard {
-    /// The whole.
+    /// The whole scan.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
-    /// `1/4`: the first of four.
+    /// Parses `1/4`: the first of four.
     ///
     /// # Errors
     /// What is wrong with it, as a sentence without a full stop.
@@ -41,20 +41,20 @@ impl Shard {
     }
 }
 
-/// How a plan is cut and repeated.
+/// Order, split and repetition of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     /// Seed of the permutation.
     pub seed: u64,
-    /// The part that is sent.
+    /// The shard to send.
     pub shard: Shard,
-    /// Probes to each target, at least one.
+    /// Probes per target, at least one.
     pub attempts: u32,
-    /// Indices of a block, at least one: as many probes lie between two attempts at a target.
+    /// Indices per block, at least one: the number of probes between two attempts at a target.
     pub block: u64,
 }
 
-/// A scan.
+/// All probes of a scan.
 #[derive(Clone, Debug)]
 pub struct Plan {
     targets: Targets,
@@ -67,8 +67,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan; `None` if no target is given or no port, or if there are more than
-    /// [`LEN_MAX`](crate::LEN_MAX) of them together.
+    /// Creates a plan; `None` without targets or without ports, or if there are more than
+    /// [`LEN_MAX`](crate::LEN_MAX) pairs of them.
     pub fn new(targets: Targets, ports: Ports, source: Source, order: Order) -> Option<Self> {
         let port_count = ports.as_slice().len() as u128;
         let permutation = Permutation::new(targets.count() * port_count, order.seed)?;
@@ -86,7 +86,7 @@ impl Plan {
         })
     }
 
-    /// The addresses.
+    /// The target addresses.
     pub fn targets(&self) -> &Targets {
         &self.targets
     }
@@ -96,12 +96,12 @@ impl Plan {
         &self.ports
     }
 
-    /// From where it is sent.
+    /// The scanner's own addresses and ports.
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// Its order.
+    /// The order of the probes.
     pub fn order(&self) -> &Order {
         &self.order
     }
@@ -118,12 +118,12 @@ impl Plan {
         }
     }
 
-    /// Probes of this shard, all attempts included.
+    /// Probes of this shard, including all attempts.
     pub fn probe_count(&self) -> u128 {
         self.pair_count() * u128::from(self.order.attempts)
     }
 
-    /// The probes from a number on.
+    /// Iterates over the probes from a number on.
     pub fn probes(&self, from: u128) -> Probes<'_> {
         let (block, attempts) = (
             u128::from(self.order.block),
@@ -151,7 +151,7 @@ impl Plan {
         }
     }
 
-    /// The pairs from the n-th of this shard on.
+    /// Iterates over the pairs from the n-th of this shard on.
     fn walk(&self, pair: u128) -> Walk<'_> {
         let Shard { index, count } = self.order.shard;
         let count = u128::from(count);
@@ -159,14 +159,14 @@ impl Plan {
             .walk(u128::from(index) + pair * count, count)
     }
 
-    /// The pair of a number of the permutation, and its payload.
+    /// The pair with a number of the permutation, and its payload.
     #[inline]
     fn target(&self, number: u128) -> (ProbeTarget, u16) {
         let ports = self.ports.as_slice();
         let count = ports.len() as u64;
         let (addr, port) = match u64::try_from(number) {
             Ok(number) => {
-                // The estimate is right or one too low.
+                // The estimate is right, or one too low.
                 let estimate = ((u128::from(number) * u128::from(self.reciprocal)) >> 64) as u64;
                 let rest = number - estimate * count;
                 let is_low = rest >= count;
@@ -188,16 +188,16 @@ impl Plan {
     }
 }
 
-/// The probes of a plan in their order, each with the number of its payload.
+/// Iterator over the probes of a plan, each with the index of its payload.
 #[derive(Clone, Debug)]
 pub struct Probes<'p> {
     plan: &'p Plan,
     walk: Walk<'p>,
-    /// Where the block begins.
+    /// Start of the block.
     start: Walk<'p>,
-    /// Pairs of the block.
+    /// Pairs in the block.
     len: u128,
-    /// Of the block's pairs, those left of this attempt.
+    /// Pairs of the block that are left in this attempt.
     left: u128,
     attempt: u32,
     /// Pairs after the block.
@@ -219,7 +219,7 @@ impl Iterator for Probes<'_> {
 }
 
 impl Probes<'_> {
-    /// Continues with the next attempt or the next block; false at the end.
+    /// Starts the next attempt or the next block; false at the end.
     #[cold]
     fn turn(&mut self) -> bool {
         self.attempt += 1;

@@ -6,22 +6,22 @@ use crate::probe::Probe;
 /// The protocol of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
-    /// Ports of TCP.
+    /// TCP ports.
     Tcp,
-    /// Ports of UDP.
+    /// UDP ports.
     Udp,
-    /// Ports of SCTP.
+    /// SCTP ports.
     Sctp,
-    /// The host itself, asked by ICMP or ICMPv6: no port.
+    /// No port: the host itself, probed by ICMP or ICMPv6.
     Icmp,
-    /// The host itself, asked by ARP or Neighbor Discovery: no port.
+    /// No port: the host itself, probed by ARP or Neighbor Discovery.
     Link,
-    /// The port is the number of an IP protocol.
+    /// The port is an IP protocol number.
     Ip,
 }
 
 impl Protocol {
-    /// The word in reports and JSON.
+    /// The name in reports and JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -34,13 +34,13 @@ impl Protocol {
     }
 }
 
-/// Ports as they were written, before it is known by which probes.
+/// Ports as written, before the kinds of probes are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortList(Vec<(Option<Protocol>, u16, u16)>);
 
 impl PortList {
-    /// Parses a list. `T:` is TCP and `U:` UDP, up to the next such letter; ports before the first
-    /// one are of any protocol that is probed. `-` alone is every port from 1.
+    /// Parses a list. `T:` selects TCP and `U:` UDP, up to the next such letter; ports before the
+    /// first one apply to every protocol that is probed. `-` alone is every port from 1.
     ///
     /// # Errors
     /// What is wrong with it, as a sentence without a full stop.
@@ -69,14 +69,14 @@ impl PortList {
     }
 }
 
-/// What is asked of each address: one probe.
+/// One probe of each address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry {
-    /// What is sent.
+    /// The kind of probe.
     pub probe: Probe,
-    /// To which port; 0 where there is none.
+    /// The port; 0 for probes without one.
     pub port: u16,
-    /// The number of its payload.
+    /// Index of the payload.
     pub payload: u16,
 }
 
@@ -89,8 +89,8 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// The ports of a list by these probes, and the probes that have no port. Without probes they
-    /// are SYNs, and UDP datagrams to the ports of `U:`.
+    /// The ports of a list for these probes, and the probes that have no port. By default ports are
+    /// probed by SYNs, and those after `U:` by UDP datagrams.
     ///
     /// # Errors
     /// What is missing, as a sentence without a full stop.
@@ -150,7 +150,7 @@ impl Ports {
         })
     }
 
-    /// A list of TCP ports, probed by SYNs.
+    /// Parses a list of TCP ports, probed by SYNs.
     ///
     /// # Errors
     /// What is wrong with it, as a sentence without a full stop.
@@ -163,17 +163,17 @@ impl Ports {
         &self.entries
     }
 
-    /// The kinds of probes, each once.
+    /// The kinds of probes, without duplicates.
     pub fn probes(&self) -> &[Probe] {
         &self.probes
     }
 
-    /// The payloads that entries have the numbers of.
+    /// The payloads that the entries refer to.
     pub fn payloads(&self) -> &Payloads {
         &self.payloads
     }
 
-    /// The entries of a port, one for each payload.
+    /// The entries of a port, one per payload.
     pub fn of(&self, probe: Probe, port: u16) -> &[Entry] {
         let wanted = (probe, port);
         let is_before = |entry: &Entry| (entry.probe, entry.port) < wanted;

@@ -1,7 +1,7 @@
-//! The kinds of probes: one file and one row each.
+//! The kinds of probes: one file and one table row each.
 //!
-//! A row says how the transport part of a probe looks, what is stamped into it, and what counts as
-//! an answer. Everything else (IP headers, order, pacing, reports) is the same for all of them.
+//! A row defines the transport part of a probe, the fields that are filled in, and what counts as
+//! an answer. Everything else (IP headers, order, pacing, reports) is common to all kinds.
 
 mod echo;
 mod syn;
@@ -16,7 +16,7 @@ use crate::payload::{Id, Payload};
 use crate::port::Protocol;
 use crate::source::Source;
 
-/// What is sent to a target.
+/// Kind of probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Probe {
@@ -28,28 +28,28 @@ pub enum Probe {
     Echo,
 }
 
-/// The table: a row's place is the number of its probe.
+/// All rows, indexed by the number of the probe.
 static ROWS: [&Row; 3] = [&syn::ROW, &udp::ROW, &echo::ROW];
 
-/// What there is to know about one kind of probe.
+/// Definition of one kind of probe.
 pub(crate) struct Row {
     pub probe: Probe,
     pub word: &'static str,
     pub protocol: Protocol,
-    /// Numbers of the protocol after the IP header, of IPv4 and of IPv6.
+    /// Protocol number in the IP header, for IPv4 and for IPv6.
     pub ip_protocol: [u8; 2],
-    /// The transport header and what follows it, with zeros for what is stamped.
+    /// Builds the transport header and what follows it, with zeros in the fields to be filled in.
     pub template: fn(is_ipv6: bool, options: Options, payload: &Payload) -> Template,
-    /// Writes what differs, and the checksum, into a copy of the template.
+    /// Fills the fields that differ and the checksum into a copy of the template.
     pub stamp: fn(stamp: &Stamp, transport: &mut [u8], sum: Sum, numbers: &Numbers<'_>),
     /// Evaluates a packet of the probe's protocol.
     pub answer: fn(classifier: &AnswerClassifier<'_>, packet: &Received<'_>) -> Option<Answer>,
-    /// Evaluates an error that quotes a packet of the probe's protocol.
+    /// Evaluates an ICMP error that quotes a packet of the probe's protocol.
     pub quoted: fn(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>) -> Option<Answer>,
-    /// The pcap expression of answers, of IPv4 and of IPv6; `FIRST` and `LAST` stand for the source
-    /// ports.
+    /// The pcap expression for answers, for IPv4 and for IPv6; `FIRST` and `LAST` are replaced with
+    /// the source ports.
     pub filter: [&'static str; 2],
-    /// Where in the transport header the source port is, or what carries its number.
+    /// Offset of the source port, or of the field that carries its number, in the transport header.
     pub source_port_at: usize,
 }
 
@@ -62,26 +62,26 @@ pub(crate) struct Template {
     pub has_pseudo: bool,
 }
 
-/// Where in the transport part something is stamped, beside its own ports.
+/// Offsets of the fields to be filled in, apart from those of the protocol itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stamp {
     /// The value of the TCP timestamp option.
     pub timestamp_at: Option<usize>,
-    /// The identification in a UDP payload, counted from the UDP header.
+    /// The identification in a UDP payload, relative to the UDP header.
     pub id: Id,
 }
 
-/// What is stamped.
+/// The values that are filled in.
 pub(crate) struct Numbers<'a> {
     pub src_port: u16,
     pub port: u16,
     pub cookie: &'a Cookie,
-    /// The time of sending in microseconds; it wraps.
+    /// The send time in microseconds; it wraps.
     pub clock_us: u32,
 }
 
 impl Probe {
-    /// All kinds.
+    /// All kinds of probes.
     pub const ALL: [Self; 3] = [Self::Syn, Self::Udp, Self::Echo];
 
     #[inline]
@@ -89,15 +89,15 @@ impl Probe {
         ROWS[self as usize]
     }
 
-    /// The word on the command line.
+    /// The name on the command line.
     pub fn word(self) -> &'static str {
         self.row().word
     }
 
-    /// The probe of this word.
+    /// Parses the name of a probe.
     ///
     /// # Errors
-    /// Which words there are, as a sentence without a full stop.
+    /// The valid names, as a sentence without a full stop.
     pub fn parse(word: &str) -> Result<Self, String> {
         let found = ROWS.iter().find(|row| row.word == word);
         found.map(|row| row.probe).ok_or_else(|| {
@@ -106,13 +106,13 @@ impl Probe {
         })
     }
 
-    /// The protocol that the probe's ports are of.
+    /// The protocol that the probe's ports belong to.
     pub fn protocol(self) -> Protocol {
         self.row().protocol
     }
 
-    /// The pcap expressions of all that can be an answer to these probes from this source: nothing
-    /// else needs to be received.
+    /// The pcap expressions for all possible answers to these probes from this source: no other
+    /// packets are needed.
     pub fn filters(probes: &[Self], source: &Source) -> Vec<String> {
         let (first, count) = source.ports;
         let last = first + (count - 1);
@@ -146,7 +146,7 @@ impl Probe {
     }
 }
 
-/// Adds bytes to a sum as they stand at this place of what is summed.
+/// Adds bytes at an offset to a sum; an odd offset swaps them.
 pub(crate) fn add_at(sum: Sum, at: usize, bytes: &[u8]) -> Sum {
     bytes.iter().zip(at..).fold(sum, |sum, (byte, at)| {
         let shift = if at % 2 == 0 { 8 } else { 0 };
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_stand_at_the_numbers_of_their_probes() {
+    fn rows_are_indexed_by_the_numbers_of_their_probes() {
         for (number, probe) in Probe::ALL.into_iter().enumerate() {
             assert_eq!(probe as usize, number);
             assert_eq!(probe.row().probe, probe);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_summed_at_any_place() {
+    fn bytes_are_summed_at_any_offset() {
         let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9];
         let whole = Sum::new().add_bytes(&bytes).finish();
         for cut in 0..bytes.len() {

@@ -1,4 +1,4 @@
-//! Probe after probe as frames: cookies are made for a batch of them at once.
+//! Writes probes as frames, one after another; cookies are computed in batches.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -31,7 +31,7 @@ pub struct Prober<'p> {
 }
 
 impl<'p> Prober<'p> {
-    /// The probes of a plan from a number on.
+    /// Starts at a given probe of a plan.
     pub fn new(
         plan: &'p Plan,
         from: u128,
@@ -55,8 +55,8 @@ impl<'p> Prober<'p> {
         }
     }
 
-    /// Length of the next probe in bytes; `None` at the end. Probes without a next hop are passed
-    /// over, and counted.
+    /// Length of the next probe in bytes; `None` at the end. Probes without a next hop are skipped
+    /// and counted.
     #[inline]
     pub fn next_len(&mut self) -> Option<usize> {
         loop {
@@ -74,8 +74,8 @@ impl<'p> Prober<'p> {
         }
     }
 
-    /// Writes the probe of [`next_len`](Self::next_len), and continues after it. `None` if it does
-    /// not fit, and at the end.
+    /// Writes the probe of [`next_len`](Self::next_len), and advances to the next. `None` if it
+    /// does not fit, and at the end.
     #[inline]
     pub fn write(&mut self, out: &mut [u8]) -> Option<usize> {
         if self.at == self.len {
@@ -92,12 +92,12 @@ impl<'p> Prober<'p> {
         Some(len)
     }
 
-    /// The time in microseconds, as it stands in the probes that are written from now on.
+    /// Sets the time in microseconds that subsequent probes contain.
     pub fn set_clock(&mut self, clock_us: u32) {
         self.clock_us = clock_us;
     }
 
-    /// The number of the next probe in the plan.
+    /// Index of the next probe in the plan.
     pub fn taken(&self) -> u128 {
         self.taken
     }

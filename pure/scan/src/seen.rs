@@ -1,29 +1,29 @@
-//! Which answers were seen: each is reported once, exactly, as long as the table has room.
+//! Detects repeated answers: each is reported exactly once, while the table has room.
 
 use std::collections::HashSet;
 
 use crate::answer::{Answer, State};
 use crate::cookie::ProbeTarget;
 
-/// The result of looking up an answer.
+/// Result of looking up an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeenBefore {
-    /// It is new.
+    /// New.
     New,
-    /// It came before.
+    /// Seen before.
     Again,
-    /// The table is full: whether it is new is not known.
+    /// Unknown, because the table is full.
     Unknown,
 }
 
-/// The answers seen, up to a number.
+/// A bounded set of answers.
 pub struct Seen {
     table: HashSet<(ProbeTarget, State)>,
     len_max: usize,
 }
 
 impl Seen {
-    /// A table of at most this many answers.
+    /// Creates a table for at most `len_max` answers.
     pub fn new(len_max: usize) -> Self {
         Self {
             table: HashSet::new(),
@@ -31,7 +31,7 @@ impl Seen {
         }
     }
 
-    /// Notes an answer. A port that is first filtered and then open gives two.
+    /// Adds an answer. A port that is first filtered and then open counts as two.
     pub fn note(&mut self, answer: &Answer) -> SeenBefore {
         let key = (answer.target, answer.state);
         if self.table.contains(&key) {

@@ -1,4 +1,4 @@
-//! From where probes are sent.
+//! The source of probes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,11 +7,11 @@ use crate::cookie::Cookie;
 /// The scanner's own addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Of IPv4 probes.
+    /// Source of IPv4 probes.
     pub ipv4: Option<Ipv4Addr>,
-    /// Of IPv6 probes.
+    /// Source of IPv6 probes.
     pub ipv6: Option<Ipv6Addr>,
-    /// The first source port, and how many there are: at least one, and none above 65535.
+    /// The first source port, and the number of ports: at least one, and none above 65535.
     pub ports: (u16, u16),
 }
 

@@ -1,9 +1,8 @@
-//! The addresses to scan: ranges of both families, without those to be left out, addressable by
-//! number.
+//! The addresses to scan: ranges of both families without the excluded ones, addressable by number.
 //!
-//! Ranges lie sorted and disjoint, each with the number of addresses before it. A number is looked
-//! up in a table of buckets, as many as there are ranges, and then among the few ranges of its
-//! bucket: the cost hardly grows with the length of the list.
+//! Ranges are sorted and disjoint, each with the number of addresses before it. To look up a
+//! number, a table with as many buckets as ranges is indexed, and then the few ranges of its bucket
+//! are searched: the cost hardly grows with the length of the list.
 
 mod parse;
 mod reserved;
@@ -13,15 +12,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub use parse::{parse_line, parse_range};
 pub use reserved::RESERVED;
 
-/// Addresses from `first` to `last`, both included, of one family. IPv4 addresses are their 32
-/// bits.
+/// Addresses of one family from `first` to `last`, both included. IPv4 addresses are their 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AddrRange {
-    /// Whether they are IPv6 addresses.
+    /// Whether the addresses are IPv6.
     pub is_ipv6: bool,
-    /// The first, as a number.
+    /// First address, as a number.
     pub first: u128,
-    /// The last, as a number.
+    /// Last address, as a number.
     pub last: u128,
 }
 
@@ -36,17 +34,17 @@ impl AddrRange {
         }
     }
 
-    /// Whether all of another range is in this one.
+    /// Whether this range contains all of another.
     pub fn covers(&self, other: &Self) -> bool {
         self.is_ipv6 == other.is_ipv6 && self.first <= other.first && other.last <= self.last
     }
 
-    /// The first of its addresses.
+    /// The first address.
     pub fn first_addr(&self) -> IpAddr {
         self.addr(self.first)
     }
 
-    /// The family's address of a number.
+    /// The address with this number, in the range's family.
     fn addr(&self, bits: u128) -> IpAddr {
         match self.is_ipv6 {
             true => Ipv6Addr::from_bits(bits).into(),
@@ -62,7 +60,7 @@ fn bits_of(addr: IpAddr) -> (bool, u128) {
     }
 }
 
-/// Sorts ranges and joins those that overlap or touch.
+/// Sorts ranges and merges those that overlap or touch.
 fn merged(mut ranges: Vec<AddrRange>) -> Vec<AddrRange> {
     ranges.sort_unstable();
     let mut out: Vec<AddrRange> = Vec::with_capacity(ranges.len());
@@ -79,13 +77,13 @@ fn merged(mut ranges: Vec<AddrRange>) -> Vec<AddrRange> {
     out
 }
 
-/// What of sorted `ranges` is not in sorted `without`.
+/// The parts of sorted `ranges` that are not in sorted `without`.
 fn subtract(ranges: &[AddrRange], without: &[AddrRange]) -> Vec<AddrRange> {
     let mut out = Vec::with_capacity(ranges.len());
     let mut at = 0;
     for range in ranges {
         let mut first = range.first;
-        // All that ends before this range begins is behind us for good.
+        // Ranges that end before this one begins are not needed any more.
         while let Some(cut) = without.get(at)
             && (cut.is_ipv6, cut.last) < (range.is_ipv6, range.first)
         {
@@ -117,20 +115,20 @@ fn subtract(ranges: &[AddrRange], without: &[AddrRange]) -> Vec<AddrRange> {
     out
 }
 
-/// A set of addresses in which each has a number.
+/// A numbered set of addresses.
 #[derive(Clone, Debug, Default)]
 pub struct Targets {
     ranges: Vec<AddrRange>,
-    /// Addresses before each range.
+    /// Number of addresses before each range.
     before: Vec<u128>,
     count: u128,
-    /// For each bucket of `1 << shift` numbers the range of its first one.
+    /// For each bucket of `1 << shift` numbers, the range of its first number.
     buckets: Vec<u32>,
     shift: u32,
 }
 
 impl Targets {
-    /// Most addresses of a set.
+    /// Maximum number of addresses in a set.
     pub const COUNT_MAX: u128 = 1 << 107;
 
     /// All addresses of `include` that are not in `exclude`; overlapping ranges count once.
@@ -179,7 +177,7 @@ impl Targets {
         }
     }
 
-    /// How many addresses there are.
+    /// Number of addresses.
     pub fn count(&self) -> u128 {
         self.count
     }
@@ -189,7 +187,7 @@ impl Targets {
         &self.ranges
     }
 
-    /// The address of a number.
+    /// The address with a number.
     ///
     /// # Panics
     /// If the number is not below [`count`](Self::count): a bug of the caller.
@@ -206,7 +204,7 @@ impl Targets {
         range.addr(range.first + (number - self.before[first + within]))
     }
 
-    /// Whether an address is one of them.
+    /// Whether the set contains an address.
     pub fn contains(&self, addr: IpAddr) -> bool {
         let (is_ipv6, bits) = bits_of(addr);
         let key = (is_ipv6, bits);
@@ -217,7 +215,7 @@ impl Targets {
         range.is_some_and(|range| range.is_ipv6 == is_ipv6 && bits <= range.last)
     }
 
-    /// How many of them lie in a range.
+    /// Number of addresses of the set within a range.
     pub fn count_in(&self, within: &AddrRange) -> u128 {
         let ranges = self.ranges.iter().filter(|r| r.is_ipv6 == within.is_ipv6);
         let counts = ranges.map(|range| {

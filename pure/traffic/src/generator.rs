@@ -1,9 +1,9 @@
-//! Packets from a template, one after the other.
+//! Generates packets from a template.
 //!
-//! Everything that does not change is laid out once, and summed once for the checksums. A packet is
-//! then a copy of that image, the varying fields written over zeros, and their values added to the
-//! sums: equation 3 of RFC 1624 with an old value of 0. The sum over the payload comes from a table
-//! by length, so that a packet of any size costs the same few additions.
+//! Everything constant is laid out once, and summed once for the checksums. A packet is then a copy
+//! of that image, with the varying fields written over zeros and their values added to the sums:
+//! equation 3 of RFC 1624 with an old value of 0. The sum over the payload comes from a table by
+//! length, so a packet of any size costs the same few additions.
 
 use wire::checksum;
 
@@ -17,7 +17,7 @@ use crate::{Error, PACKET_LEN_MIN, Result};
 const IPV4_HEADER_LEN: usize = 20;
 const IPV6_HEADER_LEN: usize = 40;
 
-/// Most bytes of IP payload, and of an IPv4 datagram.
+/// Maximum length of an IP payload, and of an IPv4 datagram.
 const IP_LEN_MAX: usize = 65_535;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Transport {
         }
     }
 
-    /// Position of the checksum in the header.
+    /// Offset of the checksum in the header.
     fn checksum_offset(self) -> usize {
         match self {
             Self::Udp => 6,
@@ -51,8 +51,8 @@ impl Transport {
         }
     }
 
-    /// How often the length of header and payload is in the checksum: in the pseudo header, and in
-    /// UDP's own.
+    /// How many times the checksum includes the length of header and payload: in the pseudo header,
+    /// and in UDP's own field.
     fn length_count(self) -> u64 {
         match self {
             Self::Udp => 2,
@@ -62,7 +62,7 @@ impl Transport {
     }
 }
 
-/// Fields that change from packet to packet; those that do not are in the image.
+/// Fields that change from packet to packet; constant fields are in the image.
 #[derive(Clone, Debug, Default)]
 struct Varying {
     dst_mac: Option<Walk>,
@@ -73,10 +73,10 @@ struct Varying {
     dst_port: Option<Walk>,
 }
 
-/// Writes one packet of a [`Template`] after the other, without end.
+/// Writes any number of packets of a [`Template`].
 #[derive(Clone, Debug)]
 pub struct Generator {
-    /// The longest packet, varying fields zero.
+    /// The longest packet, with the varying fields zero.
     image: Vec<u8>,
     transport: Transport,
     is_v6: bool,
@@ -87,11 +87,11 @@ pub struct Generator {
     ip_sum: u64,
     /// Sum over the fixed part of pseudo header and transport header.
     transport_sum: u64,
-    /// Sums over the first 2n bytes of payload.
+    /// Sums over the first 2n bytes of the payload.
     payload_sums: Vec<u16>,
     varying: Varying,
     sizes: SizeWalk,
-    /// Length of the datagram where it is not the packet's less the link header: padding follows.
+    /// Length of the datagram if padding follows it; otherwise the datagram fills the packet.
     datagram_len: Option<usize>,
     packet_len_max: usize,
     next_len: usize,
@@ -161,7 +161,7 @@ impl Generator {
         Ok(new)
     }
 
-    /// Writes all that does not change into the image, and sums it.
+    /// Writes everything constant into the image, and sums it.
     fn lay_out(&mut self, template: &Template) {
         let (ip, l4, order) = (self.ip_at, self.transport_at, template.order);
         let vary = |range: &Range, at: usize, len: usize, image: &mut [u8]| match range.single() {
@@ -251,7 +251,7 @@ impl Generator {
         }));
     }
 
-    /// Length of the packet that the next [`Generator::write`] makes.
+    /// Length of the packet that the next [`Generator::write`] writes.
     #[inline]
     pub fn packet_len(&self) -> usize {
         self.next_len
@@ -267,7 +267,7 @@ impl Generator {
         self.count
     }
 
-    /// Writes the next packet to the start of `buffer` and gives its length.
+    /// Writes the next packet to the start of `buffer` and returns its length.
     ///
     /// # Panics
     /// If the buffer is shorter than [`Generator::packet_len`].
@@ -294,7 +294,7 @@ impl Generator {
         len
     }
 
-    /// Gives the sum over the addresses that vary.
+    /// Writes the varying IPv4 fields; returns the sum over the varying addresses.
     #[inline]
     fn write_ipv4(&mut self, out: &mut [u8], datagram_len: usize) -> u64 {
         let header: &mut [u8; IPV4_HEADER_LEN] = chunk(out, self.ip_at);
@@ -309,7 +309,7 @@ impl Generator {
             header[16..20].copy_from_slice(&addr.to_be_bytes());
             addresses += u64::from(addr);
         }
-        // Atomic datagrams may have any identification (RFC 6864 §4.1): it counts, for the reader.
+        // Atomic datagrams may have any identification (RFC 6864 §4.1): a counter helps the reader.
         let id = self.count as u16;
         header[2..4].copy_from_slice(&(datagram_len as u16).to_be_bytes());
         header[4..6].copy_from_slice(&id.to_be_bytes());
@@ -346,7 +346,7 @@ impl Generator {
         if payload_len % 2 == 1 {
             sum += u64::from(self.image[self.payload_at + payload_len - 1]) << 8;
         }
-        // All transport headers have 8 bytes at least.
+        // All transport headers have at least 8 bytes.
         let header: &mut [u8; 8] = chunk(out, at);
         match self.transport {
             Transport::Udp | Transport::Tcp => {
@@ -395,7 +395,7 @@ fn ports_of(l4: &L4) -> Vec<&Range> {
     }
 }
 
-/// `N` bytes at `at`, as an array: one check instead of one an access.
+/// `N` bytes at `at`, as an array: one bounds check instead of one per access.
 #[inline(always)]
 fn chunk<const N: usize>(out: &mut [u8], at: usize) -> &mut [u8; N] {
     match out.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
@@ -404,7 +404,7 @@ fn chunk<const N: usize>(out: &mut [u8], at: usize) -> &mut [u8; N] {
     }
 }
 
-/// Sum of the 16-bit words of an even number of bytes, not folded.
+/// Unfolded sum of the 16-bit words of an even number of bytes.
 fn sum(bytes: &[u8]) -> u64 {
     let (words, _) = bytes.as_chunks::<2>();
     words
@@ -413,8 +413,8 @@ fn sum(bytes: &[u8]) -> u64 {
         .sum()
 }
 
-/// One's complement sum of the 16-bit parts. 2^16 is 1 in this arithmetic, so wider numbers may
-/// have been added as they are.
+/// One's complement sum of the 16-bit parts. 2^16 equals 1 in this arithmetic, so wider numbers may
+/// have been added unchanged.
 #[inline]
 fn fold(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);

@@ -1,15 +1,15 @@
 //! Packet streams: contents, sizes and timing.
 //!
-//! Nothing here does IO or reads a clock: packets are written into buffers given by the caller, and
-//! times come in as values.
+//! This crate does no IO and reads no clock: packets are written into buffers provided by the
+//! caller, and times are arguments.
 //!
 //! - [`Template`] describes generated packets (UDP, TCP, ICMP echo over IPv4 or IPv6) whose fields
-//!   may be [`Range`]s; a [`Generator`] made from it writes one packet after the other, each for a
-//!   copy of the template and a few additions for the checksums.
-//! - [`Rewriter`] changes captured packets on their way to another network: MAC and IP addresses,
-//!   ports, VLAN tags, TTL; checksums follow.
-//! - [`Rate`] and [`Pacer`] determine when the next packet is due: at the original gaps, at packets
-//!   or bits a second, or at once.
+//!   may be [`Range`]s; its [`Generator`] writes the packets, each for a copy of the template and a
+//!   few additions for the checksums.
+//! - [`Rewriter`] changes captured packets for another network: MAC and IP addresses, ports, VLAN
+//!   tags and TTL; checksums are updated.
+//! - [`Rate`] and [`Pacer`] determine when the next packet is due: with the original gaps, at a
+//!   rate in packets or bits per second, or at once.
 //!
 //! Lengths are those of a capture file: the Ethernet header and VLAN tags are counted, the frame
 //! check sequence (4 bytes) is not.
@@ -37,14 +37,14 @@ pub use size::Sizes;
 pub use template::{Addresses, Icmp, L4, Tcp, Template, Udp, parse_payload, parse_tcp_flags};
 pub use vlan::Tag;
 
-/// Shortest Ethernet packet without its frame check sequence (IEEE 802.3 §4.4.2: 64 with it).
+/// Minimum Ethernet packet length without the frame check sequence (IEEE 802.3 §4.4.2: 64 with it).
 pub const PACKET_LEN_MIN: usize = 60;
 
-/// Bytes that a packet takes on the wire in addition to its own: preamble and start (8), frame
-/// check sequence (4), gap (12) (IEEE 802.3 §4.4.2).
+/// Overhead of a packet on the wire in bytes: preamble and start delimiter (8), frame check
+/// sequence (4), inter-packet gap (12) (IEEE 802.3 §4.4.2).
 pub const WIRE_OVERHEAD: usize = 24;
 
-/// A text or combination that makes no sense: what is wrong, and perhaps what would be right.
+/// An invalid text or combination: what is wrong, and perhaps what would be valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// The error, without a full stop.
@@ -73,5 +73,5 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What parsing and planning return.
+/// Result of parsing and planning.
 pub type Result<T> = std::result::Result<T, Error>;

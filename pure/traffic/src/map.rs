@@ -1,9 +1,9 @@
-//! Maps from networks to networks and from ports to ports, for rewriting.
+//! Maps networks to networks and ports to ports, for rewriting.
 
 use crate::range::{Prefix, parse_prefix};
 use crate::{Error, Result};
 
-/// From one network to another: `10.0.0.0/8=192.168.0.0/8` keeps the host bits.
+/// Maps one network to another: `10.0.0.0/8=192.168.0.0/8` keeps the host bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddrMap {
     from: Prefix,
@@ -11,11 +11,11 @@ pub struct AddrMap {
 }
 
 impl AddrMap {
-    /// From `FROM=TO`. `TO` may be a smaller network than `FROM`: the host bits that do not fit are
-    /// then lost, and with one address all of `FROM` becomes that address.
+    /// Parses `FROM=TO`. `TO` may be a smaller network than `FROM`: excess host bits are then
+    /// dropped, and with a single address all of `FROM` maps to it.
     ///
     /// # Errors
-    /// Not two networks of one IP version, or a larger `TO`.
+    /// If the two are not networks of one IP version, or `TO` is larger.
     pub fn parse(text: &str) -> Result<Self> {
         let Some((from, to)) = text.split_once('=') else {
             let why = format!("{text:?} is not a map of addresses");
@@ -35,13 +35,13 @@ impl AddrMap {
         Ok(Self { from, to })
     }
 
-    /// 4 or 6.
+    /// IP version, 4 or 6.
     #[inline]
     pub(crate) fn version(&self) -> u8 {
         self.from.version
     }
 
-    /// The new address of one in the network.
+    /// The new address for an address of the network.
     #[inline]
     pub(crate) fn apply(&self, bits: u128) -> Option<u128> {
         self.from
@@ -50,7 +50,7 @@ impl AddrMap {
     }
 }
 
-/// From ports to ports: `80=8080`, `1000-1999=5000` (to 5000 and those after it).
+/// Maps ports: `80=8080`, `1000-1999=5000` (to 5000 and following).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortMap {
     low: u16,
@@ -59,10 +59,10 @@ pub struct PortMap {
 }
 
 impl PortMap {
-    /// From `FROM=TO` or `LOW-HIGH=TO`.
+    /// Parses `FROM=TO` or `LOW-HIGH=TO`.
     ///
     /// # Errors
-    /// Invalid ports, or a target above 65535.
+    /// For invalid ports, or a target above 65535.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = || {
             let why = format!("{text:?} is not a map of ports");
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn host_bits_are_kept_as_far_as_they_fit() {
+    fn host_bits_that_fit_are_kept() {
         assert_eq!(map("10.0.0.0/8=192.0.0.0/8", "10.1.2.3"), bits("192.1.2.3"));
         assert_eq!(
             map("10.0.0.0/8=192.168.0.0/16", "10.1.2.3"),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_move_in_rows() {
+    fn port_ranges_map_in_order() {
         let one = PortMap::parse("80=8080").unwrap();
         assert_eq!((one.apply(80), one.apply(81)), (Some(8080), None));
         let row = PortMap::parse("1000-1999=5000").unwrap();

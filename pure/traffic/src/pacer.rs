@@ -1,9 +1,9 @@
-//! The pacer: when each packet is due, in nanoseconds since the start.
+//! Computes when each packet is due, in nanoseconds since the start.
 //!
-//! Due times are added up in units of 2^-32 ns, so that a rate does not drift: at 10 Mpps the error
-//! after a day is below 0.2 ms. A sender that falls behind catches up, but only so far: a burst of
-//! any length after a pause is what overruns the buffers on the way. The rest is not made up, but
-//! counted ([`Pacer::slipped_ns`]).
+//! Due times are summed in units of 2^-32 ns, so that a rate does not drift: at 10 Mpps the error
+//! after a day is below 0.2 ms. A sender that falls behind catches up only to a limit, because a
+//! long burst after a pause would overrun buffers on the path. The rest is skipped and counted
+//! ([`Pacer::slipped_ns`]).
 
 use crate::rate::{Pace, Rate};
 use crate::{PACKET_LEN_MIN, WIRE_OVERHEAD};
@@ -12,7 +12,7 @@ use crate::{PACKET_LEN_MIN, WIRE_OVERHEAD};
 const FRACTION_BITS: u32 = 32;
 const ONE: f64 = (1u64 << FRACTION_BITS) as f64;
 
-/// How far a sender may be after and still catch up.
+/// Maximum delay that a sender catches up.
 const LAG_MAX_NS: u64 = 100_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -23,13 +23,13 @@ enum Step {
     Gap { inverse: f64, gap_max_ns: u64 },
 }
 
-/// Returns when the next packet is due.
+/// Schedules packets.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     step: Step,
     due: u128,
     last_time_ns: Option<u64>,
-    /// For the gap between the last packet of a round and the first of the next.
+    /// Number of gaps, for the gap between the last packet of a round and the first of the next.
     gap_count: u64,
     gap_sum: u128,
     slipped_ns: u64,
@@ -37,7 +37,7 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// The first packet is due at 0.
+    /// Creates a pacer whose first packet is due at 0.
     pub fn new(pace: Pace) -> Self {
         let fixed = |ns: f64| (ns * ONE) as u128;
         let step = match pace {
@@ -74,24 +74,25 @@ impl Pacer {
         }
     }
 
-    /// As it is, but a sender that falls behind by more than this does not catch up.
+    /// Sets the maximum delay that the sender catches up.
     #[must_use]
     pub fn with_lag_max(mut self, lag_max_ns: u64) -> Self {
         self.lag_max_ns = lag_max_ns;
         self
     }
 
-    /// Whether packets are never waited for.
+    /// Whether packets are always due at once.
     pub fn is_max(&self) -> bool {
         matches!(self.step, Step::None)
     }
 
-    /// Whether due times follow the times of a capture.
+    /// Whether due times follow the timestamps of a capture.
     pub fn follows_capture(&self) -> bool {
         matches!(self.step, Step::Gap { .. })
     }
 
-    /// The next packet's time in the capture, once for each packet before [`Pacer::due_ns`].
+    /// Sets the next packet's timestamp in the capture; called once per packet before
+    /// [`Pacer::due_ns`].
     #[inline]
     pub fn next_time(&mut self, time_ns: u64) {
         let Step::Gap {
@@ -102,7 +103,7 @@ impl Pacer {
             return;
         };
         if let Some(last) = self.last_time_ns {
-            // Captures of several queues are not always in order: such packets go at once.
+            // Captures of several queues are not always in order: late packets are sent at once.
             let gap = time_ns.saturating_sub(last).min(gap_max_ns);
             let scaled = (gap as f64 * inverse * ONE) as u128;
             self.due += scaled;
@@ -112,7 +113,7 @@ impl Pacer {
         self.last_time_ns = Some(self.last_time_ns.map_or(time_ns, |last| last.max(time_ns)));
     }
 
-    /// The capture starts again: its first packet follows the last one at the mean gap.
+    /// Restarts the capture: its first packet follows the last one at the mean gap.
     pub fn rewind(&mut self) {
         if let Some(mean) = self.gap_sum.checked_div(self.gap_count.into()) {
             self.due += mean;
@@ -126,7 +127,7 @@ impl Pacer {
         (self.due >> FRACTION_BITS) as u64
     }
 
-    /// A packet of this length was given to the device: the next one's due time moves on.
+    /// Records that a packet of this length was given to the device, and advances the due time.
     #[inline]
     pub fn sent(&mut self, packet_len: usize) {
         match self.step {
@@ -143,7 +144,7 @@ impl Pacer {
         }
     }
 
-    /// Drops the delay that cannot be made up at `now_ns`.
+    /// Skips the delay at `now_ns` that exceeds the limit.
     #[inline]
     pub fn slip(&mut self, now_ns: u64) {
         let lag = now_ns.saturating_sub(self.due_ns());
@@ -154,7 +155,7 @@ impl Pacer {
         }
     }
 
-    /// Nanoseconds by which the plan was moved because the sender could not keep up.
+    /// Nanoseconds skipped because the sender could not keep up.
     pub fn slipped_ns(&self) -> u64 {
         self.slipped_ns
     }

@@ -1,4 +1,4 @@
-//! Sets of values for a field: `10.0.0.0/24`, `10.0.0.1-10.0.0.9`, `1024-65535`, lists of them.
+//! Sets of values for a field: `10.0.0.0/24`, `10.0.0.1-10.0.0.9`, `1024-65535`, and lists of them.
 
 use std::net::IpAddr;
 
@@ -7,29 +7,29 @@ use wire::Mac;
 use crate::rng::Rng;
 use crate::{Error, Result};
 
-/// Most items in one list.
+/// Maximum number of items in a list.
 const SPAN_COUNT_MAX: usize = 4096;
 
-/// In which order the values of a range are taken.
+/// Order in which the values of a range are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// As written, one after the other, and again from the start.
+    /// As written, repeatedly.
     #[default]
     Sequential,
-    /// Each drawn anew.
+    /// Each at random.
     Random,
 }
 
-/// From `low` to `high`, both included.
+/// Values from `low` to `high`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
     low: u128,
     high: u128,
-    /// How many values are in the spans before it.
+    /// Number of values in the spans before it.
     first: u128,
 }
 
-/// A not empty list of values and spans of values, in the order in which it was written.
+/// A non-empty list of values and spans, in the order in which it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
     spans: Vec<Span>,
@@ -37,7 +37,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// The range of one value.
+    /// Creates a range of one value.
     pub fn one(value: u128) -> Self {
         let span = Span {
             low: value,
@@ -50,10 +50,10 @@ impl Range {
         }
     }
 
-    /// From pairs of first and last value.
+    /// Creates a range from pairs of first and last values.
     ///
     /// # Errors
-    /// None, too many, one that ends before it starts, or more than 2^128 values in all.
+    /// For no pairs, too many, one that ends before it starts, or more than 2^128 values in all.
     pub fn from_spans(pairs: &[(u128, u128)]) -> Result<Self> {
         if pairs.is_empty() || pairs.len() > SPAN_COUNT_MAX {
             let why = format!(
@@ -79,7 +79,7 @@ impl Range {
         Ok(Self { spans, last })
     }
 
-    /// Numbers up to `max`: `80`, `1024-65535`, `53,80,443`.
+    /// Parses numbers up to `max`: `80`, `1024-65535`, `53,80,443`.
     ///
     /// # Errors
     /// The error names the invalid item.
@@ -98,8 +98,8 @@ impl Range {
         })
     }
 
-    /// Addresses of one IP version: `10.0.0.1`, `10.0.0.0/24` (all of it, first and last address
-    /// included), `2001:db8::1-2001:db8::ff`, lists of these. Gives the version too.
+    /// Parses addresses of one IP version: `10.0.0.1`, `10.0.0.0/24` (including the first and last
+    /// address), `2001:db8::1-2001:db8::ff`, and lists of these. Returns the version as well.
     ///
     /// # Errors
     /// The error names the invalid item; IPv4 and IPv6 in one list are refused.
@@ -125,7 +125,8 @@ impl Range {
         Ok((version, range))
     }
 
-    /// MAC addresses: `02:00:00:00:00:01`, `02:00:00:00:00:01-02:00:00:00:00:ff`, lists of these.
+    /// Parses MAC addresses: `02:00:00:00:00:01`, `02:00:00:00:00:01-02:00:00:00:00:ff`, and lists
+    /// of these.
     ///
     /// # Errors
     /// The error names the invalid item.
@@ -134,7 +135,7 @@ impl Range {
             Ok(mac) => Ok(mac_bits(mac)),
             Err(error) => Err(Error::new(format!("{item:?}: {error}"))),
         };
-        // A MAC address may be joined by '-' too: a range is then recognised by its length.
+        // MAC addresses may also be separated by '-': a range is then recognised by its length.
         Self::parse(text, "02:00:00:00:00:01", |item| {
             match item.parse::<Mac>() {
                 Ok(mac) => Ok((mac_bits(mac), mac_bits(mac))),
@@ -172,7 +173,7 @@ impl Range {
         Self::from_spans(&pairs)
     }
 
-    /// The number of values, less one: all 2^128 addresses of IPv6 have no count that fits.
+    /// Number of values, less one: the count of all 2^128 IPv6 addresses would not fit.
     pub fn last_index(&self) -> u128 {
         self.last
     }
@@ -192,7 +193,7 @@ impl Range {
         self.spans.iter().map(|s| s.high).max().unwrap_or(0)
     }
 
-    /// The value with this index; an index past the end gives the last value.
+    /// The value with this index; an index past the end returns the last value.
     #[inline]
     pub fn get(&self, index: u128) -> u128 {
         let index = index.min(self.last);
@@ -204,21 +205,21 @@ impl Range {
     }
 }
 
-/// A range on its way: gives one value after the other, without end.
+/// Endless iteration over a range.
 #[derive(Clone, Debug)]
 pub struct Walk {
     range: Range,
     order: Order,
     span: usize,
     value: u128,
-    /// The same as `value` and the span's end, where all values fit 64 bits: all but IPv6.
+    /// Copy of `value` and the span's end if all values fit into 64 bits: everything but IPv6.
     narrow_value: u64,
     narrow_high: u64,
     is_wide: bool,
 }
 
 impl Walk {
-    /// At the first value.
+    /// Starts at the first value.
     pub fn new(range: Range, order: Order) -> Self {
         let mut new = Self {
             is_wide: u64::try_from(range.max()).is_err(),
@@ -251,7 +252,7 @@ impl Walk {
         value
     }
 
-    /// The next value of a range whose values fit 64 bits; the lower half of others.
+    /// The next value of a range whose values fit into 64 bits; the lower half for others.
     #[inline]
     pub(crate) fn next_narrow(&mut self, rng: &mut Rng) -> u64 {
         if self.is_wide {
@@ -269,7 +270,7 @@ impl Walk {
         value
     }
 
-    /// To the start of a span; after the last is the first.
+    /// Moves to the start of a span; the first follows the last.
     #[cold]
     fn enter(&mut self, span: usize) {
         self.span = if span == self.range.spans.len() {
@@ -288,9 +289,9 @@ impl Walk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Prefix {
     pub(crate) version: u8,
-    /// The network's bits, host bits zero.
+    /// Network bits; the host bits are zero.
     pub(crate) bits: u128,
-    /// Ones where the host bits are.
+    /// Mask of the host bits.
     pub(crate) host_mask: u128,
     pub(crate) len: u8,
 }
@@ -310,7 +311,7 @@ impl Prefix {
     }
 }
 
-/// `10.0.0.0/8`, `2001:db8::/32`, or an address alone.
+/// Parses `10.0.0.0/8`, `2001:db8::/32`, or a single address.
 pub(crate) fn parse_prefix(text: &str) -> Result<Prefix> {
     let (addr, len) = match text.split_once('/') {
         Some((addr, len)) => (parse_addr(addr)?, Some(len)),
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_walked_in_their_order_and_again() {
+    fn lists_repeat_in_their_order() {
         let range = Range::numbers("5,1-3,9", 65535).unwrap();
         assert_eq!(values(range.clone(), 7), [5, 1, 2, 3, 9, 5, 1]);
         assert_eq!((range.last_index(), range.min(), range.max()), (4, 1, 9));
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn macs_with_either_joint() {
+    fn macs_with_either_separator() {
         let range = Range::macs("02-00-00-00-00-01").unwrap();
         assert_eq!(range.single(), Some(0x0200_0000_0001));
         let range = Range::macs("02:00:00:00:00:ff-02:00:00:00:01:00,ff:ff:ff:ff:ff:ff").unwrap();
@@ -445,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn random_values_are_within_and_repeat_with_the_seed() {
+    fn random_values_are_in_range_and_repeat_with_the_seed() {
         let (_, range) = Range::addrs("10.0.0.0/30,10.9.0.0/16").unwrap();
         let draw = |seed| {
             let (mut walk, mut rng) = (Walk::new(range.clone(), Order::Random), Rng::new(seed));

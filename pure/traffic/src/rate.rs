@@ -2,27 +2,27 @@
 
 use crate::{Error, Result};
 
-/// Fastest rates that can be meant: a hundred times what a port of 400 Gbit/s carries.
+/// Highest plausible rates: a hundred times what a port of 400 Gbit/s carries.
 const PPS_MAX: f64 = 1e11;
 const BPS_MAX: f64 = 1e14;
 
-/// Slowest: one packet a day, one bit a second.
+/// Lowest rates: one packet a day, one bit per second.
 const PPS_MIN: f64 = 1.0 / 86_400.0;
 
-/// This many a second.
+/// A rate per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// Packets a second.
+    /// Packets per second.
     Packets(f64),
-    /// Bits a second.
+    /// Bits per second.
     Bits(f64),
 }
 
 impl Rate {
-    /// A number, perhaps `k`, `M`, `G` or `T`, and `pps` or `bps`.
+    /// Parses a number, optionally `k`, `M`, `G` or `T`, and `pps` or `bps`.
     ///
     /// # Errors
-    /// No such unit, 0, less than a packet a day, more than any wire carries.
+    /// For an unknown unit, 0, less than a packet a day, or more than any link carries.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = |why: &str| {
             let hint = "write for example 1.2Mpps, 250kpps, 3Gbps or max";
@@ -55,7 +55,7 @@ impl Rate {
         rate.check().map_err(|error| bad(&error.why))
     }
 
-    /// Packets a second, as a number alone.
+    /// Creates a rate in packets per second from a number.
     ///
     /// # Errors
     /// As [`Rate::parse`].
@@ -86,19 +86,20 @@ impl Rate {
 pub enum Pace {
     /// At once.
     Max,
-    /// At a rate.
+    /// At a constant rate.
     Rate {
         /// The rate.
         rate: Rate,
-        /// For bits: count what a packet takes on an Ethernet wire, so the frame check sequence,
-        /// preamble, gap ([`WIRE_OVERHEAD`](crate::WIRE_OVERHEAD)) and padding to 60 bytes too.
+        /// For bits: count the whole packet on an Ethernet link, including the frame check
+        /// sequence, preamble, gap ([`WIRE_OVERHEAD`](crate::WIRE_OVERHEAD)) and padding to 60
+        /// bytes.
         on_wire: bool,
     },
-    /// At the gaps of the capture.
+    /// With the gaps of the capture.
     Original {
-        /// This many times as fast.
+        /// Speed-up factor.
         multiplier: f64,
-        /// Gaps of the capture above this are cut to it, in nanoseconds.
+        /// Upper limit of a gap in nanoseconds; longer gaps are shortened to it.
         gap_max_ns: u64,
     },
 }

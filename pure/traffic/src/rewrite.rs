@@ -1,9 +1,9 @@
 //! Rewrites captured packets for another network: addresses, ports, tags, TTL, checksums.
 //!
-//! Checksums are updated by what changed (RFC 1624), so one that was wrong in the capture stays
-//! wrong by as much, unless all are to be computed anew. Changed are the outermost IP header and
-//! its transport header, addresses in ARP, and the packet that an ICMP error quotes, so that the
-//! error still belongs to its flow. What a tunnel carries is left as it is.
+//! Checksums are updated incrementally (RFC 1624), so one that was wrong in the capture stays wrong
+//! by as much, unless all are to be recomputed. The outermost IP header and its transport header
+//! are changed, addresses in ARP, and the packet quoted by an ICMP error, so that the error still
+//! belongs to its flow. The contents of tunnels are left unchanged.
 
 use wire::{Dissection, LayerKind, LinkType, Mac, checksum, dissect, dissect_inner};
 
@@ -14,48 +14,49 @@ use crate::{Error, PACKET_LEN_MIN, Result};
 /// Why a packet cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Shorter than a link header, or empty.
+    /// Empty, or shorter than a link header.
     TooShort,
-    /// From a capture without Ethernet headers, and not an IP packet: nothing to build one for.
+    /// From a capture without Ethernet headers, and not an IP packet: no Ethernet header can be
+    /// built.
     NotIp,
 }
 
-/// What is to be changed; the default changes nothing.
+/// Changes to make; the default changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewriter {
     /// New source MAC address.
     pub src_mac: Option<Mac>,
     /// New destination MAC address.
     pub dst_mac: Option<Mac>,
-    /// Take off all VLAN tags first.
+    /// Remove all VLAN tags first.
     pub strip_tags: bool,
-    /// Tags to put on, from the outside in.
+    /// Tags to add, outermost first.
     pub push_tags: Vec<Tag>,
-    /// Maps for source and destination addresses; the first that fits is used.
+    /// Maps for source and destination addresses; the first match is used.
     pub addr_maps: Vec<AddrMap>,
-    /// Maps for source and destination ports of TCP and UDP; the first that fits is used.
+    /// Maps for source and destination ports of TCP and UDP; the first match is used.
     pub port_maps: Vec<PortMap>,
     /// New time to live or hop limit.
     pub ttl: Option<u8>,
-    /// Compute the checksums of IPv4, TCP, UDP, ICMP and ICMPv6 anew where the whole datagram is
+    /// Recompute the checksums of IPv4, TCP, UDP, ICMP and ICMPv6 where the whole datagram is
     /// present. For captures made on the sender, where the card fills them in later.
     pub fix_checksums: bool,
 }
 
 impl Rewriter {
-    /// Most bytes by which a packet grows.
+    /// Maximum growth of a packet in bytes.
     pub const GROWTH_MAX: usize = 14 + 4 * crate::vlan::TAG_COUNT_MAX + PACKET_LEN_MIN;
 
-    /// Whether packets of this link type stay as they are.
+    /// Whether packets of this link type are left unchanged.
     pub fn is_identity(&self, link: LinkType) -> bool {
         link == LinkType::ETHERNET && *self == Self::default()
     }
 
-    /// Whether packets of this link type can be sent on Ethernet.
+    /// Checks that packets of this link type can be sent on Ethernet.
     ///
     /// # Errors
-    /// A link type without Ethernet headers where no MAC addresses are given for new ones, or one
-    /// whose IP packets are not found.
+    /// For a link type without Ethernet headers if no MAC addresses are given, or one whose IP
+    /// packets cannot be located.
     pub fn check(&self, link: LinkType) -> Result<()> {
         if link == LinkType::ETHERNET {
             return Ok(());
@@ -72,11 +73,11 @@ impl Rewriter {
         Ok(())
     }
 
-    /// Appends the packet to `out`, changed. `wire_len` is its length on the wire, more than
-    /// `packet.len()` if the capture cut it.
+    /// Appends the changed packet to `out`. `wire_len` is its length on the wire, more than
+    /// `packet.len()` if the capture truncated it.
     ///
     /// # Errors
-    /// Why there is nothing to send; `out` is then as before.
+    /// Why the packet cannot be sent; `out` is then unchanged.
     pub fn apply(
         &self,
         packet: &[u8],
@@ -104,7 +105,7 @@ impl Rewriter {
         Ok(())
     }
 
-    /// The packet after its new link header.
+    /// Appends the packet with its new link header.
     fn put_link(
         &self,
         packet: &[u8],
@@ -141,7 +142,7 @@ impl Rewriter {
         }
     }
 
-    /// An Ethernet header for the IP packet of another link type.
+    /// Writes an Ethernet header for the IP packet of another link type.
     fn put_ethernet(
         &self,
         packet: &[u8],
@@ -190,7 +191,7 @@ impl Rewriter {
         }
     }
 
-    /// One IP header and its transport header.
+    /// Changes one IP header and its transport header.
     fn change_level(&self, packet: &mut [u8], d: &Dissection, outermost: bool) {
         let (ip, is_v4) = (usize::from(d.ip_offset), d.ip_version == 4);
         let (len, at) = if is_v4 { (4, [12, 16]) } else { (16, [8, 24]) };
@@ -234,7 +235,7 @@ impl Rewriter {
         let old = packet[at];
         packet[at] = ttl;
         if is_v4 {
-            // The word of the checksum that it is in has the protocol too.
+            // TTL and protocol form one 16-bit word of the checksum.
             let protocol = packet[at + 1];
             update(
                 packet,
@@ -268,7 +269,7 @@ impl Rewriter {
         }
     }
 
-    /// Sender and target address of ARP for IPv4 on Ethernet (RFC 826).
+    /// Changes sender and target address of ARP for IPv4 on Ethernet (RFC 826).
     fn change_arp(&self, packet: &mut [u8], d: &Dissection) {
         let Some(arp) = d.offset_of(LayerKind::Arp) else {
             return;
@@ -287,7 +288,7 @@ impl Rewriter {
         }
     }
 
-    /// The packet that an ICMP error quotes: changed as its original was, then the checksum of the
+    /// Changes the packet quoted by an ICMP error as its original was, then the checksum of the
     /// error, which covers it.
     fn change_quote(&self, packet: &mut [u8], outer: &Dissection, old: &Piece) {
         let mut d = Dissection::EMPTY;
@@ -314,7 +315,7 @@ impl Rewriter {
     }
 }
 
-/// The start of what an ICMP error quotes: enough for every header that is changed in it.
+/// The start of an ICMP error's quote: enough for every header that is changed in it.
 struct Piece {
     at: usize,
     len: usize,
@@ -335,7 +336,7 @@ impl Piece {
     }
 }
 
-/// Where the transport checksum stands, if this packet has that header.
+/// Offset of the transport checksum, if this packet has that header.
 fn transport_checksum_at(d: &Dissection) -> Option<usize> {
     if d.fragment.is_later() || d.transport_offset == 0 {
         return None;
@@ -349,8 +350,7 @@ fn transport_checksum_at(d: &Dissection) -> Option<usize> {
     Some(usize::from(d.transport_offset) + offset)
 }
 
-/// Brings the checksum at `at` up to date, if it is present. A UDP checksum of 0 means that there
-/// is none, and stays.
+/// Updates the checksum at `at`, if it is present. A UDP checksum of 0 means none, and stays.
 fn update(packet: &mut [u8], at: Option<usize>, old: &[u8], new: &[u8], is_udp: bool) {
     let Some(field) = at.and_then(|at| packet.get_mut(at..at + 2)) else {
         return;
@@ -366,7 +366,7 @@ fn update(packet: &mut [u8], at: Option<usize>, old: &[u8], new: &[u8], is_udp: 
     field.copy_from_slice(&value.to_be_bytes());
 }
 
-/// Computes the checksums of one level anew, where all of what they cover is present.
+/// Recomputes the checksums of one level if everything they cover is present.
 fn fix(packet: &mut [u8], d: &Dissection) {
     let ip = usize::from(d.ip_offset);
     let end = ip + d.ip_total_len as usize;

@@ -1,14 +1,14 @@
 //! A small pseudo-random number generator: the same seed gives the same packets everywhere.
 //!
 //! SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014):
-//! one addition and a mixing function a number, and every seed is a good one.
+//! one addition and a mixing function per number, and every seed is equally good.
 
-/// The generator.
+/// A SplitMix64 generator.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Starts at a seed.
+    /// Creates a generator from a seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -23,8 +23,8 @@ impl Rng {
         z ^ z >> 31
     }
 
-    /// A number from 0 to `last`. The bias is below 2^-64 × `last` where `last` fits 64 bits, and
-    /// about 2^-63 for larger subnets.
+    /// A number from 0 to `last`. The bias is below 2^-64 × `last` if `last` fits into 64 bits, and
+    /// about 2^-63 for larger ranges.
     #[inline]
     pub fn up_to(&mut self, last: u128) -> u128 {
         match u64::try_from(last) {

@@ -1,4 +1,4 @@
-//! Packet sizes: one, a range, weighted lists, and the simple IMIX.
+//! Packet sizes: single, a range, weighted lists, and the simple IMIX.
 //!
 //! The simple IMIX is 7 packets of 40 bytes of IP, 4 of 576 and 1 of 1500. On Ethernet these are 64
 //! (padded), 594 and 1518 bytes with the frame check sequence, so 60, 590 and 1514 in the lengths
@@ -9,31 +9,31 @@ use crate::range::{Order, Range, Walk};
 use crate::rng::Rng;
 use crate::{Error, Result};
 
-/// Longest packet: a full IPv4 datagram after Ethernet and tags.
+/// Maximum packet length: a full IPv4 datagram after Ethernet header and tags.
 const PACKET_LEN_MAX: u64 = 65_535 + 14 + 64;
 
-/// Largest sum of weights.
+/// Maximum sum of weights.
 const WEIGHT_SUM_MAX: usize = 4096;
 
-/// How long generated packets are, without the frame check sequence.
+/// Lengths of generated packets, without the frame check sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Sizes {
     /// As short as headers and payload allow, padded to Ethernet's minimum of 60 bytes.
     #[default]
     Shortest,
-    /// Each of a range.
+    /// All sizes of a range.
     Range(Range),
     /// A cycle of sizes in which each occurs as often as its weight, evenly mixed.
     Cycle(Vec<u32>),
 }
 
 impl Sizes {
-    /// 7 of 60, 4 of 590 and 1 of 1514 bytes.
+    /// Seven packets of 60, four of 590 and one of 1514 bytes.
     pub fn imix() -> Self {
         Self::Cycle(mix(&[(60, 7), (590, 4), (1514, 1)]))
     }
 
-    /// `60`, `60-1514`, `60,590,1514`, `60*7,590*4,1514` (with weights), `imix`.
+    /// Parses `60`, `60-1514`, `60,590,1514`, `60*7,590*4,1514` (with weights), `imix`.
     ///
     /// # Errors
     /// The error names the invalid item.
@@ -66,7 +66,7 @@ impl Sizes {
         Ok(Self::Cycle(mix(&weighted)))
     }
 
-    /// The shortest of them; `None` for [`Sizes::Shortest`].
+    /// The shortest size; `None` for [`Sizes::Shortest`].
     pub fn min(&self) -> Option<usize> {
         match self {
             Self::Shortest => None,
@@ -75,7 +75,7 @@ impl Sizes {
         }
     }
 
-    /// The longest of them; `None` for [`Sizes::Shortest`].
+    /// The longest size; `None` for [`Sizes::Shortest`].
     pub fn max(&self) -> Option<usize> {
         match self {
             Self::Shortest => None,
@@ -100,8 +100,8 @@ impl Sizes {
     }
 }
 
-/// Spreads each size evenly over the cycle: at each step every size gains its weight, the one that
-/// has most is taken and pays the sum.
+/// Spreads each size evenly over the cycle: at each step every size gains its weight, and the one
+/// with the most is used and loses the sum of all weights.
 fn mix(weighted: &[(u32, usize)]) -> Vec<u32> {
     let sum: usize = weighted.iter().map(|w| w.1).sum();
     let mut credit = vec![0i64; weighted.len()];
@@ -120,7 +120,7 @@ fn mix(weighted: &[(u32, usize)]) -> Vec<u32> {
     cycle
 }
 
-/// Sizes on their way.
+/// Iteration over sizes.
 #[derive(Clone, Debug)]
 pub(crate) enum SizeWalk {
     Fixed(usize),

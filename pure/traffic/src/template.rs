@@ -1,4 +1,4 @@
-//! What generated packets look like: headers with fixed and varying fields.
+//! Templates of generated packets: headers with fixed and varying fields.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use crate::size::Sizes;
 use crate::vlan::Tag;
 use crate::{Error, Result};
 
-/// Source and destination, of one IP version.
+/// Source and destination addresses, of one IP version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Addresses {
     /// IPv4.
@@ -28,7 +28,7 @@ pub enum Addresses {
 }
 
 impl Addresses {
-    /// From two texts for [`Range::addrs`].
+    /// Parses two texts as in [`Range::addrs`].
     ///
     /// # Errors
     /// The error names the invalid text; both must have the same IP version.
@@ -65,7 +65,7 @@ pub struct Udp {
     pub dst_port: Range,
 }
 
-/// TCP (RFC 9293). Sequence numbers are drawn from the seed, a new one for each packet.
+/// TCP (RFC 9293). Sequence numbers are random, a new one for each packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tcp {
     /// Source port.
@@ -74,12 +74,12 @@ pub struct Tcp {
     pub dst_port: Range,
     /// The flags byte: FIN 1, SYN 2, RST 4, PSH 8, ACK 16, URG 32, ECE 64, CWR 128.
     pub flags: u8,
-    /// Window as sent.
+    /// Window field.
     pub window: u16,
 }
 
-/// An echo request of ICMP (RFC 792) or ICMPv6 (RFC 4443), by the IP version. The sequence number
-/// counts the packets.
+/// ICMP (RFC 792) or ICMPv6 (RFC 4443) echo request, by the IP version. The sequence number counts
+/// the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Icmp {
     /// Identifier.
@@ -97,16 +97,16 @@ pub enum L4 {
     Icmp(Icmp),
 }
 
-/// What generated packets look like.
+/// Template of generated packets.
 ///
-/// Ranges that are walked in order move together: each packet takes the next value of every range.
+/// Ranges with sequential order advance together: each packet takes the next value of every range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     /// Source MAC addresses (see [`Range::macs`]).
     pub src_mac: Range,
     /// Destination MAC addresses.
     pub dst_mac: Range,
-    /// VLAN tags from the outside in.
+    /// VLAN tags, outermost first.
     pub tags: Vec<Tag>,
     /// IP addresses.
     pub addresses: Addresses,
@@ -116,28 +116,29 @@ pub struct Template {
     pub traffic_class: u8,
     /// The transport header.
     pub l4: L4,
-    /// What follows it. With sizes given it is repeated or cut to fill them (nothing is zeros);
-    /// without, it stands once.
+    /// Payload. If sizes are given, it is repeated or truncated to fill them (zeros if empty);
+    /// otherwise it occurs once.
     pub payload: Vec<u8>,
-    /// How long packets are.
+    /// Packet sizes.
     pub sizes: Sizes,
-    /// How ranges and lists of sizes are walked.
+    /// Order of the values of ranges and of lists of sizes.
     pub order: Order,
-    /// Start of the random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
 impl Template {
-    /// Builds the first packet and everything that does not change.
+    /// Builds the first packet and everything constant.
     ///
     /// # Errors
-    /// A size that is too short for the headers or too long for IP, a port above 65535.
+    /// For a size that is too short for the headers or too long for IP, or a port above 65535.
     pub fn build(&self) -> Result<Generator> {
         Generator::new(self)
     }
 }
 
-/// TCP flags by name, joined by commas: `SYN`, `syn,ack`, or tcpdump's letters (`S`, `S.`).
+/// Parses TCP flags by name, separated by commas: `SYN`, `syn,ack`, or tcpdump's letters (`S`,
+/// `S.`).
 ///
 /// # Errors
 /// The error names the unknown flag.
@@ -169,10 +170,10 @@ pub fn parse_tcp_flags(text: &str) -> Result<u8> {
     Ok(flags)
 }
 
-/// Payload from text: `hex:00ff17`, or the text itself.
+/// Parses a payload: `hex:00ff17`, or the text itself.
 ///
 /// # Errors
-/// Hexadecimal digits that are none, or half a byte.
+/// For invalid hexadecimal digits, or an odd number of them.
 pub fn parse_payload(text: &str) -> Result<Vec<u8>> {
     let Some(digits) = text.strip_prefix("hex:") else {
         return Ok(text.as_bytes().to_vec());

@@ -1,11 +1,11 @@
-//! VLAN tags to be put on packets, from text.
+//! Parses the VLAN tags to add to packets.
 
 use crate::{Error, Result};
 
-/// Most tags on one packet.
+/// Maximum number of tags on a packet.
 pub(crate) const TAG_COUNT_MAX: usize = 4;
 
-/// A tag (IEEE 802.1Q §9.6).
+/// A VLAN tag (IEEE 802.1Q §9.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// Tag protocol: 0x8100, 0x88a8 or another.
@@ -15,7 +15,8 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// A stack from the outside in: `100`, `200,100`, `0x88a8:200,100@5` (`@` before the priority).
+    /// Parses a stack, outermost tag first: `100`, `200,100`, `0x88a8:200,100@5` (`@` before the
+    /// priority).
     ///
     /// The last tag is a customer tag (0x8100); those before it are service tags (0x88a8), unless
     /// specified otherwise.

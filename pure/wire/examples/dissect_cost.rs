@@ -1,7 +1,8 @@
-//! What a dissection costs: `dissect_cost [ROUNDS]` dissects a mix of packets made in memory.
+//! Measures the cost of a dissection: `dissect_cost [ROUNDS]` dissects a mix of packets built in
+//! memory.
 //!
-//! The mix: IPv4 and IPv6 4:1, TCP and UDP 3:1, one in ten with a VLAN tag, and TCP with what it
-//! carries in practice: time stamps on most segments, longer options on SYNs, none on some. Under
+//! The mix: IPv4 and IPv6 4:1, TCP and UDP 3:1, one in ten with a VLAN tag, and TCP options as they
+//! occur in practice: time stamps on most segments, longer options on SYNs, none on some. Under
 //! `valgrind --tool=callgrind` the difference of two runs with different ROUNDS is the cost of the
 //! packets alone:
 //!
@@ -18,7 +19,7 @@ use std::hint::black_box;
 const PACKETS: usize = 1000;
 const BATCH: usize = 64;
 
-/// A header of UDP or TCP, and its payload.
+/// Builds a UDP or TCP header and its payload.
 fn transport(index: usize, is_udp: bool, payload_len: usize) -> Vec<u8> {
     let mut transport = Vec::new();
     if is_udp {
@@ -112,7 +113,7 @@ fn main() {
     let packets: Vec<Vec<u8>> = (0..PACKETS).map(packet).collect();
     let mut out = vec![Dissection::EMPTY; BATCH];
     let mut payload_bytes = 0u64;
-    // As a port has it: a value of the running program.
+    // As for a port: a value of the running program.
     let link = black_box(LinkType::ETHERNET);
     for _ in 0..rounds {
         for batch in packets.chunks(BATCH) {

@@ -1,4 +1,4 @@
-//! Prints a capture file one line a packet: `summary FILE`. The whole use of the crate in a page.
+//! Prints a capture file, one line per packet: `summary FILE`. Shows the whole use of the crate.
 
 use barewire_wire::file::{Event, Reader};
 use barewire_wire::{Dissection, Summary, dissect};
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let rest = file.get(at..).unwrap_or(&[]);
         let event = reader.next(rest)?;
         if let Event::Need(_) = event {
-            // The whole file is shown, so this is its end.
+            // The whole file is in memory, so this is its end.
             reader.finish(rest.len())?;
             out.flush()?;
             return Ok(());

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// A 48-bit MAC address in the order of the wire.
+/// A 48-bit MAC address in wire order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
 
@@ -11,12 +11,12 @@ impl Mac {
     /// ff:ff:ff:ff:ff:ff.
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
-    /// Whether the group bit is set: broadcast is one case of it.
+    /// Whether the group bit is set, which includes broadcast.
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether the address was given by an administrator or a program, not by a vendor.
+    /// Whether the address is locally administered, not assigned by a vendor.
     pub const fn is_local(self) -> bool {
         self.0[0] & 2 != 0
     }
@@ -29,7 +29,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// The text is not six hexadecimal bytes joined by `:` or `-`.
+/// The text is not six hexadecimal bytes separated by `:` or `-`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacParseError;
 

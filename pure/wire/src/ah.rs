@@ -16,7 +16,7 @@ use crate::walk::{Next, Walk};
 use crate::{Reason, ipv6};
 use core::fmt;
 
-/// Bytes of the fixed part.
+/// Length of the fixed part in bytes.
 pub const HEADER_LEN: usize = 8;
 
 /// An authentication header.
@@ -25,7 +25,7 @@ pub struct Ah<'a> {
     head: &'a [u8; HEADER_LEN],
     /// Sequence number and integrity check value.
     rest: &'a [u8],
-    /// The payload, in clear.
+    /// The unencrypted payload.
     pub payload: &'a [u8],
 }
 

@@ -12,10 +12,10 @@ use crate::walk::{Next, Walk};
 use crate::{Reason, Timestamp, be16, ethernet};
 use core::fmt;
 
-/// Bytes of subtype, time scale and format.
+/// Length of subtype, time scale and format in bytes.
 const HEADER_LEN: usize = 4;
 
-/// The subtype of times.
+/// Subtype of timestamps.
 const SUBTYPE_TIME: u16 = 1;
 
 /// An Arista tag.
@@ -28,7 +28,7 @@ pub struct Arista<'a> {
     pub payload: &'a [u8],
 }
 
-/// Bytes of the time.
+/// Length of the time in bytes.
 fn time_len(head: &[u8; HEADER_LEN]) -> Result<usize, Reason> {
     match (be16(head[0], head[1]), head[2], head[3] >> 4) {
         (SUBTYPE_TIME, 0 | 1, 1) => Ok(8),
@@ -53,7 +53,7 @@ impl<'a> Arista<'a> {
         })
     }
 
-    /// Whether the time is UTC; else it is TAI.
+    /// Whether the time is UTC; otherwise it is TAI.
     pub fn is_utc(&self) -> bool {
         self.head[2] == 1
     }
@@ -65,7 +65,7 @@ impl<'a> Arista<'a> {
         (number(seconds), number(nanoseconds))
     }
 
-    /// Bits of the time: 64 or 48.
+    /// Width of the time in bits: 64 or 48.
     pub fn bits(&self) -> usize {
         self.time.len() * 8
     }

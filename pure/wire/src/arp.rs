@@ -29,13 +29,13 @@ pub struct Arp<'a> {
 /// The addresses of an ARP packet for Ethernet and IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetIpv4 {
-    /// The sender.
+    /// MAC address of the sender.
     pub sender_mac: Mac,
-    /// The sender.
+    /// IPv4 address of the sender.
     pub sender: Ipv4Addr,
-    /// The target: the address being resolved, or the requester in a reply.
+    /// MAC address of the target: the address being resolved, or the requester in a reply.
     pub target_mac: Mac,
-    /// The target: the address being resolved, or the requester in a reply.
+    /// IPv4 address of the target: the address being resolved, or the requester in a reply.
     pub target: Ipv4Addr,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Arp<'a> {
         be16(self.head[6], self.head[7])
     }
 
-    /// Sender and target, if the protocol is IPv4, whatever the hardware.
+    /// Sender and target if the protocol is IPv4, for any hardware type.
     pub fn ipv4(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
         if self.head[5] != 4 || self.protocol_type() != 0x0800 {
             return None;
@@ -80,7 +80,7 @@ impl<'a> Arp<'a> {
         Some((at(hardware_len)?, at(2 * hardware_len + 4)?))
     }
 
-    /// The addresses, if they are Ethernet and IPv4 ones.
+    /// The addresses, if the packet is for Ethernet and IPv4.
     pub fn ethernet_ipv4(&self) -> Option<EthernetIpv4> {
         if self.head[4] != 6 || self.head[5] != 4 || self.protocol_type() != 0x0800 {
             return None;

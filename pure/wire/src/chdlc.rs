@@ -53,7 +53,7 @@ pub(crate) fn step(walk: &mut Walk<'_, '_>) -> Next {
     walk.advance(HEADER_LEN)?;
     match be16(head[2], head[3]) {
         value @ (0x0800 | 0x86dd | 0x8847 | 0x8848) => ethernet::next_of_ether_type(value),
-        // SLARP has the number that RARP has on Ethernet, and there are others of Cisco's own.
+        // SLARP uses RARP's EtherType, and Cisco has others of its own.
         _ => Err(Reason::UnsupportedType),
     }
 }

@@ -1,17 +1,18 @@
-//! The Internet checksum (RFC 1071), over pieces, pseudo headers, and incrementally (RFC 1624).
+//! The Internet checksum (RFC 1071): over several pieces, with pseudo headers, and incremental (RFC
+//! 1624).
 //!
-//! Sums are kept in 64 bits in little-endian order: one's complement addition does not care about
-//! the order of bytes as long as it is the same for all (RFC 1071 section 2B), so 8 bytes are added
-//! at a time and swapped once at the end.
+//! Sums have 64 bits in little-endian order: one's complement addition does not depend on the byte
+//! order as long as it is the same for all (RFC 1071 section 2B), so 8 bytes are added at a time,
+//! and swapped once at the end.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// A checksum under way. Every piece but the last must have an even number of bytes.
+/// A partial checksum. Every piece but the last must have an even number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// Nothing summed yet.
+    /// An empty sum.
     #[inline]
     pub const fn new() -> Sum {
         Sum(0)
@@ -56,7 +57,7 @@ impl Sum {
             .add_u32(u32::from(protocol))
     }
 
-    /// The checksum: what goes into the header, or 0 if the right one was summed too.
+    /// The checksum for the header; 0 if a valid checksum was included in the sum.
     #[inline]
     pub const fn finish(self) -> u16 {
         !fold(self.0).swap_bytes()
@@ -69,7 +70,7 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     Sum::new().add_bytes(bytes).finish()
 }
 
-/// The checksum after one 16-bit field of what it covers changed (RFC 1624 equation 3).
+/// The checksum after a change of one 16-bit field that it covers (RFC 1624 equation 3).
 #[inline]
 pub const fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
     let sum = !checksum as u32 + !old as u32 + new as u32;
@@ -77,22 +78,22 @@ pub const fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
     !(((sum & 0xffff) + (sum >> 16)) as u16)
 }
 
-/// The checksum after 32 aligned bits changed, as when an IPv4 address is rewritten.
+/// The checksum after a change of 32 aligned bits, such as an IPv4 address.
 #[inline]
 pub const fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
     let half = update_u16(checksum, (old >> 16) as u16, (new >> 16) as u16);
     update_u16(half, old as u16, new as u16)
 }
 
-/// The checksum after a piece at an even offset was replaced by one of the same length, as when an
-/// IPv6 address is rewritten.
+/// The checksum after a piece at an even offset was replaced by one of the same length, such as an
+/// IPv6 address.
 pub fn update(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
     let removed = !fold(sum(old));
     let sum = u64::from((!checksum).swap_bytes()) + u64::from(removed) + sum_folded(new);
     !fold(sum).swap_bytes()
 }
 
-/// The checksum of UDP: 0 is sent as 0xffff, because 0 means that there is none (RFC 768).
+/// Converts a checksum for UDP: 0 is sent as 0xffff, because 0 means no checksum (RFC 768).
 #[inline]
 pub const fn udp(checksum: u16) -> u16 {
     if checksum == 0 { 0xffff } else { checksum }
@@ -113,16 +114,16 @@ const fn add_carry(a: u64, b: u64) -> u64 {
 #[inline]
 const fn fold(sum: u64) -> u16 {
     let (half, carry) = (sum as u32).overflowing_add((sum >> 32) as u32);
-    // Cannot overflow again, as in `add_carry`; nor can the next line's.
+    // Cannot overflow again, as in `add_carry`; neither can the next line.
     let half = half + carry as u32;
     let (quarter, carry) = (half as u16).overflowing_add((half >> 16) as u16);
     quarter + carry as u16
 }
 
-/// The one's complement sum in little-endian order, not folded.
+/// The one's complement sum in little-endian order, unfolded.
 #[inline]
 fn sum(bytes: &[u8]) -> u64 {
-    // 128 bits take the carries of 2^64 additions: an addition of 8 bytes is two instructions.
+    // 128 bits hold the carries of 2^64 additions: adding 8 bytes takes two instructions.
     let mut total = 0u128;
     let (blocks, words) = bytes.as_chunks::<32>();
     for block in blocks {
@@ -140,7 +141,7 @@ fn sum(bytes: &[u8]) -> u64 {
     }
     if !rest.is_empty() {
         let last = match bytes.last_chunk::<8>() {
-            // The last eight bytes less those that were added already.
+            // The last eight bytes, without those that were added already.
             Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
             None => rest
                 .iter()
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// RFC 1071 section 4.1, word by word.
+    /// Reference implementation: RFC 1071 section 4.1, word by word.
     fn model(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in bytes.chunks(2) {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_make_the_whole() {
+    fn a_sum_over_pieces_equals_the_whole() {
         let bytes = noise(997, 1);
         for cut in (0..997).step_by(2) {
             let sum = Sum::new().add_bytes(&bytes[..cut]).add_bytes(&bytes[cut..]);

@@ -23,7 +23,7 @@ pub const HEADER_LEN: usize = 12;
 /// Bytes of the generic header with a long sequence number.
 pub const EXTENDED_LEN: usize = 16;
 
-/// Bytes up to the one with X.
+/// Length of the header up to the byte with the X bit.
 const START_LEN: usize = 9;
 
 /// A DCCP header.
@@ -82,7 +82,7 @@ impl<'a> Dccp<'a> {
         self.head[8] >> 1 & 15
     }
 
-    /// Value of the congestion control, checksum coverage.
+    /// Congestion control value and checksum coverage.
     #[inline]
     pub fn control(&self) -> (u8, u8) {
         (self.head[5] >> 4, self.head[5] & 15)
@@ -108,7 +108,7 @@ impl<'a> Dccp<'a> {
 
     /// Acknowledgment number: 48 bits, or the low 24 of them.
     pub fn ack(&self) -> Option<u64> {
-        // Requests and plain data acknowledge nothing.
+        // Requests and plain data have no acknowledgment.
         match (self.packet_type(), self.head[8] & 1, self.rest()) {
             (0 | 2 | 10.., ..) => None,
             (_, 0, [_, number @ ..]) => Some(number_of(number.get(..3)?)),
@@ -117,11 +117,11 @@ impl<'a> Dccp<'a> {
         }
     }
 
-    /// The service code of a request or a response.
+    /// Service code of a request or a response.
     pub fn service(&self) -> Option<u32> {
         let at = match (self.packet_type(), self.head[8] & 1) {
             (0, 1) => 0,
-            // The acknowledgment number comes before it.
+            // The acknowledgment number precedes it.
             (1, 1) => 8,
             _ => return None,
         };
@@ -161,7 +161,7 @@ const fn type_name(kind: u8) -> Option<&'static str> {
     })
 }
 
-/// The name of a reset code (section 5.6), as tcpdump has it.
+/// The name of a reset code (section 5.6), as in tcpdump.
 const fn reset_name(code: u8) -> &'static str {
     match code {
         0 => "unspecified",
@@ -210,7 +210,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol {
     name: "dccp",
     spec: "RFC 4340",
     ip_protocols: &[33],
-    // A request for service 42 with an option of padding.
+    // A request for service 42 with a padding option.
     sample: &[
         0x99, 0xfc, 0x13, 0x89, 6, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 42, 0, 0, 0, 0, 1, 2,
     ],

@@ -1,32 +1,32 @@
 //! The result of one pass over a packet.
 //!
-//! A [`Dissection`] describes one *level* of a packet: from the link header, or from the start of
-//! what a tunnel carries, to the transport header or the next tunnel header. Its key fields
-//! (addresses, ports, …) are therefore always those of one IP header. The next level, where there
-//! is one, is reached with [`dissect_inner`](crate::dissect_inner).
+//! A [`Dissection`] describes one *level* of a packet: from the link header, or from the start of a
+//! tunnel's payload, to the transport header or the next tunnel header. Its key fields (addresses,
+//! ports, …) are therefore always those of a single IP header. The next level, if there is one, is
+//! dissected by [`dissect_inner`](crate::dissect_inner).
 
 use crate::{LayerKind, Reason};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The most headers that one level records; a packet with more stops with [`Reason::TooDeep`].
-/// VLAN tags, MPLS labels and IPv6 extension headers count one each.
+/// Maximum number of headers recorded per level; a packet with more stops with [`Reason::TooDeep`].
+/// Each VLAN tag, MPLS label and IPv6 extension header counts as one.
 pub const MAX_LAYERS: usize = 16;
 
-/// The most tunnels within tunnels that are followed.
+/// Maximum number of nested tunnels that are followed.
 pub const MAX_TUNNEL_DEPTH: u8 = 8;
 
-/// Which part of a datagram this packet is (RFC 791 section 3.2, RFC 8200 section 4.5).
+/// Part of a datagram in a packet (RFC 791 section 3.2, RFC 8200 section 4.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Fragment {
-    /// All of it. An IPv6 atomic fragment (RFC 6946) is whole too.
+    /// The whole datagram, which includes IPv6 atomic fragments (RFC 6946).
     #[default]
     Whole = 0,
-    /// The first of several: it has the transport header, or its start.
+    /// The first fragment: it contains the transport header, or its start.
     First,
-    /// One from the middle.
+    /// A middle fragment.
     Middle,
-    /// The last of several.
+    /// The last fragment.
     Last,
 }
 
@@ -38,7 +38,7 @@ impl Fragment {
     }
 }
 
-/// One level of a packet, dissected. Plain data of fixed size; all zero when nothing was found.
+/// Dissection of one level of a packet. Plain data of fixed size; all zero if nothing was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct Dissection {
@@ -47,51 +47,51 @@ pub struct Dissection {
     pub src: [u8; 16],
     /// Destination address, in the same form.
     pub dst: [u8; 16],
-    // The order below lets what is adjacent in a header be moved in one piece: the ports, time to
-    // live and protocol, sequence and acknowledgement numbers, flags and window.
+    // This order allows moving adjacent header fields at once: the ports, time to live and
+    // protocol, sequence and acknowledgement numbers, flags and window.
     /// Destination port, likewise.
     pub dst_port: u16,
-    /// Source port of TCP, UDP, UDP-Lite or SCTP; else 0. See [`Dissection::has_ports`].
+    /// Source port of TCP, UDP, UDP-Lite or SCTP; otherwise 0. See [`Dissection::has_ports`].
     pub src_port: u16,
     /// IPv4 time to live or IPv6 hop limit.
     pub ttl: u8,
-    /// The IP protocol of what follows the IP header and all its extension headers.
+    /// The IP protocol after the IP header and all its extension headers.
     pub ip_protocol: u8,
-    /// 4, 6, or 0 if no IP header was read.
+    /// IP version: 4, 6, or 0 if no IP header was read.
     pub ip_version: u8,
     /// IPv4 type of service or IPv6 traffic class: DSCP in the upper six bits, ECN in the lower
     /// two.
     pub traffic_class: u8,
-    /// The id (12 bits) of the outermost VLAN tag, 0 without one (see `vlan_count`).
+    /// VLAN id (12 bits) of the outermost tag, 0 without one (see `vlan_count`).
     pub vlan_outer: u16,
-    /// The id of the second VLAN tag, 0 without one.
+    /// VLAN id of the second tag, 0 without one.
     pub vlan_inner: u16,
-    /// The label (20 bits) on top of the MPLS stack, 0 without one.
+    /// Top label (20 bits) of the MPLS stack, 0 without one.
     pub mpls_label: u32,
-    /// How many VLAN tags there are.
+    /// Number of VLAN tags.
     pub vlan_count: u8,
-    /// How many MPLS labels there are.
+    /// Number of MPLS labels.
     pub mpls_count: u8,
-    /// Which part of the datagram this is.
+    /// Part of the datagram in this packet.
     pub fragment: Fragment,
-    /// How many entries of the layer stack are in use.
+    /// Number of layer stack entries in use.
     pub layer_count: u8,
     /// TCP acknowledgement number.
     pub tcp_ack: u32,
     /// TCP sequence number.
     pub tcp_seq: u32,
-    /// TCP window as sent, not scaled.
+    /// TCP window as sent, unscaled.
     pub tcp_window: u16,
     /// The lower 12 bits of bytes 12 and 13 of the TCP header: reserved bits, then the flags.
     pub tcp_flags: u16,
     /// Total length of the IP datagram, headers included, in bytes: IPv4 total length, or IPv6
-    /// payload length (or the jumbo payload option) + 40. Where the header has 0 because the
-    /// sender leaves segmentation to the card, the rest of the packet on the wire.
+    /// payload length (or the jumbo payload option) + 40. If the header has 0 because the sender
+    /// leaves segmentation to the card, the rest of the packet on the wire.
     pub ip_total_len: u32,
-    /// Where the payload starts, from the start of the packet: after the last header read.
+    /// Offset of the payload from the start of the packet: after the last header read.
     pub payload_offset: u32,
-    /// Bytes of payload on the wire: link padding is not counted, bytes cut off by the capture
-    /// are.
+    /// Length of the payload on the wire: excludes link padding, includes bytes truncated by the
+    /// capture.
     pub payload_len: u32,
     /// Offset of the IP header from the start of the packet, in bytes.
     pub ip_offset: u16,
@@ -103,32 +103,31 @@ pub struct Dissection {
     pub icmp_type: u8,
     /// Code of an ICMP or ICMPv6 message.
     pub icmp_code: u8,
-    /// How many tunnels enclose this level; 0 for the outermost.
+    /// Number of tunnels around this level; 0 for the outermost.
     pub tunnel_depth: u8,
     /// Why the pass stopped.
     pub reason: Reason,
-    /// The layer that `inner_offset` points at; [`LayerKind::None`] if this level has no inner
-    /// one.
+    /// The layer at `inner_offset`; [`LayerKind::None`] if this level has no inner packet.
     pub inner: LayerKind,
     /// Whether the inner packet is not tunnelled but quoted by an ICMP error message.
     pub inner_is_quote: bool,
     /// The flags of the IPv4 header: 4 reserved, 2 don't fragment, 1 more fragments.
     pub ip_flags: u8,
-    /// Whether `src_port` and `dst_port` were read: a packet may be cut before them.
+    /// Whether `src_port` and `dst_port` were read: a packet may be truncated before them.
     pub ports_read: bool,
     /// Whether the type of an ICMP or ICMPv6 message was read.
     pub icmp_type_read: bool,
     /// IPv4 identification, or the identification of the IPv6 fragment header.
     pub fragment_id: u32,
-    /// Where the inner packet starts, from the start of the packet, in bytes.
+    /// Offset of the inner packet from the start of the packet, in bytes.
     pub inner_offset: u32,
-    /// Bytes of the inner packet on the wire.
+    /// Length of the inner packet on the wire in bytes.
     pub inner_len: u32,
     /// VXLAN or GENEVE network identifier, GTP-U tunnel endpoint, GRE key, PPTP call id, ERSPAN
     /// session, NSH path, 802.1ah service, ESP or AH SPI.
     pub tunnel_id: u32,
-    /// Bytes after the transport header on the wire, where further headers of a tunnel follow it;
-    /// else 0. See [`Dissection::transport_payload`].
+    /// Length of the data after the transport header on the wire, if further headers of a tunnel
+    /// follow it; otherwise 0. See [`Dissection::transport_payload`].
     pub tunnel_payload_len: u32,
     /// IPv6 flow label.
     pub flow_label: u32,
@@ -139,21 +138,21 @@ pub struct Dissection {
     pub tcp_options: u64,
     /// Bit `kind as u8` set for each layer present.
     pub layer_mask: u64,
-    /// Bytes present.
+    /// Number of captured bytes.
     pub cap_len: u32,
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     pub wire_len: u32,
-    /// Layers from the outside in; entries from `layer_count` on are [`LayerKind::None`].
+    /// Layers, outermost first; entries from `layer_count` on are [`LayerKind::None`].
     pub layer_kinds: [LayerKind; MAX_LAYERS],
-    /// Where each layer starts, from the start of the packet, in bytes.
+    /// Offset of each layer from the start of the packet, in bytes.
     pub layer_offsets: [u16; MAX_LAYERS],
 }
 
-// Three cache lines, written and read again for each packet.
+// Three cache lines, written and read for each packet.
 const _: () = assert!(size_of::<Dissection>() == 192);
 
 impl Dissection {
-    /// Nothing found: every field zero.
+    /// An empty dissection: every field zero.
     pub const EMPTY: Dissection = Dissection {
         src: [0; 16],
         dst: [0; 16],
@@ -216,7 +215,7 @@ impl Dissection {
         self.ports_read
     }
 
-    /// The layers from the outside in, each with its offset in the packet.
+    /// The layers, outermost first, each with its offset in the packet.
     pub fn layers(&self) -> impl Iterator<Item = (LayerKind, usize)> + '_ {
         let count = usize::from(self.layer_count).min(MAX_LAYERS);
         self.layer_kinds
@@ -226,7 +225,7 @@ impl Dissection {
             .map(|(k, o)| (*k, usize::from(*o)))
     }
 
-    /// Where the first layer of this kind starts.
+    /// Offset of the first layer of this kind.
     pub fn offset_of(&self, kind: LayerKind) -> Option<usize> {
         if !self.has(kind) {
             return None;
@@ -256,9 +255,9 @@ impl Dissection {
         }
     }
 
-    /// What follows the transport header, a tunnel's header included: where it starts, from the
-    /// start of the packet, and how many bytes it has on the wire. None if it is not known where
-    /// that header ends, since its length is cut off or wrong.
+    /// The data after the transport header, including a tunnel's header: its offset from the start
+    /// of the packet, and its length on the wire. `None` if the end of that header is unknown,
+    /// because its length is truncated or invalid.
     #[inline]
     pub fn transport_payload(&self) -> Option<(u32, u32)> {
         let transport = self.transport_offset;
@@ -279,7 +278,7 @@ impl Dissection {
         self.layer_offsets.get(last).copied().unwrap_or(0)
     }
 
-    /// Where the layer after the transport header starts.
+    /// Offset and length of the layer after the transport header.
     #[inline(never)]
     fn behind_transport(&self) -> Option<(u32, u32)> {
         let transport = usize::from(self.transport_offset);
@@ -287,7 +286,7 @@ impl Dissection {
         Some((behind as u32, self.tunnel_payload_len))
     }
 
-    /// The payload as far as the capture has it. `packet` is what was dissected.
+    /// The captured payload. `packet` is the packet that was dissected.
     #[inline]
     pub fn payload<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         let rest = packet.get(self.payload_offset as usize..).unwrap_or(&[]);

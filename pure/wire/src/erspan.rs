@@ -52,7 +52,7 @@ impl fmt::Display for Erspan<'_> {
     }
 }
 
-/// Bytes of the header; none if it cannot be determined.
+/// Length of the header in bytes; `None` if it cannot be determined.
 fn header_len(bytes: &[u8]) -> Result<Option<usize>, Reason> {
     match bytes.first().map(|b| b >> 4) {
         None => Ok(None),

@@ -7,7 +7,7 @@ use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
 use core::fmt;
 
-/// Bytes of the header in clear.
+/// Length of the unencrypted header in bytes.
 pub const HEADER_LEN: usize = 8;
 
 /// An ESP header.

@@ -7,8 +7,8 @@
 //! +-------------------+-------------------+-------+----------
 //! ```
 //!
-//! A value of at most 1500 in the type field is a length, and an LLC header follows; from 1536 on
-//! it is an Ethernet type. Values between mean nothing.
+//! A value up to 1500 in the type field is a length, and an LLC header follows; from 1536 on it is
+//! an EtherType. Values in between are undefined.
 
 use crate::table::{self, LayerKind, Protocol};
 use crate::walk::{Next, Walk};
@@ -40,7 +40,7 @@ pub mod ether_type {
 #[derive(Clone, Copy)]
 pub struct Ethernet<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// The payload, padding included.
+    /// The payload, including padding.
     pub payload: &'a [u8],
 }
 
@@ -66,7 +66,7 @@ impl<'a> Ethernet<'a> {
         Mac([a, b, c, d, e, f])
     }
 
-    /// The type field: an Ethernet type from 1536 on, a length up to 1500.
+    /// The type field: an EtherType from 1536 on, a length up to 1500.
     #[inline]
     pub fn ether_type(&self) -> u16 {
         be16(self.head[12], self.head[13])
@@ -92,7 +92,7 @@ pub fn emit(out: &mut [u8; HEADER_LEN], dst: Mac, src: Mac, ether_type: u16) {
     out[12..].copy_from_slice(&ether_type.to_be_bytes());
 }
 
-/// The layer that a type or length field leads to, with the cursor after the field.
+/// The layer selected by a type or length field; the cursor is after the field.
 #[inline]
 pub(crate) fn next_of_type(walk: &mut Walk<'_, '_>, value: u16) -> Next {
     match value {
@@ -105,7 +105,7 @@ pub(crate) fn next_of_type(walk: &mut Walk<'_, '_>, value: u16) -> Next {
     }
 }
 
-/// The layer that an Ethernet type leads to.
+/// The layer selected by an EtherType.
 #[inline]
 pub(crate) fn next_of_ether_type(value: u16) -> Next {
     match table::of_ether_type(value) {
@@ -114,7 +114,7 @@ pub(crate) fn next_of_ether_type(value: u16) -> Next {
     }
 }
 
-/// The layer that an Ethernet type inside a tunnel's header leads to.
+/// The layer selected by an EtherType in a tunnel's header.
 pub(crate) fn inner_of_ether_type(walk: &mut Walk<'_, '_>, value: u16) -> Next {
     match value {
         ether_type::TRANSPARENT_BRIDGING => walk.inner(LayerKind::Ethernet),
@@ -136,7 +136,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol {
     name: "eth",
     spec: "IEEE 802.3",
     links: &[LinkType::ETHERNET],
-    // SRv6 L2 (RFC 8986); EtherIP has a header of its own.
+    // SRv6 L2 (RFC 8986); EtherIP has its own header.
     tunnelled_by_ip: &[143],
     sample: &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5, 1, 2, 3, 4],
     step,

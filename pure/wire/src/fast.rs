@@ -1,28 +1,28 @@
-//! The fast path for nearly all packets: Ethernet or nothing, at most one VLAN tag, IPv4 without
-//! options or IPv6 without extension headers, whole, then TCP or UDP that is no tunnel.
+//! The fast path for nearly all packets: Ethernet or no link header, at most one VLAN tag, IPv4
+//! without options or IPv6 without extension headers, unfragmented, then TCP or UDP that is not a
+//! tunnel.
 //!
-//! It is only a shortcut: anything unusual is left to the walk, and a property test
+//! It is an optimization only: anything unusual is left to the walk, and a property test
 //! (`laws::fast_equals_walk`) over captures, samples and fuzz inputs checks that both produce the
-//! same [`Dissection`]. Its gain is that all offsets within a header are constants, the layer stack
-//! is written in a few wide stores, and nothing is called.
+//! same [`Dissection`]. It is faster because all offsets within a header are constants, the layer
+//! stack is written in a few wide stores, and no functions are called.
 
 use crate::table::{self, LayerKind};
 use crate::{Dissection, be16, ethernet, tcp};
 
-/// Where a header that the shortcut can start with ends up: what was before it is in `out`
-/// already.
+/// Input of the fast path: the IP header and its position. What precedes it is already in `out`.
 struct Start<'a, 'd> {
-    /// From the IP header on.
+    /// The packet from the IP header on.
     bytes: &'a [u8],
-    /// Where that is in the packet.
+    /// Offset of the IP header in the packet.
     at: usize,
-    /// Bytes on the wire from there on.
+    /// Length on the wire from there on.
     wire_rest: usize,
     out: &'d mut Dissection,
 }
 
-/// Tries a packet that starts with `kind` at offset `at`. `out` must be [`Dissection::EMPTY`] but
-/// for what belongs to the packet as a whole; after false it has to be made so again.
+/// Tries a packet that starts with `kind` at offset `at`. `out` must be [`Dissection::EMPTY`]
+/// except for fields of the packet as a whole; if this returns false, it must be reset to that.
 #[inline(always)]
 pub(crate) fn dissect(
     kind: LayerKind,
@@ -94,7 +94,7 @@ fn from_vlan(bytes: &[u8], at: usize, wire_rest: usize, out: &mut Dissection) ->
     }
 }
 
-/// The layers of a packet of which `N` come before an IP header of `ip` bytes, then `last`.
+/// The layers of a packet with `before` layers before an IP header of `ip` bytes, then `last`.
 const fn kinds(before: usize, ip: usize, last: LayerKind) -> [LayerKind; 4] {
     let ip = if ip == 20 {
         LayerKind::Ipv4
@@ -108,7 +108,7 @@ const fn kinds(before: usize, ip: usize, last: LayerKind) -> [LayerKind; 4] {
     }
 }
 
-/// The bits of such layers.
+/// The layer mask of such layers.
 const fn bits(kinds: [LayerKind; 4]) -> u64 {
     let mut mask = 0;
     let mut i = 0;
@@ -122,7 +122,7 @@ const fn bits(kinds: [LayerKind; 4]) -> u64 {
     mask
 }
 
-/// Where such layers start, if the IP header starts at `at`.
+/// The offsets of such layers, if the IP header is at `at`.
 #[inline(always)]
 fn offsets<const N: usize, const IP: usize>(at: usize) -> [u16; 4] {
     let (at, behind) = (at as u16, (at + IP) as u16);
@@ -141,7 +141,7 @@ fn from_ipv4<const N: usize>(start: Start<'_, '_>) -> bool {
         wire_rest,
         out,
     } = start;
-    // The fixed header and the first eight bytes of TCP or all of UDP's header.
+    // The fixed header, and the first eight bytes of TCP or the whole UDP header.
     let Some(head) = bytes.first_chunk::<28>() else {
         return false;
     };
@@ -204,7 +204,7 @@ fn from_ipv6<const N: usize>(start: Start<'_, '_>) -> bool {
     transport::<N, 40>(start, head[6])
 }
 
-/// What follows an IP header of `IP` bytes at `start`, after `N` other layers.
+/// Reads what follows an IP header of `IP` bytes at `start`, after `N` other layers.
 #[inline(always)]
 fn transport<const N: usize, const IP: usize>(start: Start<'_, '_>, protocol: u8) -> bool {
     match protocol {
@@ -312,5 +312,5 @@ fn from_udp<const N: usize, const IP: usize>(start: Start<'_, '_>) -> bool {
     true
 }
 
-/// Far enough from the end of the 16-bit offsets for all headers that follow.
+/// Leaves enough room below the maximum 16-bit offset for all headers that follow.
 const MAX_START: usize = 65_000;

@@ -7,15 +7,15 @@
 //! Cisco:    Ethernet type u16, packet
 //! ```
 //!
-//! Where the byte after the address is not that of control, it is Cisco's encapsulation, except on
-//! connection 0, which is for signalling. Fragments (FRF.12) are named by their number.
+//! If the byte after the address is not a control field, it is Cisco's encapsulation, except on
+//! connection 0, which is for signalling. Fragments (FRF.12) are identified by their number.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
 use crate::{LayerKind, LinkType, Reason, be16, ethernet};
 use core::fmt;
 
-/// Bytes of the shortest address.
+/// Minimum length of an address.
 pub const MIN_HEADER_LEN: usize = 2;
 
 /// Control field of unnumbered information.
@@ -39,11 +39,11 @@ pub mod nlpid {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameRelay<'a> {
     address: &'a [u8],
-    /// The bytes after the address: control or an Ethernet type, and the packet.
+    /// The data after the address: a control field or an EtherType, and the packet.
     pub payload: &'a [u8],
 }
 
-/// Bytes of the address; none if its end is not present.
+/// Length of the address; `None` if its end is not present.
 fn address_len(bytes: &[u8]) -> Result<Option<usize>, Reason> {
     match bytes.iter().take(4).position(|byte| byte & 1 != 0) {
         Some(0) => Err(Reason::BadHeaderLength),
@@ -65,7 +65,7 @@ fn dlci(address: &[u8]) -> u32 {
     }
 }
 
-/// With the six bits of the last byte, unless its second bit marks them as control bits.
+/// Appends the six bits of the last byte, unless its second bit marks them as control bits.
 fn lowest(dlci: u32, last: &u8) -> u32 {
     match last & 2 {
         0 => dlci << 6 | u32::from(last >> 2),
@@ -73,7 +73,7 @@ fn lowest(dlci: u32, last: &u8) -> u32 {
     }
 }
 
-/// Whether an Ethernet type follows the address.
+/// Whether an EtherType follows the address.
 fn is_cisco(address: &[u8], control: u8) -> bool {
     control != UI && dlci(address) != 0
 }

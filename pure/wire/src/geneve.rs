@@ -63,7 +63,7 @@ impl<'a> Geneve<'a> {
         vni(self.head)
     }
 
-    /// Whether the packet is for the tunnel's ends, not for those after them.
+    /// Whether the packet is for the tunnel's endpoints, not forwarded by them.
     #[inline]
     pub fn is_control(&self) -> bool {
         self.head[1] & 0x80 != 0

@@ -32,7 +32,7 @@ pub struct Gre<'a> {
     pub payload: &'a [u8],
 }
 
-/// Bytes of the optional fields but for source routes, and whether those follow.
+/// Length of the optional fields without source routes, and whether those follow.
 fn optional_len(head: &[u8; HEADER_LEN]) -> (usize, bool) {
     let has = |bit: u8| usize::from(head[0] & bit != 0);
     let is_v1 = head[1] & 7 == 1;
@@ -42,13 +42,13 @@ fn optional_len(head: &[u8; HEADER_LEN]) -> (usize, bool) {
     (4 * (checksum + has(0x20) + has(0x10) + ack), routed)
 }
 
-/// Where the key is among the optional fields.
+/// Offset of the key in the optional fields.
 fn key_offset(head: &[u8; HEADER_LEN]) -> Option<usize> {
     let is_v1 = head[1] & 7 == 1;
     (head[0] & 0x20 != 0).then_some(if head[0] & 0xc0 != 0 && !is_v1 { 4 } else { 0 })
 }
 
-/// Bytes of the source routes at the start of `bytes`, up to and with the empty one.
+/// Length of the source routes at the start of `bytes`, including the empty one.
 fn routes_len(bytes: &[u8]) -> Option<usize> {
     let mut len = 0;
     loop {
@@ -86,7 +86,7 @@ impl<'a> Gre<'a> {
         })
     }
 
-    /// 0, or 1 for PPTP.
+    /// GRE version: 0, or 1 for PPTP.
     pub fn version(&self) -> u8 {
         self.head[1] & 7
     }
@@ -96,7 +96,7 @@ impl<'a> Gre<'a> {
         be16(self.head[2], self.head[3])
     }
 
-    /// The key.
+    /// The key field.
     pub fn key(&self) -> Option<u32> {
         let at = key_offset(self.head)?;
         self.optional
@@ -105,12 +105,12 @@ impl<'a> Gre<'a> {
             .map(|k| u32::from_be_bytes(*k))
     }
 
-    /// The key as NVGRE reads it: virtual subnet id (24 bits), flow id.
+    /// The key in NVGRE: virtual subnet id (24 bits), flow id.
     pub fn nvgre(&self) -> Option<(u32, u8)> {
         self.key().map(|key| (key >> 8, key as u8))
     }
 
-    /// The key as PPTP reads it: payload length, call id.
+    /// The key in PPTP: payload length, call id.
     pub fn pptp(&self) -> Option<(u16, u16)> {
         if self.version() != 1 {
             return None;
@@ -178,7 +178,7 @@ fn step(walk: &mut Walk<'_, '_>) -> Next {
             walk.limit(header_len + (key >> 16) as usize);
         }
     }
-    // Without its routes the length of the header is not known, without PPTP's key not that of the
+    // Without its routes the length of the header is unknown; without PPTP's key that of the
     // payload.
     let routes = walk.rest.get(header_len..).and_then(routes_len);
     let is_cut_key = version == 1 && key_offset(head).is_some() && key.is_none();
@@ -187,13 +187,13 @@ fn step(walk: &mut Walk<'_, '_>) -> Next {
     }
     header_len += routes.filter(|_| routed).unwrap_or(0);
     walk.advance(header_len)?;
-    // PPTP without a payload length: an acknowledgement alone.
+    // PPTP without a payload length: an acknowledgement only.
     let is_ack = version == 1 && key.is_none();
     if walk.wire_rest == 0 || is_ack {
         return Ok(LayerKind::None);
     }
     match protocol {
-        // ERSPAN type I has no header of its own and no sequence number; type II has both.
+        // ERSPAN type I has neither a header nor a sequence number; type II has both.
         ERSPAN if head[0] & 0x10 == 0 => walk.inner(LayerKind::Ethernet),
         ERSPAN | ERSPAN_III => Ok(LayerKind::Erspan),
         _ => ethernet::inner_of_ether_type(walk, protocol),
@@ -209,7 +209,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol {
     ip_protocols: &[47],
     // RFC 8086.
     udp_ports: &[4754],
-    // Checksum, key and sequence number; Ethernet for local experiments inside.
+    // Checksum, key and sequence number; the payload is Ethernet for local experiments.
     sample: &[
         0xb0, 0, 0x88, 0xb5, 0, 0, 0, 0, 0, 0, 0x12, 0x34, 0, 0, 0, 7, 1, 2, 3, 4,
     ],

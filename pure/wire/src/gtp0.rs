@@ -12,7 +12,8 @@
 //! | tunnel identifier: IMSI and NSAPI, 8 bytes                    |
 //! ```
 //!
-//! With T = 0 it is GTP', which carries charging records (TS 32.295): it is named and ends there.
+//! With T = 0 it is GTP', which carries charging records (TS 32.295): it is named, but not
+//! dissected.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
@@ -40,7 +41,7 @@ pub struct Gtp0<'a> {
 }
 
 impl<'a> Gtp0<'a> {
-    /// Splits off the header. GTP' has other ones.
+    /// Splits off the header. GTP' has different ones.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes
             .split_first_chunk::<HEADER_LEN>()

@@ -33,7 +33,7 @@ pub struct Gtpu<'a> {
     pub payload: &'a [u8],
 }
 
-/// Bytes of the header with optional fields and extensions; none if they are not all there.
+/// Length of the header with optional fields and extensions; `None` if it is incomplete.
 fn header_len(bytes: &[u8]) -> Result<Option<usize>, Reason> {
     let Some(head) = bytes.first_chunk::<HEADER_LEN>() else {
         return Ok(None);
@@ -79,7 +79,7 @@ impl<'a> Gtpu<'a> {
         self.head[1]
     }
 
-    /// Bytes after the first eight, as sent.
+    /// Length after the first eight bytes, as sent.
     #[inline]
     pub fn len(&self) -> u16 {
         be16(self.head[2], self.head[3])
@@ -141,7 +141,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol {
     name: "gtpu",
     spec: "3GPP TS 29.281",
     udp_ports: &[PORT],
-    // A user packet with a sequence number and one extension; inside nothing that is IP.
+    // A user packet with a sequence number and one extension; its payload is not IP.
     sample: &[
         0x36, 255, 0, 12, 0, 0, 0, 5, 0, 1, 0, 0x85, 1, 0, 9, 0, 0x70, 2, 3, 4,
     ],

@@ -12,7 +12,7 @@ use crate::walk::{Next, Walk};
 use crate::{LayerKind, Reason, be16, checksum};
 use core::fmt;
 
-/// Bytes of the header: the common four and four that depend on the type.
+/// Length of the header: four common bytes and four that depend on the type.
 pub const HEADER_LEN: usize = 8;
 
 /// Message types.
@@ -37,7 +37,7 @@ pub mod kind {
 #[derive(Clone, Copy)]
 pub struct Icmpv4<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// The bytes after the first eight bytes.
+    /// The data after the first eight bytes.
     pub payload: &'a [u8],
 }
 
@@ -67,7 +67,7 @@ impl<'a> Icmpv4<'a> {
         be16(self.head[2], self.head[3])
     }
 
-    /// Whether the checksum is right, provided that the whole message is present.
+    /// Whether the checksum is right; the whole message must be present.
     pub fn checksum_ok(&self) -> bool {
         checksum::Sum::new()
             .add_bytes(self.head)
@@ -82,7 +82,7 @@ impl<'a> Icmpv4<'a> {
         be16(self.head[4], self.head[5])
     }
 
-    /// Sequence number of the same.
+    /// Sequence number of such a message.
     #[inline]
     pub fn seq(&self) -> u16 {
         be16(self.head[6], self.head[7])

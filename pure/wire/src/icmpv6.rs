@@ -12,7 +12,7 @@ use crate::walk::{Next, Walk};
 use crate::{LayerKind, Reason, be16, icmpv4};
 use core::fmt;
 
-/// Bytes of the header: the common four and four that depend on the type.
+/// Length of the header: four common bytes and four that depend on the type.
 pub const HEADER_LEN: usize = 8;
 
 /// Message types.
@@ -43,7 +43,7 @@ pub mod kind {
 #[derive(Clone, Copy)]
 pub struct Icmpv6<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// The bytes after the first eight bytes.
+    /// The data after the first eight bytes.
     pub payload: &'a [u8],
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn step(walk: &mut Walk<'_, '_>) -> Next {
     // RFC 4443 section 2.1 gives four bytes to all types.
     let len = match walk.wire_rest.clamp(4, HEADER_LEN) {
         HEADER_LEN => HEADER_LEN,
-        // An error message would have more; whether it is one is cut off.
+        // An error message would be longer; the type is missing.
         _ if walk.rest.is_empty() => return Err(walk.missing(1)),
         len => len,
     };

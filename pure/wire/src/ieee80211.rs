@@ -9,17 +9,17 @@
 //! ```
 //!
 //! Data frames have 24 bytes, a fourth address between access points, two bytes of QoS control in
-//! subtypes from 8 on, and four bytes of HT control if the order bit is set. LLC follows, or a row
-//! of aggregated MSDUs, each with an Ethernet header, of which the first is read. Management and
-//! control frames are named and end there; so do protected frames, whose body is encrypted, and
-//! later fragments, which have no LLC header.
+//! subtypes from 8 on, and four bytes of HT control if the order bit is set. LLC follows, or a
+//! sequence of aggregated MSDUs, each with an Ethernet header, of which the first is read.
+//! Management and control frames are named, but not dissected; nor are protected frames, whose body
+//! is encrypted, and later fragments, which have no LLC header.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
 use crate::{LayerKind, LinkType, Mac, Reason};
 use core::fmt;
 
-/// Bytes that every frame has: frame control, duration and the receiver's address.
+/// Minimum header length: frame control, duration and the receiver's address.
 pub const MIN_HEADER_LEN: usize = 10;
 
 /// Bytes of a data or management header without optional fields.
@@ -55,11 +55,11 @@ pub struct Ieee80211<'a> {
     head: &'a [u8; MIN_HEADER_LEN],
     /// The whole header.
     header: &'a [u8],
-    /// The bytes after it: data, or fields and elements of a management frame.
+    /// The data after the header: payload, or fields and elements of a management frame.
     pub payload: &'a [u8],
 }
 
-/// Bytes of the header that begins with this frame control.
+/// Length of a header with this frame control field.
 const fn header_len(control: [u8; 2]) -> usize {
     let (kind, subtype, flags) = (control[0] >> 2 & 3, control[0] >> 4, control[1]);
     let has_ht_control = flags & flag::ORDER != 0;
@@ -77,7 +77,7 @@ const fn header_len(control: [u8; 2]) -> usize {
         }
         frame_type::CONTROL => match subtype {
             // Trigger, beamforming and NDP announcements, block acknowledgments, PS-Poll, RTS,
-            // CF-End: the transmitter's address too.
+            // CF-End: the transmitter's address as well.
             2 | 4 | 5 | 8 | 9 | 10 | 11 | 14 | 15 => MIN_HEADER_LEN + 6,
             _ => MIN_HEADER_LEN,
         },
@@ -86,7 +86,7 @@ const fn header_len(control: [u8; 2]) -> usize {
 }
 
 impl<'a> Ieee80211<'a> {
-    /// Splits a frame after its header. Padding that some cards put there is not known here.
+    /// Splits a frame after its header. Padding inserted by some cards is not handled here.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let head = bytes
             .first_chunk::<MIN_HEADER_LEN>()
@@ -130,7 +130,7 @@ impl<'a> Ieee80211<'a> {
 
     /// Address `index`, from 0 to 3, if the frame has it.
     fn address(&self, index: usize) -> Option<Mac> {
-        // The fourth is behind the sequence control.
+        // The fourth is after the sequence control.
         let at = [4, 10, 16, 24].get(index)?;
         if index == 3 && (self.frame_type() != frame_type::DATA || self.flags() & 3 != 3) {
             return None;
@@ -150,7 +150,7 @@ impl<'a> Ieee80211<'a> {
         self.address(1)
     }
 
-    /// Whom a data or management frame is for in the end.
+    /// Final destination of a data or management frame.
     pub fn dst(&self) -> Option<Mac> {
         match (self.frame_type(), self.flags() & flag::TO_DS != 0) {
             (frame_type::DATA, true) => self.address(2),
@@ -159,7 +159,7 @@ impl<'a> Ieee80211<'a> {
         }
     }
 
-    /// Whom a data or management frame is from in the beginning.
+    /// Original source of a data or management frame.
     pub fn src(&self) -> Option<Mac> {
         match (self.frame_type(), self.flags() & 3) {
             (frame_type::DATA, flag::FROM_DS) => self.address(2),
@@ -190,9 +190,9 @@ impl<'a> Ieee80211<'a> {
             .map(|field| u16::from_le_bytes(*field))
     }
 
-    /// The network name in a beacon, a probe or an association request.
+    /// Network name in a beacon, a probe or an association request.
     pub fn ssid(&self) -> Option<&'a [u8]> {
-        // Fixed fields come before the elements, of which the name is the first.
+        // Fixed fields precede the elements, the first of which is the name.
         let fixed = match (self.frame_type(), self.subtype()) {
             (frame_type::MANAGEMENT, 0) => 4,
             (frame_type::MANAGEMENT, 2) => 10,
@@ -207,7 +207,7 @@ impl<'a> Ieee80211<'a> {
     }
 }
 
-/// The name of a management frame, as tcpdump has it.
+/// The name of a management frame, as in tcpdump.
 const fn management_name(subtype: u8) -> &'static str {
     match subtype {
         0 => "Assoc Request",
@@ -233,7 +233,7 @@ impl fmt::Display for Ieee80211<'_> {
             frame_type::MANAGEMENT => self.show_management(f),
             frame_type::CONTROL => self.show_control(f),
             frame_type::DATA if self.is_protected() => match self.payload {
-                // The same place has the initialization vector of WEP, TKIP and CCMP.
+                // WEP, TKIP and CCMP have the initialization vector at the same offset.
                 [a, b, c, key, ..] => {
                     let iv = u32::from_le_bytes([*a, *b, *c, 0]);
                     write!(
@@ -255,7 +255,7 @@ impl fmt::Display for Ieee80211<'_> {
 impl Ieee80211<'_> {
     fn show_management(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(management_name(self.subtype()))?;
-        // Elements of a protected frame are not to be read.
+        // The elements of a protected frame are encrypted.
         match self.ssid() {
             Some(name) if !self.is_protected() => show_ssid(name, f),
             _ => Ok(()),
@@ -283,7 +283,8 @@ impl Ieee80211<'_> {
     }
 }
 
-/// A network name in brackets; what is no letter as tcpdump shows it, with a caret or `M-`.
+/// Prints a network name in parentheses; nonprintable characters as in tcpdump, with a caret or
+/// `M-`.
 fn show_ssid(name: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     use core::fmt::Write as _;
     f.write_str(" (")?;
@@ -337,7 +338,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol {
     name: "wlan",
     spec: "IEEE 802.11",
     links: &[LinkType::IEEE802_11],
-    // QoS data from an access point, LLC with SNAP after it.
+    // QoS data from an access point, followed by LLC with SNAP.
     sample: &[
         0x88, 0x02, 0, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3, 0x10, 0, 5, 0,
         0xaa, 0xaa, 3, 0, 0, 0, 0x88, 0xb5, 1, 2, 3, 4,

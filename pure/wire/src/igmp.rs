@@ -13,7 +13,7 @@ pub const HEADER_LEN: usize = 8;
 #[derive(Clone, Copy)]
 pub struct Igmp<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// The bytes after the first eight bytes; empty before version 3.
+    /// The data after the first eight bytes; empty before version 3.
     pub payload: &'a [u8],
 }
 
@@ -37,7 +37,7 @@ impl<'a> Igmp<'a> {
         be16(self.head[2], self.head[3])
     }
 
-    /// Whether the checksum is right, provided that the whole message is present.
+    /// Whether the checksum is right; the whole message must be present.
     pub fn checksum_ok(&self) -> bool {
         checksum::Sum::new()
             .add_bytes(self.head)
@@ -54,8 +54,8 @@ impl<'a> Igmp<'a> {
 }
 
 impl Igmp<'_> {
-    /// A query in tcpdump's words: the version by its length and response time, and both where they
-    /// are not the usual ones.
+    /// Prints a query as tcpdump does: the version by its length and response time, and both if
+    /// unusual.
     fn show_query(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (code, group) = (self.head[1], self.group());
         let Some(&[_, _, high, low]) = self.payload.first_chunk::<4>() else {
@@ -82,7 +82,7 @@ impl Igmp<'_> {
     }
 }
 
-/// Tenths of a second that a code stands for (RFC 3376 section 4.1.1).
+/// Response time in tenths of a second for a code (RFC 3376 section 4.1.1).
 fn response_time(code: u8) -> u32 {
     match code {
         0..128 => code.into(),

@@ -14,15 +14,15 @@
 //!   payload, padding, invariant check sequence (4 bytes), variant one (2 bytes)
 //! ```
 //!
-//! Of InfiniBand's transports only unreliable datagrams are looked into, between queue pairs that
-//! are not for management, and only where what they carry looks like IPoIB.
+//! Of InfiniBand's transports only unreliable datagrams are dissected, between queue pairs that are
+//! not for management, and only if their payload looks like IPoIB.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
 use crate::{LayerKind, LinkType, Reason, be16, ethernet};
 use core::fmt;
 
-/// Bytes of a global routing header and of IPoIB after it.
+/// Length of a global routing header followed by IPoIB.
 pub const HEADER_LEN: usize = GLOBAL_LEN + IPOIB_LEN;
 
 /// Bytes of the local routing header.
@@ -93,7 +93,7 @@ impl<'a> Infiniband<'a> {
         self.head[1] & 3
     }
 
-    /// Bytes from this header up to the variant check sequence.
+    /// Length from this header to the variant check sequence.
     pub fn packet_len(&self) -> usize {
         usize::from(be16(self.head[4], self.head[5]) & 0x07ff) * 4
     }

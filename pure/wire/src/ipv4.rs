@@ -29,12 +29,12 @@ pub struct Ipv4<'a> {
     head: &'a [u8; HEADER_LEN],
     /// The options, padding included: 0 to 40 bytes.
     pub options: &'a [u8],
-    /// The payload, limited to the total length: link padding is not in it.
+    /// The payload, limited to the total length, without link padding.
     pub payload: &'a [u8],
 }
 
 impl<'a> Ipv4<'a> {
-    /// Splits a datagram after its header. The payload may be cut by the capture.
+    /// Splits a datagram after its header. The payload may be truncated by the capture.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes
@@ -88,7 +88,7 @@ impl<'a> Ipv4<'a> {
         be16(self.head[4], self.head[5])
     }
 
-    /// Whether routers must not fragment it.
+    /// Whether fragmentation is forbidden.
     #[inline]
     pub fn dont_fragment(&self) -> bool {
         self.head[6] & 0x40 != 0
@@ -207,7 +207,7 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// What a header without options is made from.
+/// Fields of a header without options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Source address.
@@ -222,7 +222,8 @@ pub struct Header {
     pub traffic_class: u8,
     /// Identification.
     pub id: u16,
-    /// Bytes after the header; more than 65515 are not representable and give total length 0.
+    /// Length after the header; more than 65515 bytes cannot be represented and give total length
+    /// 0.
     pub payload_len: usize,
 }
 
@@ -263,7 +264,7 @@ fn option_set(bytes: &[u8]) -> u32 {
     Options { rest: bytes }.fold(0, |set, option| set | 1 << (option.kind & 31))
 }
 
-/// What an IP protocol number leads to that is not an IPv6 extension header.
+/// The layer selected by an IP protocol number that is not an IPv6 extension header.
 pub(crate) fn next_of_protocol(walk: &mut Walk<'_, '_>, number: u8) -> Next {
     walk.out.ip_protocol = number;
     match (
@@ -316,7 +317,7 @@ pub(crate) fn step(walk: &mut Walk<'_, '_>) -> Next {
         fragment(walk, field);
     }
     if header_len > HEADER_LEN {
-        // Of options that are cut those that are present.
+        // The captured part of truncated options.
         let len = header_len.min(walk.rest.len());
         let options = walk.rest.get(HEADER_LEN..len);
         walk.out.ip_options = options.map_or(0, option_set);

@@ -28,7 +28,7 @@ pub struct Ipv6<'a> {
 }
 
 impl<'a> Ipv6<'a> {
-    /// Splits a packet after the fixed header. The payload may be cut by the capture.
+    /// Splits a packet after the fixed header. The payload may be truncated by the capture.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes
@@ -113,7 +113,7 @@ impl fmt::Display for Ipv6<'_> {
     }
 }
 
-/// What a fixed header is made from.
+/// Fields of a fixed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Source address.
@@ -128,7 +128,7 @@ pub struct Header {
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Bytes after the fixed header; more than 65535 give payload length 0.
+    /// Length after the fixed header; more than 65535 bytes give payload length 0.
     pub payload_len: usize,
 }
 
@@ -149,8 +149,8 @@ impl Header {
 /// No Next Header (RFC 8200 section 4.7).
 const NO_NEXT_HEADER: u8 = 59;
 
-/// Moves after an extension header or AH of `len` bytes, to what its next header value leads to.
-/// If the capture cut it, that is still the protocol.
+/// Moves past an extension header or AH of `len` bytes, to the layer selected by its next header
+/// value. If the capture truncated it, that is still the protocol.
 pub(crate) fn next_behind(walk: &mut Walk<'_, '_>, len: usize, next_header: u8) -> Next {
     if walk.rest.len() < len {
         let reason = walk.missing(len);
@@ -163,7 +163,7 @@ pub(crate) fn next_behind(walk: &mut Walk<'_, '_>, len: usize, next_header: u8) 
     next_of_header(walk, next_header)
 }
 
-/// The layer that a next header value leads to, in the fixed header, an extension header or AH.
+/// The layer selected by a next header value in the fixed header, an extension header or AH.
 pub(crate) fn next_of_header(walk: &mut Walk<'_, '_>, next_header: u8) -> Next {
     walk.out.transport_offset = 0;
     if next_header == NO_NEXT_HEADER {

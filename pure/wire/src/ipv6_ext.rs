@@ -6,7 +6,7 @@
 //! fragment:         next header u8, 0 u8, offset / 8, 2 bits, M (together u16), identification u32
 //! ```
 //!
-//! Each is a layer of its own, so the bound on layers bounds the chain.
+//! Each is a separate layer, so the limit on layers bounds the chain.
 
 use crate::dissection::Fragment;
 use crate::table::{self, Protocol};
@@ -33,9 +33,9 @@ pub mod bit {
     pub const ESP: u32 = 1 << 13;
     /// Authentication header.
     pub const AH: u32 = 1 << 14;
-    /// HIP, which IPFIX has no bit for.
+    /// HIP, for which IPFIX has no bit.
     pub const HIP: u32 = 1 << 16;
-    /// Shim6, which IPFIX has no bit for.
+    /// Shim6, for which IPFIX has no bit.
     pub const SHIM6: u32 = 1 << 17;
 }
 
@@ -123,7 +123,7 @@ impl<'a> FragmentHeader<'a> {
         Ok(FragmentHeader { head, payload })
     }
 
-    /// What the fragmented part starts with.
+    /// Type of the first header in the fragmented part.
     #[inline]
     pub fn next_header(&self) -> u8 {
         self.head[0]
@@ -302,7 +302,7 @@ mod tests {
             let start = chain.len();
             chain.extend(&row.sample[..len]);
             chain[start] = next;
-            // A zero reserved byte and no next fragment, or the chain would end there.
+            // A zero reserved byte and no next fragment, otherwise the chain would end there.
             if *kind == LayerKind::Fragment {
                 chain[start + 3] = 0;
             }

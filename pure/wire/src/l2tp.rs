@@ -12,7 +12,7 @@
 //! | O: offset                     | padding of that many bytes …  |
 //! ```
 //!
-//! Version 3 (RFC 3931) encodes neither the length of its cookie nor the payload type; it is not
+//! Version 3 (RFC 3931) encodes neither the length of its cookie nor the payload type, so it is not
 //! followed.
 
 use crate::table::{self, Protocol};
@@ -26,7 +26,7 @@ pub const PORT: u16 = 1701;
 /// An L2TP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L2tp<'a> {
-    /// Whether it is a control message; else it carries PPP.
+    /// Whether it is a control message; otherwise it carries PPP.
     pub is_control: bool,
     /// Tunnel id.
     pub tunnel: u16,
@@ -36,7 +36,7 @@ pub struct L2tp<'a> {
     pub payload: &'a [u8],
 }
 
-/// Control flag, where the ids are, bytes of the header; none if it is not all there.
+/// Control flag, offset of the ids, length of the header; `None` if it is incomplete.
 fn layout(bytes: &[u8]) -> Result<Option<(bool, usize, usize)>, Reason> {
     let Some(&[flags, version]) = bytes.first_chunk::<2>() else {
         return Ok(None);
@@ -57,7 +57,7 @@ fn layout(bytes: &[u8]) -> Result<Option<(bool, usize, usize)>, Reason> {
 }
 
 impl<'a> L2tp<'a> {
-    /// Splits the header off.
+    /// Splits off the header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (is_control, ids, len) = layout(bytes)?.ok_or(Reason::Truncated)?;
         let payload = bytes.get(len..).ok_or(Reason::Truncated)?;
@@ -109,7 +109,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol {
     spec: "RFC 2661",
     udp_ports: &[PORT],
     udp_replies: &[PORT],
-    // All optional fields, two bytes of offset, LCP inside.
+    // All optional fields, two bytes of offset, LCP as the payload.
     sample: &[
         0x4a, 2, 0, 22, 0, 5, 0, 7, 0, 1, 0, 2, 0, 2, 0, 0, 0xff, 3, 0xc0, 0x21, 1, 2,
     ],

@@ -1,5 +1,5 @@
-//! Laws: what must hold for every input. Called by tests and by fuzz targets; they panic where a
-//! law is broken. Enabled by the feature `laws`, which is off by default.
+//! Laws: properties that hold for every input. Tests and fuzz targets call them; they panic if a
+//! law is violated. Enabled by the feature `laws`, which is off by default.
 
 use crate::dissection::{MAX_LAYERS, MAX_TUNNEL_DEPTH};
 use crate::file::{Event, FileError, Interface, MAX_NEED, Reader};
@@ -7,10 +7,10 @@ use crate::table::Header;
 use crate::{Dissection, Fragment, LayerKind, LinkType, Reason, Summary, dissect, dissect_inner};
 use core::fmt::{self, Write};
 
-/// The most bytes that a summary may have. Every level prints at most its layers.
+/// Maximum length of a summary. Every level prints at most its layers.
 const MAX_LINE: usize = 16_384;
 
-/// Counts what is written, and refuses control characters.
+/// Counts the output, and refuses control characters.
 struct Line(usize);
 
 impl Write for Line {
@@ -25,7 +25,7 @@ impl Write for Line {
     }
 }
 
-/// Everything that must hold of a packet: of all its levels, printed and cut.
+/// Checks the laws of a packet: of all its levels, printed and truncated.
 pub fn packet(link: LinkType, bytes: &[u8], wire_len: u32) {
     let mut level = Dissection::EMPTY;
     dissect(link, bytes, wire_len, &mut level);
@@ -56,7 +56,7 @@ pub fn packet(link: LinkType, bytes: &[u8], wire_len: u32) {
     assert_eq!(inner, Dissection::EMPTY);
 }
 
-/// A fuzz input: link type, how much of the packet the capture cut off, the packet.
+/// A fuzz input: link type, number of truncated bytes, the packet.
 pub fn packet_input(input: &[u8]) {
     if let Some((&[link, cut], bytes)) = input.split_first_chunk::<2>() {
         let link = LinkType::SUPPORTED[usize::from(link) % LinkType::SUPPORTED.len()];
@@ -64,7 +64,7 @@ pub fn packet_input(input: &[u8]) {
     }
 }
 
-/// What must hold of one level that starts at `start`.
+/// Checks the laws of one level that starts at `start`.
 fn one_level(d: &Dissection, bytes: &[u8], start: usize) {
     short_cut_equals_walk(d, bytes, start);
     let mut before = start;
@@ -75,7 +75,7 @@ fn one_level(d: &Dissection, bytes: &[u8], start: usize) {
         before = offset;
         mask |= kind.bit();
         assert!(d.has(kind) && d.offset_of(kind).is_some_and(|first| first <= offset));
-        // Every view stands every header that its layer was found in.
+        // Every view accepts every header that its layer was found in.
         let header = Header {
             kind,
             bytes: bytes.get(offset..).unwrap_or(&[]),
@@ -89,7 +89,7 @@ fn one_level(d: &Dissection, bytes: &[u8], start: usize) {
             .all(|k| *k == LayerKind::None)
     );
     let payload = d.payload_offset as usize;
-    // The end of a header that is cut off lies after what was captured.
+    // The end of a truncated header is after the captured bytes.
     assert!(payload >= before && (payload <= bytes.len() || d.reason == Reason::Truncated));
     assert!(payload + d.payload_len as usize <= start + d.wire_len as usize);
     assert!(d.payload(bytes).len() <= d.payload_len as usize);
@@ -115,7 +115,7 @@ fn one_level(d: &Dissection, bytes: &[u8], start: usize) {
     }
 }
 
-/// The shortcut leaves what the walk leaves.
+/// Checks that the shortcut and the walk give the same result.
 fn short_cut_equals_walk(d: &Dissection, bytes: &[u8], start: usize) {
     let Some((first, _)) = d.layers().next() else {
         return;
@@ -134,7 +134,7 @@ fn short_cut_equals_walk(d: &Dissection, bytes: &[u8], start: usize) {
     assert_eq!(*d, walked);
 }
 
-/// What was in the output before does not matter.
+/// Checks that the previous content of the output does not matter.
 fn former_content_is_lost(link: LinkType, bytes: &[u8], wire_len: u32, expected: &Dissection) {
     let mut dirty = *expected;
     dirty.tcp_options = u64::MAX;
@@ -145,16 +145,16 @@ fn former_content_is_lost(link: LinkType, bytes: &[u8], wire_len: u32, expected:
     assert_eq!(dirty, *expected);
 }
 
-/// A packet truncated by the capture has the first layers of the whole one, and is marked as
-/// truncated.
+/// Checks that a packet truncated by the capture has the first layers of the complete one, and is
+/// marked as truncated.
 fn cuts(link: LinkType, bytes: &[u8], wire_len: u32, whole: &Dissection) {
     let wire_len = wire_len.max(bytes.len() as u32);
-    // All cuts within the headers of an ordinary packet, and some after them.
+    // All lengths within the headers of an ordinary packet, and some after them.
     let near = bytes.len().min(160);
     for cut in (0..near).chain((near..bytes.len()).step_by(97)) {
         let mut d = Dissection::EMPTY;
         let cut = bytes.get(..cut).unwrap_or(&[]);
-        // The version nibble of raw IP may be cut off.
+        // The version nibble of raw IP may be missing.
         if cut.is_empty() {
             continue;
         }
@@ -179,8 +179,8 @@ fn cuts(link: LinkType, bytes: &[u8], wire_len: u32, whole: &Dissection) {
     }
 }
 
-/// What does not depend on the bytes that were cut off is as in the whole packet; what does is not
-/// reported, or reported as far as it is known.
+/// Checks that values which do not depend on truncated bytes are those of the complete packet;
+/// other values are missing, or reported as far as they are known.
 fn figures_of_a_cut(d: &Dissection, whole: &Dissection, cap_len: usize) {
     if d.ip_version == 0 {
         return;
@@ -191,7 +191,7 @@ fn figures_of_a_cut(d: &Dissection, whole: &Dissection, cap_len: usize) {
         (addresses, numbers)
     };
     assert_eq!(of_ip(d), of_ip(whole));
-    // Its length, too, may be in options that are cut off.
+    // Its length may also be in truncated options.
     let is_jumbo = whole.ip_version == 6 && whole.ip_total_len > 40 + 0xffff
         || whole.has(LayerKind::HopByHop) && d.ip_total_len != whole.ip_total_len;
     if is_jumbo {
@@ -211,7 +211,7 @@ fn figures_of_a_cut(d: &Dissection, whole: &Dissection, cap_len: usize) {
     if d.transport_offset == 0 || d.transport_offset != whole.transport_offset {
         return;
     }
-    // Bytes of the header that have to be there for its length to be known.
+    // Bytes of the header needed to know its length.
     let has = |kind| whole.has(kind);
     let need = match () {
         () if has(LayerKind::Tcp) => 13,
@@ -219,7 +219,7 @@ fn figures_of_a_cut(d: &Dissection, whole: &Dissection, cap_len: usize) {
         () if has(LayerKind::Sctp) || has(LayerKind::UdpLite) || has(LayerKind::Icmpv4) => 0,
         () => return,
     };
-    // What lies after the IP packet is not of the transport header.
+    // Data after the IP packet do not belong to the transport header.
     let end = usize::from(whole.ip_offset) + whole.ip_total_len as usize;
     let captured = cap_len
         .min(end)
@@ -234,8 +234,8 @@ fn figures_of_a_cut(d: &Dissection, whole: &Dissection, cap_len: usize) {
     }
 }
 
-/// A fuzz input as a pcapng file: as it is if it starts like one, else after a section header
-/// whose byte order the first bit chooses. Input above 8 KiB is ignored.
+/// A fuzz input as a pcapng file: unchanged if it starts like one, otherwise after a section header
+/// whose byte order the first bit selects. Input above 8 KiB is ignored.
 pub fn pcapng_input(input: &[u8]) {
     const BIG: [u8; 28] = [
         10, 13, 13, 10, 0, 0, 0, 28, 0x1a, 0x2b, 0x3c, 0x4d, 0, 1, 0, 0, 255, 255, 255, 255, 255,
@@ -258,7 +258,7 @@ pub fn pcapng_input(input: &[u8]) {
     file(&bytes[..28 + len]);
 }
 
-/// The next event of a reader that gets no more bytes than it requests.
+/// The next event of a reader that is passed no more bytes than it requests.
 fn byte_by_byte<I: AsRef<[Interface]> + AsMut<[Interface]>>(
     reader: &mut Reader<I>,
     rest: &[u8],
@@ -275,9 +275,9 @@ fn byte_by_byte<I: AsRef<[Interface]> + AsMut<[Interface]>>(
     }
 }
 
-/// Everything that must hold of a file: the whole shown at once and shown byte by byte read alike,
-/// a reader always continues or stops, and no range lies outside of what was shown. Packets obey
-/// [`packet`] too.
+/// Checks the laws of a file: passed at once or byte by byte it gives the same events, a reader
+/// always advances or stops, and no range exceeds the bytes passed. Packets obey [`packet`] as
+/// well.
 pub fn file(bytes: &[u8]) {
     let table = || [Interface::default(); 4];
     let mut whole = Reader::with(table(), 65_536);

@@ -1,13 +1,13 @@
 //! Header views, dissection, checksums and capture file framing: bytes in, bytes out.
 //!
-//! Everything here reads slices and writes values or slices given by the caller: no allocation, no
+//! This crate reads slices and writes values or slices provided by the caller: no allocation, no
 //! clock, no IO, no panic on any input, no unsafe code.
 //!
 //! - A *view* (`udp::Udp`, `ipv4::Ipv4`, …) borrows the bytes of one header. The length is checked
-//!   once, when the view is made; the fixed part is then an array, so the getters cannot fail.
-//! - [`dissect`] walks all headers of one packet in a single pass and leaves what flow tables,
+//!   once, when the view is created; the fixed part is then an array, so the getters cannot fail.
+//! - [`dissect`] walks all headers of one packet in a single pass and stores what flow tables,
 //!   filters and printers need in a [`Dissection`]: layers with offsets, the flow key, lengths and
-//!   the [`Reason`] why it stopped. Inner packets of tunnels are reached by [`dissect_inner`].
+//!   the [`Reason`] why it stopped. Inner packets of tunnels are dissected by [`dissect_inner`].
 //! - [`table::PROTOCOLS`] is the list of protocols: one file and one row each.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
 //! Link types: the first header of a captured packet.
 //!
-//! The numbers are those of the LINKTYPE_ registry (draft-ietf-opsawg-pcaplinktype) as they stand
-//! in pcap and pcapng files. They equal the DLT_ numbers of Linux except for raw IP, where
-//! libpcap's Linux DLT is 12 and files have 101; [`LinkType::from_dlt`] maps them.
+//! The numbers are those of the LINKTYPE_ registry (draft-ietf-opsawg-pcaplinktype) as used in pcap
+//! and pcapng files. They equal the DLT_ numbers of Linux except for raw IP, where libpcap's Linux
+//! DLT is 12 and files have 101; [`LinkType::from_dlt`] maps them.
 
 use core::fmt;
 
@@ -29,13 +29,13 @@ impl LinkType {
     pub const LOOP: LinkType = LinkType(108);
     /// Frame Relay, from its address on.
     pub const FRELAY: LinkType = LinkType(107);
-    /// 802.11, without anything in front.
+    /// 802.11 without a preceding header.
     pub const IEEE802_11: LinkType = LinkType(105);
     /// 802.11 after a Prism header.
     pub const PRISM_HEADER: LinkType = LinkType(119);
     /// 802.11 after a radiotap header.
     pub const IEEE802_11_RADIO: LinkType = LinkType(127);
-    /// For private use; Apple's programs write the packet tap so.
+    /// For private use; Apple's programs use it for PKTAP.
     pub const USER2: LinkType = LinkType(149);
     /// 802.11 after an AVS header.
     pub const IEEE802_11_RADIO_AVS: LinkType = LinkType(163);
@@ -85,7 +85,7 @@ impl LinkType {
         LinkType::FRELAY,
     ];
 
-    /// From a DLT_ number as libpcap's API on Linux gives it.
+    /// Converts a DLT_ number as returned by libpcap's API on Linux.
     pub const fn from_dlt(dlt: u16) -> LinkType {
         match dlt {
             // DLT_RAW is 12 on Linux and 14 on OpenBSD; files use 101.

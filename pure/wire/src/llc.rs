@@ -7,14 +7,15 @@
 //! +-------+-------+---------+-------------------+-----------+------
 //! ```
 //!
-//! Control has one byte in unnumbered frames and two in all others. SNAP is the service 0xaa.
+//! The control field has one byte in unnumbered frames and two in all others. SNAP is the service
+//! 0xaa.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
 use crate::{LayerKind, Reason, be16, ethernet};
 use core::fmt;
 
-/// Bytes that every LLC header has.
+/// Minimum length of an LLC header.
 pub const MIN_HEADER_LEN: usize = 3;
 
 /// Bytes of an LLC header with SNAP.
@@ -22,7 +23,7 @@ pub const SNAP_LEN: usize = 8;
 
 /// Service access points.
 pub mod sap {
-    /// IP (RFC 948), in practice seen on token ring and ARCNET only.
+    /// IP (RFC 948), in practice only on token ring and ARCNET.
     pub const IP: u8 = 0x06;
     /// Spanning tree.
     pub const STP: u8 = 0x42;
@@ -36,7 +37,7 @@ pub mod sap {
     pub const RAW_IPX: u8 = 0xff;
 }
 
-/// An LLC header, with SNAP if there is one.
+/// An LLC header, with SNAP if present.
 #[derive(Clone, Copy)]
 pub struct Llc<'a> {
     head: &'a [u8; MIN_HEADER_LEN],

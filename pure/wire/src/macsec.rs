@@ -8,15 +8,15 @@
 //! +-------+-------+---------------+-------------------------+-----------
 //! ```
 //!
-//! With E or C set the payload is ciphertext. Else it is the type and payload of the packet, with
-//! an integrity check value of 16 bytes after it.
+//! With E or C set the payload is ciphertext. Otherwise it is the type and payload of the packet,
+//! followed by a 16-byte integrity check value.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
 use crate::{Reason, be16, ethernet};
 use core::fmt;
 
-/// Bytes of the tag without the identifier.
+/// Length of the tag without the identifier.
 pub const HEADER_LEN: usize = 6;
 
 /// Bytes of the integrity check value.
@@ -26,7 +26,7 @@ const ICV_LEN: usize = 16;
 #[derive(Clone, Copy)]
 pub struct Macsec<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// The bytes after the tag, in clear or not.
+    /// The data after the tag, encrypted or not.
     pub payload: &'a [u8],
 }
 
@@ -79,7 +79,7 @@ fn step(walk: &mut Walk<'_, '_>) -> Next {
         return Err(Reason::BadVersion);
     }
     walk.advance(header_len(head))?;
-    // A length below 48 is given, so that padding can be distinguished from the payload.
+    // Lengths below 48 are stated, so that padding can be distinguished from the payload.
     if head[1] & 0x3f != 0 {
         walk.limit(usize::from(head[1] & 0x3f) + ICV_LEN);
     }
@@ -96,7 +96,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol {
     name: "macsec",
     spec: "IEEE 802.1AE",
     ether_types: &[0x88e5],
-    // In clear, four bytes of payload, the check value.
+    // Unencrypted, four bytes of payload, the check value.
     sample: &[
         0x20, 6, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 0, 1, 0x88, 0xb5, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6,
         7, 8, 9, 10, 11, 12, 13, 14, 15,

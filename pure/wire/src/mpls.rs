@@ -7,9 +7,9 @@
 //! +---------------------------------------+-----+-+---------------+
 //! ```
 //!
-//! The entry with S set does not name the protocol that follows. As routers and other readers do,
-//! we look at the first nibble (RFC 4928): 4 and 6 are IP, 0 is a pseudowire control word with
-//! Ethernet after it.
+//! The entry with S set does not identify the next protocol. As routers and other dissectors do,
+//! the first nibble is checked (RFC 4928): 4 and 6 are IP, 0 is a pseudowire control word followed
+//! by Ethernet.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
@@ -26,7 +26,7 @@ const CONTROL_WORD_LEN: usize = 4;
 #[derive(Clone, Copy)]
 pub struct Mpls<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// The bytes after this entry: the next entry, or after the last one the packet.
+    /// The data after this entry: the next entry, or after the last one the packet.
     pub payload: &'a [u8],
 }
 

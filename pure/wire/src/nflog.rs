@@ -5,10 +5,11 @@
 //! attributes: length u16 (these four bytes included), type u16, value, padding to four bytes
 //! ```
 //!
-//! Attribute 9 is the packet, 1 begins with its Ethernet type. Lengths and types have the byte
-//! order of the machine that captured, which the file does not record. The upper two bits of a
+//! Attribute 9 is the packet, attribute 1 begins with its EtherType. Lengths and types have the
+//! byte order of the capturing machine, which the file does not record. The upper two bits of a
 //! type are flags, for nested attributes and for values in network byte order. The number below
-//! them is less than 64, so the first byte of a type is zero but for flags in big-endian only.
+//! them is less than 64, so without flags the first byte of a type is zero only in big-endian
+//! order.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
@@ -21,7 +22,7 @@ pub const HEADER_LEN: usize = 4;
 /// Bytes of an attribute's header.
 const ATTRIBUTE_LEN: usize = 4;
 
-/// The most attributes before the packet that are read; the kernel writes some twenty.
+/// Maximum number of attributes read before the packet; the kernel writes some twenty.
 const MAX_ATTRIBUTES: usize = 64;
 
 /// Attribute types.
@@ -30,7 +31,7 @@ pub mod attribute {
     pub const PACKET_HEADER: u16 = 1;
     /// The packet.
     pub const PAYLOAD: u16 = 9;
-    /// The prefix that the rule gives, with a zero byte after it.
+    /// The rule's prefix, with a zero byte after it.
     pub const PREFIX: u16 = 10;
 }
 
@@ -57,7 +58,7 @@ fn attribute(head: &[u8; ATTRIBUTE_LEN]) -> (usize, u16) {
 }
 
 impl<'a> Nflog<'a> {
-    /// Splits the packet off.
+    /// Splits off the packet.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;
         let view = Nflog {
@@ -69,7 +70,7 @@ impl<'a> Nflog<'a> {
         Ok(Nflog { payload, ..view })
     }
 
-    /// Address family: 2 IPv4, 10 IPv6, else none of IP.
+    /// Address family: 2 IPv4, 10 IPv6, others not IP.
     pub fn family(&self) -> u8 {
         self.head[0]
     }
@@ -99,7 +100,7 @@ impl<'a> Nflog<'a> {
         None
     }
 
-    /// What the rule calls it.
+    /// The log prefix of the rule.
     pub fn prefix(&self) -> Option<&'a [u8]> {
         let value = self.attribute(attribute::PREFIX)?;
         value.split(|byte| *byte == 0).next()
@@ -123,7 +124,7 @@ fn step(walk: &mut Walk<'_, '_>) -> Next {
     let mut ether_type = None;
     for _ in 0..MAX_ATTRIBUTES {
         if walk.wire_rest == 0 {
-            // Nothing but attributes: a rule may log without the packet.
+            // Only attributes: a rule may log without the packet.
             return Ok(LayerKind::None);
         }
         let head = walk.peek::<ATTRIBUTE_LEN>()?;
@@ -143,7 +144,7 @@ fn step(walk: &mut Walk<'_, '_>) -> Next {
                 _ => Err(Reason::UnsupportedType),
             };
         }
-        // The last attribute may be without its padding.
+        // The last attribute may lack its padding.
         walk.advance(len)?;
         let padding = (len.next_multiple_of(4) - len).min(walk.wire_rest);
         walk.advance(padding)?;

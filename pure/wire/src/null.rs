@@ -1,8 +1,8 @@
 //! BSD loopback (LINKTYPE_NULL, LINKTYPE_LOOP): four bytes of address family, then the packet.
 //!
 //! NULL has the number in the byte order of the capturing host, LOOP in network byte order. All
-//! families are small, so a large number is one in the other order. AF_INET is 2 everywhere;
-//! AF_INET6 is 10, 23, 24, 28 or 30. Some writers put an Ethernet type there.
+//! families are small, so a large number has the other byte order. AF_INET is 2 everywhere;
+//! AF_INET6 is 10, 23, 24, 28 or 30. Some writers use an EtherType instead.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};

@@ -17,10 +17,10 @@ use crate::walk::{Next, Walk};
 use crate::{LinkType, Reason};
 use core::fmt;
 
-/// Bytes of the shortest header.
+/// Minimum header length.
 pub const HEADER_LEN: usize = 108;
 
-/// More than this is not a length but other data: link type 149 is free for private use.
+/// A greater value is not a length but other data: link type 149 is free for private use.
 const MAX_HEADER_LEN: usize = 4096;
 
 /// A PKTAP header.
@@ -45,7 +45,7 @@ fn header_len(start: &[u8; 4]) -> Result<usize, Reason> {
     }
 }
 
-/// A name that ends with a zero byte or with its field.
+/// A name that ends at a zero byte or at the end of its field.
 fn name(header: &[u8], at: usize, len: usize) -> &[u8] {
     let field = header.get(at..at + len).unwrap_or(&[]);
     field.split(|byte| *byte == 0).next().unwrap_or(field)

@@ -6,8 +6,7 @@
 //! fields: type u16, length u16 of the value, value; padded to four bytes if flags bit 0 is set
 //! ```
 //!
-//! Only the field 802.11-Common (2) matters here: it has the flag for a frame check sequence at the
-//! end.
+//! Only the field 802.11-Common (2) is used: it has the flag for a frame check sequence at the end.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
@@ -20,7 +19,7 @@ pub const HEADER_LEN: usize = 8;
 /// Bytes of a field's header.
 const FIELD_LEN: usize = 4;
 
-/// The most fields that are read.
+/// Maximum number of fields read.
 const MAX_FIELDS: usize = 64;
 
 /// The field 802.11-Common: time u64, flags u16 of which bit 0 is the check sequence, and more.
@@ -44,7 +43,7 @@ fn header_len(head: &[u8; HEADER_LEN]) -> Result<usize, Reason> {
     }
 }
 
-/// The value of the first field of a type in a whole header.
+/// The value of the first field of a type in a complete header.
 fn field(header: &[u8], wanted: u16) -> Option<&[u8]> {
     let is_padded = header.get(1)? & 1 != 0;
     let mut rest = header.get(HEADER_LEN..)?;
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_within_a_header_ends() {
+    fn nested_headers_are_bounded() {
         let one = [0, 0, 8, 0, 192, 0, 0, 0];
         let bytes = one.repeat(40);
         let mut d = Dissection::EMPTY;

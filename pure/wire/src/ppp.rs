@@ -4,7 +4,7 @@
 //! [ address 0xff, control 0x03 ] protocol (1 or 2 bytes), payload
 //! ```
 //!
-//! Address and control may be left out, and a protocol below 256 may be sent as one byte: all
+//! Address and control may be omitted, and a protocol below 256 may be sent as one byte: all
 //! protocol numbers have an odd last byte and an even first one, so both can be distinguished.
 
 use crate::table::{self, Protocol};
@@ -21,7 +21,7 @@ pub struct Ppp<'a> {
     pub payload: &'a [u8],
 }
 
-/// Protocol number and bytes of the header.
+/// Protocol number and length of the header.
 #[inline]
 fn header(bytes: &[u8]) -> Option<(u16, usize)> {
     let (skipped, rest) = match bytes {
@@ -29,7 +29,7 @@ fn header(bytes: &[u8]) -> Option<(u16, usize)> {
         _ => (0, bytes),
     };
     match rest {
-        // The first byte of the address and control bytes, as far as can be seen.
+        // The first of the address and control bytes, as far as can be seen.
         [0xff] if skipped == 0 => None,
         [short, ..] if short & 1 != 0 => Some((u16::from(*short), skipped + 1)),
         [high, low, ..] => Some((be16(*high, *low), skipped + 2)),
@@ -56,7 +56,7 @@ impl<'a> Ppp<'a> {
         self.protocol
     }
 
-    /// Bytes of the header: 1 to 4.
+    /// Length of the header: 1 to 4 bytes.
     #[inline]
     pub fn header_len(&self) -> usize {
         self.header_len
@@ -78,7 +78,7 @@ impl fmt::Display for Ppp<'_> {
 
 pub(crate) fn step(walk: &mut Walk<'_, '_>) -> Next {
     let Some((protocol, header_len)) = header(walk.rest) else {
-        // One byte more would do, as far as can be seen.
+        // One more byte may be enough, as far as can be seen.
         return Err(walk.missing(walk.rest.len() + 1));
     };
     walk.advance(header_len)?;

@@ -7,7 +7,7 @@
 //! +-------+-------+---------------+---------------+----------
 //! ```
 //!
-//! Code 0 is session data, a PPP packet; every other code belongs to discovery.
+//! Code 0 is session data, a PPP packet; all other codes are discovery.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
@@ -53,7 +53,7 @@ impl<'a> Pppoe<'a> {
         be16(self.head[2], self.head[3])
     }
 
-    /// Bytes of the payload as sent.
+    /// Length of the payload as sent.
     #[inline]
     pub fn len(&self) -> u16 {
         be16(self.head[4], self.head[5])

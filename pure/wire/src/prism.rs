@@ -1,12 +1,12 @@
-//! Headers that drivers put in front of 802.11 frames before radiotap existed: the header of Prism
-//! cards (LINKTYPE_IEEE802_11_PRISM) and that of AVS (LINKTYPE_IEEE802_11_AVS).
+//! Headers that drivers put before 802.11 frames prior to radiotap: that of Prism cards
+//! (LINKTYPE_IEEE802_11_PRISM) and that of AVS (LINKTYPE_IEEE802_11_AVS).
 //!
 //! ```text
 //! Prism: message code u32, message length u32, device name 16 bytes, ten values of 12 bytes each
 //! AVS:   version u32 (0x80211001 or 0x80211002), header length u32, values; big-endian
 //! ```
 //!
-//! Files of the first link type hold headers of either kind: the first word distinguishes them.
+//! Files of the first link type contain headers of either kind, distinguished by the first word.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
@@ -47,7 +47,7 @@ impl<'a> Prism<'a> {
         Ok(Prism { header, payload })
     }
 
-    /// Whether the header is that of AVS.
+    /// Whether it is an AVS header.
     pub fn is_avs(&self) -> bool {
         self.header.starts_with(&[0x80, 0x21, 0x10])
     }

@@ -1,5 +1,5 @@
-//! Radiotap (radiotap.org, LINKTYPE_IEEE802_11_RADIOTAP): the receiver's measurements, in front of
-//! an 802.11 frame. All numbers are little-endian.
+//! Radiotap (radiotap.org, LINKTYPE_IEEE802_11_RADIOTAP): the receiver's measurements, before an
+//! 802.11 frame. All numbers are little-endian.
 //!
 //! ```text
 //!  0               1               2                               4
@@ -10,8 +10,8 @@
 //! | fields in the order of their bits, each aligned to its size
 //! ```
 //!
-//! Only the flags are of use to what follows: whether a frame check sequence ends the frame, and
-//! whether the card padded the 802.11 header.
+//! Only the flags are used: whether a frame check sequence ends the frame, and whether the card
+//! padded the 802.11 header.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
@@ -74,7 +74,7 @@ fn header_len(head: &[u8; HEADER_LEN]) -> Result<usize, Reason> {
     Ok(len)
 }
 
-/// The flags field of a header: the second of the fields that there are.
+/// The flags field of a header, which is the second field, if present.
 fn flags(header: &[u8]) -> Option<u8> {
     let words = header.get(4..)?.chunks_exact(4);
     // If bit 31 is set, another word follows.
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_and_check_sequence_are_no_payload() {
+    fn padding_and_check_sequence_are_not_payload() {
         let mut d = Dissection::EMPTY;
         let len = PROTOCOL.sample.len() as u32;
         dissect(LinkType::IEEE802_11_RADIO, PROTOCOL.sample, len, &mut d);

@@ -2,23 +2,23 @@
 
 /// Why a dissection stopped. `reason as usize` indexes an array of [`Reason::COUNT`] counters.
 ///
-/// The fields of a [`Dissection`](crate::Dissection) filled before the stop stay valid whatever the
-/// reason: a packet with an unsupported transport still has its addresses.
+/// The fields of a [`Dissection`](crate::Dissection) filled before the stop are always valid: a
+/// packet with an unsupported transport still has its addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Reason {
     /// Everything up to and including the transport header was read.
     #[default]
     Complete = 0,
-    /// The capture ends inside a header; the packet on the wire did not.
+    /// The capture ends inside a header, but the packet on the wire does not.
     Truncated,
-    /// The packet itself, or the length that an outer header gives, ends inside a header.
+    /// The packet itself, or the length in an outer header, ends inside a header.
     Short,
-    /// A version field has a value that the header above does not allow.
+    /// A version field has a value that the preceding header does not allow.
     BadVersion,
-    /// A header's length field is below its fixed part.
+    /// A header's length field is less than its fixed part.
     BadHeaderLength,
-    /// A length field contradicts the header that it is in.
+    /// A length field contradicts its own header.
     BadLength,
     /// More headers than [`MAX_LAYERS`](crate::MAX_LAYERS), or more tunnels than
     /// [`MAX_TUNNEL_DEPTH`](crate::MAX_TUNNEL_DEPTH).
@@ -27,18 +27,18 @@ pub enum Reason {
     UnsupportedLink,
     /// No dissector for the Ethernet type, LLC service or PPP protocol.
     UnsupportedType,
-    /// No dissector for the IP protocol; addresses and lengths are filled.
+    /// No dissector for the IP protocol; addresses and lengths are valid.
     UnsupportedProtocol,
-    /// A tunnel was recognised, but not what it carries.
+    /// A tunnel was recognised, but its payload is not supported.
     UnsupportedTunnel,
-    /// A fragment that is not the first: no transport header in it.
+    /// A fragment other than the first: it has no transport header.
     LaterFragment,
-    /// What follows is encrypted (ESP).
+    /// The rest is encrypted (ESP).
     Encrypted,
 }
 
 impl Reason {
-    /// How many reasons there are.
+    /// Number of reasons.
     pub const COUNT: usize = 13;
 
     /// All reasons, in the order of their values.
@@ -58,7 +58,7 @@ impl Reason {
         Reason::Encrypted,
     ];
 
-    /// A stable name for counters and JSON: lower case, words joined by `_`.
+    /// A stable name for counters and JSON: lower case, words separated by `_`.
     pub const fn name(self) -> &'static str {
         match self {
             Reason::Complete => "complete",
@@ -77,8 +77,8 @@ impl Reason {
         }
     }
 
-    /// Whether the packet breaks a rule of its protocols (as opposed to: cut short by the capture,
-    /// or simply not known here).
+    /// Whether the packet violates its protocols (as opposed to: truncated by the capture, or not
+    /// supported).
     pub const fn is_malformed(self) -> bool {
         matches!(
             self,
@@ -98,7 +98,7 @@ mod tests {
     use super::Reason;
 
     #[test]
-    fn all_is_in_order_and_names_differ() {
+    fn reasons_are_in_order_and_names_differ() {
         for (index, reason) in Reason::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, index);
             assert!(

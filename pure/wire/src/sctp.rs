@@ -47,7 +47,7 @@ impl<'a> Sctp<'a> {
         u32::from_be_bytes([self.head[4], self.head[5], self.head[6], self.head[7]])
     }
 
-    /// CRC32c as sent, in the order of the wire.
+    /// CRC32c as sent, in wire order.
     #[inline]
     pub fn checksum(&self) -> u32 {
         u32::from_be_bytes([self.head[8], self.head[9], self.head[10], self.head[11]])
@@ -70,7 +70,7 @@ pub struct Chunk<'a> {
     pub value: &'a [u8],
 }
 
-/// Iterator over chunks; ends at the first malformed one. The last may be cut by the capture.
+/// Iterator over chunks; ends at the first malformed one. The last may be truncated by the capture.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunks<'a> {
     rest: &'a [u8],
@@ -122,7 +122,7 @@ impl fmt::Display for Sctp<'_> {
 impl Sctp<'_> {
     /// Prints the types of the first chunks.
     pub(crate) fn show_chunks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A packet can hold hundreds of small chunks; a line cannot.
+        // A packet can contain hundreds of small chunks; a line cannot.
         for (i, chunk) in self.chunks().take(8).enumerate() {
             match chunk_name(chunk.kind) {
                 Some(name) => write!(f, " ({}) [{name}]", i + 1)?,

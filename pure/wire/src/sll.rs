@@ -24,11 +24,11 @@ pub const V2_HEADER_LEN: usize = 20;
 /// A Linux cooked header of either version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sll<'a> {
-    /// Why the host saw it: 0 to us, 1 broadcast, 2 multicast, 3 to another host, 4 from us.
+    /// Packet type: 0 to this host, 1 broadcast, 2 multicast, 3 to another host, 4 from this host.
     pub packet_type: u8,
     /// ARPHRD_ number of the device; 1 is Ethernet, 772 loopback, 824 netlink.
     pub hardware_type: u16,
-    /// Ethernet type of the payload, or a number below 1536 with a meaning of its own (4 is LLC).
+    /// EtherType of the payload, or a number below 1536 with its own meaning (4 is LLC).
     pub protocol: u16,
     /// Interface index, in version 2 only.
     pub interface: Option<u32>,
@@ -71,7 +71,7 @@ impl<'a> Sll<'a> {
         })
     }
 
-    /// Whether the packet came or went.
+    /// Direction of the packet.
     pub fn direction(&self) -> Direction {
         if self.packet_type == 4 {
             Direction::Out
@@ -104,7 +104,7 @@ impl fmt::Display for Sll<'_> {
 
 fn next(walk: &mut Walk<'_, '_>, hardware_type: u16, protocol: u16) -> Next {
     match (hardware_type, protocol) {
-        // Netlink, 802.11 without and with radio headers: the protocol is no Ethernet type.
+        // Netlink, 802.11 without and with radio headers: the protocol is not an EtherType.
         (824 | 801..=803, _) => Err(Reason::UnsupportedType),
         (_, 4) => Ok(LayerKind::Llc),
         (_, 0x0600..) => ethernet::next_of_type(walk, protocol),

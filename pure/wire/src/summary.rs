@@ -6,8 +6,8 @@
 //! IP 192.0.2.1 > 192.0.2.2: GREv0, proto 0x0800, length 84: IP 10.0.0.1 > 10.0.0.2: ICMP echo …
 //! ```
 //!
-//! All levels of a tunnelled packet are on the line, joined by a colon. A line has no line break
-//! and a bounded length, whatever the packet holds.
+//! All levels of a tunnelled packet are on the line, separated by a colon. A line has no line break
+//! and a bounded length, for any packet.
 
 mod icmp;
 mod ip;
@@ -23,36 +23,36 @@ use tcp::show_tcp;
 
 /// A packet as one line, without its time.
 ///
-/// The alternate form, `{:#}`, is for a line that shows the link header in front: as in
-/// `tcpdump -e`, "IP" and "IP6" are left out where that header names the protocol.
+/// The alternate form, `{:#}`, is for a line that begins with the link header: as in `tcpdump -e`,
+/// "IP" and "IP6" are omitted if that header names the protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary<'a> {
     /// The outermost level, from [`dissect`](crate::dissect).
     pub dissection: &'a Dissection,
-    /// The packet that it was made from.
+    /// The packet that was dissected.
     pub bytes: &'a [u8],
 }
 
-/// What is subtracted from the numbers of a TCP segment, so that they count from the start of the
+/// Numbers to subtract from those of a TCP segment, so that they are relative to the start of the
 /// connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SequenceBase {
-    /// From the sequence number.
+    /// Subtracted from the sequence number.
     pub seq: u32,
-    /// From the acknowledgment.
+    /// Subtracted from the acknowledgment number.
     pub ack: u32,
-    /// From the edges of selective acknowledgments.
+    /// Subtracted from the edges of selective acknowledgments.
     pub sack: u32,
 }
 
-/// A [`Summary`] with more, or with other numbers.
+/// A [`Summary`] with more details, or with relative numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Detailed<'a> {
     /// The packet.
     pub summary: Summary<'a>,
-    /// For its first TCP segment, on whichever level.
+    /// Base of its first TCP segment, on any level.
     pub base: SequenceBase,
-    /// Print the fields of each IP header too, as `tcpdump -v` does.
+    /// Whether to print the fields of each IP header as well, as `tcpdump -v` does.
     pub is_verbose: bool,
 }
 
@@ -140,7 +140,7 @@ fn show_level(
     }
 }
 
-/// The payload is not dissected: print its protocol number.
+/// Prints the protocol number of a payload that is not dissected.
 fn show_unknown_type(
     d: &Dissection,
     header: Header<'_>,
@@ -224,7 +224,7 @@ fn show_ip(
     let transport = transport(d, bytes);
     match d.reason {
         Reason::Complete if d.inner != LayerKind::None && !d.inner_is_quote => {
-            // The header of the tunnel; where IP carries IP there is none.
+            // The header of the tunnel; IP in IP has none.
             match kind {
                 LayerKind::Ipv4 | LayerKind::Ipv6 => f.write_str("IP in IP")?,
                 _ => {
@@ -276,7 +276,7 @@ fn transport<'a>(d: &Dissection, bytes: &'a [u8]) -> &'a [u8] {
         .unwrap_or(transport)
 }
 
-/// What was captured of the payload, without link padding.
+/// The captured payload, without link padding.
 fn rest<'a>(d: &Dissection, bytes: &'a [u8]) -> &'a [u8] {
     let start = d.payload_offset as usize;
     let end = end_of_payload(d).min(bytes.len());
@@ -287,7 +287,7 @@ fn end_of_payload(d: &Dissection) -> usize {
     (d.payload_offset as usize).saturating_add(d.payload_len as usize)
 }
 
-/// Which fragment it is, if it is one.
+/// Prints the position of a fragment.
 fn show_fragment(d: &Dissection, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let more = match d.fragment {
         Fragment::Whole => return Ok(()),
@@ -301,7 +301,7 @@ fn show_fragment(d: &Dissection, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     )
 }
 
-/// The name of an IP protocol, or its number.
+/// Prints the name of an IP protocol, or its number.
 fn show_protocol(number: u8, version: u8, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let name = match number {
         88 => "EIGRP",

@@ -1,7 +1,7 @@
-//! The protocols: one file and one row each.
+//! The table of protocols: one file and one row each.
 //!
-//! A row has the numbers that lead to the protocol and the function that steps over its header. The
-//! lookup tables below, the tests and the fuzz targets are built from the rows.
+//! A row contains the numbers that select the protocol and the function that steps over its header.
+//! The look-up tables below, the tests and the fuzz targets are built from the rows.
 
 use crate::walk::{Next, Walk};
 use crate::{LinkType, Reason};
@@ -9,27 +9,27 @@ use core::fmt;
 
 /// A row of the table, defined in the protocol's file.
 pub struct Protocol {
-    /// Short name, as tcpdump and tshark have it.
+    /// Short name, as in tcpdump and tshark.
     pub name: &'static str,
-    /// Where it is specified.
+    /// Specification.
     pub spec: &'static str,
     /// Link types whose packets start with this header.
     pub links: &'static [LinkType],
-    /// Ethernet types that announce it.
+    /// EtherTypes of the protocol.
     pub ether_types: &'static [u16],
-    /// IP protocol numbers that announce it, after IPv4 and IPv6 alike.
+    /// IP protocol numbers of the protocol, after both IPv4 and IPv6.
     pub ip_protocols: &'static [u8],
-    /// Next header values that announce it after IPv6 only.
+    /// Next header values of the protocol after IPv6 only.
     pub ipv6_next_headers: &'static [u8],
-    /// PPP protocol numbers that announce it.
+    /// PPP protocol numbers of the protocol.
     pub ppp_protocols: &'static [u16],
-    /// IP protocol numbers that announce it as the inner packet of a tunnel.
+    /// IP protocol numbers that denote it as the inner packet of a tunnel.
     pub tunnelled_by_ip: &'static [u8],
-    /// UDP destination ports that announce it.
+    /// UDP destination ports of the protocol.
     pub udp_ports: &'static [u16],
-    /// UDP source ports that announce it: those whose answers go from there to any port.
+    /// UDP source ports of the protocol, if replies are sent from them to any port.
     pub udp_replies: &'static [u16],
-    /// Bytes of one valid header and some payload, for tests and fuzz corpora.
+    /// One valid header with some payload, for tests and fuzz corpora.
     pub sample: &'static [u8],
     /// Steps over the header at the cursor.
     pub(crate) step: fn(&mut Walk<'_, '_>) -> Next,
@@ -56,7 +56,7 @@ impl Protocol {
     };
 }
 
-/// Prints a view, or why there is none.
+/// Prints a view, or the reason why there is none.
 pub(crate) fn show<V: fmt::Display>(
     view: Result<V, Reason>,
     f: &mut fmt::Formatter<'_>,
@@ -67,12 +67,12 @@ pub(crate) fn show<V: fmt::Display>(
     }
 }
 
-/// The header at the start of some bytes, to be printed.
+/// A header at the start of a slice, for printing.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a> {
-    /// What it is.
+    /// Its kind.
     pub kind: LayerKind,
-    /// From its first byte on.
+    /// The bytes from its first one on.
     pub bytes: &'a [u8],
 }
 
@@ -90,7 +90,7 @@ macro_rules! protocols {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum LayerKind {
-            /// No layer: the filler of unused entries.
+            /// No layer: fills unused entries.
             #[default]
             None = 0,
             $(#[doc = $doc] $kind,)*
@@ -101,7 +101,7 @@ macro_rules! protocols {
             pub const ALL: &'static [LayerKind] = &[$(LayerKind::$kind),*];
         }
 
-        /// One row a protocol. Row `i` describes the kind with value `i + 1`.
+        /// One row per protocol. Row `i` describes the kind with value `i + 1`.
         pub const PROTOCOLS: &[Protocol] = &[$(crate::$module::$row),*];
     };
 }
@@ -175,13 +175,13 @@ impl LayerKind {
         1 << (self as u8)
     }
 
-    /// The row of this kind; none for [`LayerKind::None`].
+    /// The row of this kind; `None` for [`LayerKind::None`].
     #[inline]
     pub fn protocol(self) -> Option<&'static Protocol> {
         PROTOCOLS.get((self as usize).wrapping_sub(1))
     }
 
-    /// Short name, as tcpdump and tshark have it.
+    /// Short name, as in tcpdump and tshark.
     pub fn name(self) -> &'static str {
         self.protocol().map_or("none", |p| p.name)
     }
@@ -189,7 +189,7 @@ impl LayerKind {
 
 const _: () = assert!(PROTOCOLS.len() < 64, "layer_mask has 64 bits");
 
-/// Numbers to layers; a number must not be claimed twice.
+/// Adds numbers of a layer to a table; a number must not be claimed twice.
 const fn claim(mut table: [LayerKind; 256], numbers: &[u8], kind: LayerKind) -> [LayerKind; 256] {
     let mut i = 0;
     while i < numbers.len() {
@@ -203,7 +203,7 @@ const fn claim(mut table: [LayerKind; 256], numbers: &[u8], kind: LayerKind) -> 
     table
 }
 
-/// IP protocol numbers to layers: what follows IPv4, what follows IPv6, what either tunnels.
+/// Layers by IP protocol number: after IPv4, after IPv6, and tunnelled by either.
 const IP_TABLES: [[LayerKind; 256]; 3] = {
     let none = [LayerKind::None; 256];
     let (mut ipv4, mut ipv6, mut tunnelled) = (none, none, none);
@@ -223,31 +223,31 @@ static IPV4_PROTOCOL: [LayerKind; 256] = IP_TABLES[0];
 static IPV6_NEXT_HEADER: [LayerKind; 256] = IP_TABLES[1];
 static TUNNELLED_BY_IP: [LayerKind; 256] = IP_TABLES[2];
 
-/// The layer that an IPv4 protocol number leads to.
+/// The layer selected by an IPv4 protocol number.
 #[inline]
 pub(crate) fn of_ipv4_protocol(number: u8) -> LayerKind {
     IPV4_PROTOCOL[usize::from(number)]
 }
 
-/// The layer that an IPv6 next header value leads to.
+/// The layer selected by an IPv6 next header value.
 #[inline]
 pub(crate) fn of_ipv6_next_header(number: u8) -> LayerKind {
     IPV6_NEXT_HEADER[usize::from(number)]
 }
 
-/// What an IP protocol number announces as the inner packet of a tunnel.
+/// The inner packet of a tunnel selected by an IP protocol number.
 #[inline]
 pub(crate) fn tunnelled_by_ip(number: u8) -> LayerKind {
     TUNNELLED_BY_IP[usize::from(number)]
 }
 
-/// The layer that a PPP protocol number leads to.
+/// The layer selected by a PPP protocol number.
 #[inline]
 pub(crate) fn of_ppp_protocol(number: u16) -> LayerKind {
     find(&PPP_PROTOCOLS, number)
 }
 
-/// The layer that an Ethernet type leads to.
+/// The layer selected by an EtherType.
 #[inline]
 pub(crate) fn of_ether_type(number: u16) -> LayerKind {
     match number {
@@ -257,7 +257,7 @@ pub(crate) fn of_ether_type(number: u16) -> LayerKind {
     }
 }
 
-/// Spreads ports over 64 bits.
+/// Hashes a port to one of 64 bits.
 const fn port_bit(port: u16) -> u64 {
     1 << ((port ^ port >> 6) & 63)
 }
@@ -271,7 +271,7 @@ const fn port_bits(mut filter: u64, ports: &[u16]) -> u64 {
     filter
 }
 
-/// The bits of all announced UDP destination and source ports: most packets need no search.
+/// Bit sets of all UDP destination and source ports in the table: most packets need no search.
 const UDP_PORT_FILTERS: [u64; 2] = {
     let mut filters = [0; 2];
     let mut row = 0;
@@ -283,20 +283,20 @@ const UDP_PORT_FILTERS: [u64; 2] = {
     filters
 };
 
-// DNS, QUIC, mDNS and NTP must not pay for the tunnels.
+// DNS, QUIC, mDNS and NTP must not be slowed down by the tunnels.
 const _: () = assert!(
     (UDP_PORT_FILTERS[0] | UDP_PORT_FILTERS[1]) & port_bits(0, &[53, 443, 5353, 123]) == 0,
     "choose another port_bit"
 );
 
-/// Whether a row may claim a UDP packet between these ports; false is certain, true is not.
+/// Whether a row may match a UDP packet with these ports; false is certain, true is not.
 #[inline(always)]
 pub(crate) fn may_be_tunnel(src_port: u16, dst_port: u16) -> bool {
     let has = |filter: u64, port: u16| filter >> ((port ^ port >> 6) & 63) & 1 != 0;
     has(UDP_PORT_FILTERS[0], dst_port) || has(UDP_PORT_FILTERS[1], src_port)
 }
 
-/// The layer that the ports of a UDP packet leads to: a tunnel, or [`LayerKind::None`].
+/// The layer selected by the ports of a UDP packet: a tunnel, or [`LayerKind::None`].
 #[inline(always)]
 pub fn of_udp_ports(src_port: u16, dst_port: u16) -> LayerKind {
     if !may_be_tunnel(src_port, dst_port) {
@@ -313,7 +313,7 @@ fn of_tunnel_ports(src_port: u16, dst_port: u16) -> LayerKind {
     }
 }
 
-/// How many numbers all rows have in one column of the table.
+/// The total number of entries in one column of the table.
 macro_rules! count {
     ($column:ident) => {{
         let (mut row, mut count) = (0, 0);
@@ -325,7 +325,7 @@ macro_rules! count {
     }};
 }
 
-/// The numbers of all rows in one column of the table, each with its layer.
+/// All entries in one column of the table, each with its layer.
 macro_rules! numbers {
     ($name:ident, $column:ident) => {
         static $name: [(u16, LayerKind); count!($column)] = {
@@ -350,7 +350,7 @@ numbers!(UDP_REPLIES, udp_replies);
 numbers!(ETHER_TYPES, ether_types);
 numbers!(PPP_PROTOCOLS, ppp_protocols);
 
-/// The layer of a number.
+/// The layer selected by a number.
 #[inline]
 fn find(numbers: &[(u16, LayerKind)], number: u16) -> LayerKind {
     numbers
@@ -359,7 +359,7 @@ fn find(numbers: &[(u16, LayerKind)], number: u16) -> LayerKind {
         .map_or(LayerKind::None, |(_, kind)| *kind)
 }
 
-/// Link types and what their packets start with.
+/// Link types with their first layers.
 static LINKS: [(LinkType, LayerKind); count!(links)] = {
     let mut all = [(LinkType::NULL, LayerKind::None); count!(links)];
     let (mut row, mut next) = (0, 0);
@@ -375,7 +375,7 @@ static LINKS: [(LinkType, LayerKind); count!(links)] = {
     all
 };
 
-/// What a packet of this link type starts with.
+/// The first layer of a packet with this link type.
 #[inline(never)]
 pub(crate) fn of_link(link: LinkType, bytes: &[u8]) -> LayerKind {
     match link {
@@ -395,7 +395,7 @@ pub(crate) fn of_link(link: LinkType, bytes: &[u8]) -> LayerKind {
     }
 }
 
-/// Steps over a header through its row.
+/// Steps over a header by its row.
 #[inline(never)]
 pub(crate) fn step(kind: LayerKind, walk: &mut Walk<'_, '_>) -> Next {
     match kind.protocol() {

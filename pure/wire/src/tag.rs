@@ -1,5 +1,5 @@
 //! Tags between the Ethernet header and the packet that contain no flow key fields: they are
-//! skipped, and are layers of their own.
+//! skipped, and are separate layers.
 //!
 //! ```text
 //! 802.1BR E-tag, 0x893f:       6 bytes, type u16
@@ -12,7 +12,7 @@ use crate::walk::{Next, Walk};
 use crate::{Reason, be16, ethernet};
 use core::fmt;
 
-/// A tag of `N` bytes, the type of what follows included.
+/// A tag of `N` bytes, including the type of what follows.
 #[derive(Clone, Copy)]
 pub struct Tag<'a, const N: usize> {
     head: &'a [u8; N],

@@ -34,9 +34,9 @@ pub mod flag {
     pub const RST: u16 = 0x004;
     /// Push.
     pub const PSH: u16 = 0x008;
-    /// The acknowledgement number counts.
+    /// The acknowledgement number is valid.
     pub const ACK: u16 = 0x010;
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: u16 = 0x020;
     /// ECN echo (RFC 3168).
     pub const ECE: u16 = 0x040;
@@ -142,7 +142,7 @@ impl<'a> Tcp<'a> {
 pub enum TcpOption<'a> {
     /// Padding between options.
     NoOperation,
-    /// Largest segment in bytes (RFC 9293 section 3.2).
+    /// Maximum segment size in bytes (RFC 9293 section 3.2).
     MaxSegmentSize(u16),
     /// Left shift of the window (RFC 7323 section 2).
     WindowScale(u8),
@@ -152,7 +152,7 @@ pub enum TcpOption<'a> {
     Sack(&'a [[u8; 8]]),
     /// Time stamps: value, echo reply (RFC 7323 section 3).
     Timestamps(u32, u32),
-    /// Any other: kind, data after the length byte.
+    /// Any other option: kind, data after the length byte.
     Other(u8, &'a [u8]),
 }
 
@@ -163,13 +163,13 @@ pub struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Over the options of a header.
+    /// Iterates over the options of a header.
     pub const fn new(options: &'a [u8]) -> Self {
         Options { rest: options }
     }
 
-    /// What is left; after the last option the end-of-list byte with its padding, or what is
-    /// malformed.
+    /// The remaining bytes; after the last option the end-of-list byte with its padding, or the
+    /// malformed rest.
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -253,7 +253,7 @@ impl fmt::Display for Tcp<'_> {
     }
 }
 
-/// What a header is made from. The checksum is left to [`checksum`](crate::checksum).
+/// Fields of a header. The checksum is left to [`checksum`](crate::checksum).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Source port.
@@ -286,14 +286,14 @@ impl Header {
 /// The set of option kinds below 64 in the bytes after the fixed header: bit n for kind n.
 #[inline(always)]
 pub fn option_set(bytes: &[u8]) -> u64 {
-    // What nearly every segment of an established connection carries.
+    // The options of nearly every segment in an established connection.
     if bytes.len() == 12 && bytes.first_chunk() == Some(&[1, 1, 8, 10]) {
         return 1 << 1 | 1 << 8;
     }
     option_set_rare(bytes, bytes.len())
 }
 
-/// The same of options that have `len` bytes on the wire, of which `rest` was captured.
+/// The same for options that have `len` bytes on the wire, of which `rest` was captured.
 #[inline(never)]
 fn option_set_rare(mut rest: &[u8], mut len: usize) -> u64 {
     let mut set = 0;
@@ -318,15 +318,15 @@ fn option_set_rare(mut rest: &[u8], mut len: usize) -> u64 {
     set
 }
 
-/// The options of the segment that starts with these bytes, as far as they were captured.
+/// The captured options of the segment that starts with these bytes.
 pub fn captured_options(segment: &[u8]) -> Options<'_> {
     let header_len = usize::from(segment.get(12).unwrap_or(&0) >> 4) * 4;
     let captured = &segment[..header_len.min(segment.len())];
     Options::new(captured.get(HEADER_LEN..).unwrap_or(&[]))
 }
 
-/// What there is of a header that is cut within its fixed part: a first fragment may be that short,
-/// and so is what an ICMP error quotes.
+/// Reads what is present of a header truncated within its fixed part: a first fragment may be that
+/// short, and so may the packet quoted by an ICMP error.
 #[cold]
 fn step_cut(walk: &mut Walk<'_, '_>) -> Next {
     let mut head = [0; HEADER_LEN];
@@ -350,11 +350,11 @@ fn step_cut(walk: &mut Walk<'_, '_>) -> Next {
     if there < 13 || walk.wire_rest < HEADER_LEN {
         return Err(walk.missing(HEADER_LEN));
     }
-    // The payload begins after the header, although that is cut.
+    // The payload begins after the header, although that is truncated.
     behind(walk, head[12])
 }
 
-/// Moves after the header and its options, whose length its thirteenth byte gives.
+/// Moves past the header and its options, whose length is in its thirteenth byte.
 #[inline]
 fn behind(walk: &mut Walk<'_, '_>, offset: u8) -> Next {
     let header_len = usize::from(offset >> 4) * 4;
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_are_cut_are_those_whose_length_is_there() {
+    fn truncated_options_are_listed_if_their_length_is_present() {
         // Two paddings, time stamps, a maximum segment size: 16 bytes of options.
         let options = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 2, 4, 5, 0xb4];
         let mut segment = [0; 20].to_vec();

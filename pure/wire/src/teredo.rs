@@ -22,10 +22,10 @@ pub struct Teredo<'a> {
     pub payload: &'a [u8],
 }
 
-/// Bytes of the indications; none if they are not all there.
+/// Length of the indications; `None` if they are incomplete.
 fn indications_len(bytes: &[u8]) -> Option<usize> {
     let mut len = 0;
-    // One of each at most, the authentication first.
+    // At most one of each, the authentication first.
     if let [0, 1, ..] = bytes {
         let [_, _, id_len, value_len, ..] = bytes else {
             return None;
@@ -41,7 +41,7 @@ fn indications_len(bytes: &[u8]) -> Option<usize> {
 }
 
 impl<'a> Teredo<'a> {
-    /// Splits the indications off.
+    /// Splits off the indications.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let len = indications_len(bytes).ok_or(Reason::Truncated)?;
         let (indications, payload) = bytes.split_at_checked(len).ok_or(Reason::Truncated)?;
@@ -74,7 +74,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol {
     spec: "RFC 4380",
     udp_ports: &[PORT],
     udp_replies: &[PORT],
-    // Both indications; inside nothing that is IP.
+    // Both indications; the payload is not IP.
     sample: &[
         0, 1, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0xf3, 0xa8, 1, 2, 3, 4, 0x70, 2, 3, 4,
     ],

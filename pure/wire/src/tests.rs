@@ -1,4 +1,4 @@
-//! Tests of many files at once: what every view reads where, and where every step leads.
+//! Tests over many files: the offsets that every view reads, and the result of every step.
 
 mod fields;
 mod steps;
@@ -11,8 +11,8 @@ use crate::Reason;
 use core::fmt::Display;
 use std::string::{String, ToString};
 
-/// A header whose byte `i` is `0x10 + i`, so that each value shows where it was read, with the
-/// bytes of `set` at their places.
+/// A header whose byte `i` is `0x10 + i`, so that each value shows its offset, with the bytes of
+/// `set` at their offsets.
 fn counted<const N: usize>(set: &[(usize, &[u8])]) -> [u8; N] {
     let mut bytes = core::array::from_fn(|i| 0x10 + i as u8);
     for (at, values) in set {
@@ -21,7 +21,7 @@ fn counted<const N: usize>(set: &[(usize, &[u8])]) -> [u8; N] {
     bytes
 }
 
-/// The view as it is printed, or why there is none.
+/// The printed view, or the reason why there is none.
 fn text(view: Result<impl Display, Reason>) -> String {
     match view {
         Ok(view) => view.to_string(),

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// Nanoseconds since 1970-01-01T00:00:00Z; enough until the year 2554.
+/// Nanoseconds since 1970-01-01T00:00:00Z; sufficient until the year 2554.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
@@ -13,10 +13,10 @@ pub const NS_PER_S: u64 = 1_000_000_000;
 const S_PER_DAY: u64 = 86_400;
 
 impl Timestamp {
-    /// 1970-01-01T00:00:00Z, also used for "not known".
+    /// 1970-01-01T00:00:00Z, also used for "unknown".
     pub const ZERO: Timestamp = Timestamp(0);
 
-    /// From seconds and nanoseconds; what does not fit is held at the largest value.
+    /// Creates a timestamp from seconds and nanoseconds, clamped to the maximum.
     #[inline]
     pub const fn from_parts(seconds: u64, ns: u64) -> Timestamp {
         Timestamp(seconds.saturating_mul(NS_PER_S).saturating_add(ns))
@@ -46,7 +46,7 @@ impl Timestamp {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// As tcpdump prints the time of a packet: `hh:mm:ss.frac`, `utc_offset_s` east of Greenwich.
+    /// Formats the time of day as tcpdump does: `hh:mm:ss.frac`, `utc_offset_s` east of Greenwich.
     pub const fn clock(self, digits: u8, utc_offset_s: i32) -> Clock {
         Clock {
             time: self,
@@ -87,8 +87,8 @@ const fn days_from_date(year: u64, month: u64, day: u64) -> u64 {
     era * 146_097 + day_of_era - 719_468
 }
 
-/// RFC 3339 in UTC with nanoseconds: `2026-11-21T10:58:00.000000001Z`. A precision (`{:.6}`)
-/// chooses the number of digits after the point.
+/// RFC 3339 in UTC with nanoseconds: `2026-11-21T10:58:00.000000001Z`. A precision (`{:.6}`) sets
+/// the number of digits after the point.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (year, month, day) = self.date();
@@ -130,7 +130,7 @@ impl fmt::Display for Clock {
     }
 }
 
-/// The text is not a time stamp of RFC 3339 between 1970 and 2554.
+/// The text is not an RFC 3339 time stamp between 1970 and 2554.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeParseError;
 
@@ -142,7 +142,7 @@ impl fmt::Display for TimeParseError {
 
 impl core::error::Error for TimeParseError {}
 
-/// Takes `width` digits off the front.
+/// Parses `width` digits at the front.
 fn number(text: &mut &[u8], width: usize) -> Result<u64, TimeParseError> {
     let (digits, rest) = text.split_at_checked(width).ok_or(TimeParseError)?;
     *text = rest;
@@ -152,7 +152,7 @@ fn number(text: &mut &[u8], width: usize) -> Result<u64, TimeParseError> {
     })
 }
 
-/// Takes one of the given characters off the front.
+/// Parses one of the given characters at the front.
 fn one_of(text: &mut &[u8], wanted: &[u8]) -> Result<u8, TimeParseError> {
     match text.split_first() {
         Some((c, rest)) if wanted.contains(c) => {
@@ -163,7 +163,8 @@ fn one_of(text: &mut &[u8], wanted: &[u8]) -> Result<u8, TimeParseError> {
     }
 }
 
-/// RFC 3339 section 5.6; a space may stand for the T, and digits after nanoseconds are cut.
+/// Parses RFC 3339 section 5.6; a space may replace the T, and digits beyond nanoseconds are
+/// dropped.
 impl FromStr for Timestamp {
     type Err = TimeParseError;
 

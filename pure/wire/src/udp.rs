@@ -19,7 +19,7 @@ pub const HEADER_LEN: usize = 8;
 #[derive(Clone, Copy)]
 pub struct Udp<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// The payload, limited to the length field where that is plausible.
+    /// The payload, limited to the length field if that is plausible.
     pub payload: &'a [u8],
 }
 
@@ -37,7 +37,7 @@ impl<'a> Udp<'a> {
         Ok(Udp { head, payload })
     }
 
-    /// Source port; 0 if no answer is expected.
+    /// Source port; 0 if no reply is expected.
     #[inline]
     pub fn src_port(&self) -> u16 {
         be16(self.head[0], self.head[1])
@@ -89,8 +89,8 @@ pub fn emit(out: &mut [u8; HEADER_LEN], src_port: u16, dst_port: u16, payload_le
     out[6..].fill(0);
 }
 
-/// Reads the ports that TCP, UDP, UDP-Lite and SCTP all start with: a packet that is cut after
-/// them still has them.
+/// Reads the ports at the start of TCP, UDP, UDP-Lite and SCTP: a packet truncated after them still
+/// has them.
 #[inline]
 pub(crate) fn ports(walk: &mut Walk<'_, '_>) {
     if let Some([a, b, c, d]) = walk.rest.first_chunk::<4>() {
@@ -102,7 +102,7 @@ pub(crate) fn ports(walk: &mut Walk<'_, '_>) {
 
 fn step(walk: &mut Walk<'_, '_>) -> Next {
     ports(walk);
-    // The checksum may be cut off.
+    // The checksum may be missing.
     let head = walk.peek::<6>()?;
     let len = usize::from(be16(head[4], head[5]));
     if len >= HEADER_LEN {

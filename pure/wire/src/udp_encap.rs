@@ -1,5 +1,4 @@
-//! ESP and IKE in UDP (RFC 3948 section 2): which of them a packet to port 4500 is, decided by its
-//! first bytes.
+//! ESP and IKE in UDP (RFC 3948 section 2): a packet to port 4500 is classified by its first bytes.
 //!
 //! ```text
 //! 0xff alone:       keepalive
@@ -15,10 +14,10 @@ use core::fmt;
 /// The UDP port.
 pub const PORT: u16 = 4500;
 
-/// What a datagram of port 4500 carries.
+/// Contents of a datagram to port 4500.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpEncap<'a> {
-    /// Keeps an address translator's mapping.
+    /// A NAT keepalive.
     Keepalive,
     /// An IKE message.
     Ike(&'a [u8]),

@@ -37,7 +37,7 @@ impl<'a> UdpLite<'a> {
         be16(self.head[2], self.head[3])
     }
 
-    /// Bytes from the start of the header that the checksum covers; 0 for all.
+    /// Number of bytes that the checksum covers, from the start of the header; 0 for all.
     #[inline]
     pub fn coverage(&self) -> u16 {
         be16(self.head[4], self.head[5])

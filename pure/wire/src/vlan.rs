@@ -7,8 +7,8 @@
 //! +-----+-+-----------------------+-------------------------------+
 //! ```
 //!
-//! The tag type that announces a tag is in the header before it: 0x8100, 0x88a8, or 0x9100 and
-//! its kin from before 802.1ad. In a row of tags the first is the outer one.
+//! The type of a tag is in the preceding header: 0x8100, 0x88a8, or 0x9100 and similar ones from
+//! before 802.1ad. In a stack of tags the first is the outer one.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
@@ -40,7 +40,7 @@ impl<'a> Vlan<'a> {
         be16(self.head[0], self.head[1])
     }
 
-    /// VLAN id, 12 bits; 0 means that the tag carries only a priority.
+    /// VLAN id, 12 bits; 0 means that the tag has only a priority.
     #[inline]
     pub fn id(&self) -> u16 {
         self.tci() & 0x0fff

@@ -1,24 +1,24 @@
-//! The one pass: a cursor over the packet, and the loop that steps from header to header.
+//! Walks a packet in one pass: a cursor, and the loop that steps from header to header.
 
 use crate::dissection::{Dissection, MAX_LAYERS, MAX_TUNNEL_DEPTH};
 use crate::table::{self, LayerKind};
 use crate::{LinkType, Reason, fast};
 
-/// What a step answers: the layer that follows ([`LayerKind::None`] at the end), or why it stopped.
+/// Result of a step: the next layer ([`LayerKind::None`] at the end), or the reason to stop.
 pub(crate) type Next = Result<LayerKind, Reason>;
 
 /// The cursor that the steps advance.
 pub struct Walk<'a, 'd> {
-    /// From the cursor to the end of what is captured and belongs to the enclosing header.
+    /// Captured bytes from the cursor to the end of the enclosing header's payload.
     pub(crate) rest: &'a [u8],
-    /// The cursor, from the start of the packet.
+    /// Offset of the cursor from the start of the packet.
     pub(crate) at: usize,
-    /// From the cursor to the end of the enclosing header's payload on the wire: never less than
-    /// `rest.len()`, more if the capture is cut.
+    /// Length on the wire from the cursor to the end of the enclosing header's payload: never less
+    /// than `rest.len()`, more if the capture is truncated.
     pub(crate) wire_rest: usize,
     /// Whether the 802.11 header that follows is padded to a multiple of four bytes.
     pub(crate) is_padded: bool,
-    /// What is being filled.
+    /// The dissection being filled.
     pub(crate) out: &'d mut Dissection,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Walk<'a, '_> {
         self.rest.first_chunk::<N>().ok_or_else(|| self.missing(N))
     }
 
-    /// Why `need` bytes are not present: cut by the capture, or never sent.
+    /// Why `need` bytes are not present: truncated by the capture, or never sent.
     #[cold]
     pub(crate) fn missing(&self, need: usize) -> Reason {
         if self.wire_rest >= need {
@@ -39,7 +39,7 @@ impl<'a> Walk<'a, '_> {
         }
     }
 
-    /// Moves on by `len` bytes.
+    /// Advances by `len` bytes.
     #[inline(always)]
     pub(crate) fn advance(&mut self, len: usize) -> Result<(), Reason> {
         match self.rest.get(len..) {
@@ -53,8 +53,8 @@ impl<'a> Walk<'a, '_> {
         }
     }
 
-    /// Why a header of `len` bytes is not all there. If the capture cut it, the cursor moves after
-    /// it nevertheless: where it ends on the wire is known.
+    /// Why a header of `len` bytes is incomplete. If the capture truncated it, the cursor still
+    /// moves past it: its end on the wire is known.
     #[cold]
     fn cut(&mut self, len: usize) -> Reason {
         let reason = self.missing(len);
@@ -66,7 +66,7 @@ impl<'a> Walk<'a, '_> {
         reason
     }
 
-    /// According to the enclosing header, only `len` bytes from the cursor on are payload; the rest
+    /// Limits the payload to `len` bytes from the cursor on, as in the enclosing header; the rest
     /// is padding or a trailer.
     #[inline(always)]
     pub(crate) fn limit(&mut self, len: usize) {
@@ -87,7 +87,7 @@ impl<'a> Walk<'a, '_> {
         Ok(LayerKind::None)
     }
 
-    /// What a packet of this link type (a DLT_ number) at the cursor starts with.
+    /// The first layer of a packet with this link type (a DLT_ number) at the cursor.
     pub(crate) fn link(&self, dlt: u32) -> Next {
         if self.rest.is_empty() {
             return Err(self.missing(1));
@@ -130,11 +130,11 @@ impl<'a> Walk<'a, '_> {
     }
 }
 
-/// Dissects the outermost level of a packet into `out`, whose former content is lost.
+/// Dissects the outermost level of a packet into `out`, replacing its content.
 ///
-/// `bytes` are the bytes present, `wire_len` how many there were on the wire; a `wire_len` below
-/// the bytes present is taken as equal to them. The walk ends at the transport header, at a tunnel
-/// ([`Dissection::inner`] then has the position of the inner packet), or for a [`Reason`].
+/// `bytes` are the captured bytes, `wire_len` is the length on the wire; a `wire_len` less than the
+/// captured length is taken as equal. The walk ends at the transport header, at a tunnel
+/// ([`Dissection::inner`] then describes the inner packet), or for a [`Reason`].
 #[inline]
 pub fn dissect(link: LinkType, bytes: &[u8], wire_len: u32, out: &mut Dissection) {
     let wire_rest = bytes.len().max(wire_len as usize);
@@ -153,8 +153,8 @@ pub fn dissect(link: LinkType, bytes: &[u8], wire_len: u32, out: &mut Dissection
 
 /// Dissects the level inside `outer` into `out`, and returns whether there is one.
 ///
-/// `packet` is the whole packet that `outer` was made from; offsets in `out` count from its start.
-/// Above [`MAX_TUNNEL_DEPTH`] the result is true, and `out` has [`Reason::TooDeep`] and no layers.
+/// `packet` is the whole packet of `outer`; offsets in `out` are relative to its start. Above
+/// [`MAX_TUNNEL_DEPTH`] the result is true, and `out` has [`Reason::TooDeep`] and no layers.
 pub fn dissect_inner(packet: &[u8], outer: &Dissection, out: &mut Dissection) -> bool {
     if outer.inner == LayerKind::None {
         *out = Dissection::EMPTY;
@@ -177,7 +177,7 @@ pub fn dissect_inner(packet: &[u8], outer: &Dissection, out: &mut Dissection) ->
     true
 }
 
-/// Iterator over the levels of a packet, from the outside in; see [`levels`].
+/// Iterator over the levels of a packet, outermost first; see [`levels`].
 #[derive(Clone, Copy, Debug)]
 pub struct Levels<'a> {
     packet: &'a [u8],
@@ -197,8 +197,8 @@ impl Iterator for Levels<'_> {
     }
 }
 
-/// The levels of a packet: the outermost, then what its tunnel carries, and so on. What an ICMP
-/// error quotes is no level; [`dissect_inner`] reaches it.
+/// The levels of a packet: the outermost, then the payload of its tunnel, and so on. A packet
+/// quoted by an ICMP error is not a level; use [`dissect_inner`] for it.
 pub fn levels(link: LinkType, packet: &[u8], wire_len: u32) -> Levels<'_> {
     let mut outer = Dissection::EMPTY;
     dissect(link, packet, wire_len, &mut outer);
@@ -228,7 +228,7 @@ fn begin(bytes: &[u8], wire_rest: usize, out: &mut Dissection) {
     out.wire_len = wire_rest as u32;
 }
 
-/// One level, by the shortcut if it is regular.
+/// Dissects one level, by the fast path if it is regular.
 #[inline]
 fn level(
     first: LayerKind,
@@ -245,7 +245,7 @@ fn level(
     }
 }
 
-/// One level, header by header.
+/// Dissects one level, header by header.
 #[inline(never)]
 pub(crate) fn walk(
     first: LayerKind,

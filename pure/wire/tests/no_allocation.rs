@@ -1,5 +1,6 @@
-//! Dissection, printing, checksums and file framing allocate nothing, as an allocator counts that
-//! counts per thread. The crate is `no_std` without `alloc`, so this can fail only if that changes.
+//! Dissection, printing, checksums and file framing do not allocate, checked by a per-thread
+//! counting allocator. The crate is `no_std` without `alloc`, so this can fail only if that
+//! changes.
 
 use barewire_wire::file::{Event, Interface, Reader, pcap};
 use barewire_wire::table::PROTOCOLS;

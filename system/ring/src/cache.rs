@@ -1,4 +1,4 @@
-//! A thread's own cache of free frames.
+//! Per-thread cache of free frames.
 
 use crate::frame::Frame;
 use crate::free;
@@ -7,25 +7,25 @@ use crate::pool::{Owner, Pool};
 /// Frames moved between a cache and the pool's shared list at a time.
 const BATCH: usize = 64;
 
-/// Free frames of a pool held by one thread; goes back to the shared list in batches, and all of it
-/// on drop.
+/// Free frames of a pool held by one thread. They return to the shared list in batches, and all of
+/// them on drop.
 ///
-/// A queue that receives and releases as many frames as it fills never leaves its cache, so it
-/// touches no memory that another thread writes.
+/// A queue that receives and releases as many frames as it fills is served from its cache alone,
+/// and touches no memory that another thread writes.
 #[derive(Debug)]
 pub struct FrameCache {
     pool: Pool,
-    /// The first `count` of these.
+    /// The first `count` entries are valid.
     free: Box<[u32; FrameCache::LEN_MAX]>,
     count: usize,
 }
 
 impl FrameCache {
-    /// Most frames that a cache keeps: for each queue a pool needs this many in addition to those
-    /// in its rings, or one thread waits for frames that another one keeps.
+    /// Maximum number of frames in a cache. Per queue a pool needs this many in addition to those
+    /// in its rings; otherwise one thread may wait for frames in another thread's cache.
     pub const LEN_MAX: usize = 3 * BATCH;
 
-    /// An empty cache over `pool`.
+    /// Creates an empty cache for `pool`.
     pub fn new(pool: Pool) -> Self {
         Self {
             pool,
@@ -40,7 +40,7 @@ impl FrameCache {
         &self.pool
     }
 
-    /// Fetches a batch from the shared list; only when the cache is empty.
+    /// Fetches a batch from the shared list; called only when the cache is empty.
     #[cold]
     fn fetch(&mut self) {
         let (head, next) = (self.pool.head(), self.pool.next());
@@ -56,8 +56,8 @@ impl FrameCache {
             }
             self.count = self.count.checked_sub(1)?;
             let index = self.free[self.count];
-            // A corrupt shared list makes frames unreachable, but never gives one frame two owners:
-            // the table decides.
+            // A corrupt shared list may make frames unreachable, but never gives one frame two
+            // owners: the owner table prevents it.
             if self.pool.pass(index, Owner::Free, to) {
                 return Some(index);
             }
@@ -65,8 +65,8 @@ impl FrameCache {
         None
     }
 
-    /// As [`next_free`](Self::next_free), for up to `max` frames at once; none is left when there
-    /// is none among them.
+    /// Like [`next_free`](Self::next_free), for up to `max` frames at once; empty if no frame is
+    /// free.
     #[inline]
     fn next_run(&mut self, max: usize, to: Owner) -> &[u32] {
         if max == 0 {
@@ -86,7 +86,7 @@ impl FrameCache {
                 self.count = start;
                 return &self.free[start..end];
             }
-            // As above. Those after the wrong one stay, those before it are handed out.
+            // As above. Frames after the wrong one stay, those before it are returned.
             self.free[start..end].rotate_left(passed + 1);
             self.count = end - passed - 1;
             if passed != 0 {
@@ -96,7 +96,7 @@ impl FrameCache {
         &[]
     }
 
-    /// Gives two batches to the shared list.
+    /// Moves two batches to the shared list.
     #[cold]
     fn spill(pool: &Pool, free: &[u32; Self::LEN_MAX], count: usize) -> usize {
         let keep = count.saturating_sub(2 * BATCH);
@@ -113,7 +113,7 @@ impl FrameCache {
         self.count += 1;
     }
 
-    /// Keeps what `from` holds of `indices`.
+    /// Keeps those of `indices` that `from` owns.
     #[inline]
     fn keep_run(&mut self, mut indices: &[u32], from: Owner) {
         while !indices.is_empty() {
@@ -127,33 +127,33 @@ impl FrameCache {
             }
             self.free[self.count..self.count + passed].copy_from_slice(&indices[..passed]);
             self.count += passed;
-            // After one that `from` does not hold it continues.
+            // Continue after one that `from` does not own.
             indices = &indices[most.min(passed + 1)..];
         }
     }
 
-    /// Takes a free frame, empty (`offset` and `len` 0); `None` when the pool has none left.
+    /// Takes a free frame, empty (`offset` and `len` 0); `None` if the pool has none left.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
         let index = self.next_free(Owner::User)?;
         Some(self.pool.issue(index))
     }
 
-    /// Takes a free frame straight into a device's hands: the index for a fill ring.
+    /// Takes a free frame and gives it to a device; returns the index for a fill ring.
     #[inline]
     pub fn take_for_device(&mut self) -> Option<u32> {
         self.next_free(Owner::Device)
     }
 
-    /// As [`take_for_device`](Self::take_for_device), for some of up to `max` frames at once: a
-    /// cache's worth at most, none when the pool has none left.
+    /// Like [`take_for_device`](Self::take_for_device), for some of up to `max` frames at once: at
+    /// most a cache's worth; empty if the pool has none left.
     #[inline]
     pub fn take_run_for_device(&mut self, max: usize) -> &[u32] {
         self.next_run(max, Owner::Device)
     }
 
-    /// Gives all that it keeps to the shared list where that is more than an eighth of the pool.
-    /// For a thread that only gives frames back: others would wait for the frames that it keeps.
+    /// Moves all cached frames to the shared list if they exceed an eighth of the pool. For a
+    /// thread that only returns frames: others would wait for the frames in its cache.
     #[inline]
     pub fn keep_an_eighth(&mut self) {
         if self.count > self.pool.frame_count() as usize / 8 {
@@ -163,7 +163,7 @@ impl FrameCache {
         }
     }
 
-    /// Gives a frame back; a frame of another pool returns as the error.
+    /// Returns a frame to the cache; a frame of another pool is returned as the error.
     #[inline]
     pub fn give(&mut self, frame: Frame) -> Result<(), Frame> {
         if frame.tag != self.pool.tag() {
@@ -177,27 +177,27 @@ impl FrameCache {
         Ok(())
     }
 
-    /// Takes a free frame by its index, for a batch: this process holds it until it gives it to a
+    /// Takes a free frame by its index, for a batch: this process owns it until it gives it to a
     /// device or frees it.
     #[inline]
     pub fn take_index(&mut self) -> Option<u32> {
         self.next_free(Owner::User)
     }
 
-    /// As [`take_index`](Self::take_index), for some of up to `max` frames at once: a cache's worth
-    /// at most, none when the pool has none left.
+    /// Like [`take_index`](Self::take_index), for some of up to `max` frames at once: at most a
+    /// cache's worth; empty if the pool has none left.
     #[inline]
     pub fn take_run(&mut self, max: usize) -> &[u32] {
         self.next_run(max, Owner::User)
     }
 
-    /// Gives frame `index`, held by a batch, back to the free list; false (and no change) if this
-    /// process does not hold it.
+    /// Frees frame `index`, owned by a batch; returns false and changes nothing if this process
+    /// does not own it.
     ///
     /// # Safety
-    /// The caller holds `index` (it came from [`FrameCache::take_index`] or [`Pool::claim_index`])
-    /// and no longer touches the frame: a [`Frame`] or batch elsewhere would otherwise share its
-    /// bytes with the next owner.
+    /// The caller owns `index` (from [`FrameCache::take_index`] or [`Pool::claim_index`]) and no
+    /// longer accesses the frame: otherwise a [`Frame`] or batch elsewhere would share its bytes
+    /// with the next owner.
     #[inline]
     pub unsafe fn give_index(&mut self, index: u32) -> bool {
         let passed = self.pool.pass(index, Owner::User, Owner::Free);
@@ -207,8 +207,8 @@ impl FrameCache {
         passed
     }
 
-    /// As [`give_index`](Self::give_index), for each of `indices`; those that this process does not
-    /// hold, or that are no frame's, stay as they are.
+    /// Like [`give_index`](Self::give_index), for each of `indices`; those that this process does
+    /// not own, or that are out of range, are left unchanged.
     ///
     /// # Safety
     /// As there, for each.
@@ -230,12 +230,12 @@ impl FrameCache {
         *count = at;
     }
 
-    /// Takes frame `index` from a device's hands to the free list (a completion, or a fill ring
-    /// being emptied); false if the device did not hold it: the descriptor is a lie or a
-    /// double, and nothing changes.
+    /// Frees frame `index`, owned by a device (a completion, or a fill ring being emptied); returns
+    /// false and changes nothing if the device did not own it, because the descriptor is wrong or a
+    /// duplicate.
     ///
     /// # Safety
-    /// As for [`Pool::claim`]: the device must be done with the frame.
+    /// As for [`Pool::claim`]: the device must have finished with the frame.
     #[inline]
     pub unsafe fn reclaim(&mut self, index: u32) -> bool {
         let passed = self.pool.pass(index, Owner::Device, Owner::Free);
@@ -245,7 +245,7 @@ impl FrameCache {
         passed
     }
 
-    /// As [`reclaim`](Self::reclaim), for each of `indices`.
+    /// Like [`reclaim`](Self::reclaim), for each of `indices`.
     ///
     /// # Safety
     /// As there, for each.

@@ -1,4 +1,4 @@
-//! The one ring: a power-of-two array of entries, a producer index and a consumer index, each
+//! The common ring: a power-of-two array of entries, a producer index and a consumer index, each
 //! written by one side only. Both run freely and wrap at 2^32 (Linux `include/uapi/linux/if_xdp.h`,
 //! `net/xdp/xsk_queue.h`).
 //!
@@ -8,18 +8,18 @@
 //!  | . . . |X|X|X|X|X|X|X|X|X| . . . . |      X: submitted, not yet released
 //! ```
 //!
-//! The four AF_XDP rings and the in-process ring are this type; each end caches the other side's
-//! index and reads it again only when the cached one does not suffice, so that the cache line
-//! travels once per batch.
+//! The four AF_XDP rings and the in-process ring use this type. Each end caches the other side's
+//! index and reads it again only when the cached one does not suffice, so that the cache line moves
+//! once per batch.
 
 use std::sync::Arc;
 
 use crate::sync::{AtomicU32, Cell, Ordering};
 
-/// One end's hold on the memory of a ring, wherever it lies. `keep` owns it.
+/// One end's handle to the memory of a ring, wherever it is. `keep` owns the memory.
 ///
-/// It becomes a [`Producer`] or a [`Consumer`] and is used up by that; it cannot be cloned. So safe
-/// code cannot make two ends of a kind, which would both write the same entries:
+/// It is consumed when it becomes a [`Producer`] or a [`Consumer`], and cannot be cloned. So safe
+/// code cannot create two ends of the same kind, which would both write the same entries:
 ///
 /// ```compile_fail
 /// fn two_producers(memory: barewire_ring::RingMemory<u64>) {
@@ -41,13 +41,13 @@ pub struct RingMemory<T> {
 unsafe impl<T: Copy + Send> Send for RingMemory<T> {}
 
 impl<T: Copy> RingMemory<T> {
-    /// A ring in memory laid out by the kernel (or a peer).
+    /// Creates a ring over memory laid out by the kernel (or a peer).
     ///
     /// # Safety
     /// The pointers must be aligned and valid for atomic access (indices, flags) and for
-    /// `entry_count` values of `T` (entries) as long as `keep` lives; every bit pattern must be
-    /// a valid `T`; of all values made for this memory at most one may become a [`Producer`] and
-    /// one a [`Consumer`], the kernel being one of them where it is the other side.
+    /// `entry_count` values of `T` (entries) for the lifetime of `keep`; every bit pattern must be
+    /// a valid `T`; of all handles to this memory at most one may become a [`Producer`] and one a
+    /// [`Consumer`], counting the kernel where it is the other side.
     ///
     /// # Panics
     /// If `entry_count` is not a power of two.
@@ -93,7 +93,7 @@ impl<T: Copy> RingMemory<T> {
         unsafe { &*self.entries.add((index & self.mask) as usize) }
     }
 
-    /// Entries in the ring.
+    /// Number of entries in the ring.
     pub fn entry_count(&self) -> u32 {
         self.mask + 1
     }
@@ -106,17 +106,17 @@ impl<T: Copy> RingMemory<T> {
     }
 }
 
-/// The end that puts entries in.
+/// The producing end of a ring.
 pub struct Producer<T> {
     memory: RingMemory<T>,
-    /// Next entry to submit; only we write it.
+    /// Next entry to submit; written only by this end.
     head: u32,
-    /// The consumer's index when last read, plus the ring's size: first index that is not free.
+    /// The consumer's index when last read, plus the ring's size: the first index that is not free.
     limit: u32,
 }
 
 impl<T: Copy> Producer<T> {
-    /// Takes the producing end; continues where the memory's index stands.
+    /// Takes the producing end; continues at the index in memory.
     pub fn new(memory: RingMemory<T>) -> Self {
         let head = memory.producer().load(Ordering::Relaxed);
         let limit = memory
@@ -130,26 +130,26 @@ impl<T: Copy> Producer<T> {
         }
     }
 
-    /// How many entries can be written now, at most `want`.
+    /// Number of entries that can be written now, at most `want`.
     #[inline]
     pub fn reserve(&mut self, want: u32) -> u32 {
         let mut room = self.limit.wrapping_sub(self.head);
         if room < want {
-            // Acquire: pairs with the Release in `Consumer::release`; its reads are done before we
-            // overwrite.
+            // Acquire: pairs with the Release in `Consumer::release`; its reads complete before
+            // entries are overwritten.
             let consumer = self.memory.consumer().load(Ordering::Acquire);
             self.limit = consumer.wrapping_add(self.memory.mask + 1);
             room = self.limit.wrapping_sub(self.head);
         }
-        // A hostile other side may claim to have consumed more than there was: never more than the
-        // ring holds.
+        // A hostile consumer may claim to have consumed more than was submitted: grant no more than
+        // the ring holds.
         room.min(self.memory.mask + 1).min(want)
     }
 
     /// Writes the `offset`-th reserved entry.
     ///
     /// # Panics
-    /// Past what `reserve` granted: the consumer may be reading an entry there.
+    /// Beyond the entries that `reserve` granted: the consumer may be reading there.
     #[inline]
     pub fn write(&mut self, offset: u32, value: T) {
         let granted = self.limit.wrapping_sub(self.head);
@@ -159,7 +159,7 @@ impl<T: Copy> Producer<T> {
         entry.with_mut(|p| unsafe { p.write(value) });
     }
 
-    /// Hands the first `count` reserved entries to the consumer.
+    /// Submits the first `count` reserved entries to the consumer.
     ///
     /// # Panics
     /// If `reserve` granted fewer: the consumer would take old entries for new ones.
@@ -169,17 +169,17 @@ impl<T: Copy> Producer<T> {
         assert!(count <= granted, "submit beyond the reserve");
         self.head = self.head.wrapping_add(count);
         // Release: pairs with the Acquire in `Consumer::peek`; the entries are written before they
-        // are seen.
+        // become visible.
         self.memory.producer().store(self.head, Ordering::Release);
     }
 
-    /// Entries submitted and not yet consumed.
+    /// Number of entries submitted and not yet consumed.
     pub fn pending(&self) -> u32 {
         let consumer = self.memory.consumer().load(Ordering::Acquire);
         self.head.wrapping_sub(consumer).min(self.memory.mask + 1)
     }
 
-    /// Entries in the ring.
+    /// Number of entries in the ring.
     pub fn entry_count(&self) -> u32 {
         self.memory.entry_count()
     }
@@ -191,17 +191,17 @@ impl<T: Copy> Producer<T> {
     }
 }
 
-/// The end that takes entries out.
+/// The consuming end of a ring.
 pub struct Consumer<T> {
     memory: RingMemory<T>,
-    /// Next entry to read; only we write it.
+    /// Next entry to read; written only by this end.
     tail: u32,
     /// The producer's index when last read.
     limit: u32,
 }
 
 impl<T: Copy> Consumer<T> {
-    /// Takes the consuming end; continues where the memory's index stands.
+    /// Takes the consuming end; continues at the index in memory.
     pub fn new(memory: RingMemory<T>) -> Self {
         let tail = memory.consumer().load(Ordering::Relaxed);
         Self {
@@ -211,7 +211,7 @@ impl<T: Copy> Consumer<T> {
         }
     }
 
-    /// How many entries can be read now, at most `want`.
+    /// Number of entries that can be read now, at most `want`.
     #[inline]
     pub fn peek(&mut self, want: u32) -> u32 {
         let mut ready = self.limit.wrapping_sub(self.tail);
@@ -220,14 +220,14 @@ impl<T: Copy> Consumer<T> {
             self.limit = self.memory.producer().load(Ordering::Acquire);
             ready = self.limit.wrapping_sub(self.tail);
         }
-        // A hostile producer index cannot make us read more than the ring holds.
+        // A hostile producer index never makes this end read more than the ring holds.
         ready.min(self.memory.mask + 1).min(want)
     }
 
-    /// Reads the `offset`-th entry peeked at. What it holds is the other side's word: check it.
+    /// Reads the `offset`-th peeked entry. The other side wrote it: check the value.
     ///
     /// # Panics
-    /// Past what `peek` found: the producer may be writing there.
+    /// Beyond the entries that `peek` found: the producer may be writing there.
     #[inline]
     pub fn read(&self, offset: u32) -> T {
         let found = self.limit.wrapping_sub(self.tail);
@@ -239,21 +239,21 @@ impl<T: Copy> Consumer<T> {
         entry.with(|p| unsafe { p.read() })
     }
 
-    /// Gives the first `count` entries back to the producer.
+    /// Releases the first `count` entries to the producer.
     ///
     /// # Panics
-    /// If `peek` found fewer: the producer would lose room for what it has not written.
+    /// If `peek` found fewer: the producer would lose room for entries it has not written.
     #[inline]
     pub fn release(&mut self, count: u32) {
         let found = self.limit.wrapping_sub(self.tail);
         assert!(count <= found, "release beyond the peek");
         self.tail = self.tail.wrapping_add(count);
-        // Release: pairs with the Acquire in `Producer::reserve`; our reads are done before it
-        // writes again.
+        // Release: pairs with the Acquire in `Producer::reserve`; reads complete before the
+        // producer writes again.
         self.memory.consumer().store(self.tail, Ordering::Release);
     }
 
-    /// Entries in the ring.
+    /// Number of entries in the ring.
     pub fn entry_count(&self) -> u32 {
         self.memory.entry_count()
     }
@@ -265,8 +265,8 @@ impl<T: Copy> Consumer<T> {
     }
 }
 
-/// A line of its own for each index, or the two sides would take it from each other with every
-/// store.
+/// A separate cache line for each index; otherwise the two sides would contend for one line with
+/// every store.
 #[repr(align(128))]
 struct Padded<T>(T);
 
@@ -280,7 +280,8 @@ struct Owned<T> {
 // SAFETY: entries are handed from side to side by the indices' Release and Acquire pairs.
 unsafe impl<T: Send> Sync for Owned<T> {}
 
-/// A ring within the process: both ends of `entry_count` (rounded up to a power of two) entries.
+/// Creates a ring within the process: both ends, with `entry_count` entries rounded up to a power
+/// of two.
 ///
 /// # Panics
 /// For more than 2^31 entries: the indices could not distinguish full from empty.
@@ -288,7 +289,7 @@ pub fn spsc<T: Copy + Default + Send + 'static>(entry_count: u32) -> (Producer<T
     spsc_from(entry_count, 0)
 }
 
-/// The same with both indices at `start`, so that tests get to where they wrap.
+/// Like `spsc`, with both indices at `start`, so that tests can reach the wrap-around.
 pub(crate) fn spsc_from<T>(entry_count: u32, start: u32) -> (Producer<T>, Consumer<T>)
 where
     T: Copy + Default + Send + 'static,

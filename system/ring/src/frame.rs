@@ -1,10 +1,10 @@
-//! The ownership of one frame of a pool.
+//! Ownership of one frame of a pool.
 
-/// One frame, owned: holding it is the right to read and write its bytes.
+/// An owned frame: the holder may read and write its bytes.
 ///
-/// Not `Clone`, and without a destructor (so without a reference count): give it back to its pool
-/// ([`FrameCache::give`](crate::FrameCache::give)), send it on a queue, or it stays out for good,
-/// which the pool's [`counts`](crate::Pool::counts) shows.
+/// Not `Clone`, and without a destructor (so without a reference count): return it to its pool
+/// ([`FrameCache::give`](crate::FrameCache::give)) or send it on a queue; otherwise the frame is
+/// leaked, which the pool's [`counts`](crate::Pool::counts) shows.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a frame that is dropped is lost to its pool"]
 pub struct Frame {
@@ -17,7 +17,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Which frame of its pool.
+    /// Index of the frame in its pool.
     pub fn index(&self) -> u32 {
         self.index
     }
@@ -27,12 +27,12 @@ impl Frame {
         self.tag
     }
 
-    /// First byte of the packet, in bytes from the frame's start.
+    /// Offset of the packet's first byte from the frame's start.
     pub fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// Bytes of packet in the frame.
+    /// Length of the packet in the frame.
     #[allow(
         clippy::len_without_is_empty,
         reason = "an empty frame is an unfilled one, not a case"

@@ -1,12 +1,11 @@
 //! The list of free frames that all threads share: a lock-free stack of indices.
 //!
-//! A Treiber stack: `head` holds the top index and a tag that changes with every success, so that a
-//! top that was removed and pushed again (ABA) is detected. A batch moves with one
-//! compare-and-swap.
+//! A Treiber stack: `head` contains the top index and a tag that changes with every success, which
+//! detects a top that was removed and pushed again (ABA). A batch moves with one compare-and-swap.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// "No frame": ends the list.
+/// End of the list: no frame.
 pub(crate) const NIL: u32 = u32::MAX;
 
 #[inline]
@@ -19,7 +18,7 @@ fn unpack(head: u64) -> (u32, u32) {
     ((head >> 32) as u32, head as u32)
 }
 
-/// Puts `indices` on the stack. Indices out of range are ignored: they could only come from a
+/// Pushes `indices` onto the stack. Indices out of range are ignored: they can only come from a
 /// damaged table.
 pub(crate) fn push(head: &AtomicU64, next: &[AtomicU32], indices: &[u32]) {
     let mut first = NIL;
@@ -51,7 +50,7 @@ pub(crate) fn push(head: &AtomicU64, next: &[AtomicU32], indices: &[u32]) {
     }
 }
 
-/// Takes as many indices off the stack as `out` holds, or as there are; returns how many.
+/// Pops up to `out.len()` indices; returns how many.
 pub(crate) fn pop(head: &AtomicU64, next: &[AtomicU32], out: &mut [u32]) -> usize {
     // Acquire: pairs with the Release in `push`.
     let mut seen = head.load(Ordering::Acquire);
@@ -59,7 +58,7 @@ pub(crate) fn pop(head: &AtomicU64, next: &[AtomicU32], out: &mut [u32]) -> usiz
         let (tag, mut at) = unpack(seen);
         let mut count = 0;
         // Links read here may be stale when another thread pops at the same time; then the tag has
-        // moved on and the exchange fails. The bound keeps even a damaged list from looping.
+        // changed and the exchange fails. The bound prevents endless loops even in a damaged list.
         for place in out.iter_mut() {
             let Some(cell) = next.get(at as usize) else {
                 break;
@@ -79,7 +78,7 @@ pub(crate) fn pop(head: &AtomicU64, next: &[AtomicU32], out: &mut [u32]) -> usiz
     }
 }
 
-/// The head of a stack with nothing on it.
+/// The head of an empty stack.
 pub(crate) fn empty() -> u64 {
     pack(0, NIL)
 }

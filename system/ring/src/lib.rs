@@ -1,13 +1,13 @@
-//! Frames and rings: the memory of packets, and the ring by which two sides exchange them.
+//! Frames and rings: packet memory, and the ring through which two sides exchange it.
 //!
 //! - [`Pool`] is a region of equal frames with one owner byte per frame; [`Frame`] is the ownership
 //!   of one.
-//! - [`FrameCache`] is a thread's own cache of free frames, so that a queue touches shared state
-//!   once per batch.
-//! - [`slot::Slot`] is one packet's place in a batch: what drivers fill in and ports hand on.
+//! - [`FrameCache`] is a per-thread cache of free frames, so that a queue touches shared state once
+//!   per batch.
+//! - [`slot::Slot`] is one packet's place in a batch, filled in by drivers and passed on by ports.
 //! - [`Descriptor`] is what a ring carries of a packet.
 //! - [`Producer`] and [`Consumer`] are the two ends of a single-producer single-consumer ring. The
-//!   four AF_XDP rings, the memory ring and later the rings between processes are all this type.
+//!   four AF_XDP rings, the memory ring and later the rings between processes use this type.
 //!
 //! Threat model: a peer process may crash, write anything into its descriptors, return a frame
 //! twice or never. It cannot change who owns a frame: the tables are in no memory that it can map.

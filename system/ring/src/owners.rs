@@ -1,14 +1,14 @@
-//! The owner table: the owner of each frame, accessed for a batch of frames.
+//! The owner table: the owner of each frame, accessed in batches.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::pool::Owner;
 
-/// A pool's owner table, looked up once for a batch: a frame then costs a load, a comparison and a
+/// A pool's owner table, looked up once per batch: a frame then takes a load, a comparison and a
 /// store, and nothing but the table is read.
 ///
-/// Every index is checked, in release builds too: one that is none of the pool's, or whose frame
-/// another holds, changes nothing.
+/// Every index is checked, in release builds too: one that is out of range, or whose frame has
+/// another owner, changes nothing.
 #[derive(Clone, Copy)]
 pub struct Owners<'p>(&'p [AtomicU8]);
 
@@ -17,12 +17,11 @@ impl<'p> Owners<'p> {
         Self(table)
     }
 
-    /// Hands frame `index` from one owner to another; false (and no change) if `from` does not hold
-    /// it, or if there is no such frame.
+    /// Passes frame `index` from one owner to another; returns false and changes nothing if `from`
+    /// does not own it, or if there is no such frame.
     ///
-    /// Load and store, not an exchange: both parties of a hand-over are in one thread (a queue's);
-    /// the table is there to catch double and made-up descriptors, and to find what a dead
-    /// party held.
+    /// A load and a store, not an exchange: both parties are in one thread (a queue's); the table
+    /// detects duplicate and invented descriptors, and shows which frames a dead party owned.
     #[inline(always)]
     pub(crate) fn pass(self, index: u32, from: Owner, to: Owner) -> bool {
         match self.0.get(index as usize) {
@@ -34,10 +33,11 @@ impl<'p> Owners<'p> {
         }
     }
 
-    /// The same for the first of several frames up to one that `from` does not hold; how many.
+    /// Like `pass`, for several frames up to the first that `from` does not own; returns how many
+    /// were passed.
     #[inline(always)]
     pub(crate) fn pass_run(self, indices: &[u32], from: Owner, to: Owner) -> usize {
-        // Four at a time, so that counting and comparing are shared by them.
+        // Four at a time, to share the counting and comparing.
         let (fours, rest) = indices.as_chunks::<4>();
         let mut passed = 0;
         for four in fours {
@@ -52,7 +52,8 @@ impl<'p> Owners<'p> {
         passed + refused.unwrap_or(rest.len())
     }
 
-    /// As [`Pool::claim_index`](crate::Pool::claim_index): the device's frame becomes the user's.
+    /// Like [`Pool::claim_index`](crate::Pool::claim_index): passes a frame from the device to the
+    /// user.
     ///
     /// # Safety
     /// As there.
@@ -61,10 +62,10 @@ impl<'p> Owners<'p> {
         self.pass(index, Owner::Device, Owner::User)
     }
 
-    /// [`claim`](Self::claim) for an index that is known to be one of the pool's.
+    /// Like [`claim`](Self::claim), for an index known to be within the pool.
     ///
     /// # Safety
-    /// As there; and `index` is below the pool's count of frames.
+    /// As there; and `index` is less than the pool's frame count.
     #[inline(always)]
     pub unsafe fn claim_known(self, index: u32) -> bool {
         // SAFETY: the caller's word.
@@ -72,7 +73,7 @@ impl<'p> Owners<'p> {
     }
 
     /// # Safety
-    /// `index` is below the pool's count of frames.
+    /// `index` is less than the pool's frame count.
     #[inline(always)]
     unsafe fn pass_known(self, index: u32, from: Owner, to: Owner) -> bool {
         debug_assert!((index as usize) < self.0.len());
@@ -85,18 +86,18 @@ impl<'p> Owners<'p> {
         is_held
     }
 
-    /// [`give_to_device`](Self::give_to_device) for an index that is known to be one of the pool's.
+    /// Like [`give_to_device`](Self::give_to_device), for an index known to be within the pool.
     ///
     /// # Safety
-    /// As there; and `index` is below the pool's count of frames.
+    /// As there; and `index` is less than the pool's frame count.
     #[inline(always)]
     pub unsafe fn give_known_to_device(self, index: u32) -> bool {
         // SAFETY: the caller's word.
         unsafe { self.pass_known(index, Owner::User, Owner::Device) }
     }
 
-    /// As [`Pool::give_index_to_device`](crate::Pool::give_index_to_device): the user's frame
-    /// becomes the device's.
+    /// Like [`Pool::give_index_to_device`](crate::Pool::give_index_to_device): passes a frame from
+    /// the user to the device.
     ///
     /// # Safety
     /// As there.

@@ -1,5 +1,5 @@
-//! A pool: equal frames in one memory file that other processes can map, and tables beside it that
-//! they cannot, with one owner byte per frame.
+//! A pool: equal frames in one memory file that other processes can map, and private tables with
+//! one owner byte per frame.
 
 mod attach;
 mod header;
@@ -22,40 +22,40 @@ use crate::frame::Frame;
 use crate::owners::Owners;
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// The owner of a frame. Stored as one byte a frame.
+/// Owner of a frame, stored as one byte per frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Owner {
     /// Free: on the free list or in a thread's cache.
     Free = 0,
-    /// A [`Frame`] or a batch in this process.
+    /// Owned by a [`Frame`] or a batch in this process.
     User = 1,
-    /// A device or the kernel: on a fill ring, being written, or queued for sending.
+    /// Owned by a device or the kernel: on a fill ring, being written, or queued for sending.
     Device = 2,
-    /// Another process.
+    /// Owned by another process.
     Peer = 3,
 }
 
-/// How many frames each owner holds.
+/// Number of frames per owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnerCounts {
     /// Frames on the free list or in caches.
     pub free: u32,
-    /// Frames held by this process.
+    /// Frames owned by this process.
     pub user: u32,
-    /// Frames held by a device.
+    /// Frames owned by a device.
     pub device: u32,
-    /// Frames held by another process.
+    /// Frames owned by another process.
     pub peer: u32,
 }
 
-/// What a pool is made of.
+/// Configuration of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
-    /// Frames in the pool; at least 1, at most 2^24.
+    /// Number of frames: at least 1, at most 2^24.
     pub frame_count: u32,
-    /// Bytes a frame: a power of two from 2048 to 4096 (AF_XDP takes no other without unaligned
-    /// chunks).
+    /// Length of a frame in bytes: a power of two from 2048 to 4096 (AF_XDP supports no other
+    /// without unaligned chunks).
     pub frame_len: u32,
     /// Whether to use huge pages.
     pub huge_pages: HugePages,
@@ -72,14 +72,14 @@ impl Default for PoolConfig {
     }
 }
 
-/// A pool of frames; cheap to clone, all clones are the same pool.
+/// A pool of frames. Clones are cheap and share the same pool.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 
 struct Shared {
     memory: MemoryFile,
     tables: Tables,
-    /// First address of the frames: that of `memory`, worked out once.
+    /// Address of the first frame in `memory`, computed once.
     base: NonNull<u8>,
     frame_count: u32,
     frame_len_log2: u32,
@@ -95,18 +95,18 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// The live pools, for code that holds a frame but not its pool. Touched when a pool is made and
-/// when a frame of a pool that a queue has not met yet is sent on it.
+/// The live pools, for code that holds a frame but not its pool. Accessed when a pool is created
+/// and when a queue first sends a frame of a pool it has not seen yet.
 static POOLS: Mutex<Vec<(u32, Weak<Shared>)>> = Mutex::new(Vec::new());
 
-/// Pools are distinguished by a number that is unique in this process.
+/// Next tag; tags distinguish the pools of this process.
 static NEXT_TAG: StdAtomicU32 = StdAtomicU32::new(1);
 
 impl Pool {
-    /// Makes a pool; the memory is there (and locked down in size) when this returns.
+    /// Creates a pool; its memory is allocated (and its size sealed) on return.
     ///
     /// # Errors
-    /// `InvalidInput` for a count or length out of bounds, `NoSpace` where memory is short.
+    /// `InvalidInput` for a count or length out of bounds, `NoSpace` if memory is short.
     pub fn new(config: PoolConfig) -> Result<Self> {
         let PoolConfig {
             frame_count,
@@ -129,7 +129,7 @@ impl Pool {
         Ok(Self::over(memory, tables, geometry, true))
     }
 
-    /// A pool of this process over memory that is ready.
+    /// Creates this process's view of a pool over initialized memory.
     fn over(memory: MemoryFile, tables: Tables, geometry: Geometry, is_writable: bool) -> Self {
         let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed);
         let pool = Self(Arc::new(Shared {
@@ -156,52 +156,53 @@ impl Pool {
         pool.upgrade().map(Self)
     }
 
-    /// Remembers something that uses this memory as a whole (a device's registration of it), as
-    /// long as that lives, so that the next device can join it.
+    /// Remembers a user of this memory as a whole (a device's registration of it) for the user's
+    /// lifetime, so that the next device can join it.
     pub fn add_user(&self, user: Weak<dyn Any + Send + Sync>) {
         let mut users = self.0.users.lock().unwrap_or_else(PoisonError::into_inner);
         users.retain(|user| user.strong_count() != 0);
         users.push(user);
     }
 
-    /// What was remembered and still lives.
+    /// The remembered users that are still alive.
     pub fn users(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
         let users = self.0.users.lock().unwrap_or_else(PoisonError::into_inner);
         users.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Frames in the pool.
+    /// Number of frames in the pool.
     pub fn frame_count(&self) -> u32 {
         self.0.frame_count
     }
 
-    /// Bytes a frame.
+    /// Length of a frame in bytes.
     pub fn frame_len(&self) -> u32 {
         1 << self.0.frame_len_log2
     }
 
-    /// The number that marks this pool's frames.
+    /// Number that identifies this pool's frames.
     pub fn tag(&self) -> u32 {
         self.0.tag
     }
 
-    /// Whether huge pages back it.
+    /// Whether it uses huge pages.
     pub fn is_huge(&self) -> bool {
         self.0.memory.is_huge()
     }
 
-    /// First address of the frames.
+    /// Address of the first frame.
     #[inline]
     pub fn base(&self) -> NonNull<u8> {
         self.0.base
     }
 
-    /// Bytes of frames (what an AF_XDP UMEM or a DMA mapping covers; the header lies after).
+    /// Length of all frames in bytes (the range of an AF_XDP UMEM or a DMA mapping; the header
+    /// follows).
     pub fn frames_len(&self) -> usize {
         (self.0.frame_count as usize) << self.0.frame_len_log2
     }
 
-    /// Bytes of memory altogether.
+    /// Length of the whole memory in bytes.
     pub fn memory_len(&self) -> usize {
         self.0.memory.mapping().len() + self.0.tables.memory_len()
     }
@@ -220,7 +221,7 @@ impl Pool {
         Owners::new(self.0.tables.owners())
     }
 
-    /// How many frames each owner holds: a scan over the table, for tests and statistics.
+    /// Number of frames per owner: a scan of the table, for tests and statistics.
     pub fn counts(&self) -> OwnerCounts {
         let mut counts = OwnerCounts::default();
         for owner in self.0.tables.owners() {
@@ -250,11 +251,10 @@ impl Pool {
         }
     }
 
-    /// Gives a frame to a device: transfers ownership, and returns the index to put into a
-    /// descriptor.
+    /// Gives a frame to a device: transfers ownership, and returns the index for a descriptor.
     ///
     /// # Panics
-    /// If the frame belongs to another pool: a bug of the caller, which must compare tags before.
+    /// If the frame belongs to another pool: a bug of the caller, which must compare tags first.
     #[inline]
     pub fn give_to_device(&self, frame: Frame) -> u32 {
         assert_eq!(frame.tag, self.0.tag, "a frame of another pool");
@@ -263,51 +263,51 @@ impl Pool {
         frame.index
     }
 
-    /// Takes a frame back that a device returned: `None` for an index out of range or a frame that
-    /// the device does not hold (returned twice, or never borrowed).
+    /// Takes back a frame that a device returned: `None` for an index out of range or a frame that
+    /// the device does not own (returned twice, or never given to it).
     ///
     /// # Safety
-    /// The device must be done with the frame: the table catches doubles, not a device that
-    /// continues writing.
+    /// The device must have finished with the frame: the table detects duplicates, not a device
+    /// that continues to write.
     #[inline]
     pub unsafe fn claim(&self, index: u32) -> Option<Frame> {
         self.pass(index, Owner::Device, Owner::User)
             .then(|| self.issue(index))
     }
 
-    /// As [`claim`](Self::claim), for a batch that keeps indices instead of frames: the device's
-    /// frame becomes the user's; false if the device does not hold it.
+    /// Like [`claim`](Self::claim), for a batch that keeps indices instead of frames: the user
+    /// becomes the owner; false if the device does not own the frame.
     ///
     /// # Safety
-    /// As for `claim`; and the caller must give a claimed index back exactly once.
+    /// As for `claim`; and the caller must return a claimed index exactly once.
     #[inline]
     pub unsafe fn claim_index(&self, index: u32) -> bool {
         self.pass(index, Owner::Device, Owner::User)
     }
 
-    /// Gives frame `index`, held by a batch, to a device; false if this process does not hold it.
+    /// Gives frame `index`, owned by a batch, to a device; false if this process does not own it.
     ///
     /// # Safety
-    /// The caller holds `index`, as for [`FrameCache::give_index`](crate::FrameCache::give_index),
-    /// and no longer touches the frame.
+    /// The caller owns `index`, as for [`FrameCache::give_index`](crate::FrameCache::give_index),
+    /// and no longer accesses the frame.
     #[inline]
     pub unsafe fn give_index_to_device(&self, index: u32) -> bool {
         self.pass(index, Owner::User, Owner::Device)
     }
 
-    /// The frame that a batch holds by its index.
+    /// Turns an index owned by a batch into a frame.
     ///
     /// # Safety
-    /// The caller holds `index` (it came from [`claim_index`](Self::claim_index) or
-    /// [`FrameCache::take_index`](crate::FrameCache::take_index)) and forgets it: the frame is its
-    /// owner now.
+    /// The caller owns `index` (from [`claim_index`](Self::claim_index) or
+    /// [`FrameCache::take_index`](crate::FrameCache::take_index)) and no longer uses it: the frame
+    /// is its owner now.
     #[inline]
     pub unsafe fn adopt(&self, index: u32) -> Frame {
         debug_assert!(index < self.0.frame_count, "an index of this pool");
         self.issue(index)
     }
 
-    /// Splits a byte address within the frames (as AF_XDP descriptors hold) into frame index and
+    /// Splits a byte address within the frames (as in AF_XDP descriptors) into frame index and
     /// offset.
     #[inline]
     pub fn locate(&self, addr: u64) -> Option<(u32, u32)> {
@@ -316,7 +316,7 @@ impl Pool {
         (index < u64::from(self.0.frame_count)).then_some((index as u32, offset))
     }
 
-    /// Byte address of a frame's first byte, from the pool's base.
+    /// Byte offset of a frame's first byte from the pool's base.
     #[inline]
     pub fn addr_of(&self, index: u32) -> u64 {
         u64::from(index) << self.0.frame_len_log2
@@ -357,10 +357,10 @@ impl Pool {
         unsafe { std::slice::from_raw_parts(self.address(frame), frame.len as usize) }
     }
 
-    /// The packet's bytes, to be changed.
+    /// The packet's bytes, mutable.
     ///
     /// # Panics
-    /// If the frame belongs to another pool, or this process was given the pool for reading only.
+    /// If the frame belongs to another pool, or this process may only read the pool.
     #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         assert!(self.0.is_writable, "the pool is read-only in this process");
@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_is_found_as_long_as_it_lives() {
+    fn a_pool_is_found_while_it_is_alive() {
         let config = PoolConfig {
             frame_count: 4,
             ..PoolConfig::default()
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn users_are_remembered_as_long_as_they_live() {
+    fn users_are_remembered_while_they_are_alive() {
         let pool = Pool::new(PoolConfig {
             frame_count: 4,
             ..PoolConfig::default()

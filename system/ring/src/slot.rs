@@ -1,11 +1,11 @@
-//! One packet's place (or one segment of a large packet) in a batch: filled in and read by drivers
-//! and the backends of ports, whole batches at a time.
+//! Place of one packet (or one segment of a large packet) in a batch: written and read by drivers
+//! and port backends, a batch at a time.
 
 use std::ptr::NonNull;
 
 use crate::pool::Pool;
 
-/// A VLAN tag that the card or the kernel took out of the packet and reports alongside it.
+/// A VLAN tag that the card or the kernel removed from the packet and reports separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Vlan {
@@ -16,56 +16,56 @@ pub struct Vlan {
 }
 
 impl Vlan {
-    /// Position of a tag in a packet: after the two addresses (IEEE 802.3 §3.1.1).
+    /// Offset of a tag in a packet: after the two addresses (IEEE 802.3 §3.1.1).
     pub const AT: usize = 12;
-    /// Its bytes (IEEE 802.1Q §9.3).
+    /// Length of a tag in bytes (IEEE 802.1Q §9.3).
     pub const LEN: usize = 4;
 
-    /// As it is in a packet.
+    /// The tag's bytes in a packet.
     pub fn bytes(self) -> [u8; Self::LEN] {
         let ([a, b], [c, d]) = (self.tpid.to_be_bytes(), self.tci.to_be_bytes());
         [a, b, c, d]
     }
 }
 
-/// The card's verdict on a packet's IP and transport checksums.
+/// The card's result for a packet's IP and transport checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// Nothing: it did not look, or does not know the protocol.
+    /// Unknown: not checked, or the protocol is not supported.
     Unknown,
-    /// Those that it checked are right.
+    /// All that were checked are right.
     Good,
-    /// One of them is wrong.
+    /// At least one is wrong.
     Bad,
-    /// The transport checksum covers only the pseudo header so far: the packet never was on a wire.
+    /// The transport checksum covers only the pseudo header so far: the packet was never on a wire.
     Partial,
 }
 
-/// What a driver or backend fills in for each packet: 48 bytes, written once, so that a batch walks
-/// memory once.
+/// Metadata that a driver or backend fills in for each packet: 48 bytes, written once, so that a
+/// batch traverses memory once.
 ///
-/// Only drivers and backends see slots; programs see the port's packets, whose lifetime is the
-/// batch's. Where the bytes are, how many, and whose they are can only be set by unsafe functions,
-/// or so that there is less than before; the rest is plain data.
+/// Only drivers and backends see slots; programs see the port's packets, whose lifetime is that of
+/// the batch. The position, length and owner of the bytes can only be changed by unsafe functions,
+/// or to shorten them; the rest is plain data.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slot {
     data: NonNull<u8>,
     cap_len: u32,
-    /// Bytes of the packet on the wire, over all of its slots.
+    /// Length of the packet on the wire, over all of its slots.
     pub wire_len: u32,
     /// The backend's token for releasing the slot: a frame's index, a block's number.
     token: u64,
-    /// When it arrived, in nanoseconds since the Unix epoch, if `flags` has [`Slot::TIME`].
+    /// Time of arrival in nanoseconds since the Unix epoch, if `flags` has [`Slot::TIME`].
     pub time_ns: u64,
-    /// The card's hash in the upper half; below it what kind of hash it is, in four bits as cards
-    /// have it (Intel 82576 datasheet, §7.1.5.2; 0: there is none). The other bits mean nothing.
+    /// The card's hash in the upper half; below it the type of the hash, in four bits as cards
+    /// encode it (Intel 82576 datasheet, §7.1.5.2; 0: no hash). The other bits are unused.
     pub hash: u64,
-    /// The constants below, joined.
+    /// The constants below, combined.
     pub flags: u16,
-    /// Which interface of several it came from.
+    /// Index of the interface, if there are several.
     pub interface_index: u16,
-    /// The tag that is no longer in the bytes, if `flags` has [`Slot::VLAN`].
+    /// The removed tag, if `flags` has [`Slot::VLAN`].
     pub vlan: Vlan,
 }
 
@@ -74,12 +74,12 @@ pub struct Slot {
 unsafe impl Send for Slot {}
 
 impl Slot {
-    /// `time_ns` holds a time.
+    /// `time_ns` is set.
     pub const TIME: u16 = 1 << 0;
     /// The host sent this packet (a tap sees both directions).
     pub const OUTGOING: u16 = 1 << 2;
-    /// `vlan` holds a tag. (The bit positions are those of Intel's cards, as for the checksums, so
-    /// a mask is enough.)
+    /// `vlan` is set. (The bit positions are those of Intel's cards, as for the checksums, so a
+    /// mask is enough.)
     pub const VLAN: u16 = 1 << 3;
     /// The packet continues in the next slot.
     pub const CONTINUES: u16 = 1 << 4;
@@ -87,17 +87,17 @@ impl Slot {
     pub const CHECKSUM_GOOD: u16 = 1 << 5;
     /// The card has checked the packet's checksums, and one is wrong.
     pub const CHECKSUM_BAD: u16 = 1 << 6;
-    /// The transport checksum is not finished: it came from a program on the same machine.
+    /// The transport checksum is incomplete: the packet comes from a program on the same machine.
     pub const CHECKSUM_PARTIAL: u16 = 1 << 7;
 
     /// The bits of `hash` that hold its type.
     const HASH_KIND: u64 = 0xf;
 
-    /// The token of a slot whose frame has gone elsewhere: there is nothing to release.
+    /// Token of a slot whose frame was moved elsewhere: there is nothing to release.
     pub const DETACHED: u64 = u64::MAX;
 
-    /// A slot over a packet, or a piece of one, without metadata: `cap_len` bytes at `data` of
-    /// `wire_len` on the wire, and a token by which the backend knows it again.
+    /// A slot over a packet, or a part of one, without metadata: `cap_len` bytes at `data` of
+    /// `wire_len` on the wire, and a token by which the backend identifies it.
     ///
     /// # Safety
     /// Until the slot returns to the backend (by `release` or `submit`) or is dropped, the bytes
@@ -117,19 +117,19 @@ impl Slot {
         }
     }
 
-    /// Where its bytes begin.
+    /// Start of its bytes.
     #[inline]
     pub fn data(&self) -> NonNull<u8> {
         self.data
     }
 
-    /// Bytes present: of a slot to be filled the room, of a filled one its part of the packet.
+    /// Length of its buffer if it is to be filled, or of its part of the packet if it is filled.
     #[inline]
     pub fn cap_len(&self) -> u32 {
         self.cap_len
     }
 
-    /// What the backend gave it; [`Slot::DETACHED`] where its frame has gone elsewhere.
+    /// The backend's token; [`Slot::DETACHED`] if its frame was moved elsewhere.
     #[inline]
     pub fn token(&self) -> u64 {
         self.token
@@ -147,13 +147,13 @@ impl Slot {
         self.flags |= Self::CONTINUES;
     }
 
-    /// Shortens its part of the packet to `len` bytes, if it is longer.
+    /// Shortens its part of the packet to at most `len` bytes.
     #[inline(always)]
     pub fn cut_to(&mut self, len: u32) {
         self.cap_len = self.cap_len.min(len);
     }
 
-    /// Moves it to `cap_len` bytes at `data`.
+    /// Points it to `cap_len` bytes at `data`.
     ///
     /// # Safety
     /// As for [`over`](Self::over).
@@ -162,34 +162,34 @@ impl Slot {
         (self.data, self.cap_len) = (data, cap_len);
     }
 
-    /// Forgets its frame, which a sending queue has taken over. The length stays, to be counted.
+    /// Forgets its frame, which a sending queue now owns. The length is kept for counting.
     #[inline]
     pub fn forget_frame(&mut self) {
         self.token = Self::DETACHED;
     }
 
-    /// Marks it as gone elsewhere, as `detach` does where it moves a frame.
+    /// Marks its frame as moved elsewhere, as `detach` does when it moves a frame.
     #[inline]
     pub fn set_detached(&mut self) {
         self.token = Self::DETACHED;
         self.cap_len = 0;
     }
 
-    /// Sets when the packet arrived, in nanoseconds since the Unix epoch.
+    /// Sets the time of arrival, in nanoseconds since the Unix epoch.
     #[inline]
     pub fn set_time(&mut self, time_ns: u64) {
         self.time_ns = time_ns;
         self.flags |= Self::TIME;
     }
 
-    /// Sets the VLAN tag that is no longer in the bytes.
+    /// Sets the removed VLAN tag.
     #[inline]
     pub fn set_vlan(&mut self, vlan: Vlan) {
         self.vlan = vlan;
         self.flags |= Self::VLAN;
     }
 
-    /// Sets the card's checksum verdict.
+    /// Sets the card's checksum result.
     #[inline]
     pub fn set_checksum(&mut self, checksum: Checksum) {
         self.flags &= !(Self::CHECKSUM_GOOD | Self::CHECKSUM_BAD | Self::CHECKSUM_PARTIAL);
@@ -207,7 +207,7 @@ impl Slot {
         self.flags |= Self::OUTGOING;
     }
 
-    /// Sets which interface of several it came from.
+    /// Sets the index of the interface, if there are several.
     #[inline]
     pub fn set_interface(&mut self, index: u16) {
         self.interface_index = index;
@@ -259,8 +259,8 @@ impl Slot {
         self.wire_len = other.wire_len;
     }
 
-    /// Makes a slot at `at` whose `cap_len` and `wire_len` are `len`, with `info` as
-    /// [`set_info`](Self::set_info) has it.
+    /// Writes a slot to `at` whose `cap_len` and `wire_len` are `len`; `info` is that of
+    /// [`set_info`](Self::set_info).
     ///
     /// # Safety
     /// There is room for a slot at `at`. `data` is not null.
@@ -291,7 +291,7 @@ impl Slot {
         }
     }
 
-    /// The same over a buffer of `len` bytes without metadata.
+    /// Like `write`, for a buffer of `len` bytes without metadata.
     ///
     /// # Safety
     /// As there.
@@ -310,20 +310,20 @@ impl Slot {
         }
     }
 
-    /// Whether `flags` has this one.
+    /// Whether `flags` contains this flag.
     #[inline]
     pub fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
-    /// `has(CONTINUES)`, where it is asked of each slot of a batch: a test of a word takes one
-    /// instruction, of half a word two.
+    /// Same as `has(CONTINUES)`, for code that tests every slot of a batch: testing a word takes
+    /// one instruction, a half word two.
     #[inline(always)]
     pub fn goes_on(&self) -> bool {
         self.info() & u64::from(Self::CONTINUES) != 0
     }
 
-    /// The token of a slot that has a frame: the frame's index. (Read as the half that it is in.)
+    /// The frame index in the token of a slot that has a frame. (Reads only that half.)
     #[inline(always)]
     pub fn index(&self) -> u32 {
         if cfg!(target_endian = "little") {
@@ -334,8 +334,8 @@ impl Slot {
         }
     }
 
-    /// Where its bytes lie in a pool: which frame, and how far from the frame's start. `None` if
-    /// they are not within one frame of it, or if the frame has gone elsewhere.
+    /// Position of its bytes in a pool: the frame index, and the offset from the frame's start.
+    /// `None` if they are not within one frame of the pool, or if the frame was moved elsewhere.
     #[inline]
     pub fn place_in(&self, pool: &Pool) -> Option<(u32, u32)> {
         if self.token == Self::DETACHED {
@@ -347,17 +347,17 @@ impl Slot {
     }
 }
 
-/// What a batch, or a part of one, holds.
+/// Contents of a batch, or of a part of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filled {
-    /// Packets.
+    /// Number of packets.
     pub packets: usize,
-    /// Bytes of them present.
+    /// Captured bytes.
     pub bytes: u64,
 }
 
 impl Filled {
-    /// What these slots hold, by looking at each.
+    /// Counts the contents of these slots.
     #[inline]
     pub fn of(slots: &[Slot]) -> Self {
         let mut filled = Self::default();
@@ -369,7 +369,7 @@ impl Filled {
     }
 }
 
-/// Slots that make up the first packet.
+/// Number of slots of the first packet.
 #[inline]
 pub fn segment_count(slots: &[Slot]) -> usize {
     let mut count = 1;
@@ -379,7 +379,7 @@ pub fn segment_count(slots: &[Slot]) -> usize {
     count
 }
 
-/// How many of the first `room` slots are whole packets.
+/// Number of the first `room` slots that form whole packets.
 #[inline]
 pub fn whole_packets(slots: &[Slot], room: usize) -> usize {
     let mut count = room.min(slots.len());
@@ -391,9 +391,9 @@ pub fn whole_packets(slots: &[Slot], room: usize) -> usize {
 
 const _: () = assert!(size_of::<Slot>() == 48, "three quarters of a cache line");
 
-/// A batch's place at the end of a vector of slots. What does not change is in registers: a vector
-/// is looked up and written back with each push, because the stores into frames and descriptors
-/// could be stores into it for all that the compiler knows.
+/// Appends a batch of slots to a vector. Constant values stay in registers: a vector would be
+/// reloaded and written back with each push, because the compiler must assume that stores to frames
+/// and descriptors alias it.
 pub struct Room<'v> {
     slots: &'v mut Vec<Slot>,
     start: usize,
@@ -401,7 +401,7 @@ pub struct Room<'v> {
 }
 
 impl<'v> Room<'v> {
-    /// Room for `count` more slots.
+    /// Reserves room for `count` more slots.
     #[inline(always)]
     pub fn new(slots: &'v mut Vec<Slot>, count: usize) -> Self {
         slots.reserve(count);
@@ -411,10 +411,10 @@ impl<'v> Room<'v> {
         Self { slots, start, at }
     }
 
-    /// Adds a slot, as [`Slot::write`] has it.
+    /// Appends a slot, as [`Slot::write`] does.
     ///
     /// # Safety
-    /// At most as often as `new` was asked to make room for. `data` is not null.
+    /// At most as often as requested from `new`. `data` is not null.
     #[inline(always)]
     pub unsafe fn push(
         &mut self,
@@ -432,23 +432,23 @@ impl<'v> Room<'v> {
         }
     }
 
-    /// Counts the next `count` slots as added.
+    /// Counts the next `count` slots as appended.
     ///
     /// # Safety
-    /// They were written.
+    /// The slots were written.
     #[inline(always)]
     pub unsafe fn advance(&mut self, count: usize) {
         // SAFETY: within the vector's memory, or one past its end.
         self.at = unsafe { self.at.add(count) };
     }
 
-    /// Where the next slot goes.
+    /// Address of the next slot.
     #[inline(always)]
     pub fn place(&mut self) -> *mut Slot {
         self.at
     }
 
-    /// Makes the vector as long as what was added; how many slots that is.
+    /// Sets the length of the vector to include the appended slots; returns their number.
     #[inline(always)]
     pub fn finish(self) -> usize {
         let first = self.slots.as_ptr().wrapping_add(self.start);
@@ -459,14 +459,14 @@ impl<'v> Room<'v> {
     }
 }
 
-/// Which 8 bytes of a slot are its lengths.
+/// Index of the 8 bytes of a slot that hold its lengths.
 const LENS_WORD: usize = std::mem::offset_of!(Slot, cap_len) / 8;
 const _: () = assert!(
     std::mem::offset_of!(Slot, cap_len) == 8 && std::mem::offset_of!(Slot, wire_len) == 12,
     "as `Slot::write_buffer` has them"
 );
 
-/// Which 8 bytes of a slot are its flags and its tag.
+/// Index of the 8 bytes of a slot that hold its flags and tag.
 const INFO_WORD: usize = std::mem::offset_of!(Slot, flags) / 8;
 const _: () = assert!(
     std::mem::offset_of!(Slot, flags) == 40
@@ -477,7 +477,7 @@ const _: () = assert!(
     "as `Slot::set_info` and `Slot::write` have them"
 );
 
-/// Prefetches the first cache line of a packet: the reader will want its headers next.
+/// Prefetches the first cache line of a packet, whose headers are read next.
 #[inline(always)]
 pub fn prefetch(at: *const u8) {
     sys::advice::prefetch(&[at.addr()]);

@@ -1,5 +1,5 @@
-//! Atomics and cells. The model tests (`tests/loom.rs`) compile this crate's modules with loom's
-//! instead, which tries every interleaving.
+//! Atomics and cells. The model tests (`tests/loom.rs`) compile this crate's modules with those of
+//! loom, which tries every interleaving.
 
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,5 +1,5 @@
-//! Tests of the modules, in files of their own: `tests/loom.rs` compiles the modules once more, and
-//! must not find these in them.
+//! Tests of the modules, in separate files: `tests/loom.rs` compiles the modules again, without
+//! their tests.
 
 mod attach;
 mod bounds;

@@ -1,11 +1,11 @@
 //! The ring and the free list under every interleaving of two threads (loom).
 //!
-//! The modules are compiled here a second time, with loom's atomics and cells for those of
+//! The modules are compiled here a second time, with loom's atomics and cells instead of those of
 //! `crate::sync`: so the models run in the ordinary `cargo test`, without a flag for the whole
-//! build. A model explores until it has seen all executions; those here take seconds.
+//! build. A model explores all executions; those here take seconds.
 #![allow(dead_code, reason = "the modules have more than the models use")]
 
-/// In place of the crate's own module of this name.
+/// Replaces the crate's module of this name.
 mod sync {
     #[allow(
         clippy::unsafe_removed_from_name,
@@ -25,9 +25,9 @@ use std::sync::Arc;
 use loom::thread;
 use sync::{AtomicU32, AtomicU64};
 
-/// The producer fills a ring of two entries again and again, from shortly before the indices wrap;
-/// the consumer sees every value once, in order, and loom that no entry is read and written at the
-/// same time. (Nobody spins: a model of that has no end.)
+/// The producer fills a ring of two entries repeatedly, starting shortly before the indices wrap;
+/// the consumer sees every value once, in order, and loom checks that no entry is read and written
+/// at the same time. (Nothing spins: a model of that would not end.)
 #[test]
 fn a_ring_hands_over_in_order() {
     loom::model(|| {
@@ -61,7 +61,7 @@ fn a_ring_hands_over_in_order() {
     });
 }
 
-/// What was submitted before the sender went is there for the receiver afterwards.
+/// Entries submitted before the sender closed are still received afterwards.
 #[test]
 fn no_packet_is_lost_when_the_sender_is_closed() {
     loom::model(|| {
@@ -91,7 +91,7 @@ struct List {
 }
 
 impl List {
-    /// All of `count` indices on the list.
+    /// A list with all of `count` indices.
     fn full(count: u32) -> Arc<List> {
         let list = List {
             head: AtomicU64::new(free::empty()),
@@ -114,7 +114,7 @@ impl List {
     }
 }
 
-/// Fails unless the indices are exactly those of a list of `count`.
+/// Checks that the indices are exactly those of a list of `count`.
 fn assert_whole(mut indices: Vec<u32>, count: u32) {
     indices.sort_unstable();
     assert_eq!(indices, (0..count).collect::<Vec<_>>());
@@ -122,7 +122,7 @@ fn assert_whole(mut indices: Vec<u32>, count: u32) {
 
 /// Two threads pop at the same time: no index goes to both, none is lost.
 #[test]
-fn no_index_is_given_to_two_takers() {
+fn no_index_is_popped_twice() {
     loom::model(|| {
         let list = List::full(3);
         let other = list.clone();
@@ -134,9 +134,10 @@ fn no_index_is_given_to_two_takers() {
     });
 }
 
-/// A top that went and came back while another thread was looking (ABA): the tag notices.
+/// A top that was popped and pushed again while another thread was popping (ABA): the tag detects
+/// it.
 #[test]
-fn a_top_that_came_back_is_noticed() {
+fn a_reinserted_top_is_detected() {
     loom::model(|| {
         let list = List::full(3);
         let other = list.clone();
@@ -153,7 +154,7 @@ fn a_top_that_came_back_is_noticed() {
     });
 }
 
-/// Both threads take and return: at the end all indices are on the list, once.
+/// Both threads pop and push: at the end all indices are on the list, once.
 #[test]
 fn a_pushed_index_is_popped_once() {
     loom::model(|| {

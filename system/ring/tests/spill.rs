@@ -1,5 +1,5 @@
-//! A cache that is full gives frames away to the pool's list, and none gets lost on the way: each
-//! can be taken by another cache.
+//! A full cache moves frames to the pool's list, and none is lost: each can be taken by another
+//! cache.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use barewire_ring::{FrameCache, Pool, PoolConfig};
 
 const FRAMES: u32 = 8 * FrameCache::LEN_MAX as u32;
 
-/// How frames return to a cache.
+/// Ways to return frames to a cache.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Owned,
@@ -17,7 +17,7 @@ enum Way {
     RunFromDevice,
 }
 
-/// Takes all available frames: their numbers.
+/// Takes all available frames; returns their indices.
 fn take_all(cache: &mut FrameCache) -> Vec<u32> {
     std::iter::from_fn(|| cache.take_index()).collect()
 }

@@ -1,5 +1,5 @@
-//! Descriptors passed to another process over a unix socket (`SCM_RIGHTS`), and who that process
-//! is (`SO_PEERCRED`): unix(7).
+//! Passes descriptors to another process over a unix socket (`SCM_RIGHTS`), and identifies that
+//! process (`SO_PEERCRED`): unix(7).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -7,13 +7,13 @@ use std::os::unix::net::UnixStream;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Most descriptors in one message.
+/// Maximum number of descriptors in a message.
 pub const DESCRIPTORS_MAX: usize = 16;
 
 const SEND: &str = "pass descriptors over a unix socket";
 const RECEIVE: &str = "receive descriptors over a unix socket";
 
-/// Room for control messages, aligned as their header requires.
+/// Buffer for control messages, aligned as their header requires.
 #[repr(C, align(8))]
 struct Control([u8; 256]);
 
@@ -23,7 +23,7 @@ const _: () = assert!(
         <= size_of::<Control>()
 );
 
-/// The process at the other end of a unix socket, when it connected.
+/// The process at the other end of a unix socket, as of its connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Process id.
@@ -34,7 +34,7 @@ pub struct Credentials {
     pub gid: u32,
 }
 
-/// Who is at the other end.
+/// Identifies the process at the other end.
 ///
 /// # Errors
 /// The system's.
@@ -72,11 +72,12 @@ fn header(bytes: &mut libc::iovec, control: &mut Control, len: usize) -> libc::m
     message
 }
 
-/// Sends `bytes` with descriptors in one message. A peer that is gone is an error, not a signal.
+/// Sends `bytes` and descriptors in one message. If the peer is gone, returns an error instead of
+/// raising a signal.
 ///
 /// # Errors
 /// `InvalidInput` for no bytes or too many descriptors; `Io` if not all bytes were accepted, and
-/// whatever the system reports.
+/// any error of the system.
 pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
     if bytes.is_empty() || fds.is_empty() || fds.len() > DESCRIPTORS_MAX {
         let why = format!("{} descriptors with {} bytes", fds.len(), bytes.len());
@@ -115,12 +116,12 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result
     }
 }
 
-/// Receives a message: how many bytes of `buffer` it fills (0 at the end of the stream), and its
-/// descriptors, which are closed on exec.
+/// Receives a message: returns the number of bytes in `buffer` (0 at the end of the stream), and
+/// its descriptors, which are close-on-exec.
 ///
 /// # Errors
-/// `Damaged` for more descriptors than [`DESCRIPTORS_MAX`], which are closed; and whatever the
-/// system reports.
+/// `Damaged` for more descriptors than [`DESCRIPTORS_MAX`], which are closed; and any error of the
+/// system.
 pub fn receive(socket: &UnixStream, buffer: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
     let mut part = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_and_wrong_calls_are_errors_or_ends() {
+    fn end_of_stream_and_invalid_calls() {
         let (one, other) = UnixStream::pair().unwrap();
         let fd = one.as_fd();
         for (bytes, fds) in [

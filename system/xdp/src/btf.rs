@@ -1,18 +1,18 @@
-//! The kernel's type information, read for one thing: the ids of kernel functions by name
+//! Reads the kernel's type information (BTF) for the ids of kernel functions
 //! (`Documentation/bpf/btf.rst`).
 
 use sys::{Error, ErrorKind, Result};
 
-/// Where the kernel shows its types (Linux 5.4, CONFIG_DEBUG_INFO_BTF).
+/// Path of the kernel's BTF (Linux 5.4, CONFIG_DEBUG_INFO_BTF).
 pub const VMLINUX_PATH: &str = "/sys/kernel/btf/vmlinux";
 
 const MAGIC: u16 = 0xeb9f;
 const KIND_FUNC: u32 = 12;
 
-/// The ids of these kernel functions, in the order asked; `None` for one that is not present.
+/// Ids of these kernel functions, in the given order; `None` for a function that is missing.
 ///
 /// # Errors
-/// `Unsupported` if the kernel shows no types, `Damaged` if they cannot be read.
+/// `Unsupported` if the kernel provides no BTF, `Damaged` if it cannot be read.
 pub fn function_ids<const N: usize>(names: [&str; N]) -> Result<[Option<u32>; N]> {
     let what = "look up kernel functions";
     let bytes = std::fs::read(VMLINUX_PATH).map_err(|e| {
@@ -36,7 +36,7 @@ pub fn function_ids<const N: usize>(names: [&str; N]) -> Result<[Option<u32>; N]
     })
 }
 
-/// As [`function_ids`] in these bytes; `None` if they are damaged.
+/// Like [`function_ids`], on the given bytes; `None` if they are damaged.
 pub fn find<const N: usize>(btf: &[u8], names: [&str; N]) -> Option<[Option<u32>; N]> {
     let word = |at: usize| -> Option<u32> {
         Some(u32::from_ne_bytes(
@@ -73,7 +73,7 @@ pub fn find<const N: usize>(btf: &[u8], names: [&str; N]) -> Option<[Option<u32>
     Some(ids)
 }
 
-/// Bytes that follow a type's common head.
+/// Length of the data after a type's common header.
 fn trailer_len(kind: u32, member_count: u32) -> Option<usize> {
     let (fixed, each) = match kind {
         1 | 14 | 17 => (4, 0),          // int, var, declaration tag
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_found_by_whole_name() {
+    fn functions_are_found_by_their_whole_name() {
         assert_eq!(
             find(&sample(), ["bw", "b", "bwx", "int"]),
             Some([Some(2), None, None, None])
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_noticed_at_every_length() {
+    fn truncation_is_detected_at_every_length() {
         let bytes = sample();
         for len in 0..bytes.len() - 1 {
             // Cut anywhere, a section is out of range.
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn this_kernel_has_its_own_functions() {
+    fn functions_of_the_running_kernel_are_found() {
         if !std::path::Path::new(VMLINUX_PATH).exists() {
             skip::skip!("no {VMLINUX_PATH}");
         }

@@ -1,8 +1,8 @@
-//! XDP features that this kernel and this process can use, tested without changing anything.
+//! Detects the XDP features that this kernel and this process can use, without changing anything.
 //!
 //! Version numbers are not reliable: distributions backport features to old kernels and leave
-//! others out. So each row of [`FEATURES`] loads a small program, makes a map, or looks for a
-//! kernel function; nothing is attached. A result is conclusive, or has the reason why not.
+//! others out. So each row of [`FEATURES`] loads a small program, creates a map, or looks for a
+//! kernel function; nothing is attached. A result is conclusive, or states why it is not.
 
 use std::fmt;
 
@@ -15,14 +15,14 @@ use sys::{Error, ErrorKind, KernelVersion};
 
 use crate::{XdpProgram, XskMap, btf};
 
-/// The answer of a probe.
+/// Result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It is present and works.
+    /// The feature is present and works.
     Yes,
-    /// It is not, in these words.
+    /// The feature is missing, for this reason.
     No(String),
-    /// This process cannot find out, in these words.
+    /// This process cannot determine it, for this reason.
     Unknown(String),
 }
 
@@ -36,20 +36,20 @@ impl fmt::Display for Presence {
     }
 }
 
-/// Something of the kernel that we use.
+/// A kernel feature that barewire uses.
 #[derive(Clone, Copy)]
 pub struct Feature {
     /// Its name.
     pub name: &'static str,
-    /// The first kernel that has it.
+    /// First kernel version with the feature.
     pub since: KernelVersion,
-    /// What is missing without it.
+    /// What does not work without it.
     pub serves: &'static str,
-    /// Finds out.
+    /// Tests for the feature.
     pub probe: fn() -> Presence,
 }
 
-/// Every feature, by age.
+/// All features, oldest first.
 pub const FEATURES: &[Feature] = &[
     row("XDP", 4, 8, "afxdp:", xdp),
     row("AF_XDP sockets", 4, 18, "afxdp:", af_xdp),
@@ -121,7 +121,8 @@ const fn row(
     }
 }
 
-/// A refusal for lack of privileges says nothing; any other one means that the feature is missing.
+/// Interprets an error: lack of privileges is inconclusive; any other error means that the feature
+/// is missing.
 fn refused(error: &Error) -> Presence {
     match error.kind() {
         ErrorKind::Permission if error.os_code() == Some(1) => Presence::Unknown(
@@ -136,7 +137,7 @@ fn answer<T>(result: sys::Result<T>) -> Presence {
     result.map_or_else(|e| refused(&e), |_| Presence::Yes)
 }
 
-/// A program of a few instructions that passes every packet.
+/// Builds a short program that passes every packet.
 fn program(frags: bool, body: impl FnOnce(&mut Asm)) -> sys::Result<XdpProgram> {
     let mut asm = Asm::new();
     body(&mut asm);
@@ -170,7 +171,7 @@ fn mappable_array() -> Presence {
     }))
 }
 
-/// A trial would have to attach; the kernel's list of functions is as good.
+/// Looks for the kernel function: a trial would have to attach a program.
 pub(crate) fn xdp_link() -> Presence {
     has_function("bpf_xdp_link_attach", KernelVersion::new(5, 9))
 }
@@ -195,7 +196,7 @@ fn device_vlan() -> Presence {
     has_function("bpf_xdp_metadata_rx_vlan_tag", KernelVersion::new(6, 8))
 }
 
-/// One packet that the program drops.
+/// Runs a program that drops its single packet.
 fn live_frames() -> Presence {
     let mut asm = Asm::new();
     asm.mov(R0, 1);
@@ -210,7 +211,7 @@ fn live_frames() -> Presence {
     answer(XdpProgram::load("bw_probe", &insns, false, None).and_then(|p| p.test_run(&run)))
 }
 
-/// The difference of two packet pointers, which the verifier allows only with CAP_PERFMON.
+/// Subtracts two packet pointers, which the verifier allows only with CAP_PERFMON.
 fn pointer_arithmetic() -> Presence {
     let load = |asm: &mut Asm, to: Reg, field: i16| asm.load(Width::W, to, R1, field);
     let loaded = program(false, |asm| {
@@ -230,7 +231,7 @@ fn has_function(name: &'static str, since: KernelVersion) -> Presence {
     match btf::function_ids([name]) {
         Ok([Some(_)]) => Presence::Yes,
         Ok([None]) => Presence::No(format!("the kernel has no {name}")),
-        // Without the list there is only the version to go by.
+        // Without the list, only the version is left.
         Err(e) => match KernelVersion::running() {
             Some(now) => {
                 let likely = if now >= since { "likely" } else { "not likely" };
@@ -246,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_probe_answers_and_a_new_kernel_has_all() {
+    fn every_probe_returns_and_a_new_kernel_has_all_features() {
         let running = KernelVersion::running().unwrap();
         for feature in FEATURES {
             let presence = (feature.probe)();

@@ -1,9 +1,9 @@
-//! XDP: programs generated at run time, their maps, their attachment to devices, and the kernel's
-//! features.
+//! XDP: programs generated at run time, their maps, their attachment to devices, and kernel feature
+//! detection.
 //!
 //! A [`Redirect`] is the program that redirects a device's packets to AF_XDP sockets. It is loaded
-//! from a [`RedirectSpec`], attached by an [`XdpLink`], and counts what it does with each packet;
-//! when the last descriptor of the link is closed, even by kill -9, the kernel detaches it.
+//! from a [`RedirectSpec`], attached by an [`XdpLink`], and counts the outcome for each packet.
+//! When the last descriptor of the link is closed, even by kill -9, the kernel detaches it.
 #![forbid(unsafe_code)]
 
 pub mod btf;

@@ -1,4 +1,4 @@
-//! A program attached to a device, for as long as this process lives.
+//! Attachment of a program to a device, for the lifetime of this process.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -13,7 +13,7 @@ const FLAG_GENERIC: u32 = 1 << 1;
 /// `XDP_FLAGS_DRV_MODE`.
 const FLAG_NATIVE: u32 = 1 << 2;
 
-/// An attachment by bpf_link: dropped, or its process killed, the device is as before.
+/// An attachment through a bpf_link: the kernel detaches it on drop, or when the process dies.
 ///
 /// # Since Linux
 /// 5.9
@@ -25,12 +25,12 @@ pub struct XdpLink {
 }
 
 impl XdpLink {
-    /// Attaches a program to a device of this network namespace.
+    /// Attaches a program to a device in this network namespace.
     ///
     /// # Errors
-    /// `Busy` if another program holds the device, which is then named; `InvalidInput` if packets
-    /// of this MTU need a program that takes several buffers; `Unsupported` if the driver has no
-    /// native mode; `Permission`; `NotFound`.
+    /// `Busy` if another program is attached to the device (the error names it); `InvalidInput` if
+    /// packets of this MTU need a program with multi-buffer support; `Unsupported` if the driver
+    /// has no native mode; `Permission`; `NotFound`.
     pub fn attach(program: &XdpProgram, ifindex: u32, mode: AttachMode) -> Result<Self> {
         let flags = match mode {
             AttachMode::Native => FLAG_NATIVE,
@@ -45,27 +45,27 @@ impl XdpLink {
         })
     }
 
-    /// Puts another program in the place of the attached one: no packet passes between.
+    /// Replaces the attached program atomically: every packet is seen by one of the two.
     pub fn update(&self, program: &XdpProgram) -> Result<()> {
         self.link.update(program.raw())
     }
 
-    /// Detaches now, though others may hold the link.
+    /// Detaches now, even if other processes hold the link.
     pub fn detach(&self) -> Result<()> {
         self.link.detach()
     }
 
-    /// The device.
+    /// Interface index of the device.
     pub fn ifindex(&self) -> u32 {
         self.ifindex
     }
 
-    /// Where the device calls the program.
+    /// The attach mode.
     pub fn mode(&self) -> AttachMode {
         self.mode
     }
 
-    /// Whether the attachment still stands: not after the device went away.
+    /// Whether the program is still attached; false once the device is gone.
     pub fn is_attached(&self) -> Result<bool> {
         Ok(self
             .link
@@ -74,8 +74,8 @@ impl XdpLink {
             .is_some_and(|index| index != 0))
     }
 
-    /// Whether it still stands, and `program` is the one that is called: others may detach a link
-    /// (`BPF_LINK_DETACH`) or put another program into it (`BPF_LINK_UPDATE`).
+    /// Whether the link is still attached and `program` is the attached program: other processes
+    /// may detach a link (`BPF_LINK_DETACH`) or replace its program (`BPF_LINK_UPDATE`).
     pub fn calls(&self, program: &XdpProgram) -> Result<bool> {
         let info = self.link.info()?;
         let is_attached = info.xdp_ifindex.is_some_and(|index| index != 0);
@@ -89,7 +89,7 @@ impl AsFd for XdpLink {
     }
 }
 
-/// The kernel's errno for an attachment in words.
+/// Explains the kernel's errno for an attachment.
 fn explain(error: Error, ifindex: u32, mode: AttachMode) -> Error {
     let device = sys::link::Link::by_index(ifindex).ok();
     let name = device
@@ -97,7 +97,7 @@ fn explain(error: Error, ifindex: u32, mode: AttachMode) -> Error {
         .map_or_else(|| format!("interface {ifindex}"), |d| d.name.clone());
     let what = format!("attach an XDP program to {name} in {mode} mode");
     match error.os_code() {
-        // EBUSY: by a link; EEXIST: in the other mode, or by netlink.
+        // EBUSY: attached by a link; EEXIST: in the other mode, or attached by netlink.
         Some(16 | 17) => held(what, &name, device.as_ref()),
         // ERANGE
         Some(34) => {
@@ -128,12 +128,12 @@ fn explain(error: Error, ifindex: u32, mode: AttachMode) -> Error {
             "the process lacks the permission to attach programs",
         )
         .with_hint("run as root, or with CAP_NET_ADMIN and CAP_BPF"),
-        // ENODEV; EINVAL where the link cannot be made.
+        // ENODEV; EINVAL if the link cannot be created.
         Some(19 | 22) if device.is_none() => {
             Error::new(ErrorKind::NotFound, what, "there is no such interface")
                 .with_hint("`barewire devices` lists them")
         }
-        // A kernel without the call returns EINVAL, too.
+        // A kernel without the system call returns EINVAL, too.
         Some(22) if matches!(feature::xdp_link(), Presence::No(_)) => {
             let since = Some(KernelVersion::new(5, 9));
             Error::unsupported(
@@ -155,7 +155,7 @@ fn explain(error: Error, ifindex: u32, mode: AttachMode) -> Error {
     }
 }
 
-/// Another program is where ours should go.
+/// The error when another program is attached already.
 fn held(what: String, name: &str, device: Option<&sys::link::Link>) -> Error {
     let others = device.map(others).unwrap_or_default();
     let why = if others.is_empty() {
@@ -170,7 +170,7 @@ fn held(what: String, name: &str, device: Option<&sys::link::Link>) -> Error {
     Error::new(ErrorKind::Busy, what, why).with_hint(format!("{end}; afpacket: works alongside it"))
 }
 
-/// The programs on a device in words: name, number, mode, and what holds them there.
+/// Describes the programs on a device: name, id, mode, and what attached them.
 fn others(device: &sys::link::Link) -> Vec<String> {
     device
         .xdp

@@ -1,18 +1,19 @@
-//! Sending by live frames: the kernel makes XDP frames by itself, our program fills them, and the
-//! device's `ndo_xdp_xmit` takes them. No socket buffer is made, and one system call sends
-//! thousands of packets.
+//! Sends through live frames: the kernel creates XDP frames, a program fills them, and the device's
+//! `ndo_xdp_xmit` sends them. No socket buffer is allocated, and one system call sends thousands of
+//! packets.
 //!
-//! This suits a load generator, not a host: there is no check for room. Packets that the device
-//! does not accept are dropped and show only in the device's counters, so
+//! This suits a load generator, not a host: nothing checks for free ring space. Packets that the
+//! device does not accept are dropped and appear only in the device's counters, so
 //! [`LiveTransmitter::account`] reads those.
 //!
-//! # What a call costs
-//! A test run of more than one round enters its program into the kernel's XDP dispatcher and takes
-//! it out again (`bpf_prog_change_xdp` in `net/bpf/test_run.c`), and each time waits until all
-//! processors have seen it: some 11 ms a call here, whatever it sends. A program that is in the
-//! dispatcher already costs nothing of the kind: 11 µs a call. So we attach it where it never sees
-//! a packet, to the loopback interface of a private namespace. Without the right to make one
-//! (CAP_SYS_ADMIN) all works, but only long runs are fast; see [`LiveTransmitter::has_fast_calls`].
+//! # Cost of a call
+//! A test run of more than one round enters its program into the kernel's XDP dispatcher and
+//! removes it again (`bpf_prog_change_xdp` in `net/bpf/test_run.c`), and each time waits until all
+//! processors have seen the change: some 11 ms per call here, whatever it sends. A program that is
+//! already in the dispatcher avoids this: 11 µs per call. It is therefore attached where it never
+//! sees a packet, to the loopback interface of a private namespace. Without the privilege to create
+//! one (CAP_SYS_ADMIN) everything works, but only long runs are fast; see
+//! [`LiveTransmitter::has_fast_calls`].
 //!
 //! # Since Linux
 //! 5.18
@@ -28,40 +29,41 @@ use sys::{Error, ErrorKind, Result};
 use crate::programs::transmit::{self, SLOT_HEAD_LEN, TransmitMaps, control};
 use crate::{AttachMode, XdpLink, XdpProgram};
 
-/// Shortest packet: an Ethernet header.
+/// Minimum packet length: an Ethernet header.
 pub const LIVE_LEN_MIN: u32 = 14;
-/// Longest packet: what one page leaves besides the kernel's own things. (A page less 256 of
-/// headroom, less the frame's head and tail; 3,300 is safe on every 64-bit kernel so far.)
+/// Maximum packet length: a page less the kernel's overhead. (256 bytes of headroom, and the
+/// frame's head and tail; 3,300 is safe on every 64-bit kernel so far.)
 pub const LIVE_LEN_MAX: u32 = 3_300;
-/// Packets between two flushes: the kernel's default. A veth's ring holds 256, and a larger batch
-/// fills it faster than it may be emptied.
+/// Packets between two flushes: the kernel's default. A veth's ring holds 256, and larger batches
+/// may fill it faster than it is drained.
 const BATCH_SIZE: u32 = 64;
 
-/// What a transmitter has done since it was made.
+/// Counters of a transmitter since its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LiveAccount {
-    /// Packets that our program handed to the device.
+    /// Packets that the program handed to the device.
     pub submitted: u64,
-    /// Packets that it could not: a slot never written, no room in the frame, no device any more.
+    /// Packets that could not be handed over: slot never written, no room in the frame, or device
+    /// gone.
     pub refused: u64,
-    /// Packets that the device reports as sent, of any origin. Some devices do not count XDP.
+    /// Packets that the device reports as sent, from any source. Some devices do not count XDP.
     pub device_sent: u64,
-    /// Packets that the device reports as dropped on sending, of any origin.
+    /// Packets that the device reports as dropped on transmit, from any source.
     pub device_dropped: u64,
 }
 
 /// Sends packets that were written into slots, in order.
 ///
-/// Dropped, it leaves nothing behind: no program is attached anywhere.
+/// Leaves nothing behind when dropped: no program stays attached.
 #[derive(Debug)]
 pub struct LiveTransmitter {
     program: XdpProgram,
-    /// Held for the program's sake.
+    /// Kept alive for the program.
     _maps: [Map; 3],
     resident: Option<Resident>,
     control: MapMemory,
     slots: MapMemory,
-    /// The frame that the kernel multiplies; only its length matters.
+    /// The frame that the kernel replicates; only its length matters.
     frame: Vec<u8>,
     lens: Vec<u32>,
     next: usize,
@@ -73,15 +75,15 @@ pub struct LiveTransmitter {
 }
 
 impl LiveTransmitter {
-    /// For a device of this network namespace, with room for this many packets.
+    /// Creates a transmitter for a device in this network namespace, with `slot_count` slots.
     ///
     /// # Errors
-    /// `Unsupported` if the device takes no XDP frames: its driver cannot, or, for veth, the other
-    /// end is not ready (the hint says how to make it); `Gone` if the link is down; `Permission`.
+    /// `Unsupported` if the device accepts no XDP frames: its driver cannot, or, for veth, the
+    /// other end is not ready (see the hint); `Gone` if the link is down; `Permission`.
     pub fn new(ifindex: u32, slot_count: u32) -> Result<Self> {
         let device = Link::by_index(ifindex)?;
         check_ready(&device)?;
-        // Link header and one VLAN tag: the kernel's own bound for redirected frames.
+        // Link header and one VLAN tag: the kernel's own limit for redirected frames.
         let len_max = device.mtu.saturating_add(14 + 4).min(LIVE_LEN_MAX);
         let stride = (len_max + SLOT_HEAD_LEN as u32).next_power_of_two();
         let slot_count = slot_count.max(1);
@@ -142,36 +144,36 @@ impl LiveTransmitter {
         })
     }
 
-    /// The program, to be looked at.
+    /// The program, for inspection.
     pub fn program(&self) -> &XdpProgram {
         &self.program
     }
 
-    /// Whether a run of a few packets costs microseconds. If not, each run costs milliseconds: let
-    /// it be of 100,000 packets and more.
+    /// Whether a run of a few packets takes microseconds. If not, every run takes milliseconds, and
+    /// should send 100,000 packets or more.
     pub fn has_fast_calls(&self) -> bool {
         self.resident.is_some()
     }
 
-    /// How many packets there is room for.
+    /// Number of slots.
     pub fn slot_count(&self) -> usize {
         self.lens.len()
     }
 
-    /// The longest packet in bytes, by the device's MTU and the size of a page.
+    /// Maximum packet length in bytes, given the device's MTU and the page size.
     pub fn len_max(&self) -> u32 {
         self.len_max
     }
 
-    /// The slot that the next run begins with.
+    /// The first slot of the next run.
     pub fn next_slot(&self) -> usize {
         self.next
     }
 
-    /// Puts a packet into a slot, from its link header on.
+    /// Writes a packet into a slot, from its link header on.
     ///
     /// # Errors
-    /// `InvalidInput` if there is no such slot, or the packet is shorter than [`LIVE_LEN_MIN`] or
+    /// `InvalidInput` if the slot does not exist, or the packet is shorter than [`LIVE_LEN_MIN`] or
     /// longer than [`LiveTransmitter::len_max`].
     pub fn write(&mut self, slot: usize, packet: &[u8]) -> Result<()> {
         let what = "write down a packet to send";
@@ -195,22 +197,22 @@ impl LiveTransmitter {
         Ok(())
     }
 
-    /// Where a slot's packet lies: room for [`LiveTransmitter::len_max`] bytes, to write it in
-    /// place and then set its length with [`LiveTransmitter::set_len`]. The memory is the
-    /// transmitter's; the kernel reads it during [`LiveTransmitter::run`] only.
+    /// Buffer of a slot, with room for [`LiveTransmitter::len_max`] bytes: write the packet in
+    /// place, then set its length with [`LiveTransmitter::set_len`]. The transmitter owns the
+    /// memory; the kernel reads it only during [`LiveTransmitter::run`].
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If the slot does not exist.
     #[inline]
     pub fn buffer(&self, slot: usize) -> NonNull<u8> {
         assert!(slot < self.lens.len());
         self.slots.address(slot * self.stride + SLOT_HEAD_LEN)
     }
 
-    /// Sets the length of the packet in a slot, after it was written in place.
+    /// Sets the length of a packet that was written in place.
     ///
     /// # Panics
-    /// If there is no such slot, or the length is not [`LIVE_LEN_MIN`] to
+    /// If the slot does not exist, or the length is not between [`LIVE_LEN_MIN`] and
     /// [`LiveTransmitter::len_max`].
     #[inline]
     pub fn set_len(&mut self, slot: usize, len: u32) {
@@ -221,33 +223,33 @@ impl LiveTransmitter {
         self.lens[slot] = len;
     }
 
-    /// Bytes of memory for packets.
+    /// Packet memory in bytes.
     pub fn memory_len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Packets that the program could not hand to the device, ever.
+    /// Packets that the program could not hand to the device, since creation.
     pub fn refused(&self) -> u64 {
         self.word(control::REFUSED).load(Relaxed)
     }
 
-    /// Uses only the first `count` slots from now on, beginning with slot 0: with a few packets
-    /// written once, [`LiveTransmitter::run`] sends them repeatedly.
+    /// Restricts runs to the first `count` slots from now on, starting at slot 0: with a few
+    /// packets written once, [`LiveTransmitter::run`] sends them repeatedly.
     pub fn cycle(&mut self, count: usize) {
         self.wrap = count.clamp(1, self.lens.len());
         self.next = 0;
     }
 
-    /// Sends the packets of the next `count` slots, around and around, and returns how many were
-    /// handed to the device. All slots are free again when it returns. A signal ends it early.
+    /// Sends the packets of the next `count` slots, wrapping around, and returns the number handed
+    /// to the device. All slots are free again when it returns. A signal ends it early.
     ///
     /// # Errors
-    /// Those of the system call; packets sent before are in the account.
+    /// Those of the system call; packets sent before the error are in the account.
     pub fn run(&mut self, count: u32) -> Result<u64> {
         if count == 0 {
             return Ok(0);
         }
-        // Frames come with the first packet's length; others are fitted one by one.
+        // Frames have the length of the first packet; others are adjusted one by one.
         let frame_len = match self.lens[self.next] {
             len if len <= self.len_max => len,
             _ => LIVE_LEN_MIN,
@@ -280,8 +282,8 @@ impl LiveTransmitter {
         self.control.word(at as usize)
     }
 
-    /// What happened to the packets, as far as is known. A device counts a packet when it is done
-    /// with it, which can be after the run.
+    /// What happened to the packets so far. A device counts a packet when it has finished with it,
+    /// which may be after the run.
     ///
     /// # Errors
     /// `NotFound` if the device is gone.
@@ -295,8 +297,8 @@ impl LiveTransmitter {
         })
     }
 
-    /// Whether the device still takes XDP frames. Packets that it does not accept are lost without
-    /// any counter, so check now and then in a long run.
+    /// Checks that the device still accepts XDP frames. Packets that it does not accept are lost
+    /// uncounted, so call this now and then during a long run.
     ///
     /// # Errors
     /// As [`LiveTransmitter::new`].
@@ -308,14 +310,14 @@ impl LiveTransmitter {
 /// Keeps a program in the kernel's XDP dispatcher.
 #[derive(Debug)]
 struct Resident {
-    /// Goes first: the namespace must outlive it.
+    /// Dropped first: the namespace must outlive it.
     _link: XdpLink,
     _namespace: OwnedFd,
 }
 
 impl Resident {
     fn new(program: &XdpProgram) -> Result<Self> {
-        // Loopback is 1 in every namespace. It is down, and nothing would set it up.
+        // Loopback has index 1 in every namespace. It is down, and nothing brings it up.
         let (link, namespace) =
             sys::netns::in_new(|| XdpLink::attach(program, 1, AttachMode::Generic))?;
         Ok(Self {
@@ -325,14 +327,14 @@ impl Resident {
     }
 }
 
-/// Refuses a device that would lose every frame in silence.
+/// Refuses a device that would silently lose every frame.
 fn check_ready(device: &Link) -> Result<()> {
     let what = format!("send XDP frames on {}", device.name);
     if !device.is_up() {
         return Err(Error::new(ErrorKind::Gone, what, "the link is down")
             .with_hint(format!("ip link set {} up", device.name)));
     }
-    // Kernels before 6.3 do not report it; there the account shows the result.
+    // Kernels before 6.3 do not report this; the account shows the result there.
     let takes_frames = XdpFeatures::of(device.index).map_or(true, |f| f.has(XdpFeatures::NDO_XMIT));
     if takes_frames {
         return Ok(());

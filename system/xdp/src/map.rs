@@ -1,4 +1,4 @@
-//! The maps of our programs, typed.
+//! Typed wrappers of the programs' maps.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -6,16 +6,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use sys::bpf::{Map, MapSpec, MapType, UpdateMode};
 use sys::{Error, ErrorKind, Result};
 
-/// Which AF_XDP socket takes a queue's packets.
+/// Maps each queue to the AF_XDP socket that receives its packets.
 ///
-/// An entry goes away by itself when its socket closes.
+/// The kernel removes an entry when its socket closes.
 #[derive(Debug)]
 pub struct XskMap {
     map: Map,
 }
 
 impl XskMap {
-    /// A map without sockets for this many queues.
+    /// Creates a map for `queue_count` queues, without sockets.
     pub fn create(queue_count: u32) -> Result<Self> {
         let spec = MapSpec {
             kind: MapType::Xskmap,
@@ -30,8 +30,9 @@ impl XskMap {
         })
     }
 
-    /// Gives a queue's packets to a socket, from now on. The socket must be bound to that queue
-    /// of that device, else the kernel drops what is redirected to it (only the driver counts it).
+    /// Redirects a queue's packets to a socket from now on. The socket must be bound to that queue
+    /// of that device, otherwise the kernel drops the redirected packets (and only the driver
+    /// counts them).
     pub fn set(&self, queue_index: u32, socket: BorrowedFd<'_>) -> Result<()> {
         let fd = socket.as_raw_fd();
         self.map
@@ -41,7 +42,7 @@ impl XskMap {
                 UpdateMode::Any,
             )
             .map_err(|e| match e.os_code() {
-                // E2BIG is how arrays refuse an index.
+                // Array maps refuse an index with E2BIG.
                 Some(7) => Error::new(
                     ErrorKind::InvalidInput,
                     format!("give queue {queue_index} to a socket"),
@@ -51,7 +52,7 @@ impl XskMap {
             })
     }
 
-    /// Gives a queue's packets back to the host; `false` if it had no socket.
+    /// Passes a queue's packets to the host again; `false` if it had no socket.
     pub fn clear(&self, queue_index: u32) -> Result<bool> {
         self.map.delete(&queue_index.to_ne_bytes())
     }
@@ -63,24 +64,24 @@ impl AsFd for XskMap {
     }
 }
 
-/// What a program counts for each queue: `N` numbers, kept for each processor so that the program
-/// needs no atomic operation, and added up here.
+/// Per-queue counters of a program: `N` numbers, kept per processor so that the program needs no
+/// atomic operations, and summed here.
 #[derive(Debug)]
 pub struct QueueCounters<T> {
     map: Map,
     kind: PhantomData<T>,
 }
 
-/// A struct of counters that is an array of `u64` in the map.
+/// A struct of counters that is stored as an array of `u64` in the map.
 pub trait CounterBlock: Default {
-    /// How many counters.
+    /// Number of counters.
     const COUNT: usize;
-    /// From one processor's numbers, added to `self`.
+    /// Adds one processor's counters to `self`.
     fn add(&mut self, counters: &[u64]);
 }
 
 impl<T: CounterBlock> QueueCounters<T> {
-    /// All zero, for this many queues.
+    /// Creates zeroed counters for `queue_count` queues.
     pub fn create(queue_count: u32) -> Result<Self> {
         let spec = MapSpec {
             kind: MapType::PercpuArray,
@@ -96,13 +97,13 @@ impl<T: CounterBlock> QueueCounters<T> {
         })
     }
 
-    /// How many queues have counters.
+    /// Number of queues.
     pub fn queue_count(&self) -> u32 {
         self.map.max_entries()
     }
 
-    /// A queue's counters since the map was made. While packets pass, the numbers of one reading
-    /// can be apart by the packets that are between two of the program's counts.
+    /// Counters of a queue since the map was created. While packets arrive, the counters of one
+    /// reading may disagree by the packets that the program is counting.
     pub fn read(&self, queue_index: u32) -> Result<T> {
         let mut bytes = vec![0; self.map.value_len()];
         let mut sum = T::default();

@@ -1,9 +1,9 @@
-//! The metadata that our program writes right before a packet: a contract between the program in
+//! The metadata that the redirect program writes right before a packet: the contract between
 //! [`crate::programs::redirect`] and the reader of the socket's memory.
 //!
-//! With AF_XDP the bytes end where the packet begins. A descriptor does not show whether they are
-//! present, and a chunk keeps those of an earlier packet; but a program loaded with metadata
-//! redirects no packet without, so the reader may rely on them for every packet, and
+//! With AF_XDP the metadata end where the packet begins. A descriptor does not show whether they
+//! are present, and a chunk keeps those of an earlier packet; but a program loaded with metadata
+//! redirects no packet without them, so the reader may rely on them for every packet.
 //! [`Metadata::parse`] checks the magic number all the same.
 //!
 //! ```text
@@ -12,17 +12,17 @@
 //!  |               | : u32  | tci:u16 | proto:u16 | : u32  | : u32  |
 //! ```
 //!
-//! All in this machine's byte order.
+//! All fields are in this machine's byte order.
 
-/// Length in bytes.
+/// Length of the metadata in bytes.
 pub const METADATA_LEN: usize = 24;
 
-/// The last four bytes.
+/// Value of the last four bytes.
 pub const MAGIC: u32 = 0x4d57_4257;
 
 /// Flag: `time_ns` is set.
 pub const FLAG_TIME: u32 = 1 << 0;
-/// Flag: the time is the device's, by the device's clock.
+/// Flag: the time is from the device's clock.
 pub const FLAG_TIME_DEVICE: u32 = 1 << 1;
 /// Flag: the time is `CLOCK_TAI`; with neither this nor the device's flag, `CLOCK_MONOTONIC`.
 pub const FLAG_TIME_TAI: u32 = 1 << 2;
@@ -30,22 +30,22 @@ pub const FLAG_TIME_TAI: u32 = 1 << 2;
 pub const FLAG_HASH: u32 = 1 << 3;
 /// Flag: the VLAN fields are set.
 pub const FLAG_VLAN: u32 = 1 << 4;
-/// The hash's type (`enum xdp_rss_hash_type`) is the flags' upper half.
+/// Position of the hash's type (`enum xdp_rss_hash_type`) in the flags: their upper half.
 pub const FLAG_HASH_TYPE_SHIFT: u32 = 16;
 
-/// The bytes as they lie before the packet.
+/// The bytes before the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct RawMetadata {
-    /// Time of arrival, ns; the flags have the clock.
+    /// Time of arrival in ns; the flags select the clock.
     pub time_ns: u64,
     /// The device's flow hash.
     pub hash: u32,
-    /// VLAN tag: priority, drop bit, id.
+    /// VLAN tag: priority, drop eligibility, id.
     pub vlan_tci: u16,
     /// The tag's EtherType, 0x8100 or 0x88a8.
     pub vlan_proto: u16,
-    /// `FLAG_` constants, and the hash's type above.
+    /// `FLAG_` constants, and the hash's type in the upper half.
     pub flags: u32,
     /// [`MAGIC`].
     pub magic: u32,
@@ -54,7 +54,7 @@ pub struct RawMetadata {
 const _: () = assert!(size_of::<RawMetadata>() == METADATA_LEN);
 
 impl RawMetadata {
-    /// The clock that `time_ns` is from, where there is a time.
+    /// The clock of `time_ns`; `None` without a time.
     #[inline]
     pub fn clock(&self) -> TimeClock {
         if self.flags & FLAG_TIME_DEVICE != 0 {
@@ -67,10 +67,10 @@ impl RawMetadata {
     }
 }
 
-/// The clock that a time is from.
+/// Clock of a timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeClock {
-    /// The device's own.
+    /// The device's own clock.
     Device,
     /// `CLOCK_TAI`.
     Tai,
@@ -78,19 +78,19 @@ pub enum TimeClock {
     Monotonic,
 }
 
-/// What is known about a packet besides its bytes. What is absent is `None`, never 0.
+/// Metadata of a packet. Absent fields are `None`, never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Metadata {
-    /// When it came, ns, and by which clock.
+    /// Time of arrival in ns, and its clock.
     pub time_ns: Option<(u64, TimeClock)>,
     /// The device's flow hash and its type (`enum xdp_rss_hash_type`).
     pub hash: Option<(u32, u16)>,
-    /// The VLAN tag that the device took off: EtherType and tag control information.
+    /// The VLAN tag that the device removed: EtherType and tag control information.
     pub vlan: Option<(u16, u16)>,
 }
 
 impl Metadata {
-    /// Reads the bytes right before a packet; `None` if they are not ours.
+    /// Parses the bytes right before a packet; `None` without the magic number.
     #[inline]
     pub fn parse(bytes: &[u8; METADATA_LEN]) -> Option<Self> {
         let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));

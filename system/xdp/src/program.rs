@@ -9,7 +9,7 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::verifier;
 
-/// An XDP program in the kernel, not yet attached.
+/// An XDP program loaded into the kernel, not yet attached.
 #[derive(Debug)]
 pub struct XdpProgram {
     program: Program,
@@ -17,12 +17,12 @@ pub struct XdpProgram {
 }
 
 impl XdpProgram {
-    /// Loads instructions. `frags`: it takes packets of several buffers (Linux 5.18).
-    /// `device`: it is for this device alone and calls its metadata kfuncs (Linux 6.3).
+    /// Loads instructions. `frags`: the program handles multi-buffer packets (Linux 5.18).
+    /// `device`: the program is for this device only and calls its metadata kfuncs (Linux 6.3).
     ///
     /// # Errors
-    /// `Permission` without CAP_BPF and CAP_NET_ADMIN; what the verifier refuses is reported in its
-    /// own words.
+    /// `Permission` without CAP_BPF and CAP_NET_ADMIN; a refusal by the verifier includes its
+    /// message.
     pub fn load(name: &str, insns: &[Insn], frags: bool, device: Option<u32>) -> Result<Self> {
         let words: Vec<u64> = insns.iter().map(|insn| insn.to_word()).collect();
         let mut flags = if frags { XDP_FLAG_FRAGS } else { 0 };
@@ -41,12 +41,12 @@ impl XdpProgram {
         Ok(Self { program, info })
     }
 
-    /// The kernel's info about it.
+    /// The kernel's information about the program.
     pub fn info(&self) -> &ProgramInfo {
         &self.info
     }
 
-    /// Runs it on a packet; see [`Program::test_run`].
+    /// Runs the program on a packet; see [`Program::test_run`].
     pub fn test_run(&self, run: &TestRun<'_>) -> Result<TestRunResult> {
         self.program.test_run(run)
     }
@@ -56,7 +56,7 @@ impl XdpProgram {
     }
 }
 
-/// The kernel's refusal as an error with its reason.
+/// Converts the kernel's refusal to an error with the reason.
 fn refused(name: &str, failure: LoadFailure) -> Error {
     let code = failure.source.raw_os_error();
     let error = Error::from_io(format!("load the XDP program {name}"), failure.source);

@@ -1,4 +1,4 @@
-//! The programs that we generate, one file each.
+//! The generated programs, one file each.
 
 pub mod guard;
 pub mod redirect;

@@ -1,15 +1,15 @@
-//! The configuration of a program and of its attachment, as plain values.
+//! Configuration of a program and of its attachment, as plain values.
 
 use std::fmt;
 
 use bpf::cbpf::Program;
 
-/// Where a device calls the program.
+/// Where in the receive path a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AttachMode {
-    /// In the driver, before a socket buffer is made; the driver must support it.
+    /// In the driver, before a socket buffer is allocated; the driver must support it.
     Native,
-    /// In the network stack, for every driver; the packet has been copied once by that time.
+    /// In the network stack, with every driver, after the packet has been copied once.
     Generic,
 }
 
@@ -25,12 +25,12 @@ impl fmt::Display for AttachMode {
 /// Timestamp source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TimestampSource {
-    /// Nobody.
+    /// No timestamps.
     #[default]
     None,
-    /// The program reads a clock of the kernel when it sees the packet.
+    /// A kernel clock, read by the program when it sees the packet.
     Program,
-    /// The device, where it has a time for this packet; else as [`TimestampSource::Program`].
+    /// The device, if it has a time for this packet; otherwise as [`TimestampSource::Program`].
     Device,
 }
 
@@ -44,19 +44,19 @@ pub enum ProgramClock {
     Monotonic,
 }
 
-/// What the program writes before each packet that it redirects; see [`crate::metadata`].
+/// Metadata that the program writes before each redirected packet; see [`crate::metadata`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct MetadataSpec {
-    /// Time of arrival.
+    /// Source of the arrival time.
     pub time: TimestampSource,
     /// The device's flow hash (Linux 6.3, native mode).
     pub hash: bool,
-    /// The VLAN tag that the device took off (Linux 6.8, native mode).
+    /// The VLAN tag that the device removed (Linux 6.8, native mode).
     pub vlan: bool,
 }
 
 impl MetadataSpec {
-    /// Whether anything is requested.
+    /// Whether any metadata is requested.
     pub fn is_wanted(&self) -> bool {
         self.time != TimestampSource::None || self.needs_device()
     }
@@ -68,27 +68,27 @@ impl MetadataSpec {
     }
 }
 
-/// What the program for AF_XDP is to do.
+/// Configuration of the program for AF_XDP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedirectSpec {
-    /// How many queues have counters and may have sockets. Packets of further queues go to the host
-    /// uncounted: request as many as the device can have.
+    /// Number of queues that have counters and may have sockets. Packets of further queues go to
+    /// the host uncounted: pass the maximum number of queues of the device.
     pub queue_count: u32,
-    /// Which packets to take; all others pass to the host. `None` takes all.
+    /// Packets to redirect; all others pass to the host. `None` redirects all.
     ///
-    /// It sees what the program sees: the bytes as they arrived, a VLAN tag only if the device
-    /// left it there, and nothing that the kernel would find out later (direction, type).
+    /// It sees what the program sees: the bytes as they arrived, a VLAN tag only if the device left
+    /// it in place, and nothing that the kernel determines later (direction, type).
     pub filter: Option<Program>,
-    /// What to write before each packet.
+    /// Metadata to write before each packet.
     pub metadata: MetadataSpec,
-    /// Take packets of several buffers (Linux 5.18); needed when the MTU exceeds one buffer.
+    /// Support multi-buffer packets (Linux 5.18); needed if the MTU exceeds one buffer.
     pub frags: bool,
-    /// The device, when [`MetadataSpec::needs_device`]; else it is not looked at.
+    /// Interface index of the device, if [`MetadataSpec::needs_device`]; ignored otherwise.
     pub ifindex: u32,
 }
 
 impl Default for RedirectSpec {
-    /// One queue, every packet, no metadata.
+    /// One queue, all packets, no metadata.
     fn default() -> Self {
         Self {
             queue_count: 1,

@@ -1,9 +1,9 @@
-//! The verifier's error in readable form: the relevant line, and the number of omitted lines.
+//! Formats the verifier's error: the relevant line, and the number of omitted lines.
 
 use std::fmt::Write;
 
-/// Lines of the log that are never the reason: statistics, register states, instructions, notes
-/// about how the verifier walked.
+/// Whether a line of the log is never the reason: statistics, register states, instructions, notes
+/// about the verification.
 fn is_noise(line: &str) -> bool {
     let head = line.trim_start();
     let numbered = head.split_once(':').is_some_and(|(n, _)| {
@@ -24,7 +24,7 @@ fn is_noise(line: &str) -> bool {
         .any(|p| head.starts_with(p))
 }
 
-/// The last telling line of a log and how many lines there are besides; `None` for an empty log.
+/// The last relevant line of a log, and the number of other lines; `None` for an empty log.
 pub fn reason_line(log: &str) -> Option<(&str, usize)> {
     let lines = || log.lines().filter(|l| !l.trim().is_empty());
     let line = lines()
@@ -34,7 +34,7 @@ pub fn reason_line(log: &str) -> Option<(&str, usize)> {
     Some((line.trim(), lines().count() - 1))
 }
 
-/// The instruction that the verifier stood at, as it printed it, if the log has one.
+/// The instruction at which the verifier stopped, as it printed it, if the log has one.
 pub fn last_instruction(log: &str) -> Option<&str> {
     log.lines().rev().map(str::trim).find(|line| {
         line.split_once(": (")

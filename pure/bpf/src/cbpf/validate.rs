@@ -1,59 +1,59 @@
 //! The kernel's checks of a cBPF program (`bpf_check_classic`, `check_load_and_stores` in
 //! `net/core/filter.c`). Constructs that libpcap generates and its own interpreter accepts are only
-//! reported: a read of unset scratch memory, a jump backward (`protochain`), a load at an offset
-//! that is negative and names nothing (`ip` after BACnet MS/TP).
+//! reported: a read of unset scratch memory, a backward jump (`protochain`), a load at a
+//! meaningless negative offset (`ip` after BACnet MS/TP).
 
 use alloc::vec;
 use core::fmt;
 
 use super::{Alu, INSN_COUNT_MAX, Insn, MEMORY_WORDS, Op, Operand, Place};
 
-/// Why a program is refused; `at` is the instruction's index.
+/// Why a program is refused; `at` is the index of the instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Invalid {
     /// No instruction, or more than [`INSN_COUNT_MAX`].
     Length(usize),
-    /// A code that is no instruction.
+    /// An unknown instruction code.
     Code {
-        /// Where.
+        /// Index of the instruction.
         at: usize,
         /// The code.
         code: u16,
     },
     /// A division by a constant 0.
     DivisionByZero {
-        /// Where.
+        /// Index of the instruction.
         at: usize,
     },
     /// A shift by a constant of 32 or more.
     Shift {
-        /// Where.
+        /// Index of the instruction.
         at: usize,
-        /// By how much.
+        /// The shift count.
         by: u32,
     },
-    /// A scratch word that is not present.
+    /// A scratch word that does not exist.
     Memory {
-        /// Where.
+        /// Index of the instruction.
         at: usize,
-        /// The word's index.
+        /// Index of the word.
         word: u32,
     },
     /// A scratch word that may be read before it is written.
     MemoryUnset {
-        /// Where.
+        /// Index of the instruction.
         at: usize,
-        /// The word's index.
+        /// Index of the word.
         word: u32,
     },
-    /// A jump out of the program or backward.
+    /// A jump out of the program or backwards.
     Jump {
-        /// Where.
+        /// Index of the instruction.
         at: usize,
     },
-    /// An ancillary load that the kernel does not have.
+    /// An ancillary load that the kernel does not support.
     Ancillary {
-        /// Where.
+        /// Index of the instruction.
         at: usize,
         /// The index.
         index: u32,
@@ -90,21 +90,21 @@ impl fmt::Display for Invalid {
 
 impl core::error::Error for Invalid {}
 
-/// What the kernel would refuse, and our interpreter takes.
+/// What the kernel would refuse, but the interpreter accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Refusal {
-    /// The first of them.
+    /// The first reason.
     pub(super) first: Option<Invalid>,
-    /// The first jump backward.
+    /// The first backward jump.
     pub(super) jump: Option<usize>,
 }
 
-/// Makes all checks; returns what the kernel alone refuses.
+/// Makes all checks; returns what only the kernel refuses.
 pub(super) fn check(insns: &[Insn]) -> Result<Refusal, Invalid> {
     if insns.is_empty() || insns.len() > INSN_COUNT_MAX {
         return Err(Invalid::Length(insns.len()));
     }
-    // Scratch words that are written on every path to each instruction, as the kernel tracks them.
+    // Scratch words written on every path to each instruction, as the kernel tracks them.
     let mut written_at = vec![u16::MAX; insns.len()];
     let mut written = 0u16;
     let mut refusal = Refusal::default();
@@ -160,7 +160,7 @@ pub(super) fn check(insns: &[Insn]) -> Result<Refusal, Invalid> {
     }
 }
 
-/// Whether a jump goes back to an instruction of the program, itself included.
+/// Whether a jump goes back to an earlier instruction or to itself.
 fn is_backward(at: usize, skip: u32) -> bool {
     let skip = skip as i32;
     skip < 0 && skip.unsigned_abs() as usize <= at + 1
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_sorted_for_the_search() {
+    fn the_table_is_sorted_for_binary_search() {
         assert!(OPS.is_sorted_by_key(|info| info.code));
     }
 

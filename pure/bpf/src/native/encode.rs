@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// When a jump is taken, by the flags of the last comparison (unsigned).
+/// Condition of a jump, by the flags of the last (unsigned) comparison.
 #[derive(Clone, Copy)]
 pub(super) enum Jump {
     Always,
@@ -15,12 +15,12 @@ pub(super) enum Jump {
     Above,
 }
 
-/// Code in the making.
+/// Code under construction.
 pub(super) struct Code {
     bytes: Vec<u8>,
-    /// Where each label is.
+    /// Offset of each label.
     labels: Vec<usize>,
-    /// Where the distance of a jump is to be written, and to which label it leads.
+    /// Offset of each jump's distance, and its target label.
     jumps: Vec<(usize, usize)>,
 }
 
@@ -37,18 +37,18 @@ impl Code {
         self.bytes.extend(bytes);
     }
 
-    /// An instruction that ends in a constant of 32 bits.
+    /// Emits an instruction that ends in a 32-bit constant.
     pub(super) fn put_with(&mut self, bytes: &[u8], constant: u32) {
         self.put(bytes);
         self.put(&constant.to_le_bytes());
     }
 
-    /// The label is here.
+    /// Binds the label here.
     pub(super) fn bind(&mut self, label: usize) {
         self.labels[label] = self.bytes.len();
     }
 
-    /// A jump with a distance of 32 bits: cBPF has at most 4,096 instructions.
+    /// Emits a jump with a 32-bit distance: cBPF has at most 4,096 instructions.
     pub(super) fn jump(&mut self, jump: Jump, to: usize) {
         match jump {
             Jump::Always => self.put(&[0xe9]),
@@ -63,10 +63,10 @@ impl Code {
         self.put(&[0; 4]);
     }
 
-    /// The code, with all distances written.
+    /// Returns the code with all distances filled in.
     pub(super) fn finish(mut self) -> Vec<u8> {
         for (at, label) in self.jumps {
-            // From the end of the jump.
+            // Relative to the end of the jump.
             let distance = self.labels[label] as i64 - (at as i64 + 4);
             self.bytes[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
         }

@@ -1,10 +1,10 @@
-//! Analysis of a filter before code is generated: which instructions are reached, which can only
-//! end with 0, and how much of the packet each needs.
+//! Analyses a filter before code generation: which instructions are reachable, which always lead to
+//! 0, and how much of the packet each needs.
 //!
-//! A filter has no effect but its result, and a load outside the packet makes that 0. So a check
-//! of the packet's length may be made as early as one likes, for as many bytes as every path to a
-//! result other than 0 will load: the same packets are refused. [`Plan`] finds those numbers, from
-//! the end of the program to its beginning; jumps go forward only, so one pass is enough.
+//! A filter has no effect except its result, and a load outside the packet makes that 0. A check of
+//! the packet's length may therefore be made early, for as many bytes as every path to a nonzero
+//! result will load: the same packets are rejected. [`Plan`] computes those numbers from the end of
+//! the program to its beginning; jumps only go forward, so one pass is enough.
 //!
 //! A load above [`OFFSET_MAX`] counts as always out of bounds.
 
@@ -17,19 +17,19 @@ use crate::cbpf::{Op, Place, Program, Reg};
 /// The last packet offset that can be read (the verifier's `MAX_PACKET_OFF`).
 pub(super) const OFFSET_MAX: u32 = 0xffff;
 
-/// The need of an instruction from which no path ends with anything but 0.
+/// Need of an instruction from which every path ends with 0.
 const NEVER: u32 = u32::MAX;
 
 pub(super) struct Plan {
     /// The instructions.
     pub ops: Vec<Op>,
-    /// For each: how many bytes of the packet every path on to a result needs, counted from its
-    /// beginning.
+    /// For each instruction, the number of packet bytes that every path to a result needs, from the
+    /// packet's start.
     need_abs: Vec<u32>,
-    /// The same counted from X, as long as X stays what it is.
+    /// The same relative to X, while X is unchanged.
     need_ind: Vec<u32>,
     live: Vec<bool>,
-    /// Scratch memory must be set to 0 first.
+    /// Whether scratch memory must be set to 0 first.
     pub reads_unset_memory: bool,
 }
 
@@ -51,12 +51,12 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether from here the result can only be 0.
+    /// Whether the result can only be 0 from here on.
     pub fn is_refused(&self, at: usize) -> bool {
         self.need_abs.get(at).is_none_or(|&need| need == NEVER)
     }
 
-    /// Whether code must be made for it.
+    /// Whether code must be generated for it.
     pub fn is_live(&self, at: usize) -> bool {
         self.live[at]
     }
@@ -69,7 +69,7 @@ impl Plan {
         self.need_ind[at]
     }
 
-    /// The one or two instructions that may follow.
+    /// The one or two possible next instructions.
     pub fn next(&self, at: usize) -> [Option<usize>; 2] {
         match self.ops[at] {
             Op::Ret(_) | Op::RetA => [None, None],
@@ -139,7 +139,7 @@ impl Plan {
     }
 }
 
-/// Whether an instruction gives X a new value.
+/// Whether an instruction modifies X.
 pub(super) fn writes_x(op: Op) -> bool {
     matches!(
         op,

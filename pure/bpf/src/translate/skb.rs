@@ -1,8 +1,8 @@
-//! Filters on a socket's packet, by eBPF's own packet loads (`BPF_LD | BPF_ABS`, `BPF_IND`), which
-//! are what the kernel itself makes of cBPF. They convert byte order and end the program with 0
+//! Filters on a socket's packet through eBPF's own packet loads (`BPF_LD | BPF_ABS`, `BPF_IND`), to
+//! which the kernel itself translates cBPF. They convert byte order, and end the program with 0
 //! outside the packet.
 //!
-//! A = R0, where these loads put their result; X = R7, R8 for an intermediate value.
+//! A is R0, where these loads put their result; X is R7; R8 holds intermediate values.
 
 use super::plan::{OFFSET_MAX, Plan};
 use super::{Access, Out, TranslateError, ebpf_width};
@@ -11,10 +11,10 @@ use crate::cbpf::{self, Ancillary, Place, Program};
 use crate::ebpf::Reg::{self, R0, R6, R7, R8};
 use crate::ebpf::{Alu, Cond, Helper, Width};
 
-/// Offsets in `struct __sk_buff`.
+/// Field offsets in `struct __sk_buff`.
 const SKB_LEN: i16 = 0;
 
-/// Where `struct __sk_buff` has an ancillary, and whether in network byte order.
+/// Offset of an ancillary value in `struct __sk_buff`, and whether it is in network byte order.
 #[rustfmt::skip]
 const FIELDS: [(Ancillary, i16, bool); 9] = [
     (Ancillary::PacketType,   4,  false),
@@ -62,7 +62,7 @@ impl Access for Skb {
     ) -> Result<(), TranslateError> {
         let what = match Place::of(k) {
             Place::Ancillary(what) => what,
-            // The kernel defines negative indices that count from headers.
+            // The kernel defines negative indices relative to headers.
             _ => {
                 out.asm.load_abs(ebpf_width(width), k as i32);
                 return Ok(());

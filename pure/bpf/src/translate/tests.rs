@@ -1,4 +1,4 @@
-//! The shape of the code; the lab's tests run it in the kernel.
+//! Structure of the generated code; the lab's tests run it in the kernel.
 
 #[path = "../../tests/programs/mod.rs"]
 mod programs;
@@ -45,7 +45,7 @@ fn one_bounds_check_covers_every_path() {
 }
 
 #[test]
-fn refused_filters_are_just_that() {
+fn filters_that_never_match_are_minimal() {
     for insns in [
         &[(0x06, 0, 0, 0)][..],
         &[(0x28, 0, 0, 12), (0x15, 0, 0, 7), (0x06, 0, 0, 0)],
@@ -57,7 +57,7 @@ fn refused_filters_are_just_that() {
     }
 }
 
-/// Stores of zero in words of eight bytes: where, on the stack.
+/// Stack offsets of the 8-byte words that are set to zero.
 fn zeroed(insns: &[Insn]) -> Vec<i16> {
     let store = 0x7a;
     let is_zero = |insn: &&Insn| insn.code == store && insn.dst == 10 && insn.imm == 0;
@@ -107,7 +107,7 @@ fn unknown_names_are_errors_that_name_them() {
 }
 
 #[test]
-fn code_is_made_once_for_each_body() {
+fn code_is_generated_once_per_body() {
     let one = xdp_program(&tcp_port_80(), &OPTIONS).unwrap().len();
     let two = xdp_program(
         &tcp_port_80(),

@@ -1,15 +1,14 @@
-//! Filters on an XDP context, by direct packet access: the verifier requires each load to be
+//! Filters on an XDP context by direct packet access: the verifier requires each load to be
 //! preceded by a comparison of the same pointer with the packet's end.
 //!
-//! Comparisons are made once for as many bytes as every path on needs ([`super::plan`]), and what
-//! has been compared on every path so far is remembered, for the packet's beginning and for the
-//! pointer at X alike. The verifier follows each path separately, so it always has the same
-//! information.
+//! Comparisons are made once, for as many bytes as every path ahead needs ([`super::plan`]), and
+//! what has been compared on every path so far is tracked, both for the packet's start and for the
+//! pointer at X. The verifier follows each path separately, so it always has the same information.
 //!
-//! A packet of several buffers has only its first one in reach. So with
-//! [`XdpOptions::frags`] a second body is emitted that loads by helper from anywhere in the
-//! packet; a comparison that fails with a packet that is long enough starts over there. That is
-//! allowed because a filter has no effects.
+//! Only the first buffer of a multi-buffer packet is directly accessible. With
+//! [`XdpOptions::frags`] a second body is therefore emitted that loads from anywhere in the packet
+//! through a helper; a failed comparison restarts there if the packet is long enough. That is
+//! possible because a filter has no side effects.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -21,18 +20,18 @@ use crate::cbpf::{self, Ancillary, Place, Program};
 use crate::ebpf::Reg::{self, R0, R1, R2, R3, R4, R5, R6, R7, R9, R10};
 use crate::ebpf::{Alu, Cond, Helper, Width};
 
-/// Offsets in `struct xdp_md`.
+/// Field offsets in `struct xdp_md`.
 pub(super) const MD_DATA: i16 = 0;
 pub(super) const MD_DATA_END: i16 = 4;
 const MD_INGRESS_IFINDEX: i16 = 12;
 const MD_RX_QUEUE_INDEX: i16 = 16;
 
-/// How a filter is to read XDP packets.
+/// Options for reading XDP packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpOptions {
-    /// Also read what is not in the first buffer (Linux 5.18, program loaded with the frags flag).
+    /// Also read beyond the first buffer (Linux 5.18, program loaded with the frags flag).
     pub frags: bool,
-    /// Load at X + k by helper (Linux 5.18) instead of directly. A pointer plus an unknown number
+    /// Load at X + k through a helper (Linux 5.18) instead of directly. A pointer plus a variable
     /// is refused to processes without CAP_PERFMON.
     pub indirect_by_helper: bool,
     /// Stack offset below which the filter may use [`super::STACK_LEN`] bytes; a multiple of 8.
@@ -72,7 +71,7 @@ pub(super) fn emit_direct(
         }
         out.body(&mut direct)?;
     }
-    // A packet whose first buffer is too short: too short altogether, or has it more buffers?
+    // The first buffer is too short: is the packet too short, or does it have more buffers?
     for (label, need) in direct.short {
         asm.bind(label);
         asm.jump_if(Cond::Lt, R9, need as i32, miss);
@@ -93,23 +92,23 @@ pub(super) fn emit_by_helper(
     out.body(&mut ByHelper)
 }
 
-/// What is known at an instruction about comparisons already made.
+/// Comparisons already made before an instruction.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Known {
-    /// Bytes from the packet's beginning.
+    /// Bytes known to be present from the packet's start.
     abs: u32,
-    /// Bytes from X, for which R5 = packet + X.
+    /// Bytes known to be present from X, for which R5 = packet + X.
     ind: u32,
 }
 
-/// Direct access: A = R7, X = R1, R2 = packet, R3 = its end, R5 = packet + X where compared,
-/// R0 and R4 for intermediate values, R9 = length.
+/// Direct access: A = R7, X = R1, R2 = packet, R3 = its end, R5 = packet + X where compared, R0 and
+/// R4 for intermediate values, R9 = length.
 struct Direct<'a> {
     plan: &'a Plan,
     options: &'a XdpOptions,
     known: Vec<Option<Known>>,
     slow: Label,
-    /// Failed comparisons, by the length that was needed.
+    /// Failed comparisons, by the length needed.
     short: Vec<(Label, u32)>,
 }
 
@@ -132,12 +131,12 @@ impl<'a> Direct<'a> {
         out.asm.load(Width::W, R3, R6, MD_DATA_END);
     }
 
-    /// What is known on entry to `at`: the least of all paths.
+    /// What is known on entry to `at`: the minimum of all paths.
     fn known(&self, at: usize) -> Known {
         self.known[at].unwrap_or_default()
     }
 
-    /// Tells those that follow `at`.
+    /// Passes what is known on to the successors of `at`.
     fn report(&mut self, at: usize, mut known: Known) {
         if writes_x(self.plan.ops[at]) {
             known.ind = 0;
@@ -151,7 +150,7 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// Where a comparison for this many bytes goes that fails.
+    /// The label that a failed comparison for this many bytes jumps to.
     fn short_label(&mut self, out: &mut Out<'_>, need: u32) -> Label {
         if !self.options.frags {
             return out.miss;
@@ -164,12 +163,12 @@ impl<'a> Direct<'a> {
         label
     }
 
-    /// Makes sure of `end` bytes from the packet's beginning.
+    /// Ensures that `end` bytes from the packet's start are present.
     fn ensure_abs(&mut self, out: &mut Out<'_>, at: usize, known: &mut Known, end: u32) {
         if known.abs >= end {
             return;
         }
-        // As many as every path on needs.
+        // As many as every path ahead needs.
         known.abs = self.plan.need_abs(at);
         let short = self.short_label(out, known.abs);
         out.asm.mov(R4, R2);
@@ -189,13 +188,13 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// Makes sure of `end` bytes from X, with R5 = packet + X.
+    /// Ensures that `end` bytes from X are present, with R5 = packet + X.
     fn ensure_ind(&mut self, out: &mut Out<'_>, at: usize, known: &mut Known, end: u32) {
         if known.ind >= end {
             return;
         }
         known.ind = self.plan.need_ind(at);
-        // A longer packet than its first buffer may hold what is missing.
+        // A packet longer than its first buffer may contain the missing bytes.
         let short = if self.options.frags {
             self.slow
         } else {
@@ -211,7 +210,8 @@ impl<'a> Direct<'a> {
         out.asm.jump_if(Cond::Gt, R4, R3, short);
     }
 
-    /// Loads at X + k by helper, which loses the pointers and what was known about them.
+    /// Loads at X + k through a helper, which invalidates the pointers and what was known about
+    /// them.
     fn ind_by_helper(&mut self, out: &mut Out<'_>, width: cbpf::Width, k: u32) {
         // X must survive the call.
         let saved = out.scratch() + 4;
@@ -284,10 +284,10 @@ impl Access for Direct<'_> {
     }
 }
 
-/// Every load by helper, from anywhere in the packet: A = R7, X = R9.
+/// All loads through a helper, from anywhere in the packet: A = R7, X = R9.
 struct ByHelper;
 
-/// `stack[scratch] = packet[index + k]`, or miss. Loses R0 to R5.
+/// `stack[scratch] = packet[index + k]`, or miss. Clobbers R0 to R5.
 fn load_bytes(out: &mut Out<'_>, width: cbpf::Width, index: Option<Reg>, k: u32) {
     match index {
         Some(x) => {
@@ -352,7 +352,7 @@ impl Access for ByHelper {
     }
 }
 
-/// The metadata that an XDP program has.
+/// Loads metadata that is available to an XDP program.
 fn ancillary(
     out: &mut Out<'_>,
     at: usize,

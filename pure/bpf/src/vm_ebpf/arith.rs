@@ -2,7 +2,7 @@
 
 type Result<T> = core::result::Result<T, &'static str>;
 
-/// `BPF_END`: to a byte order, or with 64 bits a swap in any case.
+/// `BPF_END`: converts to a byte order; with 64 bits always swaps.
 pub(super) fn swap(value: u64, bits: i32, is_wide: bool, to_be: bool) -> Result<u64> {
     if is_wide && to_be {
         return Err("unknown swap");
@@ -19,7 +19,7 @@ pub(super) fn swap(value: u64, bits: i32, is_wide: bool, to_be: bool) -> Result<
     })
 }
 
-/// The result of an operation. Signed division and moves that extend the sign have an offset.
+/// Computes the result of an operation. Signed division and sign-extending moves have an offset.
 pub(super) fn alu(
     op: u8,
     off: i16,
@@ -121,9 +121,9 @@ fn alu64(op: u8, a: u64, b: u64) -> Result<u64> {
     })
 }
 
-/// Whether a jump's condition holds.
+/// Whether the condition of a jump is true.
 pub(super) fn holds(cond: u8, is_wide: bool, one: u64, two: u64) -> Result<bool> {
-    // With 32 bits, the upper halves are cut off; the sign then is that of the lower half.
+    // With 32 bits, the upper halves are dropped; the sign is then that of the lower half.
     let (a, b) = match is_wide {
         true => (one, two),
         false => (u64::from(one as u32), u64::from(two as u32)),

@@ -7,7 +7,7 @@ use super::{HEADROOM, Hook, Kernel, Machine};
 
 type Result<T> = core::result::Result<T, &'static str>;
 
-/// Largest metadata before a packet that every kernel takes.
+/// Maximum metadata length that every kernel supports.
 const METADATA_MAX: usize = 32;
 /// `XDP_REDIRECT`.
 const REDIRECT: u64 = 4;
@@ -97,7 +97,7 @@ impl<K: Kernel> Machine<'_, K> {
             self.read(memory, &mut bytes)?;
         }
         if !fits {
-            // The verifier counts the memory as written in any case.
+            // The verifier treats the memory as written in any case.
             if !to_packet {
                 self.write(memory, &bytes)?;
             }

@@ -1,21 +1,21 @@
-//! Maps as the kernel has them, for one processor: arrays, hash tables and tries of prefixes.
+//! Models the kernel's maps for one processor: arrays, hash tables and prefix tries.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::Kernel;
 
-/// What a map does with its keys.
+/// Type of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An index of 4 bytes; all values exist (`BPF_MAP_TYPE_ARRAY`, and `PERCPU_ARRAY`).
+    /// An index of 4 bytes; all values exist (`BPF_MAP_TYPE_ARRAY` and `PERCPU_ARRAY`).
     Array,
-    /// Any bytes (`BPF_MAP_TYPE_HASH`).
+    /// Arbitrary bytes (`BPF_MAP_TYPE_HASH`).
     Hash,
-    /// As [`Kind::Hash`]; a new key takes the place of the oldest if the map is full.
+    /// Like [`Kind::Hash`]; in a full map a new key replaces the oldest.
     LruHash,
-    /// A length in bits and the bytes that it counts; the longest one that covers the key is found
-    /// (`BPF_MAP_TYPE_LPM_TRIE`).
+    /// A prefix length in bits, and the prefix; a look-up returns the longest prefix that covers
+    /// the key (`BPF_MAP_TYPE_LPM_TRIE`).
     Trie,
 }
 
@@ -25,16 +25,16 @@ struct Map {
     key_len: usize,
     value_len: usize,
     entries_max: usize,
-    /// Keys and numbers of their values; the oldest first.
+    /// Keys and the numbers of their values, oldest first.
     entries: Vec<(Vec<u8>, u32)>,
 }
 
-/// Maps by number, and a clock.
+/// Maps by file descriptor number, and a clock.
 #[derive(Clone, Debug, Default)]
 pub struct Maps {
     maps: Vec<(i32, Map)>,
     values: Vec<Vec<u8>>,
-    /// What clocks show.
+    /// Time of all clocks.
     pub now_ns: u64,
     /// The next random number.
     pub random: u32,
@@ -46,12 +46,12 @@ const EEXIST: i64 = -17;
 const EINVAL: i64 = -22;
 
 impl Maps {
-    /// No map.
+    /// Creates a set without maps.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a map with a number for its file descriptor.
+    /// Adds a map with a file descriptor number.
     pub fn add(&mut self, fd: i32, kind: Kind, (key_len, value_len): (usize, usize), max: usize) {
         let mut map = Map {
             kind,
@@ -69,7 +69,7 @@ impl Maps {
         self.maps.push((fd, map));
     }
 
-    /// The bytes of a key's value.
+    /// The value of a key.
     pub fn get(&mut self, fd: i32, key: &[u8]) -> Option<&mut [u8]> {
         let number = self.look_up(fd, key)?;
         self.value(number)
@@ -111,7 +111,7 @@ impl Map {
     }
 }
 
-/// The length and the bytes of a trie's key.
+/// Prefix length and bytes of a trie's key.
 fn prefix(key: &[u8]) -> Option<(usize, &[u8])> {
     let (len, data) = key.split_first_chunk::<4>()?;
     let bits = u32::from_ne_bytes(*len) as usize;

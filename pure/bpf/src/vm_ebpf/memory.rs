@@ -6,8 +6,9 @@ use crate::ebpf::{ATOMIC_COMPARE_EXCHANGE, Insn, MODE_ABS, MODE_IND};
 
 type Result<T> = core::result::Result<T, &'static str>;
 
-/// Addresses: the upper half says in what, the lower one where. A region begins in the middle of
-/// its addresses, so that an offset below it is no address of the one before.
+/// Addresses: the upper half identifies the region, the lower half the offset. A region begins in
+/// the middle of its addresses, so that an offset below it is not an address of the previous
+/// region.
 const BEGIN: u64 = 1 << 31;
 pub(super) const CONTEXT: u64 = 1 << 32 | BEGIN;
 const PACKET: u64 = 2 << 32 | BEGIN;
@@ -15,12 +16,12 @@ pub(super) const STACK: u64 = 3 << 32 | BEGIN;
 const MAPS: u64 = 4 << 32;
 const VALUES: u64 = 16;
 
-/// A map, of which no byte can be read.
+/// Address of a map, none of whose bytes can be read.
 pub(super) fn map(number: i32) -> u64 {
     MAPS | u64::from(number as u32)
 }
 
-/// The map that an argument names.
+/// The map that an argument refers to.
 pub(super) fn map_of(address: u64) -> Result<i32> {
     match address >> 32 {
         4 => Ok(address as u32 as i32),
@@ -28,12 +29,12 @@ pub(super) fn map_of(address: u64) -> Result<i32> {
     }
 }
 
-/// The first byte of a map's value.
+/// Address of the first byte of a map's value.
 pub(super) fn value(number: u32) -> u64 {
     (VALUES + u64::from(number)) << 32 | BEGIN
 }
 
-/// The part of a region of `of` bytes.
+/// Checks an access to a region of `of` bytes and returns its offset.
 fn place(address: u64, len: usize, of: usize) -> Result<usize> {
     let at = (address & 0xffff_ffff).checked_sub(BEGIN);
     let at = at.ok_or("outside")? as usize;
@@ -44,7 +45,7 @@ fn place(address: u64, len: usize, of: usize) -> Result<usize> {
 }
 
 impl<K: Kernel> Machine<'_, K> {
-    /// The part of the packet's first buffer or its metadata that direct access reaches.
+    /// Checks a direct access to the packet's first buffer or its metadata, and returns its offset.
     fn packet_place(&self, address: u64, len: usize) -> Result<usize> {
         let Hook::Xdp { first_len } = self.hook else {
             return Err("direct access to a socket's packet");
@@ -129,7 +130,7 @@ impl<K: Kernel> Machine<'_, K> {
         self.write(address, bytes)
     }
 
-    /// The verifier wants the stack aligned; packets and values may be read anywhere.
+    /// The verifier requires aligned stack accesses; packets and values have no alignment.
     fn check_alignment(&self, address: u64, len: usize) -> Result<()> {
         match address >> 32 == STACK >> 32 && !address.is_multiple_of(len as u64) {
             true => Err("unaligned on the stack"),
@@ -137,7 +138,7 @@ impl<K: Kernel> Machine<'_, K> {
         }
     }
 
-    /// A field of `struct xdp_md` or `struct __sk_buff`.
+    /// Reads a field of `struct xdp_md` or `struct __sk_buff`.
     fn context(&self, address: u64, len: usize) -> Result<u64> {
         let info = self.info;
         if len != 4 {
@@ -164,7 +165,7 @@ impl<K: Kernel> Machine<'_, K> {
         })
     }
 
-    /// `BPF_LD | BPF_ABS` and `BPF_IND`, as `bpf_gen_ld_abs` and `__bpf_skb_load` have them.
+    /// `BPF_LD | BPF_ABS` and `BPF_IND`, as in `bpf_gen_ld_abs` and `__bpf_skb_load`.
     pub(super) fn load_packet(&mut self, insn: Insn) -> Result<Next> {
         if self.hook != Hook::Socket || self.reg(6)? != CONTEXT {
             return Err("packet load without a socket's context");
@@ -196,7 +197,7 @@ impl<K: Kernel> Machine<'_, K> {
         Ok(Next::Behind)
     }
 
-    /// Arguments are lost over a call, and so is an old result.
+    /// Invalidates the arguments and the old result, as after a call.
     pub(super) fn forget_arguments(&mut self) {
         self.regs[..6].fill(None);
     }

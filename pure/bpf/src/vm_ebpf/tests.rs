@@ -1,4 +1,4 @@
-//! Instructions one by one, memory, maps and bounds.
+//! Individual instructions, memory, maps and limits.
 
 use alloc::vec::Vec;
 
@@ -130,7 +130,7 @@ fn atomic_operations_return_the_old_value() {
 }
 
 #[test]
-fn local_calls_have_a_stack_and_registers_of_their_own() {
+fn local_calls_have_their_own_stack_and_registers() {
     let result = of(|asm| {
         asm.mov(R6, 5);
         asm.store(Width::D, R10, -8, 7);
@@ -202,7 +202,7 @@ fn a_first_buffer_longer_than_the_packet_is_refused() {
 }
 
 #[test]
-fn maps_answer_as_the_kernels_do() {
+fn maps_behave_like_those_of_the_kernel() {
     let mut maps = Maps::new();
     maps.add(3, Kind::Trie, (8, 8), 10);
     for (len, address, value) in [(8_u32, [10, 0, 0, 0], 1_u64), (24, [10, 1, 2, 0], 2)] {

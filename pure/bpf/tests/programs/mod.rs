@@ -1,9 +1,9 @@
-//! Programs that several tests run: code, jump if true, jump if false, constant.
+//! Programs shared by several tests: code, jump if true, jump if false, constant.
 
 /// An instruction.
 pub type Row = (u16, u8, u8, u32);
 
-/// `tcp port 80`, as libpcap has it for Ethernet.
+/// `tcp port 80`, as compiled by libpcap for Ethernet.
 pub const TCP_PORT_80: &[Row] = &[
     (0x28, 0, 0, 12),
     (0x15, 0, 6, 0x86dd),

@@ -1,14 +1,14 @@
-//! Instructions with labels, resolved at the end. A conditional jump reaches 255 instructions; one
-//! that goes farther is followed by an unconditional jump, which reaches everything.
+//! Instructions with labels, resolved at the end. A conditional jump reaches 255 instructions; a
+//! longer one is followed by an unconditional jump, which reaches everything.
 
 use bpf::cbpf::{Insn, Invalid, Program};
 
 use super::{Explained, Note};
 
-/// What a matching packet's program returns: all of the packet, as tcpdump's programs do.
+/// Return value for a matching packet: all of the packet, as in tcpdump's programs.
 pub(crate) const KEEP: u32 = 262_144;
 
-/// Loads of a word, a half word and a byte at a constant offset.
+/// Opcodes of loads.
 pub(crate) const LDH: u16 = 0x28;
 pub(crate) const LDB: u16 = 0x30;
 pub(crate) const LDX_IMM: u16 = 0x01;
@@ -26,18 +26,18 @@ pub(crate) const JSET: u16 = 0x45;
 const JA: u16 = 0x05;
 const RET: u16 = 0x06;
 
-/// A place in the program, bound once.
+/// A position in the program, bound once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label(usize);
 
-/// Where a jump goes.
+/// Target of a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
     /// The next instruction.
     Next,
-    /// The program's end that keeps the packet.
+    /// The return that accepts the packet.
     Accept,
-    /// The program's end that refuses it.
+    /// The return that rejects it.
     Reject,
     /// A label.
     At(Label),
@@ -50,7 +50,7 @@ struct Item {
     go: Option<To>,
 }
 
-/// A program being written.
+/// A program under construction.
 #[derive(Default)]
 pub(crate) struct Emit {
     items: Vec<Item>,
@@ -59,18 +59,18 @@ pub(crate) struct Emit {
 }
 
 impl Emit {
-    /// A new label.
+    /// Creates a label.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// The label is here.
+    /// Binds the label to the current position.
     pub fn bind(&mut self, label: Label) {
         self.labels[label.0] = Some(self.items.len());
     }
 
-    /// An instruction that does not jump.
+    /// Emits an instruction that does not jump.
     pub fn op(&mut self, code: u16, k: u32) {
         self.items.push(Item {
             code,
@@ -80,7 +80,7 @@ impl Emit {
         });
     }
 
-    /// A conditional jump.
+    /// Emits a conditional jump.
     pub fn jump_if(&mut self, code: u16, k: u32, yes: To, no: To) {
         self.items.push(Item {
             code,
@@ -90,7 +90,7 @@ impl Emit {
         });
     }
 
-    /// An unconditional jump.
+    /// Emits an unconditional jump.
     pub fn jump(&mut self, to: To) {
         self.items.push(Item {
             code: JA,
@@ -100,7 +100,7 @@ impl Emit {
         });
     }
 
-    /// How many instructions there are so far.
+    /// Number of instructions so far.
     pub fn len(&self) -> usize {
         self.items.len()
     }
@@ -113,7 +113,7 @@ impl Emit {
         }
     }
 
-    /// The program: what was written, `ret keep`, `ret 0`.
+    /// Finishes the program: the instructions, `ret keep`, `ret 0`.
     ///
     /// # Errors
     /// As [`Program::new`]: in practice only the length.
@@ -121,7 +121,7 @@ impl Emit {
         let count = self.items.len();
         let mut far = vec![(false, false); count];
         let mut at = self.places(&far);
-        // Each round makes at least one more jump long, or is the last.
+        // Each round turns at least one more jump into a long one, or is the last.
         loop {
             let mut changed = false;
             for (index, item) in self.items.iter().enumerate() {
@@ -154,7 +154,7 @@ impl Emit {
         })
     }
 
-    /// Where each item begins; the last entry is the accepting return.
+    /// Offset of each item; the last entry is the accepting return.
     fn places(&self, far: &[(bool, bool)]) -> Vec<usize> {
         let mut at = Vec::with_capacity(far.len() + 1);
         let mut place = 0;
@@ -172,7 +172,7 @@ impl Emit {
             To::Next => at[index + 1],
             To::Accept => end,
             To::Reject => end + 1,
-            // A label that was never bound refuses.
+            // A label that was never bound rejects the packet.
             To::At(label) => self.labels[label.0].map_or(end + 1, |item| at[item]),
         }
     }

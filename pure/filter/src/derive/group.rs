@@ -1,4 +1,4 @@
-//! Groups of a flood, each with the tests that its packets pass and no good packet.
+//! Groups of a flood, each with tests that its packets pass and no good packet passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,32 +6,33 @@ use super::packet::{Class, Field, Role, TCP, fields, shared_bytes};
 use super::test::{Effort, Test, VALUES_MAX};
 use super::{Derived, Packet};
 
-/// How often a group is split by one more field.
+/// Maximum number of times a group is split by one more field.
 const DEPTH_MAX: usize = 3;
 
-/// Packets of a flood that an expression covers.
+/// Flood packets that one expression covers.
 #[derive(Clone, Debug)]
 pub struct Group {
     class: Class,
-    /// What all of them share.
+    /// Everything that its packets have in common.
     pub tests: Vec<Test>,
-    /// As few of the tests as distinguish them from the good packets.
+    /// The fewest tests that exclude the good packets.
     pub telling: Vec<Test>,
-    /// How many there are.
+    /// Number of packets.
     pub packet_count: usize,
-    /// Only fields that may change from run to run distinguish them, such as ranges of ports.
+    /// Whether only fields that may change from run to run exclude good packets, such as port
+    /// ranges.
     pub is_fragile: bool,
 }
 
-/// Packets of a flood that no test distinguishes from good ones.
+/// Flood packets that no test separates from good ones.
 #[derive(Clone, Debug)]
 pub struct Inseparable {
     class: Class,
-    /// What all of them share.
+    /// Everything that its packets have in common.
     pub tests: Vec<Test>,
-    /// How many there are.
+    /// Number of packets.
     pub packet_count: usize,
-    /// How many good packets pass the tests.
+    /// Number of good packets that pass the tests.
     pub good_count: usize,
 }
 
@@ -43,7 +44,7 @@ impl Group {
 }
 
 impl Inseparable {
-    /// The expression of what these packets share; it matches good packets, too.
+    /// The expression for what these packets have in common; it matches good packets as well.
     pub fn expression(&self) -> String {
         with_tags(self.class.tags, &words(self.class, &self.tests))
     }
@@ -64,9 +65,9 @@ fn with_tags(tags: u8, inner: &str) -> String {
     }
 }
 
-/// All groups joined. A `vlan` moves what follows it, so groups with more tags come later, within
-/// its parentheses. A load behind the end of a packet ends the program, so groups that look less
-/// far come first.
+/// Joins all groups. A `vlan` shifts the offsets of what follows, so groups with more tags come
+/// later, within its parentheses. A load beyond the end of a packet ends the program, so groups
+/// that read less of the packet come first.
 pub(super) fn expression(groups: &[Group], tests: impl Fn(&Group) -> &Vec<Test>) -> Option<String> {
     let most = groups.iter().map(|group| group.class.tags).max()?;
     let mut text = String::new();
@@ -75,7 +76,7 @@ pub(super) fn expression(groups: &[Group], tests: impl Fn(&Group) -> &Vec<Test>)
         let mut of_tags: Vec<(Class, &Vec<Test>)> =
             of_tags.map(|group| (group.class, tests(group))).collect();
         of_tags.sort_by_key(|(_, tests)| tests.iter().map(Test::reach).max());
-        // Groups that differ in what good packets do not need have the same words.
+        // Groups that differ only in tests not needed here have the same expression.
         let mut seen = BTreeSet::new();
         let of_tags: Vec<String> = of_tags
             .into_iter()
@@ -103,7 +104,7 @@ pub(super) fn expression(groups: &[Group], tests: impl Fn(&Group) -> &Vec<Test>)
     Some(text)
 }
 
-/// What a group is made of while it is looked for.
+/// A group under construction.
 struct Leaf<'a> {
     packets: Vec<Packet<'a>>,
     tests: Vec<Test>,
@@ -111,7 +112,7 @@ struct Leaf<'a> {
     good_count: usize,
 }
 
-/// Fills in the groups, and what is left over.
+/// Fills in the groups, and the packets that remain.
 pub(super) fn derive(
     flood: &[Packet<'_>],
     good: &[Packet<'_>],
@@ -170,7 +171,7 @@ fn by_class<'a>(packets: &[Packet<'a>]) -> BTreeMap<Class, Vec<Packet<'a>>> {
     classes
 }
 
-/// TCP packets are grouped by their flags, unless nearly every packet has different ones.
+/// Groups TCP packets by their flags, unless nearly every packet has different ones.
 fn by_flags<'a>(class: Class, packets: Vec<Packet<'a>>, least: usize) -> Vec<Vec<Packet<'a>>> {
     let flags = fields(class)
         .into_iter()
@@ -195,7 +196,7 @@ fn parts<'a>(field: &Field, packets: &[Packet<'a>]) -> BTreeMap<u128, Vec<Packet
     parts
 }
 
-/// What all packets share.
+/// Tests for everything that all packets have in common.
 fn tests(class: Class, packets: &[Packet<'_>], effort: Effort) -> Vec<Test> {
     let of_fields = fields(class).into_iter().filter_map(|field| {
         let values: Option<Vec<u128>> = packets.iter().map(|packet| field.value(packet)).collect();
@@ -214,7 +215,7 @@ fn passing<'a>(tests: &[Test], packets: &[Packet<'a>]) -> Vec<Packet<'a>> {
         .collect()
 }
 
-/// Groups of packets of a class without a good one, by the least means that work.
+/// Splits packets of a class into groups that exclude good packets, by the simplest means possible.
 fn separate<'a>(
     class: Class,
     packets: Vec<Packet<'a>>,
@@ -253,7 +254,8 @@ fn separate<'a>(
     leaf(packets, lasting, false, bad.len())
 }
 
-/// A field in which all bad packets have a few values that no packet of the flood has.
+/// A test that excludes the bad packets by a field in which they have a few values that no flood
+/// packet has.
 fn exclusion(class: Class, packets: &[Packet<'_>], bad: &[Packet<'_>]) -> Option<Test> {
     let found = fields(class).into_iter().filter_map(|field| {
         let is_proof = matches!(field.role, Role::Stable | Role::Size);
@@ -272,8 +274,8 @@ fn exclusion(class: Class, packets: &[Packet<'_>], bad: &[Packet<'_>]) -> Option
     Some(Test::excluding(field, bad))
 }
 
-/// The packets split by the field that leaves the most of them without a good one; `None` if no
-/// field helps. (A part may be too small for tests that the whole has.)
+/// Splits packets by the field that frees the most of them from good packets; `None` if no field
+/// helps. (A part may be too small for tests that the whole has.)
 fn best_parts<'a>(
     class: Class,
     packets: &[Packet<'a>],
@@ -298,15 +300,15 @@ fn best_parts<'a>(
         .map(|(_, parts)| parts)
 }
 
-/// A few of the tests that no good packet passes: each time the one that the most of the rest
-/// fail.
+/// Selects few tests that together exclude all good packets: each time the one that excludes the
+/// most of those left.
 fn telling(tests: &[Test], good: &[Packet<'_>]) -> Vec<Test> {
     let mut left = good.to_vec();
     let mut chosen = Vec::new();
     while !left.is_empty() {
         let fails = |test: &Test| left.iter().filter(|packet| !test.takes(packet)).count();
         let counts = tests.iter().map(|test| (fails(test), test));
-        // The first of equal ones: properties of headers come before bytes.
+        // Of equal ones the first: header fields come before bytes.
         let best = counts.rev().max_by_key(|(count, _)| *count);
         let Some((1.., test)) = best else {
             return tests.to_vec();

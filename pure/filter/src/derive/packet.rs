@@ -1,11 +1,10 @@
-//! What packets are grouped by, and the fields that tests can be made of, each with the words of
-//! pcap-filter(7) for it.
+//! Classes of packets, and the fields that tests can use, each with its pcap-filter(7) syntax.
 
 use super::Packet;
 
-/// Bytes of options and payload that are compared.
+/// Maximum number of option and payload bytes compared.
 const BYTES_MAX: usize = 64;
-/// Bytes after the fixed header of TCP that may be options.
+/// Bytes after the fixed TCP header that may be options.
 const OPTIONS_MAX: usize = 40;
 
 pub(super) const ICMP: u8 = 1;
@@ -13,23 +12,23 @@ pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 pub(super) const ICMP6: u8 = 58;
 
-/// What carries a packet.
+/// Encapsulation of a packet.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Class {
     pub(super) tags: u8,
     pub(super) is_v6: bool,
     pub(super) protocol: u8,
-    /// Not the first fragment of an IPv4 packet.
+    /// Whether it is an IPv4 fragment other than the first.
     pub(super) is_fragment: bool,
 }
 
 impl Class {
-    /// `None` for what is no IP packet, or cut before its protocol.
+    /// The class of a packet; `None` if it is not IP, or truncated before its protocol.
     pub(super) fn of(packet: &Packet<'_>) -> Option<Class> {
         let bytes = packet.bytes;
         let (is_v6, protocol, is_fragment) = match bytes.first()? >> 4 {
             6 if bytes.len() >= 7 => (true, bytes[6], false),
-            // Filters go by the EtherType, also where the version is wrong.
+            // Filters test the EtherType, even if the IP version is wrong.
             0..=5 | 7.. if bytes.len() >= 10 => {
                 let offset = u16::from_be_bytes([bytes[6], bytes[7]]) & 0x1fff;
                 (false, bytes[9], offset != 0)
@@ -44,7 +43,7 @@ impl Class {
         })
     }
 
-    /// Whether the packet has all of the headers that have fields.
+    /// Whether the packet contains all headers that have fields.
     pub(super) fn is_whole(self, packet: &Packet<'_>) -> bool {
         let least = if self.is_v6 { 40 } else { 20 };
         let len = match self.transport() {
@@ -54,7 +53,7 @@ impl Class {
         packet.bytes.len() >= len.max(least)
     }
 
-    /// The name of the header after that of IP, if bytes of it can be tested.
+    /// Name of the header after IP, if its bytes can be tested.
     fn transport(self) -> Option<&'static str> {
         match (self.protocol, self.is_v6) {
             _ if self.is_fragment => None,
@@ -66,8 +65,8 @@ impl Class {
         }
     }
 
-    /// The primitives for packets of the class, without their tags. An expression that tests
-    /// bytes of the transport header excludes fragments by that.
+    /// Primitives for packets of the class, without VLAN tags. An expression that tests transport
+    /// header bytes excludes fragments by itself.
     pub(super) fn words(self, has_transport_test: bool) -> String {
         let mut text = match (self.is_v6, self.transport()) {
             (false, Some("tcp")) => "ip and tcp".to_owned(),
@@ -84,7 +83,7 @@ impl Class {
         text
     }
 
-    /// Bytes before the transport header.
+    /// Offset of the transport header.
     fn transport_at(self, bytes: &[u8]) -> usize {
         match self.is_v6 {
             true => 40,
@@ -92,7 +91,7 @@ impl Class {
         }
     }
 
-    /// Bytes of the transport header that have fields of their own.
+    /// Length of the part of the transport header that has fields of its own.
     fn fixed_len(self) -> usize {
         match self.protocol {
             TCP => 20,
@@ -100,13 +99,13 @@ impl Class {
         }
     }
 
-    /// The end of what the IP header says is in the packet, from its transport header: link
-    /// padding is no part of it.
+    /// Length from the transport header to the end of the IP packet, by the IP header: link padding
+    /// does not count.
     fn transport_len(self, bytes: &[u8]) -> usize {
         let number = |at: usize| usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]));
         let end = match self.is_v6 {
             true => 40 + number(4),
-            // Packets that a card will segment have no length here.
+            // Packets to be segmented by a card have no length here.
             false if number(2) == 0 => bytes.len(),
             false => number(2),
         };
@@ -115,22 +114,22 @@ impl Class {
     }
 }
 
-/// How a field is used.
+/// Use of a field.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Role {
-    /// A property of who sends: tested by its values, excluded by values of good packets.
+    /// A property of the sender: matched by its values, excluded by values of good packets.
     Stable,
-    /// As `Stable`, but what good packets have in it proves nothing.
+    /// As `Stable`, but its values in good packets prove nothing.
     Chosen,
-    /// Length or TTL: a range is a property, too.
+    /// Length or TTL: a range is also a property.
     Size,
-    /// An address: a prefix is a property, too.
+    /// An address: a prefix is also a property.
     Address,
-    /// Counts or is drawn at random, so only a constant is a property.
+    /// A counter or random number: only a constant is a property.
     Volatile,
 }
 
-/// Which words test a field.
+/// Syntax of a test.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Form {
     /// Bytes of a header: `tcp[14:2]`.
@@ -147,17 +146,17 @@ pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) role: Role,
     pub(super) form: Form,
-    /// In the header after that of IP.
+    /// Whether it is in the header after IP.
     pub(super) in_transport: bool,
     pub(super) at: usize,
-    /// 1, 2, 4 or 16 bytes.
+    /// Length: 1, 2, 4 or 16 bytes.
     pub(super) len: usize,
     pub(super) mask: u128,
     pub(super) class: Class,
 }
 
 impl Field {
-    /// The value; `None` where the packet is too short.
+    /// The value; `None` if the packet is too short.
     pub(super) fn value(&self, packet: &Packet<'_>) -> Option<u128> {
         let start = match self.in_transport {
             true => self.class.transport_at(packet.bytes) + self.at,
@@ -170,7 +169,7 @@ impl Field {
         Some(number & self.mask)
     }
 
-    /// The words for its value, without the mask: `tcp[14:2]`.
+    /// The syntax for its value, without the mask: `tcp[14:2]`.
     pub(super) fn load(&self) -> String {
         let (base, at) = match (self.in_transport, self.class.is_v6) {
             (false, false) => ("ip", self.at),
@@ -184,7 +183,7 @@ impl Field {
         }
     }
 
-    /// All bits of it.
+    /// A mask of all its bits.
     pub(super) fn full(&self) -> u128 {
         match self.len {
             16 => u128::MAX,
@@ -193,7 +192,7 @@ impl Field {
     }
 }
 
-/// Name, role, offset, length and mask of a field of a header.
+/// Name, role, offset, length and mask of a header field.
 type Row = (&'static str, Role, usize, usize, u128);
 
 use Role::{Address, Chosen, Size, Stable, Volatile};
@@ -232,7 +231,7 @@ const OF_ICMP: &[Row] = &[
     ("ICMP rest of header", Volatile, 4, 4, 0xffff_ffff),
 ];
 
-/// The fields of the headers of a class.
+/// The header fields of a class.
 pub(super) fn fields(class: Class) -> Vec<Field> {
     let field = |row: &Row, in_transport: bool| {
         let (name, role, at, len, mask) = *row;
@@ -265,13 +264,13 @@ pub(super) fn fields(class: Class) -> Vec<Field> {
     network.chain(transport).collect()
 }
 
-/// A word of options or payload, with the bytes that all packets have in common as the mask.
+/// A word of options or payload; the mask selects the bytes that all packets have in common.
 pub(super) struct Word {
     pub(super) field: Field,
     pub(super) value: u128,
 }
 
-/// Bytes behind the fixed headers that all packets share, by words.
+/// Bytes after the fixed headers that all packets have in common, as words.
 pub(super) fn shared_bytes(class: Class, packets: &[Packet<'_>]) -> Vec<Word> {
     let (Some(first), Some(_)) = (packets.first(), class.transport()) else {
         return Vec::new();
@@ -295,7 +294,7 @@ pub(super) fn shared_bytes(class: Class, packets: &[Packet<'_>]) -> Vec<Word> {
     let words = shared.chunks(4).enumerate();
     words
         .filter_map(|(index, bytes)| {
-            // Loads are of 1, 2 or 4 bytes.
+            // A load has 1, 2 or 4 bytes.
             let len = [4, 2, 1].into_iter().find(|len| *len <= bytes.len())?;
             let number = |of: &dyn Fn(&Option<u8>) -> u8| {
                 let bytes = bytes[..len].iter();
@@ -319,8 +318,8 @@ pub(super) fn shared_bytes(class: Class, packets: &[Packet<'_>]) -> Vec<Word> {
         .collect()
 }
 
-/// The values of a timestamp option are times: equal bytes of them prove nothing, unless they are
-/// 0.
+/// Ignores the values of a timestamp option: they are times, and equal bytes prove nothing, unless
+/// the values are 0.
 fn forget_timestamps(shared: &mut [Option<u8>], byte: impl Fn(usize) -> u8) {
     let mut at = 0;
     while at + 1 < shared.len().min(OPTIONS_MAX) {

@@ -1,4 +1,4 @@
-//! The p0f signatures of a flood's SYNs that no good SYN has.
+//! p0f signatures of a flood's SYNs that match no good SYN.
 
 use std::collections::BTreeMap;
 
@@ -8,32 +8,32 @@ use crate::p0f::{
     raw_signature,
 };
 
-/// How often signatures are split by one more field.
+/// Maximum number of times a signature is split by one more field.
 const DEPTH_MAX: usize = 3;
-/// Values of a field that signatures are split by at most.
+/// Maximum number of values of a field to split by.
 const VALUES_MAX: usize = 8;
-/// Least packets whose windows have a common divisor by more than chance.
+/// Minimum number of packets whose windows have a common divisor not by chance.
 const PACKETS_MIN: usize = 8;
 
-/// A signature of some SYNs of a flood.
+/// A signature of some SYNs in a flood.
 #[derive(Clone, Debug)]
 pub struct DerivedSignature {
     /// The signature.
     pub signature: Signature,
-    /// SYNs of the flood that it was made of.
+    /// Number of flood SYNs that it was derived from.
     pub packet_count: usize,
-    /// Whether it can be compiled; malformed options are only read.
+    /// Whether it can be compiled; malformed options can only be matched in user space.
     pub can_compile: bool,
 }
 
-/// A signature that some SYNs of a flood and some good ones have.
+/// A signature common to some SYNs of a flood and some good ones.
 #[derive(Clone, Debug)]
 pub struct InseparableSignature {
     /// The signature.
     pub signature: Signature,
-    /// SYNs of the flood that it was made of.
+    /// Number of flood SYNs that it was derived from.
     pub packet_count: usize,
-    /// Good SYNs that have it.
+    /// Number of good SYNs that have it.
     pub good_count: usize,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn derive(
 ) {
     let (flood, good) = (syns(flood), syns(good));
     derived.syn_count = flood.len();
-    // What a signature has exactly.
+    // Fields that a signature matches exactly.
     let mut kinds: BTreeMap<String, Vec<&RawSignature>> = BTreeMap::new();
     for raw in &flood {
         let exact = Signature {
@@ -92,7 +92,7 @@ pub(super) fn derive(
     }
 }
 
-/// SYNs, their signature, and how many good SYNs have it.
+/// SYNs, their signature, and the number of good SYNs that have it.
 type Found<'a> = (Vec<&'a RawSignature>, Signature, usize);
 
 fn separate<'a>(
@@ -127,7 +127,7 @@ fn separate<'a>(
     }
 }
 
-/// What signatures are split by.
+/// Fields that signatures are split by.
 const KEYS: [fn(&RawSignature) -> u32; 5] = [
     |raw| raw.window.into(),
     |raw| raw.mss.into(),
@@ -141,7 +141,7 @@ fn having<'a>(signature: &Signature, raws: &[&'a RawSignature]) -> Vec<&'a RawSi
     all.filter(|raw| matches(signature, raw)).collect()
 }
 
-/// The tightest signature of SYNs that have version, options and quirks in common.
+/// The tightest signature for SYNs of the same version, options and quirks.
 ///
 /// # Panics
 /// If there are no SYNs.
@@ -173,7 +173,7 @@ fn merged(raws: &[&RawSignature]) -> Signature {
     }
 }
 
-/// The initial TTL, and whether the distance does not matter.
+/// The initial TTL, and whether any distance matches.
 fn ttl(raws: &[&RawSignature]) -> (u8, bool) {
     let (mut initial, mut least, mut most) = (0, u8::MAX, 0);
     for raw in raws {
@@ -183,7 +183,7 @@ fn ttl(raws: &[&RawSignature]) -> (u8, bool) {
     }
     match (initial - least, most - least) {
         (0..=HOPS_MAX, _) => (initial, false),
-        // No usual TTL: what was seen.
+        // Not a usual initial TTL: the observed one.
         (_, 0..=HOPS_MAX) => (most.max(1), false),
         _ => (initial, true),
     }

@@ -1,4 +1,4 @@
-//! A test of one field: what it takes, and its words in an expression.
+//! A test of one field: the values that it accepts, and its syntax in an expression.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -6,50 +6,50 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::Packet;
 use super::packet::{Field, Form, Role, TCP};
 
-/// Most values that a field is tested for.
+/// Maximum number of values that a field is tested for.
 pub(super) const VALUES_MAX: usize = 8;
-/// Least packets for a value of a set to be no accident.
+/// Minimum number of packets per value for a set of values not to be chance.
 const PACKETS_PER_VALUE: usize = 4;
-/// Least packets for a constant, a prefix or equal bits to be no accident.
+/// Minimum number of packets for a constant, a prefix or equal bits not to be chance.
 const PACKETS_MIN: usize = 8;
-/// Least bits of a prefix, by version of IP.
+/// Minimum prefix length, for IPv4 and IPv6.
 const PREFIX_MIN: [u32; 2] = [8, 16];
 
-/// What values of a field a test takes.
+/// Values of a field that a test accepts.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Takes {
-    /// One of these, in ascending order.
+    /// One of these values, in ascending order.
     OneOf(Vec<u128>),
-    /// All but these.
+    /// All values but these.
     NoneOf(Vec<u128>),
     Between(u128, u128),
-    /// These leading bits.
+    /// Values with these leading bits.
     Prefix(u128, u32),
-    /// These bits of a mask.
+    /// Values with these bits under a mask.
     Bits {
         mask: u128,
         value: u128,
     },
 }
 
-/// A test of one field of a packet; prints as the words of an expression.
+/// A test of one field of a packet; its `Display` form is the expression.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Test {
     field: Field,
     takes: Takes,
 }
 
-/// How far tests may go.
+/// Which properties may be tested.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Effort {
-    /// Only properties that the next packets have, too.
+    /// Only properties that the next packets share.
     Lasting,
     /// Also ranges and bits of fields that may change from run to run.
     Fragile,
 }
 
 impl Test {
-    /// The name of the field: "window".
+    /// Name of the field, such as "window".
     pub fn field(&self) -> &'static str {
         self.field.name
     }
@@ -58,7 +58,7 @@ impl Test {
         self.field.in_transport
     }
 
-    /// How many bytes after the IP header it needs.
+    /// Number of bytes after the IP header that it needs.
     pub(super) fn reach(&self) -> usize {
         match self.field.in_transport {
             true => self.field.at + self.field.len,
@@ -66,7 +66,7 @@ impl Test {
         }
     }
 
-    /// Whether a packet of the class passes.
+    /// Whether a packet of the class passes the test.
     pub(super) fn takes(&self, packet: &Packet<'_>) -> bool {
         let Some(value) = self.field.value(packet) else {
             return false;
@@ -83,13 +83,13 @@ impl Test {
         }
     }
 
-    /// Bytes that all packets share.
+    /// Tests for bytes that all packets have in common.
     pub(super) fn of_word(field: Field, value: u128) -> Test {
         let takes = Takes::OneOf(vec![value]);
         Test { field, takes }
     }
 
-    /// All values but these.
+    /// Tests for all values but these.
     pub(super) fn excluding(field: Field, mut values: Vec<u128>) -> Test {
         values.sort_unstable();
         values.dedup();
@@ -97,7 +97,7 @@ impl Test {
         Test { field, takes }
     }
 
-    /// What the values of a field have in common, if that is anything.
+    /// Tests for what the values of a field have in common, if anything.
     pub(super) fn of_values(field: Field, values: &[u128], effort: Effort) -> Option<Test> {
         let takes = common(&field, values, effort)?;
         Some(Test { field, takes })
@@ -145,7 +145,7 @@ fn common(field: &Field, values: &[u128], effort: Effort) -> Option<Takes> {
 }
 
 impl Test {
-    /// The words that compare the field with a number.
+    /// The syntax that compares the field with a number.
     fn compare(&self, operator: &str, value: u128) -> String {
         let field = &self.field;
         let load = field.load();
@@ -158,7 +158,7 @@ impl Test {
         }
     }
 
-    /// Bytes as hexadecimal numbers, what users count as decimal ones.
+    /// Formats bytes in hexadecimal, and quantities in decimal.
     fn number(&self, value: u128) -> String {
         let field = &self.field;
         let is_flags = field.name == "TCP flags";
@@ -202,7 +202,7 @@ fn address(value: u128, is_v6: bool) -> String {
     }
 }
 
-/// TCP flags by their names: `tcp-syn|tcp-ack`.
+/// Formats TCP flags by name: `tcp-syn|tcp-ack`.
 fn flags(value: u128) -> String {
     const NAMES: [&str; 8] = ["fin", "syn", "rst", "push", "ack", "urg", "ece", "cwr"];
     let names = NAMES.iter().enumerate();

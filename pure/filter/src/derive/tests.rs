@@ -1,5 +1,5 @@
-//! What is derived covers the flood and no good packet: checked by compiling it and running the
-//! program on the packets behind Ethernet headers.
+//! Derived filters match the flood and no good packet: checked by compiling them and running the
+//! programs on the packets with Ethernet headers.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ fn framed(packet: &Packet<'_>) -> Vec<u8> {
     frame
 }
 
-/// How many of the packets an expression takes.
+/// Number of packets that an expression matches.
 fn taken(expression: &str, packets: &[Packet<'_>]) -> usize {
     let program = compile(expression, &Options::default())
         .unwrap_or_else(|error| panic!("{error}\n{}", error.mark(expression)));
@@ -32,7 +32,7 @@ fn taken(expression: &str, packets: &[Packet<'_>]) -> usize {
     packets.iter().filter(takes).count()
 }
 
-/// Derives, and checks all that must hold of it.
+/// Derives filters, and checks every property that they must have.
 fn law(flood: &[Vec<u8>], good: &[Vec<u8>], tags: u8) -> Derived {
     let packets =
         |list| Vec::from_iter(<[Vec<u8>]>::iter(list).map(|bytes| Packet { tags, bytes }));
@@ -85,7 +85,7 @@ fn syns(signature: &str, count: usize, random: &mut Random) -> Vec<Vec<u8>> {
     (0..count).map(one).collect()
 }
 
-/// A UDP packet over IPv4.
+/// Builds a UDP packet over IPv4.
 fn udp(source: u32, ports: (u16, u16), ttl: u8, payload: &[u8]) -> Vec<u8> {
     let len = 28 + payload.len() as u16;
     let mut packet = vec![0x45, 0];
@@ -105,7 +105,7 @@ const HPING: &str = "4:64:0:0:512,0:::0";
 const KERNEL: &str = "4:64:0:1460:mss*44,10:mss,sok,ts,nop,ws:df,id+:0";
 
 #[test]
-fn equal_alternatives_are_written_once() {
+fn equal_alternatives_occur_once() {
     let mut random = Random(0x0dd);
     // Two kinds, and whatever is TCP is none of the good packets.
     let mut flood = syns(HPING, 100, &mut random);
@@ -123,7 +123,7 @@ fn equal_alternatives_are_written_once() {
 }
 
 #[test]
-fn a_syn_flood_beside_connections() {
+fn a_syn_flood_among_connections() {
     let mut random = Random(0xf100d);
     for tags in 0..3 {
         let flood = syns(HPING, 200, &mut random);
@@ -147,7 +147,7 @@ fn a_syn_flood_beside_connections() {
 }
 
 #[test]
-fn good_packets_are_described() {
+fn packets_like_good_ones_are_reported_as_inseparable() {
     let mut random = Random(0x900d);
     let flood = syns(KERNEL, 400, &mut random);
     let derived = law(&flood, &flood[..100], 0);
@@ -233,7 +233,7 @@ fn payload_ports_and_prefixes_distinguish_udp_floods_from_queries() {
 }
 
 #[test]
-fn answers_of_reflectors_have_their_source_ports_in_common() {
+fn reflected_answers_share_their_source_ports() {
     let mut random = Random(0x53);
     let mut any = |below| random.below(below) as u32;
     let flood: Vec<_> = (0..200)
@@ -252,7 +252,7 @@ fn answers_of_reflectors_have_their_source_ports_in_common() {
 }
 
 #[test]
-fn a_group_is_parted_or_values_are_excluded() {
+fn a_group_is_split_or_values_are_excluded() {
     let mut random = Random(0x5111);
     let with = |window: u16, random: &mut Random| {
         let text = format!("4:64:0:0:{window},0:::0");

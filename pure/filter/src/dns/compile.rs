@@ -1,6 +1,5 @@
-//! Names as a program: the headers once, then one name after the other, a word at a time. Bytes
-//! that are letters are compared with bit 0x20 set, so that case does not count and nothing else
-//! is confused.
+//! Compiles names: the headers once, then one name after another, a word at a time. Letters are
+//! compared with bit 0x20 set, so that case does not matter and no other bytes are confused.
 
 use super::{Family, Name, Queries};
 use crate::code::Explained;
@@ -11,13 +10,13 @@ use crate::code::emit::{
 use crate::p0f::Start;
 use crate::{Error, Result};
 
-/// From the UDP header to the first question.
+/// Distance from the UDP header to the first question.
 const QUESTION: u32 = 8 + 12;
 
 /// Compiles a list of names.
 ///
 /// # Errors
-/// Where there are no names, or so many that the program would be over 4,096 instructions.
+/// Without names, or with so many that the program would have over 4,096 instructions.
 pub fn compile(queries: &Queries, family: Family, start: Start) -> Result<Explained> {
     if queries.names.is_empty() {
         return Err(Error::new(0..0, "no names"));
@@ -33,7 +32,7 @@ pub fn compile(queries: &Queries, family: Family, start: Start) -> Result<Explai
         one_name(&mut e, name, queries, base, is_last);
     }
     if !below.is_empty() {
-        // X = the length of the first label and what X was; the length byte is in the offsets.
+        // X = the length of the first label plus the old X; the offsets include the length byte.
         let at = e.len();
         e.op(LDB_IND, base);
         e.jump_if(JEQ, 0, To::Reject, To::Next);
@@ -54,7 +53,7 @@ pub fn compile(queries: &Queries, family: Family, start: Start) -> Result<Explai
     })
 }
 
-/// Leaves the length of the IP header in X.
+/// Loads the length of the IP header into X.
 fn headers(e: &mut Emit, family: Family, start: Start, ip: u32) {
     let (v6, udp) = (e.label(), e.label());
     let at = e.len();
@@ -118,7 +117,7 @@ fn query(e: &mut Emit, ip: u32) {
     );
 }
 
-/// Compares a name and the type, and ends or continues after.
+/// Compares a name and the type; returns, or continues with the next name.
 fn one_name(e: &mut Emit, name: &Name, queries: &Queries, base: u32, is_last: bool) {
     let at = e.len();
     let next = e.label();
@@ -128,7 +127,7 @@ fn one_name(e: &mut Emit, name: &Name, queries: &Queries, base: u32, is_last: bo
     while done < wire.len() {
         let (from, width) = match wire.len() - done {
             4.. => (done, 4),
-            // A last word that reaches back is one load instead of two.
+            // A last word that overlaps the previous one takes one load instead of two.
             3 if wire.len() >= 4 => (wire.len() - 4, 4),
             2.. => (done, 2),
             _ => (done, 1),
@@ -136,8 +135,8 @@ fn one_name(e: &mut Emit, name: &Name, queries: &Queries, base: u32, is_last: bo
         part(e, base + from as u32, &wire[from..from + width], no);
         done = from + width;
     }
-    // Names are compared one after the other, and a load outside would refuse the packet for all:
-    // none is out of bounds as long as type and class are present, which is checked too.
+    // Names are compared one after another, and a load out of bounds would reject the packet for
+    // all of them: none is out of bounds if type and class are present, which is checked here.
     e.op(LDB_IND, base + wire.len() as u32 + 3);
     let mut what = vec![format!("the name is {name}, type and class are there")];
     if !queries.types.is_empty() {

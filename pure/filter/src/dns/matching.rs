@@ -1,8 +1,8 @@
-//! A reference implementation of the rules, with which programs are compared.
+//! Reference implementation of the rules, which compiled programs are tested against.
 
 use super::Queries;
 
-/// Whether a packet that begins at the IP header is such a query.
+/// Whether a packet, from its IP header on, is a matching query.
 pub fn matches(queries: &Queries, packet: &[u8]) -> bool {
     question(packet).is_some_and(|(labels, kind)| {
         let has_name = queries.names.iter().any(|name| {
@@ -19,7 +19,7 @@ pub fn matches(queries: &Queries, packet: &[u8]) -> bool {
     })
 }
 
-/// The labels and the type of the first question of a query.
+/// Labels and type of a query's first question.
 fn question(packet: &[u8]) -> Option<(Vec<&[u8]>, u16)> {
     let u16_at = |bytes: &[u8], at: usize| -> Option<u16> {
         Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))

@@ -1,28 +1,28 @@
-//! Names and types, from text.
+//! Parses names and query types.
 
 use std::fmt;
 
 use crate::{Error, Result};
 
-/// Bytes of a name on the wire at most (RFC 1035, section 3.1).
+/// Maximum length of a name on the wire (RFC 1035, section 3.1).
 const NAME_MAX: usize = 255;
-/// Bytes of a label at most.
+/// Maximum length of a label.
 const LABEL_MAX: usize = 63;
 
-/// A name to look for.
+/// A name to match.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
-    /// Whether exactly one label of any text comes before.
+    /// Whether exactly one label of any text precedes it.
     is_below: bool,
-    /// The labels on the wire, in lower case, with the empty one at the end.
+    /// Labels in wire format and lower case, including the empty one at the end.
     wire: Vec<u8>,
 }
 
 impl Name {
-    /// Reads `example.com`, with or without a dot at the end, or `*.example.com`.
+    /// Parses `example.com`, with or without a dot at the end, or `*.example.com`.
     ///
     /// # Errors
-    /// With the characters that are wrong.
+    /// With the position of the invalid characters.
     pub fn parse(text: &str) -> Result<Name> {
         let body = text.strip_suffix('.').unwrap_or(text);
         let (is_below, start, body) = match body.strip_prefix("*.") {
@@ -50,10 +50,11 @@ impl Name {
         Ok(Name { is_below, wire })
     }
 
-    /// Reads a list: names between commas or white space, comments from `#` to the end of a line.
+    /// Parses a list: names separated by commas or white space, comments from `#` to the end of a
+    /// line.
     ///
     /// # Errors
-    /// As [`Name::parse`], at the place in the list; and for a list without names.
+    /// As [`Name::parse`], with the position in the list; also for a list without names.
     pub fn parse_list(text: &str) -> Result<Vec<Name>> {
         let mut names = Vec::new();
         let mut line_at = 0;
@@ -67,7 +68,7 @@ impl Name {
                         error
                     })?);
                 }
-                // The separator may be more than one byte.
+                // The separator may be longer than one byte.
                 at += word.len();
                 at += code[at - line_at..]
                     .chars()
@@ -84,12 +85,12 @@ impl Name {
         Ok(names)
     }
 
-    /// Whether one label comes before [`Name::wire`].
+    /// Whether exactly one label precedes [`Name::wire`].
     pub fn is_below(&self) -> bool {
         self.is_below
     }
 
-    /// The fixed labels on the wire, in lower case.
+    /// The fixed labels in wire format and lower case.
     pub fn wire(&self) -> &[u8] {
         &self.wire
     }
@@ -144,7 +145,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// The type of a question.
+/// Type of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryType(pub u16);
 
@@ -156,7 +157,7 @@ const TYPES: [(&str, u16); 18] = [
 ];
 
 impl QueryType {
-    /// Reads `A`, `AAAA`, `ANY` and others, or `TYPE65` (RFC 3597).
+    /// Parses `A`, `AAAA`, `ANY` and others, or `TYPE65` (RFC 3597).
     ///
     /// # Errors
     /// For an unknown name.

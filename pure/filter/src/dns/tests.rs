@@ -1,4 +1,4 @@
-//! Programs against the rules, and the rules against names that they must distinguish.
+//! Programs compared with the rules, and the rules tested with similar names.
 
 use super::*;
 use crate::p0f::Start;
@@ -10,7 +10,7 @@ fn queries(names: &str, types: &[&str]) -> Queries {
     }
 }
 
-/// A query over IPv4 with `words` words of options, or over IPv6 if there are none such.
+/// Builds a query over IPv4 with `words` words of options, or over IPv6 if `words` is `None`.
 fn packet(name: &[&[u8]], kind: u16, words: Option<u8>) -> Vec<u8> {
     let mut dns = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name {
@@ -100,7 +100,7 @@ const WORDS: [&str; 10] = [
     "of",
 ];
 
-/// A query for one of the names or nearly so, often damaged.
+/// A query for one of the names or a similar one, often damaged.
 fn random_packet(q: &Queries, random: &mut Random) -> Vec<u8> {
     let chosen = &q.names[random.below(q.names.len())].to_string();
     let mut name: Vec<&[u8]> = match chosen.as_str() {
@@ -128,7 +128,7 @@ fn random_packet(q: &Queries, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Each program of a list, with the family and the start that it is for.
+/// All programs of a list, with their family and start.
 fn programs(q: &Queries) -> Vec<(Family, Start, bpf::cbpf::Program)> {
     let mut all = Vec::new();
     for family in [Family::V4, Family::V6, Family::Both] {
@@ -173,7 +173,7 @@ fn compiled_programs_agree_with_the_rules() {
 }
 
 #[test]
-fn a_long_list_jumps_far_and_too_long_a_one_is_refused() {
+fn long_lists_need_long_jumps_and_too_long_ones_are_refused() {
     let list = |count: usize| {
         let names: Vec<String> = (0..count).map(|i| format!("host{i}.example.com")).collect();
         queries(&names.join("\n"), &[])

@@ -5,12 +5,13 @@ use bpf::cbpf::{Insn, MEMORY_WORDS};
 use super::block::{Cond, JEQ, LD_IMM, Test, WITH_X};
 use super::extended::CELLS;
 
-/// A value; an operation's code is that of its instruction with a constant.
+/// A value; the code of an operation is that of its instruction with a constant.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Number(u32),
     Length,
-    /// Bytes at a value: after the IPv4 header if there is a load of X, a size bit and an offset.
+    /// Packet bytes at a computed offset: after the IPv4 header if there is a load of X, a size bit
+    /// and an offset.
     Load(Option<Insn>, u16, u32, Box<Value>),
     Op(u16, Box<Value>, Box<Value>),
     Negate(Box<Value>),
@@ -18,7 +19,7 @@ pub(super) enum Value {
     Step(Vec<Insn>),
 }
 
-/// A value, and what must hold before it is loaded.
+/// A value, and the conditions to check before loading it.
 #[derive(Clone, Debug)]
 pub(super) struct Guarded {
     pub(super) value: Value,
@@ -43,7 +44,7 @@ pub(super) const LDX_MEM: u16 = 0x61;
 pub(super) const TAX: u16 = 0x07;
 pub(super) const ADD_X: u16 = ADD + WITH_X;
 
-/// `a op b` with constants computed; `None` for a division by 0 or a shift by 32 and more.
+/// `a op b`, with constants folded; `None` for a division by 0 or a shift by 32 or more.
 pub(super) fn operate(op: u16, a: Value, b: Value) -> Option<Value> {
     if let Value::Number(b) = b
         && (matches!(op, DIV | MOD) && b == 0 || matches!(op, LSH | RSH) && b > 31)
@@ -68,7 +69,7 @@ pub(super) fn operate(op: u16, a: Value, b: Value) -> Option<Value> {
     }))
 }
 
-/// The test `a jump b`; `None` if it takes more scratch memory than there is.
+/// The test `a jump b`; `None` if it needs more scratch memory than there is.
 pub(super) fn relate(jump: u16, a: &Value, b: &Value) -> Option<Cond> {
     let mut load = Vec::new();
     let (jump, k) = match *b {
@@ -101,7 +102,7 @@ fn insn(code: u16, k: u32) -> Insn {
     Insn::new(code, 0, 0, k)
 }
 
-/// A = the value, with scratch words from `free` up.
+/// Loads the value into A, using scratch words from `free` up.
 fn evaluate(value: &Value, free: u32, out: &mut Vec<Insn>) -> Option<()> {
     match value {
         Value::Number(k) => out.push(insn(LD_IMM, *k)),
@@ -128,7 +129,7 @@ fn evaluate(value: &Value, free: u32, out: &mut Vec<Insn>) -> Option<()> {
     Some(())
 }
 
-/// A = `a`, X = `b`.
+/// Loads `a` into A and `b` into X, using scratch words from `free` up.
 fn operands(a: &Value, b: &Value, free: u32, out: &mut Vec<Insn>) -> Option<()> {
     if free as usize >= MEMORY_WORDS {
         return None;

@@ -1,4 +1,4 @@
-//! Conditions on a packet, and the graph of basic blocks that they become.
+//! Conditions on a packet, and their graph of basic blocks.
 
 use std::collections::HashMap;
 
@@ -8,12 +8,12 @@ pub(super) const JEQ: u16 = 0x15;
 pub(super) const JGT: u16 = 0x25;
 pub(super) const JGE: u16 = 0x35;
 pub(super) const JSET: u16 = 0x45;
-/// Added to a jump or an operation that compares with X.
+/// Added to the code of a jump or operation to compare with X.
 pub(super) const WITH_X: u16 = 8;
 pub(super) const LD_IMM: u16 = 0x00;
 pub(super) const LDX_MSH: u16 = 0xb1;
 
-/// Instructions that compute A (and X), and a test of A. They read the packet only, so that equal
+/// Instructions that compute A (and X), and a test of A. They only read the packet, so equal
 /// instructions give equal values, except in a step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Test {
@@ -51,8 +51,8 @@ pub(super) enum Cond {
     /// Whether one of these is true, tried from the last one down; each only if its test before
     /// it, and so those of all before it, are true. As `Any`, without the tests again.
     Last(Vec<(Test, Cond)>),
-    /// The first VLAN tag on a live socket: the test whether it is outside the packet, and those
-    /// whether it is in it.
+    /// The first VLAN tag on a live socket: the test for a tag outside the packet, and the tests
+    /// for one in it.
     Tag(Box<Cond>, Box<Cond>),
 }
 
@@ -85,10 +85,10 @@ impl Cond {
     }
 }
 
-/// Where a condition begins, or continues, for each of the two places of a VLAN tag.
+/// Start or continuation of a condition, for each of the two positions of a VLAN tag.
 type Pair = [usize; 2];
 
-/// The block that refuses the packet, and the one that takes it.
+/// The blocks that reject and accept the packet.
 pub(super) const REFUSE: usize = 0;
 pub(super) const TAKE: usize = 1;
 
@@ -99,7 +99,7 @@ pub(super) struct Block {
     pub(super) no: usize,
 }
 
-/// Blocks by number; a block's successors have lower numbers. The first two are the ends.
+/// Blocks by number; a block's successors have lower numbers. The first two are the returns.
 pub(super) struct Graph {
     pub(super) blocks: Vec<Block>,
     known: HashMap<Block, usize>,
@@ -119,7 +119,7 @@ impl Graph {
         }
     }
 
-    /// Adds a condition that continues at `yes` or `no`; returns where it begins.
+    /// Adds a condition that continues at `yes` or `no`; returns its first block.
     pub(super) fn add(&mut self, cond: &Cond, yes: usize, no: usize) -> usize {
         match cond {
             Cond::Const(value) => [no, yes][usize::from(*value)],
@@ -152,10 +152,10 @@ impl Graph {
         }
     }
 
-    /// Adds an expression parsed for packets with their VLAN tag outside and for packets with
-    /// the tag among their bytes: two conditions of the same shape. Offsets are those of the
-    /// first until the `vlan` test has looked into the packet, as in libpcap's programs, which
-    /// count them in memory words.
+    /// Adds an expression parsed for packets with their VLAN tag outside and for packets with the
+    /// tag among their bytes: two conditions of the same shape. Offsets are those of the first
+    /// until the `vlan` test has examined the packet, as in libpcap's programs, which track them in
+    /// memory words.
     pub(super) fn add_both(&mut self, outside: &Cond, in_packet: &Cond) -> usize {
         self.add_pair(outside, in_packet, [TAKE; 2], [REFUSE; 2])[0]
     }

@@ -1,4 +1,4 @@
-//! From blocks to instructions, with jumps of more than 255 over a `ja`.
+//! Emits blocks as instructions; jumps of more than 255 go through a `ja`.
 
 use std::ops::Range;
 
@@ -11,14 +11,15 @@ use crate::{Error, Result};
 const JA: u16 = 0x05;
 const RET: u16 = 0x06;
 
-/// What A and X hold at the start of a block, by the load that made them.
+/// Contents of A and X at the start of a block, identified by the load that produced them.
 #[derive(Clone, Debug, PartialEq)]
 enum Held {
     Unvisited,
     Load(Vec<Insn>),
 }
 
-/// Writes the program; `whole` is the text's range, for the error of a program too long.
+/// Emits the program; `whole` is the range of the text, for the error about a program that is too
+/// long.
 pub(super) fn emit(
     graph: &Graph,
     start: usize,
@@ -27,7 +28,7 @@ pub(super) fn emit(
     whole: Range<usize>,
 ) -> Result<Program> {
     let loads = loads(graph, start, share_loads);
-    // Backward, so that every target is placed before the jump: positions count from the end.
+    // Backwards, so that every target is placed before the jump: positions count from the end.
     let mut out: Vec<Insn> = vec![Insn::new(RET, 0, 0, 0), Insn::new(RET, 0, 0, snaplen)];
     let mut place = vec![0usize; graph.blocks.len()];
     (place[REFUSE], place[TAKE]) = (1, 2);
@@ -60,9 +61,9 @@ pub(super) fn emit(
     })
 }
 
-/// The two distances of the jump that is written next, over trampolines if they are far.
+/// The two distances of the next jump to emit, through trampolines if they are long.
 fn jumps(out: &mut Vec<Insn>, yes: usize, no: usize) -> (u8, u8) {
-    // Two more instructions may come between.
+    // Two more instructions may come in between.
     let is_far = |target: usize| out.len() + 2 - target > 255;
     let (yes_far, no_far) = (is_far(yes), is_far(no));
     let mut trampoline = |target: usize, far: bool| {
@@ -78,7 +79,7 @@ fn jumps(out: &mut Vec<Insn>, yes: usize, no: usize) -> (u8, u8) {
     ((out.len() - yes) as u8, (out.len() - no) as u8)
 }
 
-/// What each block that is reached still has to load.
+/// The loads that each reachable block still needs.
 fn loads(graph: &Graph, start: usize, share: bool) -> Vec<Option<Vec<Insn>>> {
     let mut held = vec![Held::Unvisited; graph.blocks.len()];
     let mut loads = vec![None; graph.blocks.len()];
@@ -110,7 +111,7 @@ fn loads(graph: &Graph, start: usize, share: bool) -> Vec<Option<Vec<Insn>>> {
     loads
 }
 
-/// How many instructions at the start of `load` are done when `before` has run.
+/// Number of instructions at the start of `load` that `before` has already executed.
 fn common(before: &[Insn], load: &[Insn]) -> usize {
     if before.is_empty() || load.is_empty() {
         0
@@ -123,7 +124,7 @@ fn common(before: &[Insn], load: &[Insn]) -> usize {
     }
 }
 
-/// The header length in X, if two loads agree on it and on nothing else.
+/// The load of the header length into X, if two load sequences share it and nothing else.
 fn header(a: &[Insn], b: &[Insn]) -> Vec<Insn> {
     let agree = common(a, b) > 0 && common(b, a) > 0;
     if agree && is_x(a[0]) && keeps_x(a) && keeps_x(b) {
@@ -137,7 +138,7 @@ fn is_x(insn: Insn) -> bool {
     matches!(insn.code, LDX_MSH | LDX_MEM)
 }
 
-/// Whether X is not written after the first instruction.
+/// Whether X is not modified after the first instruction.
 fn keeps_x(load: &[Insn]) -> bool {
     load[1..]
         .iter()

@@ -1,4 +1,4 @@
-//! Words of an expression, as libpcap's scanner splits them: the longest match wins.
+//! Splits an expression into words as libpcap's scanner does: the longest match wins.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub(super) enum Token {
     End,
 }
 
-/// Alternative spellings, and the keyword that the parser uses.
+/// Alternative spellings, with the keyword that the parser uses.
 #[rustfmt::skip]
 const KEYS: &[(&str, &str)] = &[
     ("src", "src"), ("dst", "dst"), ("link", "ether"), ("ether", "ether"), ("ppp", "ether"),
@@ -41,7 +41,7 @@ const KEYS: &[(&str, &str)] = &[
     ("pppoed", "pppoed"), ("pppoes", "pppoes"),
 ];
 
-/// Constants by name, from pcap-filter(7).
+/// Named constants of pcap-filter(7).
 #[rustfmt::skip]
 const CONSTANTS: &[(&str, u32)] = &[
     ("icmptype", 0), ("icmpcode", 1), ("icmp-echoreply", 0), ("icmp-unreach", 3),
@@ -66,12 +66,12 @@ const CONSTANTS: &[(&str, u32)] = &[
     ("tcp-cwr", 128),
 ];
 
-/// Whether a word is a keyword of the language, so that it cannot be a host's name.
+/// Whether a word is a keyword, and therefore cannot be a host name.
 pub fn is_keyword(word: &str) -> bool {
     KEYS.iter().any(|(name, _)| *name == word)
 }
 
-/// Operators; a longer one before its beginning.
+/// Operators; a longer one comes before its prefix.
 const OPERATORS: &[(&str, &str)] = &[
     ("&&", "and"),
     ("||", "or"),
@@ -100,7 +100,7 @@ const OPERATORS: &[(&str, &str)] = &[
     ("^", "^"),
 ];
 
-/// Splits a text of libpcap's language or of the extended one; the last token is `End`.
+/// Splits a text in libpcap's or the extended language into tokens; the last one is `End`.
 pub(super) fn lex(text: &str, is_extended: bool) -> Result<Vec<(Token, Range<usize>)>> {
     let mut tokens = Vec::new();
     let mut at = 0;
@@ -209,7 +209,7 @@ fn run(text: &str, is: impl Fn(u8) -> bool) -> usize {
     text.bytes().take_while(|&b| is(b)).count()
 }
 
-/// The length of a name at the start: letters, digits and `-_.`, the last no `-` or `_`.
+/// Length of the name at the start: letters, digits and `-_.`, not ending in `-` or `_`.
 fn word(bytes: &[u8]) -> usize {
     if !bytes.first().is_some_and(u8::is_ascii_alphanumeric) {
         return 0;
@@ -254,7 +254,7 @@ fn is_number(word: &str) -> bool {
     }
 }
 
-/// A number as in C: `0x` is hexadecimal, a leading 0 octal.
+/// Parses a number as in C: `0x` is hexadecimal, a leading 0 octal.
 fn number(word: &str) -> Option<u32> {
     if let Some(hex) = word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
         return u32::from_str_radix(hex, 16).ok();

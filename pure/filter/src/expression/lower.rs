@@ -1,12 +1,12 @@
-//! From primitives to tests: offsets by link type, and what VLAN, MPLS and PPPoE headers move.
+//! Lowers primitives to tests: offsets by link type, shifted by VLAN, MPLS and PPPoE headers.
 //!
-//! The tests and their order are those of pcap-filter(7) as libpcap 1.10 compiles them.
+//! The tests and their order are those of pcap-filter(7) as compiled by libpcap 1.10.
 
 use bpf::cbpf::Insn;
 
 use super::block::{Cond, JEQ, JGE, JGT, JSET, LDX_MSH, Test};
 
-/// Bytes of a load.
+/// Size of a load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
     B = 0x10,
@@ -14,7 +14,7 @@ pub(super) enum Size {
     W = 0x00,
 }
 
-/// What an offset counts from.
+/// Base of an offset.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum From {
     Header,
@@ -25,9 +25,9 @@ pub(super) enum From {
     /// The network header without SNAP.
     NetworkNoSnap,
     LastLabel,
-    /// After an IPv4 header of any length.
+    /// The end of an IPv4 header of any length.
     Transport4,
-    /// After an IPv6 header without extensions.
+    /// The end of an IPv6 header without extensions.
     Transport6,
 }
 
@@ -40,17 +40,17 @@ pub(super) enum Kind {
     Sll,
     Sll2,
     Ppp,
-    /// PPP in HDLC-like framing or over Ethernet, which carries no MPLS for libpcap.
+    /// PPP in HDLC-like framing or over Ethernet; libpcap supports no MPLS in it.
     PppSerial,
     /// Cisco HDLC.
     Hdlc,
-    /// BSD loopback: the address family, in the order of the machine that captured or (LOOP) in
+    /// BSD loopback: the address family, in the byte order of the capturing machine or (LOOP) in
     /// network order.
     Null,
     Loop,
 }
 
-/// The offsets at one place of an expression.
+/// Offsets that apply at one point of an expression.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     pub(super) kind: Kind,
@@ -75,7 +75,7 @@ const AARP: u32 = 0x80f3;
 const LENGTH_MAX: u32 = 1500;
 
 impl Link {
-    /// The offsets of a link type, by its LINKTYPE number.
+    /// The offsets of a link type, given its LINKTYPE number.
     pub(super) fn new(link_type: u16) -> Option<Link> {
         let (kind, at, payload, no_snap) = match link_type {
             1 => (Kind::Ethernet, 12, 14, 3),
@@ -122,7 +122,7 @@ impl Link {
         (self.network, self.network_no_snap) = (0, 0);
     }
 
-    /// Where an offset is, as a constant; after X for `Transport4`.
+    /// An offset as a constant; relative to X for `Transport4`.
     pub(super) fn offset(&self, from: From) -> u32 {
         match from {
             From::Header => self.header,
@@ -135,7 +135,7 @@ impl Link {
         }
     }
 
-    /// X = the length of the IPv4 header.
+    /// Loads the length of the IPv4 header into X.
     pub(super) fn header_length(&self) -> Insn {
         Insn::new(LDX_MSH, 0, 0, self.offset(From::Network))
     }
@@ -194,7 +194,7 @@ impl Link {
         self.bytes(From::Llc, 0, &[0xaa, 0xaa, 3, a, b, c, d, e])
     }
 
-    /// The protocol after the link header is this EtherType or LLC SAP.
+    /// Tests the protocol after the link header: an EtherType or LLC SAP.
     pub(super) fn protocol(&self, protocol: u32) -> Cond {
         if self.labels > 0 {
             let version = match protocol {
@@ -250,20 +250,20 @@ impl Link {
         }
     }
 
-    /// An LLC header of IEEE 802.3, and not NetWare's packets that look like one.
+    /// Tests for an LLC header of IEEE 802.3, excluding NetWare packets that look like one.
     pub(super) fn llc(&self) -> Cond {
         let netware = self.eq(From::Llc, 0, Size::H, 0xffff);
         self.is_length().and(netware.negate())
     }
 
-    /// The control field of an LLC header.
+    /// Tests the control field of an LLC header.
     pub(super) fn llc_control(&self, value: u32, mask: u32) -> Cond {
         self.llc()
             .and(self.masked(From::Llc, 2, Size::B, value, mask))
     }
 
-    /// IPv6 has a family number for each BSD. A file of either byte order is understood: no two
-    /// numbers are alike when swapped.
+    /// Tests the address family of BSD loopback. Each BSD has its own number for IPv6. Files of
+    /// either byte order are supported: no two numbers are equal when swapped.
     fn loopback(&self, protocol: u32) -> Cond {
         let families: &[u32] = match protocol {
             IP => &[2],
@@ -302,13 +302,13 @@ impl Link {
         }
     }
 
-    /// An IPv4 packet of a protocol.
+    /// Tests for an IPv4 packet of a protocol.
     pub(super) fn ip4(&self, protocol: u32) -> Cond {
         let is = self.eq(From::Network, 9, Size::B, protocol);
         self.protocol(IP).and(is)
     }
 
-    /// An IPv6 packet whose next header, also after a fragment header, is a protocol.
+    /// Tests for an IPv6 packet of a protocol, directly or after a fragment header.
     pub(super) fn ip6(&self, protocol: u32) -> Cond {
         let fragment = self.eq(From::Network, 6, Size::B, 44);
         let behind = fragment.and(self.eq(From::Network, 40, Size::B, protocol));
@@ -316,12 +316,12 @@ impl Link {
         self.protocol(IPV6).and(direct.or(behind))
     }
 
-    /// Not a fragment, or the first.
+    /// Tests for a packet that is not a fragment, or is the first one.
     pub(super) fn first_fragment(&self) -> Cond {
         self.test(From::Network, 6, Size::H, JSET, 0x1fff).negate()
     }
 
-    /// Ports of a range: IPv6, then IPv4, for each of the transports.
+    /// Tests for ports in a range: IPv6, then IPv4, for each of the transports.
     pub(super) fn ports(&self, low: u32, high: u32, transports: &[u32], way: Way) -> Cond {
         let (low, high) = (low.min(high), low.max(high));
         let port = |from, offset| {
@@ -345,7 +345,7 @@ impl Link {
         six.or(self.protocol(IP).and(any(four.collect())))
     }
 
-    /// IPv4 addresses in a header of a protocol, at two offsets.
+    /// Tests IPv4 addresses at two offsets in a header of a protocol.
     pub(super) fn host4(&self, (address, mask): (u32, u32), protocol: u32, way: Way) -> Cond {
         let (src, dst) = if protocol == IP { (12, 16) } else { (14, 24) };
         self.protocol(protocol).and(way.both(|is_src| {
@@ -371,7 +371,7 @@ impl Link {
     }
 }
 
-/// The PPP protocol of an EtherType; numbers of PPP stay.
+/// The PPP protocol that corresponds to an EtherType; PPP numbers are unchanged.
 fn ppp(protocol: u32) -> u32 {
     match protocol {
         IP => 0x21,
@@ -386,7 +386,7 @@ fn ppp(protocol: u32) -> u32 {
     }
 }
 
-/// Which end of a packet a primitive is about.
+/// The end of a packet that a primitive tests: source, destination, or either.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     Default,

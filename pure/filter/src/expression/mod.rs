@@ -1,7 +1,7 @@
-//! Expressions of pcap-filter(7) to classic BPF, without libpcap.
+//! Compiles pcap-filter(7) expressions to classic BPF, without libpcap.
 //!
-//! The text is split into words (`lex`), parsed and lowered in one pass (a `vlan` moves what
-//! follows it, so order matters), then jumps are threaded and instructions written. Keywords of
+//! The text is split into words (`lex`), parsed and lowered in one pass (a `vlan` shifts what
+//! follows it, so order matters), then jumps are threaded and instructions emitted. Keywords of
 //! libpcap 1.10 and link types that this compiler does not support are refused by name, with
 //! [`Error::is_unsupported`](crate::Error::is_unsupported).
 //!
@@ -29,20 +29,20 @@ use bpf::cbpf::Program;
 use crate::{Error, Result};
 pub use names::{Builtin, Names, Service};
 
-/// Most bytes of an expression.
+/// Maximum length of an expression in bytes.
 pub const TEXT_LEN_MAX: usize = 65_536;
 
-/// For which packets to compile.
+/// Options for compiling.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// The packets' link type, its LINKTYPE number (1 for Ethernet).
+    /// Link type of the packets, as a LINKTYPE number (1 for Ethernet).
     pub link_type: u16,
-    /// What the program returns for a packet it takes: bytes to keep.
+    /// Return value for a matching packet: the number of bytes to keep.
     pub snaplen: u32,
-    /// The index of the interface for a program of a live Linux socket, where the kernel provides
-    /// direction and interface; `None` for packets of a file.
+    /// Interface index, for a program on a live Linux socket, where the kernel provides direction
+    /// and interface; `None` for packets from a file.
     pub tap: Option<u32>,
-    /// The netmask of the interface's IPv4 address, for `ip broadcast`; 0 where there is none, and
+    /// Netmask of the interface's IPv4 address, for `ip broadcast`; 0 if there is none, and then
     /// only 255.255.255.255 and 0.0.0.0 are broadcasts.
     pub netmask: u32,
     /// Whether to thread jumps and share loads.
@@ -51,7 +51,7 @@ pub struct Options<'a> {
     /// TTLs, lists of prefixes, TCP options. Libpcap refuses all of them, so that expressions of
     /// its language mean the same.
     pub extended: bool,
-    /// Looks up names.
+    /// Name lookup.
     pub names: &'a dyn Names,
 }
 
@@ -69,15 +69,15 @@ impl Default for Options<'_> {
     }
 }
 
-/// Where the outermost VLAN tag of a packet is, if it has one.
+/// Position of a packet's outermost VLAN tag, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tag {
     InPacket,
-    /// Kept by the kernel, out of the packet's bytes.
+    /// Kept by the kernel, outside the packet's bytes.
     Outside,
 }
 
-/// Compiles an expression; an empty one takes every packet.
+/// Compiles an expression; an empty one matches every packet.
 ///
 /// # Errors
 /// If the expression is invalid or unsupported, or the program would have more than

@@ -1,37 +1,37 @@
-//! Names of hosts, services and protocols, which the caller looks up.
+//! Lookup of host, service and protocol names, which the caller implements.
 
 use std::net::IpAddr;
 
-/// A service: its port, and the transports it is registered for.
+/// A service: its port, and the transports that it is registered for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
     /// The port number.
     pub port: u16,
-    /// Whether it is a service of TCP.
+    /// Whether it is registered for TCP.
     pub tcp: bool,
-    /// Whether it is a service of UDP.
+    /// Whether it is registered for UDP.
     pub udp: bool,
 }
 
-/// A name service. What a method does not know is `None` or empty, and an error of the compiler.
+/// A name service. An unknown name returns `None` or an empty list, and is a compilation error.
 pub trait Names {
     /// The addresses of a host.
     fn hosts(&self, _name: &str) -> Vec<IpAddr> {
         Vec::new()
     }
-    /// The address and mask of a network of networks(5).
+    /// The address and mask of a network, as in networks(5).
     fn network(&self, _name: &str) -> Option<(u32, u32)> {
         None
     }
-    /// A service of services(5).
+    /// A service, as in services(5).
     fn service(&self, name: &str) -> Option<Service> {
         builtin_service(name)
     }
-    /// The number of an IP protocol of protocols(5).
+    /// The number of an IP protocol, as in protocols(5).
     fn protocol(&self, name: &str) -> Option<u8> {
         builtin_protocol(name)
     }
-    /// The MAC address of a host of ethers(5).
+    /// The MAC address of a host, as in ethers(5).
     fn ether(&self, _name: &str) -> Option<[u8; 6]> {
         None
     }
@@ -44,13 +44,13 @@ pub trait Names {
     }
 }
 
-/// The names that never change: the usual services and protocols, no host.
+/// Fixed names: the usual services and protocols, no hosts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Builtin;
 
 impl Names for Builtin {}
 
-/// Services as Debian's /etc/services has them: name, port, TCP, UDP.
+/// Services as in Debian's /etc/services: name, port, TCP, UDP.
 #[rustfmt::skip]
 const SERVICES: &[(&str, u16, bool, bool)] = &[
     ("ftp-data", 20, true, false), ("ftp", 21, true, false), ("ssh", 22, true, false),

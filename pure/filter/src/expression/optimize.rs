@@ -1,8 +1,8 @@
 //! Jump threading: an edge to a test whose outcome is known on that edge is redirected to that
 //! test's successor.
 //!
-//! What is known at a block is what is known on all edges to it. A test is skipped only where the
-//! same value was loaded before, so a truncated packet is refused as without the pass.
+//! The facts known at a block are those known on all edges to it. A test is skipped only if the
+//! same value was loaded before, so a truncated packet is rejected exactly as without the pass.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,13 +10,13 @@ use bpf::cbpf::Insn;
 
 use super::block::{Block, Graph, JEQ, JGE, JGT, JSET, LD_IMM, TAKE, Test};
 
-/// Most facts kept for a block: the time of the pass is bounded by blocks times this.
+/// Maximum number of facts kept per block: the pass takes time of blocks times this.
 const FACTS_MAX: usize = 64;
 
 type Fact = (usize, u16, u32, bool);
 type Facts = BTreeSet<Fact>;
 
-/// Threads jumps and merges equal blocks, twice: the one makes room for the other.
+/// Threads jumps and merges equal blocks, twice: each enables more of the other.
 pub(super) fn optimize(graph: &mut Graph, mut start: usize) -> usize {
     for _ in 0..2 {
         start = thread(graph, start);
@@ -25,7 +25,7 @@ pub(super) fn optimize(graph: &mut Graph, mut start: usize) -> usize {
     start
 }
 
-/// Leads edges to the first of equal blocks.
+/// Redirects edges to the first of equal blocks.
 fn merge(graph: &mut Graph, start: usize) -> usize {
     let mut known: HashMap<Block, usize> = HashMap::new();
     let mut place: Vec<usize> = (0..graph.blocks.len()).collect();

@@ -10,12 +10,12 @@ use super::lower::{Link, Way};
 use super::{Options, Tag};
 use crate::{Error, Result};
 
-/// Deepest nesting of parentheses, `not` and signs.
+/// Maximum nesting of parentheses, `not` and signs.
 const DEPTH_MAX: usize = 100;
-/// Most changes between `and` and `or`, each of which nests conditions once more.
+/// Maximum number of changes between `and` and `or`, each of which adds a level of nesting.
 const CHANGES_MAX: usize = 500;
 
-/// The prefix of an identifier, which is inherited by the next one.
+/// The qualifiers of an identifier, which the next one inherits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Qualifier {
     pub(super) proto: Option<&'static str>,
@@ -24,10 +24,10 @@ pub(super) struct Qualifier {
     pub(super) kind: Option<&'static str>,
 }
 
-/// A whole expression.
+/// A complete expression.
 pub(super) struct Whole {
     pub(super) cond: Cond,
-    /// It tests a VLAN tag that a live socket may keep outside the packet.
+    /// Whether it tests a VLAN tag that a live socket may keep outside the packet.
     pub(super) has_live_vlan: bool,
 }
 
@@ -38,12 +38,12 @@ pub(super) struct Parser<'a> {
     pub(super) at: usize,
     depth: usize,
     changes: usize,
-    /// For each opening parenthesis, the token after its end.
+    /// For each opening parenthesis, the index of the token after its end.
     behind: Vec<usize>,
     pub(super) link: Link,
     pub(super) options: &'a Options<'a>,
     pub(super) tag: Tag,
-    /// Whether the first `vlan` on a live socket has been met.
+    /// Whether the first `vlan` on a live socket has been parsed.
     pub(super) has_live_vlan: bool,
 }
 
@@ -190,7 +190,7 @@ impl Parser<'_> {
         Err(Error::unsupported(self.place(), what).expected(format!("at most {CHANGES_MAX} times")))
     }
 
-    /// Whether an identifier, or a list of them in parentheses, starts at a token.
+    /// Whether an identifier, or a parenthesized list of them, starts at a token.
     fn is_identifier(&self, mut at: usize) -> bool {
         let mut open = 0;
         while let Token::Key(key @ ("(" | "not")) = self.tokens[at].0 {
@@ -220,7 +220,7 @@ impl Parser<'_> {
         matches!(key, "=" | "!=" | "<" | ">" | "<=" | ">=") || precedence(key).is_some()
     }
 
-    /// One identifier, or a list of them in parentheses, with qualifiers from before.
+    /// Parses one identifier, or a parenthesized list of them, with the given qualifiers.
     pub(super) fn identifier(&mut self, qualifier: Option<Qualifier>) -> Result<Cond> {
         if self.take("not") {
             return self.deeper(|p| Ok(p.identifier(qualifier)?.negate()));
@@ -301,8 +301,8 @@ impl Parser<'_> {
         Ok(Cond::All(list))
     }
 
-    /// Operators of at least a precedence. `%` and `^` have none in libpcap's grammar: they take
-    /// all that follows.
+    /// Parses operators of at least a precedence. `%` and `^` have none in libpcap's grammar:
+    /// everything that follows is their operand.
     fn arithmetic(&mut self, least: u8) -> Result<Guarded> {
         let mut a = self.deeper(Self::operand)?;
         while let Token::Key(key) = *self.peek() {

@@ -1,4 +1,4 @@
-//! Primitives without an identifier, and the bytes of a protocol.
+//! Primitives without an identifier, and access to the bytes of a protocol.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::lower::{ARP, From, IP, IPV6, Kind, RARP, SAP_IPX, SAP_ISO, Size, Way}
 use super::parse::{Parsed, Parser};
 use crate::{Error, Result};
 
-/// Absolute loads of a byte, a half word and a word. (The kernel looks at the offset only.)
+/// Absolute loads of a byte, a half word and a word. (The kernel checks the offset only.)
 const LDB: u16 = 0x30;
 const LDH: u16 = 0x28;
 const LDW: u16 = 0x20;
@@ -26,8 +26,8 @@ const VLAN_PRESENT: u32 = 48;
 /// `PACKET_OUTGOING` (linux/if_packet.h).
 const PACKET_OUTGOING: u32 = 4;
 
-/// PDUs of LLC (IEEE 802.2, 5.4) by the control field: information, supervisory and unnumbered
-/// ones, then those of each class.
+/// LLC PDUs (IEEE 802.2, 5.4) by their control field: information, supervisory and unnumbered ones,
+/// then those of each class.
 #[rustfmt::skip]
 const LLC_PDUS: &[(&str, u32, u32)] = &[
     ("i", 0, 1), ("s", 1, 3), ("u", 3, 3),
@@ -118,7 +118,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A protocol by its name alone.
+    /// Compiles a protocol given by its name alone.
     pub(super) fn abbreviation(&self, key: &str, place: Range<usize>) -> Result<Cond> {
         let link = &self.link;
         let either = |protocol| link.ip4(protocol).or(link.ip6(protocol));
@@ -223,7 +223,7 @@ impl Parser<'_> {
         }
     }
 
-    /// An LLC header, and the type of its PDU by its name.
+    /// Compiles a test for an LLC header, and for the type of its PDU given by name.
     fn llc(&mut self, place: Range<usize>) -> Result<Cond> {
         if self.link.kind != Kind::Ethernet {
             return Err(Error::new(place, "the link type has no LLC header here")
@@ -303,8 +303,8 @@ impl Parser<'_> {
         })
     }
 
-    /// A VLAN tag, and its number. The first one on a live socket is outside the packet or in it;
-    /// only one in the packet moves what follows.
+    /// Compiles a test for a VLAN tag, and its number. The first tag on a live socket is outside
+    /// the packet or in it; only a tag in the packet shifts what follows.
     fn vlan(&mut self, number: Option<u32>) -> Cond {
         let link = self.link.clone();
         let is_first_live = self.options.tap.is_some() && !self.has_live_vlan;
@@ -341,7 +341,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Bytes of a protocol's header, with the tests that it is there.
+    /// Compiles access to the bytes of a protocol's header, with the tests that it is present.
     pub(super) fn load(
         &self,
         protocol: &str,
@@ -386,7 +386,7 @@ impl Parser<'_> {
     }
 }
 
-/// A test of what the kernel keeps outside a packet.
+/// Compiles a test of metadata that the kernel keeps outside the packet.
 fn ancillary(code: u16, offset: u32, jump: u16, k: u32, mask: Option<u32>) -> Cond {
     let mut load = vec![Insn::new(code, 0, 0, ANCILLARY_BASE + offset)];
     load.extend(mask.map(|mask| Insn::new(AND, 0, 0, mask)));

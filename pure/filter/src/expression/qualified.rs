@@ -14,7 +14,7 @@ const TCP: u32 = 6;
 const UDP: u32 = 17;
 
 impl Parser<'_> {
-    /// Direction, type and identifier after a protocol.
+    /// Parses direction, type and identifier after a protocol.
     pub(super) fn qualified(&mut self, proto: Option<&'static str>) -> Result<Parsed> {
         let way = self.way();
         let kind = match *self.peek() {
@@ -131,7 +131,7 @@ impl Parser<'_> {
         self.host((value, mask), q, place)
     }
 
-    /// The mask after a network, if there is one.
+    /// Parses the mask after a network, if there is one.
     fn mask4(&mut self, _default: u32) -> Result<Option<u32>> {
         if self.take("/") {
             let place = self.place();
@@ -274,7 +274,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Packets by way of a gateway: to or from its MAC address, but not its IPv4 address.
+    /// Matches packets that pass a gateway: to or from its MAC address, but not its IPv4 address.
     fn gateway(&self, name: &str, q: Qualifier, place: Range<usize>) -> Result<Cond> {
         if self.link.kind != Kind::Ethernet
             || !matches!(q.proto, None | Some("ip" | "arp" | "rarp"))
@@ -343,7 +343,7 @@ fn transports(proto: Option<&str>, place: &Range<usize>) -> Result<&'static [u32
     }
 }
 
-/// An IPv4 address of one to four parts, and the mask of the parts given.
+/// Parses an IPv4 address of one to four parts; returns it with the mask of the given parts.
 fn address(text: &str, place: &Range<usize>) -> Result<(u32, u32)> {
     let (mut value, mut bits) = (0, 0);
     for part in text.split('.') {

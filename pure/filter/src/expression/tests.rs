@@ -1,4 +1,4 @@
-//! Sizes, error places and bounds; verdicts are compared with libpcap in the lab.
+//! Program sizes, error positions and limits; verdicts are compared with libpcap in the lab.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn errors_point_at_the_word() {
     }
 }
 
-/// A machine that knows one router.
+/// A name service with a single router.
 struct Router;
 
 impl Names for Router {

@@ -1,8 +1,9 @@
-//! A signature becomes a cBPF program.
+//! Compiles a signature to a cBPF program.
 //!
-//! With the lengths of all headers fixed, every field is at a constant offset, and neighbours are
-//! compared together: version, header length, ECN and total length in one word; fragment, flags,
-//! TTL and protocol in another by a subtraction; kinds, lengths and constants of options by words.
+//! As the lengths of all headers are fixed, every field is at a constant offset, and adjacent
+//! fields are compared together: version, header length, ECN and total length in one word;
+//! fragment, flags, TTL and protocol in another by a subtraction; kinds, lengths and constants of
+//! options word by word.
 
 use bpf::cbpf::{Insn, Program};
 
@@ -16,21 +17,21 @@ mod options;
 use block::{Block, To};
 pub(super) use options::lengths;
 
-/// What a packet begins with.
+/// Header at the start of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Start {
-    /// Its IP header, as iptables' `bpf` match sees it.
+    /// The IP header, as in iptables' `bpf` match.
     Ip,
     /// An Ethernet header without VLAN tags.
     Ethernet,
 }
 
-/// What a program returns for a packet that matches: libpcap's largest snapshot length.
+/// Return value for a matching packet: libpcap's largest snapshot length.
 const MATCH: u32 = 262_144;
-/// Most variants that one signature is compiled to (options of variable length).
+/// Maximum number of variants that one signature is compiled to (options of variable length).
 const VARIANTS_MAX: usize = 16;
 
-/// Compiles a signature for packets of a handshake.
+/// Compiles a signature for the given packet of a handshake.
 ///
 /// # Errors
 /// For signatures that only a reader in user space can match: `bad`, a quirk of an option that
@@ -100,7 +101,7 @@ fn compile_as(
     Program::new(insns).map_err(|why| whole(&format!("the program is refused: {why}")))
 }
 
-/// One block after the other: a packet that one refuses is the next one's.
+/// Chains blocks: a packet that one block rejects goes to the next.
 fn link(blocks: &[Block]) -> Option<Vec<Insn>> {
     let mut insns = Vec::new();
     for block in blocks {
@@ -110,7 +111,7 @@ fn link(blocks: &[Block]) -> Option<Vec<Insn>> {
     Some(insns)
 }
 
-/// A signature with one version of IP and one length of each option.
+/// A signature with one IP version and one length of each option.
 struct Variant<'a> {
     signature: &'a Signature,
     handshake: Handshake,
@@ -132,7 +133,7 @@ impl Variant<'_> {
         self.tcp(&mut block);
         self.options(&mut block);
         self.window(&mut block);
-        // The headers are there to their end.
+        // The packet contains all headers.
         block.reach(self.tcp_at() + self.tcp_len());
         block.ret(MATCH);
         block
@@ -157,7 +158,7 @@ impl Variant<'_> {
         20 + self.lengths.iter().map(|len| u32::from(*len)).sum::<u32>()
     }
 
-    /// Minimum and maximum length that leaves the required payload.
+    /// Minimum and maximum total length for the required payload.
     fn total(&self, headers: u32) -> (u32, u32) {
         match self.signature.payload {
             Payload::None => (headers, headers),
@@ -196,7 +197,7 @@ impl Variant<'_> {
         };
         block.half(self.ip + 4);
         block.zero(is_zero);
-        // What is left above the least is the TTL's distance from it.
+        // The difference from the minimum is the TTL's distance from it.
         let df = if self.quirk(Quirks::DF) { 0x4000 } else { 0 };
         let least = self.signature.least_ttl();
         block.word(self.ip + 6);
@@ -285,7 +286,7 @@ impl Variant<'_> {
         ] {
             flags |= if is_set { bit } else { 0 };
         }
-        // All flags but the three of ECN; of the reserved bits none.
+        // All flags except the three of ECN; none of the reserved bits.
         let ecn = if self.may_be_ecn() { 0 } else { 0x01c0 };
         let mask = 0xf03f | ecn;
         match self.signature.window {
@@ -312,7 +313,7 @@ impl Variant<'_> {
         }
     }
 
-    /// ECN in the TCP header or in the IP header.
+    /// Tests for ECN in the TCP header or the IP header.
     fn ecn(&self, block: &mut Block) {
         let done = block.label();
         block.half(self.tcp_at() + 12);
@@ -354,8 +355,8 @@ impl Variant<'_> {
         }
     }
 
-    /// Divisors of a window in p0f's order: what is added to the segment size, or a constant; and
-    /// whether it is a packet size.
+    /// Divisors of a window in p0f's order: an addend to the MSS, or a constant; and whether the
+    /// divisor is an MTU.
     fn divisors(&self) -> Vec<(Divisor, bool)> {
         let is_v6 = self.version == Version::V6;
         let has_ts1 =
@@ -395,7 +396,7 @@ impl Variant<'_> {
         block.at_least(MSS_LEAST.into());
         block.tax();
         let mut added = 0;
-        // What is divided by X has its place after all others.
+        // Divisions by X come after all others.
         while let [(divisor, is_mtu), rest @ ..] = divisors {
             match divisor {
                 Divisor::Mss(add) => {
@@ -431,8 +432,8 @@ impl Variant<'_> {
         block.equal(times);
     }
 
-    /// The last divisors are constants: this many times one of them, and not a multiple of one
-    /// before.
+    /// Tests the last divisors, which are constants: the window is a given multiple of one of them,
+    /// and not a multiple of an earlier one.
     fn constants(
         &self,
         block: &mut Block,
@@ -476,15 +477,15 @@ impl Variant<'_> {
     }
 }
 
-/// What windows are multiples of.
+/// Divisor of a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Divisor {
-    /// The segment size and this.
+    /// The MSS plus this.
     Mss(i32),
     Constant(u32),
 }
 
-/// With a constant segment size the windows that match are few: they are compared one by one.
+/// With a constant MSS only a few windows match: they are compared one by one.
 fn constant_windows(
     block: &mut Block,
     at: u32,

@@ -1,13 +1,13 @@
-//! A file of fingerprints in p0f's format (p0f's README, "Fingerprint database"): the TCP
-//! signatures of it, each with its label.
+//! Fingerprint files in p0f's format (p0f's README, "Fingerprint database"): TCP signatures and
+//! their labels.
 
 use super::{Handshake, RawSignature, Signature, matches};
 use crate::{Error, Result};
 
-/// Most signatures that are used of a file; p0f's own has 192.
+/// Maximum number of signatures read from a file; p0f's own has 192.
 pub const SIGNATURES_MAX: usize = 65_536;
 
-/// A signature of the file.
+/// A signature with its label.
 #[derive(Clone, Debug)]
 struct Entry {
     handshake: Handshake,
@@ -15,23 +15,23 @@ struct Entry {
     signature: Signature,
 }
 
-/// The TCP signatures of a file, in its order.
+/// The TCP signatures of a file, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Database {
     entries: Vec<Entry>,
 }
 
-/// A line that is not used, and why.
+/// An ignored line, with the reason.
 #[derive(Clone, Debug)]
 pub struct Unused {
-    /// Number of the line, from 1.
+    /// Line number, from 1.
     pub line: usize,
     /// What is wrong with it.
     pub error: Error,
 }
 
 impl Database {
-    /// Reads the sections `[tcp:request]` and `[tcp:response]`, and the lines that are not used.
+    /// Reads the sections `[tcp:request]` and `[tcp:response]`; returns the ignored lines as well.
     pub fn parse(text: &str) -> (Database, Vec<Unused>) {
         let (mut database, mut unused) = (Database::default(), Vec::new());
         let (mut handshake, mut label) = (None, "");
@@ -83,8 +83,8 @@ impl Database {
         self.entries.is_empty()
     }
 
-    /// The label of a packet: that of the first specific signature (`s:`) that matches, else of
-    /// the first general one (`g:`).
+    /// The label of a packet: that of the first specific signature (`s:`) that matches, otherwise
+    /// of the first generic one (`g:`).
     pub fn label(&self, raw: &RawSignature) -> Option<&str> {
         let all = || {
             self.entries
@@ -117,7 +117,7 @@ label = s:unix:Other:
 sig = *:64:0:*:*,0::ack+:0
 ";
 
-    /// A SYN without options, its acknowledgment number not 0.
+    /// Builds a SYN without options and with a nonzero acknowledgment number.
     fn packet(window: u16) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 40, 1, 1, 0, 0, 64, 6, 0, 0];
         packet.extend([10, 0, 0, 1, 10, 0, 0, 2, 0x9c, 0x40, 0, 80]);

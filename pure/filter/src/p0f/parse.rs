@@ -1,4 +1,4 @@
-//! A signature from text, and whether any packet can match it.
+//! Parses a signature, and checks whether any packet can match it.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Parts of a signature between colons.
+/// Fields of a signature, separated by colons.
 const FIELDS: [&str; 8] = [
     "IP version",
     "initial TTL",
@@ -19,7 +19,7 @@ const FIELDS: [&str; 8] = [
     "payload",
 ];
 
-/// A piece of the text, and where it is.
+/// A part of the text, with its position.
 #[derive(Clone, Copy)]
 struct Piece<'a> {
     text: &'a str,
@@ -77,10 +77,10 @@ impl<'a> Piece<'a> {
 }
 
 impl Signature {
-    /// Reads a signature.
+    /// Parses a signature.
     ///
     /// # Errors
-    /// Where the text is none, and why no packet could match it.
+    /// Where the text is invalid, or why no packet can match it.
     pub fn parse(text: &str) -> Result<Signature> {
         let (signature, at) = fields(text)?;
         match signature.contradiction() {
@@ -142,7 +142,7 @@ impl Signature {
         if quirk(Quirks::OPT_NONZERO) && !has_end {
             return no(Field::Quirks, "opt+ needs bytes behind eol");
         }
-        // What malformed options hold is not known.
+        // The contents of malformed options are unknown.
         if quirk(Quirks::BAD) {
             return None;
         }

@@ -1,5 +1,5 @@
-//! The signature of a packet, and whether it matches a given one: p0f's rules, one by one. The
-//! compiler is tested against this.
+//! Extracts the signature of a packet and matches it against a given one, rule by rule as p0f does.
+//! The compiler is tested against this.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::{
     MSS_LEAST, OPTIONS_MAX, Payload, Quirks, Signature, TcpOption, Version, Window, write_layout,
 };
 
-/// Which packet of a handshake.
+/// Packet of a handshake.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Handshake {
     /// The SYN of the client.
@@ -16,7 +16,7 @@ pub enum Handshake {
     SynAck,
 }
 
-/// What of a packet a signature is made of.
+/// Fields of a packet that signatures match.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[allow(missing_docs)]
 pub struct RawSignature {
@@ -31,12 +31,12 @@ pub struct RawSignature {
     /// 0 without the option.
     pub scale: u8,
     pub layout: Vec<TcpOption>,
-    /// All but [`Quirks::LINUX`], which no packet has by itself.
+    /// All quirks except [`Quirks::LINUX`], which depends on the signature.
     pub quirks: Quirks,
     pub has_payload: bool,
-    /// The sender's timestamp, if there is one and it is not 0.
+    /// The sender's timestamp, if present and nonzero.
     has_ts1: bool,
-    /// Bytes of all headers.
+    /// Length of all headers in bytes.
     headers: u16,
     /// Whether the identification is the low half of sequence number xor timestamp.
     is_linux: bool,
@@ -50,11 +50,11 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The IP header of a packet, as far as a signature needs it.
+/// The fields of the IP header that a signature needs.
 struct Ip {
     version: Version,
     len: usize,
-    /// Bytes after the header.
+    /// Number of bytes after the header.
     rest: usize,
     ttl: u8,
     quirks: Quirks,
@@ -105,8 +105,8 @@ fn ipv6(packet: &[u8]) -> Option<Ip> {
     })
 }
 
-/// The signature of a packet that begins with its IP header; `None` if it is no whole header of a
-/// SYN or SYN+ACK. Headers must be there to their end, the payload need not.
+/// Extracts the signature of a packet that begins with its IP header; `None` unless it is a SYN or
+/// SYN+ACK with complete headers. The payload may be truncated.
 pub fn raw_signature(packet: &[u8]) -> Option<RawSignature> {
     let ip = match packet.first()? >> 4 {
         4 => ipv4(packet)?,
@@ -156,7 +156,7 @@ pub fn raw_signature(packet: &[u8]) -> Option<RawSignature> {
 }
 
 impl RawSignature {
-    /// Reads options as p0f does; the sender's timestamp, if there is one.
+    /// Reads options as p0f does; returns the sender's timestamp, if any.
     fn read_options(&mut self, options: &[u8]) -> Option<u32> {
         let mut ts1 = None;
         let mut at = 0;
@@ -192,7 +192,7 @@ impl RawSignature {
                 self.quirks.set(Quirks::BAD, true);
                 break;
             };
-            // The length that the packet names does not matter where the kind has one.
+            // Where the kind has a fixed length, the length in the packet does not matter.
             let wrong = kind != 1 && value.get(1) != Some(&len);
             self.quirks.set(Quirks::BAD, wrong);
             if let Some(read) = self.read_option(option, value) {
@@ -223,7 +223,7 @@ impl RawSignature {
         None
     }
 
-    /// What the window is a multiple of, and of how many: p0f's search in p0f's order.
+    /// The divisor of the window and its multiple: p0f's search in p0f's order.
     pub(crate) fn multiple(&self) -> Option<Window> {
         let (window, mss) = (u32::from(self.window), u32::from(self.mss));
         if window == 0 || self.mss < MSS_LEAST {
@@ -256,7 +256,7 @@ impl RawSignature {
         })
     }
 
-    /// The TTL that the packet probably set out with.
+    /// The probable initial TTL of the packet.
     pub(crate) fn initial_ttl(&self) -> u8 {
         match self.ttl {
             0..=32 => 32,
@@ -268,11 +268,11 @@ impl RawSignature {
 }
 
 impl fmt::Display for RawSignature {
-    /// As p0f prints `raw_sig`.
+    /// Formats it as p0f prints `raw_sig`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let version = if self.version == Version::V6 { 6 } else { 4 };
         let hops = self.initial_ttl() - self.ttl;
-        // Too many for a guess.
+        // Too many hops to be plausible.
         match hops > super::HOPS_MAX {
             true => write!(f, "{version}:{}+?:", self.ttl)?,
             false => write!(f, "{version}:{}+{hops}:", self.ttl)?,
@@ -291,7 +291,7 @@ impl fmt::Display for RawSignature {
     }
 }
 
-/// Whether a packet has the signature.
+/// Whether a packet matches the signature.
 pub fn matches(signature: &Signature, raw: &RawSignature) -> bool {
     let quirks = signature.quirks_of(raw.version).without(Quirks::LINUX);
     matches_but_for(signature, raw) && ttl_matches(signature, raw) && quirks == raw.quirks

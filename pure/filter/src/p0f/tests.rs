@@ -1,4 +1,5 @@
-//! The compiler against the rules read one by one, on packets made from signatures and changed.
+//! The compiler compared with the reference implementation, on packets built from signatures and
+//! modified.
 
 mod cloudflare;
 pub(crate) mod packet;
@@ -48,7 +49,7 @@ fn compiled(text: &str, handshake: Handshake) -> (Signature, Program) {
     (signature, program)
 }
 
-/// Holds a program against the rules on this many packets; how many of them match.
+/// Compares a program with the reference on `count` packets; returns how many match.
 fn law(text: &str, handshake: Handshake, count: u32, random: &mut Random) -> u32 {
     let (signature, program) = compiled(text, handshake);
     let fuzzy = compile_fuzzy(&signature, handshake, Start::Ip).unwrap();
@@ -174,7 +175,7 @@ fn programs_have_the_verdicts_of_the_rules() {
 }
 
 #[test]
-fn packets_cut_anywhere() {
+fn packets_truncated_anywhere() {
     let mut random = Random(7);
     for text in SIGNATURES {
         let (signature, program) = compiled(text, Handshake::Syn);
@@ -188,7 +189,7 @@ fn packets_cut_anywhere() {
     }
 }
 
-/// The signatures of p0f's database, which are all in the sections of requests.
+/// All signatures of p0f's database, which has only request sections here, compile for iptables.
 #[test]
 fn all_of_the_database_fits_into_iptables() {
     let Ok(database) = std::fs::read_to_string("/etc/p0f/p0f.fp") else {
@@ -233,7 +234,7 @@ fn all_of_the_database_fits_into_iptables() {
 }
 
 #[test]
-fn signatures_are_printed_as_they_were() {
+fn signatures_are_printed_as_written() {
     for text in SIGNATURES {
         let signature = Signature::parse(text).unwrap();
         let again = Signature::parse(&signature.to_string()).unwrap();

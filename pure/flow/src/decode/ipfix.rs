@@ -1,7 +1,7 @@
-//! Parses IPFIX messages (RFC 7011) of any exporter.
+//! Parses IPFIX messages (RFC 7011) from any exporter.
 //!
-//! It never panics on any input, and work and memory are bounded: [`TEMPLATE_MAX`] templates of
-//! [`FIELD_MAX`] fields, and a record is never without bytes.
+//! It never panics on any input, and work and memory are bounded: at most [`TEMPLATE_MAX`]
+//! templates of [`FIELD_MAX`] fields, and a record always has at least one byte.
 
 use std::collections::HashMap;
 
@@ -10,23 +10,23 @@ use crate::encode::ipfix::{
     HEADER_LEN, OPTIONS_TEMPLATE_SET, SET_HEADER_LEN, TEMPLATE_ID_MIN, TEMPLATE_SET, VERSION,
 };
 
-/// Templates remembered; more are refused.
+/// Maximum number of templates; more are refused.
 pub const TEMPLATE_MAX: usize = 4096;
-/// Fields of a template; one with more is refused.
+/// Maximum number of fields of a template; templates with more are refused.
 pub const FIELD_MAX: usize = 1024;
 
-/// Why a message cannot be read, or the rest of it.
+/// Why a message, or the rest of it, cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// Shorter than the length in its header, or than a header.
+    /// Shorter than a header, or than the length in the header.
     Short,
     /// Not version 10.
     Version,
     /// A set with an impossible length, or one that exceeds the message.
     Set,
-    /// A template that is cut off, has no fields or no bytes, or no scope where one must be.
+    /// A template that is truncated, has no fields or no bytes, or lacks a required scope.
     Template,
-    /// More templates, or fields of one, than are remembered.
+    /// Too many templates, or too many fields in one.
     TooMany,
     /// A record whose values exceed its set.
     Record,
@@ -35,21 +35,21 @@ pub enum Damage {
 /// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub len: usize,
-    /// When it was sent, in seconds since the Unix epoch.
+    /// Export time in seconds since the Unix epoch.
     pub seconds: u32,
-    /// Data records sent before it.
+    /// Sequence number: the number of data records sent before.
     pub sequence: u32,
-    /// Id of the observation domain.
+    /// Observation domain id.
     pub domain: u32,
 }
 
 impl Header {
-    /// The header at the start of `bytes`.
+    /// Parses the header at the start of `bytes`.
     ///
     /// # Errors
-    /// [`Damage::Short`] also when the message continues after `bytes`; [`Damage::Version`].
+    /// [`Damage::Short`], also if the message continues beyond `bytes`; [`Damage::Version`].
     pub fn parse(bytes: &[u8]) -> Result<Header, Damage> {
         let Some(head) = bytes.first_chunk::<HEADER_LEN>() else {
             return Err(Damage::Short);
@@ -75,11 +75,11 @@ impl Header {
 /// A field of a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Specifier {
-    /// Number of the element.
+    /// Number of the information element.
     pub id: u16,
-    /// Its enterprise; 0 is the IANA registry.
+    /// Enterprise number; 0 is the IANA registry.
     pub enterprise: u32,
-    /// Bytes, or [`VARIABLE_LEN`].
+    /// Length in bytes, or [`VARIABLE_LEN`].
     pub len: u16,
 }
 
@@ -87,16 +87,16 @@ pub struct Specifier {
 struct Template {
     fields: Vec<Specifier>,
     scope_count: usize,
-    /// The least bytes of a record, above 0.
+    /// Minimum length of a record, above 0.
     len_min: usize,
 }
 
 /// A data record.
 #[derive(Clone, Copy, Debug)]
 pub struct DataRecord<'a> {
-    /// The template's id.
+    /// Id of the template.
     pub template_id: u16,
-    /// Fields that are scope; 0 in what is no options record.
+    /// Number of scope fields; 0 unless it is an options record.
     pub scope_count: usize,
     /// The observation domain.
     pub domain: u32,
@@ -123,7 +123,7 @@ impl<'a> DataRecord<'a> {
             .map(|(_, value)| value)
     }
 
-    /// The same as an unsigned number, of any size up to eight bytes (RFC 7011 §6.2).
+    /// The same as an unsigned number of up to eight bytes (RFC 7011 §6.2).
     pub fn unsigned(&self, enterprise: u32, id: u16) -> Option<u64> {
         let value = self.get(enterprise, id)?;
         (value.len() <= 8).then(|| {
@@ -133,13 +133,13 @@ impl<'a> DataRecord<'a> {
         })
     }
 
-    /// All bytes.
+    /// All bytes of the record.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 }
 
-/// One value, and what follows it.
+/// Splits off a value.
 fn value<'a>(field: &Specifier, bytes: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
     let (len, bytes) = if field.len != VARIABLE_LEN {
         (usize::from(field.len), bytes)
@@ -153,28 +153,28 @@ fn value<'a>(field: &Specifier, bytes: &'a [u8]) -> Option<(&'a [u8], &'a [u8])>
     bytes.split_at_checked(len)
 }
 
-/// Templates of one transport session, and what was missed.
+/// Templates of one transport session, and loss counters.
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     templates: HashMap<(u32, u16), Template>,
-    /// The sequence number that comes next, by domain.
+    /// Next expected sequence number, by domain.
     expected: HashMap<u32, u32>,
-    /// Data records lost according to the sequence numbers.
+    /// Data records lost, according to the sequence numbers.
     pub missed: u64,
-    /// Sets without a template.
+    /// Sets whose template is unknown.
     pub unknown_sets: u64,
 }
 
 impl Decoder {
-    /// A decoder without templates.
+    /// Creates a decoder without templates.
     pub fn new() -> Decoder {
         Decoder::default()
     }
 
-    /// Reads the message at the start of `bytes`, and shows each data record.
+    /// Reads the message at the start of `bytes`, and passes on each data record.
     ///
     /// # Errors
-    /// The error in it. Records before the damage have been shown.
+    /// Where the message is damaged. Records before the damage have been passed on.
     pub fn message(
         &mut self,
         bytes: &[u8],
@@ -212,13 +212,13 @@ impl Decoder {
         }
         if let Some(expected) = self.expected.get(&header.domain) {
             let gap = header.sequence.wrapping_sub(*expected);
-            // What comes late is not a loss.
+            // A late message is not a loss.
             if gap < 1 << 31 {
                 self.missed += u64::from(gap);
             }
         }
         if unknown {
-            // How many records it had is not known.
+            // The number of records in it is unknown.
             self.expected.remove(&header.domain);
         } else if self.expected.len() < TEMPLATE_MAX {
             let next = header.sequence.wrapping_add(count);
@@ -229,7 +229,7 @@ impl Decoder {
 
     fn template_set(&mut self, domain: u32, has_scope: bool, set: &[u8]) -> Result<(), Damage> {
         let mut rest = Cursor(set);
-        // What is shorter than a record is padding.
+        // Remaining bytes shorter than a record are padding.
         while rest.0.len() >= 4 {
             let id = rest.short()?;
             let field_count = usize::from(rest.short()?);
@@ -290,7 +290,7 @@ impl Decoder {
         });
     }
 
-    /// Templates known now.
+    /// Number of known templates.
     pub fn template_count(&self) -> usize {
         self.templates.len()
     }
@@ -304,7 +304,7 @@ fn data_set(
     show: &mut dyn FnMut(&DataRecord<'_>),
 ) -> Result<u32, Damage> {
     let (mut rest, mut count) = (set, 0);
-    // What is shorter than a record is padding.
+    // Remaining bytes shorter than a record are padding.
     while rest.len() >= template.len_min {
         let mut behind = rest;
         for field in &template.fields {

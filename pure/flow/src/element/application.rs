@@ -1,29 +1,29 @@
-//! Elements for decoded fields. If IANA has an element, its number is used; all others have numbers
-//! of our own, which never change.
+//! Elements for decoded fields. IANA's number is used if it has an element; all others have
+//! barewire's own numbers, which never change.
 //!
-//! Numbers of a fixed length have a value for *not seen*: 0 if 0 is not a valid value, else all
-//! bits set. Texts that were not seen are empty.
+//! Numbers of fixed length have a value for *not seen*: 0 if that is not a valid value, otherwise
+//! all bits set. Texts that were not seen are empty.
 
 use inspect::{Application, FIELDS, Field, Value};
 
 use super::{DataType, Element, OWN_ENTERPRISE, Semantics, Units, VARIABLE_LEN};
 use crate::encode::extra_fields::{hex, utf8};
 
-/// A field of an application, and the element that it goes out as.
+/// A decoded field, and the element that exports it.
 #[derive(Debug)]
 pub struct ApplicationElement {
     /// The field.
     pub field: Field,
     /// The element.
     pub element: Element,
-    /// What stands for *not seen*.
+    /// Value for *not seen*.
     pub absent: u64,
 }
 
 macro_rules! elements {
     ($($field:ident = $name:literal $id:literal $owner:ident $type:ident [$len:expr] $absent:expr,
         $about:literal;)*) => {
-        /// All fields of applications, in the order of [`FIELDS`].
+        /// All decoded fields, in the order of [`FIELDS`].
         pub static APPLICATION: &[ApplicationElement] = &[
             $(ApplicationElement {
                 field: Field::$field,
@@ -178,7 +178,7 @@ const _: () = assert!(APPLICATION_LEN == FIELDS.len());
 const APPLICATION_LEN: usize = 120;
 
 impl ApplicationElement {
-    /// Appends the value as it goes out; a text without its length.
+    /// Appends the exported value; text without its length.
     pub fn put(&self, application: &Application, out: &mut Vec<u8>) {
         if self.element.len == VARIABLE_LEN {
             return text(application, self.field, out);
@@ -186,7 +186,7 @@ impl ApplicationElement {
         let len = usize::from(self.element.len);
         let number = match application.get(self.field) {
             Some(Value::Number(number)) => {
-                // The greatest one stands for itself and more, unless it is taken.
+                // The maximum stands for itself and more, unless it means not seen.
                 let most = u64::MAX >> (64 - 8 * len);
                 number.min(if self.absent == most { most - 1 } else { most })
             }
@@ -196,12 +196,13 @@ impl ApplicationElement {
     }
 }
 
-/// Appends a field as text: Always valid UTF-8, lists joined by commas; empty if there is none.
+/// Appends a field as text: always valid UTF-8, lists separated by commas; empty if the field is
+/// missing.
 pub(crate) fn text(application: &Application, field: Field, out: &mut Vec<u8>) {
     text_by(application, field, utf8, out);
 }
 
-/// The same with the bytes of packets as they were.
+/// The same, with the bytes of packets unchanged.
 pub(crate) fn raw(application: &Application, field: Field, out: &mut Vec<u8>) {
     let put = |bytes: &[u8], out: &mut Vec<u8>| out.extend(bytes);
     text_by(application, field, put, out);
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_distinguished_from_none() {
+    fn values_differ_from_not_seen() {
         let put = |application: &Application, field: Field| {
             let mut out = Vec::new();
             APPLICATION[field as usize].put(application, &mut out);

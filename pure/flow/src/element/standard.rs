@@ -1,4 +1,4 @@
-//! The standard templates: for each shape of a flow one list of fields, fused into one function.
+//! The standard templates: a list of fields for each shape of a flow, fused into one function.
 
 use super::{Column, Field, View, Way, field};
 use crate::encode::Sum;
@@ -6,23 +6,24 @@ use crate::expire::EndReason;
 use crate::key::Side;
 use crate::record::Record;
 
-/// A list of fields that is known at build time.
+/// A list of fields known at build time.
 pub struct Standard {
     /// The columns in order.
     pub columns: &'static [Column],
-    /// Bytes of a record.
+    /// Length of a record in bytes.
     pub len: usize,
-    /// Writes a record, seen from `source`, at the start of `out`, which must have `len` bytes at
-    /// the least: otherwise nothing is written and the answer is false.
+    /// Writes a record, seen from `source`, to the start of `out`, which must have at least `len`
+    /// bytes: otherwise it writes nothing and returns false.
     pub put: fn(&Record, EndReason, Side, u32, &mut [u8]) -> bool,
-    /// Writes records that fit this template, one after the other, from the view of the initiator
-    /// or, for one-way flows, of the sender. Stops at the first record of another shape, at a
-    /// record without packets, and when `out` is full; adds the written records to the sum, and
-    /// returns their number.
+    /// Writes consecutive records that fit this template, seen from the initiator or, for one-way
+    /// flows, from the sender. Stops at the first record of another shape, at a record without
+    /// packets, and when `out` is full; adds the written records to the sum, and returns their
+    /// number.
     pub put_run: PutRun,
 }
 
-/// Records, the interface, where to write, what to add to; how many were written.
+/// Takes records, the interface, the output, and a sum to add to; returns the number of records
+/// written.
 pub type PutRun = fn(&[(Record, EndReason)], u32, &mut [u8], &mut Sum) -> usize;
 
 macro_rules! standard {
@@ -59,7 +60,7 @@ macro_rules! standard {
                         fill(&View::new(record, reason, source, interface), out);
                         return true;
                     }
-                    // With the side known, all places of the record are.
+                    // With the side known, all offsets in the record are constant.
                     match source {
                         Side::A => fill_from(record, reason, Side::A, interface, out),
                         Side::B => fill_from(record, reason, Side::B, interface, out),
@@ -155,7 +156,7 @@ macro_rules! standard {
     };
 }
 
-/// Whether a list has this field, known by its number: for lists of registered elements.
+/// Whether a list has this field, by its number: for lists of registered elements.
 const fn has(columns: &[Column], field: &Field) -> bool {
     let mut at = 0;
     while at < columns.len() {
@@ -167,8 +168,8 @@ const fn has(columns: &[Column], field: &Field) -> bool {
     false
 }
 
-// In the order that `standard_index` counts on: version, then ICMP, then whether both directions
-// are in it.
+// In the order that `standard_index` relies on: version, then ICMP, then whether both directions
+// are included.
 standard! {
     /// The standard templates; [`standard_index`] selects the one for a flow.
     STANDARD;
@@ -194,9 +195,9 @@ standard! {
         [MinimumTtl StartMs EndMs Packets Octets];
 }
 
-// Flags in eight bits: the collectors that need uniflows read no others.
+// Flags in eight bits: collectors that need uniflows read only those.
 standard! {
-    /// The same for records of one direction each, at half the index.
+    /// The same for one direction per record, at half the index.
     UNIFLOW;
     uniflow_ipv4: [SourceIpv4 DestinationIpv4 SourcePort DestinationPort Protocol EndReasonOf
         BiflowDirection MinimumTtl TcpControlBits8 IngressInterface StartMs EndMs Packets Octets]
@@ -211,7 +212,7 @@ standard! {
 }
 
 standard! {
-    /// What NetFlow 9 has after times and ports, for IPv4 and for IPv6.
+    /// NetFlow 9 fields after times and ports, for IPv4 and for IPv6.
     NETFLOW9;
     netflow9_ipv4: [SourceIpv4 DestinationIpv4 Packets Octets IngressInterface Protocol
         TcpControlBits8 MinimumTtl EndReasonOf ClassOfService] [];
@@ -219,7 +220,7 @@ standard! {
         TcpControlBits8 MinimumTtl EndReasonOf ClassOfService] [];
 }
 
-/// Which of [`STANDARD`] serves a flow.
+/// Index in [`STANDARD`] for a flow.
 #[inline]
 pub fn standard_index(record: &Record, is_both: bool) -> usize {
     let key = record.key();

@@ -1,4 +1,4 @@
-//! Values of elements: fused and one by one, names and numbers, times.
+//! Values of elements: fused and individual; names, numbers, and times.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::encode::Sum;
 use crate::sample::record;
 
-/// The fused functions write what the rows write one by one.
+/// The fused functions write the same bytes as the individual rows.
 #[test]
 fn fused_templates_equal_their_rows() {
     for version in [4, 6] {
@@ -51,8 +51,8 @@ fn fused_templates_equal_their_rows() {
     }
 }
 
-/// A run is what each of its records is alone. It stops at a record of another template, at one
-/// without packets, and when there is no room.
+/// A run gives the same bytes as its records alone. It stops at a record of another template, at
+/// one without packets, and when there is no room.
 #[test]
 fn runs_equal_their_records() {
     let mut records = Vec::new();
@@ -109,7 +109,7 @@ fn runs_equal_their_records() {
 }
 
 #[test]
-fn numbers_and_names_are_one_to_one() {
+fn numbers_and_names_are_unique() {
     let mut seen = BTreeSet::new();
     for field in FIELDS {
         let element = &field.element;
@@ -136,9 +136,9 @@ fn numbers_and_names_are_one_to_one() {
     assert_eq!(payload.wire_id(99), (1 | OWN_REVERSE, 99));
 }
 
-/// RFC 7011 §6.1.9 and §6.1.10: what a reader computes from it is what went in.
+/// RFC 7011 §6.1.9 and §6.1.10: a reader computes the original time.
 #[test]
-fn ntp_times_come_back() {
+fn ntp_times_are_read_back_exactly() {
     for time_ns in [
         0,
         1,
@@ -163,7 +163,7 @@ fn ntp_times_come_back() {
     }
 }
 
-/// Chosen for all flows, type and code of ICMP are 0 if there is none, not a port.
+/// If selected for all flows, ICMP type and code are 0 for other protocols, not a port.
 #[test]
 fn only_icmp_has_a_type() {
     for (name, version, protocol) in [("icmpTypeCodeIPv4", 4, 1), ("icmpTypeCodeIPv6", 6, 58)] {

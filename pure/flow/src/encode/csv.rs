@@ -1,9 +1,10 @@
-//! A record as a line of comma-separated values (RFC 4180). A column is a row of `COLUMNS`, whose
-//! values need no quotes; the requested extra columns follow, in which text from packets is quoted
-//! if necessary. A cell is empty if the flow has no value.
+//! Formats a record as a line of comma-separated values (RFC 4180). A column is a row of `COLUMNS`,
+//! whose values need no quotes; the requested extra columns follow, in which text from packets is
+//! quoted if necessary. A cell is empty if the flow has no value.
 //!
-//! The sender of packets chooses the text in them: a spreadsheet would run one that begins with `=`
-//! as a formula, a terminal obeys control characters. [`Texts`] says what is done.
+//! The sender of packets controls the text in them: a spreadsheet would evaluate text that begins
+//! with `=` as a formula, and a terminal interprets control characters. [`Texts`] selects the
+//! protection.
 
 use inspect::{FIELDS, Field, is_unprintable};
 
@@ -18,25 +19,25 @@ use crate::record::{Counters, Record};
 
 mod wide;
 
-/// How texts from packets are written.
+/// Representation of text from packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Texts {
-    /// As UTF-8, with nothing that a spreadsheet or a terminal would act on. An apostrophe stands
-    /// before a text that begins with `=`, `+`, `-`, `@` or an apostrophe; a character that
-    /// [`is_unprintable`] is written `\x0a` or `\u{202e}`, a backslash twice.
+    /// As UTF-8, without anything that a spreadsheet or a terminal would interpret. An apostrophe
+    /// precedes text that begins with `=`, `+`, `-`, `@` or an apostrophe; an [`is_unprintable`]
+    /// character is written as `\x0a` or `\u{202e}`, a backslash as two.
     #[default]
     Safe,
-    /// The bytes as they were, in quotes where RFC 4180 wants them.
+    /// Unchanged bytes, in quotes where RFC 4180 requires them.
     Raw,
 }
 
-/// A column: its name and what is written.
+/// A column: its name, and the function that writes its value.
 type Column = (&'static str, fn(&View<'_>, &mut Vec<u8>));
 
 macro_rules! columns {
     ($($name:literal |$view:ident, $out:ident| $write:expr;)*) => {
         const COLUMNS: &[Column] = &[$(($name, |$view, $out| $write)),*];
-        /// The first line, with its line feed.
+        /// The header line, with its line feed.
         pub const HEAD: &str = columns!(@head $($name)*);
     };
     (@head $first:literal $($name:literal)*) => { concat!($first, $(",", $name),*, "\n") };
@@ -104,7 +105,7 @@ columns! {
     "end_reason" |v, out| out.extend(v.reason.name().as_bytes());
 }
 
-/// Names of columns beyond the record.
+/// Names of the extra columns.
 fn more(extra_fields: &ExtraFields) -> Vec<String> {
     let key = &extra_fields.key;
     let columns = [
@@ -137,7 +138,7 @@ fn more(extra_fields: &ExtraFields) -> Vec<String> {
     names
 }
 
-/// The first line with what is added to the standard record, with its line feed.
+/// The header line with the extra columns, with its line feed.
 pub fn head(extra_fields: &ExtraFields) -> String {
     let mut head = HEAD.trim_end().to_owned();
     for name in more(extra_fields) {
@@ -148,7 +149,7 @@ pub fn head(extra_fields: &ExtraFields) -> String {
     head
 }
 
-/// Appends a line with what is added to the standard record, with its line feed.
+/// Appends a line with the extra columns, with its line feed.
 pub fn line_with_extra(
     record: &Record,
     extra: &Extra<'_>,
@@ -204,7 +205,7 @@ pub fn line_with_extra(
     out.push(b'\n');
 }
 
-/// The application, how it is known, and its fields.
+/// Appends the application, how it was determined, and its fields.
 fn application(known: &Known, texts: Texts, out: &mut Vec<u8>) {
     out.push(b',');
     let start = out.len();
@@ -222,7 +223,7 @@ fn application(known: &Known, texts: Texts, out: &mut Vec<u8>) {
     }
 }
 
-/// Networks and places of both ends.
+/// Appends networks and places of both endpoints.
 fn origins(
     origins: &Origins,
     side: Side,
@@ -249,7 +250,7 @@ fn origins(
     }
 }
 
-/// A value from a packet.
+/// Appends a value from a packet.
 fn field(application: &inspect::Application, field: Field, texts: Texts, out: &mut Vec<u8>) {
     if !application.has(field) {
         return;
@@ -262,9 +263,9 @@ fn field(application: &inspect::Application, field: Field, texts: Texts, out: &m
     quote(start, texts, out);
 }
 
-/// Whether a spreadsheet takes what begins so for a formula (the list of OWASP's CSV Injection).
-/// An apostrophe itself is among them, so that taking the first one away gives the text back. Tab
-/// and carriage return, the others of that list, are written as numbers.
+/// Whether a spreadsheet evaluates text that begins with this character as a formula (OWASP's CSV
+/// Injection list). The apostrophe is included, so that removing the first one restores the text.
+/// Tab and carriage return, also in that list, are escaped.
 fn begins_formula(letter: char) -> bool {
     matches!(
         letter,
@@ -272,17 +273,17 @@ fn begins_formula(letter: char) -> bool {
     )
 }
 
-/// Appends a text that did not come from here as a cell of [`Texts::Safe`].
+/// Appends text from outside as a cell of [`Texts::Safe`].
 pub fn safe_cell(text: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     out.extend(text);
     quote(start, Texts::Safe, out);
 }
 
-/// Makes a cell of the text that stands behind `start`.
+/// Converts the text after `start` to a cell.
 fn quote(start: usize, texts: Texts, out: &mut Vec<u8>) {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b" ._:/*()".contains(byte);
-    // Most names.
+    // Most names need nothing else.
     if out[start..].iter().all(is_plain) {
         return;
     }
@@ -308,7 +309,7 @@ fn quote_safe(text: &str, out: &mut Vec<u8>) {
         let before_formula = letters.peek().copied().is_some_and(begins_formula);
         // Writing into a vector cannot fail.
         match letter {
-            // Where commas are decimal points, spreadsheets take it for the end of a cell.
+            // Where the comma is the decimal separator, spreadsheets end a cell at a semicolon.
             ';' if before_formula => out.extend(b"\\x3b"),
             '"' => out.extend(b"\"\""),
             '\\' => out.extend(b"\\\\"),
@@ -324,7 +325,7 @@ fn quote_safe(text: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// RFC 4180 §2, rules 6 and 7.
+/// Quotes text (RFC 4180 §2, rules 6 and 7).
 fn quote_raw(text: &[u8], out: &mut Vec<u8>) {
     if !text.iter().any(|byte| b"\",\r\n".contains(byte)) {
         return out.extend(text);
@@ -397,7 +398,7 @@ mod tests {
             "http,content,,,,,,,,,,,,,,\"'=1+\"\"a\"\",b\\x0d\\x0ac\\\\\u{ff}\\x7f\",,,200,";
         assert!(text.contains(expected), "{text}");
         assert!(text.contains(",idle,,,0,0,0,1:"), "{text}");
-        // Two quoted commas are in no other column.
+        // No other columns contain quoted commas than these two.
         let commas = text.matches(',').count() - 1;
         assert_eq!(commas, head(&extra_fields).matches(',').count());
         let mut plain = Vec::new();
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_neither_formulas_nor_controls() {
+    fn cells_contain_neither_formulas_nor_controls() {
         for (text, safe, raw) in [
             ("example.org", "example.org", "example.org"),
             ("Zürich", "Zürich", "Zürich"),

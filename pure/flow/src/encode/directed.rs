@@ -3,16 +3,16 @@
 
 use crate::record::{Counters, Record};
 
-/// When a direction has a value.
+/// Condition for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// Always.
     All,
-    /// When there are packets.
+    /// If there are packets.
     Some,
-    /// When there are packets, and they are TCP.
+    /// If there are packets, and they are TCP.
     Tcp,
-    /// When it was seen: not 0.
+    /// If it was seen: not 0.
     Seen,
 }
 
@@ -21,16 +21,16 @@ pub enum Of {
 pub struct Directed {
     /// Its name.
     pub name: &'static str,
-    /// When it has a value.
+    /// Condition for a value.
     pub of: Of,
-    /// Bits of the unsigned number: 8, 16, 32 or 64.
+    /// Width of the unsigned number: 8, 16, 32 or 64 bits.
     pub bits: i8,
-    /// Where the value comes from.
+    /// Source of the value.
     pub read: fn(&Counters) -> u64,
 }
 
 impl Directed {
-    /// The value of what one direction of a record sent, if it has it.
+    /// The value for one direction of a record, if it has one.
     pub fn value(&self, record: &Record, sent: &Counters) -> Option<u64> {
         let value = (self.read)(sent);
         let has = match self.of {
@@ -52,7 +52,7 @@ const fn row(name: &'static str, of: Of, bits: i8, read: fn(&Counters) -> u64) -
     }
 }
 
-/// All of them, in order. Names and types stay; new ones may come.
+/// All fields in order. Names and types never change; new ones may be added.
 pub static DIRECTED: &[Directed] = &[
     row("packets", Of::All, 64, |c| c.packets),
     row("bytes", Of::All, 64, |c| c.bytes),

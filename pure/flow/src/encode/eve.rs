@@ -1,10 +1,10 @@
-//! A record as a line of JSON with the fields of Suricata's EVE flow events, for programs that read
-//! those.
+//! Formats a record as a line of JSON with the fields of Suricata's EVE flow events, for programs
+//! that read those.
 //!
-//! Differences that a reader may meet: bytes are those of the IP datagram unless configured
-//! otherwise (Suricata counts the link header, too); the TCP state is derived from flags only; data
-//! that Suricata puts into separate events (`tls`, `http`, `dns`) is in the flow event, under the
-//! same names.
+//! Differences from Suricata: bytes are those of the IP datagram unless configured otherwise
+//! (Suricata includes the link header); the TCP state is derived from flags only; data that
+//! Suricata writes as separate events (`tls`, `http`, `dns`) are in the flow event, under the same
+//! names.
 
 use super::extra_fields::{ExtraFields, community_id, mac};
 use super::json::{address, number, padded};
@@ -29,9 +29,8 @@ pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
     );
 }
 
-/// Appends a line with what is added to the standard record, with its line feed. `interfaces` are
-/// the numbers and names of interfaces: the record's own if they are part of its key (then they
-/// count from 1), else the only one.
+/// Appends a line with extra fields. `interfaces` are the numbers and names of interfaces: the
+/// record's own if they are part of its key (which then count from 1), otherwise the only one.
 pub fn line_with_extra(
     record: &Record,
     extra: &Extra<'_>,
@@ -80,7 +79,7 @@ pub fn line_with_extra(
     out.extend(b"}\n");
 }
 
-/// VLANs, addresses, ports and protocol.
+/// Appends VLANs, addresses, ports and protocol.
 #[inline]
 fn ends(key: &FlowKey, initiator: Side, out: &mut Vec<u8>) {
     let [outer, inner] = key.vlan();
@@ -121,7 +120,7 @@ fn ends(key: &FlowKey, initiator: Side, out: &mut Vec<u8>) {
     }
 }
 
-/// Requested parts of the key.
+/// Appends the requested parts of the key.
 fn key_parts(parts: &KeyExtra, extra_fields: &ExtraFields, initiator: Side, out: &mut Vec<u8>) {
     if extra_fields.key.mac && parts.mac != [[0; 6]; 2] {
         out.extend(b",\"ether\":{\"dest_macs\":[\"");
@@ -195,7 +194,7 @@ fn flow(
     out.extend(b"\",\"alerted\":false}");
 }
 
-/// Flags that have a field of their own, by their bits.
+/// Flags that have their own field, with their bits.
 const FLAGS: [(&str, u16); 8] = [
     ("fin", 1),
     ("syn", 2),
@@ -258,15 +257,15 @@ fn protocol(number_of: u8, out: &mut Vec<u8>) {
     out.extend(name);
 }
 
-/// A number for the key, the same for all records of a flow and for both directions; 53 bits, so
-/// that readers that keep numbers as floating point can distinguish flows.
+/// A number for the key, equal for all records of a flow and for both directions; 53 bits, so that
+/// readers with floating-point numbers can distinguish flows.
 fn flow_id(key: &FlowKey) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(ODD).rotate_left(29);
     key.words().iter().fold(ODD, mix) >> 11
 }
 
-/// A time as EVE has it: microseconds, and an offset without a colon.
+/// Appends a time in EVE's format: microseconds, and an offset without a colon.
 fn time(time_ns: u64, out: &mut Vec<u8>) {
     let time = Timestamp(time_ns);
     let mut text = *b"\"0000-00-00T00:00:00.000000+0000\"";
@@ -316,7 +315,7 @@ mod tests {
         assert!(!text.contains("src_port") && text.contains(r#""state":"new""#));
     }
 
-    /// A number of 53 bits that both directions and all records of a flow share, and no other flow.
+    /// All records of a flow in both directions share a 53-bit number, and no other flow has it.
     #[test]
     fn numbers_of_flows() {
         let mut seen = std::collections::HashSet::new();
@@ -340,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_the_key_that_were_asked_for() {
+    fn requested_parts_of_the_key() {
         let mut parts = KeyExtra::NONE;
         parts.mac = [[2, 0, 0, 0, 0, 0xaa], [2, 0, 0, 0, 0, 0xbb]];
         (parts.mpls_label, parts.tunnel_id, parts.traffic_class) = (7, 8, 9);

@@ -1,5 +1,5 @@
 //! Extra fields of a flow: the rarer parts of its key, its application, its Community ID. The
-//! caller selects them once; records without them are reported without them.
+//! caller selects them once; records without extra fields are exported without them.
 
 use inspect::{Application, CommunityId, Field, Protocol, Transport};
 
@@ -8,44 +8,44 @@ use crate::meter::KeyParts;
 use crate::origin::OriginParts;
 use crate::record::Record;
 
-/// What is added to the standard record.
+/// Fields to add to the standard record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtraFields {
-    /// Parts of the key that are kept beside the record.
+    /// Parts of the key that are kept outside the record.
     pub key: KeyParts,
-    /// In JSON, the interface of every record: it is a part of the key, and 0 is the first one.
-    /// Other formats have a column of their own for it.
+    /// In JSON, the interface of every record: it is part of the key, and 0 is the first one. Other
+    /// formats have their own column for it.
     pub interface: bool,
-    /// What decoders found, or what ports suggest.
+    /// The application found by decoders, or suggested by ports.
     pub application: bool,
     /// The Community ID, with this seed.
     pub community_seed: Option<u16>,
     /// Enrichment of the endpoints.
     pub origin: OriginParts,
-    /// All fields of the record, in formats that leave some out.
+    /// All fields of the record, in formats that omit some.
     pub record: bool,
     /// The first packets.
     pub packets: bool,
-    /// Gaps between packets, and their lengths.
+    /// Gaps between packets, and packet lengths.
     pub timing: bool,
-    /// How often each value of a byte was in the payload.
+    /// Histogram of the payload's byte values.
     pub bytes: bool,
 }
 
 impl ExtraFields {
-    /// Whether there is anything.
+    /// Whether any field is selected.
     pub fn any(&self) -> bool {
         let is_named = self.application || self.community_seed.is_some() || self.origin.any();
         self.key.any() || is_named || self.record || self.measured()
     }
 
-    /// Whether anything of [`super::measured`] is.
+    /// Whether any field of [`super::measured`] is selected.
     pub fn measured(&self) -> bool {
         self.packets || self.timing || self.bytes
     }
 }
 
-/// The Community ID of a record: of ICMP that of what the initiator sent.
+/// The Community ID of a record; for ICMP that of the initiator's messages.
 pub fn community_id(record: &Record, seed: u16) -> CommunityId {
     let (key, initiator) = (record.key(), record.initiator());
     let end = |side| (key.addr(side), key.port(side));
@@ -53,29 +53,29 @@ pub fn community_id(record: &Record, seed: u16) -> CommunityId {
     inspect::community_id(seed, key.protocol(), source, destination)
 }
 
-/// How an application is known.
+/// How an application was determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Its bytes were recognised.
+    /// By content: the protocol identified.
     Content(Protocol),
-    /// nDPI recognised it, and has the name.
+    /// By nDPI, which has the name.
     Ndpi,
-    /// Custom puts it on this port.
+    /// By port: the protocol customary on it.
     Port(u16, &'static str),
-    /// Nothing is known but the IP protocol.
+    /// Unknown except for the IP protocol.
     Nothing(u8),
 }
 
-/// What is known of a record's application.
+/// The application of a record.
 pub struct Known {
-    /// What decoders found.
+    /// The findings of decoders.
     pub found: Application,
-    /// What it is called, and why.
+    /// How the application was determined.
     pub by: By,
 }
 
 impl Known {
-    /// Of a record.
+    /// Determines the application of a record.
     pub fn of(record: &Record, extra: &Extra<'_>) -> Known {
         let found = extra.application().unwrap_or(Application::EMPTY);
         let (key, initiator) = (record.key(), record.initiator());
@@ -94,7 +94,7 @@ impl Known {
         Known { found, by }
     }
 
-    /// What it is called.
+    /// Name of the application.
     pub fn name(&self) -> Option<&str> {
         match self.by {
             By::Content(protocol) => Some(protocol.name()),
@@ -104,7 +104,7 @@ impl Known {
         }
     }
 
-    /// What custom calls it, where nothing was recognised.
+    /// The customary application of the port, if none was identified.
     pub fn guess(&self) -> Option<&'static str> {
         match self.by {
             By::Port(_, name) => Some(name),
@@ -113,7 +113,7 @@ impl Known {
     }
 }
 
-/// What carries the flow, of what decoders read.
+/// Transport protocol of the flow, if decoders support it.
 pub fn transport(record: &Record) -> Option<Transport> {
     match record.key().protocol() {
         6 => Some(Transport::Tcp),
@@ -122,14 +122,14 @@ pub fn transport(record: &Record) -> Option<Transport> {
     }
 }
 
-/// Classification engines of RFC 6759 §4.1: IP protocols, ports, and what a maker counts itself.
+/// Classification engines of RFC 6759 §4.1: IP protocols, ports, and vendor-specific.
 const IANA_L3: u8 = 1;
 const IANA_L4: u8 = 3;
 const PANA_L7: u8 = 13;
 
-/// The applicationId (RFC 6759 §4.2) in four bytes: which engine, and its number. What was
-/// recognised has a number of ours, which is 0 for all that only nDPI named; a guess by port is
-/// exported as the port, and where neither is known, the IP protocol.
+/// The applicationId (RFC 6759 §4.2) in four bytes: the engine, and its number. An identified
+/// protocol has one of barewire's own numbers, 0 for everything that only nDPI named; a guess by
+/// port is exported as the port; otherwise the IP protocol.
 pub fn application_id(by: By) -> [u8; 4] {
     let (engine, selector) = match by {
         By::Content(protocol) => (PANA_L7, u16::from(protocol as u8)),
@@ -141,7 +141,7 @@ pub fn application_id(by: By) -> [u8; 4] {
     [engine, 0, high, low]
 }
 
-/// All ids that have a name, with it: for the options records that tell names once.
+/// All ids that have a name, with the name, for options records.
 pub fn application_names() -> Vec<([u8; 4], String)> {
     let protocols = Protocol::ALL
         .into_iter()
@@ -153,7 +153,7 @@ pub fn application_names() -> Vec<([u8; 4], String)> {
     for (port, _, name) in inspect::known_ports() {
         let id = application_id(By::Port(port, name));
         match names.last_mut() {
-            // One number for TCP and UDP, and two names.
+            // One number with two names, for TCP and UDP.
             Some((last, both)) if *last == id => {
                 if both != name {
                     both.push('/');
@@ -166,7 +166,7 @@ pub fn application_names() -> Vec<([u8; 4], String)> {
     names
 }
 
-/// Text from a packet as UTF-8: a byte that is none becomes the code point of its number.
+/// Appends text from a packet as UTF-8: an invalid byte becomes the code point of its value.
 pub(crate) fn utf8(bytes: &[u8], out: &mut Vec<u8>) {
     for chunk in bytes.utf8_chunks() {
         out.extend(chunk.valid().as_bytes());
@@ -176,7 +176,7 @@ pub(crate) fn utf8(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// A sum in hexadecimal.
+/// Appends a hash in hexadecimal.
 pub(crate) fn hex(bytes: &[u8], out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in bytes {
@@ -185,7 +185,7 @@ pub(crate) fn hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// A MAC address as users write it.
+/// Appends a MAC address in the usual notation.
 pub(crate) fn mac(mac: [u8; 6], out: &mut Vec<u8>) {
     for (at, byte) in mac.into_iter().enumerate() {
         if at != 0 {
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_say_who_classified() {
+    fn ids_contain_the_classification_engine() {
         assert_eq!(application_id(By::Content(Protocol::Tls)), [13, 0, 0, 1]);
         assert_eq!(application_id(By::Port(443, "tls")), [3, 0, 1, 0xbb]);
         assert_eq!(application_id(By::Nothing(47)), [1, 0, 0, 47]);

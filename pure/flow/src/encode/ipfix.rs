@@ -1,8 +1,8 @@
-//! IPFIX: records as messages of RFC 7011, biflows by RFC 5103.
+//! IPFIX encoder: messages of RFC 7011, biflows by RFC 5103.
 //!
-//! Flows with packets of both sides are one data record with reverse elements; flows of one side
-//! are a record without them. In uniflow mode each side is a record of its own, for collectors that
-//! pass reverse elements over. Counters are deltas.
+//! A flow with packets from both sides is one data record with reverse elements; a flow from one
+//! side is a record without them. In uniflow mode each side is a separate record, for collectors
+//! that ignore reverse elements. Counters are deltas.
 
 use super::extra_fields::ExtraFields;
 use super::{Encode, Refusal, Statistics, Sum};
@@ -26,47 +26,48 @@ use write::Writer;
 
 /// The version in the header of a message.
 pub const VERSION: u16 = 10;
-/// Version, length, export time, sequence number, observation domain (RFC 7011 §3.1).
+/// Length of a message header: version, length, export time, sequence number, observation domain
+/// (RFC 7011 §3.1).
 pub const HEADER_LEN: usize = 16;
-/// Set id and length (RFC 7011 §3.3.2).
+/// Length of a set header: id and length (RFC 7011 §3.3.2).
 pub const SET_HEADER_LEN: usize = 4;
-/// Id of sets of templates.
+/// Set id of templates.
 pub const TEMPLATE_SET: u16 = 2;
-/// Id of sets of options templates.
+/// Set id of options templates.
 pub const OPTIONS_TEMPLATE_SET: u16 = 3;
-/// The first id of a template.
+/// First template id.
 pub const TEMPLATE_ID_MIN: u16 = 256;
-/// The least that [`Config::message_len_max`] may be.
+/// Minimum of [`Config::message_len_max`].
 pub const MESSAGE_LEN_MIN: usize = 256;
-/// Columns beside the standard ones.
+/// Maximum number of extra columns.
 pub const EXTRA_MAX: usize = 64;
 
-/// How records are written.
+/// Encoder configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Id of the observation domain.
+    /// Observation domain id.
     pub domain: u32,
-    /// Bytes of a message. Over UDP it must fit the MTU; a record that does not fit is refused.
+    /// Maximum message length in bytes. Over UDP it must fit the MTU; a longer record is refused.
     pub message_len_max: usize,
-    /// Both directions in one record (RFC 5103).
+    /// Whether both directions are in one record (RFC 5103).
     pub is_biflow: bool,
-    /// Columns after the standard ones. In uniflow mode reverse ones are left out.
+    /// Columns after the standard ones. Uniflow mode omits reverse ones.
     pub extra: Vec<Column>,
-    /// What is added to the standard record, in templates of its own.
+    /// Extra fields, in separate templates.
     pub extra_fields: ExtraFields,
-    /// The sampling rate, one packet in this many; always exported.
+    /// The sampling rate, one packet in N; always exported.
     pub sampling: u32,
-    /// How packets, and then records, were chosen here: exported in addition to the rate.
+    /// How packets, and then records, were selected here: exported in addition to the rate.
     pub selectors: [Sampling; 2],
-    /// The interface of packets, 0 if not known.
+    /// The interface of packets, 0 if unknown.
     pub interface: u32,
     /// Names of interfaces, exported in options records.
     pub interfaces: Vec<(u32, String)>,
-    /// The enterprise number for elements of our own.
+    /// Enterprise number of barewire's own elements.
     pub own_enterprise: u32,
-    /// Whether bytes are those of whole packets: then they go out as layer2OctetDeltaCount.
+    /// Whether bytes include the link header: they are then exported as layer2OctetDeltaCount.
     pub is_layer2: bool,
-    /// Whether nothing is lost within a session: templates are not repeated.
+    /// Whether the transport is lossless within a session: templates are not repeated.
     pub is_reliable: bool,
     /// Whether templates are withdrawn at the end: never over UDP (RFC 7011 §8.4).
     pub withdraws: bool,
@@ -92,50 +93,50 @@ impl Default for Config {
     }
 }
 
-/// octetDeltaCount, and layer2OctetDeltaCount.
+/// Numbers of octetDeltaCount and layer2OctetDeltaCount.
 const OCTETS: u16 = 1;
 const LAYER2_OCTETS: u16 = 352;
 
 /// No set is open.
 const NO_SET: usize = usize::MAX;
 
-/// How many standard templates there are.
+/// Number of standard templates.
 const TEMPLATES: usize = 8;
 
-/// The encoder.
+/// IPFIX encoder.
 pub struct Encoder {
     config: Config,
-    /// The message, from its start to `at`.
+    /// The message, up to `at`.
     buffer: Vec<u8>,
     at: usize,
-    /// Where the open set begins, and the index of its template.
+    /// Offset of the open set, and the index of its template.
     set_at: usize,
     set_index: usize,
-    /// Data records in the message.
+    /// Number of data records in the message.
     record_count: u32,
-    /// Data records sent before the message.
+    /// Number of data records sent before the message.
     sequence: u32,
     held: Sum,
     refused: [Sum; Refusal::COUNT],
-    /// Records without some of their extra fields.
+    /// Number of records encoded without some of their extra fields.
     shortened: u64,
     /// Extra columns of records with one direction, and with both.
     extra: [Vec<Column>; 2],
-    /// By index in [`STANDARD`]: what writes records of which nothing more is reported, one data
+    /// By index in [`STANDARD`]: the functions that write records without extra fields, one data
     /// record each.
     runs: [Option<&'static Standard>; TEMPLATES],
-    /// How records are written of which more is reported. Then there are no others.
+    /// State for records with extra fields. If set, all records are written with it.
     rich: Option<Box<Rich>>,
 }
 
 impl Encoder {
-    /// An encoder. Lengths out of range are brought into it. Extra columns above [`EXTRA_MAX`] are
-    /// left out, and those with which a template would not fit into a message.
+    /// Creates an encoder. Lengths out of range are clamped. Extra columns beyond [`EXTRA_MAX`] are
+    /// dropped, and those with which a template would not fit into a message.
     pub fn new(config: Config) -> Encoder {
         let limit = config
             .message_len_max
             .clamp(MESSAGE_LEN_MIN, usize::from(u16::MAX));
-        // Id and count, then eight bytes a column at most.
+        // Id and count, then at most eight bytes per column.
         let room = (limit - HEADER_LEN - SET_HEADER_LEN - 4) / 8;
         let standard = STANDARD.iter().map(|s| s.columns.len()).max();
         let standard = standard.unwrap_or(0);
@@ -174,7 +175,7 @@ impl Encoder {
         }
     }
 
-    /// Data records sent before the message that is being made.
+    /// Number of data records sent before the current message.
     pub fn sequence(&self) -> u32 {
         self.sequence
     }
@@ -188,20 +189,20 @@ impl Encoder {
         }
     }
 
-    /// The templates that are used: those of both directions for biflows only.
+    /// Indices of the templates in use: those with both directions for biflows only.
     fn used(&self) -> impl Iterator<Item = usize> + use<> {
         let step = if self.config.is_biflow { 1 } else { 2 };
         (0..STANDARD.len()).step_by(step)
     }
 
-    /// The columns of a template by its index in [`STANDARD`].
+    /// The columns of a template, by its index in [`STANDARD`].
     fn columns(&self, index: usize) -> impl Iterator<Item = &Column> {
         let extra = &self.extra[index & 1];
         self.standard(index).columns.iter().chain(extra)
     }
 
-    /// Adds records as far as they are of this template and there is room; how many. None if a
-    /// record may be more than the template's, or several.
+    /// Adds records while they use this template and fit; returns how many. None if a record may
+    /// contain more than the template, or become several.
     #[inline]
     fn push_run(&mut self, records: &[(Record, EndReason)], index: usize) -> usize {
         let Some(standard) = self.runs[index % TEMPLATES] else {
@@ -219,7 +220,7 @@ impl Encoder {
         count
     }
 
-    /// Adds one data record, or `count` of one side each. False when there is no room.
+    /// Adds one data record, or `count` of one side each. Returns false if there is no room.
     #[inline]
     fn push(&mut self, record: &Record, reason: EndReason, side: Side, is_both: bool) -> bool {
         let index = standard_index(record, is_both);
@@ -267,7 +268,7 @@ impl Encoder {
         Some(at - start)
     }
 
-    /// Ends the open set and begins that of another template.
+    /// Closes the open set and opens that of another template.
     #[inline(never)]
     fn open_set(&mut self, index: usize) -> bool {
         self.close_set();
@@ -287,7 +288,7 @@ impl Encoder {
         self.buffer.get_mut(at..)?.first_chunk_mut()
     }
 
-    /// Writes the length of the open set. A set without records is taken back.
+    /// Writes the length of the open set. A set without records is removed.
     #[inline(always)]
     fn close_set(&mut self) {
         if self.set_index == NO_SET {
@@ -303,7 +304,7 @@ impl Encoder {
         self.set_index = NO_SET;
     }
 
-    /// Both sides of a record, or the one that sent, as records of their own.
+    /// Adds both sides of a record, or the one that sent, as separate records.
     #[inline(never)]
     fn push_sides(&mut self, record: &Record, reason: EndReason) -> bool {
         let initiator = record.initiator();
@@ -314,11 +315,11 @@ impl Encoder {
         {
             return self.push_two(standard, index, record, reason, sides);
         }
-        // A flow of which nothing was sent does not exist; it would be reported as sent by both.
+        // A flow without packets is refused: it would be exported as if both sides had sent.
         let mark = (self.at, self.set_at, self.set_index, self.record_count);
         for side in sides {
             if record.packets_of(side) != 0 && !self.push(record, reason, side, false) {
-                // Both or none. A set that was ended meanwhile is the same when ended again.
+                // Both or neither. A set closed meanwhile is closed again with the same result.
                 (self.at, self.set_at, self.set_index, self.record_count) = mark;
                 return false;
             }
@@ -326,7 +327,7 @@ impl Encoder {
         true
     }
 
-    /// The same where both have sent, and nothing more is reported than the template has.
+    /// The same if both sides have sent, and there are no fields beyond the template.
     #[inline(always)]
     fn push_two(
         &mut self,
@@ -355,7 +356,7 @@ impl Encoder {
         true
     }
 
-    /// The time in seconds, as messages have it.
+    /// Export time in seconds.
     fn seconds(time_ns: u64) -> u32 {
         (time_ns / 1_000_000_000) as u32
     }
@@ -369,8 +370,8 @@ impl Encoder {
         )
     }
 
-    /// Messages with all templates; options templates and the records on our own elements come
-    /// first.
+    /// Messages with all templates; options templates and the descriptions of barewire's own
+    /// elements come first.
     fn templates(&self, writer: &mut Writer) {
         options::templates(&self.config, writer);
         options::types(&self.config, &self.own_elements(), writer);
@@ -404,7 +405,7 @@ impl Encoder {
     }
 }
 
-/// A value with its length before it (RFC 7011 §7).
+/// Writes a value after its length (RFC 7011 §7).
 fn put_variable(column: &Column, view: &View<'_>, out: &mut [u8]) -> Option<usize> {
     const LONG: usize = 3;
     let len = (column.field.put)(view, column.way, out.get_mut(LONG..)?)?;
@@ -446,7 +447,7 @@ impl Encode for Encoder {
             } else if self.record_count != 0 {
                 break;
             } else {
-                // Not even alone.
+                // It does not even fit alone.
                 self.at = HEADER_LEN;
                 self.set_index = NO_SET;
                 self.refused[Refusal::TooLarge as usize].count(record);
@@ -516,7 +517,7 @@ impl Encode for Encoder {
         let mut writer = self.writer(time_ns);
         options::statistics(&self.config, statistics, &mut writer);
         if self.config.withdraws {
-            // All templates of a kind: the id of the set with no fields (RFC 7011 §8.1).
+            // All templates of a kind: the set id without fields (RFC 7011 §8.1).
             for kind in [TEMPLATE_SET, OPTIONS_TEMPLATE_SET] {
                 let mut record = Vec::new();
                 record.extend(kind.to_be_bytes());
@@ -537,7 +538,7 @@ impl Encode for Encoder {
 }
 
 impl Encoder {
-    /// Our own elements in all templates: number, name, the rest. They are described once.
+    /// Barewire's own elements in all templates: number, name, description. Each is described once.
     fn own_elements(&self) -> Vec<(u16, String, &'static Element)> {
         let columns = self.used().flat_map(|index| self.columns(index));
         let columns = columns.map(|column| {

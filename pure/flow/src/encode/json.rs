@@ -1,8 +1,8 @@
-//! A record as one line of JSON. The fields are described in `docs/flows.md`; names never change,
-//! new ones may be added.
+//! Formats a record as one line of JSON. The fields are described in `docs/flows.md`; names never
+//! change, new ones may be added.
 //!
-//! Written by hand, digit by digit, because it is the whole cost of a probe that prints every flow:
-//! about a tenth of what `core::fmt` takes.
+//! Numbers are formatted by hand, digit by digit, because this dominates the cost of a probe that
+//! prints every flow: about a tenth of what `core::fmt` takes.
 
 use std::net::IpAddr;
 
@@ -24,14 +24,14 @@ pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
     line_with(record, &Extra::default(), reason, out);
 }
 
-/// Appends a line with what was recorded beyond the record.
+/// Appends a line with extra data.
 pub fn line_with(record: &Record, extra: &Extra<'_>, reason: EndReason, out: &mut Vec<u8>) {
     open_line(record, extra, false, reason, out);
     out.extend(b"}\n");
 }
 
-/// The same with the Community ID and the application, as asked for. The application is left out
-/// where neither the packets nor the ports say anything.
+/// The same with the Community ID and the application, if requested. The application is omitted if
+/// neither the packets nor the ports indicate one.
 pub fn line_with_extra(
     record: &Record,
     extra: &Extra<'_>,
@@ -55,8 +55,8 @@ pub fn line_with_extra(
     out.extend(b"}\n");
 }
 
-/// Appends what is known of a record's application, as an object; false where neither the packets
-/// nor the ports say anything.
+/// Appends the application of a record as an object; returns false if neither the packets nor the
+/// ports indicate one.
 pub fn application(record: &Record, extra: &Extra<'_>, out: &mut Vec<u8>) -> bool {
     let known = Known::of(record, extra);
     let is_selected =
@@ -67,7 +67,8 @@ pub fn application(record: &Record, extra: &Extra<'_>, out: &mut Vec<u8>) -> boo
     is_selected
 }
 
-/// A line without its end; with the interface if that is a part of the key, number 0 included.
+/// Appends a line without its end; with the interface if that is part of the key, including number
+/// 0.
 fn open_line(
     record: &Record,
     extra: &Extra<'_>,
@@ -131,7 +132,7 @@ fn open_line(
     extra::rest(extra, record, out);
 }
 
-/// What both directions share.
+/// Appends fields common to both directions.
 fn shared(record: &Record, out: &mut Vec<u8>) {
     member("ipv4_options", record.ipv4_options().into(), out);
     member(
@@ -148,7 +149,7 @@ fn shared(record: &Record, out: &mut Vec<u8>) {
     }
 }
 
-/// A member with a number, unless that is 0.
+/// Appends a member with a number, unless it is 0.
 fn member(name: &str, value: u64, out: &mut Vec<u8>) {
     if value != 0 {
         out.extend(b",\"");
@@ -185,7 +186,7 @@ fn counters(counters: &Counters, key: &FlowKey, out: &mut Vec<u8>) {
 }
 
 fn rest(counters: &Counters, key: &FlowKey, out: &mut Vec<u8>) {
-    // Without details there is nothing but packets, bytes, times, and TCP flags.
+    // Without details there are only packets, bytes, times, and TCP flags.
     let has_details = counters.len_max != 0;
     if has_details {
         out.extend(b",\"payload_bytes\":");
@@ -221,7 +222,7 @@ fn rest(counters: &Counters, key: &FlowKey, out: &mut Vec<u8>) {
     }
 }
 
-/// A decimal number.
+/// Appends a decimal number.
 pub fn number(mut value: u64, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
     let mut at = digits.len();
@@ -236,7 +237,7 @@ pub fn number(mut value: u64, out: &mut Vec<u8>) {
     out.extend(&digits[at..]);
 }
 
-/// A number in so many digits, with zeros before it.
+/// Writes a number with leading zeros.
 pub(super) fn padded(mut value: u64, digits: &mut [u8]) {
     for digit in digits.iter_mut().rev() {
         *digit = b'0' + (value % 10) as u8;
@@ -244,7 +245,7 @@ pub(super) fn padded(mut value: u64, digits: &mut [u8]) {
     }
 }
 
-/// A time as a string: RFC 3339 in UTC with nanoseconds, in quotes.
+/// Appends a time as a string: RFC 3339 in UTC with nanoseconds, in quotes.
 pub(super) fn time(time_ns: u64, out: &mut Vec<u8>) {
     let time = Timestamp(time_ns);
     let mut text = *b"\"0000-00-00T00:00:00.000000000Z\"";
@@ -260,7 +261,7 @@ pub(super) fn time(time_ns: u64, out: &mut Vec<u8>) {
     out.extend(text);
 }
 
-/// An address as users write it (RFC 5952 for IPv6).
+/// Appends an address in the usual notation (RFC 5952 for IPv6).
 pub fn address(address: IpAddr, out: &mut Vec<u8>) {
     use std::io::Write;
     match address {

@@ -1,4 +1,4 @@
-//! Line formats: one line per record, as many in a message as fit.
+//! Line formats: one line per record, as many per message as fit.
 
 use super::{Encode, Refusal, Statistics, Sum};
 use crate::expire::EndReason;
@@ -8,7 +8,7 @@ use crate::record::Record;
 /// Appends the line of a record, with its line feed.
 pub type WriteLine = Box<dyn Fn(&Record, &Extra<'_>, EndReason, &mut Vec<u8>) + Send>;
 
-/// The encoder.
+/// Encoder of a line format.
 pub struct Encoder {
     write: WriteLine,
     head: String,
@@ -19,7 +19,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Messages of at most `limit` bytes; `head` begins every session.
+    /// Creates an encoder with messages of at most `limit` bytes; `head` begins every session.
     pub fn new(
         write: impl Fn(&Record, &Extra<'_>, EndReason, &mut Vec<u8>) + Send + 'static,
         head: impl Into<String>,
@@ -29,7 +29,7 @@ impl Encoder {
             write: Box::new(write),
             head: head.into(),
             limit,
-            // The line that does not fit any more is written first.
+            // A line that does not fit any more is still written first.
             buffer: Vec::with_capacity(limit + 4096),
             held: Sum::default(),
             refused: [Sum::default(); Refusal::COUNT],

@@ -1,6 +1,6 @@
 //! The fields of `--fields` as columns: first packets, gaps and lengths, byte values. A column is a
-//! row of [`MEASURED`]; CSV, Parquet, Avro and IPFIX walk the rows. JSON has the same values in
-//! objects and lists of its own ([`super::json`]).
+//! row of [`MEASURED`]; CSV, Parquet, Avro and IPFIX iterate over the rows. JSON has the same
+//! values in its own objects and lists ([`super::json`]).
 
 use super::extra_fields::ExtraFields;
 use crate::element::{DataType, Element, OWN_ENTERPRISE, Semantics, Units};
@@ -8,52 +8,51 @@ use crate::extra::{Extra, PacketNote, Timing, entropy};
 use crate::key::Side;
 use crate::record::Record;
 
-/// Hands over the integers of a list.
+/// Passes on the integers of a list.
 pub type ReadList = fn(&Record, &Extra<'_>, Side, &mut dyn FnMut(i64));
 
-/// Where a value comes from. The side is the source's, or the other one's for a reverse column.
+/// Source of a value. The side is that of the source, or the other one for a reverse column.
 #[derive(Clone, Copy, Debug)]
 pub enum Measure {
-    /// Integers of so many bits, signed or not, handed over one by one; none where there is no
-    /// value.
+    /// Integers of the given width, signed or not, passed on one by one; none if there is no value.
     List {
-        /// 8, 16 or 32.
+        /// Width: 8, 16 or 32 bits.
         bits: i8,
         /// Whether they may be negative.
         is_signed: bool,
-        /// Gives them.
+        /// Passes them on.
         read: ReadList,
     },
-    /// A number that is not negative.
+    /// A nonnegative number.
     Fraction(fn(&Record, &Extra<'_>, Side) -> Option<f64>),
 }
 
 /// A column.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// Its name; `reverse_` stands before that of the other direction.
+    /// Name; the other direction has the prefix `reverse_`.
     pub name: &'static str,
-    /// Whether each direction has one.
+    /// Whether each direction has its own.
     pub is_directed: bool,
-    /// Whether it was asked for.
+    /// Whether it was requested.
     pub is_selected: fn(&ExtraFields) -> bool,
     /// Its type and value.
     pub measure: Measure,
-    /// The element of IPFIX: of the number, or of each number of the list.
+    /// IPFIX element of the number, or of each number in the list.
     pub element: Element,
 }
 
-/// Which of [`MEASURED`], and of which direction.
+/// A column of [`MEASURED`] and its direction.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredColumn {
     /// The row.
     pub row: &'static Measured,
-    /// Of what the destination sent.
+    /// Whether it describes what the destination sent.
     pub is_reverse: bool,
 }
 
 impl MeasuredColumn {
-    /// The name, with `reverse_` before it where it is one.
+    /// The name, with the prefix `reverse_` for a reverse column.
     pub fn name(&self) -> String {
         match self.is_reverse {
             true => format!("reverse_{}", self.row.name),
@@ -61,7 +60,7 @@ impl MeasuredColumn {
         }
     }
 
-    /// The side that it is of, with this one as the source.
+    /// The side that it describes, if `source` is the source.
     pub fn side(&self, source: Side) -> Side {
         match self.is_reverse {
             true => source.other(),
@@ -70,8 +69,7 @@ impl MeasuredColumn {
     }
 }
 
-/// The columns that were asked for, in order: those of each kind for one direction, then for the
-/// other.
+/// The requested columns in order: those of each kind for one direction, then for the other.
 pub fn columns(extra_fields: &ExtraFields) -> impl Iterator<Item = MeasuredColumn> + use<> {
     let extra_fields = *extra_fields;
     let ways = MEASURED
@@ -86,10 +84,11 @@ pub fn columns(extra_fields: &ExtraFields) -> impl Iterator<Item = MeasuredColum
     })
 }
 
-/// All rows, by what they are selected with. Names and types stay; new ones may come.
+/// All rows, grouped by the option that selects them. Names and types never change; new ones may be
+/// added.
 pub static MEASURED: [&[Measured]; 3] = [PACKETS, TIMING, BYTES];
 
-/// An element of our own; its type is that of the measure.
+/// One of barewire's own elements; its type is that of the measure.
 const fn element(
     name: &'static str,
     id: u16,
@@ -118,7 +117,7 @@ const fn element(
     }
 }
 
-/// What precedes the value of a row: its names, the number of its element, units.
+/// The first values of a row: its names, the number of its element, units.
 type Name = (&'static str, &'static str, u16, Units, &'static str);
 
 const fn of_packets(name: Name, bits: i8, is_signed: bool, read: ReadList) -> Measured {
@@ -137,7 +136,7 @@ const fn of_packets(name: Name, bits: i8, is_signed: bool, read: ReadList) -> Me
     }
 }
 
-/// As PSTATS has them: payload bytes, microseconds since the start, flags, directions.
+/// As in PSTATS: payload bytes, microseconds since the start, flags, directions.
 const PACKETS: &[Measured] = &[
     of_packets(
         (
@@ -364,7 +363,7 @@ fn us(ns: f64) -> f64 {
     ns / 1000.0
 }
 
-/// Timing of a side that sent something.
+/// Timing of a side that sent packets.
 fn sent<'a>(record: &Record, extra: &Extra<'a>, side: Side) -> Option<&'a Timing> {
     let timing = extra.timing.map(|timing| &timing[side as usize]);
     timing.filter(|_| record.packets_of(side) != 0)
@@ -376,7 +375,7 @@ fn gaps<'a>(extra: &Extra<'a>, side: Side) -> Option<&'a Timing> {
     timing.filter(|timing| timing.gap_count() != 0)
 }
 
-/// Values of the bytes of a side that sent payload.
+/// Byte values of a side that sent payload.
 fn payload<'a>(extra: &Extra<'a>, side: Side) -> Option<&'a [u32; 256]> {
     let counts = extra.bytes.map(|bytes| &bytes[side as usize]);
     counts.filter(|counts| counts.iter().any(|count| *count != 0))
@@ -387,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_those_asked_for() {
+    fn only_requested_columns_are_listed() {
         let names = |extra_fields: ExtraFields| -> Vec<String> {
             columns(&extra_fields).map(|column| column.name()).collect()
         };
@@ -409,7 +408,7 @@ mod tests {
         assert_eq!((timing.len(), timing[8].as_str()), (16, "reverse_len_mean"));
     }
 
-    /// What was not recorded has no value, whatever was asked for.
+    /// Fields that were not recorded have no value, even if requested.
     #[test]
     fn unrecorded_fields_are_not_exported() {
         let record = crate::sample::record(4, 6, [1, 1]);

@@ -9,21 +9,21 @@ use crate::key::Side;
 use crate::origin::Origin;
 use crate::record::Record;
 
-/// Bytes of a header.
+/// Length of a header.
 pub const HEADER_LEN: usize = 24;
-/// Bytes of a record.
+/// Length of a record.
 pub const RECORD_LEN: usize = 48;
-/// Records in a message.
+/// Maximum number of records in a message.
 pub const RECORD_MAX: usize = 30;
-/// The largest rate that the header can hold: 14 bits.
+/// Maximum rate that the header can hold: 14 bits.
 pub const SAMPLING_MAX: u32 = 0x3fff;
 
-/// The encoder.
+/// NetFlow 5 encoder.
 pub struct Encoder {
     buffer: Box<[u8; HEADER_LEN + RECORD_MAX * RECORD_LEN]>,
     count: usize,
     sequence: u32,
-    /// Engine type and id: the lower bits of the domain.
+    /// Engine type and id: the low bits of the domain.
     engine: u16,
     sampling: u16,
     interface: u16,
@@ -33,9 +33,9 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder for an observation domain (its lower 16 bits), one of `sampling` packets looked
-    /// at, on an interface; values above the format's 14 and 16 bits are sent as the maximum, and
-    /// as 0.
+    /// Creates an encoder for an observation domain (its low 16 bits), with one in `sampling`
+    /// packets metered, on an interface; a rate above 14 bits is sent as the maximum, and an
+    /// interface above 16 bits as 0.
     pub fn new(domain: u32, sampling: u32, interface: u32) -> Encoder {
         Encoder {
             buffer: Box::new([0; HEADER_LEN + RECORD_MAX * RECORD_LEN]),
@@ -55,7 +55,7 @@ impl Encoder {
         let key = record.key();
         let span = self.uptime.span(sent.first_ns, sent.last_ns);
         let port = if key.is_icmp() {
-            // The custom: type and code in the place of the destination's port.
+            // By custom, the destination port contains type and code.
             let [kind, code] = [key.port(side) as u8, key.icmp_code(side)];
             [0, u16::from_be_bytes([kind, code])]
         } else {
@@ -70,7 +70,7 @@ impl Encoder {
             let Some(out) = self.buffer[start..].first_chunk_mut::<RECORD_LEN>() else {
                 return;
             };
-            // The first part has what does not divide.
+            // The first part includes the remainder.
             let share = |all: u64| {
                 let even = all / parts;
                 (if part == 0 {
@@ -99,17 +99,17 @@ impl Encoder {
     }
 }
 
-/// The number of an autonomous system in 16 bits: of a greater one the stand-in of RFC 6793 §9.
+/// Number of an autonomous system in 16 bits: AS_TRANS of RFC 6793 §9 for larger ones.
 fn network(origin: &Origin) -> u16 {
     const AS_TRANS: u16 = 23456;
     u16::try_from(origin.asn).unwrap_or(AS_TRANS)
 }
 
-/// How many records a direction takes, so that its counters fit.
+/// Number of records for a direction, so that its counters fit.
 fn parts(record: &Record, side: Side) -> u64 {
     let sent = record.sent_by(side);
     let most = sent.packets.max(sent.bytes);
-    // One less than fits, for the remainder in the first part.
+    // One less than the maximum, for the remainder in the first part.
     most.div_ceil(u64::from(u32::MAX) - RECORD_MAX as u64)
 }
 
@@ -165,7 +165,7 @@ impl Encode for Encoder {
         head[12..16].copy_from_slice(&ns.to_be_bytes());
         head[16..20].copy_from_slice(&self.sequence.to_be_bytes());
         head[20..22].copy_from_slice(&self.engine.to_be_bytes());
-        // The upper two bits are the mode: 1 is one of every N.
+        // The upper two bits are the mode: 1 is one in N.
         head[22..24].copy_from_slice(&(1 << 14 | self.sampling).to_be_bytes());
         &self.buffer[..HEADER_LEN + self.count * RECORD_LEN]
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_where_collectors_look() {
+    fn records_are_at_the_offsets_that_collectors_expect() {
         let mut encoder = Encoder::new(0x0102, 1000, 70_000);
         let all = [
             (record(4, 6, [3, 2]), EndReason::Idle),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn great_counters_are_several_records() {
+    fn large_counters_become_several_records() {
         let of = |count| {
             let times = [LAST_NS, LAST_NS];
             record_of(4, 17, [count, 0], times, Some(4_000_000_000))
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(records.len(), 3);
         let sums = records.fold((0, 0), |sum, r| (sum.0 + long(r, 16), sum.1 + long(r, 20)));
         assert_eq!(sums, (great.packets(), great.bytes()));
-        // More than one message can hold.
+        // More than fits into one message.
         let great = of(40);
         assert!(great.bytes() > 30 * u64::from(u32::MAX));
         encoder.next();

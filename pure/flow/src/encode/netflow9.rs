@@ -10,29 +10,29 @@ use crate::extra::{Extra, OwnedExtra};
 use crate::key::Side;
 use crate::record::Record;
 
-/// Bytes of a header.
+/// Length of a header.
 pub const HEADER_LEN: usize = 20;
-/// Id and length of a flowset.
+/// Length of a flowset's id and length.
 const SET_HEADER_LEN: usize = 4;
 const TEMPLATE_SET: u16 = 0;
 const OPTIONS_TEMPLATE_SET: u16 = 1;
-/// Templates: IPv4, IPv6; options: sampling, statistics, interfaces.
+/// Ids of templates: IPv4, IPv6; options: sampling, statistics, interfaces.
 const IPV4: u16 = 256;
 const IPV6: u16 = 257;
 const SAMPLING: u16 = 260;
 const STATISTICS: u16 = 261;
 const INTERFACE: u16 = 262;
 const APPLICATION: u16 = 263;
-/// FIRST_SWITCHED and LAST_SWITCHED, and the ports, which hold type and code of ICMP.
+/// FIRST_SWITCHED and LAST_SWITCHED, and the ports, which contain type and code for ICMP.
 const FIRST: u16 = 22;
 const LAST: u16 = 21;
 const SOURCE_PORT: u16 = 7;
 const DESTINATION_PORT: u16 = 11;
-/// Bytes of the fields that are not rows: two times, two ports.
+/// Length of the fields that are not rows: two times, two ports.
 const OWN_LEN: usize = 12;
-/// Bytes of an interface's name.
+/// Length of an interface's name.
 const NAME_LEN: usize = 32;
-/// APPLICATION_TAG and APPLICATION_NAME, and the bytes of a name.
+/// APPLICATION_TAG and APPLICATION_NAME, and the length of a name.
 const APPLICATION_TAG: u16 = 95;
 const APPLICATION_NAME: u16 = 96;
 const APPLICATION_NAME_LEN: usize = 24;
@@ -40,50 +40,50 @@ const APPLICATION_NAME_LEN: usize = 24;
 const SOURCE_MAC: u16 = 56;
 const DESTINATION_MAC: u16 = 80;
 const MPLS_LABEL: u16 = 70;
-/// SRC_AS, DST_AS: four bytes here.
+/// SRC_AS and DST_AS, with four bytes here.
 const SOURCE_AS: u16 = 16;
 const DESTINATION_AS: u16 = 17;
-/// The least that a message may be limited to.
+/// Minimum of the message length limit.
 pub const MESSAGE_LEN_MIN: usize = 256;
 
-/// How records are written.
+/// Encoder configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Source id.
     pub domain: u32,
-    /// Bytes of a message; it must fit the MTU.
+    /// Maximum message length in bytes; it must fit the MTU.
     pub message_len_max: usize,
-    /// Columns after the standard ones: forward elements of fixed length with IANA numbers;
-    /// others are left out.
+    /// Columns after the standard ones: forward elements of fixed length with IANA numbers; others
+    /// are dropped.
     pub extra: Vec<Column>,
-    /// What is added to the standard record: MAC addresses, the MPLS label, the application's
-    /// number, the numbers of autonomous systems. There is no field for the rest.
+    /// Extra fields: MAC addresses, the MPLS label, the application's number, the numbers of
+    /// autonomous systems. The format has no fields for the rest.
     pub extra_fields: ExtraFields,
-    /// The sampling rate, one packet in this many; always exported.
+    /// The sampling rate, one packet in N; always exported.
     pub sampling: u32,
-    /// The interface of packets, 0 if not known.
+    /// The interface of packets, 0 if unknown.
     pub interface: u32,
     /// Names of interfaces, exported in options records.
     pub interfaces: Vec<(u32, String)>,
 }
 
-/// The encoder.
+/// NetFlow 9 encoder.
 pub struct Encoder {
     config: Config,
     /// Fields after the standard ones.
     extra: Vec<&'static Field>,
-    /// Bytes of a record of IPv4 and of IPv6.
+    /// Length of IPv4 and of IPv6 records.
     lens: [usize; 2],
-    /// The message, from its start to `at`.
+    /// The message, up to `at`.
     buffer: Vec<u8>,
     at: usize,
-    /// Where the open flowset begins, and its id, 0 without one.
+    /// Offset and id of the open flowset; the id is 0 without one.
     set_at: usize,
     set_id: u16,
     record_count: u16,
-    /// What is added to the standard record being made.
+    /// Extra fields of the current record.
     tail: Vec<u8>,
-    /// Messages before this one.
+    /// Number of messages before this one.
     sequence: u32,
     uptime: Uptime,
     held: Sum,
@@ -91,7 +91,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder. Lengths out of range are brought into it.
+    /// Creates an encoder. Lengths out of range are clamped.
     pub fn new(config: Config) -> Encoder {
         let limit = config
             .message_len_max
@@ -142,7 +142,7 @@ impl Encoder {
         };
         let key = record.key();
         let port = if key.is_icmp() {
-            // The custom: type and code in the place of the destination's port.
+            // By custom, the destination port contains type and code.
             let kind = [key.port(side) as u8, key.icmp_code(side)];
             [0, u16::from_be_bytes(kind)]
         } else {
@@ -183,7 +183,7 @@ impl Encoder {
         self.record_count += 1;
     }
 
-    /// Ends the open flowset and begins another.
+    /// Closes the open flowset and opens another.
     #[inline(never)]
     fn open_set(&mut self, id: u16) {
         self.close_set();
@@ -208,7 +208,7 @@ impl Encoder {
         self.set_id = 0;
     }
 
-    /// Bytes that the records of a flow take in the message at most.
+    /// Maximum space that the records of a flow take in the message.
     fn need(&self, record: &Record) -> usize {
         let len = self.lens[usize::from(record.key().ip_version() == 6)];
         let sides = if record.is_one_way() { 1 } else { 2 };
@@ -218,7 +218,7 @@ impl Encoder {
 
     fn header(&self, count: u16, time_ns: u64) -> [u8; HEADER_LEN] {
         let (uptime, instant_ms) = self.uptime.instant(time_ns);
-        // The time of day has whole seconds only: the uptime must be that of the second.
+        // The header's time has whole seconds: the uptime must be that of the full second.
         let uptime = uptime.saturating_sub((instant_ms % 1000) as u32);
         let mut head = [0; HEADER_LEN];
         head[..2].copy_from_slice(&9_u16.to_be_bytes());
@@ -230,7 +230,7 @@ impl Encoder {
         head
     }
 
-    /// Messages of flowsets: each an id and the records in it.
+    /// Builds messages of flowsets: each an id and its records.
     fn control(&mut self, time_ns: u64, sets: &[(u16, Vec<Vec<u8>>)]) -> Vec<Vec<u8>> {
         let mut messages: Vec<(Vec<u8>, u16)> = Vec::new();
         for (id, records) in sets {
@@ -270,7 +270,7 @@ impl Encoder {
         done
     }
 
-    /// Templates, sampling, interfaces; statistics if there are any.
+    /// Builds templates, sampling, interfaces, and statistics if there are any.
     fn facts(&mut self, time_ns: u64, statistics: Option<&Statistics>) -> Vec<Vec<u8>> {
         let templates = [(IPV4, 0), (IPV6, 1)].map(|(id, at)| {
             let own = [
@@ -325,7 +325,7 @@ impl Encoder {
             record
         });
         let mut sets = vec![(TEMPLATE_SET, templates.to_vec())];
-        // A flowset each: pmacct 1.7 loses its way after the first one of a flowset.
+        // One flowset each: pmacct 1.7 fails after the first one of a flowset.
         sets.extend(options.map(|options| (OPTIONS_TEMPLATE_SET, vec![options])));
         sets.push((SAMPLING, vec![sampling]));
         sets.push((INTERFACE, names.collect()));
@@ -335,7 +335,7 @@ impl Encoder {
     }
 }
 
-/// Fields of what is added to the standard record: number and length.
+/// Extra fields: number and length.
 fn fields_of(extra_fields: &ExtraFields) -> Vec<(u16, u16)> {
     let all = [
         (extra_fields.key.mac, (SOURCE_MAC, 6)),
@@ -349,7 +349,7 @@ fn fields_of(extra_fields: &ExtraFields) -> Vec<(u16, u16)> {
     reported.map(|(_, field)| field).collect()
 }
 
-/// Their values, in the same order.
+/// Appends their values, in the same order.
 fn put_extra(
     extra_fields: &ExtraFields,
     record: &Record,
@@ -376,7 +376,7 @@ fn put_extra(
     }
 }
 
-/// A text of fixed length; one byte of the end stays 0.
+/// Text of fixed length; at least the last byte is 0.
 fn text<const LEN: usize>(text: &str) -> [u8; LEN] {
     let mut out = [0; LEN];
     let len = text.len().min(LEN - 1);
@@ -384,7 +384,7 @@ fn text<const LEN: usize>(text: &str) -> [u8; LEN] {
     out
 }
 
-/// Ids and lengths, one after the other.
+/// Ids and lengths in sequence.
 fn pairs(fields: &[(u16, u16)]) -> impl Iterator<Item = u16> {
     fields.iter().flat_map(|(id, len)| [*id, *len])
 }

@@ -1,16 +1,16 @@
-//! Times in NetFlow: milliseconds since the exporter started, in 32 bits.
+//! NetFlow times: milliseconds since the exporter started, in 32 bits.
 //!
 //! They span 49 days, and a collector converts them to times of day with each header's uptime and
-//! time of day. Captures may be older than that; so the beginning lies before the first record, and
-//! is moved, between messages, when a record does not fit.
+//! time of day. Captures may be older than that; the assumed start therefore lies before the first
+//! record, and is moved, between messages, when a record does not fit.
 
 use crate::record::Record;
 
-/// How long before the first record the exporter appears to have started.
+/// Assumed time between the exporter's start and the first record.
 const BEFORE_MS: u64 = 3_600_000;
 const NS_IN_MS: u64 = 1_000_000;
 
-/// What the clock of the exporter began with.
+/// Assumed start of the exporter.
 #[derive(Debug, Default)]
 pub(super) struct Uptime {
     boot_ms: Option<u64>,
@@ -26,8 +26,8 @@ pub(super) struct Span {
 }
 
 impl Uptime {
-    /// Whether a record's times fit into the message that is being built. Before the first record
-    /// of a message the beginning may move.
+    /// Whether a record's times fit into the current message. Before the first record of a message
+    /// the assumed start may be moved.
     pub(super) fn accept(&mut self, record: &Record, is_first: bool) -> bool {
         let (start, end) = (record.start_ns() / NS_IN_MS, record.end_ns() / NS_IN_MS);
         if is_first {
@@ -49,7 +49,7 @@ impl Uptime {
         true
     }
 
-    /// Times of an accepted record's direction.
+    /// Converts the times of an accepted record's direction.
     pub(super) fn span(&self, first_ns: u64, last_ns: u64) -> Span {
         let boot = self.boot_ms.unwrap_or(0);
         let uptime = |time_ns: u64| (time_ns / NS_IN_MS).saturating_sub(boot) as u32;
@@ -59,8 +59,8 @@ impl Uptime {
         }
     }
 
-    /// One instant, for a header: uptime in milliseconds, time of day in milliseconds. It is now,
-    /// unless the flows of the message are so far from now that one uptime cannot express both.
+    /// Uptime and time of day of one instant, both in milliseconds, for a header. It is the current
+    /// time, unless the flows of the message are too far from it for one uptime to express both.
     pub(super) fn instant(&self, now_ns: u64) -> (u32, u64) {
         let now_ms = now_ns / NS_IN_MS;
         let boot = self.boot_ms.unwrap_or(now_ms);

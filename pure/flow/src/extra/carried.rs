@@ -1,6 +1,6 @@
 //! Decoder results of flows whose record ended by a timeout, for their later records: a table of
-//! fixed size, in sets of four places hashed with the table's secret. In a full set a flow that
-//! needs no further look is evicted, else the one that ended first.
+//! fixed size, in sets of four entries hashed with the table's secret. A full set evicts a flow
+//! that needs no further look, otherwise the one that ended first.
 
 use crate::extra::Inspected;
 use crate::hash::HashKey;
@@ -8,27 +8,28 @@ use crate::key::{FlowKey, KeyExtra, Side};
 use crate::record::{ACK, Record, SYN};
 use crate::table::{Observed, OutOfMemory};
 
-/// Flows that are remembered.
+/// Maximum number of flows remembered.
 const COUNT_MAX: usize = 4096;
-/// Places that a flow may be in.
+/// Number of entries in a set.
 const WAYS: usize = 4;
-/// Places that a sweep looks at.
+/// Number of entries checked per sweep.
 const SWEEP_COUNT: usize = 4;
-/// A pause after which it is another flow, unless its sequence numbers continue. Then it keeps what
-/// was found, but is not read on: by the clock of the table, whether or not the sweep came by.
+/// Idle time after which packets belong to a new flow, unless its sequence numbers continue. The
+/// flow then keeps its results but is not read further: by the clock of the table, independent of
+/// the sweep.
 const PAUSE_MAX_NS: u64 = 300_000_000_000;
-/// A sequence number so near to the last one continues the connection.
+/// Maximum distance of a sequence number that continues the connection.
 const NEAR: u32 = 1 << 20;
 
 /// A flow that may continue.
 pub(super) struct Carry {
     key: FlowKey,
-    /// None if nothing more of the key is recorded.
+    /// `None` if no extra parts of the key are recorded.
     key_extra: Option<KeyExtra>,
     inspected: Inspected,
-    /// When its last packet came.
+    /// Time of its last packet.
     end_ns: u64,
-    /// TCP: the number after what each side has sent, where known.
+    /// TCP: the next sequence number of each side, if known.
     next_seq: [Option<u32>; 2],
     is_closed: bool,
 }
@@ -45,7 +46,7 @@ impl Carry {
         }
     }
 
-    /// Whether its last packet is this long ago that it is not read on.
+    /// Whether its last packet is so old that it is not read further.
     fn is_silent(&self, clock_ns: u64) -> bool {
         clock_ns.saturating_sub(self.end_ns) > PAUSE_MAX_NS
     }
@@ -55,13 +56,13 @@ impl Carry {
         self.key == packet.key && is_keyed
     }
 
-    /// Whether a packet with its key continues with it.
+    /// Whether a packet with its key continues it.
     fn goes_on_with(&self, packet: &Observed) -> bool {
         let level = &packet.level;
         let next_seq = self.next_seq[packet.side as usize].filter(|_| level.is_tcp);
         let ahead = next_seq.map(|next| level.tcp_seq.wrapping_sub(next));
         if level.is_tcp && level.tcp_flags & (SYN | ACK) == SYN {
-            // The same SYN once more lies after what came after it; a new one does not.
+            // A retransmitted SYN precedes the sequence numbers seen since; a new one does not.
             let is_again = ahead.is_some_and(|ahead| ahead.wrapping_neg().wrapping_sub(1) < NEAR);
             return is_again && !self.is_closed;
         }
@@ -70,29 +71,29 @@ impl Carry {
     }
 }
 
-/// All of them.
+/// All remembered flows.
 pub(super) struct Carried {
     places: Vec<Option<Carry>>,
     count: usize,
-    /// The next place that is swept.
+    /// Next entry to sweep.
     hand: usize,
     hash_key: HashKey,
 }
 
-/// What is known of a flow that begins.
+/// Earlier state of a new flow.
 pub(super) enum Known {
-    /// Nothing.
+    /// Nothing is known.
     Nothing,
-    /// It continues.
+    /// The flow continues.
     Same(Inspected),
-    /// It continues after a silence of more than [`PAUSE_MAX_NS`].
+    /// The flow continues after an idle time of more than [`PAUSE_MAX_NS`].
     Silent(Inspected),
-    /// It has the key of one that is over by now.
+    /// An ended flow had the same key.
     Other(Inspected),
 }
 
 impl Carried {
-    /// Bytes for this many flows in the table.
+    /// Memory for a table of this many flows in bytes.
     pub(super) const fn memory_len(flow_count: usize) -> usize {
         Carried::places(flow_count) * size_of::<Option<Carry>>()
     }
@@ -106,7 +107,7 @@ impl Carried {
         }
     }
 
-    /// For this many flows in the table; of none it remembers nothing.
+    /// Creates the table for a flow table of this size; with size 0 it remembers nothing.
     pub(super) fn new(flow_count: usize, hash_key: &HashKey) -> Result<Carried, OutOfMemory> {
         let count = Carried::places(flow_count);
         let mut places = Vec::new();
@@ -123,17 +124,17 @@ impl Carried {
         })
     }
 
-    /// The places that a flow may be in.
+    /// The set of entries for a key.
     fn set(&mut self, key: &FlowKey) -> &mut [Option<Carry>] {
         let mask = self.places.len().saturating_sub(1) & !(WAYS - 1);
         let from = (self.hash_key.hash(&key.words()) >> 32) as usize & mask;
         self.places.get_mut(from..from + WAYS).unwrap_or_default()
     }
 
-    /// Remembers a flow. What is evicted for it is returned.
+    /// Remembers a flow. Returns the evicted one.
     pub(super) fn put(&mut self, carry: Carry, clock_ns: u64) -> Option<Inspected> {
         let set = self.set(&carry.key);
-        // A free place first, then those that are not read on, then the one that waited longest.
+        // Free entries first, then flows that are not read further, then the oldest.
         let worth = |place: &&mut Option<Carry>| {
             let carry = place.as_ref();
             carry.map_or((false, 0), |carry| {
@@ -149,7 +150,7 @@ impl Carried {
         before.map(|before| before.inspected)
     }
 
-    /// What is known of a flow of which this is the first packet of a record.
+    /// Takes the earlier state of a flow, given the first packet of a new record.
     #[inline]
     pub(super) fn take(&mut self, packet: &Observed, clock_ns: u64) -> Known {
         if self.count == 0 {
@@ -174,7 +175,7 @@ impl Carried {
         }
     }
 
-    /// Looks at the next few places for flows that have waited too long, and reports each once.
+    /// Checks the next few entries for flows that have been idle too long, and reports each once.
     #[inline]
     pub(super) fn sweep(&mut self, clock_ns: u64, rest: impl FnMut(&mut Inspected)) {
         if self.count != 0 {
@@ -196,7 +197,7 @@ impl Carried {
         }
     }
 
-    /// All that is left.
+    /// Takes all remaining flows.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Inspected> {
         self.count = 0;
         let places = self.places.iter_mut().filter_map(Option::take);
@@ -230,9 +231,9 @@ mod tests {
         }
     }
 
-    /// Whether or not the sweep came by.
+    /// Independent of the sweep.
     #[test]
-    fn of_four_the_longest_silent_one_is_evicted() {
+    fn the_longest_idle_of_four_is_evicted() {
         const S: u64 = 1_000_000_000;
         let mut carried = Carried::new(1, &HashKey::from_seed(1)).unwrap();
         let now_ns = 1000 * S;

@@ -1,4 +1,4 @@
-//! The decoders of `inspect` in a flow table: an [`Inspector`] implements [`Inspect`].
+//! Uses the decoders of `inspect` in a flow table: [`Inspector`] implements [`Inspect`].
 
 use inspect::{DONE, Direction, Inspector, Segment};
 
@@ -62,7 +62,7 @@ impl Inspect for Inspector {
 
     fn ended(&mut self, handle: u32, found: &mut Vec<u8>) {
         let mut number = handle;
-        // What was held back is reported before all of it is.
+        // Report what was held back first.
         Inspector::rest(self, &mut number);
         Inspect::known(self, number, found);
         self.end(&mut number, |_| ());

@@ -4,13 +4,13 @@ use crate::key::Side;
 use crate::record::Record;
 use crate::table::Observed;
 
-/// Looks at the first packets of flows that carry payload.
+/// Inspects the first packets with payload of each flow.
 pub trait Inspect: Send {
-    /// A packet, the nth of its flow with payload (from 0; 255 is that or more), before it is
-    /// counted in the record.
-    /// `handle` is the inspector's own number for the flow, 0 at the beginning. `payload` is what
-    /// was captured. `flow` is its record and the side that began it, which stays the same when the
-    /// flow continues in another record. False if no more of the flow are wanted.
+    /// Inspects a packet, the nth of its flow with payload (from 0; 255 means that or more), before
+    /// it is counted in the record. `handle` is the inspector's own number for the flow, initially
+    /// 0. `payload` is the captured part. `flow` is its record and the initiator, which stays the
+    /// same when the flow continues in another record. Returns false if no more packets of the flow
+    /// are needed.
     fn packet(
         &mut self,
         handle: &mut u32,
@@ -20,36 +20,36 @@ pub trait Inspect: Send {
         payload: &[u8],
     ) -> bool;
 
-    /// The first byte of a direction has this TCP sequence number. Called when the record with the
+    /// Sets the TCP sequence number of a direction's first byte. Called when the record with the
     /// SYN ends and the flow continues in another one.
     fn begins(&mut self, handle: &mut u32, is_initiator: bool, sequence: u32) {
         let _ = (handle, is_initiator, sequence);
     }
 
-    /// What was found so far goes to the end of `found`. It is called for each record if a flow is
-    /// reported in several.
+    /// Appends the findings so far to `found`. Called for each record if a flow is reported in
+    /// several.
     fn known(&self, handle: u32, found: &mut Vec<u8>);
 
-    /// No more packets of the flow will be passed, although it may continue: state that only
-    /// decoding needs may be freed. What is known stays until it has ended.
+    /// Called when no more packets of the flow will be passed, although it may continue: state
+    /// needed only for decoding may be freed. The results stay until the flow has ended.
     fn rest(&mut self, handle: &mut u32) {
         let _ = handle;
     }
 
-    /// Whether the flow is selected ([`shunt`](super::ExtraConfig::shunt)); `None` if that is not
-    /// known yet, or not needed.
+    /// Whether the flow is selected ([`shunt`](super::ExtraConfig::shunt)); `None` if not known
+    /// yet, or not needed.
     fn wants(&self, handle: u32) -> Option<bool> {
         let _ = handle;
         None
     }
 
-    /// The flow has ended: what was found goes to the end of `found`. The handle is free again.
+    /// Ends the flow: appends the findings to `found` and releases the handle.
     fn ended(&mut self, handle: u32, found: &mut Vec<u8>);
 
-    /// The end of input: all flows have ended.
+    /// Handles the end of input: all flows have ended.
     fn finished(&mut self) {}
 
-    /// Bytes of memory that it takes and will ever take.
+    /// Maximum memory it uses in bytes.
     fn memory_len(&self) -> usize {
         0
     }
@@ -59,7 +59,7 @@ pub trait Inspect: Send {
 mod tests {
     use super::*;
 
-    /// Nothing but what every inspector has to do.
+    /// An inspector that implements only the required methods.
     struct Least;
 
     impl Inspect for Least {

@@ -1,4 +1,4 @@
-//! Extra fields that outlive the flow: sent to a collector, or held back for the other half.
+//! Extra fields that outlive the flow: sent to a collector, or held for the other half.
 
 use inspect::Application;
 
@@ -8,7 +8,7 @@ use crate::extra::{
 use crate::key::KeyExtra;
 use crate::origin::Origins;
 
-/// A copy of an [`Extra`], whose memory is used again for the next one.
+/// A copy of an [`Extra`] whose memory is reused.
 #[derive(Clone, Debug, Default)]
 pub struct OwnedExtra {
     key: Option<KeyExtra>,
@@ -20,7 +20,7 @@ pub struct OwnedExtra {
 }
 
 impl OwnedExtra {
-    /// Takes a copy.
+    /// Copies `extra`.
     pub fn set(&mut self, extra: &Extra<'_>) {
         self.key = extra.key.copied();
         self.packets.clear();
@@ -32,7 +32,7 @@ impl OwnedExtra {
         self.origins = extra.origins.cloned().map(Box::new);
     }
 
-    /// As it was given.
+    /// The copy as an [`Extra`].
     pub fn get(&self) -> Extra<'_> {
         Extra {
             key: self.key.as_ref(),
@@ -44,9 +44,8 @@ impl OwnedExtra {
         }
     }
 
-    /// Takes in the extras of the other half of the flow, which began so much later than this one
-    /// (or earlier, if negative), in microseconds. The list of packets stays as long as the longer
-    /// of both.
+    /// Merges the extra fields of the flow's other half, which began `later_us` microseconds after
+    /// this one (before it, if negative). The list of packets stays as long as the longer of both.
     pub fn merge(&mut self, other: &Extra<'_>, later_us: i64) {
         let count = self.packets.len().max(other.packets.len());
         let shift = |note: &PacketNote, by: i64| {
@@ -83,14 +82,14 @@ impl OwnedExtra {
         self.merge_applications(other.application);
     }
 
-    /// Each half may know what the other does not: the questions went one way, the answers the
-    /// other.
+    /// Each half may have information that the other lacks: questions in one direction, answers in
+    /// the other.
     fn merge_applications(&mut self, other: &[u8]) {
         let Some(theirs) = take_application(other) else {
             return;
         };
         let mut both = take_application(&self.application).unwrap_or(Application::EMPTY);
-        // With one direction alone the lists cannot be matched: the longer list is kept.
+        // Lists from a single direction cannot be matched: the longer one is kept.
         let (mut list, mut count) = (Vec::new(), 0);
         for half in [&self.application[..], other] {
             if let Some(transactions) = take_transactions(half)
@@ -121,7 +120,7 @@ mod tests {
     use inspect::{Field, FieldSink, Protocol, Value};
 
     #[test]
-    fn both_halves_report_the_application() {
+    fn applications_of_both_halves_are_merged() {
         let found = |field, text| {
             let (mut application, mut out) = (Application::EMPTY, Vec::new());
             application.named(Protocol::Tls);
@@ -149,7 +148,7 @@ mod tests {
         }
     }
 
-    /// The times of both halves count from the earlier of their beginnings.
+    /// The times of both halves are relative to the earlier start.
     #[test]
     fn packets_of_two_halves_are_in_order() {
         let note = |time_us, side| PacketNote {

@@ -1,4 +1,4 @@
-//! The extra fields of a flow, as sinks receive them.
+//! Extra fields of a flow, as passed to sinks.
 
 use inspect::{Application, Protocol, Transactions};
 
@@ -6,17 +6,17 @@ use super::Timing;
 use crate::key::{KeyExtra, Side};
 use crate::origin::Origins;
 
-/// A packet, in a list of the first ones.
+/// A packet in the list of first packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PacketNote {
     /// Microseconds since the start of the flow's record.
     pub time_us: u32,
-    /// Bytes of payload; 65535 is that or more.
+    /// Payload length in bytes; 65535 means that or more.
     pub payload_len: u16,
     /// The lower eight TCP flags.
     pub tcp_flags: u8,
-    /// 0 from A, 1 from B.
+    /// Sender: 0 for A, 1 for B.
     pub side: u8,
 }
 
@@ -27,10 +27,10 @@ impl PacketNote {
     }
 }
 
-/// How often each value of a byte was in the payload that A, and that B sent, as far as captured.
+/// Histograms of the captured payload's byte values, sent by A and by B.
 pub type ByteCounts = [[u32; 256]; 2];
 
-/// Entropy of bytes that occur so often, in bits a byte: 0 to 8; 0 of none.
+/// Entropy of a byte histogram in bits per byte: 0 to 8; 0 for an empty one.
 pub fn entropy(counts: &[u32; 256]) -> f64 {
     let total: f64 = counts.iter().map(|count| f64::from(*count)).sum();
     let bits = |count: &u32| {
@@ -38,7 +38,7 @@ pub fn entropy(counts: &[u32; 256]) -> f64 {
         -share * share.log2()
     };
     let sum: f64 = counts.iter().filter(|count| **count != 0).map(bits).sum();
-    // One value only has -1 log2(1), which is -0: readers would print the sign.
+    // A single value gives -1 log2(1), which is -0: readers would print the sign.
     sum + 0.0
 }
 
@@ -47,18 +47,18 @@ const _: () = assert!(size_of::<PacketNote>() == 8);
 const _: () = assert!(size_of::<[Timing; 2]>() == 208);
 const _: () = assert!(size_of::<ByteCounts>() == 2048);
 
-/// The extra fields of a flow. Fields that are disabled are none or empty.
+/// The extra fields of a flow. Disabled fields are `None` or empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extra<'a> {
-    /// More of its key.
+    /// Extra parts of its key.
     pub key: Option<&'a KeyExtra>,
     /// Its first packets.
     pub packets: &'a [PacketNote],
     /// Gaps and lengths, by [`Side`].
     pub timing: Option<&'a [Timing; 2]>,
-    /// Values of bytes, by [`Side`].
+    /// Histograms of byte values, by [`Side`].
     pub bytes: Option<&'a ByteCounts>,
-    /// The result of an [`Inspect`](super::Inspect), in the form of [`put_application`].
+    /// The result of an [`Inspect`](super::Inspect), as written by [`put_application`].
     pub application: &'a [u8],
     /// Enrichment of the endpoints, by [`Side`].
     pub origins: Option<&'a Origins>,
@@ -75,33 +75,33 @@ impl Extra<'_> {
             && self.origins.is_none()
     }
 
-    /// Results of the decoders, if there is anything.
+    /// The decoders' results, if any.
     pub fn application(&self) -> Option<Application> {
         take_application(self.application)
     }
 
-    /// The transactions of the flow, if there are several.
+    /// The transactions of the flow, if there is more than one.
     pub fn transactions(&self) -> Option<Transactions<'_>> {
         take_transactions(self.application)
     }
 }
 
-/// An application as reported by an [`Inspect`](super::Inspect): one byte for the protocol, then
-/// the fields, then its transactions, if there are several.
+/// Appends an application as an [`Inspect`](super::Inspect) reports it: one byte for the protocol,
+/// then the fields, then its transactions, if there is more than one.
 pub fn put_application(application: &Application, found: &mut Vec<u8>) {
     let (protocol, bytes) = application.bytes();
     found.push(protocol as u8);
     found.extend_from_slice(bytes);
 }
 
-/// What [`put_application`] wrote.
+/// Reads what [`put_application`] wrote.
 pub fn take_application(found: &[u8]) -> Option<Application> {
     let (protocol, bytes) = found.split_first()?;
     let protocol = Protocol::ALL.get(usize::from(*protocol)).copied()?;
     Some(Application::from_bytes(protocol, bytes))
 }
 
-/// The transactions after what [`put_application`] wrote.
+/// Reads the transactions after what [`put_application`] wrote.
 pub fn take_transactions(found: &[u8]) -> Option<Transactions<'_>> {
     Transactions::of(found.get(1..)?)
 }

@@ -4,21 +4,22 @@
 use crate::record::Counters;
 use crate::table::Observed;
 
-/// Bins of a histogram.
+/// Number of bins in a histogram.
 pub const BIN_COUNT: usize = 8;
 
-/// The bin of a number: below 16, below 32, and so on by powers of two; from 1024 on the last one.
+/// Index of a number's bin: below 16, below 32, and so on by powers of two; the last one from 1024
+/// on.
 fn bin(value: u64) -> usize {
     let bits = (64 - value.leading_zeros()) as usize;
     bits.saturating_sub(4).min(BIN_COUNT - 1)
 }
 
-/// The bin of a gap in nanoseconds: below 16 ms, below 32 ms, …, from 1024 ms on.
+/// Index of the bin for a gap in nanoseconds: below 16 ms, below 32 ms, …, from 1024 ms on.
 pub fn gap_bin(gap_ns: u64) -> usize {
     bin(gap_ns / 1_000_000)
 }
 
-/// The bin of a number of payload bytes: below 16, below 32, …, from 1024 on.
+/// Index of the bin for a payload length: below 16, below 32, …, from 1024 on.
 pub fn len_bin(len: u32) -> usize {
     bin(len.into())
 }
@@ -27,24 +28,24 @@ pub fn len_bin(len: u32) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct Timing {
-    /// The shortest gap, in nanoseconds; `u64::MAX` while there is none.
+    /// Shortest gap in nanoseconds; `u64::MAX` if there is none.
     pub gap_min_ns: u64,
-    /// The longest one.
+    /// Longest gap.
     pub gap_max_ns: u64,
-    /// Their sum.
+    /// Sum of the gaps.
     pub gap_sum_ns: u64,
-    /// The sum of their squares, in nanoseconds squared.
+    /// Sum of the squared gaps, in nanoseconds squared.
     pub gap_square_sum: f64,
-    /// The sum of squares of packet lengths.
+    /// Sum of the squared packet lengths.
     pub len_square_sum: f64,
-    /// Gaps by length ([`gap_bin`]).
+    /// Histogram of gaps ([`gap_bin`]).
     pub gap_bins: [u32; BIN_COUNT],
-    /// Packets by bytes of payload ([`len_bin`]).
+    /// Histogram of payload lengths ([`len_bin`]).
     pub len_bins: [u32; BIN_COUNT],
 }
 
 impl Timing {
-    /// Of no packets.
+    /// Timing without packets.
     pub const EMPTY: Timing = Timing {
         gap_min_ns: u64::MAX,
         gap_max_ns: 0,
@@ -55,8 +56,8 @@ impl Timing {
         len_bins: [0; BIN_COUNT],
     };
 
-    /// Adds a packet to a side that has sent `before`. One that comes with an earlier time than the
-    /// latest has a gap of 0.
+    /// Adds a packet to a side that has sent `before`. A packet with a time before the latest one
+    /// has a gap of 0.
     pub(super) fn add(&mut self, before: &Counters, packet: &Observed) {
         let len = f64::from(packet.bytes);
         self.len_square_sum += len * len;
@@ -74,12 +75,12 @@ impl Timing {
         *bin = bin.saturating_add(1);
     }
 
-    /// How many gaps.
+    /// Number of gaps.
     pub fn gap_count(&self) -> u64 {
         self.gap_bins.iter().map(|count| u64::from(*count)).sum()
     }
 
-    /// Mean gap, and standard deviation (of all gaps, not of a sample), in nanoseconds.
+    /// Mean gap and standard deviation (of the population, not of a sample), in nanoseconds.
     pub fn gap_mean_deviation_ns(&self) -> (f64, f64) {
         moments(
             self.gap_count() as f64,
@@ -88,13 +89,13 @@ impl Timing {
         )
     }
 
-    /// Mean length of the packets, and standard deviation, in bytes. `sent` is the packet count in
-    /// the side's record.
+    /// Mean packet length and standard deviation, in bytes. `sent` are the counters of the side's
+    /// record.
     pub fn len_mean_deviation(&self, sent: &Counters) -> (f64, f64) {
         moments(sent.packets as f64, sent.bytes as f64, self.len_square_sum)
     }
 
-    /// Takes in what another table saw of the same side.
+    /// Merges the timing of the same side from another table.
     pub(super) fn merge(&mut self, other: &Timing) {
         self.gap_min_ns = self.gap_min_ns.min(other.gap_min_ns);
         self.gap_max_ns = self.gap_max_ns.max(other.gap_max_ns);
@@ -113,7 +114,7 @@ fn moments(count: f64, sum: f64, square_sum: f64) -> (f64, f64) {
         return (0.0, 0.0);
     }
     let mean = sum / count;
-    // Rounding can take the difference below zero.
+    // Rounding can make the difference negative.
     let variance = (square_sum / count - mean * mean).max(0.0);
     (mean, variance.sqrt())
 }

@@ -1,4 +1,4 @@
-//! Updates the slabs with each packet and flow of the table.
+//! Updates the slabs for each packet and flow of the table.
 
 use super::{Extra, Extras, PacketNote, Timing, put};
 use crate::expire::EndReason;
@@ -6,14 +6,14 @@ use crate::meter::Input;
 use crate::record::{LATER, Record};
 use crate::table::{Observed, RecordSink, Watch};
 
-/// The slabs at work, with the packets that are given together.
+/// The slabs, and the packets that were passed together.
 pub(crate) struct Watching<'a, 'p> {
     pub(crate) extras: &'a mut Extras,
     pub(crate) inputs: &'a [Input<'p>],
 }
 
 impl<'p> Watching<'_, 'p> {
-    /// What is recorded of each packet.
+    /// Records the per-packet data.
     #[inline(never)]
     fn note(&mut self, index: u32, record: &Record, packet: &Observed) {
         let at = index as usize;
@@ -44,7 +44,7 @@ impl<'p> Watching<'_, 'p> {
         }
     }
 
-    /// The payload of a packet as far as it was captured.
+    /// The captured payload of a packet.
     fn payload_in(inputs: &[Input<'p>], packet: &Observed) -> &'p [u8] {
         let Some(input) = inputs.get(usize::from(packet.input_index)) else {
             return &[];

@@ -6,22 +6,22 @@ use wire::{Dissection, LayerKind, Reason, dissect_inner};
 use super::{Input, KeyParts, Level, Meter};
 use crate::key::{FlowKey, KeyExtra, Side};
 
-/// Levels of a packet that are kept at once.
+/// Number of levels of a packet kept at once.
 pub(super) const LEVEL_COUNT: usize = 5;
 
-/// Which of a packet's levels name flows.
+/// The levels of a packet that define flows.
 #[derive(Clone, Copy)]
 pub(super) struct Named {
-    /// The outermost one with an IP header.
+    /// Index of the outermost level with an IP header.
     pub(super) outer: usize,
-    /// The innermost one.
+    /// Index of the innermost level.
     pub(super) inner: usize,
-    /// Number of the tunnel around that, where it is in one.
+    /// Number of the tunnel around it, if it is in one.
     pub(super) tunnel_id: Option<u32>,
 }
 
 impl Named {
-    /// The packet's first level.
+    /// The packet's first level only.
     pub(super) fn first() -> Named {
         Named {
             outer: 0,
@@ -32,7 +32,7 @@ impl Named {
 }
 
 impl Meter {
-    /// Looks for the levels that name flows; `levels[0]` stays the packet's first. Without an IP
+    /// Finds the levels that define flows; `levels[0]` stays the packet's first. Without an IP
     /// header it returns why the last level ended.
     #[inline(never)]
     pub(super) fn descend(&mut self, packet: &[u8]) -> Result<Named, Reason> {
@@ -46,7 +46,7 @@ impl Meter {
             }
             let around = self.levels[at];
             let kept = found.unwrap_or(Named::first());
-            // There are two places more than may be in use.
+            // There are two slots more than can be in use.
             let is_free = |slot: &usize| ![0, at, kept.outer, kept.inner].contains(slot);
             let next = (1..LEVEL_COUNT).find(is_free).unwrap_or(at);
             if around.inner_is_quote || !dissect_inner(packet, &around, &mut self.levels[next]) {
@@ -77,7 +77,7 @@ impl Meter {
         }
     }
 
-    /// The rarer parts of the key.
+    /// Fills in the rarely used parts of the key.
     #[inline(never)]
     pub(super) fn extra_key(
         &self,
@@ -108,7 +108,7 @@ impl Meter {
     }
 }
 
-/// The maximum segment size that a SYN announces; 0 without one.
+/// The maximum segment size announced by a SYN; 0 without one.
 #[inline(never)]
 pub(super) fn announced_mss(level: &Dissection, packet: &[u8]) -> u16 {
     let segment = packet.get(usize::from(level.transport_offset)..);

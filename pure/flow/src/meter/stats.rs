@@ -1,30 +1,30 @@
-//! The counters of a meter, and the check that they add up.
+//! Counters of a meter, and the check that they add up.
 
 use wire::Reason;
 
 use crate::fragment::FragmentStats;
 use crate::table::TableStats;
 
-/// The counters of a meter.
+/// Counters of a meter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeterStats {
-    /// Packets given.
+    /// Packets passed to the meter.
     pub packets: u64,
-    /// Packets without an IP header, by [`Reason`]. [`Reason::Complete`]: the packet is intact but
+    /// Packets without an IP header, by [`Reason`]. [`Reason::Complete`]: the packet is valid but
     /// not IP (ARP, for example).
     pub refused: [u64; Reason::COUNT],
-    /// Packets with an IP header whose transport header could not be read; they are in flows, with
+    /// Packets with an IP header whose transport header could not be parsed; they are in flows with
     /// ports 0.
     pub without_ports: [u64; Reason::COUNT],
-    /// Packets that sampling left out.
+    /// Packets skipped by sampling.
     pub unsampled: u64,
-    /// Packets that count in two flows, that of a tunnel and that inside it.
+    /// Packets counted in two flows, that of a tunnel and the one inside.
     pub twice: u64,
     /// Packets waiting for their batch to fill.
     pub waiting: u64,
-    /// Fragments.
+    /// Counters of fragments.
     pub fragments: FragmentStats,
-    /// The table.
+    /// Counters of the table.
     pub table: TableStats,
 }
 
@@ -34,13 +34,13 @@ impl MeterStats {
         self.refused.iter().sum()
     }
 
-    /// Packets in flows that have not ended.
+    /// Packets in active flows.
     pub fn packets_live(&self) -> u64 {
         self.table.packets - self.table.packets_ended
     }
 
-    /// What is missing (positive) or counted twice (negative) between the packets given and where
-    /// they are: 0 when the account adds up.
+    /// Number of packets missing (positive) or counted twice (negative) in the account; 0 if it
+    /// adds up.
     pub fn imbalance(&self) -> i64 {
         let known = self.refused_total()
             + self.unsampled
@@ -50,7 +50,7 @@ impl MeterStats {
         (self.packets + self.twice).wrapping_sub(known) as i64
     }
 
-    /// Adds another meter's counts.
+    /// Adds the counters of another meter.
     pub fn add(&mut self, other: &MeterStats) {
         self.packets += other.packets;
         for (sum, count) in self.refused.iter_mut().zip(other.refused) {
@@ -71,7 +71,7 @@ impl MeterStats {
 mod tests {
     use super::*;
 
-    /// All counters, each with another value.
+    /// All counters, each with a different value.
     fn counted(first: u64) -> MeterStats {
         let mut next = first;
         let mut count = || {
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// All numbers, in the order of the fields.
+    /// All counters in the order of the fields.
     fn numbers(stats: &MeterStats) -> Vec<u64> {
         let text = format!("{stats:?}");
         let parts = text.split(|c: char| !c.is_ascii_digit());
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_is_that_of_every_counter() {
+    fn every_counter_is_added() {
         let (a, b) = (counted(1), counted(1000));
         let mut sum = a;
         sum.add(&b);

@@ -1,4 +1,4 @@
-//! The meter: what a packet counts for, fragments, and packets that belong to no flow.
+//! The meter: the flow of a packet, fragments, and packets that belong to no flow.
 
 use super::*;
 use crate::{EndReason, Extra, OwnedExtra, PacketNote, Record, Side, entropy};
@@ -10,7 +10,7 @@ mod keys;
 const S: u64 = 1_000_000_000;
 const MF: u16 = 0x2000;
 
-/// Ethernet and IPv4 around a payload. `fragment` is the flags and offset field.
+/// Builds Ethernet and IPv4 around a payload. `fragment` is the flags and offset field.
 fn ipv4(src: u8, dst: u8, protocol: u8, id: u16, fragment: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     bytes.extend([0x45, 0]);
@@ -58,7 +58,7 @@ fn config() -> MeterConfig {
     config
 }
 
-/// The records that these packets make, a millisecond apart.
+/// The records of these packets, sent a millisecond apart.
 fn records(config: &MeterConfig, packets: &[Vec<u8>]) -> (Vec<Record>, MeterStats) {
     let mut meter = Meter::new(config).unwrap();
     let mut ended = Vec::new();
@@ -106,7 +106,7 @@ fn a_tcp_connection_is_one_biflow() {
 }
 
 #[test]
-fn the_initiator_is_found_when_the_answer_is_seen_first() {
+fn the_initiator_is_found_even_if_the_reply_is_seen_first() {
     let syn_ack_first = [
         ipv4(2, 1, 6, 1, 0, &tcp(80, 5000, 0x12, 0)),
         ipv4(1, 2, 6, 1, 0, &tcp(5000, 80, 0x10, 0)),
@@ -163,7 +163,7 @@ fn timeouts_of_many_hours_hold() {
 }
 
 #[test]
-fn the_last_time_there_is_ends_a_flow_in_its_year() {
+fn the_maximum_time_ends_a_flow_in_its_year() {
     for time_ns in [u64::MAX, u64::MAX - 1, u64::MAX - 2] {
         let packets = [
             ipv4(1, 2, 17, 1, 0, &udp(1, 2, 3)),
@@ -238,7 +238,7 @@ fn halves_from_two_queues_are_one_flow() {
     }
 }
 
-/// Damaged and random packets, with fragments, into a small table: nothing is lost, nothing panics.
+/// Damaged and random packets, with fragments, in a small table: nothing is lost, nothing panics.
 #[test]
 fn the_account_adds_up_for_any_input() {
     let seed = std::env::var("BAREWIRE_SEED")
@@ -394,7 +394,7 @@ fn options_and_segment_size_are_recorded() {
     assert_eq!((sent.ip_flags, sent.traffic_class), (2, 0x10));
 }
 
-/// Ethernet, tags, IPv6 around a payload.
+/// Builds Ethernet, tags and IPv6 around a payload.
 fn ipv6(tags: &[u8], ends: [u8; 2], next: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     bytes.extend(tags);
@@ -425,11 +425,11 @@ fn ipv6(tags: &[u8], ends: [u8; 2], next: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The shortcut makes the records that the whole dissection makes, over packets that are for it,
-/// nearly for it, cut anywhere and with any bit turned; with bytes of IP and of the link, in
-/// biflows and uniflows.
+/// The shortcut produces the same records as full dissection, for packets that it supports, nearly
+/// supports, truncated anywhere and with any bit flipped; with IP and link bytes, in biflows and
+/// uniflows.
 #[test]
-fn the_short_cut_changes_nothing() {
+fn the_shortcut_changes_nothing() {
     let mut options = tcp(443, 5001, 0x18, 12);
     options[12] = 0x80;
     let mut syn = tcp(5001, 443, 0x02, 4);
@@ -493,7 +493,7 @@ fn the_short_cut_changes_nothing() {
 }
 
 #[test]
-fn the_beginnings_of_records_are_chosen() {
+fn the_first_packets_of_records_are_chosen() {
     let one = ipv4(1, 2, 17, 1, 0, &udp(10, 20, 72));
     let back = ipv4(2, 1, 17, 1, 0, &udp(20, 10, 72));
     let other = ipv4(3, 4, 17, 1, 0, &udp(10, 20, 72));

@@ -3,46 +3,46 @@
 use super::{Amount, Counters, SYN};
 use crate::table::Observed;
 
-/// Marks of a packet: it is a fragment.
+/// Mark of a packet: it is a fragment.
 pub(crate) const FRAGMENT: u8 = 1 << 3;
-/// Its first fragment did not come.
+/// Mark: its first fragment did not arrive.
 pub(crate) const ORPHAN: u8 = 1 << 4;
-/// It is not the first fragment.
+/// Mark: it is not the first fragment.
 pub(crate) const LATER: u8 = 1 << 5;
 
-/// How far the last packet of a side may be from its first: 39 hours.
+/// Maximum distance of a side's last packet from its first: 39 hours.
 pub(super) const REACH_NS: u64 = 1 << 47;
 
-/// The upper bit of `flags`: `next_seq` is known. Below are the 12 bits of the header.
+/// Upper bit of `flags`: `next_seq` is known. The lower 12 bits are those of the header.
 const SEQ_KNOWN: u16 = 1 << 15;
 const FLAGS: u16 = 0x0fff;
-/// Of `fragments`, the count; the IP flags are above it.
+/// The count in `fragments`; the IP flags are above it.
 const COUNT: u16 = 0x1fff;
 pub(crate) const IP_FLAGS_SHIFT: u32 = 13;
 
-/// A segment that comes so soon after a later one was overtaken, not sent again, where the round
-/// trip is not known.
+/// If the round-trip time is unknown: a segment that arrives this soon after a later one was
+/// reordered, not retransmitted.
 const OVERTAKEN_NS: u64 = 3_000_000;
 
-/// A length in 16 bits.
+/// A length capped to 16 bits.
 pub(crate) fn capped(len: u32) -> u16 {
     len.min(u32::from(u16::MAX)) as u16
 }
 
-/// Three sums share a word with a number of 16 bits each, so that adding to one is one addition;
-/// room is made sure of before, so it never reaches the upper bits.
+/// Three sums each share a word with a 16-bit number, so that adding to one is a single addition;
+/// room is ensured before, so it never reaches the upper bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub(super) struct Direction {
-    /// Bytes; above them the segment size announced.
+    /// Bytes; above them the announced segment size.
     bytes_mss: u64,
-    /// Bytes of payload; above them the window of the first packet.
+    /// Payload bytes; above them the window of the first packet.
     payload_window: u64,
-    /// Distance of the last packet from the first, in nanoseconds; above it the handshake's answer
-    /// in microseconds: 12 bits shifted by the upper four.
+    /// Distance of the last packet from the first, in nanoseconds; above it the handshake's
+    /// response time in microseconds: 12 bits shifted by the upper four.
     last_handshake: u64,
     packets: u32,
-    /// The TCP sequence number after all that has come.
+    /// The next TCP sequence number.
     next_seq: u32,
     /// Bit n for kind n below 31; bit 31 for kind 34.
     tcp_options: u32,
@@ -62,10 +62,10 @@ pub(super) struct Direction {
 
 const _: () = assert!(size_of::<Direction>() == 52);
 
-/// The bits of a sum.
+/// Mask of a sum.
 const SUM: u64 = (1 << 48) - 1;
 const UPPER_SHIFT: u32 = 48;
-/// The highest bit of a sum: what sets it is the last that is added.
+/// The highest bit of a sum: nothing is added after it is set.
 const FULL: u64 = 1 << 47;
 
 #[inline(always)]
@@ -129,19 +129,19 @@ impl Direction {
             && (self.bytes_mss | self.payload_window) & FULL == 0
     }
 
-    /// Whether this many packets can be counted: of 2^32 bytes at most, and 2^15 of them.
+    /// Whether this many packets can be counted: at most 2^15, with at most 2^32 bytes.
     pub(super) fn has_room_for(&self, packets: u32) -> bool {
         self.packets <= u32::MAX - packets && (self.bytes_mss | self.payload_window) & FULL == 0
     }
 
-    /// Values taken from the side's first packet only.
+    /// Sets values taken from the side's first packet only.
     pub(super) fn begin(&mut self, packet: &Observed) {
         self.flags_first = packet.level.tcp_flags as u8;
         (self.ttl_min, self.ttl_max) = (packet.level.ttl, packet.level.ttl);
         self.payload_window = set_upper(self.payload_window, packet.level.tcp_window);
     }
 
-    /// Counts a packet that comes this long after the side's first.
+    /// Counts a packet that arrived this long after the side's first.
     #[inline(always)]
     pub(super) fn count<const DETAIL: bool>(&mut self, packet: &Observed, passed_ns: u64) {
         self.packets += 1;
@@ -152,7 +152,7 @@ impl Direction {
         }
     }
 
-    /// A packet came this long after the first.
+    /// Extends the time span to a packet this long after the first.
     #[inline(always)]
     fn reach(&mut self, passed_ns: u64) {
         // The upper bits are the same on both sides of the comparison.
@@ -162,11 +162,11 @@ impl Direction {
         }
     }
 
-    /// The fields of the standard record in addition to counters. Before the packet is counted.
+    /// Updates the fields of the standard record other than counters, before the packet is counted.
     #[inline(always)]
     pub(super) fn detail(&mut self, packet: &Observed, passed_ns: u64) {
         let level = &packet.level;
-        // Branches that are hardly ever taken cost less than extremes that are stored each time.
+        // Branches that are hardly ever taken cost less than storing extremes each time.
         if level.ttl != self.ttl_min {
             self.ttl_min = self.ttl_min.min(level.ttl);
             self.ttl_max = self.ttl_max.max(level.ttl);
@@ -201,7 +201,7 @@ impl Direction {
         }
     }
 
-    /// The number after the SYN, where that has come, and no payload.
+    /// The sequence number after the SYN, if that has been seen, but no payload.
     pub(super) fn stream_begin(&self) -> Option<u32> {
         let has_begun = self.flags & SYN != 0 && self.flags & SEQ_KNOWN != 0;
         (has_begun && self.payload_window & SUM == 0).then_some(self.next_seq)
@@ -223,9 +223,9 @@ impl Direction {
         self.tcp_options |= ((options >> 34) as u32) << 31;
     }
 
-    /// A segment that does not begin where the ones before it end. What begins earlier was sent
-    /// again, or, if the latest packet of the side came only just before, was overtaken on the way
-    /// (Wireshark's rule of thumb: 3 ms, or the round trip of the handshake).
+    /// Handles a segment that does not begin where the previous ones end. One that begins earlier
+    /// is a retransmission, or, if the side's latest packet arrived only just before, was reordered
+    /// (Wireshark's rule of thumb: 3 ms, or the round-trip time of the handshake).
     #[inline(never)]
     fn out_of_sequence(&mut self, packet: &Observed, moves: u32, passed_ns: u64) {
         let (seq, flags) = (packet.level.tcp_seq, packet.level.tcp_flags);
@@ -263,20 +263,20 @@ impl Direction {
         self.fragments = self.fragments & !COUNT | sum as u16;
     }
 
-    /// The first packet turned out to be earlier by so much.
+    /// Adjusts the time span if the first packet turns out to be earlier.
     pub(super) fn stretch(&mut self, by_ns: u64) {
         self.last_handshake += by_ns;
     }
 
-    /// Adds fragments that were held back; the last of them came this long after the side's first
-    /// packet.
+    /// Adds fragments that were held back; the last of them arrived this long after the side's
+    /// first packet.
     pub(super) fn add_held(&mut self, held: &Amount, last_ns: u64) {
         self.packets += held.packets;
         self.bytes_mss += held.bytes;
         self.reach(last_ns.min(REACH_NS - 1));
     }
 
-    /// What the standard record holds of them.
+    /// Updates the fields of the standard record for them.
     pub(super) fn held_detail(&mut self, held: &Amount) {
         self.payload_window += held.payload_bytes;
         self.ttl_min = self.ttl_min.min(held.ttl_min);
@@ -308,7 +308,8 @@ impl Direction {
         u32::from(kept & 0xfff) << (kept >> 12)
     }
 
-    /// Takes in another record's side; the last packet of both came this long after the first.
+    /// Merges the side of another record; the last packet of both arrived this long after the
+    /// first.
     pub(super) fn merge(&mut self, other: &Direction, last_ns: u64) {
         let add = |one: u64, two: u64| {
             let sum = ((one & SUM) + (two & SUM)).min(SUM);
@@ -332,7 +333,8 @@ impl Direction {
         self.ttl_max = self.ttl_max.max(other.ttl_max);
     }
 
-    /// All but the times. Without detail the extremes were never touched, and are reported as 0.
+    /// All counters but the times. Without detail the extremes were never updated, and are reported
+    /// as 0.
     #[inline(always)]
     pub(super) fn counters(&self) -> Counters {
         let has_detail = self.len_max != 0 || self.len_min != u16::MAX;
@@ -346,7 +348,7 @@ impl Direction {
             tcp_flags: self.tcp_flags(),
             tcp_flags_first: self.flags_first,
             tcp_flags_last: self.flags_last,
-            // Without detail they lie the other way round: 255 and 0.
+            // Without detail they are reversed: 255 and 0.
             ttl_min: self.ttl_min.min(self.ttl_max),
             ttl_max: self.ttl_max,
             traffic_class: 0,

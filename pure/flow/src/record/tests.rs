@@ -1,10 +1,10 @@
-//! Records: what is kept in few bits, and what of TCP is made out. Also makes records for others.
+//! Records: compact fields, and what is derived from TCP. Also builds records for other tests.
 
 use super::*;
 use crate::key::Ports;
 use crate::table::Headers;
 
-/// What one side has sent, for tests of what is done with records.
+/// Packets sent by one side, for tests of consumers of records.
 pub(crate) struct Sent {
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Sent {
     pub(crate) ttl: u8,
 }
 
-/// Adds it to a record, as packets of one size.
+/// Adds them to a record, as packets of equal size.
 pub(crate) fn add(record: &mut Record, side: Side, sent: &Sent) {
     let mut tcp_seq = 0;
     for nth in 0..sent.packets {
@@ -193,7 +193,7 @@ fn sums_exceed_32_bits_and_saturate() {
     assert_eq!((record.start_ns(), record.end_ns()), (2, 5));
 }
 
-/// A later fragment of a segment has no TCP header, and does not take the last flags away.
+/// A later fragment of a segment has no TCP header, and does not clear the last flags.
 #[test]
 fn a_packet_without_flags_leaves_the_last_ones() {
     let (key, side) = key();
@@ -222,7 +222,7 @@ fn a_packet_without_flags_leaves_the_last_ones() {
 }
 
 #[test]
-fn counters_leave_the_rest_zero() {
+fn the_counters_profile_leaves_the_rest_zero() {
     let (key, side) = key();
     let mut record = Record::new(key, side, false, false);
     let packet = Observed {
@@ -250,9 +250,9 @@ fn counters_leave_the_rest_zero() {
     assert_eq!(record.forward(), expected);
 }
 
-/// The next sequence number is known once a segment has advanced it, from any number.
+/// The next sequence number is known once a segment has advanced it, whatever its value.
 #[test]
-fn the_next_number_is_known_from_the_first_that_counts() {
+fn the_next_sequence_number_is_known_after_the_first_segment() {
     let next = |segments: &[(bool, u16, u32, u32, u64)]| {
         let record = connection(segments);
         let (_, client) = key();

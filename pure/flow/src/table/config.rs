@@ -1,24 +1,24 @@
-//! The configuration of a table, and its counters.
+//! Configuration of a table, and its counters.
 
 use crate::expire::{EndReason, Timeouts};
 
-/// How a table is made.
+/// Configuration of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct TableConfig {
-    /// Flows at once, at least 1 and at most 2^28.
+    /// Maximum number of concurrent flows: at least 1 and at most 2^28.
     pub flow_count_max: u32,
-    /// When flows end.
+    /// Timeouts.
     pub timeouts: Timeouts,
-    /// What is recorded of a flow.
+    /// Amount of data recorded per flow.
     pub profile: Profile,
-    /// Whether the two directions of a connection are flows of their own.
+    /// Whether the two directions of a connection are separate flows.
     pub uniflow: bool,
-    /// Called with address and length of each large piece of memory when it is reserved, before it
-    /// is touched: the place to ask the system for large pages.
+    /// Called with address and length of each large memory area when it is reserved, before it is
+    /// touched: allows requesting large pages from the system.
     pub reserved: fn(usize, usize),
-    /// Called twice a batch with addresses in that memory that will be read soon: the place for an
-    /// instruction that this crate, without unsafe code, has not. Without it they are read at
-    /// once.
+    /// Called twice per batch with addresses in that memory that will be read soon: allows the use
+    /// of a prefetch instruction, which this crate without unsafe code cannot do. Without it they
+    /// are read at once.
     pub prefetch: Option<fn(&[usize])>,
 }
 
@@ -36,7 +36,8 @@ impl Default for TableConfig {
     }
 }
 
-/// What is recorded of a flow. Each profile is compiled separately, so there is no test per packet.
+/// Amount of data recorded per flow. Each profile is compiled separately, so there is no test per
+/// packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
     /// Packets, bytes, times and TCP flags.
@@ -46,10 +47,10 @@ pub enum Profile {
     Standard,
 }
 
-/// The system does not give so much memory.
+/// The system cannot provide enough memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// Bytes wanted.
+    /// Requested memory in bytes.
     pub len: usize,
 }
 
@@ -61,10 +62,10 @@ impl std::fmt::Display for OutOfMemory {
 
 impl std::error::Error for OutOfMemory {}
 
-/// The counters of a table.
+/// Counters of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableStats {
-    /// Packets given.
+    /// Packets passed to the table.
     pub packets: u64,
     /// Packets in records of ended flows.
     pub packets_ended: u64,
@@ -72,19 +73,19 @@ pub struct TableStats {
     pub flows: u64,
     /// Flows ended, by [`EndReason`].
     pub ended: [u64; EndReason::COUNT],
-    /// Of those that ended for lack of resources: because the lines were full while records were
-    /// still free.
+    /// Of the flows that ended for lack of resources: those for which the lines were full while
+    /// records were still free.
     pub crowded: u64,
     /// Packets whose time was before the table's clock.
     pub late: u64,
-    /// How often the clock was set back, because only packets far before it came.
+    /// Number of times the clock was set back, because only packets far before it arrived.
     pub set_back: u64,
-    /// Flows in the table now.
+    /// Active flows.
     pub live: u64,
 }
 
 impl TableStats {
-    /// Adds another table's counts.
+    /// Adds the counters of another table.
     pub fn add(&mut self, other: &TableStats) {
         self.packets += other.packets;
         self.packets_ended += other.packets_ended;

@@ -16,8 +16,8 @@ pub(super) struct Line {
 
 const _: () = assert!(size_of::<Line>() == 64);
 
-/// A set of ways, of which the first is exact: way n is bit 16 n + 14, or 16 (n - 4) + 15 from
-/// way 4 on. After the first there may be ways that are not in the set.
+/// A set of ways, of which only the first is exact: way n is bit 16 n + 14, or 16 (n - 4) + 15 from
+/// way 4 on. After the first it may contain ways that are not members.
 #[derive(Clone, Copy)]
 pub(super) struct Ways(u64);
 
@@ -28,7 +28,7 @@ impl Ways {
         (self.0 != 0).then_some((bit >> 4) & 3 | (bit & 1) << 2)
     }
 
-    /// Without the first of its members.
+    /// The set without its first member.
     #[inline(always)]
     pub(super) fn rest(self) -> Ways {
         Ways(self.0 & self.0.wrapping_sub(1))
@@ -42,11 +42,11 @@ impl Line {
         records: [NONE; WAYS],
     };
 
-    /// The ways that have this tag. 0 finds the free ones.
+    /// The ways with this tag. 0 finds the free ones.
     #[inline(always)]
     pub(super) fn find(&self, tag: u16) -> Ways {
-        // Four comparisons in a word: taking one from each lane borrows from above only where a
-        // lane was 0, which is what is looked for; so the lowest find is a find.
+        // Four comparisons in a word: subtracting one from each lane borrows from above only where
+        // a lane was 0, which is what is searched for; so the lowest match is exact.
         const ONES: u64 = 0x0001_0001_0001_0001;
         const TOPS: u64 = ONES << 15;
         let wanted = u64::from(tag) * ONES;
@@ -54,7 +54,7 @@ impl Line {
             let different = tags ^ wanted;
             different.wrapping_sub(ONES) & !different & TOPS
         };
-        // Four tags next to each other: one load.
+        // Four adjacent tags: one load.
         let word = |at: usize| {
             u64::from(self.tags[at])
                 | u64::from(self.tags[at + 1]) << 16
@@ -69,10 +69,10 @@ impl Line {
         self.find(0).first().is_none()
     }
 
-    /// How near each way is to its timeout; free ones are as far as can be.
+    /// Remaining time of each way; the maximum for free ones.
     #[inline(always)]
     fn untils(&self, now: u16) -> [i16; WAYS] {
-        // In steps that become one comparison of eight each.
+        // In steps that compile to one comparison of eight each.
         let mut untils = [i16::MAX; WAYS];
         for ((until, deadline), tag) in untils.iter_mut().zip(&self.deadlines).zip(&self.tags) {
             let way_until = expire::until(*deadline, now);
@@ -92,7 +92,7 @@ impl Line {
         any < 0
     }
 
-    /// The least of them.
+    /// The minimum remaining time.
     #[inline(always)]
     fn least_until(&self, now: u16) -> i16 {
         let untils = self.untils(now);
@@ -101,7 +101,8 @@ impl Line {
             .fold(i16::MAX, |least, until| least.min(*until))
     }
 
-    /// The way whose flow is nearest to its timeout, and how near; none if no way is in use.
+    /// The way whose flow is closest to its timeout, and its remaining time; `None` if no way is in
+    /// use.
     #[inline]
     pub(super) fn nearest(&self, now: u16) -> Option<(i16, usize)> {
         let untils = self.untils(now);

@@ -1,4 +1,4 @@
-//! Loading ahead of use: by the caller's prefetch, or by touching.
+//! Loads data ahead of use: by the caller's prefetch, or by reading.
 
 use crate::record::Record;
 
@@ -6,11 +6,11 @@ use super::line::NONE;
 use super::{BATCH_MAX, Guess, Observed, Table};
 
 impl Table {
-    /// Has the home lines of some packets loaded.
+    /// Loads the home lines of some packets.
     #[inline]
     pub(crate) fn load_homes(&self, packets: &[Observed]) {
         let mut addresses = [0; BATCH_MAX];
-        // A load whose value is not used would be removed.
+        // A load whose value is not used would be optimized away.
         let mut touched = 0;
         for (packet, address) in packets.iter().zip(&mut addresses) {
             if let Some(line) = self.lines.get(self.home(packet.hash)) {
@@ -26,7 +26,7 @@ impl Table {
         }
     }
 
-    /// Has a packet's record loaded.
+    /// Loads the record of a packet.
     #[inline(always)]
     pub(super) fn load_record(&self, packet: &Observed, guess: Guess) {
         let Some(record) = self.records.get(guess.record as usize) else {
@@ -40,8 +40,8 @@ impl Table {
         }
     }
 
-    /// Has the place loaded where the record of the n-th new flow of a batch will be written, if
-    /// that is one never used before.
+    /// Loads the place where the record of a batch's n-th new flow will be written, if it was never
+    /// used before.
     #[inline(always)]
     pub(super) fn load_new(&self, at: usize) {
         if let Some(prefetch) = self.prefetch

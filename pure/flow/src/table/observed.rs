@@ -1,29 +1,29 @@
-//! A packet as input of the table.
+//! A packet as the table's input.
 
 use wire::{Dissection, LayerKind};
 
 use crate::key::{FlowKey, KeyExtra, Side};
 use crate::record;
 
-/// What a record takes from the headers of the level that names the flow. Small on purpose: a
-/// whole [`Dissection`] is written and read again for each packet in four cache lines, this in half
-/// of one.
+/// Header fields that a record uses, from the level that defines the flow. Deliberately small: a
+/// whole [`Dissection`] would be written and read again for each packet in four cache lines, this
+/// takes half of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Headers {
     /// Set of TCP options: bit n for kind n below 64.
     pub tcp_options: u64,
-    /// Where the payload starts, from the start of the packet: after the transport header.
+    /// Offset of the payload from the start of the packet, after the transport header.
     pub payload_offset: u32,
-    /// Bytes of payload on the wire; 0 if that is not known, as the header is cut too short.
+    /// Length of the payload on the wire; 0 if the header is too truncated to know it.
     pub payload_len: u32,
     /// TCP sequence number.
     pub tcp_seq: u32,
-    /// Set of IPv4 options, or of IPv6 extension headers, as a [`Dissection`] has it.
+    /// Set of IPv4 options, or of IPv6 extension headers, as in a [`Dissection`].
     pub ip_options: u32,
-    /// The lower 12 bits of bytes 12 and 13 of the TCP header; 0 of others.
+    /// The low 12 bits of bytes 12 and 13 of the TCP header; 0 for other protocols.
     pub tcp_flags: u16,
-    /// TCP window as sent.
+    /// TCP window, unscaled.
     pub tcp_window: u16,
     /// Time to live or hop limit.
     pub ttl: u8,
@@ -38,7 +38,7 @@ pub struct Headers {
 const _: () = assert!(size_of::<Headers>() == 32);
 
 impl Headers {
-    /// Nothing found: every field zero.
+    /// All fields zero.
     pub const EMPTY: Headers = Headers {
         tcp_options: 0,
         payload_offset: 0,
@@ -53,7 +53,7 @@ impl Headers {
         is_tcp: false,
     };
 
-    /// Of a level.
+    /// Extracts the fields of a level.
     #[inline]
     pub fn of(level: &Dissection) -> Headers {
         let (payload_offset, payload_len) = level.transport_payload().unwrap_or((0, 0));
@@ -73,30 +73,30 @@ impl Headers {
     }
 }
 
-/// A packet, as far as a flow cares: two cache lines.
+/// A packet as needed by a flow: two cache lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct Observed {
-    /// Which flow.
+    /// Key of the flow.
     pub key: FlowKey,
     /// The sender.
     pub side: Side,
-    /// Whether it answers something, so that the receiver began the flow (ICMP replies). TCP: by
-    /// its flags.
+    /// Whether it is a reply, so that its receiver is the initiator (ICMP replies). TCP uses its
+    /// flags.
     pub is_answer: bool,
-    /// 8 for a fragment, 16 for one whose first did not come, 32 for one that is not the first.
+    /// Flags: 8 for a fragment, 16 if its first did not arrive, 32 if it is not the first.
     pub marks: u8,
-    /// Which of the packets that were given together this is.
+    /// Index among the packets that were passed together.
     pub input_index: u8,
     /// Hash of the key.
     pub hash: u64,
-    /// When, in nanoseconds since the Unix epoch.
+    /// Time of arrival in nanoseconds since the Unix epoch.
     pub time_ns: u64,
     /// Header fields of the level that defines the flow.
     pub level: Headers,
-    /// Bytes to count.
+    /// Number of bytes to count.
     pub bytes: u32,
-    /// Maximum segment size announced by a SYN, 0 without.
+    /// Maximum segment size announced by a SYN, otherwise 0.
     pub tcp_mss: u16,
     /// Rarely used parts of the key; all zero if disabled.
     pub key_extra: KeyExtra,
@@ -105,7 +105,7 @@ pub struct Observed {
 const _: () = assert!(size_of::<Observed>() == 128);
 
 impl Observed {
-    /// No packet at all.
+    /// No packet.
     pub(crate) const NONE: Observed = Observed {
         key: FlowKey::NONE,
         side: Side::A,
@@ -120,8 +120,8 @@ impl Observed {
         key_extra: KeyExtra::NONE,
     };
 
-    /// Whether it looks like a segment that a server sends, in the middle of a connection: from a
-    /// port below 1024 to one that is not.
+    /// Whether it looks like a segment sent by a server in the middle of a connection: from a port
+    /// below 1024 to one that is not.
     pub(super) fn is_of_server(&self) -> bool {
         let (from, to) = (self.key.port(self.side), self.key.port(self.side.other()));
         self.key.protocol() == 6

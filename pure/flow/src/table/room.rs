@@ -6,8 +6,8 @@ use super::line::{NONE, WAYS};
 use super::{AWAY_SHIFT, Place, REACH, RecordSink, Table, Watch};
 
 impl Table {
-    /// The flow nearest to its timeout in the first `reach` lines from home, or, if they are empty,
-    /// in the next line that is not. `None` only in an empty table, where it is not called.
+    /// The flow closest to its timeout in the first `reach` lines from home, or, if they are empty,
+    /// in the next line that is not. `None` only in an empty table, for which it is never called.
     pub(super) fn victim(&self, hash: u64, reach: usize) -> Option<Place> {
         let now = expire::deadline_now(self.clock_ns);
         let home = self.home(hash);
@@ -26,7 +26,7 @@ impl Table {
         best.map(|(_, place)| place)
     }
 
-    /// Why a flow that is evicted ends: it may be past its timeout anyhow.
+    /// Why an evicted flow ends: it may have timed out in any case.
     pub(super) fn reason_to_go(&self, place: Place) -> EndReason {
         let record = &self.records[self.lines[place.line].records[place.way] as usize];
         let (left_ns, reason) = self.timeouts.left(record);
@@ -47,8 +47,8 @@ impl Table {
         self.end(place, reason, watch, sink);
     }
 
-    /// Frees a way. Flows that were moved on because this line was full return, so that a search
-    /// may stop at the first line with a free way.
+    /// Frees a way. Flows that were displaced because this line was full move back, so that a
+    /// search may stop at the first line with a free way.
     pub(super) fn remove(&mut self, place: Place) {
         let mut hole = place;
         loop {
@@ -70,7 +70,7 @@ impl Table {
         }
     }
 
-    /// A flow behind this line that would live in it if it could, and how far behind.
+    /// A flow in a later line whose place would be in this one, and its distance.
     pub(super) fn moved_past(&self, line: usize) -> Option<(Place, u16)> {
         for by in 1..REACH as u16 {
             let at = self.behind(line, usize::from(by));

@@ -1,4 +1,4 @@
-//! The slow path: flows that begin, end, or are stored outside their first line.
+//! The slow path: flows that begin, end, or are not in their home line.
 
 use super::{AWAY_SHIFT, Place, REACH, RecordSink, Table, WAYS, Watch, tag_of};
 use crate::expire::{self, EndReason};
@@ -6,18 +6,18 @@ use crate::record::{self, Amount};
 
 use super::Observed;
 
-/// The result of a search.
+/// Result of a search.
 enum Search {
-    /// There it is.
+    /// Found at this place.
     Found(Place, u32),
-    /// It is not present; it would go here, `away` lines from home.
+    /// Not found; it would go here, `away` lines from home.
     Free(Place, u16),
-    /// It is not present, and there is no room for it.
+    /// Not found, and there is no room for it.
     Crowded,
 }
 
 impl Table {
-    /// Everything but the plain case: new flows, flows past their end, flows away from home.
+    /// Handles everything but the common case: new flows, ended flows, flows away from home.
     #[inline(never)]
     pub(super) fn slow<W: Watch>(
         &mut self,
@@ -69,8 +69,8 @@ impl Table {
         self.lines[place.line].deadlines[place.way] = expire::deadline(self.clock_ns, left_ns);
     }
 
-    /// The place and record of a packet's flow, which may just have begun; none if there is no room
-    /// for it.
+    /// The place and record of a packet's flow, which may be new; `None` if there is no room for
+    /// it.
     #[inline]
     fn place_for<W: Watch>(
         &mut self,
@@ -92,7 +92,7 @@ impl Table {
                     }
                     let victim = self.victim(hash, 2)?;
                     if victim.line == self.home(hash) {
-                        // It leaves its place and its record to the new flow.
+                        // The new flow takes its place and its record.
                         let reason = self.reason_to_go(victim);
                         let line = &mut self.lines[victim.line];
                         line.tags[victim.way] = tag_of(hash);
@@ -104,7 +104,8 @@ impl Table {
                     self.evict(victim, watch, sink);
                 }
                 Search::Crowded => {
-                    // Again if the room made goes to a flow that was moved past these lines.
+                    // Search again if the freed place goes to a flow that was displaced past these
+                    // lines.
                     self.stats.crowded += u64::from(self.len() < self.record_count_max);
                     match self.victim(hash, REACH) {
                         Some(victim) => self.evict(victim, watch, sink),
@@ -140,7 +141,7 @@ impl Table {
     }
 }
 
-/// Whether these are the flags of a packet that opens a connection.
+/// Whether these flags open a connection.
 #[inline]
 fn is_opening(tcp_flags: u16) -> bool {
     tcp_flags & (record::SYN | record::ACK) == record::SYN

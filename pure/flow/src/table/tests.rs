@@ -1,4 +1,4 @@
-//! The table: alongside a simple model, at its limits, and when flows end.
+//! The table compared with a simple model, at its limits, and with all reasons for ending.
 
 use super::*;
 use crate::HashKey;
@@ -9,7 +9,7 @@ mod ends;
 
 const S: u64 = 1_000_000_000;
 
-/// xorshift64*: good enough to walk about.
+/// xorshift64*: sufficient for random walks.
 struct Random(u64);
 
 impl Random {
@@ -34,7 +34,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// Packet from host `from` to host `to`.
+/// A packet from host `from` to host `to`.
 fn packet(hash_key: &HashKey, from: u8, to: u8, port: u16, protocol: u8, time_ns: u64) -> Observed {
     let (key, side) = FlowKey::new(
         &[from; 16],
@@ -63,7 +63,7 @@ fn packet(hash_key: &HashKey, from: u8, to: u8, port: u16, protocol: u8, time_ns
     }
 }
 
-/// The invariants between two calls.
+/// Checks the invariants between two calls.
 fn check(table: &Table) {
     let mut indexed = vec![0; table.records.len()];
     // What the end of input left in the index is removed before anybody looks.
@@ -110,7 +110,7 @@ fn check(table: &Table) {
     assert_eq!(table.stats.flows, ended + table.stats.live);
 }
 
-/// The same in plain words: a map, and times compared when a packet comes.
+/// The model: a map, and times compared when a packet arrives.
 #[derive(Clone, Default, Debug, PartialEq)]
 struct Model {
     initiator: Option<Side>,
@@ -158,8 +158,8 @@ impl Model {
         (steps > (left >> 20) + 1).then_some(reason)
     }
 
-    /// As a packet of this time finds it: as the search does, or by its own time after the active
-    /// timeout.
+    /// Whether a packet with this time finds the flow ended: by the search, or by its own time
+    /// after the active timeout.
     fn over_for(&self, t: &Timeouts, protocol: u8, clock: u64, time: u64) -> Option<EndReason> {
         if let Some(reason) = self.over(t, protocol, clock) {
             return Some(reason);
@@ -278,7 +278,7 @@ impl Packets {
     }
 }
 
-/// What a table with these timeouts must know.
+/// The expected state of a table with these timeouts.
 struct Models {
     timeouts: Timeouts,
     flow_count_max: u32,
@@ -287,7 +287,7 @@ struct Models {
 }
 
 impl Models {
-    /// Why the flow of a packet ends when the packet comes, if it does.
+    /// Why the flow of a packet ends when the packet arrives, if it does.
     fn expected_end(&self, p: &Observed) -> Option<EndReason> {
         let flow = self.flows.get(&p.key)?;
         let over = flow.over_for(&self.timeouts, p.key.protocol(), self.clock, p.time_ns);
@@ -296,7 +296,7 @@ impl Models {
         })
     }
 
-    /// Gives a packet to the table; what ends is what must end.
+    /// Passes a packet to the table, and checks what ends.
     fn observe(&mut self, table: &mut Table, p: &Observed) {
         self.clock = self.clock.max(p.time_ns);
         let expected = self.expected_end(p);
@@ -345,7 +345,7 @@ impl Models {
     }
 }
 
-/// Random packets over this many flows into a table of this size, one at a time alongside the
+/// Random packets of this many flows in a table of this size, one at a time, compared with the
 /// model.
 fn walk_beside_model(seed: u64, flow_count_max: u32, hosts: u64, ports: u64, steps: u32) {
     let mut packets = Packets {
@@ -400,8 +400,7 @@ fn random_walks_against_a_model() {
     }
 }
 
-/// Batches and single packets give the same records, also when the table is searched at other
-/// times.
+/// Batches and single packets give the same records, even if the table is searched at other times.
 #[test]
 fn batches_change_nothing() {
     let seed = seed();
@@ -449,8 +448,7 @@ fn batches_change_nothing() {
     assert!(singly == run(&mut || 1 + random.below(200) as usize, true));
 }
 
-/// Flows whose hashes are equal in the bits that choose the line: the index overflows long before
-/// the slab.
+/// Flows whose hashes have equal line bits: the index overflows long before the slab.
 #[test]
 fn crowded_lines_lose_no_packet() {
     let seed = seed();
@@ -491,7 +489,7 @@ fn crowded_lines_lose_no_packet() {
 }
 
 #[test]
-fn a_full_table_keeps_all_it_promised() {
+fn a_full_table_holds_its_full_capacity() {
     // Of a million flows some seven find their four lines full: with seeds of the clock a test
     // would fail now and then.
     let mut crowded = 0;
@@ -501,8 +499,8 @@ fn a_full_table_keeps_all_it_promised() {
     assert!(crowded <= 3, "{crowded} flows had no place");
 }
 
-/// Fills a table to its last record; how many flows found no place before. If none, then one more
-/// costs one.
+/// Fills a table to its last record; returns how many flows found no place before. If none, one
+/// more costs one.
 fn fill(flow_count_max: u32, seed: u64) -> u64 {
     let hash_key = HashKey::from_seed(seed);
     let mut table = Table::new(&TableConfig {
@@ -544,7 +542,7 @@ fn fill(flow_count_max: u32, seed: u64) -> u64 {
 }
 
 #[test]
-fn bytes_a_flow() {
+fn bytes_per_flow() {
     for flow_count_max in [1, 1000, 1_000_000, 1 << 20, (1 << 20) + 1] {
         let table = Table::new(&TableConfig {
             flow_count_max,
@@ -560,7 +558,7 @@ fn bytes_a_flow() {
 }
 
 #[test]
-fn a_table_is_used_on_after_the_end_of_input() {
+fn a_table_is_reusable_after_the_end_of_input() {
     let hash_key = HashKey::from_seed(1);
     let mut table = Table::new(&TableConfig {
         flow_count_max: 64,

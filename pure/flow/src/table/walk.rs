@@ -1,31 +1,31 @@
-//! The clock of a table, and the sweep of its index for flows that have ended.
+//! The clock of a table, and the sweep of its index for ended flows.
 
 use crate::expire::{self, EndReason};
 
 use super::line::{Line, WAYS};
 use super::{Alone, BATCH_MAX, NONE, Place, RecordSink, Table, Watch};
 
-/// Time in which expiry walks the whole index: two seconds, a small part of any timeout.
+/// Time in which expiry walks the whole index: two seconds, a small fraction of any timeout.
 const ROUND_NS: u64 = 1 << ROUND_SHIFT;
 const ROUND_SHIFT: u32 = 31;
 
-/// This many bytes ahead of the record that ends records are loaded at the end of input.
+/// At the end of input, records are loaded this many bytes ahead of the one that ends.
 const FINISH_AHEAD: usize = 2048;
 
-/// Lines that expiry looks at, at most, after [`BATCH_MAX`] packets.
+/// Maximum number of lines that expiry checks after [`BATCH_MAX`] packets.
 pub(super) const WALK_COUNT: usize = 2 * BATCH_MAX + 8;
 
-/// Lines that are loaded for the next piece of the walk.
+/// Number of lines loaded ahead for the next part of the walk.
 const WALK_AHEAD: usize = 16;
 
-/// So far behind the clock packets are not just out of order, and this many in a row.
+/// Packets this far behind the clock are not merely out of order.
 pub(super) const JUMP_NS: u64 = 60_000_000_000;
 const JUMP_COUNT: u64 = 1024;
 
 impl Table {
-    /// A packet's time is far before the clock. When as many of them have come while the clock
-    /// stood as there may be flows, it is the clock that is wrong (one packet with a time in the
-    /// future is enough): it is set back, and every flow is as old as its last packet.
+    /// Counts a packet whose time is far before the clock. Once as many of them have arrived while
+    /// the clock stood still as there may be flows, the clock is wrong (one packet with a time in
+    /// the future is enough): it is set back, and every flow is as old as its last packet.
     #[inline(never)]
     pub(super) fn far_behind(&mut self, time_ns: u64) {
         if self.far_behind_ns != self.clock_ns {
@@ -54,13 +54,13 @@ impl Table {
         }
     }
 
-    /// Advances the clock when no packets arrive, and ends expired flows. Looks at the whole index
-    /// if it is long enough since the last time, so call it some ten times a second at most.
+    /// Advances the clock when no packets arrive, and ends expired flows. Checks the whole index if
+    /// enough time has passed, so call it at most some ten times per second.
     pub fn tick(&mut self, clock_ns: u64, sink: &mut dyn RecordSink) {
         self.tick_with(clock_ns, &mut Alone::<true>, sink);
     }
 
-    /// The same, watched.
+    /// The same, with a [`Watch`].
     pub(crate) fn tick_with<W: Watch>(
         &mut self,
         clock_ns: u64,
@@ -74,14 +74,14 @@ impl Table {
         self.walk(self.lines.len(), watch, sink);
     }
 
-    /// Makes the clock no less than this.
+    /// Advances the clock to at least this time.
     pub(super) fn advance(&mut self, clock_ns: u64) {
         self.clock_ns = self.clock_ns.max(clock_ns);
     }
 
-    /// Adds the time that has passed since the last walk to what expiry owes.
+    /// Adds the time since the last walk to the lag of expiry.
     pub(super) fn owe(&mut self) {
-        // The first time of all is no passing of time.
+        // The first time does not count as elapsed.
         if self.walked_ns != 0 {
             let passed_ns = self.clock_ns.saturating_sub(self.walked_ns);
             self.owed_ns = self.owed_ns.saturating_add(passed_ns).min(ROUND_NS);
@@ -89,7 +89,7 @@ impl Table {
         self.walked_ns = self.clock_ns;
     }
 
-    /// Looks for ended flows in a number of lines proportional to the elapsed time, at most
+    /// Checks a number of lines proportional to the elapsed time for ended flows, at most
     /// `line_count_max`.
     pub(super) fn walk<W: Watch>(
         &mut self,
@@ -115,7 +115,7 @@ impl Table {
                 self.end_passed(at, watch, sink);
             }
         }
-        // As many will be looked at next time.
+        // The same number will be checked next time.
         if let Some(prefetch) = self.prefetch {
             let start = self.lines.as_ptr().addr() + self.hand * size_of::<Line>();
             let next: [usize; WALK_AHEAD] =
@@ -142,10 +142,10 @@ impl Table {
             }
             let (left_ns, reason) = self.timeouts.left(&self.records[record as usize]);
             if expire::is_over(self.clock_ns, self.records[record as usize].seen(), left_ns) {
-                // Another flow may return into this way: look again.
+                // Another flow may move back into this way: check it again.
                 self.end(Place { line: at, way }, reason, watch, sink);
             } else {
-                // Its timeout is further away than deadlines reach, or they wrapped.
+                // Its timeout is beyond the maximum deadline, or the deadlines wrapped.
                 let seen = self.records[record as usize].seen();
                 let left_ns = expire::left_now(self.clock_ns, seen, left_ns);
                 self.lines[at].deadlines[way] = expire::deadline(self.clock_ns, left_ns);
@@ -154,20 +154,20 @@ impl Table {
         }
     }
 
-    /// After the end of input: most tables are not used on, and theirs stays as it is.
+    /// Clears the index after the end of input. Most tables are not reused, so this is deferred.
     #[cold]
     pub(super) fn empty_index(&mut self) {
         self.lines.fill(Line::EMPTY);
         self.is_stale = false;
     }
 
-    /// The end of input: every flow ends, those past their timeout by it, the others forced. The
-    /// table is then empty and may be used on.
+    /// Handles the end of input: every flow ends, timed-out ones with that reason, all others as
+    /// forced. The table is then empty and can be used again.
     pub fn finish(&mut self, sink: &mut dyn RecordSink) {
         self.finish_with(&mut Alone::<true>, sink);
     }
 
-    /// The same, watched.
+    /// The same, with a [`Watch`].
     pub(crate) fn finish_with<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn RecordSink) {
         for index in 0..self.records.len() {
             let record = &self.records[index];

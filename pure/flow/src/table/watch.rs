@@ -1,40 +1,40 @@
-//! Notifications of what happens in a table.
+//! Notifications about the flows of a table.
 
 use crate::expire::EndReason;
 use crate::extra::Extra;
 use crate::record::Record;
 use crate::table::Observed;
 
-/// Where ended flows go.
+/// Receives ended flows.
 pub trait RecordSink {
-    /// A flow has ended.
+    /// Called when a flow has ended.
     fn ended(&mut self, record: &Record, reason: EndReason);
 
-    /// A flow with extra fields has ended. Without this the record alone is taken.
+    /// Called when a flow with extra fields has ended. By default only the record is used.
     fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
         let _ = extra;
         self.ended(record, reason);
     }
 }
 
-/// Extra data kept alongside the records of a table, by the number of the record. The code is made
-/// for each, so that a table by itself pays for nothing.
+/// Extra data kept alongside a table's records, by record number. Code is generated for each
+/// implementation, so a table without any has no overhead.
 pub(crate) trait Watch {
-    /// Whether records hold more than counters.
+    /// Whether records contain more than counters.
     const DETAIL: bool;
     /// Whether there is any extra data.
     const HAS_EXTRAS: bool;
 
-    /// Whether a packet is of this flow, whose key is the packet's.
+    /// Whether a packet belongs to this flow, which has the same key.
     fn is_same(&self, record: u32, packet: &Observed) -> bool;
 
-    /// A flow begins here, at this clock of the table.
+    /// Called when a flow begins, at this clock of the table.
     fn began(&mut self, record: u32, packet: &Observed, clock_ns: u64);
 
-    /// A packet is about to be counted.
+    /// Called before a packet is counted.
     fn packet(&mut self, index: u32, record: &mut Record, packet: &Observed);
 
-    /// A flow has ended, at this clock of the table: the sink is to know.
+    /// Called when a flow has ended, at this clock of the table: notifies the sink.
     fn ended(
         &mut self,
         index: u32,
@@ -43,11 +43,12 @@ pub(crate) trait Watch {
         sink: &mut dyn RecordSink,
     );
 
-    /// The table has looked for ended flows: after this many packets, however they were given.
+    /// Called when the table has checked for ended flows: after a fixed number of packets, however
+    /// they were passed.
     fn walked(&mut self, clock_ns: u64);
 }
 
-/// No extra data is kept alongside the records.
+/// No extra data.
 pub(crate) struct Alone<const DETAIL: bool>;
 
 impl<const D: bool> Watch for Alone<D> {

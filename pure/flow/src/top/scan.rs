@@ -1,4 +1,4 @@
-//! The largest live flows of a table, with their rates, found step by step so that no packet is
+//! The largest active flows of a table, with their rates, found step by step so that no packet is
 //! delayed for long.
 //!
 //! Rates cost nothing per packet: a round through the table remembers the bytes of each flow, and
@@ -7,16 +7,16 @@
 use crate::record::Record;
 use crate::top::Order;
 
-/// What a place of the table held in the round before.
+/// State of a place in the previous round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
-    /// Of the record, to detect another flow in the same place.
+    /// Start of the record, to detect another flow in the same place.
     start_ns: u64,
-    /// From the initiator, and to it.
+    /// Bytes from the initiator, and from the responder.
     bytes: [u64; 2],
 }
 
-/// A flow that was found.
+/// A flow found.
 struct Kept {
     size: (u64, u64),
     place: u32,
@@ -24,25 +24,25 @@ struct Kept {
     rate: Option<[u64; 2]>,
 }
 
-/// The largest live flows of a table.
+/// The largest active flows of a table.
 pub struct TopScan {
-    /// The least of the kept ones first.
+    /// Heap with the lowest on top.
     kept: Vec<Kept>,
     count: usize,
     at: usize,
-    /// By place; those that were never live are absent.
+    /// State by place; places never used are missing.
     before: Vec<Before>,
-    /// From the round before to this one; 0 in the first.
+    /// Time from the previous round to this one; 0 in the first.
     interval_ns: u64,
 }
 
 impl TopScan {
-    /// Bytes of memory for a table of this many flows.
+    /// Memory for a table of this many flows in bytes.
     pub const fn memory_len(flow_count_max: u32) -> usize {
         flow_count_max as usize * size_of::<Before>()
     }
 
-    /// For the `count` largest of a table of this many flows.
+    /// Creates a scan for the `count` largest flows in a table of this many.
     pub fn new(count: usize, flow_count_max: u32) -> TopScan {
         TopScan {
             kept: Vec::with_capacity(count + 1),
@@ -54,13 +54,13 @@ impl TopScan {
         }
     }
 
-    /// Begins another round, this long after the one before began.
+    /// Begins a round, this long after the previous one began.
     pub fn begin(&mut self, interval_ns: u64) {
         self.interval_ns = interval_ns;
     }
 
-    /// Looks at some `place_count` places of the table more. True when all have been looked at:
-    /// [`TopScan::take`] then has the result.
+    /// Scans about `place_count` more places of the table. Returns true when all have been scanned:
+    /// [`TopScan::take`] then returns the result.
     pub fn step(&mut self, table: &crate::Table, place_count: usize, order: Order) -> bool {
         let to = self.at.saturating_add(place_count);
         for (place, record) in table.live_places(self.at, to) {
@@ -90,8 +90,8 @@ impl TopScan {
         to >= table.place_count()
     }
 
-    /// Bytes a second since the round before, from the initiator and to it; nothing in the first
-    /// round.
+    /// Bytes per second since the previous round, from the initiator and from the responder; `None`
+    /// in the first round.
     fn rate(&mut self, place: u32, record: &Record) -> Option<[u64; 2]> {
         let place = place as usize;
         if self.before.len() <= place {
@@ -114,9 +114,9 @@ impl TopScan {
         Some([a_second(0), a_second(1)])
     }
 
-    /// The largest found, into `out`, whose former content is lost. `look` is shown each with its
-    /// place, for [`Meter::application`](crate::Meter::application), and its rate in bytes a
-    /// second, from the initiator and to it.
+    /// Moves the largest flows found into `out`, replacing its content. `look` is called with each
+    /// flow's place, for [`Meter::application`](crate::Meter::application), and its rate in bytes
+    /// per second, from the initiator and from the responder.
     pub fn take(
         &mut self,
         out: &mut Vec<Record>,
@@ -154,7 +154,7 @@ mod tests {
             }
         }
 
-        /// A packet of a flow, from its initiator or back.
+        /// Counts a packet of a flow, from its initiator or back.
         fn packet(&mut self, flow: u16, bytes: u32, is_answer: bool) {
             self.time_ns += 1;
             let ends = [[1; 16], [2; 16]];
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn live_flows_are_found_piece_by_piece() {
+    fn active_flows_are_found_step_by_step() {
         let mut flows = Flows::new();
         for flow in 0..1000 {
             flows.packet(flow, u32::from(flow) * 7 % 1000, false);
@@ -218,7 +218,7 @@ mod tests {
         flows.packet(7, 300, false);
         flows.packet(7, 100, true);
         flows.packet(9, 200, false);
-        // A flow that was not there in the round before.
+        // A flow that was not there in the previous round.
         flows.packet(500, 250, false);
         scan.begin(500_000_000);
         let found = round(&mut scan, &flows, Order::Rate);
@@ -233,9 +233,9 @@ mod tests {
         assert!(found.iter().all(|(_, rate)| *rate == Some([0, 0])));
     }
 
-    /// A place is used again by another flow: what the former one had moved is not subtracted.
+    /// Another flow reuses a place: the bytes of the former one are not subtracted.
     #[test]
-    fn a_place_used_again_begins_anew() {
+    fn a_reused_place_starts_at_zero() {
         let mut scan = TopScan::new(3, 1000);
         let mut flows = Flows::new();
         flows.packet(1, 5000, false);

@@ -1,4 +1,4 @@
-//! Floods on simulated time: a tick a second.
+//! Floods on simulated time, with one tick per second.
 
 use super::*;
 
@@ -18,7 +18,7 @@ impl Random {
     }
 }
 
-/// A detector, its clock, and what it reported: the second, the subject, whether it begins.
+/// A detector, its clock, and its events: the second, the subject, whether the flood begins.
 struct Run {
     detector: Detector<u32>,
     second: u64,
@@ -34,7 +34,7 @@ impl Run {
         }
     }
 
-    /// Runs for so many seconds with these rates.
+    /// Runs for `count` seconds with these rates.
     fn seconds(&mut self, count: u64, mut rates: impl FnMut(u64) -> Vec<(u32, u64)>) {
         for _ in 0..count {
             for (key, packets) in rates(self.second) {
@@ -53,7 +53,7 @@ fn noisy(random: &mut Random, rate: u64) -> u64 {
 }
 
 #[test]
-fn normal_traffic_is_no_flood() {
+fn normal_traffic_is_not_a_flood() {
     let mut random = Random(1);
     let mut run = Run::new(Settings::default());
     // A day: the rate follows the hours between 2,000 and 10,000 a second, with bursts of one
@@ -96,7 +96,7 @@ fn a_flood_begins_once_and_ends_once() {
 }
 
 #[test]
-fn a_new_key_is_measured_by_the_least_rate() {
+fn a_new_key_is_compared_with_the_minimum_rate() {
     let mut run = Run::new(Settings::default());
     run.seconds(100, |_| vec![(WEB, 500)]);
     run.seconds(10, |_| vec![(WEB, 500), (MAIL, 1_001)]);
@@ -107,7 +107,7 @@ fn a_new_key_is_measured_by_the_least_rate() {
 }
 
 #[test]
-fn while_it_learns_only_the_highest_rate_is_a_flood() {
+fn while_learning_only_rates_above_the_maximum_are_floods() {
     let settings = Settings {
         rate_most_pps: 50_000.0,
         ..Settings::default()
@@ -123,7 +123,7 @@ fn while_it_learns_only_the_highest_rate_is_a_flood() {
 }
 
 #[test]
-fn any_number_of_keys_is_bounded_and_their_flood_is_of_the_rest() {
+fn excess_keys_are_bounded_and_flood_as_the_rest() {
     let mut random = Random(3);
     let settings = Settings {
         key_count_max: 100,
@@ -147,7 +147,7 @@ fn any_number_of_keys_is_bounded_and_their_flood_is_of_the_rest() {
 }
 
 #[test]
-fn any_counts_and_clocks_give_events_in_turn() {
+fn begin_and_end_alternate_for_any_counts_and_clocks() {
     let mut random = Random(4);
     for _ in 0..50 {
         let settings = Settings {

@@ -1,8 +1,8 @@
-//! Memory for the states of decoders: pages, reserved at the start.
+//! Memory for decoder states: pages reserved at startup.
 //!
-//! A page holds as many states of one decoder as fit, so that small states do not cost what large
-//! ones do. A page whose states are all returned serves another decoder when no other page is
-//! left. Allocating and freeing take a few instructions, regardless of the number of pages.
+//! A page holds as many states of one decoder as fit, so that small states do not cost as much as
+//! large ones. A page whose states have all been released serves another decoder when no other page
+//! is left. Allocating and freeing take a few instructions, regardless of the number of pages.
 
 use alloc::vec::Vec;
 
@@ -11,16 +11,16 @@ use super::table::{DECODERS, Slots};
 use crate::identify::Row;
 use crate::ports::Transport;
 
-/// Bytes of a page that states may take. No state is larger.
+/// Length of a page's states in bytes. No state is larger.
 pub const PAGE_LEN: usize = 5120;
 
-/// States of a page, at most.
+/// Maximum number of states in a page.
 const SLOT_MAX: usize = 255;
 /// No page, no slot.
 const NO_PAGE: u32 = u32::MAX;
 const NO_SLOT: u8 = u8::MAX;
 
-/// States of this type in a page.
+/// Number of states of this type per page.
 pub(super) const fn slots_of<T>() -> usize {
     assert!(
         size_of::<T>() <= PAGE_LEN,
@@ -33,14 +33,14 @@ pub(super) const fn slots_of<T>() -> usize {
     }
 }
 
-/// Whose states a page holds.
+/// Decoder and transport of a page's states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub(crate) row: Row,
     pub(crate) transport: Transport,
 }
 
-/// Kinds there are.
+/// Number of kinds.
 const KINDS: usize = DECODERS.len() * 2;
 
 impl Kind {
@@ -68,35 +68,35 @@ struct Page {
     slots: Slots,
     kind: Kind,
     used: u8,
-    /// Slots that were never used begin here.
+    /// Index of the first slot that was never used.
     fresh: u8,
-    /// The slot returned last, and for each of those the one before.
+    /// The slot released last; each free slot links to the one released before.
     free: u8,
     free_before: [u8; SLOT_MAX],
-    /// Neighbours in the list that the page is in.
+    /// Neighbours in the page's list.
     before: u32,
     behind: u32,
 }
 
-/// Pages in use are full, and in no list; partly used; or empty. Two lists for each kind.
+/// Two lists per kind: partly used pages, and empty pages. Full pages are in no list.
 #[derive(Clone, Copy)]
 struct Lists {
     partial: u32,
     empty: u32,
 }
 
-/// The states of the decoders of one thread.
+/// The decoder states of one thread.
 pub struct Arena {
     pages: Vec<Page>,
     page_max: usize,
     lists: [Lists; KINDS],
     used: usize,
-    /// Pages with a state in use.
+    /// Number of pages with a state in use.
     busy: usize,
 }
 
 impl Arena {
-    /// An arena of this many pages.
+    /// Creates an arena of this many pages.
     pub fn new(page_count: u32) -> Arena {
         Arena {
             pages: Vec::with_capacity(page_count as usize),
@@ -110,17 +110,17 @@ impl Arena {
         }
     }
 
-    /// Whether no more than half of the pages have states in use.
+    /// Whether at most half of the pages have states in use.
     pub fn is_half_empty(&self) -> bool {
         self.busy * 2 <= self.page_max
     }
 
-    /// Bytes that this many pages take.
+    /// Memory of this many pages in bytes.
     pub const fn memory_len(page_count: u32) -> usize {
         page_count as usize * size_of::<Page>()
     }
 
-    /// States in use.
+    /// Number of states in use.
     pub fn len(&self) -> usize {
         self.used
     }
@@ -130,7 +130,7 @@ impl Arena {
         self.used == 0
     }
 
-    /// A new state, if there is room.
+    /// Allocates a state, if there is room.
     pub(crate) fn take(&mut self, kind: Kind) -> Option<Handle> {
         let at = self.page_for(kind)?;
         let page = self.pages.get_mut(at as usize)?;
@@ -161,7 +161,7 @@ impl Arena {
         Some(Handle { page: at, slot })
     }
 
-    /// A page of this kind with room.
+    /// Returns a page of this kind with room.
     fn page_for(&mut self, kind: Kind) -> Option<u32> {
         let lists = self.lists[kind.index()];
         if lists.partial != NO_PAGE {
@@ -186,7 +186,7 @@ impl Arena {
             self.link(at, kind.index(), false);
             return Some(at);
         }
-        // Another decoder's.
+        // One of another decoder.
         let other = self.lists.iter().position(|lists| lists.empty != NO_PAGE)?;
         let at = self.lists[other].empty;
         let slots = slots()?;
@@ -198,14 +198,14 @@ impl Arena {
         Some(at)
     }
 
-    /// A state that was taken.
+    /// The state of a handle.
     #[inline]
     pub(crate) fn get_mut(&mut self, handle: Handle) -> Option<&mut dyn Decode> {
         let page = self.pages.get_mut(handle.page as usize)?;
         page.slots.get_mut(handle.slot.into())
     }
 
-    /// Gives a state back. Each once; none is nothing.
+    /// Frees a state. Each must be freed once; `NONE` is ignored.
     pub(crate) fn give(&mut self, handle: Handle) {
         let Some(page) = self.pages.get_mut(handle.page as usize) else {
             return;
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn states_are_taken_and_given_like_in_a_model() {
+    fn states_are_allocated_and_freed_like_in_a_model() {
         const PAGES: usize = 4;
         let kinds = kinds();
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;

@@ -7,10 +7,10 @@ use crate::field::{Field, FieldSink, Protocol, Value};
 use crate::identify::{Byte, Pattern};
 use crate::text::{Text, decimal, hex};
 
-/// Fixed part with the cookie.
+/// Length of the fixed part with the magic cookie.
 const HEADER_LEN: usize = 240;
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
-/// Options that are looked at.
+/// Maximum number of options read.
 const OPTION_MAX: usize = 128;
 
 fn is_message(bytes: &[u8]) -> bool {
@@ -27,7 +27,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-/// Nothing is kept between messages: the first one is all that is reported.
+/// No state is kept between messages: everything reported is in the first one.
 pub(super) struct Dhcp;
 
 impl Decode for Dhcp {
@@ -80,7 +80,7 @@ fn datagram(bytes: &[u8], out: &mut dyn FieldSink) -> Progress {
             break;
         };
         let whole = behind.split_at_checked(usize::from(*len));
-        // What the capture cut is not reported.
+        // Options truncated by the capture are not reported.
         let Some((value, behind)) = whole else { break };
         rest = behind;
         if *option == 53 {
@@ -88,7 +88,7 @@ fn datagram(bytes: &[u8], out: &mut dyn FieldSink) -> Progress {
         }
         report(*option, value, out);
     }
-    // An acknowledgement or its refusal is the last word.
+    // An acknowledgement or its refusal ends the exchange.
     match kind {
         5 | 6 => Progress::Done,
         _ => Progress::Need(HEADER_LEN),

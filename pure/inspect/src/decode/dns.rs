@@ -1,8 +1,8 @@
 //! DNS (RFC 1035) over UDP and TCP, multicast DNS (RFC 6762) and LLMNR (RFC 4795): the first
-//! question and its answer; and of DNS each question of the flow with its answer.
+//! question and its answer; for DNS each question of the flow with its answer.
 //!
-//! Compressed names are followed backwards only, so that they end (§4.1.4: a pointer points to a
-//! prior occurrence); a name has at most 255 bytes.
+//! Compression pointers are followed backwards only, so that names end (§4.1.4: a pointer points to
+//! a prior occurrence); a name has at most 255 bytes.
 
 mod message;
 
@@ -18,10 +18,10 @@ const PORT: u16 = 53;
 const PORT_MDNS: u16 = 5353;
 const PORT_LLMNR: u16 = 5355;
 
-/// Bytes of a message over TCP that are kept.
+/// Maximum number of bytes kept of a message over TCP.
 const KEPT: usize = 1024;
 
-/// Nothing in the first bytes is a question's alone: ports, and the form of all of it, decide.
+/// The first bytes of a question are not specific: ports, and the whole message, decide.
 pub(super) const STARTS: &[Pattern] = &[Pattern::ANY];
 
 pub(super) fn first(first: &First<'_>) -> Match {
@@ -42,7 +42,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
         };
     }
     let is_known = first.has_port(PORT) || first.has_port(PORT_MDNS) || first.has_port(PORT_LLMNR);
-    // The names of NetBIOS come in the same form (RFC 1002 §4.2).
+    // NetBIOS names have the same form (RFC 1002 §4.2).
     let fits = match is_known {
         true => Header::parse(first.bytes).is_some_and(|header| header.is_plausible()),
         false => !first.has_port(137) && is_message(first.bytes),
@@ -53,7 +53,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-/// Questions that wait for their answers.
+/// Maximum number of pending questions.
 const PENDING_MAX: usize = 4;
 
 /// A question that waits for its answer.
@@ -66,11 +66,11 @@ struct Pending {
     name: Text<64>,
 }
 
-/// Questions before those that were reported without their answers.
+/// Maximum number of earlier questions remembered that were reported without an answer.
 const GIVEN_UP_MAX: usize = 16;
 
-/// Which of a flow's questions it is, ignoring case: some clients randomize the case, and some
-/// servers answer in another (FNV-1a). Never 0.
+/// Hash (FNV-1a) that identifies a flow's question, ignoring case: some clients randomize the case,
+/// and some servers answer in another. Never 0.
 fn sum(id: u16, kind: u16, name: &[u8]) -> u32 {
     let [high, low] = id.to_be_bytes();
     let [kind_high, kind_low] = kind.to_be_bytes();
@@ -81,27 +81,27 @@ fn sum(id: u16, kind: u16, name: &[u8]) -> u32 {
     bytes.fold(0x811c_9dc5, step).max(1)
 }
 
-// The documentation has this number of states per page.
+// The documentation states this number of states per page.
 const _: () = assert!(super::arena::slots_of::<Datagrams>() == 11);
 
-/// What is kept of a flow's questions.
+/// State of a flow's questions.
 #[derive(Clone)]
 pub(crate) struct Datagrams {
     /// Identifier and time of the first question.
     asked: Option<(u16, u64)>,
-    /// Multicast: an announcement was reported, and a question is waited for.
+    /// Multicast: an announcement was reported, but no question was seen yet.
     is_announced: bool,
-    /// The first question has its answer: what follows is reported as transactions alone.
+    /// Whether the first question has its answer: further ones are reported as transactions only.
     is_selected: bool,
     /// Whether the flow may be read past its first transaction; `None`: not requested yet.
     follows: Option<bool>,
-    /// Whether a transaction was reported at all, and one as the first.
+    /// Whether any transaction was reported, and one as the first.
     has_ended: bool,
     has_first: bool,
     pending_count: u8,
-    /// The oldest first.
+    /// Pending questions, oldest first.
     pending: [Pending; PENDING_MAX],
-    /// The sums of those that were reported without their answers, the oldest replaced first; 0:
+    /// Hashes of questions that were reported without their answers, the oldest replaced first; 0:
     /// none.
     given_up: [u32; GIVEN_UP_MAX],
     given_up_next: u8,
@@ -178,7 +178,7 @@ impl Datagrams {
         }
     }
 
-    /// A question begins a transaction, unless it is repeated.
+    /// Begins a transaction with a question, unless it is a retransmission.
     fn ask(&mut self, header: &Header, origin: &Origin, message: &[u8], out: &mut dyn FieldSink) {
         let mut text = Name::EMPTY;
         let Ok((kind, _, _)) = question(message, &mut text) else {
@@ -214,7 +214,7 @@ impl Datagrams {
         self.pending_count += 1;
     }
 
-    /// An answer ends the transaction of its question.
+    /// Ends the transaction of the answered question.
     fn answer(
         &mut self,
         header: &Header,
@@ -262,7 +262,8 @@ impl Datagrams {
         }
     }
 
-    /// A transaction has ended, with code, count of answers and latency if it was answered.
+    /// Reports the end of a transaction, with code, number of answers and latency if it was
+    /// answered.
     fn reported(&mut self, at: usize, answer: Option<[Value<'_>; 3]>, out: &mut dyn FieldSink) {
         let Some(pending) = self.pending.get(at) else {
             return;
@@ -356,25 +357,25 @@ impl Datagrams {
     }
 }
 
-/// A message over TCP, as it comes in.
+/// A message over TCP, being received.
 struct Message {
     head: [u8; 2],
     head_len: u8,
     is_over: bool,
-    /// Bytes of it still to come.
+    /// Number of bytes still missing.
     left: u16,
     len: u16,
     bytes: [u8; KEPT],
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Stream {
     sides: [Message; 2],
     datagrams: Datagrams,
 }
 
 impl Message {
-    /// Takes input up to the end of the message. True when it is present.
+    /// Reads input up to the end of the message. Returns true when it is complete.
     fn take(&mut self, input: &mut &[u8]) -> bool {
         while self.head_len < 2 {
             let Some((byte, rest)) = input.split_first() else {
@@ -414,7 +415,7 @@ impl Decode for Datagrams {
     }
 
     fn clear(&mut self) {
-        // What follows the count is not read.
+        // The rest of the message is not read.
         self.asked = None;
         (self.is_announced, self.is_selected, self.has_first) = (false, false, false);
         (self.follows, self.has_ended) = (None, false);
@@ -479,7 +480,7 @@ impl Decode for Stream {
             let bytes = &side.bytes[..usize::from(side.len).min(KEPT)];
             match self.datagrams.datagram(context, bytes, out) {
                 Progress::Need(_) => {}
-                // Of a long one the end was not kept: what was reported is true.
+                // The end of a long message was not kept: what was reported is valid.
                 Progress::Reject(Reason::BadLength) if bytes.len() == KEPT => {
                     return Progress::Done;
                 }

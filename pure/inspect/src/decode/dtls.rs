@@ -1,9 +1,9 @@
 //! DTLS 1.0, 1.2 (RFC 4347, RFC 6347) and the hellos of 1.3 (RFC 9147): the records of a datagram,
-//! the two hellos in them, and up to 1.2 the server's certificate.
+//! the two hellos, and up to 1.2 the server's certificate.
 //!
-//! One message is reassembled at a time. Its fragments may come in any order and twice; what lies
-//! ahead of the first missing byte is kept within 2048 bytes. Fragments of a message that comes
-//! before its turn are left to their retransmission.
+//! One message is reassembled at a time. Its fragments may arrive in any order and repeatedly; data
+//! ahead of the first missing byte are kept within 2048 bytes. Fragments of later messages are
+//! ignored until they are retransmitted.
 
 use super::quic::Window;
 use super::tls::{Carrier, Certificate, Hello};
@@ -11,11 +11,11 @@ use super::{Context, Decode, First, Match, Progress, Reason};
 use crate::field::FieldSink;
 use crate::identify::{Byte, Pattern};
 
-/// Words of 64 bytes of a message that are kept while others before them are missing.
+/// Number of 64-byte words of a message kept while earlier ones are missing.
 const WINDOW_WORDS: usize = 32;
-/// Records of one datagram that are looked at.
+/// Maximum number of records read per datagram.
 const RECORDS_MAX: usize = 16;
-/// Largest record: 2^14 of plain text and what the cipher adds (RFC 6347 §4.1).
+/// Maximum record length: 2^14 of plaintext and the cipher's overhead (RFC 6347 §4.1).
 const RECORD_MAX: usize = (1 << 14) + 2048;
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
@@ -28,15 +28,15 @@ const HELLO_VERIFY_REQUEST: u8 = 3;
 const CERTIFICATE: u8 = 11;
 const SERVER_HELLO_DONE: u8 = 14;
 
-/// A record's type and version.
+/// Type and version of a record.
 pub(super) const STARTS: &[Pattern] = &[Pattern::Bytes(&[
     Byte::In(CHANGE_CIPHER_SPEC, APPLICATION_DATA),
     Byte::Is(0xfe),
     Byte::In(0xfd, 0xff),
 ])];
 
-/// The first record is whole. One that is not encrypted has a hello in it, or the server's answer
-/// to the first one.
+/// Checks the first record. It is complete; if it is not encrypted, it contains a hello, or the
+/// server's reply to the first one.
 pub(super) fn first(first: &First<'_>) -> Match {
     let Some((record, _)) = Record::take(first.bytes) else {
         return Match::No;
@@ -65,7 +65,7 @@ struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The first of a datagram, and what follows it; none if it is not whole.
+    /// Splits off the first record of a datagram; `None` if it is incomplete.
     fn take(bytes: &'a [u8]) -> Option<(Record<'a>, &'a [u8])> {
         let (head, rest) = bytes.split_first_chunk::<13>()?;
         let len = usize::from(u16::from_be_bytes([head[11], head[12]]));
@@ -84,7 +84,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A part of a handshake message, or all of it (RFC 6347 §4.2.2).
+/// A fragment of a handshake message, or all of it (RFC 6347 §4.2.2).
 struct Fragment<'a> {
     kind: u8,
     len: u32,
@@ -94,7 +94,7 @@ struct Fragment<'a> {
 }
 
 impl<'a> Fragment<'a> {
-    /// The first of a record, and what follows it; none if lengths contradict each other.
+    /// Splits off the first fragment of a record; `None` if its lengths contradict each other.
     fn take(bytes: &'a [u8]) -> Option<(Fragment<'a>, &'a [u8])> {
         let (head, rest) = bytes.split_first_chunk::<12>()?;
         let number = |at: usize| u32::from_be_bytes([0, head[at], head[at + 1], head[at + 2]]);
@@ -114,7 +114,7 @@ impl<'a> Fragment<'a> {
     }
 }
 
-/// The message that is being reassembled.
+/// The message being reassembled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Message {
     from: u8,
@@ -123,13 +123,13 @@ struct Message {
     len: u32,
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Dtls {
     /// Sides that send no more plaintext.
     is_over: [bool; 2],
     /// Sides whose hello has been reported.
     is_selected: [bool; 2],
-    /// The side whose certificate is awaited.
+    /// The side whose certificate is expected.
     server: Option<u8>,
     message: Option<Message>,
     hello: Hello,
@@ -138,7 +138,7 @@ pub(crate) struct Dtls {
 }
 
 impl Dtls {
-    /// Takes a fragment.
+    /// Handles a fragment.
     fn fragment(
         &mut self,
         from: u8,
@@ -190,8 +190,7 @@ impl Dtls {
         Ok(())
     }
 
-    /// Begins a message: the readers of the handshake have its type and length before it, as in
-    /// TLS.
+    /// Begins a message: the handshake parsers expect its type and length first, as in TLS.
     fn begin(&mut self, message: Message, out: &mut dyn FieldSink) -> Result<(), Reason> {
         self.message = Some(message);
         self.window.clear();
@@ -226,7 +225,7 @@ impl Decode for Dtls {
             is_selected,
             server,
             message,
-            // As new where a message begins.
+            // Reset where a message begins.
             hello: _,
             certificate: _,
             window: _,

@@ -1,13 +1,12 @@
-//! Messages of a stream that begin with their length: the first bytes of each are kept, the rest
-//! is counted.
+//! Length-prefixed messages of a stream: the first bytes of each are kept, the rest is counted.
 
 use super::Reason;
 
-/// One direction: the message being read, of which at most `N` bytes are kept.
+/// One direction: the current message, of which at most `N` bytes are kept.
 pub(super) struct Frame<const N: usize> {
     bytes: [u8; N],
     len: u16,
-    /// Bytes of the message still to come, once its length is known.
+    /// Bytes of the message still missing, once its length is known.
     left: Option<u32>,
 }
 
@@ -18,22 +17,22 @@ impl<const N: usize> Frame<N> {
         left: None,
     };
 
-    /// Ready for the next message.
+    /// Prepares for the next message.
     pub(super) fn clear(&mut self) {
         self.len = 0;
         self.left = None;
     }
 
-    /// The message, as much of it as is kept.
+    /// The kept bytes of the message.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len).min(N)]
     }
 
-    /// Takes from `input` up to the end of the message. True when the message is complete; call
-    /// [`Frame::clear`] before the next one.
+    /// Reads from `input` up to the end of the message. Returns true when the message is complete;
+    /// call [`Frame::clear`] before the next one.
     ///
-    /// `length` gives the length of the message from its first bytes, their own included, and
-    /// `None` while there are too few of them. The length is never known without a byte.
+    /// `length` computes the total length of the message from its first bytes, and returns `None`
+    /// while there are too few of them. The length is never known without a byte.
     pub(super) fn take(
         &mut self,
         input: &mut &[u8],
@@ -70,8 +69,8 @@ impl<const N: usize> Frame<N> {
         }
     }
 
-    /// Bytes that come next and are not kept. The last byte of a message is never one of them, so
-    /// that the message is read when it ends.
+    /// Number of next bytes that are not kept. The last byte of a message is never one of them, so
+    /// that the message is processed when it ends.
     pub(super) fn skips(&self) -> u32 {
         match self.left {
             Some(left) if usize::from(self.len) >= N => left.saturating_sub(1),
@@ -79,7 +78,7 @@ impl<const N: usize> Frame<N> {
         }
     }
 
-    /// Skips this many bytes, [`Frame::skips`] at most. False if they are needed.
+    /// Skips this many bytes, at most [`Frame::skips`]. Returns false if they are needed.
     pub(super) fn skip(&mut self, len: u32) -> bool {
         let fits = len <= self.skips();
         if let Some(left) = &mut self.left
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// A byte of length, then this many bytes.
+    /// A length byte, then this many bytes.
     fn length(bytes: &[u8]) -> Result<Option<u32>, Reason> {
         match bytes {
             [] => Ok(None),
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_the_same_however_the_stream_is_cut() {
+    fn messages_do_not_depend_on_segmentation() {
         let stream = b"\x03abc\0\x06defghi\x01j\xff";
         for step in 1..=stream.len() {
             let (mut frame, mut found) = (Frame::<5>::EMPTY, Vec::new());

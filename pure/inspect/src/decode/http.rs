@@ -1,10 +1,11 @@
-//! HTTP/1 (RFC 9112): the first request and the first final response, and after them each request
-//! with its response.
+//! HTTP/1 (RFC 9112): the first request and the first final response, then each request with its
+//! response.
 //!
-//! Start lines and a few headers are read, line by line; lines longer than [`side::LINE_MAX`] are
-//! cut. Bodies are skipped by their length (§6.3). After a granted CONNECT the connection
-//! carries any protocol (RFC 9110 §9.3.6); what the client sends before the response is kept, up to
-//! [`side::LINE_MAX`] bytes. HTTP/2 without TLS is recognised by its preface and named, not read.
+//! Start lines and a few headers are read line by line; lines longer than [`side::LINE_MAX`] are
+//! truncated. Bodies are skipped by their length (§6.3). After a successful CONNECT the connection
+//! carries any protocol (RFC 9110 §9.3.6); data that the client sends before the response are kept,
+//! up to [`side::LINE_MAX`] bytes. HTTP/2 without TLS is recognised by its preface and named, but
+//! not decoded.
 
 mod side;
 
@@ -17,15 +18,15 @@ use crate::field::{Field, FieldSink, Protocol, Value};
 use crate::identify::Pattern;
 use crate::text::{Text, header, number};
 
-/// Header lines that are looked at.
+/// Maximum number of header lines read.
 const HEADER_MAX: u16 = 128;
-/// Provisional responses before the final one.
+/// Maximum number of provisional responses before the final one.
 const PROVISIONAL_MAX: u8 = 8;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
-/// A response, HTTP/2, and methods of the IANA registry that are seen in the wild, and some of UPnP
-/// and others.
+/// A response, HTTP/2, and methods: those of the IANA registry that occur in practice, and some of
+/// UPnP and others.
 pub(super) const STARTS: &[Pattern] = &[
     Pattern::Text(b"HTTP/1."),
     Pattern::Text(PREFACE),
@@ -59,7 +60,8 @@ pub(super) const STARTS: &[Pattern] = &[
 /// SIP (RFC 3261 §19.1, RFC 3966) and RTSP (RFC 2326 §3.2, §6.1) share some methods with HTTP.
 const OTHERS: &[&[u8]] = &[b"sip:", b"sips:", b"tel:", b"rtsp:", b"rtspu:", b"* RTSP/"];
 
-/// After a method comes a target: a path, a star, a URI or an authority, never one of SIP or RTSP.
+/// Checks that a method is followed by a target: a path, a star, a URI or an authority, but not a
+/// SIP or RTSP URI.
 pub(super) fn first(first: &First<'_>) -> Match {
     let bytes = first.bytes;
     let is_other = |text| starts(bytes, text) == Match::Yes;
@@ -69,7 +71,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     let Some(end) = bytes.iter().position(|byte| *byte == b' ') else {
         return Match::Maybe;
     };
-    // RFC 9112 §3 lets more than one space be before it.
+    // RFC 9112 §3 allows several spaces before it.
     let target = bytes[end..].trim_ascii_start();
     match target.first() {
         None => Match::Maybe,
@@ -85,9 +87,9 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-/// Requests that wait for their responses.
+/// Maximum number of pending requests.
 const ASKED_MAX: usize = 4;
-/// Requests before those of which only the method is known.
+/// Maximum number of earlier requests of which only the method is remembered.
 const GIVEN_UP_MAX: u32 = u64::BITS;
 
 /// A request that waits for its response.
@@ -98,25 +100,25 @@ struct Asked {
     path: Text<128>,
 }
 
-/// The effect of the end of a message's headers on the connection.
+/// Effect of a message's last header on the connection.
 enum Outcome {
     GoesOn,
-    /// Nothing more of HTTP.
+    /// HTTP has ended.
     Over,
-    /// A CONNECT was granted, or refused.
+    /// A CONNECT was accepted or refused.
     Tunnel,
     Refused,
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Http {
     sides: [Side; 2],
     asked: [Asked; ASKED_MAX],
-    /// Requests that have begun, or been answered (or abandoned), since the start.
+    /// Number of requests that have begun, or that were answered (or abandoned), since the start.
     asked_count: u32,
     answered_count: u32,
-    /// Requests before those that were reported without their responses, which are still to come,
-    /// and which of them were HEAD: the oldest has the lowest bit.
+    /// Number of earlier requests that were reported without their responses, which are still to
+    /// come, and a bit set of those that were HEAD: the oldest is the lowest bit.
     given_up_count: u32,
     given_up_heads: u64,
     /// Whether both sides may be read past their first messages; `None`: not requested yet.
@@ -124,7 +126,7 @@ pub(crate) struct Http {
     is_over: bool,
 }
 
-// The documentation has three states per page.
+// The documentation states three states per page.
 const _: () = assert!(super::arena::slots_of::<Http>() >= 3);
 
 impl Http {
@@ -159,7 +161,7 @@ impl Http {
             side.at = At::Over;
             return Ok(());
         }
-        // RFC 9112 §2.2: an empty line or two before the request are skipped.
+        // RFC 9112 §2.2: empty lines before the request are skipped.
         if line.is_empty() && !side.line.is_cut() {
             return Ok(());
         }
@@ -188,7 +190,7 @@ impl Http {
         Ok(())
     }
 
-    /// Where as many requests wait as are kept, the oldest is reported without its response.
+    /// Reports the oldest request without its response if the queue of pending ones is full.
     fn make_room(&mut self, out: &mut dyn FieldSink) {
         if self.asked_count.wrapping_sub(self.answered_count) < ASKED_MAX as u32 {
             return;
@@ -201,7 +203,7 @@ impl Http {
         self.answered(None, out);
     }
 
-    /// A response is that of a request which was reported without it.
+    /// Handles a response to a request that was reported without it.
     fn answered_late(&mut self) -> Outcome {
         let is_head = self.given_up_heads & 1 != 0;
         self.given_up_heads >>= 1;
@@ -212,7 +214,7 @@ impl Http {
         }
     }
 
-    /// A request has its answer, or none that is known.
+    /// Ends a request with its response, or without one.
     fn answered(&mut self, answer: Option<(bool, u16)>, out: &mut dyn FieldSink) -> Outcome {
         let status = answer.map(|(_, status)| Value::Number(status.into()));
         if self.asked_count == self.answered_count {
@@ -249,7 +251,7 @@ impl Http {
         }
     }
 
-    /// The headers of a message have ended.
+    /// Handles the end of a message's headers.
     fn headers_over(&mut self, at: usize, out: &mut dyn FieldSink) -> Outcome {
         let side = &mut self.sides[at];
         match side.at {
@@ -303,7 +305,7 @@ impl Http {
         Outcome::GoesOn
     }
 
-    /// A CONNECT was refused: what its client sent after it is HTTP.
+    /// Handles a refused CONNECT: what its client sent after it is HTTP.
     fn refused(
         &mut self,
         at: usize,
@@ -329,7 +331,7 @@ impl Http {
         }
     }
 
-    /// One line, which is complete.
+    /// Handles one complete line.
     fn line(&mut self, at: usize, out: &mut dyn FieldSink) -> Result<Outcome, Reason> {
         let side = &mut self.sides[at];
         side.headers = side.headers.saturating_add(1);
@@ -361,7 +363,7 @@ impl Http {
         Ok(Outcome::GoesOn)
     }
 
-    /// Takes the next bytes of a side.
+    /// Reads the next bytes of a side.
     fn read(
         &mut self,
         at: usize,
@@ -427,7 +429,7 @@ impl Http {
         let [one, other] = &self.sides;
         let is_read = |side: &Side| side.is_selected || side.at == At::Over;
         if !is_read(one) || !is_read(other) {
-            // With asymmetric routing one direction is all there is, and its transactions count.
+            // With asymmetric routing only one direction is seen, and its transactions count.
             let has_response = |side: &Side| side.is_selected && side.status != 0;
             if self.answered_count != 0 || has_response(one) || has_response(other) {
                 self.follows.get_or_insert_with(|| context.follow());
@@ -437,7 +439,7 @@ impl Http {
         if let Some(reason) = self.sides.iter().find_map(|side| side.failed) {
             return Progress::Reject(reason);
         }
-        // The requesting side has ended, and all requests are answered; or the responding side has
+        // The requesting side has ended and all requests are answered, or the responding side has
         // ended.
         let is_over = |side: &Side| side.at == At::Over;
         let waits = self.asked_count != self.answered_count && self.asked_count != 0;
@@ -531,7 +533,7 @@ impl Decode for Http {
             At::Tunnel => side.line.cut(),
             At::Over => {}
             _ => {
-                // Of a start line that was cut off, the words that are whole are worth something.
+                // The complete words of a truncated start line are still useful.
                 let words = side.line.bytes().split(|byte| *byte == b' ');
                 let word_count = words.filter(|word| !word.is_empty()).count();
                 if side.at == At::Start

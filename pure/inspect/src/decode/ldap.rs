@@ -1,5 +1,6 @@
 //! LDAP (RFC 4511) over TCP, and connectionless LDAP over UDP (MS-ADTS §3.1.1.3.1.13): the first
-//! bind, the base of the first search, and the first result. StartTLS (RFC 4511 §4.14) becomes TLS.
+//! bind, the base of the first search, and the first result. After StartTLS (RFC 4511 §4.14), TLS
+//! follows.
 
 use super::sides::Sides;
 use super::{Context, Decode, Direction, First, Match, Next, Progress, ProtocolSwitch, Reason};
@@ -7,9 +8,9 @@ use crate::field::{Field, FieldSink, Protocol, Value};
 use crate::identify::{Byte, Pattern, Row};
 use crate::ports::Transport;
 
-/// Bytes of a message that are kept.
+/// Maximum number of bytes kept of a message.
 const KEPT: usize = 256;
-/// Longest message: servers accept no more by default.
+/// Maximum message length: servers accept no more by default.
 const MESSAGE_MAX: u32 = 1 << 24;
 
 // Tags of BER (X.690 §8.1.2), and of the operations that are read (RFC 4511 §4.2 to §4.14).
@@ -35,10 +36,10 @@ const SUCCESS: u64 = 0;
 const SASL_IN_PROGRESS: u64 = 14;
 const START_TLS: &[u8] = b"1.3.6.1.4.1.1466.20037";
 
-/// What both sides speak once the server has agreed to StartTLS.
+/// Both sides switch to TLS once the server has accepted StartTLS.
 const TLS: Row = Row::of("tls");
 
-/// A sequence whose length is short, or of one to four bytes.
+/// A sequence with a short length, or one of one to four bytes.
 pub(super) const STARTS: &[Pattern] = &[
     Pattern::Bytes(&[Byte::Is(SEQUENCE), Byte::In(0x05, 0x7f), Byte::Is(INTEGER)]),
     Pattern::Bytes(&[
@@ -65,8 +66,8 @@ pub(super) const STARTS: &[Pattern] = &[
     ]),
 ];
 
-/// Tag and length of the element at the beginning, and how many bytes they take; `None` while there
-/// are too few.
+/// Tag and length of the element at the start, and the length of its head; `None` while there are
+/// too few bytes.
 fn head(bytes: &[u8]) -> Result<Option<(u8, u32, usize)>, Reason> {
     let (Some(tag), Some(first)) = (bytes.first(), bytes.get(1)) else {
         return Ok(None);
@@ -88,7 +89,7 @@ fn head(bytes: &[u8]) -> Result<Option<(u8, u32, usize)>, Reason> {
     Ok(Some((*tag, len, 2 + count)))
 }
 
-/// An element: its tag, its content, whether some of that is missing, and what comes after.
+/// An element: its tag, its content, whether the content is truncated, and what follows.
 struct Element<'a> {
     tag: u8,
     body: &'a [u8],
@@ -120,7 +121,7 @@ fn integer(element: &Element<'_>) -> Option<u64> {
     is_number.then(|| digits.fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
 }
 
-/// Whether bytes begin a message: a number, an operation, and what that begins with.
+/// Whether bytes begin a message: a number, an operation, and its first element.
 fn begins(bytes: &[u8]) -> Match {
     let part = |at: usize| match bytes.get(at..).map(head) {
         Some(Ok(Some(found))) => Ok(found),
@@ -139,7 +140,7 @@ fn begins(bytes: &[u8]) -> Match {
         if operation == UNBIND {
             return Ok(if inner == 0 { Match::Yes } else { Match::No });
         }
-        // What is within is no longer than what is around it.
+        // An element is no longer than the one that contains it.
         if len < inner {
             return Err(Match::No);
         }
@@ -163,7 +164,7 @@ fn begins(bytes: &[u8]) -> Match {
     look().unwrap_or_else(|answer| answer)
 }
 
-/// A datagram must be one message to its end, or several.
+/// Checks that a datagram consists of one or more complete messages.
 pub(super) fn first(first: &First<'_>) -> Match {
     let found = begins(first.bytes);
     if first.transport == Transport::Udp && found == Match::Yes {
@@ -175,18 +176,18 @@ pub(super) fn first(first: &First<'_>) -> Match {
     found
 }
 
-/// What a connection needs to remember.
+/// State of a conversation.
 #[derive(Clone, Copy, Default)]
 struct Talk {
     has_base: bool,
-    /// The message id of a StartTLS request.
+    /// Message id of a StartTLS request.
     start_tls: Option<u64>,
     is_tls: bool,
     is_over: bool,
 }
 
 impl Talk {
-    /// One message, as much of it as is present.
+    /// Reads a message, as much of it as is present.
     fn message(&mut self, bytes: &[u8], out: &mut dyn FieldSink) -> Option<()> {
         let message = tagged(bytes, SEQUENCE)?;
         let id = tagged(message.body, INTEGER)?;
@@ -204,7 +205,7 @@ impl Talk {
             }
             SEARCH_DONE => {
                 result(&operation, out)?;
-                // The search may be another one where its request was not seen.
+                // This may be the result of another search, if its request was not seen.
                 self.is_over = self.has_base;
             }
             EXTENDED => {
@@ -227,7 +228,7 @@ impl Talk {
     }
 }
 
-/// The bind name, and the SASL mechanism, or `simple`.
+/// Reports the bind name, and the SASL mechanism, or `simple`.
 fn bind(operation: &Element<'_>, out: &mut dyn FieldSink) -> Option<()> {
     let version = tagged(operation.body, INTEGER)?;
     let name = tagged(version.rest, OCTET_STRING)?;
@@ -251,7 +252,7 @@ fn bind(operation: &Element<'_>, out: &mut dyn FieldSink) -> Option<()> {
     Some(())
 }
 
-/// The code of a result (§4.1.9). A request for another SASL round is not final yet.
+/// Reports the code of a result (§4.1.9), unless it requests another SASL round.
 fn result(operation: &Element<'_>, out: &mut dyn FieldSink) -> Option<u64> {
     let code = integer(&tagged(operation.body, ENUMERATED)?)?;
     if code != SASL_IN_PROGRESS {
@@ -260,16 +261,16 @@ fn result(operation: &Element<'_>, out: &mut dyn FieldSink) -> Option<u64> {
     Some(code)
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Ldap {
     talk: Talk,
     sides: Sides<KEPT>,
 }
 
-/// The length of a message, its head included.
+/// Length of a message, including its head.
 fn length(bytes: &[u8]) -> Result<Option<u32>, Reason> {
     if bytes.first().is_some_and(|tag| *tag != SEQUENCE) {
-        // Most likely a security layer that was agreed on (RFC 4513 §5.2.1.5).
+        // Most likely a negotiated security layer (RFC 4513 §5.2.1.5).
         return Err(Reason::BadValue);
     }
     match head(bytes)? {
@@ -312,7 +313,7 @@ impl Decode for Ldap {
         let mut rest = input;
         while !self.talk.is_over {
             let talk = &mut self.talk;
-            // A message that is not understood ends nothing: its length is known.
+            // An invalid message does not end decoding: its length is known.
             let read = |bytes: &[u8]| {
                 talk.message(bytes, out);
                 true

@@ -1,5 +1,6 @@
-//! Servers that speak first and in lines: SMTP (RFC 5321), IMAP (RFC 9051), POP3 (RFC 1939), and
-//! FTP (RFC 959), which greets like SMTP and must be distinguished from it.
+//! Line-based protocols in which the server speaks first: SMTP (RFC 5321), IMAP (RFC 9051), POP3
+//! (RFC 1939), and FTP (RFC 959), which has the same greeting as SMTP and must be distinguished
+//! from it.
 
 use super::{Context, Decode, Next, Origin, Progress, ProtocolSwitch, Reason};
 use crate::field::{Field, FieldSink, Protocol, Value};
@@ -7,7 +8,7 @@ use crate::identify::{Pattern, Row};
 use crate::text::Text;
 
 const LINE_MAX: usize = 160;
-/// Lines of each direction that are looked at.
+/// Maximum number of lines read per direction.
 const LINES_MAX: u16 = 64;
 
 pub(super) const STARTS: &[Pattern] = &[
@@ -22,7 +23,7 @@ pub(super) const STARTS: &[Pattern] = &[
     Pattern::AnyCase(b"LHLO "),
 ];
 
-/// What both sides speak once the server has agreed to STARTTLS.
+/// Both sides switch to TLS once the server has accepted STARTTLS.
 const TLS: Row = Row::of("tls");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ struct Side {
     line: Text<LINE_MAX>,
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Mail {
     talk: Option<Talk>,
     has_tls: bool,
@@ -164,7 +165,7 @@ impl Mail {
         } else if command(line, b"DATA").is_some() || upper(b"BDAT ").is_some() {
             self.is_over = true;
         } else if self.has_tls && line.len() >= 3 && line[..3].iter().all(u8::is_ascii_digit) {
-            // Replies before the one to STARTTLS may still be on their way: those have 250.
+            // Replies to commands before STARTTLS may still be in flight: those have code 250.
             let is_ready = line.starts_with(b"220");
             let is_refused = matches!(line[0], b'4' | b'5');
             self.has_tls = !is_refused;
@@ -180,7 +181,7 @@ impl Mail {
             self.has_tls = names.iter().any(|name| how.eq_ignore_ascii_case(name));
         } else if self.has_tls && line.len() >= 3 && line[..3].iter().all(u8::is_ascii_digit) {
             self.is_over = line.starts_with(b"234");
-            // Replies before that one may still be on their way.
+            // Replies to earlier commands may still be in flight.
             self.has_tls = !matches!(line[0], b'4' | b'5');
         }
     }

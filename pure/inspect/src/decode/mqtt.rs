@@ -1,10 +1,11 @@
-//! MQTT: CONNECT and its answer (MQTT 3.1.1 §3.1, §3.2; 5.0 likewise; 3.1 with its older name).
+//! MQTT: CONNECT and its reply (MQTT 3.1.1 §3.1, §3.2; 5.0 likewise; 3.1 with its older name).
 
 use super::{Context, Decode, First, Match, Progress, Reason, starts};
 use crate::field::{Field, FieldSink, Value};
 use crate::identify::{Byte, Pattern};
 
-/// Bytes of each side that are kept: fixed header, variable header and the client identifier.
+/// Maximum number of bytes kept of each side: fixed header, variable header and the client
+/// identifier.
 const KEPT: usize = 160;
 
 const CONNECT: u8 = 0x10;
@@ -12,7 +13,7 @@ const CONNACK: u8 = 0x20;
 
 const NAMES: [&[u8]; 2] = [b"\0\x04MQTT", b"\0\x06MQIsdp"];
 
-/// The remaining length (§2.2.3) and the bytes that it takes.
+/// The remaining length (§2.2.3), and the number of bytes of its encoding.
 fn remaining(bytes: &[u8]) -> Result<Option<(u32, usize)>, Reason> {
     let mut sum = 0;
     for (at, byte) in bytes.iter().take(4).enumerate() {
@@ -54,18 +55,18 @@ struct Head {
     is_over: bool,
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Mqtt {
     sides: [Head; 2],
 }
 
-/// The fields of CONNECT, once all of them are present; `is_full` if there will not be more.
+/// Reports the fields of CONNECT, once all of them are present; `is_full` if there will be no more.
 fn connect(bytes: &[u8], is_full: bool, out: &mut dyn FieldSink) -> Result<bool, Reason> {
     let Some((len, used)) = remaining(bytes)? else {
         return Ok(false);
     };
     let body = &bytes[used..];
-    // All that there is, or as much as is kept.
+    // The whole packet, or as much of it as is kept.
     let is_whole = body.len() >= len as usize || is_full;
     if !is_whole {
         return Ok(false);

@@ -1,5 +1,5 @@
-//! MySQL and MariaDB (MySQL internals, "Connection Phase"): the server's greeting, the login of the
-//! client, and its result. TLS follows where the client asks for it.
+//! MySQL and MariaDB (MySQL internals, "Connection Phase"): the server's greeting, the client's
+//! login, and its result. TLS follows if the client requests it.
 
 use super::sides::Sides;
 use super::{
@@ -8,15 +8,15 @@ use super::{
 use crate::field::{Field, FieldSink, Value};
 use crate::identify::{Byte, Pattern, Row};
 
-/// Bytes of a packet that are kept: a greeting; user, secret and database of a login.
+/// Maximum number of bytes kept of a packet: a greeting, or user, secret and database of a login.
 const KEPT: usize = 512 + HEAD_LEN;
-/// Longest packet with its head; those of the connection phase are shorter.
+/// Maximum packet length including its head; those of the connection phase are shorter.
 const PACKET_MAX: u32 = 1 << 16;
-/// Length, three bytes, the lowest first; sequence number.
+/// Length of a head: three bytes of length, lowest first; sequence number.
 const HEAD_LEN: usize = 4;
 
 const PROTOCOL: u8 = 10;
-/// Before the version, and from the end of the version to the end of the first capabilities.
+/// Bytes before the version, and from the end of the version to the end of the first capabilities.
 const GREETING_MIN: usize = 1 + 2 + FIXED_LEN;
 const FIXED_LEN: usize = THREAD_LEN + SALT_LEN + 1 + 2;
 const THREAD_LEN: usize = 4;
@@ -36,21 +36,22 @@ const SECURE: u32 = 1 << 15;
 const PLUGIN: u32 = 1 << 19;
 const LONG_SECRET: u32 = 1 << 21;
 
-/// Bytes of a login before the user, and of a request for TLS, which ends there; then the same of
-/// old clients.
+/// Bytes of a login before the user, and length of a request for TLS, which ends there; then the
+/// same for old clients.
 const LOGIN_LEN: usize = 32;
 const OLD_LOGIN_LEN: usize = 5;
 
 /// Errors instead of a greeting: too many connections, host is blocked, not privileged.
 const REFUSALS: [u16; 3] = [1040, 1129, 1130];
-/// Bytes of such an error that must be text.
+/// Number of bytes of such an error that must be text.
 const REFUSAL_LEN: usize = FIRST_MAX - HEAD_LEN - 3;
 
-/// What both sides speak after a request for TLS.
+/// Both sides switch to TLS after a request for it.
 const TLS: Row = Row::of("tls");
 
-/// A greeting of protocol 10 whose version begins with a digit (its length in each of its bytes, so
-/// that zeros are rejected early), and an error instead of it. Both have sequence number 0.
+/// A greeting of protocol 10 whose version begins with a digit (one pattern per nonzero length
+/// byte, so that zeros are rejected early), and an error instead of it. Both have sequence number
+/// 0.
 pub(super) const STARTS: &[Pattern] = &[
     Pattern::Bytes(&[
         Byte::In(GREETING_MIN as u8, 0xff),
@@ -84,7 +85,7 @@ fn is_text(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| (b' '..=b'~').contains(byte))
 }
 
-/// The version must be text, and its length fit the packet's.
+/// Checks that the version is text, and that its length matches the packet's.
 pub(super) fn first(first: &First<'_>) -> Match {
     let Some((head, body)) = first.bytes.split_first_chunk::<HEAD_LEN>() else {
         return Match::Maybe;
@@ -123,7 +124,7 @@ fn refuses(len: usize, rest: &[u8]) -> Match {
     }
 }
 
-/// The length of a packet, its head included.
+/// Length of a packet, including its head.
 fn length(bytes: &[u8]) -> Result<Option<u32>, Reason> {
     let Some(head) = bytes.first_chunk::<HEAD_LEN>() else {
         return Ok(None);
@@ -135,7 +136,7 @@ fn length(bytes: &[u8]) -> Result<Option<u32>, Reason> {
     }
 }
 
-/// A text up to its zero byte, whether that is missing, and what comes after.
+/// Text up to its zero byte, whether that is missing, and what follows.
 fn text(bytes: &[u8]) -> (Value<'_>, &[u8]) {
     let end = bytes.iter().position(|byte| *byte == 0);
     let (bytes, rest) = match end {
@@ -146,7 +147,7 @@ fn text(bytes: &[u8]) -> (Value<'_>, &[u8]) {
     (Value::Text { bytes, is_cut }, rest)
 }
 
-/// Reports a text that is not empty, and gives what comes after.
+/// Reports a nonempty text, and returns what follows.
 fn report<'a>(field: Field, bytes: &'a [u8], out: &mut dyn FieldSink) -> &'a [u8] {
     let (value, rest) = text(bytes);
     if bytes.first().is_some_and(|byte| *byte != 0) {
@@ -155,7 +156,7 @@ fn report<'a>(field: Field, bytes: &'a [u8], out: &mut dyn FieldSink) -> &'a [u8
     rest
 }
 
-/// Without the first bytes, as many as there are.
+/// The bytes after the first `len`, or after all there are.
 fn after(bytes: &[u8], len: usize) -> &[u8] {
     bytes.get(len..).unwrap_or(&[])
 }
@@ -179,7 +180,7 @@ fn greeting(bytes: &[u8], out: &mut dyn FieldSink) -> Option<()> {
     Some(())
 }
 
-/// What a packet of the client leads to.
+/// Effect of a client's packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Login {
     Done,
@@ -210,7 +211,8 @@ fn login(bytes: &[u8], out: &mut dyn FieldSink) -> Login {
     if capabilities & WITH_DATABASE == 0 {
         return Login::Done;
     }
-    // The secret, which is not reported: of one byte of length, of more, or up to a zero byte.
+    // The secret, which is not reported: with a one-byte length, a longer one, or up to a zero
+    // byte.
     let rest = match (capabilities & LONG_SECRET != 0, rest) {
         _ if is_old || capabilities & (SECURE | LONG_SECRET) == 0 => text(rest).1,
         (true, [0xfc, low, high, rest @ ..]) => {
@@ -223,10 +225,10 @@ fn login(bytes: &[u8], out: &mut dyn FieldSink) -> Login {
     Login::Done
 }
 
-/// What is known of a connection.
+/// State of a conversation.
 #[derive(Clone, Copy, Default)]
 struct Talk {
-    /// The side that greets.
+    /// The side that sends the greeting.
     server: Option<Direction>,
     is_greeted: bool,
     has_login: bool,
@@ -235,7 +237,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// A packet, as much of it as is kept. False if nothing behind it on its side is read.
+    /// Reads the kept part of a packet. Returns false if the rest of its side is not read.
     fn packet(&mut self, from: Direction, bytes: &[u8], out: &mut dyn FieldSink) -> bool {
         let Some((head, body)) = bytes.split_first_chunk::<HEAD_LEN>() else {
             return false;
@@ -278,7 +280,7 @@ impl Talk {
     }
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Mysql {
     talk: Talk,
     sides: Sides<KEPT>,
@@ -314,7 +316,7 @@ impl Decode for Mysql {
         out: &mut dyn FieldSink,
     ) -> Progress {
         let from = context.origin.from;
-        // What identified the flow is a greeting, and is read first.
+        // The data that identified the flow are a greeting, and are read first.
         self.talk.server.get_or_insert(from);
         let mut rest = input;
         while !self.talk.is_over {

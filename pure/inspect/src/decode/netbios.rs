@@ -13,24 +13,24 @@ const NAME_PORT: u16 = 137;
 const NAME_HEADER_LEN: usize = 12;
 const DATAGRAM_HEADER_LEN: usize = 14;
 
-/// A response (§4.2.1.1), and the reserved bits of the flags.
+/// Flags of a response (§4.2.1.1), and the reserved flags.
 const RESPONSE: u16 = 0x8000;
 const RESERVED: u16 = 0x0060;
 
-/// Flags of a datagram: the three bits above are reserved. Of a fourth, Windows makes use.
+/// Maximum flags of a datagram: the upper three bits are reserved. Windows uses a fourth.
 const FLAGS_MAX: u8 = 0x1f;
 
-/// Labels of a scope after a name.
+/// Maximum number of labels of a scope after a name.
 const SCOPE_MAX: usize = 8;
 
-/// The port and the names decide. A pattern of the name service would begin with four bytes of any
-/// value, and so would keep the automaton open for six bytes of every datagram.
+/// The port and the names decide. A pattern for the name service would begin with four arbitrary
+/// bytes, and would keep the automaton running for six bytes of every datagram.
 pub(super) const STARTS: &[Pattern] = &[Pattern::ANY];
 
 /// A name has 15 characters and a suffix byte for its type.
 type Name = [u8; 16];
 
-/// Takes a name at the beginning (RFC 1001 §14): a label of 32 letters, each of which is half a
+/// Reads a name at the start (RFC 1001 §14): a label of 32 letters, each of which encodes half a
 /// byte, then the labels of its scope.
 fn name(bytes: &[u8]) -> Option<(Name, &[u8])> {
     let (label, mut rest) = bytes.strip_prefix(&[32])?.split_first_chunk::<32>()?;
@@ -82,12 +82,12 @@ fn message(bytes: &[u8]) -> Option<Message> {
         return None;
     }
     let (name, rest) = name(rest)?;
-    // NB, NBSTAT, and of negative answers NULL; the Internet class.
+    // NB, NBSTAT, and for negative answers NULL; the Internet class.
     let is_type = matches!(rest, [0, 0x0a | 0x20 | 0x21, 0, 1, ..]);
     is_type.then_some(Message { flags, name })
 }
 
-/// Source and destination of a datagram, of whose fragments only the first has them.
+/// Source and destination of a datagram, which only the first fragment contains.
 fn ends(bytes: &[u8]) -> Option<[Name; 2]> {
     let (head, rest) = bytes.split_first_chunk::<DATAGRAM_HEADER_LEN>()?;
     let has_offset = head[12..] != [0, 0];
@@ -100,7 +100,7 @@ fn ends(bytes: &[u8]) -> Option<[Name; 2]> {
 }
 
 pub(super) fn first(first: &First<'_>) -> Match {
-    // Called for every datagram that no earlier row recognizes: the cheapest tests go first.
+    // Called for every datagram that no earlier row recognizes: the cheapest tests come first.
     let is_known = match first.bytes {
         [0x10..=0x12, 0..=FLAGS_MAX, ..] if ends(first.bytes).is_some() => true,
         _ => first.has_port(NAME_PORT) && message(first.bytes).is_some(),
@@ -111,7 +111,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-/// Nothing is kept between messages.
+/// No state is kept between messages.
 pub(super) struct Netbios;
 
 impl Decode for Netbios {

@@ -1,5 +1,5 @@
 //! NTP (RFC 5905 §7.3): the fields of both sides. Control messages (mode 6, RFC 9327) and private
-//! ones (mode 7) are named, not read.
+//! ones (mode 7) are named, but not decoded.
 
 use core::net::Ipv4Addr;
 
@@ -10,7 +10,7 @@ use crate::identify::{Byte, Pattern};
 const PORT: u16 = 123;
 const HEADER_LEN: usize = 48;
 
-/// Versions 1 to 4 after each leap indicator.
+/// Versions 1 to 4 with each leap indicator.
 pub(super) const STARTS: &[Pattern] = &[
     Pattern::Bytes(&[Byte::In(0x09, 0x27)]),
     Pattern::Bytes(&[Byte::In(0x49, 0x67)]),
@@ -24,7 +24,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     };
     let (version, mode) = (byte >> 3 & 7, byte & 7);
     let len = first.bytes.len();
-    // Nothing in it is specific to NTP, so the port is required too.
+    // Nothing in it is specific to NTP, so the port is required as well.
     let fits = match mode {
         1..=5 => len >= HEADER_LEN,
         6 => len >= 12,
@@ -37,7 +37,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-/// What is kept of a flow.
+/// State of a flow.
 pub(crate) struct Ntp {
     has_client: bool,
 }
@@ -64,7 +64,7 @@ impl Decode for Ntp {
             return Progress::Done;
         };
         match mode {
-            // Symmetric peers and clients do not report their source yet.
+            // Symmetric peers and clients do not report their reference source yet.
             1 | 3 if !self.has_client => {
                 self.has_client = true;
                 Progress::Need(HEADER_LEN)

@@ -1,15 +1,16 @@
 //! PostgreSQL (documentation of PostgreSQL, "Frontend/Backend Protocol", version 3): user and
-//! database of the startup message, how the server authenticates, its version, and its first error.
-//! TLS follows where the server agrees to it.
+//! database of the startup message, the server's authentication method, its version, and its first
+//! error. TLS follows if the server accepts it.
 
 use super::sides::Sides;
 use super::{Context, Decode, Direction, First, Match, Next, Progress, ProtocolSwitch, Reason};
 use crate::field::{Field, FieldSink, Value};
 use crate::identify::{Byte, Pattern, Row};
 
-/// Bytes of a message that are kept.
+/// Maximum number of bytes kept of a message.
 const KEPT: usize = 512;
-/// Longest startup message (`MAX_STARTUP_PACKET_LENGTH`), and longest message that is passed over.
+/// Maximum length of a startup message (`MAX_STARTUP_PACKET_LENGTH`), and of a message that is
+/// skipped.
 const STARTUP_MAX: u32 = 10_000;
 const MESSAGE_MAX: u32 = 1 << 16;
 
@@ -30,10 +31,10 @@ const CANCEL_KEY: u8 = b'K';
 const NEGOTIATION: u8 = b'v';
 const READY: u8 = b'Z';
 
-/// What both sides speak once the server has agreed to TLS.
+/// Both sides switch to TLS once the server has accepted it.
 const TLS: Row = Row::of("tls");
 
-/// A startup message of version 3 (its length in each of its bytes, so that zeros are rejected
+/// A startup message of version 3 (one pattern per nonzero length byte, so that zeros are rejected
 /// early), and requests for encryption and for canceling.
 pub(super) const STARTS: &[Pattern] = &[
     Pattern::Bytes(&[
@@ -78,7 +79,7 @@ pub(super) const STARTS: &[Pattern] = &[
     ]),
 ];
 
-/// A startup message continues with the name of a parameter.
+/// Checks that a startup message continues with the name of a parameter.
 pub(super) fn first(first: &First<'_>) -> Match {
     let Some((head, rest)) = first.bytes.split_first_chunk::<HEAD_LEN>() else {
         return Match::Maybe;
@@ -96,7 +97,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-/// The length of a client's first messages.
+/// Length of a client's first messages.
 fn startup_len(bytes: &[u8]) -> Result<Option<u32>, Reason> {
     match bytes.first_chunk().map(|head| u32::from_be_bytes(*head)) {
         None => Ok(None),
@@ -105,7 +106,7 @@ fn startup_len(bytes: &[u8]) -> Result<Option<u32>, Reason> {
     }
 }
 
-/// The length of a server's messages, their first byte included.
+/// Length of a server's messages, including their first byte.
 fn message_len(bytes: &[u8]) -> Result<Option<u32>, Reason> {
     let len = bytes.get(1..).and_then(<[u8]>::first_chunk);
     match len.map(|len| u32::from_be_bytes(*len)) {
@@ -115,7 +116,7 @@ fn message_len(bytes: &[u8]) -> Result<Option<u32>, Reason> {
     }
 }
 
-/// A text up to its zero byte, whether that is missing, and what comes after.
+/// Text up to its zero byte, whether that is missing, and what follows.
 fn text(bytes: &[u8]) -> (&[u8], bool, &[u8]) {
     match bytes.iter().position(|byte| *byte == 0) {
         Some(end) => (&bytes[..end], false, &bytes[end + 1..]),
@@ -123,18 +124,18 @@ fn text(bytes: &[u8]) -> (&[u8], bool, &[u8]) {
     }
 }
 
-/// What is known of a connection.
+/// State of a conversation.
 #[derive(Clone, Copy, Default)]
 struct Talk {
     /// The side that speaks first.
     client: Option<Direction>,
-    /// A request for encryption waits for its answer, of one byte.
+    /// Whether a request for encryption waits for its one-byte reply.
     is_asked: bool,
     is_over: bool,
 }
 
 impl Talk {
-    /// A message of the client. False once the startup message has come.
+    /// Reads a message of the client. Returns false after the startup message.
     fn client_message(&mut self, bytes: &[u8], out: &mut dyn FieldSink) -> bool {
         let Some((head, mut rest)) = bytes.split_first_chunk::<HEAD_LEN>() else {
             return false;
@@ -167,7 +168,7 @@ impl Talk {
         false
     }
 
-    /// A message of the server. False if it is none.
+    /// Reads a message of the server. Returns false if it is invalid.
     fn server_message(&mut self, bytes: &[u8], out: &mut dyn FieldSink) -> bool {
         let Some((head, body)) = bytes.split_first_chunk::<5>() else {
             return false;
@@ -193,7 +194,7 @@ impl Talk {
     }
 }
 
-/// How the server authenticates: its first request for it, or the end of it.
+/// Reports the server's first authentication request, or the end of authentication.
 fn authentication(body: &[u8], out: &mut dyn FieldSink) {
     let Some((kind, rest)) = body.split_first_chunk::<4>() else {
         return;
@@ -212,7 +213,7 @@ fn authentication(body: &[u8], out: &mut dyn FieldSink) {
     out.field(Field::PostgresqlAuth, Value::text(name));
 }
 
-/// The code of an error, among fields of one byte and a text each.
+/// Reports the code of an error, one of its fields, which consist of one byte and a text each.
 fn error(body: &[u8], out: &mut dyn FieldSink) {
     let mut rest = body;
     while let Some((kind, behind)) = rest.split_first() {
@@ -224,7 +225,7 @@ fn error(body: &[u8], out: &mut dyn FieldSink) {
     }
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Postgresql {
     talk: Talk,
     sides: Sides<KEPT>,
@@ -238,15 +239,15 @@ impl Postgresql {
         }
     }
 
-    /// The server's answer to a request for encryption: whether TLS follows.
+    /// Reads the server's reply to a request for encryption; returns whether TLS follows.
     fn answer(&mut self, rest: &mut &[u8]) -> bool {
         let answer = rest.first().copied();
         self.talk.is_asked = false;
         match answer {
-            // An error of an old server, in a message.
+            // An error message of an old server.
             Some(ERROR) => return false,
             Some(b'S' | b'N') => {}
-            // Encryption of GSSAPI, or nothing known.
+            // GSSAPI encryption, or unknown data.
             _ => self.talk.is_over = true,
         }
         *rest = rest.get(1..).unwrap_or(&[]);
@@ -308,7 +309,7 @@ impl Decode for Postgresql {
 
     fn skips(&self, from: Direction) -> u32 {
         match self.talk.is_asked {
-            // The answer is read before any message continues.
+            // The reply is read before any message continues.
             true => 0,
             false => self.sides.skips(from),
         }

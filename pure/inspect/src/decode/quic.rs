@@ -1,10 +1,10 @@
-//! QUIC: the Initial packets of both sides (RFC 9000 §17.2.2), decrypted with the keys that anybody
-//! can derive from the client's first connection id (RFC 9001 §5.2), and the hellos in their CRYPTO
-//! frames.
+//! QUIC: the Initial packets of both sides (RFC 9000 §17.2.2), decrypted with keys derived from the
+//! client's first connection id (RFC 9001 §5.2), which are not secret, and the hellos in their
+//! CRYPTO frames.
 //!
-//! CRYPTO frames may come in any order, over several packets and datagrams; what lies ahead of the
-//! first missing byte is kept within a window of 3072 bytes. Versions are those of
-//! [`VERSIONS`]; of others only the version is reported.
+//! CRYPTO frames may arrive in any order, over several packets and datagrams; data ahead of the
+//! first missing byte are kept within a window of 3072 bytes. The supported versions are in
+//! [`VERSIONS`]; for all others only the version is reported.
 
 use super::tls::{Carrier, Hello};
 use super::{Context, Decode, First, Match, Progress, Reason};
@@ -19,17 +19,17 @@ use protect::Keys;
 pub(crate) use protect::Scratch;
 pub(crate) use window::Window;
 
-/// Words of 64 bytes after the first missing byte of a CRYPTO stream that are kept.
+/// Number of 64-byte words kept after the first missing byte of a CRYPTO stream.
 const WINDOW_WORDS: usize = 48;
 
-/// Versions whose Initial packets can be read, by the same keys.
+/// Versions whose Initial packets can be decrypted with the same keys.
 struct Version {
-    /// Their numbers.
+    /// Range of version numbers.
     first: u32,
     last: u32,
     salt: [u8; 20],
     labels: &'static protect::Labels,
-    /// Type of Initial packets, in bits 4 and 5 of the first byte.
+    /// Type of Initial packets: bits 4 and 5 of the first byte.
     initial: u8,
     frames: frame::Kind,
 }
@@ -74,7 +74,7 @@ const fn version(first: u32, last: u32, salt: [u8; 20]) -> Version {
     }
 }
 
-/// One of Google's, by its letters.
+/// A version of Google's, by its letters.
 const fn google(name: [u8; 4], salt: [u8; 20]) -> Version {
     let number = u32::from_be_bytes(name);
     Version {
@@ -83,8 +83,8 @@ const fn google(name: [u8; 4], salt: [u8; 20]) -> Version {
     }
 }
 
-/// RFC 9001 §5.2, RFC 9369 §3.3.1, draft-ietf-quic-tls; Facebook's own numbers for drafts 22 and
-/// 27 (mvfst), Google's `T050` and `T051` (quiche), which have salts of their own.
+/// RFC 9001 §5.2, RFC 9369 §3.3.1, draft-ietf-quic-tls; Facebook's numbers for drafts 22 and 27
+/// (mvfst), Google's `T050` and `T051` (quiche), which have their own salts.
 const VERSIONS: &[Version] = &[
     version(1, 1, SALT_V1),
     Version {
@@ -103,8 +103,8 @@ const VERSIONS: &[Version] = &[
     google(*b"T051", SALT_T051),
 ];
 
-/// What those numbers may be that are there to force negotiation (RFC 9000 §15): no document gives
-/// them keys, so clients take those of the version that they would have liked.
+/// Candidate versions for the numbers reserved to force negotiation (RFC 9000 §15): no document
+/// defines keys for them, so clients use those of the version that they prefer.
 const FORCED: &[Version] = &[version(0, 0, SALT_V1), version(0, 0, SALT_DRAFT_29)];
 
 fn is_forced(version: u32) -> bool {
@@ -112,8 +112,8 @@ fn is_forced(version: u32) -> bool {
 }
 
 impl Version {
-    /// The rows of a number, one but for numbers that force negotiation; none if its Initial
-    /// packets cannot be read.
+    /// The candidates for a version number: one, except for numbers that force negotiation; none if
+    /// its Initial packets cannot be decrypted.
     fn of(number: u32) -> &'static [Version] {
         let is_it = |row: &&Version| (row.first..=row.last).contains(&number);
         match VERSIONS.iter().find(is_it) {
@@ -125,8 +125,8 @@ impl Version {
 }
 
 /// Whether a version is assigned: RFC, draft, Google (`Q050`, `T051`), Facebook (`0xfaceb0..`), or
-/// one kept for forcing negotiation (RFC 9000 §15). Only of these a datagram is called QUIC by its
-/// first bytes.
+/// reserved to force negotiation (RFC 9000 §15). Only datagrams of these versions are identified as
+/// QUIC by their first bytes.
 fn is_assigned(version: u32) -> bool {
     let [a, b, c, d] = version.to_be_bytes();
     !Version::of(version).is_empty()
@@ -139,7 +139,7 @@ fn is_assigned(version: u32) -> bool {
 pub(super) const STARTS: &[Pattern] = &[Pattern::Bytes(&[Byte::In(0xc0, 0xff)])];
 
 pub(super) fn first(first: &First<'_>) -> Match {
-    // Long header with the fixed bit (Google's Q046 has it too), and room for what it must have.
+    // Long header with the fixed bit (Google's Q046 has it, too), and room for the required fields.
     match Long::parse(first.bytes) {
         Some(long) if long.is_fixed && is_assigned(long.version) => Match::Yes,
         _ => Match::No,
@@ -152,7 +152,7 @@ struct Long<'a> {
     is_fixed: bool,
     version: u32,
     destination: &'a [u8],
-    /// Bytes up to and with the source connection id.
+    /// Length up to and including the source connection id.
     len: usize,
 }
 
@@ -162,7 +162,7 @@ impl<'a> Long<'a> {
         let (destination, rest) = rest.split_at_checked(head[5].into())?;
         let (source_len, rest) = rest.split_first()?;
         let (source, rest) = rest.split_at_checked(usize::from(*source_len))?;
-        // RFC 9000 §17.2: connection ids have at most 20 bytes in every version known.
+        // RFC 9000 §17.2: connection ids have at most 20 bytes in every known version.
         if head[0] & 0x80 == 0 || destination.len() > 20 || source.len() > 20 {
             return None;
         }
@@ -176,24 +176,24 @@ impl<'a> Long<'a> {
     }
 }
 
-/// Packets in one datagram that are looked at.
+/// Maximum number of packets read per datagram.
 const COALESCED_MAX: usize = 8;
-/// Datagrams with undecryptable Initial packets before decoding stops.
+/// Number of datagrams with undecryptable Initial packets after which decoding stops.
 const BAD_MAX: u8 = 4;
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Quic {
-    /// The client's, once per packet of its has been opened with them.
+    /// The client's keys, once they have decrypted one of its packets.
     client: Option<Keys>,
-    /// The server's, derived on demand.
+    /// The server's keys, derived on demand.
     server: Option<Keys>,
-    /// What both are made with.
+    /// The version of the keys.
     made_with: &'static Version,
-    /// The connection id that the keys are made from.
+    /// The connection id that the keys are derived from.
     id: [u8; 20],
     id_len: u8,
     bad: u8,
-    /// Which hello is being read: the client's, then the server's.
+    /// The hello being read: the client's, then the server's.
     reads: Reads,
     version: u32,
     window: Window<WINDOW_WORDS>,
@@ -260,7 +260,7 @@ impl Decode for Quic {
                 out.named(Protocol::Quic);
                 out.field(Field::QuicVersion, Value::Number(long.version.into()));
             }
-            // Version negotiation: the client tries anew.
+            // Version negotiation: the client starts again.
             if long.version == 0 {
                 return self.progress();
             }
@@ -299,7 +299,7 @@ impl Quic {
         match self.reads {
             Reads::Nothing => Progress::Done,
             _ if self.bad >= BAD_MAX => Progress::Reject(Reason::NotAuthentic),
-            // A connection id, the least packet.
+            // A connection id, the shortest packet.
             _ => Progress::Need(21),
         }
     }
@@ -313,12 +313,11 @@ impl Quic {
         scratch: &mut Scratch,
         out: &mut dyn FieldSink,
     ) -> Result<(), Reason> {
-        // Its sender cannot be reported by the direction, which is a guess: whose keys fit, sent
-        // it.
+        // The direction is a guess, so it does not identify the sender: the keys that fit do.
         let is_same_id = &self.id[..usize::from(self.id_len)] == long.destination;
         if let Some(client) = &self.client {
-            // A server's packets never go to the client's first connection id; those to another
-            // are mostly its.
+            // A server's packets never have the client's first connection id as destination;
+            // packets to other ids are mostly from the server.
             if !is_same_id {
                 let id = &self.id[..usize::from(self.id_len)];
                 let Version { salt, labels, .. } = self.made_with;
@@ -333,7 +332,7 @@ impl Quic {
                 return self.frames(0, plain, out);
             }
         }
-        // The first packet of the client, or its first one after a Retry, makes new keys.
+        // The client's first packet, or its first one after a Retry, creates new keys.
         if !is_same_id || self.client.is_none() {
             for version in versions {
                 let keys = Keys::of(&version.salt, version.labels, long.destination, false);
@@ -355,7 +354,7 @@ impl Quic {
         Ok(())
     }
 
-    /// Walks the frames of a decrypted packet. `sender` is 0 for the client.
+    /// Processes the frames of a decrypted packet. `sender` is 0 for the client.
     fn frames(
         &mut self,
         sender: usize,
@@ -391,11 +390,11 @@ impl Quic {
     }
 }
 
-/// A datagram with one authentic Initial packet of these frames, for tests. Of the client the
-/// destination is `id`; of the server there is none, as for a client without one.
+/// A datagram with one authentic Initial packet that contains these frames, for tests. The client's
+/// has the destination `id`, the server's none, as for a client without one.
 ///
 /// # Panics
-/// If the version cannot be read, or the frames do not fit into a datagram.
+/// If the version is not supported, or the frames do not fit into a datagram.
 #[cfg(feature = "laws")]
 pub fn seal(
     version: u32,
@@ -408,7 +407,7 @@ pub fn seal(
         .first()
         .expect("a version that can be read");
     let keys = &Keys::of(&row.salt, row.labels, id, is_server);
-    // The least number of bytes for which there is a sample (RFC 9001 §5.4.2).
+    // The minimum length that contains a sample (RFC 9001 §5.4.2).
     let mut padded = frames.to_vec();
     padded.resize(frames.len().max(4), 0);
     let mut packet = alloc::vec![0xc3 | row.initial << 4];
@@ -416,7 +415,7 @@ pub fn seal(
     let destination = if is_server { &[][..] } else { id };
     packet.push(destination.len() as u8);
     packet.extend(destination);
-    // Neither source id nor token; the length counts the number and the tag.
+    // Neither source id nor token; the length includes the packet number and the tag.
     packet.extend([0, 0]);
     let len = u16::try_from(padded.len() + 20).expect("frames that fit");
     assert!(len < 1 << 14, "too many frames");

@@ -1,5 +1,5 @@
-//! RDP (MS-RDPBCGR §1.3.1.1): the user that connects and the requested security protocols, in the
-//! X.224 connection request and confirm (§2.2.1.1, §2.2.1.2). TLS follows where it was agreed on.
+//! RDP (MS-RDPBCGR §1.3.1.1): the connecting user and the requested security protocols, in the
+//! X.224 connection request and confirm (§2.2.1.1, §2.2.1.2). TLS follows if it was negotiated.
 
 use super::frame::Frame;
 use super::{
@@ -9,11 +9,11 @@ use crate::field::{Field, FieldSink, Value};
 use crate::identify::{Byte, Pattern, Row};
 
 const PORT: u16 = 3389;
-/// Bytes of a side that are kept; requests are shorter.
+/// Maximum number of bytes kept of a side; requests are shorter.
 const KEPT: usize = 256;
 const PACKET_MAX: u16 = 512;
 
-/// TPKT (RFC 1006 §6), and the fixed part of an X.224 connection request.
+/// Length of TPKT (RFC 1006 §6), and of the fixed part of an X.224 connection request.
 const TPKT_LEN: usize = 4;
 const FIXED_LEN: usize = 11;
 const REQUEST: u8 = 0xe0;
@@ -28,7 +28,7 @@ const ASKS: u8 = 1;
 const AGREES: u8 = 2;
 const FAILS: u8 = 3;
 
-/// What both sides speak unless the old security was agreed on (§5.4.2, §5.4.5).
+/// Both sides switch to TLS unless the old security was negotiated (§5.4.2, §5.4.5).
 const TLS: Row = Row::of("tls");
 
 pub(super) const STARTS: &[Pattern] = &[
@@ -52,7 +52,7 @@ pub(super) const STARTS: &[Pattern] = &[
     ]),
 ];
 
-/// A negotiation: its type and number.
+/// Type and number of a negotiation.
 fn negotiation(bytes: &[u8]) -> Option<(u8, u32)> {
     let [kind, _flags, 8, 0, number @ ..] = bytes.first_chunk::<NEGOTIATION_LEN>()? else {
         return None;
@@ -60,13 +60,13 @@ fn negotiation(bytes: &[u8]) -> Option<(u8, u32)> {
     Some((*kind, u32::from_le_bytes(*number)))
 }
 
-/// Other protocols begin with X.224, too: RDP's cookie, its negotiation or the port must prove it.
+/// Checks for RDP's cookie, negotiation or port: other protocols begin with X.224, too.
 pub(super) fn first(first: &First<'_>) -> Match {
     let Some((head, rest)) = first.bytes.split_first_chunk::<FIXED_LEN>() else {
         return Match::Maybe;
     };
     let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
-    // The length of X.224 is that of all after it.
+    // The length in X.224 excludes its own byte.
     if len < FIXED_LEN || len > PACKET_MAX.into() || usize::from(head[4]) + 5 != len {
         return Match::No;
     }
@@ -91,7 +91,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-/// The length of a packet, by TPKT.
+/// Length of a packet, by TPKT.
 fn length(bytes: &[u8]) -> Result<Option<u32>, Reason> {
     let Some(head) = bytes.first_chunk::<TPKT_LEN>() else {
         return Ok(None);
@@ -125,14 +125,14 @@ fn request(bytes: &[u8], out: &mut dyn FieldSink) {
     }
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Rdp {
     sides: [Frame<KEPT>; 2],
     is_over: [bool; 2],
 }
 
 impl Rdp {
-    /// One packet; whether TLS follows.
+    /// Reads a packet; returns whether TLS follows.
     fn packet(&mut self, from: Direction, out: &mut dyn FieldSink) -> Result<bool, Reason> {
         let bytes = self.sides[from as usize].bytes();
         let (fixed, rest) = bytes
@@ -148,7 +148,7 @@ impl Rdp {
                 let (field, number) = match negotiation(rest) {
                     Some((AGREES, number)) => (Field::RdpSelected, number),
                     Some((FAILS, code)) => (Field::RdpFailure, code),
-                    // An old server, which has the old security alone.
+                    // An old server, which supports only the old security.
                     _ => return Ok(false),
                 };
                 out.field(field, Value::Number(number.into()));

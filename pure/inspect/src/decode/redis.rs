@@ -1,5 +1,5 @@
 //! Redis (Redis serialization protocol, RESP 2 and 3): the name of the first command, the code of
-//! an error that answers it, and the server's version where INFO or HELLO reports it.
+//! an error reply to it, and the server's version if INFO or HELLO reports it.
 //!
 //! Arguments and values are not reported: they may be secrets.
 
@@ -8,16 +8,16 @@ use crate::field::{Field, FieldSink, Value};
 use crate::identify::{Byte, Pattern};
 use crate::text::{Text, number};
 
-/// Longest name of a command, and bytes of a first command that are kept.
+/// Maximum length of a command name, and number of bytes kept of a first command.
 const NAME_MAX: u64 = 32;
 const KEPT: usize = 48;
-/// Lines of an answer that are looked at, and bytes of each that are kept.
+/// Maximum number of lines read of a reply, and of bytes kept of each.
 const LINES_MAX: u8 = 32;
 const LINE_LEN: usize = 96;
 
 const VERSION: &[u8] = b"redis_version:";
 
-/// An array of bulk strings, whose first one is the name of a command.
+/// An array of bulk strings, the first of which is the name of a command.
 pub(super) const STARTS: &[Pattern] = &[
     Pattern::Bytes(&[
         Byte::Is(b'*'),
@@ -55,12 +55,12 @@ fn count(bytes: &[u8], kind: u8) -> Result<(u64, &[u8]), Match> {
     }
 }
 
-/// The name of a command, as much of it as is there, and its length.
+/// The name of a command, as much of it as is present, and its length.
 fn command(bytes: &[u8]) -> Result<(&[u8], usize), Match> {
     let (_, rest) = count(bytes, b'*')?;
     let (len, rest) = count(rest, b'$')?;
     let name = &rest[..rest.len().min(len as usize)];
-    // Names of modules' commands have a dot.
+    // Commands of modules have a dot in their names.
     let is_name = |byte: &u8| byte.is_ascii_alphabetic() || b"._-".contains(byte);
     if !(2..=NAME_MAX).contains(&len) || !name.iter().all(is_name) {
         return Err(Match::No);
@@ -68,7 +68,7 @@ fn command(bytes: &[u8]) -> Result<(&[u8], usize), Match> {
     Ok((name, len as usize))
 }
 
-/// Names are of letters: two of them at least.
+/// Checks that the name has at least two letters.
 pub(super) fn first(first: &First<'_>) -> Match {
     match command(first.bytes) {
         Ok((name, _)) if name.len() < 2 => Match::Maybe,
@@ -77,21 +77,21 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-/// What is read of the server.
+/// What to read of the server's data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answer {
-    /// The command is not known: nothing.
+    /// The command is unknown: nothing.
     Unknown,
     /// One line.
     Line,
-    /// Lines up to the version; whether the next but one is it.
+    /// Lines up to the version; whether the line after the next is it.
     Version {
         follows: u8,
     },
     Over,
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Redis {
     client: Option<Direction>,
     has_command: bool,
@@ -120,12 +120,12 @@ impl Redis {
         }
     }
 
-    /// A line of the server.
+    /// Reads a line of the server.
     fn line(&mut self, out: &mut dyn FieldSink) {
         let line = self.line.bytes();
         self.lines += 1;
         if let (1, Some(error)) = (self.lines, line.strip_prefix(b"-")) {
-            // What comes after its code may quote arguments.
+            // What follows the code may quote arguments.
             let code = error.split(|byte| *byte == b' ').next().unwrap_or(&[]);
             out.field(Field::RedisError, Value::text(code));
             self.answer = Answer::Over;
@@ -143,7 +143,7 @@ impl Redis {
             let is_cut = self.line.is_cut();
             out.field(Field::RedisVersion, Value::Text { bytes, is_cut });
         }
-        // In the answer to HELLO its length comes between.
+        // In the reply to HELLO the length of the version comes first.
         let follows = if line == b"version" {
             2
         } else {
@@ -202,7 +202,7 @@ impl Decode for Redis {
     }
 
     fn gap(&mut self, from: Direction, _len: u32, _out: &mut dyn FieldSink) -> Progress {
-        // Arguments that are missing do not matter.
+        // Missing arguments do not matter.
         if self.client != Some(from) || !self.has_command {
             self.answer = Answer::Over;
         }

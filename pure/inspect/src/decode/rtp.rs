@@ -1,26 +1,26 @@
 //! RTP and RTCP (RFC 3550 §5.1, §6.4): payload type and source of the first stream.
 //!
 //! One RTP packet proves nothing. A packet that may be one makes the flow a candidate; the flow is
-//! named when [`RUN`] packets of a direction have the same source and payload type and rising
-//! sequence numbers. Until two packets agree, a datagram that has no place alongside RTP ends the
-//! candidate: one in fifteen flows of random bytes begins like RTP. A compound RTCP packet proves
-//! itself: its lengths add up, and its description is of the sender of its report.
+//! named when [`RUN`] packets of a direction have the same source and payload type and increasing
+//! sequence numbers. Until two packets agree, a datagram that cannot share a flow with RTP ends the
+//! candidate: one in fifteen flows of random bytes begins like RTP. A compound RTCP packet is proof
+//! by itself: its lengths add up, and its description is from the sender of its report.
 
 use super::{Context, Decode, First, Match, Progress, Reason};
 use crate::field::{Field, FieldSink, Protocol, Value};
 use crate::identify::{Byte, Pattern};
 
 const HEADER_LEN: usize = 12;
-/// Packets of one stream that name the flow.
+/// Number of packets of one stream that identify the flow.
 const RUN: u8 = 4;
-/// Datagrams of a candidate that are looked at.
+/// Maximum number of datagrams read of a candidate.
 const LOOK_MAX: u8 = 24;
-/// Sequence numbers from one packet of a run to the next, at most: some may be lost.
+/// Maximum step of the sequence number between two packets of a run: some may be lost.
 const STEP_MAX: u16 = 16;
-/// Units of the clock between them: ten seconds of video.
+/// Maximum step of the timestamp: ten seconds of video.
 const CLOCK_MAX: u32 = 900_000;
 
-/// RFC 8489 §5, RFC 6189 §5.
+/// STUN magic cookie (RFC 8489 §5, RFC 6189 §5).
 const STUN_COOKIE: u32 = 0x2112_a442;
 const ZRTP_COOKIE: u32 = u32::from_be_bytes(*b"ZRTP");
 
@@ -31,7 +31,7 @@ const DESCRIPTION: u8 = 202;
 /// Version 2.
 pub(super) const STARTS: &[Pattern] = &[Pattern::Bytes(&[Byte::In(0x80, 0xbf)])];
 
-/// What matters of an RTP header.
+/// The relevant fields of an RTP header.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Packet {
     payload_type: u8,
@@ -45,7 +45,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes))
 }
 
-/// Types of RFC 3551 that are assigned and not reserved, and the dynamic ones.
+/// Whether a payload type is assigned by RFC 3551, or dynamic.
 fn is_payload_type(number: u8) -> bool {
     matches!(number, 0 | 3..=18 | 25 | 26 | 28 | 31..=34 | 96..=127)
 }
@@ -107,7 +107,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-/// A run of packets that agree.
+/// A run of matching packets.
 #[derive(Clone, Copy)]
 struct Run {
     last: Packet,
@@ -118,7 +118,7 @@ impl Run {
     fn goes_on(&self, next: &Packet) -> bool {
         let last = &self.last;
         let step = next.sequence.wrapping_sub(last.sequence);
-        // Frames of video may be sent out of order of their time.
+        // Video frames may be sent out of timestamp order.
         let ahead = next.clock.wrapping_sub(last.clock);
         next.source == last.source
             && next.payload_type == last.payload_type
@@ -127,11 +127,11 @@ impl Run {
     }
 }
 
-/// Whether a datagram may share a flow with RTP (RFC 7983 §7): RTCP, STUN, DTLS and ZRTP; or is too
-/// short for any of them, as what keeps a NAT open is.
+/// Whether a datagram may share a flow with RTP (RFC 7983 §7): RTCP, STUN, DTLS and ZRTP, or one
+/// too short for any of them, such as a NAT keepalive.
 fn belongs(bytes: &[u8]) -> bool {
     match bytes {
-        // The types of RTCP, which RTP leaves out (RFC 5761 §4).
+        // The types of RTCP, which RTP does not use (RFC 5761 §4).
         [0x80..=0xbf, 192..=223, ..] | [20..=63, 0xfe, 0xfd | 0xff, ..] => true,
         [0..=3, ..] if word(bytes, 4) == Some(STUN_COOKIE) => true,
         [0x10, ..] if word(bytes, 4) == Some(ZRTP_COOKIE) => true,
@@ -139,17 +139,17 @@ fn belongs(bytes: &[u8]) -> bool {
     }
 }
 
-/// The state of a candidate.
+/// State of a candidate.
 pub(crate) struct Rtp {
     runs: [Option<Run>; 2],
-    /// Whether two packets of a direction have agreed.
+    /// Whether two packets of a direction match.
     agrees: bool,
     looked_at: u8,
 }
 
 impl Rtp {
-    /// Whether the bytes are a packet of a source that was seen: one without payload, or of a type
-    /// that is not assigned.
+    /// Whether the bytes are a packet of a source seen before, without payload or of an unassigned
+    /// type.
     fn is_source(&self, bytes: &[u8]) -> bool {
         let source = word(bytes, 8);
         let mut runs = self.runs.iter().flatten();
@@ -173,7 +173,7 @@ impl Decode for Rtp {
         out: &mut dyn FieldSink,
     ) -> Progress {
         self.looked_at += 1;
-        // Both may share a pair of ports (RFC 5761): packets that have begun to agree go first.
+        // Both may share a pair of ports (RFC 5761): packets that have begun to match come first.
         let has_run = self.runs.iter().any(|run| run.is_some());
         if let Some(source) = report(input).filter(|_| !has_run) {
             out.named(Protocol::Rtcp);
@@ -186,7 +186,7 @@ impl Decode for Rtp {
         let run = &mut self.runs[context.origin.from as usize];
         if let Some(packet) = packet(input) {
             let count = match run {
-                // A copy, as taps at two places give it.
+                // A duplicate, as captured by taps at two points.
                 Some(run) if run.last == packet => run.count,
                 Some(run) if run.goes_on(&packet) => run.count + 1,
                 _ => 1,

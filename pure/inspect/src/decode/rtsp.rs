@@ -1,5 +1,5 @@
-//! RTSP over TCP (RFC 2326, RFC 7826): each request with its response, by their CSeq; of the first
-//! ones a few headers.
+//! RTSP over TCP (RFC 2326, RFC 7826): each request with its response, matched by CSeq; a few
+//! headers of the first ones.
 //!
 //! Either side may send requests. Bodies, and media interleaved with the messages (RFC 2326
 //! §10.12), are skipped by their lengths.
@@ -9,15 +9,15 @@ use crate::field::{Field, FieldSink, Value};
 use crate::identify::Pattern;
 use crate::text::{Text, header, number};
 
-/// Bytes of a line that are looked at.
+/// Maximum number of bytes read of a line.
 const LINE_MAX: usize = 256;
-/// Header lines of a message.
+/// Maximum number of header lines of a message.
 const HEADER_MAX: u16 = 64;
-/// Requests that wait for their responses.
+/// Maximum number of pending requests.
 const ASKED_MAX: usize = 4;
 
 const VERSION: &[u8] = b"RTSP/";
-/// Begins a packet of interleaved media: a channel and two bytes of length follow.
+/// First byte of an interleaved media packet, followed by a channel and two bytes of length.
 const INTERLEAVED: u8 = b'$';
 
 /// A response, and the methods of both versions.
@@ -37,10 +37,10 @@ pub(super) const STARTS: &[Pattern] = &[
     Pattern::Text(b"PLAY_NOTIFY "),
 ];
 
-/// What a target begins with; a star stands for the server itself.
+/// Possible beginnings of a target; a star stands for the server itself.
 const TARGETS: &[&[u8]] = &[b"rtsp://", b"rtspu://", b"rtsps://", b"* RTSP/"];
 
-/// After a method comes a URI of RTSP.
+/// Checks that a method is followed by an RTSP URI.
 pub(super) fn first(first: &First<'_>) -> Match {
     if starts(first.bytes, VERSION) == Match::Yes {
         let digit = first.bytes.get(VERSION.len());
@@ -62,7 +62,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
 enum At {
     /// Between messages.
     Start,
-    /// Bytes of a media packet's head that are still to come.
+    /// Number of bytes of a media packet's head still to come.
     Head(u8),
     Request,
     Response,
@@ -74,10 +74,10 @@ enum At {
 struct Side {
     at: At,
     headers: u16,
-    /// Of the message being read.
+    /// CSeq of the message being read.
     sequence: Option<u32>,
     status: u16,
-    /// Bytes of a body, or of media, still to come; before that the length given for it.
+    /// Number of bytes of a body or media packet still to come; before that, its announced length.
     left: u32,
     line: Text<LINE_MAX>,
 }
@@ -92,10 +92,10 @@ struct Asked {
     url: Text<128>,
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Rtsp {
     sides: [Side; 2],
-    /// In the order of the requests, the oldest replaced.
+    /// Pending requests in order; the oldest is replaced.
     asked: [Asked; ASKED_MAX],
     asked_count: u32,
     answered_count: u32,
@@ -127,7 +127,7 @@ impl Side {
     fn header(&mut self, out: &mut dyn FieldSink) {
         let line = self.line.bytes();
         if let Some(digits) = header(line, b"content-length") {
-            // What is not understood makes what follows unreadable, which is noticed there.
+            // An invalid length makes what follows unreadable, which is detected there.
             self.left = number(digits).unwrap_or(0) as u32;
         } else if let Some(digits) = header(line, b"cseq") {
             self.sequence = number(digits).map(|number| number as u32);
@@ -143,7 +143,7 @@ impl Side {
     }
 }
 
-/// Method, target, and whether anything comes after them.
+/// Splits a request line: method, target, and whether anything follows them.
 fn words(line: &[u8]) -> Option<(&[u8], &[u8], bool)> {
     let mut words = line.splitn(3, |byte| *byte == b' ');
     let (method, target) = (words.next()?, words.next()?);
@@ -153,7 +153,7 @@ fn words(line: &[u8]) -> Option<(&[u8], &[u8], bool)> {
 }
 
 impl Rtsp {
-    /// A start line, which is complete.
+    /// Handles a complete start line.
     fn start(&mut self, from: Direction, out: &mut dyn FieldSink) -> Result<(), Reason> {
         let side = &mut self.sides[from as usize];
         let line = side.line.bytes();
@@ -193,7 +193,7 @@ impl Rtsp {
         Ok(())
     }
 
-    /// The headers of a message have ended.
+    /// Handles the end of a message's headers.
     fn headers_over(&mut self, from: Direction, out: &mut dyn FieldSink) {
         let side = &mut self.sides[from as usize];
         let (is_request, sequence, status) = (side.at == At::Request, side.sequence, side.status);
@@ -225,7 +225,7 @@ impl Rtsp {
         self.answered_count = self.answered_count.saturating_add(1);
     }
 
-    /// One line, which is complete.
+    /// Handles one complete line.
     fn line(&mut self, from: Direction, out: &mut dyn FieldSink) -> Result<(), Reason> {
         let side = &mut self.sides[from as usize];
         if side.at == At::Start {
@@ -243,7 +243,7 @@ impl Rtsp {
         Ok(())
     }
 
-    /// Takes one step within the input. False when there is too little of it.
+    /// Takes one step within the input. Returns false if there is too little of it.
     fn step(
         &mut self,
         from: Direction,
@@ -352,7 +352,7 @@ impl Decode for Rtsp {
         } = self;
         (*asked_count, *answered_count, *follows) = (0, 0, None);
         sides.iter_mut().for_each(Side::clear);
-        // The rest of a request is written before it is open.
+        // The rest of a request is written before it is opened.
         for asked in asked {
             asked.is_open = false;
         }
@@ -408,7 +408,7 @@ impl Decode for Rtsp {
     }
 
     fn end(&mut self, out: &mut dyn FieldSink) {
-        // The oldest first.
+        // Oldest first.
         for at in 0..ASKED_MAX as u32 {
             let at = self.asked_count.wrapping_add(at) as usize % ASKED_MAX;
             if self.asked[at].is_open {

@@ -1,13 +1,13 @@
-//! Connections whose sides send messages that begin with their length: each side's messages up to a
-//! bound, until one of them is not understood.
+//! Connections with length-prefixed messages: reads each side's messages up to a limit, until one
+//! of them is invalid.
 
 use super::frame::Frame;
 use super::{Direction, Reason};
 
-/// Messages of a direction that are looked at.
+/// Maximum number of messages read per direction.
 const MESSAGES_MAX: u16 = 64;
 
-/// One direction, of whose messages at most `N` bytes are kept.
+/// One direction; at most `N` bytes of each message are kept.
 struct Side<const N: usize> {
     frame: Frame<N>,
     messages: u16,
@@ -28,7 +28,7 @@ impl<const N: usize> Sides<N> {
         }; 2],
     );
 
-    /// As new.
+    /// Resets it.
     pub(super) fn clear(&mut self) {
         for side in &mut self.0 {
             let Side {
@@ -41,9 +41,9 @@ impl<const N: usize> Sides<N> {
         }
     }
 
-    /// Takes from `input` up to the end of a message and passes the kept part to `read`, which
-    /// returns whether the side can be read further. False if no message has come to its end, or
-    /// none is looked at any more. `length` is as in [`Frame::take`].
+    /// Reads from `input` up to the end of a message and passes the kept part to `read`, which
+    /// returns whether the side can be read further. Returns false if no message is complete, or no
+    /// more are read. `length` is as in [`Frame::take`].
     pub(super) fn message(
         &mut self,
         from: Direction,
@@ -70,7 +70,7 @@ impl<const N: usize> Sides<N> {
         true
     }
 
-    /// Whether neither side is looked at any more.
+    /// Whether neither side is read any more.
     pub(super) fn are_over(&self) -> bool {
         self.0.iter().all(|side| side.is_over)
     }
@@ -90,7 +90,7 @@ impl<const N: usize> Sides<N> {
         self.0[from as usize].frame.skip(len);
     }
 
-    /// As `Decode::gap`: the side is over, unless the bytes were to be skipped.
+    /// As `Decode::gap`: the side ends, unless the bytes would have been skipped.
     pub(super) fn gap(&mut self, from: Direction, len: u32) {
         let side = &mut self.0[from as usize];
         side.is_over |= !side.frame.skip(len);

@@ -29,7 +29,7 @@ pub(super) const STARTS: &[Pattern] = &[
     Pattern::Text(b"INFO "),
 ];
 
-/// After a method comes a URI of SIP or a telephone's.
+/// Checks that a method is followed by a SIP or tel URI.
 pub(super) fn first(first: &First<'_>) -> Match {
     if starts(first.bytes, b"SIP/2.0 ") == Match::Yes {
         return Match::Yes;
@@ -56,7 +56,7 @@ struct Side {
     line: Text<LINE_MAX>,
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Sip {
     sides: [Side; 2],
 }
@@ -71,7 +71,7 @@ impl Side {
 
     fn start(&mut self, out: &mut dyn FieldSink) -> Result<(), Reason> {
         let line = self.line.bytes();
-        // RFC 3261 §7.5: empty lines before the start line are ignored; they keep ways open.
+        // RFC 3261 §7.5: empty lines before the start line are ignored; they are keepalives.
         if line.is_empty() {
             return Ok(());
         }
@@ -175,7 +175,7 @@ impl Decode for Sip {
     }
 }
 
-/// Messages in datagrams: nothing is kept between them. The first message in each direction is
+/// Messages in datagrams; no state is kept between them. The first message in each direction is
 /// reported, because the first value of a field is kept.
 pub(super) struct Datagrams;
 

@@ -1,7 +1,7 @@
 //! SMB (MS-CIFS, MS-SMB, MS-SMB2) over TCP and over the NetBIOS session service (RFC 1002 §4.3):
-//! the dialect that the server chose, the NTLM user, and the trees that are requested.
+//! the dialect selected by the server, the NTLM user, and the requested shares.
 //!
-//! A direction whose messages are encrypted or compressed (MS-SMB2 §2.2.41, §2.2.42) is read no
+//! A direction with encrypted or compressed messages (MS-SMB2 §2.2.41, §2.2.42) is not read
 //! further.
 
 use super::sides::Sides;
@@ -14,11 +14,11 @@ mod ntlm;
 mod old;
 mod v2;
 
-/// Bytes of a message that are kept: an NTLM authentication has its names within.
+/// Maximum number of bytes kept of a message: enough for the names of an NTLM authentication.
 const KEPT: usize = 1024;
-/// Head of a session service packet.
+/// Length of the head of a session service packet.
 const HEAD_LEN: usize = 4;
-/// Trees that are reported.
+/// Maximum number of trees reported.
 const TREES_MAX: u8 = 4;
 
 /// Packet types of the session service (RFC 1002 §4.3.1).
@@ -26,15 +26,15 @@ const MESSAGE: u8 = 0x00;
 const SESSION_REQUEST: u8 = 0x81;
 const KEEP_ALIVE: u8 = 0x85;
 
-/// Bytes of the shortest message: the header of the old protocol, and counts of zero.
+/// Length of the shortest message: the header of the old protocol, and counts of zero.
 const LEAST: u8 = 35;
 
 const OLD: &[u8] = b"\xffSMB";
 const V2: &[u8] = b"\xfeSMB";
 const ENCRYPTED: &[u8] = b"\xfdSMB";
 
-/// A message of at least [`LEAST`] bytes (its length in each of its bytes, so that zeros are
-/// rejected before the header), and the request for a session, whose names are 34 bytes each.
+/// A message of at least [`LEAST`] bytes (one pattern per nonzero length byte, so that zeros are
+/// rejected before the header), and the session request, whose names are 34 bytes each.
 pub(super) const STARTS: &[Pattern] = &[
     Pattern::Bytes(&[
         Byte::Is(MESSAGE),
@@ -83,7 +83,7 @@ pub(super) const STARTS: &[Pattern] = &[
     ]),
 ];
 
-/// Headers have a length of their own, or a command that exists.
+/// Checks that a header has its own length, or a valid command.
 pub(super) fn first(first: &First<'_>) -> Match {
     let Some((head, rest)) = first.bytes.split_first_chunk::<HEAD_LEN>() else {
         return Match::Maybe;
@@ -107,7 +107,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-/// The length of a packet, its head included.
+/// Length of a packet, including its head.
 fn length(bytes: &[u8]) -> Result<Option<u32>, Reason> {
     let Some(head) = bytes.first_chunk::<HEAD_LEN>() else {
         return Ok(None);
@@ -133,7 +133,7 @@ fn long(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes))
 }
 
-/// Text of two bytes a character, as UTF-8. `None` if there is none.
+/// UTF-16 text as UTF-8. `None` if there is none.
 fn wide<const N: usize>(bytes: &[u8]) -> Option<Text<N>> {
     let mut text = Text::EMPTY;
     let units = bytes
@@ -146,13 +146,12 @@ fn wide<const N: usize>(bytes: &[u8]) -> Option<Text<N>> {
     (!text.is_empty()).then_some(text)
 }
 
-/// What is reported about a connection.
+/// State of a conversation.
 struct Talk {
-    /// Dialects that the client offered, by their places in a list: what the old server answers is
-    /// a place.
+    /// Dialects that the client offered, by their index: an old server answers with an index.
     offered: [u8; old::OFFERED_MAX],
     trees: u8,
-    /// Whether the client has come to a tree that is more than the way to others.
+    /// Whether the client has requested a tree other than IPC$.
     is_over: bool,
 }
 
@@ -172,7 +171,7 @@ impl Talk {
         self.is_over |= !share.unwrap_or(&[]).eq_ignore_ascii_case(b"IPC$");
     }
 
-    /// A message, as much of it as is kept. False if nothing behind it can be read.
+    /// Reads the kept part of a message. Returns false if nothing after it can be read.
     fn message(&mut self, bytes: &[u8], out: &mut dyn FieldSink) -> bool {
         if bytes.starts_with(V2) {
             self.v2(bytes, out);
@@ -185,7 +184,7 @@ impl Talk {
     }
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Smb {
     talk: Talk,
     sides: Sides<KEPT>,

@@ -1,10 +1,10 @@
 //! SOCKS 4 and 4a (the memos of NEC), and 5 (RFC 1928, RFC 1929): the client's request and the
 //! proxy's response.
 //!
-//! After a granted CONNECT or BIND the connection carries any protocol. A client need not wait for
-//! the answer: what it sends before is kept, up to [`EARLY_MAX`] bytes. The protocol is named once
-//! the server has answered in it, or by its port. Users and passwords are skipped; where
-//! another way of authentication was chosen, what follows is not read.
+//! After a successful CONNECT or BIND the connection carries any protocol. A client need not wait
+//! for the reply: what it sends before is kept, up to [`EARLY_MAX`] bytes. The protocol is named
+//! once the server has replied, or by its port. Users and passwords are skipped; if another
+//! authentication method was selected, the rest is not read.
 
 use core::net::IpAddr;
 
@@ -16,7 +16,7 @@ use crate::field::{Field, FieldSink, Protocol, Value};
 use crate::identify::{Byte, Pattern};
 use crate::text::Text;
 
-/// Ports of proxies by registration and by custom (Tor), as the row has them.
+/// Registered and customary (Tor) ports of proxies, as in the row.
 const PORTS: &[u16] = &[1080, 9050, 9150];
 
 const CONNECT: u8 = 1;
@@ -34,15 +34,15 @@ const USER: u8 = 2;
 const METHOD_LAST: u8 = 9;
 const NONE_ACCEPTABLE: u8 = 0xff;
 
-/// The code of version 4 for a request that was granted.
+/// Reply code of version 4 for a granted request.
 const GRANTED_4: u8 = 90;
 
-/// The longest message: user and name of version 4a, each up to 255 bytes.
+/// Maximum message length: user and name of version 4a, each up to 255 bytes.
 const MESSAGE_MAX: usize = 8 + 256 + 256;
 
 const _: () = assert!(MESSAGE_MAX <= EARLY_MAX);
 
-/// A greeting of version 5 offers a method at least; a request of version 4 is one of two.
+/// A greeting of version 5 offers at least one method; a request of version 4 is one of two.
 pub(super) const STARTS: &[Pattern] = &[
     Pattern::Bytes(&[
         Byte::Is(5),
@@ -99,11 +99,11 @@ enum Answers {
     Method,
     User,
     Reply,
-    /// Of BIND, when the peer has come.
+    /// For BIND, once the peer has connected.
     SecondReply,
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Socks {
     /// The client: the side whose first bytes identified the protocol.
     client: Option<Direction>,
@@ -115,7 +115,7 @@ pub(crate) struct Socks {
     port: u16,
     address: Option<IpAddr>,
     name: Text<255>,
-    /// A message of the client, then what it sends after its request.
+    /// A message of the client, then the data it sends after its request.
     asked: Text<EARLY_MAX>,
     answered: Text<262>,
 }
@@ -147,7 +147,7 @@ fn wanted(asks: Asks, bytes: &[u8]) -> Result<usize, Reason> {
     }
 }
 
-/// The same of a request or a reply of version 5.
+/// Length of a request or a reply of version 5.
 fn wanted_5(bytes: &[u8]) -> Result<usize, Reason> {
     let [version, _, _, kind, first, ..] = bytes else {
         return Ok(5);
@@ -163,13 +163,13 @@ fn wanted_5(bytes: &[u8]) -> Result<usize, Reason> {
     })
 }
 
-/// The address that announces a name in version 4a: 0.0.0.x.
+/// Whether the address announces a name in version 4a: 0.0.0.x.
 fn is_4a(request: &[u8]) -> bool {
     matches!(request.get(4..8), Some([0, 0, 0, last]) if *last != 0)
 }
 
 impl Socks {
-    /// A message of the client, which is whole.
+    /// Handles a complete message of the client.
     fn asked(&mut self) -> Result<(), Reason> {
         let bytes = self.asked.bytes();
         match (self.asks, bytes) {
@@ -258,7 +258,7 @@ impl Socks {
         Ok(())
     }
 
-    /// The server has answered, or the port is a proxy's: the request is reported.
+    /// Reports the request, once the server has replied or if the port is a proxy's.
     fn report(&mut self, out: &mut dyn FieldSink) {
         if !self.is_named {
             self.is_named = true;
@@ -279,8 +279,8 @@ impl Socks {
         out.field(Field::SocksPort, Value::Number(self.port.into()));
     }
 
-    /// A message of the server, which is whole. Whether it is the last one; and whether another
-    /// protocol begins after it.
+    /// Handles a complete message of the server. Returns whether it is the last one, and whether
+    /// another protocol begins after it.
     fn answered(&mut self, out: &mut dyn FieldSink) -> Result<Option<bool>, Reason> {
         let bytes = self.answered.bytes();
         let [version, code, ..] = *bytes else {
@@ -312,7 +312,7 @@ impl Socks {
             }
             Answers::Reply | Answers::SecondReply => {}
         }
-        // An answer to what was not asked.
+        // A reply without a request.
         if self.asks != Asks::Nothing {
             return Err(Reason::BadValue);
         }

@@ -1,5 +1,5 @@
 //! SSDP (UPnP Device Architecture 2.0 §1): start line and a few headers of searches, announcements
-//! and answers.
+//! and responses.
 
 use super::{Context, Decode, First, Match, Progress, Reason, starts};
 use crate::field::{Field, FieldSink, Protocol, Value};
@@ -16,7 +16,7 @@ pub(super) const STARTS: &[Pattern] = &[
     Pattern::Text(ANSWER),
 ];
 
-/// An answer looks like any of HTTP, so the port must agree.
+/// Checks the port as well, because a response looks like any HTTP response.
 pub(super) fn first(first: &First<'_>) -> Match {
     match starts(first.bytes, ANSWER) == Match::Yes && !first.has_port(PORT) {
         true => Match::No,
@@ -24,7 +24,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-/// Nothing is kept between messages.
+/// No state is kept between messages.
 pub(super) struct Ssdp;
 
 impl Decode for Ssdp {
@@ -45,7 +45,7 @@ impl Decode for Ssdp {
             (b"server", Field::SsdpServer),
             (b"location", Field::SsdpLocation),
         ];
-        // A line that the capture cut has no end; what follows the last line feed is left out.
+        // A line truncated by the capture has no end; what follows the last line feed is ignored.
         let whole = input.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
         let mut lines = input[..whole].split(|byte| *byte == b'\n');
         let start = lines.next().unwrap_or_default();

@@ -1,5 +1,5 @@
 //! SSH: identification strings (RFC 4253 §4.2) and the algorithms in the first key exchange packets
-//! (§7.1), summed up as HASSH.
+//! (§7.1), summarized as HASSH.
 
 use md5::{Digest, Md5};
 
@@ -8,12 +8,12 @@ use crate::field::{Field, FieldSink, Value};
 use crate::identify::Pattern;
 use crate::text::Text;
 
-/// A packet of RFC 4253 §6.1 has at most 35,000 bytes.
+/// Maximum packet length (RFC 4253 §6.1).
 const PACKET_MAX: u32 = 35_000;
-/// Lines that a server may send before its identification (§4.2).
+/// Maximum number of lines that a server may send before its identification (§4.2).
 const LINES_MAX: u8 = 16;
 const KEXINIT: u8 = 20;
-/// Lists of a key exchange packet up to the compression algorithms.
+/// Number of lists in a key exchange packet up to the compression algorithms.
 const LIST_COUNT: u8 = 8;
 
 pub(super) const STARTS: &[Pattern] = &[Pattern::Text(b"SSH-")];
@@ -44,7 +44,7 @@ struct Side {
     sum: Md5,
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Ssh {
     sides: [Side; 2],
 }
@@ -78,8 +78,8 @@ impl Side {
         Some(core::mem::take(&mut self.number))
     }
 
-    /// Whether a list belongs to the sum of this side: key exchange, encryption, MAC, compression,
-    /// the latter three of its own direction.
+    /// Whether a list is part of this side's hash: key exchange, encryption, MAC and compression,
+    /// the latter three for its own direction.
     fn counts(&self, from: Direction) -> bool {
         match from {
             Direction::Forward => matches!(self.list, 0 | 2 | 4 | 6),
@@ -164,7 +164,7 @@ impl Side {
         Ok(())
     }
 
-    /// The lists of a key exchange packet, each after its length.
+    /// Reads the lists of a key exchange packet, each after its length.
     fn lists(
         &mut self,
         from: Direction,
@@ -252,7 +252,7 @@ impl Decode for Ssh {
 
     fn gap(&mut self, from: Direction, len: u32, _out: &mut dyn FieldSink) -> Progress {
         let side = &mut self.sides[from as usize];
-        // Lists that the sum leaves out may be missing.
+        // Lists that are not part of the hash may be missing.
         let passes = side.step == Step::Cookie || (side.step == Step::List && !side.counts(from));
         if side.step == Step::Over {
         } else if passes && len < side.run {

@@ -1,4 +1,4 @@
-//! The rows: what there is to decode, what it begins with, and whose state it takes.
+//! The table of decoders: their rows, first bytes, and states.
 
 use core::array::from_fn;
 
@@ -17,7 +17,7 @@ macro_rules! over {
     };
 }
 
-/// States of one decoder, for a transport.
+/// States of one decoder for a transport.
 macro_rules! states {
     ($name:ident $($variant:ident $state:ty,)*) => {
         pub(super) enum $name {
@@ -85,7 +85,7 @@ macro_rules! decoders {
             },
         )*];
 
-        /// The places of the rows.
+        /// Indices of the rows.
         #[repr(u16)]
         enum Index {
             $($variant,)*
@@ -276,7 +276,7 @@ decoders! {
         tcp: dns::Stream,
         udp: dns::Datagrams,
     }
-    // After all others: its first packet makes a candidate and no more.
+    // After all others: its first packet only makes the flow a candidate.
     Rtp {
         name: "rtp",
         protocols: [Rtp, Rtcp],
@@ -294,7 +294,7 @@ pub(super) enum Slots {
 }
 
 impl Slots {
-    /// States of a row, all new; none if it does not read this transport.
+    /// Creates the states of a row; `None` if it does not support this transport.
     pub(super) fn new(row: Row, transport: Transport) -> Option<Slots> {
         match transport {
             Transport::Tcp => Streams::new(row).map(Slots::Streams),
@@ -302,7 +302,7 @@ impl Slots {
         }
     }
 
-    /// How many there are.
+    /// Number of states.
     pub(super) fn count(&self) -> usize {
         match self {
             Slots::Streams(slots) => slots.count(),
@@ -310,7 +310,7 @@ impl Slots {
         }
     }
 
-    /// Makes one as new.
+    /// Resets a state.
     pub(super) fn clear(&mut self, at: usize) {
         match self {
             Slots::Streams(slots) => slots.clear(at),

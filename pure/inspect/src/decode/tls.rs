@@ -1,10 +1,10 @@
-//! TLS over TCP: the record layer (RFC 8446 §5.1), the two hellos in it, and up to TLS 1.2 the
-//! server's certificate.
+//! TLS over TCP: the record layer (RFC 8446 §5.1), the two hellos, and up to TLS 1.2 the server's
+//! certificate.
 //!
 //! Handshake messages may be spread over records, and records over segments, in any way. Records of
-//! other types before the hello are skipped. The client's direction is done with its hello, the
-//! server's with its certificate, or where it cannot have one that is not encrypted. Either is done
-//! with the first record of application data, or when it begins with some other handshake message.
+//! other types before the hello are skipped. The client's direction ends with its hello, the
+//! server's with its certificate, or where the certificate would be encrypted. Either ends with the
+//! first record of application data, or if it begins with another handshake message.
 
 use super::{Context, Decode, Direction, First, Match, Progress, Reason};
 use crate::field::FieldSink;
@@ -19,7 +19,7 @@ pub(crate) use certificate::Certificate;
 pub(crate) use fingerprint::Carrier;
 pub(crate) use hello::Hello;
 
-/// Largest record: 2^14 of plain text and what TLS 1.2 allows on top (RFC 5246 §6.2.3).
+/// Maximum record length: 2^14 of plaintext and the overhead allowed by TLS 1.2 (RFC 5246 §6.2.3).
 const RECORD_MAX: u16 = (1 << 14) + 2048;
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
@@ -38,7 +38,7 @@ fn is_head(head: &[u8; 5]) -> bool {
         && (head[0] != CHANGE_CIPHER_SPEC || len == 1)
 }
 
-/// A record's type and version.
+/// Type and version of a record.
 pub(super) const STARTS: &[Pattern] = &[Pattern::Bytes(&[
     Byte::In(CHANGE_CIPHER_SPEC, APPLICATION_DATA),
     Byte::Is(3),
@@ -80,12 +80,12 @@ struct Side {
     /// Bytes of the record still to come.
     left: u16,
     hello: Hello,
-    /// Whether the hello has been read, and a certificate comes after it.
+    /// Whether the hello has been read, and a certificate follows.
     awaits_certificate: bool,
     certificate: Certificate,
 }
 
-/// The state of a connection.
+/// State of a connection.
 pub(crate) struct Tls {
     sides: [Side; 2],
 }
@@ -95,7 +95,7 @@ impl Tls {
         let need = self.sides.iter().filter(|side| !side.is_over);
         match need.map(Side::need).min() {
             Some(need) => Progress::Need(need),
-            // What failed in one direction did not keep the other from being read.
+            // A failure in one direction does not prevent reading the other.
             None => match self.sides.iter().find_map(|side| side.failed) {
                 Some(reason) => Progress::Reject(reason),
                 None => Progress::Done,
@@ -105,7 +105,7 @@ impl Tls {
 }
 
 impl Side {
-    /// The minimum of bytes that it needs to continue.
+    /// Minimum number of bytes needed to continue.
     fn need(&self) -> usize {
         if self.left == 0 {
             return 5 - usize::from(self.head_len).min(4);
@@ -121,7 +121,7 @@ impl Side {
         self.failed = Some(reason);
     }
 
-    /// Takes the head of a record. False while it is not whole.
+    /// Reads the head of a record. Returns false while it is incomplete.
     fn head(&mut self, input: &mut &[u8]) -> bool {
         while self.head_len < 5 {
             let Some((byte, rest)) = input.split_first() else {
@@ -146,7 +146,7 @@ impl Side {
                     return Err(Reason::BadValue);
                 }
                 self.left = u16::from_be_bytes([self.head[3], self.head[4]]);
-                // After a change of the cipher all is encrypted: a session that is resumed has no
+                // After a change of cipher everything is encrypted: a resumed session has no
                 // certificate.
                 self.is_over = self.head[0] == APPLICATION_DATA
                     || (self.awaits_certificate && self.head[0] == CHANGE_CIPHER_SPEC);
@@ -163,7 +163,7 @@ impl Side {
         Ok(())
     }
 
-    /// Takes bytes of the handshake. True when there is no more to read.
+    /// Reads handshake bytes. Returns true when there is no more to read.
     fn handshake(&mut self, mut part: &[u8], out: &mut dyn FieldSink) -> Result<bool, Reason> {
         if !self.awaits_certificate {
             if !self.hello.take(&mut part)? {
@@ -179,7 +179,7 @@ impl Side {
         self.certificate.feed(part, out)
     }
 
-    /// This many bytes of the handshake are missing. True if they do not matter.
+    /// Handles a gap in the handshake. Returns true if the missing bytes do not matter.
     fn passes_gap(&mut self, len: u32) -> bool {
         match self.awaits_certificate {
             true => self.certificate.gap(len),
@@ -215,7 +215,7 @@ impl Decode for Tls {
                 left,
                 hello,
                 awaits_certificate,
-                // As new where a hello is complete.
+                // Reset when a hello is complete.
                 certificate: _,
             } = side;
             (*head_len, *is_over, *failed, *left) = (0, false, None, 0);
@@ -246,7 +246,7 @@ impl Decode for Tls {
         if side.is_over {
             return self.progress();
         }
-        // Within a field that is skipped nothing is missed.
+        // Nothing is missed within a skipped field.
         let is_inside = len <= side.left.into();
         if !is_inside || (side.head[0] == HANDSHAKE && !side.passes_gap(len)) {
             side.fail(Reason::Gap);

@@ -1,5 +1,5 @@
 //! WireGuard (protocol paper §5.4): handshake initiation and response, by type, reserved bytes and
-//! exact length. Transport data alone is not recognised.
+//! exact length. Transport data alone are not recognised.
 
 use super::{Context, Decode, First, Match, Progress, Reason};
 use crate::field::{Field, FieldSink, Protocol, Value};
@@ -47,7 +47,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-/// Nothing is kept between messages.
+/// No state is kept between messages.
 pub(super) struct WireGuard;
 
 impl Decode for WireGuard {

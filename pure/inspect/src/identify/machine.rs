@@ -1,8 +1,8 @@
-//! A deterministic automaton of the patterns of one transport, by subset construction.
+//! Deterministic automaton for the patterns of one transport, built by subset construction.
 //!
-//! All patterns begin at the first byte, so a state is the set of those that still fit, at one
-//! depth. Patterns that have matched completely stay: their rows are checked. Bytes that no pattern
-//! distinguishes share a column.
+//! All patterns begin at the first byte, so a state is the set of those that still match, at one
+//! depth. Patterns that have matched completely are kept: their rows are checked. Bytes that no
+//! pattern distinguishes share a column.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -11,14 +11,14 @@ use super::pattern::{Byte, Pattern};
 use super::{Found, Row, Rows, check};
 use crate::decode::{First, Match};
 
-/// Where every beginning starts.
+/// Initial state.
 pub(super) const START: u16 = 0;
-/// Nothing fits any more.
+/// State in which nothing matches any more.
 pub(super) const DEAD: u16 = u16::MAX;
 
-/// What is known in a state.
+/// Information about a state.
 struct State {
-    /// Rows with a pattern that has matched.
+    /// Rows with a completely matched pattern.
     matched: Rows,
     /// Whether patterns are still open, so that more bytes are needed.
     is_open: bool,
@@ -28,12 +28,12 @@ struct State {
 pub(super) struct Machine {
     classes: [u8; 256],
     class_count: usize,
-    /// By state and class.
+    /// Next states, by state and class.
     next: Vec<u16>,
     states: Vec<State>,
 }
 
-/// A state while the automaton is made: depth, open patterns, rows that have matched.
+/// A state during construction: depth, open patterns, rows that have matched.
 type Key = (usize, Vec<usize>, Rows);
 
 impl Machine {
@@ -49,7 +49,7 @@ impl Machine {
         let mut keys = Vec::new();
         let start = settle(0, (0..patterns.len()).collect(), Rows::NONE, patterns);
         machine.state(start, &mut known, &mut keys);
-        // A byte that stands for its class.
+        // A representative byte of each class.
         let mut sample = [0_u8; 256];
         for byte in 0..=255_u8 {
             sample[usize::from(classes[usize::from(byte)])] = byte;
@@ -74,7 +74,7 @@ impl Machine {
         machine
     }
 
-    /// The number of a state, which is made if it is new.
+    /// The number of a state, which is added if new.
     fn state(&mut self, key: Key, known: &mut BTreeMap<Key, u16>, keys: &mut Vec<Key>) -> u16 {
         if let Some(state) = known.get(&key) {
             return *state;
@@ -101,7 +101,7 @@ impl Machine {
         self.next.get(at).copied().unwrap_or(DEAD)
     }
 
-    /// Whether more bytes lead nowhere else.
+    /// Whether more bytes cannot change the state.
     #[inline]
     pub(super) fn is_settled(&self, state: u16) -> bool {
         let state = self.states.get(usize::from(state));
@@ -148,7 +148,7 @@ impl Machine {
     }
 }
 
-/// Moves patterns that end at this depth to the rows that have matched.
+/// Moves rows whose patterns end at this depth to those that have matched.
 fn settle(depth: usize, open: Vec<usize>, matched: Rows, patterns: &[(usize, &Pattern)]) -> Key {
     let mut matched = matched;
     let mut left = Vec::new();
@@ -171,7 +171,7 @@ fn settle(depth: usize, open: Vec<usize>, matched: Rows, patterns: &[(usize, &Pa
     (depth, left, matched)
 }
 
-/// Classes of bytes that all places of all patterns treat alike.
+/// Classes of bytes that all positions of all patterns treat alike.
 fn classes(patterns: &[(usize, &Pattern)]) -> ([u8; 256], usize) {
     let mut classes = [0_u8; 256];
     let mut count = 1;
@@ -182,7 +182,7 @@ fn classes(patterns: &[(usize, &Pattern)]) -> ([u8; 256], usize) {
                 continue;
             }
             seen.push(wanted);
-            // Each class splits into the bytes that fit and those that do not.
+            // Each class is split into bytes that match and bytes that do not.
             let mut split: [Option<u8>; 256] = [None; 256];
             let mut has_other = [false; 256];
             for byte in 0..=255_u8 {

@@ -1,20 +1,20 @@
-//! The start of a protocol, as written in rows of the table.
+//! First bytes of a protocol, as written in the rows of the table.
 
 /// A byte of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Byte {
-    /// This one.
+    /// This byte.
     Is(u8),
-    /// One of a range, both ends included.
+    /// A byte of a range, both ends included.
     In(u8, u8),
-    /// This letter, upper or lower case.
+    /// This letter in upper or lower case.
     Letter(u8),
     /// Any byte.
     Any,
 }
 
 impl Byte {
-    /// Whether a byte fits.
+    /// Whether a byte matches.
     pub const fn fits(self, byte: u8) -> bool {
         match self {
             Byte::Is(own) => own == byte,
@@ -25,23 +25,22 @@ impl Byte {
     }
 }
 
-/// What a protocol may begin with. A protocol has no pattern longer than
-/// [`crate::decode::FIRST_MAX`].
+/// A pattern at the beginning of a protocol, at most [`crate::decode::FIRST_MAX`] bytes long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// This text.
     Text(&'static [u8]),
     /// This text, ignoring case.
     AnyCase(&'static [u8]),
-    /// Byte by byte.
+    /// Individual bytes.
     Bytes(&'static [Byte]),
 }
 
 impl Pattern {
-    /// A pattern that anything fits: the row's check alone decides.
+    /// A pattern that matches anything: the row's check alone decides.
     pub const ANY: Pattern = Pattern::Bytes(&[]);
 
-    /// Bytes that it takes to match.
+    /// Number of bytes needed to match.
     pub const fn len(&self) -> usize {
         match self {
             Pattern::Text(text) | Pattern::AnyCase(text) => text.len(),
@@ -49,12 +48,12 @@ impl Pattern {
         }
     }
 
-    /// Whether anything fits.
+    /// Whether it matches anything.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What fits at a place.
+    /// The pattern at an offset.
     pub fn at(&self, at: usize) -> Option<Byte> {
         match self {
             Pattern::Text(text) => text.get(at).map(|byte| Byte::Is(*byte)),

@@ -1,9 +1,9 @@
-//! The automaton compared with asking every row about every beginning.
+//! The automaton compared with checking every row for every beginning.
 
 use super::*;
 use std::vec::Vec;
 
-/// The result of a row by its patterns and its check, byte by byte and without an automaton.
+/// The result of a row by its patterns and its check, byte by byte and without the automaton.
 fn says(row: &DecoderRow, first: &First<'_>) -> Match {
     let bytes = first.bytes;
     let mut best = Match::No;
@@ -46,7 +46,7 @@ fn random() -> impl FnMut() -> usize {
     }
 }
 
-/// Beginnings of everything, continued with anything.
+/// Random beginnings of all protocols, continued with arbitrary bytes.
 fn beginning(random: &mut impl FnMut() -> usize) -> Vec<u8> {
     let more: &[&[u8]] = &[
         b"\x16\x03\x01\x02\x00\x01",
@@ -146,7 +146,7 @@ fn the_automaton_agrees_with_checking_every_row() {
 }
 
 #[test]
-fn a_refused_prefix_is_refused_with_more_bytes() {
+fn a_refused_prefix_stays_refused_with_more_bytes() {
     let mut random = random();
     for _ in 0..20_000 {
         let bytes = beginning(&mut random);
@@ -239,10 +239,10 @@ fn beginnings_are_distinguished() {
     assert_eq!((found, used), (Found::Unknown, 1));
 }
 
-/// A pattern that begins with bytes of any value would keep the automaton stepping through traffic
-/// that no decoder reads.
+/// A pattern that begins with arbitrary bytes would keep the automaton running on traffic that no
+/// decoder reads.
 #[test]
-fn zeros_are_given_up_early() {
+fn zeros_are_rejected_early() {
     let identifier = Identifier::new(Decoders::ALL);
     let state = identifier.udp.step(machine::START, 0);
     assert!(identifier.udp.is_settled(state));

@@ -1,5 +1,5 @@
-//! One flow being read: what its stream brings goes to its conversation, and what decoders find
-//! into what is known of it.
+//! A flow being read: passes stream data to its conversation, and the findings of decoders to its
+//! application.
 
 use super::{Flow, InspectorConfig};
 use crate::application::Application;
@@ -10,7 +10,7 @@ use crate::slab::Slab;
 use crate::stream::{Reader, Stream};
 use crate::transaction::{Log, Tally};
 
-/// Receives what decoders find.
+/// Receives the findings of decoders.
 pub(super) struct Reported<'a> {
     pub(super) application: &'a mut Application,
     pub(super) tally: &'a mut Tally,
@@ -31,7 +31,7 @@ impl FieldSink for Reported<'_> {
     }
 }
 
-/// One flow being read.
+/// A flow being read.
 pub(super) struct Reading<'a> {
     conversation: &'a mut Conversation,
     reported: Reported<'a>,
@@ -39,7 +39,7 @@ pub(super) struct Reading<'a> {
     time_ns: u64,
     ports: [u16; 2],
     packets: &'a mut u16,
-    /// Whether a flow with one unidentified direction is abandoned.
+    /// Whether to abandon a flow with one unidentified direction.
     is_late: bool,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// One direction was not identified, and the other one not in time.
+    /// The end of a flow in which one direction was not identified, and the other one not in time.
     fn or_late(&self, end: Option<End>, from: Direction, reason: Reason) -> Option<End> {
         if end.is_none() && self.is_late && self.conversation.is_unknown(from) {
             return Some(End::Rejected(reason));

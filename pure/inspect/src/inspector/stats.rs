@@ -1,36 +1,36 @@
-//! What an inspector counts: each flow ends in one of these numbers.
+//! Counters of an inspector: each flow ends in exactly one of them.
 
 use crate::conversation::End;
 use crate::decode::Reason;
 
-/// What an inspector has counted.
+/// Counters of an inspector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InspectorStats {
-    /// Packets looked at.
+    /// Packets inspected.
     pub packets: u64,
-    /// Flows looked at.
+    /// Flows inspected.
     pub flows: u64,
-    /// Flows whose decoder was content.
+    /// Flows whose decoder finished.
     pub done: u64,
     /// Flows abandoned, by [`Reason`].
     pub rejected: [u64; Reason::COUNT],
-    /// Flows that ended before either.
+    /// Flows that ended before that.
     pub unfinished: u64,
-    /// Flows not looked at because all slots for flows were taken.
+    /// Flows not inspected because all flow slots were in use.
     pub no_room_flow: u64,
-    /// Flows not read because all pages for decoders were taken.
+    /// Flows not read because all decoder pages were in use.
     pub no_room_state: u64,
-    /// Segments that came too early and could not be kept.
+    /// Segments that arrived early and could not be kept.
     pub no_room_segment: u64,
-    /// Flows that were read to the end of their first transaction only, because half of the pages
-    /// were taken.
+    /// Flows read only to the end of their first transaction, because half of the pages were in
+    /// use.
     pub no_room_follow: u64,
-    /// Flows at this time that have a slot.
+    /// Flows that currently have a slot.
     pub live: u64,
 }
 
 impl InspectorStats {
-    /// Counts how the reading of a flow ended.
+    /// Counts the result of reading a flow.
     pub(super) fn count(&mut self, end: End) {
         match end {
             End::Done => self.done += 1,
@@ -55,7 +55,7 @@ impl InspectorStats {
         self.live += other.live;
     }
 
-    /// Flows looked at less those that are accounted for: 0.
+    /// Inspected flows less those accounted for: 0.
     pub fn imbalance(&self) -> i64 {
         let rejected: u64 = self.rejected.iter().sum();
         let known = self.done + rejected + self.unfinished + self.no_room_flow + self.no_room_state;

@@ -1,9 +1,9 @@
-//! Streams alongside a model that has all segments at hand, and a keeper that copies nothing.
+//! Streams compared with a model that has all segments, and a `SegmentStore` that copies nothing.
 
 use super::*;
 use std::vec::Vec;
 
-/// What was read: each byte, and `None` for each that is missing.
+/// The bytes read, with `None` for each missing byte.
 #[derive(Default)]
 struct Tape {
     read: [Vec<Option<u8>>; 2],
@@ -35,7 +35,7 @@ impl Reader for Tape {
     }
 }
 
-/// A store of frames: the handle is the number of the frame that is being read.
+/// A store of frames: the handle is the number of the frame being read.
 struct Frames<'a> {
     frames: &'a [(u32, Vec<u8>)],
     current: u32,
@@ -70,7 +70,7 @@ fn part(sequence: u32, bytes: &[u8]) -> Part<'_> {
     }
 }
 
-/// Segments of 1 to 40 bytes, some lost, some doubled, some swapped; the byte at offset `n` is a
+/// Segments of 1 to 40 bytes, some lost, some duplicated, some swapped; the byte at offset `n` is a
 /// function of `n`.
 fn segments(random: &mut impl FnMut(usize) -> usize, total: usize) -> Vec<(u32, Vec<u8>)> {
     let start = u32::MAX - 100;

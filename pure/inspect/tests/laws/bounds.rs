@@ -1,8 +1,9 @@
-//! Slots, pages and budgets: what is taken is counted and returned, and no flow takes more.
+//! Slots, pages and budgets: everything allocated is counted and freed, and no flow exceeds its
+//! budget.
 
 use super::*;
 
-/// Feeds one connection, in segments.
+/// Passes one connection in segments.
 fn give(inspector: &mut Inspector, number: &mut u32, from: Direction, sequence: u32, bytes: &[u8]) {
     let segment = Segment {
         transport: Transport::Tcp,
@@ -19,7 +20,7 @@ fn give(inspector: &mut Inspector, number: &mut u32, from: Direction, sequence: 
 }
 
 #[test]
-fn slots_that_are_taken_are_counted() {
+fn used_slots_are_counted() {
     let begin = |flow_count_max, page_count, beginning: &[u8]| {
         let mut inspector = Inspector::new(&InspectorConfig {
             flow_count_max,
@@ -79,7 +80,7 @@ fn slots_that_are_taken_are_counted() {
     );
 }
 
-/// One slot for flows and two pages for decoders: each flow finds what the one before left behind.
+/// One flow slot and two decoder pages: each flow reuses what the previous one left behind.
 #[test]
 fn earlier_contents_of_a_slot_are_not_reported() {
     let all = samples::all();
@@ -164,7 +165,7 @@ fn budgets_hold() {
     assert_eq!((stats.live, stats.imbalance()), (0, 0));
 }
 
-/// Consecutive flows of which the answers are seen, but not the first question: none of them may
+/// Successive flows in which the answers are seen, but not the first question: none of them may
 /// keep its state.
 fn answers_alone(transport: Transport, port: u16, answer: impl Fn(u16) -> Vec<u8>) {
     let config = InspectorConfig {
@@ -264,7 +265,7 @@ fn the_answer_to_a_long_upload_is_read() {
 }
 
 #[test]
-fn states_have_the_sizes_that_are_promised() {
+fn states_have_the_documented_sizes() {
     const { assert!(barewire_inspect::decode::PAGE_LEN <= 5120) };
     const { assert!(barewire_inspect::FLOW_LEN <= 704) };
     let config = InspectorConfig::default();

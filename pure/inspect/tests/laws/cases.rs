@@ -1,4 +1,4 @@
-//! The samples, their protocols, and what is reported about them.
+//! The samples, their protocols, and the fields reported about them.
 
 use super::Field::{self, *};
 
@@ -6,7 +6,7 @@ mod services;
 
 pub use services::SERVICES;
 
-/// A sample, its protocol, and what is reported about it.
+/// A sample, its protocol, and the fields reported about it.
 pub type Case = (&'static str, &'static str, &'static [(Field, &'static str)]);
 
 pub const CASES: &[Case] = &[

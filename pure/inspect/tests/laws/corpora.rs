@@ -1,4 +1,4 @@
-//! The fuzz corpora are what is made here, and obey the laws.
+//! The fuzz corpora are generated here, and obey the laws.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn corpus(target: &str) -> PathBuf {
         .join(target)
 }
 
-/// What each fuzz target starts from.
+/// Initial inputs of each fuzz target.
 fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     let mut seeds = Vec::new();
     for sample in samples::all() {

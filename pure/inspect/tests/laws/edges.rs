@@ -1,12 +1,12 @@
-//! Everything that is reported about every sample, and what is reported at the edges of what is
-//! read: lengths of more than one byte, one less and one more than a bound.
+//! All fields reported about every sample, and those reported at limits: lengths of more than one
+//! byte, one less and one more than a limit.
 
 use super::*;
 use Direction::{Forward, Reverse};
 use barewire_inspect::Decoders;
 use barewire_inspect::identify::{Found, Identifier, StreamStart};
 
-/// One line a sample, as JSON: `tests/laws/reported.txt`, which `BAREWIRE_BLESS=1` writes anew.
+/// One line of JSON per sample: `tests/laws/reported.txt`, which `BAREWIRE_BLESS=1` rewrites.
 #[test]
 fn all_fields_of_each_sample() {
     let mut reported = Vec::new();
@@ -84,7 +84,7 @@ fn dns_over_tcp_has_room_for_its_header() {
     }
 }
 
-/// The sums of HASSH over lists longer than 255 bytes, and the bounds of lists and packets.
+/// HASSH of lists longer than 255 bytes, and the limits of lists and packets.
 #[test]
 fn key_exchange_packets_of_ssh() {
     let long = format!("curve,{}", ["group-exchange"; 30].join(","));
@@ -148,7 +148,7 @@ fn lines_before_the_identification_of_ssh() {
     }
 }
 
-/// Which versions make a datagram QUIC by its first bytes.
+/// Which versions identify a datagram as QUIC by its first bytes.
 #[test]
 fn versions_of_quic() {
     let named = |version: u32| {
@@ -188,8 +188,7 @@ fn versions_of_quic() {
     }
 }
 
-/// Responses that are provisional may come eight times before the one that counts; headers may have
-/// 127 lines.
+/// Up to eight provisional responses may precede the final one; headers may have 127 lines.
 #[test]
 fn bounds_of_http() {
     for (count, status) in [(0, "204"), (7, "204"), (8, "204"), (9, "-")] {
@@ -246,7 +245,7 @@ fn gaps_in_bodies_of_http() {
     }
 }
 
-/// CONNECT longer than what is kept of it, and lengths of more than one byte.
+/// CONNECT longer than the part that is kept, and lengths of more than one byte.
 #[test]
 fn long_packets_of_mqtt() {
     for len in [1, 63, 64, 65, 115, 146, 147, 300] {
@@ -269,7 +268,8 @@ fn long_packets_of_mqtt() {
     }
 }
 
-/// A sender's report with blocks about others, and its description, name the flow at once.
+/// A sender report with blocks about others, followed by its description, identifies the flow at
+/// once.
 #[test]
 fn compound_packets_of_rtcp() {
     let sender = |blocks: u8| {
@@ -309,7 +309,8 @@ fn community_ids_are_printed() {
     assert_eq!(format!("{id:?}"), id.as_str());
 }
 
-/// A gap in a list that the sum leaves out, or in the cookie, is skipped; in another it is not.
+/// A gap in a list that is not part of the hash, or in the cookie, is skipped; one in another list
+/// is not.
 #[test]
 fn gaps_in_key_exchange_packets() {
     let lists = [
@@ -363,8 +364,8 @@ fn gaps_in_key_exchange_packets() {
     }
 }
 
-/// Datagrams that nothing is known of do not hide the next one, up to a bound, and as long as they
-/// go one way.
+/// Unidentified datagrams do not hide the next one, up to a limit, and while they go in one
+/// direction.
 #[test]
 fn unknown_datagrams_before_a_known_one() {
     let query = samples::dns_query();
@@ -378,7 +379,7 @@ fn unknown_datagrams_before_a_known_one() {
     );
 }
 
-/// An answer of HTTP in a datagram is SSDP's on its port alone.
+/// An HTTP response in a datagram is SSDP only with its port.
 #[test]
 fn answers_of_ssdp() {
     let answer = b"HTTP/1.1 200 OK\r\nST: upnp:rootdevice\r\nSERVER: box\r\n\r\n".as_slice();

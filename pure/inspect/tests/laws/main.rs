@@ -1,7 +1,7 @@
-//! The laws of `inspect::laws` over conversations made here: as they are, cut at every byte, out of
-//! order, with gaps, damaged; and over the fuzz corpora, which are made here.
+//! The laws of `inspect::laws` on generated conversations: complete, cut at every byte, out of
+//! order, with gaps, damaged; and on the fuzz corpora, which are generated here.
 //!
-//! `BAREWIRE_BLESS=1 cargo test -p barewire-inspect --test laws` writes the corpora anew.
+//! `BAREWIRE_BLESS=1 cargo test -p barewire-inspect --test laws` rewrites the corpora.
 
 mod bounds;
 mod cases;
@@ -22,7 +22,7 @@ use barewire_inspect::{
 use laws::Laws;
 use samples::Sample;
 
-/// xorshift64*: enough to choose and to damage.
+/// xorshift64*: sufficient for choices and damage.
 struct Rng(u64);
 
 impl Rng {
@@ -95,7 +95,7 @@ fn text(application: &Application, field: Field) -> String {
 }
 
 #[test]
-fn it_makes_no_difference_where_a_stream_is_cut() {
+fn results_do_not_depend_on_segmentation() {
     let mut tried = Laws::default();
     for sample in samples::all() {
         if sample.transport != Transport::Tcp {

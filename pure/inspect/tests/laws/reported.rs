@@ -1,4 +1,4 @@
-//! Every sample is identified, and the reported fields are those in the sample.
+//! Every sample is identified, and the reported fields are those of the sample.
 
 use super::cases::{CASES, SERVICES};
 use super::*;
@@ -26,8 +26,8 @@ fn every_sample_is_identified_and_reported() {
     assert_eq!(text(&by_name("http-long"), Field::HttpHost), "h");
 }
 
-/// Of what a client sends before the proxy's answer a bounded part is kept. What follows it is a
-/// gap, and the other direction is read all the same.
+/// A bounded part of what a client sends before the proxy's reply is kept. The rest is a gap, and
+/// the other direction is still read.
 #[test]
 fn early_data_is_bounded() {
     let sample = samples::secured::impatient();
@@ -40,7 +40,7 @@ fn early_data_is_bounded() {
     }
 }
 
-/// Of six names four are reported, in their order, and all are counted.
+/// Of six names four are reported in order, and all are counted.
 #[test]
 fn the_first_names_of_a_certificate_are_listed() {
     let application = by_name("tls-certificate");
@@ -64,7 +64,7 @@ fn the_first_names_of_a_certificate_are_listed() {
     assert!(json.contains(expected), "{json}");
 }
 
-/// What one datagram between two ports of no service is taken for.
+/// Protocol identified for one datagram between two unassigned ports.
 fn elsewhere(message: &[u8], port: u16) -> Protocol {
     let sample = Sample {
         name: "elsewhere",

@@ -1,8 +1,8 @@
-//! Each transaction of a flow is reported, however the flow is cut.
+//! Each transaction of a flow is reported, whatever the segmentation.
 
 use super::*;
 
-/// All transactions of a sample, cut after `step` bytes, as JSON.
+/// All transactions of a sample, in segments of `step` bytes, as JSON.
 fn transactions(name: &str, step: usize) -> String {
     let all = samples::all();
     let sample = all
@@ -103,8 +103,8 @@ fn every_transaction_is_reported() {
     assert!(proxied.starts_with(r#"{"protocol":"http","#), "{proxied}");
 }
 
-/// Of six requests at once four wait for their responses; those of the first two are known by
-/// their order.
+/// Of six pipelined requests four wait for their responses; the responses to the first two are
+/// matched by order.
 #[test]
 fn pipelined_requests_have_their_own_responses() {
     let expected = [
@@ -123,9 +123,9 @@ fn pipelined_requests_have_their_own_responses() {
     }
 }
 
-/// Of six questions at once four wait for their answers; the other two are reported without.
+/// Of six concurrent questions four wait for their answers; the other two are reported without.
 #[test]
-fn a_question_is_counted_once_however_late_its_answer_is() {
+fn a_question_with_a_late_answer_is_counted_once() {
     let reported = transactions("dns-forwarder", 1);
     assert!(reported.contains(r#""transactions":6,"#), "{reported}");
     for name in ["a", "b", "c", "d", "e", "f"] {

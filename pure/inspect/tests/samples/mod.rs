@@ -1,4 +1,4 @@
-//! Conversations to decode, made here: one for each decoder at least.
+//! Generated sample conversations: at least one per decoder.
 
 // Each test binary uses its part.
 #![allow(dead_code)]
@@ -58,7 +58,7 @@ fn words(numbers: &[u16]) -> Vec<u8> {
         .collect()
 }
 
-/// A handshake message with what all hellos have.
+/// A handshake message with the fields common to all hellos.
 fn handshake(kind: u8, body: &[u8]) -> Vec<u8> {
     let len = (body.len() as u32).to_be_bytes();
     [&[kind], &len[1..], body].concat()
@@ -91,7 +91,7 @@ pub fn server_hello(cipher: u16, list: &[(u16, Vec<u8>)]) -> Vec<u8> {
     handshake(2, &body)
 }
 
-/// Records of at most `len` bytes.
+/// Splits a handshake into records of at most `len` bytes.
 fn records(handshake: &[u8], len: usize) -> Vec<u8> {
     let record = |part: &[u8]| [&[22, 3, 1][..], &sized16(part)].concat();
     handshake.chunks(len).flat_map(record).collect()
@@ -106,7 +106,7 @@ pub fn alpn(names: &[&[u8]]) -> (u16, Vec<u8>) {
     (16, sized16(&list))
 }
 
-/// The hello of the example in the description of JA4: Chrome, with GREASE.
+/// The example hello in the description of JA4: Chrome, with GREASE.
 pub fn chrome() -> Vec<u8> {
     let ciphers = [
         0x2a2a, 0x1301, 0x1302, 0x1303, 0xc02b, 0xc02f, 0xc02c, 0xc030, 0xcca9, 0xcca8, 0xc013,
@@ -232,11 +232,11 @@ pub fn quic_frames() -> Vec<(Direction, Vec<u8>)> {
     ]
 }
 
-/// Bytes and their sender.
+/// Data and their direction.
 pub type Pieces = Vec<(Direction, Vec<u8>)>;
 
-/// The same handshake in other orders and among other frames (RFC 9000 section 19), one packet a
-/// piece, by name: what a sender may do, and what only an attacker does.
+/// The same handshake in other orders and among other frames (RFC 9000 section 19), one packet per
+/// piece, by name: valid variants, and those that only an attacker sends.
 pub fn quic_frame_orders() -> Vec<(&'static str, Pieces)> {
     let hello = chrome();
     let part = |from: usize, to: usize| crypto(from as u16, &hello[from..to.min(hello.len())]);
@@ -301,7 +301,7 @@ fn kexinit(lists: [&str; 8]) -> Vec<u8> {
     [&len[..], &[4], &body, &[0; 4]].concat()
 }
 
-/// What the two sides of the SSH sample offer.
+/// Lists offered by both sides of the SSH sample.
 pub const LISTS: [&str; 8] = [
     "kex-a,kex-b",
     "rsa",
@@ -442,7 +442,7 @@ const SEARCH: &[u8] = b"M-SEARCH * HTTP/1.1\r\nHOST: 239.255.255.250:1900\r\nMX:
 const FOUND: &[u8] = b"HTTP/1.1 200 OK\r\nST: upnp:rootdevice\r\nServer: box/1\r\n\
     Location: http://192.0.2.1/d.xml\r\n\r\n";
 
-/// A handshake message of WireGuard: indices, a key and what follows.
+/// A WireGuard handshake message: indices, a key and the rest.
 fn wireguard(kind: u8, indices: &[u32], len: usize) -> Vec<u8> {
     let mut bytes = vec![kind, 0, 0, 0];
     bytes.extend(indices.iter().flat_map(|index| index.to_le_bytes()));
@@ -450,20 +450,20 @@ fn wireguard(kind: u8, indices: &[u32], len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A question.
+/// Builds a question.
 fn asked(id: u8, name: &[u8], kind: u8) -> Vec<u8> {
     let head = [0, id, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     [&head[..], name, &[0, kind, 0, 1]].concat()
 }
 
-/// The answer that there is no such name.
+/// Builds the answer that the name does not exist.
 fn nothing(id: u8, name: &[u8], kind: u8) -> Vec<u8> {
     let mut bytes = asked(id, name, kind);
     bytes[2..4].copy_from_slice(&[0x81, 0x83]);
     bytes
 }
 
-/// All of them.
+/// All samples.
 pub fn all() -> Vec<Sample> {
     let groups = [
         tls(),

@@ -1,10 +1,10 @@
-//! Conversations of directories, desktops, shares, media and NetBIOS names.
+//! Sample conversations of directories, desktops, shares, media and NetBIOS names.
 
 use super::{Sample, answer, chrome, records, sized8, sized16};
 use barewire_inspect::Direction::{Forward, Reverse};
 use barewire_inspect::Transport::{Tcp, Udp};
 
-/// An element of BER, its length in one byte or, where `is_long`, in four.
+/// A BER element, with its length in one byte or, if `is_long`, in four.
 fn ber(tag: u8, is_long: bool, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
     let len = (body.len() as u32).to_be_bytes();
@@ -14,7 +14,7 @@ fn ber(tag: u8, is_long: bool, parts: &[&[u8]]) -> Vec<u8> {
     }
 }
 
-/// A message of LDAP with this operation.
+/// An LDAP message with this operation.
 fn ldap(id: u8, tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let operation = ber(tag, id.is_multiple_of(2), parts);
     ber(0x30, id.is_multiple_of(2), &[&[2, 1, id], &operation])
@@ -122,7 +122,7 @@ fn utf16(text: &str) -> Vec<u8> {
     text.encode_utf16().flat_map(u16::to_le_bytes).collect()
 }
 
-/// A message in its packet of the session service.
+/// A message in a session service packet.
 fn session(message: &[u8]) -> Vec<u8> {
     [&(message.len() as u32).to_be_bytes()[..], message].concat()
 }
@@ -150,7 +150,7 @@ fn tree(path: &str) -> Vec<u8> {
     smb2(3, 0, &[&head[..], &path].concat())
 }
 
-/// An AUTHENTICATE message of NTLM: 88 bytes of head, then its names and answers.
+/// An NTLM AUTHENTICATE message: 88 bytes of head, then its names and responses.
 fn ntlm() -> Vec<u8> {
     let parts = [
         vec![],
@@ -172,7 +172,7 @@ fn ntlm() -> Vec<u8> {
     [message, payload].concat()
 }
 
-/// A message of SMB 1: a command, with words and bytes.
+/// An SMB 1 message: a command, with words and bytes.
 fn smb1(command: u8, flags: u8, rest: &[&[u8]]) -> Vec<u8> {
     let mut message = b"\xffSMB".to_vec();
     message.push(command);
@@ -309,7 +309,7 @@ fn media() -> Vec<Sample> {
     ]
 }
 
-/// The letters of a name: 15 characters and what it is for.
+/// The encoded letters of a name: 15 characters and a suffix.
 fn netbios_name(text: &[u8], suffix: u8) -> Vec<u8> {
     let mut name = text.to_vec();
     name.resize(15, b' ');
@@ -351,7 +351,7 @@ fn names() -> Vec<Sample> {
     ]
 }
 
-/// All of them.
+/// All samples of this file.
 pub fn all() -> Vec<Sample> {
     let groups = [directories(), desktops(), shares(), media(), names()];
     groups.into_iter().flatten().collect()

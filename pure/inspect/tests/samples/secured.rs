@@ -1,10 +1,10 @@
-//! Handshakes of TLS up to 1.2, which show the server's certificate.
+//! Sample TLS handshakes up to 1.2, which show the server's certificate.
 
 use super::{Sample, alpn, client_hello, handshake, records, server_hello, sized16, sni};
 use barewire_inspect::Direction::{Forward, Reverse};
 use barewire_inspect::Transport::{Tcp, Udp};
 
-/// An element of DER (X.690 section 8.1) with these contents.
+/// A DER element (X.690 section 8.1) with these contents.
 pub fn der(tag: u8, contents: &[&[u8]]) -> Vec<u8> {
     let contents = contents.concat();
     let len = match contents.len() {
@@ -40,7 +40,7 @@ pub fn alternative_names(names: &[(u8, &[u8])]) -> Vec<u8> {
     der(0x30, &[&der(6, &[&[0x55, 29, 17]]), &value])
 }
 
-/// A certificate with these extensions; nothing signs it.
+/// An unsigned certificate with these extensions.
 pub fn certificate(extensions: &[Vec<u8>]) -> Vec<u8> {
     let algorithm = der(0x30, &[&der(6, &[&[42, 134, 72, 206, 61, 4, 3, 2]])]);
     let usage = der(
@@ -76,13 +76,13 @@ fn sized24(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_be_bytes()[1..], bytes].concat()
 }
 
-/// The certificate message with the first of a chain and another one.
+/// A certificate message with the given leaf and another certificate.
 pub fn certificates(leaf: &[u8]) -> Vec<u8> {
     let chain = [sized24(leaf), sized24(&[0x30, 0])].concat();
     handshake(11, &sized24(&chain))
 }
 
-/// What a server with a certificate of six names answers up to the end of its first flight.
+/// The first flight of a server whose certificate has six names.
 pub fn flight() -> Vec<u8> {
     let names: [(u8, &[u8]); 7] = [
         (0x82, b"www.example.org"),
@@ -111,7 +111,7 @@ pub fn flight() -> Vec<u8> {
 const CONNECT: &[u8] = b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n";
 const GRANTED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// A client that sends a long hello before the proxy has answered.
+/// A client that sends a long hello before the proxy has replied.
 pub fn impatient() -> Sample {
     let hello = client_hello(&[0xc02f], &[(0x0015, vec![0; 400]), sni(b"a.example")]);
     Sample::new("http-connect-early-long", Tcp, 8080)
@@ -119,7 +119,7 @@ pub fn impatient() -> Sample {
         .with(Reverse, [GRANTED, &records(&flight(), 300)].concat())
 }
 
-/// TLS after a proxy of HTTP whose client does not wait for answers.
+/// TLS through an HTTP proxy whose client does not wait for replies.
 fn proxied() -> Vec<Sample> {
     const GET: &[u8] = b"GET /first HTTP/1.1\r\nHost: h\r\n\r\n";
     const REFUSED: &[u8] = b"HTTP/1.1 407 Who\r\nContent-Length: 2\r\n\r\nno";
@@ -207,7 +207,7 @@ fn socks() -> Vec<Sample> {
     ]
 }
 
-/// Records of DTLS 1.2, one for each fragment of a message: from which byte to which.
+/// DTLS 1.2 records, one for each fragment of a message, given by its range.
 fn datagram(sequence: u16, message: &[u8], parts: &[(usize, usize)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (from, to) in parts {
@@ -227,7 +227,7 @@ fn datagram(sequence: u16, message: &[u8], parts: &[(usize, usize)]) -> Vec<u8> 
     bytes
 }
 
-/// A hello of DTLS, with a cookie.
+/// A DTLS hello with a cookie.
 fn dtls_hello(cookie: &[u8], list: &[(u16, Vec<u8>)]) -> Vec<u8> {
     let hello = client_hello(&[0xc02b], list);
     // Kind, length, version, random, session; ciphers and what follows.

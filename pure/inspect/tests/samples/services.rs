@@ -1,10 +1,10 @@
-//! Conversations of databases and other services.
+//! Sample conversations of databases and other services.
 
 use super::{Sample, answer, chrome, records};
 use barewire_inspect::Direction::{Forward, Reverse};
 use barewire_inspect::Transport::Tcp;
 
-/// A packet of MySQL: its length, the lowest byte first, and its number.
+/// A MySQL packet: its length, lowest byte first, and its number.
 fn mysql_packet(number: u8, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
     let len = (body.len() as u32).to_le_bytes();
@@ -29,14 +29,14 @@ fn mysql_greeting(version: &str, capabilities: u32, plugin: &[u8]) -> Vec<u8> {
     )
 }
 
-/// A login: capabilities, and what comes after the fixed part.
+/// A login: capabilities, and the data after the fixed part.
 fn mysql_login(number: u8, capabilities: u32, rest: &[&[u8]]) -> Vec<u8> {
     let head = [&capabilities.to_le_bytes()[..], &[0, 0, 0, 1, 45], &[0; 23]].concat();
     mysql_packet(number, &[&head[..], &rest.concat()])
 }
 
 const MYSQL_SERVER: u32 = 0x81ff_f7fe;
-/// Protocol 4.1, secret of one byte of length, plugin.
+/// Protocol 4.1, secret with a one-byte length, plugin.
 const MYSQL_CLIENT: u32 = 0x0008_8200;
 
 fn mysql() -> Vec<Sample> {
@@ -107,7 +107,7 @@ fn mysql() -> Vec<Sample> {
     ]
 }
 
-/// A message of PostgreSQL: its kind, if it has one, and its length.
+/// A PostgreSQL message: its kind, if it has one, and its length.
 fn postgresql_message(kind: &[u8], body: &[u8]) -> Vec<u8> {
     let len = (body.len() as u32 + 4).to_be_bytes();
     [kind, &len, body].concat()
@@ -198,7 +198,7 @@ fn redis() -> Vec<Sample> {
     ]
 }
 
-/// All of them.
+/// All samples of this file.
 pub fn all() -> Vec<Sample> {
     let groups = [mysql(), postgresql(), redis()];
     groups.into_iter().flatten().collect()

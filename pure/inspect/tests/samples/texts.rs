@@ -1,4 +1,4 @@
-//! Conversations in lines: HTTP, SIP, and what mail and files are sent by.
+//! Sample conversations of text protocols: HTTP, SIP, mail and file transfer.
 
 use super::{Sample, answer, chrome, records};
 use barewire_inspect::Direction::{Forward, Reverse};
@@ -16,7 +16,7 @@ pub fn http() -> Vec<Sample> {
     samples
 }
 
-/// A request and an answer, or less.
+/// A request and a response, or less.
 fn http_alone() -> Vec<Sample> {
     vec![
         Sample::new("http", Tcp, 9999)
@@ -43,7 +43,7 @@ fn http_alone() -> Vec<Sample> {
     ]
 }
 
-/// Several requests of a connection, and one that becomes a tunnel.
+/// Several requests in a connection, and one that becomes a tunnel.
 fn http_in_a_row() -> Vec<Sample> {
     vec![
         Sample::new("http-pipelined", Tcp, 80)

@@ -1,4 +1,4 @@
-//! Answers that are true, forged, foreign, cut and reshaped.
+//! Genuine, forged, unrelated, truncated and modified answers.
 
 use wire::Mac;
 
@@ -81,12 +81,12 @@ impl Scene {
     }
 }
 
-/// Where the IP header ends, by the EtherType.
+/// Offset of the transport header, by the EtherType.
 fn tcp_at(packet: &[u8]) -> usize {
     if packet[12] == 8 { 34 } else { 54 }
 }
 
-/// The far end's answer with these flags: everything the other way round.
+/// The target's answer with these flags: addresses and ports swapped.
 fn answer(probe: &[u8], flags: u8) -> Vec<u8> {
     let mut out = probe.to_vec();
     let at = tcp_at(probe);
@@ -106,7 +106,7 @@ fn answer(probe: &[u8], flags: u8) -> Vec<u8> {
     out
 }
 
-/// A router's ICMP error about a probe, with this many bytes of it after the IP header.
+/// A router's ICMP error about a probe, quoting this many bytes after the IP header.
 fn error(probe: &[u8], kind: u8, code: u8, quoted: usize) -> Vec<u8> {
     let at = tcp_at(probe);
     let quote = &probe[14..at + quoted];
@@ -160,7 +160,7 @@ fn open_closed_and_filtered() {
 }
 
 #[test]
-fn foreign_and_forged_packets_are_no_answers() {
+fn unrelated_and_forged_packets_are_not_answers() {
     let (scene, other) = (scene(1), scene(2));
     for addr in TARGETS {
         let probe = scene.probe(addr, 80);
@@ -206,7 +206,7 @@ fn foreign_and_forged_packets_are_no_answers() {
 }
 
 #[test]
-fn cut_packets_are_no_answers_unless_all_that_counts_is_there() {
+fn truncated_packets_are_answers_only_with_all_checked_fields() {
     let scene = scene(1);
     for addr in TARGETS {
         let probe = scene.probe(addr, 80);
@@ -245,7 +245,7 @@ fn random_forgeries_are_rejected() {
     }
 }
 
-/// The far end's datagram: addresses and ports the other way round.
+/// The target's datagram: addresses and ports swapped.
 fn datagram(probe: &[u8], data: &[u8]) -> Vec<u8> {
     let at = tcp_at(probe);
     let mut long = probe.to_vec();
@@ -262,7 +262,7 @@ fn datagram(probe: &[u8], data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn datagrams_answer_by_their_ports_and_by_what_they_repeat() {
+fn datagrams_are_recognized_by_ports_and_echoed_identification() {
     let scene = scene(1);
     for addr in TARGETS {
         let probe = scene.sent(addr, Probe::Udp, 9999);
@@ -299,7 +299,7 @@ fn datagrams_answer_by_their_ports_and_by_what_they_repeat() {
 }
 
 #[test]
-fn a_udp_port_is_closed_if_the_host_itself_says_so() {
+fn a_udp_port_is_closed_only_if_the_host_itself_reports_it() {
     let scene = scene(1);
     for addr in TARGETS {
         let probe = scene.sent(addr, Probe::Udp, 9999);
@@ -326,7 +326,7 @@ fn a_udp_port_is_closed_if_the_host_itself_says_so() {
 }
 
 #[test]
-fn echo_replies_repeat_the_request_and_carry_its_time() {
+fn echo_replies_return_the_identifiers_and_the_send_time() {
     let scene = scene(1);
     for addr in TARGETS {
         let probe = scene.sent(addr, Probe::Echo, 0);

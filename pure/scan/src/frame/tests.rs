@@ -1,4 +1,4 @@
-//! Probes are whole packets, whatever is stamped into them.
+//! Probes are valid packets for all values of the fields that differ.
 
 use wire::checksum::Sum;
 use wire::{Dissection, LayerKind, LinkType, Reason, dissect};
@@ -21,7 +21,7 @@ fn look(options: Options) -> FrameOptions {
     }
 }
 
-/// The sum over the transport part, 0 if its checksum is right.
+/// Sum over the transport part; 0 if its checksum is right.
 fn transport_sum(d: &Dissection, probe: Probe, packet: &[u8]) -> u16 {
     let transport = &packet[usize::from(d.transport_offset)..];
     let sum = match (d.src_addr(), d.dst_addr()) {
@@ -42,7 +42,7 @@ fn transport_sum(d: &Dissection, probe: Probe, packet: &[u8]) -> u16 {
 }
 
 #[test]
-fn probes_are_whole_packets_with_right_checksums() {
+fn probes_are_valid_packets_with_right_checksums() {
     let payloads = Payloads::built_in();
     for options in [
         Options::Minimal,

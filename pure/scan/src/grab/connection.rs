@@ -1,4 +1,4 @@
-//! One connection, from the far end's SYN+ACK on: the client's side of RFC 9293.
+//! A connection from the server's SYN+ACK on: the client's side of RFC 9293.
 
 use std::net::IpAddr;
 
@@ -9,44 +9,44 @@ use super::hello::Hello;
 use super::segment::{ACK, FIN, Incoming, Outgoing, PSH, RST, SYN, WINDOW};
 use crate::cookie::ProbeTarget;
 
-/// First bytes kept of what the server says.
+/// Number of bytes kept from the start of the server's data.
 pub const START_LEN: usize = 1024;
-/// Bytes read of a server, at most.
+/// Maximum number of bytes read from a server.
 const BYTES_MAX: u64 = 64 << 10;
-/// Longest piece sent: every host takes as much (RFC 9293 §3.7.1).
+/// Maximum length of the data of a segment: every host accepts it (RFC 9293 §3.7.1).
 const PIECE_LEN: u32 = 536;
-/// First time after which a segment is sent again (RFC 6298 §2), and how often it is.
+/// Initial retransmission timeout (RFC 6298 §2), and the number of retransmissions.
 const REPEAT_NS: u64 = 1_000_000_000;
 const REPEAT_MAX: u8 = 4;
-/// How long a service that is not known may keep silent until it is asked.
+/// How long to wait for an unknown service to speak before sending a request.
 const FIRST_NS: u64 = 1_500_000_000;
-/// How long a server may pause before it has said what it says.
+/// How long a server may pause before its banner counts as complete.
 const QUIET_NS: u64 = 2_000_000_000;
-/// The same, once the decoder has all that it looks for.
+/// The same, once the decoder has all the data it needs.
 const QUIET_DONE_NS: u64 = 100_000_000;
-/// How long a server may take to close after us.
+/// How long the server may take to close after the FIN.
 const CLOSE_NS: u64 = 3_000_000_000;
 const NEVER: u64 = u64::MAX;
 
-/// Why reading ended.
+/// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The server closed.
     Closed,
     /// The server reset the connection.
     Reset,
-    /// It had no more to say for a while.
+    /// The server paused.
     Quiet,
-    /// Enough was read.
+    /// Enough data were read.
     Enough,
-    /// The time was over.
+    /// The time limit was reached.
     Timeout,
     /// The scan was stopped.
     Stopped,
 }
 
 impl Ending {
-    /// The word in reports and JSON.
+    /// The name in reports and JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -59,25 +59,25 @@ impl Ending {
     }
 }
 
-/// What is to be sent.
+/// Segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     Ack,
-    /// So many bytes from this one on.
+    /// Data: the offset of the first byte, and the length.
     Data(u32, u32),
     Fin,
     Reset,
 }
 
-/// What is to be done after an event.
+/// Actions that follow an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     pub send: Option<What>,
-    /// Reading has ended.
+    /// Set when reading has ended, with the reason.
     pub ended: Option<Ending>,
-    /// The connection is gone.
+    /// Whether the connection is closed.
     pub is_over: bool,
-    /// What is sent was sent before.
+    /// Whether the segment is a retransmission.
     pub is_repeated: bool,
 }
 
@@ -90,18 +90,18 @@ impl Step {
     }
 }
 
-/// What is known of what the server speaks.
+/// State of decoding the server's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// Too few bytes to know whether it answers the hello.
+    /// Too few bytes to see whether they answer the hello.
     Undecided,
-    /// By the decoders.
+    /// Being decoded.
     Decoding,
-    /// They have ended.
+    /// The decoders have finished.
     Over(End),
 }
 
-/// What decoders say of this side's own hello is no news.
+/// Fields that describe the scanner's own hello, and are not reported.
 const OWN: &[Field] = &[
     Field::TlsAlpn,
     Field::TlsVersionOffered,
@@ -118,7 +118,7 @@ const OWN: &[Field] = &[
     Field::RtspUrl,
 ];
 
-/// Takes what the server said.
+/// Receives the findings about the server's data.
 struct OfServer<'a>(&'a mut Application);
 
 impl FieldSink for OfServer<'_> {
@@ -137,9 +137,9 @@ impl FieldSink for OfServer<'_> {
 pub struct Connection {
     target: ProbeTarget,
     local_port: u16,
-    /// Sequence number of our first byte.
+    /// Sequence number of the first byte sent.
     base: u32,
-    /// Bytes of ours that were acknowledged and sent; the FIN is the last one.
+    /// Bytes sent and acknowledged; the FIN counts as the last one.
     acked: u32,
     sent: u32,
     /// Sequence number of the server's next byte.
@@ -161,12 +161,12 @@ pub struct Connection {
     repeat_ns: u64,
     repeat_after_ns: u64,
     repeats: u8,
-    /// The earliest time that the table has noted for this connection.
+    /// The earliest time at which the table will check this connection.
     pub noted_ns: u64,
 }
 
 impl Connection {
-    /// The connection that a SYN+ACK begins. `base` is the sequence number behind our SYN.
+    /// Creates a connection from a SYN+ACK. `base` is the sequence number after the SYN.
     pub fn new(
         target: ProbeTarget,
         local_port: u16,
@@ -211,13 +211,13 @@ impl Connection {
         self.target.addr == addr && self.target.port == port
     }
 
-    /// Bytes of what this side says.
+    /// Bytes of the data to send.
     pub fn said(&self, at: u16, len: u16) -> &[u8] {
         let (at, len) = (usize::from(at), usize::from(len));
         self.said.get(at..at + len).unwrap_or(&[])
     }
 
-    /// Segments that arrived before their turn.
+    /// Number of segments that arrived out of order.
     pub fn early_count(&self) -> u64 {
         self.early
     }
@@ -227,7 +227,7 @@ impl Connection {
         self.deadline_ns.min(self.quiet_ns).min(self.repeat_ns)
     }
 
-    /// The first segment: an ACK, with the hello where this side speaks first.
+    /// The first segment: an ACK, with the hello if the client speaks first.
     pub fn begin(&mut self, now_ns: u64) -> Step {
         if self.said.is_empty() {
             if self.hello.is_later() {
@@ -238,7 +238,7 @@ impl Connection {
         Step::send(self.more(now_ns).unwrap_or(What::Ack))
     }
 
-    /// The next piece of what this side says, if the window allows one and none is on its way.
+    /// The next data to send, if the window has room and nothing is in flight.
     fn more(&mut self, now_ns: u64) -> Option<What> {
         let left = self.said.len() as u32 - self.sent.min(self.said.len() as u32);
         if left == 0 || self.sent != self.acked {
@@ -256,21 +256,21 @@ impl Connection {
         Some(What::Data(at, len))
     }
 
-    /// Takes a segment.
+    /// Handles a segment.
     pub fn receive(&mut self, incoming: &Incoming<'_>, now_ns: u64, tools: &mut Tools) -> Step {
         if incoming.to_port != self.local_port {
             return Step::default();
         }
         let is_next = incoming.seq == self.expected;
         if incoming.flags & RST != 0 {
-            // RFC 5961 §3.2: others may be forged.
+            // RFC 5961 §3.2: a reset at any other sequence number may be forged.
             return match is_next {
                 true => self.over(Ending::Reset),
                 false => Step::send(What::Ack),
             };
         }
         if incoming.flags & SYN != 0 {
-            // Our ACK was lost, or it is a forged one (RFC 5961 §4.2).
+            // The ACK was lost, or this one is forged (RFC 5961 §4.2).
             return Step::send(What::Ack);
         }
         if incoming.flags & ACK == 0 || !self.acknowledge(incoming) {
@@ -284,11 +284,11 @@ impl Connection {
         self.next_step(takes_numbers, now_ns)
     }
 
-    /// Takes the acknowledgment of a segment; false if it is of something never sent.
+    /// Handles the acknowledgment of a segment; false if it acknowledges data that were never sent.
     fn acknowledge(&mut self, incoming: &Incoming<'_>) -> bool {
         let acked = incoming.ack.wrapping_sub(self.base);
         if acked > self.sent {
-            // Half of the numbers are older ones.
+            // Numbers in the lower half of the sequence space are old.
             return acked > u32::MAX / 2;
         }
         if acked > self.acked {
@@ -327,14 +327,14 @@ impl Connection {
         }
     }
 
-    /// Reads the next bytes of the server.
+    /// Reads the next bytes from the server.
     fn read(&mut self, bytes: &[u8], now_ns: u64, tools: &mut Tools) {
         self.byte_count += bytes.len() as u64;
         let room = START_LEN - self.start.len();
         self.start.extend(&bytes[..bytes.len().min(room)]);
         match self.reading {
             Reading::Undecided => {
-                // All of it is still in `start`: it is a few bytes.
+                // These few bytes are all still in `start`.
                 if let Some(is_answer) = self.hello.is_answered_by(&self.start) {
                     self.reading = Reading::Decoding;
                     self.decode_start(is_answer, bytes, now_ns, tools);
@@ -345,7 +345,8 @@ impl Connection {
         }
     }
 
-    /// Gives the decoders what was held back, and the rest of `last`, which ends it.
+    /// Passes the bytes held back in `start` to the decoders, then the rest of `last`, with which
+    /// it ends.
     fn decode_start(&mut self, is_answer: bool, last: &[u8], now_ns: u64, tools: &mut Tools) {
         if is_answer && !self.said.is_empty() {
             let said = std::mem::take(&mut self.said);
@@ -375,12 +376,12 @@ impl Connection {
         }
     }
 
-    /// Whether the decoders want no more.
+    /// Whether the decoders have finished.
     fn is_read(&self) -> bool {
         matches!(self.reading, Reading::Over(_)) || self.conversation.is_unknown(Direction::Reverse)
     }
 
-    /// What follows from where the connection stands.
+    /// The step that follows from the current state.
     fn next_step(&mut self, acknowledges: bool, now_ns: u64) -> Step {
         if self.is_closing {
             let is_done = self.acked == self.fin_number() && self.is_closed_by_peer;
@@ -404,12 +405,12 @@ impl Connection {
         }
     }
 
-    /// The number of bytes sent once the FIN was.
+    /// Number of bytes sent including the FIN.
     fn fin_number(&self) -> u32 {
         self.said.len() as u32 + 1
     }
 
-    /// Closes in order. What was not said yet never will be.
+    /// Closes in order; data not sent yet are discarded.
     fn close(&mut self, ending: Ending, now_ns: u64) -> Step {
         self.said.truncate(self.sent as usize);
         self.is_closing = true;
@@ -438,7 +439,7 @@ impl Connection {
         }
     }
 
-    /// Ends it at once, by a reset.
+    /// Aborts the connection with a reset.
     pub fn abort(&mut self, ending: Ending) -> Step {
         Step {
             send: Some(What::Reset),
@@ -446,7 +447,7 @@ impl Connection {
         }
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub fn tick(&mut self, now_ns: u64, random: &[u8; 32]) -> Step {
         if now_ns >= self.deadline_ns {
             return self.abort(Ending::Timeout);
@@ -468,8 +469,7 @@ impl Connection {
         Step::default()
     }
 
-    /// Sends again what was not acknowledged, or probes a window that is closed
-    /// (RFC 9293 §3.8.6.1).
+    /// Retransmits what was not acknowledged, or probes a zero window (RFC 9293 §3.8.6.1).
     fn repeat(&mut self, now_ns: u64) -> Step {
         self.repeats += 1;
         if self.repeats > REPEAT_MAX {
@@ -495,7 +495,7 @@ impl Connection {
         }
     }
 
-    /// The segment that sends something.
+    /// Builds the segment.
     pub fn outgoing(&self, what: What, slot: u32) -> Outgoing {
         let (at, data, flags) = match what {
             What::Ack => (self.sent, (0, 0), ACK),
@@ -515,7 +515,7 @@ impl Connection {
         }
     }
 
-    /// What the server said. Nothing is left of it here.
+    /// Takes the banner out of the connection.
     pub fn banner(&mut self, ending: Ending, tools: &mut Tools) -> Banner {
         if self.reading == Reading::Undecided && !self.start.is_empty() {
             self.reading = Reading::Decoding;

@@ -1,7 +1,8 @@
-//! What is said to a service, by its port.
+//! Data sent to a service, by its port.
 //!
-//! A service is one row. What is known to speak first is not spoken to; a port of no row is waited
-//! for, and then asked as a web server: what is no web server says so, which is a banner.
+//! Each service is one row. Nothing is sent to services known to speak first. At other ports the
+//! scanner waits, then sends an HTTP request: a service other than HTTP usually answers with an
+//! error, which is a banner, too.
 
 use std::net::IpAddr;
 
@@ -9,18 +10,18 @@ use crate::cookie::ProbeTarget;
 
 mod tls;
 
-/// Writes what is said to a service, with random bytes of this run.
+/// Builds the data to send, with random bytes of this run.
 pub type Make = fn(&ProbeTarget, &[u8; 32]) -> Vec<u8>;
 
-/// A service, and how it is spoken to.
+/// A service, and the data to send to it.
 pub struct Row {
-    /// Its name.
+    /// Name of the service.
     pub name: &'static str,
-    /// The ports at which it is expected.
+    /// Ports at which it is expected.
     pub ports: &'static [u16],
-    /// What is said first; nothing if the server speaks first.
+    /// Builds the data to send first; `None` if the server speaks first.
     pub make: Option<Make>,
-    /// How an answer begins: one of these. Others are read as if nothing had been said.
+    /// Possible first bytes of an answer. Anything else is decoded as if nothing had been sent.
     pub answers: &'static [&'static [u8]],
 }
 
@@ -96,31 +97,31 @@ pub const ROWS: &[Row] = &[
     },
 ];
 
-/// What is said to services that keep silent, at ports of no row.
+/// What is sent to silent services at ports without a row.
 const LATER: &Row = &ROWS[0];
 
-/// How a service is spoken to.
+/// The data to send to a service.
 #[derive(Clone, Copy)]
 pub struct Hello(Option<&'static Row>);
 
 impl Hello {
-    /// By the port.
+    /// Selects the service by port.
     pub fn of(port: u16) -> Self {
         Self(ROWS.iter().find(|row| row.ports.contains(&port)))
     }
 
-    /// What is said first; empty if the server is waited for.
+    /// The data to send first; empty if the server speaks first.
     pub fn bytes(self, target: &ProbeTarget, random: &[u8; 32]) -> Vec<u8> {
         let make = self.0.and_then(|row| row.make);
         make.map_or_else(Vec::new, |make| make(target, random))
     }
 
-    /// Whether a server that keeps silent is spoken to after all.
+    /// Whether a request is sent to a silent server.
     pub fn is_later(self) -> bool {
         self.0.is_none()
     }
 
-    /// What is said to a server that kept silent.
+    /// The data to send to a server that remained silent.
     pub fn later(&mut self, target: &ProbeTarget, random: &[u8; 32]) -> Vec<u8> {
         if !self.is_later() {
             return Vec::new();
@@ -129,7 +130,7 @@ impl Hello {
         self.bytes(target, random)
     }
 
-    /// Whether the first bytes of a server answer what was said; not known of too few.
+    /// Whether the server's first bytes answer the data sent; `None` for too few bytes.
     pub fn is_answered_by(self, start: &[u8]) -> Option<bool> {
         let answers = self.0.map_or(&[][..], |row| row.answers);
         if answers.iter().any(|answer| start.starts_with(answer)) {
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_it_is_an_answer_does_not_depend_on_how_it_is_cut() {
+    fn recognizing_an_answer_does_not_depend_on_segmentation() {
         let decide = |port, bytes: &[u8]| {
             (1..=bytes.len()).find_map(|len| Hello::of(port).is_answered_by(&bytes[..len]))
         };

@@ -1,4 +1,4 @@
-//! TCP segments as they arrive and leave (RFC 9293 §3.1).
+//! Received and sent TCP segments (RFC 9293 §3.1).
 
 use std::net::IpAddr;
 
@@ -13,10 +13,10 @@ pub const RST: u16 = 0x04;
 pub const PSH: u16 = 0x08;
 pub const ACK: u16 = 0x10;
 
-/// The window that is offered: nothing is kept, so it only bounds what arrives at one time.
+/// Window announced: nothing is kept, so it only bounds what arrives at once.
 pub const WINDOW: u16 = 16_384;
 
-/// A segment that arrived.
+/// A received segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'a> {
     pub from: IpAddr,
@@ -30,7 +30,7 @@ pub struct Incoming<'a> {
 }
 
 impl<'a> Incoming<'a> {
-    /// The segment of a packet; none if it has no whole TCP header. Padding is not payload.
+    /// The segment in a packet; `None` without a complete TCP header. Padding is not payload.
     pub fn of(found: &Dissection, packet: &'a [u8]) -> Option<Self> {
         if found.ip_protocol != 6 || !found.has_ports() || found.inner_is_quote {
             return None;
@@ -48,7 +48,7 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// A segment to be sent, without its data.
+/// A segment to send, without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     pub addr: IpAddr,
@@ -57,9 +57,9 @@ pub struct Outgoing {
     pub seq: u32,
     pub ack: u32,
     pub flags: u16,
-    /// The connection that has the data.
+    /// Slot of the connection that has the data.
     pub slot: u32,
-    /// From which byte of what the connection says, and how many.
+    /// Offset of the data to send, and their length.
     pub data: (u16, u16),
 }
 
@@ -80,7 +80,7 @@ impl Sender {
         Self { source, mac, ttl }
     }
 
-    /// Length in bytes of the frame.
+    /// Length of the frame in bytes.
     pub fn len(&self, outgoing: &Outgoing) -> usize {
         let ip_len = match outgoing.addr {
             IpAddr::V4(_) => IPV4_LEN,
@@ -89,8 +89,8 @@ impl Sender {
         ETHERNET_LEN + ip_len + TCP_LEN + usize::from(outgoing.data.1)
     }
 
-    /// Writes a frame to the start of `out`; its length, or `None` if it does not fit or there is
-    /// no source address of its family.
+    /// Writes a frame to the start of `out` and returns its length, or `None` if it does not fit or
+    /// there is no source address of its family.
     pub fn write(
         &self,
         outgoing: &Outgoing,

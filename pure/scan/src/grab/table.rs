@@ -1,4 +1,4 @@
-//! Connections by their service, and by when something is due.
+//! Connections by service and by their next timer.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -6,13 +6,14 @@ use std::collections::{BinaryHeap, HashMap};
 use super::connection::Connection;
 use crate::cookie::ProbeTarget;
 
-/// Connections, as many as there are slots.
+/// A fixed number of slots for connections.
 pub struct Table {
     slots: Vec<Option<Connection>>,
     free: Vec<u32>,
     by_aim: HashMap<ProbeTarget, u32>,
-    /// When a slot is due. A connection that moved its time leaves its old one here, which is
-    /// passed over; there is one entry a slot and move, and they leave as their time comes.
+    /// When each slot's timer expires. A connection that postpones its timer leaves the old entry
+    /// here, which is then skipped; there is at most one entry per slot and change, and each is
+    /// removed when its time comes.
     due: BinaryHeap<Reverse<(u64, u32)>>,
     count_max: usize,
 }
@@ -49,7 +50,7 @@ impl Table {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
-    /// Adds a connection; there must be room.
+    /// Adds a connection; the caller ensures that there is room.
     pub fn insert(&mut self, mut connection: Connection) -> u32 {
         connection.noted_ns = connection.due_ns();
         let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
@@ -71,8 +72,7 @@ impl Table {
         }
     }
 
-    /// Takes a connection's new time into account. Times that lie later need no entry: the old one
-    /// leads to them.
+    /// Updates a connection's timer. A later time needs no entry: the old one leads to it.
     pub fn reschedule(&mut self, slot: u32) {
         if let Some(connection) = self.slots.get_mut(slot as usize).and_then(Option::as_mut)
             && connection.due_ns() < connection.noted_ns
@@ -82,12 +82,12 @@ impl Table {
         }
     }
 
-    /// When something is due; it may turn out that it was put off.
+    /// When the next timer expires; it may have been postponed.
     pub fn due_ns(&self) -> Option<u64> {
         self.due.peek().map(|Reverse((due_ns, _))| *due_ns)
     }
 
-    /// A connection of which something is due.
+    /// Returns a connection whose timer has expired.
     pub fn pop_due(&mut self, now_ns: u64) -> Option<u32> {
         while let Some(Reverse((at_ns, slot))) = self.due.peek().copied() {
             if at_ns > now_ns {
@@ -97,7 +97,7 @@ impl Table {
             let Some(connection) = self.get_mut(slot) else {
                 continue;
             };
-            // What is done now may be due again at the same time: it is noted anew.
+            // The timer may expire again at the same time: it gets a new entry.
             if connection.due_ns() <= now_ns {
                 connection.noted_ns = u64::MAX;
                 return Some(slot);
@@ -111,7 +111,7 @@ impl Table {
         None
     }
 
-    /// All slots that are taken.
+    /// All slots in use.
     pub fn slots(&self) -> Vec<u32> {
         let mut slots: Vec<u32> = self.by_aim.values().copied().collect();
         slots.sort_unstable();

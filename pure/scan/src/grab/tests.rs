@@ -1,5 +1,5 @@
-//! Connections against a server that is written here from the RFC: it sends what it has in pieces,
-//! repeats what is not acknowledged, and takes back nothing.
+//! Connections to a test server, written from the RFC: it sends its data in segments, retransmits
+//! what is not acknowledged, and never shrinks its window.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,7 +14,7 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MS: u64 = 1_000_000;
 
-/// Numbers that look random.
+/// Pseudo-random numbers.
 struct Random(u64);
 
 impl Random {
@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// What a scan consists of.
+/// The parts of a scan.
 struct Scene {
     plan: Plan,
     cookies: Cookies,
@@ -82,7 +82,7 @@ impl Scene {
         }
     }
 
-    /// The probe, as the server gets it.
+    /// The probe as received by the server.
     fn syn(&self, port: u16) -> Segment {
         let look = FrameOptions {
             src_mac: MAC,
@@ -99,7 +99,7 @@ impl Scene {
     }
 }
 
-/// A segment of either side.
+/// A segment in either direction.
 #[derive(Clone, Debug)]
 struct Segment {
     ports: [u16; 2],
@@ -111,7 +111,7 @@ struct Segment {
 }
 
 impl Segment {
-    /// Of a packet, whose checksums must be right.
+    /// Parses a packet, whose checksums must be right.
     fn of(packet: &[u8]) -> Self {
         let mut found = Dissection::EMPTY;
         dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut found);
@@ -129,7 +129,7 @@ impl Segment {
         }
     }
 
-    /// As the packet that the client gets.
+    /// Builds the packet that the client receives.
     fn packet(&self) -> Vec<u8> {
         let mut out = vec![0; 12];
         out.extend([8, 0, 0x45, 0]);
@@ -149,13 +149,13 @@ impl Segment {
     }
 }
 
-/// How a server behaves.
+/// Behaviour of a server.
 #[derive(Clone)]
 struct Manner {
     says: Vec<u8>,
     /// Says nothing before it was outcome something.
     answers: bool,
-    /// Length of its segments, the first one apart.
+    /// Length of the first segment, and of all others.
     pieces: (usize, usize),
     window: u16,
     closes: bool,
@@ -173,7 +173,7 @@ impl Manner {
     }
 }
 
-/// The server's side of a connection.
+/// The server's end of a connection.
 struct Server {
     manner: Manner,
     syn: Segment,
@@ -218,7 +218,7 @@ impl Server {
         }
     }
 
-    /// Everything that is not acknowledged.
+    /// All unacknowledged segments.
     fn flight(&self) -> Vec<Segment> {
         let mut out = Vec::new();
         if self.manner.answers && self.heard.is_empty() {
@@ -269,7 +269,7 @@ impl Server {
 }
 
 impl Server {
-    /// What is retransmitted.
+    /// The segments to retransmit.
     fn again(&self, grabber: &BannerGrabber<'_>, now_ns: u64) -> Vec<Segment> {
         if grabber.counted().connections == 0 && now_ns != 0 {
             return vec![self.syn_ack()];
@@ -281,7 +281,7 @@ impl Server {
     }
 }
 
-/// How the wire treats segments: one in so many is lost, doubled, or overtaken; 0 for none.
+/// Impairments of the link: one in N segments is lost, duplicated or reordered; 0 for none.
 #[derive(Clone, Copy, Default)]
 struct Wire {
     loses: u64,
@@ -290,14 +290,14 @@ struct Wire {
     seed: u64,
 }
 
-/// What came of a connection.
+/// Result of a connection.
 struct Outcome {
     banners: Vec<Banner>,
     server: Server,
     counted: GrabCounts,
 }
 
-/// Runs a connection until nothing is left to do.
+/// Runs a connection to its end.
 fn converse(port: u16, manner: &Manner, wire: Wire) -> Outcome {
     let scene = Scene::new("1-65535");
     let mut grabber = scene.grabber(4);
@@ -401,7 +401,7 @@ fn banners_of_services_that_speak_first_or_answer() {
 }
 
 #[test]
-fn a_banner_is_the_same_however_it_is_cut() {
+fn a_banner_does_not_depend_on_segmentation() {
     for (port, text) in [(22, SSH), (80, HTTP), (80, SMTP), (25, SMTP)] {
         let whole = converse(port, &Manner::says(text), Wire::default());
         let expected = (json(&whole.banners[0]), text.to_vec());
@@ -420,7 +420,7 @@ fn a_banner_is_the_same_however_it_is_cut() {
 }
 
 #[test]
-fn a_banner_arrives_over_a_bad_wire() {
+fn a_banner_arrives_over_a_lossy_link() {
     let mut repeated = 0;
     let mut early = 0;
     for seed in 1..=300u64 {
@@ -477,7 +477,7 @@ fn a_window_of_one_byte_is_not_overrun() {
 }
 
 #[test]
-fn an_endless_server_is_left() {
+fn an_endless_server_is_closed() {
     let manner = Manner::says(&vec![b'x'; 200_000]);
     let outcome = converse(25, &manner, Wire::default());
     let banner = &outcome.banners[0];
@@ -509,7 +509,7 @@ fn segments_without_a_connection_are_reset_and_a_full_table_refuses() {
 }
 
 #[test]
-fn any_segments_at_all_leave_everything_bounded() {
+fn arbitrary_segments_leave_everything_bounded() {
     let scene = Scene::new("1-100");
     let mut random = Random(0x5eed);
     let mut grabber = scene.grabber(8);

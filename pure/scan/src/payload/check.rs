@@ -1,8 +1,8 @@
-//! Whether data answer a request: by the identification that answers of a protocol repeat.
+//! Checks whether data answer a request, by the identification that answers echo.
 
 use super::{hex, positive};
 
-/// For requests without identification: any data may be an answer.
+/// For requests without an identification: any data may be an answer.
 pub(super) fn any(_: &[u8], _: u32) -> Option<bool> {
     None
 }
@@ -22,7 +22,8 @@ pub(super) fn dns(data: &[u8], key: u32) -> Option<bool> {
     (data.len() >= 12 && data[2] & 0x80 != 0).then(|| half(data, 0) == Some(key as u16))
 }
 
-/// NTP: a server's packet repeats our transmit timestamp as its origin (RFC 5905 section 7.3).
+/// NTP: a server's packet echoes the probe's transmit timestamp as its origin (RFC 5905 section
+/// 7.3).
 pub(super) fn ntp(data: &[u8], key: u32) -> Option<bool> {
     (data.len() >= 48 && data[0] & 7 == 4).then(|| word(data, 28) == Some(key))
 }
@@ -58,7 +59,7 @@ pub(super) fn snmp_v3(data: &[u8], key: u32) -> Option<bool> {
     Some(ber(header)?.1 == positive(key).to_be_bytes())
 }
 
-/// Tag, contents, and what follows of a BER element with a definite length.
+/// Tag, contents and remainder of a BER element with a definite length.
 fn ber(data: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&[tag, len], rest) = data.split_first_chunk()?;
     let (len, rest) = match len {
@@ -72,12 +73,12 @@ fn ber(data: &[u8]) -> Option<(u8, &[u8], &[u8])> {
         }
         _ => return None,
     };
-    // A response may be cut at its end.
+    // A response may be truncated.
     let (contents, rest) = rest.split_at(len.min(rest.len()));
     Some((tag, contents, rest))
 }
 
-/// SIP: a response repeats the branch and the call id (RFC 3261 section 8.2.6.2).
+/// SIP: a response echoes the branch and the call id (RFC 3261 section 8.2.6.2).
 pub(super) fn sip(data: &[u8], key: u32) -> Option<bool> {
     let digits = hex(key);
     let has = || data.windows(digits.len()).any(|window| window == digits);
@@ -89,7 +90,8 @@ pub(super) fn memcached(data: &[u8], key: u32) -> Option<bool> {
     (data.len() >= 8 && data[2..4] == [0, 0]).then(|| half(data, 0) == Some(key as u16))
 }
 
-/// QUIC version negotiation: version 0, and our source connection id as destination (RFC 8999).
+/// QUIC version negotiation: version 0, and the probe's source connection id as destination (RFC
+/// 8999).
 pub(super) fn quic(data: &[u8], key: u32) -> Option<bool> {
     let is_negotiation = *data.first()? & 0x80 != 0 && word(data, 1) == Some(0);
     is_negotiation.then(|| data.get(5) == Some(&8) && word(data, 6) == Some(key))
@@ -103,7 +105,7 @@ pub(super) fn tftp(data: &[u8], _: u32) -> Option<bool> {
     }
 }
 
-/// SSDP: a response to the search, which comes from any port.
+/// SSDP: a response to the search, which may come from any port.
 pub(super) fn ssdp(data: &[u8], _: u32) -> Option<bool> {
     data.starts_with(b"HTTP/1.1 200").then_some(true)
 }
@@ -123,7 +125,7 @@ pub(super) fn isakmp(data: &[u8], key: u32) -> Option<bool> {
 pub(super) fn coap(data: &[u8], key: u32) -> Option<bool> {
     match *data.first()? {
         first if first >> 6 != 1 => None,
-        // An empty acknowledgment or a reset has the message id only, which is not keyed.
+        // An empty acknowledgment or a reset has only the message id, which is not keyed.
         first if first & 15 == 4 => Some(word(data, 4) == Some(key)),
         _ => None,
     }
@@ -135,7 +137,7 @@ pub(super) fn stun(data: &[u8], key: u32) -> Option<bool> {
     is_response.then(|| word(data, 8) == Some(key))
 }
 
-/// LDAP without connection: the message id (RFC 4511 section 4.1.1).
+/// Connectionless LDAP: the message id (RFC 4511 section 4.1.1).
 pub(super) fn ldap(data: &[u8], key: u32) -> Option<bool> {
     let (0x30, message, _) = ber(data)? else {
         return None;
@@ -146,7 +148,7 @@ pub(super) fn ldap(data: &[u8], key: u32) -> Option<bool> {
     Some(id == positive(key).to_be_bytes())
 }
 
-/// OpenVPN: the acknowledged session of a hard reset by the server.
+/// OpenVPN: the acknowledged session id in a hard reset from the server.
 pub(super) fn openvpn(data: &[u8], key: u32) -> Option<bool> {
     let is_reset = data.len() >= 22 && data[0] >> 3 == 8 && data[9] == 1;
     is_reset.then(|| word(data, 14) == Some(key))

@@ -1,5 +1,5 @@
-//! Our own requests, one row each. None of them changes anything at the other end, and none asks
-//! for much.
+//! The built-in requests, one row each. None of them changes anything at the target, and none
+//! requests much data.
 
 use std::borrow::Cow;
 
@@ -41,22 +41,22 @@ fn from_any_port(payload: Payload, check: Check) -> Payload {
 
 /// TXT of version.bind in class CHAOS.
 const DNS: &[u8] = b"\0\0\0\0\0\x01\0\0\0\0\0\0\x07version\x04bind\0\0\x10\0\x03";
-/// The services of a host, to be answered to the sender alone (RFC 6762 section 5.4).
+/// Lists the services of a host, answered by unicast (RFC 6762 section 5.4).
 const MDNS: &[u8] =
     b"\0\0\0\0\0\x01\0\0\0\0\0\0\x09_services\x07_dns-sd\x04_udp\x05local\0\0\x0c\x80\x01";
 /// Node status of the name `*` (RFC 1002 section 4.2.17).
 const NBSTAT: &[u8] = b"\0\0\0\0\0\x01\0\0\0\0\0\0 CKAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\0\0\x21\0\x01";
-/// A client's packet of version 4.
+/// A client packet of version 4.
 const NTP: &[u8; 48] = &{
     let mut bytes = [0; 48];
     bytes[0] = 0x23;
     bytes[40] = 0xe0;
     bytes
 };
-/// Get sysDescr.0 of the community `public`.
+/// Get of sysDescr.0 with the community `public`.
 const SNMP: &[u8] = b"\x30\x29\x02\x01\0\x04\x06public\xa0\x1c\x02\x04\0\0\0\0\x02\x01\0\x02\x01\0\
 \x30\x0e\x30\x0c\x06\x08\x2b\x06\x01\x02\x01\x01\x01\0\x05\0";
-/// The discovery of an engine (RFC 3414 section 4).
+/// Engine discovery (RFC 3414 section 4).
 const SNMP_V3: &[u8] =
     b"\x30\x3b\x02\x01\x03\x30\x11\x02\x04\0\0\0\0\x02\x03\0\xff\xe3\x04\x01\x04\
 \x02\x01\x03\x04\x10\x30\x0e\x04\0\x02\x01\0\x02\x01\0\x04\0\x04\0\x04\0\
@@ -68,11 +68,11 @@ const SIP: &[u8] = b"OPTIONS sip:nobody@example.invalid SIP/2.0\r\n\
 Via: SIP/2.0/UDP example.invalid;branch=z9hG4bK\0\0\0\0\0\0\0\0;rport\r\n\
 From: <sip:scan@example.invalid>;tag=1\r\nTo: <sip:nobody@example.invalid>\r\n\
 Call-ID: 1@example.invalid\r\nCSeq: 1 OPTIONS\r\nMax-Forwards: 70\r\nContent-Length: 0\r\n\r\n";
-/// Where the digits of its branch begin.
+/// Offset of the branch's digits.
 const SIP_BRANCH: usize = 91;
 const MEMCACHED: &[u8] = b"\0\0\0\0\0\x01\0\0version\r\n";
-/// A long header with a version that is reserved to force negotiation (RFC 9000 section 15), in a
-/// datagram as long as a client's first has to be.
+/// A long header with a version reserved to force negotiation (RFC 9000 section 15), in a datagram
+/// as long as a client's first one has to be.
 const QUIC: &[u8; 1200] = &{
     let mut bytes = [0; 1200];
     let head = *b"\xc0\x1a\x2a\x3a\x4a\x08barewire\x08";
@@ -83,9 +83,9 @@ const QUIC: &[u8; 1200] = &{
     }
     bytes
 };
-/// Reads a file that no server has.
+/// Read request for a file that no server has.
 const TFTP: &[u8] = b"\0\x01barewire-scan\0octet\0";
-/// Calls procedure 0 of the port mapper, which does nothing.
+/// Call of procedure 0 of the port mapper, which does nothing.
 const RPC: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\x02\0\x01\x86\xa0\0\0\0\x02\0\0\0\0\
 \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 /// Main mode with one transform: 3DES, SHA-1, pre-shared key, group 2.
@@ -99,16 +99,16 @@ const STUN: &[u8] = b"\0\x01\0\0\x21\x12\xa4\x42\0\0\0\0\0\0\0\0\0\0\0\0";
 const LDAP: &[u8] =
     b"\x30\x28\x02\x04\0\0\0\0\x63\x20\x04\0\x0a\x01\0\x0a\x01\0\x02\x01\0\x02\x01\0\
 \x01\x01\0\x87\x0bobjectClass\x30\0";
-/// A hard reset by the client, version 2.
+/// A client's hard reset, version 2.
 const OPENVPN: &[u8] = b"\x38\0\0\0\0\0\0\0\x01\0\0\0\0\0";
 /// List Identity.
 const ENIP: &[u8] = b"\x63\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 /// ASF presence ping.
 const RMCP: &[u8] = b"\x06\0\xff\x06\0\0\x11\xbe\x80\0\0\0";
-/// Reads the object identifier of the device, whatever its number.
+/// Reads the object identifier of the device, with the wildcard instance number.
 const BACNET: &[u8] = b"\x81\x0a\0\x11\x01\x04\0\x05\x01\x0c\x0c\x02\x3f\xff\xff\x1e\x4b";
 const SOURCE_ENGINE: &[u8] = b"\xff\xff\xff\xffTSource Engine Query\0";
-/// The whole routing table.
+/// Requests the whole routing table.
 const RIP: &[u8] = b"\x01\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10";
 const WS_DISCOVERY: &[u8] = b"<?xml version=\"1.0\" encoding=\"utf-8\"?>\
 <e:Envelope xmlns:e=\"http://www.w3.org/2003/05/soap-envelope\" \
@@ -119,7 +119,7 @@ xmlns:d=\"http://schemas.xmlsoap.org/ws/2005/04/discovery\"><e:Header>\
 <a:Action>http://schemas.xmlsoap.org/ws/2005/04/discovery/Probe</a:Action></e:Header>\
 <e:Body><d:Probe/></e:Body></e:Envelope>";
 
-/// All rows. The first is that of ports without any other.
+/// All rows. The first is for ports without a request of their own.
 pub(super) fn all() -> Vec<Payload> {
     use Id::{Bits16, Bits32, Hex, Positive};
     vec![

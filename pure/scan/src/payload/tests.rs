@@ -1,4 +1,5 @@
-//! Requests are what they claim to be, and answers are recognized by what they repeat.
+//! Requests are valid in their protocols, and answers are recognized by the identification they
+//! echo.
 
 use super::*;
 
@@ -9,7 +10,7 @@ fn named(name: &str) -> Payload {
     all.find(|payload| payload.name == name).unwrap()
 }
 
-/// The request as it is sent.
+/// The request as sent.
 fn sent(name: &str) -> Vec<u8> {
     let payload = named(name);
     let mut bytes = payload.bytes.to_vec();
@@ -19,7 +20,7 @@ fn sent(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn identifications_lie_within_their_requests_on_zeros() {
+fn identifications_replace_zeros_within_their_requests() {
     for payload in Payloads::built_in().as_slice() {
         let (at, _, len) = payload.id.bytes(KEY);
         let place = &payload.bytes[at..at + len];
@@ -44,7 +45,7 @@ fn every_port_has_a_request_and_some_have_two() {
     assert_eq!(names(9), ["empty"]);
 }
 
-/// The answer of a service that repeats what it has to repeat, made of the request.
+/// The answer of a service that echoes the identification, made from the request.
 fn answer(name: &str) -> Vec<u8> {
     let mut bytes = sent(name);
     match name {
@@ -75,7 +76,7 @@ fn answer(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn answers_repeat_the_key_and_others_are_refused() {
+fn answers_with_the_key_are_accepted_and_others_refused() {
     for payload in Payloads::built_in().as_slice() {
         let name = payload.name.as_ref();
         let answer = answer(name);
@@ -95,7 +96,7 @@ fn answers_repeat_the_key_and_others_are_refused() {
 }
 
 #[test]
-fn services_that_answer_from_another_port_are_known_by_their_form() {
+fn services_that_answer_from_another_port_are_recognized_by_form() {
     let tftp = named("tftp");
     assert_eq!(
         tftp.is_answer(b"\0\x05\0\x01File not found\0", KEY),
@@ -108,7 +109,7 @@ fn services_that_answer_from_another_port_are_known_by_their_form() {
 }
 
 #[test]
-fn hostile_answers_are_refused_or_taken_without_a_panic() {
+fn hostile_answers_never_panic() {
     let mut state = 3u64;
     let payloads = Payloads::built_in();
     for payload in payloads.as_slice() {

@@ -1,4 +1,4 @@
-//! Bijection at every small length and by samples at larger ones, walks and shards, statistical
+//! Bijection at every small length and by samples at larger ones; walks and shards; statistical
 //! quality.
 
 use super::*;
@@ -37,7 +37,7 @@ fn lengths_to_2_16_are_bijections() {
 }
 
 #[test]
-fn indices_of_numbers_are_where_they_stand() {
+fn index_of_is_the_inverse_of_at() {
     for len in LARGE.into_iter().chain([1, 2, 3, 7, 1000]) {
         let permutation = Permutation::new(len, 42).unwrap();
         for sample in 0..2_000u128 {

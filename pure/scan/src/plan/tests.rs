@@ -1,4 +1,4 @@
-//! Exact counts, shards, attempts, and beginning anywhere.
+//! Exact counts, shards, attempts, and starting at any probe.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ const PLAIN: Order = Order {
 };
 
 #[test]
-fn each_target_is_probed_as_often_as_there_are_attempts() {
+fn each_target_is_probed_once_per_attempt() {
     for attempts in 1..=4 {
         for block in [1, 7, 100, 511, 512, 513, 100_000] {
             let order = Order {
@@ -113,7 +113,7 @@ fn shards_are_disjoint_and_complete_at_any_block() {
 }
 
 #[test]
-fn more_shards_than_targets_leave_some_with_nothing() {
+fn more_shards_than_targets_leave_some_empty() {
     let order = |index| Order {
         shard: Shard { index, count: 9 },
         ..PLAIN

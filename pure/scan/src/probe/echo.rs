@@ -1,8 +1,8 @@
 //! ICMP and ICMPv6 echo requests (RFC 792, RFC 4443 section 4.1).
 //!
-//! The identifier is the number of a keyed source port, so that the replies to other programs'
-//! requests need not be received; the sequence number is keyed, too. The data carry the time of
-//! sending, moved by a keyed number.
+//! The identifier is a keyed source port, so that replies to other programs' requests need not be
+//! received; the sequence number is keyed, too. The data contain the send time, offset by a keyed
+//! number.
 
 use wire::checksum::Sum;
 
@@ -13,7 +13,7 @@ use crate::payload::Payload;
 use crate::port::Protocol;
 
 const HEADER_LEN: usize = 8;
-/// Data: the moved time of sending, and what the number it is moved by is checked with.
+/// Length of the data: the offset send time, and a value that verifies the offset.
 const DATA_LEN: usize = 8;
 const REQUEST: u8 = 8;
 const REQUEST_V6: u8 = 128;

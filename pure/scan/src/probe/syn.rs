@@ -1,4 +1,4 @@
-//! TCP SYN: the sequence number and the source port are keyed (RFC 9293).
+//! TCP SYN probes with a keyed sequence number and source port (RFC 9293).
 
 use wire::LayerKind;
 use wire::checksum::Sum;
@@ -87,7 +87,7 @@ fn answer(classifier: &AnswerClassifier<'_>, packet: &Received<'_>) -> Option<An
     })
 }
 
-/// The timestamp that the far end echoes, if it does (RFC 7323 section 3.2).
+/// The timestamp that the target echoed, if any (RFC 7323 section 3.2).
 fn echoed(packet: &Received<'_>) -> Option<u32> {
     const TIMESTAMP: u8 = 8;
     let at = usize::from(packet.found.transport_offset);
@@ -106,7 +106,7 @@ fn echoed(packet: &Received<'_>) -> Option<u32> {
     }
 }
 
-/// All errors quote at least the ports and the sequence number (RFC 792).
+/// Evaluates an ICMP error, which quotes at least the ports and the sequence number (RFC 792).
 fn quoted(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>) -> Option<Answer> {
     let [s0, s1, d0, d1, seq @ ..] = *quote.start;
     let (target, cookie) = classifier.target(Probe::Syn, quote.to, u16::from_be_bytes([d0, d1]))?;

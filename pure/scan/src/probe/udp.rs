@@ -1,8 +1,8 @@
-//! UDP datagrams with a payload that the usual service of the port answers (RFC 768).
+//! UDP probes with a payload that the usual service of the port answers (RFC 768).
 //!
-//! The source port is keyed, and so is the identification in the payload where the protocol has
-//! one. An error must quote the keyed identification of the IP header (IPv4) or the flow label
-//! (IPv6), too: 8 bytes of UDP hold nothing else that is keyed.
+//! The source port is keyed, and so is the identification in the payload if the protocol has one.
+//! An error must also quote the keyed IPv4 identification or IPv6 flow label: the 8 bytes of the
+//! UDP header contain nothing else that is keyed.
 
 use wire::LayerKind;
 use wire::checksum::{self, Sum};
@@ -79,8 +79,8 @@ fn answer(classifier: &AnswerClassifier<'_>, packet: &Received<'_>) -> Option<An
 }
 
 impl AnswerClassifier<'_> {
-    /// The port whose probe these data answer: that from which they come, or that of a service
-    /// which answers from another one.
+    /// The port whose probe these data answer: the one they come from, or that of a service which
+    /// answers from another port.
     fn answers_of(&self, from: std::net::IpAddr, src: u16, dst: u16, data: &[u8]) -> Option<u16> {
         let is_for = |port: u16| {
             let (_, cookie) = self.target(Probe::Udp, from, port)?;
@@ -89,7 +89,7 @@ impl AnswerClassifier<'_> {
         if let Some(cookie) = is_for(src) {
             let payloads = self.payloads_of(src);
             let mut checks = payloads.map(|payload| payload.is_answer(data, cookie.seq));
-            // An answer in another protocol than that of any payload counts by its ports.
+            // An answer in a protocol other than that of any payload is accepted by its ports.
             let mut is_wrong = false;
             let is_right = checks.any(|check| {
                 is_wrong |= check == Some(false);
@@ -106,7 +106,7 @@ impl AnswerClassifier<'_> {
     }
 }
 
-/// Closed if the target itself says that nobody listens; from others it is a filter's doing.
+/// Closed if the target itself reports the port as unreachable; filtered if another host does.
 fn quoted(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>) -> Option<Answer> {
     let [s0, s1, d0, d1, ..] = *quote.start;
     let (target, cookie) = classifier.target(Probe::Udp, quote.to, u16::from_be_bytes([d0, d1]))?;

@@ -1,11 +1,11 @@
-//! Ranges of addresses from text: `192.0.2.7`, `192.0.2.0/24`, `192.0.2.1-192.0.2.9`,
-//! `192.0.2.1-9`, `2001:db8::/64`.
+//! Parses address ranges: `192.0.2.7`, `192.0.2.0/24`, `192.0.2.1-192.0.2.9`, `192.0.2.1-9`,
+//! `2001:db8::/64`.
 
 use std::net::IpAddr;
 
 use super::{AddrRange, bits_of};
 
-/// A range from text.
+/// Parses a range.
 ///
 /// # Errors
 /// What is wrong with it, as a sentence without a full stop.
@@ -69,7 +69,7 @@ fn prefix(text: &str, base: IpAddr, len: &str) -> Result<AddrRange, String> {
     })
 }
 
-/// The ranges of one line of a file: separated by commas or blanks, `#` begins a comment.
+/// Parses the ranges on one line of a file: separated by commas or blanks, `#` begins a comment.
 ///
 /// # Errors
 /// As [`parse_range`].

@@ -1,4 +1,4 @@
-//! Address blocks that no scan of the Internet has business with.
+//! Address blocks that are excluded from scans of the Internet.
 
 use super::AddrRange;
 
@@ -21,8 +21,8 @@ const fn v6(high: u16, next: u16, len: u32) -> AddrRange {
 }
 
 /// Blocks that are not globally reachable, and multicast (IANA IPv4 and IPv6 Special-Purpose
-/// Address Registries; RFC 5771; RFC 4291 section 2.7). A larger range that covers one is scanned
-/// without it; a range that lies within one is scanned, because the user named it.
+/// Address Registries; RFC 5771; RFC 4291 section 2.7). They are excluded from larger ranges that
+/// cover them; a range within one is scanned, because the user named it.
 pub const RESERVED: &[AddrRange] = &[
     v4(0, 0, 0, 0, 8),
     v4(10, 0, 0, 0, 8),

@@ -1,4 +1,4 @@
-//! Sets of addresses compared with a plain list of them.
+//! Sets of addresses compared with a plain list.
 
 use std::collections::BTreeSet;
 
@@ -141,7 +141,7 @@ fn lines_have_comments_and_several_ranges() {
 }
 
 #[test]
-fn a_million_exclusions_are_found_among() {
+fn lookups_among_a_million_exclusions_are_right() {
     let exclude = (0..1u128 << 20).map(|n| AddrRange {
         is_ipv6: false,
         first: (n << 12) | (n % 4096),

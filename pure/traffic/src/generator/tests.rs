@@ -1,4 +1,4 @@
-//! Every generated packet against its own full dissection and checksums.
+//! Checks every generated packet by dissecting it and recomputing its checksums.
 
 use super::*;
 use crate::range::Order;
@@ -50,7 +50,7 @@ fn transports() -> Vec<L4> {
     ]
 }
 
-/// Recomputes every checksum from nothing and gives the dissection.
+/// Recomputes every checksum and returns the dissection.
 fn check(packet: &[u8]) -> Dissection {
     let mut d = Dissection::EMPTY;
     dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut d);
@@ -168,7 +168,7 @@ fn ranges_reach_their_fields() {
 }
 
 #[test]
-fn a_udp_sum_of_zero_is_sent_as_ones() {
+fn a_udp_checksum_of_zero_is_sent_as_ones() {
     // All source ports and identifications: one of 65536 hits 0, and must not be left as that.
     let template = template(("10.0.0.1", "10.0.0.2"), udp("0-65535", "9"));
     let packets = run(&template, 65_536);
@@ -202,7 +202,7 @@ fn the_shortest_packet_is_padded_after_the_datagram() {
 }
 
 #[test]
-fn tags_stand_outside_in() {
+fn tags_are_written_outermost_first() {
     let addr = Ipv6Addr::LOCALHOST.to_string();
     let mut template = template((&addr, &addr), transports()[2].clone());
     template.tags = Tag::parse_stack("200,100@3").unwrap();

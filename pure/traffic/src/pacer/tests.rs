@@ -1,4 +1,4 @@
-//! The plan under a simulated clock.
+//! The schedule under a simulated clock.
 
 use super::*;
 use crate::rng::Rng;
@@ -8,7 +8,7 @@ fn rate(text: &str, on_wire: bool) -> Pacer {
     Pacer::new(Pace::Rate { rate, on_wire })
 }
 
-/// A sender that looks at the clock every `step_ns`, and now and then is away for `pause_ns`.
+/// A sender that reads the clock every `step_ns`, and occasionally pauses for `pause_ns`.
 fn simulate(
     pacer: &mut Pacer,
     lens: &[usize],
@@ -73,7 +73,7 @@ fn pauses_are_caught_up() {
 }
 
 #[test]
-fn bit_rates_count_what_they_say() {
+fn bit_rates_count_the_documented_bytes() {
     let lens = [60, 590, 60, 1514, 60, 60, 590];
     let (_, bytes) = simulate(&mut rate("800Mbps", false), &lens, 1_000_000_000, 10_000, 0);
     within(bytes as f64 * 8.0, 800e6, 0.003);
@@ -95,7 +95,7 @@ fn no_drift_over_a_day() {
 }
 
 #[test]
-fn a_long_stop_is_given_up_and_counted() {
+fn a_long_pause_is_skipped_and_counted() {
     let mut pacer = rate("1kpps", false);
     pacer.slip(0);
     pacer.sent(60);
@@ -118,7 +118,7 @@ fn capture(pacer: &mut Pacer, times: &[u64]) -> Vec<u64> {
 }
 
 #[test]
-fn original_gaps_scaled_cut_and_never_backwards() {
+fn original_gaps_are_scaled_capped_and_never_negative() {
     let times = [5_000, 5_000, 9_000, 8_000, 10_000, 1_000_010_000];
     let original = |multiplier, gap_max_ns| {
         Pacer::new(Pace::Original {

@@ -1,4 +1,4 @@
-//! Rewritten packets against full recomputation, and against what must not change.
+//! Rewritten packets compared with full recomputation; what must not change is checked as well.
 
 use super::*;
 use crate::range::{Order, Range};
@@ -57,7 +57,7 @@ fn look(packet: &[u8]) -> Dissection {
     d
 }
 
-/// Whether the transport checksum of one level is right; the sum over everything is then 0.
+/// Sum over everything that the transport checksum of one level covers; 0 if it is right.
 fn transport_residue(packet: &[u8], d: &Dissection) -> u16 {
     let (at, ip) = (usize::from(d.transport_offset), usize::from(d.ip_offset));
     let end = ip + d.ip_total_len as usize;
@@ -252,7 +252,7 @@ fn arp_is_mapped() {
 }
 
 #[test]
-fn quotes_in_icmp_errors_stay_true() {
+fn packets_quoted_in_icmp_errors_are_updated() {
     for (src, dst, icmp) in [
         ("10.1.2.3", "8.8.8.8", 1u8),
         ("2001:db8::1", "2001:4860::8888", 58),

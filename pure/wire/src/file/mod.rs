@@ -1,9 +1,9 @@
-//! Framing of capture files: where the packets are in a pcap or pcapng file.
+//! Framing of capture files: locates the packets in a pcap or pcapng file.
 //!
-//! A reader is a state machine over slices. It neither reads nor allocates: the caller shows it the
-//! bytes from the reader's position on, whether from a mapping of the whole file or from a buffer
-//! being filled, and gets an [`Event`]: a packet (as a range of that slice), an interface,
-//! something to skip, or how many bytes it must see. No byte is copied.
+//! A reader is a state machine over slices. It neither reads nor allocates: the caller passes the
+//! bytes from the reader's position on, from a mapping of the whole file or from a buffer being
+//! filled, and gets an [`Event`]: a packet (as a range of that slice), an interface, something to
+//! skip, or the number of bytes required. No byte is copied.
 //!
 //! ```
 //! use barewire_wire::file::{Event, Reader};
@@ -32,23 +32,23 @@ use crate::{LinkType, Timestamp};
 use core::fmt;
 use core::ops::Range;
 
-/// The most bytes of one packet that a reader accepts by default: libpcap's bound.
+/// Default maximum packet length that a reader accepts: libpcap's limit.
 pub const MAX_PACKET_LEN: u32 = 262_144;
 
-/// The most bytes of a pcapng block alongside the packet in it: header, trailer, options.
+/// Maximum number of bytes in a pcapng block other than its packet: header, trailer, options.
 pub const MAX_BLOCK_EXTRA: u32 = 131_072;
 
-/// The maximum that [`Event::Need`] requests at once by default: a buffer of this size is enough
-/// for every file.
+/// Default maximum that [`Event::Need`] requests at once: a buffer of this size is enough for every
+/// file.
 pub const MAX_NEED: usize = (MAX_PACKET_LEN + MAX_BLOCK_EXTRA) as usize;
 
-/// The largest wire length that a reader accepts: 1 MiB, twice the largest packet that a Linux
-/// interface hands over before segmentation (`GSO_MAX_SIZE`, 524,280 bytes). A length above it is
-/// damage, and would make up most of the bytes of any flow or total that it is added to.
+/// Maximum wire length that a reader accepts: 1 MiB, twice the largest packet that a Linux
+/// interface passes on before segmentation (`GSO_MAX_SIZE`, 524,280 bytes). A length above it
+/// indicates damage, and would dominate any total that it is added to.
 pub const MAX_WIRE_LEN: u32 = 1 << 20;
 
-/// The wire length of a packet, and whether it is the one that the file states. One above
-/// [`MAX_WIRE_LEN`] is replaced by the bytes present.
+/// The wire length of a packet, and whether it is the one stated in the file. A stated length above
+/// [`MAX_WIRE_LEN`] is replaced by the captured length.
 #[inline]
 fn wire_len(stated: u32, cap_len: u32) -> (u32, bool) {
     if stated <= MAX_WIRE_LEN.max(cap_len) {
@@ -58,15 +58,15 @@ fn wire_len(stated: u32, cap_len: u32) -> (u32, bool) {
     }
 }
 
-/// What a reader found at its position.
+/// The next item at a reader's position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Call again with at least this many bytes from the same position on. At the end of input,
     /// call `finish`: it distinguishes a clean end from a truncated file.
     Need(usize),
-    /// Nothing of interest in this many bytes. They may be more than were shown: seek or discard.
+    /// Nothing of interest in this many bytes. This may exceed the bytes passed: seek or discard.
     Skip(usize),
-    /// An interface was described; packets refer to it by its index.
+    /// An interface description; packets refer to it by index.
     Interface(InterfaceFound),
     /// A packet.
     Packet(Packet),
@@ -75,7 +75,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// How many bytes to continue by before the next call; 0 for [`Event::Need`].
+    /// Number of bytes to advance before the next call; 0 for [`Event::Need`].
     #[inline]
     pub fn used(&self) -> usize {
         match self {
@@ -88,33 +88,33 @@ impl Event {
     }
 }
 
-/// A packet in the slice that was shown.
+/// A packet in the slice that was passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Bytes to continue by.
+    /// Number of bytes to advance.
     pub used: usize,
-    /// Where the packet's bytes are in the slice.
+    /// Range of the packet's bytes in the slice.
     pub data: Range<usize>,
-    /// When it was captured; [`Timestamp::ZERO`] if the file has no timestamp (see `has_time`).
+    /// Capture time; [`Timestamp::ZERO`] if the file has no timestamp (see `has_time`).
     pub time: Timestamp,
     /// Whether the file has a timestamp for it.
     pub has_time: bool,
-    /// Bytes on the wire. Never less than `data.len()`.
+    /// Length on the wire in bytes. Never less than `data.len()`.
     pub wire_len: u32,
-    /// False where the file states more than [`MAX_WIRE_LEN`] bytes on the wire; `wire_len` is then
-    /// the number of bytes present.
+    /// False if the file states more than [`MAX_WIRE_LEN`] bytes on the wire; `wire_len` is then
+    /// the captured length.
     pub has_wire_len: bool,
     /// Link type of its interface.
     pub link: LinkType,
     /// Index of its interface within its section.
     pub interface: u32,
-    /// Direction, if the file has it.
+    /// Direction, if recorded.
     pub direction: Direction,
-    /// Packets that the interface lost between the packet before and this one, where recorded.
+    /// Packets that the interface lost between the previous packet and this one, if recorded.
     pub dropped: u64,
 }
 
-/// Whether a packet came or went.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Direction {
@@ -132,7 +132,7 @@ pub enum Direction {
 pub struct Interface {
     /// Link type of its packets.
     pub link: LinkType,
-    /// Most bytes kept of a packet; 0 or a very large number for no limit.
+    /// Maximum number of bytes kept of a packet; 0 or a very large number for no limit.
     pub snaplen: u32,
     /// Unit of its time stamps.
     pub resolution: Resolution,
@@ -151,12 +151,12 @@ impl Default for Interface {
     }
 }
 
-/// The unit of time stamps: a negative power of ten or of two of a second.
+/// Unit of time stamps: a negative power of ten or two of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// 10^-n seconds, n at most 19.
+    /// 10^-n seconds, n up to 19.
     Decimal(u8),
-    /// 2^-n seconds, n at most 63.
+    /// 2^-n seconds, n up to 63.
     Binary(u8),
 }
 
@@ -166,7 +166,7 @@ impl Resolution {
     /// 10^-9 seconds.
     pub const NANOSECONDS: Resolution = Resolution::Decimal(9);
 
-    /// From an `if_tsresol` option; none if 64 bits could not count one second in it.
+    /// Decodes an `if_tsresol` option; `None` if one second does not fit into 64 bits.
     pub const fn from_option(value: u8) -> Option<Resolution> {
         match value {
             0..=19 => Some(Resolution::Decimal(value)),
@@ -175,7 +175,7 @@ impl Resolution {
         }
     }
 
-    /// As the value of an `if_tsresol` option.
+    /// The value of an `if_tsresol` option.
     pub const fn to_option(self) -> u8 {
         match self {
             Resolution::Decimal(n) => n,
@@ -183,8 +183,8 @@ impl Resolution {
         }
     }
 
-    /// A time stamp in this unit as nanoseconds, moved by whole seconds; what lies before 1970 or
-    /// after 2554 is held at the nearest time that exists.
+    /// Converts a time stamp in this unit to nanoseconds, shifted by whole seconds; times before
+    /// 1970 or after 2554 are clamped.
     pub fn timestamp(self, units: u64, offset_s: i64) -> Timestamp {
         let ns = match self {
             Resolution::Decimal(9) => u128::from(units),
@@ -202,25 +202,25 @@ impl Resolution {
     }
 }
 
-/// An interface was described.
+/// An interface description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceFound {
-    /// Bytes to continue by.
+    /// Number of bytes to advance.
     pub used: usize,
-    /// Which section it belongs to, counted from 0.
+    /// Index of its section, from 0.
     pub section: u32,
-    /// Its index within the section, counted from 0.
+    /// Its index within the section, from 0.
     pub index: u32,
-    /// What is known of it.
+    /// The interface.
     pub interface: Interface,
-    /// Where its name is in the slice; empty if it has none.
+    /// Range of its name in the slice; empty if it has none.
     pub name: Range<usize>,
 }
 
 /// An interface's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Bytes to continue by.
+    /// Number of bytes to advance.
     pub used: usize,
     /// Index of the interface within its section.
     pub interface: u32,
@@ -232,45 +232,45 @@ pub struct Statistics {
     pub os_dropped: Option<u64>,
 }
 
-/// Why a file cannot be read on, and where. What came before it stays valid.
+/// Why a file cannot be read further, and where. Everything before is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileError {
-    /// Where the damaged record, block or header starts, from the start of the file.
+    /// Offset of the damaged record, block or header from the start of the file.
     pub offset: u64,
-    /// The error.
+    /// The kind of damage.
     pub kind: FileErrorKind,
 }
 
-/// The error in a file.
+/// Damage in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileErrorKind {
     /// The file is empty.
     Empty,
-    /// The first four bytes are none that a capture file starts with.
+    /// The first four bytes are not those of a capture file.
     NotACapture([u8; 4]),
-    /// A version of the format that is not known: major, minor.
+    /// An unsupported version of the format: major, minor.
     Version(u16, u16),
-    /// A packet of more bytes than the limit: its length, the limit.
+    /// A packet exceeds the limit: its length, the limit.
     PacketTooLong(u32, u32),
-    /// A block of more bytes than the limit: its length, the limit.
+    /// A block exceeds the limit: its length, the limit.
     BlockTooLong(u32, u32),
-    /// A block that is too short for what it must hold: its type, its length.
+    /// A block is too short for its contents: its type, its length.
     BlockTooShort(u32, u32),
     /// The packet in a block is longer than the block: packet, block.
     PacketExceedsBlock(u32, u32),
-    /// The two lengths of a block differ: in front, after.
+    /// The two lengths of a block differ: leading, trailing.
     BlockLengthsDiffer(u32, u32),
-    /// A section whose byte order mark is none.
+    /// A section has an invalid byte order mark.
     ByteOrderMark(u32),
-    /// A packet or statistics of an interface that was not described: its index, how many were.
+    /// A packet or statistics of an undescribed interface: its index, the number of described ones.
     UnknownInterface(u32, u32),
-    /// More interfaces in one section than the reader's table holds.
+    /// A section has more interfaces than fit into the reader's table.
     TooManyInterfaces(u32),
-    /// A time stamp unit so small that 64 bits cannot count a second in it.
+    /// A time stamp unit so small that a second does not fit into 64 bits.
     TimeResolution(u8),
-    /// The file ends inside a header, record or block: bytes that are there of it (at most, where
-    /// it was being skipped), bytes needed.
+    /// The file ends inside a header, record or block: bytes present (at most, if it was being
+    /// skipped), bytes needed.
     EndsInside(u64, u64),
 }
 
@@ -344,7 +344,7 @@ impl fmt::Display for FileErrorKind {
     }
 }
 
-/// The byte order of a file's numbers.
+/// Byte order of a file's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Big,
@@ -377,7 +377,7 @@ impl Order {
     }
 }
 
-/// `N` bytes at a position; zeros if there are none.
+/// `N` bytes at a position; zeros if it is out of bounds.
 #[inline]
 fn at<const N: usize>(bytes: &[u8], position: usize) -> [u8; N] {
     bytes
@@ -387,7 +387,7 @@ fn at<const N: usize>(bytes: &[u8], position: usize) -> [u8; N] {
         .unwrap_or([0; N])
 }
 
-/// The file type according to the first bytes.
+/// Type of a file by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// pcap.
@@ -401,19 +401,19 @@ pub enum Format {
 }
 
 impl Format {
-    /// Recognises a file by its first four bytes.
+    /// Identifies a file by its first four bytes.
     pub fn sniff(bytes: &[u8]) -> Option<Format> {
         match *bytes.first_chunk::<4>()? {
             [0x0a, 0x0d, 0x0d, 0x0a] => Some(Format::Pcapng),
             [0x28, 0xb5, 0x2f, 0xfd] => Some(Format::Zstd),
-            // 8: deflate, the only method there is.
+            // 8: deflate, the only method.
             [0x1f, 0x8b, 8, _] => Some(Format::Gzip),
             magic => pcap::Magic::of(magic).map(|_| Format::Pcap),
         }
     }
 }
 
-/// Reads pcap and pcapng alike; which it is, the first bytes decide.
+/// Reads both pcap and pcapng; the first bytes select the format.
 #[derive(Clone, Debug)]
 pub struct Reader<S = pcapng::Table> {
     state: State,
@@ -429,8 +429,8 @@ enum State {
 }
 
 impl Reader {
-    /// At the start of a file, with room for [`pcapng::TABLE_LEN`] interfaces a section and the
-    /// limit [`MAX_PACKET_LEN`].
+    /// Creates a reader at the start of a file, with room for [`pcapng::TABLE_LEN`] interfaces per
+    /// section and the limit [`MAX_PACKET_LEN`].
     pub fn new() -> Self {
         Reader::with(pcapng::new_table(), MAX_PACKET_LEN)
     }
@@ -443,8 +443,8 @@ impl Default for Reader {
 }
 
 impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
-    /// At the start of a file, with the caller's table of interfaces (its length is the bound for
-    /// one section) and the most bytes that a packet may have.
+    /// Creates a reader at the start of a file, with the caller's table of interfaces (its length
+    /// limits those of one section) and a maximum packet length.
     pub fn with(table: S, max_packet_len: u32) -> Self {
         Reader {
             state: State::Start,
@@ -470,11 +470,11 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         }
     }
 
-    /// Goes through at most `max` packets from the reader's position on, where `bytes` starts, as
-    /// long as the file is a plain pcap and they are whole: the short way of what nearly always
-    /// comes. Calls `each` with where the bytes of each start, how many are present, how many were
-    /// on the wire, and when. All are of interface 0 and have a time. Returns the number of bytes
-    /// consumed; call [`Reader::next`] for the rest. It would return the same for these.
+    /// Reads up to `max` packets from the reader's position on, where `bytes` starts, while the
+    /// file is a plain pcap and they are complete: a fast path for the common case. Calls `each`
+    /// with the offset of each packet, its captured length, its wire length, and its time. All are
+    /// of interface 0 and have a time. Returns the number of bytes consumed; call [`Reader::next`]
+    /// for the rest. It would return the same packets.
     #[inline(always)]
     pub fn each_plain(
         &mut self,
@@ -488,7 +488,7 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         }
     }
 
-    /// What is at the reader's position, where `bytes` starts.
+    /// The next event at the reader's position, where `bytes` starts.
     #[inline]
     pub fn next(&mut self, bytes: &[u8]) -> Result<Event, FileError> {
         match self.state {
@@ -518,8 +518,8 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         }
     }
 
-    /// To be called when a `Need` cannot be met, with how many bytes are left at the reader's
-    /// position: an error if the file ends inside something.
+    /// Call this if a `Need` cannot be met, with the number of bytes left at the reader's position:
+    /// returns an error if the file ends inside something.
     pub fn finish(&self, rest: usize) -> Result<(), FileError> {
         let kind = match self.state {
             State::Pcap => return self.pcap.finish(rest),

@@ -7,8 +7,7 @@
 //!
 //! The magic number determines the byte order and the unit of the fraction. A third magic number,
 //! 0xa1b2cd34 (the "modified" format of some Linux distributions about 1999), adds eight bytes to
-//! each packet's header. Other numbers that were once in use have no documented layout and are
-//! refused.
+//! each packet's header. Other numbers formerly in use have no documented layout and are refused.
 
 use super::{
     Direction, Event, FileError, FileErrorKind, Interface, InterfaceFound, Order, Packet,
@@ -25,14 +24,14 @@ pub const RECORD_LEN: usize = 16;
 /// Bytes of a packet's header in the modified format.
 const MODIFIED_RECORD_LEN: usize = 24;
 
-/// What the magic number determines.
+/// Properties determined by the magic number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Magic {
     /// Byte order of the numbers.
     order: Order,
     /// Unit of the fraction of a second.
     pub resolution: Resolution,
-    /// Packet headers are eight bytes longer.
+    /// Whether packet headers are eight bytes longer.
     pub modified: bool,
 }
 
@@ -67,24 +66,24 @@ impl Magic {
     }
 }
 
-/// Reads one pcap file; see [`file`](crate::file) for how to drive it.
+/// Reads one pcap file; see [`file`](crate::file) for its use.
 #[derive(Clone, Debug)]
 pub struct Reader {
     offset: u64,
     max_packet_len: u32,
-    /// Known once the file header is read.
+    /// `None` until the file header has been read.
     magic: Option<Magic>,
     interface: Interface,
-    /// Bytes of frame check sequence at the end of each packet, if the file has it.
+    /// Length of the frame check sequence at the end of each packet, if the file has it.
     fcs_len: Option<u8>,
-    /// The size in the last [`Event::Need`].
+    /// Size of the last [`Event::Need`].
     needed: usize,
-    /// Up to version 2.2 the two lengths stood the other way round; 2.3 was written both ways.
+    /// Minor version: up to 2.2 the two lengths were swapped; 2.3 was written both ways.
     minor: u16,
 }
 
 impl Reader {
-    /// At the start of a file.
+    /// Creates a reader at the start of a file.
     pub fn new(max_packet_len: u32) -> Self {
         Reader {
             offset: 0,
@@ -102,15 +101,15 @@ impl Reader {
         self.offset
     }
 
-    /// Bytes of frame check sequence at the end of each packet, if the file header has it.
+    /// Length of the frame check sequence at the end of each packet, if the file header has it.
     pub fn fcs_len(&self) -> Option<u8> {
         self.fcs_len
     }
 
-    /// Goes through at most `max` packets from the reader's position on, as long as the file is of
-    /// the usual kind and they are whole, and calls `each` with where each starts, how many bytes
-    /// of it are present, how many were on the wire, and when. Gives the bytes gone on by; at the
-    /// rest [`Reader::next`] is to be asked.
+    /// Reads up to `max` packets from the reader's position on, while the file is of the common
+    /// kind and they are complete, and calls `each` with the offset of each packet, its captured
+    /// length, its wire length, and its time. Returns the number of bytes consumed; call
+    /// [`Reader::next`] for the rest.
     #[inline(always)]
     pub(super) fn each_plain(
         &mut self,
@@ -162,7 +161,7 @@ impl Reader {
         bytes.len() - rest.len()
     }
 
-    /// What is at the reader's position, where `bytes` starts.
+    /// The next event at the reader's position, where `bytes` starts.
     #[inline]
     pub fn next(&mut self, bytes: &[u8]) -> Result<Event, FileError> {
         let Some(magic) = self.magic else {
@@ -241,8 +240,8 @@ impl Reader {
         }))
     }
 
-    /// To be called when a `Need` cannot be met, with how many bytes are left at the reader's
-    /// position: an error if the file ends inside something.
+    /// Call this if a `Need` cannot be met, with the number of bytes left at the reader's position:
+    /// returns an error if the file ends inside something.
     pub fn finish(&self, rest: usize) -> Result<(), FileError> {
         if rest == 0 && self.magic.is_some() {
             return Ok(());
@@ -279,9 +278,9 @@ pub fn emit_header(out: &mut [u8; HEADER_LEN], link: LinkType, snaplen: u32, pre
     out[20..].copy_from_slice(&u32::from(link.0).to_le_bytes());
 }
 
-/// Writes the header of a packet of which `cap_len` bytes follow.
+/// Writes the header of a packet with `cap_len` bytes.
 ///
-/// The seconds have 32 bits: a time after 2106-02-07 is held at the largest.
+/// The seconds have 32 bits: a time after 2106-02-07 is clamped.
 #[inline]
 pub fn emit_record(
     out: &mut [u8; RECORD_LEN],
@@ -301,12 +300,12 @@ pub fn emit_record(
     }
 }
 
-/// The unit of the fraction of a second in a pcap file that we write.
+/// Unit of the fraction of a second in a pcap file to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// The version that every reader supports.
+    /// Microseconds, which every reader supports.
     Microseconds,
-    /// What nothing is lost with.
+    /// Nanoseconds, without loss of precision.
     #[default]
     Nanoseconds,
 }

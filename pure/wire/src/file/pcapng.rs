@@ -34,13 +34,13 @@ mod block {
     pub const PACKET: u32 = 6;
 }
 
-/// The byte order mark, in the order of the section.
+/// Byte order mark, in the byte order of the section.
 const BYTE_ORDER_MARK: u32 = 0x1a2b_3c4d;
 
-/// Bytes of a block around its body.
+/// Length of a block without its body.
 const AROUND: usize = 12;
 
-/// Interfaces that a section may have, with the default table.
+/// Number of interfaces per section in the default table.
 pub const TABLE_LEN: usize = 512;
 
 /// The default table of interfaces.
@@ -51,7 +51,7 @@ pub fn new_table() -> Table {
     [Interface::default(); TABLE_LEN]
 }
 
-/// Reads one pcapng file; see [`file`](crate::file) for how to drive it.
+/// Reads one pcapng file; see [`file`](crate::file) for its use.
 #[derive(Clone, Debug)]
 pub struct Reader<S = Table> {
     offset: u64,
@@ -60,14 +60,15 @@ pub struct Reader<S = Table> {
     section_count: u32,
     interface_count: u32,
     interfaces: S,
-    /// The size in the last [`Event::Need`].
+    /// Size of the last [`Event::Need`].
     needed: usize,
-    /// The rest of a block being skipped: where it starts, bytes of it left, its length.
+    /// Rest of a block being skipped: its offset, bytes left, its length.
     skipping: Option<(u64, usize, u32)>,
 }
 
 impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
-    /// At the start of a file. The length of `table` is the bound of interfaces in one section.
+    /// Creates a reader at the start of a file. The length of `table` limits the interfaces of one
+    /// section.
     pub fn new(table: S, max_packet_len: u32) -> Self {
         Reader {
             offset: 0,
@@ -86,7 +87,7 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         self.offset
     }
 
-    /// The interfaces described so far in the section being read.
+    /// The interfaces of the current section described so far.
     pub fn interfaces(&self) -> &[Interface] {
         self.interfaces
             .as_ref()
@@ -94,7 +95,7 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
             .unwrap_or(&[])
     }
 
-    /// What is at the reader's position, where `bytes` starts.
+    /// The next event at the reader's position, where `bytes` starts.
     pub fn next(&mut self, bytes: &[u8]) -> Result<Event, FileError> {
         if let Some((start, left, len)) = self.skipping {
             return self.skip_rest(bytes, start, left, len);
@@ -102,7 +103,7 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         let Some(head) = bytes.get(..AROUND) else {
             return Ok(self.need(AROUND));
         };
-        // The type of a section block reads the same in both orders; its mark gives the order.
+        // The type of a section block is the same in both orders; its mark determines the order.
         let order = if at(head, 0) == block::SECTION.to_be_bytes() {
             match u32::from_be_bytes(at(head, 8)) {
                 BYTE_ORDER_MARK => Order::Big,
@@ -118,7 +119,7 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         if (len as usize) < AROUND {
             return Err(self.error(FileErrorKind::BlockTooShort(kind, len)));
         }
-        // Some writers leave the padding out of the length; other readers round up, so do we.
+        // Some writers omit the padding in the length; it is rounded up here, as in other readers.
         let Some(padded) = len.checked_next_multiple_of(4) else {
             return Err(self.error(FileErrorKind::BlockTooLong(len, self.max_block_len())));
         };
@@ -161,7 +162,7 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         self.max_packet_len.saturating_add(MAX_BLOCK_EXTRA)
     }
 
-    /// Skips `left` bytes at once, shown or not, then compares the length after them.
+    /// Skips `left` bytes at once, passed or not, then compares the length after them.
     fn skip_rest(
         &mut self,
         bytes: &[u8],
@@ -195,7 +196,7 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
             return Err(self.error(FileErrorKind::BlockTooShort(block::SECTION, used as u32)));
         }
         let (major, minor) = (order.u16(at(body, 4)), order.u16(at(body, 6)));
-        // 1.2 was written by mistake for 1.0 and means the same.
+        // 1.2 was written by mistake instead of 1.0, with the same meaning.
         if major != 1 || !matches!(minor, 0 | 2) {
             return Err(self.error(FileErrorKind::Version(major, minor)));
         }
@@ -299,7 +300,7 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
             let index = match kind {
                 block::PACKET => order.u32(at(body, 0)),
                 _ => {
-                    // All ones: the number lost is not known.
+                    // All ones: the number lost is unknown.
                     dropped = u64::from(order.u16(at(body, 2)).wrapping_add(1).saturating_sub(1));
                     u32::from(order.u16(at(body, 0)))
                 }
@@ -348,8 +349,8 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         }))
     }
 
-    /// To be called when a `Need` cannot be met, with how many bytes are left at the reader's
-    /// position: an error if the file ends inside something.
+    /// Call this if a `Need` cannot be met, with the number of bytes left at the reader's position:
+    /// returns an error if the file ends inside something.
     pub fn finish(&self, rest: usize) -> Result<(), FileError> {
         let kind = match (rest, self.skipping) {
             (_, Some((start, _, len))) => {
@@ -380,8 +381,8 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
     }
 }
 
-/// Iterator over options: their code, and where their value is in the body. Ends at the end option,
-/// or where an option is longer than the body.
+/// Iterator over options: the code, and the range of the value in the body. Ends at the end option,
+/// or if an option exceeds the body.
 struct Options<'a> {
     body: &'a [u8],
     position: usize,
@@ -415,7 +416,7 @@ impl Iterator for Options<'_> {
     }
 }
 
-/// The flags of a packet (option `epb_flags`).
+/// The direction in a packet's flags (option `epb_flags`).
 fn direction_of(flags: u32) -> Direction {
     match flags & 3 {
         1 => Direction::In,

@@ -1,11 +1,11 @@
-//! Both formats, both ways, whole and in pieces.
+//! Both formats, read and written, complete and in pieces.
 
 use super::*;
 use crate::LinkType;
 use std::string::ToString;
 use std::vec::Vec;
 
-/// What a reader reports about a file, up to its end or an error.
+/// Everything that a reader reports about a file, up to its end or an error.
 #[derive(Debug, Default, PartialEq, Eq)]
 #[allow(clippy::type_complexity)] // a log to compare, not an interface
 struct Read {
@@ -15,7 +15,7 @@ struct Read {
     end: Option<FileError>,
 }
 
-/// Reads a file, never showing more than `step` bytes in excess of what is needed.
+/// Reads a file, never passing more than `step` bytes beyond those needed.
 fn read(file: &[u8], step: usize) -> Read {
     let mut reader = Reader::new();
     let mut found = Read::default();
@@ -62,7 +62,7 @@ fn read(file: &[u8], step: usize) -> Read {
     }
 }
 
-/// Reads in several step widths and insists that all agree.
+/// Reads with several step sizes, and checks that all agree.
 fn read_all_ways(file: &[u8]) -> Read {
     let whole = read(file, file.len());
     for step in [0, 1, 7, 64] {
@@ -146,7 +146,7 @@ fn pcap_modified_format_has_longer_headers() {
 }
 
 #[test]
-fn pcap_errors_say_where() {
+fn pcap_errors_have_an_offset() {
     let file = pcap_file(pcap::Precision::Nanoseconds);
     let clean_ends = [24, 24 + 16, 24 + 16 + 17, 24 + 16 + 17 + 76, file.len()];
     for cut in 0..file.len() {
@@ -188,7 +188,7 @@ fn pcap_errors_say_where() {
     );
 }
 
-/// The wire length of the only packet of a file, and whether it is the one stated.
+/// The wire length of a file's only packet, and whether it is the stated one.
 fn wire_len_of(file: &[u8]) -> (u32, bool) {
     let (mut reader, mut position) = (Reader::new(), 0);
     loop {
@@ -415,7 +415,7 @@ fn pcapng_second_section_has_its_own_order_and_interfaces() {
 }
 
 #[test]
-fn pcapng_errors_say_where_and_why() {
+fn pcapng_errors_have_an_offset_and_a_reason() {
     let good = ng_file();
     let start = good.0.len() as u64;
     let after = |kind: u32, body: &[u8]| {

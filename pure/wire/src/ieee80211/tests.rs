@@ -1,4 +1,4 @@
-//! Frames of each kind, by hand: the lab compares captures with tshark and tcpdump.
+//! Frames of each kind, written by hand: the lab compares captures with tshark and tcpdump.
 
 use super::*;
 use crate::{Dissection, dissect};
@@ -12,7 +12,7 @@ const MACS: [Mac; 4] = [
     Mac([2, 0, 0, 0, 0, 4]),
 ];
 
-/// A data header with all fields that flags and subtype require.
+/// A data header with all fields required by its flags and subtype.
 fn header(control: [u8; 2], qos: u8) -> Vec<u8> {
     let mut bytes = std::vec![control[0], control[1], 0, 0];
     for mac in &MACS[..3] {

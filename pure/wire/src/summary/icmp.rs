@@ -1,4 +1,4 @@
-//! ICMP in a line, with the packet that an error quotes.
+//! Prints ICMP on a line, with the packet that an error quotes.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};

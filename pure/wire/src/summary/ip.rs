@@ -1,4 +1,4 @@
-//! The fields of an IP header, as `tcpdump -v` prints them, on the same line.
+//! Prints the fields of an IP header, as `tcpdump -v` does, but on the same line.
 
 use core::fmt;
 

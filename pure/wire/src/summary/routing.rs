@@ -1,5 +1,5 @@
-//! Routing and discovery protocols in tcpdump's words: VRRP (RFC 5798), OSPF (RFC 2328, RFC 5340)
-//! and LLDP (IEEE 802.1AB). They are not dissected: nothing follows them.
+//! Prints routing and discovery protocols as tcpdump does: VRRP (RFC 5798), OSPF (RFC 2328, RFC
+//! 5340) and LLDP (IEEE 802.1AB). They are not dissected: no headers follow them.
 
 use core::fmt;
 
@@ -11,12 +11,12 @@ const VRRP: u8 = 112;
 /// Bytes of the fixed part of VRRP.
 const VRRP_LEN: usize = 8;
 
-/// Whether there are words for this IP protocol.
+/// Whether this IP protocol can be printed.
 pub(super) fn is_known(protocol: u8) -> bool {
     matches!(protocol, OSPF | VRRP)
 }
 
-/// Prints the packet after the IP header, as much of it as was captured.
+/// Prints the captured packet after the IP header.
 pub(super) fn show(d: &Dissection, bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match d.ip_protocol {
         OSPF => show_ospf(d, bytes, f),
@@ -78,7 +78,7 @@ fn show_vrrp(d: &Dissection, bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::R
 pub(super) fn show_lldp(d: &Dissection, bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "LLDP, length {}", d.payload_len)?;
     let mut rest = bytes;
-    // Each step takes two bytes at least.
+    // Each step takes at least two bytes.
     while let [a, b, tail @ ..] = rest {
         let head = be16(*a, *b);
         let (kind, len) = (head >> 9, usize::from(head & 0x1ff));

@@ -1,4 +1,4 @@
-//! TCP in a line: flags, numbers and options in tcpdump's words.
+//! Prints TCP on a line: flags, numbers and options as in tcpdump.
 
 use core::fmt;
 
@@ -6,7 +6,7 @@ use super::SequenceBase;
 use crate::tcp::{self, TcpOption};
 use crate::{Dissection, be16};
 
-/// The line as far as the header was captured; where its end is missing, " [|tcp]" follows.
+/// Prints the captured part of the header; if its end is missing, " [|tcp]" follows.
 pub(super) fn show_tcp(
     d: &Dissection,
     transport: &[u8],
@@ -44,14 +44,14 @@ pub(super) fn show_tcp(
     write!(f, ", length {}", d.payload_len)
 }
 
-/// How much of something was there to be printed.
+/// How much of an item was printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     All,
     Cut,
 }
 
-/// Prints the options that were captured of those that have `len` bytes on the wire.
+/// Prints the captured part of options that have `len` bytes on the wire.
 fn show_tcp_options(
     mut options: tcp::Options<'_>,
     len: usize,
@@ -103,7 +103,7 @@ fn show_tcp_option(
         TcpOption::Timestamps(value, echo) => write!(f, "TS val {value} ecr {echo}"),
         TcpOption::Sack(blocks) => show_sack(blocks.len(), blocks, sack_base, f),
         TcpOption::Other(34, cookie) => show_cookie("tfo ", cookie, f),
-        // The experiment that fast open came from (RFC 6994, magic number 0xf989).
+        // The experimental option that preceded fast open (RFC 6994, magic number 0xf989).
         TcpOption::Other(254, [0xf9, 0x89, cookie @ ..]) => show_cookie("exp-tfo", cookie, f),
         TcpOption::Other(30, data) => {
             let kind = data.first().map_or("", |b| mptcp_name(b >> 4));
@@ -114,7 +114,7 @@ fn show_tcp_option(
     }
 }
 
-/// An option of which only the first bytes of its data were captured.
+/// Prints an option whose data were truncated.
 fn show_cut_option(
     (kind, len): (u8, u8),
     data: &[u8],
@@ -160,7 +160,7 @@ fn show_unknown_option(
     data.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
 
-/// A fast open cookie, or the request for one (RFC 7413 section 4.1).
+/// Prints a fast open cookie, or the request for one (RFC 7413 section 4.1).
 fn show_cookie(name: &str, cookie: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if cookie.is_empty() {
         return write!(f, "{name} cookiereq");

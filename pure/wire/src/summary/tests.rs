@@ -1,4 +1,5 @@
-//! Lines against what tcpdump 4.99.3 prints for the same packets, where it prints the same facts.
+//! Lines compared with the output of tcpdump 4.99.3 for the same packets, where it prints the same
+//! facts.
 
 use super::*;
 use crate::{LinkType, dissect};

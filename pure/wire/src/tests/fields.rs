@@ -1,4 +1,4 @@
-//! The fields of IP and transport headers in a dissection, whole and cut, field by field.
+//! The fields of IP and transport headers in a dissection, complete and truncated, field by field.
 
 use super::counted;
 use crate::ipv6_ext::bit;
@@ -11,7 +11,7 @@ fn dissected(link: LinkType, bytes: &[u8], wire_len: usize) -> Dissection {
     d
 }
 
-/// An IPv6 packet with this first next header.
+/// Builds an IPv6 packet with this first next header.
 fn v6(next_header: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes: Vec<u8> = counted::<40>(&[(0, &[0x6a, 0xbc, 0xde, 0xf1])]).into();
     bytes[4..8].copy_from_slice(&[0, body.len() as u8, next_header, 0x17]);
@@ -19,7 +19,7 @@ fn v6(next_header: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An IPv4 packet with this fragment field and these options.
+/// Builds an IPv4 packet with this fragment field and these options.
 fn v4(protocol: u8, field: [u8; 2], options: &[u8], body: &[u8]) -> Vec<u8> {
     let mut bytes: Vec<u8> = counted::<20>(&[(6, &field), (9, &[protocol])]).into();
     let len = (20 + options.len() + body.len()) as u8;
@@ -162,7 +162,7 @@ fn extension_headers_set_their_bits() {
 }
 
 #[test]
-fn a_segment_cut_anywhere() {
+fn a_segment_truncated_anywhere() {
     let head: [u8; 24] = counted(&[(12, &[0x6d, 0x5a]), (20, &[2, 4, 5, 0xb4])]);
     let packet = v4(6, [0, 0], &[], &[&head[..], &[7; 5]].concat());
     for cap in 20..=packet.len() {
@@ -254,7 +254,7 @@ fn lengths_of_datagrams() {
 }
 
 #[test]
-fn layers_are_found_by_kind() {
+fn layers_are_looked_up_by_kind() {
     let packet = v4(17, [0, 0], &[], &counted::<14>(&[(4, &[0, 14])]));
     let frame = [&[0; 12][..], &[0x81, 0, 0xb1, 0x23, 8, 0], &packet].concat();
     let d = dissected(LinkType::ETHERNET, &frame, frame.len());

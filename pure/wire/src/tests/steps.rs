@@ -1,5 +1,5 @@
-//! Where the step over each header leads: the next layer, the inner packet, or the reason to stop,
-//! and what is left as payload.
+//! The result of the step over each header: the next layer, the inner packet, or the reason to
+//! stop, and the remaining payload.
 
 use crate::*;
 use core::net::Ipv4Addr;
@@ -15,7 +15,7 @@ fn dissected(link: LinkType, bytes: &[u8]) -> Dissection {
     d
 }
 
-/// A frame with this Ethernet type.
+/// Builds a frame with this EtherType.
 fn typed(ether_type: u16, body: &[u8]) -> Vec<u8> {
     let mut head = [0; ETHERNET_LEN];
     let macs = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
@@ -23,7 +23,7 @@ fn typed(ether_type: u16, body: &[u8]) -> Vec<u8> {
     [&head, body].concat()
 }
 
-/// An IPv4 packet of this protocol, without a link header.
+/// Builds an IPv4 packet of this protocol, without a link header.
 fn over_ip(protocol: u8, body: &[u8]) -> Vec<u8> {
     let mut head = [0; IPV4_LEN];
     let header = ipv4::Header {
@@ -45,7 +45,7 @@ fn over_udp(port: u16, body: &[u8]) -> Vec<u8> {
     over_ip(17, &[&head, body].concat())
 }
 
-/// How the walk ended: the last layer, the reason, the inner layer, and where the payload begins.
+/// The end of the walk: the last layer, the reason, the inner layer, and the offset of the payload.
 fn end(d: &Dissection) -> (LayerKind, Reason, LayerKind, u32) {
     let (last, _) = d.layers().last().unwrap();
     (last, d.reason, d.inner, d.payload_offset)
@@ -249,7 +249,7 @@ fn labels_and_tags_are_counted() {
     }
 }
 
-/// Type, reason, and what is left of `body` after the headers of a link type.
+/// Type, reason, and the rest of `body` after the headers of a link type.
 #[test]
 fn links() {
     use LayerKind::*;
@@ -299,7 +299,7 @@ fn links() {
     }
 }
 
-/// Ethernet within the Frame Relay's SNAP, with and without its check sequence.
+/// Ethernet in Frame Relay's SNAP, with and without its check sequence.
 #[test]
 fn ethernet_in_frame_relay() {
     use LayerKind::*;
@@ -374,7 +374,7 @@ fn logical_link_control() {
 }
 
 #[test]
-fn macsec_in_clear_ends_before_its_check_value() {
+fn unencrypted_macsec_ends_before_its_check_value() {
     let ip = over_ip(59, &[]);
     let secured = |flags: u8, short: u8, padding: usize| {
         let mut body = std::vec![flags, short, 0, 0, 0, 1];

@@ -12,7 +12,7 @@ fn line(link: LinkType, bytes: &[u8], wire_len: u32) -> String {
     Summary { dissection, bytes }.to_string()
 }
 
-/// A segment with these options, between these lengths of capture and wire.
+/// Prints a segment with these options at several capture lengths.
 fn segment(options: &[u8], captured: usize) -> String {
     let len = options.len().next_multiple_of(4);
     let mut packet = std::vec![0x45, 0, 0, (40 + len) as u8, 0, 0, 0, 0, 64, 6, 0, 0];

@@ -1,4 +1,4 @@
-//! Every accessor of the views of transports and of control messages.
+//! All accessors of the views of transports and of control messages.
 
 use super::{counted, text};
 use crate::*;

@@ -1,4 +1,4 @@
-//! Every accessor of the views of tunnels and of headers that capture programs add.
+//! All accessors of the views of tunnels and of headers that capture programs add.
 
 use super::counted;
 use crate::*;
@@ -266,7 +266,7 @@ fn headers_of_nflog_and_infiniband() {
     assert_eq!(view.to_string(), "IPoIB, type 0x3839");
 }
 
-/// The flags are where the fields before them and further words of presence put them.
+/// The offset of the flags depends on the preceding fields and on further words of presence.
 #[test]
 fn flags_of_radiotap() {
     for (present, flags_at) in [

@@ -1,4 +1,4 @@
-//! Every accessor of every view, on headers in which no two fields are equal and none is 0 or 1.
+//! All accessors of all views, on headers in which no two fields are equal and none is 0 or 1.
 
 use super::{counted, text};
 use crate::*;

@@ -1,4 +1,4 @@
-//! The fuzz corpora are what is made here, and obey the laws.
+//! The fuzz corpora match the generator here, and obey the laws.
 
 use super::files::{pcap_seed, pcap_seeds, pcapng_seed, pcapng_seeds};
 use super::*;
@@ -81,7 +81,7 @@ fn corpus_of_the_pcapng_reader() {
     replay("pcapng", laws::pcapng_input);
 }
 
-/// Files with damage: no byte of a seed may lead to anything but packets and an error.
+/// Damaged files: no byte of a seed may lead to anything but packets and an error.
 #[test]
 fn files_with_each_byte_damaged() {
     for mut file in [pcap_seed(), pcapng_seed()] {

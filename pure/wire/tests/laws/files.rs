@@ -1,4 +1,4 @@
-//! Capture files to begin with, sound and hostile.
+//! Generated capture files, valid and hostile.
 
 use super::*;
 
@@ -85,7 +85,7 @@ pub fn pcapng_seed() -> Vec<u8> {
     file
 }
 
-/// Words in one byte order or the other.
+/// Words in either byte order.
 fn words(big_endian: bool, words: &[u32]) -> Vec<u8> {
     let bytes = |word: &u32| match big_endian {
         true => word.to_be_bytes(),
@@ -104,7 +104,8 @@ fn record(cap_len: u32, wire_len: u32) -> Vec<u8> {
     words(false, &[1_700_000_000, 999_999, cap_len, wire_len])
 }
 
-/// pcap files, sound and hostile: `all-types` and what a mutator finds only slowly from there.
+/// pcap files, valid and hostile: `all-types`, and variants that a mutator finds only slowly from
+/// it.
 pub fn pcap_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let micro = 0xa1b2_c3d4;
     let packet = in_ethernet(0x0800, &in_ipv4(17, &[0, 53, 0, 53, 0, 8, 0, 0]));
@@ -177,13 +178,13 @@ pub fn pcap_seeds() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A block whose two lengths are right, around a body of whole words.
+/// A block with two matching lengths around a body of whole words.
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     let len = (body.len() as u32 + 12).to_le_bytes();
     [&kind.to_le_bytes()[..], &len, body, &len].concat()
 }
 
-/// An interface whose times count in 2^-127 seconds from before the epoch.
+/// An interface whose times have units of 2^-127 seconds and begin before the epoch.
 fn odd_times() -> Vec<u8> {
     let body = [
         &words(false, &[1, 65535])[..],

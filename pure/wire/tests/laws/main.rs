@@ -1,7 +1,7 @@
-//! The laws of `wire::laws` over every row of the protocol table: as it is, cut at each byte, with
-//! each bit flipped, stacked at random; and over the fuzz corpora, which are made here.
+//! The laws of `wire::laws` on every row of the protocol table: complete, truncated at each byte,
+//! with each bit flipped, stacked at random; and on the fuzz corpora, which are generated here.
 //!
-//! `BAREWIRE_BLESS=1 cargo test -p barewire-wire --test laws` writes the corpora anew.
+//! `BAREWIRE_BLESS=1 cargo test -p barewire-wire --test laws` rewrites the corpora.
 
 mod corpora;
 mod files;
@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use wrap::{in_ethernet, in_ipv4, in_ipv6, in_udp_from};
 
-/// xorshift64*: enough to choose and to damage.
+/// xorshift64*: sufficient for choices and damage.
 struct Rng(u64);
 
 impl Rng {
@@ -36,7 +36,7 @@ fn in_udp(port: u16, payload: &[u8]) -> Vec<u8> {
     in_udp_from(40_000, port, payload)
 }
 
-/// A packet for each number that leads to a protocol.
+/// A packet for each number that selects a protocol.
 fn ways_to(kind: LayerKind, row: &Protocol, payload: &[u8]) -> Vec<(LinkType, Vec<u8>)> {
     let mut ways = Vec::new();
     ways.extend(row.links.iter().map(|link| (*link, payload.to_vec())));
@@ -175,7 +175,7 @@ fn samples_with_each_byte_at_its_extremes() {
     }
 }
 
-/// A packet made by wrapping samples into each other, outermost last.
+/// A packet built by nesting samples, outermost last.
 fn random_stack(rng: &mut Rng) -> (LinkType, Vec<u8>) {
     let samples = all_rows();
     let mut packet = samples[rng.below(samples.len())].1.sample.to_vec();
@@ -225,7 +225,7 @@ fn random_stacks_with_damage() {
 }
 
 #[test]
-fn chains_have_bounds() {
+fn chains_are_bounded() {
     // VLAN tags without end, IPv6 extension headers without end, IP in IP without end.
     let tags = in_ethernet(0x8100, &[0, 1, 0x81, 0].repeat(100));
     let mut d = Dissection::EMPTY;
@@ -255,7 +255,7 @@ fn chains_have_bounds() {
 }
 
 #[test]
-fn callers_choose_the_level() {
+fn callers_select_the_level() {
     let inner = in_ipv6(17, &in_udp(53, &[1, 2, 3]));
     let vxlan = [&[8, 0, 0, 0, 0, 0, 7, 0][..], &in_ethernet(0x86dd, &inner)].concat();
     let packet = in_ethernet(0x0800, &in_ipv4(17, &in_udp(4789, &vxlan)));
@@ -288,7 +288,7 @@ fn callers_choose_the_level() {
     }
 }
 
-/// A tunnel's header is payload of the UDP header that it follows.
+/// The header of a tunnel is payload of the UDP header before it.
 #[test]
 fn all_bytes_after_udp_are_payload() {
     let mut count = 0;
@@ -305,7 +305,7 @@ fn all_bytes_after_udp_are_payload() {
     assert!(count >= 6, "{count}");
 }
 
-/// Padding after the IP datagram changes nothing but the lengths of the whole packet.
+/// Padding after the IP datagram changes only the lengths of the whole packet.
 #[test]
 fn link_padding_is_not_payload() {
     for (_, link, packet) in all_samples() {

@@ -1,4 +1,4 @@
-//! Payloads after the headers that most tests need.
+//! Wraps payloads in the headers that most tests need.
 
 use super::{ipv4, ipv6, udp};
 
@@ -39,7 +39,7 @@ pub fn in_ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
     [&head[..], payload].concat()
 }
 
-/// From this source port.
+/// Wraps a payload in UDP with this source port.
 pub fn in_udp_from(source: u16, port: u16, payload: &[u8]) -> Vec<u8> {
     let mut head = [0; udp::HEADER_LEN];
     udp::emit(&mut head, source, port, payload.len());

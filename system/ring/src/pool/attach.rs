@@ -1,4 +1,4 @@
-//! A pool in a process that did not make it.
+//! Attaches to a pool that another process created.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,15 +11,15 @@ use super::header::{self, HEADER_LEN};
 use super::tables::Tables;
 use super::{Owner, Pool};
 
-/// What fails, in errors.
+/// Name of the operation in errors.
 pub(super) const ATTACH: &str = "attach to a frame pool";
 
 impl Pool {
-    /// A descriptor by which another process can [`attach`](Self::attach) to the pool.
+    /// Returns a descriptor with which another process can [`attach`](Self::attach) to the pool.
     ///
-    /// The first call decides: after `Access::Read` no process can get the frames writable any
-    /// more, root's included. Write access is for a process that is trusted with the contents of
-    /// all frames. The tables are in neither case within its reach.
+    /// The first call decides: after `Access::Read` no process, not even root's, can get write
+    /// access to the frames any more. Give write access only to a process that is trusted with the
+    /// contents of all frames. The tables are out of its reach in either case.
     ///
     /// # Errors
     /// `Permission` for `Access::Write` after `Access::Read`.
@@ -29,22 +29,22 @@ impl Pool {
 
     /// Maps the frames of a pool that another process has shared.
     ///
-    /// All frames are [`Owner::Peer`]'s at first. The table of owners is this process's own: it
-    /// records what this process was handed, and the maker's records who was handed what.
+    /// At first [`Owner::Peer`] owns all frames. The owner table is this process's own: it records
+    /// which frames this process was given, and the creator's table records who was given which.
     ///
-    /// Everything in the memory file is checked, as the input of another process that it is; its
-    /// length is sealed, so that accesses cannot fault later.
+    /// Everything in the memory file is checked as untrusted input; its length is sealed, so that
+    /// accesses cannot fault later.
     ///
     /// # Errors
-    /// `InvalidInput` for a descriptor or a header that is not a pool's, `Unsupported` for one of
-    /// another version, `Permission` for more access than it was shared with.
+    /// `InvalidInput` for a descriptor or a header that does not belong to a pool, `Unsupported`
+    /// for a pool of another version, `Permission` for more access than it was shared with.
     pub fn attach(fd: OwnedFd, access: Access) -> Result<Self> {
         let measured = memfd::measure(fd.as_fd())?;
         let Some(at) = measured.len.checked_sub(HEADER_LEN) else {
             let why = "the memory file has no room for a header";
             return Err(Error::new(ErrorKind::InvalidInput, ATTACH, why));
         };
-        // Read before it is mapped: page tables are filled only for what has the right length.
+        // Read before mapping: page tables are filled only for a file of the right length.
         let file = File::from(fd);
         let mut bytes = [0; HEADER_LEN];
         file.read_exact_at(&mut bytes, at as u64)

@@ -1,12 +1,12 @@
-//! What another process needs to know of a pool: the last bytes of its memory file.
+//! The header of a pool for other processes: the last bytes of its memory file.
 //!
 //! ```text
 //! | frame 0 | frame 1 | … | frame n-1 | (to the end of the page) | header |
 //!   \______ frame_len bytes each ____/                            64 bytes
 //! ```
 //!
-//! At the end, because frames are aligned to pages and a header before them would cost one. The
-//! numbers are in the byte order of the machine, which both processes run on.
+//! It is at the end because frames are page-aligned, and a header before them would take a page.
+//! The numbers are in native byte order, since both processes run on the same machine.
 
 use sys::{Error, ErrorKind, Result};
 
@@ -16,10 +16,10 @@ const MAGIC: [u8; 8] = *b"bw-pool\n";
 /// Changes with the layout of the memory file.
 const VERSION: u32 = 1;
 
-/// Most frames in a pool.
+/// Maximum number of frames in a pool.
 pub(super) const FRAME_COUNT_MAX: u32 = 1 << 24;
 
-/// Number and length of a pool's frames, within the bounds.
+/// Number and length of a pool's frames, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     pub frame_count: u32,
@@ -45,21 +45,21 @@ impl Geometry {
         })
     }
 
-    /// Bytes of all frames.
+    /// Length of all frames in bytes.
     pub fn frames_len(self) -> usize {
         (self.frame_count as usize) << self.frame_len_log2
     }
 
-    /// Bytes of the memory file at least: it has whole pages.
+    /// Minimum length of the memory file in bytes: it has whole pages.
     pub fn file_len(self) -> usize {
         self.frames_len() + HEADER_LEN
     }
 }
 
-/// Bytes of a header; those not used are 0.
+/// Length of the header in bytes; unused bytes are 0.
 pub(super) const HEADER_LEN: usize = 64;
 
-/// The header of a pool.
+/// Encodes the header of a pool.
 pub(super) fn encode(geometry: Geometry) -> [u8; HEADER_LEN] {
     let mut bytes = [0; HEADER_LEN];
     bytes[..8].copy_from_slice(&MAGIC);
@@ -70,12 +70,12 @@ pub(super) fn encode(geometry: Geometry) -> [u8; HEADER_LEN] {
     bytes
 }
 
-/// Reads a header that another process has written, of a file of `file_len` bytes in pages of
+/// Parses a header written by another process, of a file of `file_len` bytes in pages of
 /// `page_len`.
 ///
 /// # Errors
-/// `InvalidInput` for a file that is not a pool's, or whose length does not fit its numbers;
-/// `Unsupported` for another version's.
+/// `InvalidInput` for a file that does not belong to a pool, or whose length does not match the
+/// header; `Unsupported` for another version.
 pub(super) fn decode(
     bytes: &[u8; HEADER_LEN],
     file_len: usize,
@@ -104,7 +104,7 @@ pub(super) fn decode(
     if numbers.any(|number| number != 0) {
         return Err(damaged("the header's reserved bytes are not 0".into()));
     }
-    // The bounds of the geometry keep the sum from overflowing; a page length of 0 fits nothing.
+    // The limits of the geometry keep the sum from overflowing; a page length of 0 matches nothing.
     let expected = geometry.file_len().checked_next_multiple_of(page_len);
     if expected != Some(file_len) {
         let len = geometry.file_len();

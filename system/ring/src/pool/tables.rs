@@ -1,6 +1,6 @@
 //! A pool's tables: a record and an owner for each frame, and the list of free frames. They are in
-//! memory of this process alone: no other process can change who owns a frame, or leave a list half
-//! changed when it dies.
+//! private memory of this process: no other process can change who owns a frame, or leave a list
+//! half changed when it dies.
 //!
 //! ```text
 //! | record[n] | head    | next[n] | owner[n] |
@@ -21,16 +21,16 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// Bytes a record.
 const RECORD_LEN: usize = size_of::<Record>();
 
-/// The tables of a pool of so many frames.
+/// The tables of a pool.
 pub(super) struct Tables {
     memory: Mapping,
-    /// Where the owners are in `memory`, worked out once.
+    /// Address of the owners in `memory`, computed once.
     owners: NonNull<AtomicU8>,
     frame_count: u32,
 }
 
 impl Tables {
-    /// Tables in which all frames have this owner, and none is on the list.
+    /// Creates tables in which all frames have this owner, and the list is empty.
     pub fn new(frame_count: u32, owner: Owner) -> Result<Self> {
         let count = frame_count as usize;
         // What is aligned most comes first.
@@ -45,7 +45,7 @@ impl Tables {
         };
         let empty = free::empty();
         tables.head().store(empty, crate::sync::Ordering::Relaxed);
-        // Written also where it is 0: the packet path takes no page fault.
+        // Written even if 0, so that the packet path takes no page faults.
         for (index, entry) in tables.owners().iter().enumerate() {
             entry.store(owner as u8, Ordering::Relaxed);
             // SAFETY: one of the n records; nothing else uses them yet.
@@ -60,7 +60,7 @@ impl Tables {
         free::push(self.head(), self.next(), &all);
     }
 
-    /// Bytes of memory.
+    /// Length of the memory in bytes.
     pub fn memory_len(&self) -> usize {
         self.memory.len()
     }

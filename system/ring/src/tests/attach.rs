@@ -1,4 +1,4 @@
-//! A pool in a second process: this test program once more, as a child at the end of a socket.
+//! A pool in a second process: this test program, started again as a child with a socket.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -14,7 +14,7 @@ use sys::memfd::{Access, HugePages, MemoryFile};
 use crate::{Frame, FrameCache, OwnerCounts, Pool, PoolConfig};
 
 const FRAMES: u32 = 8;
-/// Set in the child: how it attaches.
+/// Environment variable of the child: the access it attaches with.
 const CHILD: &str = "BAREWIRE_RING_ATTACH";
 
 fn pool() -> Pool {
@@ -26,7 +26,7 @@ fn pool() -> Pool {
     .unwrap()
 }
 
-/// Starts the child, which is handed the pool's descriptor; the socket to it.
+/// Starts the child, which receives the pool's descriptor; returns the socket to it.
 fn start(pool: &Pool, access: Access) -> (Child, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
@@ -40,7 +40,7 @@ fn start(pool: &Pool, access: Access) -> (Child, UnixStream) {
     (child, ours)
 }
 
-/// What the child does; in the tests' own process nothing.
+/// Code of the child; does nothing in the test process itself.
 #[test]
 fn child() {
     let Ok(access) = std::env::var(CHILD) else {
@@ -57,19 +57,19 @@ fn child() {
     parent.write_all(b"done").unwrap();
 }
 
-/// Waits until the other process says so.
+/// Waits for the other process.
 fn next(socket: &mut UnixStream) {
     socket.read_exact(&mut [0]).unwrap();
 }
 
-/// The frame that the other process has.
+/// The frame that the other process uses.
 fn frame(pool: &Pool, index: u32, len: u32) -> Frame {
     let mut frame = pool.issue(index);
     pool.set_range(&mut frame, 0, len);
     frame
 }
 
-/// A consumer with read access sees what is written, and cannot write by any way.
+/// A consumer with read access sees what is written, and cannot write in any way.
 fn read(fd: OwnedFd, parent: &mut UnixStream) {
     let refused = Pool::attach(fd.try_clone().unwrap(), Access::Write);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Permission);
@@ -106,7 +106,7 @@ fn write(fd: OwnedFd, parent: &mut UnixStream) {
     pool.bytes_mut(&mut fifth).copy_from_slice(b"behind");
 }
 
-/// Waits for the child, which must have come to its end.
+/// Waits for the child, which must finish successfully.
 fn end(mut child: Child, mut socket: UnixStream) {
     let mut text = Vec::new();
     socket.read_to_end(&mut text).unwrap();
@@ -154,8 +154,8 @@ fn huge_pages_are_attached_too() {
     assert_eq!(attached.frame_count(), 600);
 }
 
-/// A process that may write can write the header, too: whoever attaches later refuses, and the
-/// maker's own pool is as it was.
+/// A process with write access can overwrite the header, too: later attaches are refused, and the
+/// creator's own pool is unaffected.
 #[test]
 fn a_header_that_was_overwritten_is_refused() {
     let pool = pool();

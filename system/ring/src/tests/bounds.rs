@@ -1,4 +1,4 @@
-//! Where a cache stops, continues or gives away, at each place around the bound.
+//! Caches at and around their limits.
 
 use sys::memfd::HugePages;
 
@@ -13,10 +13,10 @@ fn pool(frame_count: u32) -> Pool {
     .unwrap()
 }
 
-/// Frames on the list that are in use are skipped, and no others: those before and after them are
-/// handed out once each.
+/// Only frames on the list that are in use are skipped: those before and after them are handed out
+/// once each.
 #[test]
-fn runs_pass_over_frames_that_are_not_free() {
+fn runs_skip_frames_that_are_not_free() {
     const COUNT: u32 = 8;
     for wrong in 0_u32..1 << COUNT {
         for max in [1, 2, 3, 5, 8, 64] {
@@ -51,7 +51,7 @@ fn runs_pass_over_frames_that_are_not_free() {
 
 /// As above, one by one.
 #[test]
-fn frames_that_are_not_free_are_passed_over() {
+fn single_takes_skip_frames_that_are_not_free() {
     let pool = pool(8);
     for index in [0, 3, 7] {
         assert!(pool.owners().pass(index, Owner::Free, Owner::Device));
@@ -64,8 +64,8 @@ fn frames_that_are_not_free_are_passed_over() {
     assert!(cache.take_run_for_device(0).is_empty());
 }
 
-/// Runs into a cache that is nearly full: what does not fit goes to the shared list, nothing is
-/// lost, and what the device does not hold stays where it is.
+/// Adds runs to a nearly full cache: the excess goes to the shared list, nothing is lost, and
+/// frames that the device does not own are left unchanged.
 #[test]
 fn a_run_fills_the_cache_and_spills() {
     const COUNT: u32 = 2 * FrameCache::LEN_MAX as u32;
@@ -104,7 +104,7 @@ fn a_run_fills_the_cache_and_spills() {
 
 /// A thread that only returns frames keeps an eighth of the pool and no more.
 #[test]
-fn more_than_an_eighth_goes_to_the_other_threads() {
+fn more_than_an_eighth_goes_to_the_shared_list() {
     for (kept, left) in [(7, 0), (8, 0), (9, 9), (10, 10), (20, 20)] {
         let pool = pool(64);
         let mut taker = FrameCache::new(pool.clone());

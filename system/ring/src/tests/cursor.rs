@@ -1,4 +1,4 @@
-//! The ring alongside a model of it, and against liars.
+//! The ring compared with a model, and against hostile indices.
 
 use std::collections::VecDeque;
 
@@ -8,8 +8,8 @@ use super::random::Random;
 use crate::cursor::{Consumer, Producer, RingMemory, spsc, spsc_from};
 use crate::sync::{AtomicU32, Cell, Ordering};
 
-/// Random batches through rings of every small size, from where the indices wrap, alongside a queue
-/// of the standard library.
+/// Random batches through rings of every small size, starting where the indices wrap, compared with
+/// a queue of the standard library.
 #[test]
 fn random_batches_against_a_queue() {
     let mut random = Random::seeded("ring");
@@ -116,7 +116,7 @@ fn shared(entry_count: u32) -> (Arc<Shared>, RingMemory<u64>) {
     (shared, memory)
 }
 
-/// A hold on that memory, for one end.
+/// A handle to that memory, for one end.
 fn end(shared: &Arc<Shared>, entry_count: u32) -> RingMemory<u64> {
     // SAFETY: the words and entries live in the Arc that is passed as keeper, and are aligned; no
     // test makes two ends of a kind.
@@ -135,7 +135,7 @@ fn end(shared: &Arc<Shared>, entry_count: u32) -> RingMemory<u64> {
 /// For any value that the other side writes into its index, no more is granted than the ring holds,
 /// and every access stays within it.
 #[test]
-fn lies_in_the_indices_stay_within_the_ring() {
+fn false_indices_stay_within_the_ring() {
     let mut random = Random::seeded("lies");
     for _ in 0..2000 {
         let size = 1 << random.below(5);

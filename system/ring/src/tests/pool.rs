@@ -1,4 +1,4 @@
-//! Frame ownership: random operations of an honest user and a misbehaving device, compared with a
+//! Frame ownership: random operations of a correct user and a misbehaving device, compared with a
 //! model.
 
 use std::collections::HashSet;
@@ -18,7 +18,7 @@ fn pool(frame_count: u32) -> Pool {
     .unwrap()
 }
 
-/// The expected owner table, and the frames held.
+/// The expected owner table, and the frames owned by the user.
 struct Model {
     owners: Vec<Owner>,
     frames: Vec<Frame>,
@@ -48,13 +48,13 @@ impl Model {
         *owner = to;
     }
 
-    /// Whether a device that returns this index really holds it.
+    /// Whether a device that returns this index really owns it.
     fn is_borrowed(&self, index: u32) -> bool {
         self.owners.get(index as usize) == Some(&Owner::Device)
     }
 }
 
-/// Any index at all: of a frame, or out of range.
+/// Any index, of a frame or out of range.
 fn any_index(random: &mut Random, frame_count: u32) -> u32 {
     match random.below(10) {
         0 => random.number() as u32,
@@ -63,7 +63,7 @@ fn any_index(random: &mut Random, frame_count: u32) -> u32 {
     }
 }
 
-/// Frames wander between the free list, a user that keeps the rules, and a device that returns
+/// Frames move between the free list, a user that keeps the rules, and a device that returns
 /// arbitrary indices: the table refuses every invalid one, counts are right after every step, and
 /// each frame has one owner.
 #[test]
@@ -107,7 +107,7 @@ fn random_operations_against_a_model() {
     }
 }
 
-/// Every frame can be taken, once.
+/// Checks that every frame can be taken, once.
 fn assert_all_there(pool: &Pool) {
     assert_eq!(pool.counts().free, pool.frame_count());
     let mut cache = FrameCache::new(pool.clone());
@@ -181,7 +181,7 @@ fn step(pool: &Pool, caches: &mut [FrameCache], model: &mut Model, random: &mut 
     }
 }
 
-/// The user frees a frame, or gives it to the device, by its index; and does it twice.
+/// The user frees a frame, or gives it to the device, by its index; and repeats it.
 fn give_index(pool: &Pool, cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
     let at = random.below(model.indices.len() as u32) as usize;
     let index = model.indices.swap_remove(at);
@@ -204,7 +204,7 @@ fn give_index(pool: &Pool, cache: &mut FrameCache, model: &mut Model, random: &m
     }
 }
 
-/// The device names a frame, which becomes the user's if the device has it.
+/// The device returns a frame, which becomes the user's if the device owns it.
 fn claim(pool: &Pool, model: &mut Model, random: &mut Random) {
     let index = any_index(random, model.owners.len() as u32);
     let truth = model.is_borrowed(index);
@@ -218,7 +218,7 @@ fn claim(pool: &Pool, model: &mut Model, random: &mut Random) {
     }
 }
 
-/// The same by its index.
+/// The same by index.
 fn claim_index(pool: &Pool, model: &mut Model, random: &mut Random) {
     let index = any_index(random, model.owners.len() as u32);
     let truth = model.is_borrowed(index);
@@ -230,7 +230,7 @@ fn claim_index(pool: &Pool, model: &mut Model, random: &mut Random) {
     }
 }
 
-/// The user or the device gets frames by the run.
+/// The user or the device takes runs of frames.
 fn take_run(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
     let (max, device) = (random.below(100) as usize, random.below(2) == 0);
     let (run, to) = match device {
@@ -246,7 +246,7 @@ fn take_run(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
     }
 }
 
-/// The user gives indices back by the run.
+/// The user returns runs of indices.
 fn give_each(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
     let keep = random.below(model.indices.len() as u32 + 1) as usize;
     let mut given = model.indices.split_off(keep);
@@ -260,7 +260,7 @@ fn give_each(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
     unsafe { cache.give_each(given.into_iter()) };
 }
 
-/// The device returns runs of arbitrary indices; those that it holds become free.
+/// The device returns runs of arbitrary indices; those that it owns become free.
 fn reclaim_run(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
     let reported: Vec<u32> = (0..random.below(150))
         .map(|_| any_index(random, model.owners.len() as u32))
@@ -274,7 +274,7 @@ fn reclaim_run(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
     unsafe { cache.reclaim_run(&reported) };
 }
 
-/// Fills a frame with bytes that only this frame has.
+/// Fills a frame with bytes unique to it.
 fn stamp(pool: &Pool, frame: &mut Frame) {
     pool.set_range(frame, 0, pool.frame_len());
     let index = frame.index();
@@ -282,7 +282,7 @@ fn stamp(pool: &Pool, frame: &mut Frame) {
     pool.bytes_mut(frame)[..4].copy_from_slice(&index.to_ne_bytes());
 }
 
-/// It was not overwritten.
+/// Checks that the bytes were not overwritten.
 fn check_stamp(pool: &Pool, frame: &Frame) {
     let bytes = pool.bytes(frame);
     assert_eq!(bytes[..4], frame.index().to_ne_bytes());
@@ -293,7 +293,8 @@ fn check_stamp(pool: &Pool, frame: &Frame) {
     );
 }
 
-/// Threads take and give through caches of their own: no frame is with two at a time, none is lost.
+/// Threads take and return frames through their own caches: no frame has two owners at a time, none
+/// is lost.
 #[test]
 fn threads_share_a_pool() {
     let pool = pool(1000);
@@ -330,7 +331,7 @@ fn threads_share_a_pool() {
     assert_all_there(&pool);
 }
 
-/// A run is empty only when the pool has nothing left.
+/// A run is empty only when the pool has no frame left.
 #[test]
 fn runs_give_out_every_frame_of_the_pool_once() {
     for to_device in [false, true] {
@@ -355,8 +356,8 @@ fn runs_give_out_every_frame_of_the_pool_once() {
     }
 }
 
-/// A corrupted list (in memory that other processes will share): an index twice, out of range, of a
-/// frame in use. No frame gets a second owner.
+/// A corrupted list with an index twice, out of range, or of a frame in use: no frame gets a second
+/// owner.
 #[test]
 fn a_damaged_free_list_gives_no_frame_twice() {
     let pool = pool(100);
@@ -401,7 +402,7 @@ fn frames_of_other_pools_are_refused() {
 }
 
 impl Frame {
-    /// A second owner, as only these tests may make.
+    /// Creates a second owner, which only these tests may do.
     fn duplicate(&self) -> Frame {
         Frame { ..*self }
     }
@@ -431,7 +432,7 @@ fn ranges_stay_within_the_frame() {
 }
 
 #[test]
-fn addresses_are_taken_apart_and_checked() {
+fn addresses_are_split_and_checked() {
     let pool = pool(3);
     assert_eq!(pool.frames_len(), 3 * 2048);
     assert_eq!(pool.locate(0), Some((0, 0)));
@@ -443,7 +444,7 @@ fn addresses_are_taken_apart_and_checked() {
 }
 
 #[test]
-fn shapes_are_checked() {
+fn counts_and_lengths_are_checked() {
     for (frame_count, frame_len) in [
         (0, 2048),
         ((1 << 24) + 1, 2048),
@@ -460,7 +461,7 @@ fn shapes_are_checked() {
     }
 }
 
-/// Another frame's bytes, the tables included, are out of reach of one frame's.
+/// The bytes of other frames and the tables cannot be reached from one frame.
 #[test]
 fn neighbours_do_not_overlap() {
     let pool = pool(64);

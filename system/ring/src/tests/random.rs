@@ -1,6 +1,6 @@
 //! Random numbers for this crate's tests.
 
-/// SplitMix64, from the seed `BAREWIRE_SEED`, else always from the same.
+/// SplitMix64, seeded from `BAREWIRE_SEED`, or with a constant.
 pub(crate) struct Random(u64);
 
 impl Random {

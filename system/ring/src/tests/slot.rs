@@ -1,4 +1,4 @@
-//! Metadata in a slot: each setter sets its own field and no other.
+//! Metadata of a slot: each setter changes its own field only.
 
 use std::ptr::NonNull;
 
@@ -162,7 +162,7 @@ fn a_room_counts_added_slots() {
 }
 
 #[test]
-fn bytes_of_a_slot_and_how_they_change() {
+fn changes_to_the_bytes_of_a_slot() {
     let mut bytes = [0; 64];
     let place = NonNull::new(bytes.as_mut_ptr()).unwrap();
     let mut slot = slot(&mut bytes, 3);

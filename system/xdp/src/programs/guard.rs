@@ -1,5 +1,5 @@
-//! A program that drops packets by rules, with its maps. The rules are the caller's: it emits
-//! the instructions once the maps are present.
+//! The program that drops packets by rules, with its maps. The caller emits the instructions for
+//! its rules once the maps exist.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
@@ -9,29 +9,30 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::XdpProgram;
 
-/// `EPERM`, which no other variant would change.
+/// `EPERM`, which would be the same for every variant.
 const EPERM: i32 = 1;
 const ENOMEM: i32 = 12;
 
-/// Descriptors of the maps, for the instructions.
+/// File descriptors of the maps, for the instructions.
 #[derive(Clone, Copy, Debug)]
 pub struct GuardMaps {
-    /// A per-CPU array with one entry: counters.
+    /// Per-CPU array with one entry: the counters.
     pub counters: RawFd,
-    /// An array with one entry, shared by all processors: limits.
+    /// Array with one entry, shared by all processors: the limits.
     pub limits: RawFd,
-    /// A trie of [`GuardSpec::prefixes`].
+    /// Trie with the entries of [`GuardSpec::prefixes`].
     pub prefixes: RawFd,
-    /// The descriptor of [`GuardSpec::sources`]; no map without.
+    /// Descriptor of [`GuardSpec::sources`]; invalid without them.
     pub sources: RawFd,
 }
 
-/// Limits per source, by keys of [`PREFIX_KEY_LEN`] bytes. Programs may share it.
+/// Per-source limits, with keys of [`PREFIX_KEY_LEN`] bytes. Programs may share the map.
 #[derive(Debug)]
 pub struct SourceMap(Map);
 
 impl SourceMap {
-    /// For this many sources; more take the place of those unused for longest.
+    /// Creates a map for `source_count` sources; when full, new sources evict the least recently
+    /// used.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -48,32 +49,33 @@ impl SourceMap {
     }
 }
 
-/// What the maps are to hold.
+/// Contents of the maps.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GuardSpec<'a> {
-    /// Bytes of one processor's counters.
+    /// Length of one processor's counters in bytes.
     pub counters_len: usize,
-    /// Bytes of the limits.
+    /// Length of the limits in bytes.
     pub limits_len: usize,
-    /// Keys of the trie (`struct bpf_lpm_trie_key`, 20 bytes of data) and their values.
+    /// Keys of the trie (`struct bpf_lpm_trie_key`, 20 bytes of data), with their values.
     pub prefixes: &'a [([u8; PREFIX_KEY_LEN], u64)],
-    /// Limits per source, if the program has any.
+    /// Per-source limits, if the program has any.
     pub sources: Option<&'a SourceMap>,
 }
 
-/// Bytes of a key of [`GuardSpec::prefixes`].
+/// Length of a key of [`GuardSpec::prefixes`] in bytes.
 pub const PREFIX_KEY_LEN: usize = 24;
 
-/// What the program may use that not every kernel has and not every process may.
+/// Kernel features that the program may use; not every kernel has them, nor may every process use
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuardFeatures {
-    /// Packets of several buffers (Linux 5.18).
+    /// Multi-buffer packets (Linux 5.18).
     pub frags: bool,
-    /// Loads at an unknown offset from a packet pointer, which need CAP_PERFMON.
+    /// Loads at a variable offset from a packet pointer, which need CAP_PERFMON.
     pub indirect: bool,
 }
 
-/// The best first. The last one, for kernels before 5.18, needs CAP_PERFMON.
+/// Best variant first. The last one, for kernels before 5.18, needs CAP_PERFMON.
 const FEATURES: [GuardFeatures; 3] = [
     GuardFeatures {
         frags: true,
@@ -101,8 +103,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Makes the maps and loads the program that `emit` makes for them.
-    /// To replace a program, load another and give it to [`crate::XdpLink::update`].
+    /// Creates the maps and loads the program that `emit` returns for them. To replace a program,
+    /// load another and pass it to [`crate::XdpLink::update`].
     ///
     /// # Errors
     /// The errors of `emit`; otherwise as [`XdpProgram::load`].
@@ -119,7 +121,7 @@ impl Guard {
             prefixes: prefixes.as_fd().as_raw_fd(),
             sources: spec.sources.map_or(-1, |map| map.0.as_fd().as_raw_fd()),
         };
-        // The first refusal is the one to report: it is of what this kernel should be able to do.
+        // Report the first refusal: that variant is what this kernel should support.
         let mut refusal = None;
         for features in FEATURES {
             let insns = match emit(maps, features) {
@@ -149,17 +151,17 @@ impl Guard {
         }))
     }
 
-    /// The program, to be attached.
+    /// The program, for attaching.
     pub fn program(&self) -> &XdpProgram {
         &self.program
     }
 
-    /// What it was loaded with.
+    /// The features that it was loaded with.
     pub fn features(&self) -> GuardFeatures {
         self.features
     }
 
-    /// The bytes of the limits: times of `CLOCK_MONOTONIC` by which each is used up.
+    /// The bytes of the limits: times of `CLOCK_MONOTONIC` until which each limit is used up.
     ///
     /// # Errors
     /// If the kernel refuses to read the map.
@@ -169,17 +171,17 @@ impl Guard {
         Ok(bytes)
     }
 
-    /// Takes limits over from another program, before this one is attached.
+    /// Copies the limits of another program, before this one is attached.
     ///
     /// # Errors
-    /// If there are not as many bytes, or the kernel refuses to write the map.
+    /// If the length differs, or the kernel refuses to write the map.
     pub fn set_limits(&self, bytes: &[u8]) -> Result<()> {
         let key = 0_u32.to_ne_bytes();
         self.limits.update(&key, bytes, UpdateMode::Any)
     }
 
-    /// The counters' words, added up over processors. While packets pass, the numbers of one
-    /// reading can be apart by the packets that are being counted.
+    /// The words of the counters, summed over all processors. While packets arrive, the counters of
+    /// one reading may disagree by the packets that are being counted.
     ///
     /// # Errors
     /// If the kernel refuses to read the map.
@@ -196,7 +198,7 @@ impl Guard {
     }
 }
 
-/// A map with one entry of this many bytes.
+/// Creates a map with one entry of this length in bytes.
 fn one_value(kind: MapType, name: &str, len: usize) -> Result<Map> {
     let value_size = u32::try_from(len.next_multiple_of(8)).map_err(|_| {
         let why = format!("{len} bytes are too long");
@@ -216,7 +218,7 @@ fn one_value(kind: MapType, name: &str, len: usize) -> Result<Map> {
     })
 }
 
-/// A trie with these entries.
+/// Creates a trie with these entries.
 fn trie(prefixes: &[([u8; PREFIX_KEY_LEN], u64)]) -> Result<Map> {
     let count = u32::try_from(prefixes.len()).unwrap_or(u32::MAX);
     let map = Map::create(&MapSpec {

@@ -1,4 +1,4 @@
-//! The program for AF_XDP: a packet of a queue with a socket goes to the socket, every other to the
+//! The program for AF_XDP: packets of a queue with a socket go to the socket, all others to the
 //! host; each is counted by its outcome.
 //!
 //! ```text
@@ -41,17 +41,17 @@ pub(crate) const XDP_REDIRECT: i32 = 4;
 
 const EPERM: i32 = 1;
 
-/// Offsets in `struct xdp_md`.
+/// Field offsets in `struct xdp_md`.
 const MD_DATA: i16 = 0;
 const MD_DATA_END: i16 = 4;
 const MD_DATA_META: i16 = 8;
 const MD_RX_QUEUE_INDEX: i16 = 16;
 
-/// Stack: the queue index as a key.
+/// Stack offset of the queue index as a map key.
 const KEY: i16 = -4;
-/// Stack: the hash's type.
+/// Stack offset of the hash's type.
 const HASH_TYPE: i16 = -8;
-/// Stack: the metadata, as [`crate::metadata::RawMetadata`].
+/// Stack offset of the metadata, laid out as [`crate::metadata::RawMetadata`].
 const META: i16 = -40;
 const META_HASH: i16 = META + 8;
 const META_VLAN_TCI: i16 = META + 12;
@@ -59,7 +59,7 @@ const META_VLAN_PROTO: i16 = META + 14;
 const META_FLAGS: i16 = META + 16;
 const META_MAGIC: i16 = META + 20;
 
-/// What became of a queue's packets. `seen` is the sum of those that follow `seen_bytes`.
+/// Outcomes for a queue's packets. `seen` is the sum of the counters after `seen_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RedirectCounters {
     /// Packets that the program saw.
@@ -76,7 +76,7 @@ pub struct RedirectCounters {
     pub passed_meta: u64,
 }
 
-/// A counter's byte offset in the map's value.
+/// Byte offset of a counter in the map's value.
 #[derive(Clone, Copy)]
 #[repr(i16)]
 enum Counter {
@@ -115,18 +115,19 @@ pub struct Redirect {
     clock: ProgramClock,
 }
 
-/// What the program may use that not every kernel has and not every process may.
+/// Kernel features that the program may use; not every kernel has them, nor may every process use
+/// them.
 #[derive(Clone, Copy)]
 struct Variant {
     clock: ProgramClock,
-    /// Read the packet's length (Linux 5.18). Without, it is the difference of two packet pointers,
-    /// which only CAP_PERFMON may take.
+    /// Read the packet's length with a helper (Linux 5.18). Otherwise it is the difference of two
+    /// packet pointers, which needs CAP_PERFMON.
     buff_len: bool,
-    /// The filter loads at X + k directly, which only CAP_PERFMON may.
+    /// The filter loads at X + k directly, which needs CAP_PERFMON.
     indirect: bool,
 }
 
-/// The best first; the last needs no helper newer than Linux 5.8.
+/// Best variant first; the last needs no helper newer than Linux 5.8.
 const VARIANTS: [Variant; 5] = {
     let best = Variant {
         clock: ProgramClock::Tai,
@@ -164,7 +165,7 @@ struct Kfuncs {
 }
 
 impl Kfuncs {
-    /// The ids of those that are wanted.
+    /// Finds the ids of the requested functions.
     fn find(wanted: &MetadataSpec) -> Result<Self> {
         if !wanted.needs_device() {
             return Ok(Self::default());
@@ -205,11 +206,11 @@ impl Kfuncs {
 }
 
 impl Redirect {
-    /// Makes the maps and loads the program.
+    /// Creates the maps and loads the program.
     ///
     /// # Errors
-    /// As [`XdpProgram::load`]; `Unsupported` if metadata of the device is requested and the kernel
-    /// has no such function.
+    /// As [`XdpProgram::load`]; `Unsupported` if device metadata is requested and the kernel lacks
+    /// the function.
     pub fn load(spec: &RedirectSpec) -> Result<Self> {
         let sockets = XskMap::create(spec.queue_count)?;
         let counters = QueueCounters::create(spec.queue_count)?;
@@ -222,11 +223,11 @@ impl Redirect {
         })
     }
 
-    /// Loads another program over the same maps; then [`crate::XdpLink::update`] with
-    /// [`Redirect::program`] puts it in place. Sockets and counts stay.
+    /// Loads another program with the same maps; pass [`Redirect::program`] to
+    /// [`crate::XdpLink::update`] to activate it. Sockets and counters are kept.
     ///
     /// # Errors
-    /// As [`Redirect::load`]; the old program is kept then. `InvalidInput` if the queue count
+    /// As [`Redirect::load`]; the old program is then kept. `InvalidInput` if the queue count
     /// differs.
     pub fn reload(&mut self, spec: &RedirectSpec) -> Result<()> {
         self.check_queue_count(spec)?;
@@ -244,7 +245,8 @@ impl Redirect {
         Err(Error::new(ErrorKind::InvalidInput, what, why))
     }
 
-    /// Another program over the same maps, for [`crate::XdpLink::update`]. Sockets and counts stay.
+    /// Loads another program with the same maps, for [`crate::XdpLink::update`]. Sockets and
+    /// counters are kept.
     ///
     /// # Errors
     /// As [`Redirect::load`]; `InvalidInput` if the queue count differs.
@@ -253,23 +255,23 @@ impl Redirect {
         Ok(load_program(spec, &self.sockets, &self.counters)?.0)
     }
 
-    /// The program, to be attached.
+    /// The program, for attaching.
     pub fn program(&self) -> &XdpProgram {
         &self.program
     }
 
-    /// Where sockets are entered.
+    /// The map of sockets.
     pub fn sockets(&self) -> &XskMap {
         &self.sockets
     }
 
-    /// The clock that the program reads, if it reads one: older kernels have only
+    /// The clock that the program reads, if any: older kernels have only
     /// [`ProgramClock::Monotonic`].
     pub fn clock(&self) -> ProgramClock {
         self.clock
     }
 
-    /// What became of a queue's packets since the maps were made.
+    /// Outcomes for a queue's packets since the maps were created.
     pub fn counters(&self, queue_index: u32) -> Result<RedirectCounters> {
         self.counters.read(queue_index)
     }
@@ -284,13 +286,13 @@ fn load_program(
     let fds = (sockets.as_fd().as_raw_fd(), counters.as_fd().as_raw_fd());
     let device = spec.metadata.needs_device().then_some(spec.ifindex);
     // The variants are in order of preference; everything else that a program needs is the same in
-    // all, so the first error is the one to report.
+    // all of them, so the first error is reported.
     let mut refusal = None;
     for variant in VARIANTS {
         let insns = generate(spec, fds, kfuncs, variant)?;
         match XdpProgram::load("bw_redirect", &insns, spec.frags, device) {
             Ok(program) => return Ok((program, variant.clock)),
-            // Not the verifier's doing: the others would fare the same.
+            // Not from the verifier: the other variants would fail in the same way.
             Err(e) if e.os_code() == Some(EPERM) => return Err(e),
             Err(e) => refusal = refusal.or(Some(e)),
         }
@@ -304,7 +306,7 @@ fn load_program(
     }))
 }
 
-/// The instructions.
+/// Generates the instructions.
 fn generate(
     spec: &RedirectSpec,
     (sockets_fd, counters_fd): (RawFd, RawFd),
@@ -336,7 +338,7 @@ fn generate(
         Some(filter) => emit_filter(&mut a, filter, spec.frags, variant, pass)?,
         None => true,
     };
-    // The verifier refuses code that nothing leads to.
+    // The verifier refuses unreachable code.
     if takes_some {
         emit_redirect(&mut a, spec, sockets_fd, kfuncs, variant.clock);
     }
@@ -346,7 +348,8 @@ fn generate(
     a.finish().map_err(not_generated)
 }
 
-/// A packet that is to be taken, from the look at the socket on. Falls through when it passes.
+/// Emits the redirection of a selected packet, from the socket look-up on. Falls through when the
+/// packet passes.
 fn emit_redirect(
     a: &mut Asm,
     spec: &RedirectSpec,
@@ -356,8 +359,8 @@ fn emit_redirect(
 ) {
     let (gone, no_socket, no_room, pass) = (a.label(), a.label(), a.label(), a.label());
     if spec.metadata.is_wanted() {
-        // Looked up first: a packet for the host must not carry our metadata, which would keep
-        // the stack from merging it with its neighbours.
+        // The look-up comes first: metadata on a packet for the host would keep the stack from
+        // merging it with its neighbours.
         lookup(a, sockets_fd);
         a.jump_if(Cond::Eq, R0, 0, no_socket);
         collect_metadata(a, spec, kfuncs, clock);
@@ -374,7 +377,7 @@ fn emit_redirect(
 
     a.bind(gone);
     if spec.metadata.is_wanted() {
-        // The socket closed between the two looks: take the metadata off again.
+        // The socket closed between the two look-ups: remove the metadata again.
         a.mov(R1, R6);
         a.mov(R2, METADATA_LEN as i32);
         a.call(Helper::XdpAdjustMeta);
@@ -396,8 +399,8 @@ fn not_generated(why: impl ToString) -> Error {
     )
 }
 
-/// The filter; a packet that it refuses is counted and passes. Expects the length in R0. Returns
-/// whether the filter takes any packet at all.
+/// Emits the filter; a packet that it rejects is counted and passes. Expects the length in R0.
+/// Returns whether the filter accepts any packet at all.
 fn emit_filter(
     a: &mut Asm,
     filter: &bpf::cbpf::Program,
@@ -433,14 +436,14 @@ fn lookup(a: &mut Asm, map_fd: RawFd) {
     a.call(Helper::MapLookup);
 }
 
-/// `counter += n`; this processor's own, so no atomic operation. Loses R1.
+/// `counter += n`; the counter is per-CPU, so no atomic operation is needed. Clobbers R1.
 fn count(a: &mut Asm, counter: Counter, n: i32) {
     a.load(Width::D, R1, R8, counter as i16);
     a.alu(Alu::Add, R1, n);
     a.store(Width::D, R8, counter as i16, R1);
 }
 
-/// Fills the stack's metadata; R7 gathers the flags.
+/// Collects the metadata on the stack, with the flags in R7.
 fn collect_metadata(a: &mut Asm, spec: &RedirectSpec, kfuncs: Kfuncs, clock: ProgramClock) {
     for off in (META..META + METADATA_LEN as i16).step_by(8) {
         a.store(Width::D, R10, off, 0);
@@ -482,7 +485,7 @@ fn collect_metadata(a: &mut Asm, spec: &RedirectSpec, kfuncs: Kfuncs, clock: Pro
         let without = a.label();
         call(a, id, [Some(META), None]);
         a.jump_if(Cond::Ne, R0, 0, without);
-        // Some drivers succeed with a time of 0: they have none.
+        // Some drivers succeed with a time of 0, which means no time.
         a.load(Width::D, R1, R10, META);
         a.jump_if(Cond::Eq, R1, 0, without);
         a.alu32(Alu::Or, R7, (FLAG_TIME | FLAG_TIME_DEVICE) as i32);
@@ -502,7 +505,7 @@ fn collect_metadata(a: &mut Asm, spec: &RedirectSpec, kfuncs: Kfuncs, clock: Pro
     a.store(Width::W, R10, META_FLAGS, R7);
 }
 
-/// Makes room before the packet and copies the stack's metadata there.
+/// Makes room before the packet and copies the metadata there.
 fn write_metadata(a: &mut Asm, no_room: Label) {
     a.mov(R1, R6);
     a.mov(R2, -(METADATA_LEN as i32));

@@ -1,5 +1,5 @@
-//! The program that sends: run over the kernel's live test frames, it fills each with the next
-//! packet in the ring of user space, and redirects it to the device.
+//! The transmit program: run over the kernel's live test frames, it fills each one with the next
+//! packet from the user-space ring and redirects it to the device.
 //!
 //! ```text
 //! index = control.next                 control.next = index + 1, or 0 at control.wrap
@@ -9,7 +9,7 @@
 //! redirect_map(device)                 submitted += 1, or refused += 1
 //! ```
 //!
-//! One processor runs it at a time, so its counts need no atomic operation.
+//! It runs on one processor at a time, so its counters need no atomic operations.
 
 use std::os::fd::RawFd;
 
@@ -23,43 +23,43 @@ use super::redirect::XDP_REDIRECT;
 /// `XDP_DROP` of `enum xdp_action`.
 const XDP_DROP: i32 = 1;
 
-/// Offsets in `struct xdp_md`.
+/// Field offsets in `struct xdp_md`.
 const MD_DATA: i16 = 0;
 const MD_DATA_END: i16 = 4;
 
-/// Byte offsets of the words of the control map's value.
+/// Byte offsets of the words in the control map's value.
 pub(crate) mod control {
-    /// Index of the slot that comes next.
+    /// Index of the next slot.
     pub const NEXT: i16 = 0;
-    /// After which count of slots it begins at 0 again.
+    /// Number of slots, after which the index wraps to 0.
     pub const WRAP: i16 = 8;
-    /// Length that the frames come with.
+    /// Initial length of the frames.
     pub const FRAME_LEN: i16 = 16;
-    /// Packets handed to the device, ever.
+    /// Packets handed to the device, since creation.
     pub const SUBMITTED: i16 = 24;
-    /// Packets that could not be, ever.
+    /// Packets that could not be handed over, since creation.
     pub const REFUSED: i16 = 32;
-    /// Length of the whole.
+    /// Length of the value.
     pub const LEN: u32 = 64;
 }
 
-/// Bytes before a slot's packet: its length.
+/// Length of the header before a slot's packet, which contains its length.
 pub(crate) const SLOT_HEAD_LEN: usize = 8;
 
-/// What the program works on.
+/// Maps and layout that the program uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TransmitMaps {
     pub control_fd: RawFd,
     pub slots_fd: RawFd,
     pub device_fd: RawFd,
     pub slot_count: u32,
-    /// Bytes from slot to slot, a power of two.
+    /// Distance between slots in bytes, a power of two.
     pub stride: u32,
-    /// Longest packet.
+    /// Maximum packet length.
     pub len_max: u32,
 }
 
-/// The instructions.
+/// Generates the instructions.
 pub(crate) fn generate(maps: &TransmitMaps) -> Result<Vec<Insn>> {
     let mut a = Asm::new();
     let (refuse, no_wrap, same, tail) = (a.label(), a.label(), a.label(), a.label());
@@ -124,8 +124,8 @@ pub(crate) fn generate(maps: &TransmitMaps) -> Result<Vec<Insn>> {
     })
 }
 
-/// Copies `len` bytes, a power of two, from R8 to the packet at R2 and continues after them; to
-/// `shorter` if the packet ends before. Loses R1 and R4.
+/// Copies `len` bytes, a power of two, from R8 to the packet at R2 and advances both; jumps to
+/// `shorter` if the packet ends before. Clobbers R1 and R4.
 fn copy(a: &mut Asm, len: i16, shorter: Label) {
     a.mov(R4, R2);
     a.alu(Alu::Add, R4, i32::from(len));

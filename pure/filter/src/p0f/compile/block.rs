@@ -1,9 +1,9 @@
-//! Instructions that a packet goes through from first to last, or leaves at the first test that
-//! fails.
+//! A block of instructions that a packet passes from first to last, or leaves at the first failed
+//! test.
 
 use bpf::cbpf::Insn;
 
-/// Where a jump leads.
+/// Target of a jump.
 #[derive(Clone, Copy)]
 pub(super) enum To {
     Next,
@@ -19,14 +19,14 @@ struct Line {
     jumps: Option<[To; 2]>,
 }
 
-/// Instructions in the making.
+/// A block under construction.
 #[derive(Default)]
 pub(super) struct Block {
     lines: Vec<Line>,
     labels: Vec<usize>,
-    /// Offset after the last byte that was loaded.
+    /// Offset after the last byte loaded.
     reached: u32,
-    /// What A holds, as long as that is known: offset and width.
+    /// Offset and width of the value in A, if known.
     loaded: Option<(u32, u32)>,
 }
 
@@ -58,7 +58,7 @@ impl Block {
         self.load(0x30, at, 1);
     }
 
-    /// The packet must be this long.
+    /// Requires the packet to have this length.
     pub(super) fn reach(&mut self, end: u32) {
         if self.reached < end {
             self.byte(end - 1);
@@ -109,7 +109,7 @@ impl Block {
         self.put(0x06, k);
     }
 
-    /// A conditional jump by its code: 0x15 equal, 0x25 greater, 0x35 at least, 0x45 any bit.
+    /// Emits a conditional jump by its code: 0x15 equal, 0x25 greater, 0x35 at least, 0x45 any bit.
     pub(super) fn jump_if(&mut self, code: u16, k: u32, yes: To, no: To) {
         let jumps = Some([yes, no]);
         self.lines.push(Line { code, k, jumps });
@@ -123,7 +123,7 @@ impl Block {
         self.jump_if(0x1d, 0, To::Next, To::Fail);
     }
 
-    /// A is 0, or is not.
+    /// Requires A to be 0, or not to be 0.
     pub(super) fn zero(&mut self, is_zero: bool) {
         match is_zero {
             true => self.equal(0),
@@ -155,7 +155,7 @@ impl Block {
         self.jump_if(0x45, bits, To::Fail, To::Next);
     }
 
-    /// No packet comes here.
+    /// Fails for every packet.
     pub(super) fn fail(&mut self) {
         self.jump_if(0x45, 0, To::Fail, To::Fail);
     }
@@ -165,13 +165,13 @@ impl Block {
         self.labels.len() - 1
     }
 
-    /// The label is here. Ways with different A meet.
+    /// Binds the label here. The contents of A become unknown, because several paths meet.
     pub(super) fn bind(&mut self, label: usize) {
         self.labels[label] = self.lines.len();
         self.loaded = None;
     }
 
-    /// The instructions; `None` if a jump is too long.
+    /// Resolves the labels; `None` if a jump is too long.
     pub(super) fn link(&self) -> Option<Vec<Insn>> {
         let place = |from: usize, to: To| {
             let to = match to {

@@ -1,12 +1,12 @@
-//! The TCP options of a signature: their bytes, compared in words.
+//! Compares the bytes of a signature's TCP options, word by word.
 
 use super::super::{Quirks, TcpOption};
 use super::block::{Block, To};
 use super::{Handshake, Variant};
 
-/// Longest options of a TCP header.
+/// Maximum length of the TCP options.
 const LEN_MAX: usize = 40;
-/// Most combinations of lengths that are looked for.
+/// Maximum number of length combinations to try.
 const SEARCH_MAX: usize = 64;
 
 impl TcpOption {
@@ -37,8 +37,8 @@ impl TcpOption {
     }
 }
 
-/// The lengths that the options of a layout can have: whole words, 40 bytes at most. No more
-/// than a bound of combinations.
+/// Possible lengths of the options in a layout: whole words, at most 40 bytes together. The number
+/// of combinations is bounded.
 pub(in super::super) fn lengths(layout: &[TcpOption]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     combine(layout, &mut Vec::new(), 0, &mut found);
@@ -79,7 +79,7 @@ impl Variant<'_> {
         places.filter_map(move |(other, here)| (other == option).then_some(here))
     }
 
-    /// Which bytes the options have, if known.
+    /// The option bytes; `None` for unknown ones.
     fn option_bytes(&self) -> Vec<Option<u8>> {
         let signature = self.signature;
         let mut bytes = Vec::new();
@@ -147,13 +147,13 @@ impl Variant<'_> {
         }
     }
 
-    /// Any byte after the end of options is not 0.
+    /// Tests for a nonzero byte after the end of options.
     fn padding(&self, block: &mut Block) {
         let end = self.tcp_at() + self.tcp_len();
         let Some(TcpOption::End(padding)) = self.signature.layout.last() else {
             return;
         };
-        // Before the jumps, which leave out what comes after them.
+        // Before the jumps, which skip what follows them.
         block.reach(end);
         let done = block.label();
         let mut at = end - u32::from(*padding);
@@ -175,7 +175,7 @@ impl Variant<'_> {
     }
 }
 
-/// Compares a word of which some bytes are known, by the narrowest load.
+/// Compares a partly known word, using the narrowest load.
 fn compare(block: &mut Block, at: u32, word: &[Option<u8>]) {
     let number = |bytes: &[Option<u8>]| {
         let byte = |number: u32, byte: &Option<u8>| number << 8 | u32::from(byte.unwrap_or(0));

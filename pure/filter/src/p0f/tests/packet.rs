@@ -1,4 +1,4 @@
-//! Packets that have a signature, and changes that may take it from them.
+//! Builds packets that match a signature, and modifies them.
 
 use super::super::*;
 
@@ -21,7 +21,7 @@ impl Random {
         (self.next() as u32).max(1)
     }
 
-    /// Changes a bit, a byte, a field or the length.
+    /// Modifies a bit, a byte, a field or the length.
     pub fn change(&mut self, packet: &mut Vec<u8>) {
         let at = self.below(packet.len() as u64) as usize;
         match self.below(6) {
@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// A packet with the signature, all else by chance.
+/// Builds a packet that matches the signature; all else is random.
 pub fn packet_of(signature: &Signature, handshake: Handshake, random: &mut Random) -> Vec<u8> {
     let versions: Vec<_> = signature.versions().to_vec();
     let mut version = versions[random.below(versions.len() as u64) as usize];
@@ -227,7 +227,7 @@ fn options(
     bytes
 }
 
-/// The number in an option: this many bytes at an offset in it.
+/// Reads the number of `len` bytes at an offset in an option.
 fn value_of(
     signature: &Signature,
     bytes: &[u8],

@@ -1,4 +1,4 @@
-//! Requested columns, after all others: the fields of the record that are not among the standard
+//! Requested columns, after all others: the record's fields that are not among the standard
 //! columns, and those of [`measured`]. The integers of a list are separated by semicolons. A cell
 //! is empty where Parquet has null.
 
@@ -13,12 +13,13 @@ use crate::record::Record;
 /// Fields of [`DIRECTED`] that are among the standard columns.
 const STANDARD: [&str; 5] = ["packets", "bytes", "payload_bytes", "tcp_flags", "ttl_min"];
 
-/// The others.
+/// The other fields.
 fn directed() -> impl Iterator<Item = &'static Directed> {
     DIRECTED.iter().filter(|row| !STANDARD.contains(&row.name))
 }
 
-/// A field of both directions, or of the other one: its name, and what is written.
+/// A field common to both directions, or of the other one: its name, and the function that writes
+/// it.
 type Shared = (&'static str, fn(&Record, &mut Vec<u8>));
 
 const SHARED: &[Shared] = &[
@@ -53,7 +54,7 @@ fn flag(value: bool, out: &mut Vec<u8>) {
     out.extend(if value { &b"true"[..] } else { b"false" });
 }
 
-/// Appends the names of the columns that were asked for.
+/// Appends the names of the requested columns.
 pub(super) fn names(extra_fields: &ExtraFields, names: &mut Vec<String>) {
     if extra_fields.record {
         names.extend(directed().map(|row| row.name.to_owned()));
@@ -63,7 +64,7 @@ pub(super) fn names(extra_fields: &ExtraFields, names: &mut Vec<String>) {
     names.extend(measured::columns(extra_fields).map(|column| column.name()));
 }
 
-/// Appends their values, with a comma before each.
+/// Appends their values, each after a comma.
 pub(super) fn values(
     record: &Record,
     extra: &Extra<'_>,
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(cell("byte_histogram").split(';').count(), 256);
         assert_eq!((cell("ttl_max"), cell("tos")), ("63".into(), "46".into()));
         assert_eq!(cell("orphans"), "false");
-        // What nobody sent.
+        // Values of a side that sent nothing.
         for name in [
             "reverse_ttl_max",
             "reverse_start",
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_kind_alone_is_that_alone() {
+    fn a_single_kind_adds_only_its_columns() {
         let extra_fields = ExtraFields {
             timing: true,
             ..ExtraFields::default()
@@ -207,7 +208,7 @@ mod tests {
         let row = row(&Extra::default(), &extra_fields, [1, 1]);
         let standard = HEAD.split(',').count();
         assert_eq!(row.len(), standard + 16);
-        // It was asked for and not recorded.
+        // Requested but not recorded.
         assert!(row[standard..].iter().all(|(_, value)| value.is_empty()));
     }
 }

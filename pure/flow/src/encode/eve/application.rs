@@ -1,4 +1,4 @@
-//! The application's fields, under Suricata's names.
+//! The application's fields under Suricata's names.
 
 use std::fmt::Write;
 
@@ -8,27 +8,27 @@ use inspect::{
 
 use crate::element::application_text;
 
-/// How a value is written.
+/// Format of a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum As {
-    /// A number, or a text in quotes.
+    /// A number, or text in quotes.
     Plain,
-    /// A list of one text.
+    /// A list of a single text.
     List,
-    /// Parts between commas, a list of texts.
+    /// A list of texts, split at commas.
     Parts,
-    /// A list of `{"rdata": …}`, for each of a field that repeats.
+    /// A list of `{"rdata": …}`, one for each value of a repeated field.
     Answers,
-    /// A list, for each of a field that repeats.
+    /// A list with all values of a repeated field.
     Values,
-    /// A distinguished name of which the common name is known, `CN=…`.
+    /// A distinguished name built from the common name, `CN=…`.
     CommonName,
 }
 
 use As::{Answers, CommonName, List, Parts, Plain, Values};
 
-/// An object of EVE: its name, and paths of members with the fields that they hold. A dot begins an
-/// object in it; members of one object stand together.
+/// An object of EVE: its name, and the paths of its members with their fields. A dot begins a
+/// nested object; its members are adjacent.
 type Object = (&'static str, &'static [(&'static str, Field, As)]);
 
 const OBJECTS: &[Object] = &[
@@ -153,7 +153,7 @@ const OBJECTS: &[Object] = &[
     ),
 ];
 
-/// What Suricata calls it; nothing if nothing was recognised.
+/// Suricata's name of the protocol; `None` if none was identified.
 pub(super) fn protocol(application: &Application) -> Option<&'static str> {
     match application.protocol() {
         Protocol::Unknown => None,
@@ -161,11 +161,11 @@ pub(super) fn protocol(application: &Application) -> Option<&'static str> {
     }
 }
 
-/// Appends the objects of which there is something.
+/// Appends the objects that have members.
 pub(super) fn objects(application: &Application, out: &mut Vec<u8>) {
     let is_quic = application.protocol() == Protocol::Quic;
     for (name, members) in OBJECTS {
-        // The same fields, in the one object or the other.
+        // The same fields, in one object or the other.
         if matches!(*name, "tls" | "quic") && (*name == "quic") != is_quic {
             continue;
         }
@@ -190,7 +190,7 @@ pub(super) fn objects(application: &Application, out: &mut Vec<u8>) {
     }
 }
 
-/// A comma where one is due, and the name of a member.
+/// Appends a comma if needed, and the name of a member.
 fn begin(name: &str, out: &mut Vec<u8>) {
     if !matches!(out.last(), Some(b'{')) {
         out.push(b',');
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_suricatas() {
+    fn objects_are_those_of_suricata() {
         let mut a = Application::EMPTY;
         assert_eq!((shown(&a).as_str(), protocol(&a)), (r#"{"x":1}"#, None));
         a.named(Protocol::Ssh);

@@ -1,5 +1,5 @@
-//! The fields of `--fields` in IPFIX: numbers as elements of our own, lists as `basicList`s (RFC
-//! 6313 §4.5.1) of such elements. The number of a reverse element has [`OWN_REVERSE`] added.
+//! The fields of `--fields` in IPFIX: numbers as barewire's own elements, lists as `basicList`s
+//! (RFC 6313 §4.5.1) of them. The number of a reverse element has [`OWN_REVERSE`] added.
 
 use super::write::variable;
 use crate::element::{Element, OWN_REVERSE, VARIABLE_LEN, reverse_name};
@@ -9,13 +9,13 @@ use crate::extra::Extra;
 use crate::key::Side;
 use crate::record::Record;
 
-/// The registry's number of `basicList`.
+/// Registered number of `basicList`.
 const BASIC_LIST: u16 = 291;
 
 /// Semantic `ordered` (RFC 6313 §4.4.5).
 const ORDERED: u8 = 4;
 
-/// The columns of a record of both directions, or of one.
+/// Columns of a record of both directions, or of one.
 pub(super) fn columns(
     extra_fields: &ExtraFields,
     is_both: bool,
@@ -23,14 +23,14 @@ pub(super) fn columns(
     measured::columns(extra_fields).filter(move |column| is_both || !column.is_reverse)
 }
 
-/// How much room a list takes.
+/// Encoding of a list's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListSize {
-    /// Numbers as long as their element says.
+    /// Numbers with the length of their element.
     Natural,
-    /// As short as the largest one allows (RFC 7011 §6.2).
+    /// Numbers with the shortest sufficient length (RFC 7011 §6.2).
     Reduced,
-    /// None.
+    /// No numbers.
     Empty,
 }
 
@@ -44,7 +44,7 @@ fn id(column: &MeasuredColumn) -> u16 {
     column.row.element.id | reverse
 }
 
-/// Number and length of the column in a template, and the enterprise.
+/// Number and length of the column in a template, and its enterprise.
 pub(super) fn specifier(column: &MeasuredColumn, own: u32) -> ((u16, u16), u32) {
     match column.row.measure {
         Measure::List { .. } => ((BASIC_LIST, VARIABLE_LEN), 0),
@@ -52,7 +52,7 @@ pub(super) fn specifier(column: &MeasuredColumn, own: u32) -> ((u16, u16), u32) 
     }
 }
 
-/// The elements of the columns, those within lists too: number, name, the rest.
+/// The elements of the columns, including those within lists: number, name, description.
 pub(super) fn own_elements(
     extra_fields: &ExtraFields,
     is_biflow: bool,
@@ -67,8 +67,8 @@ pub(super) fn own_elements(
     })
 }
 
-/// Appends a value. A number that was not measured is NaN, a list that was not is empty.
-/// `numbers` is room to work in.
+/// Appends a value. A number that was not measured is NaN, and such a list is empty. `numbers` is a
+/// scratch buffer.
 pub(super) fn put(
     column: &MeasuredColumn,
     (record, extra, side): (&Record, &Extra<'_>, Side),
@@ -89,7 +89,7 @@ pub(super) fn put(
     }
     let len: u16 = match numbers.iter().copied().max().unwrap_or(0) {
         _ if size == ListSize::Natural => column.row.element.len,
-        // Signed numbers are directions, which one byte holds.
+        // Signed numbers are directions, for which one byte is enough.
         ..=0xff => 1,
         0x100..=0xffff => 2,
         _ => 4,

@@ -1,4 +1,4 @@
-//! Options: the exporter's statistics, sampling, interfaces, and its own elements.
+//! Options records: exporter statistics, sampling, interfaces, and descriptions of own elements.
 
 use super::write::{Writer, specifier};
 use super::{Config, OPTIONS_TEMPLATE_SET};
@@ -7,7 +7,7 @@ use crate::encode::Statistics;
 use crate::encode::extra_fields::application_names;
 use crate::sampling::Sampling;
 
-/// Ids of options templates: after those of data.
+/// Ids of options templates, after those of data.
 const STATISTICS: u16 = 280;
 const SAMPLING: u16 = 281;
 const INTERFACE: u16 = 282;
@@ -20,8 +20,8 @@ const RECORD_SELECTOR: u16 = 286;
 type Template = (u16, &'static [(u16, u16)], &'static [(u16, u16)]);
 
 const TEMPLATES: &[Template] = &[
-    // Of an observation domain: messages, octets and flow records exported; flows observed;
-    // packets ignored and dropped; flows, packets and octets not sent.
+    // Per observation domain: messages, octets and flow records exported; flows observed; packets
+    // ignored and dropped; flows, packets and octets not sent.
     (
         STATISTICS,
         &[(149, 4)],
@@ -37,17 +37,17 @@ const TEMPLATES: &[Template] = &[
             (168, 8),
         ],
     ),
-    // Of an observation domain: random n-of-N as RFC 5477 has it (algorithm, size, population),
-    // which newer collectors read; and the older form (interval, algorithm), which all others do.
+    // Per observation domain: random n-of-N of RFC 5477 (algorithm, size, population), which newer
+    // collectors read; and the older form (interval, algorithm), which all others read.
     (
         SAMPLING,
         &[(149, 4)],
         &[(304, 2), (309, 4), (310, 4), (34, 4), (35, 1)],
     ),
-    // Of an interface: its name.
+    // Per interface: its name.
     (INTERFACE, &[(10, 4)], &[(82, VARIABLE_LEN)]),
-    // Of an element: type, semantics, units, range, name, description (RFC 5610 §3.9). libfixbuf
-    // learns nothing from a template that lacks one of them.
+    // Per element: type, semantics, units, range, name, description (RFC 5610 §3.9). libfixbuf
+    // ignores a template that lacks one of them.
     (
         TYPE,
         &[(346, 4), (303, 2)],
@@ -63,15 +63,15 @@ const TEMPLATES: &[Template] = &[
     ),
 ];
 
-/// Random n-of-N, by RFC 5477's selectorAlgorithm and by NetFlow's samplingAlgorithm.
+/// Random n-of-N, as RFC 5477's selectorAlgorithm and as NetFlow's samplingAlgorithm.
 const RANDOM_N_OF_N: u16 = 3;
 const RANDOM: u8 = 2;
 
-/// Of an application: its name (RFC 6759 §5), of fixed length: nfcapd refuses a variable one here.
+/// Per application: its name (RFC 6759 §5), with fixed length: nfcapd refuses a variable one here.
 const NAMES: Template = (APPLICATION, &[(95, 4)], &[(96, NAME_LEN as u16)]);
 const NAME_LEN: usize = 24;
 
-/// All options templates.
+/// Writes all options templates.
 pub(super) fn templates(config: &Config, writer: &mut Writer) {
     for (id, scope, fields) in TEMPLATES {
         template(*id, scope, fields, writer);
@@ -97,22 +97,22 @@ fn template(id: u16, scope: &[(u16, u16)], fields: &[(u16, u16)], writer: &mut W
     for &(id, len) in scope.iter().chain(fields) {
         specifier(&mut record, id, len, 0);
     }
-    // A set each: pmacct 1.7 loses its way after the first one of a set.
+    // One set each: pmacct 1.7 fails after the first one of a set.
     writer.end_set();
     writer.record(OPTIONS_TEMPLATE_SET, &record, false);
 }
 
-/// How packets or records are chosen (RFC 5476 §6.5.3, RFC 7014 §6): fields and their values.
+/// Selection of packets or records (RFC 5476 §6.5.3, RFC 7014 §6): fields and their values.
 struct Selector {
     template_id: u16,
     /// Number, length, bytes.
     fields: Vec<(u16, u16, Vec<u8>)>,
 }
 
-/// The selectors that leave something out.
+/// The selectors that omit packets or records.
 ///
-/// One of N is reported as a sample and a population also where the algorithm is systematic, for
-/// which RFC 5477 has an interval and a space: collectors that know the space's element take the
+/// One in N is reported as a sample and a population even if the algorithm is systematic, for which
+/// RFC 5477 has an interval and a space: collectors that support the space element take the
 /// interval, 1, for the rate.
 fn selectors(config: &Config) -> Vec<Selector> {
     let kinds = [
@@ -162,7 +162,7 @@ fn selectors(config: &Config) -> Vec<Selector> {
     reported.collect()
 }
 
-/// What does not change: sampling, interfaces, names of applications.
+/// Writes constant information: sampling, interfaces, names of applications.
 pub(super) fn facts(config: &Config, writer: &mut Writer) {
     let mut record = Vec::new();
     record.extend(config.domain.to_be_bytes());
@@ -194,8 +194,8 @@ pub(super) fn facts(config: &Config, writer: &mut Writer) {
     }
 }
 
-/// Types and names of our own elements. They come before the templates that have them: libfixbuf
-/// looks them up when it reads a template.
+/// Writes types and names of barewire's own elements. They come before the templates that use them:
+/// libfixbuf looks them up when it reads a template.
 pub(super) fn types(config: &Config, own: &[(u16, String, &'static Element)], writer: &mut Writer) {
     for (id, name, element) in own {
         let mut record = Vec::new();
@@ -212,7 +212,7 @@ pub(super) fn types(config: &Config, own: &[(u16, String, &'static Element)], wr
     }
 }
 
-/// The exporter's account.
+/// Writes the exporter statistics.
 pub(super) fn statistics(config: &Config, statistics: &Statistics, writer: &mut Writer) {
     let mut record = Vec::new();
     record.extend(config.domain.to_be_bytes());
@@ -232,7 +232,7 @@ pub(super) fn statistics(config: &Config, statistics: &Statistics, writer: &mut 
     writer.record(STATISTICS, &record, true);
 }
 
-/// A text of variable length; of a long one the beginning.
+/// Appends text of variable length; long text is truncated.
 fn string(out: &mut Vec<u8>, text: &str) {
     let mut end = text.len().min(254);
     while !text.is_char_boundary(end) {

@@ -2,8 +2,8 @@
 //! records without them do not change.
 //!
 //! Each application has a template with its own fields, for each shape of a flow that can have it;
-//! a template with all fields serves what mixes several. Of a record that does not fit into a
-//! message alone, fields are left out ([`Trim`]), not the record.
+//! a template with all fields serves mixtures. If a record alone does not fit into a message,
+//! fields are omitted ([`Trim`]), not the record.
 
 use inspect::{Application, FIELDS, Field};
 
@@ -22,7 +22,7 @@ use crate::key::Side;
 use crate::origin::{OriginParts, Origins, TEXTS};
 use crate::record::Record;
 
-/// The number of the tunnel: one element for all kinds, because the record does not hold it.
+/// The tunnel number: one element for all kinds, because the record does not store the kind.
 const TUNNEL: Element = Element {
     name: "tunnelIdentifier",
     id: 10,
@@ -101,14 +101,14 @@ const fn origin(name: &'static str, id: u16, about: &'static str) -> Element {
     }
 }
 
-/// The elements of what is reported.
+/// The elements of the selected enrichment.
 fn origins(parts: &OriginParts) -> impl Iterator<Item = &'static Element> {
     let rows = TEXTS.iter().zip(&ORIGIN);
     let reported = rows.filter(|((_, is_selected, _), _)| is_selected(parts));
     reported.flat_map(|(_, elements)| elements)
 }
 
-/// Elements of IANA: number and length.
+/// IANA elements: number and length.
 const SOURCE_AS: (u16, u16) = (16, 4);
 const DESTINATION_AS: (u16, u16) = (17, 4);
 const SOURCE_MAC: (u16, u16) = (56, 6);
@@ -118,8 +118,8 @@ const TRAFFIC_CLASS: (u16, u16) = (5, 1);
 const APPLICATION_ID: (u16, u16) = (95, 4);
 const APPLICATION_NAME: (u16, u16) = (96, VARIABLE_LEN);
 
-/// Beginnings of the names of the fields that belong together. The smallest group that has all
-/// fields of an application serves it.
+/// Name prefixes of fields that belong together. An application uses the smallest group that has
+/// all of its fields.
 const GROUPS: &[&[&str]] = &[
     &[],
     &["tls_", "ja3", "ja4"],
@@ -148,7 +148,7 @@ const GROUPS: &[&[&str]] = &[
     // Several requests or questions.
     &["http_", "transactions"],
     &["dns_", "transactions"],
-    // What a proxy carries.
+    // Protocols inside a proxy connection.
     &[
         "http_",
         "transactions",
@@ -162,13 +162,13 @@ const GROUPS: &[&[&str]] = &[
     &["socks_", "inner_protocol", "http_", "transactions"],
 ];
 
-// A bit of a group's mask for each field.
+// A group's mask has one bit for each field.
 const _: () = assert!(FIELDS.len() <= u128::BITS as usize);
 
-/// In all of them that have any: fields that do not depend on the protocol.
+/// Prefix of the fields that do not depend on the protocol, which are in every nonempty group.
 const EVERYWHERE: &str = "ndpi";
 
-/// Where the indices of these templates begin: template ids 320 and up, after all options.
+/// First index of these templates: template ids 320 and up, after all options.
 const INDEX_MIN: usize = 64;
 const SHAPES: usize = 8;
 
@@ -180,41 +180,40 @@ pub(super) fn columns_max(extra_fields: &ExtraFields) -> usize {
     WITHOUT_ORIGIN + networks + origins(&extra_fields.origin).count() + measured
 }
 
-/// What stands in a record after the standard columns.
+/// The part of a record after the standard columns.
 struct Rest<'a> {
     record: &'a Record,
     extra: &'a Extra<'a>,
     known: Option<&'a Known>,
-    /// The group that the application's fields are of.
+    /// Index of the group that has the application's fields.
     group: usize,
     trim: Trim,
 }
 
-/// Fields that belong together.
+/// A group of fields.
 struct Group {
     number: usize,
-    /// Bit `field as u8` for each.
+    /// Bit `field as u8` for each field.
     mask: u128,
     elements: Vec<&'static ApplicationElement>,
 }
 
-/// What a rich encoder has beside the plain one.
+/// Additional state of an encoder for extra fields.
 pub(super) struct Rich {
     extra_fields: ExtraFields,
     groups: Vec<Group>,
-    /// What is after the standard columns of the record being made.
+    /// The part after the standard columns of the current record.
     tail: Vec<u8>,
-    /// The numbers of a list.
+    /// Scratch buffer for the numbers of a list.
     numbers: Vec<i64>,
 }
 
-/// How a record that does not fit into a message is made shorter: by what an entry names, and by
-/// what those before it name.
+/// Ways to shorten a record that does not fit into a message: each entry includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Trim {
     Nothing,
-    /// The numbers of lists are as short as the largest one allows (RFC 7011 §6.2). Not done
-    /// unless it helps: libfixbuf 2.4 misreads such lists.
+    /// The numbers of lists have the shortest sufficient length (RFC 7011 §6.2). Skipped unless it
+    /// helps: libfixbuf 2.4 misreads such lists.
     ShortNumbers,
     ByteHistograms,
     ApplicationFields,
@@ -234,8 +233,8 @@ impl Trim {
 }
 
 impl Rich {
-    /// For messages of this many bytes; `others` are the columns of the longest template without
-    /// the application's own. Groups whose template would not fit are left out.
+    /// Creates the state for messages of this length; `others` are the columns of the longest
+    /// template without the application's own. Groups whose template would not fit are dropped.
     pub(super) fn new(extra_fields: ExtraFields, limit: usize, others: usize) -> Rich {
         let number = 0..GROUPS.len();
         let groups = number
@@ -268,7 +267,8 @@ impl Rich {
         }
     }
 
-    /// The smallest group that has all fields of an application; that without fields if none has.
+    /// The smallest group that has all fields of an application; the group without fields if none
+    /// has.
     fn group_of(&self, application: &Application) -> &Group {
         let present = application.fields();
         let mask = present.fold(0_u128, |mask, (field, _)| mask | 1 << field as u8);
@@ -279,7 +279,7 @@ impl Rich {
         smallest.unwrap_or(&self.groups[0])
     }
 
-    /// Appends specifiers of the columns after the standard ones; gives how many.
+    /// Appends specifiers of the columns after the standard ones; returns their number.
     fn specifiers(&self, group: &Group, is_both: bool, own: u32, out: &mut Vec<u8>) -> usize {
         let mut count = 0;
         let mut add = |(id, len): (u16, u16), enterprise| {
@@ -328,7 +328,7 @@ impl Rich {
         count
     }
 
-    /// Elements of our own in these templates.
+    /// Barewire's own elements in these templates.
     pub(super) fn own_elements(&self, is_biflow: bool) -> Vec<(u16, String, &'static Element)> {
         let extra_fields = &self.extra_fields;
         let mut elements: Vec<&'static Element> = Vec::new();
@@ -352,7 +352,7 @@ impl Rich {
             .collect()
     }
 
-    /// Makes the tail of a record, as the group has it.
+    /// Fills the tail of a record according to its group.
     fn fill(&mut self, of: &Rest<'_>, source: Side, is_both: bool, own: u32) {
         let Rich {
             extra_fields,
@@ -441,7 +441,7 @@ fn put_origins(parts: &OriginParts, of: Option<&Origins>, source: Side, out: &mu
 }
 
 impl Encoder {
-    /// As `take`, with extra fields.
+    /// Like `take`, with extra fields.
     pub(super) fn take_rich(
         &mut self,
         records: &[(Record, EndReason)],
@@ -499,7 +499,7 @@ impl Encoder {
         self.set_index = NO_SET;
     }
 
-    /// One record of both sides, or one of each side that sent: all of them or none.
+    /// Adds one record of both sides, or one for each side that sent: all of them or none.
     fn push_rich(&mut self, rich: &mut Rich, rest: &Rest<'_>, reason: EndReason) -> bool {
         let (record, group) = (rest.record, rest.group);
         let initiator = record.initiator();
@@ -525,7 +525,7 @@ impl Encoder {
         true
     }
 
-    /// The columns of a plain template, and the tail after them.
+    /// Adds the columns of a plain template, and the tail.
     fn push_columns(
         &mut self,
         view: &View<'_>,
@@ -554,11 +554,11 @@ impl Encoder {
         Some(())
     }
 
-    /// Messages with the templates of rich records.
+    /// Writes the templates of records with extra fields.
     pub(super) fn rich_templates(&self, rich: &Rich, writer: &mut Writer) {
         for group in &rich.groups {
             for shape in self.used() {
-                // Only what has ports has applications.
+                // Only flows with ports have applications.
                 let is_icmp = shape & 2 != 0;
                 if is_icmp && group.number != 0 {
                     continue;

@@ -1,4 +1,4 @@
-//! IPFIX out and in again: what goes in comes out, loss shows, sessions begin anew.
+//! IPFIX encoded and decoded: records are read back, loss is detected, sessions restart.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const NOW_NS: u64 = 1_700_000_100_000_000_000;
 /// Values of a record by enterprise and number.
 type Values = BTreeMap<(u32, u16), Vec<u8>>;
 
-/// Messages as a transport would carry them.
+/// Messages as delivered by a transport.
 struct Wire {
     messages: Vec<Vec<u8>>,
     len_max: usize,
@@ -47,7 +47,8 @@ impl Wire {
         }
     }
 
-    /// Reads all messages but those that `lose` names; gives data records and what is missing.
+    /// Reads all messages except those that `lose` selects; returns data records and what is
+    /// missing.
     fn read(&self, lose: impl Fn(usize) -> bool) -> (Vec<Values>, Decoder) {
         let (mut decoder, mut found) = (Decoder::new(), Vec::new());
         for (at, message) in self.messages.iter().enumerate() {
@@ -100,7 +101,7 @@ fn encoded_records_are_read_back() {
     }
 }
 
-/// The same for one kind of messages; records with nothing extra have ways of their own.
+/// The same for one kind of message; records without extra fields have a separate path.
 fn comes_out(is_biflow: bool, len_max: usize, has_extra: bool) {
     let mut extra = vec![
         Column::find("payloadOctetDeltaCount").unwrap(),
@@ -174,10 +175,9 @@ fn comes_out(is_biflow: bool, len_max: usize, has_extra: bool) {
     );
 }
 
-/// A collector's reckoning of what it lost is the number of records in the messages that were
-/// lost.
+/// The loss computed by a collector equals the number of records in the lost messages.
 #[test]
-fn loss_shows_in_the_sequence() {
+fn loss_is_detected_by_the_sequence_number() {
     let mut encoder = Encoder::new(Config::default());
     let mut wire = Wire::new(1400);
     wire.send(encoder.begin_session(NOW_NS));
@@ -194,8 +194,8 @@ fn loss_shows_in_the_sequence() {
     assert_eq!(decoder.missed, (all.len() - some.len()) as u64);
 }
 
-/// A session that breaks: the message that was not sent goes into the next one, whose numbers begin
-/// at 0 again.
+/// A broken session: the message that was not sent becomes part of the next one, whose sequence
+/// numbers begin at 0 again.
 #[test]
 fn a_new_session_starts_anew() {
     let config = Config {
@@ -253,9 +253,9 @@ fn a_record_too_large_is_refused_and_counted() {
     );
 }
 
-/// Bytes of whole packets are another element.
+/// Bytes that include the link header have a different element.
 #[test]
-fn bytes_of_packets_have_their_own_number() {
+fn layer_2_bytes_have_their_own_element() {
     let mut encoder = Encoder::new(Config {
         is_layer2: true,
         ..Config::default()
@@ -271,7 +271,7 @@ fn bytes_of_packets_have_their_own_number() {
 }
 
 thread_local! {
-    /// Bytes of the text that [`TEXT`] writes.
+    /// Length of the text that [`TEXT`] writes.
     static TEXT_LEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -295,7 +295,7 @@ static TEXT: crate::element::Field = crate::element::Field {
     },
 };
 
-/// One flow with a text of this length, and how many were refused.
+/// Encodes one flow with a text of this length; returns the number of refused ones as well.
 fn with_text(len: usize) -> (Wire, u64) {
     TEXT_LEN.set(len);
     let mut encoder = Encoder::new(Config {

@@ -1,8 +1,8 @@
-//! Occasional messages: templates and options. They may allocate.
+//! Writes occasional messages: templates and options. They may be allocated.
 
 use super::{HEADER_LEN, SET_HEADER_LEN, VERSION};
 
-/// The header of a message.
+/// Builds the header of a message.
 pub(super) fn header(len: usize, seconds: u32, sequence: u32, domain: u32) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     header[..2].copy_from_slice(&VERSION.to_be_bytes());
@@ -13,7 +13,7 @@ pub(super) fn header(len: usize, seconds: u32, sequence: u32, domain: u32) -> [u
     header
 }
 
-/// A field specifier (RFC 7011 §3.2).
+/// Appends a field specifier (RFC 7011 §3.2).
 pub(super) fn specifier(out: &mut Vec<u8>, id: u16, len: u16, enterprise: u32) {
     const HAS_ENTERPRISE: u16 = 0x8000;
     let bit = if enterprise == 0 { 0 } else { HAS_ENTERPRISE };
@@ -24,7 +24,7 @@ pub(super) fn specifier(out: &mut Vec<u8>, id: u16, len: u16, enterprise: u32) {
     }
 }
 
-/// Appends a value with its length before it (RFC 7011 §7).
+/// Appends a value after its length (RFC 7011 §7).
 pub(super) fn variable(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
     out.push(0);
@@ -34,21 +34,21 @@ pub(super) fn variable(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         out[at] = len as u8;
         return;
     }
-    // Far from the limit: the longest list has 1,033 bytes.
+    // Far below the limit: the longest list has 1,033 bytes.
     let [high, low] = (len.min(usize::from(u16::MAX)) as u16).to_be_bytes();
     out[at] = 255;
     drop(out.splice(at + 1..at + 1, [high, low]));
 }
 
-/// Puts records of any kind into as many messages as they need.
+/// Writes records of any kind into as many messages as needed.
 pub(super) struct Writer {
     messages: Vec<Vec<u8>>,
-    /// Where the open set of the last message begins, and its id.
+    /// Offset and id of the open set in the last message.
     set: Option<(usize, u16)>,
     len_max: usize,
     domain: u32,
     seconds: u32,
-    /// Data records before the end of the last message.
+    /// Number of data records up to the end of the last message.
     sequence: u32,
 }
 
@@ -64,8 +64,8 @@ impl Writer {
         }
     }
 
-    /// Adds a record to a set of this id. Data records count in the sequence. A record that does
-    /// not fit into a message alone is left out: what barewire itself writes does.
+    /// Adds a record to a set with this id. Data records are counted in the sequence. A record that
+    /// does not fit into a message alone is omitted, which never happens to barewire's own.
     pub(super) fn record(&mut self, set_id: u16, record: &[u8], is_data: bool) {
         let opens = self.set.is_none_or(|(_, id)| id != set_id);
         let more = record.len() + if opens { SET_HEADER_LEN } else { 0 };
@@ -93,7 +93,7 @@ impl Writer {
         }
     }
 
-    /// The next record begins a set.
+    /// Begins a new set with the next record.
     pub(super) fn end_set(&mut self) {
         let set = self.set.take();
         if let Some(message) = self.messages.last_mut() {
@@ -101,7 +101,7 @@ impl Writer {
         }
     }
 
-    /// Ends the last message.
+    /// Closes the last message.
     fn close(&mut self) {
         let set = self.set.take();
         if let Some(message) = self.messages.last_mut() {
@@ -111,7 +111,7 @@ impl Writer {
         }
     }
 
-    /// The messages, and the data records sent when they have gone.
+    /// Returns the messages, and the number of data records sent after them.
     pub(super) fn finish(mut self) -> (Vec<Vec<u8>>, u32) {
         self.close();
         (self.messages, self.sequence)

@@ -1,4 +1,4 @@
-//! The extra fields of a record, in the same line.
+//! Formats the extra fields of a record, in the same line.
 
 use super::{member, number};
 use crate::encode::extra_fields;
@@ -6,7 +6,7 @@ use crate::extra::{Extra, PacketNote, Timing, entropy};
 use crate::key::{KeyExtra, Side};
 use crate::record::Record;
 
-/// The rarer parts of the key, where they are not 0.
+/// Appends the rarer parts of the key that are not 0.
 pub(super) fn key(key: &KeyExtra, initiator: Side, out: &mut Vec<u8>) {
     let ends = [("src_mac", initiator), ("dst_mac", initiator.other())];
     for (name, side) in ends {
@@ -25,7 +25,7 @@ pub(super) fn key(key: &KeyExtra, initiator: Side, out: &mut Vec<u8>) {
     member("key_tos", key.traffic_class.into(), out);
 }
 
-/// Everything else, as members of the flow.
+/// Appends everything else, as members of the flow.
 pub(super) fn rest(extra: &Extra<'_>, record: &Record, out: &mut Vec<u8>) {
     let initiator = record.initiator();
     if !extra.packets.is_empty() {
@@ -76,7 +76,7 @@ fn list(name: &str, values: impl Iterator<Item = u64>, out: &mut Vec<u8>) {
     out.push(b']');
 }
 
-/// A number that is not negative, with three digits behind the point.
+/// Appends a nonnegative number with three decimals.
 pub(in crate::encode) fn fraction(value: f64, out: &mut Vec<u8>) {
     let thousandths = (value * 1000.0).round() as u64;
     number(thousandths / 1000, out);
@@ -86,7 +86,7 @@ pub(in crate::encode) fn fraction(value: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Lists of the first packets, as PSTATS has them: payload bytes, microseconds since the start,
+/// Appends lists of the first packets, as PSTATS does: payload bytes, microseconds since the start,
 /// flags, directions (1 from the initiator, -1 to it).
 fn packets(notes: &[PacketNote], initiator: Side, out: &mut Vec<u8>) {
     let each = |f: fn(&PacketNote) -> u64| notes.iter().map(f);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_commas_between() {
+    fn list_items_are_separated_by_commas() {
         let mut out = Vec::new();
         list("none", [].into_iter(), &mut out);
         list("one", [1].into_iter(), &mut out);

@@ -1,4 +1,4 @@
-//! NetFlow 9 out and in again.
+//! NetFlow 9 encoded and decoded.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ fn short(bytes: &[u8], at: usize) -> u16 {
 /// Packets, bytes, records.
 type Sums = (u64, u64, u64);
 
-/// Sums of packets and bytes by version of IP, and the sequence numbers.
+/// Sums of packets and bytes by IP version, and the sequence numbers.
 fn read(messages: &[Vec<u8>]) -> (HashMap<u16, Sums>, Vec<u32>) {
     let mut templates: HashMap<u16, Vec<(u16, u16)>> = HashMap::new();
     let (mut sums, mut sequence) = (HashMap::new(), Vec::new());
@@ -144,9 +144,9 @@ fn times_are_exact() {
     assert_eq!(boot_ms + long(28), 1_700_000_061_500);
 }
 
-/// Names stay within their field, and end.
+/// Names are truncated to their field, and terminated.
 #[test]
-fn texts_of_fixed_length() {
+fn texts_have_a_fixed_length() {
     assert_eq!(text::<6>(""), [0; 6]);
     assert_eq!(&text::<6>("eth0"), b"eth0\0\0");
     assert_eq!(&text::<6>("eth10"), b"eth10\0");

@@ -1,8 +1,9 @@
-//! Fragments: in any order, without a first one, more than there is room for.
+//! Fragments in any order, without a first one, and more than fit.
 
 use super::*;
 
-/// Three pieces of a datagram from port 9 to port 7, `id` in the first byte of the second address.
+/// Three fragments of a datagram from port 9 to port 7, with `id` in the first byte of the second
+/// address.
 fn pieces(id: u16) -> [Vec<u8>; 3] {
     let whole = udp(9, 7, 1592);
     [
@@ -70,7 +71,7 @@ fn fragments_without_a_first_are_orphans() {
 }
 
 #[test]
-fn more_datagrams_than_places_cost_ports_not_packets() {
+fn excess_datagrams_lose_ports_not_packets() {
     let mut few = config();
     few.datagram_count_max = 16;
     let mut packets = Vec::new();

@@ -1,4 +1,4 @@
-//! Which packets are in one flow: parts of the key, levels, directions, sampling.
+//! Packets of the same flow: parts of the key, levels, directions, sampling.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn directions_are_separate_on_request() {
 }
 
 #[test]
-fn the_side_that_began_is_found_in_the_middle_too() {
+fn the_initiator_is_found_in_the_middle_of_a_connection() {
     let source = |packets: &[Vec<u8>]| {
         let (records, _) = records(&config(), packets);
         let record = records[0];
@@ -111,7 +111,7 @@ fn a_packet_in_a_tunnel_counts_at_the_requested_levels() {
 }
 
 #[test]
-fn rarer_parts_of_the_key_distinguish_flows() {
+fn rarer_parts_of_the_key_separate_flows() {
     let plain = ipv4(1, 2, 17, 1, 0, &udp(1, 2, 2));
     let mut mac = plain.clone();
     mac[11] = 9;
@@ -172,7 +172,7 @@ fn packets_skipped_by_sampling_are_counted() {
 }
 
 #[test]
-fn sampling_that_changes_leaves_parts_of_the_key_alone() {
+fn changing_the_sampling_keeps_parts_of_the_key() {
     let tagged = |id: u8| {
         let mut bytes = ipv4(1, 2, 17, 1, 0, &udp(1, 2, 3));
         bytes.splice(12..12, [0x81, 0, 0, id]);

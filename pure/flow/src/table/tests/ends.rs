@@ -63,7 +63,7 @@ fn idle_flows_end_without_packets() {
     assert_eq!(count, 1);
 }
 
-/// A flow that lives for longer than deadlines reach is looked at more than once.
+/// A flow that outlives the maximum deadline is checked more than once.
 #[test]
 fn timeouts_over_an_hour_end_flows_on_time() {
     let (hash_key, start, minute) = (HashKey::from_seed(1), 1_700_000_000 * S, 60 * S);
@@ -98,7 +98,7 @@ fn timeouts_over_an_hour_end_flows_on_time() {
     }
 }
 
-/// A flow that never rests is cut by the active timeout, to the nanosecond.
+/// A flow that is never idle is split by the active timeout, exact to the nanosecond.
 #[test]
 fn the_active_timeout_is_exact() {
     let hash_key = HashKey::from_seed(1);
@@ -136,7 +136,7 @@ fn the_active_timeout_is_exact() {
     assert_eq!(table.stats.ended[active as usize], 2 + 1 + 49);
 }
 
-/// One packet with a time far ahead does not cut all flows to pieces.
+/// A single packet with a time far ahead does not split all flows.
 #[test]
 fn a_clock_that_jumped_ahead_does_no_harm() {
     let hash_key = HashKey::from_seed(1);
@@ -156,7 +156,7 @@ fn a_clock_that_jumped_ahead_does_no_harm() {
     assert_eq!(table.stats.late, 100);
 }
 
-/// When only packets far behind the clock come, it was the clock that was wrong.
+/// If only packets far behind the clock arrive, the clock was wrong.
 #[test]
 fn a_clock_that_was_wrong_is_set_back() {
     let hash_key = HashKey::from_seed(1);

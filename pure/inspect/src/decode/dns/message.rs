@@ -1,4 +1,5 @@
-//! Messages (RFC 1035 §4): header, names, questions, records, and what is reported about them.
+//! DNS messages (RFC 1035 §4): header, names, questions, records, and the fields reported about
+//! them.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,9 +8,9 @@ use crate::field::{Field, FieldSink, Value};
 use crate::text::Text;
 
 pub(super) const HEADER_LEN: usize = 12;
-/// Pointers in one name.
+/// Maximum number of compression pointers in a name.
 const POINTER_MAX: usize = 32;
-/// Answers that are reported, and that are looked at.
+/// Maximum number of answers reported, and read.
 const TOLD_MAX: usize = 8;
 const ANSWER_MAX: u16 = 32;
 pub(super) type Name = Text<255>;
@@ -43,7 +44,7 @@ impl Header {
         self.flags & 0x8000 != 0
     }
 
-    /// Whether a server would look further.
+    /// Whether a server would read further.
     pub(super) fn is_plausible(&self) -> bool {
         // Query, inverse query, status, notify, update (IANA DNS OpCodes).
         let opcode = self.flags >> 11 & 15;
@@ -51,13 +52,13 @@ impl Header {
         matches!(opcode, 0 | 1 | 2 | 4 | 5) && self.questions <= 32 && has_content
     }
 
-    /// Whether it is the header of an ordinary question or answer and of little else.
+    /// Whether it is the header of an ordinary question or answer: a strict test.
     fn is_strict(&self) -> bool {
         // Most datagrams that are not DNS fail here already.
         if self.questions != 1 {
             return false;
         }
-        // No opcode, the reserved bit clear; recursion and the bits of DNSSEC as they like.
+        // Opcode 0 and the reserved bit clear; recursion and the DNSSEC bits may have any value.
         let flags = self.flags & 0x7840 == 0 && (self.is_response() || self.flags & 0x0680 == 0);
         let counts = match self.is_response() {
             true => self.answers <= 64 && self.authorities <= 64 && self.additional <= 64,
@@ -67,7 +68,7 @@ impl Header {
     }
 }
 
-/// Reads a name at an offset, and returns where the next thing is.
+/// Reads a name at an offset, and returns the offset after it.
 fn name(message: &[u8], start: usize, text: &mut Name) -> Result<usize, Reason> {
     let mut at = start;
     let mut end = None;
@@ -111,7 +112,7 @@ fn name(message: &[u8], start: usize, text: &mut Name) -> Result<usize, Reason> 
     Ok(end.unwrap_or(at + 1))
 }
 
-/// The first question: its type and class, and where what follows begins.
+/// Reads the first question: returns its type and class, and the offset after it.
 pub(super) fn question(message: &[u8], text: &mut Name) -> Result<(u16, u16, usize), Reason> {
     let at = name(message, HEADER_LEN, text)?;
     let rest = message.get(at..).ok_or(Reason::BadLength)?;
@@ -121,7 +122,7 @@ pub(super) fn question(message: &[u8], text: &mut Name) -> Result<(u16, u16, usi
     Ok((kind, class, at + 4))
 }
 
-/// A record: its type, class, and where its data are.
+/// Reads a record: returns its type, its class, and the range of its data.
 fn record(message: &[u8], at: usize) -> Result<(u16, u16, core::ops::Range<usize>), Reason> {
     let mut text = Name::EMPTY;
     let at = name(message, at, &mut text)?;
@@ -184,15 +185,15 @@ pub(super) fn is_message(message: &[u8]) -> bool {
     }
 }
 
-/// Whether question and records of a message fill it to its last byte. Not inlined: the test of the
-/// header, which every datagram passes through, would have to make room for a name.
+/// Whether question and records fill a message to its last byte. Not inlined: the test of the
+/// header, which runs for every datagram, would have to reserve stack for a name.
 #[inline(never)]
 fn is_whole(message: &[u8], header: &Header) -> bool {
     let mut text = Name::EMPTY;
     let Ok((kind, class, mut at)) = question(message, &mut text) else {
         return false;
     };
-    // A type that is in use and the class of the Internet, or any.
+    // A type in use, and the Internet class or any class.
     if !matches!(kind, 1..=65 | 99 | 249..=258 | 32769) || !matches!(class & 0x7fff, 1 | 255) {
         return false;
     }
@@ -248,7 +249,7 @@ mod tests {
         ))
     }
 
-    /// A header with these flags and these counts.
+    /// A header with these flags and counts.
     fn header(flags: u16, counts: [u16; 4]) -> Header {
         let words = [7, flags, counts[0], counts[1], counts[2], counts[3]];
         let bytes: std::vec::Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_plausible_and_strict_by_opcode_and_counts() {
+    fn headers_are_checked_by_opcode_and_counts() {
         const ANSWER: u16 = 0x8000;
         for opcode in 0..16 {
             let is_assigned = [0, 1, 2, 4, 5].contains(&opcode);
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn compressed_names_are_followed_backwards_and_end() {
+    fn compression_pointers_are_followed_backwards_only() {
         let bytes = b"\x03org\0\x07example\xc0\x00\x03www\xc0\x05\xc0\x13\xc0\x11\xff";
         assert_eq!(answer_named(bytes, 0), Ok(("org".into(), 5)));
         assert_eq!(answer_named(bytes, 5), Ok(("example.org".into(), 15)));

@@ -5,7 +5,7 @@ use crate::Reason;
 use crate::field::{Field, FieldSink, Value};
 use crate::text::{Text, header};
 
-/// Bytes of a line that are looked at.
+/// Maximum number of bytes read of a line.
 pub(super) const LINE_MAX: usize = 320;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum At {
@@ -20,20 +20,20 @@ pub(super) enum At {
     Chunk,
     ChunkEnd,
     Trailer,
-    /// After a CONNECT that has not been answered yet. What comes is kept in the place of a line.
+    /// After an unanswered CONNECT. What follows is kept in place of a line.
     Tunnel,
     Over,
 }
 
-/// What is known of one side.
+/// State of one side.
 pub(super) struct Side {
     pub(super) at: At,
     pub(super) provisional: u8,
     pub(super) headers: u16,
-    /// Start lines read, and whether the first message's headers have ended.
+    /// Number of start lines read, and whether the first message's headers have ended.
     pub(super) messages: u32,
     pub(super) is_selected: bool,
-    /// Of the message: its length, status, type.
+    /// Length, status and type of the message.
     pub(super) length: Option<u64>,
     pub(super) is_chunked: bool,
     pub(super) status: u16,
@@ -58,9 +58,9 @@ impl Side {
         line: Text::EMPTY,
     };
 
-    /// As new.
+    /// Resets it.
     pub(super) fn clear(&mut self) {
-        // By name, so that a field that is added is not forgotten.
+        // Destructured, so that a new field is not forgotten.
         let Side {
             at,
             provisional,
@@ -87,14 +87,14 @@ impl Side {
         }
     }
 
-    /// Whether what comes next can be the start of a message. Anything else after a message that
-    /// was read means that its length was wrong.
+    /// Whether the next byte cannot begin a message, which means that the length of the previous
+    /// message was wrong.
     pub(super) fn is_lost(&self, next: u8) -> bool {
         let is_start = next.is_ascii_uppercase() || matches!(next, b'\r' | b'\n');
         self.at == At::Start && self.messages != 0 && self.line.is_empty() && !is_start
     }
 
-    /// Takes what is skipped.
+    /// Skips bytes.
     pub(super) fn pass(&mut self, len: u64) {
         self.left = self.left.saturating_sub(len);
         if self.left == 0 {
@@ -106,7 +106,8 @@ impl Side {
         }
     }
 
-    /// How what follows the headers is delimited. `None`: by the end of the connection.
+    /// Determines how the data after the headers are delimited. `None`: by the end of the
+    /// connection.
     pub(super) fn begin_body(&mut self) -> Option<()> {
         if self.is_chunked {
             self.at = At::ChunkLen;
@@ -136,7 +137,7 @@ impl Side {
             ],
             _ => &[],
         };
-        // Of the first message only: what that does not have is not the next one's.
+        // Of the first message only: fields that it lacks are not taken from the next one.
         if self.messages > 1 {
             return;
         }
@@ -148,7 +149,7 @@ impl Side {
         }
     }
 
-    /// The chunk size line.
+    /// Reads the chunk size line.
     pub(super) fn chunk(&mut self) -> Result<(), Reason> {
         let line = self.line.bytes();
         let end = line.iter().position(|byte| !byte.is_ascii_hexdigit());
@@ -178,7 +179,7 @@ fn length(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// The words of a request line: method, target, and whether anything comes after them.
+/// Splits a request line: method, target, and whether anything follows them.
 pub(super) fn words(line: &[u8]) -> Result<(&[u8], &[u8], bool), Reason> {
     let end = line.iter().position(|byte| *byte == b' ');
     let (method, rest) = line

@@ -1,11 +1,11 @@
-//! Packets and frames of QUIC (RFC 9000 §16, §17.2, §19).
+//! QUIC packets and frames (RFC 9000 §16, §17.2, §19).
 
 use crate::Reason;
 
-/// Frames in one packet that are looked at.
+/// Maximum number of frames read per packet.
 const FRAME_MAX: usize = 256;
 
-/// A number of 1 to 8 bytes (RFC 9000 §16).
+/// Reads an integer of 1 to 8 bytes (RFC 9000 §16).
 pub(super) fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let (first, rest) = bytes.split_first()?;
     let len = (1 << (first >> 6)) - 1;
@@ -18,11 +18,11 @@ pub(super) fn varint(bytes: &mut &[u8]) -> Option<u64> {
     )
 }
 
-/// Where the parts of a packet with a long header and a length are.
+/// Positions in a packet with a long header and a length.
 pub(super) struct Packet {
-    /// Its packet number, still protected.
+    /// Offset of the packet number, which is still protected.
     pub(super) number_at: usize,
-    /// After its last byte.
+    /// Offset after the last byte.
     pub(super) end: usize,
 }
 
@@ -42,18 +42,18 @@ pub(super) fn packet(datagram: &[u8], long_len: usize, is_initial: bool) -> Opti
     })
 }
 
-/// Whose frames they are.
+/// Format of the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// RFC 9000 §19.
     Ietf,
-    /// Google's before it took over those (quiche, `quic_framer.cc`): the same CRYPTO frame under
-    /// another number, acknowledgements with the lengths of their numbers in the type.
+    /// Google's older frames (quiche, `quic_framer.cc`): the same CRYPTO frame with another number,
+    /// and acknowledgements whose type contains the lengths of their numbers.
     Google,
 }
 
-/// The CRYPTO frames of an Initial packet: offset and data. Other frames that may be there
-/// (RFC 9000 §12.4) are skipped.
+/// Iterates over the CRYPTO frames of an Initial packet: offset and data. Other frames that are
+/// allowed there (RFC 9000 §12.4) are skipped.
 pub(super) fn cryptos(plain: &[u8], kind: Kind) -> Cryptos<'_> {
     Cryptos {
         kind,
@@ -62,7 +62,7 @@ pub(super) fn cryptos(plain: &[u8], kind: Kind) -> Cryptos<'_> {
     }
 }
 
-/// See [`cryptos`].
+/// Iterator of [`cryptos`].
 pub(super) struct Cryptos<'a> {
     kind: Kind,
     rest: &'a [u8],
@@ -81,15 +81,15 @@ const GOOGLE_CLOSE: u8 = 2;
 const GOOGLE_PING: u8 = 7;
 const GOOGLE_CRYPTO: u8 = 8;
 
-/// Ranges of an acknowledgement that are skipped.
+/// Maximum number of acknowledgement ranges skipped.
 const ACK_RANGE_MAX: u64 = 256;
 
 impl<'a> Cryptos<'a> {
-    /// The next CRYPTO frame, `None` at the end.
+    /// Returns the next CRYPTO frame, `None` at the end.
     fn step(&mut self) -> Result<Option<(u64, &'a [u8])>, Reason> {
         while self.left != 0 {
             self.left -= 1;
-            // Padding is a frame a byte, and there is much of it.
+            // Each padding byte is a frame, and there are many.
             let padding = self.rest.iter().take_while(|b| **b == PADDING).count();
             self.rest = &self.rest[padding..];
             let Some((kind, rest)) = self.rest.split_first() else {
@@ -140,7 +140,7 @@ impl<'a> Cryptos<'a> {
     }
 }
 
-/// Bytes of Google's acknowledgement after its type `01nullmm`: the largest number seen (1, 2, 4
+/// Length of Google's acknowledgement after its type `01nullmm`: the largest number seen (1, 2, 4
 /// or 6 bytes by `ll`), a delay of 2 bytes; with `n` a count of blocks; the first block (by `mm`),
 /// each other one with its gap; a count of time stamps, the first of 5 bytes, the others of 3.
 fn google_ack_len(kind: u8, rest: &[u8]) -> Option<usize> {
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_the_rfc() {
+    fn varints_of_the_rfc() {
         // RFC 9000 §A.1.
         let cases: [(&[u8], u64); 4] = [
             (
@@ -203,7 +203,7 @@ mod tests {
         ];
         let found: std::vec::Vec<_> = cryptos(&plain, Kind::Ietf).collect();
         assert_eq!(found, [Ok((3, &[7u8, 8][..])), Ok((0, &[9][..]))]);
-        // A stream frame has no place there.
+        // A stream frame is not allowed there.
         let mut bad = cryptos(&[8, 0, 0], Kind::Ietf);
         assert_eq!(bad.next(), Some(Err(Reason::BadValue)));
         assert_eq!(bad.next(), None);

@@ -1,4 +1,4 @@
-//! Protection of Initial packets: keys from a connection id, header protection, AES-128-GCM
+//! Protection of Initial packets: keys derived from a connection id, header protection, AES-128-GCM
 //! (RFC 9001 §5).
 
 use aes_gcm::aead::generic_array::GenericArray;
@@ -8,13 +8,13 @@ use aes_gcm::{AeadInPlace, Aes128Gcm, KeyInit};
 use hkdf::Hkdf;
 use sha2::Sha256;
 
-/// Largest packet that is decrypted: any that fits into a jumbo frame.
+/// Maximum length of a packet to decrypt: any that fits into a jumbo frame.
 const PACKET_MAX: usize = 9216;
 
-/// Bytes of an authentication tag.
+/// Length of an authentication tag.
 const TAG_LEN: usize = 16;
 
-/// Labels of a version's keys (RFC 9001 §5.1, RFC 9369 §3.3.2).
+/// Key labels of a version (RFC 9001 §5.1, RFC 9369 §3.3.2).
 pub(super) struct Labels {
     key: &'static [u8],
     iv: &'static [u8],
@@ -44,12 +44,13 @@ pub(super) struct Keys {
 /// HKDF-Expand-Label without context (RFC 8446 §7.1); `label` begins with `tls13 `.
 fn expand(secret: &Hkdf<Sha256>, label: &[u8], out: &mut [u8]) {
     let head = [0, out.len() as u8, label.len() as u8];
-    // It fails only for outputs longer than 255 blocks; ours have one.
+    // This fails only for outputs longer than 255 blocks; these have one.
     let _ = secret.expand_multi_info(&[&head[..], label, &[0]], out);
 }
 
 impl Keys {
-    /// Those of the server or of the client, from the client's first destination connection id.
+    /// Derives the keys of the server or the client from the client's first destination connection
+    /// id.
     pub(super) fn of(salt: &[u8; 20], labels: &Labels, id: &[u8], is_server: bool) -> Keys {
         let initial = Hkdf::<Sha256>::new(Some(&salt[..]), id);
         let label: &[u8] = match is_server {
@@ -63,7 +64,7 @@ impl Keys {
             iv: [0; 12],
             header: [0; 16],
         };
-        // It fails for secrets shorter than a sum only.
+        // This fails only for secrets shorter than a hash.
         if let Ok(secret) = Hkdf::<Sha256>::from_prk(&secret) {
             expand(&secret, labels.key, &mut keys.key);
             expand(&secret, labels.iv, &mut keys.iv);
@@ -73,7 +74,7 @@ impl Keys {
     }
 }
 
-/// Room to decrypt a packet in. One a thread.
+/// Buffer for decrypted packets, one per thread.
 pub(crate) struct Scratch {
     bytes: [u8; PACKET_MAX],
 }
@@ -85,8 +86,8 @@ impl Scratch {
         }
     }
 
-    /// Decrypts a packet whose protected number is at `number_at`. Its frames, if the tag is
-    /// right.
+    /// Decrypts a packet whose protected number is at `number_at`. Returns its frames if the tag is
+    /// valid.
     pub(super) fn open(&mut self, keys: &Keys, packet: &[u8], number_at: usize) -> Option<&[u8]> {
         let bytes = self.bytes.get_mut(..packet.len())?;
         bytes.copy_from_slice(packet);
@@ -100,7 +101,7 @@ impl Scratch {
         for at in 0..number_len {
             let byte = bytes.get_mut(number_at + at)?;
             *byte ^= mask[1 + at];
-            // The numbers of Initial packets that matter here are their last bytes.
+            // The packet numbers of Initial packets are small: only their last bytes are needed.
             nonce[12 - number_len + at] ^= *byte;
         }
         let (head, sealed) = bytes.split_at_mut_checked(number_at + number_len)?;
@@ -114,7 +115,7 @@ impl Scratch {
     }
 }
 
-/// Protects a packet with a number of four bytes: the other way round, for tests.
+/// Protects a packet with a four-byte packet number: the inverse, for tests.
 #[cfg(feature = "laws")]
 pub(super) fn seal(
     keys: &Keys,
@@ -132,7 +133,7 @@ pub(super) fn seal(
     let mut sealed = frames.to_vec();
     let cipher = Aes128Gcm::new(GenericArray::from_slice(&keys.key));
     let nonce = GenericArray::from_slice(&nonce);
-    // It fails for more than 64 GiB only.
+    // This fails only for more than 64 GiB.
     if let Ok(tag) = cipher.encrypt_in_place_detached(nonce, &packet, &mut sealed) {
         packet.extend(sealed);
         packet.extend(tag);

@@ -1,17 +1,16 @@
-//! Bytes in any order come out in order, within a window: a CRYPTO stream of QUIC, a message of
-//! DTLS.
+//! Reorders bytes within a window: a CRYPTO stream of QUIC, a message of DTLS.
 
 use crate::Reason;
 
-/// Bytes for each word of the bits.
+/// Bytes per word of the bit set.
 const WORD: usize = 64;
 
 /// A ring of bytes, with a bit for each one present. 64 times `WORDS` bytes after the first missing
 /// one are kept.
 pub(crate) struct Window<const WORDS: usize> {
-    /// Offset of the first byte that has not come out.
+    /// Offset of the first byte not delivered yet.
     next: u64,
-    /// Bytes that are present and have not come out.
+    /// Number of bytes present but not delivered.
     held: u16,
     bytes: [[u8; WORD]; WORDS],
     present: [u64; WORDS],
@@ -29,15 +28,15 @@ impl<const WORDS: usize> Window<WORDS> {
         }
     }
 
-    /// As new, without touching the bytes.
+    /// Resets it without touching the bytes.
     pub(crate) fn clear(&mut self) {
         self.next = 0;
         self.held = 0;
         self.present = [0; WORDS];
     }
 
-    /// Takes bytes at an offset and gives to `feed` what is now in order. True as soon as `feed`
-    /// returns true. Of bytes that come twice the first count.
+    /// Adds bytes at an offset and passes the data now in order to `feed`. Returns true as soon as
+    /// `feed` returns true. For bytes that arrive twice the first copy counts.
     pub(crate) fn take(
         &mut self,
         offset: u64,
@@ -69,7 +68,7 @@ impl<const WORDS: usize> Window<WORDS> {
         }
         while self.held != 0 {
             let from = self.next as usize % Self::LEN;
-            // Up to the end of the ring at most.
+            // At most up to the end of the ring.
             let len = (from..Self::LEN)
                 .take_while(|place| self.present[place / WORD] & 1 << (place % WORD) != 0)
                 .count();
@@ -107,7 +106,7 @@ mod tests {
         };
         for _ in 0..200 {
             let mut window = Window::<WORDS>::new();
-            // Move the ring on, so that it wraps.
+            // Advance the ring so that it wraps.
             let lead = below(4000);
             let mut pieces = Vec::new();
             let mut at = 0;

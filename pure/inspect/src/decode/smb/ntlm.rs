@@ -1,12 +1,12 @@
-//! NTLM (MS-NLMP): the names in an AUTHENTICATE message (§2.2.1.3), wherever it lies within what
-//! carries it: bare, SPNEGO, or Kerberos' frame.
+//! NTLM (MS-NLMP): the names in an AUTHENTICATE message (§2.2.1.3), whatever carries it: bare,
+//! SPNEGO, or a Kerberos frame.
 
 use super::{long, wide, word};
 use crate::field::{Field, FieldSink};
 use crate::text::Text;
 
 const AUTHENTICATE: &[u8] = b"NTLMSSP\0\x03\0\0\0";
-/// Where length, room and place of the names stand, and which of them they are.
+/// Offset of length, room and position of each name, and its field.
 const NAMES: &[(usize, Field)] = &[
     (28, Field::SmbDomain),
     (36, Field::SmbUser),

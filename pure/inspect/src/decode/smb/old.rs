@@ -1,22 +1,22 @@
-//! SMB 1 (MS-CIFS §2.2.4, MS-SMB §2.2.4): negotiation, session setup and tree connect, each of a
-//! chain of commands.
+//! SMB 1 (MS-CIFS §2.2.4, MS-SMB §2.2.4): negotiation, session setup and tree connect, also
+//! chained.
 
 use super::{Field, FieldSink, Talk, Text, Value, ntlm, wide, word};
 
 const HEADER_LEN: usize = 32;
-/// Dialects of a client that are remembered.
+/// Maximum number of a client's dialects remembered.
 pub(super) const OFFERED_MAX: usize = 16;
-/// Commands of a chain that are looked at.
+/// Maximum number of chained commands read.
 const CHAIN_MAX: usize = 4;
 
 const NEGOTIATE: u8 = 0x72;
 const SESSION_SETUP: u8 = 0x73;
 const TREE_CONNECT: u8 = 0x75;
-/// In the first flags: an answer; in the second: text of two bytes a character.
+/// In the first flags: a response; in the second: UTF-16 text.
 const RESPONSE: u8 = 0x80;
 const UNICODE: u16 = 0x8000;
 
-/// Dialects (MS-CIFS §3.2.4.2.2, MS-SMB2 §4.2). Numbers of them are places here, from 1 on.
+/// Dialects (MS-CIFS §3.2.4.2.2, MS-SMB2 §4.2). Their numbers are indices into this, from 1.
 const DIALECTS: &[&[u8]] = &[
     b"PC NETWORK PROGRAM 1.0",
     b"PCLAN1.0",
@@ -33,11 +33,11 @@ const DIALECTS: &[&[u8]] = &[
     b"NT LM 0.12",
 ];
 
-/// The words and the bytes of a command (MS-CIFS §2.2.3.2, §2.2.3.3).
+/// Words and bytes of a command (MS-CIFS §2.2.3.2, §2.2.3.3).
 struct Command<'a> {
     words: &'a [u8],
     bytes: &'a [u8],
-    /// Where the bytes begin, from the header on: text of two bytes is aligned by it.
+    /// Offset of the bytes from the header: UTF-16 text is aligned relative to the header.
     at: usize,
 }
 
@@ -51,8 +51,8 @@ fn command(message: &[u8], at: usize) -> Option<Command<'_>> {
     Some(Command { words, bytes, at })
 }
 
-/// Text up to a zero, and where what follows it begins; empty if the zero is missing. Text of two
-/// bytes a character is aligned.
+/// Text up to a zero, and the offset after it; empty if the zero is missing. UTF-16 text is
+/// aligned.
 fn text<const N: usize>(command: &Command<'_>, from: usize, is_wide: bool) -> (Text<N>, usize) {
     let from = from + usize::from(is_wide && (command.at + from) % 2 == 1);
     let bytes = command.bytes.get(from..).unwrap_or(&[]);
@@ -69,7 +69,7 @@ fn text<const N: usize>(command: &Command<'_>, from: usize, is_wide: bool) -> (T
 }
 
 impl Talk {
-    /// A message; none once there is nothing more to read in it.
+    /// Reads a message; `None` once there is nothing more to read in it.
     pub(super) fn old(&mut self, message: &[u8], out: &mut dyn FieldSink) -> Option<()> {
         let mut kind = *message.get(4)?;
         let is_response = message.get(9)? & RESPONSE != 0;
@@ -90,7 +90,7 @@ impl Talk {
                 }
                 _ => {}
             }
-            // The next command and its place, of those that can be chained.
+            // The next command and its offset, of those that can be chained.
             let (next, place) = (*command.words.first()?, word(command.words, 2)?);
             if !matches!(kind, SESSION_SETUP | TREE_CONNECT) || next == 0xff {
                 return None;
@@ -105,7 +105,7 @@ impl Talk {
         None
     }
 
-    /// Dialects: a byte, a text and a zero each.
+    /// Reads dialects: a byte, a text and a zero each.
     fn offers(&mut self, bytes: &[u8]) {
         self.offered = [0; OFFERED_MAX];
         let names = bytes.split(|byte| *byte == 0);
@@ -124,7 +124,7 @@ impl Talk {
     }
 }
 
-/// The user: by NTLM, or with plain names next to the passwords.
+/// Reports the user: from NTLM, or from plain names next to the passwords.
 fn session(command: &Command<'_>, is_wide: bool, out: &mut dyn FieldSink) -> Option<()> {
     if command.words.len() != 26 {
         ntlm::report(command.bytes, out);

@@ -1,10 +1,9 @@
-//! SMB 2 and 3 (MS-SMB2 §2.2): negotiation, session setup and tree connect, each of a chain of
-//! commands.
+//! SMB 2 and 3 (MS-SMB2 §2.2): negotiation, session setup and tree connect, also chained.
 
 use super::{Field, FieldSink, Talk, Value, long, ntlm, wide, word};
 
 const HEADER_LEN: usize = 64;
-/// Commands of a chain that are looked at.
+/// Maximum number of chained commands read.
 const CHAIN_MAX: usize = 4;
 
 const NEGOTIATE: u16 = 0;
@@ -12,7 +11,7 @@ const SESSION_SETUP: u16 = 1;
 const TREE_CONNECT: u16 = 3;
 const RESPONSE: u32 = 1;
 
-/// A dialect by its number; that which stands for "2 something" is followed by the true one.
+/// Name of a dialect; `None` for the wildcard "2.???", which the actual one follows.
 fn dialect(number: u16) -> Option<&'static str> {
     Some(match number {
         0x0202 => "2.0.2",
@@ -52,7 +51,7 @@ impl Talk {
             (SESSION_SETUP, false) => ntlm::report(body, out),
             (TREE_CONNECT, false) => {
                 let (at, len) = (usize::from(word(body, 4)?), usize::from(word(body, 6)?));
-                // Counted from the header's first byte.
+                // Relative to the header's first byte.
                 let path = wide::<128>(bytes.get(at..at + len)?)?;
                 self.tree(&path, out);
             }

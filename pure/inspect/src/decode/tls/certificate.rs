@@ -1,8 +1,8 @@
-//! The first certificate that a server sends (RFC 5246 §7.4.2, RFC 5280 §4.1): whom it names, by
-//! whom it was issued, and when it is valid.
+//! The first certificate of a server (RFC 5246 §7.4.2, RFC 5280 §4.1): subject names, issuer, and
+//! validity.
 //!
-//! Up to TLS 1.2 it is not encrypted. It is read byte by byte, through the messages before it, and
-//! is left at the end of its extensions; the chain after it does not matter.
+//! Up to TLS 1.2 it is not encrypted. It is read byte by byte, through the messages before it, to
+//! the end of its extensions; the rest of the chain is ignored.
 
 use super::der::{Choice, Der, Event, Head};
 use crate::Reason;
@@ -12,10 +12,10 @@ use crate::text::Text;
 
 const CERTIFICATE: u8 = 11;
 const SERVER_HELLO_DONE: u8 = 14;
-/// Messages between the hello and the certificate: one at most (RFC 4680 §2), and room for
-/// later ones.
+/// Maximum number of messages between the hello and the certificate: one (RFC 4680 §2), with room
+/// for future ones.
 const PASSED_MAX: u8 = 4;
-/// Alternative names that are reported. All are counted.
+/// Maximum number of alternative names reported. All are counted.
 const NAMES_MAX: u32 = 4;
 
 // Tags (X.690 §8): universal ones, and those of GeneralName (RFC 5280 §4.2.1.6).
@@ -49,7 +49,7 @@ enum Step {
     Certificate,
 }
 
-/// The element that is open.
+/// The open element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Outside,
@@ -83,7 +83,7 @@ impl Place {
     }
 }
 
-/// The messages of a server after its hello, up to its certificate.
+/// Parser of a server's messages after its hello, up to its certificate.
 pub(crate) struct Certificate {
     step: Step,
     passed: u8,
@@ -96,10 +96,10 @@ pub(crate) struct Certificate {
     der: Der,
     place: Place,
     tag: u8,
-    /// Members of the signed part, and of the validity, that have begun.
+    /// Number of members of the signed part, and of the validity, that have begun.
     members: u8,
     times: u8,
-    /// Whether the identifier read last is the one that is looked for there.
+    /// Whether the last identifier is the one searched for there.
     is_wanted: bool,
     name_count: u32,
     text: Text<255>,
@@ -125,7 +125,7 @@ impl Certificate {
         }
     }
 
-    /// As new, after a message of which this many bytes are to be skipped still.
+    /// Resets it, after a message of which this many bytes are still to be skipped.
     pub(crate) fn clear(&mut self, left: u32) {
         let Certificate {
             step,
@@ -151,10 +151,10 @@ impl Certificate {
         text.clear();
     }
 
-    /// Takes bytes of the handshake. True when there is no more to read.
+    /// Reads handshake bytes. Returns true when there is no more to read.
     ///
     /// # Errors
-    /// If a length contradicts another, or the certificate is not encoded as it must be.
+    /// If a length contradicts another, or the certificate is encoded incorrectly.
     pub(crate) fn feed(
         &mut self,
         mut input: &[u8],
@@ -183,7 +183,7 @@ impl Certificate {
         }
     }
 
-    /// This many bytes are missing. True if they were to be skipped.
+    /// Handles a gap of this many bytes. Returns true if they would have been skipped.
     pub(crate) fn gap(&mut self, len: u32) -> bool {
         match self.step {
             Step::Skip if len <= self.left => {
@@ -195,7 +195,7 @@ impl Certificate {
         }
     }
 
-    /// A number of this many bytes, once they are present.
+    /// Reads a number of this many bytes, once they are present.
     fn int(&mut self, input: &mut &[u8], width: u8) -> Option<u32> {
         while self.got < width {
             let (byte, rest) = input.split_first()?;
@@ -207,7 +207,7 @@ impl Certificate {
         Some(core::mem::take(&mut self.number))
     }
 
-    /// What is before the certificate. True when none will come.
+    /// Reads what precedes the certificate. Returns true if there is no certificate.
     fn head(&mut self, input: &mut &[u8]) -> Result<bool, Reason> {
         let width = if self.step == Step::Kind { 1 } else { 3 };
         let Some(number) = self.int(input, width) else {
@@ -274,7 +274,7 @@ impl Certificate {
         Ok(false)
     }
 
-    /// An element begins.
+    /// Handles the beginning of an element.
     fn begins(&mut self, head: Head) -> Result<Choice, Reason> {
         self.tag = head.tag;
         self.text.clear();
@@ -318,7 +318,7 @@ impl Certificate {
     }
 
     /// A member of the signed part: in order the serial number, the algorithm, the issuer, the
-    /// validity, the subject, the key. The version before them may be missing.
+    /// validity, the subject, the key. The version before them is optional.
     fn member(&mut self, tag: u8) -> Option<Place> {
         if tag == VERSION {
             return None;
@@ -332,7 +332,7 @@ impl Certificate {
         }
     }
 
-    /// An element that was read has ended.
+    /// Handles the end of an element that was read.
     fn ends(&mut self, out: &mut dyn FieldSink) {
         let bytes = self.text.bytes();
         match (self.place, self.tag) {
@@ -375,8 +375,8 @@ fn address(bytes: &[u8]) -> Option<core::net::IpAddr> {
     v4().or_else(v6)
 }
 
-/// A time of RFC 5280 §4.1.2.5 in seconds since the Unix epoch; none before 1970. Old certificates
-/// leave the seconds out.
+/// Converts a time (RFC 5280 §4.1.2.5) to seconds since the Unix epoch; `None` before 1970. Old
+/// certificates omit the seconds.
 fn seconds(tag: u8, text: &[u8]) -> Option<u64> {
     let pair = |at: usize| {
         let [tens, ones] = *text.get(at..at + 2)?.first_chunk::<2>()?;
@@ -407,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_certificates() {
+    fn certificate_times_are_parsed() {
         for (tag, text, expected) in [
             (UTC_TIME, &b"700101000000Z"[..], Some(0)),
             (UTC_TIME, b"491231235959Z", Some(2_524_607_999)),

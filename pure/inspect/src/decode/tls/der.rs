@@ -1,16 +1,16 @@
-//! The distinguished encoding of ASN.1 (X.690), read byte by byte.
+//! Distinguished encoding rules of ASN.1 (X.690), read byte by byte.
 //!
-//! The reader keeps where the open elements end and nothing of their contents. Its caller chooses
-//! for each element whether to enter it, to read its contents, or to skip it. Lengths have three
-//! bytes at most, as those of a certificate in TLS have. Indefinite lengths and tags of several
-//! bytes, which no certificate has, are refused.
+//! The reader tracks the ends of the open elements and none of their contents. Its caller chooses
+//! for each element whether to enter it, to read its contents, or to skip it. Lengths have at most
+//! three bytes, as in TLS certificates. Indefinite lengths and tags of several bytes, which do not
+//! occur in certificates, are refused.
 
 use crate::Reason;
 
-/// Elements within elements.
+/// Maximum nesting of elements.
 const DEPTH_MAX: usize = 8;
 
-/// The identifier and the length of an element.
+/// Identifier and length of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) tag: u8,
@@ -25,7 +25,7 @@ pub(super) enum Choice {
     Skip,
 }
 
-/// What the reader has come to.
+/// Event of the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event<'a> {
     /// An element begins: call [`Der::choose`]. Without a choice it is skipped.
@@ -48,21 +48,21 @@ enum Stage {
     Skip,
 }
 
-/// The place within an encoding.
+/// Position within an encoding.
 pub(super) struct Der {
     stage: Stage,
     head: Head,
-    /// Bytes read.
+    /// Number of bytes read.
     at: u32,
-    /// Where the element at hand ends.
+    /// End of the current element.
     end: u32,
-    /// Where those around it end.
+    /// Ends of the enclosing elements.
     ends: [u32; DEPTH_MAX],
     depth: u8,
 }
 
 impl Der {
-    /// For an encoding of this many bytes.
+    /// Creates a reader for an encoding of this many bytes.
     pub(super) const fn new(len: u32) -> Der {
         let mut ends = [0; DEPTH_MAX];
         ends[0] = len;
@@ -76,7 +76,7 @@ impl Der {
         }
     }
 
-    /// Where the innermost open element ends.
+    /// End of the innermost open element.
     fn limit(&self) -> u32 {
         match usize::from(self.depth).checked_sub(1) {
             Some(at) => self.ends.get(at).copied().unwrap_or(0),
@@ -87,7 +87,7 @@ impl Der {
     /// Decides what to do with the element that has begun.
     ///
     /// # Errors
-    /// If it is entered, and too many are open.
+    /// If it is entered and too many are open.
     pub(super) fn choose(&mut self, choice: Choice) -> Result<(), Reason> {
         self.stage = match choice {
             Choice::Read => Stage::Read,
@@ -102,7 +102,7 @@ impl Der {
         Ok(())
     }
 
-    /// Reads up to the next event. None: the input has been used up.
+    /// Reads up to the next event. `None`: the input has been used up.
     ///
     /// # Errors
     /// If an element is longer than the one around it, or not encoded as described above.
@@ -132,7 +132,7 @@ impl Der {
         }
     }
 
-    /// Takes contents, as far as they are present.
+    /// Returns contents, as far as they are present.
     fn take<'a>(&mut self, input: &mut &'a [u8]) -> &'a [u8] {
         let left = (self.end - self.at) as usize;
         let (part, rest) = input.split_at(input.len().min(left));
@@ -141,7 +141,7 @@ impl Der {
         part
     }
 
-    /// Takes a byte of a head; true with the last one.
+    /// Reads a byte of a head; true for the last one.
     fn head(&mut self, input: &mut &[u8]) -> Result<bool, Reason> {
         let Some((byte, rest)) = input.split_first() else {
             return Ok(false);
@@ -186,7 +186,7 @@ impl Der {
         Ok(true)
     }
 
-    /// This many bytes are missing. True if they were to be skipped.
+    /// Handles a gap of this many bytes. Returns true if they would have been skipped.
     pub(super) fn gap(&mut self, len: u32) -> bool {
         let is_skipped = self.stage == Stage::Skip && len <= self.end - self.at;
         if is_skipped {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_read_alike_however_they_are_cut() {
+    fn elements_do_not_depend_on_segmentation() {
         let long = [&[0x04, 0x82, 0x01, 0x00][..], &[7; 256]].concat();
         let bytes = [
             &[0x30, 0x82, 0x01, 0x11][..],
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_no_certificate_has_are_refused() {
+    fn encodings_outside_certificates_are_refused() {
         for (bytes, reason) in [
             (&[0x30, 0x80][..], Reason::Unsupported),
             (&[0x1f, 0x81, 1], Reason::Unsupported),
@@ -284,7 +284,7 @@ mod tests {
             };
             assert_eq!(found, Err(reason), "{bytes:02x?}");
         }
-        // Nine elements within each other.
+        // Nine nested elements.
         let nested: Vec<u8> = (0..9).rev().flat_map(|n| [0x30, n * 2]).collect();
         assert_eq!(walk(&nested, 1), Err(Reason::TooLong));
     }

@@ -1,8 +1,8 @@
-//! JA3, JA3S, JA4 and JA4S: sums over what a hello offers or chooses.
+//! JA3, JA3S, JA4 and JA4S fingerprints of hellos.
 //!
-//! JA3 is an MD5 sum over decimal numbers in the order sent, without GREASE: version, ciphers,
-//! extensions, groups, point formats. JA4 has a readable first part, then SHA-256 sums, cut to
-//! twelve digits, over the sorted ciphers, and over the sorted extensions and the signature
+//! JA3 is an MD5 hash of decimal numbers in the order sent, without GREASE: version, ciphers,
+//! extensions, groups, point formats. JA4 has a readable first part, then SHA-256 hashes, truncated
+//! to twelve digits, of the sorted ciphers, and of the sorted extensions and the signature
 //! algorithms. Both are de facto standards of their authors; the values agree with tshark's and
 //! nDPI's.
 
@@ -13,7 +13,7 @@ use sha2::Sha256;
 use super::hello::{ALPN, Hello, SERVER_NAME, is_grease};
 use crate::text::hex;
 
-/// What carries the handshake, as JA4 has it.
+/// Transport of the handshake, as encoded in JA4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Tcp,
@@ -31,13 +31,13 @@ impl Carrier {
     }
 }
 
-/// Bytes that are summed up together. A digest takes them in blocks of 64; given two or five at a
-/// time, keeping them costs more than summing them up.
+/// Number of bytes gathered before hashing. A digest processes blocks of 64 bytes; with two or five
+/// at a time, buffering costs more than hashing.
 const GATHERED_LEN: usize = 512;
-/// The longest of what is written at once: a number in decimal digits.
+/// Maximum length of a single write: a number in decimal digits.
 const WRITTEN_MAX: usize = 5;
 
-/// What goes into a sum, gathered.
+/// Gathers the input of a hash.
 struct Gathered<D> {
     sum: D,
     bytes: [u8; GATHERED_LEN],
@@ -53,7 +53,7 @@ impl<D: Digest> Gathered<D> {
         }
     }
 
-    /// Room for the longest single write.
+    /// Makes room for the longest single write.
     #[inline]
     fn room(&mut self) -> &mut [u8] {
         if self.len > GATHERED_LEN - WRITTEN_MAX {
@@ -101,7 +101,7 @@ impl<D: Digest> Gathered<D> {
     }
 }
 
-/// Numbers joined by dashes.
+/// Writes numbers separated by dashes.
 fn dashes(sum: &mut Gathered<Md5>, numbers: impl Iterator<Item = u16>) {
     let mut is_first = true;
     for number in numbers {
@@ -140,12 +140,12 @@ pub(super) fn ja3s(hello: &Hello) -> [u8; 16] {
     let ciphers = hello.ciphers.items().iter().copied();
     dashes(&mut sum, ciphers.filter(|item| !is_grease(*item)));
     sum.push(b',');
-    // A server has nothing to grease; what it sends is taken as it is.
+    // Servers do not use GREASE; everything they send counts.
     dashes(&mut sum, hello.extensions.items().iter().copied());
     sum.digest().into()
 }
 
-/// Two letters for the version.
+/// Two characters for the version.
 fn version(hello: &Hello) -> [u8; 2] {
     match hello.effective_version() {
         0x0304 => *b"13",
@@ -167,8 +167,8 @@ fn count(count: usize) -> [u8; 2] {
     [b'0' + count / 10, b'0' + count % 10]
 }
 
-/// First and last letter of the first protocol, or hexadecimal digits of its ends where one of
-/// these is neither letter nor digit.
+/// First and last character of the first protocol, or hexadecimal digits of its ends if one of
+/// these is not alphanumeric.
 fn alpn(hello: &Hello) -> [u8; 2] {
     let [first, last] = hello.alpn_ends;
     if hello.alpn_count == 0 || (first == 0 && last == 0) {
@@ -180,7 +180,7 @@ fn alpn(hello: &Hello) -> [u8; 2] {
     [hex(first)[0], hex(last)[1]]
 }
 
-/// Four hexadecimal digits each, joined by commas.
+/// Writes four hexadecimal digits per number, separated by commas.
 fn commas(sum: &mut Gathered<Sha256>, numbers: impl Iterator<Item = u16>) {
     let mut is_first = true;
     for number in numbers {
@@ -192,7 +192,7 @@ fn commas(sum: &mut Gathered<Sha256>, numbers: impl Iterator<Item = u16>) {
     }
 }
 
-/// The first twelve digits of a sum.
+/// The first twelve digits of a hash.
 fn twelve(sum: Gathered<Sha256>, out: &mut [u8; 12]) {
     let sum = sum.digest();
     for (digits, byte) in out.chunks_exact_mut(2).zip(sum) {
@@ -200,7 +200,7 @@ fn twelve(sum: Gathered<Sha256>, out: &mut [u8; 12]) {
     }
 }
 
-/// The items without GREASE, sorted; how many there are.
+/// Sorts the items without GREASE; returns their number.
 fn sorted<const N: usize>(items: impl Iterator<Item = u16>, into: &mut [u16; N]) -> usize {
     let mut len = 0;
     for (place, item) in into.iter_mut().zip(items.filter(|item| !is_grease(*item))) {
@@ -235,7 +235,7 @@ pub(super) fn ja4(hello: &Hello, carrier: Carrier) -> [u8; 36] {
             twelve(sum, place);
         }
     }
-    // Without any but those two there is nothing to sum up.
+    // Without any others but those two there is nothing to hash.
     if extensions[..extension_count].iter().any(named) {
         let mut sum = Gathered::new();
         let others = extensions[..extension_count].iter().copied();

@@ -1,7 +1,8 @@
 //! Client and server hello (RFC 8446 §4.1, RFC 5246 §7.4.1), read byte by byte.
 //!
-//! What names and fingerprints need is kept in lists of fixed size; a hello with longer lists has
-//! no fingerprints, because they would be wrong. Everything else is skipped, however long.
+//! The data for names and fingerprints are kept in lists of fixed size; a hello with longer lists
+//! has no fingerprints, because they would be wrong. Everything else is skipped, whatever its
+//! length.
 
 mod extension;
 mod list;
@@ -19,7 +20,7 @@ pub(super) const SERVER_HELLO: u8 = 2;
 const TLS_1_2: u16 = 0x0303;
 const DTLS_1_2: u16 = 0xfefd;
 
-/// Versions of DTLS are the complement of their numbers: 1.0 is 0xfeff.
+/// Whether a version is DTLS: its numbers are complemented, 1.0 is 0xfeff.
 fn is_dtls(version: u16) -> bool {
     version >> 8 == 0xfe
 }
@@ -46,7 +47,7 @@ enum Step {
     Random,
     SessionLen,
     Session,
-    /// Of DTLS (RFC 6347 §4.2.1).
+    /// DTLS only (RFC 6347 §4.2.1).
     CookieLen,
     Cookie,
     CiphersLen,
@@ -56,7 +57,7 @@ enum Step {
     ExtensionsLen,
     Extension,
     ExtensionLen,
-    // The rest is inside of an extension.
+    // The remaining steps are inside an extension.
     Skip,
     ListLen,
     List8,
@@ -75,16 +76,16 @@ impl Step {
     }
 }
 
-/// A hello that is being read, or has been.
+/// A hello, complete or being read.
 pub(crate) struct Hello {
     step: Step,
     kind: u8,
     /// Bytes of a number read so far, and the number.
     got: u8,
     number: u32,
-    /// Bytes to pass over, or to read into a text.
+    /// Number of bytes to skip, or to read into a text.
     run: u16,
-    /// Bytes of the message, of its extensions, of the extension still to come.
+    /// Bytes still to come of the message, of its extensions, and of the extension.
     body_left: u32,
     extensions_left: u16,
     extension_left: u16,
@@ -110,7 +111,7 @@ pub(crate) struct Hello {
     alpn: Text<64>,
 }
 
-/// Reserved values that clients throw in (RFC 8701): both bytes are 0x?a and equal.
+/// Whether a value is reserved for GREASE (RFC 8701): both bytes are 0x?a and equal.
 pub(super) fn is_grease(value: u16) -> bool {
     value & 0x0f0f == 0x0a0a && value >> 8 == value & 0xff
 }
@@ -146,9 +147,9 @@ impl Hello {
         }
     }
 
-    /// As new, without touching what is in its lists.
+    /// Resets it without touching the contents of its lists.
     pub(crate) fn clear(&mut self) {
-        // By name, so that a field that is added is not forgotten.
+        // Destructured, so that a new field is not forgotten.
         let Hello {
             step,
             kind,
@@ -191,17 +192,17 @@ impl Hello {
         alpn.clear();
     }
 
-    /// It is one of DTLS: a client has a cookie after the session.
+    /// Prepares for a DTLS hello, in which a client's session is followed by a cookie.
     pub(crate) fn expect_cookie(&mut self) {
         self.has_cookie = true;
     }
 
-    /// Whether it is (or will be) one of a client.
+    /// Whether it is (or will be) a client's hello.
     pub(crate) fn is_client(&self) -> bool {
         self.kind == CLIENT_HELLO
     }
 
-    /// Bytes without which nothing new can be known.
+    /// Minimum number of bytes needed to continue.
     pub(super) fn need(&self) -> usize {
         match self.step {
             Step::Kind | Step::Len => 1,
@@ -209,16 +210,15 @@ impl Hello {
         }
     }
 
-    /// Takes bytes of the handshake. True when the hello is complete; what follows it is left
-    /// out.
+    /// Reads handshake bytes. Returns true when the hello is complete; what follows it is ignored.
     ///
     /// # Errors
-    /// If this is no hello, or one that contradicts itself.
+    /// If this is not a hello, or one that contradicts itself.
     pub(crate) fn feed(&mut self, mut input: &[u8]) -> Result<bool, Reason> {
         self.take(&mut input)
     }
 
-    /// The same; what follows the hello stays in `input`, but for [`Hello::left`] bytes that
+    /// The same, but data after the hello stay in `input`, except for [`Hello::left`] bytes that
     /// belong to the same message.
     pub(super) fn take(&mut self, input: &mut &[u8]) -> Result<bool, Reason> {
         loop {
@@ -273,19 +273,19 @@ impl Hello {
         }
     }
 
-    /// Bytes after a complete hello, whose meaning is unknown.
+    /// Number of bytes after a complete hello, with unknown meaning.
     pub(super) fn left(&self) -> u32 {
         self.body_left
     }
 
-    /// Whether the messages after it are not encrypted and may have a certificate: those of a
+    /// Whether the messages after it are unencrypted and may include a certificate: those of a
     /// server, up to TLS 1.2.
     pub(crate) fn has_certificate(&self) -> bool {
         let version = self.effective_version();
         self.kind == SERVER_HELLO && (version <= TLS_1_2 || version >= DTLS_1_2)
     }
 
-    /// This many bytes are missing. True if they were to be skipped.
+    /// Handles a gap of this many bytes. Returns true if they would have been skipped.
     pub(crate) fn gap(&mut self, len: u32) -> bool {
         let is_inside = self.step.is_inside();
         let passes = matches!(
@@ -323,7 +323,7 @@ impl Hello {
             }
         } else if let Some(len) = self.int(input, 3) {
             self.body_left = len;
-            // Version, random, session: 35 bytes at the least.
+            // Version, random, session: at least 35 bytes.
             if len < 35 {
                 return Err(Reason::BadLength);
             }
@@ -332,7 +332,7 @@ impl Hello {
         Ok(())
     }
 
-    /// A number of this many bytes, once they are present.
+    /// Reads a number of this many bytes, once they are present.
     #[inline]
     fn int(&mut self, input: &mut &[u8], width: u8) -> Option<u32> {
         while self.got < width {
@@ -345,7 +345,7 @@ impl Hello {
         Some(core::mem::take(&mut self.number))
     }
 
-    /// Takes some of the run; true when it is over.
+    /// Reads part of the run; returns true at its end.
     fn run<'a>(&mut self, input: &mut &'a [u8]) -> (&'a [u8], bool) {
         let (part, rest) = input.split_at(input.len().min(self.run.into()));
         self.run -= part.len() as u16;
@@ -361,7 +361,7 @@ impl Hello {
         }
     }
 
-    /// What comes after something that was skipped.
+    /// Moves to the step after skipped data.
     fn after_run(&mut self) {
         self.step = match self.step {
             // TLS 1.3 up to draft 21 has neither session nor compression here.
@@ -379,7 +379,7 @@ impl Hello {
         self.kind == SERVER_HELLO && self.version >> 8 == 0x7f
     }
 
-    /// One step over part of the message, which is not empty.
+    /// Takes one step over part of the message, which is not empty.
     fn one(&mut self, input: &mut &[u8]) -> Result<(), Reason> {
         match self.step {
             Step::Kind | Step::Len => {}
@@ -423,7 +423,7 @@ impl Hello {
         Ok(())
     }
 
-    /// One step over cipher suites, compression methods or extensions.
+    /// Takes one step over cipher suites, compression methods or extensions.
     fn one_of_lists(&mut self, input: &mut &[u8]) -> Result<(), Reason> {
         match self.step {
             Step::CiphersLen => {
@@ -486,7 +486,7 @@ impl Hello {
         }
     }
 
-    /// The version that counts.
+    /// The effective version.
     pub(super) fn effective_version(&self) -> u16 {
         match self.version_chosen {
             0 => self.version,

@@ -1,4 +1,4 @@
-//! What is reported about databases and other services.
+//! Fields reported about databases and other services.
 
 use super::Case;
 use super::Field::*;

@@ -1,13 +1,13 @@
-//! Writing pcapng: blocks into the caller's buffer, in little-endian order.
+//! Writes pcapng: blocks into the caller's buffer, in little-endian order.
 //!
-//! The functions return how many bytes they wrote, or nothing if the buffer is too small. A packet
+//! The functions return the number of bytes written, or `None` if the buffer is too small. A packet
 //! that must not be copied is written as [`packet_head`], its bytes, and [`emit_packet_tail`].
 
 use super::super::{Direction, Resolution, Statistics};
 use super::{AROUND, BYTE_ORDER_MARK, block};
 use crate::{LinkType, Timestamp};
 
-/// A cursor that remembers whether everything fitted.
+/// A cursor that tracks whether everything fitted.
 struct Out<'a> {
     buffer: &'a mut [u8],
     len: usize,
@@ -15,7 +15,7 @@ struct Out<'a> {
 }
 
 impl<'a> Out<'a> {
-    /// Starts a block; its length is filled in by `finish`.
+    /// Begins a block; `finish` fills in its length.
     fn block(buffer: &'a mut [u8], kind: u32) -> Self {
         let mut out = Out {
             buffer,
@@ -52,7 +52,8 @@ impl<'a> Out<'a> {
         self.put(zeros.get(..missing).unwrap_or(&[]));
     }
 
-    /// An option; an empty or absent one is left out, a too long one is cut at 65535 bytes.
+    /// Appends an option; an empty or absent one is omitted, a long one is truncated to 65535
+    /// bytes.
     fn option(&mut self, code: u16, value: &[u8]) {
         let value = value.get(..usize::from(u16::MAX)).unwrap_or(value);
         if !value.is_empty() {
@@ -63,7 +64,7 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// Ends options that began at `start`, and the block.
+    /// Ends the options that began at `start`, and the block.
     fn finish(mut self, options_start: usize) -> Option<usize> {
         if self.len > options_start {
             self.u32(0);
@@ -79,17 +80,18 @@ impl<'a> Out<'a> {
 /// Contents of a section block; empty texts are omitted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SectionInfo<'a> {
-    /// The machine.
+    /// Hardware of the capturing machine.
     pub hardware: &'a str,
-    /// The operating system.
+    /// Its operating system.
     pub os: &'a str,
-    /// The program that writes.
+    /// Name of the writing program.
     pub application: &'a str,
-    /// Anything.
+    /// Comment.
     pub comment: &'a str,
 }
 
-/// Writes a section block of unknown length: to the end of the file, or to the next section.
+/// Writes a section block of unspecified length: it extends to the end of the file, or to the next
+/// section.
 pub fn emit_section(out: &mut [u8], info: &SectionInfo<'_>) -> Option<usize> {
     let mut out = Out::block(out, block::SECTION);
     out.u32(BYTE_ORDER_MARK);
@@ -109,7 +111,7 @@ pub fn emit_section(out: &mut [u8], info: &SectionInfo<'_>) -> Option<usize> {
 pub struct InterfaceInfo<'a> {
     /// Link type of its packets.
     pub link: LinkType,
-    /// Most bytes kept of a packet; 0 for no limit.
+    /// Maximum number of bytes kept of a packet; 0 for no limit.
     pub snaplen: u32,
     /// Unit of its time stamps. [`emit_packet`] and [`packet_head`] write nanoseconds.
     pub resolution: Resolution,
@@ -117,12 +119,12 @@ pub struct InterfaceInfo<'a> {
     pub name: &'a str,
     /// The capture filter, as a pcap expression.
     pub filter: &'a str,
-    /// Anything.
+    /// Comment.
     pub comment: &'a str,
 }
 
 impl<'a> InterfaceInfo<'a> {
-    /// With a name and nanoseconds.
+    /// Contents with a name, and a resolution of nanoseconds.
     pub fn new(link: LinkType, snaplen: u32, name: &'a str) -> Self {
         let resolution = Resolution::NANOSECONDS;
         InterfaceInfo {
@@ -147,7 +149,7 @@ pub fn emit_interface(out: &mut [u8], info: &InterfaceInfo<'_>) -> Option<usize>
     out.option(2, info.name.as_bytes());
     out.option(9, &[info.resolution.to_option()]);
     if !info.filter.is_empty() && info.filter.len() < usize::from(u16::MAX) {
-        // The value is a zero byte (a pcap expression follows) and the expression.
+        // The value is a zero byte (for a pcap expression) and the expression.
         out.u16(11);
         out.u16(info.filter.len() as u16 + 1);
         out.put(&[0]);
@@ -157,28 +159,28 @@ pub fn emit_interface(out: &mut [u8], info: &InterfaceInfo<'_>) -> Option<usize>
     out.finish(options)
 }
 
-/// What is written of a packet besides its bytes.
+/// Metadata of a packet to write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PacketInfo {
     /// Index of its interface in the section.
     pub interface: u32,
-    /// When it was captured.
+    /// Capture time.
     pub time: Timestamp,
-    /// Bytes on the wire.
+    /// Length on the wire.
     pub wire_len: u32,
-    /// Whether it came or went.
+    /// Direction.
     pub direction: Direction,
-    /// Packets lost between the one before and this; written if not 0.
+    /// Packets lost between the previous one and this; written if not 0.
     pub dropped: u64,
 }
 
-/// Bytes of a packet block before the packet.
+/// Length of a packet block before the packet.
 pub const PACKET_HEAD_LEN: usize = 28;
 
-/// Most bytes of a packet block after the packet: padding, flags, drop count, end, length.
+/// Maximum length of a packet block after the packet: padding, flags, drop count, end, length.
 pub const MAX_PACKET_TAIL_LEN: usize = 3 + 8 + 12 + 4 + 4;
 
-/// Bytes of the options that go with a packet, end option included.
+/// Length of a packet's options, end option included.
 fn options_len(info: &PacketInfo) -> u32 {
     let flags = if info.direction == Direction::Unknown {
         0
@@ -190,14 +192,14 @@ fn options_len(info: &PacketInfo) -> u32 {
     flags + dropped + end
 }
 
-/// Bytes of the whole block of a packet of which `cap_len` bytes are written.
+/// Length of the whole block of a packet with `cap_len` bytes.
 #[inline]
 fn block_len(info: &PacketInfo, cap_len: u32) -> u32 {
     let padded = cap_len.wrapping_add(3) & !3;
     PACKET_HEAD_LEN as u32 + padded + options_len(info) + 4
 }
 
-/// What goes before the `cap_len` bytes of a packet (at most [`MAX_PACKET_LEN`]; see
+/// The bytes before the `cap_len` bytes of a packet (at most [`MAX_PACKET_LEN`]; see
 /// [`emit_packet_tail`]). The interface must have been written with a resolution of nanoseconds.
 ///
 /// [`MAX_PACKET_LEN`]: super::super::MAX_PACKET_LEN
@@ -219,8 +221,8 @@ pub fn packet_head(info: &PacketInfo, cap_len: u32) -> [u8; PACKET_HEAD_LEN] {
     out
 }
 
-/// Writes the trailer of a packet and returns its length in `out`; the bytes after it are
-/// overwritten.
+/// Writes the trailer of a packet to `out` and returns its length; the bytes after it are
+/// overwritten as well.
 #[inline]
 pub fn emit_packet_tail(
     out: &mut [u8; MAX_PACKET_TAIL_LEN],
@@ -230,7 +232,7 @@ pub fn emit_packet_tail(
     out[..4].fill(0);
     let mut len = (cap_len.wrapping_neg() % 4) as usize;
     if info.dropped == 0 && info.direction != Direction::Unknown {
-        // What nearly all packets have, in one: flags, no more options, the length.
+        // The common case at once: flags, no more options, the length.
         let flags = u128::from(2 | 4_u32 << 16) | (info.direction as u128) << 32;
         let tail = flags | u128::from(block_len(info, cap_len)) << 96;
         if let Some(to) = out.get_mut(len..).and_then(<[u8]>::first_chunk_mut) {
@@ -315,7 +317,7 @@ pub fn emit_statistics(
     out.finish(options)
 }
 
-/// Bytes that a block needs at most whose texts have this many bytes together.
+/// Maximum length of a block whose texts have this many bytes together.
 pub const fn text_block_len(text_bytes: usize) -> usize {
     AROUND + 16 + 4 + 5 * 8 + text_bytes
 }

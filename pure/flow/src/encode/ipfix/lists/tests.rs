@@ -1,4 +1,4 @@
-//! Lists and numbers go out as they were measured, and what does not fit is left out in order.
+//! Lists and numbers are exported as measured, and what does not fit is omitted in order.
 
 use std::collections::BTreeMap;
 
@@ -23,12 +23,12 @@ fn all() -> ExtraFields {
     }
 }
 
-/// Measured values of which the bytes of the payload occur `most` times at most.
+/// Measured values whose payload bytes occur at most `most` times.
 fn extra(most: u32) -> OwnedExtra {
     extra_of(most, 3)
 }
 
-/// The same with so many first packets.
+/// The same with `packet_count` first packets.
 fn extra_of(most: u32, packet_count: usize) -> OwnedExtra {
     let times = [0, 300, 70_000].into_iter().cycle().take(packet_count);
     let notes = times.map(|time_us| PacketNote {
@@ -88,7 +88,7 @@ fn read(record: &DataRecord<'_>) -> Read {
     of
 }
 
-/// What comes out of an encoder, and how many records it shortened.
+/// Encodes a record and reads it back; returns the number of shortened records as well.
 fn through(config: Config, record: Record, extra: &OwnedExtra) -> (Vec<Read>, u64) {
     let mut encoder = Encoder::new(config);
     let mut messages = encoder.begin_session(NOW_NS);
@@ -146,7 +146,7 @@ fn assert_same(read: &Read, expected: &Read) {
 }
 
 #[test]
-fn values_come_out_as_they_were_measured() {
+fn values_are_read_back_as_measured() {
     for most in [1, 255, 256, 65_535, 65_536, u32::MAX] {
         let (record, extra) = (record(4, 6, [3, 1]), extra(most));
         for is_biflow in [true, false] {
@@ -164,7 +164,7 @@ fn values_come_out_as_they_were_measured() {
 }
 
 #[test]
-fn byte_histograms_are_left_out_first_and_counted() {
+fn byte_histograms_are_omitted_first_and_counted() {
     let record = record(6, 6, [3, 1]);
     let is_whole = |read: &Read| !read.lists[&36].is_empty();
     for (most, len_max, whole, shortened) in [

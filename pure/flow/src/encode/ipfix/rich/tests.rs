@@ -1,4 +1,4 @@
-//! What is known beyond records goes out and comes in again.
+//! Extra fields are exported and read back.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ fn extra(write: impl FnOnce(&mut Application)) -> OwnedExtra {
     owned
 }
 
-/// Everything out and in: flow records, options records, what is missing.
+/// Encodes and reads back flow records and options records; returns what is missing as well.
 fn through(
     config: Config,
     records: &[(Record, EndReason)],
@@ -123,7 +123,7 @@ fn text(values: &Values, key: (u32, u16)) -> String {
     String::from_utf8(values[&key].clone()).unwrap()
 }
 
-/// Flows of one application each, and what is known of them.
+/// Flows of one application each, with their extra fields.
 fn applications() -> ([(Record, EndReason); 5], [OwnedExtra; 5]) {
     let records = [
         (record(4, 6, [3, 2]), EndReason::Idle),
@@ -161,7 +161,7 @@ fn applications() -> ([(Record, EndReason); 5], [OwnedExtra; 5]) {
 }
 
 #[test]
-fn applications_come_out_as_they_went_in() {
+fn applications_are_read_back() {
     let (records, extras) = applications();
     for is_biflow in [true, false] {
         for len_max in [700, 1400, 65535] {
@@ -182,7 +182,7 @@ fn applications_come_out_as_they_went_in() {
     }
 }
 
-/// The flow of TLS, with all that is known of its ends.
+/// Checks the TLS flow, with the enrichment of its endpoints.
 fn assert_tls(tls: &Values) {
     assert_eq!(text(tls, (OWN, 100)), "www.example.org\u{ff}");
     assert_eq!(text(tls, (OWN, 107)), "1f".repeat(16));
@@ -209,7 +209,7 @@ fn assert_tls(tls: &Values) {
     assert_ne!(tls[&(0, 56)], tls[&(0, 80)]);
 }
 
-/// The other flows; those of several protocols have their fields where they fit.
+/// Checks the other flows; those of several protocols have their fields if they fit.
 fn assert_others(flows: &[Values], is_whole: bool) {
     let of = |id: u8| flows.iter().filter(move |m| m[&(0, 95)] == [13, 0, 0, id]);
     let dns = of(Protocol::Dns as u8).next().unwrap();
@@ -230,7 +230,7 @@ fn assert_others(flows: &[Values], is_whole: bool) {
     assert_eq!(mixed.contains_key(&(0, 460)), is_whole);
 }
 
-/// Options name our elements and the applications.
+/// Checks that options describe the elements and the applications.
 fn assert_names(options: &[Values]) {
     let named = |name: &str| {
         let mut names = options.iter().filter_map(|m| m.get(&(0, 341)));
@@ -247,7 +247,7 @@ fn assert_names(options: &[Values]) {
 }
 
 #[test]
-fn oversized_records_lose_fields_not_the_flow() {
+fn oversized_records_lose_fields_but_are_exported() {
     let records = [(record(4, 6, [1, 1]), EndReason::Idle); 3];
     let extras = [0; 3].map(|_| {
         extra(|a| {
@@ -265,7 +265,7 @@ fn oversized_records_lose_fields_not_the_flow() {
 }
 
 #[test]
-fn records_without_extras_are_taken_too() {
+fn records_without_extras_are_encoded_too() {
     let records = [(record(4, 6, [1, 1]), EndReason::Idle); 3];
     let (flows, _, _) = through(config(true, 1400), &records, &[]);
     assert_eq!(flows.len(), 3);
@@ -334,7 +334,7 @@ fn long_texts_have_three_bytes_of_length() {
     }
 }
 
-/// A group that does not fit loses what applications of several protocols told.
+/// A group that does not fit loses the fields of applications with several protocols.
 #[test]
 fn every_group_of_fields_fits_a_datagram() {
     for is_biflow in [true, false] {
@@ -344,9 +344,9 @@ fn every_group_of_fields_fits_a_datagram() {
     }
 }
 
-/// They have templates of their own, and the elements are named by RFC 5610.
+/// They have their own templates, and their elements are described as in RFC 5610.
 #[test]
-fn transactions_and_inner_protocols_leave_in_short_templates() {
+fn transactions_and_inner_protocols_use_short_templates() {
     let records = [(record(4, 6, [3, 2]), EndReason::Idle); 4];
     let extras = [
         extra(|a| {

@@ -1,4 +1,4 @@
-//! What is within the extensions of a hello (RFC 8446 §4.2): names, protocols, lists of numbers.
+//! Contents of a hello's extensions (RFC 8446 §4.2): names, protocols, lists of numbers.
 
 use super::{
     ALPN, GROUPS, Hello, POINT_FORMATS, SERVER_NAME, SIGNATURES, Step, VERSIONS, is_dtls, is_grease,
@@ -6,9 +6,9 @@ use super::{
 use crate::Reason;
 
 impl Hello {
-    /// An extension of this length begins.
+    /// Begins an extension of this length.
     pub(super) fn open(&mut self, len: u16) -> Result<(), Reason> {
-        // Its own four bytes are not taken off yet when this is called.
+        // Its own four bytes are not subtracted yet at this point.
         if u32::from(len) > self.body_left {
             return Err(Reason::BadLength);
         }
@@ -34,13 +34,13 @@ impl Hello {
         Ok(())
     }
 
-    /// The rest of the extension does not matter.
+    /// Skips the rest of the extension.
     fn skip(&mut self) {
         self.step = Step::Skip;
         self.run = u16::MAX;
     }
 
-    /// One step inside of an extension.
+    /// Takes one step inside an extension.
     pub(super) fn inside(&mut self, input: &mut &[u8]) {
         match self.step {
             Step::Skip => {
@@ -81,7 +81,7 @@ impl Hello {
         }
     }
 
-    /// One step inside of a list of names or protocols.
+    /// Takes one step inside a list of names or protocols.
     fn inside_names(&mut self, input: &mut &[u8]) {
         match self.step {
             Step::NamesLen => {
@@ -93,7 +93,7 @@ impl Hello {
                 };
             }
             Step::NameType => {
-                // Other types than a host name were never defined (RFC 6066 §3).
+                // No other types than host names were ever defined (RFC 6066 §3).
                 if let Some(kind) = self.int(input, 1) {
                     self.step = Step::NameLen;
                     if kind != 0 {
@@ -148,7 +148,7 @@ impl Hello {
         }
     }
 
-    /// An item of a list of numbers.
+    /// Handles an item of a list of numbers.
     fn item(&mut self, item: u16) {
         match self.extension {
             GROUPS => self.groups.push(item),

@@ -1,6 +1,6 @@
 //! Lists of fixed size.
 
-/// Numbers in the order in which they came.
+/// Numbers in the order of arrival.
 #[derive(Clone)]
 pub(in crate::decode::tls) struct List<T, const N: usize> {
     items: [T; N],
