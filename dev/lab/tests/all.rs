@@ -96,6 +96,7 @@ mod port_embedding;
 mod privileges;
 mod scan_banners;
 mod scan_live;
+mod scan_output;
 mod scan_probes;
 mod send_generate;
 mod send_neighbour;

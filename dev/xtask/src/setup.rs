@@ -80,6 +80,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("gzip"), "gzip", &[Set::Test]),
     (Program("bash"), "bash", &[Set::Test]),
     (Program("hping3"), "hping3", &[Set::Test]),
+    (Program("ndiff"), "ndiff", &[Set::Test]),
     (Program("iptables"), "iptables", &[Set::Test]),
     (Program("script"), "bsdutils", &[Set::Test]),
     (Program("tmux"), "tmux", &[Set::Test]),

@@ -138,7 +138,7 @@ pub fn refuse_output(inputs: &[(u64, u64)], path: &Path) -> Result<()> {
 }
 
 /// Device and inode of a regular file.
-fn identity(path: &Path) -> Option<(u64, u64)> {
+pub fn identity(path: &Path) -> Option<(u64, u64)> {
     let data = std::fs::metadata(path).ok()?;
     data.is_file().then(|| (data.dev(), data.ino()))
 }

@@ -9,6 +9,7 @@ mod exit;
 mod fifo;
 mod inputs;
 mod live;
+mod nmap;
 mod out;
 mod report;
 mod short;
@@ -28,7 +29,7 @@ fn main() -> std::process::ExitCode {
     if let Ok(program) = std::env::current_exe() {
         ::nic::bind::guarded_by(program, &["nic", "guard"]);
     }
-    let code = match config::expand(std::env::args_os().collect()) {
+    let code = match nmap::replace(std::env::args_os().collect()).and_then(config::expand) {
         Ok(arguments) => match Cli::try_parse_from(arguments) {
             Ok(cli) => exit::report(cmd::run(&cli.command)),
             Err(error) => exit::usage(&error),

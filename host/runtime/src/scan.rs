@@ -1,6 +1,7 @@
 //! A stateless scan over one port: one thread sends probes on schedule, one per queue recognizes
 //! answers, and the caller's thread reports each answer once.
 
+mod output;
 mod probes;
 mod route;
 mod run;
@@ -8,18 +9,20 @@ mod state;
 mod sweep;
 
 use std::net::IpAddr;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ::scan::grab::{Banner, BannerGrabber, GrabCounts, GrabOptions};
+use ::scan::grab::{Banner, BannerGrabber, GrabOptions};
 use ::scan::{
-    AddrRange, Answer, Cookies, FrameOptions, Frames, NextHops, Options, Order, Plan, Ports, Probe,
+    AddrRange, Cookies, FrameOptions, Frames, NextHops, Options, Order, Plan, Ports, Probe,
     RESERVED, Shard, Targets,
 };
 use port::{Direction, FilterSource, Port, PortName, PortOptions};
 use sys::{Error, ErrorKind, Result};
 use traffic::Rate;
-use wire::Mac;
+use wire::{Mac, Timestamp};
 
+pub use ::scan::{Found, Totals};
+pub use output::{OutputName, Outputs, close};
 use route::Local;
 pub use run::run;
 pub use state::{Saved, StateFile};
@@ -272,56 +275,10 @@ impl Scan {
     }
 }
 
-/// Counts of a scan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Probes of the whole scan, all attempts included.
-    pub probes: u128,
-    /// Of these, probes sent by earlier runs.
-    pub before: u128,
-    /// Probes handed to the device.
-    pub sent: u64,
-    /// Bytes of these probes.
-    pub sent_bytes: u64,
-    /// Probes that the device refused.
-    pub failed: u64,
-    /// Probes not sent because the next hop's MAC address could not be resolved.
-    pub unreachable: u128,
-    /// Received packets that could be answers.
-    pub received: u64,
-    /// Received packets that are answers, repeated ones included.
-    pub answers: u64,
-    /// Ports found open.
-    pub open: u64,
-    /// Ports found closed.
-    pub closed: u64,
-    /// Ports found filtered.
-    pub filtered: u64,
-    /// Ports found unfiltered.
-    pub unfiltered: u64,
-    /// Hosts found up by probes without a port.
-    pub up: u64,
-    /// Repeated answers.
-    pub repeated: u64,
-    /// Answers reported that may be repeats: the table of answers was full.
-    pub maybe_repeated: u64,
-    /// Packets lost between the interface and the scanner: answers may be missing.
-    pub lost: u64,
-    /// Counts of banner connections.
-    pub grabbed: GrabCounts,
-}
-
-/// A received answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The answer, its target and its meaning.
-    pub answer: Answer,
-    /// When it was received from the port.
-    pub time: SystemTime,
-    /// Round-trip time, if the time of sending is still known.
-    pub rtt: Option<Duration>,
-    /// Data of the answer: the UDP payload or the MAC address.
-    pub payload: Box<[u8]>,
+/// The time by the system's clock.
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Timestamp(since.map_or(0, |since| since.as_nanos() as u64))
 }
 
 /// Events while the scan runs.
@@ -331,7 +288,7 @@ pub enum Notice<'a> {
     /// An answer.
     Found(&'a Found),
     /// A service's banner, once reading has ended.
-    Banner(&'a Banner, SystemTime),
+    Banner(&'a Banner, Timestamp),
     /// About once a second.
     Progress(&'a Totals, Duration),
     /// All probes were sent; how long answers are waited for.

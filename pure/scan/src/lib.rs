@@ -3,7 +3,8 @@
 //!
 //! A [`Plan`] numbers all probes and orders them by a [`Permutation`]; a [`Prober`] writes them as
 //! frames that contain [`Cookies`]; an [`AnswerClassifier`] recognizes the answers by those cookies
-//! alone, so no state is kept per probe. [`Seen`] detects repeated answers.
+//! alone, so no state is kept per probe. [`Seen`] detects repeated answers, and a
+//! [`Report`](report::Report) writes the results to a file.
 //!
 //! This crate does no IO, reads no clock and draws no random numbers: the caller provides seed and
 //! key.
@@ -21,6 +22,7 @@ mod plan;
 mod port;
 mod probe;
 mod prober;
+pub mod report;
 mod seen;
 mod source;
 mod target;
@@ -36,6 +38,7 @@ pub use plan::{Order, Plan, Probes, Shard};
 pub use port::{Entry, PortList, Ports, Protocol};
 pub use probe::Probe;
 pub use prober::Prober;
+pub use report::{Found, Totals};
 pub use seen::{Seen, SeenBefore};
 pub use source::Source;
 pub use target::{AddrRange, RESERVED, Targets, parse_line, parse_range};

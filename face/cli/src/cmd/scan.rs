@@ -1,7 +1,9 @@
 //! `barewire scan`: finds open ports and hosts without keeping state per probe.
 
+mod output;
 mod show;
 
+use std::cell::RefCell;
 use std::fs;
 use std::io::Read as _;
 use std::net::IpAddr;
@@ -12,7 +14,7 @@ use ::scan::grab::GrabOptions;
 use ::scan::{
     AddrRange, Options, Payloads, PortList, Ports, Probe, Shard, parse_line, parse_range,
 };
-use runtime::scan::{self, Notice, Saved, Scan, Setup, StateFile};
+use runtime::scan::{self, Outputs, Saved, Scan, Setup, StateFile};
 use runtime::{Stop, TotalsRequest};
 use sys::privileges::User;
 use sys::{Error, ErrorKind, Result};
@@ -21,6 +23,7 @@ use wire::Mac;
 
 use crate::args::{calls_bpf, parse_duration, to_read_counters};
 use crate::confine::{ConfineArgs, Files, Needs};
+use output::OutputArgs;
 use show::Show;
 
 /// Arguments.
@@ -100,12 +103,8 @@ pub struct Args {
     #[arg(long, default_value_t = 4096, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     connections: u32,
-    /// Report open ports only
-    #[arg(long, visible_alias = "open-only")]
-    open: bool,
-    /// Print each answer, and the totals at the end, as one JSON object per line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Print what would be sent, and send nothing
     #[arg(long)]
     dry_run: bool,
@@ -138,6 +137,7 @@ Examples:
   barewire scan --target-file net.txt --exclude-file quiet.txt -p 22 --shard 1/3 --seed 7
   barewire scan 192.0.2.0/24 -p 80,443,U:53,123,161
   barewire scan 192.0.2.0/24 --probe echo
+  barewire scan 192.0.2.0/24 -p 80 -oX scan.xml -oJ scan.json
   barewire scan 198.51.100.0/24 -p 80 --dry-run";
 
 /// Sets of TCP options for probes.
@@ -204,12 +204,15 @@ pub fn run(args: &Args) -> Result<()> {
         check_same(&scan, &saved, path)?;
     }
     if args.dry_run {
-        return show::dry_run(&scan, args.json);
+        return show::dry_run(&scan, args.output.json);
     }
-    let mut show = Show::start(&scan, args.json, args.open)?;
+    let chosen = args.output.chosen(&scan, saved.is_some())?;
+    let mut show = Show::start(chosen.stdout())?;
     let keep: Vec<_> = to_read_counters(&scan.port_name())?.into_iter().collect();
     let needs = Needs::files(Files::default(), calls_bpf(&[&scan.port_name()])?);
+    let outputs = RefCell::new(Outputs::default());
     let drop_privileges = || {
+        *outputs.borrow_mut() = chosen.open(args.files())?;
         args.confine
             .drop_privileges(user.as_ref(), &keep, &needs)
             .and_then(|()| show::begin(&scan))
@@ -220,16 +223,14 @@ pub fn run(args: &Args) -> Result<()> {
         if request.take() {
             show.so_far();
         }
-        match notice {
-            Notice::Neighbours(found, count) => show.neighbours(found, count),
-            Notice::Found(found) => show.found(found)?,
-            Notice::Banner(banner, time) => show.banner(banner, time)?,
-            Notice::Progress(totals, elapsed) => show.progress(totals, elapsed),
-            Notice::Waiting(wait) => show.waiting(wait),
+        if args.output.is_hidden(&notice) {
+            return Ok(());
         }
-        Ok(())
+        outputs.borrow_mut().note(&notice)?;
+        show.notice(&notice)
     })?;
-    let reported = show.end(&outcome);
+    let written = outputs.into_inner().end(&outcome);
+    let reported = show.end(&outcome).and(written);
     let lost = match outcome.totals.lost {
         0 => Ok(()),
         lost => Err(lost_answers(lost)),
@@ -254,6 +255,12 @@ fn lost_answers(lost: u64) -> Error {
 }
 
 impl Args {
+    /// The files that it reads, and its state.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let files = self.target_file.iter().chain(&self.exclude_file);
+        files.chain(&self.state).map(PathBuf::as_path)
+    }
+
     fn grab(&self) -> Result<Option<GrabOptions>> {
         if !self.banners {
             return Ok(None);

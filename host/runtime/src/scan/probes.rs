@@ -2,13 +2,14 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use ::scan::Prober;
 use ::scan::grab::{Banner, BannerGrabber, GrabCounts};
 use port::TxBatch;
 use sys::Result;
 
+use super::now;
 use super::run::{Event, Live, clock_us};
 use crate::send::{self, Next};
 
@@ -123,7 +124,7 @@ impl<'p> BannerReader<'p> {
 /// Passes banners to the thread that reports them; drops them if it has ended.
 fn reporter(events: &SyncSender<Event>) -> impl FnMut(Banner) {
     |banner| {
-        let event = Event::Banner(Box::new(banner), SystemTime::now());
+        let event = Event::Banner(Box::new(banner), now());
         let _ = events.send(event);
     }
 }

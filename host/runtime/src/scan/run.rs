@@ -3,16 +3,17 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use ::scan::grab::{Banner, BannerGrabber, GrabCounts};
 use ::scan::{Answer, AnswerClassifier, Cookies, Evidence, Prober, Seen, SeenBefore, State};
 use port::{Port, RxBatch, RxQueue, TxQueue};
 use sys::{Error, ErrorKind, Result};
 use traffic::{Pace, Pacer};
+use wire::Timestamp;
 
 use super::probes::{BannerReader, ProbeSource, Segments};
-use super::{Found, Notice, Outcome, Scan, StateFile, Totals};
+use super::{Found, Notice, Outcome, Scan, StateFile, Totals, now};
 use crate::Stop;
 use crate::send::{self, Limits, SendEnded};
 use crate::worker::{self, Engine, Pacing, Verdict};
@@ -45,7 +46,7 @@ pub enum Event {
     /// An answer to a probe.
     Answer(Box<Found>),
     /// A service's banner.
-    Banner(Box<Banner>, SystemTime),
+    Banner(Box<Banner>, Timestamp),
 }
 
 /// Recognizes answers on one queue.
@@ -63,7 +64,7 @@ impl Engine for Receiving<'_> {
     fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
         self.received
             .fetch_add(batch.len() as u64, Ordering::Relaxed);
-        let now = SystemTime::now();
+        let time = now();
         let clock_us = clock_us(self.began);
         let mut segments = Segments::default();
         for packet in batch.iter() {
@@ -71,7 +72,7 @@ impl Engine for Receiving<'_> {
             if let Some(answer) = answer
                 && self
                     .events
-                    .send(found(answer, packet.bytes(), (now, clock_us)))
+                    .send(found(answer, packet.bytes(), (time, clock_us)))
                     .is_err()
             {
                 return Ok(Verdict::Finish);
@@ -98,7 +99,7 @@ pub fn clock_us(began: Instant) -> u32 {
 }
 
 /// An answer with the parts of its packet that are kept.
-fn found(answer: Answer, packet: &[u8], (time, clock_us): (SystemTime, u32)) -> Event {
+fn found(answer: Answer, packet: &[u8], (time, clock_us): (Timestamp, u32)) -> Event {
     // The remote end can modify what it sends back.
     let rtt = answer.sent_us.map(|sent| clock_us.wrapping_sub(sent));
     let rtt = rtt.filter(|rtt| *rtt <= RTT_MAX_US);

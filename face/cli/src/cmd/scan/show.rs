@@ -4,12 +4,13 @@ mod banner;
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use ::scan::Protocol;
 use ::scan::grab::Banner;
-use ::scan::{Protocol, State};
+use ::scan::report::Report;
 use runtime::output::{Output, Piece, Refused, blocked};
-use runtime::scan::{Found, Outcome, Scan, Totals};
+use runtime::scan::{self, Found, Notice, Outcome, Scan, Totals};
 use serde_json::{Value, json};
 use sys::{Error, Result};
 use traffic::Rate;
@@ -25,13 +26,12 @@ const SAMPLE_COUNT: usize = 5;
 
 /// Output of one run.
 pub struct Show {
-    json: bool,
-    open_only: bool,
+    /// What is printed instead of lines for a terminal.
+    report: Option<Report>,
     on_terminal: bool,
     is_drawn: bool,
     stdout: Output,
     last: (Totals, Duration),
-    seed: u64,
 }
 
 /// Starts the writer thread, once privileges are dropped.
@@ -116,54 +116,65 @@ impl Show {
     ///
     /// # Errors
     /// When standard output is closed.
-    pub fn start(scan: &Scan, json: bool, open_only: bool) -> Result<Self> {
+    pub fn start(report: Option<Report>) -> Result<Self> {
         Ok(Self {
-            json,
-            open_only,
+            report,
             on_terminal: io::stderr().is_terminal(),
             is_drawn: false,
             stdout: out::stdout(ANSWERS_MAX)?,
             last: Default::default(),
-            seed: scan.setup().seed,
         })
     }
 
+    /// Shows an event.
+    ///
+    /// # Errors
+    /// When an answer cannot be printed.
+    pub fn notice(&mut self, notice: &Notice<'_>) -> Result<()> {
+        match *notice {
+            Notice::Neighbours(found, count) => self.neighbours(found, count),
+            Notice::Found(found) => self.found(found)?,
+            Notice::Banner(banner, time) => self.banner(banner, time)?,
+            Notice::Progress(totals, elapsed) => self.progress(totals, elapsed),
+            Notice::Waiting(wait) => self.waiting(wait),
+        }
+        Ok(())
+    }
+
     /// Reports how many neighbours answered.
-    pub fn neighbours(&mut self, found: usize, count: u128) {
+    fn neighbours(&mut self, found: usize, count: u128) {
         let count = counted(count, "target", "targets");
         out::words(format!("{found} of {count} on-link targets answered\n").into_bytes());
     }
 
-    /// Prints an answer.
-    ///
-    /// # Errors
-    /// When it cannot be printed.
-    pub fn found(&mut self, found: &Found) -> Result<()> {
-        if self.open_only && !matches!(found.answer.state, State::Open | State::Up) {
-            return Ok(());
+    fn found(&mut self, found: &Found) -> Result<()> {
+        match &mut self.report {
+            Some(report) => report.answer(found),
+            None => return self.print(line(text_line(found))),
         }
-        self.print(match self.json {
-            true => json_line(found).to_string(),
-            false => text_line(found),
-        })
+        self.print_report()
     }
 
-    /// Prints a service's banner.
-    ///
-    /// # Errors
-    /// When it cannot be printed.
-    pub fn banner(&mut self, banner: &Banner, time: SystemTime) -> Result<()> {
-        self.print(match self.json {
-            true => banner::json_line(banner, time).to_string(),
-            false => banner::text_line(banner),
-        })
+    fn banner(&mut self, banner: &Banner, time: Timestamp) -> Result<()> {
+        match &mut self.report {
+            Some(report) => report.banner(banner, time),
+            None => return self.print(line(banner::text_line(banner))),
+        }
+        self.print_report()
     }
 
-    fn print(&mut self, mut text: String) -> Result<()> {
+    fn print_report(&mut self) -> Result<()> {
+        let mut bytes = Vec::new();
+        if let Some(report) = &mut self.report {
+            report.take(&mut bytes);
+        }
+        self.print(bytes)
+    }
+
+    fn print(&mut self, bytes: Vec<u8>) -> Result<()> {
         self.clear();
-        text.push('\n');
         let piece = Piece {
-            bytes: text.into_bytes(),
+            bytes,
             records: 1,
             ..Piece::default()
         };
@@ -175,7 +186,7 @@ impl Show {
     }
 
     /// Updates the progress line.
-    pub fn progress(&mut self, totals: &Totals, elapsed: Duration) {
+    fn progress(&mut self, totals: &Totals, elapsed: Duration) {
         let (before, at) = std::mem::replace(&mut self.last, (*totals, elapsed));
         if !self.on_terminal {
             return;
@@ -199,7 +210,7 @@ impl Show {
     }
 
     /// Reports that all probes were sent.
-    pub fn waiting(&mut self, wait: Duration) {
+    fn waiting(&mut self, wait: Duration) {
         self.clear();
         say!(
             "all probes sent; waiting {} for responses",
@@ -230,13 +241,9 @@ impl Show {
         let totals = &outcome.totals;
         out::over();
         let mut text = Vec::new();
-        if self.json {
-            let mut line = totals_json(totals);
-            line["seconds"] = outcome.elapsed.as_secs_f64().into();
-            line["complete"] = outcome.is_complete.into();
-            line["seed"] = self.seed.into();
-            line["error"] = outcome.error.as_ref().map(ToString::to_string).into();
-            text = format!("{line}\n").into_bytes();
+        if let Some(report) = &mut self.report {
+            report.take(&mut text);
+            scan::close(report, outcome, &mut text);
         }
         let printed = out::print(&self.stdout, text);
         if totals.maybe_repeated != 0 {
@@ -248,6 +255,11 @@ impl Show {
         out::last_words(account(totals, outcome.sending, outcome.elapsed).into_bytes());
         printed
     }
+}
+
+fn line(mut text: String) -> Vec<u8> {
+    text.push('\n');
+    text.into_bytes()
 }
 
 fn text_line(found: &Found) -> String {
@@ -271,56 +283,6 @@ fn text_line(found: &Found) -> String {
         let _ = write!(text, ", {:.2} ms", rtt.as_secs_f64() * 1e3);
     }
     text
-}
-
-fn seconds(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("{:.6}", Timestamp(since.as_nanos() as u64))
-}
-
-fn json_line(found: &Found) -> Value {
-    let answer = &found.answer;
-    let target = &answer.target;
-    let mut line = json!({
-        "type": "answer",
-        "time": seconds(found.time),
-        "address": target.addr.to_string(),
-        "protocol": target.protocol().word(),
-        "port": target.port,
-        "state": answer.state.word(),
-        "reason": answer.evidence.word(),
-        "ttl": answer.ttl,
-        "from": answer.from.to_string(),
-    });
-    if let Some(rtt) = found.rtt {
-        line["rtt_ms"] = (rtt.as_nanos() as f64 / 1e6).into();
-    }
-    line
-}
-
-fn totals_json(totals: &Totals) -> Value {
-    json!({
-        "type": "totals",
-        "probes": number(totals.probes),
-        "before": number(totals.before),
-        "sent": totals.sent,
-        "sent_bytes": totals.sent_bytes,
-        "failed": totals.failed,
-        "unreachable": number(totals.unreachable),
-        "received": totals.received,
-        "answers": totals.answers,
-        "open": totals.open,
-        "closed": totals.closed,
-        "filtered": totals.filtered,
-        "up": totals.up,
-        "repeated": totals.repeated,
-        "maybe_repeated": totals.maybe_repeated,
-        "lost": totals.lost,
-        "connections": totals.grabbed.connections,
-        "banners": totals.grabbed.banners,
-        "silent": totals.grabbed.silent,
-        "not_connected": totals.grabbed.refused,
-    })
 }
 
 /// A JSON number where it fits, else a string.

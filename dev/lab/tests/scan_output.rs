@@ -1,0 +1,191 @@
+//! Files of `barewire scan`, read back by other programs.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use lab::process::barewire;
+use lab::{Finished, Pair, Veth, require, skip};
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// 64 hosts behind the right end, which its kernel answers for.
+const HOSTS: &str = "198.18.4.0/26";
+
+fn scene() -> Pair {
+    let pair = Veth::new().ipv6().create().unwrap();
+    let (left, right) = (&pair.left, &pair.right);
+    let hosts = ["route", "add", "local", HOSTS, "dev", "lo"];
+    right.ns.ip(hosts).unwrap();
+    let router = right.ipv4.to_string();
+    left.ns.ip(["route", "add", HOSTS, "via", &router]).unwrap();
+    pair
+}
+
+/// A directory that is removed.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let name = format!("barewire-scan-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Reads a file by Python's own parser of its format, and prints address, protocol, port and state
+/// of each answer.
+const READER: &str = r##"
+import csv, json, re, sys, xml.etree.ElementTree as xml
+path = sys.argv[1]
+kind = path.rsplit(".", 1)[1]
+rows = []
+if kind == "xml":
+    root = xml.parse(path).getroot()
+    assert root.tag == "nmaprun" and root.find("runstats/finished") is not None
+    for host in root.findall("host"):
+        for port in host.findall("ports/port"):
+            rows.append((host.find("address").get("addr"), port.get("protocol"),
+                         port.get("portid"), port.find("state").get("state")))
+elif kind == "json":
+    for host in json.load(open(path)):
+        port = host["ports"][0]
+        rows.append((host["ip"], port["proto"], port["port"], port["status"]))
+elif kind == "ndjson":
+    for line in open(path):
+        row = json.loads(line)
+        if row["type"] == "answer":
+            rows.append((row["address"], row["protocol"], row["port"], row["state"]))
+elif kind == "csv":
+    for row in csv.DictReader(open(path, newline="")):
+        rows.append((row["address"], row["protocol"], row["port"], row["state"]))
+elif kind == "list":
+    for line in open(path):
+        if not line.startswith("#"):
+            state, protocol, port, address, time = line.split()
+            rows.append((address, protocol, port, state))
+elif kind == "gnmap":
+    for line in open(path):
+        found = re.match(r"Host: (\S+) \(\)\tPorts: (\d+)/(\w+)/(\w+)/([^/]*/){4}$", line)
+        if found:
+            address, port, state, protocol, _ = found.groups()
+            rows.append((address, protocol, port, state))
+        else:
+            assert line.startswith("#"), line
+for row in rows:
+    print(*row)
+"##;
+
+fn rows(path: &Path) -> Vec<String> {
+    let mut command = Command::new("python3");
+    command.args(["-c", READER]).arg(path);
+    let output = command.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {error}", path.display());
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn scan(pair: &Pair, args: &[&str]) -> Finished {
+    let args = [&["scan", "--wait", "1"], args].concat();
+    let mut process = pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
+    process.wait(LIMIT).unwrap().checked().unwrap()
+}
+
+const EXTENSIONS: [&str; 6] = ["xml", "gnmap", "list", "json", "ndjson", "csv"];
+
+/// Checks that the files of all formats have these rows, each once.
+fn check(folder: &Folder, prefix: &str, expected: &BTreeSet<String>) {
+    for extension in EXTENSIONS {
+        let rows = rows(Path::new(&folder.file(&format!("{prefix}.{extension}"))));
+        let set: BTreeSet<String> = rows.iter().cloned().collect();
+        assert_eq!(&set, expected, "{extension}");
+        assert_eq!(rows.len(), set.len(), "{extension}");
+    }
+}
+
+#[test]
+fn all_formats_are_read_by_other_programs() {
+    require!(skip::lab());
+    require!(skip::program("python3", "python3"));
+    require!(skip::program("ndiff", "ndiff"));
+    let pair = scene();
+    let folder = Folder::new("formats");
+    let prefix = folder.file("all");
+    let args = [HOSTS, "-p", "81,82", "--rate", "5000", "-oA", &prefix];
+    let text = scan(&pair, &args).stdout;
+    let row = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (port, protocol) = words[1].split_once('/').unwrap();
+        format!("{} {protocol} {port} {}", words[0], words[2])
+    };
+    let expected: BTreeSet<String> = text.lines().map(row).collect();
+    assert_eq!(expected.len(), 128);
+    check(&folder, "all", &expected);
+    // nmap's own reader.
+    let xml = folder.file("all.xml");
+    let ndiff = Command::new("ndiff").args([&xml, &xml]).output().unwrap();
+    let error = String::from_utf8_lossy(&ndiff.stderr);
+    assert_eq!(ndiff.status.code(), Some(0), "{error}");
+    // Only what is open: nothing; and standard output as XML.
+    let one = folder.file("none.json");
+    let args = [HOSTS, "-p", "81", "--rate", "5000", "--open", "-oJ", &one];
+    let printed = scan(&pair, &[&args[..], &["-oX", "-"]].concat()).stdout;
+    assert_eq!(rows(Path::new(&one)), Vec::<String>::new());
+    let copy = folder.file("printed.xml");
+    std::fs::write(&copy, &printed).unwrap();
+    assert_eq!(rows(Path::new(&copy)), Vec::<String>::new());
+    assert!(printed.contains("exit=\"success\""), "{printed}");
+}
+
+/// Killed in the middle, again and again: the files are whole each time, and those of the scan that
+/// was resumed to its end have each answer.
+#[test]
+fn files_of_a_killed_scan_are_whole_and_are_continued() {
+    require!(skip::lab());
+    require!(skip::program("python3", "python3"));
+    let pair = scene();
+    let folder = Folder::new("killed");
+    let (prefix, state) = (folder.file("all"), folder.file("state"));
+    let base = [HOSTS, "-p", "81,82", "--wait", "1", "--state", &state];
+    let begin = |rate: &str| {
+        let args = [&["scan"], &base[..], &["--rate", rate, "-oA", &prefix]].concat();
+        pair.left.ns.spawn(barewire().unwrap(), args).unwrap()
+    };
+    let whole = |extension: &str| rows(Path::new(&format!("{prefix}.{extension}")));
+    for _ in 0..3 {
+        let before = std::fs::read_to_string(format!("{prefix}.json")).unwrap_or_default();
+        let mut process = begin("30");
+        let since = std::time::Instant::now();
+        while rows_grown(&prefix, &before) < 3 {
+            assert!(process.running().unwrap() && since.elapsed() < LIMIT);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        process.kill().unwrap();
+        let counts = EXTENSIONS.map(|extension| whole(extension).len());
+        assert!(counts.iter().all(|count| *count >= 3), "{counts:?}");
+    }
+    begin("5000").wait(LIMIT).unwrap().checked().unwrap();
+    for extension in EXTENSIONS {
+        let set: BTreeSet<String> = whole(extension).into_iter().collect();
+        assert_eq!(set.len(), 128, "{extension}");
+    }
+}
+
+/// By how many answers the JSON file of a scan is longer than it was.
+fn rows_grown(prefix: &str, before: &str) -> usize {
+    let now = std::fs::read_to_string(format!("{prefix}.json")).unwrap_or_default();
+    let count = |text: &str| text.matches("\"ip\"").count();
+    count(&now).saturating_sub(count(before))
+}

@@ -1,0 +1,110 @@
+//! Where the results of a scan go: standard output, and files in several formats.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use ::scan::State;
+use ::scan::report::{Format, NDJSON, Report, Run};
+use runtime::scan::{Notice, OutputName, Outputs, Scan, Totals};
+use sys::{Error, Result};
+use wire::Timestamp;
+
+use super::refused;
+use crate::inputs;
+
+/// Arguments.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Output options")]
+pub struct OutputArgs {
+    /// Write the results to a file, too: xml, grepable, list, json, ndjson, csv, or all (FILE is
+    /// then a prefix); - prints them instead of text. -oX, -oG, -oL, -oJ, -oD, -oC and -oA FILE are
+    /// short for it
+    #[arg(long, value_name = "FORMAT:FILE")]
+    output: Vec<OsString>,
+    /// Add to files that exist; without it they are emptied, unless --state resumes a scan
+    #[arg(long)]
+    append_output: bool,
+    /// Report open ports only
+    #[arg(long, visible_alias = "open-only")]
+    open: bool,
+    /// Print each answer, and the totals at the end, as one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Outputs as they were chosen.
+pub struct Chosen {
+    /// The format of standard output, if it is not text.
+    stdout: Option<&'static Format>,
+    files: Vec<OutputName>,
+    append: bool,
+    run: Run,
+}
+
+impl OutputArgs {
+    /// The outputs of a scan; they are continued if it is.
+    ///
+    /// # Errors
+    /// For unknown formats, and two of them on standard output.
+    pub fn chosen(&self, scan: &Scan, is_resumed: bool) -> Result<Chosen> {
+        let mut stdout = self.json.then_some(NDJSON);
+        let mut files = Vec::new();
+        for text in &self.output {
+            let names = OutputName::parse(text);
+            for name in names.map_err(|why| refused("write the results", why))? {
+                if name.path != Path::new("-") {
+                    files.push(name);
+                } else if stdout.replace(name.format).is_some() {
+                    let why = "two formats are to be printed on standard output";
+                    return Err(refused("write the results", why.into()));
+                }
+            }
+        }
+        let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        let words = words.collect::<Vec<_>>().join(" ");
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let now = Timestamp(now.as_nanos() as u64);
+        Ok(Chosen {
+            stdout,
+            files,
+            append: self.append_output || is_resumed,
+            run: Run::new(scan.plan(), env!("CARGO_PKG_VERSION"), words, now),
+        })
+    }
+
+    /// Whether a notice is passed over.
+    pub fn is_hidden(&self, notice: &Notice<'_>) -> bool {
+        match notice {
+            Notice::Found(found) => {
+                self.open && !matches!(found.answer.state, State::Open | State::Up)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Chosen {
+    /// The report for standard output, if it is not text.
+    pub fn stdout(&self) -> Option<Report> {
+        let format = self.stdout?;
+        Some(Report::new(format, self.run.clone()))
+    }
+
+    /// Opens the files; none may be one of those that the scan reads.
+    ///
+    /// # Errors
+    /// As [`Outputs::open`].
+    pub fn open<'p>(&self, inputs: impl Iterator<Item = &'p Path>) -> Result<Outputs> {
+        let keep: Vec<_> = inputs.filter_map(inputs::identity).collect();
+        let totals = Totals::default();
+        Outputs::open(&self.files, &self.run, (self.append, &totals), &keep).map_err(explained)
+    }
+}
+
+/// Adds a hint.
+fn explained(error: Error) -> Error {
+    match error.why().contains("input file") {
+        true => error.with_hint("each output needs a file of its own"),
+        false => error,
+    }
+}

@@ -1,0 +1,290 @@
+//! Results of a scan in files. Each file is complete at any time: rows and the closing part are
+//! written by one call, over the closing part before.
+//!
+//! A process that is killed leaves the file as after its last call. The kernel ends a call early
+//! only between two pages of the file, if the process is killed at that very moment; then the last
+//! rows may be cut, and the file has to be continued (`append`) to be complete again.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ::scan::report::{CLOSING_MAX, Ended, Ending, FORMATS, Format, Report, Run};
+use sys::create::CreateOptions;
+use sys::{Error, ErrorKind, Result};
+
+use super::{Notice, Outcome, Totals, now};
+
+/// Rows are written when there are so many bytes of them.
+const LEN_MAX: usize = 64 << 10;
+/// Rows wait no longer than this for more, or for the next second.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// An output as it is named: a format, and a file.
+#[derive(Clone, Debug)]
+pub struct OutputName {
+    /// The format.
+    pub format: &'static Format,
+    /// The file.
+    pub path: PathBuf,
+}
+
+impl OutputName {
+    /// `xml:scan.xml`; `all:scan` is one of each format.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a sentence without a full stop.
+    pub fn parse(text: &OsStr) -> std::result::Result<Vec<Self>, String> {
+        let bytes = text.as_bytes();
+        let colon = bytes.iter().position(|byte| *byte == b':');
+        let (word, path) = bytes.split_at(colon.unwrap_or(bytes.len()));
+        let path = OsStr::from_bytes(path.get(1..).unwrap_or_default());
+        let shown = text.to_string_lossy();
+        if path.is_empty() {
+            return Err(format!("{shown:?} has no file: expected FORMAT:FILE"));
+        }
+        if word == b"all" {
+            let of = |format: &&'static Format| {
+                let mut name = path.as_bytes().to_vec();
+                name.push(b'.');
+                name.extend(format.extension.as_bytes());
+                Self {
+                    format,
+                    path: OsString::from_vec(name).into(),
+                }
+            };
+            return Ok(FORMATS.iter().map(of).collect());
+        }
+        let found = FORMATS.iter().find(|row| row.word.as_bytes() == word);
+        let format = found.ok_or_else(|| {
+            let words: Vec<&str> = FORMATS.iter().map(|row| row.word).collect();
+            let words = words.join(", ");
+            format!("unknown format in {shown:?}: there are {words}, and all")
+        })?;
+        let path = path.into();
+        Ok(vec![Self { format, path }])
+    }
+}
+
+/// The files of one scan.
+#[derive(Debug, Default)]
+pub struct Outputs(Vec<OutputFile>);
+
+impl Outputs {
+    /// Opens the files: `append` continues what is there, else they are emptied. None may be among
+    /// the files to `keep`, by device and inode.
+    ///
+    /// # Errors
+    /// The system's; `InvalidInput` for two outputs that are one file, for pipes, and for a file to
+    /// be continued that does not end as its format does.
+    pub fn open(
+        names: &[OutputName],
+        run: &Run,
+        (append, totals): (bool, &Totals),
+        keep: &[(u64, u64)],
+    ) -> Result<Self> {
+        let mut keep = keep.to_vec();
+        let mut outputs = Self::default();
+        for name in names {
+            let (mut file, identity) = OutputFile::open(name, run, append, &keep)?;
+            keep.extend(identity);
+            file.flush(totals, None)?;
+            outputs.0.push(file);
+        }
+        Ok(outputs)
+    }
+
+    /// Takes over what happened.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn note(&mut self, notice: &Notice<'_>) -> Result<()> {
+        for file in &mut self.0 {
+            match notice {
+                Notice::Found(found) => file.report.answer(found),
+                Notice::Banner(banner, time) => file.report.banner(banner, *time),
+                Notice::Progress(totals, _) => {
+                    file.totals = **totals;
+                    file.flush(totals, None)?;
+                    continue;
+                }
+                _ => continue,
+            }
+            if file.report.len() >= LEN_MAX || file.flushed.elapsed() >= WAIT_MAX {
+                let totals = file.totals;
+                file.flush(&totals, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the files.
+    ///
+    /// # Errors
+    /// When one cannot be written; the others are.
+    pub fn end(mut self, outcome: &Outcome) -> Result<()> {
+        let mut result = Ok(());
+        for file in &mut self.0 {
+            let ended = file.flush(&outcome.totals, Some(outcome));
+            result = result.and(ended);
+        }
+        result
+    }
+}
+
+/// Appends the closing part of a report of a scan that has ended.
+pub fn close(report: &Report, outcome: &Outcome, out: &mut Vec<u8>) {
+    let error = outcome.error.as_ref().map(ToString::to_string);
+    let result = Ended {
+        seconds: outcome.elapsed.as_secs_f64(),
+        is_complete: outcome.is_complete,
+        error: error.as_deref(),
+    };
+    let ending = Ending {
+        totals: &outcome.totals,
+        now: now(),
+        result: Some(result),
+    };
+    report.close(&ending, out);
+}
+
+/// A file in one format.
+#[derive(Debug)]
+struct OutputFile {
+    path: PathBuf,
+    file: File,
+    report: Report,
+    /// Where the closing part is; `None` for a device, which has no places.
+    at: Option<u64>,
+    /// The closing part as it was written.
+    closing: Vec<u8>,
+    totals: Totals,
+    flushed: Instant,
+    /// A write has failed.
+    is_broken: bool,
+}
+
+impl OutputFile {
+    /// Opens a file; with its device and inode.
+    fn open(
+        name: &OutputName,
+        run: &Run,
+        append: bool,
+        keep: &[(u64, u64)],
+    ) -> Result<(Self, Option<(u64, u64)>)> {
+        let path = &name.path;
+        let what = || format!("write {}", path.display());
+        let failed = |error| Error::from_io(what(), error);
+        let options = CreateOptions {
+            keep,
+            ..CreateOptions::BY_UMASK
+        };
+        let end = if append { last_bytes(path) } else { Vec::new() };
+        let file = match append {
+            true => options.open(path).map(|made| made.file),
+            false => options.create(path),
+        };
+        let file = file.map_err(failed)?;
+        let data = file.metadata().map_err(failed)?;
+        let kind = data.file_type();
+        if kind.is_fifo() || kind.is_socket() {
+            let why = "it is a pipe, whose reader the scan would wait for";
+            return Err(Error::new(ErrorKind::InvalidInput, what(), why)
+                .with_hint("write to - and pipe standard output"));
+        }
+        let format = name.format;
+        let (report, overwritten) = match end.is_empty() {
+            true => (Report::new(format, run.clone()), 0),
+            false => Report::continued(format, run.clone(), &end).ok_or_else(|| {
+                let why = format!("it is not a whole {} file of a scan", format.word);
+                Error::new(ErrorKind::InvalidInput, what(), why)
+                    .with_hint("write to another file, or remove this one")
+            })?,
+        };
+        let at = kind.is_file().then(|| data.len() - overwritten as u64);
+        let closing = end[end.len() - overwritten..].to_vec();
+        let opened = Self {
+            path: path.clone(),
+            file,
+            report,
+            at,
+            closing,
+            totals: Totals::default(),
+            flushed: Instant::now(),
+            is_broken: false,
+        };
+        let identity = kind.is_file().then(|| (data.dev(), data.ino()));
+        Ok((opened, identity))
+    }
+
+    /// Writes what is new, and the closing part after it.
+    fn flush(&mut self, totals: &Totals, outcome: Option<&Outcome>) -> Result<()> {
+        self.flushed = Instant::now();
+        if self.is_broken || (self.report.is_empty() && outcome.is_none() && self.at.is_none()) {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        self.report.take(&mut bytes);
+        let row_len = bytes.len();
+        let ending = Ending {
+            totals,
+            now: now(),
+            result: None,
+        };
+        match outcome {
+            Some(outcome) => close(&self.report, outcome, &mut bytes),
+            None if self.at.is_some() => self.report.close(&ending, &mut bytes),
+            None => {}
+        }
+        // Blanks over the rest of a longer closing part; XML and JSON may end in them.
+        let len = bytes.len();
+        bytes.resize(len.max(self.closing.len()), b'\n');
+        let written = self.write(&bytes, row_len, len);
+        self.is_broken = written.is_err();
+        let what = || format!("write {}", self.path.display());
+        written.map_err(|error| Error::from_io(what(), error))
+    }
+
+    /// Writes all bytes at once, and cuts the file to `len` of them.
+    fn write(&mut self, bytes: &[u8], row_len: usize, len: usize) -> io::Result<()> {
+        let Some(at) = self.at else {
+            return io::Write::write_all(&mut self.file, &bytes[..len]);
+        };
+        if let Err(error) = self.file.write_all_at(bytes, at) {
+            // What was there before had its room: the disk is full, and the file stays complete.
+            let _ = self.file.write_all_at(&self.closing, at);
+            let _ = self.file.set_len(at + self.closing.len() as u64);
+            return Err(error);
+        }
+        self.at = Some(at + row_len as u64);
+        self.closing = bytes[row_len..len].to_vec();
+        match len < bytes.len() {
+            true => self.file.set_len(at + len as u64),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The last bytes of a regular file that exists.
+fn last_bytes(path: &Path) -> Vec<u8> {
+    let read = || -> io::Result<Vec<u8>> {
+        // Not of a pipe, which nobody may write to.
+        if !path.metadata()?.is_file() {
+            return Ok(Vec::new());
+        }
+        let file = File::open(path)?;
+        let len = file.metadata()?.len();
+        let from = len.saturating_sub(CLOSING_MAX as u64);
+        let mut bytes = vec![0; (len - from) as usize];
+        file.read_exact_at(&mut bytes, from)?;
+        Ok(bytes)
+    };
+    read().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! Files at any time: new, continued, on a full disk.
+
+use std::fs;
+use std::net::Ipv4Addr;
+
+use ::scan::{Answer, Evidence, Found, Probe, ProbeTarget, State};
+use wire::Timestamp;
+
+use super::*;
+
+fn run() -> Run {
+    Run {
+        version: "1".into(),
+        arguments: "scan".into(),
+        start: Timestamp(0),
+        seed: 1,
+        target_count: 1,
+        services: Vec::new(),
+    }
+}
+
+fn found(port: u16) -> Found {
+    let addr = Ipv4Addr::new(192, 0, 2, 1).into();
+    let probe = Probe::Syn;
+    Found {
+        answer: Answer {
+            target: ProbeTarget { addr, probe, port },
+            state: State::Closed,
+            evidence: Evidence::Reset,
+            ttl: 64,
+            from: addr,
+            payload: (0, 0),
+            sent_us: None,
+        },
+        time: Timestamp(0),
+        rtt: None,
+        payload: Box::default(),
+    }
+}
+
+fn outcome() -> Outcome {
+    Outcome {
+        totals: Totals::default(),
+        elapsed: Duration::ZERO,
+        sending: Duration::ZERO,
+        is_complete: true,
+        error: None,
+    }
+}
+
+/// A directory that is removed.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let name = format!("barewire-scan-output-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn names(&self) -> Vec<OutputName> {
+        let mut text = OsString::from("all:");
+        text.push(self.0.join("out"));
+        OutputName::parse(&text).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// XML and JSON files end as such at all times.
+fn check_ends(names: &[OutputName]) {
+    for name in names {
+        let text = fs::read_to_string(&name.path).unwrap();
+        let end = match name.format.word {
+            "xml" => "</runstats>\n</nmaprun>\n",
+            "json" => "\n]\n",
+            _ => continue,
+        };
+        assert!(text.ends_with(end), "{text}");
+        assert_eq!(text.matches(end).count(), 1, "{text}");
+    }
+}
+
+fn open(names: &[OutputName], append: bool) -> Outputs {
+    Outputs::open(names, &run(), (append, &Totals::default()), &[]).unwrap()
+}
+
+#[test]
+fn files_are_whole_at_any_time_and_can_be_continued() {
+    let folder = Folder::new("whole");
+    let names = folder.names();
+    assert_eq!(names.len(), FORMATS.len());
+    for round in 0..3u16 {
+        let mut outputs = open(&names, round != 0);
+        check_ends(&names);
+        for port in 0..4 {
+            let notice = &found(round * 4 + port);
+            outputs.note(&Notice::Found(notice)).unwrap();
+            let progress = Notice::Progress(&Totals::default(), Duration::ZERO);
+            outputs.note(&progress).unwrap();
+            check_ends(&names);
+        }
+        // The second one is killed.
+        if round != 1 {
+            outputs.end(&outcome()).unwrap();
+            check_ends(&names);
+        }
+    }
+    for name in &names {
+        let text = fs::read_to_string(&name.path).unwrap();
+        let rows = text.matches("192.0.2.1").count();
+        let per_row = if ["ndjson", "csv"].contains(&name.format.word) {
+            2
+        } else {
+            1
+        };
+        assert_eq!(rows, 12 * per_row, "{text}");
+    }
+    let outputs = open(&names, false);
+    drop(outputs);
+    let len = |name: &OutputName| fs::metadata(&name.path).unwrap().len();
+    assert!(names.iter().all(|name| len(name) < 600));
+}
+
+#[test]
+fn outputs_are_files_of_their_own() {
+    let folder = Folder::new("own");
+    let path = folder.0.join("one");
+    let name = |word: &str| {
+        let mut text = OsString::from(format!("{word}:"));
+        text.push(&path);
+        OutputName::parse(&text).unwrap().remove(0)
+    };
+    let both = [name("xml"), name("json")];
+    let opened = Outputs::open(&both, &run(), (false, &Totals::default()), &[]);
+    assert!(opened.unwrap_err().why().contains("input file"));
+    fs::write(&path, "a letter to a friend").unwrap();
+    let opened = Outputs::open(&both[..1], &run(), (true, &Totals::default()), &[]);
+    assert!(opened.unwrap_err().why().contains("not a whole xml file"));
+    for bad in ["xml", "xml:", "exe:file", ":file"] {
+        assert!(OutputName::parse(OsStr::new(bad)).is_err(), "{bad}");
+    }
+}
+
+/// As if the disk were full: what was written before is complete.
+#[test]
+fn a_write_that_fails_leaves_the_file_as_it_was() {
+    let folder = Folder::new("full");
+    let path = folder.0.join("out.json");
+    let names = [OutputName {
+        format: FORMATS.iter().find(|format| format.word == "json").unwrap(),
+        path: path.clone(),
+    }];
+    let mut outputs = open(&names, false);
+    outputs.note(&Notice::Found(&found(1))).unwrap();
+    let progress = Notice::Progress(&Totals::default(), Duration::ZERO);
+    outputs.note(&progress).unwrap();
+    let before = fs::read(&path).unwrap();
+    // Opened for reading, so that writing fails.
+    outputs.0[0].file = File::open(&path).unwrap();
+    outputs.note(&Notice::Found(&found(2))).unwrap();
+    assert!(outputs.note(&progress).is_err());
+    assert!(outputs.note(&progress).is_ok(), "reported once");
+    assert_eq!(fs::read(&path).unwrap(), before);
+}

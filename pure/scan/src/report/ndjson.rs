@@ -1,0 +1,126 @@
+//! One JSON object a line: answers, banners, and the totals at the end.
+
+use wire::Timestamp;
+
+use super::{Ending, Format, Found, Run, after_last_line, put, title};
+use crate::grab::Banner;
+
+pub(super) static FORMAT: Format = Format {
+    word: "ndjson",
+    letter: 'D',
+    extension: "ndjson",
+    about: "one JSON object a line, as --json prints them",
+    begin: |_: &Run, _| {},
+    answer,
+    banner,
+    between: b"",
+    end,
+    closing: after_last_line,
+};
+
+fn string(text: &str, out: &mut Vec<u8>) {
+    inspect::json_string(text.as_bytes(), out);
+}
+
+fn answer(found: &Found, out: &mut Vec<u8>) {
+    let answer = &found.answer;
+    let target = &answer.target;
+    put!(
+        out,
+        "{{\"type\":\"answer\",\"time\":\"{:.6}\",\"address\":\"{}\",\"protocol\":\"{}\",\
+         \"port\":{},\"state\":\"{}\",\"reason\":\"{}\",\"ttl\":{},\"from\":\"{}\"",
+        found.time,
+        target.addr,
+        target.protocol().word(),
+        target.port,
+        answer.state.word(),
+        answer.evidence.word(),
+        answer.ttl,
+        answer.from
+    );
+    if let Some(rtt) = found.rtt {
+        put!(out, ",\"rtt_ms\":{}", rtt.as_nanos() as f64 / 1e6);
+    }
+    out.extend(b"}\n");
+}
+
+fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
+    let target = &banner.target;
+    put!(
+        out,
+        "{{\"type\":\"banner\",\"time\":\"{time:.6}\",\"address\":\"{}\",\"protocol\":\"{}\",\
+         \"port\":{},\"application\":",
+        target.addr,
+        target.protocol().word(),
+        target.port
+    );
+    if !inspect::json(&banner.application, None, out) {
+        out.extend(b"{}");
+    }
+    out.extend(b",\"title\":");
+    match title(&banner.start) {
+        Some(title) => string(&title, out),
+        None => out.extend(b"null"),
+    }
+    out.extend(b",\"start\":");
+    inspect::json_string(&banner.start, out);
+    put!(
+        out,
+        ",\"bytes\":{},\"end\":\"{}\"}}\n",
+        banner.byte_count,
+        banner.ending.word()
+    );
+}
+
+/// A number that may be too large for JSON's readers as text.
+fn number(name: &str, value: u128, out: &mut Vec<u8>) {
+    match u64::try_from(value) {
+        Ok(value) => put!(out, ",\"{name}\":{value}"),
+        Err(_) => put!(out, ",\"{name}\":\"{value}\""),
+    }
+}
+
+fn end(run: &Run, _: u64, ending: &Ending<'_>, out: &mut Vec<u8>) {
+    let Some(ended) = ending.result else {
+        return;
+    };
+    let totals = ending.totals;
+    let grabbed = &totals.grabbed;
+    out.extend(b"{\"type\":\"totals\"");
+    number("probes", totals.probes, out);
+    number("before", totals.before, out);
+    number("unreachable", totals.unreachable, out);
+    for (name, value) in [
+        ("sent", totals.sent),
+        ("sent_bytes", totals.sent_bytes),
+        ("failed", totals.failed),
+        ("received", totals.received),
+        ("answers", totals.answers),
+        ("open", totals.open),
+        ("closed", totals.closed),
+        ("filtered", totals.filtered),
+        ("unfiltered", totals.unfiltered),
+        ("up", totals.up),
+        ("repeated", totals.repeated),
+        ("maybe_repeated", totals.maybe_repeated),
+        ("lost", totals.lost),
+        ("connections", grabbed.connections),
+        ("banners", grabbed.banners),
+        ("silent", grabbed.silent),
+        ("not_connected", grabbed.refused),
+        ("seed", run.seed),
+    ] {
+        put!(out, ",\"{name}\":{value}");
+    }
+    put!(
+        out,
+        ",\"seconds\":{},\"complete\":{},\"error\":",
+        ended.seconds,
+        ended.is_complete
+    );
+    match ended.error {
+        Some(error) => string(error, out),
+        None => out.extend(b"null"),
+    }
+    out.extend(b"}\n");
+}

@@ -1,0 +1,180 @@
+//! Files that are continued, and what services say in them.
+
+use std::net::IpAddr;
+
+use inspect::Application;
+
+use super::*;
+use crate::answer::{Answer, Evidence, State};
+use crate::cookie::ProbeTarget;
+use crate::grab::Ending as GrabEnding;
+use crate::{AddrRange, Order, Payloads, PortList, Ports, Shard, Source, Targets};
+
+const START: Timestamp = Timestamp(1_700_000_000_000_000_000);
+
+fn run() -> Run {
+    let source = Source {
+        ipv4: Some([198, 51, 100, 7].into()),
+        ipv6: None,
+        ports: (61_000, 1),
+    };
+    let mut ranges: Vec<AddrRange> = Vec::new();
+    crate::parse_line("192.0.2.0/24", &mut ranges).unwrap();
+    let targets = Targets::new(ranges, Vec::new()).unwrap();
+    let list = PortList::parse("80,443-445,U:161,53").unwrap();
+    let ports = Ports::new(&list, &[], Payloads::built_in()).unwrap();
+    let order = Order {
+        seed: 9,
+        shard: Shard::WHOLE,
+        attempts: 1,
+        block: 1,
+    };
+    let plan = Plan::new(targets, ports, source, order).unwrap();
+    Run::new(&plan, "1.0", "scan \"<&>\" -p 80".into(), START)
+}
+
+fn target(addr: &str, port: u16) -> ProbeTarget {
+    let addr: IpAddr = addr.parse().unwrap();
+    let probe = Probe::Syn;
+    ProbeTarget { addr, probe, port }
+}
+
+fn found(addr: &str, port: u16) -> Found {
+    let target = target(addr, port);
+    Found {
+        answer: Answer {
+            target,
+            state: State::Open,
+            evidence: Evidence::SynAck,
+            ttl: 64,
+            from: target.addr,
+            payload: (0, 0),
+            sent_us: None,
+        },
+        time: Timestamp(START.ns() + 1),
+        rtt: Some(std::time::Duration::from_micros(1500)),
+        payload: Box::default(),
+    }
+}
+
+fn banner(start: &[u8]) -> Banner {
+    Banner {
+        target: target("2001:db8::1", 22),
+        application: Application::EMPTY,
+        start: start.to_vec(),
+        byte_count: start.len() as u64,
+        ending: GrabEnding::Closed,
+    }
+}
+
+/// The bytes of a file after each of these numbers of results.
+fn file(format: &'static Format, count: u16, is_over: bool) -> Vec<u8> {
+    let mut report = Report::new(format, run());
+    for port in 0..count {
+        report.answer(&found("192.0.2.1", port));
+        report.banner(&banner(b"=1+2,\"</x>\r\n\xff\0/&amp;"), START);
+    }
+    let mut out = Vec::new();
+    report.take(&mut out);
+    close(&report, is_over, &mut out);
+    out
+}
+
+fn close(report: &Report, is_over: bool, out: &mut Vec<u8>) {
+    let totals = Totals::default();
+    let ended = Ended {
+        seconds: 1.5,
+        is_complete: true,
+        error: None,
+    };
+    let ending = Ending {
+        totals: &totals,
+        now: Timestamp(START.ns() + 2_000_000_000),
+        result: is_over.then_some(ended),
+    };
+    report.close(&ending, out);
+}
+
+#[test]
+fn services_are_ranges_of_ports() {
+    let services: Vec<_> = run().services;
+    let expected = [
+        (Probe::Syn, 4, "80,443-445".to_owned()),
+        (Probe::Udp, 2, "53,161".to_owned()),
+    ];
+    assert_eq!(services, expected);
+    assert_eq!(ranges(&[65_534, 65_535]), "65534-65535");
+}
+
+#[test]
+fn a_file_is_continued_before_its_closing_part() {
+    for format in FORMATS {
+        for is_over in [false, true] {
+            for count in [0, 1, 2] {
+                let mut bytes = file(format, count, is_over);
+                let from = bytes.len().saturating_sub(CLOSING_MAX);
+                let (mut report, overwritten) = Report::continued(format, run(), &bytes[from..])
+                    .unwrap_or_else(|| {
+                        let begun: &[_] = if bytes.is_empty() { b"\n" } else { b"" };
+                        Report::continued(format, run(), begun).expect(format.word)
+                    });
+                bytes.truncate(bytes.len() - overwritten.min(bytes.len()));
+                for port in count..3 {
+                    report.answer(&found("192.0.2.1", port));
+                    report.banner(&banner(b"=1+2,\"</x>\r\n\xff\0/&amp;"), START);
+                }
+                report.take(&mut bytes);
+                close(&report, true, &mut bytes);
+                // Comments and totals of the first part stay; rows are those of one run.
+                let rows = |bytes: &[u8]| {
+                    let text = String::from_utf8(bytes.to_vec()).unwrap();
+                    let lines = text.lines().map(|line| line.trim_end_matches(','));
+                    let is_row = |line: &&str| {
+                        !line.starts_with('#')
+                            && !line.contains("totals")
+                            && !line.contains("runstats")
+                    };
+                    lines.filter(is_row).map(str::to_owned).collect::<Vec<_>>()
+                };
+                let whole = file(format, 3, true);
+                assert_eq!(rows(&bytes), rows(&whole), "{format:?} {count} {is_over}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_foreign_file_is_not_continued() {
+    for format in FORMATS {
+        let is_lines = ["list", "grepable", "ndjson", "csv"].contains(&format.word);
+        let end = b"[1, 2] and more\n";
+        let continued = Report::continued(format, run(), end);
+        assert_eq!(continued.is_some(), is_lines, "{format:?}");
+        assert!(Report::continued(format, run(), b"no line").is_none());
+    }
+}
+
+#[test]
+fn bytes_of_services_leave_the_form_intact() {
+    let hostile: Vec<u8> = (0..=255).collect();
+    for format in FORMATS {
+        let mut report = Report::new(format, run());
+        let mut bytes = Vec::new();
+        report.take(&mut bytes);
+        bytes.clear();
+        report.banner(&banner(&hostile), START);
+        report.take(&mut bytes);
+        let text = String::from_utf8(bytes).expect("UTF-8");
+        let breaks = text.trim_end_matches('\n').chars();
+        let controls: Vec<char> = breaks
+            .filter(|letter| inspect::is_unprintable(*letter))
+            .collect();
+        // One tab separates the fields of grepable lines.
+        let expected: &[char] = if format.word == "grepable" {
+            &['\t']
+        } else {
+            &[]
+        };
+        assert_eq!(controls, expected, "{format:?}");
+    }
+}

@@ -1,0 +1,174 @@
+//! XML as nmap writes it (`nmap.dtd`, version 1.05), for the programs that read it. A host has one
+//! element for each answer, because answers are written as they arrive.
+
+use wire::Timestamp;
+
+use super::text::{escaped, service};
+use super::{Ending, Format, Found, Run, last, put};
+use crate::answer::State;
+use crate::cookie::ProbeTarget;
+use crate::grab::Banner;
+use crate::port::Protocol;
+use crate::probe::Probe;
+
+pub(super) static FORMAT: Format = Format {
+    word: "xml",
+    letter: 'X',
+    extension: "xml",
+    about: "XML that nmap's tools read",
+    begin,
+    answer,
+    banner,
+    between: b"",
+    end,
+    closing: |end| last(end, b"<runstats>").map(|at| (at, true)),
+};
+
+/// Appends text as the value of an attribute.
+fn attribute(text: &[u8], out: &mut Vec<u8>) {
+    escaped(text, out, |letter, out| match letter {
+        '&' => out.extend(b"&amp;"),
+        '<' => out.extend(b"&lt;"),
+        '>' => out.extend(b"&gt;"),
+        '"' => out.extend(b"&quot;"),
+        _ => super::text::as_is(letter, out),
+    });
+}
+
+/// nmap's word for a kind of probe, if its XML has one.
+fn scan_type(probe: Probe) -> Option<&'static str> {
+    match probe {
+        Probe::Syn => Some("syn"),
+        Probe::Udp => Some("udp"),
+        Probe::Echo => None,
+    }
+}
+
+fn begin(run: &Run, out: &mut Vec<u8>) {
+    put!(
+        out,
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE nmaprun>\n\
+         <nmaprun scanner=\"barewire\" args=\""
+    );
+    attribute(run.arguments.as_bytes(), out);
+    put!(
+        out,
+        "\" start=\"{}\" startstr=\"{:.0}\" version=\"",
+        run.start.seconds(),
+        run.start
+    );
+    attribute(run.version.as_bytes(), out);
+    out.extend(b"\" xmloutputversion=\"1.05\">\n");
+    for (probe, count, ports) in &run.services {
+        if let Some(word) = scan_type(*probe) {
+            put!(
+                out,
+                "<scaninfo type=\"{word}\" protocol=\"{}\" numservices=\"{count}\" \
+                 services=\"{ports}\"/>\n",
+                probe.protocol().word()
+            );
+        }
+    }
+}
+
+/// A host up to its ports.
+fn host(
+    target: &ProbeTarget,
+    time: Timestamp,
+    (state, reason, ttl): (&str, &str, u8),
+    out: &mut Vec<u8>,
+) {
+    let family = if target.addr.is_ipv6() {
+        "ipv6"
+    } else {
+        "ipv4"
+    };
+    put!(
+        out,
+        "<host endtime=\"{}\"><status state=\"{state}\" reason=\"{reason}\" \
+         reason_ttl=\"{ttl}\"/><address addr=\"{}\" addrtype=\"{family}\"/>",
+        time.seconds(),
+        target.addr
+    );
+}
+
+fn answer(found: &Found, out: &mut Vec<u8>) {
+    let answer = &found.answer;
+    let target = &answer.target;
+    let reason = answer.evidence.word();
+    // An error of a router says nothing about the host.
+    let status = match (answer.state, answer.from == target.addr) {
+        (State::Up, _) | (_, true) => "up",
+        _ => "unknown",
+    };
+    host(target, found.time, (status, reason, answer.ttl), out);
+    if !matches!(target.protocol(), Protocol::Icmp | Protocol::Link) {
+        put!(
+            out,
+            "<ports><port protocol=\"{}\" portid=\"{}\"><state state=\"{}\" reason=\"{reason}\" \
+             reason_ttl=\"{}\"",
+            target.protocol().word(),
+            target.port,
+            answer.state.word(),
+            answer.ttl
+        );
+        if answer.from != target.addr {
+            put!(out, " reason_ip=\"{}\"", answer.from);
+        }
+        out.extend(b"/></port></ports>");
+    }
+    if let Some(rtt) = found.rtt {
+        let rtt = rtt.as_micros();
+        put!(out, "<times srtt=\"{rtt}\" rttvar=\"0\" to=\"{rtt}\"/>");
+    }
+    out.extend(b"</host>\n");
+}
+
+fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
+    let target = &banner.target;
+    host(target, time, ("up", "syn-ack", 0), out);
+    put!(
+        out,
+        "<ports><port protocol=\"{}\" portid=\"{}\"><state state=\"open\" reason=\"syn-ack\" \
+         reason_ttl=\"0\"/>",
+        target.protocol().word(),
+        target.port
+    );
+    let name = service(banner);
+    if !name.is_empty() {
+        out.extend(b"<service name=\"");
+        attribute(name.as_bytes(), out);
+        out.extend(b"\" method=\"probed\" conf=\"10\"/>");
+    }
+    out.extend(b"<script id=\"banner\" output=\"");
+    attribute(&banner.start, out);
+    out.extend(b"\"/></port></ports></host>\n");
+}
+
+fn end(run: &Run, rows: u64, ending: &Ending<'_>, out: &mut Vec<u8>) {
+    let now = ending.now;
+    let since = now.since_ns(run.start) as f64 / 1e9;
+    let (elapsed, error) = match ending.result {
+        None => (since, Some("the scan has not ended")),
+        Some(ended) => {
+            let early = (!ended.is_complete).then_some("the scan was ended early");
+            (ended.seconds, ended.error.or(early))
+        }
+    };
+    put!(
+        out,
+        "<runstats><finished time=\"{}\" timestr=\"{now:.0}\" elapsed=\"{elapsed:.2}\" exit=\"{}\"",
+        now.seconds(),
+        if error.is_some() { "error" } else { "success" }
+    );
+    if let Some(error) = error {
+        out.extend(b" errormsg=\"");
+        attribute(error.as_bytes(), out);
+        out.push(b'"');
+    }
+    put!(
+        out,
+        "/><hosts up=\"{rows}\" down=\"0\" total=\"{}\"/></runstats>\n</nmaprun>\n",
+        run.target_count
+    );
+}
