@@ -1,9 +1,9 @@
-//! Captures that tests read: those of the repository, and a large corpus where one is at hand.
+//! Captures that tests read: those of the repository, and a large corpus if available.
 //!
-//! `testdata/captures` is small and always there, so that no comparison with other programs is
+//! `testdata/captures` is small and always available, so that no comparison with other programs is
 //! skipped for lack of input. The large corpus (hundreds of files of other projects, under their
-//! licences, with the output of other programs for them) is not part of the repository: it is
-//! looked up in `BAREWIRE_CORPUS`, else in `shared/data` next to the repository.
+//! licences, with other programs' output for them) is not part of the repository: it is looked up
+//! in `BAREWIRE_CORPUS`, else in `shared/data` next to the repository.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,26 +13,26 @@ use wire::LinkType;
 
 use crate::skip::Missing;
 
-/// Names the directory of the large corpus: `MANIFEST.tsv`, `pcap/`, `expected/`.
+/// Variable with the directory of the large corpus: `MANIFEST.tsv`, `pcap/`, `expected/`.
 pub const CORPUS_VAR: &str = "BAREWIRE_CORPUS";
 
 /// Capture files, sorted by path: those of the repository first, then the large corpus.
 #[derive(Clone, Debug)]
 pub struct Corpus {
-    /// pcap and pcapng, some of the large corpus gzipped or damaged.
+    /// pcap and pcapng; some of the large corpus are compressed or damaged.
     pub files: Vec<PathBuf>,
-    /// Whether the large corpus is among them.
+    /// Whether it includes the large corpus.
     pub is_large: bool,
 }
 
 impl Corpus {
-    /// How much a test must have found to mean anything: the first number with the large corpus,
-    /// the second without.
+    /// The minimum that a test must find: the first number with the large corpus, the second
+    /// without.
     pub fn at_least(&self, with_large: usize, without: usize) -> usize {
         if self.is_large { with_large } else { without }
     }
 
-    /// Whether a file of this name is present: lists of known differences name files of the large
+    /// Whether a file of this name exists: lists of known differences name files of the large
     /// corpus.
     pub fn has(&self, name: &str) -> bool {
         self.files
@@ -41,10 +41,10 @@ impl Corpus {
     }
 }
 
-/// All captures there are.
+/// All available captures.
 ///
 /// # Panics
-/// When a directory cannot be read, or the repository's is empty.
+/// If a directory cannot be read, or the repository's is empty.
 pub fn captures() -> Corpus {
     let own = own();
     let mut files = files_of(&own);
@@ -68,7 +68,7 @@ pub fn own() -> PathBuf {
 /// The directory of the large corpus.
 ///
 /// # Errors
-/// [`Missing::Machine`] when it is not present.
+/// [`Missing::Machine`] if it is missing.
 pub fn large() -> Result<PathBuf, Missing> {
     let folder = match std::env::var_os(CORPUS_VAR) {
         Some(folder) => PathBuf::from(folder),
@@ -94,11 +94,11 @@ fn files_of(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A packet of a capture: its bytes, its length on the wire, its time.
+/// A packet of a capture: bytes, length on the wire, timestamp.
 pub type Packet = (Vec<u8>, u32, u64);
 
-/// The link type and packets of a capture, up to where it breaks off; `None` for a file that is no
-/// capture (the corpus has damaged ones) or that has more than `packets_max`.
+/// The link type and packets of a capture, up to the first error; `None` for a file that is not a
+/// capture (the corpus has damaged ones) or has more than `packets_max` packets.
 pub fn read(path: &Path, packets_max: usize) -> Option<(LinkType, Vec<Packet>)> {
     let mut port = port::open(&format!("file:{}", path.display()), &PortOptions::default()).ok()?;
     let interfaces = port.control.describe().interfaces;

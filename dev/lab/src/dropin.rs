@@ -1,4 +1,4 @@
-//! Programs that use libpcap, with the original and with this build's `libpcap.so`.
+//! Runs programs that use libpcap with the original and with this build's `libpcap.so`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,23 +8,23 @@ use anyhow::{Context, Result};
 use crate::process::libpcap;
 use crate::skip::which;
 
-/// The variable that names folders for the dynamic linker.
+/// The dynamic linker's variable for library directories.
 const FOLDERS: &str = "LD_LIBRARY_PATH";
 
-/// Names by which programs look for the library.
+/// Names under which programs look for the library.
 const NAMES: [&str; 3] = ["libpcap.so.0.8", "libpcap.so.1", "libpcap.so"];
 
-/// A folder with this build's `libpcap.so` under every name, deleted when dropped.
+/// A directory with this build's `libpcap.so` under all names, deleted on drop.
 #[derive(Debug)]
 pub struct Dropin {
     folder: PathBuf,
 }
 
 impl Dropin {
-    /// Builds the library if need be, and makes the folder.
+    /// Builds the library if needed, and creates the directory.
     ///
     /// # Errors
-    /// When it does not build, or the folder cannot be made.
+    /// If it does not build, or the directory cannot be created.
     pub fn new() -> Result<Dropin> {
         use std::sync::atomic::{AtomicU32, Ordering};
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -35,7 +35,7 @@ impl Dropin {
         std::fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
         let made = Dropin { folder };
         for name in NAMES {
-            // A copy: programs that drop privileges may not reach the build's folder.
+            // A copy: programs that drop privileges may not be able to read the build directory.
             let to = made.folder.join(name);
             if std::fs::hard_link(&library, &to).is_err() {
                 std::fs::copy(&library, &to)?;
@@ -44,17 +44,17 @@ impl Dropin {
         Ok(made)
     }
 
-    /// The library under a name.
+    /// The library under one of its names.
     pub fn library(&self) -> PathBuf {
         self.folder.join(NAMES[0])
     }
 
-    /// A program on this build's library.
+    /// Runs a program with this build's library.
     pub fn command(&self, program: &str) -> Command {
         self.with(plain(program))
     }
 
-    /// A command, with this build's library.
+    /// Runs a command with this build's library.
     pub fn with(&self, mut command: Command) -> Command {
         command.env(FOLDERS, &self.folder);
         command
@@ -67,7 +67,7 @@ impl Drop for Dropin {
     }
 }
 
-/// A program on the system's library.
+/// Runs a program with the system's library.
 pub fn original(program: &str) -> Command {
     let mut command = plain(program);
     command.env_remove(FOLDERS);

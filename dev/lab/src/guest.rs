@@ -1,6 +1,6 @@
 //! Inside the guest of `cargo xtask lab`: real drivers on emulated cards.
 //!
-//! Which cards there are, and how they are joined, is in `docs/guides/guest-lab.md`.
+//! `docs/guides/guest-lab.md` lists the cards and how they are connected.
 
 mod bound;
 mod wire;
@@ -10,18 +10,18 @@ pub use wire::{Pulled, request_link_check};
 
 use crate::skip::Missing;
 
-/// Set in the guest.
+/// Variable that is set in the guest.
 pub const GUEST_VAR: &str = "BAREWIRE_GUEST";
 
 /// The skip message of a test that needs the guest; `cargo xtask test` runs it there.
 pub const NEEDS_GUEST: &str = "the guest lab (cargo xtask lab)";
 
-/// Checks that this is the guest, whose cards may be used as one likes.
+/// Checks that this is the guest, whose cards may be used in any way.
 ///
 /// # Errors
-/// Anywhere else.
+/// Outside the guest.
 pub fn inside() -> Result<(), Missing> {
-    // What the guest's first program works with; a variable alone is soon set somewhere.
+    // What the guest's init uses; a variable alone is easily set elsewhere.
     let is_there = ["/job", "/cards"]
         .iter()
         .all(|file| std::path::Path::new(file).is_file());
@@ -31,10 +31,10 @@ pub fn inside() -> Result<(), Missing> {
     }
 }
 
-/// Checks that the guest has libpcap, which it gets from the machine that runs it.
+/// Checks that the guest has libpcap, which it gets from the host.
 ///
 /// # Errors
-/// When that has none.
+/// If the host has none.
 pub fn libpcap() -> Result<(), Missing> {
     sys::libpcap::version()
         .map(drop)
@@ -44,10 +44,9 @@ pub fn libpcap() -> Result<(), Missing> {
         })
 }
 
-/// Checks that virtio-net has two queue pairs, which the lab gives it where it can make TAP
-/// interfaces.
+/// Checks that virtio-net has two queue pairs, as it does if the lab can create TAP interfaces.
 ///
-/// # Errors
+/// If it has one.
 /// When it has one.
 pub fn two_queues() -> Result<(), Missing> {
     match std::env::var("BAREWIRE_GUEST_QUEUES").as_deref() {

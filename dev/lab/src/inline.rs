@@ -4,8 +4,7 @@
 //!   A: left0 ── X: right0   the box   Y: left0 ── B: right0
 //! ```
 //!
-//! A and B have addresses in one network and know each other's hardware addresses; the box has
-//! none.
+//! A and B have addresses in one network and static neighbour entries; the box has no addresses.
 
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ pub const Y: &str = LEFT;
 /// How long a link may take to come up.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A, the box, and B. Dropped, all is gone.
+/// A, the box, and B; deleted on drop.
 #[derive(Debug)]
 pub struct Inline {
     left: Pair,
@@ -31,7 +30,7 @@ pub struct Inline {
 }
 
 impl Inline {
-    /// Makes two pairs like this, and puts an end of each into the box.
+    /// Creates two pairs like this, and moves an end of each into the box.
     ///
     /// # Errors
     /// As [`Veth::create`].
@@ -72,7 +71,7 @@ impl Inline {
     /// `ip`'s output for an interface of the box.
     ///
     /// # Errors
-    /// When there is none of this name.
+    /// If there is none of this name.
     pub fn link(&self, name: &str) -> Result<Value> {
         let args = ["-s", "-s", "-j", "-d", "link", "show", "dev", name];
         let text = self.ns().ip(args)?;

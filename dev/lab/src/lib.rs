@@ -1,7 +1,7 @@
 //! Test lab: network namespaces, veth pairs, programs as peers, oracles, conformance suites.
 //!
-//! Everything that needs a device is tried on real kernel interfaces inside namespaces made for
-//! that one test, so that tests run side by side and leave nothing behind. The usual shape:
+//! Everything that needs a device is tested on real kernel interfaces in namespaces made for that
+//! one test, so that tests run in parallel and clean up. The usual form:
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {

@@ -1,9 +1,9 @@
-//! Network namespaces with a name, an owner and an end.
+//! Named network namespaces.
 //!
 //! Named namespaces (`/run/netns/NAME`, made by iproute2) rather than anonymous ones, because a
 //! name can be used from a shell while a test hangs, and can be found again after a `kill -9`.
-//! Names are `bw-<pid>-<n>`: unique among the processes of this machine, and [`sweep`] can
-//! recognize stale ones.
+//! Names are `bw-<pid>-<n>`: unique among the processes of this machine, and [`sweep`] recognizes
+//! stale ones.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -25,30 +25,30 @@ use crate::process::Process;
 /// Where iproute2 keeps the handles of named namespaces.
 const NETNS_DIR: &str = "/run/netns";
 
-/// All names of the lab begin with this.
+/// Prefix of all names of the lab.
 const PREFIX: &str = "bw-";
 
-/// A named network namespace, deleted when dropped (also when a test panics).
+/// A named network namespace, deleted on drop (also when a test panics).
 ///
-/// Loopback is up; there is nothing else in it. Processes still in it at drop are killed, because
-/// they would keep the namespace and its devices alive without a name.
+/// Only loopback exists, and is up. Processes still in it on drop are killed, because they would
+/// keep the namespace and its devices alive without a name.
 #[derive(Debug)]
 pub struct Netns {
     name: String,
 }
 
 impl Netns {
-    /// Makes a namespace named `bw-<pid>-<n>`.
+    /// Creates a namespace named `bw-<pid>-<n>`.
     ///
-    /// The first call of a process also sweeps what killed runs left behind.
+    /// The first call in a process also deletes what killed runs left behind.
     ///
     /// # Errors
-    /// When `ip netns add` fails, which without root it always does.
+    /// If `ip netns add` fails, as it always does without root.
     pub fn new() -> Result<Netns> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         static SWEEP: Once = Once::new();
         SWEEP.call_once(|| {
-            // Stale namespaces do not disturb a new run, so a failure here is only reported.
+            // Stale namespaces do not affect a new run, so a failure is only reported.
             if let Err(error) = sweep() {
                 eprintln!("lab: could not sweep stale namespaces: {error:#}");
             }
@@ -64,12 +64,12 @@ impl Netns {
         Ok(ns)
     }
 
-    /// The name, as `ip netns list` shows it.
+    /// The name, as in `ip netns list`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file whose descriptor is the namespace.
+    /// The file that refers to the namespace.
     pub fn path(&self) -> PathBuf {
         Path::new(NETNS_DIR).join(&self.name)
     }
@@ -77,7 +77,7 @@ impl Netns {
     /// Runs `ip -n NAME ARGS` and returns its standard output.
     ///
     /// # Errors
-    /// When `ip` fails; the error holds the command and its output.
+    /// If `ip` fails; the error contains the command and its output.
     pub fn ip<I, S>(&self, args: I) -> Result<String>
     where
         I: IntoIterator<Item = S>,
@@ -88,10 +88,10 @@ impl Netns {
         run_checked(&mut command)
     }
 
-    /// A command that will run inside (`ip netns exec`).
+    /// A command to run in it (`ip netns exec`).
     ///
-    /// `ip netns exec` replaces itself by the program, so the child's pid is the program's. It
-    /// gives the program a mount namespace of its own with a fresh `/sys`: what the host has
+    /// `ip netns exec` executes the program in place of itself, so the child's pid is the
+    /// program's. The program gets its own mount namespace with a fresh `/sys`: what the host has
     /// mounted below it (bpffs, tracefs) does not exist.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
@@ -99,10 +99,10 @@ impl Netns {
         command
     }
 
-    /// Runs a program inside to its end and returns its standard output.
+    /// Runs a program in it to its end and returns its standard output.
     ///
     /// # Errors
-    /// When it cannot be started or exits with anything but 0; the error holds both streams.
+    /// If it cannot be started or its exit code is not 0; the error contains both streams.
     pub fn exec<I, S>(&self, program: impl AsRef<OsStr>, args: I) -> Result<String>
     where
         I: IntoIterator<Item = S>,
@@ -111,10 +111,10 @@ impl Netns {
         run_checked(self.command(program).args(args))
     }
 
-    /// Starts a program inside, its output captured; killed when the returned value is dropped.
+    /// Starts a program in it with captured output; killed on drop.
     ///
     /// # Errors
-    /// When `ip` cannot be started. A program that does not exist shows as exit code 255.
+    /// If `ip` cannot be started. A program that does not exist gives exit code 255.
     pub fn spawn<I, S>(&self, program: impl AsRef<OsStr>, args: I) -> Result<Process>
     where
         I: IntoIterator<Item = S>,
@@ -125,19 +125,19 @@ impl Netns {
 
     /// Runs `body` in a new thread that has entered the namespace, and waits for it.
     ///
-    /// The thread also gets a mount namespace of its own with a `/sys` that shows this
-    /// namespace's devices, as `ip netns exec` does; threads that `body` starts inherit both. A
-    /// panic in `body` is a panic of the caller, so assertions work as usual.
+    /// The thread also gets its own mount namespace with a `/sys` that shows this namespace's
+    /// devices, as with `ip netns exec`; threads that `body` starts inherit both. A panic in `body`
+    /// becomes a panic of the caller, so assertions work as usual.
     ///
     /// # Errors
-    /// When the namespace cannot be entered.
+    /// If the namespace cannot be entered.
     pub fn run<T, F>(&self, body: F) -> Result<T>
     where
         T: Send,
         F: FnOnce() -> T + Send,
     {
         let path = self.path();
-        // libtest identifies tests by the name of the thread; keep it in messages.
+        // libtest identifies tests by the thread name; keep it in messages.
         let name = thread::current().name().unwrap_or("lab").to_owned();
         thread::scope(|scope| {
             let thread = thread::Builder::new().name(name).spawn_scoped(scope, || {
@@ -155,7 +155,7 @@ impl Netns {
     /// `sysctl("net/ipv4/ip_forward", "1")`.
     ///
     /// # Errors
-    /// When the setting does not exist or refuses the value.
+    /// If the setting does not exist or refuses the value.
     pub fn sysctl(&self, name: &str, value: &str) -> Result<()> {
         self.run(|| {
             std::fs::write(Path::new("/proc/sys").join(name), value)
@@ -172,11 +172,11 @@ impl Drop for Netns {
     }
 }
 
-/// Deletes every namespace of the lab whose maker is dead, with the processes left in it, and
+/// Deletes every namespace of the lab whose creator has ended, with the processes left in it, and
 /// returns their names.
 ///
 /// # Errors
-/// When the directory of namespaces cannot be read.
+/// If the directory of namespaces cannot be read.
 pub fn sweep() -> Result<Vec<String>> {
     let entries = match std::fs::read_dir(NETNS_DIR) {
         Ok(entries) => entries,
@@ -191,7 +191,7 @@ pub fn sweep() -> Result<Vec<String>> {
         if Path::new("/proc").join(pid.to_string()).exists() {
             continue;
         }
-        // Another process may sweep at the same time: gone is as good as deleted by us.
+        // Another process may sweep at the same time: deleted by either is fine.
         if delete(name).is_ok() {
             swept.push(name.to_owned());
         }
@@ -199,26 +199,26 @@ pub fn sweep() -> Result<Vec<String>> {
     Ok(swept)
 }
 
-/// The pid in a name of the lab; `None` for a name that is not ours.
+/// The pid in a name of the lab; `None` for other names.
 fn maker(name: &str) -> Option<u32> {
     let (pid, number) = name.strip_prefix(PREFIX)?.split_once('-')?;
     number.parse::<u32>().ok()?;
     pid.parse().ok()
 }
 
-/// Kills what lives in the namespace and deletes its name.
+/// Kills all processes in the namespace and deletes its name.
 fn delete(name: &str) -> Result<()> {
     for pid in ip(["netns", "pids", name])?.split_whitespace() {
         let pid: i32 = pid.parse().context("pid from ip netns pids")?;
         if pid != std::process::id().cast_signed() {
-            // An error means that it ended by itself.
+            // An error means that it has ended.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
     ip(["netns", "delete", name]).map(drop)
 }
 
-/// Moves the calling thread into the namespace and gives it a `/sys` that fits.
+/// Moves the calling thread into the namespace and mounts a matching `/sys`.
 fn enter(path: &Path) -> Result<()> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     setns(file, CloneFlags::CLONE_NEWNET).with_context(|| format!("setns {}", path.display()))?;
@@ -232,9 +232,9 @@ fn enter(path: &Path) -> Result<()> {
         None::<&str>,
     )
     .context("make mounts private")?;
-    // A sysfs mount belongs to the network namespace of the process that mounted it. What is
-    // mounted below the old one goes with it; detaching may fail where /sys is not a mount point,
-    // and then the new one simply covers it.
+    // A sysfs mount belongs to the network namespace of the process that mounted it. Whatever is
+    // mounted below the old one is detached with it; detaching may fail if /sys is not a mount
+    // point, and then the new one simply covers it.
     let _ = umount2("/sys", MntFlags::MNT_DETACH);
     mount(
         Some("sysfs"),
@@ -255,7 +255,7 @@ where
     run_checked(Command::new("ip").args(args))
 }
 
-/// Runs a command to its end; anything but exit code 0 is an error with the full output.
+/// Runs a command to its end; an exit code other than 0 is an error with the full output.
 pub(crate) fn run_checked(command: &mut Command) -> Result<String> {
     let Output {
         status,
@@ -357,7 +357,7 @@ mod tests {
         crate::require!(crate::skip::lab());
         let ns = Netns::new().unwrap();
         let mut child = ns.command("sleep").arg("1000").spawn().unwrap();
-        // The pid is in the namespace only after `ip` has switched: wait until it is.
+        // The pid is in the namespace only after `ip` has switched: wait for that.
         for _ in 0..500 {
             if ip(["netns", "pids", ns.name()])
                 .unwrap()
@@ -375,12 +375,12 @@ mod tests {
     fn a_sweep_takes_the_dead_and_leaves_the_living() {
         crate::require!(crate::skip::lab());
         let living = Netns::new().unwrap();
-        // A pid that was ours to know and is dead by now.
+        // A pid that belonged to this test and has ended.
         let mut child = Command::new("true").spawn().unwrap();
         let dead = format!("{PREFIX}{}-0", child.id());
         child.wait().unwrap();
         ip(["netns", "add", &dead]).unwrap();
-        // Another test's first namespace may sweep it before us; gone is what counts.
+        // Another test's first namespace may sweep it first; it only has to be gone.
         sweep().unwrap();
         assert!(!Path::new(NETNS_DIR).join(&dead).exists());
         assert!(living.path().exists());

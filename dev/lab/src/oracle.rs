@@ -1,4 +1,4 @@
-//! Programs we did not write, asked what they see in the same bytes.
+//! Independent programs whose results for the same bytes are compared.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -13,14 +13,14 @@ pub mod python;
 pub mod tcpdump;
 pub mod tshark;
 
-/// A file in the system's temporary directory, deleted when dropped.
+/// A file in the system's temporary directory, deleted on drop.
 #[derive(Debug)]
 pub struct TempFile {
     path: PathBuf,
 }
 
 impl TempFile {
-    /// A name that no other process uses, ending in `suffix`; the file is not made yet.
+    /// A unique name with this suffix; the file is not created yet.
     pub fn new(suffix: &str) -> TempFile {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -30,7 +30,7 @@ impl TempFile {
         }
     }
 
-    /// Where it is.
+    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -42,8 +42,8 @@ impl Drop for TempFile {
     }
 }
 
-/// The standard output of a command about a file, from the [`cache`] where it is present; anything
-/// but exit code 0 is an error with the full output.
+/// The standard output of a command for a file, from the [`cache`] if present; an exit code other
+/// than 0 is an error with the full output.
 fn checked(command: &mut Command, input: &Path) -> Result<String> {
     let output = cache::output(command, input)?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -54,11 +54,11 @@ fn checked(command: &mut Command, input: &Path) -> Result<String> {
     Ok(stdout)
 }
 
-/// Writes Ethernet packets into a pcap file (microseconds, one packet a millisecond), with no
-/// help of the code under test.
+/// Writes Ethernet packets to a pcap file (microseconds, one packet per millisecond), without the
+/// code under test.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write_pcap<P: AsRef<[u8]>>(packets: &[P]) -> Result<TempFile> {
     let temp = TempFile::new(".pcap");
     let file = File::create_new(temp.path()).with_context(|| temp.path().display().to_string())?;

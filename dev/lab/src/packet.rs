@@ -1,9 +1,8 @@
 //! Numbered packets, and a plain packet socket to send and receive them.
 //!
-//! Both are written apart from `wire` and `port`, because a test that sends through the code it
-//! tests would agree with its faults. The payload holds the number of the packet, and the rest of
-//! it is derived from the number, so a receiver can distinguish lost, duplicated, reordered and
-//! damaged packets.
+//! Both are independent of `wire` and `port`, because a test that sends through the code it tests
+//! would share its faults. The payload contains the packet's number, and the rest is derived from
+//! it, so a receiver can distinguish lost, duplicated, reordered and damaged packets.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,7 +19,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::veth::{End, Pair};
 
-/// Begins the payload of every packet built here.
+/// Start of the payload of every packet built here.
 const MAGIC: [u8; 4] = *b"bwlb";
 
 /// Ethernet, IPv4 and UDP headers.
@@ -29,11 +28,11 @@ const HEADERS_V4: usize = 14 + 20 + 8;
 /// Ethernet, IPv6 and UDP headers.
 const HEADERS_V6: usize = 14 + 40 + 8;
 
-/// Magic and number.
+/// Length of magic and number.
 const STAMP: usize = 4 + 8;
 
-/// The shortest packet that holds a number: 54 bytes over IPv4, 74 over IPv6, 4 more with a VLAN
-/// tag. Ethernet's own minimum without FCS is 60.
+/// The shortest packet with a number: 54 bytes with IPv4, 74 with IPv6, 4 more with a VLAN tag.
+/// Ethernet's own minimum without FCS is 60.
 pub const LEN_MIN: usize = HEADERS_V4 + STAMP;
 
 /// UDP packets between two fixed addresses; the source port changes with the number.
@@ -43,16 +42,16 @@ pub struct Udp {
     pub source_mac: [u8; 6],
     /// Ethernet destination.
     pub destination_mac: [u8; 6],
-    /// Addresses of IP.
+    /// IP addresses.
     pub addresses: Addresses,
     /// First source port.
     pub source_port: u16,
     /// Destination port.
     pub destination_port: u16,
-    /// How many source ports are used in turn, from `source_port` on; at least 1. More flows
-    /// spread over more queues.
+    /// Number of source ports used in turn, from `source_port` on; at least 1. More flows are
+    /// distributed over more queues.
     pub flow_count: u16,
-    /// VLAN id of an 802.1Q tag, when there is to be one.
+    /// VLAN ID of an 802.1Q tag, if any.
     pub vlan: Option<u16>,
 }
 
@@ -79,17 +78,17 @@ impl Udp {
         }
     }
 
-    /// The same over that many flows.
+    /// Sets the number of flows.
     pub fn flows(mut self, count: u16) -> Udp {
         self.flow_count = count;
         self
     }
 
     /// Builds packet `number` with `len` bytes from the Ethernet header on, without FCS. All
-    /// checksums are right.
+    /// checksums are correct.
     ///
     /// # Panics
-    /// When `len` is too short for headers and number, or more than IP can carry.
+    /// If `len` is too short for headers and number, or exceeds IP's maximum.
     pub fn build(&self, number: u64, len: usize) -> Vec<u8> {
         let mut packet = Vec::with_capacity(len);
         packet.extend(self.destination_mac);
@@ -118,7 +117,7 @@ impl Udp {
                 let start = packet.len();
                 packet.extend([0x45, 0]);
                 packet.extend(total_len.to_be_bytes());
-                // Identification: the low bits of the number, so that a human sees it too.
+                // Identification: the low bits of the number, which makes it visible in a dump.
                 packet.extend((number as u16).to_be_bytes());
                 packet.extend([0x40, 0, 64, 17, 0, 0]);
                 packet.extend(source.octets());
@@ -153,7 +152,7 @@ impl Udp {
         let filled = packet.len();
         packet.extend((0..len - filled).map(|index| filler(number, index)));
         pseudo.extend(&packet[start..]);
-        // A sum of zero is sent as all ones: zero means no checksum (RFC 768).
+        // A checksum of zero is sent as all ones: zero means none (RFC 768).
         let checksum = match checksum(&pseudo) {
             0 => 0xffff,
             sum => sum,
@@ -163,19 +162,19 @@ impl Udp {
     }
 }
 
-/// Why bytes are not a whole packet of ours.
+/// Why bytes are not an intact packet of this module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotOurs {
-    /// Not built here at all: something else was on the wire.
+    /// Not built here: another packet on the wire.
     Foreign,
-    /// Ours, but the payload of this number is not what was sent.
+    /// Built here, but the payload is not that of this number.
     Damaged(u64),
 }
 
-/// The number of a packet built here, of which every byte after the number is checked.
+/// The number of a packet built here; checks every byte after the number.
 ///
 /// # Errors
-/// When it is not ours, or not whole.
+/// If it was not built here, or is damaged.
 pub fn number_of(packet: &[u8]) -> Result<u64, NotOurs> {
     let byte = |at: usize| packet.get(at).copied().ok_or(NotOurs::Foreign);
     let mut at = 12;
@@ -205,12 +204,12 @@ pub fn number_of(packet: &[u8]) -> Result<u64, NotOurs> {
     }
 }
 
-/// Differs between neighbours in one packet and between the same place in two packets.
+/// Differs between adjacent bytes of a packet and between the same positions of two packets.
 fn filler(number: u64, index: usize) -> u8 {
     (number.wrapping_mul(0x9e37_79b9) >> 8) as u8 ^ (index as u8).wrapping_mul(0x3b) ^ 0xa5
 }
 
-/// The Internet checksum (RFC 1071) of the whole slice.
+/// The Internet checksum (RFC 1071) of the slice.
 pub fn checksum(bytes: &[u8]) -> u16 {
     let mut sum: u32 = 0;
     for pair in bytes.chunks(2) {
@@ -223,28 +222,28 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Sends this many packets of 60 bytes, of this many flows, from the left end of a pair to the
+/// Sends `count` packets of 60 bytes, in `flow_count` flows, from the left end of a pair to the
 /// right.
 ///
 /// # Panics
-/// When they cannot be sent.
+/// If they cannot be sent.
 pub fn pour(pair: &Pair, flow_count: u16, count: u64) {
     let udp = Udp::between(&pair.left, &pair.right).flows(flow_count);
     let sender = pair.left.ns.run(|| Raw::sender(&pair.left.ifname));
     let sender = sender.and_then(|sender| sender).expect("a socket");
     for number in 0..count {
         sender.send(&udp.build(number, 60)).expect("room to send");
-        // veth holds 256 packets before its peer's program has seen them.
+        // veth queues 256 packets until the peer's program has seen them.
         if number % 64 == 63 {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-/// A packet socket bound to one interface: one system call a packet, nothing clever.
+/// A packet socket bound to one interface: one system call per packet.
 ///
-/// Open it inside the namespace ([`Netns::run`](crate::Netns::run)); it may be used from anywhere
-/// afterwards, because a socket stays in the namespace where it was made.
+/// Open it inside the namespace ([`Netns::run`](crate::Netns::run)); it can be used from anywhere
+/// afterwards, because a socket stays in the namespace where it was created.
 #[derive(Debug)]
 pub struct Raw {
     fd: OwnedFd,
@@ -252,16 +251,16 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// A socket that sends, and receives all packets of the interface, of any protocol.
+    /// Opens a socket that sends, and receives all packets of the interface, of any protocol.
     ///
     /// # Errors
-    /// When the interface is not in this namespace, or without the right to packet sockets.
+    /// If the interface is not in this namespace, or without permission for packet sockets.
     pub fn open(ifname: &str) -> Result<Raw> {
         Raw::with_protocol(ifname, Some(SockProtocol::EthAll))
     }
 
-    /// A socket that only sends: without a protocol it receives nothing, so nothing is copied to
-    /// it.
+    /// Opens a socket that only sends: without a protocol it receives nothing, so nothing is copied
+    /// to it.
     ///
     /// # Errors
     /// As [`open`](Raw::open).
@@ -285,7 +284,7 @@ impl Raw {
     /// Sends one packet, from its Ethernet header on.
     ///
     /// # Errors
-    /// ENETDOWN when the link is down, EMSGSIZE above the MTU, ENXIO when the interface is gone.
+    /// ENETDOWN if the link is down, EMSGSIZE above the MTU, ENXIO if the interface was removed.
     pub fn send(&self, packet: &[u8]) -> Result<()> {
         let sent = send(self.fd.as_raw_fd(), packet, MsgFlags::empty())
             .with_context(|| format!("send {} bytes on {}", packet.len(), self.ifname))?;
@@ -297,11 +296,11 @@ impl Raw {
         Ok(())
     }
 
-    /// Takes the next packet that arrived; `None` when none comes within `limit`. Packets that
-    /// leave through the interface are not shown.
+    /// Receives the next packet; `None` if there is none within `limit`. Packets sent on the
+    /// interface are not included.
     ///
     /// # Errors
-    /// ENETDOWN when the link went down meanwhile.
+    /// ENETDOWN if the link went down in the meantime.
     pub fn receive(&self, limit: Duration) -> Result<Option<Vec<u8>>> {
         /// `PACKET_OUTGOING` of `linux/if_packet.h`.
         const OUTGOING: u8 = 4;
@@ -389,7 +388,7 @@ mod tests {
                     "{len} bytes"
                 );
             }
-            // Another packet's end after this number.
+            // The rest of another packet after this number.
             let mut mixed = packet.clone();
             mixed[len_min..].copy_from_slice(&plan.build(78, 200)[len_min..]);
             assert_eq!(number_of(&mixed), Err(NotOurs::Damaged(77)));

@@ -1,5 +1,4 @@
-//! Programs as peers: started with both streams captured, waited for with a limit, never left
-//! after.
+//! Programs as peers: started with both streams captured, waited for with a limit, always ended.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -15,14 +14,14 @@ use nix::unistd::Pid;
 
 pub use nix::sys::signal::Signal;
 
-/// How often an ending is looked for.
+/// Interval at which the end of a program is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How long a killed program may take to be gone: the kernel closes what it had open, which for a
-/// card includes a reset.
+/// How long a killed program may take to end: the kernel closes what it had open, which for a card
+/// includes a reset.
 const KILL_LIMIT: Duration = Duration::from_secs(60);
 
-/// A running program. Killed when dropped.
+/// A running program, killed on drop.
 #[derive(Debug)]
 pub struct Process {
     what: String,
@@ -36,34 +35,34 @@ pub struct Process {
 pub struct Finished {
     /// Exit code or signal.
     pub status: ExitStatus,
-    /// All of standard output, invalid UTF-8 replaced.
+    /// Standard output, with invalid UTF-8 replaced.
     pub stdout: String,
-    /// All of standard error, likewise.
+    /// Standard error, likewise.
     pub stderr: String,
 }
 
 impl Finished {
-    /// Whether it exited with code 0.
+    /// Whether the exit code is 0.
     pub fn success(&self) -> bool {
         self.status.success()
     }
 
-    /// The exit code; `None` when a signal ended it.
+    /// The exit code; `None` if a signal ended it.
     pub fn code(&self) -> Option<i32> {
         self.status.code()
     }
 
-    /// The signal that ended it; `None` when it exited.
+    /// The signal that ended it; `None` if it exited.
     pub fn signal(&self) -> Option<Signal> {
         self.status
             .signal()
             .and_then(|number| Signal::try_from(number).ok())
     }
 
-    /// Itself when the exit code is 0.
+    /// Returns itself if the exit code is 0.
     ///
     /// # Errors
-    /// When it is not; the error holds both streams.
+    /// If it is not; the error contains both streams.
     pub fn checked(self) -> Result<Finished> {
         if self.success() {
             return Ok(self);
@@ -78,20 +77,20 @@ impl Finished {
 }
 
 impl Process {
-    /// Starts a command with standard input closed (unless set to something else beforehand by
-    /// `stdin`) and both outputs captured.
+    /// Starts a command with standard input closed (unless `stdin` was set before) and both outputs
+    /// captured.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn spawn(command: &mut Command) -> Result<Process> {
         command.stdin(Stdio::null());
         Process::spawn_with_stdin(command)
     }
 
-    /// As [`spawn`](Process::spawn), with the standard input that `command` was given.
+    /// As [`spawn`](Process::spawn), with the standard input set in `command`.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn spawn_with_stdin(command: &mut Command) -> Result<Process> {
         let what = format!("{command:?}");
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -110,38 +109,38 @@ impl Process {
         })
     }
 
-    /// The process id. With `ip netns exec` it is that of the program, once it runs.
+    /// The process ID. With `ip netns exec` it is that of the program, once it runs.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The handle for feeding standard input, once, when it was piped.
+    /// The piped standard input; can be taken once.
     pub fn take_stdin(&mut self) -> Option<std::process::ChildStdin> {
         self.child.stdin.take()
     }
 
-    /// Standard output up to now.
+    /// Standard output so far.
     pub fn stdout(&self) -> String {
         self.stdout.text()
     }
 
-    /// Standard error up to now.
+    /// Standard error so far.
     pub fn stderr(&self) -> String {
         self.stderr.text()
     }
 
-    /// Waits until standard output holds `text`.
+    /// Waits until standard output contains `text`.
     ///
     /// # Errors
-    /// When the stream ends or `limit` passes without it; the error holds the output.
+    /// If the stream ends or `limit` passes first; the error contains the output.
     pub fn wait_stdout(&self, text: &str, limit: Duration) -> Result<()> {
         self.wait_stream(&self.stdout, text, limit)
     }
 
-    /// Waits until standard error holds `text`.
+    /// Waits until standard error contains `text`.
     ///
     /// # Errors
-    /// When the stream ends or `limit` passes without it; the error holds the output.
+    /// If the stream ends or `limit` passes first; the error contains the output.
     pub fn wait_stderr(&self, text: &str, limit: Duration) -> Result<()> {
         self.wait_stream(&self.stderr, text, limit)
     }
@@ -161,13 +160,13 @@ impl Process {
     /// Sends a signal.
     ///
     /// # Errors
-    /// When the process has been waited for already.
+    /// If the process was already waited for.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         nix::sys::signal::kill(Pid::from_raw(self.child.id().cast_signed()), signal)
             .with_context(|| format!("{signal} to {}", self.what))
     }
 
-    /// Whether it has not ended yet.
+    /// Whether it is still running.
     ///
     /// # Errors
     /// Of waitpid(2).
@@ -175,10 +174,10 @@ impl Process {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Waits for the end; kills the program and fails when `limit` passes first.
+    /// Waits for the end; kills the program and fails if `limit` passes first.
     ///
     /// # Errors
-    /// At the limit; the error holds both streams.
+    /// At the limit; the error contains both streams.
     pub fn wait(&mut self, limit: Duration) -> Result<Finished> {
         if let Some(status) = self.reap(limit)? {
             return Ok(self.finished(status));
@@ -192,7 +191,7 @@ impl Process {
         );
     }
 
-    /// Waits for the end, no longer than that.
+    /// Waits for the end, at most `limit`.
     fn reap(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let until = Instant::now() + limit;
         loop {
@@ -209,7 +208,7 @@ impl Process {
     /// Sends `signal`, then waits as [`wait`](Process::wait) does.
     ///
     /// # Errors
-    /// Those of both.
+    /// Errors of both.
     pub fn stop(&mut self, signal: Signal, limit: Duration) -> Result<Finished> {
         if self.running()? {
             self.signal(signal)?;
@@ -217,11 +216,11 @@ impl Process {
         self.wait(limit)
     }
 
-    /// Ends it with SIGKILL and returns its output.
+    /// Kills it with SIGKILL and returns its output.
     ///
     /// # Errors
-    /// Of kill(2) and waitpid(2); when the kernel does not let it go within a minute, with the
-    /// place where it is held.
+    /// Errors of kill(2) and waitpid(2), and if the process does not end within a minute, with the
+    /// kernel function that blocks it.
     pub fn kill(&mut self) -> Result<Finished> {
         self.child.kill()?;
         match self.reap(KILL_LIMIT)? {
@@ -252,7 +251,8 @@ impl Drop for Process {
     }
 }
 
-/// Where in the kernel the threads of a process are, as far as we may know (proc(5)).
+/// The kernel functions in which the threads of a process are blocked, as far as they are visible
+/// (proc(5)).
 pub(crate) fn held_at(pid: u32) -> String {
     let mut text = String::new();
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
@@ -270,7 +270,7 @@ pub(crate) fn held_at(pid: u32) -> String {
     text
 }
 
-/// One captured stream: a thread reads it into memory, so that a chatty program never blocks.
+/// A captured stream: a thread reads it to memory, so that a program with much output never blocks.
 #[derive(Debug)]
 struct Stream {
     shared: Arc<Shared>,
@@ -321,7 +321,7 @@ impl Stream {
         String::from_utf8_lossy(&state.bytes).into_owned()
     }
 
-    /// True when `text` is there before the limit.
+    /// Whether `text` arrives before the limit.
     fn wait(&self, text: &str, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         let mut state = self.shared.state.lock().expect("no holder panics");
@@ -343,7 +343,7 @@ impl Stream {
     }
 
     /// The whole stream after the program's end. A grandchild that inherited the pipe may hold it
-    /// open, so this waits a second at most.
+    /// open, so this waits at most a second.
     fn end(&mut self) -> String {
         let until = Instant::now() + Duration::from_secs(1);
         let mut state = self.shared.state.lock().expect("no holder panics");
@@ -365,11 +365,11 @@ impl Stream {
     }
 }
 
-/// The running test binary again, with one test of it to run: what changes the process, or must be
-/// killed, is done there. `module` is the caller's `module_path!()`, `name` the test next to it.
+/// The running test binary and arguments to run one of its tests: for what changes the process, or
+/// must be killed. `module` is the caller's `module_path!()`, `name` a test in it.
 ///
 /// # Panics
-/// When the path of the running program cannot be read.
+/// If the path of the running program cannot be read.
 pub fn own_test(module: &str, name: &str) -> (PathBuf, [String; 3]) {
     let program = std::env::current_exe().expect("the path of this program");
     // libtest names tests without their crate.
@@ -383,11 +383,11 @@ pub fn own_test(module: &str, name: &str) -> (PathBuf, [String; 3]) {
 /// The `barewire` binary of this build.
 ///
 /// `BAREWIRE_BIN` names another one (a release build, an installed package). Otherwise cargo is run
-/// once per process to bring `target/PROFILE/barewire` up to date, so that a test never runs an old
+/// once per process to bring `target/PROFILE/barewire` up to date, so that tests never run an old
 /// program.
 ///
 /// # Errors
-/// When it does not build.
+/// If it does not build.
 pub fn barewire() -> Result<PathBuf> {
     static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     if let Some(path) = std::env::var_os("BAREWIRE_BIN") {
@@ -399,19 +399,19 @@ pub fn barewire() -> Result<PathBuf> {
     result.clone().map_err(anyhow::Error::msg)
 }
 
-/// The program of an example of the facade crate, built if it is not, as [`barewire`].
+/// The program of an example of the facade crate, built if needed, as [`barewire`].
 ///
 /// # Errors
-/// When it does not build.
+/// If it does not build.
 pub fn example(name: &str) -> Result<PathBuf> {
     build(&["--examples"], &format!("examples/{name}"))
 }
 
-/// The `libpcap.so` of this build, built if it is not, as [`barewire`]. `BAREWIRE_LIBPCAP` names
+/// The `libpcap.so` of this build, built if needed, as [`barewire`]. `BAREWIRE_LIBPCAP` names
 /// another one.
 ///
 /// # Errors
-/// When it does not build.
+/// If it does not build.
 pub fn libpcap() -> Result<PathBuf> {
     static LIBRARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     if let Some(path) = std::env::var_os("BAREWIRE_LIBPCAP") {
@@ -422,16 +422,16 @@ pub fn libpcap() -> Result<PathBuf> {
     result.clone().map_err(anyhow::Error::msg)
 }
 
-/// The program behind `cargo xtask`, built if it is not, as [`barewire`].
+/// The program behind `cargo xtask`, built if needed, as [`barewire`].
 ///
 /// # Errors
-/// When it does not build.
+/// If it does not build.
 pub fn xtask() -> Result<PathBuf> {
     build(&["--bin", "barewire-xtask"], "barewire-xtask")
 }
 
-/// Builds targets of the workspace in the profile of the tests; the path of `program` in the
-/// build's directory.
+/// Builds targets of the workspace in the profile of the tests; returns the path of `program` in
+/// the build directory.
 fn build(targets: &[&str], program: &str) -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let (directory, target, profile) = place_of(&test)?;
@@ -440,8 +440,8 @@ fn build(targets: &[&str], program: &str) -> Result<PathBuf> {
     let mut command = Command::new(cargo);
     command
         .current_dir(&root)
-        // The whole workspace, of which only this is built: with one package named, the features
-        // of its dependencies would be others than in a run of all tests, and all built again.
+        // The whole workspace, of which only this is built: with a single package, its dependencies
+        // would have other features than in a run of all tests, and be rebuilt.
         .args(["build", "--quiet", "--workspace"])
         .args(targets)
         .args(["--profile", profile, "--target-dir"])
@@ -454,7 +454,7 @@ fn build(targets: &[&str], program: &str) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// The directory of the build that a test is of, cargo's target directory, and the build's profile:
+/// The build directory of a test, cargo's target directory, and the build's profile:
 /// `target/PROFILE/deps/TEST-HASH`.
 fn place_of(test: &Path) -> Result<(&Path, &Path, &str)> {
     let directory = test
@@ -543,7 +543,7 @@ mod tests {
         let (program, args) = own_test(module_path!(), name);
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' HUP INT TERM; exec \"$0\" \"$@\""]);
-        // Not by `Process`: it would reset them.
+        // Not with `Process`, which would reset them.
         command.arg(program).args(args).env(IGNORING_VAR, "1");
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
@@ -572,7 +572,7 @@ mod tests {
     #[test]
     fn the_place_of_this_build_is_found() {
         // Nothing is built, because that would wait for a running build. The tests of the command
-        // do.
+        // do that.
         let test = std::env::current_exe().unwrap();
         let (directory, target, _) = place_of(&test).unwrap();
         assert!(directory.join("deps").is_dir() && test.starts_with(directory));

@@ -1,6 +1,6 @@
 //! Random numbers for tests, from a seed that can be given again.
 
-/// SplitMix64: small, and good enough to wander.
+/// SplitMix64: small, and good enough for random walks.
 #[derive(Clone, Debug)]
 pub struct Random {
     seed: u64,
@@ -8,8 +8,8 @@ pub struct Random {
 }
 
 impl Random {
-    /// From the variable `BAREWIRE_SEED`, else always the same, so that a run can be repeated.
-    /// Prints the seed and `what` it is for.
+    /// Seeds it from the variable `BAREWIRE_SEED`, or with a fixed seed, so that a run can be
+    /// repeated. Prints the seed and `what` it is for.
     pub fn seeded(what: &str) -> Random {
         let given = std::env::var("BAREWIRE_SEED").ok();
         let seed = match given.as_deref().map(str::parse) {
@@ -20,7 +20,7 @@ impl Random {
         Random { seed, state: seed }
     }
 
-    /// The seed that it began with.
+    /// The initial seed.
     pub fn seed(&self) -> u64 {
         self.seed
     }

@@ -1,24 +1,24 @@
 //! Loud skips: what could not be tested here, why, and whether that is allowed.
 //!
-//! A test names what it needs ([`require!`](crate::require)); what is missing is printed past
-//! libtest's capture as `SKIPPED: TEST: WHAT`, and appended to the file named by
-//! `BAREWIRE_SKIPS`, from which `cargo xtask test` prints the total. A skip that this machine
-//! cannot excuse is a failure: as root on a kernel that is new enough, a missing kernel feature is
-//! a defect of ours or of the test.
+//! A test states its requirements ([`require!`](crate::require)); a missing one is printed past
+//! libtest's capture as `SKIPPED: TEST: WHAT`, and appended to the file named by `BAREWIRE_SKIPS`,
+//! from which `cargo xtask test` prints the total. A skip without an excuse on this machine is a
+//! failure: as root on a new enough kernel, a missing kernel feature is a bug in barewire or in the
+//! test.
 
 use std::fmt;
 use std::path::PathBuf;
 
 pub use ::skip::{SKIPS_FILE_VAR, STRICT_VAR, Skipped, name_of};
 
-/// A kernel release as far as features go: major and minor.
+/// A kernel release: major and minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release(pub u16, pub u16);
 
 impl Release {
     /// The release of the running kernel, from `/proc/sys/kernel/osrelease`.
     ///
-    /// # Panics
+    /// If `/proc` does not have it, because then nothing in the lab works.
     /// If `/proc` does not have it, because then nothing in the lab works.
     pub fn running() -> Release {
         let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("kernel release");
@@ -40,26 +40,26 @@ impl fmt::Display for Release {
     }
 }
 
-/// What a test needs and did not find.
+/// A requirement that is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The rights of root.
+    /// Root privileges.
     Root,
-    /// A program; with the Debian package that has it.
+    /// A program, and the Debian package that contains it.
     Program {
-        /// As called.
+        /// The command.
         name: String,
-        /// As in `apt-get install`.
+        /// The package for `apt-get install`.
         package: String,
     },
-    /// Something the kernel does from some release on.
+    /// A kernel feature.
     Kernel {
-        /// The feature, in the kernel's words.
+        /// The feature, in the kernel's terms.
         feature: String,
         /// The first release that has it.
         since: Release,
     },
-    /// Something that no release promises: hardware, a build option of the kernel.
+    /// Something that depends on the machine: hardware, a build option of the kernel.
     Machine(String),
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Missing {
 }
 
 impl Missing {
-    /// Why this machine has no excuse for the skip; `None` when it has one.
+    /// Why this machine has no excuse for the skip; `None` if it has one.
     fn inexcusable(&self, root: bool, running: Release) -> Option<String> {
         match self {
             Missing::Kernel { feature, since } if root && running >= *since => Some(format!(
@@ -96,7 +96,7 @@ impl Missing {
     }
 }
 
-/// Checks for the rights of root.
+/// Checks for root privileges.
 ///
 /// # Errors
 /// [`Missing::Root`] without them.
@@ -111,7 +111,7 @@ pub fn root() -> Result<(), Missing> {
 /// Checks for a program in `PATH` and the system directories.
 ///
 /// # Errors
-/// [`Missing::Program`] when it is not present.
+/// [`Missing::Program`] if it is missing.
 pub fn program(name: &str, package: &str) -> Result<(), Missing> {
     if which(name).is_some() {
         return Ok(());
@@ -122,18 +122,18 @@ pub fn program(name: &str, package: &str) -> Result<(), Missing> {
     })
 }
 
-/// Checks for what every test with a namespace needs: root, `ip` and `ethtool`.
+/// Checks the requirements of all tests with a namespace: root, `ip` and `ethtool`.
 ///
 /// # Errors
-/// What is missing first.
+/// The first missing requirement.
 pub fn lab() -> Result<(), Missing> {
     root()?;
     program("ip", "iproute2")?;
     program("ethtool", "ethtool")
 }
 
-/// The path of a program, looked for in `PATH` and then in the system directories, which a
-/// user's `PATH` often lacks.
+/// The path of a program, looked up in `PATH` and then in the system directories, which a user's
+/// `PATH` often lacks.
 pub fn which(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
@@ -146,7 +146,7 @@ pub fn which(name: &str) -> Option<PathBuf> {
 /// Records a skip; called by the macros.
 ///
 /// # Panics
-/// When this machine does not excuse it, or `BAREWIRE_NO_SKIPS` is set.
+/// If this machine does not excuse it, or `BAREWIRE_NO_SKIPS` is set.
 pub fn record(test: &str, missing: &Missing) {
     if let Some(why) = missing.inexcusable(root().is_ok(), Release::running()) {
         panic!("{test} must not be skipped: {missing}: {why}");
@@ -154,7 +154,7 @@ pub fn record(test: &str, missing: &Missing) {
     ::skip::record(test, missing);
 }
 
-/// Skips the test it stands in, loudly: `skip!(missing)` with a [`skip::Missing`](Missing).
+/// Skips the current test loudly: `skip!(missing)` with a [`skip::Missing`](Missing).
 #[macro_export]
 macro_rules! skip {
     ($missing:expr) => {{
@@ -164,8 +164,8 @@ macro_rules! skip {
     }};
 }
 
-/// Skips the test it is in unless every requirement is met:
-/// `require!(skip::lab(), skip::program("tshark", "tshark"))`.
+/// Skips the current test unless every requirement is met: `require!(skip::lab(),
+/// skip::program("tshark", "tshark"))`.
 #[macro_export]
 macro_rules! require {
     ($($requirement:expr),+ $(,)?) => {
@@ -227,7 +227,7 @@ mod tests {
             )));
             Err("the skip must return".into())
         }
-        // Only where the two expected lines cannot be counted as skips.
+        // Only if the two expected lines cannot be counted as skips.
         if std::env::var_os(SKIPS_FILE_VAR).is_none() && std::env::var_os(STRICT_VAR).is_none() {
             plain();
             fallible().unwrap();

@@ -1,10 +1,10 @@
-//! A veth pair across two namespaces, quiet enough to count on.
+//! A veth pair across two namespaces, without packets of its own.
 //!
-//! Tests of accounting compare counters exactly, so nothing but the test's own packets may cross
-//! the pair: neighbours are static, addresses are set without duplicate detection, IPv6 is off
-//! unless requested, and offloads are off so that one packet sent is one packet on the wire (with
-//! segmentation offload a "packet" of 64 KiB would cross). veth has XDP in native and in generic
-//! mode, and AF_XDP in copy mode in both; it has no zero-copy.
+//! Tests of accounting compare counters exactly, so only the test's own packets may cross the pair:
+//! neighbours are static, addresses are set without duplicate detection, IPv6 is off unless
+//! requested, and offloads are off so that one packet sent is one packet on the wire (with
+//! segmentation offload a "packet" of 64 KiB would cross). veth supports XDP in native and in
+//! generic mode, and AF_XDP in copy mode in both, but not zero-copy.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::netns::{Netns, ip};
 
-/// What a pair should be like; made with [`Veth::new`], ends with [`Veth::create`].
+/// Options of a pair: start with [`Veth::new`], end with [`Veth::create`].
 #[derive(Clone, Debug)]
 pub struct Veth {
     queues: u32,
@@ -42,52 +42,53 @@ impl Default for Veth {
 }
 
 impl Veth {
-    /// One queue, MTU 1500, IPv4 only, no offloads, no GRO.
+    /// The defaults: one queue, MTU 1500, IPv4 only, no offloads, no GRO.
     pub fn new() -> Veth {
         Veth::default()
     }
 
-    /// RX and TX queues of both ends.
+    /// Sets the number of RX and TX queues of both ends.
     pub fn queues(mut self, count: u32) -> Veth {
         self.queues = count;
         self
     }
 
-    /// MTU of both ends, in bytes of IP packet: 14 less than the longest Ethernet packet.
+    /// Sets the MTU of both ends, in bytes of the IP packet: 14 less than the longest Ethernet
+    /// packet.
     pub fn mtu(mut self, bytes: u32) -> Veth {
         self.mtu = bytes;
         self
     }
 
-    /// Also IPv6 addresses. The kernel then sends a few packets of its own (MLD reports when the
-    /// link comes up), so this is not for exact counting.
+    /// Adds IPv6 addresses. The kernel then sends some packets (MLD reports when the link comes
+    /// up), so this is not for exact counting.
     pub fn ipv6(mut self) -> Veth {
         self.ipv6 = true;
         self
     }
 
-    /// Turns GRO on, which makes veth receive through NAPI and merges TCP segments.
+    /// Enables GRO, with which veth receives through NAPI and merges TCP segments.
     pub fn gro(mut self) -> Veth {
         self.gro = true;
         self
     }
 
-    /// Leaves checksum, scatter-gather and segmentation offloads as the kernel sets them.
+    /// Keeps checksum, scatter-gather and segmentation offloads as the kernel sets them.
     pub fn offloads(mut self) -> Veth {
         self.offloads = true;
         self
     }
 
-    /// Leaves VLAN tag offload on: a tag then travels alongside the packet, as on real cards.
+    /// Keeps VLAN tag offload on: tags are then passed as metadata, as on real cards.
     pub fn vlan_offload(mut self) -> Veth {
         self.vlan_offload = true;
         self
     }
 
-    /// Makes both namespaces and the pair, and waits until both ends are up.
+    /// Creates both namespaces and the pair, and waits until both ends are up.
     ///
     /// # Errors
-    /// When a step is refused; the namespaces are deleted again.
+    /// If a step fails; the namespaces are deleted again.
     pub fn create(&self) -> Result<Pair> {
         let (left, right) = (Netns::new()?, Netns::new()?);
         let queues = self.queues.to_string();
@@ -177,7 +178,7 @@ impl Veth {
         }
         ns.ip(["link", "set", ifname, "up"])?;
         if self.gro {
-            // Before the link was up the other end was not informed that XDP frames may arrive
+            // Before the link was up, the other end was not informed that XDP frames may arrive
             // (`veth_set_features`, Linux 6.18).
             ns.exec("ethtool", ["-K", ifname, "gro", "off"])?;
             ns.exec("ethtool", ["-K", ifname, "gro", "on"])?;
@@ -194,7 +195,7 @@ impl Veth {
     }
 }
 
-/// What an end must know of the other.
+/// Settings of an end for its peer.
 struct Peer {
     mac: String,
     ipv4: Ipv4Addr,
@@ -217,7 +218,7 @@ pub const LEFT: &str = "left0";
 /// Name of the interface in the right namespace.
 pub const RIGHT: &str = "right0";
 
-/// Two joined ends; dropped, both namespaces and the pair are gone.
+/// Two connected ends; on drop both namespaces and the pair are deleted.
 #[derive(Debug)]
 pub struct Pair {
     /// 10.77.0.1, fd77::1.
@@ -227,15 +228,15 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Two cards that are joined by a wire, each moved into a namespace of its own and set up as
-    /// quietly as a veth pair, with this many queues if it can have several. They return when
-    /// the pair is dropped.
+    /// Two cards connected by a wire, each moved to its own namespace and set up without
+    /// unsolicited packets like a veth pair, with this many queues if supported. They are returned
+    /// on drop.
     ///
     /// # Errors
-    /// When one is not present, or does not come up.
+    /// If one is missing, or does not come up.
     pub fn of_cards(left: &str, right: &str, mtu: u32, queues: u32) -> Result<Pair> {
         let end = |name: &str, host| -> Result<End> {
-            // A pair before this one may still be on its way back.
+            // The cards of an earlier pair may still be on their way back.
             let there = Path::new("/sys/class/net").join(name).join("address");
             let until = Instant::now() + Duration::from_secs(10);
             while !there.exists() {
@@ -263,7 +264,7 @@ impl Pair {
         ] {
             let End { ns, ifname, .. } = end;
             ns.sysctl(&format!("net/ipv6/conf/{ifname}/disable_ipv6"), "1")?;
-            // A burst of a case is longer than the 256 entries that cards begin with. Not every
+            // A burst of a case is longer than the 256 entries that cards start with. Not every
             // card can have more.
             let _ = ns.exec("ethtool", ["-G", ifname, "rx", "4096"]);
             // Not every card has several.
@@ -291,23 +292,23 @@ impl Pair {
     }
 }
 
-/// A card that was reset has to find its link again.
+/// A card that was reset has to bring its link up again.
 const LINK_LIMIT: Duration = Duration::from_secs(20);
 
-/// One end of a pair, with the namespace it is in.
+/// One end of a pair, and its namespace.
 #[derive(Debug)]
 pub struct End {
-    /// Its namespace, which holds nothing else but loopback.
+    /// Its namespace, which otherwise contains only loopback.
     pub ns: Netns,
     /// [`LEFT`] or [`RIGHT`].
     pub ifname: String,
-    /// The kernel's number of the interface, unique in its namespace only.
+    /// The interface index, unique in its namespace only.
     pub ifindex: u32,
-    /// Hardware address.
+    /// MAC address.
     pub mac: [u8; 6],
     /// Address in 10.77.0.0/24.
     pub ipv4: Ipv4Addr,
-    /// Address in fd77::/64; not set on the interface unless the pair was made with it.
+    /// Address in fd77::/64; set on the interface only if requested.
     pub ipv6: Ipv6Addr,
 }
 
@@ -326,7 +327,7 @@ impl End {
     /// The interface as `ip -s -s -j link show` prints it.
     ///
     /// # Errors
-    /// When the interface no longer exists.
+    /// If the interface no longer exists.
     pub fn link(&self) -> Result<Value> {
         let text = self
             .ns
@@ -338,7 +339,7 @@ impl End {
     /// The interface's own counters.
     ///
     /// # Errors
-    /// When the interface no longer exists.
+    /// If the interface no longer exists.
     pub fn counters(&self) -> Result<Counters> {
         Counters::from_link(&self.link()?)
     }
@@ -346,16 +347,16 @@ impl End {
     /// The driver's counters by name (`ethtool -S`), for example `rx_queue_0_drops`.
     ///
     /// # Errors
-    /// When the interface no longer exists.
+    /// If the interface no longer exists.
     pub fn driver_counters(&self) -> Result<BTreeMap<String, u64>> {
         parse_driver_counters(&self.ns.exec("ethtool", ["-S", &self.ifname])?)
     }
 
-    /// One of the driver's counters summed over all queues: `driver_sum("rx", "drops")` adds
+    /// A driver counter summed over all queues: `driver_sum("rx", "drops")` adds
     /// `rx_queue_0_drops`, `rx_queue_1_drops` and so on.
     ///
     /// # Errors
-    /// When the interface no longer exists or no queue has such a counter.
+    /// If the interface no longer exists or no queue has such a counter.
     pub fn driver_sum(&self, direction: &str, name: &str) -> Result<u64> {
         let counters = self.driver_counters()?;
         let mut found = counters
@@ -375,7 +376,7 @@ impl End {
     /// Sets the link up, and waits until it is.
     ///
     /// # Errors
-    /// When it is refused or takes more than twenty seconds.
+    /// If it is refused or takes more than twenty seconds.
     pub fn set_up(&self) -> Result<()> {
         self.ns.ip(["link", "set", &self.ifname, "up"])?;
         self.wait_up(LINK_LIMIT)
@@ -384,15 +385,15 @@ impl End {
     /// Sets the link down.
     ///
     /// # Errors
-    /// When it is refused.
+    /// If it is refused.
     pub fn set_down(&self) -> Result<()> {
         self.ns.ip(["link", "set", &self.ifname, "down"]).map(drop)
     }
 
-    /// Sets the MTU, in bytes of IP packet.
+    /// Sets the MTU, in bytes of the IP packet.
     ///
     /// # Errors
-    /// When it is refused, as it is with an XDP program that cannot take packets of that size.
+    /// If it is refused, as with an XDP program that does not support packets of that size.
     pub fn set_mtu(&self, bytes: u32) -> Result<()> {
         self.ns
             .ip(["link", "set", &self.ifname, "mtu", &bytes.to_string()])
@@ -402,7 +403,7 @@ impl End {
     /// Sets the number of RX and TX queues in use (`ethtool -L`).
     ///
     /// # Errors
-    /// When it is refused: more than the pair was made with, or fewer than the peer needs.
+    /// If it is refused: more than the pair was created with, or fewer than the peer needs.
     pub fn set_queues(&self, count: u32) -> Result<()> {
         let count = count.to_string();
         self.ns
@@ -410,10 +411,10 @@ impl End {
             .map(drop)
     }
 
-    /// Turns GRO on or off.
+    /// Enables or disables GRO.
     ///
     /// # Errors
-    /// When it is refused.
+    /// If it is refused.
     pub fn set_gro(&self, on: bool) -> Result<()> {
         let switch = if on { "on" } else { "off" };
         self.ns
@@ -421,19 +422,19 @@ impl End {
             .map(drop)
     }
 
-    /// Deletes the interface, and with it its peer: what a program sees when a card is pulled.
+    /// Deletes the interface and thereby its peer, as when a card is removed.
     ///
     /// # Errors
-    /// When it is gone already.
+    /// If it no longer exists.
     pub fn delete(&self) -> Result<()> {
         self.ns.ip(["link", "delete", &self.ifname]).map(drop)
     }
 
-    /// The id of the XDP program attached now, with the mode in iproute2's word (`xdp`,
-    /// `xdpgeneric`, `xdpoffload`); `None` without one.
+    /// The ID of the attached XDP program, with iproute2's name of the mode (`xdp`, `xdpgeneric`,
+    /// `xdpoffload`); `None` if there is none.
     ///
     /// # Errors
-    /// When the interface no longer exists.
+    /// If the interface no longer exists.
     pub fn xdp(&self) -> Result<Option<(u64, String)>> {
         let link = self.link()?;
         let Some(id) = link["xdp"]["prog"]["id"].as_u64() else {
@@ -452,7 +453,7 @@ impl End {
     /// Waits for the link, which a card loses for seconds when a program is attached.
     ///
     /// # Errors
-    /// When it takes longer than `limit`.
+    /// If it takes longer than `limit`.
     pub fn wait_up(&self, limit: Duration) -> Result<()> {
         let until = Instant::now() + limit;
         while self.link()?["operstate"] != "UP" {
@@ -482,7 +483,7 @@ pub struct Counters {
     pub tx_packets: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Packets dropped before they were sent. On veth: because the peer could not take them.
+    /// Packets dropped before they were sent. On veth: because the peer could not accept them.
     pub tx_dropped: u64,
     /// Packets that could not be sent.
     pub tx_errors: u64,
@@ -508,7 +509,7 @@ impl Counters {
         })
     }
 
-    /// What was counted since `before`.
+    /// The difference to `before`.
     pub fn since(&self, before: &Counters) -> Counters {
         Counters {
             rx_packets: self.rx_packets - before.rx_packets,
@@ -537,7 +538,7 @@ fn parse_driver_counters(text: &str) -> Result<BTreeMap<String, u64>> {
         .collect()
 }
 
-/// Locally administered, so that no card has it.
+/// Locally administered, so that no real card has it.
 fn mac_of(host: u8) -> [u8; 6] {
     [0x02, 0xba, 0x4e, 0, 0, host]
 }

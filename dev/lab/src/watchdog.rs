@@ -1,4 +1,4 @@
-//! A time limit for code that might hang: prints where all threads are, and exits.
+//! A time limit for code that might hang: prints where all threads are blocked, and exits.
 
 use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -12,8 +12,9 @@ use crate::process::held_at;
 /// Exit code of libtest for a failed test.
 const FAILED: i32 = 101;
 
-/// Does some work. If it takes longer, prints where in the kernel all threads of this process and
-/// its children are, and exits as failed: a thread that waits in the kernel cannot be woken.
+/// Runs `work`. If it takes longer than `limit`, prints where in the kernel all threads of this
+/// process and its children are blocked, and exits as failed: a thread blocked in the kernel cannot
+/// be woken.
 pub fn within<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     let (done, wait) = channel::<()>();
     let what = what.to_owned();
@@ -36,13 +37,13 @@ pub fn within<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
         }
     });
     let result = work();
-    // It is not waited for where the work panics.
+    // Not waited for if `work` panics.
     drop(done);
     let _ = watcher.join();
     result
 }
 
-/// Processes that this one has started.
+/// Child processes of a process.
 fn children(pid: u32) -> Vec<u32> {
     let is_child = |process: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
@@ -62,12 +63,12 @@ mod tests {
     use super::*;
     use crate::process::Process;
 
-    /// Set in a process that shall hang.
+    /// Set in a process that is to hang.
     const HANG_VAR: &str = "BAREWIRE_WATCHDOG_HANGS";
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// Not a test by itself.
+    /// Not a test in itself.
     #[test]
     fn hangs() {
         if std::env::var_os(HANG_VAR).is_some() {
@@ -91,7 +92,7 @@ mod tests {
         let ended = process.wait(LIMIT).unwrap();
         assert_eq!(ended.code(), Some(FAILED), "{}", ended.stdout);
         assert!(ended.stdout.contains("sleeping hangs"), "{}", ended.stdout);
-        // Of the test's thread and of the child.
+        // Those of the test's thread and of the child.
         let sleepers = ended.stdout.matches("sleeping)").count();
         assert!(sleepers >= 2, "{}", ended.stdout);
     }

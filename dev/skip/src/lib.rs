@@ -1,32 +1,33 @@
-//! One way for tests of all crates to report that they cannot run here, and why.
+//! Lets tests of all crates report that they cannot run here, and why.
 //!
 //! The line `SKIPPED: TEST: WHY` goes to standard error past libtest's capture, and to the file
-//! that `BAREWIRE_SKIPS` names, from which `cargo xtask test` prints and counts them: libtest
-//! counts a test that returns early as passed. The lab reports more about what is missing
-//! (`lab::skip`), and also uses this. No crate is used, so that every crate can.
+//! named by `BAREWIRE_SKIPS`, from which `cargo xtask test` prints and counts them: libtest counts
+//! a test that returns early as passed. The lab reports more about missing requirements
+//! (`lab::skip`), and also uses this crate, which has no dependencies so that every crate can use
+//! it.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 
-/// The variable that names the file to which skips are appended, one line each.
+/// The variable with the file to which skips are appended, one line each.
 pub const SKIPS_FILE_VAR: &str = "BAREWIRE_SKIPS";
 
-/// When set to anything but empty, every skip is a failure.
+/// If set and not empty, every skip is a failure.
 pub const STRICT_VAR: &str = "BAREWIRE_NO_SKIPS";
 
 /// Records that `test` cannot run here; called by the macros.
 ///
 /// # Panics
-/// When `BAREWIRE_NO_SKIPS` is set, or the line cannot be written.
+/// If `BAREWIRE_NO_SKIPS` is set, or the line cannot be written.
 pub fn record(test: &str, why: impl fmt::Display) {
     if std::env::var_os(STRICT_VAR).is_some_and(|value| !value.is_empty()) {
         panic!("{test} would be skipped ({why}), and {STRICT_VAR} is set");
     }
     let why = why.to_string().replace('\n', " ");
     let line = format!("SKIPPED: {test}: {why}\n");
-    // Written to the stream itself: libtest captures only what goes through the print macros.
+    // Written to the stream itself: libtest captures only the print macros.
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(file) = std::env::var_os(SKIPS_FILE_VAR) {
         // One write in append mode, so that lines of several test processes do not mix.
@@ -43,7 +44,8 @@ pub fn record(test: &str, why: impl fmt::Display) {
     }
 }
 
-/// What a skipped test returns, for tests that return nothing and for those that return a result.
+/// The return value of a skipped test, for tests that return nothing and for those that return a
+/// result.
 pub trait Skipped {
     /// The value.
     fn skipped() -> Self;
@@ -59,14 +61,14 @@ impl<E> Skipped for Result<(), E> {
     }
 }
 
-/// The path of the function that holds a local item of type `T`; helper of the macros.
+/// The path of the function that contains a local item of type `T`; helper of the macros.
 pub fn name_of<T>(_: T) -> &'static str {
     let name = std::any::type_name::<T>();
     let name = name.strip_suffix("::here").unwrap_or(name);
     name.trim_end_matches("::{{closure}}")
 }
 
-/// Skips the test it stands in, loudly: `skip::skip!("no libpcap: {error}")`.
+/// Skips the current test loudly: `skip::skip!("no libpcap: {error}")`.
 #[macro_export]
 macro_rules! skip {
     ($($why:tt)+) => {{
@@ -94,8 +96,8 @@ mod tests {
     /// Set in the child: what it is to show.
     const CHILD_VAR: &str = "BAREWIRE_SKIP_CHILD";
 
-    /// Skips in a child, with this file for its lines; returns its output, its lines, and whether
-    /// it passed.
+    /// Skips in a child, with a file for its lines; returns its output, its lines, and whether it
+    /// passed.
     fn child(strict: &str) -> (String, String, bool) {
         let name = format!("barewire-skip-{}-{strict}", std::process::id());
         let file = std::env::temp_dir().join(name);
@@ -119,7 +121,7 @@ mod tests {
         }
         let line = "SKIPPED: skip::tests::a_skip_is_loud_and_counted: needs a thing and more\n";
         let (said, lines, passed) = child("");
-        // libtest captures nothing of it.
+        // libtest captures none of it.
         assert!(said.contains(line), "{said}");
         assert_eq!((lines.as_str(), passed), (line, true));
         let (_, lines, passed) = child("1");

@@ -1,11 +1,11 @@
-//! What every backend of [`port::BACKENDS`] must do.
+//! Requirements for every backend in [`port::BACKENDS`].
 //!
 //! [`CASES`] is the table of requirements, [`RIGS`] that of pairs of connected ports for each
 //! backend. A test binary runs every case on every rig ([`run`]) and fails for a backend without a
-//! rig. A case that makes no sense on a rig is excused there by name, with the reason, which is
+//! rig. A case that does not apply to a rig is excused there by name, with the reason, which is
 //! printed.
 //!
-//! To add a backend: one row in [`RIGS`]. To add a demand: one row in [`CASES`].
+//! To add a backend: one row in [`RIGS`]. To add a requirement: one row in [`CASES`].
 
 mod cases;
 mod evidence;
@@ -25,31 +25,31 @@ use crate::watchdog::within;
 pub use line::Line;
 pub use wire::{CHILD_VAR, child};
 
-/// How ports of a backend are joined, so that what goes in at one end comes out at the other.
+/// How the ports of a backend are connected, so that what is sent on one arrives at the other.
 #[derive(Clone, Copy, Debug)]
 pub enum Joint {
-    /// One port whose sending end is joined to its receiving end, by the port's name.
+    /// One port whose transmit side is connected to its receive side, by the port's name.
     Loop(&'static str),
-    /// A capture file, written without help of the code under test; the suffix of its name.
+    /// A capture file, written without the code under test; the suffix of its name.
     File(&'static str),
-    /// A veth pair with a port on each end: names of the sending and of the receiving port, `{}` is
+    /// A veth pair with a port on each end: names of the sending and the receiving port, `{}` is
     /// the interface.
     Wire(&'static str, &'static str),
-    /// Two cards of the guest on one wire, and the name of the ports on both.
+    /// Two cards of the guest on one wire, and the port name on both.
     Cards([&'static str; 2], &'static str),
-    /// The same two cards bound to vfio-pci; `{}` in the name is the PCI address.
+    /// Two cards of the guest bound to vfio-pci; `{}` in the name is the PCI address.
     Vfio([&'static str; 2], &'static str),
-    /// Two device models of this kind and a thread that is the wire, driven by the card's driver.
+    /// Two device models of this kind, run by the card's driver, and a thread as the wire.
     Models(&'static str),
 }
 
 impl Joint {
-    /// Whether it is made of emulated cards, on which a packet may be under way for long.
+    /// Whether it consists of emulated cards, on which a packet may take long.
     fn is_slow(self) -> bool {
         matches!(self, Joint::Cards(..) | Joint::Vfio(..))
     }
 
-    /// Names of the sending and of the receiving port, where they are on interfaces or cards.
+    /// Names of the sending and the receiving port, if they are on interfaces or cards.
     fn port_names(self) -> Option<[&'static str; 2]> {
         match self {
             Joint::Wire(tx, rx) => Some([tx, rx]),
@@ -59,24 +59,24 @@ impl Joint {
     }
 }
 
-/// A way to try a backend.
+/// A setup for testing a backend.
 pub struct Rig {
     /// Name of its test.
     pub name: &'static str,
-    /// Row of [`port::BACKENDS`] that it tries.
+    /// Row of [`port::BACKENDS`] that it tests.
     pub scheme: &'static str,
-    /// How its ports are joined.
+    /// How its ports are connected.
     pub joint: Joint,
-    /// Queues that each port has, all of them open. A line uses one of them in turn.
+    /// Queues of each port, all of them open. Lines use them in turn.
     pub queues: u32,
-    /// Short packets (256 bytes at most) that it must hold for a stalled reader, with default
-    /// options.
+    /// Number of short packets (at most 256 bytes) that it must hold for a stalled reader, with
+    /// default options.
     pub holds: u32,
-    /// Makes it so small that `4 * holds` packets do not fit.
+    /// Shrinks it so that `4 * holds` packets do not fit.
     pub shrink: fn(&mut PortOptions),
-    /// What it needs of the machine.
+    /// Requirements on the machine.
     pub needs: fn() -> Result<(), Missing>,
-    /// Cases that make no sense here, with the reason.
+    /// Cases that do not apply, with the reason.
     pub excused: &'static [(&'static str, &'static str)],
 }
 
@@ -85,7 +85,7 @@ const NO_POOL: &str = "it has no pool: the kernel makes the frames";
 const NOTHING_HELD: &str = "nothing is held that a killed process could leave";
 const NO_TX: &str = "files are written by others here";
 
-/// Every rig. The tests' names are these.
+/// All rigs. Tests are named after them.
 pub const RIGS: &[Rig] = &[
     Rig {
         name: "memory",
@@ -156,7 +156,7 @@ pub const RIGS: &[Rig] = &[
     Rig {
         name: "xdplive",
         scheme: "xdplive",
-        // The program of the receiver makes that end take XDP frames.
+        // The receiver's program makes that end accept XDP frames.
         joint: Joint::Wire("xdplive:{}", "afxdp:{}?attach=native"),
         queues: 1,
         holds: 1500,
@@ -364,11 +364,11 @@ const FILE_EXCUSED: &[(&str, &str)] = &[
     ("random_kill", NOTHING_HELD),
 ];
 
-/// A demand.
+/// A requirement.
 pub struct Case {
     /// Its name.
     pub name: &'static str,
-    /// Fails if the rig does not meet it.
+    /// Returns an error if the rig does not meet it.
     pub run: fn(&'static Rig) -> Result<()>,
 }
 
@@ -378,7 +378,7 @@ macro_rules! cases {
     };
 }
 
-/// Every demand.
+/// All requirements.
 pub const CASES: &[Case] = cases![
     cases::delivery,
     cases::jumbo,
@@ -406,10 +406,10 @@ pub const CASES: &[Case] = cases![
 ];
 
 /// A case that takes longer hangs: each wait in a case has its own limit, and no case has many that
-/// expire. Several times what the longest takes on two busy processors.
+/// expire. Several times the longest case on two busy processors.
 const CASE_LIMIT: Duration = Duration::from_secs(240);
 
-/// Runs every case on the rig of that name, and panics with all failures at the end.
+/// Runs every case on the rig with this name, and panics with all failures at the end.
 ///
 /// # Panics
 /// If there is no such rig, or a case fails.
@@ -437,18 +437,18 @@ pub fn run(rig: &str) {
             Ok(()) => println!("{}: {}: {:.1?}", rig.name, case.name, started.elapsed()),
             Err(error) => {
                 let failure = format!("{}: {}: {error:#}", rig.name, case.name);
-                // At once too: the rest may take minutes, or be ended.
+                // Printed immediately as well: the rest may take minutes, or be killed.
                 println!("{failure}");
                 failures.push(failure);
             }
         }
     }
-    // The next case finds the cards where they were.
+    // The next case finds the cards in their original state.
     kept::give_back();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Backends without a rig, and excuses for cases that do not exist: both must be none.
+/// Backends without a rig, and excuses for cases that do not exist; there must be none.
 pub fn gaps() -> Vec<String> {
     let mut gaps = Vec::new();
     for backend in port::BACKENDS {

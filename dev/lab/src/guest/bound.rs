@@ -1,4 +1,4 @@
-//! Cards of the guest in the hands of VFIO.
+//! Cards of the guest bound to vfio-pci.
 
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,9 @@ impl Bound {
     /// Takes an interface's card from the kernel.
     ///
     /// # Errors
-    /// When there is no such interface, or vfio-pci does not take the card.
+    /// If there is no such interface, or vfio-pci does not accept the card.
     pub fn to_vfio(ifname: &str) -> Result<Bound> {
-        // One before may be on its way back.
+        // A previous user may still be returning it.
         let end = Instant::now() + Duration::from_secs(10);
         let mac = loop {
             if let Some(mac) = mac_of(ifname) {
@@ -49,15 +49,15 @@ impl Bound {
         })
     }
 
-    /// Where it is.
+    /// Its PCI address.
     pub fn address(&self) -> PciAddress {
         self.pci.address()
     }
 
-    /// Whether it may read and write memory: bit 2 of the command register.
+    /// Whether it may access memory: bit 2 of the command register.
     ///
     /// # Panics
-    /// When its configuration cannot be read.
+    /// If its configuration space cannot be read.
     pub fn is_bus_master(&self) -> bool {
         let config = std::fs::read(self.pci.dir().join("config")).expect("PCI configuration");
         config[4] & 4 != 0

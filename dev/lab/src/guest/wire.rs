@@ -1,18 +1,18 @@
 //! Requests from a test in the guest to the host: unplugging cables of the guest's cards, and
-//! inspecting the guest from outside.
+//! examining the guest from outside.
 
 use std::io::Write;
 
-/// A card whose wire is pulled; it is plugged in again on drop.
+/// A card with its cable unplugged; it is plugged in again on drop.
 ///
-/// The host does it soon, not at once: the card's link shows when.
+/// The host reacts soon, but not at once: the card's link shows when.
 #[derive(Debug)]
 pub struct Pulled<'a> {
     card: &'a str,
 }
 
 impl<'a> Pulled<'a> {
-    /// Has the host pull the wire of the card that was given this interface name.
+    /// Has the host unplug the cable of the card with this interface name.
     pub fn from(card: &'a str) -> Pulled<'a> {
         ask(card, "off");
         Pulled { card }
@@ -29,16 +29,16 @@ fn ask(card: &str, state: &str) {
     say(&format!("link {card} {state}"));
 }
 
-/// Has the host look at the guest from outside and print what it sees; it ends a guest that the
-/// emulator has failed, and runs a suite again. It looks for some twenty seconds.
+/// Has the host examine the guest from outside and print what it sees; it ends a guest in which the
+/// emulator has failed, and runs the suite again. This takes some twenty seconds.
 pub fn request_link_check() {
     say("look");
 }
 
-/// Prints it where `cargo xtask lab` reads: a line of its own on standard output.
+/// Prints a line on standard output for `cargo xtask lab`.
 fn say(words: &str) {
     let mut out = std::io::stdout().lock();
-    // libtest's own line may have no end yet.
+    // libtest's own line may not be complete.
     let _ = write!(out, "\n@@lab {words}\n");
     let _ = out.flush();
 }

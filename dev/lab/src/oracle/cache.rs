@@ -1,10 +1,11 @@
-//! Output of oracles for a file, cached for the next run.
+//! Cache of oracle output per file.
 //!
-//! tshark takes a fifth of a second to start, and tests run it on hundreds of files. Its answer
-//! depends on the program, its arguments and the file alone, so it lies in `target/oracle-cache`
-//! under a hash of these. A program that was replaced, another argument or another byte of the file
-//! is another name. `BAREWIRE_ORACLE_CACHE=0` disables the cache. Only what ended with code 0 is
-//! kept; nothing that looks at the network or at a running process may come here.
+//! tshark takes a fifth of a second to start, and tests run it on hundreds of files. Its output
+//! depends only on the program, its arguments and the file, so it is stored in
+//! `target/oracle-cache` under a hash of these. Another version of the program, another argument or
+//! another byte of the file gives another name. `BAREWIRE_ORACLE_CACHE=0` disables the cache. Only
+//! output with exit code 0 is stored; programs that look at the network or at a running process
+//! must not use it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -21,24 +22,23 @@ use sha2::{Digest, Sha256};
 
 use crate::skip::which;
 
-/// Set to 0, it turns the cache off.
+/// Variable that disables the cache if set to 0.
 pub const CACHE_VAR: &str = "BAREWIRE_ORACLE_CACHE";
 
-/// Maximum size of the cache; above it the oldest half is deleted.
+/// Maximum size of the cache; beyond it the oldest half is deleted.
 const SIZE_MAX: u64 = 512 << 20;
 
-/// Length of a SHA-256 sum, which is before each answer.
+/// Length of the SHA-256 sum that precedes each entry.
 const SUM_LEN: usize = 32;
 
-/// Variables of ours that change what a program prints.
+/// Inherited variables that change a program's output.
 const INHERITED: [&str; 4] = ["LANG", "LC_ALL", "LC_TIME", "TZ"];
 
-/// As [`Command::output`], of a command whose standard output depends on its arguments and on
-/// `input` alone. `input` is among the arguments. An answer that was kept has an empty standard
-/// error.
+/// As [`Command::output`], for a command whose standard output depends only on its arguments and on
+/// `input`, which is among the arguments. A cached result has an empty standard error.
 ///
 /// # Errors
-/// When the command cannot be started, or `input` cannot be read.
+/// If the command cannot be started, or `input` cannot be read.
 pub fn output(command: &mut Command, input: &Path) -> Result<Output> {
     let mut failed = None;
     let kept = answer(command, input, |command| {
@@ -59,11 +59,11 @@ pub fn output(command: &mut Command, input: &Path) -> Result<Output> {
     }))
 }
 
-/// The result of `ask` for a command and `input`, or the cached one. It may add to the command what
-/// the answer does not depend on, such as the name of a file for it. `None` is not kept.
+/// The result of `ask` for a command and `input`, or the cached one. `ask` may add arguments that
+/// do not affect the result, such as an output file name. `None` is not cached.
 ///
 /// # Errors
-/// Those of `ask`, and when `input` cannot be read.
+/// Errors of `ask`, and if `input` cannot be read.
 pub fn answer(
     command: &mut Command,
     input: &Path,
@@ -80,7 +80,7 @@ pub fn answer(
     store.answer(command, input, ask)
 }
 
-/// Answers in a directory.
+/// Results stored in a directory.
 struct Store {
     folder: PathBuf,
     swept: Once,
@@ -112,13 +112,13 @@ impl Store {
         if let Some(answer) = &answer
             && let Err(error) = self.write(&file, answer)
         {
-            // The answer is good all the same.
+            // The result itself is valid.
             eprintln!("{}: {error}", file.display());
         }
         Ok(answer)
     }
 
-    /// Others see the file whole or not at all.
+    /// Others see the complete file or none.
     fn write(&self, file: &Path, answer: &[u8]) -> std::io::Result<()> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         std::fs::create_dir_all(&self.folder)?;
@@ -134,7 +134,7 @@ impl Store {
     }
 }
 
-/// An answer, if it is present and as it was written.
+/// A stored result, if present and intact.
 fn read(file: &Path) -> Option<Vec<u8>> {
     let mut bytes = std::fs::read(file).ok()?;
     let answer = bytes.get(SUM_LEN..)?;
@@ -144,21 +144,21 @@ fn read(file: &Path) -> Option<Vec<u8>> {
     Some(bytes.split_off(SUM_LEN))
 }
 
-/// The name of an answer; `None` if the program is not present.
+/// The name of an entry; `None` if the program is missing.
 fn key(command: &Command, input: &Path) -> Result<Option<String>> {
     let Some(program) = which(&command.get_program().to_string_lossy()) else {
         return Ok(None);
     };
     let mut hash = Sha256::new();
     let mut add = |bytes: &[u8]| {
-        // Each with its length, so that no two lists are the same bytes.
+        // Each with its length, so that different lists differ in their bytes.
         hash.update((bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
     };
     add(program.as_os_str().as_bytes());
     add(identity(&program)?.as_bytes());
     for arg in command.get_args() {
-        // Of files that a test has written the name is another in every run.
+        // A file written by a test has a different name in every run.
         match arg == input.as_os_str() {
             true => add(b"\0input"),
             false => add(arg.as_bytes()),
@@ -180,8 +180,8 @@ fn key(command: &Command, input: &Path) -> Result<Option<String>> {
     ))
 }
 
-/// What identifies a version of a program: its file, and its reported version and libraries. Asked
-/// once a process.
+/// Identifies a version of a program: its file, reported version and libraries. Determined once per
+/// process.
 fn identity(program: &Path) -> Result<String> {
     static KNOWN: Mutex<Option<HashMap<PathBuf, String>>> = Mutex::new(None);
     let mut known = KNOWN.lock().expect("no holder panics");
@@ -209,7 +209,7 @@ fn identity(program: &Path) -> Result<String> {
     Ok(identity)
 }
 
-/// Deletes the oldest answers where all together are too large.
+/// Deletes the oldest entries if the cache is too large.
 fn sweep(folder: &Path, size_max: u64) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// A directory that is gone at the end.
+    /// A temporary directory, deleted on drop.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -300,7 +300,7 @@ mod tests {
             ask(&folder.store(), cat("-u", &same), &same),
             ("text\n".into(), false)
         );
-        // Another argument, another environment, another byte.
+        // Another argument, environment or byte.
         assert_eq!(ask(&store, cat("-E", &one), &one), ("text$\n".into(), true));
         let mut other = cat("-u", &one);
         other.env("TZ", "UTC");

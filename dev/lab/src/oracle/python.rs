@@ -1,11 +1,12 @@
-//! Python with modules of others: DuckDB, Apache Arrow.
+//! Python with installed modules: DuckDB, Apache Arrow.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::skip::Missing;
 
-/// A Python that has all of these modules: that of `cargo xtask setup`, else the system's.
+/// A Python interpreter that has all of these modules: that of `cargo xtask setup`, else the
+/// system's.
 ///
 /// # Errors
 /// [`Missing::Machine`] if there is none.

@@ -14,14 +14,14 @@ use crate::process::{Finished, Process, Signal};
 /// How long tcpdump may take to start or to stop.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The lines that `tcpdump -r FILE EXPRESSION` prints, names not resolved, one a packet (with
-/// `-t` and `-q` in `options` they get short).
+/// The lines that `tcpdump -r FILE EXPRESSION` prints, without name resolution, one per packet
+/// (shorter with `-t` and `-q` in `options`).
 ///
 /// # Errors
-/// When the expression is refused or the file is not a capture.
+/// If the expression is refused or the file is not a capture.
 pub fn lines(file: &Path, options: &[&str], expression: &str) -> Result<Vec<String>> {
     let mut command = Command::new("tcpdump");
-    // Privileges stay, or it could not read a file in a directory of root.
+    // Privileges are kept, so that it can read a file in a directory of root.
     command
         .args(["-n", "-Z", "root", "-r"])
         .arg(file)
@@ -41,10 +41,11 @@ pub struct Capture {
 
 impl Capture {
     /// Starts `tcpdump -i IFNAME -w FILE` in a namespace and waits until it listens. Packets are
-    /// written at once, whole, with nanosecond times and without promiscuous mode.
+    /// written immediately, in full length, with nanosecond timestamps and without promiscuous
+    /// mode.
     ///
     /// # Errors
-    /// When tcpdump does not start.
+    /// If tcpdump does not start.
     pub fn start(ns: &Netns, ifname: &str, file: &Path, expression: &str) -> Result<Capture> {
         let nanoseconds = "--time-stamp-precision=nano";
         let args = [
@@ -69,10 +70,10 @@ impl Capture {
         Ok(Capture { process })
     }
 
-    /// Ends the capture. tcpdump's own account is on standard error of the result.
+    /// Stops the capture. tcpdump's own counts are on standard error of the result.
     ///
     /// # Errors
-    /// When it does not end in time.
+    /// If it does not end in time.
     pub fn stop(mut self) -> Result<Finished> {
         self.process.stop(Signal::SIGINT, LIMIT)?.checked()
     }
@@ -108,8 +109,8 @@ mod tests {
                 .send(&plan.build(number, 60 + number as usize))
                 .unwrap();
         }
-        // tcpdump reads its ring when a block is full or a timer runs out, and drops what is in
-        // the ring at SIGINT: wait until the file holds all.
+        // tcpdump reads its ring when a block is full or a timer expires, and drops what is in the
+        // ring at SIGINT: wait until the file has everything.
         let whole = 24 + (0..10).map(|number| 16 + 60 + number).sum::<u64>();
         for _ in 0..1000 {
             if file.path().metadata().unwrap().len() == whole {

@@ -1,4 +1,4 @@
-//! tshark: what it dissects in a capture file, as rows of fields.
+//! tshark: dissected fields of a capture file, in rows.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,16 +8,16 @@ use anyhow::Result;
 use super::checked;
 use crate::netns::run_checked;
 
-/// Between the fields of a row; no field of a packet prints it.
+/// Separator of the fields of a row; it occurs in no field.
 const SEPARATOR: char = '\u{1f}';
 
-/// The values of `fields` for each packet of a file, in order. A field that a packet does not
-/// have is empty; one that it has several times (an outer and an inner address) is joined by
-/// commas. No names are resolved. `options` are added to tshark's command line, for example
-/// `["-o", "ip.defragment:FALSE"]` or `["-Y", "tcp"]`.
+/// The values of `fields` for each packet of a file, in order. A missing field is empty; one that
+/// occurs several times (an outer and an inner address) is joined by commas. Names are not
+/// resolved. `options` are added to tshark's command line, for example `["-o",
+/// "ip.defragment:FALSE"]` or `["-Y", "tcp"]`.
 ///
 /// # Errors
-/// When tshark fails, as it does for a truncated file.
+/// If tshark fails, as it does for a truncated file.
 pub fn fields(file: &Path, fields: &[&str], options: &[&str]) -> Result<Vec<Vec<String>>> {
     let mut command = Command::new("tshark");
     command
@@ -40,13 +40,13 @@ pub fn fields(file: &Path, fields: &[&str], options: &[&str]) -> Result<Vec<Vec<
 /// The version, for messages: the first line of `tshark --version`.
 ///
 /// # Errors
-/// When tshark cannot be run.
+/// If tshark cannot be run.
 pub fn version() -> Result<String> {
     let text = run_checked(quiet(Command::new("tshark").arg("--version")))?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-/// Keeps a user's own profile and plugins out of the answer.
+/// Keeps a user's own profile and plugins from affecting the output.
 fn quiet(command: &mut Command) -> &mut Command {
     let nowhere = "/nonexistent";
     command

@@ -1,4 +1,4 @@
-//! The pair is as requested, and quiet.
+//! Tests that the pair is as requested, and has no unsolicited packets.
 
 use super::*;
 use crate::packet;
@@ -65,7 +65,7 @@ fn queues_can_be_taken_out_of_use() {
 fn nothing_crosses_a_pair_at_rest() {
     crate::require!(skip::lab());
     let pair = Veth::new().queues(2).create().unwrap();
-    // Longer than the kernel waits before it sends what comes with a new link (MLD, RS, ARP).
+    // Longer than the kernel waits before it sends packets on a new link (MLD, RS, ARP).
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(pair.left.counters().unwrap(), Counters::default());
     assert_eq!(pair.right.counters().unwrap(), Counters::default());
@@ -102,7 +102,7 @@ fn the_link_can_go_and_come_back() {
             .is_err()
     );
     pair.left.set_up().unwrap();
-    // Static neighbours of an end are lost when that end goes down, so the other end resolves.
+    // Static neighbours of an end are lost when it goes down, so the other end resolves.
     pair.right
         .ns
         .exec("ping", ["-c1", "-W5", &address])

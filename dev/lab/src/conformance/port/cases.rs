@@ -11,23 +11,23 @@ use super::line::{LIMIT, Line, reported, whole};
 use super::{Joint, Rig};
 use crate::packet::number_of;
 
-/// Long enough for what is under way, short enough for a suite.
+/// Long enough for packets in flight, short enough for a suite.
 fn quiet(rig: &Rig) -> Duration {
     Duration::from_millis(if rig.joint.is_slow() { 3000 } else { 300 })
 }
 
-/// Waits until what was sent has arrived; no longer than it takes where that can be seen.
+/// Waits until what was sent has arrived; returns early if that is visible.
 fn settle(line: &mut Line) -> Result<()> {
     std::thread::sleep(Duration::from_millis(50));
     if line.rig.joint.is_slow() {
-        // The first is present; those after it are on the same way.
+        // The first has arrived; those after it take the same path.
         line.rx()?.wait(LIMIT).map_err(reported)?;
         std::thread::sleep(Duration::from_millis(1000));
     }
     Ok(())
 }
 
-/// Packets of every length arrive byte for byte.
+/// Packets of every length arrive unchanged.
 pub(super) fn delivery(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     let packets: Vec<_> = (60..=1514)
@@ -51,9 +51,9 @@ pub(super) fn delivery(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// Packets of up to 9014 bytes arrive byte for byte, in however many pieces.
+/// Packets of up to 9014 bytes arrive unchanged, in any number of pieces.
 pub(super) fn jumbo(rig: &'static Rig) -> Result<()> {
-    // A packet may have more pieces than a batch was to have packets.
+    // A packet may have more pieces than a batch may have packets.
     for batch_max in [64, 1, 2] {
         jumbo_in_batches(rig, batch_max).with_context(|| format!("in batches of {batch_max}"))?;
     }
@@ -75,7 +75,7 @@ fn jumbo_in_batches(rig: &'static Rig, batch_max: usize) -> Result<()> {
     line.close()
 }
 
-/// One flow stays in order over many batches and many turns of every ring.
+/// A flow stays in order over many batches and many wraps of every ring.
 pub(super) fn order(rig: &'static Rig) -> Result<()> {
     const COUNT: u64 = 20_000;
     let mut line = Line::open(rig, |_| ())?;
@@ -98,7 +98,7 @@ pub(super) fn order(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// Flows stay in order, each on one queue; where there are several, all of them are used.
+/// Flows stay in order, each on one queue; if there are several queues, all are used.
 pub(super) fn flows(rig: &'static Rig) -> Result<()> {
     const FLOWS: u64 = 64;
     let mut line = Line::open(rig, |_| ())?;
@@ -135,7 +135,7 @@ pub(super) fn flows(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// The number of packets that the rig claims to hold, it holds until the reader resumes.
+/// The rig holds the number of packets that it claims to until the reader resumes.
 pub(super) fn no_loss_below_capacity(rig: &'static Rig) -> Result<()> {
     let count = u64::from(rig.holds);
     let mut line = Line::open(rig, |_| ())?;
@@ -160,7 +160,7 @@ pub(super) fn overload(rig: &'static Rig) -> Result<()> {
         Some(pair) => Some(pair.left.counters()?),
         None => None,
     };
-    // A loop without a reader stands still: what it accepts is all that counts.
+    // A loop without a reader stalls: only accepted packets count.
     let accepted = line.send_some(&packets, Duration::from_millis(200))? as u64;
     std::thread::sleep(Duration::from_millis(100));
     let tx = line.tx_account()?;
@@ -172,7 +172,7 @@ pub(super) fn overload(rig: &'static Rig) -> Result<()> {
         (Some(pair), Some(before)) => pair.left.counters()?.since(&before).tx_packets,
         _ => tx.sent,
     };
-    // Nothing is taken out yet: all that was seen waits or is lost already.
+    // Nothing has been received yet: everything seen is waiting or already lost.
     let account = line.rx_account()?;
     ensure!(account.imbalance() == 0, "before reading: {account:?}");
     ensure!(
@@ -201,7 +201,7 @@ pub(super) fn overload(rig: &'static Rig) -> Result<()> {
     } else {
         ensure!(accepted < count, "this was to be an overload");
     }
-    // The ring works on after an overload.
+    // The ring works again after an overload.
     line.send_numbers(count, count + 20, 128)?;
     line.expect_numbers(count..count + 20)?;
     line.close()
@@ -211,14 +211,14 @@ pub(super) fn overload(rig: &'static Rig) -> Result<()> {
 pub(super) fn batch_sizes(rig: &'static Rig) -> Result<()> {
     let count = u64::from(rig.holds.min(600));
     let sizes: &[usize] = match rig.joint.is_slow() {
-        // Each is a line of its own, which takes seconds there.
+        // Each is a separate line, which takes seconds there.
         true => &[1, 3, 64, 255],
         false => &[1, 2, 3, 7, 64, 255, 256],
     };
     for &batch_max in sizes.iter().filter(|&&size| size as u64 <= count) {
         let mut line = Line::open(rig, |options| options.batch_max = batch_max)?;
         line.send_numbers(0, count, 90)?;
-        // Everything is present before the first look, so that full batches come.
+        // Everything has arrived before the first call, so that batches are full.
         settle(&mut line)?;
         let (rx, mut got, mut fullest) = (line.rx()?, 0, 0);
         let end = Instant::now() + LIMIT;
@@ -255,7 +255,8 @@ pub(super) fn batch_sizes(rig: &'static Rig) -> Result<()> {
     Ok(())
 }
 
-/// Without packets `receive` returns at once and empty, and `wait` takes its time but not more.
+/// Without packets `receive` returns an empty batch at once, and `wait` takes its timeout but not
+/// longer.
 pub(super) fn idle(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     line.send_numbers(0, 1, 60)?;
@@ -275,7 +276,7 @@ pub(super) fn idle(rig: &'static Rig) -> Result<()> {
         ready == expected,
         "waiting for nothing ended with {ready:?}"
     );
-    // Not before its time (a file's end needs none). How late is the scheduler's business.
+    // Not before its timeout (a file's end needs none). How much later depends on the scheduler.
     ensure!(
         is_file || started.elapsed() >= Duration::from_millis(25),
         "wait came back early"
@@ -283,7 +284,7 @@ pub(super) fn idle(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// When the sender is gone and all is read, the receiver hears of the end, and not before.
+/// Once the sender is closed and everything is read, the receiver reports the end, and not before.
 pub(super) fn end(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     line.send_numbers(0, 10, 60)?;
@@ -296,7 +297,7 @@ pub(super) fn end(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// Even numbers only, by their last byte. (`ldb [53]; jset #1, reject, keep`)
+/// Selects even numbers, by their last byte. (`ldb [53]; jset #1, reject, keep`)
 fn even_numbers() -> Program {
     let insns = vec![
         Insn::new(0x30, 0, 0, 53),
@@ -307,7 +308,7 @@ fn even_numbers() -> Program {
     Program::new(insns).expect("a program by hand")
 }
 
-/// A filter lets through what it selects, in order, and what it rejects is counted as that.
+/// A filter passes what it selects, in order, and counts what it rejects.
 pub(super) fn filter(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |options| options.filter = Some(even_numbers()))?;
     let count = u64::from(rig.holds.min(600) / 2 * 2);
@@ -326,7 +327,7 @@ pub(super) fn filter(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// Of longer packets the first bytes are kept, and their true length is reported.
+/// Longer packets are truncated, and their real length is reported.
 pub(super) fn snaplen(rig: &'static Rig) -> Result<()> {
     for snaplen in [60, 100, 1000] {
         let mut line = Line::open(rig, |options| options.snaplen = snaplen)?;
@@ -357,7 +358,8 @@ pub(super) fn snaplen(rig: &'static Rig) -> Result<()> {
     Ok(())
 }
 
-/// A batch that is leaked instead of dropped costs nothing: its frames return at the next call.
+/// A batch that is leaked instead of dropped has no lasting effect: its frames return at the next
+/// call.
 pub(super) fn forgotten_batch(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     let count = u64::from(rig.holds.min(900));
@@ -429,7 +431,8 @@ pub(super) fn detach(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// After `stop` nothing new comes in, what was in still comes out, and the account closes.
+/// After `stop` no new packets arrive, earlier ones can still be received, and the account is
+/// final.
 pub(super) fn stop(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     line.send_numbers(0, 200, 64)?;
@@ -438,7 +441,7 @@ pub(super) fn stop(rig: &'static Rig) -> Result<()> {
     let packets: Vec<_> = (200..300)
         .map(|number| line.plan.build(number, 64))
         .collect();
-    // A loop refuses them, a wire carries them past us.
+    // A loop refuses them; on a wire they pass by.
     line.send_some(&packets, Duration::from_millis(50))?;
     line.expect_numbers(0..200)?;
     let account = line.rx_account()?;
@@ -450,7 +453,7 @@ pub(super) fn stop(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// A port closed with packets unread and packets unsent gives every frame back.
+/// Closing a port with unread and unsent packets returns every frame.
 pub(super) fn closing_early(rig: &'static Rig) -> Result<()> {
     for read in [false, true] {
         let mut line = Line::open(rig, |_| ())?;
@@ -466,7 +469,7 @@ pub(super) fn closing_early(rig: &'static Rig) -> Result<()> {
     Ok(())
 }
 
-/// Buffers that were reserved and not filled are not sent, and are there again.
+/// Buffers that were reserved but not filled are not sent, and can be reserved again.
 pub(super) fn unsent_buffers(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     let packets: Vec<_> = (0..200).map(|number| line.plan.build(number, 70)).collect();
@@ -479,12 +482,12 @@ pub(super) fn unsent_buffers(rig: &'static Rig) -> Result<()> {
             "no room in round {round}, though nothing was sent"
         );
         match round % 15 {
-            // Two of fifteen rounds send one packet of all that they reserved.
+            // Two of fifteen rounds send one of all the packets reserved.
             0 | 7 if sent < packets.len() => {
                 ensure!(batch.write(&packets[sent]), "no room for one");
                 sent += 1;
                 batch.submit().map_err(reported)?;
-                // A loop without a reader fills up with what is sent, and only with that.
+                // A loop without a reader fills up with what is sent, and with nothing else.
                 tx.flush().map_err(reported)?;
                 tx.wait(false, LIMIT).map_err(reported)?;
             }
@@ -505,7 +508,7 @@ pub(super) fn unsent_buffers(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// Frames that were received are sent on, and come out with the same bytes.
+/// Received frames are sent on, and arrive unchanged.
 pub(super) fn frames_are_sent(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     let pool = line.pool.clone();
@@ -532,7 +535,7 @@ pub(super) fn frames_are_sent(rig: &'static Rig) -> Result<()> {
             line.expect_numbers(number - 99..number + 1)?;
         }
     }
-    // A frame of another pool is refused. It goes nowhere, so it is not missed here.
+    // A frame of another pool is refused. It is not sent, so none is missing here.
     let other = ring::Pool::new(ring::PoolConfig {
         frame_count: 1,
         ..ring::PoolConfig::default()

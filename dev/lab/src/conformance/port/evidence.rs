@@ -1,7 +1,6 @@
-//! What is reported about a wire on which nothing arrives: what both cards have counted, how often
-//! they interrupted, and whether the kernel's own packets get through when no port is open. If they
-//! do not either, the fault is not the port's alone. If they do, it was the port's, or closing the
-//! port has mended the card.
+//! Diagnostics of a wire on which nothing arrives: counters and interrupts of both cards, and
+//! whether the kernel's own packets arrive when no port is open. If they do not either, the fault
+//! is not the port's alone. If they do, it was the port's, or closing the port has reset the card.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,20 +13,20 @@ use anyhow::{Context, Error, Result};
 use super::line::{LIMIT, Line};
 use crate::{End, Pair, guest};
 
-/// How long the host may take to look at the guest from outside; it ends a guest that the emulator
-/// has failed.
+/// How long the host may take to examine the guest from outside; it ends a guest in which the
+/// emulator has failed.
 const LOOK: Duration = Duration::from_secs(40);
 
-/// Prints the error and a few lines on both ends of a line whose ports are closed, where they are
-/// the kernel's, and has the host add what it sees. Only the first time: those after it would see
-/// the same.
+/// Prints the error and a few lines on both ends of a line whose ports are closed, if the kernel
+/// drives them, and has the host add what it sees. Only the first time: later calls would see the
+/// same.
 pub(super) fn report(line: &Line, error: &Error) {
     static REPORTED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
     if !reported.insert(line.rig.name) {
         return;
     }
-    // At once: the host may end the guest.
+    // Printed immediately: the host may end the guest.
     println!("\n{}: {error:#}", line.rig.name);
     if let Some(pair) = &line.pair {
         print!("{}", inside(pair));
@@ -59,7 +58,7 @@ fn inside(pair: &Pair) -> String {
     text
 }
 
-/// Flags, the promiscuity count, and the counters.
+/// Flags, promiscuity count and counters.
 fn interface(end: &End) -> String {
     let reported = end.link().and_then(|link| {
         let (flags, promiscuity) = (&link["flags"], &link["promiscuity"]);
@@ -69,7 +68,7 @@ fn interface(end: &End) -> String {
     reported.unwrap_or_else(|error| format!("{error:#}"))
 }
 
-/// The driver's counters that are not 0, and its queues.
+/// The driver's nonzero counters, and its queues.
 fn driver(end: &End) -> String {
     let mut text = String::new();
     match end.driver_counters() {
@@ -95,11 +94,11 @@ fn driver(end: &End) -> String {
     text
 }
 
-/// The lines of the cards' queues: how often each processor was interrupted.
+/// The interrupt counts of the cards' queues on each processor.
 fn interrupts(pair: &Pair) -> Vec<String> {
     let text = std::fs::read_to_string("/proc/interrupts").unwrap_or_default();
     let names = [&pair.left.ifname, &pair.right.ifname];
-    // virtio-net's are not named after the interface.
+    // virtio-net's interrupts are not named after the interface.
     let is_theirs = |line: &&str| {
         let is_virtio = line.contains("-input") || line.contains("-output");
         is_virtio || names.iter().any(|name| line.contains(*name))
@@ -112,7 +111,7 @@ fn interrupts(pair: &Pair) -> Vec<String> {
 
 /// Sends a datagram from socket to socket, a few times.
 fn pass(from: &End, to: &End) -> Result<()> {
-    // A card whose port was closed may have to find its link again.
+    // A card whose port was closed may need to bring its link up again.
     from.wait_up(LIMIT)?;
     to.wait_up(LIMIT)?;
     let wait = Duration::from_millis(500);

@@ -1,8 +1,10 @@
-//! Wires of emulated cards: which flow comes to which queue, and what is still under way.
+//! Wires of emulated cards: which flow is received on which queue, and which packets are still in
+//! flight.
 //!
 //! QEMU keeps packets for a card that has no room for them, and the host keeps them for a TAP
-//! interface whose guest does not read. The next user of the card gets them. So a line that was
-//! closed before all had arrived is followed by a sweep, or the next line would see its packets.
+//! interface whose guest does not read. The next user of the card gets them. So after a line that
+//! was closed before everything had arrived there is a sweep, or the next line would see its
+//! packets.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,13 +16,13 @@ use super::line::{LIMIT, Line};
 use super::{Rig, evidence};
 use crate::packet::number_of;
 
-/// The number of the packets that look for the queues.
+/// The number in the packets that probe the queues.
 const PROBE: u64 = u64::MAX - 1;
 
-/// Source ports that are tried where there are several queues.
+/// Source ports tried if there are several queues.
 const PORTS: std::ops::Range<u16> = 4000..4032;
 
-/// Packets that were sent never came.
+/// Packets sent that never arrived.
 #[derive(Debug)]
 struct Missing(String);
 
@@ -32,11 +34,11 @@ impl std::fmt::Display for Missing {
     }
 }
 
-/// What is known of a rig's wire.
+/// State of a rig's wire.
 struct Wire {
-    /// For each queue a source port whose packets come to it.
+    /// For each queue a source port whose packets it receives.
     ports: Vec<u16>,
-    /// Nothing is on its way there.
+    /// Whether no packet is in flight.
     is_empty: bool,
 }
 
@@ -52,8 +54,8 @@ pub(super) fn none_under_way(rig: &Rig) {
     }
 }
 
-/// For each queue the source port of a flow that comes to it; nothing is on its way when this
-/// returns. From then on something may be, until [`none_under_way`].
+/// For each queue the source port of a flow that it receives; no packet is in flight when this
+/// returns. From then on packets may be, until [`none_under_way`].
 pub(super) fn ready(line: &mut Line) -> Result<Vec<u16>> {
     let rig = line.rig;
     if let Some(wire) = wires().get_mut(rig.name)
@@ -77,8 +79,8 @@ pub(super) fn ready(line: &mut Line) -> Result<Vec<u16>> {
     Ok(ports)
 }
 
-/// Sends a packet of each flow and receives until all of these have arrived: they are last on each
-/// path.
+/// Sends a packet of each flow and receives until all of them have arrived: they are the last on
+/// each path.
 fn sweep(line: &mut Line) -> Result<Vec<u16>> {
     let queues = line.rig.queues as usize;
     let tried = match queues {

@@ -1,8 +1,8 @@
-//! The two cards of a rig, kept from one line to the next: in namespaces of their own, or bound to
+//! The two cards of a rig, kept from one line to the next: in their own namespaces, or bound to
 //! vfio-pci.
 //!
-//! To bring them there and back takes thirty processes, or two starts of a driver: in an emulated
-//! guest that is most of what a case takes. The cards of a case that fails are returned at once.
+//! Moving them there and back takes thirty processes, or two starts of a driver: in an emulated
+//! guest that is most of a case's time. The cards of a case that fails are returned at once.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,11 +12,11 @@ use super::{Joint, Rig};
 use crate::Pair;
 use crate::guest::Bound;
 
-/// Two cards as a line has them; dropped, they are where they were.
+/// Two cards as a line uses them; on drop they are returned.
 pub(super) enum Cards {
-    /// The kernel's, with this MTU.
+    /// Driven by the kernel, with this MTU.
     Kernel(Pair, u32),
-    /// The sender's, the receiver's.
+    /// In user space: the sender's and the receiver's.
     User([Bound; 2]),
 }
 
@@ -28,7 +28,7 @@ fn kept() -> MutexGuard<'static, Kept> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The cards of a rig, where it is made of such.
+/// The cards of a rig, if it has any.
 pub(super) fn take(rig: &Rig, mtu: u32) -> Result<Option<Cards>> {
     let before = kept().take();
     if let Some((of, cards)) = before {
@@ -39,7 +39,7 @@ pub(super) fn take(rig: &Rig, mtu: u32) -> Result<Option<Cards>> {
         if of == rig.name && fits {
             return Ok(Some(cards));
         }
-        // Back to the kernel before they are taken again.
+        // They are returned to the kernel before they are taken again.
         drop(cards);
     }
     Ok(match rig.joint {
@@ -55,12 +55,12 @@ pub(super) fn take(rig: &Rig, mtu: u32) -> Result<Option<Cards>> {
     })
 }
 
-/// Keeps the cards of a line that was closed and found in order.
+/// Keeps the cards of a line that was closed without errors.
 pub(super) fn put(rig: &Rig, cards: Cards) {
     *kept() = Some((rig.name, cards));
 }
 
-/// Returns what is kept.
+/// Returns the cards kept.
 pub(super) fn give_back() {
     let before = kept().take();
     drop(before);

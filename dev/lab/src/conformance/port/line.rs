@@ -1,4 +1,4 @@
-//! A pair of joined ports: put packets in at one end, take them out at the other.
+//! A pair of connected ports: packets sent on one are received on the other.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -16,49 +16,49 @@ use crate::oracle::{TempFile, write_pcap};
 use crate::packet::{Addresses, Udp};
 use crate::{Pair, Veth};
 
-/// Longest time that anything here may take.
+/// Time limit of any wait here.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// Frames of the pool that both ports share.
+/// Number of frames in the pool that both ports share.
 pub const POOL_FRAMES: u32 = 4096;
 
-/// Two joined ports, open.
+/// Two connected open ports.
 pub struct Line {
-    /// How they are joined.
+    /// The rig.
     pub rig: &'static Rig,
-    /// Builds packets that fit the addresses of the line.
+    /// Builds packets with addresses that fit the line.
     pub plan: Udp,
-    /// The veth pair, or the cards in namespaces, where there is such.
+    /// The veth pair, or the cards in namespaces, if any.
     pub pair: Option<Pair>,
     /// MTU of the pair.
     mtu: u32,
-    /// The receiving port; also the sending one on a loop.
+    /// The receiving port; on a loop also the sending one.
     rx: Option<Port>,
     tx: Option<Port>,
-    /// What is to be in the file, and then the file.
+    /// Packets to be written to the file.
     packets: Vec<Vec<u8>>,
     file: Option<TempFile>,
     options: PortOptions,
-    /// Used by both ports.
+    /// The pool of both ports.
     pub pool: Pool,
-    /// The models, where there are such. They outlive the ports.
+    /// The models, if any. They outlive the ports.
     models: Option<ModelWire>,
-    /// The cards that VFIO has, where there are such: the sender's, the receiver's.
+    /// The cards bound to vfio-pci, if any: the sender's and the receiver's.
     pub cards: Option<[Bound; 2]>,
-    /// The queue of either port that is used; the packets of `plan` come to it.
+    /// The queue in use on both ports; it receives the packets of `plan`.
     queue: usize,
 }
 
-/// Lines opened so far: where ports have several queues each line uses the next one.
+/// Number of lines opened so far: if ports have several queues, each line uses the next one.
 static OPENED: AtomicUsize = AtomicUsize::new(0);
 
 impl Line {
-    /// A line over an MTU of 1500, with these changes to the options of both ports.
+    /// Opens a line with an MTU of 1500, with these changes to the options of both ports.
     pub fn open(rig: &'static Rig, change: impl FnOnce(&mut PortOptions)) -> Result<Line> {
         Line::open_mtu(rig, 1500, change)
     }
 
-    /// The same over another MTU.
+    /// Opens a line with another MTU.
     pub fn open_mtu(
         rig: &'static Rig,
         mtu: u32,
@@ -121,7 +121,7 @@ impl Line {
         Ok(line)
     }
 
-    /// Does something with both ports open as they are by default.
+    /// Calls `act` with both ports open with default options.
     pub(super) fn with_plain_ports<T>(
         &mut self,
         work: impl FnOnce(&mut Line) -> Result<T>,
@@ -219,7 +219,7 @@ impl Line {
     fn directed(&self, direction: Direction) -> PortOptions {
         PortOptions {
             direction,
-            // The sender has nothing to filter or to cut.
+            // The sender has nothing to filter or truncate.
             filter: (direction != Direction::Tx)
                 .then(|| self.options.filter.clone())
                 .flatten(),
@@ -227,7 +227,7 @@ impl Line {
         }
     }
 
-    /// The receiving port; of a file it is opened now, with what was sent so far.
+    /// The receiving port; that of a file is opened now, with what was sent so far.
     pub fn rx_port(&mut self) -> Result<&mut Port> {
         if let (Joint::File(suffix), None) = (self.rig.joint, &self.rx) {
             let file = write_pcap(&self.packets)?;
@@ -242,14 +242,14 @@ impl Line {
         self.rx.as_mut().context("the receiving port is closed")
     }
 
-    /// The receiving queue.
+    /// The receive queue.
     pub fn rx(&mut self) -> Result<&mut RxQueue> {
         let queue = self.queue;
         let port = self.rx_port()?;
         port.rx.get_mut(queue).context("a receiving queue")
     }
 
-    /// The sending queue.
+    /// The transmit queue.
     pub fn tx(&mut self) -> Result<&mut TxQueue> {
         let queue = self.queue;
         let port = match self.rig.joint {
@@ -260,12 +260,12 @@ impl Line {
         port.tx.get_mut(queue).context("a sending queue")
     }
 
-    /// Closes the receiving port (on a loop that is all of it).
+    /// Closes the receiving port (on a loop the only one).
     pub fn close_rx(&mut self) {
         self.rx = None;
     }
 
-    /// Closes the sending side alone, where that is something of its own.
+    /// Closes the sending side, if it is separate.
     pub fn close_tx(&mut self) {
         self.tx = None;
         if let (Joint::Loop(_), Some(port)) = (self.rig.joint, &mut self.rx) {
@@ -273,7 +273,8 @@ impl Line {
         }
     }
 
-    /// Sends packets, waiting for room; how many were accepted within `patience` of standing still.
+    /// Sends packets, waiting for room; returns how many were accepted before nothing more was for
+    /// `patience`.
     pub fn send_some(&mut self, packets: &[Vec<u8>], patience: Duration) -> Result<usize> {
         if let Joint::File(_) = self.rig.joint {
             self.packets.extend_from_slice(packets);
@@ -321,7 +322,7 @@ impl Line {
         self.send(&packets)
     }
 
-    /// Receives until `count` packets came, or for `quiet` none did. Calls back for each; gives
+    /// Receives until `count` packets arrived, or none for `quiet`. Calls back for each; returns
     /// their number.
     pub fn receive(
         &mut self,
@@ -352,8 +353,8 @@ impl Line {
         Ok(got)
     }
 
-    /// Receives on all queues until `count` packets came, or for `quiet` none did. Calls back with
-    /// the place of the queue and the packet.
+    /// Receives on all queues until `count` packets arrived, or none for `quiet`. Calls back with
+    /// the index of the queue and the packet.
     pub fn receive_on_all(
         &mut self,
         count: usize,
@@ -378,7 +379,7 @@ impl Line {
         Ok(got)
     }
 
-    /// Receives exactly these numbers in this order, each packet whole, and nothing behind them.
+    /// Receives exactly these numbers in this order, each packet complete, and nothing after them.
     pub fn expect_numbers(&mut self, numbers: impl Iterator<Item = u64>) -> Result<()> {
         self.take_numbers(numbers)?;
         self.receive(1, Duration::from_millis(30), |packet| {
@@ -387,8 +388,8 @@ impl Line {
         Ok(())
     }
 
-    /// Receives these numbers in this order, each packet whole. The next receiver gets what else
-    /// arrives.
+    /// Receives these numbers in this order, each packet complete. The next receiver gets what
+    /// arrives later.
     pub fn take_numbers(&mut self, mut numbers: impl Iterator<Item = u64>) -> Result<()> {
         let mut missing = numbers.next();
         let plan = self.plan.clone();
@@ -411,7 +412,7 @@ impl Line {
             missing = numbers.next();
             Ok(missing.is_none())
         };
-        // One by one, because the count is not known.
+        // One at a time, because the count is unknown.
         let (mut done, mut got) = (false, 0);
         self.receive_until(LIMIT, |packet| {
             got += 1;
@@ -481,16 +482,16 @@ impl Line {
         Ok(())
     }
 
-    /// Whether all that was sent has been seen at the other end.
+    /// Whether everything sent was seen at the other end.
     fn has_arrived(&mut self) -> bool {
         match (self.tx_account(), self.rx_account()) {
             (Ok(tx), Ok(rx)) => tx.sent == rx.seen,
-            // One of them was closed before.
+            // One of them is already closed.
             _ => false,
         }
     }
 
-    /// Closes both ports, after which no frame of the pool may be out.
+    /// Closes both ports, after which every frame of the pool must be free.
     pub fn close(mut self) -> Result<()> {
         if self.rig.joint.is_slow() && self.has_arrived() {
             flows::none_under_way(self.rig);
@@ -510,12 +511,12 @@ impl Line {
     }
 }
 
-/// All of a packet's bytes.
+/// All bytes of a packet.
 pub fn whole(packet: Packet<'_>) -> Vec<u8> {
     packet.segments().flatten().copied().collect()
 }
 
-/// Our error with its hint, for readers of a failed test.
+/// Converts an error with its hint, for the output of a failed test.
 pub fn reported(error: sys::Error) -> anyhow::Error {
     let hint = error.hint().map(|hint| format!(" (hint: {hint})"));
     anyhow::anyhow!("{error}{}", hint.unwrap_or_default())

@@ -1,5 +1,4 @@
-//! A random walk over everything that can be done with a pair of ports, alongside a simple model of
-//! it.
+//! A random walk over all operations on a pair of ports, compared with a simple model.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,18 +11,18 @@ use super::{Joint, Rig};
 use crate::packet::number_of;
 use crate::random::Random;
 
-/// What is out: numbers sent and not yet received, in order, and the frames kept.
+/// Numbers sent and not yet received, in order, and the frames kept.
 struct Model {
     next: u64,
     on_line: VecDeque<u64>,
     kept: Vec<(u64, Frame)>,
     cache: FrameCache,
-    /// Bound on packets under way: what the rig holds.
+    /// Maximum number of packets in flight: what the rig holds.
     window: usize,
 }
 
 /// Packets and frames are kept, forwarded, forgotten, returned and dropped in any order; none is
-/// lost, doubled or reordered, and at the end every frame is free.
+/// lost, duplicated or reordered, and at the end every frame is free.
 pub(super) fn random_walk(rig: &'static Rig) -> Result<()> {
     let mut random = Random::seeded("walk");
     let seed = random.seed();
@@ -42,7 +41,7 @@ fn walk(rig: &'static Rig, random: &mut Random) -> Result<()> {
     };
     let is_file = matches!(rig.joint, Joint::File(_));
     if is_file {
-        // All that there will ever be.
+        // All packets of the walk.
         let packets: Vec<_> = (0..3000).map(|n| line.plan.build(n, len_of(n))).collect();
         line.send(&packets)?;
         model.on_line.extend(0..3000);
@@ -89,7 +88,7 @@ fn len_of(number: u64) -> usize {
     60 + (number as usize * 131) % 1400
 }
 
-/// Sends some packets through buffers, of which some stay unused.
+/// Sends some packets in buffers, some of which stay unused.
 fn send(line: &mut Line, model: &mut Model, random: &mut Random) -> Result<()> {
     let room = model.window.saturating_sub(model.on_line.len());
     let count = (random.below(100) as usize).min(room);
@@ -111,7 +110,7 @@ fn send(line: &mut Line, model: &mut Model, random: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// Sends kept frames on.
+/// Sends kept frames.
 fn forward(line: &mut Line, model: &mut Model, random: &mut Random) -> Result<()> {
     for _ in 0..random.below(20) {
         if model.kept.is_empty() || model.on_line.len() >= model.window {
@@ -130,7 +129,7 @@ fn forward(line: &mut Line, model: &mut Model, random: &mut Random) -> Result<()
     line.tx()?.flush().map_err(reported)
 }
 
-/// Gives some kept frames back, after a look at whether they are as they were.
+/// Returns some kept frames, after checking that they are unchanged.
 fn give_back(model: &mut Model, random: &mut Random) -> Result<()> {
     for _ in 0..random.below(30).min(model.kept.len() as u64) {
         let at = random.below(model.kept.len() as u64) as usize;
@@ -145,7 +144,7 @@ fn give_back(model: &mut Model, random: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// Takes a batch; keeps some of it; drops it or forgets it.
+/// Receives a batch; keeps some of it; drops or forgets it.
 fn receive(line: &mut Line, model: &mut Model, random: &mut Random) -> Result<()> {
     if !matches!(line.rig.joint, Joint::File(_)) {
         line.tx()?.flush().map_err(reported)?;
@@ -162,7 +161,7 @@ fn receive(line: &mut Line, model: &mut Model, random: &mut Random) -> Result<()
         );
         numbers.push(number);
     }
-    // A quarter of the pool may be kept: the rest is for the rings.
+    // At most a quarter of the pool is kept: the rest is for the rings.
     for (index, number) in numbers.into_iter().enumerate() {
         if random.below(8) == 0 && model.kept.len() < POOL_FRAMES as usize / 4 {
             let frame = batch.detach(index).map_err(reported)?.frame;

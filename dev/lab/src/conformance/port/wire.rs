@@ -1,4 +1,5 @@
-//! Demands on ports of an interface, which can go down, change, vanish, and outlive its user.
+//! Requirements for ports on an interface, which can go down, change, be deleted, and outlive its
+//! user.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,20 +15,20 @@ use crate::process::{Process, Signal};
 use crate::random::Random;
 use crate::{End, Pair};
 
-/// Within this time news of an interface must have come.
+/// Events of an interface must arrive within this time.
 const NEWS: Duration = Duration::from_secs(10);
 
 fn pair(line: &Line) -> Result<&Pair> {
     line.pair.as_ref().context("this rig has no pair")
 }
 
-/// Waits for an event that fits, while receiving continues.
+/// Waits for a matching event while receiving continues.
 fn expect_event(line: &mut Line, what: &str, fits: impl Fn(&PortEvent) -> bool) -> Result<()> {
     let end = Instant::now() + NEWS;
     let mut others = Vec::new();
     while Instant::now() < end {
         let rx = line.rx()?;
-        // Failures of the queue are another case's matter.
+        // Failures of the queue are tested by another case.
         let _ = rx.receive().map(drop);
         let _ = rx.wait(Duration::from_millis(5));
         while let Some(event) = line.rx_port()?.control.event() {
@@ -40,8 +41,7 @@ fn expect_event(line: &mut Line, what: &str, fits: impl Fn(&PortEvent) -> bool) 
     bail!("no news of {what} within {NEWS:?}, but {others:?}")
 }
 
-/// The link goes down and comes up, at either end: packets flow again without anybody opening
-/// anything.
+/// The link goes down and comes up at either end: packets flow again without reopening anything.
 pub(super) fn link_flap(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     line.send_numbers(0, 100, 100)?;
@@ -70,8 +70,8 @@ pub(super) fn link_flap(rig: &'static Rig) -> Result<()> {
             *event == PortEvent::LinkDown
         })
         .with_context(|| format!("{name} set down"))?;
-        // Sent into a dead link: refused and counted, or kept for later. An error may report it,
-        // but not that the interface is gone.
+        // Sent while the link is down: refused and counted, or kept for later. An error may report
+        // it, but not that the interface was removed.
         let packet = line.plan.build(u64::MAX, 100);
         let before = line.tx_account()?;
         for _ in 0..10 {
@@ -96,7 +96,7 @@ pub(super) fn link_flap(rig: &'static Rig) -> Result<()> {
             after.sent + after.failed >= before.sent + before.failed,
             "{before:?} {after:?}"
         );
-        // Those that waited for the link may come first.
+        // Packets that waited for the link may come first.
         line.send_numbers(number, number + 100, 100)?;
         expect_after_strays(&mut line, number..number + 100)
             .with_context(|| format!("after {name} was down and up"))?;
@@ -110,8 +110,8 @@ pub(super) fn link_flap(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// Receives these numbers in order; packets numbered `u64::MAX` may come before, and on a slow wire
-/// those sent to an earlier receiver.
+/// Receives these numbers in order; packets numbered `u64::MAX` may precede them, and on a slow
+/// wire those sent to an earlier receiver.
 fn expect_after_strays(line: &mut Line, numbers: std::ops::Range<u64>) -> Result<()> {
     let mut next = numbers.start;
     let end = Instant::now() + LIMIT;
@@ -140,7 +140,7 @@ pub(super) fn mtu_change(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     line.send_numbers(0, 10, 1514)?;
     line.expect_numbers(0..10)?;
-    // Not below 1280: IPv6 would be set up anew on the way back, and speak.
+    // Not below 1280: IPv6 would be reconfigured afterwards, and send packets.
     for end in [&pair(&line)?.left, &pair(&line)?.right] {
         end.set_mtu(1300)?;
     }
@@ -167,8 +167,8 @@ pub(super) fn mtu_change(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// The interface is deleted under an open port: what came before is delivered, then both ends
-/// report that it is gone, the account can still be read, and no frame is lost.
+/// The interface is deleted under an open port: packets received before are delivered, then both
+/// ends report the removal, the account can still be read, and no frame is lost.
 pub(super) fn deletion(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     line.send_numbers(0, 50, 100)?;
@@ -211,7 +211,7 @@ pub(super) fn deletion(rig: &'static Rig) -> Result<()> {
         account.imbalance() == 0 && account.delivered == 50,
         "{account:?}"
     );
-    // The sender's interface went with it.
+    // The sender's interface was removed with it.
     let packet = line.plan.build(0, 100);
     let tx = line.tx()?;
     let mut reported_gone = false;
@@ -235,14 +235,14 @@ pub(super) fn deletion(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// The test that becomes the child, in the file that runs this suite.
+/// The test that is the child process, in the file that runs this suite.
 const CHILD_TEST: &str = "conformance_port::child";
 
-/// Set to "RIG INTERFACE" in a process that shall only hold a port.
+/// Set to "RIG INTERFACE" in a process that only holds a port.
 pub const CHILD_VAR: &str = "BAREWIRE_CONFORMANCE_CHILD";
 
-/// A process is killed while it receives: the interface is as before, and another process opens the
-/// port at once.
+/// A process is killed while it receives: the interface is as before, and another process can open
+/// the port at once.
 pub(super) fn kill_and_restart(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     line.close_rx();
@@ -273,7 +273,8 @@ pub(super) fn kill_and_restart(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// The kernel takes things off after a killed process's end: within a second nothing is left.
+/// The kernel detaches everything after a killed process has ended: within a second nothing is
+/// left.
 fn expect_as_before(end: &End) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(1);
     loop {
@@ -286,7 +287,7 @@ fn expect_as_before(end: &End) -> Result<()> {
     }
 }
 
-/// A reader or a sender is killed at any moment, while it opens, works or does nothing: each time
+/// A reader or a sender is killed at a random moment, while it opens, works or is idle: each time
 /// the interface is as before, and in the end both ports open and work.
 pub(super) fn random_kill(rig: &'static Rig) -> Result<()> {
     let mut random = Random::seeded("kill");
@@ -309,7 +310,7 @@ fn kill_at_random(rig: &'static Rig, random: &mut Random) -> Result<()> {
     for round in 0..rounds {
         let is_reader = round % 2 == 0;
         if !is_reader {
-            // XDP frames are only accepted if a program receives.
+            // XDP frames are accepted only if a program receives.
             line.open_rx()?;
         }
         let pair = pair(&line)?;
@@ -337,7 +338,7 @@ fn kill_at_random(rig: &'static Rig, random: &mut Random) -> Result<()> {
 /// Sends 100 packets over a line whose sender was killed, and receives them in order.
 ///
 /// An emulated wire still holds what the killed sender sent, and loses what is sent while it is
-/// full. There the 100 are sent again, with other numbers, after a time without any packet.
+/// full. There the 100 are sent again, with other numbers, after some time without packets.
 fn expect_to_work(line: &mut Line) -> Result<()> {
     if line.rig.joint.is_slow() {
         for from in (0..500).step_by(100) {
@@ -358,8 +359,7 @@ fn expect_to_work(line: &mut Line) -> Result<()> {
     expect_after_strays(line, 500..600)
 }
 
-/// The same of a card in user space: each time it may touch no memory any more, and the next
-/// process gets it.
+/// The same for a card in user space: each time its DMA must be off, and the next process gets it.
 fn kill_on_cards(rig: &'static Rig, random: &mut Random) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     for round in 0..6 {
@@ -372,7 +372,7 @@ fn kill_on_cards(rig: &'static Rig, random: &mut Random) -> Result<()> {
         };
         let command = Command::new(std::env::current_exe()?);
         let mut child = as_child(command, rig, &card.address().to_string(), role)?;
-        // While it opens, or at work.
+        // While it opens, or while it works.
         if round >= 4 {
             child.wait_stdout("ready", LIMIT)?;
         }
@@ -394,25 +394,25 @@ fn kill_on_cards(rig: &'static Rig, random: &mut Random) -> Result<()> {
     line.close()
 }
 
-/// Starts this very test binary in an end's namespace, as a child that holds a port.
+/// Starts this test binary in an end's namespace, as a child that holds a port.
 fn spawn(rig: &Rig, end: &End, role: &str) -> Result<Process> {
     let command = end.ns.command(std::env::current_exe()?);
     as_child(command, rig, &end.ifname, role)
 }
 
-/// Starts a command that runs this very test binary, as a child that holds the port on `device`.
+/// A command that runs this test binary as a child that holds the port on `device`.
 fn as_child(mut command: Command, rig: &Rig, device: &str, role: &str) -> Result<Process> {
-    // Of the file that runs this suite.
+    // In the file that runs this suite.
     command.args(["--exact", CHILD_TEST, "--nocapture"]);
     command.env(CHILD_VAR, format!("{} {device} {role}", rig.name));
     Process::spawn(&mut command)
 }
 
-/// What the test named `child` of a binary that runs this suite must call: opens the port named by
+/// To be called by the test named `child` of a binary that runs this suite: opens the port named by
 /// [`CHILD_VAR`] and receives or sends until it is killed. Does nothing without the variable.
 ///
 /// # Panics
-/// When the port cannot be opened.
+/// If the port cannot be opened.
 pub fn child() {
     let Ok(order) = std::env::var(CHILD_VAR) else {
         return;
