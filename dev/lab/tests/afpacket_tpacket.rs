@@ -1,6 +1,6 @@
 //! AF_PACKET in addition to the conformance suite: packet metadata from the kernel, fanout groups,
-//! filters in the kernel, exact accounts, privileges, sending. Receiving is by TPACKET_V3; see
-//! `afpacket/`.
+//! filters in the kernel, exact accounts, privileges, sending. Packets are received through
+//! TPACKET_V3; see `afpacket/`.
 
 #[path = "afpacket/account.rs"]
 mod account;

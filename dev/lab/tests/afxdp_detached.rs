@@ -14,7 +14,7 @@ use sys::bpf::{Link, ObjectKind, object_ids, open_by_id};
 use crate::afxdp::{LIMIT, assert_balanced, exchange, open, sender, settled};
 use crate::afxdp_life::{pass_program, wait_event};
 
-/// The XDP links on an interface, which indices of other namespaces may share.
+/// The XDP links on an interface; indices in other namespaces may be equal.
 fn links(end: &End) -> Vec<Link> {
     let Some((program, _)) = end.xdp().unwrap() else {
         return Vec::new();
@@ -28,7 +28,7 @@ fn links(end: &End) -> Vec<Link> {
     ids.into_iter().filter_map(open).filter(on_it).collect()
 }
 
-/// What `bpftool link detach` does.
+/// Detaches as `bpftool link detach` does.
 fn detach(end: &End) {
     let links = links(end);
     assert_eq!(links.len(), 1);
@@ -60,7 +60,7 @@ fn a_program_that_others_detach_is_attached_again() {
     }
 }
 
-/// The receiving end's error, which comes once its ring is empty.
+/// The error of the receiving end, reported once its ring is empty.
 fn end_of(port: &mut Port) -> sys::Error {
     let until = Instant::now() + LIMIT;
     loop {
@@ -76,7 +76,8 @@ fn a_port_whose_place_is_taken_ends() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let program = pass_program();
-    // Detached, and another process attaches a program; or another program is put into our link.
+    // The program is detached and another process attaches one; or another program is put into the
+    // port's link.
     for replaces in [false, true] {
         let mut port = open(&pair.right, "afxdp:{}", &PortOptions::default());
         exchange(&pair, &mut port, 1, 0, 100);
@@ -122,11 +123,11 @@ fn a_detachment_found_at_the_end_is_reported() {
     assert_balanced(&port.control.account().unwrap());
 }
 
-/// Packets of a burst: veth holds 256 before its peer's program has seen them.
+/// Packets of a burst: veth queues 256 until its peer's program has seen them.
 const COUNT: u64 = 200;
 
-/// Sends `COUNT` packets and waits until the interface at the other end has
-/// counted them, which is when its program has seen them.
+/// Sends `COUNT` packets and waits until the interface at the other end has counted them, which is
+/// when its program has seen them.
 fn send(from: &End, to: &End, udp: &Udp) {
     let out = sender(from);
     let before = to.counters().unwrap().rx_packets;
@@ -144,7 +145,7 @@ fn wait_for(is_so: impl Fn() -> bool) {
     }
 }
 
-/// UDP to another station's address, so that the stack keeps silent.
+/// UDP to another station's address, so that the stack does not answer.
 fn plan(pair: &Pair) -> Udp {
     let mut plan = Udp::between(&pair.left, &pair.right);
     plan.destination_mac[5] ^= 0x40;
@@ -205,7 +206,7 @@ fn flows_and_capture_end_with_code_4_when_the_place_is_taken() {
         let finished = process.wait(LIMIT).unwrap();
         assert_eq!(finished.code(), Some(4), "{finished:?}");
         assert!(finished.stderr.contains("detached"), "{finished:?}");
-        // Its name is not available after privileges were dropped.
+        // Its name cannot be looked up after privileges were dropped.
         assert!(finished.stderr.contains("XDP program"), "{finished:?}");
         assert_eq!(total(&finished)["delivered"], COUNT, "{finished:?}");
     }

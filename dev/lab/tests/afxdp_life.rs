@@ -1,5 +1,5 @@
-//! `afxdp:` ports and what happens to them: conflicts, killed processes, flapping links, devices
-//! that disappear, dropped privileges, limits.
+//! `afxdp:` ports under adverse conditions: conflicts, killed processes, flapping links, removed
+//! devices, dropped privileges, limits.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
@@ -25,7 +25,7 @@ fn child(end: &End, name: &str) -> Process {
     Process::spawn(command.env(CHILD, &end.ifname)).unwrap()
 }
 
-/// The interface, in a child.
+/// The interface, if this process is a child.
 fn as_child() -> Option<String> {
     std::env::var(CHILD).ok()
 }
@@ -49,7 +49,7 @@ pub(crate) fn pass_program() -> sys::bpf::Program {
     .unwrap()
 }
 
-/// Attaches a program by netlink, as iproute2 does; -1 takes it off.
+/// Attaches a program by netlink, as iproute2 does; -1 detaches it.
 fn set_xdp(end: &End, fd: i32) {
     const IFLA_XDP: u16 = 43;
     let mut info = [0u8; 16];
@@ -77,7 +77,7 @@ fn error_of(end: &End, name: &str) -> sys::Error {
     }
 }
 
-/// The events until one is `wanted`.
+/// Reads events until one is `wanted`.
 pub(crate) fn wait_event(port: &mut Port, wanted: &PortEvent) {
     let until = Instant::now() + LIMIT;
     loop {
@@ -298,7 +298,7 @@ fn kill_9_leaves_the_interface_as_before() {
         process.signal(Signal::SIGKILL).unwrap();
         let finished = process.wait(LIMIT).unwrap();
         assert_eq!(finished.signal(), Some(Signal::SIGKILL));
-        // The link's last descriptor goes with the process; the program shortly after.
+        // The link's last descriptor is closed with the process; the program follows shortly after.
         let until = Instant::now() + Duration::from_millis(500);
         while pair.right.xdp().unwrap().is_some() {
             assert!(Instant::now() < until, "round {round}: the program stays");
@@ -520,11 +520,11 @@ fn a_device_that_is_removed_ends_the_port() {
                     }
                 };
                 assert_eq!(error.kind(), ErrorKind::Gone);
-                // A reader that never waits finds out too.
+                // A reader that never waits detects it too.
                 let error = (0..10_000).find_map(|_| port.rx[0].receive().err());
                 assert_eq!(error.unwrap().kind(), ErrorKind::Gone);
             }
-            // The counters are there to the end.
+            // The counters are available to the end.
             port.control.stop().unwrap();
             let account = port.control.account().unwrap();
             assert_balanced(&account);
@@ -547,10 +547,10 @@ fn queues_may_come_and_go_underneath() {
     let host = pair.right.ns.run(|| lab::packet::Raw::open("right0"));
     let host = host.unwrap().unwrap();
     exchange(&pair, &mut port, 16, 0, 200);
-    // Fewer than have sockets: the kernel holds them for us.
+    // Fewer than have sockets: the kernel prevents that.
     pair.right.set_queues(1).unwrap_err();
     exchange(&pair, &mut port, 16, 200, 400);
-    // More than there were: those that have no socket continue to the host.
+    // More than before: packets of queues without a socket continue to the host.
     pair.right.set_queues(4).unwrap();
     pair.left.set_queues(4).unwrap();
     let out = afxdp::sender(&pair.left);
@@ -567,8 +567,8 @@ fn queues_may_come_and_go_underneath() {
     all.sort_unstable();
     assert!(all.into_iter().eq(400..600));
     assert_balanced(&account);
-    // veth does not run the program on queues that were added behind its back, and those packets
-    // are the host's without having passed us.
+    // veth does not run the program on queues added later, and those packets go to the host unseen
+    // by the port.
     let seen = account.rx_total().seen;
     assert!((400..=600).contains(&seen), "{account:?}");
     assert_eq!(account.interface_seen, Some(600));

@@ -10,7 +10,7 @@ use lab::{Pair, Veth, require, skip};
 use port::{Port, PortOptions, Vlan};
 use sys::netlink::{Message, Socket};
 
-/// What was known of one packet.
+/// Metadata of one packet.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     number: u64,
@@ -24,7 +24,7 @@ fn now_ns() -> u64 {
     now.as_nanos() as u64
 }
 
-/// Sends packets one by one and takes each as it comes; with the times before and after it.
+/// Sends packets one by one and receives each; returns also the times before and after it.
 fn one_by_one(pair: &Pair, port: &mut Port, udp: &Udp, count: u64) -> Vec<(u64, Known, u64)> {
     let out = sender(&pair.left);
     let mut all = Vec::new();
@@ -133,8 +133,8 @@ fn the_hash_is_the_flows() {
     }
 }
 
-/// Has the sender's kernel put a tag alongside each packet that leaves an interface, as a card does
-/// that takes tags out: a classifier that calls `skb_vlan_push`.
+/// Has the sender's kernel put a tag into the metadata of each packet sent on an interface, as a
+/// card that strips tags does: a classifier that calls `skb_vlan_push`.
 fn push_tag(ifindex: u32, tci: u16) -> sys::Result<()> {
     const RTM_NEWQDISC: u16 = 36;
     const RTM_NEWTFILTER: u16 = 44;

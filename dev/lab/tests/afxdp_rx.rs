@@ -19,13 +19,13 @@ fn options(attach: AttachMode) -> PortOptions {
 
 const BOTH: [AttachMode; 2] = [AttachMode::Native, AttachMode::Generic];
 
-/// Sends packets of 60 bytes without looking whether anybody takes them.
+/// Sends packets of 60 bytes without checking whether they are received.
 fn pour(pair: &Pair, flows: u16, count: u64) {
     let out = sender(&pair.left);
     let udp = Udp::between(&pair.left, &pair.right).flows(flows);
     for number in 0..count {
         out.send(&udp.build(number, 60)).unwrap();
-        // veth holds 256 packets before its peer's program has seen them.
+        // veth queues 256 packets until the peer's program has seen them.
         if number % 64 == 63 {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -257,7 +257,7 @@ fn packets_left_at_closing_are_counted() {
     );
 }
 
-/// Every length in turn, whole and in order; `frame_len` decides in how many pieces.
+/// Every length in turn, complete and in order; `frame_len` decides the number of pieces.
 fn jumbo(attach: AttachMode, frame_len: u32) {
     let pair = Veth::new().mtu(9000).create().unwrap();
     let config = PoolConfig {
@@ -371,8 +371,8 @@ fn polling_and_waking_are_matters_of_choice() {
             "busy_poll=64",
             "busy_poll=8&need_wakeup=no",
         ] {
-            // Busy polling serves the interface's NAPI in our calls; with GRO veth has one even
-            // without a program in the driver.
+            // Busy polling runs the interface's NAPI in the port's calls; with GRO veth has one
+            // even without a program in the driver.
             let pair = Veth::new().gro().create().unwrap();
             let mut port = open(
                 &pair.right,
@@ -389,7 +389,7 @@ fn polling_and_waking_are_matters_of_choice() {
             }
             let numbers = exchange(&pair, &mut port, 1, 0, 2_000);
             assert!(numbers[0].iter().copied().eq(0..2_000), "{choice}");
-            // Without ever sleeping, too.
+            // Also without ever sleeping.
             pour(&pair, 1, 200);
             let until = std::time::Instant::now() + afxdp::LIMIT;
             let mut count = 0;

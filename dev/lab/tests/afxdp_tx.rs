@@ -21,7 +21,7 @@ fn receiver(end: &End) -> Raw {
     end.ns.run(|| Raw::open(&end.ifname)).unwrap().unwrap()
 }
 
-/// Sends packets `from..` of these lengths, as many a batch as there is room for.
+/// Sends packets from `from` on with these lengths, as many per batch as there is room for.
 fn send_all(tx: &mut TxQueue, udp: &Udp, from: u64, lengths: &[usize]) {
     let until = Instant::now() + LIMIT;
     let mut at = 0;
@@ -63,7 +63,7 @@ fn sent_packets_arrive_in_order() {
     assert_eq!((tx.sent, tx.failed, tx.copied), (COUNT, 0, 0));
     assert_eq!(tx.sent_bytes, 60 * COUNT);
     assert_eq!(pair.left.counters().unwrap().tx_packets, COUNT);
-    // A call for each batch, not for each packet.
+    // One call per batch, not per packet.
     let kicks = port.tx[0].counters().kicks.get();
     assert!(kicks <= COUNT / 32, "{kicks} calls");
 }
@@ -140,7 +140,7 @@ fn unsendable_packets_are_counted_and_their_frames_return() {
     }
     assert!(batch.write(&udp.build(1, 60)));
     batch.submit().unwrap();
-    // A batch that is dropped sends nothing.
+    // A dropped batch sends nothing.
     let mut batch = tx.reserve(4).unwrap();
     assert!(batch.write(&udp.build(2, 60)));
     drop(batch);
@@ -169,7 +169,7 @@ fn a_link_that_is_down_is_reported_and_nothing_is_lost() {
     assert!(port.tx[0].wait(true, LIMIT).unwrap());
     let packet = host.receive(Duration::from_secs(1)).unwrap().unwrap();
     assert_eq!(packet::number_of(&packet), Ok(1));
-    // What never leaves counts as failed in the end.
+    // What is never sent counts as failed in the end.
     pair.left.set_down().unwrap();
     let mut batch = port.tx[0].reserve(4).unwrap();
     assert!(batch.write(&udp.build(2, 60)) && batch.write(&udp.build(3, 60)));
@@ -197,8 +197,7 @@ fn a_device_that_is_removed_ends_the_sending() {
     assert_eq!(port.tx[0].flush().unwrap_err().kind(), ErrorKind::Gone);
 }
 
-/// A device is set down before it is removed: a sender in the midst of it must not take the one for
-/// the other.
+/// A device is set down before it is removed: a sender must not mistake one for the other.
 #[test]
 fn a_sender_whose_interface_is_deleted_ends_with_code_4() {
     require!(skip::lab());
@@ -239,7 +238,7 @@ fn packets_refused_by_the_device_are_counted() {
     let tx = port.control.account().unwrap().tx_total();
     assert_eq!((tx.sent, tx.sent_bytes, tx.failed), (100, 6000, 1000));
     assert_eq!(pair.left.counters().unwrap().tx_packets, 100);
-    // What was refused is not counted again when others leave.
+    // What was refused is not counted again when others are sent.
     pair.right.set_up().unwrap();
     pair.left.wait_up(LIMIT).unwrap();
     send_all(&mut port.tx[0], &udp, 1100, &[70; 10]);
@@ -268,7 +267,7 @@ fn one_port_receives_what_another_sends() {
     assert_eq!((tx.sent, account.rx[0].delivered), (20_000, 20_000));
 }
 
-/// Two pairs; packets come in at the first's right end and leave by the second's left one.
+/// Two pairs; packets are received at the first's right end and sent by the second's left one.
 struct Bridge {
     first: Pair,
     second: Pair,
@@ -338,7 +337,7 @@ fn forward(attach: AttachMode, shared: bool) {
     assert_eq!((tx.sent, tx.failed), (COUNT, 0));
     assert_eq!(tx.copied, if shared { 0 } else { COUNT });
     assert_eq!(a.rx[0].counters().detach_copies.get(), 0);
-    // In either order; the one that registered the memory goes first here.
+    // In either order; here the one that registered the memory is dropped first.
     drop((a, b));
     for pool in &pools {
         assert_eq!(

@@ -1,5 +1,5 @@
-//! A random walk over two `afxdp:` ports on one pool: receive, keep, send on, return, in any
-//! order and number. No packet is lost or doubled, no frame is lost or owned twice.
+//! A random walk over two `afxdp:` ports on one pool: receive, keep, send on, return, in any order
+//! and number. No packet is lost or duplicated, no frame is lost or owned twice.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use lab::{Pair, Veth, require, skip};
 use port::{Direction, Port, PortOptions};
 use ring::{Frame, FrameCache, Pool, PoolConfig};
 
-/// Frames of the pool.
+/// Number of frames in the pool.
 const FRAME_COUNT: u32 = 2048;
 
-/// The walk's state of each packet that was sent.
+/// The state of each packet sent.
 #[derive(Default)]
 struct Books {
     sent: u64,
@@ -24,7 +24,7 @@ struct Books {
     arrived: BTreeSet<u64>,
 }
 
-/// Packets come from `out` to port `a`, and continue from port `b` to `host`.
+/// Packets are sent by `out` to port `a`, and from port `b` to `host`.
 struct Walk {
     random: Random,
     seed: u64,
@@ -35,7 +35,7 @@ struct Walk {
     host: Raw,
     udp: Udp,
     books: Books,
-    /// Frames that were received and are ours.
+    /// Received frames that are kept.
     kept: Vec<Frame>,
     cache: FrameCache,
 }
@@ -138,7 +138,7 @@ impl Walk {
         }
     }
 
-    /// Sends some of the packets that were kept on their way.
+    /// Sends some of the kept packets.
     fn forward(&mut self) {
         for _ in 0..self.below(60).min(self.kept.len() as u64) {
             let at = self.below(self.kept.len() as u64) as usize;
@@ -152,7 +152,7 @@ impl Walk {
         self.b.tx[0].flush().unwrap();
     }
 
-    /// Gives some frames back; and takes a batch that is not used, or dropped half written.
+    /// Returns some frames; and reserves a batch that is not used, or dropped half written.
     fn give_back(&mut self) {
         for _ in 0..self.below(20).min(self.kept.len() as u64) {
             self.cache.give(self.kept.pop().unwrap()).unwrap();
@@ -163,7 +163,7 @@ impl Walk {
         drop(batch);
     }
 
-    /// Receives until nothing is on its way.
+    /// Receives until nothing is in flight.
     fn catch_up(&mut self) {
         let until = Instant::now() + LIMIT;
         while (self.books.received.len() as u64) < self.books.sent {
@@ -190,7 +190,7 @@ impl Walk {
         }
     }
 
-    /// Everything has arrived, is accounted for, and every frame returns.
+    /// Everything has arrived and is accounted for, and every frame returns.
     fn end(mut self) -> Random {
         let seed = self.seed;
         self.b.tx[0].flush().unwrap();

@@ -1,6 +1,6 @@
-//! Tests on this machine: real interfaces in namespaces of their own, programs as peers, captures.
+//! Tests on this machine: real interfaces in their own namespaces, programs as peers, captures.
 //!
-//! All of them are one program, so that what they share is linked once: a file is a module here.
+//! They form a single program, so that common code is linked once: each file is a module here.
 //! Tests that need the emulated cards are in `guest.rs`. Tests share the process and its threads:
 //! tests that change the process (user, limits, directory, environment, signals) use a child
 //! (`lab::process::own_test`).

@@ -1,5 +1,5 @@
-//! `barewire capture any`: the packets of all interfaces as tcpdump sees them on `any`, those of
-//! interfaces created later among them.
+//! `barewire capture any`: the packets of all interfaces as tcpdump sees them on `any`, including
+//! interfaces created later.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::export::Folder;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Cooked headers and contents as tshark reads them.
+/// Cooked headers and contents as read by tshark.
 fn packets(file: &Path) -> Vec<String> {
     let mut command = Command::new("tshark");
     command.args(["-n", "-r", file.to_str().unwrap(), "-T", "fields"]);
@@ -38,7 +38,8 @@ fn packets(file: &Path) -> Vec<String> {
     lines
 }
 
-/// A pair of interfaces in the namespace, with an address on the first and a neighbour behind it.
+/// Adds a pair of interfaces to the namespace, with an address on the first and a neighbour behind
+/// it.
 fn add_pair(ns: &Netns, name: &str, network: u8) {
     let other = format!("{name}-far");
     ns.ip(["link", "add", name, "type", "veth", "peer", "name", &other])
@@ -55,7 +56,7 @@ fn add_pair(ns: &Netns, name: &str, network: u8) {
 }
 
 fn ping(ns: &Netns, address: &str) {
-    // Nobody answers but the host itself.
+    // Only the host itself answers.
     let mut command = ns.command("ping");
     command.args(["-n", "-c", "2", "-i", "0.2", "-W", "0.2", address]);
     Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
@@ -88,7 +89,7 @@ fn any_sees_what_tcpdump_sees() {
     ping(&ns, "10.9.0.2");
     add_pair(&ns, "later", 1);
     ping(&ns, "10.9.1.2");
-    // Two on loopback with their answers; two each on a pair, seen at both ends.
+    // Two on loopback with their replies; two on each pair, seen at both ends.
     let count = 4 + 4 + 4;
     while packets(&theirs).len() < count || packets(&ours).len() < count {
         std::thread::sleep(Duration::from_millis(100));
@@ -139,7 +140,7 @@ fn any_only_receives() {
     process.wait_stderr("listening on", LIMIT).unwrap();
     ping(&ns, "127.0.0.1");
     let done = process.wait(LIMIT).unwrap().checked().unwrap();
-    // The cooked header counts.
+    // The cooked header is included.
     assert!(
         done.stdout.contains("caplen 60, len 104"),
         "{}",

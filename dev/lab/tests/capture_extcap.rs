@@ -1,5 +1,5 @@
-//! `barewire extcap` as Wireshark uses it: the installed tshark lists the interfaces and captures
-//! through them, and a capture ends when the reader of the pipe leaves.
+//! `barewire extcap` as used by Wireshark: the installed tshark lists the interfaces and captures
+//! on them, and a capture ends when the reader closes the pipe.
 
 use std::fs::File;
 use std::io::Read;
@@ -26,7 +26,7 @@ fn send(pair: &Pair, count: u64) {
     }
 }
 
-/// A home with the wrapper that is shipped, which starts the binary of this build.
+/// A home directory with the shipped wrapper, which starts the binary of this build.
 fn extcap_folder() -> Folder {
     let folder = Folder::new();
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/barewire-extcap");
@@ -36,7 +36,7 @@ fn extcap_folder() -> Folder {
         "exec barewire",
         &format!("exec {}", barewire().unwrap().display()),
     );
-    // Where Wireshark 4.0 looks for those of a user.
+    // Where Wireshark 4.0 looks for a user's extcaps.
     let place = folder.at(".config/wireshark/extcap");
     std::fs::create_dir_all(&place).unwrap();
     let path = place.join("barewire-extcap");
@@ -67,7 +67,7 @@ fn tshark_lists_the_interfaces_and_captures() {
     command.args(["-T", "fields", "-e", "frame.len"]);
     let mut process = Process::spawn(&mut command).unwrap();
     process.wait_stderr("Capturing on", LIMIT).unwrap();
-    // barewire is started to capture after that line: packets are sent until tshark has its five.
+    // The capture starts after that line: packets are sent until tshark has its five.
     let until = Instant::now() + LIMIT;
     while process.running().unwrap() && Instant::now() < until {
         send(&pair, 5);
@@ -75,7 +75,7 @@ fn tshark_lists_the_interfaces_and_captures() {
     }
     let result = process.wait(LIMIT).unwrap().checked().unwrap();
     assert_eq!(result.stdout, "200\n".repeat(5));
-    // Output of an extcap there is shown as an error.
+    // tshark shows output of an extcap there as an error.
     assert!(!result.stderr.contains("extcap pipe"), "{}", result.stderr);
 }
 
@@ -105,7 +105,7 @@ fn a_capture_ends_when_the_pipe_is_closed() {
         "a section header of pcapng"
     );
     assert!(process.running().unwrap());
-    // No packet comes: it is the end of the pipe that is seen.
+    // No packet arrives: the closed pipe itself is detected.
     drop(reader);
     let result = process.wait(LIMIT).unwrap();
     assert!(result.success(), "{}", result.stderr);

@@ -13,7 +13,7 @@ use lab::oracle::write_pcap;
 use lab::process::Process;
 use lab::{corpus, skip};
 
-/// `count` packets of different lengths, all UDP, one a millisecond from second 1,700,000,000 on.
+/// `count` UDP packets of different lengths, one per millisecond from second 1,700,000,000 on.
 fn sample(count: u32) -> lab::oracle::TempFile {
     let packet = |number: u32| {
         let len = 60 + (number as usize * 97) % 1400;
@@ -47,8 +47,8 @@ fn captures_go_through_either_format_unchanged() {
         let Some(theirs) = read_with_tcpdump(path) else {
             continue;
         };
-        // Reading again what was written shows what was written; tcpdump shows whether others
-        // can. Formats take turns, or this would take minutes.
+        // What was written is read again by barewire and by tcpdump. Formats take turns, or this
+        // would take minutes.
         let end = ["pcapng", "pcap", "pcapng.zst", "pcap.gz"][index % 4];
         let file = folder.at(&format!("{index}.{end}"));
         let result = capture::capture(["-r", text(path), "-w", text(&file)]);
@@ -65,8 +65,8 @@ fn captures_go_through_either_format_unchanged() {
         let ours = read_with_tcpdump(&plain).unwrap_or_else(|| panic!("{name} as {end}"));
         assert_eq!(ours.len(), theirs.len(), "{name} as {end}");
         let longer = |(ours, theirs): (&Row, &Row)| {
-            // A packet longer than the file's own limit is cut by libpcap when it reads the
-            // original, and not by us.
+            // libpcap truncates a packet longer than the file's own limit when it reads the
+            // original; barewire does not.
             let wire_len = theirs.2.max(ours.1.len() as u32);
             ours.0 == theirs.0 && ours.1.starts_with(&theirs.1) && ours.2 == wire_len
         };
@@ -84,7 +84,7 @@ fn captures_go_through_either_format_unchanged() {
     assert!(refused.is_empty(), "{refused:?}");
 }
 
-/// Unpacks a file next to itself.
+/// Decompresses a file next to itself.
 fn unpack(path: &Path, program: &str) -> std::path::PathBuf {
     let plain = path.with_extension("");
     let output = Command::new(program)
@@ -158,7 +158,7 @@ fn sizes_with_a_suffix_are_powers_of_two() {
         .map(|name| folder.at(name).metadata().unwrap().len())
         .collect();
     assert_eq!(folder.names(), ["x.pcap", "x.pcap1", "x.pcap2", "x.pcap3"]);
-    // The packet that crosses the line is the file's last.
+    // The packet that crosses the limit is the file's last.
     let limit = 700 * 1024;
     assert!(
         lens[..3]
@@ -226,7 +226,7 @@ fn standard_input_and_output() {
         assert!(output.status.success(), "{pack}");
         assert!(parse_pcap(&output.stdout) == wanted, "{pack}, {format}");
     }
-    // Redirected, standard input is a file like any other.
+    // Redirected standard input is a file like any other.
     let mut child = command(["-r", "-", "--count-only"]);
     child.stdin(File::open(input.path()).unwrap());
     let result = Process::spawn_with_stdin(&mut child)
@@ -346,7 +346,7 @@ fn hexadecimal_dumps_are_tcpdumps() {
         }
     }
     assert!(compared >= corpus.at_least(200, 8), "only {compared}");
-    // Packets longer than the file's own limit are cut by libpcap.
+    // libpcap truncates packets longer than the file's own limit.
     assert!(different.len() <= 4, "{different:?}");
 }
 
@@ -440,7 +440,7 @@ fn filters_select_as_tcpdump_does_for_each_link_type() {
         assert!(parts.iter().any(|&part| part != 0), "{filter}");
         assert_eq!(count(&both, filter), parts.iter().sum::<u64>(), "{filter}");
     }
-    // What makes no sense for one of the link types is an error, reported when it is met.
+    // A filter that is invalid for one of the link types is an error, reported when it occurs.
     let result = capture::capture(["-r", text(&both), "--count-only", "ether multicast"]);
     assert_eq!(result.code(), Some(1), "{}", result.stderr);
     assert!(
@@ -448,7 +448,7 @@ fn filters_select_as_tcpdump_does_for_each_link_type() {
         "{}",
         result.stderr
     );
-    // And pcap has no room for two of them.
+    // pcap cannot hold two of them.
     let result = capture::capture(["-r", text(&both), "-w", text(&folder.at("x.pcap"))]);
     assert_eq!(result.code(), Some(1));
     assert!(

@@ -9,14 +9,14 @@ use lab::packet::{Raw, Udp};
 use lab::process::{Process, Signal};
 use lab::{Veth, skip};
 
-/// The memory that a capture with one queue may take, by default.
+/// Default memory limit of a capture with one queue.
 const MEMORY_MAX: u64 = 256 << 20;
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A pcap file of `count` packets of 1,000 bytes that compress badly.
+/// A pcap file of `count` incompressible packets of 1,000 bytes.
 fn large(path: &Path, count: u32) {
     use std::io::{BufWriter, Write};
     let mut file = BufWriter::new(std::fs::File::create(path).unwrap());
@@ -53,7 +53,7 @@ fn a_full_disk_leaves_a_valid_file_and_reports_how_much() {
     large(&input, 6000);
     let barewire = lab::process::barewire().unwrap();
     for name in ["x.pcap", "x.pcapng", "x.pcapng.zst", "x.pcap.gz"] {
-        // A disk of 3 MiB in a mount namespace of its own; what is on it is copied out.
+        // A disk of 3 MiB in its own mount namespace; its contents are copied out.
         let disk = folder.at("disk");
         std::fs::create_dir_all(&disk).unwrap();
         let copy = folder.at(name);
@@ -84,7 +84,7 @@ fn a_full_disk_leaves_a_valid_file_and_reports_how_much() {
     }
 }
 
-/// The number that is right before some words.
+/// The number before some words.
 fn number_before(text: &str, words: &str) -> u64 {
     let end = text
         .find(words)
@@ -96,7 +96,7 @@ fn number_before(text: &str, words: &str) -> u64 {
     digits.parse().unwrap()
 }
 
-/// The largest resident memory of a process so far, in bytes.
+/// The peak resident memory of a process, in bytes.
 fn peak(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
@@ -127,7 +127,7 @@ fn a_large_file_takes_little_memory() {
             "{}",
             finished.stderr
         );
-        // Far less: the mapping returns what is read.
+        // Far less: the mapping returns pages that were read.
         assert!(max > 0 && max < 64 << 20, "{max} bytes");
     }
     // Without address space for a mapping of it, the file is read in pieces.
@@ -156,7 +156,7 @@ fn a_live_capture_stays_within_its_limits() {
     for port in [end.ifname.clone(), format!("afxdp:{}", end.ifname)] {
         let file = folder.at("x.pcapng.zst");
         let mut command = end.ns.command(lab::process::barewire().unwrap());
-        // All address space, mapped or not, is in the limit too.
+        // The limit includes all address space, mapped or not.
         command.args(["capture", &port, "-w", text(&file), "udp"]);
         let mut process = Process::spawn(&mut command).unwrap();
         process.wait_stderr("listening on", LIMIT).unwrap();
@@ -190,7 +190,7 @@ fn overload_is_lost_with_a_number() {
     let folder = Folder::new();
     let file = folder.at("x.pcap");
     let mut command = end.ns.command(lab::process::barewire().unwrap());
-    // A ring of 64 KiB, and a reader that is stopped while packets come.
+    // A ring of 64 KiB, and a reader that is stopped while packets arrive.
     let args = [
         "capture",
         &end.ifname,
@@ -273,7 +273,7 @@ fn nothing_is_allocated_for_a_packet() {
         &["--count-only", "ether[0] != 1"],
     ] {
         let [small, twice] = [&small, &twice].map(|input| allocations(input, output));
-        // Once a second the account is taken, and valgrind takes its time.
+        // The account is read once a second, and valgrind is slow.
         assert!(
             (twice - small).abs() < 100,
             "{output:?}: {small} and {twice}"

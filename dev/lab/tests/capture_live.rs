@@ -1,5 +1,5 @@
-//! `barewire capture` on interfaces: the same packets as tcpdump sees, tags and directions, an
-//! account that adds up, dropped privileges, and clean exits.
+//! `barewire capture` on interfaces: the same packets as in tcpdump, tags and directions, a correct
+//! account, dropped privileges, and clean exits.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -34,14 +34,14 @@ fn stop(mut process: Process) -> Finished {
         .unwrap()
 }
 
-/// UDP from left to right, to another station's address: the right end's stack keeps silent.
+/// UDP from left to right, to another station's address: the right end's stack does not answer.
 fn plan(pair: &Pair) -> Udp {
     let mut plan = Udp::between(&pair.left, &pair.right);
     plan.destination_mac[5] ^= 0x40;
     plan
 }
 
-/// The same from right to left.
+/// As [`plan`], from right to left.
 fn plan_back(pair: &Pair) -> Udp {
     let mut plan = Udp::between(&pair.right, &pair.left);
     plan.destination_mac[5] ^= 0x40;
@@ -77,9 +77,10 @@ fn wait_len(path: &Path, len: u64) {
     }
 }
 
-/// The same bytes and lengths in the same order; times of one clock. A program that taps reads the
-/// clock itself, a few microseconds after the socket buffer was stamped: the bound only detects a
-/// wrong clock (TAI is 37 s off) or a wrong packet, on a busy machine.
+/// Checks that bytes and lengths are equal and in the same order, and that timestamps are of one
+/// clock. A program that taps reads the clock itself, a few microseconds after the socket buffer
+/// was stamped: the bound only detects a wrong clock (TAI is 37 s off) or a wrong packet, on a busy
+/// machine.
 fn assert_same(ours: &[Row], theirs: &[Row]) {
     const APART_NS: u64 = 200_000_000;
     assert_eq!(ours.len(), theirs.len());
@@ -217,7 +218,7 @@ fn tags_taken_out_are_put_back() {
     let pair = Veth::new().create().unwrap();
     let (end, folder) = (&pair.right, Folder::new());
     let (theirs, ours) = (folder.at("theirs.pcap"), folder.at("ours.pcap"));
-    // The kernel takes the tag out of what arrives before a tap sees it.
+    // The kernel removes the tag of received packets before a tap sees them.
     let oracle = tcpdump::Capture::start(&end.ns, &end.ifname, &theirs, "").unwrap();
     let lines = start(
         end,
@@ -375,7 +376,7 @@ fn a_stalled_reader_does_not_delay_the_exit() {
     let fifo = folder.at("fifo");
     let made = std::process::Command::new("mkfifo").arg(&fifo).status();
     assert!(made.unwrap().success());
-    // Both ends are open here, so that the capture can begin; nothing is ever read.
+    // Both ends are open here, so that the capture can start; nothing is ever read.
     let open = std::fs::File::options()
         .read(true)
         .write(true)
@@ -446,7 +447,7 @@ fn rights_are_given_up_and_the_file_is_the_users() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let pair = Veth::new().create().unwrap();
     let (end, folder) = (&pair.right, Folder::new());
-    // In a directory where user nobody may not write: the file is created before privileges are
+    // In a directory that user nobody cannot write: the file is created before privileges are
     // dropped.
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     let file = folder.at("x.pcap");
@@ -477,7 +478,7 @@ fn rights_are_given_up_and_the_file_is_the_users() {
     );
     assert_eq!(file.metadata().unwrap().uid(), 65534);
 
-    // A set of files there is refused at the start: the second one could not be created.
+    // A set of files there is refused at the start: the second file could not be created.
     let set = folder.at("set.pcap");
     let args = ["capture", end.ifname.as_str(), "-w", text(&set)];
     let args = [&args[..], &["-C", "1k", "--user", "nobody"]].concat();
@@ -503,7 +504,7 @@ fn a_killed_capture_leaves_a_file_that_can_be_read() {
         let file = folder.at(name);
         let mut capture = start(end, [end.ifname.as_str(), "-w", text(&file), "udp"]);
         send(&pair, &plan(&pair), 3000);
-        // Idle time brings the last piece; the file can be read at every moment before.
+        // The last piece is written when idle; the file is readable at every moment before.
         let end_at = Instant::now() + LIMIT;
         while read_with_tcpdump(&file).map_or(0, |rows| rows.len()) < 3000 {
             assert!(Instant::now() < end_at);

@@ -1,4 +1,4 @@
-//! Completion scripts, run by the shells that they are for. The package's test has bash.
+//! Completion scripts, run by their shells. bash is tested with the package.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use lab::{require, skip};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The script of a shell, in a file of this name.
+/// Writes the script of a shell to a file of this name.
 fn script(folder: &Folder, shell: &str, name: &str) -> String {
     let mut command = Command::new(barewire().unwrap());
     command.args(["completions", shell]);
@@ -31,7 +31,7 @@ fn fish_completes_commands_flags_and_interfaces() {
         let run = format!("source {script}; complete -C {line:?}");
         let mut done = Process::spawn(command.args(["-c", &run])).unwrap();
         let done = done.wait(LIMIT).unwrap();
-        // A line of the script that fish does not understand.
+        // fish prints an error for a line that it does not understand.
         assert_eq!(done.stderr, "", "{line}");
         done.stdout
     };

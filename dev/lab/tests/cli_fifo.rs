@@ -1,4 +1,4 @@
-//! Commands that write into a named pipe: they wait for a reader, can be ended while they wait, and
+//! Commands that write to a named pipe: they wait for a reader, can be stopped while they wait, and
 //! lose nothing meanwhile.
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn fifo(folder: &Folder) -> PathBuf {
     path
 }
 
-/// The thread of a program that reads the pipe to its end.
+/// A thread that reads the pipe to its end.
 fn read(path: &Path) -> std::thread::JoinHandle<Vec<u8>> {
     let path = path.to_owned();
     std::thread::spawn(move || std::fs::read(path).unwrap())
@@ -84,7 +84,7 @@ fn a_late_reader_gets_all_packets() {
         "{}",
         finished.stdout
     );
-    // Without a reader they are accounted for.
+    // Without a reader, packets are accounted for.
     for by_signal in [true, false] {
         let more = if by_signal { "3600" } else { "1" };
         let mut process = spawn(&["--duration", more, "udp"]);

@@ -1,4 +1,4 @@
-//! Files that commands write: permissions, symbolic links, what a failure leaves behind.
+//! Files that commands write: permissions, symbolic links, and what remains after a failure.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn input(folder: &Folder) -> PathBuf {
     path
 }
 
-/// `barewire` under the usual umask.
+/// Runs `barewire` with the usual umask.
 fn run(args: &[&str]) -> Finished {
     let mut command = Command::new("sh");
     command.args(["-c", "umask 022; exec \"$0\" \"$@\""]);
@@ -67,7 +67,7 @@ fn a_capture_does_not_follow_the_link_of_another_user() {
     let refused = run(&args);
     assert_eq!(refused.code(), Some(1), "{}", refused.stderr);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
-    // Where the kernel does not refuse it first.
+    // Unless the kernel refuses it first.
     std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o777)).unwrap();
     let refused = run(&args);
     assert_eq!(refused.code(), Some(1), "{}", refused.stderr);
@@ -79,14 +79,14 @@ fn a_capture_does_not_follow_the_link_of_another_user() {
             .contains("hint: give the path of the file itself")
     );
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
-    // One's own is followed.
+    // The user's own link is followed.
     lchown(&link, Some(0), Some(0)).unwrap();
     run(&args).checked().unwrap();
     assert!(std::fs::metadata(&file).unwrap().len() > 24);
 }
 
-/// In a world-writable directory, another user has placed a link, or a file of their own, under the
-/// name of an output.
+/// In a world-writable directory, another user has placed a link, or their own file, under the name
+/// of an output.
 #[test]
 fn no_output_follows_a_link_of_another_user() {
     require!(skip::lab());
@@ -135,7 +135,7 @@ fn no_output_follows_a_link_of_another_user() {
             );
             assert_eq!(std::fs::read_to_string(&kept).unwrap(), "", "{args:?}");
         };
-        // Where the kernel does not refuse it first.
+        // Unless the kernel refuses it first.
         set_mode(0o777);
         symlink(&kept, &out).unwrap();
         lchown(&out, Some(12_345), None).unwrap();
@@ -145,7 +145,7 @@ fn no_output_follows_a_link_of_another_user() {
         assert_ne!(std::fs::metadata(&kept).unwrap().len(), 0, "{args:?}");
         std::fs::write(&kept, "").unwrap();
         std::fs::remove_file(&out).unwrap();
-        // A file, which every user may have made.
+        // A file, which any user can create.
         set_mode(0o1777);
         std::fs::write(&out, "").unwrap();
         lchown(&out, Some(12_345), None).unwrap();
@@ -200,7 +200,7 @@ fn a_report_that_failed_leaves_no_file_and_no_page_less() {
     let folder = Folder::new("report");
     let input = input(&folder);
     let page = folder.0.join("page.html");
-    // The probe does not begin.
+    // The probe does not start.
     let args = ["flows", text(&input), "--report", text(&page)];
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -209,7 +209,7 @@ fn a_report_that_failed_leaves_no_file_and_no_page_less() {
     let metrics = [&args[..], &["--metrics", &address]].concat();
     assert_eq!(run(&metrics).code(), Some(1));
     assert!(!page.exists());
-    // A page that is there outlives the run that fails.
+    // An existing page survives a failed run.
     std::fs::write(&page, "old").unwrap();
     assert_eq!(run(&metrics).code(), Some(1));
     assert_eq!(std::fs::read_to_string(&page).unwrap(), "old");

@@ -1,4 +1,4 @@
-//! Hints point to the problem: for a missing file there is none about interfaces.
+//! Hints match the problem: that for a missing file does not mention interfaces.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -79,7 +79,7 @@ fn hints_point_to_the_problem() {
     let refused = run(&["capture", "-r", &input, "-w", &packed]).stderr;
     assert!(refused.contains("not compressed as .xz"), "{refused}");
     assert!(!folder.0.join("out.xz").exists());
-    // A directory of that name is no interface either.
+    // A directory with that name is not an interface either.
     let mut command = Command::new(barewire().unwrap());
     command
         .current_dir(&folder.0)

@@ -1,4 +1,4 @@
-//! The commands that look at the machine: `devices`, `doctor`, and those made from the flags.
+//! Commands about the machine: `devices`, `doctor`, and those generated from the flags.
 
 use std::process::Command;
 use std::time::Duration;
@@ -90,7 +90,7 @@ fn the_doctor_answers_and_every_trouble_has_a_hint() {
     let report = json(&run(None, &["doctor", "--json"]).checked().unwrap());
     let checks = report["checks"].as_array().unwrap();
     assert!(checks.len() > 8);
-    // What an error of `nic bind` sends users to.
+    // Hints of `nic bind` refer to these checks.
     for name in ["IOMMU", "VFIO", "huge pages", "seccomp", "Landlock"] {
         assert!(checks.iter().any(|check| check["check"] == name), "{name}");
     }
@@ -186,7 +186,7 @@ fn a_queue_that_is_not_there_is_named() {
     assert!(finished.stderr.contains("hint: "), "{}", finished.stderr);
 }
 
-/// Nothing is changed for it: if a card is in no IOMMU group the port reports that first.
+/// Nothing is changed: if a card is in no IOMMU group the port reports that first.
 #[test]
 fn a_card_without_an_iommu_is_not_driven_from_here() {
     let cards = sys::pci::PciFunction::all().unwrap_or_default();
@@ -213,7 +213,7 @@ fn a_card_without_an_iommu_is_not_driven_from_here() {
         hint.contains("firmware") && hint.contains("intel_iommu=on"),
         "{hint}"
     );
-    // Dry, because the machine may live on it.
+    // A dry run, because the host may depend on it.
     let reported = run(None, &["nic", "bind", "vfio", &address, "--dry-run"]);
     assert_eq!(reported.code(), Some(1), "{}", reported.stderr);
     assert!(

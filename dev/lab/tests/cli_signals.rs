@@ -28,7 +28,7 @@ fn wait_caught(process: &Process, signal: Signal) {
     }
 }
 
-/// Starts a command in a namespace, requests totals twice, and ends it.
+/// Starts a command in a namespace, requests totals twice, and stops it.
 fn ask(mut command: Command, totals: &str) {
     let mut process = Process::spawn(&mut command).unwrap();
     wait_caught(&process, SIGUSR1);
@@ -82,7 +82,7 @@ fn totals_are_printed_on_request() {
         let mut command = end.ns.command(barewire().unwrap());
         command.args(args).arg(&end.ifname);
         if args[0] != "send" {
-            // Nothing matches, so that all counters stay zero.
+            // Matches nothing, so that all counters stay zero.
             command.arg("udp port 7");
         }
         ask(command, totals);
@@ -93,7 +93,7 @@ fn totals_are_printed_on_request() {
     ask(command, "0 packets received, 0 forwarded, 0 dropped in ");
 }
 
-/// Asked before the first byte of the input is present, and while it is read from a pipe.
+/// Requested before the first byte of the input arrives, and while it is read from a pipe.
 #[test]
 fn a_request_for_totals_does_not_end_a_wait_for_standard_input() {
     let folder = Folder::new("usr1");

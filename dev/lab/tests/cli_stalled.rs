@@ -12,7 +12,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// More than a pipe of one page and the queues behind it hold, however it is printed.
+/// More than a one-page pipe and the queues before it hold, in any format.
 const FLOWS: u32 = 50_000;
 
 fn input(folder: &Folder) -> String {
@@ -21,7 +21,7 @@ fn input(folder: &Folder) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Every way in which packets and flows go to standard output.
+/// All ways in which packets and flows are written to standard output.
 fn ways(input: &str) -> [Vec<&str>; 6] {
     [
         vec!["capture", "-r", input],
@@ -33,7 +33,7 @@ fn ways(input: &str) -> [Vec<&str>; 6] {
     ]
 }
 
-/// Standard output is a pipe of one page.
+/// A command whose standard output is a one-page pipe.
 struct Stalled {
     process: Process,
     reader: PipeReader,
@@ -43,7 +43,7 @@ impl Stalled {
     fn start(args: &[&str]) -> Stalled {
         let (reader, writer) = std::io::pipe().unwrap();
         fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
-        // The lab reads the outputs of what it starts: the pipe comes in as standard input.
+        // The lab reads the outputs of what it starts, so the pipe is passed as standard input.
         let mut command = Command::new("sh");
         command.args(["-c", "exec \"$0\" \"$@\" >&0 </dev/null"]);
         command.arg(barewire().unwrap()).args(args);
@@ -52,7 +52,7 @@ impl Stalled {
         Stalled { process, reader }
     }
 
-    /// The end, which comes although nothing is read.
+    /// The command ends although nothing is read.
     fn end(mut self) -> Finished {
         let finished = self.process.wait(LIMIT).unwrap();
         drop(self.reader);
@@ -87,14 +87,14 @@ fn the_first_signal_ends_a_run_whose_reader_stalls() {
     let input = input(&folder);
     for args in ways(&input) {
         let mut stalled = Stalled::start(&args);
-        // More than a page: it writes packets or flows, not a heading alone.
+        // More than a page: packets or flows, not just a heading.
         stalled.reader.read_exact(&mut [0; 8192]).unwrap();
         stalled.process.signal(Signal::SIGINT).unwrap();
         check(&args, &stalled.end());
     }
 }
 
-/// A full disk behind standard output is an error; a reader that has left has enough.
+/// A full disk behind standard output is an error; a reader that closes the pipe is not.
 #[test]
 fn standard_output_that_fails_ends_the_run_in_order() {
     let folder = Folder::new("failing");

@@ -1,4 +1,4 @@
-//! System calls that commands give up once everything is open.
+//! System calls that are blocked once everything is open.
 
 use std::fs;
 use std::io::Write;
@@ -21,7 +21,7 @@ fn modes(process: &Process) -> Vec<u32> {
             .find_map(|line| line.strip_prefix("Seccomp:"));
         line.map(|mode| mode.trim().parse().unwrap())
     };
-    // A thread may end meanwhile.
+    // A thread may end in the meantime.
     let status = |path: std::path::PathBuf| fs::read_to_string(path.join("status")).ok();
     let statuses = tasks.filter_map(|task| status(task.ok()?.path()));
     statuses.filter_map(mode).collect()
@@ -32,7 +32,7 @@ fn running_commands_have_given_up_system_calls() {
     require!(skip::lab());
     let own = fs::read_to_string("/proc/self/status").unwrap();
     if !own.contains("Seccomp:\t0") {
-        // A container's filter, which would count as ours; or a kernel without filters.
+        // A container's own filter, which would be counted; or a kernel without filters.
         let what = "the tests run under a seccomp filter, or the kernel does not support it".into();
         lab::skip!(skip::Missing::Machine(what));
     }
@@ -86,7 +86,7 @@ fn running_commands_have_given_up_system_calls() {
                 process.wait_stderr(ready, LIMIT).unwrap();
             }
             let mut found = modes(&process);
-            // The message may appear a moment before.
+            // The message may be printed shortly before.
             for _ in 0..500 {
                 if found.iter().all(|mode| *mode == expected) {
                     break;
@@ -101,14 +101,14 @@ fn running_commands_have_given_up_system_calls() {
     }
 }
 
-/// Reads packets from its standard input as root, into a set of files in another user's directory
-/// or into a single file: which capabilities it has then, and the files of the set.
+/// Reads packets from its standard input as root, to a set of files in another user's directory or
+/// to a single file; returns its capabilities, and the sizes of the files.
 fn capture_of_a_file(more: &[&str]) -> (String, Vec<u64>) {
     let folder = Folder::new();
     let set = folder.at("set");
     fs::create_dir(&set).unwrap();
     let [first, second] = ["x.pcap", "x.pcap1"].map(|name| set.join(name));
-    // One that takes more than being root without capabilities to write to.
+    // A file that root without capabilities cannot write.
     fs::write(&second, "").unwrap();
     fs::set_permissions(&second, fs::Permissions::from_mode(0o600)).unwrap();
     for path in [&second, &set] {

@@ -1,4 +1,4 @@
-//! Commands restrict their access to files once everything is open.
+//! Access to files is restricted once everything is open.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use lab::packet::pour;
 use lab::process::{Process, Signal, barewire};
 use lab::{Pair, Veth, require, skip};
 
-/// What a refused command says to do.
+/// The hint of a refused command.
 const HINT: &str = "--no-landlock";
 
 /// Whether this kernel has Landlock.
@@ -23,7 +23,7 @@ macro_rules! require_landlock {
     };
 }
 
-/// Puts a link to another directory in the place of this one.
+/// Replaces this directory by a link to another one.
 fn lead_away(folder: &Path, target: &Path) {
     fs::rename(folder, folder.with_extension("moved")).unwrap();
     symlink(target, folder).unwrap();
@@ -39,7 +39,7 @@ fn wait_for(what: impl Fn() -> bool) {
     panic!("it did not happen");
 }
 
-/// A capture into a set of files, whose directory somebody replaces by a link to another one.
+/// A capture to a set of files, whose directory is replaced by a link to another one.
 fn capture_led_away(pair: &Pair, more: &[&str]) -> (Process, Folder) {
     let folder = Folder::new();
     let [set, outside] = ["set", "outside"].map(|name| folder.at(name));
@@ -100,7 +100,7 @@ fn a_guard_reads_its_rules_where_they_were() {
             .spawn(barewire().unwrap(), [&args, more].concat())
             .unwrap();
         process.wait_stderr("guarding", LIMIT).unwrap();
-        // As editors save files: a new one takes the name.
+        // As editors save files: a new file is renamed.
         fs::write(folder.at("rules/new"), text.repeat(2)).unwrap();
         fs::rename(folder.at("rules/new"), &rules).unwrap();
         process.signal(Signal::SIGHUP).unwrap();

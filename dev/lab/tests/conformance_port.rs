@@ -1,4 +1,4 @@
-//! Every backend meets every demand. `BAREWIRE_CASE=order` runs one case alone.
+//! Every backend meets every requirement. `BAREWIRE_CASE=order` runs one case alone.
 
 use lab::conformance::port::{RIGS, child as hold_a_port, gaps, run};
 
@@ -42,7 +42,7 @@ fn nothing_is_left_out() {
     assert_eq!(rigs, TESTS, "each rig is a test of this file");
 }
 
-/// Not a test by itself: the suite starts it in a process that is to be killed.
+/// Not a test in itself: the suite starts it in a process that is to be killed.
 #[test]
 fn child() {
     hold_a_port();

@@ -1,7 +1,7 @@
-//! Every command that README.md and docs show is run, or stands here with the reason why not.
+//! Every command in README.md and docs is run, or listed here with the reason why not.
 //!
 //! A command is a line of a `console` block after its prompt, or of a `sh` block. They run in a
-//! namespace that has the interfaces they name, alongside files of the names they use.
+//! namespace that has the interfaces they name, with files of the names they use.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -12,7 +12,7 @@ use crate::export::{Folder, LIMIT};
 use lab::process::{Process, Signal, barewire};
 use lab::{Netns, require, skip};
 
-/// Commands that are not run, by their beginning, and why.
+/// Commands that are not run, by their start, and why.
 const NOT_RUN: &[(&str, &str)] = &[
     (
         "cargo ",
@@ -82,7 +82,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ),
 ];
 
-/// Commands that run until they are ended, by their beginning, and what they print once they do.
+/// Commands that run until stopped, by their start, and their output once running.
 const UNTIL_ENDED: &[(&str, &str)] = &[
     ("barewire capture eth0", "listening on"),
     ("barewire flows eth0", "eth0"),
@@ -93,17 +93,17 @@ const UNTIL_ENDED: &[(&str, &str)] = &[
     ("barewire capture any", "listening on"),
 ];
 
-/// Paths of examples, and what stands for them here.
+/// Paths in examples, and their replacements here.
 const INSTEAD: &[(&str, &str)] = &[("/var/lib/flows", "flows")];
 
-/// Captures of the repository under the names of the examples.
+/// Captures of the repository under the names used in examples.
 const CAPTURES: &[&str] = &["trace.pcap", "web.pcapng"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A command, and where it is.
+/// A command, and its position.
 struct Example {
     place: String,
     command: String,
@@ -121,7 +121,7 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// The commands of a text.
+/// The commands in a text.
 fn examples(name: &str, text: &str) -> Vec<Example> {
     let mut found = Vec::new();
     let mut block = None;
@@ -148,7 +148,7 @@ fn examples(name: &str, text: &str) -> Vec<Example> {
     found
 }
 
-/// A command without the remark after it.
+/// A command without the comment after it.
 fn without_comment(line: &str) -> &str {
     let end = line.find(" # ").unwrap_or(line.len());
     line[..end].trim_end()
@@ -168,7 +168,8 @@ fn reason(command: &str) -> Option<&'static str> {
     row.map(|(_, reason)| *reason)
 }
 
-/// Interfaces that examples name, with four queues each and a collector's address on loopback.
+/// A namespace with the interfaces that examples name, with four queues each and a collector's
+/// address on loopback.
 fn namespace() -> Netns {
     let ns = Netns::new().unwrap();
     for name in ["eth0", "eth1", "mirror0"] {
@@ -183,7 +184,7 @@ fn namespace() -> Netns {
     ns
 }
 
-/// Files that examples read.
+/// Creates the files that examples read.
 fn files(folder: &Folder) {
     let mix = root().join("testdata/captures/lab-mix.pcapng");
     for name in CAPTURES {
@@ -214,7 +215,7 @@ fn files(folder: &Folder) {
         .unwrap();
 }
 
-/// A shell's call of the command, with the program of the tests and the Python of the setup first.
+/// A shell that runs the command, with the tests' binary and the setup's Python first in PATH.
 fn call(ns: &Netns, folder: &Folder, text: &str) -> Command {
     let program = barewire().unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
@@ -308,8 +309,8 @@ fn every_example_runs() {
     }
 }
 
-/// Queries of the documents, over flows of a capture with everything decoded: each has a row of
-/// which no cell is empty.
+/// Queries in the documents, over flows of a fully decoded capture: each returns a row without
+/// empty cells.
 #[test]
 fn every_query_has_an_answer() {
     require!(skip::lab());
@@ -333,7 +334,7 @@ fn every_query_has_an_answer() {
             .command
             .trim_end_matches(" --json")
             .trim_end_matches(" --csv");
-        // As they are, and in the form that is easily parsed.
+        // Unchanged, and in the format that is easily parsed.
         run(&ns, &folder, example);
         let csv = Example {
             place: example.place.clone(),

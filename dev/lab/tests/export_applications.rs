@@ -1,5 +1,5 @@
-//! Applications, Community ID and the rarer parts of the key in every export, read by programs that
-//! know nothing of them.
+//! Applications, Community ID and additional key fields in every export, read by independent
+//! programs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn mixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/captures/lab-mix.pcapng")
 }
 
-/// The probe with decoders on, exporting to this destination.
+/// Runs the probe with decoders on, exporting to this destination.
 fn decoded(url: &str) -> Run {
     let args = ["--decode", "all", "--key", "mac,vlan", "--export", url];
     run(&mixture(), &args).expect("a summary")
@@ -40,12 +40,12 @@ fn stdout(command: &mut Command) -> String {
     finished.checked().unwrap().stdout
 }
 
-/// `name : value` in what ipfixDump prints, its types learned from the file alone.
+/// Reads `name : value` in ipfixDump's output, with types from the file alone.
 fn dumped(text: &str, name: &str) -> BTreeMap<String, usize> {
     let values = text.lines().filter_map(|line| {
         let (left, value) = line.split_once(" : ")?;
         let is_wanted = left.split_whitespace().last() == Some(name);
-        // Texts have their length before them.
+        // Strings are preceded by their length.
         let value = match value.trim().strip_prefix("(len: ") {
             Some(rest) => rest.split_once(") ").map_or("", |(_, text)| text),
             None => value.trim(),
@@ -78,7 +78,8 @@ fn ipfix_names_its_own_elements() {
     let ids = run.flows.iter().map(|flow| flow["community_id"].as_str());
     let ids = count(ids.map(|id| id.expect("an id").to_owned()));
     assert_eq!(dumped(&text, "communityIdentifier"), ids);
-    // The source of a one-way record is the sender, not the initiator: compare both ends together.
+    // The source of a one-way record is the sender, not the initiator: compare both endpoints
+    // together.
     let macs = run.flows.iter();
     let macs = macs.flat_map(|flow| [&flow["src_mac"], &flow["dst_mac"]]);
     let macs = count(macs.filter_map(|mac| mac.as_str().map(str::to_owned)));
@@ -214,7 +215,7 @@ fn eve_has_suricatas_names() {
     );
 }
 
-/// Without decoders the Community ID is reported on request, with its seed.
+/// Without decoders the Community ID is exported on request, with its seed.
 #[test]
 fn the_community_id_has_a_seed() {
     let id = |args: &[&str]| {
@@ -231,7 +232,7 @@ fn the_community_id_has_a_seed() {
     );
 }
 
-/// The new template and options disturb no collector that counts.
+/// The new templates and options do not confuse a collector that counts.
 #[test]
 fn nfdump_counts_the_same() {
     require!(skip::program("nfcapd", "nfdump"));

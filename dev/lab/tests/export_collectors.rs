@@ -9,7 +9,7 @@ use lab::process::{Process, Signal};
 use lab::{require, skip};
 use serde_json::Value;
 
-/// nfacctd passes reverse elements over: uniflows. It takes the rate from our options.
+/// nfacctd skips reverse elements: uniflows. It reads the sampling rate from the options.
 #[test]
 fn nfacctd_reads_uniflows_and_the_rate() {
     require!(skip::program("nfacctd", "pmacct"));
@@ -122,7 +122,7 @@ fn ipfix_dump_reads_files() {
     }
 }
 
-/// Makes a key, and a certificate that it signs itself.
+/// Creates a key and a self-signed certificate.
 fn certify(name: &str, key: &str, certificate: &str) {
     let (subject, alternative) = (
         format!("/CN={name}.example"),
@@ -138,7 +138,7 @@ fn certify(name: &str, key: &str, certificate: &str) {
     finished.checked().unwrap();
 }
 
-/// What comes out of OpenSSL's server is a file by RFC 5655. A collector whose certificate is not
+/// The output of OpenSSL's server is a file as in RFC 5655. A collector whose certificate is not
 /// trusted gets nothing.
 #[test]
 fn tls_delivers_the_same_and_trusts_no_other_ca() {
@@ -228,7 +228,7 @@ fn sctp_or_a_reason() {
                 .contains("hint: load the sctp kernel module")
         );
     } else {
-        // It is supported but has no listener: the account shows it.
+        // It is supported but there is no listener: the account shows it.
         assert!(
             finished.stderr.contains("unreachable"),
             "{}",

@@ -1,5 +1,5 @@
-//! What `--fields full` adds, in formats other than JSON: for the same run each value equals that
-//! of the line of JSON. Where JSON leaves a member out, a cell is empty, 0 or false.
+//! The fields of `--fields full` in formats other than JSON: in the same run each value equals that
+//! of the JSON line. Where JSON omits a member, a cell is empty, 0 or false.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use lab::process::Process;
 use lab::{require, skip};
 use serde_json::{Value, json};
 
-/// Members of a direction, in the record.
+/// Members of a direction in the record.
 const DIRECTED: [&str; 19] = [
     "packets",
     "bytes",
@@ -61,7 +61,7 @@ const TIMING: [&str; 8] = [
 
 const BYTES: [&str; 2] = ["byte_histogram", "entropy"];
 
-/// The columns of a record of JSON, by the names that tables give them.
+/// The columns of a JSON record, by their names in tables.
 fn columns(flow: &Value) -> Vec<(String, Value)> {
     let mut columns = Vec::new();
     for name in DIRECTED {
@@ -85,7 +85,7 @@ fn columns(flow: &Value) -> Vec<(String, Value)> {
     columns
 }
 
-/// Runs the probe on captures with `--fields full`, exporting to `url`; what came of each.
+/// Runs the probe on captures with `--fields full`, exporting to `url`; returns the results.
 fn full(url: impl Fn(usize) -> String, args: &[&str]) -> Vec<(usize, Run)> {
     let mut runs = Vec::new();
     for (at, file) in captures(100).iter().enumerate() {
@@ -101,7 +101,7 @@ fn full(url: impl Fn(usize) -> String, args: &[&str]) -> Vec<(usize, Run)> {
         }
     }
     assert!(runs.len() > 3, "{}", runs.len());
-    // Whatever is compared below is there.
+    // Everything compared below must occur.
     for name in [
         "timing",
         "reverse_timing",
@@ -117,7 +117,7 @@ fn full(url: impl Fn(usize) -> String, args: &[&str]) -> Vec<(usize, Run)> {
     runs
 }
 
-/// Rows of a file of CSV as objects of texts, read by Python.
+/// Rows of a CSV file as objects of strings, read by Python.
 fn rows(file: &Path) -> Vec<Value> {
     let read = "import csv, json, sys\n\
                 csv.field_size_limit(1 << 20)\n\
@@ -132,7 +132,7 @@ fn rows(file: &Path) -> Vec<Value> {
     lines.map(|l| serde_json::from_str(l).unwrap()).collect()
 }
 
-/// A cell as a value of JSON: a list where the expected value is one.
+/// A cell as a JSON value: a list if the expected value is one.
 fn cell(text: &str, expected: &Value) -> Value {
     let number = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| json!(text));
     match expected {
@@ -164,8 +164,8 @@ fn cells_of_csv_equal_json() {
     }
 }
 
-/// A row with the columns of a flow, as one text: thousandths of numbers with a fraction, and
-/// nothing for null, 0 and false, which JSON leaves out.
+/// A row with the columns of a flow in one text: fractions in thousandths, and nothing for null, 0
+/// and false, which JSON omits.
 fn canonical(columns: &[(String, Value)]) -> String {
     let canonical = |value: &Value| match value {
         Value::Null | Value::Bool(false) => Value::Null,
@@ -179,7 +179,7 @@ fn canonical(columns: &[(String, Value)]) -> String {
     Value::from(values).to_string()
 }
 
-/// Rows of another format, whose names are those of the columns, hold what the flows of JSON do.
+/// Checks that rows of another format, named by column, equal the flows of the JSON lines.
 pub fn assert_same_rows(rows: &[Value], flows: &[Value], place: &str) {
     let mut expected: Vec<String> = flows.iter().map(|flow| canonical(&columns(flow))).collect();
     let of = |row: &Value| {
@@ -224,7 +224,7 @@ fn rows_of_parquet_equal_json() {
     }
 }
 
-/// Fields of the record alone: nothing more is kept of a flow, and nothing more written elsewhere.
+/// Fields of the record alone: nothing more is stored per flow, and other outputs do not change.
 #[test]
 fn all_columns_of_the_record_are_an_option() {
     require!(skip::program("python3", "python3"));
@@ -252,7 +252,7 @@ fn all_columns_of_the_record_are_an_option() {
     }
 }
 
-/// Elements of IPFIX by the columns of tables.
+/// IPFIX elements by column.
 const ELEMENTS: [(&str, &str); 38] = [
     ("packets", "packetDeltaCount"),
     ("bytes", "octetDeltaCount"),
@@ -294,8 +294,8 @@ const ELEMENTS: [(&str, &str); 38] = [
     ("entropy", "payloadEntropy"),
 ];
 
-/// Data records as ipfixDump prints them: values by the name of their element, those of a list by
-/// the name of the element within.
+/// Data records as printed by ipfixDump: values by element name, those of a list by the name of the
+/// inner element.
 fn dumped(file: &Path) -> Vec<Value> {
     let mut command = Command::new("ipfixDump");
     command.arg("--in").arg(file).args(["--data", "--rfc5610"]);
@@ -312,7 +312,7 @@ fn dumped(file: &Path) -> Vec<Value> {
         if let Some((_, element)) = line.split_once("ie: (") {
             let (_, name) = element.split_once(") ").unwrap();
             list = name.to_owned();
-            // That of a list that was not measured has no entries.
+            // A list that was not measured has no entries.
             record[&list] = Value::Null;
         } else if let Some((left, value)) = line.split_once(" : ") {
             let value = serde_json::from_str(value.trim()).unwrap_or(Value::Null);
@@ -351,7 +351,7 @@ fn lists_of_ipfix_equal_json() {
     let folder = Folder::new("fields-ipfix");
     let path = |at: usize| folder.0.join(format!("{at}.ipfix"));
     for (at, run) in full(|at| format!("ipfix:{}", path(at).display()), &[]) {
-        // The source of a record of one direction is its sender: its columns may be exchanged.
+        // The source of a one-way record is its sender: its columns may be swapped.
         let flows = run.flows.iter();
         let sent = |of: &Value| of["packets"].as_u64().is_some_and(|packets| packets != 0);
         let flows = flows.filter(|flow| sent(flow) && sent(&flow["reverse"]));
@@ -384,7 +384,7 @@ fn lists_of_ipfix_equal_json() {
                     };
                     let value = &record[&element];
                     Some(match column {
-                        // The bits of the header's byte.
+                        // The bits of the header byte.
                         "ip_flags" => thousandths(&value.as_u64().map(|bits| bits >> 5).into()),
                         _ => thousandths(value),
                     })

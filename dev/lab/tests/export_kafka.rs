@@ -1,5 +1,5 @@
-//! Kafka: a broker of Apache's, its messages read back by kcat and fastavro. Totals and lines equal
-//! ours; a broker that is gone is accounted for.
+//! Kafka: an Apache broker, whose messages are read by kcat and fastavro. Totals and lines equal
+//! those of the probe; an absent broker is accounted for.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,10 +16,10 @@ use lab::skip::Missing;
 use lab::{require, skip};
 use serde_json::{Value, json};
 
-/// A broker starts slowly where much else runs.
+/// A broker starts slowly on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Where `cargo xtask setup` puts the broker's libraries.
+/// The directory in which `cargo xtask setup` installs the broker's libraries.
 fn libraries() -> Result<PathBuf, Missing> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/kafka/libs");
     let has = |name: &str| {
@@ -42,7 +42,7 @@ struct Broker {
 }
 
 impl Broker {
-    /// A broker that is its own controller, with a log of its own.
+    /// Starts a broker that is its own controller, with its own log.
     fn start() -> Broker {
         let folder = Folder::new("kafka");
         let (port, controller) = (tcp_port(), tcp_port());
@@ -96,7 +96,7 @@ impl Broker {
         let mut process = Process::spawn(&mut command).unwrap();
         let until = Instant::now() + PATIENCE;
         let answers = || {
-            // Without a listener kcat takes all of its five seconds.
+            // Without a listener kcat takes its full five seconds.
             TcpStream::connect(self.address()).is_ok() && {
                 let mut list = Command::new("kcat");
                 list.args(["-L", "-m", "5", "-b", &self.address()]);
@@ -117,7 +117,7 @@ impl Broker {
         self.process = Some(process);
     }
 
-    /// Ends it without notice.
+    /// Kills it.
     fn kill(&mut self) {
         let mut process = self.process.take().unwrap();
         process.signal(Signal::SIGKILL).unwrap();
@@ -128,13 +128,13 @@ impl Broker {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// All messages of a topic, each with its length before it, in four bytes.
+    /// All messages of a topic, each preceded by its length in four bytes.
     fn read(&self, topic: &str) -> Vec<u8> {
         let (output, words) = self.try_read(topic);
         output.unwrap_or_else(|| panic!("{topic}: {words}"))
     }
 
-    /// The same, or why not.
+    /// As [`Broker::read`]; on failure returns the error.
     fn try_read(&self, topic: &str) -> (Option<Vec<u8>>, String) {
         let mut command = Command::new("kcat");
         command.args(["-C", "-q", "-e", "-o", "beginning", "-f", "%R%s"]);
@@ -144,7 +144,7 @@ impl Broker {
         (output.status.success().then_some(output.stdout), words)
     }
 
-    /// The same as values of JSON.
+    /// All messages as JSON values.
     fn read_json(&self, topic: &str) -> Vec<Value> {
         let bytes = self.read(topic);
         let (mut values, mut rest) = (Vec::new(), &bytes[..]);
@@ -165,7 +165,7 @@ fn account(stdout: &str) -> Value {
     summary["exports"][0].clone()
 }
 
-/// One broker for everything: it is what takes long.
+/// One broker for everything, as starting it takes long.
 #[test]
 fn records_arrive_once_and_are_accounted_for() {
     require!(
@@ -177,7 +177,7 @@ fn records_arrive_once_and_are_accounted_for() {
     let mut broker = Broker::start();
     totals_equal_ours(&broker);
     measured_values_equal_ours(&broker);
-    // One absence for two probes: a broker takes seconds to start.
+    // One outage for two probes: a broker takes seconds to start.
     let mut interrupted = Interrupted::start(&broker);
     Bounded::prepare(&broker);
     broker.kill();
@@ -222,7 +222,7 @@ fn totals_equal_ours(broker: &Broker) {
         found.len(),
         lines.len()
     );
-    // The compact form, by a reader that has nothing but the documented schema.
+    // The compact format, read with only the documented schema.
     let messages = broker.folder.0.join("messages");
     std::fs::write(&messages, broker.read("flows-avro")).unwrap();
     let script = "
@@ -250,7 +250,7 @@ print(json.dumps([flows, packets, size]))";
     assert_eq!(found, json!([count, expected.packets, expected.bytes]));
 }
 
-/// What `--fields full` adds, by a reader with the schema for that.
+/// The fields of `--fields full`, read with their schema.
 fn measured_values_equal_ours(broker: &Broker) {
     let url = format!("avro:kafka://{}/flows-full", broker.address());
     let mut flows = Vec::new();
@@ -285,7 +285,7 @@ while head := data.read(4):
     assert_same_rows(&rows, &flows, "flows-full");
 }
 
-/// Starts the probe over a capture, with lines of JSON to a topic.
+/// Starts the probe on a capture, with JSON lines to a topic.
 fn start(input: &str, url: &str) -> Process {
     let mut command = Command::new(barewire().unwrap());
     command.args(["flows", "--json", "--table-size", "64k", "--export", url]);
@@ -296,7 +296,7 @@ fn start(input: &str, url: &str) -> Process {
     Process::spawn_with_stdin(&mut command).unwrap()
 }
 
-/// What distinguishes flows of a flood, with how often a topic has each.
+/// What identifies the flows of a flood, and how often each is in a topic.
 fn keys(broker: &Broker, topic: &str) -> BTreeMap<(String, u64), u64> {
     let mut keys = BTreeMap::new();
     for flow in broker.read_json(topic) {
@@ -306,7 +306,7 @@ fn keys(broker: &Broker, topic: &str) -> BTreeMap<(String, u64), u64> {
     keys
 }
 
-/// Waits until a topic is present and has this many messages.
+/// Waits until a topic exists and has this many messages.
 fn wait_messages(broker: &Broker, topic: &str, count: usize) {
     let until = Instant::now() + PATIENCE;
     while broker.try_read(topic).0.is_none() || keys(broker, topic).len() < count {
@@ -315,7 +315,7 @@ fn wait_messages(broker: &Broker, topic: &str, count: usize) {
     }
 }
 
-/// Killed while messages come and wait, and started again: everything is there once.
+/// A broker killed while messages are sent and queued, and restarted: everything arrives once.
 struct Interrupted {
     probe: Process,
     stdin: Option<ChildStdin>,
@@ -325,13 +325,13 @@ struct Interrupted {
 impl Interrupted {
     const TOPIC: &str = "flows-killed";
     const COUNT: u32 = 20_000;
-    /// Where the capture's second half begins.
+    /// Where the capture's second half starts.
     const HALF: usize = 24 + 44 * Self::COUNT as usize / 2;
 
-    /// A probe whose first messages have come.
+    /// Starts a probe, and waits for its first messages.
     fn start(broker: &Broker) -> Interrupted {
         let address = broker.address();
-        // A broker takes its time to start where others work too.
+        // A broker takes time to start on a busy machine.
         let url = format!("json:kafka://{address}/{}?wait=150s", Self::TOPIC);
         let capture = flood(Self::COUNT);
         let mut probe = start("-", &url);
@@ -345,7 +345,7 @@ impl Interrupted {
         }
     }
 
-    /// The rest comes while the broker is away.
+    /// Sends the rest while the broker is away.
     fn go_on(&mut self) {
         let mut stdin = self.stdin.take().unwrap();
         stdin.write_all(&self.capture[Self::HALF..]).unwrap();
@@ -355,7 +355,7 @@ impl Interrupted {
         let finished = self.probe.wait(PATIENCE).unwrap();
         assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
         let account = account(&finished.stdout);
-        // It noticed.
+        // The outage was detected.
         assert!(account["failures"].as_u64() > Some(0), "{account}");
         assert_eq!(account["dropped"], json!({}), "{account}");
         assert_eq!(account["exported"]["flows"], Self::COUNT, "{account}");
@@ -365,8 +365,8 @@ impl Interrupted {
     }
 }
 
-/// A broker that is away for longer than there is room for what waits: the rest is reported as
-/// dropped, and everything else arrives once.
+/// A broker that is away for longer than the queue has room: the rest is reported as dropped, and
+/// everything else arrives once.
 struct Bounded {
     probe: Process,
     stdin: ChildStdin,
@@ -381,7 +381,7 @@ impl Bounded {
         format!("json:kafka://{}/{}", broker.address(), Self::TOPIC)
     }
 
-    /// Makes the topic, so that only the broker is missing later.
+    /// Creates the topic, so that only the broker is missing later.
     fn prepare(broker: &Broker) {
         let input = broker.folder.0.join("input.pcap");
         std::fs::write(&input, flood(1)).unwrap();
@@ -390,8 +390,8 @@ impl Bounded {
         assert_eq!(account(&first.stdout)["exported"]["flows"], 1);
     }
 
-    /// A probe that begins while the broker is away. Its input is read although its output stalls:
-    /// what exceeds the bound is dropped.
+    /// Starts a probe while the broker is away. Its input is read although its output stalls: what
+    /// exceeds the bound is dropped.
     fn start(broker: &Broker) -> Bounded {
         let bounds = "queue=512&queue.buffering.max.messages=1000&wait=10s";
         let mut probe = start("-", &format!("{}?{bounds}", Self::url(broker)));
@@ -417,14 +417,14 @@ impl Bounded {
         assert_eq!(Some(20_000), full.map(|full| full + exported), "{account}");
         assert!(exported >= 1000 + 512, "{account}");
         let keys = keys(broker, Self::TOPIC);
-        // The first flow of the second run is that of the first one.
+        // The first flow of the second run equals that of the first one.
         let twice = keys.values().filter(|count| **count == 2).count() as u64;
         assert!(twice <= 1 && keys.values().all(|count| *count <= 2));
         assert_eq!(keys.values().sum::<u64>(), exported + 1);
     }
 }
 
-/// There is no broker: the run ends, and every record is reported as lost.
+/// Without a broker the run ends, and every record is reported as lost.
 fn a_broker_that_stays_away_is_accounted_for(broker: &Broker) {
     let input = broker.folder.0.join("input.pcap");
     std::fs::write(&input, flood(3000)).unwrap();

@@ -1,4 +1,4 @@
-//! Exports that lose records end the command with an exit code of its own.
+//! Exports that lose records end the command with a separate exit code.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use crate::export::{Folder, LIMIT, flood, tcp_port, udp_port, wait_bound};
 use lab::process::{Process, barewire};
 use lab::{Finished, require, skip};
 
-/// `barewire flows` with this destination, over a capture of 500 flows.
+/// Runs `barewire flows` with this destination on a capture of 500 flows.
 fn export_to(folder: &Folder, url: &str, options: &[&str]) -> Finished {
     let input = folder.0.join("input.pcap");
     if !input.exists() {
@@ -19,7 +19,7 @@ fn export_to(folder: &Folder, url: &str, options: &[&str]) -> Finished {
 }
 
 /// A host that cannot exist. A label of 64 characters fits into no query (RFC 1035 §2.3.4), so that
-/// the C library fails at once, whatever resolver the machine has.
+/// the C library fails at once, whatever the resolver.
 fn unknown_host() -> String {
     format!("{}.invalid", "x".repeat(64))
 }
@@ -45,13 +45,13 @@ fn lost_exports_have_their_own_exit_code() {
             assert!(text.contains("\nhint: check the collector"), "{text}");
         }
     }
-    // What a format cannot hold is not a loss, and a destination without one neither.
+    // What a format cannot hold is not a loss, nor is a file.
     let kept = folder.0.join("kept.csv");
     let finished = export_to(&folder, &format!("csv:{}", kept.display()), &["--plain"]);
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
 }
 
-/// The server's certificate is of an authority that the system does not know.
+/// The server's certificate is from an authority that the system does not know.
 #[test]
 fn a_collector_that_is_not_trusted_is_a_lost_export() {
     require!(skip::program("openssl", "openssl"));
@@ -78,7 +78,7 @@ fn a_collector_that_is_not_trusted_is_a_lost_export() {
     assert!(!text.contains("OtherError"), "{text}");
 }
 
-/// A damaged capture is the reason that is reported, and the loss is in the account.
+/// A damaged capture takes precedence over the loss, which is in the account.
 #[test]
 fn a_damaged_input_counts_more_than_a_lost_export() {
     let folder = Folder::new("lost-damaged");

@@ -1,5 +1,5 @@
-//! The Prometheus metrics as a running probe serves them, and the Grafana dashboard of
-//! `dist/grafana`, which uses no others.
+//! The Prometheus metrics of a running probe, and the Grafana dashboard in `dist/grafana`, which
+//! uses only these.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A page of a probe, taken while it runs: it reads a capture from a pipe that stays open.
+/// A page of a running probe, which reads a capture from a pipe that stays open.
 fn page() -> String {
     let folder = Folder::new("metrics");
     let mut command = Command::new(barewire().unwrap());
@@ -38,7 +38,7 @@ fn page() -> String {
     let until = Instant::now() + LIMIT;
     let page = loop {
         let page = fetch(address).unwrap_or_default();
-        // The table is too small for all flows, so records are present before the input ends.
+        // The table is too small for all flows, so there are records before the input ends.
         if page.contains("{application=\"dns\"") {
             break page;
         }
@@ -59,7 +59,7 @@ fn fetch(address: &str) -> Option<String> {
     Some(page)
 }
 
-/// Names of families that are served, and the labels of their values.
+/// Names of the metric families served, and the labels of their values.
 fn served(page: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut families = BTreeMap::new();
     for line in page.lines() {
@@ -77,7 +77,7 @@ fn served(page: &str) -> BTreeMap<String, BTreeSet<String>> {
     families
 }
 
-/// Words of an expression of PromQL, texts left out.
+/// Words of a PromQL expression, without strings.
 fn words(expr: &str) -> Vec<&str> {
     let outside = expr.split('"').step_by(2);
     outside
@@ -86,7 +86,7 @@ fn words(expr: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Labels that an expression groups by or selects, and those that a legend shows.
+/// Labels that an expression groups by or selects, and those in its legend.
 fn labels(expr: &str, legend: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for open in ["by (", "on (", "group_left (", "without ("] {
@@ -191,7 +191,7 @@ fn build_information_and_applications_are_among_the_figures() {
         .find(|line| line.starts_with(of_dns))
         .expect(&page);
     assert_ne!(line.strip_prefix(of_dns), Some("0"));
-    // What is in the page is in the document, under its own name or after a shared beginning.
+    // Everything on the page is documented, under its own name or after a common prefix.
     let document = std::fs::read_to_string(root().join("docs/export.md")).unwrap();
     for name in served(&page).keys() {
         let short = name.rsplitn(3, '_').collect::<Vec<_>>();

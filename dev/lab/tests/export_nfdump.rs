@@ -1,5 +1,5 @@
-//! Exports read by nfcapd and nfdump: every format over UDP, totals equal to ours packet for
-//! packet, no sequence failure, and loss seen where there was some.
+//! Exports read by nfcapd and nfdump: every format over UDP, totals equal packet for packet, no
+//! sequence failures, and loss detected where there was some.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -32,10 +32,10 @@ impl Nfcapd {
         }
     }
 
-    /// Ends it; returns packets and bytes of all records, and its sequence failures.
+    /// Stops it; returns packets and bytes of all records, and its sequence failures.
     fn end(mut self) -> (Totals, u64) {
         wait_read(self.port);
-        // It drops the datagram in its hands if the signal comes before that is written.
+        // It drops its current datagram if the signal arrives before that is written.
         std::thread::sleep(Duration::from_millis(500));
         self.process.stop(Signal::SIGTERM, LIMIT).unwrap();
         let mut command = Command::new("nfdump");
@@ -71,12 +71,12 @@ fn any(_: &Value) -> bool {
     true
 }
 
-/// All captures through one collector, each from an exporter of its own.
+/// All captures through one collector, each from a separate exporter.
 fn all_captures(format: &str, options: &str, every: usize, select: fn(&Value) -> bool) {
     let collector = Nfcapd::start(&format!("nfdump-{format}-{}", options.len()));
     let mut expected = Totals::default();
     for (at, file) in captures(every).iter().enumerate() {
-        // Domains: a new run is a new exporter. Version 5 has 16 bits for it.
+        // Domains: each run is a new exporter. Version 5 has 16 bits for it.
         let url = format!(
             "{format}:udp://127.0.0.1:{}?domain={}&rate=40000{options}",
             collector.port,
@@ -120,7 +120,7 @@ fn netflow5() {
     all_captures("netflow5", "", 40, |flow| flow["ip_version"] == 4);
 }
 
-/// The example of the library, which is fifteen lines.
+/// The library's example, which is fifteen lines.
 #[test]
 fn a_program_with_a_probe_exports_what_the_command_does() {
     require!(skip::program("nfcapd", "nfdump"));

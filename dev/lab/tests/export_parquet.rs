@@ -1,5 +1,5 @@
-//! Parquet files read by Apache Arrow and DuckDB: totals equal to ours, types as documented, whole
-//! files only after a kill, a full disk accounted for; and `barewire flows query`.
+//! Parquet files read by Apache Arrow and DuckDB: totals equal, types as documented, only whole
+//! files after a kill, a full disk accounted for; and `barewire flows query`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use lab::process::{Process, Signal, barewire};
 use lab::{require, skip};
 use serde_json::{Value, json};
 
-/// For each directory: rows, packets and bytes by Arrow, the same by DuckDB.
+/// Rows, packets and bytes per directory, by Arrow and by DuckDB.
 const TOTALS: &str = "
 import sys, json, duckdb, pyarrow.dataset as ds, pyarrow.compute as pc
 for folder in sys.argv[1:]:
@@ -26,7 +26,7 @@ for folder in sys.argv[1:]:
     print(json.dumps({'arrow': arrow, 'duckdb': [int(x or 0) for x in duck]}))
 ";
 
-/// Runs Python; a value for each line that it prints.
+/// Runs Python; returns a value per output line.
 fn ask(script: &str, args: &[&str]) -> Vec<Value> {
     let python = python(&["duckdb", "pyarrow"]).unwrap();
     let mut command = Command::new(python);
@@ -59,7 +59,7 @@ fn flood(path: &Path, count: u32) {
     }
     for n in 0..count {
         let mut packet = vec![0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0, 0];
-        // Spread over addresses and ports, as a scan is.
+        // Distributed over addresses and ports, as in a scan.
         let mixed = n.wrapping_mul(2_654_435_761);
         packet.extend([10, 0]);
         packet.extend(((mixed >> 16) as u16).to_be_bytes());
@@ -99,7 +99,7 @@ fn totals_and_rows_equal_ours() {
         assert_eq!(found["arrow"], expected, "{place}");
         assert_eq!(found["duckdb"], expected, "{place}");
     }
-    // Row for row: the JSON lines and the columns are equal.
+    // Row by row the JSON lines and the columns are equal.
     let sql = "SELECT src, dst, src_port, protocol, packets, bytes, ttl_min, tcp_flags, \
                end_reason, duration_ns, application->>'protocol' AS application \
                FROM flows ORDER BY ALL";
@@ -211,7 +211,7 @@ fn queries_are_answered_in_three_forms() {
     assert!(stderr.contains("/nonexistent"), "{stderr}");
 }
 
-/// Without an engine the error has a hint how to get one.
+/// Without an engine the error has a hint on how to install one.
 #[test]
 fn a_missing_engine_is_reported() {
     let mut command = Command::new(barewire().unwrap());
@@ -227,7 +227,7 @@ fn a_missing_engine_is_reported() {
     );
 }
 
-/// Files below a directory that readers see.
+/// Files below a directory that are visible to readers.
 fn visible(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten() {
@@ -282,7 +282,7 @@ fn a_full_disk_loses_exactly_the_reported_packets() {
     let folder = Folder::new("parquet-full");
     let input = folder.0.join("input.pcap");
     flood(&input, 60_000);
-    // A disk of 300 KiB in a mount namespace of its own; what is on it is copied out.
+    // A disk of 300 KiB in its own mount namespace; its contents are copied out.
     let disk = folder.0.join("disk");
     std::fs::create_dir_all(&disk).unwrap();
     let copy = folder.0.join("copy");
@@ -353,7 +353,7 @@ fn answers_hold_no_formulas_and_no_controls() {
     let (stdout, stderr, _) = query(&[sql, place, "--csv", "--raw"]);
     let raw = "a,b,c,d,e,src_port\n=1+1,-5,,\"\",x\u{9b}31m,0\n";
     assert_eq!(stdout, raw, "{stderr}");
-    // A row of one NULL is a row.
+    // A row with a single NULL is a row.
     let sql = "SELECT NULL AS a FROM flows";
     let (stdout, stderr, _) = query(&[sql, place, "--csv"]);
     assert_eq!(stdout, "a\n\"\"\n\"\"\n", "{stderr}");

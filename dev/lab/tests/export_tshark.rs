@@ -1,5 +1,5 @@
-//! Exports read by tshark: every message well formed, no sequence number that it does not expect,
-//! sums equal to ours; and the sequence numbers of messages that were lost on the way.
+//! Exports read by tshark: every message is well formed, sequence numbers are as expected, sums are
+//! equal; and sequence numbers show messages lost in transit.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -18,10 +18,10 @@ use lab::process::Process;
 use lab::{require, skip};
 use serde_json::Value;
 
-/// The port that tshark is reported about.
+/// The port for which tshark decodes exports by default.
 const PORT: u16 = 4739;
 
-/// A socket that keeps what comes.
+/// A socket that stores what it receives.
 struct Collector {
     port: u16,
     is_over: Arc<AtomicBool>,
@@ -156,7 +156,7 @@ fn every_message_is_well_formed() {
             &["-Y", "_ws.malformed || _ws.expert.severity >= 6291456"],
         );
         assert_eq!(malformed, "", "{format}{options}");
-        // tshark does not know that domains have numbers of their own in version 5.
+        // tshark does not know that domains have separate sequence numbers in version 5.
         let unexpected = tshark(file.path(), &["-Y", "cflow.unexpected_sequence_number"]);
         if format != "netflow5" {
             assert_eq!(unexpected, "", "{format}{options}");
@@ -206,7 +206,7 @@ fn loss_is_seen_by_the_collector() {
     assert!(reported.lines().count() > 0, "tshark saw no gap");
 }
 
-/// A file by RFC 5655, opened as it is.
+/// A file as in RFC 5655 is opened directly.
 #[test]
 fn files_are_opened_directly() {
     require!(skip::program("tshark", "tshark"));

@@ -1,5 +1,5 @@
-//! The examples of the facade crate work as their first lines describe: on captures, and on veth
-//! pairs.
+//! The examples of the facade crate work as documented in their first lines: on captures, and on
+//! veth pairs.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn run(name: &str, args: &[&str]) -> String {
     process.wait(LIMIT).unwrap().checked().unwrap().stdout
 }
 
-/// A capture of the repository, by tshark's word of this many packets.
+/// A capture of the repository, and its number of packets according to tshark.
 fn fixture(name: &str) -> (String, usize) {
     let path = format!(
         "{}/../../testdata/captures/{name}",
@@ -146,7 +146,7 @@ fn count_counts_what_an_interface_receives() {
     let mut process = pair.right.ns.spawn(program, [name]).unwrap();
     process.wait_stderr("counting on", LIMIT).unwrap();
     lab::packet::pour(&pair, 10, 1000);
-    // The receiving end counts a packet when the XDP program has had it.
+    // The receiving end counts a packet when the XDP program has seen it.
     let since = Instant::now();
     while pair.right.counters().unwrap().rx_packets < 1000 {
         assert!(since.elapsed() < LIMIT, "packets do not arrive");

@@ -1,5 +1,4 @@
-//! Every capture there is is read, and as many packets come out as other programs
-//! count.
+//! Every available capture is read, and has as many packets as other programs count.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,8 +7,8 @@ use crate::capture::{Row, captures, read_with_tcpdump};
 use lab::corpus;
 use port::{PortOptions, Ready};
 
-/// Files that give another count, or end with an error, or whose kind capinfos does not know: how
-/// many packets come out, a part of the error (nothing: none), and the reason.
+/// Files with another count, with an error at the end, or of a type unknown to capinfos: the number
+/// of packets, a part of the error (empty: none), and the reason.
 const EXCEPTIONS: [(&str, u64, &str, &str); 4] = [
     (
         "nDPI__fuzz-2021-10-13.pcap",
@@ -38,8 +37,8 @@ const EXCEPTIONS: [(&str, u64, &str, &str); 4] = [
 ];
 
 /// Files with packets longer than their own snapshot length, or than their wire length. libpcap
-/// cuts the first to that length; tshark and barewire keep all bytes. We never report fewer bytes
-/// on the wire than are present.
+/// truncates the former to that length; tshark and barewire keep all bytes. barewire never reports
+/// fewer bytes on the wire than are present.
 const LONGER_THAN_SAID: [&str; 10] = [
     "zeek__trunc__trunc-hdr.pcap",
     "tcpdump__extract_read2_asan.pcap",
@@ -53,7 +52,7 @@ const LONGER_THAN_SAID: [&str; 10] = [
     "libpcap__slip-sliplink_print-oobr.pcap",
 ];
 
-/// What reading a file gives: packets, and how it ended.
+/// Reads a file: its packets, and how it ended.
 fn read(path: &Path) -> (Vec<Row>, Result<(), String>) {
     let name = format!("file:{}", path.display());
     let mut rows = Vec::new();

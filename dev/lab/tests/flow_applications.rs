@@ -1,4 +1,4 @@
-//! `barewire flows --decode`: applications alongside the records of a capture.
+//! `barewire flows --decode`: applications in the records of a capture.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use lab::process::{Process, barewire};
 use lab::{require, skip};
 use serde_json::Value;
 
-/// Flows and summary of the lab's own capture, with these arguments.
+/// Flows and summary of the repository's capture, with these arguments.
 fn flows(args: &[&str]) -> (Vec<Value>, Value) {
     let folder: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/captures");
     let mut command = Command::new(barewire().unwrap());
@@ -27,7 +27,7 @@ fn flows(args: &[&str]) -> (Vec<Value>, Value) {
     (lines, summary)
 }
 
-/// How many records have an application of each protocol, by what was seen.
+/// Number of records per identified application.
 fn seen(flows: &[Value]) -> BTreeMap<&str, usize> {
     let mut seen = BTreeMap::new();
     for flow in flows {
@@ -94,7 +94,7 @@ fn each_record_of_a_long_flow_has_its_application() {
     assert_eq!(summary["imbalance"], 0);
 }
 
-/// A TCP segment between two hosts: sender (0 the client), sequence number, flags, payload.
+/// A TCP segment between two hosts: sender (0: client), sequence number, flags, payload.
 fn tcp(from: usize, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     let ends = [[192, 0, 2, 1], [192, 0, 2, 2]];
     let ports = [40_000_u16, 80];
@@ -114,7 +114,7 @@ fn tcp(from: usize, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// The flows of packets, one a millisecond.
+/// The flows of packets, one per millisecond.
 fn flows_of(packets: &[Vec<u8>], args: &[&str]) -> (Vec<Value>, TempFile) {
     let file = write_pcap(packets).unwrap();
     let mut command = Command::new(barewire().unwrap());
@@ -132,7 +132,7 @@ fn flows_of(packets: &[Vec<u8>], args: &[&str]) -> (Vec<Value>, TempFile) {
 
 const REQUEST: &[u8] = b"GET /path HTTP/1.1\r\nHost: www.example.org\r\nUser-Agent: x\r\n\r\n";
 
-/// In any order of the first segments, the request is read as tshark reads it.
+/// With the first segments in any order, the request is decoded as in tshark.
 #[test]
 fn overtaken_first_segments_are_put_in_order() {
     require!(skip::program("tshark", "tshark"));
@@ -173,7 +173,7 @@ fn overtaken_first_segments_are_put_in_order() {
     }
 }
 
-/// The answer comes after more packets than are looked at: those of the body do not count.
+/// The response comes after more packets than are inspected: those of the body do not count.
 #[test]
 fn the_answer_to_a_long_upload_is_reported() {
     let request = b"PUT /a HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -193,7 +193,7 @@ fn the_answer_to_a_long_upload_is_reported() {
 }
 
 /// A flow that is silent while its active timeout passes is reported, and keeps its application
-/// afterwards; a new connection between the same ends starts over.
+/// afterwards; a new connection between the same endpoints starts over.
 #[test]
 fn a_pause_at_the_active_timeout_keeps_the_application() {
     let begin = |sequence: u32| {
@@ -204,7 +204,7 @@ fn a_pause_at_the_active_timeout_keeps_the_application() {
         ]
     };
     let other = || {
-        // Time passes by another flow.
+        // Another flow advances the time.
         let mut packet = tcp(0, 1, ACK, b"");
         packet[26..30].copy_from_slice(&[198, 51, 100, 1]);
         packet

@@ -1,6 +1,6 @@
-//! `barewire flows` with stalled readers: a terminal, a pipe for standard
-//! error, a pipe for standard output. Packets are metered on, the metrics stay fresh, and a signal
-//! ends the process without any help of the reader.
+//! `barewire flows` with stalled readers: a terminal, a pipe for standard error, a pipe for
+//! standard output. Packets are still metered, the metrics are updated, and a signal ends the
+//! process without the reader.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -17,15 +17,16 @@ use lab::{Pair, Veth, require, skip};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::pty::{Winsize, openpty};
 
-/// Longer than anything here takes, unless it hangs.
+/// Time limit of a test that might hang.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Two rounds of as many flows as there are ports: more records than fit between the threads.
+/// Two rounds of as many flows as there are ports: more records than the queues between the threads
+/// hold.
 const FLOWS: u16 = 30_000;
 const COUNT: u64 = 2 * FLOWS as u64;
 pub(crate) const METRICS: &str = "127.0.0.1:9100";
 const RECORDS_DROPPED: &str = "barewire_records_dropped_total ";
 
-/// A program that is killed when the test is over.
+/// A program that is killed at the end of the test.
 struct Probe(Child);
 
 impl Drop for Probe {
@@ -48,7 +49,7 @@ impl Probe {
         Probe(command.spawn().unwrap())
     }
 
-    /// Requests the end, and waits for it.
+    /// Requests a stop, and waits for it.
     fn end(mut self) -> ExitStatus {
         let pid = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
         nix::sys::signal::kill(pid, Signal::SIGINT).unwrap();
@@ -74,8 +75,8 @@ fn wait_for(from: &mut impl Read, text: &str) {
     }
 }
 
-/// Fills a pipe or terminal whose reader does not read. Our own way to it does not block; that of
-/// the program does.
+/// Fills a pipe or terminal whose reader does not read. The test's own descriptor is non-blocking;
+/// that of the program is not.
 fn fill(path: &str) -> File {
     let mut way = OpenOptions::new()
         .write(true)
@@ -95,7 +96,7 @@ fn fd_path(fd: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// A figure of the metrics page; nothing before there is one.
+/// A value of the metrics page, once there is one.
 pub(crate) fn figure(pair: &Pair, name: &str) -> Option<u64> {
     let page = pair.right.ns.run(|| {
         let mut stream = TcpStream::connect(METRICS).ok()?;
@@ -114,7 +115,7 @@ pub(crate) fn figure(pair: &Pair, name: &str) -> Option<u64> {
     )
 }
 
-/// Waits until figures have this sum.
+/// Waits until values have this sum.
 fn wait_figures(pair: &Pair, names: &[&str], wanted: u64) {
     let until = Instant::now() + LIMIT;
     loop {
@@ -130,9 +131,9 @@ fn wait_figures(pair: &Pair, names: &[&str], wanted: u64) {
     }
 }
 
-/// Sends packets in bursts that a probe that is awake can take, and waits until the metrics show
-/// all that have arrived, and the ends of their flows. A probe that is held up would leave them in
-/// its ring, which has room for all, and so would not account for them.
+/// Sends packets in bursts that a running probe can receive, and waits until the metrics show all
+/// that have arrived, and the ends of their flows. A blocked probe would leave them in its ring,
+/// which has room for all, and so would not account for them.
 fn packets_are_metered(pair: &Pair) {
     let before = pair.right.counters().unwrap().rx_packets;
     let udp = Udp::between(&pair.left, &pair.right).flows(FLOWS);
@@ -144,7 +145,7 @@ fn packets_are_metered(pair: &Pair) {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-    // Of a machine that is busy with something else the kernel may drop some on the way.
+    // On a busy machine the kernel may drop some of them.
     let arrived = pair.right.counters().unwrap().rx_packets - before;
     assert!(arrived > COUNT / 2, "{arrived} of {COUNT} packets arrived");
     let metered = "barewire_packets_total ";
@@ -154,8 +155,7 @@ fn packets_are_metered(pair: &Pair) {
     wait_figures(pair, &["barewire_flows_live "], 0);
 }
 
-/// Most records found room: had the collector been held up, they would be more than there are
-/// buffers for.
+/// Most records found room: with a blocked collector there would be more than the buffers hold.
 fn records_are_taken(pair: &Pair) {
     let dropped = figure(pair, RECORDS_DROPPED);
     assert!(dropped < Some(COUNT / 4), "{dropped:?} records are dropped");
@@ -172,7 +172,7 @@ fn a_stalled_terminal_costs_no_packets() {
         ws_ypixel: 0,
     };
     let pty = openpty(&size, None).unwrap();
-    // Other tests start programs meanwhile.
+    // Other tests start programs at the same time.
     for end in [&pty.master, &pty.slave] {
         fcntl(end, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
     }
@@ -191,7 +191,7 @@ fn a_stalled_terminal_costs_no_packets() {
     let _full = fill(path.to_str().unwrap());
     packets_are_metered(&pair);
     records_are_taken(&pair);
-    // What is left for the terminal is not written, which is a failure.
+    // What is left for the terminal is not written, which is an error.
     assert_eq!(probe.end().code(), Some(1));
 }
 
@@ -238,12 +238,12 @@ fn a_full_pipe_for_standard_output_does_not_hold_the_end() {
     drop(reader);
 }
 
-/// A collector that accepts a connection and reads nothing: what it has not taken is counted.
+/// A collector that accepts a connection and reads nothing: what it has not accepted is counted.
 #[test]
 fn a_stalled_collector_does_not_delay_the_end() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
-    // It would delay a process that waits for all of it to be read.
+    // It would delay a process that waits for everything to be read.
     let collector = pair.right.ns.run(|| TcpListener::bind("127.0.0.1:9000"));
     let collector = collector.unwrap().unwrap();
     let export = ["--plain", "--export", "json:tcp://127.0.0.1:9000"];
@@ -263,13 +263,13 @@ fn a_stalled_collector_does_not_delay_the_end() {
     drop(collector);
 }
 
-/// A file waits for its reader, whatever the reader does, until the end is requested.
+/// A file waits for its reader without a limit, until a stop is requested.
 #[test]
 fn a_file_waits_for_its_reader_and_a_signal_ends_the_wait() {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../testdata/captures/lab-mix.pcapng");
     let (mut reader, writer) = std::io::pipe().unwrap();
-    // A page, which the kernel gives at least; the lines are many times that.
+    // A page, the minimum in the kernel; the lines are many times that.
     fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
     let mut command = Command::new(barewire().unwrap());
     command.args(["flows", "--json"]).arg(file);

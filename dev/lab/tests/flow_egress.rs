@@ -1,4 +1,4 @@
-//! `barewire flows --egress`: the beginnings of flows, on another wire.
+//! `barewire flows --egress`: the first packets of flows on another interface.
 
 use std::time::Duration;
 
@@ -16,8 +16,7 @@ fn summary(stdout: &str) -> Value {
     serde_json::from_str(last).unwrap()
 }
 
-/// The middle namespace of a path has the input and the way out; what leaves is looked at at the
-/// far end.
+/// The middle namespace of a path has the input and the egress; packets are checked at the far end.
 fn shunted(scheme: &str, args: &[&str], expected: u64) {
     let path = Inline::new(&Veth::new()).unwrap();
     let (a, b) = (path.a(), path.b());
@@ -56,7 +55,7 @@ fn shunted(scheme: &str, args: &[&str], expected: u64) {
 fn the_first_packets_of_each_flow_go_on() {
     require!(skip::lab());
     shunted("", &["--egress-first", "7"], 7 * u64::from(FLOWS));
-    // 46 bytes of IP a packet: the fourth reaches 184, the fifth exceeds 200.
+    // 46 bytes of IP per packet: the fourth reaches 184, the fifth exceeds 200.
     shunted("", &["--egress-first", "100,1k"], 23 * u64::from(FLOWS));
     shunted(
         "",
@@ -76,8 +75,7 @@ fn a_bypass_hands_frames_over() {
     shunted("afxdp:", &["--egress-first", "7"], 7 * u64::from(FLOWS));
 }
 
-/// What a device refuses for now costs the packets that it refuses; one that is gone ends the
-/// probe.
+/// Packets that a device temporarily refuses are lost; a removed device ends the probe.
 #[test]
 fn an_egress_that_is_down_is_waited_for_and_one_that_is_gone_ends_the_probe() {
     require!(skip::lab());
@@ -97,7 +95,7 @@ fn an_egress_that_is_down_is_waited_for_and_one_that_is_gone_ends_the_probe() {
     };
     path.ns().ip(["link", "set", out, "down"]).unwrap();
     send(0);
-    // Long enough for the packets to meet the device that is down.
+    // Long enough for the packets to reach the device that is down.
     std::thread::sleep(Duration::from_secs(1));
     assert!(process.running().unwrap(), "{}", process.stderr());
     path.ns().ip(["link", "set", out, "up"]).unwrap();
@@ -124,7 +122,7 @@ fn an_egress_that_is_down_is_waited_for_and_one_that_is_gone_ends_the_probe() {
     assert_eq!(summary["imbalance"], 0, "{summary}");
 }
 
-/// Whether one of our packets comes soon.
+/// Whether a numbered packet arrives soon.
 fn is_numbered(raw: &Raw) -> bool {
     while let Some(packet) = raw.receive(Duration::from_millis(200)).unwrap() {
         if lab::packet::number_of(&packet).is_ok() {

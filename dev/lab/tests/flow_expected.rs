@@ -1,5 +1,5 @@
-//! Flows besides those that other probes' authors expect of their captures: ipfixprobe (records
-//! with TCP details, lists of packets, histograms, VLAN), Arkime (sessions), nDPI (flows).
+//! Flows compared with those that the authors of other probes expect for their captures: ipfixprobe
+//! (records with TCP details, lists of packets, histograms, VLAN), Arkime (sessions), nDPI (flows).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -78,7 +78,7 @@ fn expected(name: &str) -> String {
     std::fs::read_to_string(corpus::large().unwrap().join("expected").join(name)).unwrap()
 }
 
-/// ipfixprobe's records: a map from field to text each.
+/// ipfixprobe's records: maps from field to text.
 fn ipfixprobe(plugin: &str) -> Vec<BTreeMap<String, String>> {
     let text = expected(&format!("ipfixprobe__{plugin}.txt"));
     let head = text
@@ -98,7 +98,7 @@ fn ipfixprobe(plugin: &str) -> Vec<BTreeMap<String, String>> {
         .collect()
 }
 
-/// Protocol, source and destination, as ipfixprobe has them: no ports of ICMP.
+/// Protocol, source and destination as in ipfixprobe: without ICMP ports.
 type Ends = (u8, (IpAddr, u16), (IpAddr, u16));
 
 fn ends_of(row: &BTreeMap<String, String>) -> Ends {
@@ -121,7 +121,7 @@ fn ends(record: &Record) -> Ends {
     (key.protocol(), end(side), end(side.other()))
 }
 
-/// A number of microseconds since 1970 as ipfixprobe writes it.
+/// Microseconds since 1970 as formatted by ipfixprobe.
 fn time_text(ns: u64) -> String {
     let text = Timestamp(ns);
     let (year, month, day) = text.date();
@@ -140,8 +140,8 @@ fn list(text: &str) -> Vec<&str> {
     inner.split('|').filter(|item| !item.is_empty()).collect()
 }
 
-/// Whole records: endpoints, counters both ways, times, TCP flags. ICMP is left out: ipfixprobe
-/// makes one flow of all of it between two hosts.
+/// Whole records: endpoints, counters in both directions, times, TCP flags. ICMP is excluded:
+/// ipfixprobe makes a single flow of all of it between two hosts.
 #[test]
 fn ipfixprobes_records_are_ours() {
     require!(corpus::large());
@@ -192,7 +192,7 @@ fn ipfixprobes_records_are_ours() {
     assert!(same >= 20);
 }
 
-/// ipfixprobe numbers options from the upper bit of each byte down.
+/// ipfixprobe numbers options from the most significant bit of each byte down.
 fn their_options(set: u64) -> u64 {
     (0..64)
         .filter(|kind| set >> kind & 1 != 0)
@@ -222,7 +222,7 @@ fn ipfixprobes_tcp_details_are_ours() {
     }
 }
 
-/// Lists of the first packets and histograms, of UDP: of ICMP ipfixprobe counts the header as
+/// Lists of the first packets and histograms, of UDP: for ICMP ipfixprobe counts the header as
 /// payload.
 #[test]
 fn ipfixprobes_packet_lists_and_histograms_are_ours() {
@@ -311,7 +311,7 @@ fn ipfixprobes_vlans_are_ours() {
     assert_eq!(ours, theirs);
 }
 
-/// Sums over a pair of ends, the lesser one first: packets and bytes that each sent.
+/// Sums over a pair of endpoints, the lesser one first: packets and bytes that each sent.
 type Pairs = BTreeMap<Ends, [[u64; 2]; 2]>;
 
 fn add_pair(pairs: &mut Pairs, ends: Ends, mut packets: [u64; 2], mut bytes: [u64; 2]) {
@@ -328,7 +328,7 @@ fn add_pair(pairs: &mut Pairs, ends: Ends, mut packets: [u64; 2], mut bytes: [u6
     }
 }
 
-/// Our sums: bytes of whole packets, of the innermost addresses.
+/// barewire's sums: bytes of whole packets, by innermost addresses.
 fn our_pairs(path: &Path) -> Pairs {
     let mut config = config();
     config.octets = Octets::Packet;
@@ -346,7 +346,7 @@ fn our_pairs(path: &Path) -> Pairs {
     pairs
 }
 
-/// Pairs of theirs that we do not have in the same way, and how many we have.
+/// Number of their pairs that differ here, and number of pairs compared.
 fn compare(name: &str, ours: &Pairs, theirs: &Pairs) -> (usize, usize) {
     let (mut same, mut others) = (0, 0);
     for (ends, sums) in theirs {
@@ -363,7 +363,7 @@ fn compare(name: &str, ours: &Pairs, theirs: &Pairs) -> (usize, usize) {
     (same, others)
 }
 
-/// Captures, how many pairs of Arkime's differ, and why.
+/// Captures, the number of Arkime's pairs that differ, and why.
 const ARKIME: &[(&str, usize, &str)] = &[
     (
         "arkime__ah-esp.pcap",
@@ -420,7 +420,7 @@ fn arkimes_sessions_are_ours() {
     report(same, &differing, ARKIME, 60);
 }
 
-/// Captures, how many pairs of nDPI's differ, and why.
+/// Captures, the number of nDPI's pairs that differ, and why.
 const NDPI: &[(&str, usize, &str)] = &[
     ("nDPI__capwap.pcap", 2, "nDPI follows CAPWAP"),
     (

@@ -21,7 +21,7 @@ fn run(args: &[&str]) -> Finished {
     Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap()
 }
 
-/// The flows and the summary of a run with `--json`.
+/// Parses the flows and the summary of a run with `--json`.
 fn parse(finished: &Finished) -> (Vec<Value>, Value) {
     let mut lines: Vec<Value> = finished
         .stdout
@@ -34,7 +34,7 @@ fn parse(finished: &Finished) -> (Vec<Value>, Value) {
     (lines, summary)
 }
 
-/// UDP from `10.0.0.1`, source ports from 4000 on, to port 53 of `10.0.0.2`; and the answers.
+/// UDP from `10.0.0.1`, source ports from 4000 on, to port 53 of `10.0.0.2`; and the responses.
 fn there_and_back(flow_count: u16) -> (Udp, Udp) {
     let (client, server) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
     let there = Udp {
@@ -122,7 +122,7 @@ fn records_match_the_file() {
     assert_eq!(summary["error"], Value::Null);
 }
 
-/// The same for users: largest first, totals that add up.
+/// The table for users: largest first, with correct totals.
 #[test]
 fn tables_have_the_largest_first() {
     let file = three_flows();
@@ -185,7 +185,7 @@ fn a_count_ends_the_run() {
 #[test]
 fn timeouts_cut_flows() {
     let (there, _) = there_and_back(1);
-    // A packet a millisecond for five seconds.
+    // A packet per millisecond for five seconds.
     let packets: Vec<Vec<u8>> = (0..5000).map(|n| there.build(n, 60)).collect();
     let file = write_pcap(&packets).unwrap();
     let path = file.path().to_str().unwrap();
@@ -200,7 +200,7 @@ fn timeouts_cut_flows() {
         .map(|f| f["packets"].as_u64().unwrap())
         .collect();
     assert_eq!(packets, [1001, 1001, 1001, 1001, 996]);
-    // With idle timeouts above and below the gap of ten packets left out.
+    // Idle timeouts above and below a gap of ten packets.
     let gap: Vec<Vec<u8>> = (0..100).map(|n| there.build(n, 60)).collect();
     let file = write_pcap(&gap).unwrap();
     let mut bytes = std::fs::read(file.path()).unwrap();
@@ -290,7 +290,7 @@ fn bad_input_has_one_message_and_a_hint() {
     for (args, code) in failures {
         let finished = run(&args);
         let reported = &finished.stderr;
-        // A file that is no capture may count as damaged or as unknown.
+        // A file that is not a capture may count as damaged or as unknown.
         let matches = finished.code() == Some(code) || (code == 3 && finished.code() == Some(1));
         assert!(matches, "{args:?}: {:?}\n{reported}", finished.code());
         assert!(
@@ -304,7 +304,7 @@ fn bad_input_has_one_message_and_a_hint() {
     }
 }
 
-/// More flows than fit, within the limit that the issue of defaults sets: 256 MiB for one queue.
+/// More flows than fit, within the default limit of 256 MiB for one queue.
 #[test]
 fn memory_stays_below_its_limit() {
     require!(skip::program("prlimit", "util-linux"));
@@ -317,7 +317,7 @@ fn memory_stays_below_its_limit() {
     }
     let mut packet = there_and_back(1).0.build(1, 60);
     for flow in 0..FLOWS {
-        // Source address: each flow has its own.
+        // A different source address per flow.
         packet[26..30].copy_from_slice(&(0x0a00_0000 + flow).to_be_bytes());
         for word in [1_700_000_000, flow / 2, 60, 60] {
             out.write_all(&word.to_le_bytes()).unwrap();
@@ -351,7 +351,7 @@ fn memory_stays_below_its_limit() {
     }
 }
 
-/// `timeout(1)` sends its signal twice at once; that is one request to end, with totals.
+/// `timeout(1)` sends its signal twice at once; that is one request to stop, with totals.
 #[test]
 fn two_signals_at_once_are_one_request() {
     let mut command = Command::new(barewire().unwrap());
@@ -389,7 +389,7 @@ fn a_stalled_reader_does_not_hold_up_the_end() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Records are being written, so signals are handled by now.
+    // Records are being written, so signal handlers are installed by now.
     let mut reader = child.stdout.take().unwrap();
     reader.read_exact(&mut [0]).unwrap();
     let pid = nix::unistd::Pid::from_raw(child.id() as i32);

@@ -1,5 +1,5 @@
-//! `barewire flows` with several queues whose interface is deleted while packets come: the flows of
-//! every queue are in the records.
+//! `barewire flows` with several queues whose interface is deleted while packets arrive: the flows
+//! of every queue are in the records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use lab::process::{Process, barewire};
 use lab::{Pair, Veth, require, skip};
 use serde_json::Value;
 
-/// Longer than anything here takes, unless it hangs.
+/// Time limit of a test that might hang.
 const LIMIT: Duration = Duration::from_secs(60);
 const QUEUES: u32 = 4;
 const FLOWS: u16 = 64;
-/// Packets that have come when the interface is deleted, at least.
+/// Minimum number of packets received before the interface is deleted.
 const PACKETS_MIN: u64 = 2000;
-/// The number of runs of each of the two; the environment can raise it.
+/// Number of runs of each of the two; the environment variable can raise it.
 const ROUNDS: &str = "BW_ROUNDS";
 
 fn rounds() -> u32 {
@@ -34,7 +34,7 @@ fn start(pair: &Pair, port: &str) -> Process {
     process
 }
 
-/// Sends until the interface is gone, and deletes it when this many packets have come.
+/// Sends until the interface is deleted, and deletes it after this many packets.
 fn delete_under_load(pair: &Pair) {
     let udp = Udp::between(&pair.left, &pair.right).flows(FLOWS);
     let out = pair.left.ns.run(|| Raw::sender(&pair.left.ifname));
@@ -43,7 +43,7 @@ fn delete_under_load(pair: &Pair) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0.. {
-                // It fails when the other end has gone.
+                // It fails when the other end is deleted.
                 if over.load(Ordering::Relaxed) || out.send(&udp.build(number, 60)).is_err() {
                     return;
                 }
@@ -87,7 +87,7 @@ fn every_queue_is_in_the_records(port: &str) {
     assert_eq!(of("delivered"), packets, "{port}: {summary}");
     let busy = queues.iter().filter(|queue| queue["delivered"] != 0);
     assert!(busy.count() > 1, "{port}: one queue has all: {summary}");
-    // What the kernel gave to a queue and did not drop came to its reader.
+    // What the kernel gave to a queue and did not drop was received by its reader.
     for queue in queues {
         assert_eq!(queue["imbalance"], 0, "{port}: {summary}");
         assert_eq!(queue["in_flight"], 0, "{port}: {summary}");

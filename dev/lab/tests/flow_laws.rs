@@ -1,5 +1,5 @@
 //! Laws of metering over a sample of all captures: records do not depend on batches, and timeouts
-//! change no sums. Laws about changed packets are in `flow_tunnels` and `flow_reshaped`.
+//! do not change sums. Laws about modified packets are in `flow_tunnels` and `flow_reshaped`.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use flow::{EndReason, HashKey, Input, Meter, MeterConfig, Record, Side, Timeouts
 use lab::corpus::{self, Packet};
 use wire::LinkType;
 
-/// Captures that are longer are left out, so that all of it takes seconds.
+/// Longer captures are skipped, so that the test takes seconds.
 const PACKETS_MAX: usize = 4000;
-/// One of this many captures of the large corpus.
+/// One in this many captures of the large corpus.
 const ONE_OF: usize = 4;
 
-/// The sample: each capture of the repository, and of the large corpus one in a few, chosen by a
-/// hash of its name.
+/// The sample: all captures of the repository, and some of the large corpus, selected by a hash of
+/// their names.
 pub fn sample() -> Vec<(String, LinkType, Vec<Packet>)> {
     let corpus = corpus::captures();
     let is_chosen = |name: &str| {
@@ -36,7 +36,7 @@ pub fn sample() -> Vec<(String, LinkType, Vec<Packet>)> {
     sample
 }
 
-/// The records of packets, given in batches of this many.
+/// The records of packets, metered in batches of this size.
 pub fn records(
     config: &MeterConfig,
     link: LinkType,

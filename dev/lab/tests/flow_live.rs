@@ -1,6 +1,6 @@
 //! `barewire flows` on live interfaces: what was sent is in the records, through `afpacket:` and
-//! `afxdp:`; two directions in two queues become one flow; overload and the end of the interface
-//! are reported; the terminal is left as it was.
+//! `afxdp:`; two directions in two queues become one flow; overload and the removal of the
+//! interface are reported; the terminal is restored.
 
 use std::io::BufRead;
 use std::process::Stdio;
@@ -44,7 +44,7 @@ fn sender(end: &End) -> Raw {
     end.ns.run(|| Raw::sender(&end.ifname)).unwrap().unwrap()
 }
 
-/// Sends this many packets, a burst at a time.
+/// Sends this many packets in bursts.
 fn pour(pair: &Pair, udp: &Udp, count: u64) {
     let out = sender(&pair.left);
     for number in 0..count {
@@ -53,7 +53,7 @@ fn pour(pair: &Pair, udp: &Udp, count: u64) {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-    // Blocks and batches on their way.
+    // Time for blocks and batches to be delivered.
     std::thread::sleep(Duration::from_millis(300));
 }
 
@@ -85,7 +85,7 @@ fn all_that_was_sent(port: &str) {
         (&summary["lost"], &summary["imbalance"]),
         (&0.into(), &0.into())
     );
-    // The clock of the records is the clock on the wall.
+    // The records use the wall clock.
     let start = flows[0]["start"]
         .as_str()
         .unwrap()
@@ -111,7 +111,7 @@ fn a_bypass_captures_every_sent_packet() {
     all_that_was_sent("afxdp:{}?attach=generic");
 }
 
-/// What the host itself sends is seen by a tap.
+/// A tap sees what the host itself sends.
 #[test]
 fn a_tap_sees_both_directions() {
     require!(skip::lab());
@@ -214,7 +214,7 @@ fn flows_end_by_the_clock() {
     assert_eq!((flows.len(), &summary["ended"]["idle"]), (3, &3.into()));
 }
 
-/// Sends packets through one queue of the left end, as fast as it takes them.
+/// Sends packets through one queue of the left end, as fast as possible.
 fn send_through(pair: &Pair, queue: u32, packets: impl Iterator<Item = Vec<u8>>) {
     let options = PortOptions {
         direction: Direction::Tx,
@@ -245,7 +245,7 @@ fn send_through(pair: &Pair, queue: u32, packets: impl Iterator<Item = Vec<u8>>)
     assert!(port.tx[0].wait(true, LIMIT).unwrap());
 }
 
-/// The two directions come in through different queues, so through different tables.
+/// The two directions are received on different queues, and so in different tables.
 #[test]
 fn two_queues_make_one_flow() {
     require!(skip::lab());
@@ -254,7 +254,7 @@ fn two_queues_make_one_flow() {
     let there = Udp::between(&pair.left, &pair.right).flows(10);
     const COUNT: u64 = 200;
     send_through(&pair, 0, (0..COUNT).map(|number| there.build(number, 60)));
-    // Addresses and ports change places; the sums over them stay.
+    // Addresses and ports are swapped; checksums over them stay.
     let back = (0..COUNT).map(|number| {
         let mut packet = there.build(number, 60);
         packet[26..34].rotate_left(4);
@@ -338,7 +338,7 @@ fn a_deleted_interface_ends_the_run_with_totals() {
     }
 }
 
-/// Once the port is open the rights are gone, and it still works to the end.
+/// Once the port is open privileges are dropped, and the probe still works to the end.
 #[test]
 fn rights_are_given_up() {
     require!(skip::lab());
@@ -388,7 +388,7 @@ fn the_terminal_is_put_back() {
         command.env("TERM", "xterm-256color");
         let mut process = Process::spawn_with_stdin(&mut command).unwrap();
         let mut stdin = process.take_stdin().unwrap();
-        // Only the difference to the picture before is drawn, so look for words that come at once.
+        // Only differences to the previous screen are drawn, so look for words drawn in one piece.
         process.wait_stdout("destination", LIMIT).unwrap();
         pour(&pair, &Udp::between(&pair.left, &pair.right).flows(3), 300);
         let source = format!("{}:4000", pair.left.ipv4);
@@ -415,7 +415,7 @@ fn the_terminal_is_put_back() {
             text.contains(if lost { "code 4" } else { "code 0" }),
             "{text}"
         );
-        // The totals stand where the view was.
+        // The totals are where the view was.
         let (_, after) = text.split_once("\u{1b}[?1049l").unwrap();
         assert!(
             after.contains("delivered = 300 in records + 0 in no flow: adds up"),

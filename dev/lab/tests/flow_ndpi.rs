@@ -1,5 +1,5 @@
-//! `barewire flows --decode ndpi`: names of libndpi compared with those that its own program
-//! prints, and where they go.
+//! `barewire flows --decode ndpi`: libndpi's names compared with those that its own program prints,
+//! and in all exports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use lab::skip::Missing;
 use lab::{require, skip};
 use serde_json::Value;
 
-/// Both ends and the IP protocol, in either direction.
+/// Both endpoints and the IP protocol, in either direction.
 type Ends = (String, String, String);
 
-/// Why a flow is called something else, or by one of us nothing.
+/// Why a flow has another name, or none in one of the programs.
 const DIFFERENCES: &[(&str, &str)] = &[
-    // It names by packets without payload, which decoders are not shown.
+    // It identifies packets without payload, which decoders do not see.
     ("nDPI__synscan.pcap", "TargusDataspeed"),
-    // It takes what follows an FTP control connection by packets without payload, too.
+    // It also identifies what follows an FTP control connection by packets without payload.
     ("nDPI__ftp.pcap", "FTP_DATA"),
 ];
 
@@ -38,7 +38,7 @@ fn ends(src: (&str, &str), dst: (&str, &str), protocol: &str) -> Ends {
     (first, second, protocol.to_owned())
 }
 
-/// ndpiReader's results, without guesses by port, for flows that it has a name for.
+/// ndpiReader's results, without guesses by port, for flows that it has identified.
 fn theirs(file: &Path) -> BTreeMap<Ends, BTreeSet<String>> {
     let mut command = Command::new("ndpiReader");
     command.args(["-d", "-q", "-i"]).arg(file);
@@ -87,7 +87,7 @@ fn ours(file: &Path) -> BTreeMap<Ends, BTreeSet<String>> {
     command
         .args(["flows", "--json", "--decode", "ndpi"])
         .args(whole);
-    // A tunnel is what it carries: its program looks into some of them.
+    // A tunnel is identified by its contents: its program inspects some of them.
     command.args(["--level", "inner", "--table-size", "20000"]);
     command.arg(file);
     let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
@@ -116,7 +116,7 @@ fn ours(file: &Path) -> BTreeMap<Ends, BTreeSet<String>> {
     said
 }
 
-/// Every flow that ndpiReader names has that name here, but for what is explained.
+/// Every flow that ndpiReader identifies has that name here, except for explained differences.
 #[test]
 fn names_are_those_of_its_own_program() {
     require!(library());
@@ -129,7 +129,7 @@ fn names_are_those_of_its_own_program() {
     for file in &files {
         let ours = ours(file);
         for (key, theirs) in theirs(file) {
-            // Flows of levels that only one of us counts.
+            // Flows of levels that only one program counts.
             let Some(ours) = ours.get(&key) else { continue };
             if !ours.is_disjoint(&theirs) {
                 same += 1;
@@ -148,7 +148,8 @@ fn names_are_those_of_its_own_program() {
     assert!(names.len() >= corpus.at_least(80, 2), "{names:?}");
 }
 
-/// What our decoders see has their name, and libndpi's is alongside it, in every format.
+/// Flows that barewire's decoders identify keep their name, with libndpi's next to it, in every
+/// format.
 #[test]
 fn names_stand_in_every_export() {
     require!(library());
@@ -189,7 +190,7 @@ fn names_stand_in_every_export() {
     let head: Vec<&str> = lines.next().unwrap().split(',').collect();
     let at = ["application", "application_by", "ndpi"]
         .map(|name| head.iter().position(|of| *of == name).expect("a column"));
-    // The two before the last are ahead of all texts from packets, and that one ends the line.
+    // The last column but two precedes all text from packets, and that one ends the line.
     let mut columns: Vec<[String; 3]> = lines
         .map(|line| {
             let values: Vec<&str> = line.split(',').collect();

@@ -11,7 +11,7 @@ use lab::{corpus, require};
 use port::{PortOptions, Ready};
 use wire::LinkType;
 
-/// Files, how many of their pairs differ in spite of the rules, and why.
+/// Files, the number of pairs that differ in spite of the rules, and why.
 const EXCEPTIONS: [(&str, usize, &str); 17] = [
     (
         "PcapPlusPlus__null_loopback.pcap",
@@ -89,10 +89,10 @@ const EXCEPTIONS: [(&str, usize, &str); 17] = [
     ("zeek__tunnels__ayiya3.pcap", 1, "tshark follows AYIYA"),
 ];
 
-/// Protocol and both ends, the lesser one first.
+/// Protocol and both endpoints, the lesser one first.
 type Pair = (u8, (IpAddr, u16), (IpAddr, u16));
 
-/// What was counted of a pair; the first of two is what the lesser end sent.
+/// Sums of a pair; the first of two values is what the lesser endpoint sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Sums {
     packets: [u64; 2],
@@ -136,8 +136,8 @@ fn add_pair(
     sums.add(turn(packets), turn(bytes), times[0], times[1]);
 }
 
-/// Seconds with nine digits, in nanoseconds. Packets of pcapng's simple blocks have no time; to us
-/// that is 0.
+/// Seconds with nine digits, in nanoseconds. Packets of pcapng's simple blocks have no time, which
+/// is 0 here.
 fn time(text: &str) -> u64 {
     let Some((seconds, fraction)) = text.split_once('.') else {
         return 0;
@@ -146,7 +146,7 @@ fn time(text: &str) -> u64 {
     seconds.parse::<u64>().unwrap_or(0) * 1_000_000_000 + fraction.parse::<u64>().unwrap()
 }
 
-/// tshark's table, by file.
+/// tshark's table by file.
 fn expected(data: &Path) -> BTreeMap<String, BTreeMap<Pair, Sums>> {
     let path = data.join("expected/tshark-4.0.17__conversations.tsv");
     let text = std::fs::read_to_string(path).unwrap();
@@ -168,7 +168,7 @@ fn expected(data: &Path) -> BTreeMap<String, BTreeMap<Pair, Sums>> {
     files
 }
 
-/// What our meter makes of a file.
+/// The result of barewire's meter for a file.
 fn metered(path: &Path) -> (BTreeMap<Pair, Sums>, MeterStats) {
     let mut pairs = BTreeMap::new();
     let Ok(mut port) = port::open(&format!("file:{}", path.display()), &PortOptions::default())
@@ -237,17 +237,17 @@ fn metered(path: &Path) -> (BTreeMap<Pair, Sums>, MeterStats) {
 /// Why a pair may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rule {
-    /// Only we have it, with both ports 0: the transport header could not be read (cut off,
-    /// malformed, a later fragment without its first). tshark lists only what has ports.
+    /// Only barewire has it, with both ports 0: the transport header could not be read (truncated,
+    /// malformed, a later fragment without its first). tshark lists only packets with ports.
     NoPorts,
     /// Only tshark has it: the UDP stream of a tunnel, listed with the tunnel's ports and the
     /// innermost addresses.
     TunnelStream,
-    /// The file has fragments. tshark counts the packet that completes a datagram, we count each
-    /// fragment.
+    /// The file has fragments. tshark counts the packet that completes a datagram, barewire counts
+    /// each fragment.
     Fragments,
-    /// The file is not in the order of time. tshark gives the times of the first and the last
-    /// packet in the file, we the earliest and the latest.
+    /// The file is not in timestamp order. tshark gives the times of the first and the last packet
+    /// in the file, barewire the earliest and the latest.
     Order,
 }
 

@@ -1,4 +1,4 @@
-//! Enrichment of addresses and network cards: files made by others' programs, answers compared
+//! Enrichment of addresses and MAC addresses: files written by other programs, results compared
 //! with those of libmaxminddb and Wireshark, and read back from every export.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,8 +23,8 @@ fn mix() -> std::path::PathBuf {
     mix.next().unwrap()
 }
 
-/// Networks of all addresses of a capture, each with a system of its own, every other one with a
-/// number of more than 16 bits; every fifth network is left out.
+/// Networks of all addresses of a capture, each with its own AS, every other one with a number of
+/// more than 16 bits; every fifth network is left out.
 fn networks(run: &Run) -> Vec<(String, u32, &'static str, String)> {
     let mut all = BTreeSet::new();
     for flow in &run.flows {
@@ -42,7 +42,7 @@ fn networks(run: &Run) -> Vec<(String, u32, &'static str, String)> {
         }
     }
     let countries = ["DE", "FR", "US", "JP"];
-    // Below ::/96 a database has the addresses of IPv4.
+    // Below ::/96 a database has the IPv4 addresses.
     all.remove("0:0:0::/48");
     let rows = all.into_iter().enumerate().filter(|(at, _)| at % 5 != 4);
     rows.map(|(at, network)| {
@@ -57,7 +57,7 @@ fn networks(run: &Run) -> Vec<(String, u32, &'static str, String)> {
     .collect()
 }
 
-/// The list as text, and as a MaxMind DB file by a writer that is not ours.
+/// The list as text, and as a MaxMind DB file from an independent writer.
 fn files(folder: &Folder, rows: &[(String, u32, &str, String)]) -> [String; 2] {
     let (list, database) = (folder.0.join("list.tsv"), folder.0.join("list.mmdb"));
     let lines = rows.iter();
@@ -117,7 +117,7 @@ fn resolve(database: &str, addrs: &BTreeSet<String>) -> BTreeMap<String, [String
     found
 }
 
-/// A flow's data for an end.
+/// A flow's data for an endpoint.
 fn reported(flow: &Value, end: &str) -> [String; 4] {
     ["asn", "as_name", "country", "city"].map(|name| match &flow[format!("{end}_{name}")] {
         Value::Null => String::new(),
@@ -155,7 +155,7 @@ fn databases_and_lists_match_libmaxminddb() {
     for flow in &by_list.flows {
         for end in ["src", "dst"] {
             let expected = &expected[flow[end].as_str().unwrap()];
-            // A list has no cities alongside networks.
+            // Lists of networks have no cities.
             assert_eq!(reported(flow, end)[..3], expected[..3], "{flow}");
         }
     }
@@ -168,12 +168,12 @@ fn sorted(rows: impl Iterator<Item = String>) -> Vec<String> {
     rows
 }
 
-/// Addresses and numbers of each direction that sent something, as collectors have them.
+/// Addresses and numbers of each direction with packets, as collectors have them.
 fn directions(run: &Run, most: u64) -> Vec<String> {
     let ways = run.flows.iter().flat_map(|flow| {
         let number = |end: &str| {
             let asn = flow[format!("{end}_asn")].as_u64().unwrap_or(0);
-            // Of numbers that have no room the stand-in of RFC 6793.
+            // AS_TRANS of RFC 6793 for numbers that do not fit.
             if asn > most { 23_456 } else { asn }
         };
         let ends = ["src", "dst"].map(|end| (flow[end].as_str().unwrap(), number(end)));
@@ -225,7 +225,7 @@ fn nfdump_reads_the_numbers_of_systems() {
     }
 }
 
-/// A registry of IEEE's form, of the cards of the capture.
+/// A registry in IEEE's format for the capture's cards.
 fn registry_of_cards() -> String {
     let cards = run(&mix(), &["--key", "mac"]).unwrap();
     let macs = cards
@@ -241,7 +241,7 @@ fn registry_of_cards() -> String {
     registry.to_owned() + &lines.collect::<String>()
 }
 
-/// Columns of what is known of both ends.
+/// Columns of both endpoints.
 fn columns_of_ends() -> Vec<String> {
     let names = ["asn", "as_name", "country", "city", "mac_vendor"];
     let ends = ["src", "dst"].iter();
@@ -265,7 +265,7 @@ fn rows_by_duckdb(source: &str) -> Vec<String> {
     sorted(read.stdout.lines().map(str::to_owned))
 }
 
-/// The same values of every record, in any format.
+/// The same values in every record, in any format.
 #[test]
 fn files_have_the_fields_of_lines() {
     require!(python(&["mmdb_writer", "duckdb"]));
@@ -314,7 +314,7 @@ fn files_have_the_fields_of_lines() {
     }
 }
 
-/// Wireshark's list of makers.
+/// Wireshark's list of vendors.
 const MANUF: &str = "/usr/share/wireshark/manuf";
 
 fn manuf() -> Result<(), skip::Missing> {
@@ -330,7 +330,8 @@ fn manuf() -> Result<(), skip::Missing> {
 fn mac_vendors_are_those_of_tshark() {
     require!(skip::program("tshark", "tshark"), manuf());
     let (mut known, mut unknown) = (0, 0);
-    // Captures of virtual interfaces name no maker: one with cards of many comes first.
+    // Virtual interfaces in captures have no vendor: a capture with cards of many vendors comes
+    // first.
     let cards = cards_of_many_makers();
     let files = std::iter::once(cards.path().to_owned()).chain(captures(80));
     for file in files {
@@ -355,7 +356,7 @@ fn mac_vendors_are_those_of_tshark() {
         let mut makers: BTreeMap<String, String> = BTreeMap::new();
         for line in read.stdout.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
-            // Of a tunnel only one end's makers may be known: whose is not reported.
+            // Of a tunnel only one endpoint's vendor may be known: which one is not reported.
             if fields[0].contains(';') {
                 continue;
             }
@@ -376,7 +377,7 @@ fn mac_vendors_are_those_of_tshark() {
                     .unwrap_or_default();
                 if theirs.is_empty() {
                     unknown += 1;
-                    // They look at 24 bits alone here.
+                    // They look only at 24 bits here.
                     assert!(
                         ours.is_empty() || !ours.is_empty() && is_longer(mac),
                         "{mac} {ours}"
@@ -404,7 +405,7 @@ fn cards_of_many_makers() -> TempFile {
         let [Ok(a), Ok(b), Ok(c)] = three else {
             return None;
         };
-        // After 24 bits; not a group's.
+        // Prefixes of 24 bits, not multicast.
         (bytes.next().is_none() && a & 1 == 0).then_some([a, b, c])
     });
     let addresses: Vec<[u8; 6]> = prefixes
@@ -448,7 +449,7 @@ fn wrong_files_and_missing_keys_are_reported() {
         (["--geo", "/nonexistent/file"], "/nonexistent/file"),
         (["--mac-vendors", file.to_str().unwrap()], "--key mac"),
     ] {
-        // Nothing is begun before they are read.
+        // Nothing is started before they are read.
         let begun = folder.0.join("begun.csv");
         std::fs::write(&begun, "of before").unwrap();
         let mut command = Command::new(lab::process::barewire().unwrap());

@@ -1,4 +1,4 @@
-//! `barewire flows --report`: the page in a real browser, with what hostile packets put into it.
+//! `barewire flows --report`: the page in a real browser, with text from hostile packets.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use lab::{require, skip};
 
 const BROWSER: &str = "chromium-headless-shell";
 
-/// A TCP segment between two hosts over Ethernet and IPv4. Checksums are left out.
+/// A TCP segment between two hosts over Ethernet and IPv4, without checksums.
 fn segment(number: u8, is_back: bool, flags: u8, payload: &[u8]) -> Vec<u8> {
     let (mut ends, mut ports) = (
         [[10, 0, 0, 1], [10, 0, 0, 2]],
@@ -33,7 +33,7 @@ fn segment(number: u8, is_back: bool, flags: u8, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Host names that would like to be something else.
+/// Host names that attempt injection.
 const HOSTILE: [&[u8]; 6] = [
     b"<script>document.title='owned'</script>",
     b"\"><img src=x onerror=\"document.title='owned'\">",
@@ -50,7 +50,7 @@ fn report(capture: &Path, page: &Path) -> Finished {
     Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap()
 }
 
-/// The document as it stands once its script has run, in a window of this width.
+/// The document after its script has run, in a window of this width.
 fn document(page: &Path, width: u32) -> String {
     let mut command = Command::new(BROWSER);
     let size = format!("--window-size={width},1000");
@@ -91,7 +91,7 @@ fn hostile_page(folder: &Folder) -> std::path::PathBuf {
     page
 }
 
-/// Without a browser: nothing of a packet is markup, and nothing is fetched from anywhere.
+/// Without a browser: nothing from a packet is markup, and there are no external references.
 #[test]
 fn a_page_contains_text_and_no_external_references() {
     let folder = Folder::new("report-text");
@@ -124,8 +124,8 @@ fn a_page_contains_text_and_no_external_references() {
     assert!(finished.stderr.contains("hint:"), "{}", finished.stderr);
 }
 
-/// The script runs under the page's own policy, hostile names do nothing, and no width of window is
-/// too small.
+/// The script runs under the page's own policy, hostile names have no effect, and the page fits any
+/// window width.
 #[test]
 fn a_browser_shows_it() {
     require!(skip::program(

@@ -1,6 +1,6 @@
-//! Laws of metering over a sample of all captures: TCP streams cut into other segments, reordered
-//! and repeated, give the same application and transactions; fragments, in any order, count in the
-//! flow of their datagram.
+//! Laws of metering over a sample of all captures: TCP streams segmented differently, reordered and
+//! repeated, give the same application and transactions; fragments, in any order, count in the flow
+//! of their datagram.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -35,8 +35,8 @@ impl Random {
     }
 }
 
-/// The headers of an Ethernet frame captured whole, with an unfragmented IP packet outside of any
-/// tunnel.
+/// The headers of an Ethernet frame captured completely, with an unfragmented IP packet outside of
+/// any tunnel.
 fn plain((frame, wire_len, _): &Packet) -> Option<Dissection> {
     let mut level = Dissection::EMPTY;
     dissect(LinkType::ETHERNET, frame, *wire_len, &mut level);
@@ -50,7 +50,7 @@ fn plain((frame, wire_len, _): &Packet) -> Option<Dissection> {
     is_whole.then_some(level)
 }
 
-/// Sets the length of an IP packet, in bytes with its header.
+/// Sets the length of an IP packet in bytes, including its header.
 fn set_ip_len(frame: &mut [u8], level: &Dissection, len: usize) {
     let at = usize::from(level.ip_offset);
     let (at, len) = match level.ip_version {
@@ -60,7 +60,7 @@ fn set_ip_len(frame: &mut [u8], level: &Dissection, len: usize) {
     frame[at..at + 2].copy_from_slice(&(len as u16).to_be_bytes());
 }
 
-/// A segment with the payload's bytes from `from` to `to`.
+/// A segment with the payload bytes `from` to `to`.
 fn segment(packet: &Packet, level: &Dissection, from: usize, to: usize) -> Packet {
     let payload_offset = level.payload_offset as usize;
     let (head, rest) = packet.0.split_at(payload_offset);
@@ -74,9 +74,9 @@ fn segment(packet: &Packet, level: &Dissection, from: usize, to: usize) -> Packe
     (frame, wire_len, packet.2)
 }
 
-/// Chooses the segments to cut: those of connections in order so far. The decoders hold four
-/// segments per flow that came too early, and cutting those of a capture that is out of order by
-/// itself would exceed that.
+/// Selects the segments to split: those of connections in order so far. The decoders hold four
+/// segments per flow that arrived early, and splitting those of a capture that is out of order
+/// would exceed that.
 #[derive(Default)]
 struct InOrder {
     /// The next sequence number from a sender to a receiver.
@@ -103,8 +103,8 @@ impl InOrder {
     }
 }
 
-/// The packets with each segment cut in three, of which the last comes before the middle one; the
-/// last and the first are sent again. With it, the bytes of payload that are sent again.
+/// The packets with each segment split in three, of which the last comes before the middle one; the
+/// last and the first are sent again. Returns also the number of payload bytes sent again.
 fn resegmented(packets: &[Packet], random: &mut Random) -> (Vec<Packet>, u64) {
     let (mut all, mut repeated) = (Vec::new(), 0);
     let mut in_order = InOrder::default();
@@ -154,7 +154,7 @@ impl RecordSink for Reported {
     }
 }
 
-/// Meters packets with all decoders, under limits that no capture reaches, so that the number of
+/// Meters packets with all decoders, with limits that no capture reaches, so that the number of
 /// segments makes no difference.
 fn reported(packets: &[Packet]) -> Reported {
     let mut config = config(0);
@@ -256,7 +256,7 @@ fn fragmented(packets: &[Packet], random: &mut Random) -> Vec<Packet> {
     let mut all = Vec::new();
     for (number, packet) in packets.iter().enumerate() {
         let level = plain(packet).filter(|level| {
-            // IPv6 extension headers are left alone: some would belong into each fragment.
+            // IPv6 extension headers are left alone: some would have to be in each fragment.
             let head_len = level.transport_offset - level.ip_offset;
             let is_direct = level.ip_version == 4 || head_len == 40;
             is_direct && matches!(level.ip_protocol, TCP | UDP) && level.payload_len >= 16
@@ -269,8 +269,8 @@ fn fragmented(packets: &[Packet], random: &mut Random) -> Vec<Packet> {
     all
 }
 
-/// What fragmenting does not change, by flow: start, end, initiator, and for both sides payload,
-/// TCP flags and TTL. With it, the packets in all records.
+/// What fragmentation does not change, by flow: start, end, initiator, and for both sides payload,
+/// TCP flags and TTL. Returns also the packets in all records.
 fn invariants(packets: &[Packet]) -> (BTreeMap<String, Vec<String>>, u64) {
     let mut meter = Meter::new(&config(0)).unwrap();
     let mut flows: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! `barewire flows` as a service: its configuration, words to the service manager, `SIGHUP`, and
-//! the unit as systemd reads it.
+//! `barewire flows` as a service: its configuration, notifications of the service manager,
+//! `SIGHUP`, and the unit as read by systemd.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -14,7 +14,7 @@ use lab::packet::{Raw, Udp, pour};
 use lab::process::{Finished, Process, Signal, barewire};
 use lab::{Pair, Veth, require, skip};
 
-/// Waits until a figure of the metrics page is so large.
+/// Waits until a value of the metrics page is at least this large.
 fn wait_figure(pair: &Pair, name: &str, least: u64) {
     let until = Instant::now() + LIMIT;
     loop {
@@ -59,7 +59,7 @@ fn a_file_sets_what_flags_set() {
     };
     assert!(!lines(&by_flags).is_empty());
     assert_eq!(lines(&by_file), lines(&by_flags));
-    // The command line counts more.
+    // The command line takes precedence.
     let other = flows(&["--config", name, capture.to_str().unwrap(), "tcp"]);
     assert!(lines(&other).is_disjoint(&lines(&by_file)) && !lines(&other).is_empty());
     for (text, why, hint) in [
@@ -88,7 +88,7 @@ fn a_file_sets_what_flags_set() {
     );
 }
 
-/// The example in the repository is one that is understood; only its interface is not here.
+/// The example in the repository is valid; only its interface does not exist here.
 #[test]
 fn the_example_is_understood() {
     let example = root().join("dist/flows-example.toml");
@@ -107,7 +107,7 @@ fn the_example_is_understood() {
     );
 }
 
-/// What a service manager hears; it listens all the time, as one does.
+/// The notifications received by a service manager, which listens all the time.
 struct Manager {
     said: Arc<Mutex<String>>,
     is_over: Arc<AtomicBool>,
@@ -196,14 +196,15 @@ fn a_hangup_reads_the_file_again() {
     manager.heard("WATCHDOG=1", 1);
     pour(&pair, 5, 100);
     wait_figure(&pair, "barewire_packets_total", 100);
-    // What is wrong changes nothing.
+    // An invalid file changes nothing.
     std::fs::write(&config, "tpo = 3").unwrap();
     process.signal(Signal::SIGHUP).unwrap();
     process.wait_stderr("nothing was changed", LIMIT).unwrap();
     process
         .wait_stderr("a similar key exists: top", LIMIT)
         .unwrap();
-    // One goes, one comes, one stays, and one key waits for a start. A file that stays was moved.
+    // One is removed, one added, one stays, and one key needs a restart. The file of the one that
+    // stays was moved.
     std::fs::rename(at("stays.csv"), at("stays.csv.1")).unwrap();
     write(11, &["b.csv", "stays.csv"]);
     process.signal(Signal::SIGHUP).unwrap();
@@ -217,10 +218,10 @@ fn a_hangup_reads_the_file_again() {
     ] {
         assert!(reported.contains(words), "{words}: {reported}");
     }
-    // Twice: also for the file that was wrong.
+    // Twice: also for the invalid file.
     manager.heard("RELOADING=1\nMONOTONIC_USEC=", 2);
     manager.heard("READY=1", 3);
-    // The first records end after a second; what comes now is in the new files.
+    // The first records end after a second; later ones are in the new files.
     wait_figure(&pair, "barewire_flows_ended_total", 5);
     pour(&pair, 5, 50);
     wait_figure(&pair, "barewire_packets_total", 150);
@@ -238,7 +239,7 @@ fn a_hangup_reads_the_file_again() {
     assert!(reported.contains(total), "{reported}");
 }
 
-/// The files of origins are read again with the configuration; one that is wrong changes nothing.
+/// Enrichment files are reloaded with the configuration; an invalid one changes nothing.
 #[test]
 fn a_hangup_reads_origins_again() {
     require!(skip::lab());
@@ -289,7 +290,7 @@ fn a_hangup_reads_origins_again() {
 }
 
 /// Under nohup, which starts programs with SIGHUP ignored, a probe with a configuration reloads it
-/// and one without is not ended.
+/// and one without continues.
 #[test]
 fn under_nohup_a_hangup_reloads_and_never_ends_the_probe() {
     require!(skip::lab());
@@ -353,7 +354,7 @@ const JOURNAL: [&str; 2] = [
 ];
 
 /// The unit's own command line starts with any output settings in the configuration. The journal
-/// gets priorities, and no line a second.
+/// gets priorities, and no line per second.
 #[test]
 fn the_unit_starts_with_json_and_the_journal_gets_priorities() {
     require!(skip::lab());
@@ -398,8 +399,8 @@ fn the_unit_starts_with_json_and_the_journal_gets_priorities() {
     }
 }
 
-/// With a filter that runs in the probe a hangup changes what is metered, and how much of it; all
-/// packets are accounted for by the filter or the sampling that they met.
+/// With a filter that runs in the probe, SIGHUP changes what is metered, and how much of it; all
+/// packets are accounted for by the filter or the sampling in effect at the time.
 #[test]
 fn a_hangup_changes_filter_and_sampling() {
     require!(skip::lab());
@@ -444,10 +445,10 @@ fn a_hangup_changes_filter_and_sampling() {
     let out = pair.left.ns.run(|| Raw::sender(&pair.left.ifname));
     out.unwrap().unwrap().send(&other.build(0, 60)).unwrap();
     metered(101);
-    // A wider one than at the start.
+    // A wider filter than at the start.
     pour_with(&process, "udp", "sample = \"count:5\"", 200);
     metered(301);
-    // What is wrong changes nothing.
+    // An invalid filter changes nothing.
     write("udp port", "");
     process.signal(Signal::SIGHUP).unwrap();
     process.wait_stderr("nothing was changed", LIMIT).unwrap();
@@ -470,7 +471,7 @@ fn a_hangup_changes_filter_and_sampling() {
     assert_eq!(delivered, Some(known), "{summary}");
 }
 
-/// What a port takes from the host is what its filter selects: that one stays in the kernel.
+/// What a port takes from the host is what its filter selects: such a filter stays in the kernel.
 #[test]
 fn a_bypass_has_no_live_filter() {
     let folder = Folder::new("reload-bypass");

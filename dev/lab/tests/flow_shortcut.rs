@@ -1,5 +1,5 @@
-//! The meter's shortcut for plain packets against its full dissection: the same records, to the
-//! last field, from every capture there is.
+//! The meter's shortcut for plain packets against its full dissection: equal records, to the last
+//! field, for all available captures.
 
 use flow::{EndReason, HashKey, Input, Level, Meter, MeterConfig, Record};
 use lab::corpus::{self, Packet};
@@ -8,7 +8,7 @@ use wire::LinkType;
 #[path = "flow_shortcut/snap_length.rs"]
 mod snap_length;
 
-/// Every record of a run, as text with its times and its end, in the order of the text.
+/// Every record of a run as sorted text, with times and end reason.
 fn records(config: &MeterConfig, link: LinkType, packets: &[Packet], short: bool) -> Vec<String> {
     let mut meter = Meter::new(config).unwrap();
     if !short {

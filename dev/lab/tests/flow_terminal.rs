@@ -1,5 +1,5 @@
-//! The live view on a terminal that goes away, changes its size, or is used by another program for
-//! a while: on a pseudo-terminal of our own, and in tmux.
+//! The live view on a terminal that is closed, resized, or used by another program for a while: on
+//! a pseudo-terminal, and in tmux.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,10 +17,10 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::pty::{Winsize, openpty};
 
-/// Longer than anything here takes, unless it hangs.
+/// Time limit of a test that might hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Waits until something is so.
+/// Waits for a condition.
 fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + LIMIT;
     while !is_so() {
@@ -29,7 +29,7 @@ fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The other side of a terminal. What the program writes is read all the time.
+/// The other side of a terminal. The program's output is read all the time.
 pub struct Pty {
     master: File,
     said: Arc<Mutex<String>>,
@@ -45,7 +45,7 @@ impl Pty {
             ws_ypixel: 0,
         };
         let pty = openpty(&size, None).unwrap();
-        // Other tests start programs meanwhile.
+        // Other tests start programs at the same time.
         for end in [&pty.master, &pty.slave] {
             fcntl(end, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
         }
@@ -58,7 +58,7 @@ impl Pty {
         (pty, streams)
     }
 
-    /// Reads until `text` has come, after what was read before.
+    /// Reads until `text` arrives, after what was read before.
     pub fn wait_for(&mut self, text: &str) {
         let mut part = [0; 4096];
         let until = Instant::now() + LIMIT;
@@ -105,7 +105,7 @@ fn csv_in(folder: &Folder) -> (PathBuf, String) {
     (path, export)
 }
 
-/// Lines of a CSV file behind its heading, and their packets.
+/// Lines of a CSV file after its header, and their packets.
 fn packets_in(path: &PathBuf) -> u64 {
     let text = std::fs::read_to_string(path).unwrap();
     let mut lines = text.lines();
@@ -116,8 +116,8 @@ fn packets_in(path: &PathBuf) -> u64 {
         .sum()
 }
 
-/// The terminal is not a controlling one, so that no signal reports that it is gone: only reads and
-/// writes do.
+/// The terminal is not a controlling one, so that no signal reports its end: only reads and writes
+/// do.
 #[test]
 fn a_closed_terminal_ends_the_view_in_order() {
     require!(skip::lab());
@@ -151,7 +151,7 @@ fn a_closed_terminal_ends_the_view_in_order() {
     }
 }
 
-/// Killed when the test is over.
+/// Killed at the end of the test.
 pub struct Reaped(pub std::process::Child);
 
 impl Drop for Reaped {
@@ -207,18 +207,18 @@ fn ctrl_z_restores_the_terminal_and_fg_redraws() {
         pty.wait_for("Stopped");
         pty.wait_for("ready> ");
         assert_eq!(state_of(pid), 'T');
-        // Echoed, since the terminal is out of raw mode.
+        // Echoed, since the terminal is no longer in raw mode.
         pty.press("echo $((6 * 7))\n");
         pty.wait_for("echo $((6 * 7))\r\n42\r\n");
         pty.wait_for("ready> ");
         pty.press("fg\n");
         pty.wait_for("\u{1b}[?1049h");
-        // All of it, though nothing has changed.
+        // Everything is redrawn, although nothing has changed.
         pty.wait_for("barewire flows");
         pty.wait_for("destination");
         pty.wait_for(&format!("{}:4000", pair.left.ipv4));
     }
-    // Stopped without being asked, so that the view could not give the terminal back.
+    // Stopped by SIGSTOP, so that the view could not restore the terminal.
     let id = nix::unistd::Pid::from_raw(pid.cast_signed());
     nix::sys::signal::kill(id, Signal::SIGSTOP).unwrap();
     pty.wait_for("ready> ");
@@ -233,7 +233,7 @@ fn ctrl_z_restores_the_terminal_and_fg_redraws() {
     pty.wait_for("\ncode 0");
 }
 
-/// A tmux server of our own, ended with the test.
+/// A separate tmux server, ended with the test.
 struct Tmux<'a> {
     pair: &'a Pair,
     socket: PathBuf,
@@ -253,7 +253,7 @@ impl Tmux<'_> {
         finished.checked().unwrap().stdout
     }
 
-    /// The screen as a person sees it.
+    /// The visible screen.
     fn screen(&self) -> String {
         self.run(&["capture-pane", "-p"])
     }
@@ -277,7 +277,7 @@ impl Drop for Tmux<'_> {
     }
 }
 
-/// The same size as before may come with another content: tmux cuts off what does not fit.
+/// Returning to the same size may leave other content: tmux cuts off what does not fit.
 #[test]
 fn nothing_stale_is_left_after_resizing() {
     require!(skip::lab());
@@ -314,7 +314,7 @@ fn nothing_stale_is_left_after_resizing() {
         clocks == 1 && heads == 1 && title && screen.contains(&source) && screen.contains("adds up")
     };
     tmux.wait_screen("no picture", |screen| is_whole(screen, 100));
-    // Pressed first: nothing changes any more, so nothing would be drawn again by chance.
+    // Pauses first: nothing changes any more, so nothing is redrawn by chance.
     tmux.run(&["send-keys", "Space"]);
     tmux.wait_screen("not paused", |screen| screen.contains("PAUSED"));
     for [width, height] in [[82, 20], [140, 44], [100, 30]] {
@@ -322,7 +322,7 @@ fn nothing_stale_is_left_after_resizing() {
         tmux.run(&["resize-window", "-x", &size[0], "-y", &size[1]]);
         tmux.wait_screen("stale", |screen| is_whole(screen, width));
     }
-    // There and back at once.
+    // Resized and back at once.
     tmux.run(&[
         "resize-window",
         "-x",
@@ -339,7 +339,7 @@ fn nothing_stale_is_left_after_resizing() {
     tmux.wait_screen("stale", |screen| is_whole(screen, 100));
 }
 
-/// The golden screen of 80 by 24 as a person sees it: what does not change from run to run.
+/// The golden screen of 80 by 24 as visible: the parts that do not change between runs.
 #[test]
 fn the_screen_of_80_by_24_is_as_drawn() {
     require!(skip::lab());
@@ -409,7 +409,7 @@ fn the_screen_of_80_by_24_is_as_drawn() {
     );
 }
 
-/// Packets come until the flow is shown; then it ends, stays a while in grey, and goes.
+/// Packets arrive until the flow is shown; then it ends, stays a while in grey, and is removed.
 #[test]
 fn a_flow_that_ends_turns_grey_and_goes() {
     require!(skip::lab());

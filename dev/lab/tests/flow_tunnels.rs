@@ -1,5 +1,5 @@
-//! A law of metering over a sample of all captures: a tunnel around the packets changes nothing of
-//! the flows inside.
+//! A law of metering over a sample of all captures: a tunnel around the packets does not change the
+//! flows inside.
 
 use flow::{Level, Record};
 use wire::{Dissection, LinkType, MAX_LAYERS, MAX_TUNNEL_DEPTH, dissect, dissect_inner};
@@ -95,7 +95,7 @@ fn gre(version: u8) -> [u8; 4] {
     }
 }
 
-/// A kind of encapsulation, with the bytes that it puts in front.
+/// A kind of encapsulation, with the bytes it prepends.
 #[derive(Clone, Copy)]
 enum Wrap {
     /// Around whole Ethernet frames of this length.
@@ -162,7 +162,7 @@ fn ip_version(frame: &[u8]) -> Option<u8> {
 }
 
 impl Wrap {
-    /// The frame in the tunnel; none for a frame that the tunnel cannot carry.
+    /// The encapsulated frame; `None` if the tunnel cannot carry it.
     fn wrap(self, (frame, wire_len, time_ns): &Packet) -> Option<Packet> {
         let wire_len = (*wire_len).max(frame.len() as u32);
         let (head, from) = match self {
@@ -201,7 +201,7 @@ fn is_shallow((frame, wire_len, _): &Packet) -> bool {
     layers + 6 <= MAX_LAYERS && depth + 1 < MAX_TUNNEL_DEPTH
 }
 
-/// Whether a record is of the tunnel itself, in which packets count that are not IP inside.
+/// Whether a record is of the tunnel itself, in which packets without IP inside are counted.
 fn is_outer(record: &Record) -> bool {
     let text = format!("{:?}", record.key());
     let is_between = |one, two| text.contains(one) && text.contains(two);

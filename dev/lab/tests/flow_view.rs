@@ -1,4 +1,4 @@
-//! The live view through a pseudo-terminal of 80 columns: its pages, filter, pause; and `--once`.
+//! The live view on a pseudo-terminal of 80 columns: its pages, filter, pause; and `--once`.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use lab::{Veth, require, skip};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Only the difference to the picture before is drawn, so words are looked for that are new.
+/// Only differences to the previous screen are drawn, so the test looks for words that are new.
 #[test]
 fn keys_show_pages_filter_and_hold() {
     require!(skip::lab());
@@ -43,7 +43,7 @@ fn keys_show_pages_filter_and_hold() {
     press("\u{1b}", "destination");
     press("?", "draw the screen again");
     press("x", "destination");
-    // Port 9 has no known application here: no row. The page of talkers has both ends.
+    // Port 9 has no known application here: no row. The page of talkers has both endpoints.
     press("2", "nothing yet");
     press("3", "received");
     press("4", "metered");
@@ -89,7 +89,7 @@ fn once_prints_the_picture_and_ends() {
         "{}",
         finished.stderr
     );
-    // Of a file: its state at its end.
+    // For a file: its state at the end.
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../testdata/captures/lab-mix.pcapng");
     let mut command = std::process::Command::new(barewire().unwrap());

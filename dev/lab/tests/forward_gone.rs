@@ -1,5 +1,5 @@
-//! `barewire forward` of which an interface is deleted while packets pass: it ends with code 4, the
-//! error has the reason, and every packet is accounted for.
+//! `barewire forward` whose interface is deleted while packets pass: it ends with code 4, the error
+//! has the reason, and every packet is accounted for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -8,11 +8,11 @@ use crate::forward::{LIMIT, Path, X, Y, totals};
 use lab::packet::{Raw, Udp};
 use lab::{Veth, require, skip};
 
-/// Packets that have come through when the interface is deleted, at least.
+/// Minimum number of packets forwarded before the interface is deleted.
 const PACKETS_MIN: u64 = 1000;
 
-/// Sends from A until A's interface is gone, and deletes an interface of the box when enough
-/// packets have come to B.
+/// Sends from A until A's interface is deleted, and deletes an interface of the box after enough
+/// packets have arrived at B.
 fn delete_under_load(path: &Path, name: &str) {
     let udp = Udp::between(path.a(), path.b()).flows(16);
     let out = path.a().ns.run(|| Raw::sender(&path.a().ifname));
@@ -21,7 +21,7 @@ fn delete_under_load(path: &Path, name: &str) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0.. {
-                // It fails when the other end has gone.
+                // It fails when the other end is deleted.
                 if is_over.load(Ordering::Relaxed) || out.send(&udp.build(number, 60)).is_err() {
                     return;
                 }

@@ -14,10 +14,10 @@ fn names(scheme: &str) -> [String; 2] {
     [X, Y].map(|name| format!("{scheme}:{name}"))
 }
 
-/// The packets of these tests; their receiver answers with port unreachable.
+/// Matches the packets of these tests; their receiver answers with port unreachable.
 const FILTER: &str = "udp dst port 9";
 
-/// The packets of a pcap file in little-endian order, read without help of the code under test.
+/// The packets of a little-endian pcap file, read without the code under test.
 fn read_pcap(path: &FilePath) -> Vec<Vec<u8>> {
     let file = std::fs::read(path).unwrap();
     let mut rest = file.get(24..).unwrap_or_default();
@@ -33,12 +33,12 @@ fn read_pcap(path: &FilePath) -> Vec<Vec<u8>> {
     packets
 }
 
-/// What arrives at B while `body` runs, once `count` packets are present.
+/// What arrives at B while `body` runs, once `count` packets have arrived.
 fn received(path: &Path, count: usize, filter: &str, body: impl FnOnce()) -> Vec<Vec<u8>> {
     let file = TempFile::new(".pcap");
     let capture = Capture::start(&path.b().ns, &path.b().ifname, file.path(), filter).unwrap();
     body();
-    // tcpdump drops at SIGINT what it has not read: wait until it has all.
+    // tcpdump drops at SIGINT what it has not read: wait until it has everything.
     for _ in 0..500 {
         if read_pcap(file.path()).len() >= count {
             break;
@@ -91,7 +91,7 @@ fn ping_and_tcp_pass_through_without_a_copy() {
         let ping = path.a().ns.exec("ping", ["-c20", "-i0.02", &address]);
         let ping = ping.unwrap();
         assert!(ping.contains(" 20 received"), "{ping}");
-        // A file of 20 MB over TCP, in both directions' queues at once.
+        // A file of 20 MB over TCP, through the queues of both directions at once.
         let folder = std::env::temp_dir().join(format!("bw-forward-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let content: Vec<u8> = (0..20_000_000u32).map(|at| (at * 7 / 5) as u8).collect();
@@ -121,7 +121,7 @@ fn ping_and_tcp_pass_through_without_a_copy() {
         let reported = forward.stop();
         for way in reported["directions"].as_array().unwrap() {
             assert_eq!(way["copied"], 0, "{reported}");
-            // Twenty echoes and the connection; how many acknowledgements, TCP decides.
+            // Twenty echoes and the connection; the number of acknowledgments depends on TCP.
             assert!(number(&way["forwarded"]) > 20, "{reported}");
             assert_eq!(
                 (&way["failed"], &way["dropped"]["tx_full"]),
@@ -163,7 +163,7 @@ fn every_pair_of_ports_forwards() {
         [X.to_owned(), Y.to_owned()],
     ] {
         if y.starts_with("xdplive") {
-            // XDP frames are only accepted if the peer polls. Before, the link was down.
+            // XDP frames are accepted only if the peer polls. Before, the link was down.
             path.b().set_gro(false).unwrap();
             path.b().set_gro(true).unwrap();
         }
@@ -249,7 +249,7 @@ fn several_queues_share_the_way_out() {
             forward.process.stderr()
         );
         let mut got = received(&path, sent.len(), FILTER, || replay(&path, &sent));
-        // Each flow is in order; the flows of different queues are not.
+        // Each flow is in order; flows of different queues are not.
         got.sort_by_key(|packet| number_of(packet).unwrap());
         assert_same(&got, &sent);
         let reported = forward.stop();
@@ -279,12 +279,12 @@ fn too_much_is_dropped_and_accounted_for() {
         let args = [&args[..], &["--rate", "max", "--duration", "2", "--json"]].concat();
         let ns = &path.a().ns;
         let mut sender = ns.spawn(barewire().unwrap(), args).unwrap();
-        // What the interface refuses at this rate makes it end with 1, and is in its words.
+        // What the interface refuses at this rate gives exit code 1, and is in its output.
         let sender = sender.wait(LIMIT).unwrap();
         let sender: serde_json::Value = serde_json::from_str(&sender.stdout).unwrap();
         let reported = forward.stop();
         let total = &reported["ports"][0]["account"]["total"];
-        // Everything that left A was seen here, and everything sent here arrived at B.
+        // Everything sent by A was seen here, and everything sent here arrived at B.
         assert_eq!(total["seen"], sender["packets"], "{reported}");
         let way = &reported["directions"][0];
         let after = path.b().counters().unwrap().since(&before);
@@ -293,7 +293,7 @@ fn too_much_is_dropped_and_accounted_for() {
             after.rx_packets + after.rx_dropped,
             "{reported}"
         );
-        // How many depends on what else the machine does.
+        // How many depends on the load of the machine.
         assert!(number(&way["forwarded"]) > 0, "{reported}");
         let lost = number(&total["dropped"]["ring_full"]) + number(&total["dropped"]["fill_empty"]);
         println!(
@@ -341,7 +341,7 @@ fn tags_go_with_their_packets() {
     let sent: Vec<_> = (0..500)
         .map(|number| plan.build(number, 64 + number as usize))
         .collect();
-    // The kernel takes the tag out of what a tap sees, and reports it with the packet.
+    // The kernel removes the tag before a tap sees the packet, and reports it as metadata.
     for [from, to] in [
         ["afpacket", "afpacket"],
         ["afpacket", "afxdp"],
@@ -399,7 +399,7 @@ fn long_packets_for_a_short_interface_are_counted() {
     let forward = path.forward(&[&x, &y]);
     let fits = |packet: &&Vec<u8>| packet.len() <= 1_518;
     let expected: Vec<_> = sent.iter().filter(fits).cloned().collect();
-    // A packet of up to four bytes more than the MTU is refused by the device itself.
+    // The device itself refuses a packet that exceeds the MTU by up to four bytes.
     let by_device = expected
         .iter()
         .filter(|packet| packet.len() > 1_514)
@@ -482,14 +482,14 @@ fn rates_of_each_second_add_up_to_the_total() {
     replay(&path, &packets(&path, COUNT, 1514));
     let rates = || -> Vec<serde_json::Value> {
         let text = forward.process.stdout();
-        // The last line may not be whole yet.
+        // The last line may be incomplete.
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let lines = whole
             .lines()
             .map(|line| serde_json::from_str(line).unwrap());
         lines.collect()
     };
-    // What the rates of all seconds come to.
+    // The sum of the rates of all seconds.
     let sum_of = |lines: &[serde_json::Value], name: &str| {
         let (mut sum, mut at) = (0.0, 0.0);
         for line in lines {
@@ -499,8 +499,8 @@ fn rates_of_each_second_add_up_to_the_total() {
         }
         sum
     };
-    // Until all have come to the far end and are in the rates, except for the clock difference
-    // between a rate and the time alongside it.
+    // Until all have arrived at the far end and are in the rates, except for the clock difference
+    // between a rate and its time.
     let until = Instant::now() + LIMIT;
     let lines = loop {
         let lines = rates();

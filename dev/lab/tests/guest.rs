@@ -1,5 +1,5 @@
-//! Tests that run in the guest of `cargo xtask lab`, on emulated cards with real drivers, and those
-//! that run both there and on this machine. A file is a module here; see `all.rs`.
+//! Tests that run in the guest of `cargo xtask lab`, on emulated cards with real drivers, and tests
+//! that run both there and on this machine. Each file is a module here; see `all.rs`.
 
 // Shared by tests.
 mod afxdp;

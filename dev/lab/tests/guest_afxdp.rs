@@ -9,10 +9,11 @@ use lab::{Pair, guest};
 use port::PortOptions;
 use ring::{Pool, PoolConfig};
 
-/// Room that the kernel keeps in front of each packet (`XDP_PACKET_HEADROOM`).
+/// Headroom that the kernel keeps before each packet (`XDP_PACKET_HEADROOM`).
 const HEADROOM: usize = 256;
 
-/// Every length of an untagged packet in turn: a card's buffers may be shorter than our frames.
+/// Every length of an untagged packet in turn: a card's buffers may be shorter than the pool's
+/// frames.
 fn len_of(number: u64) -> usize {
     60 + (number as usize * 7) % 1455
 }
@@ -63,7 +64,7 @@ fn receives_into_our_frames(cards: [&str; 2], name: &str, attach: &str, mode: &s
                 let number = number_of(bytes).unwrap();
                 assert_eq!(bytes, plan.build(number, len_of(number)), "packet {number}");
                 assert!(!std::mem::replace(&mut seen[number as usize], true));
-                // In the memory that we gave, in a frame of it, after the kernel's headroom.
+                // In the registered memory, in one of its frames, after the kernel's headroom.
                 let at = (bytes.as_ptr() as usize).checked_sub(base).unwrap();
                 assert!(at < pool.frames_len(), "packet {number} is not in the pool");
                 let frame_len = pool.frame_len() as usize;
@@ -104,7 +105,7 @@ fn auto_finds_zero_copy_on_igb() {
 #[test]
 fn igb_fills_no_short_frames() {
     lab::require!(guest::inside());
-    // Of 2048 bytes its buffers would be 1024, and a longer packet would come as two.
+    // With 2048 bytes its buffers would be 1024, and a longer packet would arrive as two.
     let pair = Pair::of_cards("igb0", "igb1", 1500, 2).unwrap();
     let pool = Pool::new(PoolConfig {
         frame_count: 8192,

@@ -7,7 +7,7 @@ use lab::guest;
 use port::PortOptions;
 use serde_json::Value;
 
-/// Interface, driver, RX queues in use, the most there can be.
+/// Interface, driver, RX queues in use, maximum number of RX queues.
 const CARDS: &[(&str, &str, u64, u64)] = &[
     ("igb0", "igb", 2, 8),
     ("igb1", "igb", 2, 8),
@@ -19,7 +19,7 @@ const CARDS: &[(&str, &str, u64, u64)] = &[
     ("virtio1", "virtio_net", 2, 2),
 ];
 
-/// Words of `devices`, and the port that they promise.
+/// Words of `devices`, and the ports that they imply.
 const MODES: &[(&str, &str)] = &[
     ("native zero-copy", "attach=native&bind=zero-copy"),
     ("native copy", "attach=native&bind=copy"),
@@ -46,7 +46,7 @@ fn devices_names_every_card_and_its_driver() {
         assert_eq!(card["rx_queues"], *queues, "{card}");
         let bus = card["driver"]["bus"].as_str().unwrap();
         let device = std::fs::canonicalize(format!("/sys/class/net/{name}/device")).unwrap();
-        // A virtio device hangs below its PCI device.
+        // A virtio device is below its PCI device.
         assert!(device.to_string_lossy().contains(bus), "{device:?}: {card}");
         if *queue_max > 1 {
             assert_eq!(card["channels"]["combined_max"], *queue_max, "{card}");
@@ -115,8 +115,8 @@ fn doctor_describes_the_guest() {
     let version = release.split('.').take(2).collect::<Vec<_>>().join(".");
     let reported = state("kernel")["text"].as_str().unwrap().to_owned();
     assert!(reported.contains(&version), "{reported} on {release}");
-    // Intel's, emulated, with every card in a group of its own, but for the two that share one on
-    // purpose; and one card for a process.
+    // Intel's, emulated, with every card in its own group except for two that share one on purpose;
+    // and one card for a process.
     let groups = std::fs::read_dir("/sys/kernel/iommu_groups")
         .unwrap()
         .count();

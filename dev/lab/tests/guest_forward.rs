@@ -1,5 +1,5 @@
-//! In the guest: `barewire forward` between two cards that are driven in user space, with the
-//! kernel's driver at both far ends.
+//! In the guest: `barewire forward` between two cards driven in user space, with the kernel's
+//! driver at both far ends.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -19,7 +19,7 @@ fn len_of(number: u64) -> usize {
     60 + (number as usize * 7) % 1455
 }
 
-/// Two wires, and what passes packets from the one to the other.
+/// Two wires, and the cards between which packets are forwarded.
 struct Row {
     left: Peer,
     right: Peer,
@@ -51,11 +51,11 @@ impl Row {
     }
 }
 
-/// Sends numbered packets and checks each that comes: every byte, once. Until the links are up
-/// nothing comes, so it begins again and again with a packet of another number.
+/// Sends numbered packets and checks every byte of each packet received, once. Until the links are
+/// up nothing arrives, so it is repeated with packets of other numbers.
 fn passes(out: &Raw, into: &Raw, plan: &Udp) {
     const FIRST: u64 = u64::MAX;
-    // For all candidates: the last card is one of the kernel's.
+    // For all candidates: the last card is driven by the kernel.
     let plan = &Udp {
         destination_mac: [0xff; 6],
         ..plan.clone()
@@ -91,7 +91,7 @@ fn passes(out: &Raw, into: &Raw, plan: &Udp) {
     }
 }
 
-/// All that came went on, and nothing was copied or refused.
+/// Everything received was forwarded, and nothing was copied or refused.
 fn check_way(way: &Value) {
     assert!(number(&way["forwarded"]) >= COUNT, "{way}");
     assert_eq!(way["received"], way["forwarded"], "{way}");
@@ -100,8 +100,8 @@ fn check_way(way: &Value) {
     assert_eq!((&way["copied"], &way["failed"]), none, "{way}");
 }
 
-/// The account of the whole path: nothing copied, nothing dropped, nothing refused, and the cards'
-/// own counters agree, where they count.
+/// The account of the whole path: nothing copied, dropped or refused, and the cards' own counters
+/// agree, if they count.
 fn check(reported: &Value, counts: [bool; 2]) {
     let ways = reported["directions"].as_array().unwrap();
     assert_eq!(ways.len(), 2, "{reported}");
@@ -145,7 +145,7 @@ fn and_between_an_igb_and_a_virtio_net() {
 fn packets_that_a_filter_rejects_are_not_captured() {
     lab::require!(guest::inside(), guest::libpcap());
     const OTHERS: u64 = 200;
-    // The kernel has one sending queue on an e1000: its packets stay in order.
+    // The kernel has one transmit queue on an e1000: its packets stay in order.
     let row = Row::new(["e1000-0", "e1000-1", "igb0", "igb1"]);
     let forward = row.forward(&["udp dst port 9"]);
     let right = row.right.receiver();
@@ -159,7 +159,7 @@ fn packets_that_a_filter_rejects_are_not_captured() {
         ..plan.clone()
     };
     passes(&out, &right, &plan);
-    // Now that the links are up; the one after them shows when they have been processed.
+    // Now that the links are up; the packet after them shows when they have been processed.
     for number in 0..OTHERS {
         out.send(&others.build(number, 100)).unwrap();
     }
@@ -187,8 +187,8 @@ fn packets_that_a_filter_rejects_are_not_captured() {
     assert_eq!(seen, number(&way["received"]) + OTHERS, "{reported}");
 }
 
-/// A card that the kernel drives and AF_XDP reaches without a copy, and one driven in user space:
-/// both are over one pool.
+/// A card driven by the kernel, with zero-copy AF_XDP, and one driven in user space: both use one
+/// pool.
 #[test]
 fn a_card_in_user_space_and_af_xdp_share_their_frames() {
     lab::require!(guest::inside());

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// An unused card, its driver, and its interface before it goes away.
+/// An unused card, its driver, and its interface.
 const CARD: &str = "0000:03:00.0";
 const DRIVER: &str = "e1000e";
 
@@ -23,8 +23,8 @@ fn driver(card: &str) -> Option<String> {
     Some(target.file_name()?.to_str()?.to_owned())
 }
 
-/// The interface of a card; its name changes when it returns. That of a virtio device hangs
-/// below the device on the virtio bus.
+/// The interface of a card; its name changes when it returns. That of a virtio device is below the
+/// device on the virtio bus.
 fn interface(card: &str) -> Option<String> {
     let below = std::fs::read_dir(folder(card)).ok()?.flatten();
     let on_virtio = below.filter(|entry| {
@@ -39,7 +39,7 @@ fn interface(card: &str) -> Option<String> {
     })
 }
 
-/// Waits for the interface of a card that was returned, and gives it the name of before.
+/// Waits for the interface of a returned card, and restores its name.
 fn name_again(card: &str, name: &str) {
     wait_for("the interface", || interface(card).is_some());
     let now = interface(card).unwrap();
@@ -106,12 +106,12 @@ fn cards_are_listed_as_they_are() {
     }
 }
 
-/// One after the other: all are about the same card.
+/// In sequence: all are about the same card.
 #[test]
 fn a_card_is_bound_and_bound_back() {
     lab::require!(guest::inside());
     assert_eq!(driver(CARD).as_deref(), Some(DRIVER));
-    // Nothing happens when nothing is to.
+    // Nothing changes if nothing is to be done.
     let reported = nic(&["bind", "vfio", CARD, "--dry-run"]).checked().unwrap();
     assert!(
         reported.stdout.contains("driver_override"),
@@ -122,7 +122,7 @@ fn a_card_is_bound_and_bound_back() {
 
     let name = interface(CARD).unwrap();
     stays_while_in_use(&name);
-    // There and back.
+    // Bound and bound back.
     nic(&["bind", "vfio", &name]).checked().unwrap();
     assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
     assert_eq!(interface(CARD), None);
@@ -132,7 +132,7 @@ fn a_card_is_bound_and_bound_back() {
 
     is_back_after_a_command();
     is_back_after_a_kill();
-    // Until it is asked to end, and until it is killed.
+    // Until it is stopped, and until it is killed.
     for signal in [Signal::SIGINT, Signal::SIGKILL] {
         let mut holder = spawn(&["bind", "vfio", CARD, "--until-exit"]);
         holder.wait_stderr("bind it back", LIMIT).unwrap();
@@ -171,7 +171,7 @@ fn stays_while_in_use(name: &str) {
     ip(&["address", "flush", "dev", name]);
 }
 
-/// As long as a command runs, whose exit code is passed on.
+/// For as long as a command runs, whose exit code is passed on.
 fn is_back_after_a_command() {
     let script = format!("readlink /sys/bus/pci/devices/{CARD}/driver; exit 7");
     let ran = nic(&["bind", "vfio", CARD, "--run", "sh", "-c", &script]);
@@ -179,7 +179,7 @@ fn is_back_after_a_command() {
     assert!(ran.stdout.contains("vfio-pci"), "{}", ran.stdout);
     assert_eq!(driver(CARD).as_deref(), Some(DRIVER), "{}", ran.stderr);
 
-    // A command with a signal handler exits in its own way; one without dies from the signal.
+    // A command with a signal handler exits in its own way; one without is ended by the signal.
     let script = "trap 'echo reported; exit 5' TERM; echo ready; while :; do sleep 0.1; done";
     for (script, code, said) in [
         (script, 5, "reported"),
@@ -191,12 +191,12 @@ fn is_back_after_a_command() {
         let ended = holder.stop(Signal::SIGTERM, LIMIT).unwrap();
         assert_eq!(ended.code(), Some(code), "{}", ended.stderr);
         assert!(ended.stdout.contains(said), "{}", ended.stdout);
-        // Not before it is back does the holder end.
+        // The holder does not end before the card is back.
         assert_eq!(driver(CARD).as_deref(), Some(DRIVER), "{}", ended.stderr);
     }
 }
 
-/// All processes of this name are killed; the helper that gives the card back has another name. A
+/// All processes of this name are killed; the helper that returns the card has another name. A
 /// command that has nothing to do with the card continues.
 fn is_back_after_a_kill() {
     for run in [false, true] {

@@ -1,4 +1,4 @@
-//! In the guest: a port on an unavailable card reports the obstacle and what to do, through the
+//! In the guest: a port on an unavailable card reports the reason and what to do, through the
 //! command as users see it.
 
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use crate::vfio_card::{Peer, VfioCard};
 use lab::guest;
 use lab::process::{Finished, Process, Signal};
 
-/// A command that is to receive one packet; it ends by itself only if it is refused.
+/// A command that receives one packet; it ends by itself only if it is refused.
 fn capture(address: &str) -> Command {
     let mut command = Command::new("barewire");
     let port = format!("vfio:{address}");
@@ -21,7 +21,7 @@ fn finish(command: &mut Command) -> Finished {
     Process::spawn(command).unwrap().wait(LIMIT).unwrap()
 }
 
-/// It failed, for this reason and with this advice.
+/// Checks that it failed, for this reason and with this hint.
 fn refused(finished: &Finished, why: &str, hint: &str) {
     println!("{}", finished.stderr);
     assert_eq!(finished.code(), Some(1), "{}", finished.stderr);
@@ -35,7 +35,7 @@ fn refused(finished: &Finished, why: &str, hint: &str) {
     assert!(hints.contains(hint), "{hint:?}: {}", finished.stderr);
 }
 
-/// Where the card of an interface is.
+/// The PCI address of an interface's card.
 fn address_of(ifname: &str) -> String {
     sys::pci::PciFunction::of_interface(ifname)
         .unwrap()
@@ -63,7 +63,7 @@ fn a_card_of_the_kernel_or_of_unknown_type() {
         "there is no device at this address",
         "lspci -D",
     );
-    // One that VFIO has and that there is no driver for: an 82574.
+    // A card bound to vfio-pci for which there is no driver: an 82574.
     let card = VfioCard::bind("e1000e-0");
     refused(
         &finish(&mut capture(&card.address)),
@@ -90,7 +90,7 @@ fn a_card_that_another_process_has() {
         "busy",
         "another process has it open: fuser -v /dev/vfio/",
     );
-    // It has not suffered by that.
+    // It is unaffected.
     assert!(first.running().unwrap());
     first
         .stop(Signal::SIGINT, LIMIT)
@@ -123,7 +123,7 @@ fn a_card_that_shares_its_group() {
     drop((first, second));
 }
 
-/// Modules that are taken out and put back.
+/// Modules that are unloaded, and loaded again on drop.
 struct Without(&'static [&'static str]);
 
 impl Without {
@@ -157,7 +157,7 @@ fn a_kernel_without_vfio() {
             "modprobe vfio_iommu_type1",
         );
     }
-    // In a container whose nodes were not passed in.
+    // In a container without the device nodes.
     let hidden = "mount -t tmpfs none /dev/vfio && exec \"$@\"";
     let mut container = Command::new("unshare");
     container.args(["-m", "sh", "-c", hidden, "sh", "barewire", "capture"]);
@@ -200,7 +200,7 @@ fn a_kernel_without_vfio() {
     );
 }
 
-/// Gives an interface that has returned its name again.
+/// Restores the name of a returned interface.
 fn rename_back(ifname: &str, address: &str) {
     let folder = format!("/sys/bus/pci/devices/{address}/net");
     let end = std::time::Instant::now() + LIMIT;
@@ -238,7 +238,7 @@ fn a_user_without_rights() {
         "ermission denied",
         &format!("chown $USER {node}"),
     );
-    // The node is given, and there is no memory that may be locked.
+    // The node is accessible, but no memory may be locked.
     std::os::unix::fs::chown(&node, Some(NOBODY), None).unwrap();
     let mut poor = Command::new("sh");
     poor.args([
@@ -264,14 +264,14 @@ fn a_user_without_rights() {
     );
 }
 
-/// What a setting is: the one of several words that is in brackets, or all there is.
+/// The value of a setting: the word in brackets, or everything.
 fn chosen(file: &str) -> String {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let word = text.split(['[', ']']).nth(1);
     word.unwrap_or(text.trim()).to_owned()
 }
 
-/// A machine with no huge pages: none reserved, and none assembled from small ones; as before on
+/// A machine without huge pages: none reserved, and none assembled from small ones; restored on
 /// drop.
 struct SmallPages(Vec<(&'static str, String)>);
 
@@ -294,7 +294,7 @@ impl Drop for SmallPages {
     fn drop(&mut self) {
         for (file, value) in &self.0 {
             let until = std::time::Instant::now() + LIMIT;
-            // Memory may be in pieces: there are fewer huge pages then, without an error.
+            // Memory may be fragmented: there are fewer huge pages then, without an error.
             while !std::fs::write(file, value).is_ok_and(|()| chosen(file) == *value) {
                 if std::time::Instant::now() > until {
                     let now = chosen(file);

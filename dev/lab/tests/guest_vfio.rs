@@ -12,12 +12,12 @@ use port::{Direction, Port, PortEvent, PortOptions};
 use ring::{Pool, PoolConfig};
 use sys::ErrorKind;
 
-/// Longest time for anything.
+/// Time limit of any wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
 const CARDS: [&str; 2] = ["igb0", "igb1"];
 
-/// From the first card to the second, or back.
+/// Packets from the first card to the second, or back.
 fn plan(forth: bool) -> Udp {
     let ends = [([10, 77, 0, 1], 1), ([10, 77, 0, 2], 2)];
     let (from, to) = if forth {
@@ -72,7 +72,7 @@ fn send(port: &mut Port, packets: &[Vec<u8>]) {
     tx.flush().unwrap();
 }
 
-/// Receives until `count` packets came, on all queues; number of the queue and bytes of each.
+/// Receives until `count` packets arrived on all queues; index of the queue and bytes of each.
 fn receive(port: &mut Port, count: usize) -> Vec<(u32, Vec<u8>)> {
     let end = Instant::now() + LIMIT;
     let mut got = Vec::new();
@@ -98,7 +98,7 @@ fn carries(from: &mut Port, to: &mut Port, plan: &Udp, count: u64, len_of: fn(u6
     let mut next = 0;
     let mut seen = vec![false; count as usize];
     while next < count {
-        // The card has 64 KiB of its own, our rings much more; a slow guest gets no more at once.
+        // The card has 64 KiB of its own, the rings much more; a slow guest gets no more at once.
         let some: Vec<_> = (next..count.min(next + 100))
             .map(|number| plan.build(number, len_of(number)))
             .collect();
@@ -206,7 +206,7 @@ fn jumbo_packets_and_tags_pass() {
                 continue;
             };
             let mut expected = tagged.build(1, 200);
-            // With the packet if there is room in front of it to put it back.
+            // With the packet if there is room to insert it again.
             if frame_len == 4096 {
                 let vlan = packet.vlan().expect("a tag beside the packet");
                 assert_eq!((vlan.tpid, vlan.tci & 0xfff), (0x8100, 0x123));
@@ -246,7 +246,7 @@ fn both_directions_of_a_flow_meet_on_one_of_four_queues() {
     for number in 0..128_u64 {
         let mut there = plan(true).build(number, 100);
         send(&mut left, std::slice::from_ref(&there));
-        // The answer to it: addresses and ports swapped.
+        // The response to it: addresses and ports swapped.
         let (source, destination): (Vec<u8>, Vec<u8>) =
             (there[26..30].into(), there[30..34].into());
         there[26..30].copy_from_slice(&destination);
@@ -297,7 +297,7 @@ fn the_iommu_refuses_a_wrong_address() {
         pool: Some(pool.clone()),
         ..both()
     };
-    // Every frame's address that the card is reported is 64 GiB off.
+    // Every frame address given to the card is 64 GiB off.
     let mut right =
         port::testing::open_with_wrong_addresses(cards[1].address(), 64 << 30, &options).unwrap();
     wait_for_link(&mut [&mut left, &mut right]);
@@ -305,7 +305,7 @@ fn the_iommu_refuses_a_wrong_address() {
         .map(|number| plan(true).build(number, 300))
         .collect();
     send(&mut left, &packets);
-    // The card thinks that it has written them.
+    // The card believes that it has written them.
     let got = receive(&mut right, packets.len());
     assert!(!got.is_empty(), "the card gave no descriptor back");
     for (_, bytes) in &got {
@@ -330,7 +330,7 @@ fn the_iommu_refuses_a_wrong_address() {
     let faults = iommu_faults() - before;
     println!("the IOMMU has reported {faults} faults");
     assert!(faults > 0, "the kernel has reported of no fault");
-    // The same card with right addresses, at once.
+    // The same card with correct addresses, at once.
     let mut right = open(&cards[1], "", &both());
     wait_for_link(&mut [&mut left, &mut right]);
     carries(&mut left, &mut right, &plan(true), 200, len_of);
@@ -345,10 +345,10 @@ fn iommu_faults() -> usize {
         .count()
 }
 
-/// Set in a process that shall hold a port: its name.
+/// Set in a process that holds a port: its name.
 const CHILD_VAR: &str = "BAREWIRE_VFIO_CHILD";
 
-/// Not a test by itself: receives on a port without any rights until it is killed.
+/// Not a test in itself: receives on a port without privileges until it is killed.
 #[test]
 fn child() {
     let Ok(name) = std::env::var(CHILD_VAR) else {
@@ -393,9 +393,9 @@ fn a_killed_process_leaves_no_dma_and_the_card_to_others() {
             .map(|number| plan(true).build(number, 100))
             .collect();
         send(&mut left, &packets);
-        // Rights are gone, packets still come.
+        // Privileges are dropped, packets still arrive.
         process.wait_stdout("received", LIMIT).unwrap();
-        // In the midst of it.
+        // While packets arrive.
         send(&mut left, &packets);
         let finished = process.stop(Signal::SIGKILL, LIMIT).unwrap();
         assert_eq!(finished.signal(), Some(Signal::SIGKILL), "{finished:?}");
@@ -442,7 +442,7 @@ fn obstacles_are_reported_with_a_hint() {
         "{text}"
     );
     assert!(hint.contains("nic bind vfio"), "{hint}");
-    // There is none, or it is no card, or its name is none.
+    // It does not exist, is not a network card, or the name is invalid.
     assert_eq!(failure("vfio:0000:ff:1f.7").0, ErrorKind::NotFound);
     assert_eq!(failure("vfio:igb0").0, ErrorKind::InvalidInput);
     let bridge = sys::pci::PciFunction::all().unwrap();
@@ -459,7 +459,7 @@ fn obstacles_are_reported_with_a_hint() {
     let (kind, text, _) = failure(&format!("vfio:{address}"));
     assert_eq!(kind, ErrorKind::Busy, "{text}");
     igb.probe().unwrap();
-    // More than it has.
+    // More queues than it has.
     let text = failure_without_hint(&format!("vfio:{address}?queues=99"));
     assert!(text.contains("16"), "{text}");
     drop(bound);
@@ -495,7 +495,7 @@ fn a_card_that_the_kernel_requests_back_is_released() {
         error.to_string().contains("requests the card back"),
         "{error}"
     );
-    // The control side looks now and then only.
+    // The control side checks from time to time only.
     let event = loop {
         if let Some(event) = port.control.event() {
             break event;

@@ -1,4 +1,4 @@
-//! In the guest: the user-mode drivers of e1000 and virtio-net, each against the kernel's driver on
+//! In the guest: the user-mode drivers of e1000 and virtio-net, each with the kernel's driver on
 //! the other end of the wire. `virtio0` has packed queues, `virtio1` split ones.
 
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ fn fact(port: &Port, name: &str) -> String {
     found.unwrap_or_else(missing).1.clone()
 }
 
-/// Takes the pending packets: number and bytes of each packet of ours.
+/// Receives pending packets: number and bytes of each packet of the test.
 fn take(port: &mut Port, mut each: impl FnMut(usize, &port::Packet<'_>, Vec<u8>)) {
     for (queue, rx) in port.rx.iter_mut().enumerate() {
         let batch = rx.receive().unwrap();
@@ -43,7 +43,7 @@ fn take(port: &mut Port, mut each: impl FnMut(usize, &port::Packet<'_>, Vec<u8>)
     }
 }
 
-/// A wire whose far end is the kernel's, over which packets pass: link up on both sides.
+/// Waits for a wire with the kernel's card at the far end: link up on both sides, and packets pass.
 fn wait_for_wire(port: &mut Port, peer: &Peer, out: &Raw, plan: &Udp) {
     let until = Instant::now() + LIMIT;
     loop {
@@ -58,14 +58,14 @@ fn wait_for_wire(port: &mut Port, peer: &Peer, out: &Raw, plan: &Udp) {
         }
         assert!(Instant::now() < until, "no packet passes: {}", peer.ifname);
     }
-    // What is still on its way.
+    // What is still in flight.
     for _ in 0..20 {
         port.rx[0].wait(Duration::from_millis(5)).unwrap();
         take(port, |_, _, _| ());
     }
 }
 
-/// From the kernel's card to ours: every byte, once; by queue.
+/// Receives packets from the kernel's card: every byte, once; by queue.
 fn receive(
     port: &mut Port,
     out: &Raw,
@@ -111,7 +111,7 @@ fn receive(
     by_queue
 }
 
-/// From ours to the kernel's, on all queues in turn.
+/// Sends packets to the kernel's card, on all queues in turn.
 fn send(port: &mut Port, into: &Raw, plan: &Udp, count: u64, len: impl Fn(u64) -> usize) {
     let (mut sent, mut seen) = (0, BTreeSet::new());
     let until = Instant::now() + LIMIT;
@@ -140,7 +140,7 @@ fn send(port: &mut Port, into: &Raw, plan: &Udp, count: u64, len: impl Fn(u64) -
     }
 }
 
-/// All of it for a card and its neighbour.
+/// All tests of a card and its peer.
 fn both_ways(name: &str, peer: &str, more: &str, check: impl Fn(&mut Port)) {
     let peer = Peer::up(peer, 9000);
     let card = VfioCard::bind(name);
@@ -167,7 +167,7 @@ fn both_ways(name: &str, peer: &str, more: &str, check: impl Fn(&mut Port)) {
     stops(&mut port, &out, &plain);
     drop(port);
 
-    // Opened again, it works again: nothing of before is left in the card.
+    // Opened again, it works again: nothing earlier is left in the card.
     let mut port = open(&card, more, &PortOptions::default());
     wait_for_wire(&mut port, &peer, &out, &plan);
     receive(&mut port, &out, &plan, 200, len_of);
@@ -176,7 +176,7 @@ fn both_ways(name: &str, peer: &str, more: &str, check: impl Fn(&mut Port)) {
     works_in_the_kernel(card, &out, &plain);
 }
 
-/// Asleep until the card's interrupt, and not longer.
+/// Sleeps until the card's interrupt, and not longer.
 fn is_woken(port: &mut Port, peer: &Peer, plain: &Udp) {
     let started = Instant::now();
     assert_eq!(
@@ -202,7 +202,7 @@ fn is_woken(port: &mut Port, peer: &Peer, plain: &Udp) {
     assert!(woken, "the packet that was to wake us");
 }
 
-/// After the end nothing more comes in, and everything before is accounted for.
+/// After the stop nothing more is received, and everything before is accounted for.
 fn stops(port: &mut Port, out: &Raw, plain: &Udp) {
     port.control.stop().unwrap();
     for _ in 0..10 {

@@ -1,5 +1,5 @@
-//! In the guest: a reader that has nothing to do sleeps until its card wakes it, and one that does
-//! nothing loses packets that are counted.
+//! In the guest: an idle reader sleeps until its card wakes it, and a stalled one loses packets,
+//! which are counted.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn interrupts(address: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/interrupts").unwrap();
     let lines = text.lines();
     let ours = lines.filter(|line| line.contains("vfio") && line.contains(address));
-    // A number, a colon, and a count for each processor.
+    // A number, a colon, and a count per processor.
     let counts = ours.flat_map(|line| {
         let words = line.split_whitespace().skip(1);
         words.map_while(|word| word.parse::<u64>().ok())
@@ -22,7 +22,7 @@ fn interrupts(address: &str) -> u64 {
     counts.sum()
 }
 
-/// A number after a word in a file of `/proc`.
+/// The number after a word in a file of `/proc`.
 fn number_behind(file: &str, word: &str) -> u64 {
     let text = std::fs::read_to_string(file).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(word));
@@ -37,18 +37,18 @@ fn sleeps() -> u64 {
     number_behind("/proc/thread-self/status", "voluntary_ctxt_switches:")
 }
 
-/// Whether a thread of this process sleeps.
+/// Whether a thread of this process is sleeping.
 fn is_asleep(tid: i32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
-    // The name may have anything in it.
+    // The name may contain anything.
     text.rsplit_once(") ")
         .is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 
-/// Packets, each sent to a sleeping receiver, which it wakes.
+/// Number of packets that wake a sleeping receiver.
 const ROUNDS: u64 = 10;
 
-/// Packets until there were this many: twice a second a reader looks by itself, and may just meet
+/// Maximum number of packets for that: twice a second a reader checks by itself, and may just meet
 /// one.
 const ROUNDS_MAX: u64 = 10 * ROUNDS;
 
@@ -57,7 +57,7 @@ fn sleeps_until_woken(names: [&str; 2]) {
     stand.wait_for_wire();
     let address = stand.card.address.clone();
 
-    // Nothing comes: few looks.
+    // No packets arrive: few checks.
     let (idle, until) = (Duration::from_secs(2), Instant::now() + LIMIT);
     let slept = loop {
         let before = sleeps();
@@ -88,7 +88,7 @@ fn sleeps_until_woken(names: [&str; 2]) {
             }
             out.send(&packet).unwrap();
         });
-        // Woken by that one alone, unless something comes late.
+        // Woken by that packet alone, unless something arrives late.
         let until = Instant::now() + LIMIT;
         loop {
             assert_eq!(stand.port.rx[0].wait(LIMIT).unwrap(), Ready::Packets);
@@ -108,7 +108,7 @@ fn sleeps_until_woken(names: [&str; 2]) {
         names[0]
     );
 
-    // While packets are taken without a wait no interrupt comes.
+    // While packets are received without waiting there are no interrupts.
     let (before, until) = (interrupts(&address), Instant::now() + LIMIT);
     for number in stand.numbers(ROUNDS) {
         stand.out.send(&there.build(number, 60)).unwrap();
@@ -141,7 +141,7 @@ fn a_virtio_net_wakes_its_reader() {
 }
 
 /// Fills a card whose reader has stopped, and resumes reading; returns how many packets it reports
-/// as lost, and how many arrived. These are all of them where it counts what it loses.
+/// as lost, and how many arrived. These are all of them if it counts what it loses.
 fn fill(stand: &mut Stand, count: u64, len: usize, counts: bool) -> [u64; 2] {
     stand.wait_for_wire();
     let there = stand.there();
@@ -150,8 +150,8 @@ fn fill(stand: &mut Stand, count: u64, len: usize, counts: bool) -> [u64; 2] {
     for number in ours.clone() {
         stand.out.send(&there.build(number, len)).unwrap();
     }
-    // Read again until no more comes, each once. (Not in order: the kernel's driver has a sending
-    // queue for each processor.)
+    // Read until no more arrive, each once. (Not in order: the kernel's driver has a transmit queue
+    // per processor.)
     let (mut taken, mut seen) = (0, BTreeSet::new());
     let until = Instant::now() + LIMIT;
     let account = loop {
@@ -197,8 +197,8 @@ fn fill(stand: &mut Stand, count: u64, len: usize, counts: bool) -> [u64; 2] {
 #[test]
 fn an_igb_continues_when_its_reader_does() {
     lab::require!(guest::inside());
-    // One flow, so one of two queues, and the card continues for the other one. QEMU's igb loses
-    // what a queue has no descriptor for without a count in RQDPC or MPC: the models have it.
+    // One flow, so one of two queues, and the card continues on the other one. QEMU's igb loses
+    // packets without a descriptor and does not count them in RQDPC or MPC: the models do.
     let mut stand = Stand::new(["igb0", "igb1"], "?queues=2&ring=64");
     fill(&mut stand, 600, 100, false);
 }
@@ -217,7 +217,7 @@ fn an_e1000_counts_packets_without_room() {
         "MPC: {:?}",
         stand.port.control.account()
     );
-    // And to no other port.
+    // And on no other port.
     let mut stand = stand.reopen("");
     stand.both_ways(10);
     assert_eq!(stand.port.control.account().unwrap().rx_total().lost(), 0);
@@ -225,9 +225,10 @@ fn an_e1000_counts_packets_without_room() {
 
 #[test]
 fn a_virtio_net_continues_when_there_is_room_again() {
-    // A hub of QEMU's holds back what it has no room for; the host's bridge and its TAP do not.
+    // A hub of QEMU's queues packets for which there is no room; the host's bridge and its TAP do
+    // not.
     lab::require!(guest::inside(), guest::two_queues());
-    // It counts nothing: packets for which it had no buffer are in no account.
+    // It counts nothing: packets without a buffer are in no account.
     let mut stand = Stand::new(["virtio0", "virtio1"], "?ring=64");
     fill(&mut stand, 3000, 100, false);
 }

@@ -10,17 +10,18 @@ use lab::process::Process;
 use port::PortEvent;
 use sys::ErrorKind;
 
-/// Looks of 10 ms, in which nothing may happen: longer than a card's search for its link takes.
+/// Checks at intervals of 10 ms in which nothing may happen: longer than a card needs to find its
+/// link.
 const LOOKS: u32 = 100;
 
-/// Unplugs the cable of a card of the kernel's driver, and waits until that has noticed: the host
+/// Unplugs the cable of a card with the kernel's driver, and waits until that has noticed: the host
 /// does not report when it is done.
 fn unplugged(card: &str) -> Pulled<'_> {
     let kernel = Peer::up(card, 1500);
     let path = format!("/sys/class/net/{card}/carrier");
     let wait_for = |state: &str| {
         let until = Instant::now() + LIMIT;
-        // It cannot be read as long as the interface is on its way up (EINVAL).
+        // It cannot be read while the interface is coming up (EINVAL).
         while std::fs::read_to_string(&path).map_or(true, |now| now.trim() != state) {
             assert!(
                 Instant::now() < until,
@@ -29,7 +30,7 @@ fn unplugged(card: &str) -> Pulled<'_> {
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    // Present at first: else its absence proves nothing.
+    // Present at first: otherwise its absence proves nothing.
     wait_for("1");
     let pulled = Pulled::from(card);
     wait_for("0");
@@ -37,7 +38,7 @@ fn unplugged(card: &str) -> Pulled<'_> {
     pulled
 }
 
-/// No wire at first, then one, then none in the midst of traffic, then one again.
+/// No cable at first, then one, then none during traffic, then one again.
 fn wire(card: &str, peer: &str, more: &str) {
     let peer = Peer::up(peer, 1500);
     let pulled = unplugged(card);
@@ -70,7 +71,7 @@ fn wire(card: &str, peer: &str, more: &str) {
     stand.both_ways(300);
     stand.check_account();
 
-    // Packets are under way in both directions while it goes.
+    // Packets are in flight in both directions when it is unplugged.
     let pulled = Pulled::from(card);
     let until = Instant::now() + LIMIT;
     let (mut sent, mut came) = (0, 0);
@@ -158,7 +159,7 @@ fn a_virtio_net_with_packed_rings_continues_or_reports_that_it_needs_a_reset() {
         assert!(Instant::now() < until, "they leave without an end");
     }
     let mut fresh = stand.numbers(1);
-    // All that are handed from here on.
+    // All packets sent from here on.
     fresh.end = ASKING;
     let error = loop {
         assert!(
@@ -188,7 +189,7 @@ fn a_virtio_net_with_packed_rings_continues_or_reports_that_it_needs_a_reset() {
     stand.check_account();
 }
 
-/// The kernel's word for "reset this function".
+/// The kernel's request to reset this function.
 fn reset(card: &VfioCard) {
     let path = format!("/sys/bus/pci/devices/{}/reset", card.address);
     std::fs::write(&path, "1").unwrap_or_else(|e| panic!("{path}: {e}"));
@@ -204,7 +205,7 @@ fn reset_under_us(card: &str, peer: &str, more: &str) {
     stand.hand(50);
     reset(&stand.card);
 
-    // The next wait that finds nothing reports it; no call hangs.
+    // The next wait without packets reports it; no call hangs.
     let until = Instant::now() + LIMIT;
     let error = loop {
         assert!(Instant::now() < until, "nobody notices");
@@ -222,7 +223,7 @@ fn reset_under_us(card: &str, peer: &str, more: &str) {
         "{error}"
     );
     assert_eq!(error.hint(), Some("open the port again"));
-    // From then on every call, and the control side once.
+    // From then on every call reports it, and the control side once.
     for rx in &mut stand.port.rx {
         assert_eq!(rx.receive().err().map(|e| e.kind()), Some(ErrorKind::Gone));
     }
@@ -239,7 +240,7 @@ fn reset_under_us(card: &str, peer: &str, more: &str) {
     stand.check_account();
     let handed = stand.handed;
 
-    // Opened again it is as good as new.
+    // Reopened, it works as before.
     let mut stand = stand.reopen(more);
     assert_eq!(counters.sent.get() + counters.failed.get(), handed);
     stand.wait_for_wire();

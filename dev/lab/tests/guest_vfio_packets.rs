@@ -30,8 +30,8 @@ fn segment(v6: bool, tcp: bool, number: u64) -> Segment {
 /// which may reorder.
 const ASKED: u32 = 5;
 
-/// Sends packets and takes what comes, until those of `expected` are there and none that was sent
-/// before can come any more.
+/// Sends packets and receives, until those of `expected` have arrived and no earlier one can arrive
+/// any more.
 fn exchange(stand: &mut Stand, packets: &[Vec<u8>], expected: &[u64]) -> BTreeMap<u64, Got> {
     for packet in packets {
         stand.out.send(packet).unwrap();
@@ -56,17 +56,17 @@ fn exchange(stand: &mut Stand, packets: &[Vec<u8>], expected: &[u64]) -> BTreeMa
     all
 }
 
-/// What is wrong with a packet.
+/// The fault of a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wrong {
     Nothing,
-    /// The sum of the IPv4 header.
+    /// The checksum of the IPv4 header.
     Header,
-    /// That of TCP or UDP.
+    /// The checksum of TCP or UDP.
     Transport,
-    /// UDP over IPv4 may go without (RFC 768).
+    /// No checksum, as UDP over IPv4 allows (RFC 768).
     NoSum,
-    /// It is no IP at all.
+    /// Not IP at all.
     Protocol,
 }
 
@@ -88,11 +88,11 @@ fn cases(damage_headers: bool) -> Vec<(Segment, Wrong)> {
     cases
 }
 
-/// A card's verdict on each packet, tagged and not, against `expected`, which gets whether the card
-/// checks a packet with this fault.
+/// A card's verdict on each packet, tagged and untagged, against `expected`, which returns the
+/// expected verdict for a fault.
 ///
-/// A bridge of the host joins the virtio-net; where it has a firewall (`br_netfilter`), packets
-/// with damaged headers do not pass.
+/// A bridge of the host connects the virtio-net cards; with a firewall on it (`br_netfilter`),
+/// packets with damaged headers do not pass.
 fn verdicts(stand: &mut Stand, expected: fn(Wrong) -> Checksum, takes_tags_out: bool) {
     let (card, peer) = (stand.card.mac, stand.peer.mac);
     for tci in [None, Some(TCI)] {
@@ -134,7 +134,7 @@ fn verdicts(stand: &mut Stand, expected: fn(Wrong) -> Checksum, takes_tags_out: 
     }
 }
 
-/// Which packets come in, by destination address.
+/// Which packets are received, by destination address.
 fn filter(stand: &mut Stand, everything: bool) {
     let peer = stand.peer.mac;
     let destinations = [
@@ -160,7 +160,7 @@ fn filter(stand: &mut Stand, everything: bool) {
     }
 }
 
-/// All of it for a card.
+/// All tests of a card.
 fn packets_of(names: [&str; 2], expected: fn(Wrong) -> Checksum, takes_tags_out: bool) {
     let mut stand = Stand::new(names, "");
     stand.wait_for_wire();
@@ -187,7 +187,7 @@ fn an_igb_verifies_checksums_and_strips_tags() {
 #[test]
 fn an_emulated_e1000_verifies_no_checksums_and_strips_tags() {
     lab::require!(guest::inside());
-    // QEMU's sets IXSM in every descriptor: the sums were not looked at.
+    // QEMU's sets IXSM in every descriptor: checksums were not verified.
     packets_of(["e1000-0", "e1000-1"], |_| Checksum::Unknown, true);
 }
 
@@ -197,7 +197,7 @@ fn a_virtio_net_has_no_verdict_on_packets_from_other_hosts() {
     packets_of(["virtio0", "virtio1"], |_| Checksum::Unknown, false);
 }
 
-/// An interface with an address and a neighbour, both gone on drop.
+/// An interface with an address and a neighbour, both removed on drop.
 struct Neighbours<'a>(&'a str);
 
 impl Neighbours<'_> {
@@ -220,11 +220,11 @@ impl Drop for Neighbours<'_> {
     }
 }
 
-/// The kernel at the far end leaves the sum of UDP to its card, which leaves it to the host, which
-/// leaves it to us: the packet never was on a wire.
+/// The kernel at the far end leaves the UDP checksum to its card, which leaves it to the host,
+/// which leaves it to the driver: the packet was never on a wire.
 #[test]
 fn a_virtio_net_completes_an_incomplete_checksum() {
-    // Between the cards is the host's bridge; a hub of QEMU's would not pass the header on.
+    // The host's bridge is between the cards; a hub of QEMU's would not pass the header on.
     lab::require!(guest::inside(), guest::two_queues());
     let mut stand = Stand::new(["virtio0", "virtio1"], "");
     stand.wait_for_wire();
@@ -238,7 +238,7 @@ fn a_virtio_net_completes_an_incomplete_checksum() {
     let socket = UdpSocket::bind("10.99.0.1:5000").unwrap();
     let mut all = Vec::new();
     for number in 0..20_u64 {
-        // An odd length, now and then.
+        // An odd length, sometimes.
         let payload = vec![0x5a; number as usize];
         let payload = [&payload[..], b"segment!", &number.to_be_bytes()].concat();
         socket.send_to(&payload, "10.99.0.2:9").unwrap();
@@ -255,7 +255,7 @@ fn a_virtio_net_completes_an_incomplete_checksum() {
     }
     drop(neighbours);
     for got in &all {
-        // Of the whole with its sum there remains nothing (RFC 1071).
+        // The checksum over everything including the checksum field is zero (RFC 1071).
         let datagram = &got.bytes[34..];
         let len = (datagram.len() as u16).to_be_bytes();
         let summed = [&got.bytes[26..34], &[0, 17], &len, datagram].concat();
@@ -301,7 +301,7 @@ fn both_directions_of_every_kind_of_flow_meet() {
             hashes.len()
         );
         assert_eq!(used.len(), 2, "32 flows, IPv6 {v6}, TCP {tcp}");
-        // Of TCP over IPv6 QEMU's igb hashes the addresses alone.
+        // For TCP over IPv6 QEMU's igb hashes only the addresses.
         let ports_count = !(v6 && tcp);
         assert!(!ports_count || hashes.len() > 20, "IPv6 {v6}, TCP {tcp}");
     }

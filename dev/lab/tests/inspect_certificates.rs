@@ -14,7 +14,7 @@ use inspect::{DateTime, Field};
 use lab::oracle::{TempFile, cache, tshark};
 use lab::{corpus, require, skip};
 
-/// What is reported about a certificate: field by field, lists joined by commas.
+/// The fields of a certificate, lists joined by commas.
 type Reported = BTreeMap<&'static str, String>;
 
 /// Bytes of a number in hexadecimal.
@@ -24,7 +24,7 @@ fn bytes_of(hex: &str) -> Option<Vec<u8>> {
     digits.map(byte).collect()
 }
 
-/// The first certificate of each pair of ends, in DER, as tshark finds it.
+/// The first certificate of each pair of endpoints, in DER, as found by tshark.
 fn certificates(path: &Path, known: &BTreeSet<Pair>) -> Option<BTreeMap<Pair, Vec<u8>>> {
     let names = [&ENDS[..], &["tls.handshake.certificate"]].concat();
     let options = ["-E", &format!("aggregator={AND}")];
@@ -82,7 +82,7 @@ fn openssl(der: &[u8]) -> Option<Reported> {
     Some(reported)
 }
 
-/// Our fields of one.
+/// barewire's fields of a certificate.
 fn ours(flow: &Found) -> Reported {
     let mut reported = Reported::new();
     for (name, field) in [
@@ -108,7 +108,7 @@ fn ours(flow: &Found) -> Reported {
     reported
 }
 
-/// The same, or a beginning of it where ours is cut.
+/// Whether they are equal, or the first a prefix if it is truncated.
 fn are_same(name: &str, ours: Option<&String>, theirs: Option<&String>) -> bool {
     match (ours, theirs) {
         (Some(ours), Some(theirs)) if ours.contains("...") => {
@@ -118,7 +118,7 @@ fn are_same(name: &str, ours: Option<&String>, theirs: Option<&String>) -> bool 
                 ours == theirs || start.is_some_and(|start| theirs.starts_with(start))
             })
         }
-        // OpenSSL shortens addresses otherwise.
+        // OpenSSL shortens addresses differently.
         (Some(ours), Some(theirs)) if name == "names" => {
             let one = |text: &str| match text.parse::<std::net::IpAddr>() {
                 Ok(address) => address.to_string(),
@@ -155,7 +155,7 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
     ),
 ];
 
-/// What is compared.
+/// The fields compared.
 const NAMES: [&str; 6] = ["subject", "issuer", "before", "after", "names", "count"];
 
 #[test]

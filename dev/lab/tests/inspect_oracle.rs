@@ -1,7 +1,7 @@
-//! Decoders compared with programs that we did not write: tshark and nDPI over the large corpus,
-//! and Community IDs compared with the values of their specification.
+//! Decoders compared with independent programs: tshark and nDPI over the large corpus, and
+//! Community IDs compared with the values of their specification.
 //!
-//! `BAREWIRE_ONLY=name` looks at the files whose names have it, and prints all differences.
+//! `BAREWIRE_ONLY=name` selects the files with this in their names, and prints all differences.
 
 #[path = "inspect/flows.rs"]
 mod flows;
@@ -17,7 +17,7 @@ use inspect::{Field, Kind, Protocol, community_id};
 use lab::oracle::tshark;
 use lab::{corpus, require, skip};
 
-/// One program's values of one field for a pair of ends.
+/// One program's values of one field for a pair of endpoints.
 pub type Said = BTreeMap<(Pair, Field), BTreeSet<String>>;
 
 fn captures() -> Vec<PathBuf> {
@@ -34,10 +34,11 @@ fn name(path: &Path) -> String {
         .into_owned()
 }
 
-/// What tshark calls the packets of a pair of ends.
+/// tshark's names for the packets of a pair of endpoints.
 pub type Spoken = BTreeMap<Pair, BTreeSet<String>>;
 
-/// Protocols that few bytes prove, and tshark's names for them: it must agree wherever we use one.
+/// Protocols identified by few bytes, and tshark's names for them: it must agree wherever barewire
+/// identifies one.
 const NAMES: &[(Protocol, &[&str])] = &[
     (Protocol::Ldap, &["ldap"]),
     (Protocol::Cldap, &["cldap"]),
@@ -51,14 +52,14 @@ const NAMES: &[(Protocol, &[&str])] = &[
     (Protocol::Mysql, &["mysql"]),
 ];
 
-/// Files with flows that tshark does not name, how many, and why.
+/// Files with flows that tshark does not identify, how many, and why.
 const NAME_EXCEPTIONS: &[(&str, usize, &str)] = &[(
     "nDPI__rtp.pcapng",
     2,
     "RTP, which tshark knows by session descriptions alone",
 )];
 
-/// Flows that we name and tshark does not.
+/// Flows that barewire identifies and tshark does not.
 fn only_ours(found: &[Found], spoken: &Spoken) -> Vec<(Pair, Protocol)> {
     let none = BTreeSet::new();
     let wrong = found.iter().filter(|flow| {
@@ -127,13 +128,13 @@ const FIELDS: &[(Field, &str)] = &[
     (Field::TlsSni, "dtls.handshake.extensions_server_name"),
     (Field::Ja3, "dtls.handshake.ja3"),
     (Field::Ja3s, "dtls.handshake.ja3s"),
-    // HTTP over UDP. Its method is the column of HTTP's: tshark fills no column twice.
+    // HTTP over UDP. Its method is in HTTP's column: tshark fills no column twice.
     (Field::SsdpServer, "http.server"),
     (Field::SsdpLocation, "http.location"),
     (Field::WireGuardInitiator, "wg.sender"),
 ];
 
-/// A value of tshark's in our form; `None` if we do not report it.
+/// A tshark value in barewire's form; `None` if barewire does not report it.
 fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
     let is_in = |name: &str| protocols.split(':').any(|of| of == name);
     let value = match field {
@@ -143,7 +144,7 @@ fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
         Field::LdapResult if value == "14" => return None,
         // No name at all.
         Field::LdapBindDn | Field::LdapBase if value == "<ROOT>" => return None,
-        // Of the kinds of responses only OK is a result; errors have a number of their own.
+        // Only OK is a result among the kinds of responses; errors have their own number.
         Field::MysqlResult if value.starts_with("0x") && value != "0x00" => return None,
         Field::RdpUser => value.strip_prefix("Cookie: mstshash=")?,
         Field::SmbDialect => match value {
@@ -159,10 +160,10 @@ fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
         {
             return None;
         }
-        // SMB within datagrams has paths of mail slots.
+        // SMB in datagrams has paths of mail slots.
         Field::SmbTree if is_in("nbdgm") => return None,
         Field::NetbiosName | Field::NetbiosSource | Field::NetbiosDestination => {
-            // What the last byte is for comes after.
+            // The meaning of the last byte follows.
             let name = value.split(" (").next().unwrap_or_default();
             let (name, last) = name.rsplit_once('<')?;
             let name = name.split("<00>").next().unwrap_or_default();
@@ -192,7 +193,7 @@ pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Sai
     let own = names.len();
     names.extend(FIELDS.iter().map(|(_, name)| *name));
     let aggregator = format!("aggregator={AND}");
-    // Fields of TLS, HTTP and DNS are what counts; bodies and their formats are not.
+    // Only fields of TLS, HTTP and DNS count; bodies and their formats do not.
     let mut options = vec!["-E", &aggregator, "-o", "http.decompress_body:FALSE"];
     // Fragments are not reassembled here.
     options.extend(["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE"]);
@@ -224,7 +225,7 @@ pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Sai
                 let Some(value) = as_ours(field, value, &row[own - 1]) else {
                     continue;
                 };
-                // The first of each stream; of SSH the first two, one from each side.
+                // The first of each stream; for SSH the first two, one from each side.
                 let count = seen.entry((stream.clone(), field)).or_insert(0);
                 *count += 1;
                 if *count <= if field == Field::SshClient { 2 } else { 1 } {
@@ -241,7 +242,7 @@ pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Sai
     Some((said, spoken))
 }
 
-/// Our results.
+/// barewire's results.
 pub fn ours(found: &[Found]) -> Said {
     let mut said = Said::new();
     for flow in found {
@@ -265,7 +266,7 @@ pub fn ours(found: &[Found]) -> Said {
     said
 }
 
-/// The same values, or their beginnings where ours are cut.
+/// Whether the values are equal, or prefixes where barewire's are truncated.
 pub fn are_same(ours: &BTreeSet<String>, theirs: &BTreeSet<String>) -> bool {
     let is_in = |ours: &String| match ours.strip_suffix("...") {
         Some(start) => theirs.iter().any(|theirs| theirs.starts_with(start)),
@@ -351,10 +352,10 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
     ("zeek__tunnels__ayiya3.pcap", 5, "tshark follows AYIYA"),
 ];
 
-/// A file, our results and tshark's, and flows that only we identify.
+/// A file, the results of barewire and tshark, and flows that only barewire identifies.
 type Both = (PathBuf, Said, Said, Vec<(Pair, Protocol)>);
 
-/// Our results and tshark's for each file; two at a time, because starting tshark takes long.
+/// Results of barewire and tshark for each file; two at a time, because starting tshark takes long.
 fn both() -> Vec<Both> {
     let files = captures();
     let next = AtomicUsize::new(0);
@@ -364,7 +365,7 @@ fn both() -> Vec<Both> {
             let Some((found, _)) = decode(path) else {
                 continue;
             };
-            // If neither the bytes nor the ports match any of it, tshark need not be run.
+            // If neither the bytes nor the ports match any protocol, tshark need not be run.
             if found.is_empty() && !has_traces(path) {
                 continue;
             }
@@ -457,7 +458,7 @@ fn fields_are_tsharks() {
     }
 }
 
-/// Whether a file may have something that a decoder reads.
+/// Whether a file may contain something that a decoder reads.
 fn has_traces(path: &Path) -> bool {
     let bytes = std::fs::read(path).unwrap_or_default();
     let is = |pattern: &[u8]| bytes.windows(pattern.len()).any(|window| window == pattern);
@@ -470,16 +471,16 @@ fn has_traces(path: &Path) -> bool {
     patterns.into_iter().any(is)
 }
 
-/// The ends that nDPI prints, `192.0.2.1:80` or `[2001:db8::1]:80`.
+/// The endpoints as printed by nDPI, `192.0.2.1:80` or `[2001:db8::1]:80`.
 fn end(text: &str) -> Option<(IpAddr, u16)> {
     let (addr, port) = text.rsplit_once(':')?;
     let addr = addr.trim_start_matches('[').trim_end_matches(']');
     Some((addr.parse().ok()?, port.parse().ok()?))
 }
 
-/// Two letters of JA4 are nDPI's own. `d` and `i`: it depends on the presence of a server name, not
-/// of the extension. First and last letter of the first protocol (`h1`): this version takes others
-/// (`ht`, `h0`). Everything else must be the same.
+/// nDPI's JA4 differs in two letters. `d` and `i`: it depends on the presence of a server name, not
+/// of the extension. First and last letter of the first protocol (`h1`): this version has others
+/// (`ht`, `h0`). Everything else must be equal.
 fn is_alike(ours: &str, theirs: &str) -> bool {
     let rest = |text: &str| -> Option<[String; 3]> {
         let parts = [text.get(..3)?, text.get(4..8)?, text.get(10..)?];
@@ -539,7 +540,7 @@ fn fingerprints_are_ndpis() {
                     continue;
                 };
                 let value = rest.split(']').next().unwrap_or_default();
-                // Its opinion of the cipher.
+                // Its rating of the cipher.
                 let value = value.split(" (").next().unwrap_or_default();
                 let ours: BTreeSet<String> =
                     flows.iter().filter_map(|flow| flow.text(field)).collect();

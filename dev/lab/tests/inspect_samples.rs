@@ -1,5 +1,5 @@
-//! The conversations that the decoders are tested with, compared with tshark: it must read in them
-//! what we do. This covers protocols of which the corpus has few captures or none.
+//! The samples that the decoders are tested with, compared with tshark: it must find the same in
+//! them. This covers protocols of which the corpus has few captures or none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,7 +11,7 @@ use lab::packet::checksum;
 use lab::{require, skip};
 
 /// A sample: its directory and name in the fuzz corpora, whether it is UDP, the server's port, and
-/// what tshark has to be reported.
+/// options for tshark.
 type Sample = (&'static str, bool, u16, &'static [&'static str]);
 
 const SAMPLES: &[Sample] = &[
@@ -34,8 +34,8 @@ const SAMPLES: &[Sample] = &[
     ("stream/mysql-tls", false, 3306, &[]),
     ("stream/mysql-old", false, 3306, &[]),
     ("stream/mysql-blocked", false, 3306, &[]),
-    // PostgreSQL and Redis are not among them: tshark has parameters, and parts of commands and
-    // answers, as values of one field each.
+    // PostgreSQL and Redis are not included: in tshark, parameters and parts of commands and
+    // answers are all values of one field.
 ];
 
 /// Where a sample differs, and why.
@@ -79,7 +79,7 @@ fn packet(from: Direction, port: u16, numbers: Option<[u32; 2]>, payload: &[u8])
             // ACK and PSH, a large window.
             segment.extend([0x50, 0x18, 0xff, 0xff, 0, 0, 0, 0]);
         }
-        // A checksum of zero is none.
+        // A checksum of zero means none.
         None => segment.extend([(payload.len() as u16 + 8).to_be_bytes(), [0, 0]].concat()),
     }
     segment.extend(payload);
@@ -99,7 +99,7 @@ fn capture(&(name, is_udp, port, _): &Sample) -> TempFile {
     let input = std::fs::read(folder.join(name)).expect("a sample in the corpora");
     let mut next = [1000_u32, 2000];
     let mut packets = Vec::new();
-    // The first byte chooses ports for the fuzz target.
+    // The first byte selects ports for the fuzz target.
     for (from, bytes) in laws::pieces(&input[1..]) {
         if is_udp {
             packets.push(packet(from, port, None, bytes));
@@ -114,7 +114,7 @@ fn capture(&(name, is_udp, port, _): &Sample) -> TempFile {
     write_pcap(&packets).expect("a capture")
 }
 
-/// Each field that a sample has is read in it by tshark, too.
+/// tshark finds every field of a sample, too.
 #[test]
 fn fields_of_samples_are_tsharks() {
     require!(skip::program("tshark", "tshark"));

@@ -2,7 +2,7 @@
 
 use lab::{Netns, skip};
 
-/// A namespace with a pair whose ends are `card` and `peer`, set up by these lines.
+/// A namespace with a pair whose ends are `card` and `peer`, configured by these lines.
 fn after(lines: &[&str]) -> Netns {
     let ns = Netns::new().unwrap();
     let common = [
@@ -67,7 +67,7 @@ fn routes_to_everywhere_are_seen_in_every_form() {
         let reported =
             host_dependency(&ns, "card").unwrap_or_else(|| panic!("not seen: {lines:?}"));
         assert!(reported.contains(why), "{lines:?}: {reported}");
-        // Not needed by the host: the peer, unless the route leaves there too.
+        // Not needed by the host: the peer, unless the route uses it too.
         if !lines.iter().any(|line| line.contains("peer")) {
             assert_eq!(host_dependency(&ns, "peer"), None, "{lines:?}");
         }
@@ -83,6 +83,6 @@ fn other_routes_are_no_lifeline() {
         "route add unreachable default",
     ]);
     assert_eq!(host_dependency(&ns, "card"), None);
-    // What does not exist is no reason to continue.
+    // An interface that does not exist is an error, too.
     assert!(host_dependency(&ns, "no-such-if").is_some());
 }

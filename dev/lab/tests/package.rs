@@ -1,7 +1,7 @@
-//! What `cargo xtask package` makes, installed, started, upgraded and purged on a copy of this
-//! machine that is gone afterwards: an overlay over its root in a mount namespace. The program in
-//! it is the one of the tests, since a release build takes longer than all tests; it is stripped
-//! and packed the same way.
+//! The results of `cargo xtask package`, installed, started, upgraded and purged on a temporary
+//! copy of this machine: an overlay over its root in a mount namespace. The program in it is that
+//! of the tests, since a release build takes longer than all tests; it is stripped and packed the
+//! same way.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use crate::export::Folder;
 use lab::process::{Process, barewire, xtask};
 use lab::{Finished, require, skip};
 
-/// Packing takes half a minute on two processors that have other work.
+/// Packing takes half a minute on two busy processors.
 const LIMIT: Duration = Duration::from_secs(300);
 
 fn root() -> PathBuf {
@@ -25,7 +25,7 @@ fn run(command: &mut Command) -> Finished {
     Process::spawn(command).unwrap().wait(LIMIT).unwrap()
 }
 
-/// Runs a program with these arguments; its output.
+/// Runs a program with these arguments; returns its output.
 fn said(program: &str, args: &[&str]) -> String {
     run(Command::new(program).args(args))
         .checked()
@@ -33,7 +33,8 @@ fn said(program: &str, args: &[&str]) -> String {
         .stdout
 }
 
-/// The packages, made once for all tests; the directory is below `target`, for the next run to use.
+/// The packages, built once for all tests; the directory is below `target`, for the next run to
+/// use.
 fn packages() -> PathBuf {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let made = MADE.get_or_init(|| {
@@ -49,7 +50,7 @@ fn packages() -> PathBuf {
     made.clone()
 }
 
-/// The one result whose name ends so.
+/// The only result with this extension.
 fn result(ending: &str) -> PathBuf {
     let mut found = std::fs::read_dir(packages())
         .unwrap()
@@ -58,7 +59,7 @@ fn result(ending: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("no *{ending} in {}", packages().display()))
 }
 
-/// Whether a root can be laid over that of this machine, and dpkg is what installed it.
+/// Checks that an overlay over this machine's root is possible, and that it was installed by dpkg.
 fn overlay() -> Result<(), skip::Missing> {
     skip::lab()?;
     skip::program("dpkg", "dpkg")?;
@@ -73,8 +74,8 @@ fn overlay() -> Result<(), skip::Missing> {
     }
 }
 
-/// Runs a script as root of a copy of this machine, with a network of its own. `$1` is a directory
-/// in it that has these files.
+/// Runs a script as root of a copy of this machine, with its own network. `$1` is a directory in it
+/// with these files.
 fn in_copy(files: &[&Path], script: &str) -> String {
     let folder = Folder::new("package-root");
     let outer = r#"
@@ -195,7 +196,7 @@ fn lintian_finds_nothing_in_the_debian_package() {
     assert_eq!(all.lines().find(found), None, "{all}");
 }
 
-/// The debug information is that of the program, which has none.
+/// The debug information belongs to the program, which has none.
 #[test]
 fn debug_information_is_next_to_the_program() {
     require!(skip::program("dpkg", "dpkg"));
@@ -257,8 +258,8 @@ fn the_tarball_runs_where_it_is_unpacked() {
     assert!(licences.contains("rustls ") && licences.contains("Apache License"));
 }
 
-/// By skopeo, which checks digests and manifests, and umoci, which unpacks layers; what comes out
-/// is a root in which the program runs, filter expressions included.
+/// skopeo checks digests and manifests, and umoci unpacks layers to a root in which the program
+/// runs, filter expressions included.
 #[test]
 fn the_image_is_one_and_runs() {
     require!(skip::root());
@@ -309,7 +310,7 @@ fn the_image_is_one_and_runs() {
     }
 }
 
-/// Packed again, every result has the same bytes: nothing of the time or the directory is in them.
+/// Built again, every result has the same bytes: they contain neither the time nor the directory.
 #[test]
 fn packaging_twice_gives_the_same_bytes() {
     require!(skip::program("dpkg", "dpkg"));

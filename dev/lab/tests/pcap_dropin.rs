@@ -1,4 +1,4 @@
-//! `libpcap.so`: programs on it do what they do on the original.
+//! `libpcap.so`: programs using it do the same as with the original.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use lab::dropin::{Dropin, original};
 use lab::oracle::{TempFile, write_pcap};
 use lab::{corpus, skip};
 
-/// Most files of the large corpus that are read.
+/// Maximum number of files read of the large corpus.
 const FILES_MAX: usize = 40;
 
-/// What our compiler says to link types that it does not know; the original says something else.
+/// barewire's error for unknown link types; the original's is different.
 const NO_SUCH_LINK: &str = "is not supported at character";
 
 fn output(command: &mut Command) -> Output {
@@ -22,8 +22,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs a program twice and compares all that it prints, and how it ends. False where our compiler
-/// does not know the link type.
+/// Runs a program twice and compares its output and exit code. False if barewire's compiler does
+/// not know the link type.
 fn same(dropin: &Dropin, program: &str, args: &[&str]) -> bool {
     let theirs = output(original(program).args(args));
     let ours = output(dropin.command(program).args(args));
@@ -54,7 +54,7 @@ fn name(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// The symbols that a library defines for others.
+/// The symbols that a library exports.
 fn symbols(library: &Path) -> BTreeSet<String> {
     let found = output(
         Command::new("nm")
@@ -114,7 +114,7 @@ fn tcpdump_prints_captures_alike() {
     assert!(compared > 10 * unknown, "{compared} {unknown}");
 }
 
-/// An Ethernet packet of `len` bytes with UDP over IPv4 to a port; the checksum is left out.
+/// An Ethernet packet of `len` bytes with UDP over IPv4 to a port, without checksum.
 fn udp(len: usize, port: u8) -> Vec<u8> {
     let mut bytes = vec![0; len];
     bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
@@ -158,7 +158,7 @@ fn tcpdump_writes_captures_alike() {
     assert!(written > 4, "{written}");
 }
 
-/// Every cut of a small file, and bytes that are wrong: the same is printed, and the same is wrong.
+/// A small file truncated at every length, and with wrong bytes: output and errors are the same.
 #[test]
 fn damaged_captures_are_refused_alike() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
@@ -223,7 +223,8 @@ fn blocks() -> Vec<u8> {
     file
 }
 
-/// Programs are what libpcap's compiler makes, where ours makes the same; errors are errors.
+/// Programs equal those of libpcap's compiler where barewire's produces the same; errors are
+/// errors.
 #[test]
 fn tcpdump_prints_programs_alike() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
@@ -266,7 +267,7 @@ fn other_programs_read_captures_alike() {
         same(&dropin, program, args);
     }
     lab::require!(skip::program("tcpprep", "tcpreplay"));
-    // The name of the file that is written is in that file.
+    // The name of the output file is in that file.
     let written = [original("tcpprep"), dropin.command("tcpprep")].map(|mut command| {
         let output = output(command.args(["-a", "client", "-i", file, "-o", name(to.path())]));
         assert!(output.status.success(), "{}", text(&output.stderr));

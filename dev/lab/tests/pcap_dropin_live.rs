@@ -1,4 +1,4 @@
-//! `libpcap.so` on live interfaces: programs on it see what those on the original see.
+//! `libpcap.so` on live interfaces: programs using it see what they see with the original.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use lab::{Veth, skip};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// tcpdump's lines without their times, which the two read from the kernel one after the other.
+/// tcpdump's lines without timestamps, which the two runs read from the kernel one after the other.
 fn lines(stdout: &str) -> Vec<String> {
     let without_time = |line: &str| line.split_once(' ').map_or("", |(_, rest)| rest).to_owned();
     stdout.lines().map(without_time).collect()
 }
 
-/// The filter is set after tcpdump has dropped its privileges: it must be the kernel's all the
-/// same, and its counters with it.
+/// The filter is set after tcpdump has dropped its privileges: it must still run in the kernel,
+/// with its counters.
 #[test]
 fn tcpdump_captures_alike_after_dropping_privileges() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
@@ -37,12 +37,12 @@ fn tcpdump_captures_alike_after_dropping_privileges() {
     let both = [start(false), start(true)];
     let ping = ["-q", "-c", "5", "-i", "0.1", &here.ipv4.to_string()].map(str::to_owned);
     there.ns.exec("ping", &ping).unwrap();
-    // They end by themselves after five requests and as many replies.
+    // They end by themselves after five requests and five replies.
     let [theirs, ours] = both.map(|mut process| process.wait(LIMIT).unwrap());
     assert_eq!(ours.code(), theirs.code());
     assert_eq!(lines(&ours.stdout), lines(&theirs.stdout));
     assert_eq!(lines(&ours.stdout).len(), 10, "{}", ours.stdout);
-    // Packets that the filter refuses (ARP, IPv6) are in no counter.
+    // Packets that the filter rejects (ARP, IPv6) are in no counter.
     for count in [
         "10 packets captured",
         "10 packets received by filter",
@@ -66,6 +66,6 @@ fn devices_are_listed_alike() {
     let theirs = list(pair.left.ns.command("tcpdump"));
     let ours = list(dropin.with(pair.left.ns.command("tcpdump")));
     assert!(ours.len() >= 2, "{ours:?}");
-    // Behind the interfaces the original lists devices of other kinds.
+    // After the interfaces the original lists devices of other kinds.
     assert_eq!(ours, theirs[..ours.len()]);
 }

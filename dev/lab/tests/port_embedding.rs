@@ -1,5 +1,5 @@
-//! Live ports besides other things in a program: a descriptor to poll, a waker, another filter
-//! while the port is open.
+//! Live ports embedded in a program: a descriptor to poll, a waker, a filter replaced while the
+//! port is open.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use port::{DropReason, Port, PortOptions, Ready};
 
 use crate::afxdp::{LIMIT, open, sender};
 
-/// Every way to receive from an interface.
+/// All ways to receive from an interface.
 const PORTS: [&str; 4] = [
     "afpacket:{}?tap=tpacket&block_timeout_ms=1",
     "afpacket:{}?tap=bpf",
@@ -35,7 +35,7 @@ fn from_port(port: u16) -> Program {
     Program::new(insns).unwrap()
 }
 
-/// To another station, so that the stack keeps silent.
+/// To another station, so that the stack does not answer.
 fn plan(pair: &Pair) -> Udp {
     let mut plan = Udp::between(&pair.left, &pair.right).flows(4);
     plan.destination_mac[5] ^= 0x40;
@@ -56,7 +56,7 @@ fn send(out: &Raw, plan: &Udp, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// Receives this many packets: their numbers.
+/// Receives this many packets; returns their numbers.
 fn receive(port: &mut Port, count: usize) -> Vec<u64> {
     let until = Instant::now() + LIMIT;
     let mut numbers = Vec::new();
@@ -85,12 +85,12 @@ fn a_waker_ends_the_wait_of_a_live_port() {
                 assert_eq!(thread.join().unwrap(), Ready::Woken, "{name}");
             });
         }
-        // Packets end it as before.
+        // Packets end the wait as before.
         let (out, plan) = (sender(&pair.left), plan(&pair));
         send(&out, &plan, 0..1);
         assert_eq!(port.rx[0].wait(LIMIT).unwrap(), Ready::Packets, "{name}");
         assert_eq!(receive(&mut port, 1), [0]);
-        // That the interface is gone is noticed without a packet and without a wake.
+        // The removal of the interface is detected without a packet and without a wake-up.
         pair.right.delete().unwrap();
         let until = Instant::now() + LIMIT;
         let error = loop {
@@ -117,7 +117,7 @@ fn a_live_port_can_be_polled() {
             nix::poll::poll(&mut [fd], timeout).unwrap() == 1
         };
         for round in 0..20 {
-            // Nothing is present, and nothing makes it readable.
+            // There are no packets, and it does not become readable.
             assert!(rx.arm().unwrap(), "{name} {round}");
             assert!(!poll(rx, Duration::ZERO), "{name} {round}");
             send(&out, &plan, 4 * round..4 * round + 4);
@@ -151,7 +151,7 @@ fn the_filter_of_a_live_port_is_replaced() {
             let got = receive(&mut port, 10);
             assert!(got.into_iter().eq(of(wanted, 40 * round)), "{name}");
         }
-        // Without any, all are present.
+        // Without a filter, all arrive.
         switch.set(port.control.as_mut(), None).unwrap();
         send(&out, &plan, 160..200);
         assert!(receive(&mut port, 40).into_iter().eq(160..200), "{name}");
@@ -165,7 +165,7 @@ fn the_filter_of_a_live_port_is_replaced() {
     }
 }
 
-/// A tap that was opened without a filter gets one, and loses it again.
+/// A tap that was opened without a filter gets one, which is removed again.
 #[test]
 fn a_tap_without_a_filter_gets_one() {
     require!(skip::lab());

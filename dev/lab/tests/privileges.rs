@@ -1,4 +1,4 @@
-//! Dropping privileges: what is kept, what is gone, and what the remaining user can still do.
+//! Dropping privileges: what is kept, what is dropped, and what the remaining user can still do.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn child_becomes_another_user() {
     println!("kept and gone");
 }
 
-/// In a process of its own: the C library changes the user of all threads.
+/// In a separate process: the C library changes the user of all threads.
 #[test]
 fn kept_capabilities_survive_the_change_of_user() {
     require!(skip::root());
@@ -45,7 +45,7 @@ fn kept_capabilities_survive_the_change_of_user() {
     assert!(text.contains("kept and gone"), "{text}");
 }
 
-/// `barewire` with these arguments as user nobody, run to its end.
+/// Runs `barewire` with these arguments as user nobody to its end.
 fn as_nobody(args: &[&str]) -> Finished {
     let mut command = Command::new(barewire().unwrap());
     command.args(args).args(["--user", "nobody"]);
@@ -145,7 +145,7 @@ fn rights_of(task: &Path) -> Option<(String, String)> {
     Some((line("Name:")?, words?.join(", ")))
 }
 
-/// Also those that a library starts.
+/// Including threads that a library starts.
 #[test]
 fn every_thread_of_a_probe_has_dropped_its_privileges() {
     require!(skip::lab());
@@ -187,7 +187,7 @@ fn every_thread_of_a_probe_has_dropped_its_privileges() {
     process.stop(Signal::SIGINT, LIMIT).unwrap();
 }
 
-/// Later files of a set are created by the user that is left.
+/// Later files of a set are created by the remaining user.
 #[test]
 fn a_set_of_files_that_the_user_cannot_write_is_refused_at_the_start() {
     require!(skip::root());

@@ -1,4 +1,4 @@
-//! Generated packets before a judge that we did not write: tshark finds every checksum right and
+//! Generated packets checked by an independent program: tshark finds every checksum correct and
 //! every field in its range.
 
 use lab::oracle::{tshark, write_pcap};
@@ -33,7 +33,7 @@ fn template(addresses: (&str, &str), l4: L4, sizes: &str, tags: &str) -> Templat
     }
 }
 
-/// tshark's words on checksums, "1" for good; a packet has those of its protocols.
+/// tshark's checksum fields, "1" if good; a packet has those of its protocols.
 const STATUS: [&str; 5] = [
     "ip.checksum.status",
     "udp.checksum.status",
@@ -42,7 +42,7 @@ const STATUS: [&str; 5] = [
     "icmpv6.checksum.status",
 ];
 
-/// Which of them a packet of this template must have.
+/// The checksum fields that a packet of this template must have.
 fn expected_status(template: &Template) -> [&'static str; 5] {
     let is_v4 = matches!(template.addresses, Addresses::V4 { .. });
     let at = match template.l4 {
@@ -151,7 +151,7 @@ fn tshark_finds_every_field_in_its_range() {
             ("02:00:00:00:00:01".."02:00:00:00:00:06").contains(&mac.as_str()),
             "{mac}"
         );
-        // The service tag has a field of its own in some versions.
+        // The service tag has its own field in some versions.
         assert!(vlan == "100" || vlan == "200,100", "{vlan}");
         assert!(src.starts_with("10.1.2."), "{src}");
         assert_eq!(

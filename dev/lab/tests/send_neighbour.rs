@@ -13,8 +13,8 @@ fn send(pair: &Pair, args: &[&str]) -> Finished {
     process.wait(LIMIT).unwrap()
 }
 
-/// Neighbours that the kernel does not know yet are resolved, in both families, and the gateway for
-/// those that are not on the link. A dry run sends no requests.
+/// Neighbours that the kernel does not know yet are resolved, for both families, and the gateway
+/// for off-link destinations. A dry run sends no requests.
 #[test]
 fn the_mac_address_of_a_destination_is_resolved() {
     lab::require!(skip::lab());
@@ -26,7 +26,7 @@ fn the_mac_address_of_a_destination_is_resolved() {
     for address in ["10.77.0.2", v6.as_str()] {
         ip(&["neighbor", "del", address, "dev", &left.ifname]);
     }
-    // Neighbor Discovery needs a link-local address, which the pair does without.
+    // Neighbor Discovery needs a link-local address, which the pair lacks.
     let link_local = ["address", "add", "fe80::1/64", "dev", &left.ifname, "nodad"];
     ip(&link_local);
     ip(&["route", "add", "192.0.2.0/24", "via", "10.77.0.2"]);
@@ -60,7 +60,7 @@ fn the_mac_address_of_a_destination_is_resolved() {
             "100",
         ];
         send(&pair, &args).checked().unwrap();
-        // The kernel's own packets (ARP, Neighbor Discovery) come on top.
+        // The kernel's own packets (ARP, Neighbor Discovery) are added.
         let got = right.counters().unwrap().since(&before);
         assert!(got.rx_packets >= 100, "{destination}: {}", got.rx_packets);
         let entry = known();

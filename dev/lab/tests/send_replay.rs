@@ -1,5 +1,5 @@
-//! `barewire send` from end to end over a veth pair: what tcpdump receives is what the capture
-//! holds, changed as asked.
+//! `barewire send` end to end over a veth pair: what tcpdump receives is the contents of the
+//! capture, rewritten as requested.
 
 use std::path::Path;
 use std::time::Duration;
@@ -78,8 +78,8 @@ fn summary(finished: &Finished) -> Value {
         .unwrap_or_else(|e| panic!("{e}\n{}\n{}", finished.stdout, finished.stderr))
 }
 
-/// The packets of a pcap file as tcpdump writes it here: little endian, read without help of the
-/// code under test.
+/// The packets of a little-endian pcap file as written by tcpdump here, read without the code under
+/// test.
 fn read_pcap(path: &Path) -> Vec<Vec<u8>> {
     let file = std::fs::read(path).unwrap();
     let mut rest = &file[24..];
@@ -95,13 +95,13 @@ fn read_pcap(path: &Path) -> Vec<Vec<u8>> {
     packets
 }
 
-/// What arrives on the right while `body` runs, once `count` packets are present.
+/// What arrives on the right while `body` runs, once `count` packets have arrived.
 fn received(pair: &Pair, count: usize, body: impl FnOnce()) -> (TempFile, Vec<Vec<u8>>) {
     let file = TempFile::new(".pcap");
     let end = &pair.right;
     let capture = Capture::start(&end.ns, &end.ifname, file.path(), "").unwrap();
     body();
-    // tcpdump drops at SIGINT what it has not read: wait until it has all.
+    // tcpdump drops at SIGINT what it has not read: wait until it has everything.
     for _ in 0..500 {
         if read_pcap(file.path()).len() >= count {
             break;
@@ -248,7 +248,8 @@ fn rewritten_as_requested_with_right_checksums() {
     }
 }
 
-/// Addresses, ports, tag and hops of a packet are as in [`CHANGES`], and its checksums right.
+/// Checks that addresses, ports, tag and hops of a packet are as in [`CHANGES`], and its checksums
+/// correct.
 fn assert_rewritten(old: &[String], new: &[String]) {
     assert_eq!(new[..3], ["02:00:00:00:00:aa", "02:00:00:00:00:bb", "77"]);
     let expected_src = match old[3].strip_prefix("10.1.") {
@@ -295,7 +296,7 @@ fn ctrl_c_ends_with_totals_that_the_receiver_confirms() {
     let got = pair.right.counters().unwrap().since(&before);
     assert_eq!(got.rx_packets, packets, "{reported}");
     assert_eq!(reported["bytes"], packets * 60);
-    // Never faster than requested, over the time that it reports; slower only by the reported slip.
+    // Never faster than requested, over the reported time; slower only by the reported slip.
     let seconds = reported["seconds"].as_f64().unwrap();
     let slipped = reported["slipped_seconds"].as_f64().unwrap();
     assert!(
@@ -309,7 +310,7 @@ fn generated_packets_arrive_at_the_neighbour() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let before = pair.right.counters().unwrap();
-    // The neighbour table of the pair has the peer: no --dst-mac is needed.
+    // The pair's neighbour table has the peer: no --dst-mac is needed.
     let args = [
         "--udp",
         "--dst",
@@ -329,7 +330,7 @@ fn generated_packets_arrive_at_the_neighbour() {
     assert_eq!(got.rx_packets, 1200);
 }
 
-/// Runs and expects failure; gives standard error.
+/// Runs and expects failure; returns standard error.
 fn refused(pair: &Pair, code: i32, args: &[&str]) -> String {
     let finished = send(pair, args);
     assert_eq!(finished.code(), Some(code), "{args:?}\n{}", finished.stderr);
@@ -397,7 +398,7 @@ fn bad_input_gets_one_clear_message_with_a_hint() {
         said.contains("default route") && said.contains("--force"),
         "{said}"
     );
-    // To look is allowed.
+    // A dry run is allowed.
     send(&pair, &[name, left, "--dry-run"]).checked().unwrap();
     assert_eq!(pair.right.counters().unwrap().since(&before).rx_packets, 0);
     send(&pair, &[name, left, "--force", "--rate", "10kpps"])
@@ -437,8 +438,8 @@ fn unsendable_packets_are_counted_and_the_others_are_sent() {
     );
     assert_eq!(pair.right.counters().unwrap().since(&before).rx_packets, 19);
 
-    // A capture cut in the middle of its last packet: all before it, then the offset, and exit code
-    // 3.
+    // A capture cut in the middle of its last packet: everything before it, then the offset, and
+    // exit code 3.
     let bytes = std::fs::read(file.path()).unwrap();
     let cut = TempFile::new(".pcap");
     std::fs::write(cut.path(), &bytes[..bytes.len() - 5]).unwrap();
@@ -455,7 +456,7 @@ fn unsendable_packets_are_counted_and_the_others_are_sent() {
     assert_eq!(finished.code(), Some(3), "{}", finished.stderr);
     assert_eq!(summary(&finished)["packets"], 18, "{}", finished.stderr);
 
-    // Raw IP has no Ethernet header: refused, unless there are addresses for one.
+    // Raw IP has no Ethernet header: refused, unless addresses are given for one.
     let raw: Vec<_> = packets(40)
         .into_iter()
         .filter(|p| p[12] != 0x81)
@@ -525,7 +526,7 @@ fn a_dry_run_prints_the_plan_and_sends_nothing() {
         "{}",
         finished.stdout
     );
-    // Of a damaged file what is before the damage, and where that is.
+    // For a damaged file everything before the damage, and its position.
     let mut bytes = std::fs::read(file.path()).unwrap();
     let len = bytes.len() - 1;
     bytes.truncate(len);

@@ -1,5 +1,5 @@
-//! Captures as a source of packets: read ahead, kept or read again, the same stream either way, in
-//! bounded memory.
+//! Captures as a source of packets: read ahead, cached or read again, the same stream either way,
+//! in bounded memory.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ fn packets(count: u32) -> Vec<Vec<u8>> {
     (0..count).map(build).collect()
 }
 
-/// Replays into a memory ring; what came out of it.
+/// Replays to a memory ring; returns what came out of it.
 fn replay(path: &str, options: &ReplayOptions) -> (Report, sys::Result<()>, Vec<Vec<u8>>) {
     let mut port = port::open("memory:", &PortOptions::default()).unwrap();
     let (mut tx, mut rx) = (port.tx.remove(0), port.rx.remove(0));
@@ -61,7 +61,7 @@ fn kept_or_read_again_it_is_the_same_stream() {
     let file = write_pcap(&sent).unwrap();
     let path = file.path().to_str().unwrap();
     let bytes = sent.iter().map(Vec::len).sum::<usize>();
-    // All kept; kept to the last byte; one byte too many; nothing kept.
+    // All cached; cached to the last byte; one byte too many; nothing cached.
     for cache_len in [64 << 20, bytes, bytes - 1, 0] {
         let options = ReplayOptions {
             round_count: 3,
@@ -84,7 +84,7 @@ fn skipped_packets_are_counted_in_every_round() {
     let mut sent = packets(100);
     sent[3] = vec![1; 1515];
     sent[4] = vec![2; 13];
-    // A VLAN tag is on top of the longest.
+    // A VLAN tag may exceed the maximum.
     sent[5] = vec![3; 1518];
     sent[5][12..14].copy_from_slice(&[0x81, 0]);
     let file = write_pcap(&sent).unwrap();
@@ -180,7 +180,7 @@ fn relink(path: &std::path::Path, link: u32) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// A process's anonymous memory now, in bytes.
+/// A process's current anonymous memory, in bytes.
 fn anonymous_memory(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
@@ -224,7 +224,7 @@ fn a_large_file_is_sent_in_bounded_memory() {
         reported.contains("2 rounds") || reported.contains("rounds"),
         "{reported}"
     );
-    // The cache of 64 MiB that it outgrew, the chunks ahead, and what a program needs.
+    // The cache of 64 MiB that it exceeded, the chunks ahead, and what a program needs.
     assert!(
         (1..128 << 20).contains(&most),
         "{most} bytes of anonymous memory"

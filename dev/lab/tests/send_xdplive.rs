@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The right end takes XDP frames.
+/// A pair whose right end accepts XDP frames.
 fn pair() -> Pair {
     Veth::new().gro().create().unwrap()
 }
@@ -103,7 +103,7 @@ fn a_plain_name_at_full_speed_uses_the_fastest_backend() {
         "the other end does not take XDP frames"
     );
     assert_eq!(received(&pair) - before, 60_000);
-    // Requested explicitly it is refused, with a hint.
+    // Requested explicitly, it is refused with a hint.
     let port = format!("xdplive:{left}");
     let finished = send(&pair, &[&UDP[..], &[&port]].concat());
     assert_eq!(finished.code(), Some(1));
@@ -188,7 +188,7 @@ fn packets_longer_than_a_page_take_another_path_or_are_reported() {
         finished.stderr
     );
 
-    // Of a capture the others are sent.
+    // The others of the capture are sent.
     let mut packet = vec![0x77u8; 5000];
     packet[12..14].copy_from_slice(&[0x88, 0xb5]);
     let packets = [
@@ -220,8 +220,8 @@ fn packets_longer_than_a_page_take_another_path_or_are_reported() {
     assert_eq!(reported["packets"], 5);
 }
 
-/// Each call takes one of the kernel's 65,533 identifiers of page pools, which return only after
-/// a grace period: the rate of calls is bounded for any pattern of flushes.
+/// Each call takes one of the kernel's 65,533 identifiers of page pools, which are returned only
+/// after a grace period: the rate of calls is bounded for any pattern of flushes.
 #[test]
 fn calls_to_the_kernel_are_bounded_in_time() {
     lab::require!(skip::lab());
@@ -243,7 +243,7 @@ fn calls_to_the_kernel_are_bounded_in_time() {
         batch.submit().unwrap();
         port.tx[0].flush().unwrap();
     }
-    // A busy machine makes it fewer.
+    // On a busy machine there are fewer.
     let most = start.elapsed().as_micros() / 100 + 20;
     let calls = port.tx[0].counters().kicks.get();
     assert!(

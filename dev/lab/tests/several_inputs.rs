@@ -26,7 +26,7 @@ fn run(args: &[&str]) -> Finished {
         .unwrap()
 }
 
-/// Time, lengths, link type and content of each packet of a file, as tshark reads it.
+/// Time, lengths, link type and content of each packet of a file, as read by tshark.
 fn packets(file: &Path) -> String {
     let output = Command::new("tshark")
         .args(["-n", "-r", text(file), "-T", "fields"])
@@ -40,7 +40,7 @@ fn packets(file: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Records of flows, without those that depend on when the program ran.
+/// Records of flows, without values that depend on when the program ran.
 fn records(args: &[&str]) -> Vec<String> {
     let args = [&["flows", "--json"], args].concat();
     let done = run(&args).checked().unwrap();
@@ -54,7 +54,7 @@ fn records(args: &[&str]) -> Vec<String> {
     records
 }
 
-/// Captures that mergecap does not read, or reads other blocks of than packets.
+/// Captures that mergecap does not read, or of which it reads other blocks than packets.
 const NOT_MERGED: [&str; 4] = [
     "libpcap__brcm-tag",
     "libpcap__linktype-reserved-field",
@@ -62,7 +62,7 @@ const NOT_MERGED: [&str; 4] = [
     "pcapng-test-generator",
 ];
 
-/// Packets of the same time in a fixed order: mergecap puts those of later files first.
+/// Packets with the same time in a fixed order: mergecap puts those of later files first.
 fn sorted_by_time(packets: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = packets.lines().collect();
     let time = |line: &str| line.split('\t').next().map(str::to_owned);
@@ -106,7 +106,7 @@ fn merged_files_equal_mergecaps() {
     assert!(count >= captures.at_least(5, 1), "{count} groups");
 }
 
-/// One file is the same as its pieces, in any order, and however they are named.
+/// A file and its pieces, in any order and however they are named, give the same flows.
 #[test]
 fn pieces_of_a_file_have_its_flows() {
     let folder = Folder::new("parts");
@@ -139,11 +139,11 @@ fn pieces_of_a_file_have_its_flows() {
     backwards.reverse();
     assert!(records(&names) == expected);
     assert!(records(&backwards) == expected);
-    // With a filter behind the names.
+    // With a filter after the names.
     let filter = ["udp", "src", "port", "7"];
     let filtered = [backwards.as_slice(), &filter].concat();
     assert_eq!(records(&filtered).len(), 1);
-    // The ways that capture has to name them.
+    // The ways in which capture can name them.
     let printed = |args: &[&str]| {
         let all = [&["capture", "-n", "-tt"], args].concat();
         run(&all).checked().unwrap().stdout
@@ -203,7 +203,7 @@ fn conflicting_options_are_refused() {
         assert_eq!(done.code(), Some(code), "{args:?}: {}", done.stderr);
         assert!(done.stderr.contains(part), "{args:?}: {}", done.stderr);
     }
-    // Nothing was emptied.
+    // No file was truncated.
     assert_eq!(std::fs::read(b).unwrap(), flood(3));
 }
 
@@ -232,7 +232,7 @@ fn send(pair: &Pair, ifname: &str, count: u64) {
 }
 
 /// Sends from both left ends while a program that prints its totals on SIGUSR1 runs at the right,
-/// and ends it once it has all packets.
+/// and stops it once it has all packets.
 fn while_running(pair: &Pair, args: &[&str], sent: [(&str, u64); 2], words: &str) -> Finished {
     let mut process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
     process.wait_stderr("2 queues", LIMIT).unwrap();
@@ -322,7 +322,7 @@ fn a_deleted_interface_is_named() {
     assert_eq!(done.code(), Some(4), "{}", done.stderr);
     let words = format!("{right}: the interface has been deleted");
     assert!(done.stderr.contains(&words), "{}", done.stderr);
-    // Named twice, each packet would come twice.
+    // Named twice, each packet would be captured twice.
     let args = ["capture", &pair.right.ifname, &pair.right.ifname];
     let mut process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
     let done = process.wait(LIMIT).unwrap();

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use wire::file::{Event, Reader};
 use wire::laws;
 
-/// Larger files obey the laws of packets by samples only, for the sake of time.
+/// In larger files the laws of packets are checked by samples only, to save time.
 const WHOLE_UP_TO: usize = 400_000;
 
 /// One packet in sixteen, and the first of each file.

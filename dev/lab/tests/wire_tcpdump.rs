@@ -1,11 +1,11 @@
-//! The summary lines of TCP and DCCP packets, and of 802.11 frames without packets, against
-//! tcpdump's over all captures: with `-nn -S` a line of tcpdump must begin with ours. It may
+//! The summary lines of TCP and DCCP packets, and of 802.11 frames without packets, compared with
+//! tcpdump's over all captures: with `-nn -S` a tcpdump line must start with barewire's. It may
 //! continue with the decoded payload; radio measurements, which come first, are not printed by
 //! barewire.
 //!
 //! Not compared: packets in tunnels (tcpdump breaks the line there) and in ICMP errors, and files
 //! whose interfaces differ, which libpcap does not read. VLAN tags, which tcpdump shows with `-e`
-//! only, are taken off our line.
+//! only, are removed from barewire's line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -86,7 +86,7 @@ const KNOWN: &[(&str, usize, &str)] = &[
     ),
 ];
 
-/// Packets made here whose lines differ, by how their names begin, and why.
+/// Generated packets whose lines differ, by the start of their names, and why.
 const MADE_KNOWN: &[(&str, &str)] = &[
     ("QoS, HT control", "tcpdump does not know HT control"),
     ("Arista, VLAN", "tcpdump shows VLAN tags with -e only"),
@@ -124,11 +124,11 @@ fn without_tags(mut line: &str) -> &str {
     line
 }
 
-/// Time and text of our line.
+/// Timestamp and text of barewire's line.
 struct Line {
     clock: String,
     text: String,
-    /// Whether tcpdump puts what a radio measured between them.
+    /// Whether tcpdump prints radio measurements between them.
     has_radio: bool,
 }
 
@@ -142,7 +142,7 @@ impl Line {
     }
 }
 
-/// Our line for each packet; nothing for those that are not compared.
+/// barewire's line for each packet; `None` for those that are not compared.
 fn ours(bytes: &[u8]) -> Vec<Option<Line>> {
     let (mut reader, mut at, mut lines) = (Reader::new(), 0, Vec::new());
     loop {
@@ -169,7 +169,7 @@ fn ours(bytes: &[u8]) -> Vec<Option<Line>> {
                         bytes,
                     }
                     .to_string();
-                    // Of these tcpdump prints nothing.
+                    // tcpdump prints nothing for these.
                     let is_empty = line == "Data without a body";
                     lines.push((is_tcp || is_radio && !is_empty).then(|| {
                         let line = without_tags(&line);
@@ -191,7 +191,7 @@ fn theirs(path: &Path) -> Result<Vec<String>> {
     command.args(["-nn", "-S", "-r"]).arg(path).env("TZ", "UTC");
     let output = lab::oracle::cache::output(&mut command, path)?;
     let text = String::from_utf8_lossy(&output.stdout);
-    // What follows a first line is indented.
+    // Continuation lines are indented.
     let is_first = |line: &&str| line.as_bytes().get(2) == Some(&b':') && line.len() > 8;
     Ok(text.lines().filter(is_first).map(str::to_owned).collect())
 }
@@ -303,7 +303,7 @@ fn lines_of_packets_made_here_begin_alike() -> Result<()> {
     Ok(())
 }
 
-/// TCP options, a few of each kind, in headers that are whole.
+/// TCP options, a few of each kind, in complete headers.
 const OPTIONS: &[&[u8]] = &[
     &[],
     &[

@@ -1,11 +1,11 @@
-//! The dissector against tshark: every capture there is, field by field.
+//! The dissector compared with tshark: all available captures, field by field.
 //!
-//! All packets go into a few pcapng files (written by our encoder), tshark prints its fields for
-//! each packet, and ours must be the same, in the same order, for every header on every level:
-//! tunnels inside tunnels, and packets quoted by ICMP errors. tshark runs with the protocols of our
-//! table alone, and those of [`ORACLE_ONLY`]: no heuristics, no reassembly. Where the two differ,
-//! `wire_tshark/known.rs` lists packets, fields and reasons; an entry that no longer differs fails
-//! the test, and so does a difference without an entry.
+//! All packets are written to a few pcapng files (by barewire's encoder), tshark prints its fields
+//! for each packet, and barewire's must be the same, in the same order, for every header on every
+//! level: tunnels inside tunnels, and packets quoted by ICMP errors. tshark runs with the protocols
+//! of barewire's table and those of [`ORACLE_ONLY`] alone: no heuristics, no reassembly. Where the
+//! two differ, `wire_tshark/known.rs` lists packets, fields and reasons; an entry that no longer
+//! differs fails the test, and so does a difference without an entry.
 
 mod fields;
 mod known;
@@ -22,7 +22,7 @@ use lab::oracle::{TempFile, tshark};
 use wire::file::{Event, Reader, pcapng};
 use wire::{Dissection, LayerKind, LinkType, dissect, dissect_inner};
 
-/// tshark's names of the protocols of our table.
+/// tshark's names of the protocols in barewire's table.
 const ENABLED: &str = "\
     frame eth ethertype vlan ieee8021ad arp ip ipv6 ipv6.hopopts ipv6.routing ipv6.fraghdr \
     ipv6.dstopts mipv6 hip shim6 ah esp tcp udp udplite icmp icmpv6 igmp sctp gre erspan \
@@ -32,11 +32,11 @@ const ENABLED: &str = "\
     wlancap pktap nflog ppi ipoib infiniband dccp avsp fr gtpprime \
     pcap_pktdata";
 
-/// Protocols that only tshark supports, so that what we do not reach is visible.
+/// Protocols that only tshark supports, so that what barewire misses is visible.
 const ORACLE_ONLY: &str = "\
     ayiya capwap capwap.data erf wlan_aggregate ipcomp wccp";
 
-/// Preferences that make tshark look at each packet alone.
+/// Preferences with which tshark examines each packet separately.
 const PREFERENCES: &[&str] = &[
     "ip.defragment:FALSE",
     "ipv6.defragment:FALSE",
@@ -47,17 +47,17 @@ const PREFERENCES: &[&str] = &[
     "udp.process_info:FALSE",
 ];
 
-/// One packet of the corpus.
+/// A packet of the corpus.
 struct Packet {
     file: usize,
-    /// Counted from 1 in its file, as tshark does.
+    /// Counted from 1 in its file, as in tshark.
     number: usize,
     link: LinkType,
     bytes: Vec<u8>,
     wire_len: u32,
 }
 
-/// Every packet of a file up to its end or its damage.
+/// All packets of a file up to its end or the first damage.
 fn read(file: usize, path: &Path, into: &mut Vec<Packet>) -> Result<()> {
     let bytes = if path.extension().is_some_and(|e| e == "gz") {
         Command::new("gzip")
@@ -91,7 +91,7 @@ fn read(file: usize, path: &Path, into: &mut Vec<Packet>) -> Result<()> {
     }
 }
 
-/// Writes packets to one pcapng file, an interface a link type.
+/// Writes packets to one pcapng file, with an interface per link type.
 fn write(packets: &[Packet]) -> Result<TempFile> {
     let temp = TempFile::new(".pcapng");
     let mut file = BufWriter::new(std::fs::File::create_new(temp.path())?);
@@ -120,7 +120,7 @@ fn write(packets: &[Packet]) -> Result<TempFile> {
     Ok(temp)
 }
 
-/// Options that leave only the wanted protocols.
+/// Options that enable only these protocols.
 fn options() -> Result<Vec<String>> {
     let list = Command::new("tshark")
         .args(["-G", "protocols"])
@@ -169,7 +169,7 @@ fn levels(packet: &Packet) -> Vec<Level<'_>> {
     all
 }
 
-/// The fields of a packet that differ: name, ours, tshark's.
+/// The fields of a packet that differ: name, barewire's value, tshark's.
 fn differences(packet: &Packet, row: &[String]) -> Vec<(&'static str, String, String)> {
     let levels = levels(packet);
     let mut found = Vec::new();
@@ -198,12 +198,12 @@ fn differences(packet: &Packet, row: &[String]) -> Vec<(&'static str, String, St
     found
 }
 
-/// Compares the packets with what tshark prints of them.
+/// Compares the packets with tshark's output.
 fn compare(packets: &[Packet], options: &[String]) -> Result<Vec<known::Difference>> {
     compare_with(packets, packets, options)
 }
 
-/// The same where tshark gets other packets, with the same headers in a frame that it supports.
+/// As [`compare`], if tshark gets other packets: the same headers in a frame that it supports.
 fn compare_with(
     packets: &[Packet],
     shown: &[Packet],

@@ -1,4 +1,4 @@
-//! Accounts that add up against counters that are not ours; rights; the interface's ups and downs.
+//! Accounts compared with independent counters; privileges; link changes.
 
 use std::sync::mpsc::channel;
 
@@ -69,7 +69,7 @@ fn overload_is_accounted_to_the_packet() {
     }
 }
 
-/// A full ring starts again once it is read: the loss is a gap, not the end.
+/// A full ring is used again once it is read: the loss is a gap, not the end.
 #[test]
 fn the_ring_works_after_an_overload() {
     lab::require!(skip::lab());
@@ -95,12 +95,12 @@ fn the_ring_works_after_an_overload() {
         (20_000, 0, 0)
     );
     assert_eq!(account.delivered, delivered as u64);
-    // Each time at least what fits the ring came through.
+    // At least the ring's capacity was delivered each time.
     assert!(delivered > 20 * 100, "{account:?}");
 }
 
-/// Read by another thread at any time, the parts never contradict each other by more than what is
-/// on its way.
+/// Read by another thread at any time, the counts never contradict each other by more than what is
+/// in flight.
 #[test]
 fn the_account_can_be_read_while_packets_flow() {
     lab::require!(skip::lab());
@@ -152,7 +152,7 @@ fn the_account_can_be_read_while_packets_flow() {
     );
 }
 
-/// What is still in the ring when its reader is dropped is counted as that.
+/// What is still in the ring when its reader is dropped is counted as such.
 #[test]
 fn a_closed_queue_accounts_for_what_it_leaves() {
     lab::require!(skip::lab());
@@ -177,15 +177,15 @@ fn a_closed_queue_accounts_for_what_it_leaves() {
     assert_eq!((account.seen, account.imbalance()), (100, 0), "{account:?}");
 }
 
-/// Privileges are dropped after opening: receiving, sending, the account, events and stopping go
-/// on.
+/// Privileges are dropped after opening: receiving, sending, the account, events and stopping still
+/// work.
 #[test]
 fn everything_works_without_rights_once_open() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair), sender(&pair.left));
     let name = name(&pair.right, "queues=2&outgoing=no");
-    // A privileged process changes the interface meanwhile.
+    // Meanwhile a privileged process changes the interface.
     let ((ask, asked), (tell, reported)) = (channel(), channel());
     let body = move || {
         let options = PortOptions {
@@ -229,7 +229,7 @@ fn everything_works_without_rights_once_open() {
     });
 }
 
-/// CAP_NET_RAW alone opens a tap.
+/// CAP_NET_RAW alone suffices to open a tap.
 #[test]
 fn net_raw_is_enough() {
     lab::require!(skip::lab());
@@ -242,8 +242,8 @@ fn net_raw_is_enough() {
     opened.unwrap().unwrap();
 }
 
-/// The link flaps while packets come: those that crossed are all present, once, and the account is
-/// exact.
+/// The link flaps while packets arrive: those that crossed are all received, once, and the account
+/// is exact.
 #[test]
 fn capture_during_link_flaps() {
     lab::require!(skip::lab());
@@ -300,7 +300,7 @@ fn capture_during_link_flaps() {
     );
 }
 
-/// Deleted while it is down, when the kernel reports nothing to the socket.
+/// Deleted while the link is down, when the kernel reports nothing to the socket.
 #[test]
 fn deletion_while_down_is_noticed() {
     lab::require!(skip::lab());

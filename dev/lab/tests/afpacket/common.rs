@@ -1,4 +1,4 @@
-//! What the tests of both taps share.
+//! Common code of the tests of both taps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
@@ -8,15 +8,15 @@ pub use lab::packet::{Raw, Udp};
 pub use lab::{End, Pair};
 pub use port::{Packet, Port, PortOptions};
 
-/// Longest time that a test waits for anything.
+/// Time limit of any wait in a test.
 pub const LIMIT: Duration = Duration::from_secs(10);
-/// After this long without a packet none is under way.
+/// After this long without a packet, none is in flight.
 pub const QUIET: Duration = Duration::from_millis(200);
 
-/// Longest sleep between two looks at all queues.
+/// Longest sleep between two checks of all queues.
 pub const LOOK: Duration = Duration::from_millis(5);
 
-/// The name of a port on an end, by the tap that this binary tries; `query` may name another.
+/// The name of a port on an end, with the tap that this module tests; `query` may name another.
 pub fn name(end: &End, query: &str) -> String {
     format!("afpacket:{}?tap={}&{query}", end.ifname, super::TAP)
 }
@@ -27,7 +27,7 @@ pub fn try_open(end: &End, query: &str, options: &PortOptions) -> sys::Result<Po
     end.ns.run(|| port::open(&name, options)).unwrap()
 }
 
-/// The same where it must work.
+/// As [`try_open`], which must succeed.
 pub fn open(end: &End, query: &str) -> Port {
     try_open(end, query, &PortOptions::default()).unwrap()
 }
@@ -37,7 +37,7 @@ pub fn sender(end: &End) -> Raw {
     end.ns.run(|| Raw::sender(&end.ifname)).unwrap().unwrap()
 }
 
-/// Packets from left to right, for a third station, so that no host answers.
+/// Packets from left to right, to a third station, so that no host answers.
 pub fn plan(pair: &Pair) -> Udp {
     Udp {
         destination_mac: [2, 0, 0, 0, 0, 99],
@@ -45,11 +45,11 @@ pub fn plan(pair: &Pair) -> Udp {
     }
 }
 
-/// Receives from all queues until `count` packets came or none for a while; calls back with the
+/// Receives from all queues until `count` packets arrived or none for a while; calls back with the
 /// queue's index.
 pub fn receive(port: &mut Port, count: usize, mut each: impl FnMut(usize, Packet<'_>)) -> usize {
-    // Where a number is known, only a failure waits long. Looks are counted, not time: a test that
-    // did not run for a while has not looked.
+    // If the number is known, only a failure waits long. Checks are counted, not time: a test that
+    // was not scheduled has not checked.
     let looks = if count == usize::MAX { QUIET } else { LIMIT }.as_millis() / LOOK.as_millis();
     let (mut got, mut empty) = (0, 0);
     while got < count && empty < looks {
@@ -69,7 +69,7 @@ pub fn receive(port: &mut Port, count: usize, mut each: impl FnMut(usize, Packet
     got
 }
 
-/// Receives until nothing comes any more; gives the packets' bytes.
+/// Receives until no more packets arrive; returns their bytes.
 pub fn collect(port: &mut Port) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     receive(port, usize::MAX, |_, packet| {
@@ -78,15 +78,14 @@ pub fn collect(port: &mut Port) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Sends packets one after the other in the background as long as it lives, also when its test
-/// fails.
+/// Sends packets continuously in the background until dropped, also when its test fails.
 pub struct Flood<'scope> {
     stop: std::sync::Arc<AtomicBool>,
     thread: Option<ScopedJoinHandle<'scope, u64>>,
 }
 
 impl<'scope> Flood<'scope> {
-    /// Begins. What the interface refuses is left out.
+    /// Starts sending. Packets that the interface refuses are skipped.
     pub fn begin<'env>(
         scope: &'scope Scope<'scope, 'env>,
         sender: &'scope Raw,

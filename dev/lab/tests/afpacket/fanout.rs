@@ -1,4 +1,4 @@
-//! Several queues share an interface's packets.
+//! Several queues share the packets of an interface.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::common::*;
 
 const FLOWS: u16 = 64;
 
-/// Every packet goes to one queue, all of a flow to the same, both directions included.
+/// Every packet goes to one queue, and all packets of a flow to the same one, in both directions.
 #[test]
 fn flows_stay_whole_and_no_packet_is_counted_twice() {
     lab::require!(skip::lab());
@@ -37,8 +37,8 @@ fn flows_stay_whole_and_no_packet_is_counted_twice() {
             assert_eq!(packet.is_outgoing(), number % 2 == 1);
             seen[number as usize] += 1;
             delivered[queue] += 1;
-            // Even numbers go forth and odd ones back, so a flow's number of half its range stands
-            // for both.
+            // Even numbers are sent and odd ones answered, so a flow's number in half its range
+            // identifies both.
             let flow = number % u64::from(FLOWS);
             assert_eq!(*queue_of.entry(flow).or_insert(queue), queue, "flow {flow}");
         });
@@ -61,7 +61,7 @@ fn flows_stay_whole_and_no_packet_is_counted_twice() {
     assert_eq!(account.rx_total().seen, 2000);
 }
 
-/// Both directions of a flow meet in one queue.
+/// Both directions of a flow arrive on one queue.
 #[test]
 fn both_directions_meet() {
     lab::require!(skip::lab());
@@ -92,7 +92,7 @@ fn both_directions_meet() {
     }
 }
 
-/// IP addresses and ports exchanged, as in an answer; still for a station that is not present.
+/// Swaps IP addresses and ports, as in a response; the destination is still an absent station.
 fn turned(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     for (a, b, len) in [(26, 30, 4), (34, 36, 2)] {
@@ -134,7 +134,7 @@ fn each_mode_delivers_everything_once() {
     }
 }
 
-/// A group leaves out what the host sends, too.
+/// A group also leaves out what the host sends.
 #[test]
 fn a_group_minds_the_direction() {
     lab::require!(skip::lab());
@@ -148,7 +148,7 @@ fn a_group_minds_the_direction() {
     assert_eq!(port.control.account().unwrap().rx_total().seen, 0);
 }
 
-/// Two ports on one interface are two groups: both see everything.
+/// Two ports on one interface are two groups: both receive everything.
 #[test]
 fn groups_do_not_steal_from_each_other() {
     lab::require!(skip::lab());
@@ -163,7 +163,7 @@ fn groups_do_not_steal_from_each_other() {
     }
 }
 
-/// While a group is formed, no packet may come to two of its queues.
+/// While a group is formed, no packet may be delivered to two of its queues.
 #[test]
 fn opening_under_traffic_doubles_nothing() {
     lab::require!(skip::lab());
@@ -183,7 +183,7 @@ fn opening_under_traffic_doubles_nothing() {
     });
 }
 
-/// The link goes down and up under a group: it is still one.
+/// The link goes down and up under a group, which stays intact.
 #[test]
 fn a_group_survives_a_flap() {
     lab::require!(skip::lab());

@@ -29,7 +29,7 @@ fn filter_fact(port: &Port) -> String {
     fact.expect("a fact about the filter").1.clone()
 }
 
-/// The kernel rejects packets, and the account counts them; with everything that other options add
+/// The kernel rejects packets, and the account counts them, with everything that other options add
 /// to the filter.
 #[test]
 fn rejected_packets_take_no_ring_space_and_are_counted() {
@@ -53,7 +53,7 @@ fn rejected_packets_take_no_ring_space_and_are_counted() {
             sender.send(&plan.build(number, 100)).unwrap();
         }
         let got = receive(&mut port, usize::MAX, |_, packet| {
-            // The filter sees no more than the kernel keeps, the number's last byte included.
+            // The filter sees no more than the kernel keeps, including the number's last byte.
             assert_eq!(packet.bytes()[53] % 8, 0);
             let kept = if query.contains("snaplen") { 70 } else { 100 };
             assert_eq!((packet.cap_len(), packet.wire_len()), (kept, 100));
@@ -71,7 +71,7 @@ fn rejected_packets_take_no_ring_space_and_are_counted() {
     }
 }
 
-/// A load past a short packet's end rejects it, and that is counted too.
+/// A load beyond the end of a short packet rejects it, which is counted too.
 #[test]
 fn packets_too_short_for_the_filter_are_rejected() {
     lab::require!(skip::lab());
@@ -98,7 +98,7 @@ fn packets_too_short_for_the_filter_are_rejected() {
     );
 }
 
-/// Not one packet that the filter rejects gets in, not even in the moments of opening.
+/// No packet that the filter rejects is received, not even while the port is opened.
 #[test]
 fn no_unwanted_packet_is_received_while_opening() {
     lab::require!(skip::lab());
@@ -136,7 +136,7 @@ fn without_the_right_to_load_programs_the_filter_still_runs() {
             .right
             .ns
             .run(|| {
-                // This thread's rights, not the process's.
+                // Privileges of this thread, not of the process.
                 drop_privileges(None, &[Capability::NetRaw]).unwrap();
                 port::open(&name, &without(3))
             })
@@ -162,12 +162,12 @@ fn without_the_right_to_load_programs_the_filter_still_runs() {
             (total.seen, total.delivered, total.imbalance()),
             (100, 100, 0)
         );
-        // What the interface saw is there for an estimate.
+        // The interface's count is available for an estimate.
         assert_eq!(account.interface_seen, Some(400));
     }
 }
 
-/// IPv6 with so many destination options in front of TCP.
+/// IPv6 with `count` destination options headers before TCP.
 fn chain(count: u8) -> Vec<u8> {
     let mut packet = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
     packet.extend([0x60, 0, 0, 0, 0, 8 * count + 20, 60, 64]);
@@ -181,11 +181,11 @@ fn chain(count: u8) -> Vec<u8> {
     packet
 }
 
-/// libpcap makes a loop of `protochain`. The kernel refuses that, so the queues filter, and know
-/// the direction. Another filter may follow.
+/// libpcap compiles `protochain` to a loop. The kernel refuses it, so the queues filter, and know
+/// the direction. It can be replaced by another filter.
 #[test]
 fn filters_that_the_kernel_cannot_run_run_in_the_queues() {
-    // Which brings libpcap.
+    // Which requires libpcap.
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair), sender(&pair.left));
@@ -221,7 +221,7 @@ fn filters_that_the_kernel_cannot_run_run_in_the_queues() {
         let filtered = account.dropped[DropReason::Filter as usize];
         let expected = (sent, sent - wanted as u64);
         assert_eq!((account.seen, filtered), expected, "{account:?}");
-        // One that the kernel runs, in its place.
+        // Replaced by one that the kernel runs.
         let next = without(7).filter;
         switch.set(port.control.as_mut(), next.as_ref()).unwrap();
         for number in 0..16 {

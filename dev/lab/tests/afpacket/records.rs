@@ -1,4 +1,4 @@
-//! What is particular to a program's ring.
+//! Tests specific to a program's ring.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,8 +10,8 @@ use sys::privileges::{Capability, drop_privileges};
 
 use super::common::*;
 
-/// Unsupported options are refused if this ring is requested explicitly, and use the other ring
-/// otherwise.
+/// Unsupported options are refused if this ring is requested explicitly; otherwise the other ring
+/// is used.
 #[test]
 fn unsupported_options_are_reported() {
     lab::require!(skip::lab());
@@ -60,7 +60,7 @@ fn without_the_right_it_is_refused_or_replaced() {
     assert!(ring.contains("TPACKET_V3"), "{ring}");
 }
 
-/// Several processors write into one ring at once, in both directions: each packet is there once,
+/// Several processors write to one ring at once, in both directions: each packet is received once,
 /// each sender's in order.
 #[test]
 fn many_writers_share_a_ring() {
@@ -102,8 +102,8 @@ fn many_writers_share_a_ring() {
 }
 
 /// A reader that has read everything sends the writers back to the ring's start. Whether rounds end
-/// before the place where that begins, after it, or in a ring that is full: each packet comes
-/// once, in order, or is counted as lost, and only if there was no room.
+/// before the position where that begins, after it, or in a full ring: each packet is received
+/// once, in order, or counted as lost, and only if there was no room.
 #[test]
 fn the_ring_starts_over() {
     const RING: u64 = 1 << 20;
@@ -179,7 +179,7 @@ fn sleepers_are_woken() {
     assert_eq!((account.lost(), account.imbalance()), (0, 0), "{account:?}");
 }
 
-/// A filter of the user's, of any shape that the translator takes, is part of the program.
+/// A user's filter, of any form that the translator accepts, becomes part of the program.
 #[test]
 fn filters_of_every_kind_are_part_of_the_program() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));

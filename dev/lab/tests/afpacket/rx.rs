@@ -12,7 +12,7 @@ use sys::ErrorKind;
 
 use super::common::*;
 
-/// A packet as it was on the wire: the tag back in its place.
+/// A packet as it was on the wire: with its tag inserted again.
 fn with_tag(bytes: &[u8], vlan: Vlan) -> Vec<u8> {
     let mut whole = bytes[..12].to_vec();
     whole.extend(vlan.tpid.to_be_bytes());
@@ -21,7 +21,7 @@ fn with_tag(bytes: &[u8], vlan: Vlan) -> Vec<u8> {
     whole
 }
 
-/// The kernel takes the outer tag out of a packet before a tap sees it, regardless of the card's
+/// The kernel removes the outer tag before a tap sees the packet, regardless of the card's
 /// offloads; it is reported with the packet.
 #[test]
 fn vlan_tags_come_back() {
@@ -152,7 +152,7 @@ fn times_are_the_kernels_and_rise() {
         1
     );
     assert!(!port.capabilities.timestamps);
-    // veth has no clock of its own.
+    // veth has no hardware clock.
     let options = PortOptions {
         timestamp: TimestampSource::Device,
         ..PortOptions::default()
@@ -215,7 +215,8 @@ fn connected(pair: &Pair) -> (TcpStream, JoinHandle<Vec<u8>>) {
 }
 
 /// With segmentation offload a "packet" of up to 64 KiB crosses the pair in one piece. It is
-/// captured whole; in a ring whose blocks are smaller it is cut, and its true length is reported.
+/// captured completely; in a ring whose blocks are smaller it is truncated, and its real length is
+/// reported.
 #[test]
 fn merged_packets_are_whole_or_honestly_cut() {
     lab::require!(skip::lab());
@@ -224,7 +225,7 @@ fn merged_packets_are_whole_or_honestly_cut() {
     let mut small = open(&pair.right, "outgoing=no&ring_bytes=131072");
     let (mut stream, reader) = connected(&pair);
     let sent: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
-    // Both rings are read between writes, so that the small one holds all.
+    // Both rings are read between writes, so that the small one holds everything.
     let mut lens = (Vec::new(), Vec::new());
     let mut read = |lens: &mut (Vec<_>, Vec<_>)| {
         receive(&mut whole, usize::MAX, |_, packet| {
@@ -272,7 +273,7 @@ fn merged_packets_are_whole_or_honestly_cut() {
     assert_eq!(account.delivered as usize, in_small.len());
 }
 
-/// Without a pool given, the first packet kept makes one; copies are counted.
+/// If no pool is given, the first packet kept creates one; copies are counted.
 #[test]
 fn kept_packets_are_copies_and_counted() {
     lab::require!(skip::lab());
@@ -336,20 +337,20 @@ fn refusals_say_what_to_do() {
         let name = format!("afpacket:{}?{query}", end.ifname);
         assert_eq!(fails(&name), ErrorKind::InvalidInput, "{query}");
     }
-    // A plain name is this backend.
+    // A plain name selects this backend.
     let port = end
         .ns
         .run(|| port::open(&end.ifname, &PortOptions::default()));
     assert_eq!(port.unwrap().unwrap().control.describe().scheme, "afpacket");
 }
 
-/// It reserves the requested memory, and reports it.
+/// It allocates the requested memory, and reports it.
 #[test]
 fn memory_is_bounded_and_reported() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
-    // Blocks of the socket's own ring, at least four of them; a program's ring is a power of two
-    // with a page before it and room for a longest packet after.
+    // The socket's own ring has blocks, at least four of them; a program's ring is a power of two
+    // with a page before it and room for a longest packet after it.
     let records = |ring: usize| ring + 4096 + 4096 + (ring / 4).min(128 << 10);
     for (query, blocks, ring) in [
         ("", 32 << 20, records(32 << 20)),

@@ -15,7 +15,7 @@ fn open_tx(end: &End, query: &str) -> Port {
     try_open(end, query, &options).unwrap()
 }
 
-/// Writes all packets, waiting for room, and waits until all have left.
+/// Sends all packets, waiting for room, and waits until all are sent.
 fn send(port: &mut Port, packets: &[Vec<u8>]) {
     let mut sent = 0;
     while sent < packets.len() {
@@ -29,7 +29,7 @@ fn send(port: &mut Port, packets: &[Vec<u8>]) {
     assert!(port.tx[0].wait(true, LIMIT).unwrap());
 }
 
-/// Another program receives what we send, in order, to the byte, and both counts agree.
+/// Another program receives what was sent, in order and unchanged, and both counts agree.
 #[test]
 fn a_plain_socket_receives_sent_packets() {
     lab::require!(skip::lab());
@@ -64,7 +64,7 @@ fn a_plain_socket_receives_sent_packets() {
     }
 }
 
-/// One system call a batch, not one a packet.
+/// One system call per batch, not per packet.
 #[test]
 fn a_batch_is_one_call() {
     lab::require!(skip::lab());
@@ -84,7 +84,7 @@ fn a_batch_is_one_call() {
     assert!(kicks <= 110, "{kicks} calls for 100 batches");
 }
 
-/// A packet that the interface cannot take is refused and counted; its neighbours in the batch are
+/// A packet that the interface cannot send is refused and counted; the others in the batch are
 /// sent.
 #[test]
 fn packets_that_do_not_fit_are_refused_alone() {
@@ -114,7 +114,7 @@ fn packets_that_do_not_fit_are_refused_alone() {
     assert_eq!(numbers, [0, 2, 3, 6]);
     let account = port.control.account().unwrap().tx_total();
     assert_eq!((account.sent, account.failed), (4, 4));
-    // The MTU grows under the port, within what its frames hold.
+    // The MTU grows under the port, up to what its frames hold.
     for end in [&pair.left, &pair.right] {
         end.set_mtu(1900).unwrap();
     }
@@ -124,7 +124,7 @@ fn packets_that_do_not_fit_are_refused_alone() {
         .map(|p| number_of(p).unwrap())
         .collect();
     assert_eq!(numbers, [7]);
-    // And shrinks, which the port learns from the kernel's refusals.
+    // It shrinks, which the port learns from the kernel's refusals.
     for end in [&pair.left, &pair.right] {
         end.set_mtu(1400).unwrap();
     }
@@ -141,12 +141,12 @@ fn packets_that_do_not_fit_are_refused_alone() {
     assert_eq!((account.sent, account.failed), (7, 7));
 }
 
-/// Far more than the interface takes at once: nothing is lost, the sender waits.
+/// Far more than the interface can send at once: nothing is lost, the sender waits.
 #[test]
 fn a_slow_interface_slows_the_sender_down() {
     lab::require!(skip::lab(), skip::program("tc", "iproute2"));
     let pair = Veth::new().create().unwrap();
-    // The queueing discipline lets 20 Mbit/s through and holds 20 packets.
+    // The queueing discipline passes 20 Mbit/s and holds 20 packets.
     let tbf = "qdisc add dev left0 root tbf rate 20mbit burst 3000 limit 2000";
     let shaped = pair.left.ns.exec("tc", tbf.split(' '));
     if shaped.is_err() {
@@ -200,7 +200,7 @@ fn a_dead_link_refuses_and_a_deleted_one_ends() {
     assert_eq!((account.sent, account.failed), (1, 11));
 }
 
-/// Frames received on one port leave by another that shares the pool.
+/// Frames received on one port are sent by another that shares the pool.
 #[test]
 fn received_frames_are_sent_on() {
     lab::require!(skip::lab());

@@ -1,4 +1,4 @@
-//! What the tests of `afxdp:` share.
+//! Common code of the tests of `afxdp:`.
 #![allow(dead_code, reason = "the other test binary uses the rest")]
 
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use lab::packet::{self, Raw, Udp};
 use lab::{End, Pair};
 use port::{Port, PortAccount, PortOptions, RxQueue};
 
-/// Longer than anything here takes, unless it hangs.
+/// Time limit of a test that might hang.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// Opens a port in the namespace of an end; `name` has `{}` where the interface is.
+/// Opens a port in the namespace of an end; `{}` in `name` is the interface.
 pub fn try_open(end: &End, name: &str, options: &PortOptions) -> sys::Result<Port> {
     let name = name.replace("{}", &end.ifname);
     end.ns.run(|| port::open(&name, options)).unwrap()
@@ -21,12 +21,12 @@ pub fn open(end: &End, name: &str, options: &PortOptions) -> Port {
     try_open(end, name, options).unwrap_or_else(|e| panic!("{e}\nhint: {:?}", e.hint()))
 }
 
-/// A sending packet socket on an end.
+/// A packet socket that sends on an end.
 pub fn sender(end: &End) -> Raw {
     end.ns.run(|| Raw::sender(&end.ifname)).unwrap().unwrap()
 }
 
-/// A fact of a port's description.
+/// A value of a port's description.
 pub fn fact(port: &Port, name: &str) -> String {
     let description = port.control.describe();
     let found = description.facts.iter().find(|(n, _)| *n == name);
@@ -41,7 +41,7 @@ pub fn whole(packet: &port::Packet<'_>) -> Vec<u8> {
     packet.segments().flatten().copied().collect()
 }
 
-/// Takes everything that is there now; every packet must be one of ours, whole.
+/// Receives everything pending; every packet must be intact and sent by the test.
 pub fn drain(rx: &mut RxQueue) -> Vec<u64> {
     let mut numbers = Vec::new();
     loop {
@@ -55,8 +55,8 @@ pub fn drain(rx: &mut RxQueue) -> Vec<u64> {
     }
 }
 
-/// Receives on all queues until `count` packets came in all, and `LIMIT` at most; gives what
-/// came, queue by queue.
+/// Receives on all queues until `count` packets arrived in total, at most for `LIMIT`; returns the
+/// numbers by queue.
 pub fn receive(port: &mut Port, count: usize) -> Vec<Vec<u64>> {
     let until = Instant::now() + LIMIT;
     let mut numbers = vec![Vec::new(); port.rx.len()];
@@ -74,7 +74,7 @@ pub fn receive(port: &mut Port, count: usize) -> Vec<Vec<u64>> {
     numbers
 }
 
-/// Sends packets `from..to` of 60 bytes in small bursts and receives as it goes, so that nothing is
+/// Sends packets `from..to` of 60 bytes in small bursts and receives in between, so that nothing is
 /// lost for lack of room.
 pub fn exchange(pair: &Pair, port: &mut Port, flows: u16, from: u64, to: u64) -> Vec<Vec<u64>> {
     let out = sender(&pair.left);

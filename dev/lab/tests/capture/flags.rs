@@ -1,5 +1,5 @@
-//! tcpdump's flags: each one of its manual is taken with tcpdump's meaning, or refused with what to
-//! do instead.
+//! tcpdump's flags: each one of its manual is accepted with tcpdump's meaning, or refused with a
+//! replacement.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -9,17 +9,17 @@ use std::process::Command;
 use super::{Folder, capture};
 use lab::{corpus, skip};
 
-/// What becomes of a flag.
+/// The expected handling of a flag.
 enum Expected {
-    /// It is taken, with a value if it has one.
+    /// It is accepted, with a value if it takes one.
     Taken(&'static [&'static str]),
-    /// It is refused, and the error has these words.
+    /// It is refused, and the error contains these words.
     Refused(&'static str, &'static str),
 }
 
 use Expected::{Refused, Taken};
 
-/// Every flag of the manual of tcpdump 4.99, and of later versions those that are known.
+/// Every flag of the manual of tcpdump 4.99, and known ones of later versions.
 const FLAGS: &[(&str, Expected)] = &[
     ("-A", Taken(&[])),
     ("-b", Taken(&[])),
@@ -155,7 +155,7 @@ fn the_table_has_every_flag_of_the_manual() {
     let output = Command::new("zcat").arg(manual).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let known: BTreeSet<&str> = FLAGS.iter().map(|(flag, _)| *flag).collect();
-    // A flag that begins a paragraph: `.B \-\-number`, `.BI \-c " count"`.
+    // A flag that starts a paragraph: `.B \-\-number`, `.BI \-c " count"`.
     let (_, options) = text.split_once(".SH OPTIONS").unwrap();
     let flags = options.lines().filter_map(|line| {
         let rest = line.strip_prefix(".BI ").or(line.strip_prefix(".B "))?;
@@ -198,7 +198,7 @@ fn programs_and_counts_are_tcpdumps() {
         let ours = capture(by_libpcap).checked().unwrap().stdout;
         assert_eq!(ours, tcpdump(args), "{args:?}");
     }
-    // Where both compilers write the same program, so does the default.
+    // If both compilers produce the same program, so does the default.
     for args in [&["-d", "ip"][..], &["-dd", "-r", &file, "arp"]] {
         let ours = capture(args).checked().unwrap().stdout;
         assert_eq!(ours, tcpdump(args), "{args:?}");
@@ -282,14 +282,14 @@ fn a_command_runs_on_each_complete_file() {
         capture(args.iter().chain(&more)).checked().unwrap()
     };
     run(script.to_str().unwrap());
-    // As with tcpdump, not on the last, which no other one follows. Commands run in parallel.
+    // As with tcpdump, not on the last file, which has no successor. Commands run in parallel.
     let expected = ["out.pcap", "out.pcap1", "out.pcap2"];
     let expected = expected.map(|name| format!("1 {name} nobody 19"));
     let text = std::fs::read_to_string(&log).unwrap();
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort();
     assert_eq!(lines, expected);
-    // No shell takes it apart.
+    // It is not split by a shell.
     let trap = folder.at("trap");
     let said = run(&format!("true; touch {}", trap.display())).stderr;
     assert!(said.contains("No such file or directory"), "{said}");

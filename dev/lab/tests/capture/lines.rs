@@ -1,5 +1,5 @@
-//! What `barewire capture` prints of link headers and addresses, and which filters it takes:
-//! alongside tcpdump, on the same file with the same expression.
+//! Link headers and addresses in the output of `barewire capture`, and the filters it accepts,
+//! compared with tcpdump on the same files and expressions.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -16,7 +16,7 @@ const DATAGRAM: [u8; 32] = [
     0, 12, 0, 0, 1, 2, 3, 4,
 ];
 
-/// A capture of some link type with some snapshot length.
+/// Writes a capture with a link type and a snapshot length.
 fn write(folder: &Folder, name: &str, link: u32, snaplen: u32, packets: &[&[u8]]) -> String {
     let path = folder.at(name);
     let mut out = Vec::new();
@@ -132,7 +132,7 @@ fn a_damaged_wire_length_is_not_added_up() {
     assert!(said.contains(expected), "{said}");
 }
 
-/// A value of a line of JSON.
+/// A value in a JSON line.
 fn value<'j>(line: &'j str, key: &str) -> Option<&'j str> {
     let (_, rest) = line.split_once(&format!("\"{key}\":"))?;
     let end = rest.find([',', '}']).unwrap_or(rest.len());
@@ -171,7 +171,7 @@ fn selected_by(compiler: &str, file: &str, expression: &str) -> (usize, usize) {
     (lines(ours.stdout), theirs)
 }
 
-/// IPv6 with so many destination options in front of TCP.
+/// IPv6 with `count` destination options headers before TCP.
 fn chain(count: u8) -> Vec<u8> {
     let mut packet = vec![0x60, 0, 0, 0, 0, 8 * count + 20, 60, 64];
     packet.extend([0x20; 32]);
@@ -220,7 +220,7 @@ fn filters_that_tcpdump_accepts_are_accepted() {
     let file = write(&folder, "bacnet", 165, 65_535, &[&frame]);
     let (ours, theirs) = selected_by("libpcap", &file, "ip[0] & 0xf != 5");
     assert_eq!(ours, theirs);
-    // What our own compiler does not support is refused with the way out.
+    // What barewire's own compiler does not support is refused with an alternative.
     for (file, expression) in [(&file, "ip"), (&ethernet_file, "ip6 protochain 6")] {
         let refused = capture(["-r", file, expression]);
         assert!(!refused.status.success());

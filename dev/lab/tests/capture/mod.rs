@@ -1,4 +1,4 @@
-//! What the tests of `barewire capture` share.
+//! Common code of the tests of `barewire capture`.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ mod flags;
 mod lines;
 mod words;
 
-/// How long a program may take here; nothing is measured by it.
+/// Time limit of a program; not a measurement.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A packet: time in nanoseconds, bytes, bytes on the wire.
@@ -33,7 +33,7 @@ pub fn captures(data: &Path) -> Vec<(PathBuf, u64)> {
         .collect()
 }
 
-/// A directory of its own, deleted on drop.
+/// A temporary directory, deleted on drop.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -70,7 +70,7 @@ impl Drop for Folder {
     }
 }
 
-/// `barewire capture` with arguments, not started yet.
+/// A `barewire capture` command, not started yet.
 pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(process::barewire().unwrap());
     command.arg("capture").args(args);
@@ -85,7 +85,7 @@ pub fn capture<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Finished {
         .unwrap()
 }
 
-/// The whole of a pcap file in nanoseconds and little-endian order, by a reader made for tests.
+/// Parses a pcap file with nanoseconds in little-endian order, with a reader made for tests.
 pub fn parse_pcap(bytes: &[u8]) -> Vec<Row> {
     let (head, mut rest) = bytes.split_at(24);
     assert_eq!(head[..4], 0xa1b2_3c4du32.to_le_bytes());
@@ -105,7 +105,7 @@ pub fn parse_pcap(bytes: &[u8]) -> Vec<Row> {
     rows
 }
 
-/// What libpcap makes of a file: tcpdump copies it to standard output in nanoseconds. Nothing if it
+/// Reads a file with libpcap: tcpdump copies it to standard output in nanoseconds. `None` if it
 /// refuses the file or a part of it.
 pub fn read_with_tcpdump(path: &Path) -> Option<Vec<Row>> {
     let output = Command::new("tcpdump")

@@ -1,5 +1,5 @@
-//! What is in lines alongside addresses: relative numbers, headers with `-v` and routing
-//! protocols as tcpdump prints them, and what our decoders find, as tshark does.
+//! Other contents of lines: relative numbers, headers with `-v` and routing protocols as in
+//! tcpdump, and decoded fields as in tshark.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn ethernet(kind: u16, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Both programs' lines without times, for packets of our own.
+/// Both programs' lines without timestamps, for generated packets.
 fn both(packets: &[Vec<u8>], flags: &[&str]) -> (Vec<String>, Vec<String>) {
     let file = lab::oracle::write_pcap(packets).unwrap();
     let args = [&["-nn", "-t", "-r", file.path().to_str().unwrap()], flags].concat();
@@ -129,7 +129,7 @@ fn verbose_headers_are_tcpdumps() {
     let (ours, theirs) = both(&packets, &["-v"]);
     assert_eq!(ours.len(), packets.len());
     assert_eq!(ours, theirs);
-    // Of IPv4, tcpdump breaks the line and complains of the checksum.
+    // With IPv4, tcpdump breaks the line and complains about the checksum.
     let flags = [0, 0x20, 0x40, 0x60, 0x80, 0xe0];
     let packets: Vec<_> = flags
         .map(|flags| {
@@ -150,7 +150,7 @@ fn verbose_headers_are_tcpdumps() {
     }
 }
 
-/// The numbers of each TCP segment: from its flags to before its window.
+/// The numbers of each TCP segment: between its flags and its window.
 fn numbers(text: &str) -> Vec<&str> {
     text.lines()
         .filter_map(|line| {
@@ -235,7 +235,7 @@ fn sequence_numbers_are_absolute_on_request() {
     assert_ne!(numbers(&ours), numbers(&relative));
 }
 
-/// Captures with each protocol, and what a line of them ends in.
+/// Captures with each protocol, and the end of a line.
 const DECODED: &[(&str, &str)] = &[
     ("dnscap__dns.pcap", ": DNS "),
     ("ipfixprobe__tls.pcap", ": TLS sni "),

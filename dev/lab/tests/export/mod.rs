@@ -1,4 +1,4 @@
-//! What the tests of exports share: ports, runs of the probe, its totals.
+//! Common code of the tests of exports: ports, runs of the probe, totals.
 
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -13,21 +13,21 @@ use serde_json::Value;
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A free UDP port on loopback that stays free until its program binds it: outside the kernel's
-/// ephemeral range, and handed out here once.
+/// ephemeral range, and returned only once.
 pub fn udp_port() -> u16 {
     free_port(|port| UdpSocket::bind(("127.0.0.1", port)).is_ok())
 }
 
-/// The same of TCP.
+/// A free TCP port, likewise.
 pub fn tcp_port() -> u16 {
     free_port(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
 }
 
 fn free_port(is_free: impl Fn(u16) -> bool) -> u16 {
-    // net.ipv4.ip_local_port_range begins at 32768.
+    // net.ipv4.ip_local_port_range starts at 32768.
     const PORTS: std::ops::Range<u32> = 12_000..32_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Other processes of tests begin elsewhere.
+    // Other test processes start elsewhere.
     let first = std::process::id().wrapping_mul(499);
     for _ in PORTS {
         let at = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -81,13 +81,13 @@ pub fn wait_read(port: u16) {
     }
 }
 
-/// A directory that is gone at the end.
+/// A temporary directory, deleted on drop.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
     pub fn new(name: &str) -> Folder {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Tests of several files are one process, and may choose the same name.
+        // Tests of several files share a process, and may choose the same name.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("barewire-{name}-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -106,7 +106,7 @@ impl Drop for Folder {
     }
 }
 
-/// Captures for collectors: those of the repository, and of the large corpus every this many.
+/// Captures for collectors: those of the repository, and one in `every` of the large corpus.
 pub fn captures(every: usize) -> Vec<PathBuf> {
     let all = corpus::captures();
     let own = all.files.iter().filter(|file| is_own(file)).cloned();
@@ -118,7 +118,7 @@ fn is_own(file: &Path) -> bool {
     file.to_string_lossy().contains("testdata/captures")
 }
 
-/// The summary of a run of the probe.
+/// The result of a run of the probe.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub summary: Value,
@@ -126,7 +126,7 @@ pub struct Run {
 }
 
 /// Runs the probe on a file with `--json` and these further arguments. A damaged file is read as
-/// far as it goes.
+/// far as possible.
 pub fn run(file: &Path, args: &[&str]) -> Option<Run> {
     let mut command = Command::new(barewire().unwrap());
     command.args(["flows", "--json", "--table-size", "64k"]);
@@ -137,7 +137,7 @@ pub fn run(file: &Path, args: &[&str]) -> Option<Run> {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    // No summary: the file is no capture.
+    // Without a summary the file is not a capture.
     let summary = lines.pop()?;
     assert_eq!(summary["type"], "summary", "{}", finished.stderr);
     for export in summary["exports"].as_array().unwrap() {
@@ -149,7 +149,7 @@ pub fn run(file: &Path, args: &[&str]) -> Option<Run> {
     })
 }
 
-/// Sums over directions that sent.
+/// Sums over directions with packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub directions: u64,
@@ -166,7 +166,7 @@ impl Totals {
 }
 
 impl Run {
-    /// The values of the records that `select` takes.
+    /// The sums over records that `select` accepts.
     pub fn totals(&self, select: impl Fn(&Value) -> bool) -> Totals {
         let mut totals = Totals::default();
         for flow in self.flows.iter().filter(|flow| select(flow)) {
@@ -186,7 +186,7 @@ impl Run {
     }
 }
 
-/// A capture of this many flows of one packet, 10 ms apart, so that records end while it is read.
+/// A capture of `count` flows of one packet, 10 ms apart, so that records end while it is read.
 pub fn flood(count: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, 101] {

@@ -1,5 +1,5 @@
-//! Captures cut at many snap lengths: every figure of a flow that does not depend on absent bytes
-//! is that of the whole capture, and that of tshark.
+//! Captures cut at many snapshot lengths: every value of a flow that does not depend on missing
+//! bytes equals that of the whole capture, and that of tshark.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -12,7 +12,7 @@ use lab::oracle::{TempFile, tshark};
 use lab::{require, skip};
 use wire::{Dissection, LayerKind, LinkType, levels};
 
-/// Packets of a capture that are looked at.
+/// Maximum number of packets examined per capture.
 const PACKETS_MAX: usize = 2000;
 
 /// Two addresses, the lesser one first, and a protocol.
@@ -22,12 +22,12 @@ fn pair(one: IpAddr, other: IpAddr, protocol: u8) -> Pair {
     (one.min(other), one.max(other), protocol)
 }
 
-/// What is needed of a packet, in bytes from its start.
+/// How many bytes of a packet are needed, from its start.
 struct Needs {
     pair: Pair,
-    /// For everything but TCP's options.
+    /// For everything except TCP options.
     all: usize,
-    /// For TCP's options too.
+    /// Including TCP options.
     options: usize,
 }
 
@@ -37,7 +37,7 @@ impl Needs {
         let transport = usize::from(level.transport_offset);
         let has = |kind| level.has(kind);
         let header = match () {
-            // Up to the window; the length of the header is before it.
+            // Up to the window; the header length precedes it.
             () if has(LayerKind::Tcp) => 16,
             // Up to the length.
             () if has(LayerKind::Udp) => 6,
@@ -64,7 +64,7 @@ impl Needs {
     }
 }
 
-/// What each packet needs; none of one without an IP header.
+/// What each packet needs; `None` without an IP header.
 fn needs(link: LinkType, packets: &[Packet]) -> Vec<Option<Needs>> {
     let level = |(bytes, wire_len, _): &Packet| {
         let found = levels(link, bytes, *wire_len).find(|level| level.ip_version != 0);
@@ -73,10 +73,11 @@ fn needs(link: LinkType, packets: &[Packet]) -> Vec<Option<Needs>> {
     packets.iter().map(level).collect()
 }
 
-/// A record by its addresses, protocol, ports, beginning and place among those that share them.
+/// Identifies a record by addresses, protocol, ports, start time and index among those that share
+/// them.
 type Name = (Pair, [u16; 2], u64, usize);
 
-/// The records of a capture of which this many bytes of each packet are present.
+/// The records of a capture truncated to this many bytes per packet.
 fn records(link: LinkType, packets: &[Packet], snaplen: usize) -> BTreeMap<Name, Record> {
     let mut config = MeterConfig::new(HashKey::from_seed(5));
     config.table.flow_count_max = 1 << 13;
@@ -108,7 +109,7 @@ fn records(link: LinkType, packets: &[Packet], snaplen: usize) -> BTreeMap<Name,
     all
 }
 
-/// The figures of a record that need no options of TCP.
+/// The values of a record that need no TCP options.
 fn figures(record: &Record) -> (Side, bool, [Counters; 2]) {
     let of = |side| Counters {
         tcp_options: 0,
@@ -119,7 +120,7 @@ fn figures(record: &Record) -> (Side, bool, [Counters; 2]) {
     (record.initiator(), record.is_closed(), counters)
 }
 
-/// Compares the records of a capture that is cut; how many there were to compare.
+/// Compares the records of a truncated capture; returns how many were compared.
 fn compare(
     name: &str,
     whole: &BTreeMap<Name, Record>,
@@ -132,7 +133,7 @@ fn compare(
         let Some(needs) = needs else {
             continue;
         };
-        // A capture that was cut already: what does not exist is not present.
+        // A capture may already be truncated: what is missing there is not needed.
         let is_there = |need: usize| need <= snaplen || bytes.len() <= snaplen;
         if !is_there(needs.all) {
             unknown.insert(needs.pair);
@@ -176,7 +177,7 @@ fn figures_are_the_same_at_every_snap_length() {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let needs = needs(link, &packets);
         let whole = records(link, &packets, usize::MAX);
-        // Every length, those of the large corpus by turns.
+        // Every length; for the large corpus some of them in turn.
         let (from, step) = match path.starts_with(corpus::own()) {
             true => (54, 1),
             false => (54 + at % 5, 5),
@@ -192,7 +193,7 @@ fn figures_are_the_same_at_every_snap_length() {
     eprintln!("{compared} records compared");
 }
 
-/// A capture of which 64 bytes of each packet are present.
+/// A capture truncated to 64 bytes per packet.
 fn write_cut(link: LinkType, packets: &[Packet]) -> TempFile {
     let temp = TempFile::new(".pcap");
     let mut out = Vec::new();
@@ -215,7 +216,7 @@ fn write_cut(link: LinkType, packets: &[Packet]) -> TempFile {
     temp
 }
 
-/// Bytes of TCP payload and retransmissions, as tshark sees them.
+/// Bytes of TCP payload and retransmissions according to tshark.
 fn of_tshark(file: &TempFile) -> (u64, u64) {
     let columns = ["tcp.len", "tcp.analysis.retransmission"];
     let options = ["-o", "ip.defragment:FALSE", "-Y", "tcp"];
@@ -225,7 +226,7 @@ fn of_tshark(file: &TempFile) -> (u64, u64) {
     (sum, repeated as u64)
 }
 
-/// The captures of these names that are at hand, at least one.
+/// The captures of these names that are available, at least one.
 fn named(names: &[&str]) -> Vec<(String, PathBuf)> {
     let files = corpus::captures().files.into_iter();
     let files = files.map(|path| {
@@ -263,7 +264,7 @@ fn a_capture_cut_at_64_bytes_has_the_payload_that_tshark_sees() {
     }
 }
 
-/// Bytes after the outermost UDP header, as tshark sees them.
+/// Bytes after the outermost UDP header according to tshark.
 fn udp_payload_of_tshark(path: &Path) -> u64 {
     let options = ["-o", "ip.defragment:FALSE", "-E", "occurrence=f"];
     let options = [&options[..], &["-Y", "udp.length >= 8"]].concat();

@@ -1,4 +1,4 @@
-//! What the tests of `barewire forward` share.
+//! Common code of the tests of `barewire forward`.
 
 #![allow(
     dead_code,
@@ -13,10 +13,10 @@ use lab::process::{Process, Signal, barewire};
 use lab::{End, Inline, Netns, Veth};
 use serde_json::Value;
 
-/// How long a program may take here; nothing is measured by it.
+/// Time limit of a program; not a measurement.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Three namespaces in a row, of which the one in the middle forwards.
+/// Three namespaces in a row, of which the middle one forwards.
 pub struct Path(Inline);
 
 impl Path {
@@ -49,7 +49,7 @@ impl Path {
             .spawn(barewire().unwrap(), [&["forward", "--json"], args].concat())
             .unwrap();
         process.wait_stderr("forwarding", LIMIT).unwrap();
-        // A program that was just attached takes a moment (veth turns NAPI on).
+        // After a program is attached, the carrier takes a moment (veth turns NAPI on).
         self.a().wait_up(LIMIT).unwrap();
         self.b().wait_up(LIMIT).unwrap();
         Forward { process }
@@ -62,7 +62,7 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// Ends it as Ctrl-C does and gives its account back, which adds up.
+    /// Stops it as Ctrl-C does and returns its account, in which every packet is accounted for.
     pub fn stop(mut self) -> Value {
         let finished = self.process.stop(Signal::SIGINT, LIMIT).unwrap();
         totals(&finished.checked().unwrap().stdout)
@@ -75,7 +75,7 @@ impl Forward {
     }
 }
 
-/// The last line of standard output, after a look at whether every packet is accounted for.
+/// The last line of standard output; checks that every packet is accounted for.
 pub fn totals(stdout: &str) -> Value {
     let line = stdout.lines().last().unwrap_or_default();
     let reported: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {stdout}"));
@@ -89,7 +89,7 @@ pub fn totals(stdout: &str) -> Value {
     reported
 }
 
-/// A number in JSON.
+/// A JSON number.
 pub fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }

@@ -1,4 +1,4 @@
-//! Our decoders' results for the flows of a capture, without the flow table.
+//! Results of barewire's decoders for the flows of a capture, without the flow table.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -12,15 +12,15 @@ use inspect::{
 use port::{PortOptions, Ready};
 use wire::{Dissection, LinkType};
 
-/// Whether UDP, and both ends, the lesser one first.
+/// Whether UDP, and both endpoints, the lesser one first.
 pub type Pair = (bool, (IpAddr, u16), (IpAddr, u16));
 
-/// The pair of two ends.
+/// The pair of two endpoints.
 pub fn pair(is_udp: bool, one: (IpAddr, u16), other: (IpAddr, u16)) -> Pair {
     (is_udp, one.min(other), one.max(other))
 }
 
-/// What was found of a flow.
+/// The results for a flow.
 pub struct Found {
     pub pair: Pair,
     pub application: Application,
@@ -54,7 +54,7 @@ struct Flow {
     syn: Option<u32>,
 }
 
-/// Flows by their ends, and what our decoders find of them.
+/// Flows by endpoints, with the decoders' results.
 struct Flows {
     inspector: Inspector,
     flows: HashMap<Pair, Flow>,
@@ -62,7 +62,7 @@ struct Flows {
 }
 
 impl Flows {
-    /// Takes a packet that has ports, as its innermost headers are.
+    /// Handles a packet with ports, by its innermost headers.
     fn packet(&mut self, level: &Dissection, bytes: &[u8], time_ns: u64) {
         let (Some(src), Some(dst)) = (level.src_addr(), level.dst_addr()) else {
             return;
@@ -161,10 +161,10 @@ fn finish(pair: Pair, flow: &mut Flow, inspector: &mut Inspector, found: &mut Ve
     }
 }
 
-/// Between several values of one packet in what tshark prints.
+/// Separator of several values of one packet in tshark's output.
 pub const AND: char = '\u{1e}';
 
-/// The columns of tshark that [`ends`] reads, to stand first.
+/// The tshark columns that [`ends`] reads; they must come first.
 pub const ENDS: [&str; 8] = [
     "ip.src",
     "ipv6.src",
@@ -176,8 +176,8 @@ pub const ENDS: [&str; 8] = [
     "udp.dstport",
 ];
 
-/// The ends of a packet, of a row that begins with [`ENDS`]. Inside a tunnel there are addresses of
-/// both families: those are chosen that are among the ones `known`.
+/// The endpoints of a packet, from a row that starts with [`ENDS`]. In a tunnel there are addresses
+/// of both families: those in `known` are chosen.
 pub fn ends(row: &[String], known: &BTreeSet<Pair>) -> Option<Pair> {
     let last = |at: usize| row[at].rsplit(AND).next().filter(|text| !text.is_empty());
     let is_udp = last(4).is_none();

@@ -1,4 +1,4 @@
-//! Ports on cards of the guest that VFIO has.
+//! Ports on cards of the guest that are bound to vfio-pci.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ pub fn fact(port: &Port, what: &str) -> String {
         .clone()
 }
 
-/// Waits until the links of all these are up.
+/// Waits until the links of all these ports are up.
 pub fn wait_for_link(ports: &mut [&mut Port]) {
     let end = Instant::now() + Duration::from_secs(30);
     for port in ports {

@@ -1,4 +1,4 @@
-//! A card of the guest in VFIO's hands for a while, and the kernel's card on the other end of its
+//! A card of the guest bound to vfio-pci for a while, and the kernel's card on the other end of its
 //! wire.
 
 pub mod segment;
@@ -27,7 +27,7 @@ fn mac_of(ifname: &str) -> [u8; 6] {
     mac
 }
 
-/// Waits for an interface: one that was returned may still be on its way.
+/// Waits for an interface: a returned one may not be back yet.
 fn wait_for(ifname: &str) -> PathBuf {
     let path = Path::new("/sys/class/net").join(ifname);
     let until = Instant::now() + Duration::from_secs(20);
@@ -38,14 +38,14 @@ fn wait_for(ifname: &str) -> PathBuf {
     path
 }
 
-/// An interface of the kernel's, up and quiet.
+/// An interface with the kernel's driver, up and without packets of its own.
 pub struct Peer {
     pub ifname: String,
     pub mac: [u8; 6],
 }
 
 impl Peer {
-    /// Takes it up.
+    /// Brings it up.
     pub fn up(ifname: &str, mtu: u32) -> Peer {
         wait_for(ifname);
         let mac = mac_of(ifname);
@@ -64,7 +64,7 @@ impl Peer {
         }
     }
 
-    /// Maximum number of packets of this many bytes after the Ethernet header.
+    /// Sets the maximum number of bytes after the Ethernet header.
     pub fn set_mtu(&self, mtu: u32) {
         ip(&["link", "set", &self.ifname, "mtu", &mtu.to_string()]);
     }
@@ -77,7 +77,7 @@ impl Peer {
         Raw::open(&self.ifname).unwrap()
     }
 
-    /// Packets from here to a card.
+    /// Packets from this interface to a card.
     pub fn plan(&self, card: &VfioCard) -> Udp {
         Udp {
             source_mac: self.mac,
@@ -90,7 +90,7 @@ impl Peer {
         }
     }
 
-    /// Packets from a card to here.
+    /// Packets from a card to this interface.
     pub fn plan_from(&self, card: &VfioCard) -> Udp {
         Udp {
             source_mac: card.mac,
@@ -107,9 +107,9 @@ impl Drop for Peer {
     }
 }
 
-/// A card that VFIO has; the kernel's driver gets it back on drop.
+/// A card bound to vfio-pci; returned to the kernel's driver on drop.
 pub struct VfioCard {
-    /// For `vfio:`.
+    /// PCI address for `vfio:`.
     pub address: String,
     ifname: String,
     pub mac: [u8; 6],
@@ -121,7 +121,7 @@ impl VfioCard {
     pub fn bind(ifname: &str) -> VfioCard {
         let device = fs::canonicalize(wait_for(ifname).join("device")).unwrap();
         let mac = mac_of(ifname);
-        // A virtio device hangs below its PCI device.
+        // A virtio device is below its PCI device.
         let is_address = |name: &str| name.len() == 12 && name.matches(':').count() == 2;
         let address = device
             .ancestors()
@@ -154,7 +154,7 @@ impl VfioCard {
         fs::write(&path, text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
     }
 
-    /// Gives it back to the kernel's driver; the name of its interface, which is that of before.
+    /// Returns it to the kernel's driver; returns the interface's original name.
     pub fn give_back(mut self) -> String {
         self.unbind().unwrap();
         self.ifname.clone()

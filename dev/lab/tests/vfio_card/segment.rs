@@ -1,9 +1,9 @@
-//! TCP segments and UDP datagrams with right checksums, to be damaged by tests; written
-//! independently of `wire`, as `lab::packet` is.
+//! TCP segments and UDP datagrams with correct checksums, to be damaged by tests; independent of
+//! `wire`, as `lab::packet` is.
 
 use lab::packet::checksum;
 
-/// Stands before the number.
+/// Precedes the number.
 const MAGIC: [u8; 8] = *b"segment!";
 
 /// Magic and number, at the end of the packet.
@@ -22,7 +22,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The same flow, the other way.
+    /// The same flow in the other direction.
     pub fn answer(self, number: u64) -> Segment {
         let ([a, b], [c, d]) = (self.hosts, self.ports);
         Segment {
@@ -33,7 +33,7 @@ impl Segment {
         }
     }
 
-    /// The packet, from `source` to `destination`, with a tag if there is to be one.
+    /// The packet from `source` to `destination`, with a VLAN tag if given.
     pub fn build(&self, destination: [u8; 6], source: [u8; 6], tci: Option<u16>) -> Vec<u8> {
         let mut packet = [destination, source].concat();
         if let Some(tci) = tci {

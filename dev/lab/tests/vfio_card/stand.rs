@@ -1,4 +1,4 @@
-//! A port on a card that VFIO has, and the kernel's card on the other end of its wire.
+//! A port on a card bound to vfio-pci, and the kernel's card on the other end of its wire.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,23 +9,23 @@ use port::{Checksum, Direction, Port, PortEvent, PortOptions};
 
 use super::{Peer, VfioCard};
 
-/// Longer than anything here takes, unless it hangs.
+/// Time limit of a test that might hang.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Number of probe packets; in no range of [`Stand::numbers`].
 pub const ASKING: u64 = u64::MAX;
 
-/// Both ends of a wire; dropped from the port to the card.
+/// Both ends of a wire; dropped in order, the port first, the card last.
 pub struct Stand {
     pub port: Port,
     pub out: Raw,
     pub into: Raw,
     pub peer: Peer,
     pub card: VfioCard,
-    /// Packets that were handed to the port.
+    /// Packets passed to the port.
     pub handed: u64,
-    /// Number of the next packet of either direction. Begins with the clock's nanoseconds: what
-    /// is still on its way from a stand of before, on the same cards, has another.
+    /// Number of the next packet in either direction. Starts with the clock's nanoseconds: packets
+    /// of an earlier stand on the same cards that are still in flight have others.
     next: u64,
 }
 
@@ -33,9 +33,9 @@ pub struct Stand {
 #[derive(Clone, Debug)]
 pub struct Got {
     pub queue: usize,
-    /// Without a tag that the card took out.
+    /// Without a tag that the card stripped.
     pub bytes: Vec<u8>,
-    /// TPID and TCI of that tag.
+    /// TPID and TCI of the stripped tag.
     pub vlan: Option<(u16, u16)>,
     pub checksum: Checksum,
     pub hash: Option<u32>,
@@ -50,13 +50,13 @@ pub fn open(card: &VfioCard, more: &str) -> sys::Result<Port> {
     port::open(&format!("vfio:{}{more}", card.address), &options)
 }
 
-/// The number of a packet, if it is one of these: others come late, from before.
+/// The number of a packet, if it is one of these: others are late arrivals.
 pub fn number_among(numbers: &Range<u64>, packet: &[u8]) -> Option<u64> {
     let number = number_of(packet).ok()?;
     numbers.contains(&number).then_some(number)
 }
 
-/// What there is now, on all queues.
+/// Receives pending packets on all queues.
 pub fn take(port: &mut Port) -> Vec<Got> {
     let mut got = Vec::new();
     for (queue, rx) in port.rx.iter_mut().enumerate() {
@@ -73,13 +73,13 @@ pub fn take(port: &mut Port) -> Vec<Got> {
 }
 
 impl Stand {
-    /// Takes the first card from the kernel, the second up.
+    /// Takes the first card from the kernel, and brings the second up.
     pub fn new(names: [&str; 2], more: &str) -> Stand {
         let peer = Peer::up(names[1], 1500);
         Stand::on(peer, VfioCard::bind(names[0]), more)
     }
 
-    /// With a card that VFIO has already.
+    /// Uses a card that is already bound to vfio-pci.
     pub fn on(peer: Peer, card: VfioCard, more: &str) -> Stand {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let port = open(&card, more).unwrap_or_else(|e| panic!("{e}\nhint: {:?}", e.hint()));
@@ -100,14 +100,14 @@ impl Stand {
         Stand::on(self.peer, self.card, more)
     }
 
-    /// Numbers for this many packets, which none has had so far.
+    /// Numbers for this many packets, not used so far.
     pub fn numbers(&mut self, count: u64) -> Range<u64> {
         let first = self.next;
         self.next += count;
         first..self.next
     }
 
-    /// One of these.
+    /// One such number.
     pub fn number(&mut self) -> u64 {
         self.numbers(1).start
     }
@@ -117,12 +117,13 @@ impl Stand {
         self.peer.plan(&self.card)
     }
 
-    /// And from it.
+    /// Packets from the port.
     pub fn back(&self) -> Udp {
         self.peer.plan_from(&self.card)
     }
 
-    /// Waits a moment for packets, and takes them; services the sending side, as a forwarder does.
+    /// Waits a moment for packets, and receives them; services the sending side, as a forwarder
+    /// does.
     pub fn look(&mut self, wait: Duration) -> Vec<Got> {
         self.port.tx[0].flush().unwrap();
         for rx in &mut self.port.rx {
@@ -131,7 +132,7 @@ impl Stand {
         take(&mut self.port)
     }
 
-    /// Waits until packets arrive at the port, and for those that are on their way.
+    /// Waits until packets arrive at the port, and for those in flight.
     pub fn wait_for_wire(&mut self) {
         let plan = self.there();
         let until = Instant::now() + LIMIT;
@@ -161,7 +162,7 @@ impl Stand {
         }
     }
 
-    /// Hands this many packets to the port, as far as there is room.
+    /// Passes this many packets to the port, as far as there is room.
     pub fn hand(&mut self, count: u64) {
         self.try_hand(count).unwrap();
     }
@@ -181,12 +182,11 @@ impl Stand {
         self.port.tx[0].flush()
     }
 
-    /// This many packets each way: every byte, once. What comes late, from before, is not looked
-    /// at.
+    /// Sends this many packets each way: every byte arrives, once. Late arrivals are ignored.
     pub fn both_ways(&mut self, count: u64) {
         let (there, back) = (self.there(), self.back());
         let until = Instant::now() + LIMIT;
-        // Room for what is to come.
+        // Room for what follows.
         while self
             .into
             .receive(Duration::from_millis(1))
@@ -203,7 +203,7 @@ impl Stand {
                 sent += 1;
             }
             let got = self.look(Duration::from_millis(5));
-            // A check after the last one shows what comes twice.
+            // A check after the last one shows duplicates.
             if got.is_empty() && seen.len() as u64 == count {
                 break;
             }
@@ -221,7 +221,7 @@ impl Stand {
                 self.port.control.account()
             );
         }
-        // Given out by `hand`.
+        // Allocated by `hand`.
         let ours = self.next..self.next + count;
         let mut seen = BTreeSet::new();
         loop {
@@ -246,8 +246,8 @@ impl Stand {
         }
     }
 
-    /// The account adds up, on both sides; the card does not report more packets as sent than it
-    /// was given.
+    /// Checks that the account adds up on both sides; the card does not report more packets as sent
+    /// than it was given.
     pub fn check_account(&mut self) {
         let account = self.port.control.account().unwrap();
         assert_eq!(account.rx_total().imbalance(), 0, "{account:?}");

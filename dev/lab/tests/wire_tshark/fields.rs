@@ -1,4 +1,4 @@
-//! The fields that are compared: tshark's name, and our values for one level of a packet.
+//! The fields compared: tshark's name, and barewire's values for one level of a packet.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,13 +21,13 @@ use wire::{ah, arp, erspan, ethernet, gre, mpls, pppoe, tcp, udp, vlan};
 pub struct Level<'a> {
     pub dissection: Dissection,
     pub packet: &'a [u8],
-    /// Whether an ICMP error quotes it, or what encloses it.
+    /// Whether it is quoted by an ICMP error, or inside a quoted packet.
     pub quoted: bool,
-    /// Whether it is the very packet that an ICMP error of IPv4 quotes.
+    /// Whether it is itself the packet quoted by an ICMP error of IPv4.
     pub in_icmpv4: bool,
 }
 
-/// A value of a field, however it is written.
+/// A value of a field in any notation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     Number(u64),
@@ -37,7 +37,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Reads what tshark prints.
+    /// Parses tshark's output.
     pub fn parse(text: &str) -> Value {
         let number = match text.strip_prefix("0x") {
             Some(hex) => u64::from_str_radix(hex, 16).ok(),
@@ -65,10 +65,10 @@ impl fmt::Display for Value {
     }
 }
 
-/// A field: tshark's name and our values, in order.
+/// A field: tshark's name and barewire's values, in order.
 pub struct Field {
     pub name: &'static str,
-    /// tshark prints bytes in hexadecimal: only how many they are is compared.
+    /// tshark prints bytes in hexadecimal: only their number is compared.
     pub is_bytes: bool,
     pub ours: fn(&Level<'_>) -> Vec<Value>,
 }
@@ -88,7 +88,7 @@ impl Level<'_> {
         }
     }
 
-    /// One byte of the header of IP of that version.
+    /// One byte of the IP header of that version.
     fn ip_bytes(&self, version: u8, at: usize) -> Vec<Value> {
         let byte = self.packet.get(usize::from(self.dissection.ip_offset) + at);
         self.ip(version, |_| number(byte.copied().unwrap_or_default()))
@@ -138,7 +138,7 @@ impl Level<'_> {
     }
 }
 
-/// The ids of the VLAN tags that the 802.1ad type announces, or of all others.
+/// The IDs of the VLAN tags with the 802.1ad type, or of all others.
 fn vlan_ids(level: &Level<'_>, is_service: bool) -> Vec<Value> {
     let tags = level
         .dissection
@@ -178,7 +178,8 @@ fn ports(level: &Level<'_>, kinds: &[LayerKind], value: fn(&Dissection) -> u16) 
 
 const UDP: &[LayerKind] = &[LayerKind::Udp, LayerKind::UdpLite];
 
-/// tshark gives a length only where the segment is whole: not cut, not a fragment, not quoted.
+/// tshark prints a length only if the segment is complete: not truncated, not a fragment, not
+/// quoted.
 fn tcp_len(level: &Level<'_>) -> Vec<Value> {
     let d = &level.dissection;
     let is_whole = d.reason == Reason::Complete && d.fragment == Fragment::Whole && !level.quoted;
@@ -189,7 +190,7 @@ fn tcp_len(level: &Level<'_>) -> Vec<Value> {
     }
 }
 
-/// How many bytes of payload are present, if any. tshark calls the payload of an RST its cause.
+/// Number of payload bytes present, if any. tshark calls the payload of an RST its cause.
 fn tcp_payload(level: &Level<'_>) -> Vec<Value> {
     let d = &level.dissection;
     let is_rst = d.tcp_flags & tcp::flag::RST != 0;
@@ -199,7 +200,8 @@ fn tcp_payload(level: &Level<'_>) -> Vec<Value> {
     some_bytes(d.payload(level.packet).len())
 }
 
-/// The same of UDP. tshark prints it before it looks inside, so a tunnel's header is part of it.
+/// Number of UDP payload bytes. tshark prints it before it dissects further, so a tunnel's header
+/// is part of it.
 fn udp_payload(level: &Level<'_>) -> Vec<Value> {
     let d = &level.dissection;
     if !UDP.iter().any(|k| d.has(*k)) || d.reason == Reason::BadLength {
@@ -251,7 +253,7 @@ fn arp_address(level: &Level<'_>, is_target: bool) -> Vec<Value> {
     })
 }
 
-/// tshark leaves the number out of what ICMP quotes.
+/// tshark omits the number in packets quoted by ICMP.
 fn tcp_seq(level: &Level<'_>) -> Vec<Value> {
     if level.in_icmpv4 {
         return vec![];
@@ -286,7 +288,7 @@ fn text(bytes: &[u8]) -> Value {
     Value::Text(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// tshark leaves an empty prefix out.
+/// tshark omits an empty prefix.
 fn prefix(view: Nflog<'_>) -> Option<Value> {
     view.prefix().filter(|name| !name.is_empty()).map(text)
 }

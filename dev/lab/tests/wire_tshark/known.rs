@@ -1,4 +1,4 @@
-//! What differs between tshark 4.0.17 and us, and why. Everything here was looked at.
+//! Differences between tshark 4.0.17 and barewire, and their reasons. All of them were examined.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,11 +15,11 @@ pub struct Difference {
     pub theirs: String,
 }
 
-/// Packets of a file that differ alike.
+/// Packets of a file with the same differences.
 struct Known {
-    /// How the file's name ends.
+    /// The end of the file's name.
     file: &'static str,
-    /// How many packets of the file differ in these fields.
+    /// Number of packets of the file that differ in these fields.
     packets: usize,
     /// The fields that differ, all of them; `ipv6.*` stands for any of that protocol.
     fields: &'static str,
@@ -348,7 +348,7 @@ const fn known(
 }
 
 impl Known {
-    /// Whether a packet of that file which differs in these fields is meant.
+    /// Whether this row covers a packet of that file which differs in these fields.
     fn covers(&self, file: &str, fields: &[&str]) -> bool {
         file.ends_with(self.file)
             && fields
@@ -368,7 +368,7 @@ fn is_named(known: &str, field: &str) -> bool {
     }
 }
 
-/// Every difference must be known, and everything known must differ.
+/// Checks that every difference is known, and every known one occurs.
 pub fn judge(corpus: &Corpus, differences: &[Difference]) -> Result<()> {
     let mut packets: BTreeMap<(usize, usize), Vec<&Difference>> = BTreeMap::new();
     for difference in differences {

@@ -1,6 +1,6 @@
-//! Packets with headers that few captures or none have, made here.
+//! Generated packets with headers that occur in few captures or none.
 //!
-//! Each ends with the same UDP datagram, over IPv4 or IPv6.
+//! Each ends with the same UDP datagram over IPv4 or IPv6.
 
 #[path = "../../../../pure/wire/tests/laws/wrap.rs"]
 mod wrap;
@@ -11,18 +11,19 @@ use wrap::{in_ethernet as ethernet, in_ipv4 as ip, in_ipv6 as ip6, in_udp_from};
 /// The source port of the datagram inside.
 pub const SRC_PORT: u16 = 40_001;
 
-/// A packet of ours.
+/// A generated packet.
 pub struct Made {
     pub name: &'static str,
     pub link: LinkType,
     pub bytes: Vec<u8>,
-    /// Fields that differ from tshark's, and rightly so.
+    /// Fields that differ from tshark's, correctly.
     pub differs: &'static [&'static str],
 }
 
 impl Made {
-    /// The packet as tshark takes it. Versions before 4.2 read InfiniBand only after the header of
-    /// Endace's cards (ERF): time u64, type u8, flags u8, record length, losses and wire length.
+    /// The packet in a form that tshark reads. Versions before 4.2 read InfiniBand only after the
+    /// header of Endace's cards (ERF): time u64, type u8, flags u8, record length, losses and wire
+    /// length.
     pub fn for_tshark(&self) -> (LinkType, Vec<u8>) {
         if self.link != LinkType::INFINIBAND {
             return (self.link, self.bytes.clone());
@@ -37,7 +38,7 @@ impl Made {
     }
 }
 
-/// tshark has fields of its own for the addresses in an aggregate, and takes those for the frame's.
+/// tshark has separate fields for the addresses in an aggregate, and uses those as the frame's.
 const AGGREGATE: &[&str] = &["eth.src", "eth.dst", "wlan.da", "wlan.sa"];
 
 /// A frame check sequence, which is not checked.
@@ -117,7 +118,7 @@ fn ipoib(ether_type: u16, packet: &[u8]) -> Vec<u8> {
     [&[0; 40][..], &[high, low, 0, 0], packet].concat()
 }
 
-/// An unreliable datagram of InfiniBand, padded to whole words.
+/// An unreliable InfiniBand datagram, padded to whole words.
 fn infiniband(has_global: bool, ether_type: u16, packet: &[u8]) -> Vec<u8> {
     let padding = packet.len().next_multiple_of(4) - packet.len();
     let global = ip6(0x1b, &[]);
@@ -181,7 +182,7 @@ fn gtp0(packet: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The list that grows.
+/// The list being built.
 struct List(Vec<Made>);
 
 impl List {
@@ -194,7 +195,7 @@ impl List {
         });
     }
 
-    /// The packet added last differs.
+    /// Marks the packet added last as different.
     fn which_differs(&mut self, fields: &'static [&'static str]) {
         if let Some(last) = self.0.last_mut() {
             last.differs = fields;
