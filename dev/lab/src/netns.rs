@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn makers_are_read_from_names() {
+    fn the_pid_is_read_from_a_namespaces_name() {
         assert_eq!(maker("bw-12-3"), Some(12));
         for other in ["bw-12", "bw-x-3", "bw-12-x", "xbw-12-3", "bw--1-3", ""] {
             assert_eq!(maker(other), None, "{other}");
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_deletes_it_too() {
+    fn a_panic_deletes_the_namespace_too() {
         crate::require!(crate::skip::lab());
         let (send, receive) = std::sync::mpsc::channel();
         let thread = thread::Builder::new()
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_takes_the_dead_and_leaves_the_living() {
+    fn a_sweep_deletes_only_namespaces_of_ended_processes() {
         crate::require!(crate::skip::lab());
         let living = Netns::new().unwrap();
         // A pid that belonged to this test and has ended.
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_program_is_an_error_with_its_words() {
+    fn the_error_of_a_failing_program_contains_its_output() {
         crate::require!(crate::skip::lab());
         let ns = Netns::new().unwrap();
         let error = ns

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_come_back() {
+    fn packet_numbers_are_read_back() {
         for (plan, len_min) in plans() {
             for len in [len_min, len_min + 1, 1514, 9014] {
                 let packet = plan.build(u64::MAX - 5, len);

@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_words_that_never_come_fails_at_the_end_of_the_stream() {
+    fn waiting_for_text_fails_at_the_end_of_the_stream() {
         let started = Instant::now();
         assert!(sh("echo other").wait_stdout("words", LIMIT).is_err());
         assert!(
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_of_this_build_is_found() {
+    fn the_build_directory_is_found() {
         // Nothing is built, because that would wait for a running build. The tests of the command
         // do that.
         let test = std::env::current_exe().unwrap();

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn work_in_time_is_let_alone() {
+    fn work_within_the_limit_returns() {
         assert_eq!(within(LIMIT, "nothing", || 7), 7);
     }
 

@@ -36,7 +36,7 @@ fn detach(end: &End) {
 }
 
 #[test]
-fn a_program_that_others_detach_is_attached_again() {
+fn a_program_detached_by_another_process_is_attached_again() {
     require!(skip::lab());
     for (attach, mode) in [("native", "xdp"), ("generic", "xdpgeneric")] {
         let pair = Veth::new().create().unwrap();
@@ -72,7 +72,7 @@ fn end_of(port: &mut Port) -> sys::Error {
 }
 
 #[test]
-fn a_port_whose_place_is_taken_ends() {
+fn a_port_whose_program_was_replaced_ends() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let program = pass_program();
@@ -193,7 +193,7 @@ fn flows_and_capture_continue_after_a_detachment() {
 }
 
 #[test]
-fn flows_and_capture_end_with_code_4_when_the_place_is_taken() {
+fn flows_and_capture_end_with_code_4_when_their_program_is_replaced() {
     require!(skip::lab());
     let program = pass_program();
     for (args, ready) in RECEIVERS {

@@ -143,7 +143,7 @@ fn a_program_attached_by_link_is_named_and_left_alone() {
 }
 
 #[test]
-fn two_ports_cannot_have_one_interface() {
+fn two_ports_cannot_share_an_interface() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let first = open_default(&pair.right);
@@ -197,7 +197,7 @@ fn unsupported_options_are_refused_with_a_reason() {
 }
 
 #[test]
-fn loopback_is_an_interface_too() {
+fn afxdp_works_on_loopback() {
     require!(skip::lab());
     let ns = lab::Netns::new().unwrap();
     let open_and_receive = || {
@@ -335,7 +335,7 @@ fn child_drops_its_privileges() {
 }
 
 #[test]
-fn an_open_port_needs_no_rights() {
+fn an_open_port_needs_no_privileges() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut process = child(&pair.right, "child_drops_its_privileges");
@@ -351,7 +351,7 @@ fn an_open_port_needs_no_rights() {
 }
 
 #[test]
-fn child_has_no_rights() {
+fn child_has_no_privileges() {
     let Some(ifname) = as_child() else { return };
     sys::privileges::drop_privileges(Some(&sys::privileges::User::find("nobody").unwrap()), &[])
         .unwrap();
@@ -370,10 +370,10 @@ fn child_has_no_rights() {
 }
 
 #[test]
-fn missing_rights_are_named() {
+fn missing_privileges_are_named() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
-    let mut process = child(&pair.right, "child_has_no_rights");
+    let mut process = child(&pair.right, "child_has_no_privileges");
     let finished = process.wait(LIMIT).unwrap().checked().unwrap();
     assert!(finished.stdout.contains("done"));
     assert_eq!(pair.right.xdp().unwrap(), None);
@@ -478,7 +478,7 @@ fn a_port_may_be_opened_before_the_link_is_up() {
 }
 
 #[test]
-fn an_mtu_that_changes_is_reported_and_followed() {
+fn an_mtu_change_is_reported_and_applied() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open_default(&pair.right);
@@ -537,7 +537,7 @@ fn a_device_that_is_removed_ends_the_port() {
 }
 
 #[test]
-fn queues_may_come_and_go_underneath() {
+fn queues_may_be_added_and_removed_while_open() {
     require!(skip::lab());
     let pair = Veth::new().queues(4).create().unwrap();
     pair.left.set_queues(2).unwrap();
@@ -575,7 +575,7 @@ fn queues_may_come_and_go_underneath() {
 }
 
 #[test]
-fn the_tests_own_binary_is_what_runs() {
+fn child_processes_run_this_test_binary() {
     // The children above would pass without doing anything if the variable did not reach them.
     let (program, args) = own_test(module_path!(), "child_holds_the_port");
     let output = Command::new(program)

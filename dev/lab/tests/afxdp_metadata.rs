@@ -48,7 +48,7 @@ fn one_by_one(pair: &Pair, port: &mut Port, udp: &Udp, count: u64) -> Vec<(u64, 
 }
 
 #[test]
-fn times_are_those_of_arrival() {
+fn timestamps_are_arrival_times() {
     require!(skip::lab());
     // veth claims to have device timestamps and returns 0: the program's clock must be used
     // instead.
@@ -85,7 +85,7 @@ fn times_are_those_of_arrival() {
 }
 
 #[test]
-fn a_missing_time_is_none_not_1970() {
+fn a_missing_timestamp_is_none_not_1970() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open(
@@ -100,7 +100,7 @@ fn a_missing_time_is_none_not_1970() {
 }
 
 #[test]
-fn the_hash_is_the_flows() {
+fn the_hash_depends_on_the_flow() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open(&pair.right, "afxdp:{}", &PortOptions::default());
@@ -196,7 +196,7 @@ fn a_stripped_tag_is_reported() {
 }
 
 #[test]
-fn a_tag_in_the_packet_stays_there() {
+fn a_tag_in_the_packet_is_not_removed() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open(&pair.right, "afxdp:{}", &PortOptions::default());

@@ -110,7 +110,7 @@ fn several_queues_keep_their_order() {
 }
 
 #[test]
-fn a_slow_reader_has_its_own_reason() {
+fn losses_of_a_slow_reader_have_a_separate_reason() {
     require!(skip::lab());
     for attach in BOTH {
         let pair = Veth::new().create().unwrap();
@@ -132,7 +132,7 @@ fn a_slow_reader_has_its_own_reason() {
 }
 
 #[test]
-fn a_pool_without_frames_has_its_own_reason() {
+fn losses_for_lack_of_frames_have_a_separate_reason() {
     require!(skip::lab());
     for attach in BOTH {
         let pair = Veth::new().create().unwrap();
@@ -309,14 +309,14 @@ fn jumbo(attach: AttachMode, frame_len: u32) {
 }
 
 #[test]
-fn jumbo_packets_arrive_whole_in_native_mode() {
+fn jumbo_packets_arrive_complete_in_native_mode() {
     require!(skip::lab());
     jumbo(AttachMode::Native, 4096);
     jumbo(AttachMode::Native, 2048);
 }
 
 #[test]
-fn jumbo_packets_arrive_whole_in_generic_mode() {
+fn jumbo_packets_arrive_complete_in_generic_mode() {
     require!(skip::lab());
     jumbo(AttachMode::Generic, 4096);
     jumbo(AttachMode::Generic, 2048);
@@ -363,7 +363,7 @@ fn snaplen_cuts_the_bytes_not_the_wire_length() {
 }
 
 #[test]
-fn polling_and_waking_are_matters_of_choice() {
+fn busy_polling_and_wakeups_are_options() {
     require!(skip::lab());
     for attach in BOTH {
         for choice in [

@@ -69,7 +69,7 @@ fn sent_packets_arrive_in_order() {
 }
 
 #[test]
-fn zero_copy_that_is_not_there_is_refused() {
+fn unsupported_zero_copy_is_refused() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let error = afxdp::try_open(&pair.left, "afxdp:{}?bind=zero-copy", &sending());
@@ -79,7 +79,7 @@ fn zero_copy_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn jumbo_packets_leave_whole() {
+fn jumbo_packets_are_sent_complete() {
     require!(skip::lab());
     for frame_len in [2048, 4096] {
         let pair = Veth::new().mtu(9000).create().unwrap();
@@ -362,7 +362,7 @@ fn forwarding_between_pools_copies_and_counts() {
 }
 
 #[test]
-fn a_port_joins_memory_whose_first_user_is_gone() {
+fn a_port_can_share_memory_whose_first_user_has_closed() {
     require!(skip::lab());
     let pairs = [0; 3].map(|_| Veth::new().create().unwrap());
     let pool = Pool::new(PoolConfig {

@@ -227,7 +227,7 @@ impl Walk {
 }
 
 #[test]
-fn no_packet_and_no_frame_is_lost_or_doubled() {
+fn no_packet_or_frame_is_lost_or_duplicated() {
     require!(skip::lab());
     let mut random = Random::seeded("walk");
     for attach in ["native", "generic"] {

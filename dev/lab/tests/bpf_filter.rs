@@ -270,7 +270,7 @@ fn the_kernel_selects_what_the_interpreter_selects() {
 }
 
 #[test]
-fn listings_are_those_of_tcpdump() {
+fn listings_equal_those_of_tcpdump() {
     lab::require!(libpcap(), skip::program("tcpdump", "tcpdump"));
     let file = lab::oracle::write_pcap::<&[u8]>(&[]).unwrap();
     let expressions = [

@@ -116,7 +116,7 @@ fn any_sees_what_tcpdump_sees() {
 }
 
 #[test]
-fn any_only_receives() {
+fn any_captures_and_is_refused_for_forwarding() {
     require!(skip::lab());
     let ns = Netns::new().unwrap();
     ns.ip(["link", "set", "lo", "up"]).unwrap();

@@ -32,7 +32,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn captures_go_through_either_format_unchanged() {
+fn captures_are_unchanged_by_either_format() {
     lab::require!(
         skip::program("tcpdump", "tcpdump"),
         skip::program("capinfos", "wireshark-common")
@@ -169,7 +169,7 @@ fn sizes_with_a_suffix_are_powers_of_two() {
 }
 
 #[test]
-fn sets_by_time_follow_the_packets() {
+fn sets_by_time_use_packet_timestamps() {
     let input = sample(4500);
     let folder = Folder::new();
     let file = folder.at("%s.pcap");
@@ -207,7 +207,7 @@ fn sets_by_time_follow_the_packets() {
 }
 
 #[test]
-fn standard_input_and_output() {
+fn standard_input_and_output_work_as_files() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     let input = sample(3000);
     let wanted = read_with_tcpdump(input.path()).unwrap();
@@ -243,7 +243,7 @@ fn standard_input_and_output() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_it_quietly() {
+fn a_reader_that_closes_the_pipe_ends_the_capture_quietly() {
     let input = sample(20_000);
     let barewire = lab::process::barewire().unwrap();
     for args in ["", "--json", "-w -", "-w - --format pcap"] {
@@ -316,7 +316,7 @@ fn lines_are_printed_as_requested() {
 }
 
 #[test]
-fn hexadecimal_dumps_are_tcpdumps() {
+fn hexadecimal_dumps_equal_those_of_tcpdump() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     let corpus = corpus::captures();
     let (mut compared, mut different) = (0, Vec::new());
@@ -351,7 +351,7 @@ fn hexadecimal_dumps_are_tcpdumps() {
 }
 
 #[test]
-fn totals_as_json() {
+fn totals_are_printed_as_json() {
     let input = sample(100);
     let folder = Folder::new();
     let file = folder.at("x.pcapng");
@@ -498,7 +498,7 @@ fn damage_is_reported_after_all_readable_packets() {
 }
 
 #[test]
-fn wrong_use_and_bad_input_get_one_clear_message() {
+fn usage_errors_and_bad_input_give_one_clear_message() {
     let folder = Folder::new();
     let input = sample(3);
     let input = text(input.path());
@@ -568,7 +568,7 @@ fn parse_count(path: &Path) -> usize {
 }
 
 #[test]
-fn a_filter_from_a_file() {
+fn a_filter_is_read_from_a_file() {
     let input = sample(8);
     let folder = Folder::new();
     let filter = folder.at("filter");

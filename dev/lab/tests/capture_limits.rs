@@ -183,7 +183,7 @@ fn a_live_capture_stays_within_its_limits() {
 }
 
 #[test]
-fn overload_is_lost_with_a_number() {
+fn losses_under_overload_are_counted() {
     lab::require!(skip::lab(), skip::program("capinfos", "wireshark-common"));
     let pair = Veth::new().create().unwrap();
     let end = &pair.right;
@@ -238,7 +238,7 @@ fn overload_is_lost_with_a_number() {
 }
 
 #[test]
-fn nothing_is_allocated_for_a_packet() {
+fn no_memory_is_allocated_per_packet() {
     lab::require!(skip::program("valgrind", "valgrind"));
     let folder = Folder::new();
     let (small, twice) = (folder.at("small.pcap"), folder.at("twice.pcap"));
@@ -282,7 +282,7 @@ fn nothing_is_allocated_for_a_packet() {
 }
 
 #[test]
-fn progress_shows_on_a_terminal() {
+fn progress_is_shown_on_a_terminal() {
     lab::require!(skip::lab(), skip::program("script", "bsdutils"));
     let pair = Veth::new().create().unwrap();
     let end = &pair.right;

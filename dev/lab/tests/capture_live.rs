@@ -95,7 +95,7 @@ fn totals(finished: &Finished) -> Value {
 }
 
 #[test]
-fn the_same_packets_as_tcpdump() {
+fn a_capture_has_the_same_packets_as_tcpdump() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let pair = Veth::new().create().unwrap();
     let end = &pair.right;
@@ -213,7 +213,7 @@ fn tshark_counters(file: &Path) -> Vec<String> {
 }
 
 #[test]
-fn tags_taken_out_are_put_back() {
+fn stripped_tags_are_inserted_again() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let pair = Veth::new().create().unwrap();
     let (end, folder) = (&pair.right, Folder::new());
@@ -264,7 +264,7 @@ fn tags_taken_out_are_put_back() {
 }
 
 #[test]
-fn directions_are_distinguished() {
+fn packet_directions_are_distinguished() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let end = &pair.right;
@@ -294,7 +294,7 @@ fn directions_are_distinguished() {
 }
 
 #[test]
-fn a_count_and_a_time_end_it() {
+fn count_and_duration_end_the_capture() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let end = &pair.right;
@@ -331,7 +331,7 @@ fn lines_are_not_buffered_in_a_pipe() {
 }
 
 #[test]
-fn several_queues_give_every_packet_once() {
+fn several_queues_capture_every_packet_once() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let pair = Veth::new().queues(2).create().unwrap();
     let (end, folder) = (&pair.right, Folder::new());
@@ -443,7 +443,7 @@ fn the_bypass_captures_the_selected_packets() {
 }
 
 #[test]
-fn rights_are_given_up_and_the_file_is_the_users() {
+fn capture_drops_privileges_and_the_user_owns_the_file() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let pair = Veth::new().create().unwrap();
     let (end, folder) = (&pair.right, Folder::new());

@@ -158,7 +158,7 @@ fn no_output_follows_a_link_of_another_user() {
 }
 
 #[test]
-fn no_folder_of_files_is_where_another_user_leads_it() {
+fn output_directories_do_not_follow_another_users_link() {
     require!(skip::root());
     let folder = Folder::new("led");
     let input = input(&folder);
@@ -195,7 +195,7 @@ fn other_outputs_have_the_permissions_that_the_umask_leaves() {
 }
 
 #[test]
-fn a_report_that_failed_leaves_no_file_and_no_page_less() {
+fn a_failed_report_leaves_no_file_and_keeps_the_old_page() {
     require!(skip::root(), skip::program("unshare", "util-linux"));
     let folder = Folder::new("report");
     let input = input(&folder);

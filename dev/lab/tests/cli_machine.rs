@@ -26,7 +26,7 @@ fn json(finished: &Finished) -> Value {
 }
 
 #[test]
-fn devices_lists_queues_modes_and_holders_of_xdp() {
+fn devices_lists_queues_modes_and_xdp_programs() {
     lab::require!(skip::lab());
     let pair = Veth::new().queues(2).create().unwrap();
     let ns = &pair.right.ns;
@@ -86,7 +86,7 @@ fn an_unknown_interface_is_an_error_with_a_hint() {
 }
 
 #[test]
-fn the_doctor_answers_and_every_trouble_has_a_hint() {
+fn every_problem_that_doctor_finds_has_a_hint() {
     let report = json(&run(None, &["doctor", "--json"]).checked().unwrap());
     let checks = report["checks"].as_array().unwrap();
     assert!(checks.len() > 8);
@@ -131,7 +131,7 @@ fn man_pages_and_completions_cover_every_command() {
 }
 
 #[test]
-fn help_of_a_command_is_its_help() {
+fn help_command_prints_the_help_of_a_command() {
     for name in ["capture", "send", "flows", "devices", "doctor"] {
         let [asked, flag] = [["help", name], [name, "--help"]].map(|args| run(None, &args));
         assert_eq!(asked.code(), Some(0), "{}", asked.stderr);
@@ -141,7 +141,7 @@ fn help_of_a_command_is_its_help() {
 }
 
 #[test]
-fn processors_are_looked_at_before_anything_is_opened() {
+fn processors_are_checked_before_anything_is_opened() {
     for args in [
         &["capture", "no-such-if", "--cpus", "0,999"][..],
         &["flows", "no-such-if", "--cpus", "999"],
@@ -176,7 +176,7 @@ fn a_full_standard_error_does_not_change_the_exit_code() {
 }
 
 #[test]
-fn a_queue_that_is_not_there_is_named() {
+fn a_missing_queue_is_named() {
     lab::require!(skip::lab());
     let ns = Netns::new().unwrap();
     let finished = run(Some(&ns), &["capture", "afxdp:lo/99"]);
@@ -188,7 +188,7 @@ fn a_queue_that_is_not_there_is_named() {
 
 /// Nothing is changed: if a card is in no IOMMU group the port reports that first.
 #[test]
-fn a_card_without_an_iommu_is_not_driven_from_here() {
+fn a_card_without_an_iommu_is_refused() {
     let cards = sys::pci::PciFunction::all().unwrap_or_default();
     let card = cards.iter().find(|card| {
         let is_known = card.id().is_ok_and(|id| port::user_mode_card(id).is_some());

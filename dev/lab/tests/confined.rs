@@ -28,7 +28,7 @@ fn modes(process: &Process) -> Vec<u32> {
 }
 
 #[test]
-fn running_commands_have_given_up_system_calls() {
+fn running_commands_cannot_make_blocked_system_calls() {
     require!(skip::lab());
     let own = fs::read_to_string("/proc/self/status").unwrap();
     if !own.contains("Seccomp:\t0") {

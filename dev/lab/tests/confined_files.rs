@@ -62,7 +62,7 @@ fn capture_led_away(pair: &Pair, more: &[&str]) -> (Process, Folder) {
 }
 
 #[test]
-fn a_set_of_files_is_written_where_it_began() {
+fn a_set_of_files_stays_in_its_directory() {
     require_landlock!();
     let pair = Veth::new().create().unwrap();
     let (mut process, folder) = capture_led_away(&pair, &[]);
@@ -79,7 +79,7 @@ fn a_set_of_files_is_written_where_it_began() {
 }
 
 #[test]
-fn a_guard_reads_its_rules_where_they_were() {
+fn guard_reloads_rules_from_the_same_directory_only() {
     require_landlock!();
     let pair = Veth::new().create().unwrap();
     let folder = Folder::new();
@@ -121,7 +121,7 @@ fn a_guard_reads_its_rules_where_they_were() {
 }
 
 #[test]
-fn a_probe_begins_no_export_elsewhere() {
+fn a_reload_adds_no_export_in_another_directory() {
     require_landlock!();
     let pair = Veth::new().create().unwrap();
     let folder = Folder::new();

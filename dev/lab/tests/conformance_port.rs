@@ -36,7 +36,7 @@ rigs![
 ];
 
 #[test]
-fn nothing_is_left_out() {
+fn every_backend_has_a_rig() {
     assert_eq!(gaps(), Vec::<String>::new());
     let rigs: Vec<&str> = RIGS.iter().map(|rig| rig.name).collect();
     assert_eq!(rigs, TESTS, "each rig is a test of this file");

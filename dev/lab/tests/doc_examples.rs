@@ -264,7 +264,7 @@ fn is_query(example: &Example) -> bool {
 }
 
 #[test]
-fn every_command_is_run_or_has_a_reason() {
+fn every_documented_command_is_run_or_excused() {
     let all = all();
     assert!(all.len() > 40, "{}", all.len());
     let mut unknown = Vec::new();
@@ -312,7 +312,7 @@ fn every_example_runs() {
 /// Queries in the documents, over flows of a fully decoded capture: each returns a row without
 /// empty cells.
 #[test]
-fn every_query_has_an_answer() {
+fn every_documented_query_returns_rows() {
     require!(skip::lab());
     let (ns, folder) = (namespace(), Folder::new("queries"));
     files(&folder);

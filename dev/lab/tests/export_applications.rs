@@ -176,7 +176,7 @@ fn csv_has_a_column_for_each_field() {
 }
 
 #[test]
-fn eve_has_suricatas_names() {
+fn eve_uses_suricatas_names() {
     let folder = Folder::new("applications-eve");
     let file = folder.0.join("eve.json");
     let run = decoded(&format!("eve:{}", file.display()));
@@ -234,7 +234,7 @@ fn the_community_id_has_a_seed() {
 
 /// The new templates and options do not confuse a collector that counts.
 #[test]
-fn nfdump_counts_the_same() {
+fn nfdump_counts_are_unchanged_by_applications() {
     require!(skip::program("nfcapd", "nfdump"));
     for format in ["ipfix", "netflow9"] {
         let (folder, port) = (

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// nfacctd skips reverse elements: uniflows. It reads the sampling rate from the options.
 #[test]
-fn nfacctd_reads_uniflows_and_the_rate() {
+fn nfacctd_reads_uniflows_and_the_sampling_rate() {
     require!(skip::program("nfacctd", "pmacct"));
     for (format, options) in [("ipfix", "&uniflow"), ("netflow9", ""), ("netflow5", "")] {
         let (folder, port) = (Folder::new(&format!("nfacctd-{format}")), udp_port());
@@ -141,7 +141,7 @@ fn certify(name: &str, key: &str, certificate: &str) {
 /// The output of OpenSSL's server is a file as in RFC 5655. A collector whose certificate is not
 /// trusted gets nothing.
 #[test]
-fn tls_delivers_the_same_and_trusts_no_other_ca() {
+fn tls_delivers_all_records_and_trusts_no_other_ca() {
     require!(skip::program("openssl", "openssl"));
     require!(skip::program("ipfixDump", "libfixbuf-tools"));
     let folder = Folder::new("tls");
@@ -212,7 +212,7 @@ fn tls_delivers_the_same_and_trusts_no_other_ca() {
 
 /// If the kernel has no SCTP, the command reports it at once.
 #[test]
-fn sctp_or_a_reason() {
+fn sctp_works_or_is_reported_as_unsupported() {
     let capture = captures(1000).remove(0);
     let mut command = Command::new(lab::process::barewire().unwrap());
     command

@@ -226,7 +226,7 @@ fn rows_of_parquet_equal_json() {
 
 /// Fields of the record alone: nothing more is stored per flow, and other outputs do not change.
 #[test]
-fn all_columns_of_the_record_are_an_option() {
+fn all_columns_of_the_record_are_optional() {
     require!(skip::program("python3", "python3"));
     let folder = Folder::new("fields-columns");
     let (all, standard) = (folder.0.join("all.csv"), folder.0.join("standard.csv"));

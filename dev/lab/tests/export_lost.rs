@@ -80,7 +80,7 @@ fn a_collector_that_is_not_trusted_is_a_lost_export() {
 
 /// A damaged capture takes precedence over the loss, which is in the account.
 #[test]
-fn a_damaged_input_counts_more_than_a_lost_export() {
+fn a_damaged_input_takes_precedence_over_a_lost_export() {
     let folder = Folder::new("lost-damaged");
     let input = folder.0.join("input.pcap");
     let mut capture = flood(10);

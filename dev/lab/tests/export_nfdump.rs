@@ -97,13 +97,13 @@ fn all_captures(format: &str, options: &str, every: usize, select: fn(&Value) ->
 }
 
 #[test]
-fn ipfix_biflows() {
+fn nfdump_reads_ipfix_biflows() {
     require!(skip::program("nfcapd", "nfdump"));
     all_captures("ipfix", "", 12, any);
 }
 
 #[test]
-fn ipfix_uniflows() {
+fn nfdump_reads_ipfix_uniflows() {
     require!(skip::program("nfcapd", "nfdump"));
     all_captures("ipfix", "&uniflow", 40, any);
 }

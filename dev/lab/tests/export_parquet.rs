@@ -74,7 +74,7 @@ fn flood(path: &Path, count: u32) {
 }
 
 #[test]
-fn totals_and_rows_equal_ours() {
+fn parquet_totals_and_rows_equal_the_probes() {
     require!(python(&["duckdb", "pyarrow"]));
     let folder = Folder::new("parquet-totals");
     let (mut places, mut runs) = (Vec::new(), Vec::new());
@@ -177,7 +177,7 @@ print(json.dumps({field.name: str(field.type) for field in schema}))";
 }
 
 #[test]
-fn queries_are_answered_in_three_forms() {
+fn query_results_have_three_formats() {
     require!(python(&["duckdb", "pyarrow"]));
     let folder = Folder::new("parquet-query");
     let place = folder.path();
@@ -242,7 +242,7 @@ fn visible(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn after_a_kill_there_are_whole_files_only() {
+fn after_a_kill_only_complete_files_are_visible() {
     require!(python(&["duckdb", "pyarrow"]));
     let folder = Folder::new("parquet-kill");
     let input = folder.0.join("input.pcap");
@@ -322,7 +322,7 @@ fn a_full_disk_loses_exactly_the_reported_packets() {
 }
 
 #[test]
-fn answers_hold_no_formulas_and_no_controls() {
+fn query_results_contain_no_formulas_and_no_control_characters() {
     require!(python(&["duckdb", "pyarrow"]));
     let folder = Folder::new("parquet-safe");
     let file = folder.0.join("in.pcap");

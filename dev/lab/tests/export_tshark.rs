@@ -208,7 +208,7 @@ fn loss_is_seen_by_the_collector() {
 
 /// A file as in RFC 5655 is opened directly.
 #[test]
-fn files_are_opened_directly() {
+fn tshark_opens_ipfix_files_directly() {
     require!(skip::program("tshark", "tshark"));
     let folder = Folder::new("tshark-file");
     for (at, capture) in captures(100).iter().enumerate() {

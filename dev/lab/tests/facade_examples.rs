@@ -111,7 +111,7 @@ fn forwarder_drops_telnet_and_passes_the_rest_in_order() {
 }
 
 #[test]
-fn reflect_sends_every_packet_back_with_its_addresses_exchanged() {
+fn reflect_returns_every_packet_with_swapped_addresses() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let port = format!("afxdp:{}?attach=native", pair.right.ifname);

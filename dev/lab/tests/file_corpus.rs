@@ -83,7 +83,7 @@ fn read(path: &Path) -> (Vec<Row>, Result<(), String>) {
 }
 
 #[test]
-fn every_capture_gives_as_many_packets_as_others_count() {
+fn every_capture_has_as_many_packets_as_other_programs_count() {
     lab::require!(corpus::large());
     let captures = captures(&corpus::large().unwrap());
     assert_eq!(captures.len(), 696);
@@ -105,7 +105,7 @@ fn every_capture_gives_as_many_packets_as_others_count() {
 }
 
 #[test]
-fn every_packet_is_what_libpcap_reads() {
+fn every_packet_equals_that_of_libpcap() {
     lab::require!(lab::skip::program("tcpdump", "tcpdump"));
     let corpus = corpus::captures();
     let (mut compared, mut wrong) = (0, Vec::new());

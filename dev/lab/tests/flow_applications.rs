@@ -134,7 +134,7 @@ const REQUEST: &[u8] = b"GET /path HTTP/1.1\r\nHost: www.example.org\r\nUser-Age
 
 /// With the first segments in any order, the request is decoded as in tshark.
 #[test]
-fn overtaken_first_segments_are_put_in_order() {
+fn out_of_order_first_segments_are_decoded() {
     require!(skip::program("tshark", "tshark"));
     let pieces: Vec<(u32, &[u8])> = [(0, 14), (14, 31), (31, REQUEST.len())]
         .map(|(from, to)| (1001 + from as u32, &REQUEST[from..to]))

@@ -162,7 +162,7 @@ fn records_are_taken(pair: &Pair) {
 }
 
 #[test]
-fn a_stalled_terminal_costs_no_packets() {
+fn a_stalled_terminal_loses_no_packets() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let size = Winsize {
@@ -196,7 +196,7 @@ fn a_stalled_terminal_costs_no_packets() {
 }
 
 #[test]
-fn a_full_pipe_for_standard_error_costs_no_packets() {
+fn a_full_pipe_for_standard_error_loses_no_packets() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (mut reader, writer) = std::io::pipe().unwrap();
@@ -214,7 +214,7 @@ fn a_full_pipe_for_standard_error_costs_no_packets() {
 
 /// Records that exceed the queue are dropped, and the queued ones are reported at the end.
 #[test]
-fn a_full_pipe_for_standard_output_does_not_hold_the_end() {
+fn a_full_pipe_for_standard_output_does_not_delay_the_end() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (reader, writer) = std::io::pipe().unwrap();

@@ -52,7 +52,7 @@ fn shunted(scheme: &str, args: &[&str], expected: u64) {
 }
 
 #[test]
-fn the_first_packets_of_each_flow_go_on() {
+fn the_first_packets_of_each_flow_are_forwarded() {
     require!(skip::lab());
     shunted("", &["--egress-first", "7"], 7 * u64::from(FLOWS));
     // 46 bytes of IP per packet: the fourth reaches 184, the fifth exceeds 200.
@@ -70,14 +70,14 @@ fn the_first_packets_of_each_flow_go_on() {
 }
 
 #[test]
-fn a_bypass_hands_frames_over() {
+fn an_egress_of_a_bypass_is_zero_copy() {
     require!(skip::lab());
     shunted("afxdp:", &["--egress-first", "7"], 7 * u64::from(FLOWS));
 }
 
 /// Packets that a device temporarily refuses are lost; a removed device ends the probe.
 #[test]
-fn an_egress_that_is_down_is_waited_for_and_one_that_is_gone_ends_the_probe() {
+fn an_egress_may_go_down_but_its_removal_ends_the_probe() {
     require!(skip::lab());
     let path = Inline::new(&Veth::new()).unwrap();
     let (a, b) = (path.a(), path.b());
@@ -133,7 +133,7 @@ fn is_numbered(raw: &Raw) -> bool {
 }
 
 #[test]
-fn a_circle_is_refused() {
+fn an_egress_loop_is_refused() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let name = &pair.right.ifname;

@@ -143,7 +143,7 @@ fn list(text: &str) -> Vec<&str> {
 /// Whole records: endpoints, counters in both directions, times, TCP flags. ICMP is excluded:
 /// ipfixprobe makes a single flow of all of it between two hosts.
 #[test]
-fn ipfixprobes_records_are_ours() {
+fn records_equal_those_of_ipfixprobe() {
     require!(corpus::large());
     let mut config = config();
     config.octets = Octets::Ip;
@@ -200,7 +200,7 @@ fn their_options(set: u64) -> u64 {
 }
 
 #[test]
-fn ipfixprobes_tcp_details_are_ours() {
+fn tcp_details_equal_those_of_ipfixprobe() {
     require!(corpus::large());
     let flows = metered(&capture("ipfixprobe__http.pcap"), &config());
     let ours: BTreeMap<Ends, Record> = flows.iter().map(|(r, _)| (ends(r), *r)).collect();
@@ -225,7 +225,7 @@ fn ipfixprobes_tcp_details_are_ours() {
 /// Lists of the first packets and histograms, of UDP: for ICMP ipfixprobe counts the header as
 /// payload.
 #[test]
-fn ipfixprobes_packet_lists_and_histograms_are_ours() {
+fn packet_lists_and_histograms_equal_those_of_ipfixprobe() {
     require!(corpus::large());
     let mut config = config();
     config.extra.packet_count = 30;
@@ -286,7 +286,7 @@ fn ipfixprobes_packet_lists_and_histograms_are_ours() {
 }
 
 #[test]
-fn ipfixprobes_vlans_are_ours() {
+fn vlans_equal_those_of_ipfixprobe() {
     require!(corpus::large());
     let mut config = config();
     config.key_vlan = true;
@@ -383,7 +383,7 @@ const ARKIME: &[(&str, usize, &str)] = &[
 ];
 
 #[test]
-fn arkimes_sessions_are_ours() {
+fn flows_equal_arkimes_sessions() {
     require!(corpus::large());
     let folder = corpus::large().unwrap();
     let (mut same, mut differing) = (0, BTreeMap::new());
@@ -453,7 +453,7 @@ const NDPI: &[(&str, usize, &str)] = &[
 ];
 
 #[test]
-fn ndpis_flows_are_ours() {
+fn flows_equal_those_of_ndpi() {
     require!(corpus::large());
     let folder = corpus::large().unwrap();
     let (mut same, mut differing) = (0, BTreeMap::new());

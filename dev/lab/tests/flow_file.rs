@@ -124,7 +124,7 @@ fn records_match_the_file() {
 
 /// The table for users: largest first, with correct totals.
 #[test]
-fn tables_have_the_largest_first() {
+fn tables_list_the_largest_flows_first() {
     let file = three_flows();
     let finished = run(&["--top", "2", file.path().to_str().unwrap()]);
     assert_eq!(finished.code(), Some(0));
@@ -183,7 +183,7 @@ fn a_count_ends_the_run() {
 }
 
 #[test]
-fn timeouts_cut_flows() {
+fn timeouts_split_flows() {
     let (there, _) = there_and_back(1);
     // A packet per millisecond for five seconds.
     let packets: Vec<Vec<u8>> = (0..5000).map(|n| there.build(n, 60)).collect();
@@ -218,7 +218,7 @@ fn timeouts_cut_flows() {
 }
 
 #[test]
-fn a_pipe_and_a_reader_that_leaves() {
+fn input_from_a_pipe_and_a_reader_that_closes_its_pipe() {
     let (there, _) = there_and_back(1000);
     let packets: Vec<Vec<u8>> = (0..20_000).map(|n| there.build(n, 60)).collect();
     let file = write_pcap(&packets).unwrap();
@@ -272,7 +272,7 @@ fn damage_is_reported_after_everything_before_it() {
 }
 
 #[test]
-fn bad_input_has_one_message_and_a_hint() {
+fn bad_input_gives_one_message_and_a_hint() {
     let text = TempFile::new(".pcap");
     std::fs::write(text.path(), b"this is no capture, and long enough to tell").unwrap();
     let text = text.path().to_str().unwrap();
@@ -378,7 +378,7 @@ fn two_signals_at_once_are_one_request() {
 /// A stalled reader of the output does not delay the exit, and the exit code shows that not
 /// everything was written.
 #[test]
-fn a_stalled_reader_does_not_hold_up_the_end() {
+fn a_stalled_reader_does_not_delay_the_end() {
     let (there, _) = there_and_back(10_000);
     let packets: Vec<Vec<u8>> = (0..10_000).map(|n| there.build(n, 60)).collect();
     let file = write_pcap(&packets).unwrap();
@@ -410,7 +410,7 @@ fn a_stalled_reader_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn too_large_a_table_is_refused() {
+fn a_table_that_is_too_large_is_refused() {
     require!(skip::program("prlimit", "util-linux"));
     let file = write_pcap(&[there_and_back(1).0.build(0, 60)]).unwrap();
     let mut command = Command::new("prlimit");

@@ -85,7 +85,7 @@ pub fn as_text(records: &[(Record, EndReason)]) -> Vec<String> {
 }
 
 #[test]
-fn batches_and_the_secret_change_no_record() {
+fn records_do_not_depend_on_batches_and_the_secret() {
     for (name, link, packets) in sample() {
         let expected = as_text(&records(&config(0), link, &packets, 256));
         for (seed, batch_len) in [(1, 1), (2, 2), (3, 7), (4, 64)] {
@@ -111,7 +111,7 @@ fn sums(records: &[(Record, EndReason)]) -> BTreeMap<String, [u64; 6]> {
 }
 
 #[test]
-fn timeouts_change_no_sum() {
+fn timeouts_do_not_change_sums() {
     let mut longest = config(0);
     longest.table.timeouts.active_ns = Timeouts::MAX_NS;
     longest.table.timeouts.set_idle_ns(Timeouts::MAX_NS);

@@ -247,7 +247,7 @@ fn send_through(pair: &Pair, queue: u32, packets: impl Iterator<Item = Vec<u8>>)
 
 /// The two directions are received on different queues, and so in different tables.
 #[test]
-fn two_queues_make_one_flow() {
+fn directions_on_two_queues_become_one_flow() {
     require!(skip::lab());
     let pair = Veth::new().queues(2).create().unwrap();
     let mut process = start(&pair, &["--json", "afxdp:{}", "udp", "port", "9"]);
@@ -340,7 +340,7 @@ fn a_deleted_interface_ends_the_run_with_totals() {
 
 /// Once the port is open privileges are dropped, and the probe still works to the end.
 #[test]
-fn rights_are_given_up() {
+fn flows_drops_privileges() {
     require!(skip::lab());
     for port in ["{}", "afxdp:{}"] {
         let pair = Veth::new().create().unwrap();
@@ -371,7 +371,7 @@ fn rights_are_given_up() {
 }
 
 #[test]
-fn the_terminal_is_put_back() {
+fn the_terminal_is_restored() {
     require!(skip::lab());
     require!(skip::program("script", "bsdutils"));
     for (keys, lost) in [("q", false), ("\u{3}", false), ("", true)] {

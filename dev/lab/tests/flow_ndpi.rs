@@ -118,7 +118,7 @@ fn ours(file: &Path) -> BTreeMap<Ends, BTreeSet<String>> {
 
 /// Every flow that ndpiReader identifies has that name here, except for explained differences.
 #[test]
-fn names_are_those_of_its_own_program() {
+fn ndpi_names_equal_those_of_ndpireader() {
     require!(library());
     require!(skip::program("ndpiReader", "libndpi-bin"));
     let corpus = corpus::captures();
@@ -151,7 +151,7 @@ fn names_are_those_of_its_own_program() {
 /// Flows that barewire's decoders identify keep their name, with libndpi's next to it, in every
 /// format.
 #[test]
-fn names_stand_in_every_export() {
+fn ndpi_names_are_in_every_export() {
     require!(library());
     require!(skip::program("ipfixDump", "libfixbuf-tools"));
     let folder = Folder::new("ndpi");

@@ -285,7 +285,7 @@ fn rule(
 }
 
 #[test]
-fn conversations_are_tsharks() {
+fn flows_equal_conversations_of_tshark() {
     require!(corpus::large());
     let data = corpus::large().unwrap();
     let expected = expected(&data);

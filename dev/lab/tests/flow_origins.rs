@@ -190,7 +190,7 @@ fn directions(run: &Run, most: u64) -> Vec<String> {
 }
 
 #[test]
-fn nfdump_reads_the_numbers_of_systems() {
+fn nfdump_reads_as_numbers() {
     require!(skip::program("nfcapd", "nfdump"), python(&["mmdb_writer"]));
     let folder = Folder::new("origins-nfdump");
     let rows = networks(&run(&mix(), &[]).unwrap());
@@ -267,7 +267,7 @@ fn rows_by_duckdb(source: &str) -> Vec<String> {
 
 /// The same values in every record, in any format.
 #[test]
-fn files_have_the_fields_of_lines() {
+fn exported_files_have_the_fields_of_json_lines() {
     require!(python(&["mmdb_writer", "duckdb"]));
     let folder = Folder::new("origins-files");
     let rows = networks(&run(&mix(), &[]).unwrap());
@@ -327,7 +327,7 @@ fn manuf() -> Result<(), skip::Missing> {
 }
 
 #[test]
-fn mac_vendors_are_those_of_tshark() {
+fn mac_vendors_equal_those_of_tshark() {
     require!(skip::program("tshark", "tshark"), manuf());
     let (mut known, mut unknown) = (0, 0);
     // Virtual interfaces in captures have no vendor: a capture with cards of many vendors comes
@@ -440,7 +440,7 @@ fn is_longer(mac: &str) -> bool {
 }
 
 #[test]
-fn wrong_files_and_missing_keys_are_reported() {
+fn invalid_files_and_missing_keys_are_reported() {
     let folder = Folder::new("origins-wrong");
     let file = folder.0.join("wrong");
     std::fs::write(&file, "192.0.2.0/24,64500,x\nnonsense\n").unwrap();

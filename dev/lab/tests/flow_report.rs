@@ -127,7 +127,7 @@ fn a_page_contains_text_and_no_external_references() {
 /// The script runs under the page's own policy, hostile names have no effect, and the page fits any
 /// window width.
 #[test]
-fn a_browser_shows_it() {
+fn a_browser_renders_the_report() {
     require!(skip::program(
         "chromium-headless-shell",
         "chromium-headless-shell"

@@ -38,7 +38,7 @@ fn flows(args: &[&str]) -> Finished {
 }
 
 #[test]
-fn a_file_sets_what_flags_set() {
+fn a_configuration_file_sets_all_flags() {
     let folder = Folder::new("config");
     let file = folder.0.join("flows.toml");
     let capture = root().join("testdata/captures/lab-mix.pcapng");
@@ -90,7 +90,7 @@ fn a_file_sets_what_flags_set() {
 
 /// The example in the repository is valid; only its interface does not exist here.
 #[test]
-fn the_example_is_understood() {
+fn the_example_configuration_is_valid() {
     let example = root().join("dist/flows-example.toml");
     let finished = flows(&[
         "--config",
@@ -164,7 +164,7 @@ fn packets_in(file: &Path) -> u64 {
 }
 
 #[test]
-fn a_hangup_reads_the_file_again() {
+fn sighup_reloads_the_configuration() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let folder = Folder::new("reload");
@@ -241,7 +241,7 @@ fn a_hangup_reads_the_file_again() {
 
 /// Enrichment files are reloaded with the configuration; an invalid one changes nothing.
 #[test]
-fn a_hangup_reads_origins_again() {
+fn sighup_reloads_enrichment_files() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let folder = Folder::new("reload-origins");
@@ -292,7 +292,7 @@ fn a_hangup_reads_origins_again() {
 /// Under nohup, which starts programs with SIGHUP ignored, a probe with a configuration reloads it
 /// and one without continues.
 #[test]
-fn under_nohup_a_hangup_reloads_and_never_ends_the_probe() {
+fn under_nohup_sighup_reloads_and_never_ends_the_probe() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let folder = Folder::new("reload-nohup");
@@ -324,7 +324,7 @@ fn under_nohup_a_hangup_reloads_and_never_ends_the_probe() {
 
 /// systemd reports no problem in the unit.
 #[test]
-fn the_unit_is_one() {
+fn the_systemd_unit_is_valid() {
     require!(skip::program("systemd-analyze", "systemd"));
     let folder = Folder::new("unit");
     let unit = folder.0.join("barewire-flows@.service");
@@ -402,7 +402,7 @@ fn the_unit_starts_with_json_and_the_journal_gets_priorities() {
 /// With a filter that runs in the probe, SIGHUP changes what is metered, and how much of it; all
 /// packets are accounted for by the filter or the sampling in effect at the time.
 #[test]
-fn a_hangup_changes_filter_and_sampling() {
+fn sighup_changes_filter_and_sampling() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let folder = Folder::new("reload-filter");
@@ -473,7 +473,7 @@ fn a_hangup_changes_filter_and_sampling() {
 
 /// What a port takes from the host is what its filter selects: such a filter stays in the kernel.
 #[test]
-fn a_bypass_has_no_live_filter() {
+fn live_filters_are_refused_for_a_bypass() {
     let folder = Folder::new("reload-bypass");
     let config = folder.0.join("flows.toml");
     std::fs::write(&config, "port = \"afxdp:lo\"\nlive-filter = true\n").unwrap();

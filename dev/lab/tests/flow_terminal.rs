@@ -279,7 +279,7 @@ impl Drop for Tmux<'_> {
 
 /// Returning to the same size may leave other content: tmux cuts off what does not fit.
 #[test]
-fn nothing_stale_is_left_after_resizing() {
+fn resizing_redraws_the_whole_screen() {
     require!(skip::lab());
     require!(skip::program("tmux", "tmux"));
     let pair = Veth::new().create().unwrap();
@@ -411,7 +411,7 @@ fn the_screen_of_80_by_24_is_as_drawn() {
 
 /// Packets arrive until the flow is shown; then it ends, stays a while in grey, and is removed.
 #[test]
-fn a_flow_that_ends_turns_grey_and_goes() {
+fn ended_flows_turn_grey_and_disappear() {
     require!(skip::lab());
     require!(skip::program("tmux", "tmux"));
     let pair = Veth::new().create().unwrap();

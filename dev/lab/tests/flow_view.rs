@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Only differences to the previous screen are drawn, so the test looks for words that are new.
 #[test]
-fn keys_show_pages_filter_and_hold() {
+fn keys_switch_pages_filter_and_pause() {
     require!(skip::lab());
     require!(skip::program("script", "bsdutils"));
     let pair = Veth::new().create().unwrap();
@@ -61,7 +61,7 @@ fn keys_show_pages_filter_and_hold() {
 }
 
 #[test]
-fn once_prints_the_picture_and_ends() {
+fn once_prints_one_snapshot_and_ends() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let args = ["flows", "--once", &pair.right.ifname, "udp", "port", "9"];

@@ -235,7 +235,7 @@ fn packets_that_do_not_match_stay_with_the_host() {
 }
 
 #[test]
-fn several_queues_share_the_way_out() {
+fn several_queues_forward_with_a_thread_per_transmit_queue() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let path = Path::new(&Veth::new().queues(2));
     let [x, y] = names("afxdp");
@@ -258,7 +258,7 @@ fn several_queues_share_the_way_out() {
 }
 
 #[test]
-fn too_much_is_dropped_and_accounted_for() {
+fn overload_drops_are_accounted_for() {
     lab::require!(skip::lab());
     let path = Path::new(&Veth::new());
     let [x, y] = names("afxdp").map(|name| format!("{name}?ring=64"));
@@ -304,7 +304,7 @@ fn too_much_is_dropped_and_accounted_for() {
 }
 
 #[test]
-fn killed_it_leaves_both_interfaces_as_they_were() {
+fn a_killed_forward_leaves_both_interfaces_as_they_were() {
     lab::require!(skip::lab(), skip::program("ping", "iputils-ping"));
     let path = Path::new(&Veth::new());
     let [x, y] = names("afxdp");
@@ -331,7 +331,7 @@ fn killed_it_leaves_both_interfaces_as_they_were() {
 }
 
 #[test]
-fn tags_go_with_their_packets() {
+fn vlan_tags_stay_with_their_packets() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let path = Path::new(&Veth::new());
     let plan = Udp {
@@ -357,7 +357,7 @@ fn tags_go_with_their_packets() {
 }
 
 #[test]
-fn a_link_that_is_down_for_a_while_ends_nothing() {
+fn a_temporary_link_failure_does_not_end_forwarding() {
     lab::require!(skip::lab(), skip::program("ping", "iputils-ping"));
     let path = Path::new(&Veth::new());
     let [x, y] = names("afxdp");
@@ -427,7 +427,7 @@ fn long_packets_for_a_short_interface_are_counted() {
 }
 
 #[test]
-fn circles_are_refused_before_anything_happens() {
+fn forwarding_loops_are_refused_before_anything_is_opened() {
     lab::require!(skip::lab());
     let path = Path::new(&Veth::new());
     let ns = path.ns();

@@ -97,13 +97,13 @@ fn igb_is_zero_copy_on_all_queues() {
 }
 
 #[test]
-fn auto_finds_zero_copy_on_igb() {
+fn auto_selects_zero_copy_on_igb() {
     lab::require!(guest::inside());
     receives_into_our_frames(["igb0", "igb1"], "afxdp:{}", "native", "zero-copy");
 }
 
 #[test]
-fn igb_fills_no_short_frames() {
+fn igb_refuses_short_frames_for_zero_copy() {
     lab::require!(guest::inside());
     // With 2048 bytes its buffers would be 1024, and a longer packet would arrive as two.
     let pair = Pair::of_cards("igb0", "igb1", 1500, 2).unwrap();
@@ -138,7 +138,7 @@ fn virtio_is_zero_copy_behind_an_iommu() {
 }
 
 #[test]
-fn e1000_has_generic_mode() {
+fn e1000_works_in_generic_mode() {
     lab::require!(guest::inside());
     receives_into_our_frames(["e1000-0", "e1000-1"], "afxdp:{}", "generic", "copy");
     receives_into_our_frames(["e1000e-0", "e1000e-1"], "afxdp:{}", "generic", "copy");

@@ -59,7 +59,7 @@ fn devices_names_every_card_and_its_driver() {
 }
 
 #[test]
-fn modes_that_devices_names_can_be_opened_and_no_others() {
+fn exactly_the_modes_listed_by_devices_can_be_opened() {
     lab::require!(guest::inside());
     let all = barewire(&["devices", "--json"]);
     let interfaces = all["interfaces"].as_array().unwrap();

@@ -136,7 +136,7 @@ fn packets_pass_between_two_cards_without_a_copy() {
 }
 
 #[test]
-fn and_between_an_igb_and_a_virtio_net() {
+fn packets_pass_between_an_igb_and_a_virtio_net() {
     lab::require!(guest::inside());
     both_ways(["igb0", "igb1", "virtio0", "virtio1"], [true, false]);
 }

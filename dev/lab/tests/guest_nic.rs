@@ -84,7 +84,7 @@ fn ip(args: &[&str]) {
 }
 
 #[test]
-fn cards_are_listed_as_they_are() {
+fn cards_are_listed_with_driver_and_group() {
     lab::require!(guest::inside());
     let text = nic(&["list", "--json"]).checked().unwrap().stdout;
     let all: Value = serde_json::from_str(&text).unwrap();

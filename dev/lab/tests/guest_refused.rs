@@ -50,7 +50,7 @@ fn run(program: &str, args: &[&str]) {
 }
 
 #[test]
-fn a_card_of_the_kernel_or_of_unknown_type() {
+fn cards_of_the_kernel_or_of_unknown_type_are_refused() {
     lab::require!(guest::inside());
     let address = address_of("igb0");
     refused(
@@ -73,7 +73,7 @@ fn a_card_of_the_kernel_or_of_unknown_type() {
 }
 
 #[test]
-fn a_card_that_another_process_has() {
+fn a_card_in_use_by_another_process_is_refused() {
     lab::require!(guest::inside());
     let card = VfioCard::bind("igb0");
     let mut first = Command::new("barewire");
@@ -100,7 +100,7 @@ fn a_card_that_another_process_has() {
 }
 
 #[test]
-fn a_card_that_shares_its_group() {
+fn a_card_with_a_shared_iommu_group_is_refused() {
     lab::require!(guest::inside());
     let (card, other) = (address_of("shared0"), address_of("shared1"));
     let nic = |args: &[&str]| finish(Command::new("barewire").arg("nic").args(args));
@@ -146,7 +146,7 @@ impl Drop for Without {
 }
 
 #[test]
-fn a_kernel_without_vfio() {
+fn a_kernel_without_vfio_is_reported() {
     lab::require!(guest::inside());
     let card = VfioCard::bind("igb0");
     {
@@ -220,7 +220,7 @@ fn rename_back(ifname: &str, address: &str) {
 }
 
 #[test]
-fn a_user_without_rights() {
+fn a_user_without_privileges_is_refused_with_a_hint() {
     lab::require!(guest::inside());
     const NOBODY: u32 = 65534;
     let card = VfioCard::bind("igb0");
@@ -310,7 +310,7 @@ impl Drop for SmallPages {
 }
 
 #[test]
-fn a_machine_without_huge_pages() {
+fn a_machine_without_huge_pages_uses_small_ones() {
     lab::require!(guest::inside());
     let _small = SmallPages::only();
     // It continues with small ones, and reports the cost.

@@ -271,7 +271,7 @@ fn both_directions_of_a_flow_meet_on_one_of_four_queues() {
 }
 
 #[test]
-fn the_iommu_refuses_a_wrong_address() {
+fn the_iommu_blocks_a_wrong_dma_address() {
     lab::require!(guest::inside());
     let cards = CARDS.map(|name| Bound::to_vfio(name).unwrap());
     let pool = Pool::new(PoolConfig {
@@ -421,7 +421,7 @@ fn a_killed_process_leaves_no_dma_and_the_card_to_others() {
 }
 
 #[test]
-fn obstacles_are_reported_with_a_hint() {
+fn reasons_not_to_open_a_card_have_a_hint() {
     lab::require!(guest::inside());
     let failure = |name: &str| {
         let error = port::open(name, &both()).map(drop).unwrap_err();

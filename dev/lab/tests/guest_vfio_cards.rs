@@ -245,7 +245,7 @@ fn works_in_the_kernel(card: VfioCard, out: &Raw, plain: &Udp) {
 }
 
 #[test]
-fn e1000_both_ways() {
+fn e1000_carries_packets_both_ways() {
     lab::require!(guest::inside());
     both_ways("e1000-0", "e1000-1", "", |port| {
         assert_eq!(port.rx.len(), 1);
@@ -268,7 +268,7 @@ fn e1000_strips_vlan_tags() {
 }
 
 #[test]
-fn virtio_packed_both_ways() {
+fn virtio_packed_carries_packets_both_ways() {
     lab::require!(guest::inside(), guest::two_queues());
     both_ways("virtio0", "virtio1", "?queues=2", |port| {
         assert_eq!(fact(port, "rings"), "packed");
@@ -277,7 +277,7 @@ fn virtio_packed_both_ways() {
 }
 
 #[test]
-fn virtio_split_both_ways() {
+fn virtio_split_carries_packets_both_ways() {
     lab::require!(guest::inside(), guest::two_queues());
     both_ways("virtio1", "virtio0", "?queues=2", |port| {
         assert_eq!(fact(port, "rings"), "split");
@@ -286,7 +286,7 @@ fn virtio_split_both_ways() {
 }
 
 #[test]
-fn virtio_with_short_frames() {
+fn virtio_works_with_short_frames() {
     lab::require!(guest::inside());
     // Frames of 2048 bytes: large packets take more of them.
     let peer = Peer::up("virtio1", 9000);

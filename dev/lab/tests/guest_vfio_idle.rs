@@ -129,7 +129,7 @@ fn an_igb_wakes_its_reader() {
 }
 
 #[test]
-fn an_e1000_wakes_its_reader_by_its_pin() {
+fn an_e1000_wakes_its_reader_by_pin_interrupt() {
     lab::require!(guest::inside());
     sleeps_until_woken(["e1000-0", "e1000-1"]);
 }

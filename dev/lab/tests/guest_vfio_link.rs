@@ -249,13 +249,13 @@ fn reset_under_us(card: &str, peer: &str, more: &str) {
 }
 
 #[test]
-fn an_igb_is_reset_under_us() {
+fn an_igb_that_is_reset_is_reported() {
     lab::require!(guest::inside());
     reset_under_us("igb0", "igb1", "?queues=2");
 }
 
 #[test]
-fn a_virtio_net_is_reset_under_us() {
+fn a_virtio_net_that_is_reset_is_reported() {
     lab::require!(guest::inside());
     reset_under_us("virtio0", "virtio1", "");
 }

@@ -266,7 +266,7 @@ fn a_virtio_net_completes_an_incomplete_checksum() {
 }
 
 #[test]
-fn both_directions_of_every_kind_of_flow_meet() {
+fn both_directions_of_every_kind_of_flow_share_a_queue() {
     lab::require!(guest::inside());
     let mut stand = Stand::new(["igb0", "igb1"], "?queues=2");
     stand.wait_for_wire();

@@ -159,7 +159,7 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
 const NAMES: [&str; 6] = ["subject", "issuer", "before", "after", "names", "count"];
 
 #[test]
-fn certificates_are_openssls() {
+fn certificates_equal_those_of_openssl() {
     require!(
         skip::program("tshark", "tshark"),
         skip::program("openssl", "openssl"),

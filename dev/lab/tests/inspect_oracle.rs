@@ -387,7 +387,7 @@ fn both() -> Vec<Both> {
 }
 
 #[test]
-fn fields_are_tsharks() {
+fn decoded_fields_equal_those_of_tshark() {
     require!(skip::program("tshark", "tshark"));
     let (mut same, mut more) = (BTreeMap::new(), BTreeMap::new());
     let (mut differ, mut alone) = (BTreeMap::new(), BTreeMap::new());
@@ -504,7 +504,7 @@ const NDPI_EXCEPTIONS: &[(&str, usize, &str)] = &[
 ];
 
 #[test]
-fn fingerprints_are_ndpis() {
+fn fingerprints_equal_those_of_ndpi() {
     require!(corpus::large());
     let expected = corpus::large().unwrap_or_default().join("expected");
     let mut same = BTreeMap::new();
@@ -575,7 +575,7 @@ fn fingerprints_are_ndpis() {
 }
 
 #[test]
-fn community_ids_are_those_of_the_specification() {
+fn community_ids_equal_those_of_the_specification() {
     require!(corpus::large());
     let expected = corpus::large().unwrap_or_default().join("expected");
     for (file, seed) in [("deflt", 0), ("seed1", 1)] {

@@ -116,7 +116,7 @@ fn capture(&(name, is_udp, port, _): &Sample) -> TempFile {
 
 /// tshark finds every field of a sample, too.
 #[test]
-fn fields_of_samples_are_tsharks() {
+fn fields_of_samples_equal_those_of_tshark() {
     require!(skip::program("tshark", "tshark"));
     let (mut same, mut wrong) = (BTreeMap::new(), Vec::new());
     for sample in SAMPLES {

@@ -22,7 +22,7 @@ fn host_dependency(ns: &Netns, name: &str) -> Option<String> {
 }
 
 #[test]
-fn routes_to_everywhere_are_seen_in_every_form() {
+fn default_routes_of_every_form_are_found() {
     lab::require!(skip::lab());
     let address = "address add 192.0.2.1/24 dev card";
     let six = "address add 2001:db8::1/64 dev card nodad";
@@ -75,7 +75,7 @@ fn routes_to_everywhere_are_seen_in_every_form() {
 }
 
 #[test]
-fn other_routes_are_no_lifeline() {
+fn other_routes_are_not_host_dependencies() {
     lab::require!(skip::lab());
     let ns = after(&[
         "address add 192.0.2.1/24 dev card",

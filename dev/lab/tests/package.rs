@@ -261,7 +261,7 @@ fn the_tarball_runs_where_it_is_unpacked() {
 /// skopeo checks digests and manifests, and umoci unpacks layers to a root in which the program
 /// runs, filter expressions included.
 #[test]
-fn the_image_is_one_and_runs() {
+fn the_container_image_is_valid_and_runs() {
     require!(skip::root());
     require!(skip::program("skopeo", "skopeo"));
     require!(skip::program("umoci", "umoci"));

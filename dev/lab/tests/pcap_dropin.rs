@@ -70,7 +70,7 @@ fn symbols(library: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn it_exports_what_the_original_exports() {
+fn the_exported_symbols_equal_those_of_the_original() {
     lab::require!(skip::program("nm", "binutils"));
     let system = [
         "/usr/lib/x86_64-linux-gnu/libpcap.so.0.8",
@@ -93,7 +93,7 @@ fn it_exports_what_the_original_exports() {
 }
 
 #[test]
-fn tcpdump_prints_captures_alike() {
+fn tcpdump_prints_captures_as_with_the_original() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     let dropin = Dropin::new().unwrap();
     let filters = [
@@ -134,7 +134,7 @@ fn packets() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn tcpdump_writes_captures_alike() {
+fn tcpdump_writes_captures_as_with_the_original() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     let dropin = Dropin::new().unwrap();
     let own = write_pcap(&packets()).unwrap();
@@ -160,7 +160,7 @@ fn tcpdump_writes_captures_alike() {
 
 /// A small file truncated at every length, and with wrong bytes: output and errors are the same.
 #[test]
-fn damaged_captures_are_refused_alike() {
+fn damaged_captures_are_refused_as_by_the_original() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     let dropin = Dropin::new().unwrap();
     let own = write_pcap(&packets()[..2]).unwrap();
@@ -226,7 +226,7 @@ fn blocks() -> Vec<u8> {
 /// Programs equal those of libpcap's compiler where barewire's produces the same; errors are
 /// errors.
 #[test]
-fn tcpdump_prints_programs_alike() {
+fn tcpdump_prints_programs_as_with_the_original() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     let dropin = Dropin::new().unwrap();
     let file = write_pcap(&packets()).unwrap();
@@ -246,7 +246,7 @@ fn tcpdump_prints_programs_alike() {
 }
 
 #[test]
-fn other_programs_read_captures_alike() {
+fn other_programs_read_captures_as_with_the_original() {
     let dropin = Dropin::new().unwrap();
     let file = write_pcap(&packets()).unwrap();
     let file = name(file.path());
@@ -261,7 +261,10 @@ fn other_programs_read_captures_alike() {
         ("p0f", "p0f", &["-r", file]),
     ] {
         if let Err(missing) = skip::program(program, package) {
-            lab::skip::record("other_programs_read_captures_alike", &missing);
+            lab::skip::record(
+                "other_programs_read_captures_as_with_the_original",
+                &missing,
+            );
             continue;
         }
         same(&dropin, program, args);

@@ -18,7 +18,7 @@ fn lines(stdout: &str) -> Vec<String> {
 /// The filter is set after tcpdump has dropped its privileges: it must still run in the kernel,
 /// with its counters.
 #[test]
-fn tcpdump_captures_alike_after_dropping_privileges() {
+fn tcpdump_captures_after_dropping_privileges_as_with_the_original() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let dropin = Dropin::new().unwrap();
     let pair = Veth::new().create().unwrap();
@@ -54,7 +54,7 @@ fn tcpdump_captures_alike_after_dropping_privileges() {
 }
 
 #[test]
-fn devices_are_listed_alike() {
+fn devices_are_listed_as_by_the_original() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let dropin = Dropin::new().unwrap();
     let pair = Veth::new().create().unwrap();

@@ -167,7 +167,7 @@ fn the_filter_of_a_live_port_is_replaced() {
 
 /// A tap that was opened without a filter gets one, which is removed again.
 #[test]
-fn a_tap_without_a_filter_gets_one() {
+fn a_filter_can_be_added_to_a_tap() {
     require!(skip::lab());
     for name in &PORTS[..2] {
         let pair = Veth::new().create().unwrap();

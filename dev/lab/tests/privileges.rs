@@ -80,7 +80,7 @@ const LATER: [fn(&str) -> String; 3] = [
 ];
 
 #[test]
-fn folders_created_for_exports_belong_to_the_user_that_writes_there() {
+fn directories_created_for_exports_belong_to_the_user_that_writes_there() {
     require!(skip::root());
     let scratch = Folder::new("rights-created");
     for (at, url) in LATER.iter().enumerate() {
@@ -102,7 +102,7 @@ fn folders_created_for_exports_belong_to_the_user_that_writes_there() {
 }
 
 #[test]
-fn a_folder_that_the_user_cannot_write_is_refused_at_the_start() {
+fn an_export_directory_that_the_user_cannot_write_is_refused_at_the_start() {
     require!(skip::root());
     let scratch = Folder::new("rights-refused");
     for (at, url) in LATER.iter().enumerate() {

@@ -149,7 +149,7 @@ fn a_replay_arrives_byte_for_byte_and_in_order() {
 }
 
 #[test]
-fn rounds_and_counts() {
+fn a_replay_ends_after_rounds_or_a_count() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let pair = Veth::new().create().unwrap();
     let sent = packets(100);
@@ -221,7 +221,7 @@ const FIELDS: &[&str] = &[
 ];
 
 #[test]
-fn rewritten_as_requested_with_right_checksums() {
+fn packets_are_rewritten_with_correct_checksums() {
     lab::require!(
         skip::lab(),
         skip::program("tcpdump", "tcpdump"),
@@ -553,7 +553,7 @@ fn a_dry_run_prints_the_plan_and_sends_nothing() {
 }
 
 #[test]
-fn rights_are_given_up_before_the_first_packet() {
+fn send_drops_privileges_before_the_first_packet() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let args = [

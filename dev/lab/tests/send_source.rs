@@ -56,7 +56,7 @@ fn replay(path: &str, options: &ReplayOptions) -> (Report, sys::Result<()>, Vec<
 }
 
 #[test]
-fn kept_or_read_again_it_is_the_same_stream() {
+fn cached_and_reread_captures_give_the_same_stream() {
     let sent = packets(5_000);
     let file = write_pcap(&sent).unwrap();
     let path = file.path().to_str().unwrap();

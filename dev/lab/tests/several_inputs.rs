@@ -74,7 +74,7 @@ fn sorted_by_time(packets: &str) -> Vec<&str> {
 
 /// Every fifth capture of the corpus, in groups: link types, formats and times mixed.
 #[test]
-fn merged_files_equal_mergecaps() {
+fn merged_files_equal_those_of_mergecap() {
     require!(skip::program("mergecap", "wireshark-common"));
     require!(skip::program("tshark", "tshark"));
     let folder = Folder::new("merge");
@@ -108,7 +108,7 @@ fn merged_files_equal_mergecaps() {
 
 /// A file and its pieces, in any order and however they are named, give the same flows.
 #[test]
-fn pieces_of_a_file_have_its_flows() {
+fn pieces_of_a_file_give_the_same_flows() {
     let folder = Folder::new("parts");
     let (whole, piece) = (folder.0.join("whole.pcap"), folder.0.join("piece.pcapng"));
     std::fs::write(&whole, flood(1_000)).unwrap();
@@ -156,7 +156,7 @@ fn pieces_of_a_file_have_its_flows() {
 }
 
 #[test]
-fn a_damaged_file_ends_and_the_others_go_on() {
+fn a_damaged_file_ends_and_the_others_continue() {
     let folder = Folder::new("cut");
     let (good, cut) = (folder.0.join("good.pcap"), folder.0.join("cut.pcap"));
     std::fs::write(&good, flood(100)).unwrap();
@@ -262,7 +262,7 @@ fn delivered(totals: &Value) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn several_interfaces_are_one_capture() {
+fn several_interfaces_are_captured_into_one_file() {
     require!(skip::lab());
     require!(skip::program("tshark", "tshark"));
     let folder = Folder::new("interfaces");
@@ -290,7 +290,7 @@ fn several_interfaces_are_one_capture() {
 }
 
 #[test]
-fn flows_keep_to_their_interfaces() {
+fn flows_keep_their_interfaces_apart() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let [left, right] = second_pair(&pair);

@@ -197,7 +197,7 @@ fn theirs(path: &Path) -> Result<Vec<String>> {
 }
 
 #[test]
-fn tcp_lines_begin_alike() -> Result<()> {
+fn tcp_lines_start_as_in_tcpdump() -> Result<()> {
     lab::require!(lab::skip::program("tcpdump", "tcpdump"));
     let corpus = lab::corpus::captures();
     let mut differing: BTreeMap<String, usize> = BTreeMap::new();
@@ -261,7 +261,7 @@ fn tcp_lines_begin_alike() -> Result<()> {
 }
 
 #[test]
-fn lines_of_packets_made_here_begin_alike() -> Result<()> {
+fn lines_of_generated_packets_start_as_in_tcpdump() -> Result<()> {
     lab::require!(lab::skip::program("tcpdump", "tcpdump"));
     let (mut report, mut compared) = (String::new(), 0);
     for made in made::packets() {
@@ -319,7 +319,7 @@ const OPTIONS: &[&[u8]] = &[
 ];
 
 #[test]
-fn lines_of_cut_tcp_headers_begin_alike() -> Result<()> {
+fn lines_of_truncated_tcp_headers_start_as_in_tcpdump() -> Result<()> {
     lab::require!(lab::skip::program("tcpdump", "tcpdump"));
     let unit = pcap::Precision::Microseconds;
     let mut head = [0; pcap::HEADER_LEN];

@@ -236,7 +236,7 @@ fn compare_with(
 }
 
 #[test]
-fn every_capture_as_tshark_sees_it() -> Result<()> {
+fn every_capture_is_dissected_as_by_tshark() -> Result<()> {
     lab::require!(
         lab::skip::program("tshark", "tshark"),
         lab::skip::program("gzip", "gzip")
@@ -275,7 +275,7 @@ fn every_capture_as_tshark_sees_it() -> Result<()> {
 }
 
 #[test]
-fn headers_that_captures_lack_as_tshark_sees_them() -> Result<()> {
+fn generated_headers_are_dissected_as_by_tshark() -> Result<()> {
     lab::require!(lab::skip::program("tshark", "tshark"));
     let made = made::packets();
     let packet = |number, (link, bytes): (LinkType, Vec<u8>)| Packet {

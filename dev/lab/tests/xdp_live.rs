@@ -66,7 +66,7 @@ fn assert_quiet(receiver: &Raw) {
 }
 
 #[test]
-fn every_length_arrives_byte_by_byte_and_in_order() {
+fn packets_of_every_length_arrive_unchanged_and_in_order() {
     lab::require!(skip::lab());
     with_pair(Veth::new().mtu(9000), |pair, receiver| {
         let mut tx = LiveTransmitter::new(pair.left.ifindex, 64).unwrap();
@@ -104,7 +104,7 @@ fn every_length_arrives_byte_by_byte_and_in_order() {
 }
 
 #[test]
-fn a_few_packets_go_around() {
+fn a_small_batch_is_sent_repeatedly() {
     lab::require!(skip::lab());
     with_pair(Veth::new(), |pair, receiver| {
         let mut tx = LiveTransmitter::new(pair.left.ifindex, 1024).unwrap();
@@ -160,7 +160,7 @@ fn the_account_adds_up_at_full_rate() {
 }
 
 #[test]
-fn settings_that_would_lose_everything_silently_are_refused() {
+fn settings_that_would_lose_every_packet_are_refused() {
     lab::require!(skip::lab());
     with_pair(Veth::new(), |pair, receiver| {
         let ifindex = pair.left.ifindex;
@@ -202,7 +202,7 @@ fn settings_that_would_lose_everything_silently_are_refused() {
 }
 
 #[test]
-fn wrong_packets_are_refused_when_written() {
+fn invalid_packets_are_refused_when_written() {
     lab::require!(skip::lab());
     with_pair(Veth::new(), |pair, _| {
         let mut tx = LiveTransmitter::new(pair.left.ifindex, 4).unwrap();
@@ -220,7 +220,7 @@ fn wrong_packets_are_refused_when_written() {
 
 /// CAP_NET_ADMIN and CAP_BPF are enough; only short runs are slow then.
 #[test]
-fn the_least_rights_send_too() {
+fn minimal_capabilities_suffice_to_send() {
     lab::require!(skip::lab(), skip::program("setpriv", "util-linux"));
     const INSIDE: &str = "BW_LEAST_RIGHTS";
     if let Some(ifindex) = std::env::var_os(INSIDE) {
@@ -234,7 +234,7 @@ fn the_least_rights_send_too() {
         return;
     }
     with_pair(Veth::new(), |pair, receiver| {
-        let (program, args) = own_test(module_path!(), "the_least_rights_send_too");
+        let (program, args) = own_test(module_path!(), "minimal_capabilities_suffice_to_send");
         let out = Command::new("setpriv")
             .arg("--bounding-set=-all,+net_admin,+net_raw,+bpf")
             .arg(program)

@@ -267,7 +267,7 @@ fn each_packet_has_one_verdict_and_one_count() {
 }
 
 #[test]
-fn a_filter_is_swapped_over_the_same_maps() {
+fn a_filter_is_replaced_with_the_same_maps() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let sender = pair
@@ -397,7 +397,7 @@ fn pass_program(name: &str) -> XdpProgram {
 }
 
 #[test]
-fn the_holder_of_the_device_is_named() {
+fn the_program_on_a_busy_device_is_named() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     pair.right
@@ -431,7 +431,7 @@ fn the_holder_of_the_device_is_named() {
 }
 
 #[test]
-fn refusals_say_why() {
+fn refused_programs_give_the_reason() {
     lab::require!(skip::lab());
     let pair = Veth::new().mtu(9000).create().unwrap();
     pair.right

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_answers_go_when_there_are_too_many() {
+    fn the_oldest_cache_entries_are_deleted() {
         let folder = Folder::new("sweep");
         for n in 0..10_u64 {
             let file = folder.file(&n.to_string(), &[0; 100]);

@@ -90,7 +90,7 @@ fn both_address_families_reach_the_peer_and_are_counted_exactly() {
 }
 
 #[test]
-fn the_link_can_go_and_come_back() {
+fn the_link_can_go_down_and_up() {
     crate::require!(skip::lab(), skip::program("ping", "iputils-ping"));
     let pair = Veth::new().create().unwrap();
     let address = pair.left.ipv4.to_string();

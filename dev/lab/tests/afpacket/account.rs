@@ -13,7 +13,7 @@ use super::common::*;
 /// The reader stalls while far more packets arrive than fit: the interface's count equals delivered
 /// plus lost, to the packet, in each queue and in total.
 #[test]
-fn overload_is_accounted_to_the_packet() {
+fn overload_is_accounted_for_to_the_packet() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair).flows(64), sender(&pair.left));
@@ -154,7 +154,7 @@ fn the_account_can_be_read_while_packets_flow() {
 
 /// What is still in the ring when its reader is dropped is counted as such.
 #[test]
-fn a_closed_queue_accounts_for_what_it_leaves() {
+fn a_closed_queue_accounts_for_unread_packets() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair), sender(&pair.left));
@@ -180,7 +180,7 @@ fn a_closed_queue_accounts_for_what_it_leaves() {
 /// Privileges are dropped after opening: receiving, sending, the account, events and stopping still
 /// work.
 #[test]
-fn everything_works_without_rights_once_open() {
+fn an_open_tap_works_without_privileges() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair), sender(&pair.left));
@@ -231,7 +231,7 @@ fn everything_works_without_rights_once_open() {
 
 /// CAP_NET_RAW alone suffices to open a tap.
 #[test]
-fn net_raw_is_enough() {
+fn net_raw_suffices_for_a_tap() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let name = format!("afpacket:{}", pair.right.ifname);
@@ -245,7 +245,7 @@ fn net_raw_is_enough() {
 /// The link flaps while packets arrive: those that crossed are all received, once, and the account
 /// is exact.
 #[test]
-fn capture_during_link_flaps() {
+fn packets_are_captured_once_across_link_flaps() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair), sender(&pair.left));

@@ -11,7 +11,7 @@ const FLOWS: u16 = 64;
 
 /// Every packet goes to one queue, and all packets of a flow to the same one, in both directions.
 #[test]
-fn flows_stay_whole_and_no_packet_is_counted_twice() {
+fn flows_stay_on_one_queue_and_no_packet_is_counted_twice() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open(&pair.right, "queues=4");
@@ -63,7 +63,7 @@ fn flows_stay_whole_and_no_packet_is_counted_twice() {
 
 /// Both directions of a flow arrive on one queue.
 #[test]
-fn both_directions_meet() {
+fn both_directions_of_a_flow_share_a_queue() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open(&pair.right, "queues=4");
@@ -136,7 +136,7 @@ fn each_mode_delivers_everything_once() {
 
 /// A group also leaves out what the host sends.
 #[test]
-fn a_group_minds_the_direction() {
+fn a_fanout_group_respects_the_direction() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open(&pair.right, "queues=2&outgoing=no");
@@ -150,7 +150,7 @@ fn a_group_minds_the_direction() {
 
 /// Two ports on one interface are two groups: both receive everything.
 #[test]
-fn groups_do_not_steal_from_each_other() {
+fn fanout_groups_are_independent() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut ports = [0; 3].map(|_| open(&pair.right, "queues=2&outgoing=no"));
@@ -165,7 +165,7 @@ fn groups_do_not_steal_from_each_other() {
 
 /// While a group is formed, no packet may be delivered to two of its queues.
 #[test]
-fn opening_under_traffic_doubles_nothing() {
+fn opening_under_traffic_duplicates_no_packet() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair).flows(FLOWS), sender(&pair.left));
@@ -185,7 +185,7 @@ fn opening_under_traffic_doubles_nothing() {
 
 /// The link goes down and up under a group, which stays intact.
 #[test]
-fn a_group_survives_a_flap() {
+fn a_fanout_group_survives_a_link_flap() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open(&pair.right, "queues=4&outgoing=no");

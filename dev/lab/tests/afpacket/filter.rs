@@ -121,7 +121,7 @@ fn no_unwanted_packet_is_received_while_opening() {
 /// Without the privilege to load eBPF the same filter runs as cBPF; the account reports that it
 /// cannot count.
 #[test]
-fn without_the_right_to_load_programs_the_filter_still_runs() {
+fn without_cap_bpf_the_filter_still_runs() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair), sender(&pair.left));
@@ -184,7 +184,7 @@ fn chain(count: u8) -> Vec<u8> {
 /// libpcap compiles `protochain` to a loop. The kernel refuses it, so the queues filter, and know
 /// the direction. It can be replaced by another filter.
 #[test]
-fn filters_that_the_kernel_cannot_run_run_in_the_queues() {
+fn filters_that_the_kernel_refuses_run_in_user_space() {
     // Which requires libpcap.
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let pair = Veth::new().create().unwrap();

@@ -41,7 +41,7 @@ fn unsupported_options_are_reported() {
 }
 
 #[test]
-fn without_the_right_it_is_refused_or_replaced() {
+fn without_cap_bpf_the_record_ring_is_refused_or_replaced() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let open = |query: &str| {
@@ -137,7 +137,7 @@ fn the_ring_starts_over() {
 /// A reader that sleeps without a limit is woken by the first packet, and by a full ring before
 /// anything is lost.
 #[test]
-fn sleepers_are_woken() {
+fn sleeping_readers_are_woken() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair), sender(&pair.left));

@@ -24,7 +24,7 @@ fn with_tag(bytes: &[u8], vlan: Vlan) -> Vec<u8> {
 /// The kernel removes the outer tag before a tap sees the packet, regardless of the card's
 /// offloads; it is reported with the packet.
 #[test]
-fn vlan_tags_come_back() {
+fn stripped_vlan_tags_are_reported() {
     lab::require!(skip::lab());
     for offload in [false, true] {
         let mut veth = Veth::new();
@@ -116,7 +116,7 @@ fn loopback_shows_each_packet_once() {
 }
 
 #[test]
-fn times_are_the_kernels_and_rise() {
+fn timestamps_are_the_kernels_and_increase() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let now = || {
@@ -218,7 +218,7 @@ fn connected(pair: &Pair) -> (TcpStream, JoinHandle<Vec<u8>>) {
 /// captured completely; in a ring whose blocks are smaller it is truncated, and its real length is
 /// reported.
 #[test]
-fn merged_packets_are_whole_or_honestly_cut() {
+fn merged_packets_are_complete_or_reported_as_truncated() {
     lab::require!(skip::lab());
     let pair = Veth::new().offloads().create().unwrap();
     let mut whole = open(&pair.right, "outgoing=no");
@@ -275,7 +275,7 @@ fn merged_packets_are_whole_or_honestly_cut() {
 
 /// If no pool is given, the first packet kept creates one; copies are counted.
 #[test]
-fn kept_packets_are_copies_and_counted() {
+fn kept_packets_are_counted_copies() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open(&pair.right, "outgoing=no");
@@ -304,7 +304,7 @@ fn kept_packets_are_copies_and_counted() {
 }
 
 #[test]
-fn refusals_say_what_to_do() {
+fn refusals_have_a_hint() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let end = &pair.right;

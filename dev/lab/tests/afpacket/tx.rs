@@ -66,7 +66,7 @@ fn a_plain_socket_receives_sent_packets() {
 
 /// One system call per batch, not per packet.
 #[test]
-fn a_batch_is_one_call() {
+fn a_batch_is_sent_with_one_system_call() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open_tx(&pair.left, "");
@@ -87,7 +87,7 @@ fn a_batch_is_one_call() {
 /// A packet that the interface cannot send is refused and counted; the others in the batch are
 /// sent.
 #[test]
-fn packets_that_do_not_fit_are_refused_alone() {
+fn only_packets_that_do_not_fit_are_refused() {
     lab::require!(skip::lab());
     let pair = Veth::new().mtu(1300).create().unwrap();
     let mut receiver = open(&pair.right, "outgoing=no");
@@ -143,7 +143,7 @@ fn packets_that_do_not_fit_are_refused_alone() {
 
 /// Far more than the interface can send at once: nothing is lost, the sender waits.
 #[test]
-fn a_slow_interface_slows_the_sender_down() {
+fn a_slow_interface_makes_the_sender_wait() {
     lab::require!(skip::lab(), skip::program("tc", "iproute2"));
     let pair = Veth::new().create().unwrap();
     // The queueing discipline passes 20 Mbit/s and holds 20 packets.
@@ -172,7 +172,7 @@ fn a_slow_interface_slows_the_sender_down() {
 }
 
 #[test]
-fn a_dead_link_refuses_and_a_deleted_one_ends() {
+fn a_link_that_is_down_refuses_packets_and_deletion_ends_sending() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut receiver = open(&pair.right, "outgoing=no");

@@ -118,7 +118,7 @@ fn sample() -> String {
 }
 
 #[test]
-fn every_flag_of_tcpdump_is_taken_or_answered() {
+fn every_flag_of_tcpdump_is_accepted_or_refused_with_a_replacement() {
     let file = sample();
     for (flag, fate) in FLAGS {
         let mut args = vec!["-r", &file, *flag];
@@ -180,7 +180,7 @@ fn tcpdump(args: &[&str]) -> String {
 }
 
 #[test]
-fn programs_and_counts_are_tcpdumps() {
+fn programs_and_counts_equal_those_of_tcpdump() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     let file = sample();
     for args in [
@@ -216,7 +216,7 @@ fn programs_and_counts_are_tcpdumps() {
 }
 
 #[test]
-fn lists_are_tcpdumps() {
+fn lists_equal_those_of_tcpdump() {
     lab::require!(skip::program("tcpdump", "tcpdump"), skip::root());
     for args in [["-L", "-i", "lo"], ["-J", "-i", "lo"]] {
         let ours = capture(args).checked().unwrap().stdout;
@@ -244,7 +244,7 @@ fn lists_are_tcpdumps() {
 }
 
 #[test]
-fn packets_are_printed_and_written() {
+fn packets_are_printed_while_written() {
     let (folder, file) = (Folder::new(), sample());
     let copy = folder.at("copy.pcap");
     let plain = capture(["-r", &file]).checked().unwrap().stdout;

@@ -49,7 +49,7 @@ fn tcpdump<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
 }
 
 #[test]
-fn link_headers_are_tcpdumps() {
+fn link_headers_equal_those_of_tcpdump() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     let folder = Folder::new();
     let sll = [0, 4, 0, 1, 0, 6, 2, 0, 0, 0, 0, 9, 0, 0, 8, 0];
@@ -81,7 +81,7 @@ fn link_headers_are_tcpdumps() {
 }
 
 #[test]
-fn the_snapshot_length_is_the_files() {
+fn the_snapshot_length_is_that_of_the_file() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     let folder = Folder::new();
     let packet = behind(&[2, 0, 0, 0], &DATAGRAM);

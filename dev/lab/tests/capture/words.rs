@@ -109,7 +109,7 @@ fn lldp() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn routing_protocols_are_in_tcpdumps_words() {
+fn routing_protocols_are_printed_as_by_tcpdump() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     for packets in [vrrp(), ospf(), igmp(), lldp()] {
         let (ours, theirs) = both(&packets, &[]);
@@ -119,7 +119,7 @@ fn routing_protocols_are_in_tcpdumps_words() {
 }
 
 #[test]
-fn verbose_headers_are_tcpdumps() {
+fn verbose_headers_equal_those_of_tcpdump() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     let datagram = [0, 9, 0, 10, 0, 8, 0, 0];
     let flows = [0, 5, 0x12345, 0x10_0000, 0xc0_0000, 0x6c1_2345];
@@ -184,7 +184,7 @@ const WRONG_LENGTH: &str =
     "the IP length exceeds the packet: tcpdump counts missing bytes as payload";
 
 #[test]
-fn relative_numbers_are_tcpdumps() {
+fn relative_sequence_numbers_equal_those_of_tcpdump() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     let corpus = corpus::captures();
     let (mut compared, mut uncompared, mut report) = (0, 0, String::new());
@@ -294,7 +294,7 @@ fn tshark(path: &Path, fields: &str) -> String {
 }
 
 #[test]
-fn columns_are_tsharks() {
+fn columns_equal_those_of_tshark() {
     lab::require!(skip::program("tshark", "tshark"));
     for name in ["lab-mix.pcapng", "lab-vlan.pcap", "lab-vxlan.pcapng"] {
         let path = corpus::own().join(name);
