@@ -1,8 +1,8 @@
-//! A capture rich in applications: real connections of the large corpus, joined.
+//! A capture rich in applications: real connections of the large corpus, merged.
 //!
 //! The captures for decoder tests are merged into one capture, many times over: they start shortly
-//! after each other, and every repetition starts a second after the previous one with different
-//! addresses, so that all are active at once and no flow occurs twice. Pauses of more than a second
+//! after one another, and every repetition starts a second after the previous one with different
+//! addresses, so that all are active at once and no flow occurs twice. Longer pauses than a second
 //! are shortened to that.
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use wire::file::{Event, Reader};
 
 use crate::workload::Capture;
 
-/// Whose captures, as the corpus names its sources.
+/// The sources of captures, as named in the corpus.
 const SOURCES: [&str; 6] = [
     "nDPI",
     "mercury",
@@ -23,22 +23,22 @@ const SOURCES: [&str; 6] = [
     "suricata-verify",
 ];
 
-/// Between the beginnings of two captures.
+/// Time between the starts of two captures.
 const STAGGER_NS: u64 = 10_000_000;
-/// Between those of two repetitions, and the longest pause.
+/// Time between the starts of two repetitions, and the longest pause.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A packet, and when it comes from the beginning on.
+/// A packet, and its time from the start.
 struct Packet {
     at_ns: u64,
     bytes: Vec<u8>,
     wire_len: u32,
 }
 
-/// Writes the capture, with all of it this many times, and returns of how many files it is made.
+/// Writes the capture with this many repetitions, and returns the number of files merged.
 ///
 /// # Errors
-/// When the corpus cannot be read, holds none of these, or the file cannot be written.
+/// If the corpus cannot be read or has none of these, or the file cannot be written.
 pub fn join(corpus: &Path, path: &Path, repetitions: u32) -> Result<usize> {
     let folder = corpus.join("pcap");
     let mut files: Vec<_> = folder
@@ -84,7 +84,7 @@ pub fn join(corpus: &Path, path: &Path, repetitions: u32) -> Result<usize> {
     Ok(used as usize)
 }
 
-/// The packets of a capture of Ethernet, as far as it can be read: some are damaged on purpose.
+/// The packets of an Ethernet capture, as far as it can be read: some are damaged on purpose.
 fn read(file: &[u8], start_ns: u64, packets: &mut Vec<Packet>) {
     let (mut reader, mut at) = (Reader::new(), 0);
     let (mut at_ns, mut last_ns) = (start_ns, None);
@@ -108,8 +108,8 @@ fn read(file: &[u8], start_ns: u64, packets: &mut Vec<Packet>) {
     }
 }
 
-/// Other addresses in the outermost IP header: to one half of each so much is added as is taken
-/// from the other, in the arithmetic of checksums, so that all of those stay right.
+/// Changes the addresses in the outermost IP header: what is added to one half of an address is
+/// subtracted from the other, in ones' complement, so that all checksums stay correct.
 fn renumber(packet: &mut [u8], by: u16) {
     let mut at = 12;
     while let Some([0x81 | 0x88, 0x00 | 0xa8]) = packet.get(at..at + 2) {

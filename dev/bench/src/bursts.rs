@@ -1,9 +1,9 @@
 //! A sender whose own cost is known to the nanosecond: a burst each millisecond, asleep in between.
 //!
-//! A sender that spins until the next packet is due hides what receiving costs its processor: time
-//! that the kernel takes in its context is time that it spins less. This one sleeps, and reads its
-//! thread's processor time, which has in it what the kernel did on its behalf (veth delivers in the
-//! context of the sender).
+//! A sender that spins until the next packet is due hides the cost of receiving on its processor:
+//! time that the kernel takes in its context is time that it spins less. This one sleeps, and reads
+//! its thread's processor time, which includes what the kernel did on its behalf (veth delivers in
+//! the context of the sender).
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,55 +13,55 @@ use lab::packet::Udp;
 use lab::veth::Pair;
 use port::{Direction, PortOptions, TxQueue};
 
-/// Time between two bursts.
+/// Interval of bursts.
 const TICK: Duration = Duration::from_millis(1);
-/// Sending before anything is counted.
+/// Time before counting starts.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Processor of the sender; readers have the other.
+/// Processor of the sender; readers use the other.
 const CPU: usize = 0;
 
-/// What is sent.
+/// The load to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Backend that sends.
+    /// Backend to send with.
     pub scheme: &'static str,
-    /// Bytes of a packet, without check sequence.
+    /// Bytes of a packet, without FCS.
     pub len: usize,
-    /// Flows that the packets belong to, by source port; at least 1.
+    /// Number of flows, by source port; at least 1.
     pub flows: usize,
-    /// Packets a second.
+    /// Packets per second.
     pub pps: u32,
     /// Seconds counted.
     pub seconds: f64,
 }
 
-/// What was sent and what it took.
+/// What was sent, and its cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    /// All packets, those of the warm-up too.
+    /// All packets, including the warm-up.
     pub all: u64,
-    /// Packets while it counted.
+    /// Packets while counting.
     pub packets: u64,
-    /// Processor time of sender, kernel's threads for packets, and reader, in nanoseconds.
+    /// Processor time of sender, kernel packet threads and reader, in nanoseconds.
     pub busy_ns: u64,
-    /// That of the reader alone: its processes with all their threads.
+    /// Processor time of the reader alone: its processes with all their threads.
     pub reader_ns: u64,
-    /// How long it counted.
+    /// How long was counted.
     pub elapsed: Duration,
 }
 
 impl Sent {
-    /// Processor time a packet, in microseconds.
+    /// Processor time per packet, in microseconds.
     pub fn busy_us(&self) -> f64 {
         self.busy_ns as f64 / self.packets as f64 / 1e3
     }
 
-    /// The reader's own processor time a packet, in microseconds.
+    /// The reader's own processor time per packet, in microseconds.
     pub fn reader_us(&self) -> f64 {
         self.reader_ns as f64 / self.packets as f64 / 1e3
     }
 
-    /// Packets a second that were sent while it counted.
+    /// Packets per second sent while counting.
     pub fn pps(&self) -> f64 {
         self.packets as f64 / self.elapsed.as_secs_f64()
     }
@@ -70,7 +70,7 @@ impl Sent {
 /// Sends from the left end of a pair while `reader` (a process) reads at the right.
 pub fn send(pair: &Pair, load: Load, reader: Option<u32>) -> Result<Sent> {
     let mut plan = Udp::between(&pair.left, &pair.right);
-    // Another station's: the stack at the right end drops it.
+    // Another station's address: the stack at the right end drops it.
     plan.destination_mac = [2, 0, 0, 0, 0, 9];
     let flows = load.flows.max(1);
     let plan = plan.flows(u16::try_from(flows)?);
@@ -108,7 +108,7 @@ fn run(name: &str, packets: &[Vec<u8>], load: Load, reader: Option<u32>) -> Resu
         }
     }
     let (since, before, from_ns) = counted.context("too short")?;
-    // What is still with the reader is of the last millisecond.
+    // What the reader has not handled is from the last millisecond.
     let elapsed = since.elapsed();
     let [others_ns, reader_ns] = meters.read_ns()?;
     let reader_ns = reader_ns.saturating_sub(from_ns[1]);
@@ -123,7 +123,7 @@ fn run(name: &str, packets: &[Vec<u8>], load: Load, reader: Option<u32>) -> Resu
     })
 }
 
-/// Hands the next `count` packets to the device.
+/// Passes the next `count` packets to the device.
 fn put<'a>(
     queue: &mut TxQueue,
     packets: &mut impl Iterator<Item = &'a [u8]>,
@@ -139,7 +139,7 @@ fn put<'a>(
                 break;
             };
             if !batch.write(packet) {
-                // There was no room: it goes with the next batch.
+                // There was no room: it is sent with the next batch.
                 next = Some(packet);
                 break;
             }
@@ -158,11 +158,11 @@ fn put<'a>(
     Ok(())
 }
 
-/// Where the processor time of those concerned can be read.
+/// Where the processor time of all threads is read.
 struct Meters {
     /// This thread and the kernel's packet threads.
     others: Vec<PathBuf>,
-    /// The reader's threads, and those of the processes that it has started.
+    /// The threads of the reader and of the processes it started.
     reader: Vec<PathBuf>,
 }
 

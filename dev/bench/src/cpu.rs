@@ -1,12 +1,11 @@
-//! Processor time: of programs, and of the whole machine where the kernel does the work.
+//! Processor time: of programs, and of the whole machine if the kernel does the work.
 
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// `USER_HZ`: times in `/proc` are in hundredths of a second on every architecture that Linux has
-/// today.
+/// `USER_HZ`: times in `/proc` are in hundredths of a second on all current architectures of Linux.
 const TICKS_A_SECOND: f64 = 100.0;
 
 /// Processor time of all programs that this one has started and waited for, in seconds.
@@ -21,13 +20,13 @@ pub fn of_children() -> Result<f64> {
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     at: Instant,
-    /// Time that all processors together stood idle, in seconds.
+    /// Idle time of all processors together, in seconds.
     idle_s: f64,
     cpus: usize,
 }
 
 impl Reading {
-    /// Reads now.
+    /// Takes a reading.
     pub fn take() -> Result<Self> {
         let text = std::fs::read_to_string("/proc/stat").context("read /proc/stat")?;
         let line = text.lines().next().context("/proc/stat is empty")?;
@@ -36,8 +35,8 @@ impl Reading {
             .skip(1)
             .filter_map(|word| word.parse().ok())
             .collect();
-        // user nice system idle iowait irq softirq steal: idle time is kept exactly (tickless
-        // kernels), the others by sampling, so busy is what is not idle.
+        // user nice system idle iowait irq softirq steal: idle time is exact (tickless kernels),
+        // the others are sampled, so busy is what is not idle.
         let idle_s = (fields.get(3).context("no idle time")? + fields.get(4).unwrap_or(&0.0))
             / TICKS_A_SECOND;
         let cpus = text.lines().filter(|l| l.starts_with("cpu")).count() - 1;

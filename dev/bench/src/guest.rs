@@ -1,6 +1,6 @@
 //! The part of `paths` that runs in the guest: cards in a row, a generator on the first, and a
-//! program that receives on the second, or forwards from there to the third. What it finds goes to
-//! standard output, a line a value, for [the scenario](crate::scenario) that has started the guest.
+//! program that receives on the second, or forwards from there to the third. Results go to standard
+//! output, one value per line, for [the scenario](crate::scenario) that has started the guest.
 
 mod capture;
 mod cards;
@@ -19,29 +19,29 @@ use spare::Spare;
 
 /// The generator's processor.
 const GENERATOR_CPU: usize = 0;
-/// The processor of the measured program: program, interrupts and kernel threads for packets.
+/// The processor of the measured program: program, interrupts and kernel packet threads.
 const CPU: usize = 1;
-/// Bytes of a packet, without check sequence.
+/// Bytes of a packet, without FCS.
 const LEN: usize = 60;
-/// Packets that come at once while the cost is measured, a batch, and how many a second.
+/// Packets per burst while the cost is measured, and packets per second.
 const BURST: usize = 64;
 const COST_PPS: u32 = 51_200;
-/// Load before anything counts.
+/// Time under load before counting starts.
 const WARM_UP: Duration = Duration::from_millis(400);
-/// How long packets may take to pass after something was opened: links come up in seconds.
+/// How long packets may take to pass after something was opened: links take seconds to come up.
 const LINK_LIMIT: Duration = Duration::from_secs(60);
 /// A candidate that delivers less than this share of its result at a lower rate is past its peak.
 const PAST: f64 = 0.7;
-/// If fewer than this share are delivered, the cost of one is meaningless.
+/// If fewer than this share are delivered, the cost per packet is meaningless.
 const CARRIED: f64 = 0.99;
 
 /// Maximum number of loads per candidate.
 pub const LOADS: usize = Load::RATES.len();
 
-/// What is measured, and how long.
+/// What to measure, and how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// What of it.
+    /// What to measure.
     pub what: What,
     /// Number of runs per candidate.
     pub rounds: usize,
@@ -49,22 +49,22 @@ pub struct Plan {
     pub seconds: f64,
 }
 
-/// What is measured for each candidate.
+/// The quantity measured for each candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Packets a second.
+    /// Packets per second.
     Rates,
-    /// Time of the processor a packet. For a clock that counts instructions.
+    /// Processor time per packet, for a clock that counts instructions.
     Cost,
 }
 
 /// A running candidate.
 struct Running {
-    /// Packets that came through so far.
+    /// Number of packets delivered so far.
     delivered: Box<dyn Fn() -> Result<u64>>,
     /// Ends it; returns its counters.
     stop: Box<dyn FnOnce() -> Result<Option<String>>>,
-    /// Ethernet address and port to which packets must go.
+    /// MAC address and UDP port to send packets to.
     destination_mac: [u8; 6],
 }
 
@@ -76,7 +76,7 @@ struct Subject {
     start: fn(&Cards) -> Result<Running>,
 }
 
-/// None: the second card is down.
+/// No receiver: the second card is down.
 const NOBODY: Subject = Subject {
     label: "nobody",
     table: "base",
@@ -109,7 +109,7 @@ pub fn run(plan: Plan) -> Result<()> {
     for _ in 0..plan.rounds {
         let all = receive::SUBJECTS.iter().chain(forward::SUBJECTS);
         let is_cost = plan.what == What::Cost;
-        // What a program that captures can do at most is mostly what the emulation can.
+        // What a capturing program can do at most is mostly limited by the emulation.
         let captures = if is_cost { capture::SUBJECTS } else { &[] };
         let all = all.chain(captures);
         let first = is_cost.then_some(&NOBODY);
@@ -142,7 +142,7 @@ fn measure(
     generator: &mut Generator,
 ) -> Result<()> {
     let delivered = &running.delivered;
-    // Links come and go while drivers set up: packets pass or they do not.
+    // Links come and go while drivers start up: packets pass or they do not.
     let since = Instant::now();
     let before = delivered()?;
     while subject.is_measured() && delivered()? == before {
@@ -163,8 +163,8 @@ fn say(what: &str, subject: &Subject, value: f64) {
     );
 }
 
-/// An overloaded candidate delivers less than it could: the best of several rates counts. Once far
-/// less comes through than did, twice in a row, what is left to try is all that the generator can.
+/// An overloaded candidate delivers less than it could, so the result is the best of several rates.
+/// Once far fewer arrive twice in a row, only the generator's maximum is left to try.
 fn rates(
     plan: &Plan,
     subject: &Subject,
@@ -188,8 +188,8 @@ fn rates(
     Ok(())
 }
 
-/// What is missing from the time that the processor has to spare without packets. The generator's
-/// own work is missing too, where the two processors take turns; it is measured without a receiver.
+/// The reduction of the processor's idle time compared with no packets. The generator's own work
+/// reduces it too, where the two processors take turns; it is measured without a receiver.
 fn cost(
     plan: &Plan,
     subject: &Subject,
@@ -223,12 +223,12 @@ fn cost(
     Ok(())
 }
 
-/// A time during which was counted.
+/// A time window in which packets are counted.
 struct Window {
     offered: u64,
     delivered: u64,
     elapsed_s: f64,
-    /// The count of the thread that runs while the processor is idle.
+    /// Count of the thread that runs while the processor is idle.
     spare: u64,
 }
 

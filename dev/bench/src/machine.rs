@@ -1,4 +1,4 @@
-//! The record's description of the machine: enough to know whether two records may be compared.
+//! Description of the machine in the record: enough to know whether two records are comparable.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -23,8 +23,7 @@ pub fn date() -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// Days since 1970-01-01 to year, month, day in the Gregorian calendar, by counting: clear beats
-/// clever here.
+/// Converts days since 1970-01-01 to year, month, day in the Gregorian calendar, by counting.
 fn civil(mut days: u64) -> (u64, u64, u64) {
     let leap = |y: u64| y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400));
     let mut year = 1970;

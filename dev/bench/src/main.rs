@@ -2,7 +2,7 @@
 //! spread.
 //!
 //! A scenario is a file in `scenario/` and a row in [`scenario::SCENARIOS`]. Each writes a record
-//! (CSV, by machine and date) and a picture (SVG). Absolute times of a shared machine mean little:
+//! (CSV, by machine and date) and charts (SVG). Absolute times of a shared machine mean little:
 //! quote ratios.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A meter by itself: packets in memory, one thread or several.
+//! Benchmarks a meter alone: packets in memory, one thread or several.
 
 use std::ops::Range;
 use std::path::Path;
@@ -24,19 +24,19 @@ pub struct Packets {
     packets: Vec<Packet>,
 }
 
-/// Packets in a capture.
+/// Number of packets in a capture.
 ///
 /// # Errors
-/// When it cannot be read.
+/// If it cannot be read.
 pub fn count(path: &Path) -> Result<u64> {
     Ok(Packets::read(path)?.packets.len() as u64)
 }
 
 impl Packets {
-    /// Reads a capture of Ethernet.
+    /// Reads an Ethernet capture.
     ///
     /// # Errors
-    /// When it cannot be read, or is damaged.
+    /// If it cannot be read, or is damaged.
     pub fn read(path: &Path) -> Result<Self> {
         let file = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
         let (mut reader, mut at, mut packets) = (Reader::new(), 0, Vec::new());
@@ -55,9 +55,9 @@ impl Packets {
         }
     }
 
-    /// The packets as this many queues of a card have them: each has memory of its own, both
-    /// directions of a flow are in one, and the card's table from hash to queue is filled so that
-    /// all have about as many.
+    /// Distributes the packets as a card with this many queues does: each queue has its own memory,
+    /// both directions of a flow are in one queue, and the card's indirection table is filled so
+    /// that all have about as many packets.
     fn split(&self, count: u32) -> Vec<Packets> {
         let buckets: Vec<usize> = self
             .packets
@@ -105,10 +105,10 @@ impl Packets {
     }
 }
 
-/// Entries of a card's table from hash to queue.
+/// Entries of a card's indirection table.
 const BUCKETS: usize = 128;
 
-/// Which of them a packet falls into: by addresses and ports, the same for both directions.
+/// The entry of a packet: by addresses and ports, the same for both directions.
 fn bucket(packet: &[u8]) -> usize {
     let (len, at) = match packet.get(12..14) {
         Some([0x86, 0xdd]) => (16, 22),
@@ -143,8 +143,8 @@ fn config(flow_count_max: u32, is_counters: bool) -> MeterConfig {
     config
 }
 
-/// Millions of packets a second that go through this many meters, each in a thread of its own;
-/// until the last has reported its records.
+/// Millions of packets per second through this many meters, each in its own thread, until the last
+/// has reported its records.
 ///
 /// # Errors
 /// If memory runs out.
@@ -176,13 +176,13 @@ pub fn rate(packets: &Packets, threads: u32, is_counters: bool) -> Result<f64> {
         let joined = workers.into_iter().map(|worker| worker.join());
         joined.filter_map(Result::ok).collect()
     });
-    // Before their memory goes back to the kernel.
+    // Before their memory is freed.
     let passed = start.elapsed();
     ensure!(done.len() == queues.len(), "a meter panicked");
     Ok(packets.packets.len() as f64 / passed.as_secs_f64() / 1e6)
 }
 
-/// Nanoseconds a packet where all flows are known, each as likely as any other.
+/// Nanoseconds per packet if all flows are known, each equally likely.
 ///
 /// # Errors
 /// If memory runs out.
@@ -206,7 +206,7 @@ pub fn known_flows_ns(flow_count: u32) -> Result<f64> {
         workload::packet_of(number, true, &mut packet);
         input(&packet, &mut meter, &mut sink);
     }
-    // A few thousand packets after each other lie in the cache, as they do in a ring.
+    // A few thousand consecutive packets are in the cache, as in a ring.
     const BLOCK: usize = 4096;
     let mut random = Random::new(7);
     let mut block: Vec<Vec<u8>> = vec![Vec::new(); BLOCK];
@@ -230,7 +230,7 @@ pub fn known_flows_ns(flow_count: u32) -> Result<f64> {
 mod tests {
     use super::*;
 
-    /// Packets of a few flows, all in one of the queues, in their order.
+    /// Packets of a few flows, all in one of the queues, in order.
     #[test]
     fn queues_share_the_packets_by_flow() {
         let mut all = Packets {

@@ -1,5 +1,5 @@
-//! A mix of packets as they come: IPv4 and IPv6 80 to 20, TCP and UDP 70 to 30, one in ten with a
-//! VLAN tag, 60 to 1514 bytes; the same at every call.
+//! A mix of packets: IPv4 and IPv6 80 to 20, TCP and UDP 70 to 30, one in ten with a VLAN tag, 60
+//! to 1514 bytes; the same at every call.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub fn packets(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| packet(&mut state)).collect()
 }
 
-/// xorshift64: enough to mix, the same everywhere.
+/// xorshift64: good enough, and the same everywhere.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;

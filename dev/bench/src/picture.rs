@@ -1,5 +1,5 @@
-//! Pictures: bars if there is one point a subject, lines where there is an axis; whiskers show
-//! the spread.
+//! Charts: bars if there is one point per subject, lines if there is an axis; whiskers show the
+//! spread.
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
@@ -8,7 +8,7 @@ use crate::rounds::{Series, Spread, Table};
 
 const SIZE: (u32, u32) = (900, 480);
 
-/// A palette that people with any kind of colour vision can distinguish (Okabe and Ito).
+/// A palette for any kind of colour vision (Okabe and Ito).
 const COLOURS: &[RGBColor] = &[
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

@@ -1,4 +1,4 @@
-//! Programs that are measured: where they are, and how many instructions a run takes.
+//! Programs that are measured: their paths, and how many instructions a run takes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,7 @@ pub fn baselines() -> Result<PathBuf> {
     Ok(folder.join("target/release"))
 }
 
-/// An installed program, wherever the search path has it.
+/// The path of an installed program.
 pub fn installed(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
@@ -50,13 +50,12 @@ pub fn barewire() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Instructions that a program takes from start to end, by callgrind.
+/// Instructions of a program from start to end, by callgrind.
 pub fn instructions(program: &Path, args: &[&str]) -> Result<u64> {
     callgrind(program, args, &[])
 }
 
-/// Instructions that a program takes within a function of this name (and what it calls), by
-/// callgrind.
+/// Instructions of a program within a function of this name and its callees, by callgrind.
 pub fn instructions_in(program: &Path, args: &[&str], function: &str) -> Result<u64> {
     let only = format!("--toggle-collect=*{function}*");
     callgrind(program, args, &[&only])

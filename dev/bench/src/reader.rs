@@ -1,4 +1,4 @@
-//! A reader that does nothing but touch each packet: what a port itself costs.
+//! A reader that only touches each packet: the cost of the port itself.
 
 use anyhow::Result;
 use port::{PortOptions, RxBatch};

@@ -1,5 +1,5 @@
-//! The record: a CSV with every round's value, a text, and a picture for each measure, by machine
-//! and date.
+//! The record: a CSV with every round's value, a text, and a chart per measure, by machine and
+//! date.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::rounds::{Outcome, Spread};
 use crate::{machine, picture};
 
-/// Writes a scenario's outcome; returns the files' names.
+/// Writes a scenario's outcome; returns the file names.
 pub fn write(folder: &Path, scenario: &str, outcome: &Outcome) -> Result<Vec<String>> {
     let folder = folder.join(machine::name());
     std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
@@ -32,7 +32,7 @@ pub fn write(folder: &Path, scenario: &str, outcome: &Outcome) -> Result<Vec<Str
     Ok(files)
 }
 
-/// A field that may have a comma of its own (RFC 4180 §2).
+/// Quotes a field that may contain a comma (RFC 4180 §2).
 fn quoted(field: &str) -> String {
     match field.contains([',', '"']) {
         true => format!("\"{}\"", field.replace('"', "\"\"")),

@@ -1,21 +1,21 @@
 //! Rounds: in each, every subject runs once, in turn; ratios are taken within a round, so that a
-//! machine that slows down for a while slows all of them.
+//! temporarily slower machine slows down all of them.
 
 use std::fmt::Write;
 
-/// Smallest, middle and largest of some values.
+/// Minimum, median and maximum of some values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Smallest.
+    /// Minimum.
     pub min: f64,
-    /// Middle.
+    /// Median.
     pub median: f64,
-    /// Largest.
+    /// Maximum.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of values; `None` if there are none.
+    /// Computes the spread; `None` if there are no values.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -30,21 +30,21 @@ impl Spread {
     }
 }
 
-/// The values that one subject gave at one point (a packet size, a rate), a value a round.
+/// The values of one subject at one point (a packet size, a rate), one per round.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Who.
+    /// The subject.
     pub subject: String,
-    /// Where on the horizontal axis: a packet size, or 0 if there is none.
+    /// Position on the horizontal axis: a packet size, or 0 if there is none.
     pub at: u32,
-    /// One value a round; NaN where the round gave none.
+    /// One value per round; NaN if a round gave none.
     pub values: Vec<f64>,
 }
 
 /// One measure of a scenario: the same unit for all subjects.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// What was measured.
+    /// The quantity.
     pub measure: &'static str,
     /// Its unit.
     pub unit: &'static str,
@@ -52,13 +52,13 @@ pub struct Table {
     pub axis: &'static str,
     /// Whether more is better.
     pub more_is_better: bool,
-    /// The subject that all others are held against.
+    /// The subject that all others are compared with.
     pub reference: String,
     /// The values.
     pub series: Vec<Series>,
 }
 
-/// What a scenario found.
+/// The result of a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Measures.
@@ -68,7 +68,7 @@ pub struct Outcome {
 }
 
 impl Table {
-    /// Adds one round's value.
+    /// Adds a round's value.
     pub fn add(&mut self, subject: &str, at: u32, value: f64) {
         let found = self
             .series
@@ -161,7 +161,7 @@ mod tests {
             reference: "a".into(),
             series: Vec::new(),
         };
-        // The machine is twice as slow in the second round: the ratio does not notice.
+        // The machine is twice as slow in the second round: the ratio is unaffected.
         for (a, b) in [(1.0, 3.0), (0.5, 1.5)] {
             table.add("a", 0, a);
             table.add("b", 0, b);

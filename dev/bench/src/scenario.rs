@@ -1,4 +1,4 @@
-//! What is measured. A new scenario is a file here and a row in [`SCENARIOS`].
+//! The scenarios. A new one is a file here and a row in [`SCENARIOS`].
 
 mod capture;
 pub mod driver;
@@ -17,13 +17,13 @@ use crate::rounds::Outcome;
 
 /// How much to measure.
 pub struct Plan {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
-    /// Seconds of load a run.
+    /// Seconds of load per run.
     pub seconds: f64,
-    /// Packet sizes, for scenarios that go over several; empty is all of them.
+    /// Packet sizes, for scenarios with several; empty: all.
     pub sizes: Vec<u32>,
-    /// Only show that it runs.
+    /// Only check that it runs.
     pub quick: bool,
 }
 
@@ -31,7 +31,7 @@ pub struct Plan {
 pub struct Scenario {
     /// Its name on the command line.
     pub name: &'static str,
-    /// One line.
+    /// A summary in one line.
     pub summary: &'static str,
     /// Runs it.
     pub run: fn(&Plan) -> Result<Outcome>,

@@ -1,12 +1,13 @@
-//! Captures for the benchmark of flows, made here: the shapes that flow probes are compared by.
+//! Generated captures for the benchmark of flows, with the traffic mixes by which flow probes are
+//! compared.
 //!
-//! - `a`: packets of 60 to 74 bytes over many flows, popularity as 1/rank (Zipf), each flow once at
-//!   least; four fifths IPv4, half TCP (a SYN first, then ACKs), half UDP; 1 Mpps.
+//! - `a`: packets of 60 to 74 bytes over many flows, popularity as 1/rank (Zipf), each flow at
+//!   least once; four fifths IPv4, half TCP (a SYN first, then ACKs), half UDP; 1 Mpps.
 //! - `b`: conversations in both directions, IP lengths of 46, 576 and 1500 bytes as 7:4:1, half of
 //!   the packets with VLAN tags (0x8100, 0x88a8 and 0x9100), fragments, IPv6 extension headers.
-//! - `d`: as `a`, but every packet is of a flow of its own.
+//! - `d`: as `a`, but every packet belongs to a different flow.
 //!
-//! The same every time. Checksums are not filled in: no probe looks at them.
+//! They are the same every time. Checksums are not filled in: no probe verifies them.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -20,7 +21,7 @@ use wire::{LinkType, Timestamp};
 pub struct Random(u64);
 
 impl Random {
-    /// The same numbers for the same seed, which is not 0.
+    /// Creates a generator from a seed that is not 0.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -43,7 +44,7 @@ impl Random {
     }
 }
 
-/// A flow of `a` and `d` by its number.
+/// A flow of `a` and `d` by number.
 struct Flow {
     is_six: bool,
     is_tcp: bool,
@@ -160,7 +161,7 @@ pub fn packet_of(number: u32, is_first: bool, out: &mut Vec<u8>) {
     small(&Flow::of(number), is_first, out);
 }
 
-/// Which flow each packet is of: each once, the others as 1/rank, in random order.
+/// The flow of each packet: each flow once, further packets by 1/rank, in random order.
 pub fn sequence(packet_count: u32, flow_count: u32) -> Vec<u32> {
     let mut random = Random::new(20_260_101);
     let mut sums = Vec::with_capacity(flow_count as usize);
@@ -181,20 +182,20 @@ pub fn sequence(packet_count: u32, flow_count: u32) -> Vec<u32> {
     all
 }
 
-/// When captures begin.
+/// Start time of captures.
 const START_NS: u64 = 1_700_000_000_000_000_000;
 
-/// Writes packets, one a microsecond or as given.
+/// A writer of packets, one per microsecond or at given times.
 pub struct Capture {
     file: BufWriter<File>,
     time_ns: u64,
 }
 
 impl Capture {
-    /// An empty one, of Ethernet.
+    /// Creates an empty Ethernet capture.
     ///
     /// # Errors
-    /// When the file cannot be made.
+    /// If the file cannot be created.
     pub fn create(path: &Path) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("make {}", path.display()))?;
         let mut file = BufWriter::with_capacity(1 << 20, file);
@@ -212,10 +213,10 @@ impl Capture {
         })
     }
 
-    /// A packet this long after the beginning.
+    /// Writes a packet with this time from the start.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn put_at(&mut self, packet: &[u8], wire_len: u32, at_ns: u64) -> Result<()> {
         let mut head = [0; pcap::RECORD_LEN];
         let time = Timestamp(START_NS + at_ns);
@@ -237,19 +238,19 @@ impl Capture {
         Ok(())
     }
 
-    /// All of it is in the file.
+    /// Completes the file.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn end(mut self) -> Result<()> {
         Ok(self.file.flush()?)
     }
 }
 
-/// `a`, or with as many flows as packets `d`.
+/// Writes `a`, or with as many flows as packets `d`.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn many_flows(path: &Path, packet_count: u32, flow_count: u32) -> Result<()> {
     let mut capture = Capture::create(path)?;
     let mut seen = vec![false; flow_count as usize];
@@ -282,10 +283,10 @@ const TAGS: [&[[u8; 4]]; 8] = [
     &[[0x91, 0, 0, 3], [0x81, 0, 0, 4]],
 ];
 
-/// `b`.
+/// Writes `b`.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn mixed(path: &Path, packet_count: u32) -> Result<()> {
     const ACTIVE: usize = 2000;
     let mut capture = Capture::create(path)?;
@@ -352,7 +353,7 @@ impl Conversation {
     }
 }
 
-/// One packet of a conversation, or the fragments of one; how many.
+/// Writes one packet of a conversation, or the fragments of one; returns their number.
 fn packet(
     of: &mut Conversation,
     random: &mut Random,
@@ -414,7 +415,7 @@ fn packet(
     Ok(pieces as u32)
 }
 
-/// From the Ethernet type on.
+/// Writes an IPv6 packet from the EtherType on.
 fn six_packet(
     flow: &Flow,
     back: bool,

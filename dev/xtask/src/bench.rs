@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the benchmarks of `dev/bench`, built as users get them.
+//! `cargo xtask bench`: the benchmarks of `dev/bench`, built in the release profile.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::setup::{Set, ensure};
 /// The task: see the module.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     if let Err(error) = ensure(&[Set::Bench]) {
-        // The bench itself leaves missing baselines out of the picture.
+        // The bench itself skips missing baselines.
         eprintln!("warning: {error:#}");
     }
     // The baselines alternate with this binary, which cargo would not build with the bench.

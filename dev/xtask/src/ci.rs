@@ -1,6 +1,6 @@
-//! `cargo xtask ci`: what CI runs, and what a contributor runs before sending work.
+//! `cargo xtask ci`: the checks of CI, also for contributors before they send work.
 //!
-//! Cheap checks come first; the tests come last, so that their sum is the last line.
+//! Cheap checks come first; the tests come last, so that their summary is the last line.
 
 use std::process::{Command, ExitCode};
 
@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::run::{cargo, no_more, quietly, visibly};
 use crate::{deny, fuzz, package, space, test};
 
-/// Inputs for each fuzz target: enough to run its corpus and to find what is shallow in seconds.
+/// Inputs per fuzz target: enough to run its corpus and find shallow bugs in seconds.
 const FUZZ_INPUTS: u64 = 20_000;
 
 /// The task: see the module.
@@ -48,7 +48,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         "docs",
         with_component("doc", &doc, Some(("RUSTDOCFLAGS", "-D warnings"))),
     );
-    // In addition to the lints, which leave behind what this check of the command needs.
+    // In addition to the lints, whose build this check of the command reuses.
     step("packages", package::verify_crates());
     step("dependencies", deny::check());
     step("fuzz", fuzz::smoke(FUZZ_INPUTS));
@@ -60,8 +60,8 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     Ok(tests)
 }
 
-/// Runs a part of cargo that comes with a component of the toolchain; if it is missing, it is
-/// skipped with a message (a Rust that is not from rustup may lack it).
+/// Runs a cargo subcommand that is a component of the toolchain; if it is missing, it is skipped
+/// with a message (a Rust that is not from rustup may lack it).
 fn with_component(name: &str, args: &[&str], env: Option<(&str, &str)>) -> Result<()> {
     if !has_component(name) {
         eprintln!("SKIPPED: cargo {name}: this toolchain does not have it");

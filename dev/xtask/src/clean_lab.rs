@@ -1,4 +1,4 @@
-//! `cargo xtask clean-lab`: namespaces whose maker was killed.
+//! `cargo xtask clean-lab`: deletes namespaces whose creator was killed.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,8 @@
-//! `cargo xtask demo`: the whole way from a wire to flows on screen, in one command.
+//! `cargo xtask demo`: from packets on a wire to flows on screen, in one command.
 //!
-//! Two namespaces joined by a veth pair. `barewire send` replays a capture of real programs into
-//! one end; `barewire flows` takes the packets from the other through AF_XDP. At the end the
-//! kernel's own counters of both ends are alongside what the programs counted.
+//! Two namespaces are connected by a veth pair. `barewire send` replays a capture of real programs
+//! into one end; `barewire flows` receives the packets on the other through AF_XDP. At the end the
+//! kernel's own counters of both ends are printed with the programs' counts.
 
 mod account;
 mod steps;
@@ -33,13 +33,13 @@ const SENDER: &str = "tx0";
 /// Interface that is probed, in its own namespace.
 pub const PROBED: &str = "rx0";
 
-/// Where the probe serves its figures, in its namespace.
+/// Address of the probe's metrics, in its namespace.
 const METRICS: &str = "127.0.0.1:9100";
 
-/// How long a program may take to start, or to end after it was asked to.
+/// How long a program may take to start, or to end once it was asked to.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// What the user chose.
+/// The user's options.
 struct Options {
     seconds: u64,
     rate: String,
@@ -96,8 +96,8 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         options,
     };
 
-    // From here on Ctrl-C, SIGTERM and SIGHUP only request the end; resources are dropped on the
-    // normal way out.
+    // From here on Ctrl-C, SIGTERM and SIGHUP only request a stop; resources are dropped at the
+    // normal exit.
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
     ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed))?;
@@ -106,15 +106,15 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the demo is made from.
+/// The files of the demo.
 struct Demo {
     options: Options,
     traffic: Traffic,
-    /// What the probe exports.
+    /// The probe's export.
     records: PathBuf,
 }
 
-/// What is replayed, again and again until it is ended.
+/// The replayed capture, repeated until stopped.
 pub struct Traffic {
     binary: PathBuf,
     capture: PathBuf,
@@ -134,18 +134,18 @@ impl Traffic {
     /// Starts it in this namespace.
     pub fn start(&self, ns: &Netns) -> Result<Running> {
         let mut send = program(ns, &self.binary);
-        // By way of the qdisc the kernel chooses the queue by the flow, as RSS of a card does; past
-        // it all would leave by the queue of one processor.
+        // With the qdisc the kernel selects the queue by flow, as RSS of a card does; otherwise all
+        // packets would be sent on one processor's queue.
         let port = format!("afpacket:{SENDER}?qdisc_bypass=no");
         send.arg("send").arg(&self.capture).arg(port);
         send.args(["--rate", &self.rate, "--loop", "0"]);
-        // Its summary would go through the picture of the live view.
+        // Its summary would be printed over the live view.
         send.stdout(Stdio::null()).stderr(Stdio::piped());
         Running::start("barewire send", &mut send, false)
     }
 }
 
-/// How the run ended.
+/// The outcome of the run.
 struct Run {
     figures: Option<Figures>,
     /// The view was closed before the sender ended.
@@ -153,7 +153,7 @@ struct Run {
 }
 
 impl Demo {
-    /// The second step and those after it; every namespace and process they make ends with them.
+    /// The second and later steps; every namespace and process they create ends with them.
     fn show(&self, steps: &mut Steps, stop: &AtomicBool) -> Result<()> {
         let options = &self.options;
         sweep()?;
@@ -223,7 +223,7 @@ impl Demo {
             }
             sleep(Duration::from_millis(50));
         }
-        // The sender first, so that nothing is under way when the probe counts.
+        // The sender first, so that no packet is in flight when the probe counts.
         let send_status = send.end()?;
         ensure!(
             send_status.success(),
@@ -245,7 +245,7 @@ impl Demo {
     }
 
     fn probe(&self, ns: &Netns) -> Result<Running> {
-        // The records of an earlier run would be counted with those of this one.
+        // The records of an earlier run would be counted as well.
         let _ = std::fs::remove_file(&self.records);
         let mut flows = program(ns, &self.traffic.binary);
         flows.arg("flows").arg(format!("afxdp:{PROBED}"));
@@ -254,7 +254,7 @@ impl Demo {
             .arg("--export")
             .arg(format!("json:{}", self.records.display()));
         if !self.options.live {
-            // One picture of the live view, at the end.
+            // One snapshot of the live view, at the end.
             flows
                 .args(["--once", "--duration", "24h"])
                 .env("LINES", "24");
@@ -263,7 +263,7 @@ impl Demo {
         Running::start("barewire flows", &mut flows, self.options.live)
     }
 
-    /// What to try next, and how long all took.
+    /// Prints commands to try next, and the total time.
     fn next(&self, steps: &Steps) {
         let (program, capture) = (short(&self.traffic.binary), short(&self.traffic.capture));
         println!("\nAll of it took {}. What to try next:", steps.total());
@@ -273,15 +273,15 @@ impl Demo {
     }
 }
 
-/// A path as it is below the root of the repository, where users run the tasks.
+/// A path relative to the root of the repository, where users run the tasks.
 fn short(path: &Path) -> String {
     let root = root();
     let own = path.strip_prefix(&root).unwrap_or(path);
     own.display().to_string()
 }
 
-/// Waits until the probe has counted as many packets as the interface has received; its figures
-/// then, or the last ones when they never meet.
+/// Waits until the probe has counted as many packets as the interface has received; returns its
+/// figures, or the last ones if they never agree.
 fn settled(ns: &Netns, flows: &mut Running, received: u64) -> Result<Option<Figures>> {
     let until = Instant::now() + LIMIT;
     let mut last = None;
@@ -305,7 +305,7 @@ fn figures(ns: &Netns) -> Option<Figures> {
     Figures::read(&page)
 }
 
-/// Joins the two by a veth pair over which nothing goes but what is sent.
+/// Connects the two by a veth pair that carries nothing but what is sent.
 pub fn join(sender: &Netns, probed: &Netns, queues: u32) -> Result<()> {
     let queues = format!("numrxqueues {queues} numtxqueues {queues}");
     sender.ip(&format!(
@@ -325,7 +325,7 @@ pub fn join(sender: &Netns, probed: &Netns, queues: u32) -> Result<()> {
     Ok(())
 }
 
-/// Packets through an interface since it was made.
+/// Packets through an interface since it was created.
 struct Counters {
     packets_in: u64,
     dropped_in: u64,
@@ -366,16 +366,16 @@ fn program(ns: &Netns, binary: &Path) -> Command {
     ns.command(&PathBuf::from(binary).to_string_lossy())
 }
 
-/// A program of the demo, killed when dropped.
+/// A program of the demo, killed on drop.
 pub struct Running {
     name: &'static str,
     child: Child,
 }
 
 impl Running {
-    /// Starts it. One that draws on the terminal has the terminal, keys included. Any other is in a
-    /// process group of its own: the Ctrl-C of a terminal then comes to us alone, and we end the
-    /// programs in the right order.
+    /// Starts it. A program that draws on the terminal has the terminal, keys included. Any other
+    /// is in its own process group: Ctrl-C then reaches only the demo, which ends the programs in
+    /// the right order.
     fn start(name: &'static str, command: &mut Command, draws: bool) -> Result<Running> {
         if !draws {
             command.stdin(Stdio::null()).process_group(0);
@@ -403,7 +403,7 @@ impl Running {
         bail!("{} did not end within {limit:?}", self.name);
     }
 
-    /// Waits for a state that the program brings about.
+    /// Waits for a state that the program is to reach.
     fn until(
         &mut self,
         stop: &AtomicBool,
@@ -426,12 +426,12 @@ impl Running {
         Ok(())
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// What it wrote to its piped standard error; waits for its end.
+    /// Its piped standard error; waits for its end.
     fn said(&mut self) -> String {
         let mut text = String::new();
         if let Some(mut stderr) = self.child.stderr.take() {
@@ -440,7 +440,7 @@ impl Running {
         text
     }
 
-    /// Asks it to end, as Ctrl-C would, and waits; kills it when it does not.
+    /// Interrupts it as Ctrl-C would, and waits; kills it if it does not end.
     pub fn end(&mut self) -> Result<ExitStatus> {
         // An error means that it has ended.
         let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT);
@@ -451,7 +451,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            // The view gives the terminal back at a signal.
+            // The view restores the terminal on a signal.
             let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT);
             let _ = self.wait(Duration::from_secs(2));
         }

@@ -1,9 +1,9 @@
 //! `cargo xtask deny`: licences, duplicate versions and sources of all dependencies, by the policy
 //! in `deny.toml`.
 //!
-//! cargo-deny does it where it is installed. It takes minutes to build, so CI does without it: the
-//! same file is then checked here, with cargo's own list of packages, offline. A key of the file
-//! that is not supported here is an error, never ignored.
+//! cargo-deny does it if installed. It takes minutes to build, so CI does not use it: the same file
+//! is then checked here, with cargo's own list of packages, offline. A key of the file that is not
+//! supported here is an error, never ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
 /// Checks all dependencies.
 ///
 /// # Errors
-/// When one is against the policy, or the policy cannot be read.
+/// If one violates the policy, or the policy cannot be read.
 pub fn check() -> Result<()> {
     if which("cargo-deny").is_some() {
         let checks = ["bans", "licenses", "sources"];
@@ -94,18 +94,18 @@ fn packages(metadata: &Value) -> Result<Vec<Package>> {
     Ok(packages)
 }
 
-/// What of `deny.toml` is checked here.
+/// The parts of `deny.toml` that are checked here.
 #[derive(Debug)]
 struct Policy {
     target: String,
     licences: BTreeSet<String>,
-    /// Versions that may be alongside another one: name and first numbers of the version.
+    /// Versions allowed in addition to another one: name and first numbers of the version.
     skip: Vec<(String, String)>,
     registries: BTreeSet<String>,
 }
 
 impl Policy {
-    /// Reads the file; it is small and must be what is expected.
+    /// Parses the file, and refuses unsupported settings.
     fn read(text: &str) -> Result<Policy> {
         let file: toml::Table = text.parse()?;
         only(&file, &["graph", "licenses", "bans", "sources"])?;
@@ -136,7 +136,7 @@ impl Policy {
         })
     }
 
-    /// What is against the policy, one line each.
+    /// Violations of the policy, one line each.
     fn findings(&self, packages: &[Package]) -> Vec<String> {
         let licences = packages.iter().filter_map(|package| self.licence(package));
         let sources = packages.iter().filter_map(|package| self.source(package));
@@ -156,7 +156,7 @@ impl Policy {
         let Some(licence) = licence else {
             return Some(format!("{name} {version} names no licence"));
         };
-        // LAX takes the old form with a slash, too.
+        // LAX accepts the old form with a slash, too.
         let why = match Expression::parse_mode(licence, ParseMode::LAX) {
             Ok(terms) if terms.evaluate(|term| self.licences.contains(&term.to_string())) => {
                 return None;
@@ -210,13 +210,13 @@ impl Policy {
     }
 }
 
-/// Whether a version begins with these numbers, each whole.
+/// Whether a version starts with these numbers, each compared completely.
 fn begins(version: &str, start: &str) -> bool {
     let rest = version.strip_prefix(start);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Refuses keys that are not known here.
+/// Refuses unknown keys.
 fn only(table: &toml::Table, known: &[&str]) -> Result<()> {
     match table.keys().find(|key| !known.contains(&key.as_str())) {
         Some(key) => bail!("the key {key:?} is not known to xtask; cargo-deny may know it"),
@@ -231,7 +231,7 @@ fn denied(table: &toml::Table, key: &str) -> Result<()> {
     Ok(())
 }
 
-/// A list of texts.
+/// A list of strings.
 fn texts(table: &toml::Table, key: &str) -> Result<Vec<String>> {
     let list = table.get(key).and_then(toml::Value::as_array);
     let texts = list.with_context(|| format!("no list {key}"))?.iter();
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    /// What is found of these, in addition to what every tree has.
+    /// Findings for these packages, in addition to those of every tree.
     fn findings(more: &[Package]) -> Vec<String> {
         let mut packages = Vec::new();
         for (name, version) in &policy().skip {
@@ -343,12 +343,12 @@ mod tests {
         let found = findings(&[package("a", "1.0.0", "MIT"), package("a", "2.0.0", "MIT")]);
         assert_eq!(found, ["a is there in versions 1.0.0 and 2.0.0"]);
         let (name, version) = policy().skip.remove(0);
-        // A row skips one line of versions, not two others, nor one that only looks alike.
+        // A row covers one line of versions, not two others, nor one that merely looks similar.
         for other in ["98.0.0".to_owned(), format!("{version}1.0")] {
             let found = findings(&[package(&name, &other, "MIT")]);
             assert_eq!(found.len(), 1, "{found:?}");
         }
-        // A row that is useless any more.
+        // A row that is no longer needed.
         let mut policy = policy();
         policy.skip.truncate(1);
         let alone = [package(&name, &format!("{version}.7"), "MIT")];

@@ -1,7 +1,7 @@
 //! `cargo xtask fixture`: records `testdata/captures` anew from the traffic of real programs.
 //!
-//! Two namespaces joined by a veth pair; programs of Debian on both sides; tcpdump in the middle.
-//! Offloads are off, so that packets are as they would be on a cable, with right checksums.
+//! Two namespaces connected by a veth pair; Debian's programs on both sides; tcpdump in the middle.
+//! Offloads are off, so that packets are as they would be on a cable, with correct checksums.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -16,13 +16,13 @@ use crate::netns::Netns;
 use crate::run::{need_root, no_more, quietly, root};
 use crate::setup::{self, Set};
 
-/// Largest capture, in bytes: it is committed, and the demo is to start at once.
+/// Maximum size of a capture in bytes: it is committed, and the demo is to start at once.
 const CAPTURE_MAX: u64 = 200 * 1024;
 
-/// Makes a file of the given name.
+/// Creates a file of the given name.
 type Record = fn(&Site, &Path) -> Result<()>;
 
-/// Every capture, and what makes it.
+/// All captures, and the functions that create them.
 const CAPTURES: &[(&str, Record)] = &[
     ("lab-mix.pcapng", |site, to| site.record(to, Site::mix)),
     ("lab-fragments.pcapng", |site, to| {
@@ -107,7 +107,7 @@ struct Site {
     _servers: Vec<Background>,
 }
 
-/// A listener to wait for: an option of ss(8) and the port.
+/// Listeners to wait for: an option of ss(8) and the port.
 const LISTENERS: &[(&str, u16)] = &[("-t", 80), ("-t", 443), ("-u", 53), ("-t", 53)];
 
 impl Site {
@@ -122,7 +122,7 @@ impl Site {
             ns.exec(&format!(
                 "ethtool -K {ifname} rx off tx off sg off tso off gso off gro off"
             ))?;
-            // Or the addresses would go with the link when it is set down.
+            // Otherwise the addresses would be lost when the link is set down.
             let keep = format!("echo 1 > /proc/sys/net/ipv6/conf/{ifname}/keep_addr_on_down");
             quietly(ns.command("sh").args(["-c", &keep]))?;
             for host in hosts {
@@ -155,22 +155,22 @@ impl Site {
         Ok(())
     }
 
-    /// Runs a program at the client; its output goes nowhere, its failure is an error.
+    /// Runs a program at the client without output; its failure is an error.
     fn client(&self, words: &str) -> Result<()> {
         self.client.exec(words).map(drop)
     }
 
-    /// The same for what must fail: a port that is closed, a name that is not present.
+    /// Runs a program at the client that must fail: for a closed port, or an unknown name.
     fn client_fails(&self, words: &str) -> Result<()> {
         ensure!(self.client.exec(words).is_err(), "{words} was to fail");
         Ok(())
     }
 
-    /// Records what `traffic` makes at the server's end, as pcapng.
+    /// Records `traffic` at the server's end, as pcapng.
     fn record(&self, to: &Path, traffic: fn(&Site) -> Result<()>) -> Result<()> {
         let raw = self.scratch.join("raw.pcap");
         self.record_pcap(&raw, traffic)?;
-        // tcpdump writes pcap only. editcap notes nothing about the machine, as dumpcap would.
+        // tcpdump writes pcap only. Unlike dumpcap, editcap records nothing about the machine.
         quietly(
             Command::new("editcap")
                 .args(["-F", "pcapng"])
@@ -183,7 +183,7 @@ impl Site {
 
     fn record_pcap(&self, to: &Path, traffic: fn(&Site) -> Result<()>) -> Result<()> {
         let _ = std::fs::remove_file(to);
-        // Neighbours are forgotten, so that each capture begins with ARP and ND.
+        // Neighbours are flushed, so that each capture starts with ARP and ND.
         for (ns, ifname) in [(&self.client, "cli0"), (&self.server, "srv0")] {
             ns.ip(&format!("neighbor flush dev {ifname}"))?;
         }
@@ -204,7 +204,7 @@ impl Site {
             sleep(Duration::from_millis(20));
         }
         traffic(self)?;
-        // What the kernel still sends (closing handshakes) belongs to it.
+        // What the kernel still sends (closing handshakes) is included.
         sleep(Duration::from_millis(500));
         kill(Pid::from_raw(tcpdump.0.id().cast_signed()), Signal::SIGINT)?;
         let status = tcpdump.0.wait()?;
@@ -212,8 +212,8 @@ impl Site {
         Ok(())
     }
 
-    /// The mix of the demo: name service, web, TLS, echo, traceroute and a few failures, over
-    /// both versions of IP, from several clients to several servers.
+    /// The mix of the demo: DNS, web, TLS, echo, traceroute and a few failures, over IPv4 and IPv6,
+    /// from several clients to several servers.
     fn mix(&self) -> Result<()> {
         self.set_links("down")?;
         self.set_links("up")?;
@@ -254,7 +254,7 @@ impl Site {
         Ok(())
     }
 
-    /// Echo larger than the MTU, over both versions of IP.
+    /// Echo requests larger than the MTU, over IPv4 and IPv6.
     fn fragments(&self) -> Result<()> {
         self.client("ping -c 2 -i 0.05 -s 4000 10.77.0.2")?;
         self.client("ping -c 2 -i 0.05 -s 4000 fd77::2")?;
@@ -262,7 +262,7 @@ impl Site {
         self.client("ping -c 1 -s 20000 10.77.0.3")
     }
 
-    /// Both versions of IP inside of VXLAN, over both versions.
+    /// IPv4 and IPv6 inside VXLAN, over both.
     fn vxlan(&self) -> Result<()> {
         let tunnels = [
             ("vx4", 4, "10.77.0.11", "10.77.0.2"),
@@ -300,7 +300,7 @@ impl Site {
         Ok(())
     }
 
-    /// Tagged packets. Not every kernel has VLAN devices, so tcprewrite puts the tag on.
+    /// Tagged packets. Not every kernel has VLAN devices, so tcprewrite adds the tag.
     fn vlan(&self, to: &Path) -> Result<()> {
         let raw = self.scratch.join("untagged.pcap");
         self.record_pcap(&raw, |site| {
@@ -320,7 +320,7 @@ impl Site {
     }
 }
 
-/// Web, TLS and name servers, each a program of its own.
+/// Web, TLS and name servers, each a separate program.
 fn start_servers(ns: &Netns, scratch: &Path) -> Result<Vec<Background>> {
     let pages = scratch.join("pages");
     std::fs::create_dir_all(&pages)?;

@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: libFuzzer with AddressSanitizer over the targets of `fuzz/`.
 //!
-//! The targets are built with the compiler flags that cargo-fuzz would give, so that nothing has
-//! to be installed but a nightly toolchain. New inputs go to a directory of the build; the
-//! committed corpora (which ordinary tests replay) are read, never written.
+//! The targets are built with the compiler flags that cargo-fuzz would use, so that only a nightly
+//! toolchain has to be installed. New inputs go to a directory of the build; the committed corpora
+//! (which ordinary tests replay) are only read.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use crate::run::{no_more, quietly, root, take_option, visibly, which};
 
-/// Coverage feedback for libFuzzer, AddressSanitizer, and checks of arithmetic and of our own
-/// assertions at the speed of optimised code.
+/// Coverage feedback for libFuzzer, AddressSanitizer, overflow checks and debug assertions, at the
+/// speed of optimised code.
 const FLAGS: &[&str] = &[
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -49,8 +49,8 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
 }
 
 /// Fuzzes every target with `inputs` inputs that are the same in every run: those of the committed
-/// corpus, and what libFuzzer makes of them with a fixed seed. So a commit passes always or never.
-/// If fuzzing is not possible, prints a message and succeeds.
+/// corpus, and what libFuzzer derives from them with a fixed seed. So a commit always passes or
+/// never does. If fuzzing is not possible, prints a message and succeeds.
 pub fn smoke(inputs: u64) -> Result<()> {
     if let Some(missing) = missing() {
         eprintln!("SKIPPED: fuzz targets: {missing}");
@@ -61,14 +61,14 @@ pub fn smoke(inputs: u64) -> Result<()> {
 
 /// How long a target is fuzzed.
 enum Length {
-    /// Seconds, with a seed of the clock, and with what former runs have found.
+    /// Seconds, seeded by the clock, and with the findings of earlier runs.
     Seconds(u64),
-    /// Inputs, the same in every run of a commit.
+    /// A number of inputs, the same in every run of a commit.
     Inputs(u64),
 }
 
 impl Length {
-    /// The same for libFuzzer. It writes what it finds into the first directory that it is given,
+    /// The arguments for libFuzzer. It writes its findings to the first directory that it is given,
     /// so the committed inputs must never be that.
     fn args(&self) -> Vec<String> {
         match self {
@@ -78,7 +78,7 @@ impl Length {
     }
 }
 
-/// What prevents fuzzing here.
+/// The reason why fuzzing is not possible here, if any.
 fn missing() -> Option<&'static str> {
     if which("rustup").is_none() || quietly(nightly("rustc").arg("--version")).is_err() {
         return Some("needs a nightly toolchain (rustup toolchain install nightly)");
@@ -110,7 +110,7 @@ fn nightly(program: &str) -> Command {
 
 /// The names of all targets: every binary of the fuzz workspace.
 fn targets() -> Result<Vec<String>> {
-    // Named, or cargo would look for a workspace further up.
+    // With an explicit path, or cargo would look for a workspace further up.
     let metadata = [
         "metadata",
         "--no-deps",
@@ -137,7 +137,7 @@ fn targets() -> Result<Vec<String>> {
 
 fn fuzz(targets: &[String], length: &Length) -> Result<()> {
     let host = host()?;
-    // With --target the flags are for the targets alone, not for build scripts.
+    // With --target the flags apply to the targets alone, not to build scripts.
     let build = [
         "build",
         "--quiet",
@@ -155,7 +155,7 @@ fn fuzz(targets: &[String], length: &Length) -> Result<()> {
     for target in targets {
         let (found, committed) = (fuzz.join("target/corpus").join(target), corpus(target));
         let artifacts = fuzz.join("artifacts").join(target);
-        // Emptied, so that every run of a commit begins with the committed inputs alone.
+        // Emptied, so that every run of a commit starts with the committed inputs alone.
         let fresh = fuzz.join("target/smoke").join(target);
         if fresh.exists() {
             std::fs::remove_dir_all(&fresh).with_context(|| fresh.display().to_string())?;
@@ -171,7 +171,7 @@ fn fuzz(targets: &[String], length: &Length) -> Result<()> {
         let mut command = Command::new(binary);
         command.args(length.args()).arg(first);
         command.arg(format!("-artifact_prefix={}/", artifacts.display()));
-        // One input may take this long (s) and this much memory (MiB): a parser needs neither.
+        // Limits of time (s) and memory (MiB) per input: a parser needs neither.
         command.args([
             "-timeout=10",
             "-rss_limit_mb=1024",
@@ -191,7 +191,7 @@ fn corpus(target: &str) -> PathBuf {
     root().join("fuzz/corpus").join(target)
 }
 
-/// The triple of this machine.
+/// The target triple of this machine.
 fn host() -> Result<String> {
     let version = quietly(nightly("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));

@@ -1,8 +1,9 @@
 //! `cargo xtask lab`: tests on real drivers and emulated cards, in a guest under QEMU.
 //!
-//! A veth pair has no DMA; on it zero-copy and drivers in user space prove nothing. The guest has
-//! an Intel 82576 (igb), 82540EM (e1000), 82574 (e1000e) and a virtio-net with several queues, two
-//! of each joined by a wire, behind an emulated IOMMU. How to use it: docs/guides/guest-lab.md.
+//! A veth pair has no DMA; zero-copy and drivers in user space cannot be tested on it. The guest
+//! has an Intel 82576 (igb), 82540EM (e1000), 82574 (e1000e) and a virtio-net with several queues,
+//! two of each connected by a wire, behind an emulated IOMMU. How to use it:
+//! docs/guides/guest-lab.md.
 
 mod accelerator;
 mod apt;
@@ -29,17 +30,16 @@ pub use self::suites::Sum;
 use self::suites::{SUITES, Suite};
 use crate::run::{no_more, take_flag, take_option, target_dir};
 
-/// Suite of Debian whose kernel the guest runs by default: new enough for zero-copy on
-/// igb (Linux 6.14).
+/// Debian suite of the guest's default kernel: new enough for zero-copy on igb (Linux 6.14).
 const KERNEL_SUITE: &str = "trixie-backports";
 
-/// Longest time of a command in the guest by default.
+/// Default time limit of a command in the guest.
 const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 
-/// Guests that are started for a command until one comes up. (Suites: see [`rounds`].)
+/// How many guests are started for a command until one boots. (Suites: see [`rounds`].)
 const BOOTS: u32 = 2;
 
-/// What the user chose next to the suites.
+/// The user's options besides the suites.
 struct Options {
     kernel: String,
     accelerator: Option<String>,
@@ -47,7 +47,7 @@ struct Options {
     limit: Option<Duration>,
     keep_console: bool,
     release: bool,
-    /// Nothing of ours but what `with` names.
+    /// Without the workspace's programs, except those in `with`.
     bare: bool,
     machine: guest::Machine,
     /// More programs of this machine for the guest.
@@ -103,7 +103,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     if take_flag(&mut args, "--usual") {
         no_more(&args)?;
         let sum = run_all(&options)?;
-        // For the run of all tests, of which this is a part.
+        // For the run of all tests, which includes this one.
         if let Some(file) = sum_file {
             std::fs::write(&file, sum.to_json()).context(file)?;
         }
@@ -159,7 +159,7 @@ fn options(args: &mut Vec<String>) -> Result<Options> {
     })
 }
 
-/// The suites that are part of `cargo xtask test`; the others are named.
+/// Runs the suites that are part of `cargo xtask test`; names the others.
 fn run_all(options: &Options) -> Result<Sum> {
     let (usual, rest): (Vec<&Suite>, _) = SUITES.iter().partition(|suite| suite.usual);
     let mut sum = suites::run(&usual, options)?;
@@ -167,7 +167,7 @@ fn run_all(options: &Options) -> Result<Sum> {
     Ok(sum)
 }
 
-/// All suites as not run, for this reason.
+/// Reports all suites as not run, for this reason.
 pub fn run_none(why: &str) -> Sum {
     let all: Vec<&Suite> = SUITES.iter().collect();
     let mut sum = Sum::default();
@@ -175,7 +175,7 @@ pub fn run_none(why: &str) -> Sum {
     sum
 }
 
-/// Runs any command line in the guest; its exit code is ours.
+/// Runs any command line in the guest, and returns its exit code.
 fn run_command(words: &[String], options: &Options) -> Result<ExitCode> {
     let parts = fetch::parts(&options.kernel);
     let parts = parts.map_err(|error| match error.is::<fetch::NoGuest>() {
@@ -218,7 +218,7 @@ fn run_command(words: &[String], options: &Options) -> Result<ExitCode> {
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Boots the guest again and again, with nothing to do in it: is it steady on this machine?
+/// Boots the guest repeatedly without a job, to check whether it is stable on this machine.
 fn run_boots(count: u32, options: &Options) -> Result<ExitCode> {
     let parts = fetch::parts(&options.kernel)?;
     let accelerator = accelerator::choose(&parts, options)?;
@@ -252,13 +252,13 @@ fn run_boots(count: u32, options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// A word as a shell reads it back.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Runs a command; again if the guest never came as far as that, which is no fault of the
-/// command's. That is reported with the console: it must not become usual.
+/// Runs a command; again if the guest did not get as far as the command, which is no fault of the
+/// command. That is reported with the console: it must not become usual.
 fn boot(
     parts: &fetch::Parts,
     run: &guest::Run<'_>,
@@ -304,7 +304,7 @@ fn report(outcome: &guest::Outcome, options: &Options) {
 }
 
 fn dir_of(name: &str) -> Result<PathBuf> {
-    // Of this build, even where what was fetched is shared; runs side by side do not mix.
+    // From this build, even if the fetched files are shared; parallel runs do not mix.
     Ok(target_dir()?
         .join("lab-runs")
         .join(format!("{name}-{}", std::process::id())))

@@ -1,5 +1,5 @@
-//! Programs that capture on the second card into a file that keeps nothing: what the kernel, the
-//! program and its writing take together.
+//! Programs that capture on the second card to `/dev/null`: the cost of kernel, program and writing
+//! together.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,14 +17,14 @@ use super::{CARRIED, CPU, Running, Subject};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// All of them; tcpdump, the reference, first.
+/// All candidates; tcpdump, the reference, first.
 pub const SUBJECTS: &[Subject] = &[
     Subject {
         label: "tcpdump",
         table: "capture",
         start: |cards| {
             let interface = cards.up(1)?;
-            // It looks its user up before it drops rights; the guest has no users.
+            // It looks its user up before it drops privileges; the guest has no users.
             if !Path::new("/etc/passwd").exists() {
                 std::fs::create_dir_all("/etc")?;
                 std::fs::write("/etc/passwd", "root:x:0:0:root:/:/bin/sh\n")?;
@@ -98,8 +98,8 @@ pub const SUBJECTS: &[Subject] = &[
     },
 ];
 
-/// A program that captures from an interface of the kernel's until SIGINT, then prints how many
-/// packets it captured in front of `mark`. Fewer than the interface received are an error.
+/// A program that captures on a kernel interface until SIGINT, then prints the number of packets
+/// captured before `mark`. Fewer than the interface received are an error.
 fn baseline(
     interface: &'static str,
     program: &str,
@@ -116,7 +116,7 @@ fn baseline(
     Ok(Running {
         delivered: Box::new(move || received(interface)),
         stop: Box::new(move || {
-            // What is in its ring is read a block at a time.
+            // It reads its ring one block at a time.
             std::thread::sleep(Duration::from_secs(2));
             let offered = received(interface)? - first;
             let finished = process.stop(Signal::SIGINT, LIMIT)?;
@@ -173,7 +173,7 @@ fn barewire(name: &str, options: PortOptions) -> Result<Running> {
     })
 }
 
-/// Packets that an interface has received so far.
+/// Number of packets that an interface has received.
 fn received(interface: &str) -> Result<u64> {
     let file = format!("/sys/class/net/{interface}/statistics/rx_packets");
     let text = std::fs::read_to_string(file)?;

@@ -1,4 +1,4 @@
-//! The cards of the guest, `igb0` to `igb2`: their drivers, and the setup of the kernel's.
+//! The cards of the guest, `igb0` to `igb2`: their drivers, and the configuration of the kernel's.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,16 +10,16 @@ use sys::pci::{PciAddress, PciFunction};
 
 use super::{CPU, LINK_LIMIT};
 
-/// Names of the interfaces while the kernel has the cards.
+/// Names of the interfaces with the kernel's driver.
 pub const NAMES: [&str; 3] = ["igb0", "igb1", "igb2"];
-/// Descriptors of each ring: as many as the user-mode driver and AF_XDP have.
+/// Descriptors per ring: as many as in the user-mode driver and AF_XDP.
 const RING_LEN: &str = "1024";
 
-/// All three.
+/// All three cards.
 pub struct Cards([PciAddress; 3]);
 
 impl Cards {
-    /// Finds them by their interfaces, and has interrupts from now on where they are counted.
+    /// Finds them by their interfaces, and moves interrupts to the measured processor from now on.
     pub fn find() -> Result<Self> {
         let find = |name: &str| {
             let function = PciFunction::of_interface(name);
@@ -42,7 +42,7 @@ impl Cards {
         Ok(bind::plan(&Place::default(), self.0[index], Owner::Vfio, true)?.carry_out()?)
     }
 
-    /// Gives it back, under its old name.
+    /// Returns a card to the kernel, under its old name.
     pub fn to_kernel(&self, index: usize) -> Result<()> {
         bind::plan(&Place::default(), self.0[index], Owner::Kernel, true)?.carry_out()?;
         let function = PciFunction::find(self.0[index])?;
@@ -57,7 +57,8 @@ impl Cards {
         }
     }
 
-    /// The second and third as after boot: the kernel's, down, without address and bridge.
+    /// Resets the second and third card as after boot: the kernel's, down, without address and
+    /// bridge.
     pub fn reset(&self) -> Result<()> {
         for index in [1, 2] {
             self.to_kernel(index)?;
@@ -67,7 +68,8 @@ impl Cards {
         Ok(())
     }
 
-    /// Sets the kernel's interface of a card up: one queue, long rings, no traffic of its own.
+    /// Configures the kernel's interface of a card: up, one queue, long rings, no unsolicited
+    /// packets.
     pub fn up(&self, index: usize) -> Result<&'static str> {
         let name = NAMES[index];
         std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1")?;
@@ -90,7 +92,7 @@ pub fn wait_for_carrier(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The address of an interface's card.
+/// The MAC address of an interface.
 pub fn mac(name: &str) -> Result<[u8; 6]> {
     let text = std::fs::read_to_string(format!("/sys/class/net/{name}/address"))?;
     let mac: wire::Mac = text
@@ -101,12 +103,12 @@ pub fn mac(name: &str) -> Result<[u8; 6]> {
     Ok(mac.0)
 }
 
-/// `ip` with these words.
+/// Runs `ip` with these words.
 pub fn ip(words: &str) -> Result<()> {
     run("ip", &words.split_whitespace().collect::<Vec<_>>())
 }
 
-/// Runs a program that must succeed. Values that are as wanted already are no failure.
+/// Runs a program that must succeed. Settings that already have the value are not a failure.
 pub fn run(program: &str, args: &[&str]) -> Result<()> {
     let output = Command::new(program).args(args).output();
     let output = output.with_context(|| format!("run {program}"))?;

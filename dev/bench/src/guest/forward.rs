@@ -12,7 +12,7 @@ use super::cards::{Cards, NAMES, ip, run, wait_for_carrier};
 use super::receive::ANOTHER;
 use super::{CPU, LINK_LIMIT, Running, Subject};
 
-/// All of them, Linux first.
+/// All candidates, Linux first.
 pub const SUBJECTS: &[Subject] = &[
     Subject {
         label: "Linux bridge",

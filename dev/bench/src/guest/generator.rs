@@ -1,4 +1,4 @@
-//! The generator: a card driven in user space, the same packet repeatedly.
+//! The generator: a card driven in user space that sends the same packet repeatedly.
 
 use std::time::{Duration, Instant};
 
@@ -9,27 +9,27 @@ use port::{Direction, Port, PortOptions};
 use super::cards::Cards;
 use super::{LEN, LINK_LIMIT};
 
-/// Where datagrams go.
+/// Destination address.
 pub const DESTINATION: [u8; 4] = [10, 77, 0, 2];
-/// Their port.
+/// Destination port.
 pub const PORT: u16 = 9;
 
-/// Packets handed over at a time when there is no pause.
+/// Packets sent at a time when there is no pause.
 const BATCH: usize = 64;
 
-/// How many packets.
+/// A load.
 #[derive(Clone, Copy, Debug)]
 pub enum Load {
-    /// None: the time passes.
+    /// None, for a period of time.
     Nothing,
-    /// This many at once, so often that it makes this many a second.
+    /// Bursts of this many packets, at this rate.
     Bursts {
-        /// Packets.
+        /// Packets per burst.
         packets: usize,
-        /// Packets a second.
+        /// Packets per second.
         pps: u32,
     },
-    /// Without a pause.
+    /// As many as possible.
     Most,
 }
 
@@ -71,14 +71,14 @@ impl Load {
     }
 }
 
-/// The first card, and what it sends.
+/// The first card, and the packet it sends.
 pub struct Generator {
     port: Port,
     packet: Vec<u8>,
 }
 
 impl Generator {
-    /// Opens the first card, which vfio-pci has.
+    /// Opens the first card, which is bound to vfio-pci.
     pub fn open(cards: &Cards) -> Result<Self> {
         let options = PortOptions {
             direction: Direction::Tx,
@@ -96,7 +96,7 @@ impl Generator {
         })
     }
 
-    /// Where its packets go from now on.
+    /// Sets the destination of its packets.
     pub fn address(&mut self, destination_mac: [u8; 6]) {
         let plan = Udp {
             source_mac: [2, 0, 0, 0, 0, 1],
@@ -110,7 +110,7 @@ impl Generator {
         self.packet = plan.build(0, LEN);
     }
 
-    /// Sends this many.
+    /// Sends this many packets.
     pub fn put(&mut self, count: usize) -> Result<()> {
         let queue = self.port.tx.first_mut().context("no queue to send on")?;
         let (mut left, since) = (count, Instant::now());
@@ -133,7 +133,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Keeps a load up for this long; how many packets that were.
+    /// Sends a load for this long; returns the number of packets.
     pub fn run(&mut self, load: Load, duration: Duration) -> Result<u64> {
         let start = Instant::now();
         let mut sent = 0;

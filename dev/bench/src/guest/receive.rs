@@ -13,10 +13,10 @@ use super::generator::{DESTINATION, PORT};
 use super::{CPU, Running, Subject};
 use crate::reader::Touch;
 
-/// Another station's address: what a stack sees of it, it drops at once.
+/// Another station's address: the stack drops packets to it at once.
 pub const ANOTHER: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// All of them, the kernel's stack first.
+/// All candidates, the kernel's stack first.
 pub const SUBJECTS: &[Subject] = &[
     Subject {
         label: "kernel stack, recvmmsg",
@@ -67,7 +67,7 @@ pub const SUBJECTS: &[Subject] = &[
     },
 ];
 
-/// A port of ours with a reader that touches each packet.
+/// A barewire port with a reader that touches each packet.
 fn read(name: &str, options: PortOptions) -> Result<Running> {
     let options = PortOptions {
         queue_count: 1,
@@ -117,7 +117,7 @@ fn recvmmsg(cards: &Cards) -> Result<Running> {
     })
 }
 
-/// Datagrams that programs have got so far (RFC 4113 `udpInDatagrams`, proc(5) `/proc/net/snmp`).
+/// Number of datagrams delivered to programs (RFC 4113 `udpInDatagrams`, proc(5) `/proc/net/snmp`).
 fn datagrams() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/net/snmp")?;
     let line = text.lines().filter(|line| line.starts_with("Udp: ")).nth(1);

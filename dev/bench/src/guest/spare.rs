@@ -1,5 +1,5 @@
-//! Idle time of a processor: a thread of lowest priority that counts. The kernel's own word on idle
-//! time has interrupts in it on some kernels.
+//! Idle time of a processor, measured by a thread of lowest priority that counts. On some kernels
+//! the kernel's own idle time includes interrupts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::cards::run;
 
-/// The thread; it ends when this is dropped.
+/// The thread; it ends on drop.
 pub struct Spare {
     count: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -27,7 +27,7 @@ impl Spare {
         let (said, word) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let pinned = sys::affinity::pin_current_thread(cpu);
-            // The link's last part is the thread's number (proc(5)).
+            // The last component of the link is the thread ID (proc(5)).
             let _ = said.send(pinned.map(|()| std::fs::read_link("/proc/thread-self")));
             while !flag.load(Ordering::Relaxed) {
                 // One writer.
@@ -36,7 +36,7 @@ impl Spare {
         });
         let place = word.recv()???;
         let number = place.file_name().unwrap_or_default().to_string_lossy();
-        // The kernel gives one of 19 less than a fiftieth of what it gives others.
+        // With niceness 19 it gets less than a fiftieth of the time of others.
         run("renice", &["-n", "19", "-p", &number])?;
         Ok(Self {
             count,
@@ -45,7 +45,7 @@ impl Spare {
         })
     }
 
-    /// How far it has come.
+    /// The current count.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }

@@ -1,12 +1,13 @@
-//! `capture`: what receiving and writing to nowhere costs, by packet size; and the highest rate
+//! `capture`: the cost of receiving and writing to `/dev/null` by packet size, and the highest rate
 //! without loss. Figures 4 and 5 of the zero-copy paper, redrawn.
 //!
-//! The cost is the processor time of sender, kernel and reader together while packets come at a
+//! The cost is the processor time of sender, kernel and reader together while packets arrive at a
 //! fixed rate, less that of the same sending without a receiver, per packet. It includes all
 //! processes and the kernel. "Nobody" is measured before and after the readers of a round.
 //!
-//! A veth pair has no DMA and copies in every mode. What a mode costs depends on how packets enter:
-//! as socket buffers (an AF_PACKET sender) or as XDP frames (`xdplive:`), so both are tried.
+//! A veth pair has no DMA and copies in every mode. The cost of a mode depends on how packets
+//! enter: as socket buffers (an AF_PACKET sender) or as XDP frames (`xdplive:`), so both are
+//! measured.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -28,15 +29,15 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Packet sizes with the check sequence, as the paper counts; 4 less are sent.
+/// Packet sizes with FCS, as in the paper; 4 bytes less are sent.
 const SIZES: [u32; 7] = [64, 128, 256, 512, 1024, 1514, 9000];
-/// Sizes at which the highest rate is looked for.
+/// Sizes at which the highest rate is measured.
 const RATE_SIZES: [u32; 4] = [64, 512, 1514, 9000];
-/// Longest packet that goes as one XDP frame through `xdplive:`.
+/// Maximum length of a packet sent as one XDP frame by `xdplive:`.
 const XDP_FRAME_MAX: u32 = 3300;
-/// Packets a second at which the cost is taken: low enough that no candidate loses any.
+/// Packets per second at which the cost is measured: low enough that no candidate loses any.
 const COST_PPS: u32 = 200_000;
-/// Rates tried for the highest without loss; the first is as fast as it goes.
+/// Rates tried for the highest without loss, starting with the maximum.
 const RATES: [&str; 8] = [
     "max", "1500kpps", "1Mpps", "800kpps", "600kpps", "400kpps", "200kpps", "80kpps",
 ];
@@ -62,15 +63,15 @@ const SENDERS: [Sender; 2] = [
     },
 ];
 
-/// Who receives.
+/// A receiver.
 struct Subject {
     label: &'static str,
     /// Program and arguments; `None`: no receiver.
     args: Vec<String>,
-    /// What ends it.
+    /// The signal that ends it.
     signal: Signal,
-    /// How long after the last packet it is ended: those that gather packets lose what they have
-    /// not looked at.
+    /// How long after the last packet it is ended: programs that collect packets lose those they
+    /// have not read.
     drain: Duration,
     /// Finds the number of packets in its output.
     received: fn(&str) -> Option<u64>,
@@ -171,7 +172,7 @@ fn measure(
     Ok(())
 }
 
-/// Processor time a packet in microseconds, and packets lost.
+/// Processor time per packet in microseconds, and packets lost.
 fn costs(plan: &Plan, sender: Sender, size: u32, subject: &Subject) -> Result<(f64, u64)> {
     let pair = pair(sender, size)?;
     let mut reader = start_reader(&pair, subject)?;
@@ -197,7 +198,7 @@ fn note(notes: &mut Vec<String>, text: String) {
     }
 }
 
-/// The first rate, from the highest down, at which nothing is lost; 0 if all lose.
+/// The first rate, from the highest down, without loss; 0 if there is none.
 fn highest(plan: &Plan, sender: Sender, size: u32, subject: &Subject) -> Result<f64> {
     for rate in RATES {
         match one(plan, sender, size, subject, rate) {
@@ -209,9 +210,9 @@ fn highest(plan: &Plan, sender: Sender, size: u32, subject: &Subject) -> Result<
     Ok(0.0)
 }
 
-/// What one run at a rate gave.
+/// The result of one run at a rate.
 struct Run {
-    /// Packets a second in the window, in millions.
+    /// Packets per second in the window, in millions.
     mpps: f64,
     sent: u64,
     received: u64,
@@ -226,7 +227,7 @@ impl Run {
 fn pair(sender: Sender, size: u32) -> Result<Pair> {
     let mut veth = Veth::new().mtu(if size > 1514 { 9000 } else { 1500 });
     if sender.scheme == "xdplive" {
-        // XDP frames are only accepted if the peer polls: a program, or GRO.
+        // XDP frames are accepted only if the peer polls: a program, or GRO.
         veth = veth.gro();
     }
     veth.create()
@@ -252,7 +253,7 @@ fn one(plan: &Plan, sender: Sender, size: u32, subject: &Subject, rate: &str) ->
     })
 }
 
-/// Ends a reader and takes from its words how many packets it received.
+/// Ends a reader and parses the number of received packets from its output.
 fn count(reader: &mut Process, subject: &Subject) -> Result<u64> {
     sleep(subject.drain);
     let finished = reader.stop(subject.signal, Duration::from_secs(10))?;
@@ -330,7 +331,7 @@ fn subjects(interface: &str) -> Result<Vec<Subject>> {
             received: |text| number_before(text, "packets incoming"),
             ..subject(
                 "netsniff-ng",
-                // With the ring of its own choice it is not listening yet when packets come.
+                // With its default ring it is not listening yet when packets arrive.
                 format!("netsniff-ng --in {interface} --out /dev/null --silent --ring-size 64MiB"),
             )
         },

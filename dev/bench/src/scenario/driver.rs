@@ -1,5 +1,5 @@
-//! `driver`: what a packet costs in a user-mode driver, on a model of its card, in batches of 64.
-//! Only our side is counted, never the model's work.
+//! `driver`: the cost of a packet in a user-mode driver, on a model of its card, in batches of 64.
+//! Only the driver's side is counted, never the model's work.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -19,18 +19,18 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// What is measured: drivers on the models of their cards, and the ring that has no card.
+/// Drivers on the models of their cards, and the ring without a card.
 const KINDS: &[&str] = &["igb", "e1000", "virtio_split", "virtio_packed", MEMORY];
 /// The one without a card.
 const MEMORY: &str = "memory";
-/// Packets a batch.
+/// Packets per batch.
 const BATCH: usize = 64;
-/// Bytes a packet.
+/// Bytes per packet.
 const LEN: usize = 60;
-/// What is to be reached: the seed's 40 cycles, or this where cycles cannot be read.
+/// The target: 40 cycles, or this where cycles cannot be read.
 const TARGET: f64 = 60.0;
 
-/// What is measured: label, and the function whose instructions count.
+/// Subjects: label, and the function whose instructions count.
 const SUBJECTS: &[(&str, &str)] = &[
     ("receive, touch, release", "receive_batch"),
     ("receive, release", "pass_batch"),
@@ -88,7 +88,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
     })
 }
 
-/// One batch as a program takes it.
+/// Receives a batch as a program does.
 #[inline(never)]
 fn receive_batch(port: &mut Port) -> Result<(usize, u64)> {
     let batch = port.rx[0].receive()?;
@@ -99,15 +99,15 @@ fn receive_batch(port: &mut Port) -> Result<(usize, u64)> {
     Ok((batch.len(), sum))
 }
 
-/// One batch in the driver alone: packets are not touched.
+/// Receives a batch in the driver alone: packets are not touched.
 #[inline(never)]
 fn pass_batch(port: &mut Port) -> Result<usize> {
     let batch = port.rx[0].receive()?;
     Ok(batch.len())
 }
 
-/// One batch as a program sends it: buffers are borrowed, filled (by what is not counted as the
-/// driver's: eight bytes), sent, and those of earlier batches return.
+/// Sends a batch as a program does: buffers are borrowed, filled (with eight bytes, which does not
+/// count), sent, and those of earlier batches return.
 #[inline(never)]
 fn send_batch(port: &mut Port) -> Result<usize> {
     send(port)
@@ -127,7 +127,7 @@ fn send(port: &mut Port) -> Result<usize> {
     Ok(count)
 }
 
-/// Receives and sends this many batches; nanoseconds a packet of each subject.
+/// Receives and sends this many batches; returns nanoseconds per packet of each subject.
 pub fn drive(kind: &str, rounds: usize) -> Result<[f64; 3]> {
     let options = PortOptions {
         direction: Direction::Both,
@@ -141,7 +141,7 @@ pub fn drive(kind: &str, rounds: usize) -> Result<[f64; 3]> {
     }
 }
 
-/// Adds up what each subject took, but for the first round: it fills rings, caches and counters.
+/// Sums the time of each subject, except the first round, which fills rings, caches and counters.
 struct Clock {
     nanos: [u128; 3],
     is_first: bool,
@@ -182,7 +182,7 @@ fn drive_card(kind: &str, options: &PortOptions, rounds: usize) -> Result<[f64; 
     })
 }
 
-/// The same on a memory ring: what is sent is received.
+/// As [`drive`] on a memory ring: what is sent is received.
 fn drive_memory(options: &PortOptions, rounds: usize) -> Result<[f64; 3]> {
     let mut port = port::open("memory:", options)?;
     rounds_of(rounds, |clock| {
@@ -195,7 +195,7 @@ fn drive_memory(options: &PortOptions, rounds: usize) -> Result<[f64; 3]> {
     })
 }
 
-/// Runs this many rounds, and one before; nanoseconds a packet of each subject.
+/// Runs this many rounds, and one before; returns nanoseconds per packet of each subject.
 fn rounds_of(
     rounds: usize,
     mut round: impl FnMut(&mut Clock) -> Result<[usize; 3]>,

@@ -1,4 +1,5 @@
-//! `filter`: filters in user space on a mix of packets in memory, and libpcap's interpreter.
+//! `filter`: filters in user space on a mix of packets in memory, compared with libpcap's
+//! interpreter.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -23,7 +24,7 @@ pub const SCENARIO: Scenario = Scenario {
 /// Packets of the mix.
 const PACKETS: usize = 4_000;
 
-/// What users filter by.
+/// Typical expressions of users.
 const EXPRESSIONS: [&str; 50] = [
     "ip",
     "ip6",
@@ -135,7 +136,7 @@ fn measure(plan: &Plan, packets: &[Vec<u8>], file: &Path) -> Result<Outcome> {
     })
 }
 
-/// Nanoseconds a packet, and how many packets are selected.
+/// Nanoseconds per packet, and the number of packets selected.
 fn libpcap(baseline: &Path, file: &str, rounds: u32, expression: &str) -> Result<(f64, u64)> {
     let mut command = Command::new(baseline);
     command.args([file, &rounds.to_string(), expression]);

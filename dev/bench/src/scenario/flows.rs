@@ -1,12 +1,11 @@
-//! `flows`: flow records of captures, compared with other probes, in packets a second of processor
-//! time on one processor; and what a meter alone does in one and in two threads, and with ever more
-//! flows.
+//! `flows`: flow records of captures, compared with other probes, in packets per second of
+//! processor time on one processor; and a meter alone in one and two threads, and with increasing
+//! numbers of flows.
 //!
-//! Captures are taken from the directory that `BAREWIRE_WORKLOADS` names (`a.pcap`, `b.pcap`,
-//! `d.pcap`); what does not exist is made in the system's directory for temporary files, which
-//! takes some ten seconds and 1.2 GB, and is deleted afterwards. The one for decoders is joined
-//! from the large corpus of captures (`BAREWIRE_CORPUS`); without that its table is omitted, with a
-//! note.
+//! Captures are taken from the directory in `BAREWIRE_WORKLOADS` (`a.pcap`, `b.pcap`, `d.pcap`);
+//! missing ones are generated in the system's temporary directory, which takes some ten seconds and
+//! 1.2 GB, and deleted afterwards. The one for decoders is merged from the large corpus
+//! (`BAREWIRE_CORPUS`); without it its table is omitted, with a note.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -28,16 +27,16 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Which candidate is measured on which workload.
+/// Which candidates are measured on which workload.
 struct Comparison {
     file: &'static str,
     measure: &'static str,
-    /// Room in the table, enough for all flows.
+    /// Table size, enough for all flows.
     table_size: &'static str,
     subjects: &'static [Subject],
 }
 
-/// A capture that can be made.
+/// A capture that can be generated.
 struct Workload {
     compared: Comparison,
     make: fn(&Path, u32) -> Result<()>,
@@ -77,7 +76,7 @@ const WORKLOADS: [Workload; 3] = [
     },
 ];
 
-/// What commands are given.
+/// Paths and ports in commands.
 struct Places<'a> {
     capture: &'a Path,
     table_size: &'static str,
@@ -86,7 +85,7 @@ struct Places<'a> {
     port: u16,
 }
 
-/// The candidates; the first that runs is the reference.
+/// A candidate; the first that runs is the reference.
 struct Subject {
     name: &'static str,
     /// Baselines take ten times as long: fewer rounds.
@@ -179,7 +178,7 @@ fn barewire(places: &Places<'_>) -> Result<Command> {
     Ok(command)
 }
 
-/// A directory that goes with its owner.
+/// A directory that is deleted with its owner.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -312,7 +311,7 @@ fn rates(
     Ok(table)
 }
 
-/// Next to other programs that identify applications.
+/// Compared with other programs that identify applications.
 fn decoders(plan: &Plan, scratch: &Path, notes: &mut Vec<String>) -> Result<Option<Table>> {
     let corpus = match lab::corpus::large() {
         Ok(corpus) => corpus,
@@ -335,7 +334,7 @@ fn decoders(plan: &Plan, scratch: &Path, notes: &mut Vec<String>) -> Result<Opti
     Ok(Some(table))
 }
 
-/// Processor time of one run, on the last of the processors.
+/// Processor time of one run, on the last processor.
 fn seconds(subject: &Subject, places: &Places<'_>) -> Result<f64> {
     let wanted = (subject.command)(places)?;
     let cpu = sys::affinity::allowed_cpus().last().copied().unwrap_or(0);
@@ -379,7 +378,7 @@ fn threads(plan: &Plan, path: &Path) -> Result<Table> {
     Ok(table)
 }
 
-/// Ever more flows.
+/// Increasing numbers of flows.
 fn sizes(plan: &Plan) -> Result<Table> {
     let mut table = Table {
         measure: "a packet of one of so many flows, standard record",

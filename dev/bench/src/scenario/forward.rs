@@ -1,5 +1,5 @@
-//! `forward`: packets through a box with two veth interfaces, against what Linux has for that: a
-//! bridge, and a redirection by tc.
+//! `forward`: packets through a box with two veth interfaces, compared with Linux: a bridge, and
+//! redirection by tc.
 //!
 //! Packets are counted where they arrive, over a window in the middle of the run. Their cost is the
 //! whole machine's CPU time at a rate that all candidates sustain, less that when packets end at
@@ -26,12 +26,12 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Bytes without the check sequence.
+/// Bytes without FCS.
 const LEN: usize = 60;
 /// A rate that all candidates sustain.
 const COST_RATE: &str = "100kpps";
 
-/// Who forwards.
+/// A forwarder.
 #[derive(Clone, Copy)]
 struct Subject {
     label: &'static str,
@@ -42,7 +42,7 @@ struct Subject {
 enum Way {
     /// None: packets end at the box.
     Nobody,
-    /// A bridge of Linux with both interfaces.
+    /// A Linux bridge with both interfaces.
     Bridge,
     /// `tc` with `mirred egress redirect`.
     Tc,
@@ -134,11 +134,11 @@ fn table(measure: &'static str, unit: &'static str, more_is_better: bool) -> Tab
     }
 }
 
-/// What one run gave.
+/// The result of one run.
 struct Run {
-    /// Processor time of the machine a packet sent, in microseconds.
+    /// Processor time of the machine per packet sent, in microseconds.
     busy_us: f64,
-    /// Packets a second that arrived, in millions.
+    /// Packets per second that arrived, in millions.
     mpps: f64,
 }
 
@@ -147,7 +147,7 @@ fn one(plan: &Plan, subject: Subject, rate: &str) -> Result<Run> {
     if let Way::Barewire(_, to) = subject.way
         && to.starts_with("xdplive:")
     {
-        // XDP frames are only accepted if the peer polls: a program, or GRO.
+        // XDP frames are accepted only if the peer polls: a program, or GRO.
         veth = veth.gro();
     }
     let row = Inline::new(&veth)?;
@@ -196,7 +196,7 @@ fn one(plan: &Plan, subject: Subject, rate: &str) -> Result<Run> {
     })
 }
 
-/// Sets forwarding up; the process, where it is one.
+/// Sets up forwarding; returns the process, if there is one.
 fn start(row: &Inline, way: Way) -> Result<Option<Process>> {
     let ns = row.ns();
     match way {
@@ -215,7 +215,7 @@ fn start(row: &Inline, way: Way) -> Result<Option<Process>> {
                 ns.ip(["link", "set", name, "master", "bridge0"])?;
             }
             ns.ip(["link", "set", "bridge0", "up"])?;
-            // Where B is, the bridge would learn from its first packet.
+            // The bridge would learn B's position from its first packet.
             let mac = row.b().mac.map(|byte| format!("{byte:02x}")).join(":");
             ns.exec("bridge", ["fdb", "add", &mac, "dev", Y, "master", "static"])?;
             Ok(None)

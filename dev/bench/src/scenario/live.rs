@@ -1,10 +1,10 @@
-//! `live`: flow probes on a live interface: the processor time of the probe itself a packet, and
-//! the highest rate at which it loses nothing.
+//! `live`: flow probes on a live interface: processor time of the probe itself per packet, and the
+//! highest rate without loss.
 //!
-//! Packets of [`FLOWS`] flows go over a veth pair in bursts, one burst a millisecond. Every probe
-//! runs with its export on. Its own time is that of its processes with all their threads; what the
-//! kernel does for it in the sender's context is not in it (`capture` measures that). A rate counts
-//! as lossless if the probe itself reports that it metered every packet that was sent.
+//! Packets of [`FLOWS`] flows are sent over a veth pair in bursts, one burst per millisecond. Every
+//! probe runs with its export on. Its own time is that of its processes with all their threads;
+//! what the kernel does for it in the sender's context is not included (`capture` measures that). A
+//! rate counts as lossless if the probe itself reports that it metered every packet that was sent.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -28,11 +28,11 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Flows that the packets belong to.
+/// Number of flows.
 const FLOWS: usize = 1_000;
-/// Bytes of a packet without the check sequence.
+/// Bytes of a packet without FCS.
 const LEN: usize = 60;
-/// Packets a second at which the probe's own time is measured.
+/// Packets per second at which the probe's own time is measured.
 const COST_PPS: u32 = 200_000;
 /// Rates tried for the highest lossless one, highest first.
 const RATES: [u32; 9] = [
@@ -40,14 +40,14 @@ const RATES: [u32; 9] = [
 ];
 /// If the sender delivered less than this share of the requested rate, the rate was not tried.
 const OFFERED: f64 = 0.95;
-/// How long a probe has to open the interface, and to end.
+/// How long a probe may take to open the interface, and to end.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What a probe is started with.
+/// Paths and ports in commands.
 struct Places<'a> {
     interface: &'a str,
     scratch: &'a Path,
-    /// A UDP port on the probe's loopback that takes the export and is never read.
+    /// A UDP port on the probe's loopback that receives the export and is never read.
     collector: u16,
 }
 
@@ -130,7 +130,7 @@ const SUBJECTS: [Subject; 5] = [
         },
         metered: |process, _, places| {
             ended(process)?;
-            // The plugin writes its cache after its parent is gone.
+            // The plugin writes its cache after its parent has ended.
             let path = places.scratch.join("pmacct.csv");
             for _ in 0..50 {
                 if path.exists() {
@@ -171,7 +171,7 @@ fn barewire_metered(process: Process) -> Result<u64> {
     total["delivered"].as_u64().context("no account")
 }
 
-/// Ends a probe; returns what it wrote to standard output.
+/// Ends a probe; returns its standard output.
 fn ended(mut process: Process) -> Result<String> {
     let finished = process.stop(Signal::SIGINT, LIMIT)?;
     Ok(finished.stdout)
@@ -186,7 +186,7 @@ fn number_after(text: &str, mark: &str) -> Result<u64> {
         .with_context(|| format!("not a number: {word}"))
 }
 
-/// The sum of a column of comma-separated values.
+/// The sum of a column of a CSV text.
 fn csv_sum(text: &str, column: &str) -> Result<u64> {
     let mut lines = text.lines();
     let header = lines.next().context("no header")?;
@@ -263,7 +263,7 @@ fn note(notes: &mut Vec<String>, text: String) {
     }
 }
 
-/// What was sent and how much of it a probe metered.
+/// How many packets were sent, and how many of them a probe metered.
 struct Run {
     sent: Sent,
     metered: u64,
@@ -275,8 +275,7 @@ impl Run {
     }
 }
 
-/// The first rate, from the highest down, at which nothing is lost, in millions of packets a
-/// second; 0 if every rate loses.
+/// The highest rate without loss, in millions of packets per second; 0 if every rate loses.
 fn highest(subject: &Subject, seconds: f64) -> Result<f64> {
     for pps in RATES {
         let run = one(subject, pps, seconds)?;

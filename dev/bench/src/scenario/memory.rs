@@ -1,4 +1,4 @@
-//! `memory`: what a packet costs through the memory ring and the pool, in batches of 64.
+//! `memory`: the cost of a packet through the memory ring and the pool, in batches of 64.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -16,9 +16,9 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Packets a batch.
+/// Packets per batch.
 const BATCH: usize = 64;
-/// Bytes a packet.
+/// Bytes per packet.
 const LEN: usize = 60;
 
 fn run(plan: &Plan) -> Result<Outcome> {
@@ -50,7 +50,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
     })
 }
 
-/// What many programs do: each packet into memory of its own.
+/// As in many programs: each packet is copied to its own memory.
 fn copy(count: u64) -> f64 {
     let packet = black_box([0x5au8; LEN]);
     let start = Instant::now();
@@ -79,7 +79,7 @@ fn take(memory: &mut Port) -> Result<(u64, u64)> {
 fn receive(memory: &mut Port, count: u64) -> Result<f64> {
     let packet = [0x5au8; LEN];
     let (mut done, mut nanos) = (0, 0);
-    // Eight batches are sent before the clock starts, so that reading it costs little a packet.
+    // Eight batches are sent before the clock starts, so that reading it costs little per packet.
     while done < count {
         for _ in 0..8 {
             send(memory, &packet)?;

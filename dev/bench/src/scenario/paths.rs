@@ -1,10 +1,10 @@
-//! `paths`: what it takes to get packets from an igb to a program, by every way that there is, and
-//! from one igb to another; in a guest with emulated cards (docs/guides/guest-lab.md).
+//! `paths`: the cost of getting packets from an igb to a program, by every available path, and from
+//! one igb to another; in a guest with emulated cards (docs/guides/guest-lab.md).
 //!
 //! An emulated card is slow, and its work is done by the CPU that rings its doorbell. So there are
-//! two guests: in one the clock is the machine's, which gives packets a second with all that the
-//! emulation takes; in the other the clock counts the guest's instructions and nothing else, which
-//! gives what the guest's processor does for a packet, independently of the emulation.
+//! two guests: in one the clock is the machine's, which gives packets per second including the
+//! emulation; in the other the clock counts the guest's instructions and nothing else, which gives
+//! what the guest's processor does for a packet, independently of the emulation.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -23,7 +23,7 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Longest time of a guest, in seconds: the setup of all candidates and every load, times two.
+/// Time limit of a guest in seconds: the setup of all candidates and every load, times two.
 fn limit(plan: &guest::Plan) -> u64 {
     const SUBJECTS: f64 = 16.0;
     const SET_UP: f64 = 10.0;
@@ -38,7 +38,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
             rounds: plan.rounds,
             seconds: plan.seconds,
         },
-        // Instructions hardly differ from round to round.
+        // Instructions hardly differ between rounds.
         guest::Plan {
             what: What::Cost,
             rounds: plan.rounds.min(2),
@@ -146,7 +146,7 @@ fn one(plan: &guest::Plan, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// A line of the guest's.
+/// Parses a line of the guest.
 fn take(what: What, line: &str, base: &mut f64, outcome: &mut Outcome) {
     let words: Vec<&str> = line.split('\t').collect();
     let unit = match what {
@@ -171,11 +171,11 @@ fn take(what: What, line: &str, base: &mut f64, outcome: &mut Outcome) {
                 return;
             };
             match (measure, kind) {
-                // Each round begins with what the generator takes alone.
+                // Each round starts with the cost of the generator alone.
                 (_, "base") => *base = value,
                 ("rate", _) => add(kind, subject, value),
                 ("cost", _) => add(kind, subject, value - *base),
-                // The maximum that the emulation passes.
+                // The maximum rate of the emulation.
                 ("offered", _) if subject.contains("user-mode") => {
                     add(kind, "(sent to the user-mode driver)", value);
                 }

@@ -1,8 +1,7 @@
-//! `send`: packets a second from one core into a veth pair, at 64 bytes (60 without the check
-//! sequence).
+//! `send`: packets per second from one core into a veth pair, at 64 bytes (60 without FCS).
 //!
-//! Counted by the receiving interface over a window in the middle of the run, so that no program's
-//! start, end, or own report counts.
+//! Counted by the receiving interface over a window in the middle of the run, so that a program's
+//! start, end and own report do not count.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -24,16 +23,16 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Bytes without the check sequence.
+/// Bytes without FCS.
 const LEN: usize = 60;
 
-/// The sender: label and command.
+/// A sender: label and command.
 struct Subject {
     label: &'static str,
     args: Vec<String>,
 }
 
-/// What is at the other end.
+/// The other end.
 #[derive(Clone, Copy)]
 struct Peer {
     measure: &'static str,
@@ -92,7 +91,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Files that the baselines need, deleted on drop.
+/// Files for the baselines, deleted on drop.
 struct Files(PathBuf);
 
 impl Files {
@@ -120,7 +119,7 @@ impl Drop for Files {
     }
 }
 
-/// A UDP packet for another station: what a mirror port carries.
+/// A UDP packet for another station, as on a mirror port.
 fn udp_packet() -> Vec<u8> {
     let mut packet = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 8, 0];
     packet.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0]);
@@ -189,7 +188,7 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Packets that arrive in the window, in millions a second.
+/// Packets that arrive in the window, in millions per second.
 fn rate(pair: &Pair, subject: &Subject, plan: &Plan) -> Result<f64> {
     let mut command: Command = pair.left.ns.command("taskset");
     command.args(["-c", "0"]).args(&subject.args);

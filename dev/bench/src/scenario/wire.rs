@@ -19,7 +19,7 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Packets of the mix: more than the first-level cache holds, fewer than the last.
+/// Packets of the mix: more than fit the first-level cache, fewer than fit the last.
 const PACKETS: usize = 4_000;
 
 fn table(measure: &'static str, unit: &'static str) -> Table {
@@ -105,7 +105,7 @@ fn measure(plan: &Plan, packets: &[Vec<u8>], file: &Path) -> Result<Outcome> {
     })
 }
 
-/// Wall time of a baseline over many rounds, less its start.
+/// Wall clock time of a baseline over many rounds, less its start.
 fn baseline_ns(program: &Path, library: &str, file: &str, rounds: usize) -> Result<f64> {
     let run = |rounds: usize| -> Result<f64> {
         let start = Instant::now();

@@ -1,29 +1,29 @@
-//! What became of every packet, in words: the kernel's counters of both ends alongside what the
-//! probe counted and the flows that it exported.
+//! The account of every packet in words: the kernel's counters of both ends, what the probe
+//! counted, and the flows that it exported.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Applications that are named.
+/// Maximum number of applications named.
 const NAMED: usize = 6;
 
-/// Figures of the page that the probe serves (docs/export.md).
+/// Figures from the probe's metrics page (docs/export.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Packets that the port delivered to the meter.
     pub metered: u64,
-    /// Packets of them that are in no flow: not IP, or damaged.
+    /// Packets of these that belong to no flow: not IP, or damaged.
     pub refused: u64,
-    /// Packets that the port left to the host, ARP above all.
+    /// Packets that the port left to the host, mostly ARP.
     pub passed: u64,
     /// Packets that the port lost.
     pub dropped: u64,
 }
 
 impl Figures {
-    /// Reads the page; `None` where it is none yet.
+    /// Parses the page; `None` if it is incomplete.
     pub fn read(page: &str) -> Option<Figures> {
         let sum = |name: &str| -> Option<u64> {
             let values = page.lines().filter(|line| {
@@ -54,7 +54,7 @@ pub struct Kernel {
     pub sent: u64,
     /// Packets that the other interface received.
     pub received: u64,
-    /// Packets of them that it dropped.
+    /// Packets of these that it dropped.
     pub dropped: u64,
 }
 
@@ -65,7 +65,7 @@ pub struct Applications {
 }
 
 impl Applications {
-    /// Reads exported records: an object a line. A flow with several records counts once.
+    /// Reads exported records, one JSON object per line. A flow with several records counts once.
     pub fn read(records: &str) -> Result<Applications> {
         let mut flows: BTreeMap<String, Option<String>> = BTreeMap::new();
         for line in records.lines() {
@@ -147,7 +147,7 @@ fn none_or(count: u64) -> String {
     }
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();

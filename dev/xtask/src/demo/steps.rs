@@ -1,4 +1,4 @@
-//! Numbered steps with their times, and what a step's programs print: in a file, not on screen.
+//! Numbered steps with their times; the output of their programs goes to a file, not to the screen.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, IsTerminal, Write};
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Lines of a log that are shown after a failure; all of it is in the file.
+/// Lines of a log shown after a failure; the file has all of it.
 const SHOWN: usize = 60;
-/// How often the line of progress is drawn at most.
+/// Minimum interval of redrawing the progress line.
 const PACE: Duration = Duration::from_millis(200);
 
 /// The steps of a task.
@@ -19,12 +19,12 @@ pub struct Steps {
     number: u32,
     began: Instant,
     step: Instant,
-    /// Where programs of steps print.
+    /// The file with the output of the steps' programs.
     log: PathBuf,
 }
 
 impl Steps {
-    /// This many steps; the log is created again.
+    /// Prepares this many steps; the log is created anew.
     pub fn new(count: u32, log: PathBuf) -> Result<Steps> {
         if let Some(folder) = log.parent() {
             std::fs::create_dir_all(folder)?;
@@ -39,25 +39,25 @@ impl Steps {
         })
     }
 
-    /// Begins the next one.
+    /// Starts the next step.
     pub fn begin(&mut self, title: &str) {
         self.number += 1;
         self.step = Instant::now();
         println!("{}/{} {title}", self.number, self.count);
     }
 
-    /// Ends it, with how long it took.
+    /// Ends a step, and prints its time.
     pub fn end(&self) {
         println!("    done in {}", seconds(self.step.elapsed()));
     }
 
-    /// Ends all.
+    /// The total time.
     pub fn total(&self) -> String {
         seconds(self.began.elapsed())
     }
 
-    /// Runs a program whose output goes to the log. A terminal sees a line of progress that is
-    /// drawn again and again, anything else nothing; a failure shows the end of the log.
+    /// Runs a program with its output in the log. A terminal shows a progress line that is redrawn,
+    /// anything else nothing; on a failure the end of the log is printed.
     pub fn run(&self, what: &str, command: &mut Command) -> Result<()> {
         self.follow(what, command).with_context(|| {
             let text = std::fs::read_to_string(&self.log).unwrap_or_default();
@@ -76,7 +76,7 @@ impl Steps {
         command.stdin(Stdio::null());
         command.stdout(writer.try_clone()?).stderr(writer);
         let mut child = command.spawn().context("cannot be started")?;
-        // The pipe ends when no process has its other side, and the command here has one.
+        // The pipe ends when no process has its other side open, and this command has.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut log = OpenOptions::new().append(true).open(&self.log)?;
         let mut line = Progress::new(what);
@@ -94,13 +94,13 @@ impl Steps {
         Ok(())
     }
 
-    /// The log.
+    /// The path of the log.
     pub fn log(&self) -> &Path {
         &self.log
     }
 }
 
-/// The line of progress.
+/// The progress line.
 struct Progress<'a> {
     what: &'a str,
     began: Instant,

@@ -1,4 +1,4 @@
-//! What runs the guest's instructions: KVM where a guest gets through with it, else emulation.
+//! Selects the accelerator: KVM if a guest works with it, otherwise emulation.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::{Options, dir_of, fetch, guest};
 
-/// The one to use: what the user chose, or what a short boot finds out once.
+/// The accelerator to use: the user's choice, or the result of a short boot, which is done once.
 pub fn choose(parts: &fetch::Parts, options: &Options) -> Result<String> {
     if options.machine.counts_instructions {
         return Ok("tcg".into());
@@ -24,7 +24,7 @@ pub fn choose(parts: &fetch::Parts, options: &Options) -> Result<String> {
     if usable(Path::new("/dev/kvm")).is_err() {
         return Ok("tcg".into());
     }
-    // Another machine, or another kernel of it, may answer otherwise.
+    // Another machine, or another kernel, may give another result.
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let memory = fetch::cache()?.join(format!("kvm-{}", parts.release));
     if let Ok(text) = std::fs::read_to_string(&memory)

@@ -1,7 +1,7 @@
-//! Packages from Debian's suites without touching the machine: apt with lists, cache and sources
-//! of its own, signatures checked with the system's Debian keyring, nothing installed.
+//! Packages from Debian's suites without changing the machine: apt with its own lists, cache and
+//! sources, signatures checked with the system's Debian keyring, nothing installed.
 //!
-//! The mirror is the one that the machine uses already.
+//! The mirror is the one that the machine already uses.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use super::fetch::NoGuest;
 use crate::run::{quietly, which};
 
-/// Debian's keys, from the package debian-archive-keyring that every Debian has.
+/// Debian's keys, from the package debian-archive-keyring of every Debian system.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The release that everything comes from, from its backports if they have it: the guest is the
@@ -24,11 +24,11 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// Writes sources into `dir` and fetches the lists: of [`RELEASE`], its backports, and `suite`.
+    /// Writes sources to `dir` and fetches the lists: of [`RELEASE`], its backports, and `suite`.
     ///
     /// # Errors
-    /// [`NoGuest`] when this is no Debian or its mirror cannot be reached; another when the mirror
-    /// does not sign what it gives.
+    /// [`NoGuest`] if this is not Debian or its mirror cannot be reached; another error if the
+    /// mirror's data is not signed.
     pub fn open(dir: &Path, suite: &str) -> Result<Apt> {
         if which("apt-get").is_none() || which("dpkg-deb").is_none() {
             bail!(NoGuest("not a Debian: there is no apt-get".into()));
@@ -77,15 +77,15 @@ impl Apt {
 
     /// Fetches the lists.
     fn update(&self) -> Result<()> {
-        // A transient failure of a mirror is a warning only by default.
+        // By default a transient failure of a mirror is only a warning.
         let strict = ["-o", "APT::Update::Error-Mode=any", "update", "-qq"];
         judged(self.command("apt-get").args(strict)).map(drop)
     }
 
-    /// These packages and all that they need, down to the C library and its loader, each as
+    /// These packages and all their dependencies, down to the C library and its loader, each as
     /// `NAME=VERSION`.
     ///
-    /// Not only what is missing here: the cache may be used on another machine.
+    /// Including those installed here: the cache may be used on another machine.
     pub fn with_libraries(&self, packages: &[&str]) -> Result<Vec<String>> {
         let status = format!("Dir::State::status={}", self.dir.join("status").display());
         let mut command = self.command("apt-get");
@@ -103,7 +103,7 @@ impl Apt {
             .collect())
     }
 
-    /// The packages that a package needs directly, without those that need not be there.
+    /// The direct dependencies of a package, without optional ones.
     pub fn depends(&self, package: &str) -> Result<Vec<String>> {
         let text = judged(self.command("apt-cache").args(["depends", package]))?;
         let names = text.lines().filter_map(|line| {
@@ -154,7 +154,7 @@ impl Apt {
             option("Dir::Etc::preferencesparts", dir.join("none")),
             option("Dir::State::lists", dir.join("lists")),
             option("Dir::Cache", dir.join("cache")),
-            // Also without the rights to switch to apt's own user.
+            // Also without permission to switch to apt's own user.
             format!("APT::Sandbox::User={}", user()),
             // The machine's own settings do not apply.
             "APT::Get::AllowUnauthenticated=false".into(),
@@ -199,7 +199,7 @@ const UNREACHED: &[&str] = &[
     "does not have a Release file",
 ];
 
-/// Its message for data with a wrong signature.
+/// Its messages for data with a wrong signature.
 const FORGED: &[&str] = &[
     "Hash Sum mismatch",
     "unexpected size",
@@ -228,7 +228,7 @@ fn judged(command: &mut Command) -> Result<String> {
     })
 }
 
-/// The user that runs us, by name where root.
+/// The user of this process, by name if root.
 fn user() -> String {
     if crate::run::is_root() {
         "root".into()
@@ -243,7 +243,7 @@ fn user() -> String {
 /// The name of the machine's release, for example bookworm.
 ///
 /// # Errors
-/// [`NoGuest`] when it has none.
+/// [`NoGuest`] if it has none.
 fn codename() -> Result<String> {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     if !release.lines().any(|line| line == "ID=debian") {
@@ -263,7 +263,7 @@ struct Source {
     suite: String,
 }
 
-/// Sources of the machine that are of its release.
+/// The machine's sources of its release.
 fn machine_sources(codename: &str) -> Vec<Source> {
     let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
     if let Ok(entries) = std::fs::read_dir("/etc/apt/sources.list.d") {
@@ -291,7 +291,7 @@ fn machine_sources(codename: &str) -> Vec<Source> {
     unique
 }
 
-/// Sources in deb822 form (sources.list(5)).
+/// Parses sources in deb822 format (sources.list(5)).
 fn stanzas(text: &str) -> Vec<Source> {
     let mut sources = Vec::new();
     for stanza in text.split("\n\n") {
@@ -316,7 +316,7 @@ fn stanzas(text: &str) -> Vec<Source> {
     sources
 }
 
-/// Sources in the form of one line each: `deb [OPTIONS] URI SUITE COMPONENT…`.
+/// Parses sources in one-line format: `deb [OPTIONS] URI SUITE COMPONENT…`.
 fn one_line(text: &str) -> Vec<Source> {
     let lines = text.lines().filter_map(|line| {
         let rest = line.trim().strip_prefix("deb ")?.trim_start();
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    /// What becomes of a mirror at this address: the error of fetching its lists.
+    /// The error of fetching lists from a mirror at this address.
     fn fetched_from(uri: &str) -> Option<anyhow::Error> {
         if which("apt-get").is_none() || !Path::new(KEYRING).is_file() {
             eprintln!("SKIPPED: lab::apt: not a Debian");

@@ -15,7 +15,7 @@ use crate::run::cargo;
 pub struct Programs(BTreeMap<String, PathBuf>);
 
 impl Programs {
-    /// The file of a program.
+    /// The path of a program.
     pub fn get(&self, name: &str) -> Result<PathBuf> {
         let found = self.0.get(name).cloned();
         found.with_context(|| format!("cargo built nothing of the name {name}"))
@@ -25,10 +25,10 @@ impl Programs {
 /// The test binary whose tests run in the guest.
 pub const TESTS: &str = "guest";
 
-/// Builds the command, and the tests where they are wanted.
+/// Builds the command, and the tests if requested.
 ///
-/// The whole workspace is named, of which only these are built: with one package named, the
-/// features of its dependencies would be others than in a run of all tests, and all built again.
+/// The whole workspace, of which only these are built: with a single package, its dependencies
+/// would have other features than in a run of all tests, and be rebuilt.
 pub fn programs(options: &Options, with_tests: bool) -> Result<Programs> {
     let mut builds = vec![vec!["build", "--workspace", "--bin", "barewire"]];
     if with_tests {

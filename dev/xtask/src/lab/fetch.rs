@@ -1,8 +1,8 @@
-//! What the guest is made of: QEMU, a kernel with its modules, busybox. Fetched once.
+//! The parts of the guest: QEMU, a kernel with its modules, busybox. Fetched once.
 //!
-//! Everything lies in one directory (`target/lab`, or what `BAREWIRE_LAB_CACHE` names) and is used
-//! again without network. A part is complete when its directory is: it is made alongside and
-//! renamed. With it lies the hash of every file of it, which is compared before each use.
+//! Everything is in one directory (`target/lab`, or that in `BAREWIRE_LAB_CACHE`) and is reused
+//! without network. A part is complete if its directory exists: it is built under another name and
+//! renamed. The hashes of its files are stored with it, and compared before each use.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,11 +15,11 @@ use anyhow::{Context, Result, bail, ensure};
 use super::apt::{self, Apt};
 use crate::run::{quietly, target_dir, which};
 
-/// Variable that names another directory for what is fetched.
+/// Variable with another directory for fetched parts.
 const CACHE_VAR: &str = "BAREWIRE_LAB_CACHE";
 
-/// Modules to load in the guest, in this order, each after those it needs. What a kernel has
-/// built in is no file and is left out.
+/// Modules to load in the guest, in this order, each after its dependencies. Modules built into the
+/// kernel have no file and are skipped.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_console",
@@ -38,15 +38,15 @@ const MODULES: &[&str] = &[
     "xsk_diag",
 ];
 
-/// Modules that must be there, or the guest is useless.
+/// Modules without which the guest is useless.
 const NEEDED: &[&str] = &["igb", "e1000", "e1000e", "virtio_net", "vfio-pci"];
 
-/// QEMU from this on moves a packet in half the time, and did not lose interrupts in our suites as
-/// 10.0 did (see [`monitor`](super::monitor)).
+/// From this QEMU version on, a packet takes half the time, and interrupts were not lost in the
+/// suites as with 10.0 (see [`monitor`](super::monitor)).
 const GOOD: u32 = 11;
 
-/// This machine has no guest, by no fault of what is here: not Debian, another architecture, no way
-/// to the mirror. Every other error is a failure, above all data that is not what was signed.
+/// This machine has no guest, which is not a failure: not Debian, another architecture, no route to
+/// the mirror. Every other error is a failure, above all data that is not what was signed.
 #[derive(Debug)]
 pub struct NoGuest(pub String);
 
@@ -60,43 +60,43 @@ impl std::error::Error for NoGuest {}
 
 /// The parts, ready.
 pub struct Parts {
-    /// Program, with what must be set for it.
+    /// The program, and its environment.
     pub qemu: Qemu,
     /// Directory of the kernel: `vmlinuz`, `modules/*.ko`, and `modules/order`.
     pub kernel: PathBuf,
-    /// Its release, from its package.
+    /// The kernel release, from its package.
     pub release: String,
     /// The program, statically linked.
     pub busybox: PathBuf,
 }
 
-/// A QEMU that has all our cards.
+/// A QEMU that supports all the lab's cards.
 pub struct Qemu {
     program: PathBuf,
-    /// Where it was unpacked; `None` for one that is installed.
+    /// Where it was unpacked; `None` for an installed one.
     unpacked: Option<PathBuf>,
 }
 
 impl Qemu {
-    /// The program behind what must be set for it, and its first arguments.
+    /// The command that sets the environment and starts the program, and its first arguments.
     pub fn args(&self) -> Vec<String> {
         let program = self.program.display().to_string();
         let Some(root) = &self.unpacked else {
             return vec![program];
         };
-        // Its C library may be newer than this machine's, and each comes with a loader of its own.
+        // Its C library may be newer than this machine's, and comes with its own loader.
         let libraries = root.join("usr/lib/x86_64-linux-gnu");
         let loader = libraries.join("ld-linux-x86-64.so.2");
         let [loader, libraries] = [loader, libraries].map(|path| path.display().to_string());
         let mut args = vec![loader, "--library-path".into(), libraries, program];
-        // Firmware: SeaBIOS and the cards' boot programs have packages of their own.
+        // Firmware: SeaBIOS and the cards' boot programs have separate packages.
         for share in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
             args.extend(["-L".into(), root.join(share).display().to_string()]);
         }
         args
     }
 
-    /// Fails unless it starts and has an igb.
+    /// Checks that it starts and supports igb.
     fn check(&self) -> Result<()> {
         let args = self.args();
         let mut command = Command::new(&args[0]);
@@ -110,7 +110,7 @@ impl Qemu {
         Ok(())
     }
 
-    /// The first number of its version; 0 if unknown.
+    /// The major version; 0 if unknown.
     fn major(&self) -> u32 {
         let args = self.args();
         let mut command = Command::new(&args[0]);
@@ -119,13 +119,13 @@ impl Qemu {
     }
 }
 
-/// Of `QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1)`.
+/// Parses `QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1)`.
 fn major(said: &str) -> Option<u32> {
     let (_, version) = said.split_once(" version ")?;
     version.split('.').next()?.parse().ok()
 }
 
-/// The directory of all that is fetched.
+/// The directory of fetched parts.
 pub fn cache() -> Result<PathBuf> {
     let dir = match std::env::var_os(CACHE_VAR) {
         Some(dir) => PathBuf::from(dir),
@@ -142,7 +142,7 @@ pub fn cache() -> Result<PathBuf> {
     Ok(dir.canonicalize()?)
 }
 
-/// Makes all parts ready, fetching what is not present; the kernel from this suite.
+/// Prepares all parts, fetching missing ones; the kernel comes from this suite.
 ///
 /// # Errors
 /// [`NoGuest`] if something is missing and cannot be fetched.
@@ -152,7 +152,7 @@ pub fn parts(suite: &str) -> Result<Parts> {
         bail!(NoGuest(why.into()));
     }
     let cache = cache()?;
-    // Two runs at once shall not fetch into the same place.
+    // Two runs at once must not fetch to the same place.
     let lock = File::create(cache.join("lock"))?;
     lock.lock().context("lock of the cache")?;
     let mut apt = None;
@@ -178,7 +178,7 @@ fn opened<'a>(cache: &Path, suite: &str, apt: &'a mut Option<Apt>) -> Result<&'a
     apt.as_ref().context("apt")
 }
 
-/// Makes a directory of the cache whole or not at all; one that is there must be as it was made.
+/// Creates a directory of the cache completely or not at all; an existing one must be unchanged.
 fn once(dir: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let list = dir.with_extension("sha256");
     if dir.is_dir() && list.is_file() {
@@ -197,14 +197,14 @@ fn once(dir: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     make(&unfinished)?;
     let hashes = hashes(&unfinished)?;
     if dir.is_dir() {
-        // Of an unfinished run, or of a time without hashes.
+        // From an unfinished run, or from a version without hashes.
         std::fs::remove_dir_all(dir)?;
     }
     std::fs::write(&list, hashes)?;
     std::fs::rename(&unfinished, dir).with_context(|| dir.display().to_string())
 }
 
-/// A line for each file of a directory: its SHA-256, or where it points, and its path.
+/// A line for each file of a directory: its SHA-256 or link target, and its path.
 fn hashes(dir: &Path) -> Result<String> {
     let (mut files, mut lines) = (Vec::new(), Vec::new());
     let mut folders = vec![dir.to_owned()];
@@ -311,7 +311,7 @@ fn kernel(cache: &Path, suite: &str, busybox: &Path, apt: &mut Option<Apt>) -> R
             .into_iter()
             .find(|name| name.starts_with("linux-image-"))
             .with_context(|| format!("{meta} needs no image"))?;
-        // Newer packages are split in two; older ones have all in one.
+        // Newer packages are split in two; older ones contain everything.
         let mut packages = apt.depends(&image)?;
         packages
             .retain(|name| name.starts_with("linux-binary-") || name.starts_with("linux-modules-"));
@@ -335,7 +335,7 @@ fn kernel(cache: &Path, suite: &str, busybox: &Path, apt: &mut Option<Apt>) -> R
     Ok(dir)
 }
 
-/// Takes the image and the modules of [`MODULES`], with those that they need, out of a package.
+/// Copies the image and the modules in [`MODULES`], with their dependencies, from a package.
 fn take_kernel(whole: &Path, into: &Path, busybox: &Path) -> Result<()> {
     let mut files = Vec::new();
     walk(whole, &mut files)?;
@@ -358,7 +358,7 @@ fn take_kernel(whole: &Path, into: &Path, busybox: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks a module after all it needs; `false` when there is none of that name.
+/// Unpacks a module after its dependencies; `false` if it does not exist.
 fn take_module(
     name: &str,
     files: &[PathBuf],
@@ -367,7 +367,7 @@ fn take_module(
     order: &mut Vec<String>,
     depth: u32,
 ) -> Result<bool> {
-    // Names are written with either sign.
+    // Names are written with either character.
     let name = name.replace('-', "_");
     if order.contains(&name) {
         return Ok(true);
@@ -396,7 +396,7 @@ fn take_module(
     Ok(true)
 }
 
-/// The dependencies of a module (`depends=` and `softdep=` of its section `.modinfo`).
+/// The dependencies of a module (`depends=` and `softdep=` in its section `.modinfo`).
 fn needs(module: &[u8]) -> BTreeSet<String> {
     let mut needs = BTreeSet::new();
     for entry in module.split(|byte| *byte == 0) {
@@ -459,7 +459,7 @@ mod tests {
         let again = || once(&part, |_| bail!("must not be made again"));
         once(&part, make).unwrap();
         again().unwrap();
-        // A bit, a file more, a link elsewhere: each is a failure and no reason to skip.
+        // A flipped bit, an extra file, a link elsewhere: each is a failure and no reason to skip.
         let damage: [fn(&Path); 3] = [
             |lib| std::fs::write(lib.join("a"), "2").unwrap(),
             |lib| std::fs::write(lib.join("libc.so.6"), "").unwrap(),

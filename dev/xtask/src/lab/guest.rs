@@ -1,4 +1,5 @@
-//! The machine: which cards it has, how they are joined, and one run of it from power to power.
+//! The virtual machine: its cards, how they are connected, and one run of it from power-on to
+//! power-off.
 
 mod command;
 
@@ -27,27 +28,27 @@ use command::command;
 pub struct Card {
     /// Name of its interface in the guest.
     pub name: &'static str,
-    /// QEMU's device, with options that are not the same for all.
+    /// QEMU's device, with its options.
     device: &'static str,
     mac: &'static str,
-    /// Cards of the same number are on one wire.
+    /// Cards with the same number are on one wire.
     wire: u32,
-    /// After a PCI Express root port of its own.
+    /// Behind its own PCI Express root port.
     root_port: bool,
-    /// Queue pairs that need a TAP interface with as many queues.
+    /// Queue pairs, for which a TAP interface needs as many queues.
     queues: u32,
 }
 
-/// Every card, each of a kind twice and on one wire.
+/// All cards, two of each kind on one wire.
 ///
 /// Two igb must not be on one bus: their virtual functions would have the same addresses.
 /// virtio-net requires the IOMMU (`iommu_platform`), or its driver would pass physical addresses:
-/// no VFIO, and no zero-copy, because the ring has then no device to map frames for. It has as many
+/// no VFIO, and no zero-copy, because the ring then has no device to map frames for. It has as many
 /// queue pairs as the guest has CPUs: with more to spare its driver adds queues when an XDP program
-/// comes, the card receives on them too, and they cannot be bound zero-copy. One of the two offers
-/// packed rings, so that both kinds are present.
+/// is attached, the card receives on them too, and they cannot be bound zero-copy. One of the two
+/// offers packed rings, so that both kinds are present.
 ///
-/// The last two are for what is reported about a card that is not alone in its IOMMU group.
+/// The last two are for reports about a card that is not alone in its IOMMU group.
 pub const CARDS: &[Card] = &[
     card("igb0", "igb", "52:54:00:ba:01:00", 0, true, 1),
     card("igb1", "igb", "52:54:00:ba:01:01", 0, true, 1),
@@ -61,15 +62,15 @@ pub const CARDS: &[Card] = &[
     card("shared1", FUNCTION_1, "52:54:00:ba:05:01", 4, false, 1),
 ];
 
-/// What the benchmark of paths needs: one card that sends, one on its wire that receives, and a
-/// third to forward to, alone on its wire.
+/// The cards for the benchmark of paths: one that sends, one on its wire that receives, and a third
+/// to forward to, alone on its wire.
 pub const CARDS_IN_A_ROW: &[Card] = &[
     card("igb0", "igb", "52:54:00:ba:01:00", 0, true, 1),
     card("igb1", "igb", "52:54:00:ba:01:01", 0, true, 1),
     card("igb2", "igb", "52:54:00:ba:01:02", 1, true, 1),
 ];
 
-/// Two functions of a device that cannot keep them apart: one IOMMU group.
+/// Two functions of a device without isolation between them: one IOMMU group.
 const FUNCTION_0: &str = "e1000,multifunction=on,addr=10.0";
 const FUNCTION_1: &str = "e1000,addr=10.1";
 
@@ -94,16 +95,16 @@ const fn card(
     }
 }
 
-/// What is not the same in every guest.
+/// What differs between guests.
 #[derive(Clone, Copy)]
 pub struct Machine {
-    /// What is plugged in.
+    /// The cards.
     pub cards: &'static [Card],
     /// The guest's clock counts its instructions, a nanosecond each: emulation of devices takes no
-    /// time, and a program takes the same time regardless of other load. Only under `tcg`.
+    /// time, and a program takes the same time regardless of other load. Only with `tcg`.
     pub counts_instructions: bool,
-    /// The kernel's own drivers go through the IOMMU, too. Else they pass it by, as they do on
-    /// most machines, and what an emulated IOMMU takes falls upon VFIO's alone.
+    /// The kernel's own drivers also go through the IOMMU. Otherwise they bypass it, as on most
+    /// machines, and only VFIO has the cost of an emulated IOMMU.
     pub translates_all: bool,
 }
 
@@ -117,15 +118,15 @@ impl Default for Machine {
     }
 }
 
-/// What a run needs alongside the parts.
+/// Parameters of a run besides the parts.
 pub struct Run<'a> {
-    /// Script that the guest's shell runs.
+    /// Script for the guest's shell.
     pub job: String,
     /// Programs of this machine: path in the guest, file here.
     pub programs: Vec<(String, PathBuf)>,
-    /// After this time the guest is ended, unless a line of its output gave it another.
+    /// After this time the guest is ended, unless a line of its output extended it.
     pub limit: Duration,
-    /// When it must be up, if known better than from what it does.
+    /// Time limit for booting, if known better than from its output.
     pub boot_limit: Option<Duration>,
     /// `kvm` or `tcg`.
     pub accelerator: &'a str,
@@ -133,45 +134,45 @@ pub struct Run<'a> {
     pub machine: Machine,
 }
 
-/// QEMU has this time to end after its last output.
+/// Time in which QEMU must end after its last output.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// A guest without output for this long is examined.
 const SILENCE: Duration = Duration::from_secs(45);
 
-/// Longest line of the job's output that is taken as one.
+/// Maximum length of a line of the job's output.
 const LINE_MAX: u64 = 64 * 1024;
 
-/// File of what QEMU complains about.
+/// File with QEMU's error output.
 const ERRORS: &str = "errors";
 
-/// What compiles filters, where Debian has it.
+/// The library that compiles filters, if Debian has it.
 const LIBPCAP: &str = "/usr/lib/x86_64-linux-gnu/libpcap.so.0.8";
 
-/// What the first program prints on the console when it starts the job.
+/// Printed by init on the console when it starts the job.
 const UP: &str = "init: up after";
 
-/// How it went.
+/// The outcome of a run.
 pub struct Outcome {
     /// Exit code of the job; `None` if the guest never reported it.
     pub code: Option<i32>,
-    /// Where its console and the files that it left in `/out` are.
+    /// Directory with its console and the files that it left in `/out`.
     pub dir: PathBuf,
-    /// From power to power.
+    /// From power-on to power-off.
     pub took: Duration,
-    /// The time limit ended it.
+    /// Whether the time limit ended it.
     pub hung: bool,
-    /// It came as far as the job.
+    /// Whether it got as far as the job.
     pub booted: bool,
-    /// The emulator has failed it or has itself ended with an error: what is known of that.
+    /// If the emulator has failed or ended with an error: what is known of that.
     pub lost: Option<String>,
 }
 
-/// Runs a job in a guest, each line of its output handed to `line` as it comes. What that returns
-/// is the time that the guest has from then on.
+/// Runs a job in a guest, and passes each line of its output to `line`, which may return a new time
+/// limit from then on.
 ///
 /// # Errors
-/// When the guest cannot be started.
+/// If the guest cannot be started.
 pub fn run(
     parts: &Parts,
     run: &Run<'_>,
@@ -218,7 +219,7 @@ pub fn run(
     if !hung && !status.success() {
         lost = Some(format!("QEMU ended with {status}: {}", errors.trim()));
     }
-    // One that hung may not have come to the end of its files.
+    // A guest that hung may not have finished writing its files.
     if code.is_some() && !hung && lost.is_none() {
         let mut unpack = Command::new("tar");
         unpack.arg("-xf").arg(dir.join("files")).arg("-C").arg(dir);
@@ -235,13 +236,13 @@ pub fn run(
     })
 }
 
-/// A thread that reads a guest's output, and the lines of it.
+/// A thread that reads a guest's output, and a channel of its lines.
 fn read_lines(output: ChildStdout) -> (JoinHandle<()>, Receiver<String>) {
     let (send, lines) = sync_channel(1024);
     let reader = std::thread::spawn(move || {
         let mut output = BufReader::new(output);
         let mut bytes = Vec::new();
-        // A line without an end comes in pieces.
+        // A line without an end is split.
         let mut next = |bytes: &mut Vec<u8>| (&mut output).take(LINE_MAX).read_until(b'\n', bytes);
         while next(&mut bytes).is_ok_and(|n| n != 0) {
             let text = String::from_utf8_lossy(&bytes);
@@ -254,12 +255,12 @@ fn read_lines(output: ChildStdout) -> (JoinHandle<()>, Receiver<String>) {
     (reader, lines)
 }
 
-/// Prints what QEMU complains about and is not known; gives all of it.
+/// Prints unknown complaints of QEMU; returns all of them.
 fn complaints(dir: &Path) -> String {
     let errors = std::fs::read(dir.join(ERRORS)).unwrap_or_default();
     let errors = String::from_utf8_lossy(&errors).into_owned();
-    // A hub joins cards with each other and nothing else, which QEMU finds worth a warning. What
-    // took the place of `-mon` is not in every version.
+    // A hub connects cards with each other and nothing else, which QEMU warns about. The
+    // replacement of `-mon` is not in every version.
     let known = ["not connected to host", "'-mon' is deprecated"];
     for line in errors
         .lines()
@@ -270,7 +271,7 @@ fn complaints(dir: &Path) -> String {
     errors
 }
 
-/// A guest while it runs.
+/// Watches a running guest.
 struct Watch<'a> {
     run: &'a Run<'a>,
     dir: &'a Path,
@@ -280,18 +281,18 @@ struct Watch<'a> {
     /// The limit counts from here.
     since: Instant,
     limit: Duration,
-    /// When the last line came.
+    /// When the last line arrived.
     heard: Instant,
     booted: bool,
     hung: bool,
     /// See [`Outcome::lost`].
     lost: Option<String>,
-    /// How often the guest had its wires looked at.
+    /// How often the guest requested a link check.
     looks: u32,
 }
 
 impl Watch<'_> {
-    /// Takes the lines of a guest until it closes its output, or ends it when its time is over.
+    /// Reads the lines of a guest until it closes its output, or ends it when its time is over.
     fn follow(
         &mut self,
         child: &mut Child,
@@ -299,11 +300,11 @@ impl Watch<'_> {
         line: &mut impl FnMut(&str) -> Option<Duration>,
     ) -> Result<()> {
         loop {
-            // The console is looked at now and then until the kernel is up.
+            // The console is checked from time to time until the kernel is up.
             if !self.booted && is_up(self.dir) {
                 (self.booted, self.since) = (true, Instant::now());
             }
-            // One that keeps talking is ended, too.
+            // A guest with continuous output is ended, too.
             let is_over = self.is_over();
             if self.lost.is_none() && self.booted && (is_over || self.heard.elapsed() >= SILENCE) {
                 self.examine();
@@ -342,7 +343,7 @@ impl Watch<'_> {
         self.heard = Instant::now();
     }
 
-    /// Executes a request in a line of the guest, or passes the line to `line`.
+    /// Handles a request in a line of the guest, or passes the line to `line`.
     fn take(&mut self, text: &str, line: &mut impl FnMut(&str) -> Option<Duration>) {
         self.heard = Instant::now();
         if let Some((index, is_there)) = wire::asked(text, self.run.machine.cards)
@@ -353,7 +354,7 @@ impl Watch<'_> {
         if text == look::MARK && self.looks < look::MAX {
             self.looks += 1;
             self.lost = look::at(self.dir, self.wires.ns.as_ref());
-            // The guest waits meanwhile.
+            // The guest waits in the meantime.
             self.since += self.heard.elapsed();
             self.heard = Instant::now();
         } else if let Some(more) = line(text) {
@@ -361,7 +362,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Waits for a guest whose output is closed: it has ended or does so now.
+    /// Waits for a guest that has closed its output.
     fn end(&mut self, child: &mut Child) -> Result<ExitStatus> {
         let closed = Instant::now();
         loop {
@@ -416,7 +417,7 @@ fn initramfs(parts: &Parts, run: &Run<'_>, file: &Path) -> Result<()> {
         archive.program(&format!("usr/sbin/{name}"), &program)?;
     }
     archive.link("bin/sh", "busybox")?;
-    // Opened by name, so that no program's list of libraries has it.
+    // Opened by name, so that it is not in any program's list of libraries.
     let libpcap = Path::new(LIBPCAP);
     if !run.programs.is_empty() && libpcap.exists() {
         archive.program(LIBPCAP.trim_start_matches('/'), libpcap)?;
@@ -427,13 +428,13 @@ fn initramfs(parts: &Parts, run: &Run<'_>, file: &Path) -> Result<()> {
     archive.write(file)
 }
 
-/// Queue pairs that virtio-net has here.
+/// Number of virtio-net's queue pairs here.
 pub fn virtio_queues() -> u32 {
     let most = CARDS.iter().map(|card| card.queues).max().unwrap_or(1);
     if can_make_taps().is_ok() { most } else { 1 }
 }
 
-/// Whether TAP interfaces in namespaces can be made, tried once; what is in the way. Root in a
+/// Whether TAP interfaces in namespaces can be created, tried once; otherwise the reason. Root in a
 /// container is often not allowed to, whatever its capabilities are.
 fn can_make_taps() -> &'static Result<(), String> {
     static OUTCOME: OnceLock<Result<(), String>> = OnceLock::new();
@@ -454,15 +455,15 @@ fn quiet_namespace() -> Result<Netns> {
     Ok(ns)
 }
 
-/// What joins the cards outside the guest.
+/// The connections of the cards outside the guest.
 struct Wires {
     /// Holds the TAP interfaces and the bridge of cards with several queues.
     ns: Option<Netns>,
 }
 
 impl Wires {
-    /// TAP interfaces need the rights of root; without them every card has one queue pair and a
-    /// hub of QEMU's.
+    /// TAP interfaces need root privileges; without them every card has one queue pair and a hub of
+    /// QEMU's.
     fn new(cards: &[Card]) -> Result<Wires> {
         if cards.iter().all(|card| card.queues == 1) {
             return Ok(Wires { ns: None });
@@ -476,7 +477,7 @@ impl Wires {
         for card in cards.iter().filter(|card| card.queues > 1) {
             let bridge = format!("wire{}", card.wire);
             if !bridges.contains(&card.wire) {
-                // As a cable: floods what it has not learned, delays nothing.
+                // Like a cable: floods unknown addresses, and delays nothing.
                 ns.ip(&format!(
                     "link add {bridge} mtu 9000 type bridge mcast_snooping 0 stp_state 0 \
                      ageing_time 0"
@@ -496,7 +497,7 @@ impl Wires {
         Ok(Wires { ns: Some(ns) })
     }
 
-    /// The netdev of a card, and what its device needs alongside.
+    /// The netdev of a card, and additional options of its device.
     fn netdev(&self, index: usize, card: &Card) -> (String, String) {
         if self.ns.is_some() && card.queues > 1 {
             let Card { name, queues, .. } = card;

@@ -1,7 +1,7 @@
 //! The guest's file system: an archive that the kernel unpacks into memory.
 //!
 //! The format is cpio's "newc" (Documentation/driver-api/early-userspace/buffer-format.rst of the
-//! kernel); written here, so that a device node needs no rights and no program.
+//! kernel); written here, so that a device node needs no privileges and no program.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -17,16 +17,16 @@ const PROGRAM: u32 = 0o100_755;
 const LINK: u32 = 0o120_777;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 
-/// An archive that grows.
+/// An archive being built.
 pub struct Initramfs {
     bytes: Vec<u8>,
-    /// Paths that are in it, without the slash in front.
+    /// Paths in it, without the leading slash.
     there: BTreeSet<String>,
     inode: u32,
 }
 
 impl Initramfs {
-    /// One with the console, which the kernel opens before anything runs.
+    /// Creates an archive with the console, which the kernel opens before anything runs.
     pub fn new() -> Result<Initramfs> {
         let mut archive = Initramfs {
             bytes: Vec::new(),
@@ -40,20 +40,19 @@ impl Initramfs {
         Ok(archive)
     }
 
-    /// A file that can be run, with the directories above it.
+    /// Adds an executable file, with the directories above it.
     pub fn file(&mut self, path: &str, content: &[u8]) -> Result<()> {
         self.parents(path)?;
         self.entry(path, PROGRAM, (0, 0), content)
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     pub fn link(&mut self, path: &str, target: &str) -> Result<()> {
         self.parents(path)?;
         self.entry(path, LINK, (0, 0), target.as_bytes())
     }
 
-    /// A file of this machine with the shared libraries it needs, at the places where they are
-    /// here.
+    /// Adds a file of this machine with the shared libraries it needs, at the same paths as here.
     pub fn program(&mut self, path: &str, file: &Path) -> Result<()> {
         let content = stripped(file).with_context(|| file.display().to_string())?;
         self.file(path, &content)?;
@@ -68,7 +67,7 @@ impl Initramfs {
         Ok(())
     }
 
-    /// Writes the archive, ended as it must be.
+    /// Writes the archive with its trailer.
     pub fn write(mut self, file: &Path) -> Result<()> {
         self.there.clear();
         self.entry("TRAILER!!!", 0, (0, 0), b"")?;
@@ -90,8 +89,8 @@ impl Initramfs {
         }
     }
 
-    /// One entry: thirteen numbers of eight hexadecimal digits, the name, the content, the last
-    /// two filled up to four bytes.
+    /// One entry: thirteen numbers of eight hexadecimal digits, the name, the content, the last two
+    /// padded to four bytes.
     fn entry(&mut self, path: &str, mode: u32, device: (u32, u32), content: &[u8]) -> Result<()> {
         if !self.there.insert(path.to_owned()) {
             bail!("{path} is twice in the guest");
@@ -119,8 +118,8 @@ impl Initramfs {
     }
 }
 
-/// A program without what only debuggers read, which is most of it: the guest has to hold it in
-/// memory, three times while it boots.
+/// A program without debug information, which is most of it: the guest has to hold it in memory,
+/// three times while it boots.
 fn stripped(file: &Path) -> Result<Vec<u8>> {
     if let Some(strip) = which("strip") {
         let copy = std::env::temp_dir().join(format!("barewire-strip-{}", std::process::id()));
@@ -128,7 +127,7 @@ fn stripped(file: &Path) -> Result<Vec<u8>> {
         command.args(["--strip-debug", "-o"]).arg(&copy).arg(file);
         let content = quietly(&mut command).and_then(|_| Ok(std::fs::read(&copy)?));
         let _ = std::fs::remove_file(&copy);
-        // A script is no object file.
+        // A script is not an object file.
         if let Ok(content) = content {
             return Ok(content);
         }
@@ -136,7 +135,7 @@ fn stripped(file: &Path) -> Result<Vec<u8>> {
     Ok(std::fs::read(file)?)
 }
 
-/// The shared libraries of a program and its loader, as `ldd` finds them.
+/// The shared libraries of a program and its loader, as found by `ldd`.
 fn libraries(file: &Path) -> Result<Vec<PathBuf>> {
     let ldd = which("ldd").context("no ldd, which is of libc-bin")?;
     let Ok(text) = quietly(Command::new(ldd).arg(file)) else {
@@ -172,7 +171,7 @@ mod tests {
         archive.write(&file).unwrap();
         let bytes = std::fs::read(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
-        // Walked by the format's own words: magic, sizes at fixed places, both parts filled up.
+        // Parsed by the format's own rules: magic, sizes at fixed offsets, both parts padded.
         let number = |at: usize| {
             let digits = std::str::from_utf8(&bytes[at..at + 8]).unwrap();
             usize::from_str_radix(digits, 16).unwrap()

@@ -1,21 +1,21 @@
-//! A job that receives nothing on a wire requests an inspection of the guest from outside: the
+//! A job that receives nothing on a wire requests an examination of the guest from outside: the
 //! host's counters, and whether the emulator has lost an interrupt.
 //!
-//! The job prints `@@lab look` on a line of its own. What is seen is printed; if the emulator has
-//! failed the guest (see [`monitor`]), the guest is ended, and a suite is run again in another.
+//! The job prints `@@lab look` on a line of its own. The findings are printed; if the emulator has
+//! failed (see [`monitor`]), the guest is ended, and a suite is run again in another.
 
 use std::path::Path;
 
 use super::monitor;
 use crate::netns::Netns;
 
-/// How many a guest may have.
+/// Maximum number of examinations per guest.
 pub const MAX: u32 = 5;
 
 /// The line.
 pub const MARK: &str = "@@lab look";
 
-/// Prints what is seen. What has failed the guest, if something has.
+/// Prints the findings. Returns the failure of the emulator, if any.
 pub fn at(dir: &Path, wires: Option<&Netns>) -> Option<String> {
     let report = |text: &str| text.lines().for_each(|line| println!("lab host: {line}"));
     if let Some(ns) = wires {

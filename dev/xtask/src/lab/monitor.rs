@@ -1,13 +1,13 @@
 //! QEMU's monitor: the state of the processors of a silent guest.
 //!
-//! A processor that QEMU emulates loses the end of an interrupt once in a hundred minutes or so:
-//! its local APIC has the timer's vector in service for good, while the processor is halted in the
+//! An emulated processor loses the end of an interrupt once in a hundred minutes or so: its local
+//! APIC has the timer's vector in service permanently, while the processor is halted in the
 //! kernel's idle loop, outside of any handler. No timer runs there from then on, and the guest
-//! waits forever for that processor. No program in the guest can bring this about, and none can
-//! mend it; so it is looked for, and distinguished from a test that hangs.
+//! waits forever for that processor. No program in the guest can cause this, and none can repair
+//! it; so it is detected, and distinguished from a test that hangs.
 //!
-//! The same goes for any other vector, where timers continue and only some devices fall silent; for
-//! a processor that sleeps although an interrupt is requested; and for one that stays in the kernel
+//! The same applies to any other vector, where timers continue and only some devices fail; to a
+//! processor that sleeps although an interrupt is requested; and to one that stays in the kernel
 //! with interrupts off and polls the same address for seconds: seen where the kernel waits for the
 //! emulated IOMMU to complete an invalidation.
 
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-/// The socket, in the directory of a run. Named from there alone: a whole path may be longer than
-/// the name of a socket (107 bytes: unix(7)).
+/// The socket, in the directory of a run. Relative to it: an absolute path may be longer than a
+/// socket name (107 bytes: unix(7)).
 pub const SOCKET: &str = "monitor";
 
 /// How long an answer may take.
@@ -30,11 +30,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The end of an answer.
 const PROMPT: &str = "(qemu)";
 
-/// Between two looks at the processors: a handler takes microseconds, on a busy machine
+/// Interval of samples of the processors: a handler takes microseconds, on a busy machine
 /// milliseconds.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Looks that must find the same.
+/// Number of samples that must agree.
 const LOOKS: usize = 5;
 
 /// Samples without a finding after which there is no suspicion, and the total number of samples: a
@@ -42,14 +42,14 @@ const LOOKS: usize = 5;
 const LOOKS_MIN: usize = 3;
 const LOOKS_MAX: usize = 15;
 
-/// How long may be looked, answers that come late included.
+/// Time limit of an examination, including late answers.
 const LOOKING: Duration = Duration::from_secs(20);
 
-/// Processors of a guest.
+/// Number of processors of a guest.
 const CPUS: usize = 2;
 
 /// Keys that the kernel answers on its console: all messages, stacks of all processors, all tasks,
-/// those that are blocked.
+/// blocked tasks.
 const KEYS: [&str; 4] = ["9", "l", "t", "w"];
 
 /// Queries about the machine.
@@ -64,10 +64,10 @@ const QUESTIONS: [&str; 4] = [
 /// A processor that waits for an interrupt.
 const HALTED: &str = "HLT=1";
 
-/// In the flags: interrupts are let through.
+/// In the flags: interrupts are enabled.
 const INTERRUPTS: u64 = 1 << 9;
 
-/// A conversation.
+/// A connection to the monitor.
 struct Monitor(UnixStream);
 
 impl Monitor {
@@ -86,7 +86,7 @@ impl Monitor {
         self.read()
     }
 
-    /// Everything up to the next prompt, without the echo of what was asked.
+    /// Reads up to the next prompt, without the echo of the command.
     fn read(&mut self) -> Result<String> {
         let until = Instant::now() + PATIENCE;
         let mut bytes = Vec::new();
@@ -110,11 +110,11 @@ impl Monitor {
     }
 }
 
-/// Examines a hung guest. The answers are in the file `hung` of its directory, those of its kernel
-/// on the console.
+/// Examines a hung guest. QEMU's answers are in the file `hung` of its directory, those of its
+/// kernel on the console.
 ///
 /// # Errors
-/// When the monitor does not exist or does not answer.
+/// If the monitor does not exist or does not answer.
 pub fn question(dir: &Path) -> Result<()> {
     let mut monitor = Monitor::open(dir)?;
     let mut answers = String::new();
@@ -123,14 +123,14 @@ pub fn question(dir: &Path) -> Result<()> {
     }
     for key in KEYS {
         monitor.ask(&format!("sendkey alt-sysrq-{key}"))?;
-        // The kernel writes it to a slow line.
+        // The kernel writes to a slow serial line.
         std::thread::sleep(Duration::from_secs(2));
     }
     std::fs::write(dir.join("hung"), answers)?;
     Ok(())
 }
 
-/// Pulls the wire of the card with this number, or plugs it in.
+/// Unplugs the cable of the card with this number, or plugs it in.
 ///
 /// # Errors
 /// If the monitor cannot be reached, or its error.
@@ -145,7 +145,7 @@ pub fn set_wire(dir: &Path, card: usize, is_there: bool) -> Result<()> {
 /// The vectors that are requested of each processor, and in service.
 ///
 /// # Errors
-/// When the monitor does not exist or does not answer.
+/// If the monitor does not exist or does not answer.
 pub fn vectors(dir: &Path) -> Result<String> {
     let looks = looks(&mut Monitor::open(dir)?)?;
     Ok(looks
@@ -157,11 +157,11 @@ pub fn vectors(dir: &Path) -> Result<String> {
         }))
 }
 
-/// Whether a processor of the guest is where no program can have brought it (see the module):
-/// several looks find the same, and none in between finds it in order.
+/// Whether a processor of the guest is in a state that no program can cause (see the module):
+/// several samples agree, and none in between finds it in order.
 ///
 /// # Errors
-/// When the monitor does not exist or does not answer.
+/// If the monitor does not exist or does not answer.
 pub fn stuck(dir: &Path) -> Result<Option<String>> {
     let mut monitor = Monitor::open(dir)?;
     let mut suspects = Default::default();
@@ -176,7 +176,7 @@ pub fn stuck(dir: &Path) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// A look at every processor.
+/// Takes a sample of every processor.
 fn looks(monitor: &mut Monitor) -> Result<Vec<Look>> {
     let registers = monitor.ask("info registers -a")?;
     let mut looks = Vec::new();
@@ -187,18 +187,18 @@ fn looks(monitor: &mut Monitor) -> Result<Vec<Look>> {
     Ok(looks)
 }
 
-/// What a look finds of a processor.
+/// A sample of a processor.
 #[derive(Debug, Default)]
 struct Look {
     is_halted: bool,
-    /// It works in the kernel, where it may be in a handler.
+    /// It is running in the kernel, where it may be in a handler.
     in_kernel: bool,
     lets_interrupts_through: bool,
     /// The page of its next instruction.
     page: u64,
     /// Vectors in service; empty for none.
     in_service: String,
-    /// Vectors that are requested.
+    /// Requested vectors.
     requested: String,
 }
 
@@ -233,7 +233,7 @@ impl Look {
     }
 }
 
-/// Something that lasts a moment in a machine that is in order, and how many looks found it.
+/// A state that normally lasts a moment, and the number of samples that found it.
 #[derive(Debug, Default)]
 struct Suspicion {
     what: String,
@@ -241,7 +241,8 @@ struct Suspicion {
 }
 
 impl Suspicion {
-    /// A look finds `what`, nothing if that is empty, and it is a fault there if `counts`.
+    /// Adds a sample: it found `what`, or nothing if that is empty, and it is a fault there if
+    /// `counts`.
     fn look(&mut self, what: &str, counts: bool) {
         if self.what != what {
             *self = Suspicion {
@@ -253,14 +254,14 @@ impl Suspicion {
     }
 }
 
-/// What looks at a processor have found so far.
+/// Findings of the samples of a processor so far.
 #[derive(Debug, Default)]
 struct Suspect {
-    /// A kernel neither halts nor goes back to a program from within a handler.
+    /// A kernel neither halts nor returns to a program from within a handler.
     in_service: Suspicion,
-    /// It takes what is requested as soon as it lets interrupts through.
+    /// It handles what is requested as soon as it enables interrupts.
     requested: Suspicion,
-    /// What it does with interrupts off continues.
+    /// What it does with interrupts off makes progress.
     place: Suspicion,
 }
 
@@ -312,13 +313,13 @@ impl Suspect {
             requested,
             place,
         } = self;
-        // A vector that was seen may be there for good, though no look found it out of place yet.
+        // A vector that was seen may be stuck, though no sample found it out of place yet.
         !in_service.what.is_empty() || !requested.what.is_empty() || place.looks != 0
     }
 }
 
-/// Adds a look at all processors, the `number`th from 0; the verdict when there is one: a fault or
-/// none.
+/// Adds a sample of all processors, number `number` from 0; returns the verdict when there is one:
+/// a fault or none.
 fn judge(suspects: &mut Vec<Suspect>, number: usize, looks: &[Look]) -> Option<Option<String>> {
     suspects.resize_with(looks.len(), Suspect::default);
     for (suspect, look) in suspects.iter_mut().zip(looks) {
@@ -331,7 +332,7 @@ fn judge(suspects: &mut Vec<Suspect>, number: usize, looks: &[Look]) -> Option<O
     (fault.is_some() || is_over).then_some(fault)
 }
 
-/// What is reported about each.
+/// The part of the output for each processor.
 fn processors(registers: &str) -> impl Iterator<Item = (usize, &str)> {
     registers.split("CPU#").skip(1).enumerate()
 }
@@ -353,7 +354,8 @@ mod tests {
         let listener = UnixListener::bind(path).unwrap();
         let qemu = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            // Each in one write: the client hangs up as soon as it has seen the prompt.
+            // Each in one write: the client closes the connection as soon as it has seen the
+            // prompt.
             stream
                 .write_all(format!("QEMU monitor\n{PROMPT} ").as_bytes())
                 .unwrap();
@@ -371,12 +373,12 @@ mod tests {
         assert_eq!(qemu.join().unwrap(), "do it\n");
     }
 
-    /// A look at a processor with this in its registers, and in its APIC.
+    /// A sample of a processor with these registers and this APIC state.
     fn look(registers: &str, in_service: &str, requested: &str) -> Look {
         look_at("ffffffff82d7200e", registers, in_service, requested)
     }
 
-    /// The same, its next instruction here.
+    /// As [`look`], with its next instruction here.
     fn look_at(rip: &str, registers: &str, in_service: &str, requested: &str) -> Look {
         let apic = format!("LVTT\t 0xec\nISR\t {in_service}\nIRR\t {requested}\n\nAPR 0x00\n");
         let registers = format!("CPU#0\nRAX=0\nRIP={rip} {registers}\n");
@@ -384,7 +386,7 @@ mod tests {
         Look::of(text, &apic)
     }
 
-    /// The verdict on a machine whose second processor looks like this, time after time.
+    /// The verdict on a machine whose second processor has these samples.
     fn verdict(mut look: impl FnMut(usize) -> Look) -> Option<String> {
         let mut suspects = Vec::new();
         let mut numbers = 0..;
@@ -420,7 +422,7 @@ mod tests {
         finds("no further than 0xffffffff82d72000", &mut |_| {
             look(INTERRUPTS_OFF, NONE, NONE)
         });
-        // The kernel works in between, with interrupts off now and then: the vector stays.
+        // The kernel works in between, sometimes with interrupts off: the vector stays.
         finds("vector 35 in service", &mut |number| match number % 3 {
             0 => look(KERNEL, "35 ", NONE),
             1 => look(INTERRUPTS_OFF, "35 ", NONE),
@@ -441,11 +443,11 @@ mod tests {
                 "{registers}"
             );
         }
-        // In a handler; about to be taken; not let through.
+        // In a handler; about to be handled; not enabled.
         assert_eq!(verdict(|_| look(KERNEL, "236 ", NONE)), None);
         assert_eq!(verdict(|_| look(PROGRAM, NONE, "35 ")), None);
         assert_eq!(verdict(|_| look(OFF_AND_HALTED, NONE, "35 ")), None);
-        // Each time another one, or none in between, seen from the kernel, too.
+        // A different one each time, or none in between, also while in the kernel.
         let vectors = ["35 ", "36 "];
         assert_eq!(verdict(|at| look(HALT, vectors[at % 2], NONE)), None);
         assert_eq!(verdict(|at| look(HALT, NONE, vectors[at % 2])), None);
@@ -455,7 +457,7 @@ mod tests {
         };
         assert_eq!(verdict(|at| between(at, HALT, KERNEL)), None);
         assert_eq!(verdict(|at| between(at, INTERRUPTS_OFF, KERNEL)), None);
-        // Work with interrupts off that continues.
+        // Progress with interrupts off.
         let pages = ["1000", "2000"];
         let works = |at: usize| look_at(pages[at % 2], INTERRUPTS_OFF, NONE, NONE);
         assert_eq!(verdict(works), None);

@@ -1,5 +1,6 @@
-//! Receives UDP with recvmmsg(2), batches of 64, pinned to a processor, until SIGTERM: what a
-//! careful program gets out of the kernel's stack. Touches each datagram; prints how many came.
+//! Receives UDP with recvmmsg(2), batches of 64, pinned to a processor, until SIGTERM: the best
+//! that a program gets from the kernel's stack. Touches each datagram; prints how many were
+//! received.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -11,7 +12,7 @@ use nix::libc;
 
 const BATCH: usize = 64;
 const LEN: usize = 2048;
-/// Room in the socket: more than a ring of the card holds.
+/// Socket buffer: more than a ring of the card holds.
 const RECEIVE_BUFFER: i32 = 8 << 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    // The handler restarts system calls, so that the flag is looked at now and then.
+    // The handler restarts system calls, so that the flag is checked from time to time.
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     enlarge(&socket)?;
     let mut bytes = vec![[0u8; LEN]; BATCH];

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use super::{Comparison, Places, Subject, barewire};
 
-/// How often the capture holds everything: 1.3 M packets.
+/// Repetitions of all connections in the capture: 1.3 M packets.
 pub(super) const REPETITIONS: u32 = 30;
 
-/// Over the capture that `applications` joins.
+/// On the capture that `applications` merges.
 pub(super) const COMPARED: Comparison = Comparison {
     file: "applications.pcap",
     measure: "decoders: real connections of many applications",
@@ -16,7 +16,7 @@ pub(super) const COMPARED: Comparison = Comparison {
     subjects: &SUBJECTS,
 };
 
-/// What ipfixprobe's plugins export, and its output plugin.
+/// The fields of ipfixprobe's plugins, and its output plugin.
 pub(super) const EXPORTED: Subject = Subject {
     name: "barewire, tls,http,dns,quic, IPFIX over UDP",
     is_baseline: false,

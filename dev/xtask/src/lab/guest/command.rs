@@ -1,4 +1,4 @@
-//! QEMU's command line: the machine, the ways in and out of it, its cards.
+//! QEMU's command line: the machine, its channels, its cards.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,7 +11,7 @@ use super::{Card, ERRORS, Run, Wires, monitor};
 use crate::lab::fetch::Parts;
 use crate::run::which;
 
-/// QEMU with a guest that runs a job, not yet started.
+/// A QEMU command with a guest that runs a job, not yet started.
 pub(super) fn command(
     parts: &Parts,
     run: &Run<'_>,
@@ -19,7 +19,7 @@ pub(super) fn command(
     image: &Path,
     wires: &Wires,
 ) -> Result<Command> {
-    // Ends with us, however we end.
+    // Ends with this process, however that ends.
     let setpriv = which("setpriv").context("no setpriv, which is of util-linux")?;
     let setpriv = setpriv.display().to_string();
     let mut command = match &wires.ns {
@@ -44,16 +44,16 @@ pub(super) fn command(
     let mut log = File::create(dir.join("command"))?;
     writeln!(log, "{command:?}")?;
     command
-        // Of the monitor's socket; all other paths are whole.
+        // For the monitor's socket; all other paths are absolute.
         .current_dir(dir)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        // A file, not a pipe, which might fill.
+        // A file, not a pipe, which might fill up.
         .stderr(File::create(dir.join(ERRORS))?);
     Ok(command)
 }
 
-/// Processor, memory and IOMMU. What the kernel is to know of the IOMMU is the result.
+/// Processor, memory and IOMMU. Returns the kernel's parameters for the IOMMU.
 fn machine(command: &mut Command, run: &Run<'_>) -> &'static str {
     let cpu = if run.accelerator == "kvm" {
         "host"
@@ -66,14 +66,14 @@ fn machine(command: &mut Command, run: &Run<'_>) -> &'static str {
     }
     command.args(["-cpu", cpu, "-m", "2048", "-smp", "2", "-nodefaults"]);
     command.args(["-no-reboot", "-display", "none"]);
-    // In caching mode each new mapping is a call to the IOMMU; a guest with its own cards alone has
-    // no need of it.
+    // In caching mode each new mapping is a call to the IOMMU; a guest with only its own cards does
+    // not need it.
     let (caching, passthrough) = match run.machine.translates_all {
         true => ("off", "nopt"),
         false => ("on", "pt"),
     };
-    // With it the kernel reaches its interrupt controllers by registers of the processor, where a
-    // clock that counts instructions may not be read: QEMU ends ("Bad icount read").
+    // With it the kernel accesses its interrupt controllers by processor registers, where a clock
+    // that counts instructions may not be read: QEMU ends ("Bad icount read").
     let x2apic = match run.machine.counts_instructions {
         true => "off",
         false => "on",
@@ -89,7 +89,7 @@ fn channels(command: &mut Command, dir: &Path) {
     command.args(["-chardev", &file("console"), "-serial", "chardev:console"]);
     command.args(["-device", "virtio-serial-pci"]);
     for name in ["output", "status", "files"] {
-        // Not the chardev "stdio", which closes when there is no standard input.
+        // Not the chardev "stdio", which closes if there is no standard input.
         let chardev = match name {
             "output" => "file,id=output,path=/dev/stdout".to_owned(),
             _ => file(name),
