@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn other_addresses_have_the_same_checksum() {
+    fn renumbering_keeps_the_checksum() {
         for (kind, len, field) in [([8, 0], 34, 26), ([0x86, 0xdd], 54, 34)] {
             let mut packet: Vec<u8> = (0..len).map(|at| at as u8 ^ 0x5a).collect();
             packet[12..14].copy_from_slice(&kind);

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_become_dates() {
+    fn days_are_converted_to_dates() {
         assert_eq!(civil(0), (1970, 1, 1));
         assert_eq!(civil(59), (1970, 3, 1));
         assert_eq!(civil(11_016), (2000, 2, 29));

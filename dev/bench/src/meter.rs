@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_fall_into_one_bucket() {
+    fn both_directions_map_to_one_bucket() {
         let mut used = std::collections::BTreeSet::new();
         for number in 0..2000 {
             let mut packet = Vec::new();

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_comma_makes_no_column() {
+    fn a_comma_in_a_field_is_quoted() {
         assert_eq!(
             quoted("kernel stack, recvmmsg"),
             "\"kernel stack, recvmmsg\""

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn components_are_seen() {
+    fn installed_components_are_found() {
         assert!(has_component("doc"));
         assert!(!has_component("no-such-component"));
     }

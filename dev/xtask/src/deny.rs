@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_version_needs_a_row() {
+    fn a_duplicate_version_needs_a_row() {
         let found = findings(&[package("a", "1.0.0", "MIT"), package("a", "2.0.0", "MIT")]);
         assert_eq!(found, ["a is there in versions 1.0.0 and 2.0.0"]);
         let (name, version) = policy().skip.remove(0);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_is_not_understood_is_refused() {
+    fn a_policy_with_unknown_keys_is_refused() {
         let text = std::fs::read_to_string(root().join(FILE)).unwrap();
         assert!(Policy::read(&text).is_ok());
         for (old, new) in [

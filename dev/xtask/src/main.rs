@@ -1,6 +1,6 @@
-//! Everything a contributor runs, behind one door: `cargo xtask TASK`.
+//! All tasks of a contributor, in one program: `cargo xtask TASK`.
 //!
-//! It uses nothing of the workspace, so that it builds in seconds and still runs when the
+//! It depends on no crate of the workspace, so that it builds in seconds and works even when the
 //! workspace does not build.
 #![forbid(unsafe_code)]
 
@@ -27,12 +27,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-/// One task: a row here is all that is needed for it to be found and to be in the help.
+/// A task: a row here is enough for it to be found and listed in the help.
 struct Task {
     name: &'static str,
     args: &'static str,
     summary: &'static str,
-    /// Lines for the help of the task alone.
+    /// Additional lines in the task's own help.
     more: &'static str,
     run: fn(&[String]) -> Result<ExitCode>,
 }
@@ -197,7 +197,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether the user requests the help of a task. What follows `--` is for another program.
+/// Whether the user requests the help of a task. Arguments after `--` are for another program.
 fn asks_for_help(args: &[String]) -> bool {
     let own = args.iter().take_while(|arg| *arg != "--");
     own.into_iter().any(|arg| arg == "--help" || arg == "-h")

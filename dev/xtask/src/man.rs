@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::run::{cargo, no_more, quietly, target_dir, visibly};
 
-/// Shells, and the files in which they look for completions.
+/// Shells, and the file names under which they look for completions.
 const COMPLETIONS: &[(&str, &str)] = &[
     ("bash", "barewire.bash"),
     ("zsh", "_barewire"),
@@ -21,7 +21,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         None => (target_dir()?.join("man"), args),
     };
     no_more(rest)?;
-    // cargo is run at the root of the repository, we perhaps elsewhere.
+    // cargo runs at the root of the repository, this process perhaps elsewhere.
     let directory = std::path::absolute(directory)?;
     let barewire = ["run", "--quiet", "--package", "barewire-cli", "--"];
     visibly(cargo().args(barewire).arg("man").arg(&directory))?;

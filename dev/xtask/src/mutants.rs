@@ -1,8 +1,8 @@
-//! `cargo xtask mutants`: does any test notice when the code is changed?
+//! `cargo xtask mutants`: checks whether a test fails when the code is changed.
 //!
-//! cargo-mutants makes the changes and runs the tests of the crate. It has thousands of them for a
-//! crate, each of which is a build, so a sample is taken, the same for the same seed. The results
-//! are kept in docs/mutants.md.
+//! cargo-mutants makes the changes and runs the tests of the crate. There are thousands of mutants
+//! per crate, each of which is a build, so a sample is taken, the same for the same seed. The
+//! results are recorded in docs/mutants.md.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,16 +13,16 @@ use serde_json::Value;
 
 use crate::run::{cargo, no_more, quietly, take_option, target_dir, which};
 
-/// Crates that are sampled unless some are named.
+/// Crates that are sampled by default.
 const CRATES: [&str; 7] = [
     "wire", "bpf", "flow", "inspect", "ring", "export", "runtime",
 ];
 
-/// Mutants of each crate by default.
+/// Default number of mutants per crate.
 const SAMPLE: usize = 30;
 
-/// Seconds that the tests may take at least before a mutant counts as a timeout; their usual time
-/// counts too, five times.
+/// Minimum seconds for the tests before a mutant counts as a timeout; five times their usual time
+/// if that is more.
 const TIMEOUT_MIN: u64 = 120;
 
 /// Exit codes of cargo-mutants: all caught, some missed, some timed out. Others are failures.
@@ -72,7 +72,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The head of the table, as in docs/mutants.md.
+/// The header of the table, as in docs/mutants.md.
 const HEAD: &str = "\
 | crate | mutants | seed | tried | caught | timeout | missed | unviable | noticed |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -92,7 +92,7 @@ fn list(package: &str) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// This many of a list, the same for the same seed, in the order of the list.
+/// Selects `count` entries of a list, the same for the same seed, in the order of the list.
 fn choose(all: &[String], count: usize, seed: u64) -> Vec<&String> {
     let mut state = seed;
     // SplitMix64 (Steele, Lea, Flood 2014).
@@ -114,7 +114,7 @@ fn choose(all: &[String], count: usize, seed: u64) -> Vec<&String> {
     indices.into_iter().map(|index| &all[index]).collect()
 }
 
-/// Runs the tests of a package with each of these mutants; the results of cargo-mutants.
+/// Runs the tests of a package with each of these mutants; returns the results of cargo-mutants.
 fn test(package: &str, mutants: &[&String], dir: &Path) -> Result<Value> {
     std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     let mut command = cargo();
@@ -145,11 +145,11 @@ fn test(package: &str, mutants: &[&String], dir: &Path) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| file.display().to_string())
 }
 
-/// A regular expression that matches this text alone.
+/// A regular expression that matches only this text.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
-        // Not all punctuation: `\<` is the beginning of a word.
+        // Not all punctuation: `\<` is the start of a word.
         if r"\.+*?()|[]{}^$".contains(c) {
             escaped.push('\\');
         }
@@ -158,9 +158,10 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// The row of a crate, of which there are `all` mutants, and those that no test noticed.
+/// The row of a crate that has `all` mutants, and the mutants that no test caught.
 ///
-/// Only the chosen count: cargo-mutants 27.1 runs all that delete a field, regardless of `--re`.
+/// Only selected mutants count: cargo-mutants 27.1 runs all that delete a field, regardless of
+/// `--re`.
 fn summary(
     name: &str,
     chosen: &[&String],
@@ -194,7 +195,7 @@ fn summary(
         caught + timeout + lost + unviable == tried,
         "outcomes that are not known: {counts:?}"
     );
-    // A change after which the tests do not end is noticed; one that does not build is none.
+    // A change with which the tests do not end is caught; one that does not build is not a mutant.
     let ratio = match caught + timeout + lost {
         0 => "-".to_owned(),
         viable => format!("{} %", 100 * (caught + timeout) / viable),
@@ -220,20 +221,20 @@ mod tests {
             choose(&all[..3], 20, 1),
             all[..3].iter().collect::<Vec<_>>()
         );
-        // From everywhere.
+        // From the whole list.
         let (low, high) = (one[0].as_str(), one[19].as_str());
         assert!(low < "0400" && high > "0600", "{one:?}");
     }
 
     #[test]
-    fn names_of_mutants_are_matched_as_they_are() {
+    fn names_of_mutants_are_matched_literally() {
         let name = "pure/bpf/src/asm.rs:46:9: replace f -> Result<()> with Ok(\"a+b\")";
         let expected = r#"pure/bpf/src/asm\.rs:46:9: replace f -> Result<\(\)> with Ok\("a\+b"\)"#;
         assert_eq!(escaped(name), expected);
     }
 
     #[test]
-    fn outcomes_are_summed_and_survivors_named() {
+    fn outcomes_are_summed_and_missed_mutants_named() {
         let outcome = |name: &str, word: &str| {
             let scenario = serde_json::json!({ "Mutant": { "name": name } });
             serde_json::json!({ "scenario": scenario, "summary": word })

@@ -1,7 +1,7 @@
 //! Named network namespaces for the demo and the recording of captures.
 //!
-//! `dev/lab` has the full ones; this is the little that xtask needs without building the
-//! workspace. Names follow the same rule, `bw-<pid>-<n>`, so that either sweeps for both.
+//! `dev/lab` has the full implementation; this is the part that xtask needs without building the
+//! workspace. Names follow the same rule, `bw-<pid>-<n>`, so that each sweep covers both.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,21 +15,21 @@ use crate::run::quietly;
 /// Where iproute2 keeps the handles of named namespaces.
 const NETNS_DIR: &str = "/run/netns";
 
-/// A namespace with loopback up; deleted when dropped, unless kept, and when this process dies.
+/// A namespace with loopback up; deleted on drop, unless kept, and when this process ends.
 pub struct Netns {
-    /// As `ip netns list` shows it.
+    /// The name in `ip netns list`.
     pub name: String,
     keep: bool,
     guard: Guard,
 }
 
-/// A small process that deletes a namespace, with what lives inside, when its creator ends, however
-/// it dies: it waits for the end of a pipe. In a session of its own, so that what a terminal or
-/// timeout(1) sends to all of us does not end it, too.
+/// A small process that deletes a namespace, with all processes in it, when its creator ends, in
+/// whatever way: it waits for the end of a pipe. It has its own session, so that signals of a
+/// terminal or timeout(1) to the process group do not end it.
 struct Guard(Child);
 
 impl Guard {
-    /// The namespace is named by its first argument.
+    /// The namespace is the first argument.
     const SCRIPT: &str = r#"
         read -r word && exit
         for pid in $(ip netns pids "$1"); do kill -KILL "$pid"; done
@@ -47,7 +47,7 @@ impl Guard {
         Ok(Guard(child.context("no setsid, which is of util-linux")?))
     }
 
-    /// There is nothing to be done any more.
+    /// The namespace is deleted already.
     fn dismiss(&mut self) {
         if let Some(mut pipe) = self.0.stdin.take() {
             let _ = pipe.write_all(b"dismissed\n");
@@ -57,12 +57,12 @@ impl Guard {
 }
 
 impl Netns {
-    /// Makes one.
+    /// Creates a namespace.
     pub fn new() -> Result<Netns> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("bw-{}-{number}", std::process::id());
-        // First, so that no crash leaves it after.
+        // First, so that no crash leaves a namespace behind.
         let mut guard = Guard::of(&name)?;
         if let Err(error) = ip(&["netns", "add", &name]) {
             guard.dismiss();
@@ -77,7 +77,7 @@ impl Netns {
         Ok(ns)
     }
 
-    /// Leaves it there at the end.
+    /// Keeps it at the end.
     pub fn keep(&mut self) {
         self.keep = true;
     }
@@ -91,14 +91,14 @@ impl Netns {
         ip(&args)
     }
 
-    /// A command that will run inside.
+    /// A command to run in it.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
         command
     }
 
-    /// Runs a line of words inside to its end and returns its standard output.
+    /// Runs a command line in it to its end and returns its standard output.
     pub fn exec(&self, words: &str) -> Result<String> {
         let mut words = words.split_whitespace();
         let program = words.next().context("no program")?;
@@ -120,7 +120,7 @@ impl Drop for Netns {
     }
 }
 
-/// Deletes the namespaces of dead processes and returns their names.
+/// Deletes the namespaces of ended processes and returns their names.
 pub fn sweep() -> Result<Vec<String>> {
     let mut swept = Vec::new();
     let Ok(entries) = std::fs::read_dir(NETNS_DIR) else {
@@ -129,7 +129,7 @@ pub fn sweep() -> Result<Vec<String>> {
     for entry in entries {
         let name = entry?.file_name().to_string_lossy().into_owned();
         let Some(pid) = maker(&name) else { continue };
-        // A test that runs now may sweep at the same time: gone is as good as deleted by us.
+        // A running test may sweep at the same time: deleted by either is fine.
         if !Path::new("/proc").join(pid.to_string()).exists() && delete(&name).is_ok() {
             swept.push(name);
         }
@@ -137,18 +137,18 @@ pub fn sweep() -> Result<Vec<String>> {
     Ok(swept)
 }
 
-/// The pid in a name of ours.
+/// The pid in a name of this form.
 fn maker(name: &str) -> Option<u32> {
     let (pid, number) = name.strip_prefix("bw-")?.split_once('-')?;
     number.parse::<u32>().ok()?;
     pid.parse().ok()
 }
 
-/// Kills what lives inside and deletes the name.
+/// Kills all processes in it and deletes the name.
 fn delete(name: &str) -> Result<()> {
     for pid in ip(&["netns", "pids", name])?.split_whitespace() {
         let pid = nix::unistd::Pid::from_raw(pid.parse().context("pid of ip netns pids")?);
-        // An error means that it ended by itself.
+        // An error means that it has ended.
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::SIGKILL);
     }
     ip(&["netns", "delete", name]).map(drop)
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_ours_have_a_maker() {
+    fn only_names_of_this_form_have_a_creator() {
         assert_eq!(maker("bw-12-3"), Some(12));
         for other in ["bw-12", "bw-x-3", "bw-12-x", "xbw-12-3", ""] {
             assert_eq!(maker(other), None, "{other}");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_end_with_their_value() {
+    fn namespaces_are_deleted_on_drop() {
         if !crate::run::is_root() {
             skip::skip!("needs root");
         }
@@ -186,10 +186,10 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Set in a process that is to make a namespace, print its name and wait.
+    /// Set in a process that creates a namespace, prints its name and waits.
     const MAKER_VAR: &str = "BAREWIRE_NETNS_MAKER";
 
-    /// Not a test by itself.
+    /// Not a test in itself.
     #[test]
     fn makes_one_and_waits() {
         if std::env::var_os(MAKER_VAR).is_none() {

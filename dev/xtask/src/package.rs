@@ -1,8 +1,9 @@
-//! `cargo xtask package`: what users install. A stripped binary with its debug information
-//! alongside it, a Debian package, a tarball, a container image, and the crates as a registry would
-//! have them.
+//! `cargo xtask package`: the packages that users install. A stripped binary with separate debug
+//! information, a Debian package, a tarball, a container image, and the crates as published to a
+//! registry.
 //!
-//! The same sources, compiler and machine give the same bytes: times are those of the last commit.
+//! The same sources, compiler and machine give the same bytes: file times are that of the last
+//! commit.
 
 mod archive;
 mod binary;
@@ -21,10 +22,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::run::{cargo, quietly, root, take_option, target_dir, visibly, which};
 use tree::Tree;
 
-/// Makes one kind of package.
+/// Builds one kind of package.
 type Make = fn(&Parts) -> Result<()>;
 
-/// What can be made. A new one is a row.
+/// All kinds of packages. A new one is a row.
 const KINDS: &[(&str, Make)] = &[
     ("deb", deb::make),
     ("tarball", archive::make),
@@ -32,7 +33,7 @@ const KINDS: &[(&str, Make)] = &[
     ("crates", crates::make),
 ];
 
-/// Programs that are called, and the Debian package that has each.
+/// Programs that are run, and the Debian package of each.
 const PROGRAMS: &[(&str, &str)] = &[
     ("dpkg", "dpkg"),
     ("dpkg-deb", "dpkg"),
@@ -44,18 +45,18 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("tar", "tar"),
 ];
 
-/// Shells, and where their completion scripts lie below the prefix.
+/// Shells, and the paths of their completion scripts below the prefix.
 const COMPLETIONS: &[(&str, &str)] = &[
     ("bash", "share/bash-completion/completions/barewire"),
     ("zsh", "share/zsh/vendor-completions/_barewire"),
     ("fish", "share/fish/vendor_completions.d/barewire.fish"),
 ];
 
-/// What all kinds are made from.
+/// Inputs of all kinds.
 pub struct Parts {
-    /// Where the results go.
+    /// Output directory.
     out: PathBuf,
-    /// Removed at the end.
+    /// Temporary directory, removed at the end.
     work: PathBuf,
     version: String,
     /// Debian's name of the architecture: `amd64`.
@@ -89,7 +90,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         );
     }
     let out = match out {
-        // cargo is run at the root of the repository, we perhaps elsewhere.
+        // cargo runs at the root of the repository, this process perhaps elsewhere.
         Some(out) => std::path::absolute(out)?,
         None => target_dir()?.join("package-out"),
     };
@@ -102,7 +103,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     };
     ensure!(binary.is_file(), "{} is not there", binary.display());
     let work = out.join(".barewire-package");
-    // What a run that was killed left behind.
+    // Left behind by a run that was killed.
     let _ = fs::remove_dir_all(&work);
     fs::create_dir_all(&work).with_context(|| work.display().to_string())?;
     let made = Parts::new(&binary, &out, &work).and_then(|parts| {
@@ -167,7 +168,7 @@ impl Parts {
         )
     }
 
-    /// A name of a result: `barewire-0.1.0-amd64` and what follows.
+    /// The path of a result: `barewire-0.1.0-amd64` and `rest`.
     fn named(&self, rest: &str) -> PathBuf {
         let name = format!("barewire-{}-{}{rest}", self.version, self.arch);
         self.out.join(name)
@@ -184,7 +185,7 @@ impl Parts {
     }
 }
 
-/// The time that all files get: `SOURCE_DATE_EPOCH` where it is set, else that of the last commit.
+/// The time of all files: `SOURCE_DATE_EPOCH` if set, else that of the last commit.
 fn epoch() -> Result<u64> {
     if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
         return text.parse().context("SOURCE_DATE_EPOCH");
@@ -195,7 +196,7 @@ fn epoch() -> Result<u64> {
     time.trim().parse().context("the time of the last commit")
 }
 
-/// The packages in a folder, those of an earlier run included; what else is there is not ours.
+/// The packages in a directory, including those of an earlier run; other files are ignored.
 fn results(out: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(out)? {
@@ -231,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_others_are_not_among_the_results() {
+    fn other_files_are_not_among_the_results() {
         let out = std::env::temp_dir().join(format!("bw-results-{}", std::process::id()));
         fs::create_dir_all(out.join("barewire-folder")).unwrap();
         for name in ["barewire_0.1.0_amd64.deb", "notes.txt", "SHA256SUMS"] {

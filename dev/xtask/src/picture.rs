@@ -1,5 +1,5 @@
-//! `cargo xtask picture`: the picture in README.md, made from the program as it is. The live view
-//! runs on a pseudo-terminal while the demo's traffic is replayed; what it has drawn becomes SVG.
+//! `cargo xtask picture`: makes the picture in README.md from the program. The live view runs on a
+//! pseudo-terminal while the demo's traffic is replayed; its screen becomes SVG.
 
 mod screen;
 mod svg;
@@ -19,7 +19,7 @@ use crate::netns::{Netns, sweep};
 use crate::run::{cargo, need_root, no_more, root, take_option, target_dir, visibly};
 use screen::Screen;
 
-/// Where README.md expects it.
+/// Path of the picture in README.md.
 const PLACE: &str = "docs/pictures/flows.svg";
 
 /// Columns and rows of the terminal.
@@ -70,15 +70,15 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Our side of the pseudo-terminal.
+/// The master side of the pseudo-terminal.
 struct Terminal {
     screen: Screen,
     output: Receiver<Vec<u8>>,
     keys: File,
 }
 
-/// Starts the live view on a terminal of its own, which is also its controlling terminal: the
-/// program reads the size from that one.
+/// Starts the live view on its own terminal, which is also its controlling terminal: the program
+/// reads the size from that one.
 fn start(ns: &Netns, binary: &std::path::Path) -> Result<(Running, Terminal)> {
     let (columns, rows) = SIZE;
     let size = Winsize {
@@ -96,14 +96,14 @@ fn start(ns: &Netns, binary: &std::path::Path) -> Result<(Running, Terminal)> {
     command.stdout(Stdio::from(pty.slave.try_clone()?));
     command.stderr(Stdio::from(pty.slave));
     let view = Running::spawn("barewire flows", &mut command)?;
-    // The other side is open in the program alone from here on, so its end is seen.
+    // From here on only the program has the other side open, so its end is noticed.
     drop(command);
     let keys = File::from(pty.master);
     let mut reader = keys.try_clone()?;
     let (bytes, output) = mpsc::channel();
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
-        // An error is the end: no process has the other side.
+        // An error is the end: no process has the other side open.
         while let Ok(len @ 1..) = reader.read(&mut buffer) {
             if bytes.send(buffer[..len].to_vec()).is_err() {
                 break;
@@ -120,7 +120,7 @@ fn start(ns: &Netns, binary: &std::path::Path) -> Result<(Running, Terminal)> {
 }
 
 impl Terminal {
-    /// Takes in what is drawn for this long; the screen as it is then.
+    /// Reads what is drawn for this long; returns the screen then.
     fn follow(&mut self, time: Duration) -> Result<Screen> {
         let until = Instant::now() + time;
         loop {
@@ -135,7 +135,7 @@ impl Terminal {
         }
     }
 
-    /// Discards what is still written, so that the program can end.
+    /// Discards remaining output, so that the program can end.
     fn rest(&mut self) {
         let until = Instant::now() + LIMIT;
         while self
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_picture_of_the_readme_is_made_here() {
+    fn the_readmes_picture_is_made_by_this_task() {
         let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
         assert!(readme.contains(PLACE));
         let picture = std::fs::read_to_string(root().join(PLACE)).unwrap();

@@ -1,4 +1,4 @@
-//! Where the repository is, and how tasks start programs.
+//! Paths of the repository, and how tasks start programs.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub fn root() -> PathBuf {
     root.canonicalize().unwrap_or(root)
 }
 
-/// A call of the cargo that runs us, at the root of the repository.
+/// A command with the cargo that runs this program, at the root of the repository.
 pub fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
@@ -20,7 +20,7 @@ pub fn cargo() -> Command {
     command
 }
 
-/// A call of the compiler that cargo would use.
+/// A command with the compiler that cargo would use.
 pub fn rustc() -> Command {
     let program = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
     let mut command = Command::new(program);
@@ -28,7 +28,7 @@ pub fn rustc() -> Command {
     command
 }
 
-/// Where this build puts its files; honours `CARGO_TARGET_DIR` and `build.target-dir`.
+/// The target directory of this build; honours `CARGO_TARGET_DIR` and `build.target-dir`.
 pub fn target_dir() -> Result<PathBuf> {
     // target/debug/barewire-xtask
     let own = std::env::current_exe().context("path of xtask")?;
@@ -39,7 +39,7 @@ pub fn target_dir() -> Result<PathBuf> {
     Ok(dir.to_owned())
 }
 
-/// Runs a command with our own streams, telling what is run; not successful is an error.
+/// Runs a command with inherited streams, after printing it; failure is an error.
 pub fn visibly(command: &mut Command) -> Result<()> {
     eprintln!("$ {}", shown(command));
     let status = command
@@ -51,7 +51,8 @@ pub fn visibly(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command silently; returns its standard output on success, all output otherwise.
+/// Runs a command silently; returns its standard output on success, all output in the error
+/// otherwise.
 pub fn quietly(command: &mut Command) -> Result<String> {
     let output = command
         .output()
@@ -68,8 +69,8 @@ pub fn quietly(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The path of a program, looked for in `PATH` and then in the system directories, which a
-/// user's `PATH` often lacks.
+/// The path of a program, looked up in `PATH` and then in the system directories, which a user's
+/// `PATH` often lacks.
 pub fn which(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
@@ -79,12 +80,12 @@ pub fn which(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Whether we have the rights of root.
+/// Whether this process has root privileges.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Refuses to continue without the rights of root.
+/// Refuses to continue without root privileges.
 pub fn need_root(task: &str) -> Result<()> {
     if !is_root() {
         bail!(
@@ -95,7 +96,7 @@ pub fn need_root(task: &str) -> Result<()> {
     Ok(())
 }
 
-/// The value after an option, taken out of the arguments: `--seconds 5` or `--seconds=5`.
+/// Removes an option with its value from the arguments: `--seconds 5` or `--seconds=5`.
 pub fn take_option(args: &mut Vec<String>, name: &str) -> Result<Option<String>> {
     let prefix = format!("{name}=");
     let Some(at) = args
@@ -114,7 +115,7 @@ pub fn take_option(args: &mut Vec<String>, name: &str) -> Result<Option<String>>
     Ok(Some(args.remove(at)))
 }
 
-/// Whether a flag is among the arguments, which are left without it.
+/// Removes a flag from the arguments; returns whether it was there.
 pub fn take_flag(args: &mut Vec<String>, name: &str) -> bool {
     let before = args.len();
     args.retain(|arg| arg != name);

@@ -1,6 +1,6 @@
-//! `cargo xtask setup`: the programs that demo, tests and benchmarks call, from Debian.
+//! `cargo xtask setup`: installs the programs that demo, tests and benchmarks run, from Debian.
 //!
-//! Looks first and installs only what is missing, so a machine that has everything needs neither
+//! Checks first and installs only what is missing, so a machine that has everything needs neither
 //! network nor root.
 
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ const SETS: &[(&str, Set)] = &[
     ("fixture", Set::Fixture),
 ];
 
-/// How to see that something is there.
+/// How to check that something is installed.
 enum Probe {
     /// A program in `PATH` or a system directory.
     Program(&'static str),
@@ -43,7 +43,7 @@ enum Probe {
 
 use Probe::{Library, Module, Program};
 
-/// What is needed, the Debian package that has it, and for what.
+/// Requirements, with the Debian package of each, and the sets that need it.
 const NEEDS: &[(Probe, &str, &[Set])] = &[
     (
         Program("ip"),
@@ -140,7 +140,8 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("traceroute"), "traceroute", &[Set::Fixture]),
 ];
 
-/// Python modules that tests use, in their own environment below `target`: Debian has none of them.
+/// Python modules that tests use, in their own environment below `target`: Debian does not package
+/// them.
 const MODULES: &[&str] = &["duckdb", "pyarrow", "fastavro", "mmdb_writer"];
 
 /// The broker for Kafka tests, by its Maven coordinates.
@@ -197,10 +198,10 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Installs what the sets need and does not exist.
+/// Installs what the sets need and is missing.
 ///
 /// # Errors
-/// When something is missing and cannot be installed; the error has the command to run.
+/// If something is missing and cannot be installed; the error has the command to run.
 pub fn ensure(sets: &[Set]) -> Result<()> {
     install(&missing(sets))?;
     install_modules(sets);
@@ -208,8 +209,8 @@ pub fn ensure(sets: &[Set]) -> Result<()> {
     Ok(())
 }
 
-/// As [`ensure`], for sets of Debian packages alone; each program is run by `run`, which may show
-/// what it prints in another way.
+/// As [`ensure`], for sets with Debian packages only; each program is run by `run`, which may
+/// handle its output differently.
 ///
 /// # Errors
 /// As [`ensure`].
@@ -225,7 +226,7 @@ fn is_broker_missing(sets: &[Set]) -> bool {
     sets.contains(&Set::Test) && !broker().join("libs/kafka_2.13-3.9.1.jar").is_file()
 }
 
-/// Fetches the broker's libraries by Maven; without them its tests are skipped.
+/// Fetches the broker's libraries with Maven; without them its tests are skipped.
 fn install_broker(sets: &[Set]) {
     if !is_broker_missing(sets) {
         return;
@@ -248,7 +249,7 @@ fn install_broker(sets: &[Set]) {
     }
 }
 
-/// The Python of tests.
+/// The Python interpreter of tests.
 fn python() -> PathBuf {
     crate::run::root().join("target/python/bin/python3")
 }
@@ -269,8 +270,8 @@ fn has_module(mut python: Command, name: &str) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Installs the modules that are missing. Without them tests are skipped, by name: a machine that
-/// has no way to a package index can run all others.
+/// Installs missing modules. Without them tests are skipped by name: a machine without access to a
+/// package index can run all others.
 fn install_modules(sets: &[Set]) {
     let missing = missing_modules(sets);
     if missing.is_empty() {
@@ -303,7 +304,7 @@ fn missing(sets: &[Set]) -> Vec<(&'static str, &'static str)> {
 }
 
 impl Probe {
-    /// The name of what does not exist.
+    /// Its name, if it is not installed.
     fn absent(&self) -> Option<&'static str> {
         match *self {
             Program(name) => which(name).is_none().then_some(name),
@@ -354,8 +355,8 @@ fn install_with(
     if !is_root() {
         bail!("installing needs root\nhint: sudo {by_hand}");
     }
-    // The lists of a fresh machine or container are empty or old; updating is quick alongside the
-    // failure that an old list gives.
+    // The lists of a fresh machine or container are empty or old; updating is quick compared with
+    // the failure that an old list causes.
     run(&mut apt(&["update", "-qq"]))
         .and_then(|()| {
             let options = ["install", "-y", "-qq", "--no-install-recommends"];
@@ -366,7 +367,7 @@ fn install_with(
 
 fn apt(args: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
-    // Questions (wireshark asks one) take their default answer.
+    // Questions (wireshark asks one) get their default answer.
     command.env("DEBIAN_FRONTEND", "noninteractive").args(args);
     command
 }
@@ -376,7 +377,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn presence_is_seen_and_absence_named() {
+    fn missing_requirements_are_found() {
         assert_eq!(Program("sh").absent(), None);
         assert_eq!(Program("no-such-program").absent(), Some("no-such-program"));
         assert_eq!(Library("libc.so.6").absent(), None);
@@ -393,7 +394,7 @@ mod tests {
     /// Every `skip::program("NAME", "PACKAGE")` of the lab has its row, so that `cargo xtask test`
     /// installs what tests would otherwise skip for.
     #[test]
-    fn what_tests_require_is_installed_for_them() {
+    fn every_program_that_tests_require_has_a_row() {
         let list = ["ls-files", "-z", "dev/lab"];
         let root = crate::run::root();
         let files = crate::run::quietly(Command::new("git").current_dir(&root).args(list));
@@ -431,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_missing_needs_no_rights() {
+    fn without_missing_requirements_root_is_not_needed() {
         install(&[]).unwrap();
     }
 }

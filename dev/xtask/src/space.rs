@@ -1,7 +1,6 @@
-//! Space on the disk for a build of everything.
+//! Checks disk space for a full build.
 //!
-//! Without it linkers and tests fail far from the cause, one after the other, so that is looked at
-//! first.
+//! Without enough space, linkers and tests fail far from the cause, so it is checked first.
 
 use std::path::Path;
 
@@ -12,13 +11,13 @@ use crate::run::target_dir;
 
 const GIB: u64 = 1 << 30;
 
-/// What lints, docs, fuzz targets and tests need together, with room for what tests write.
+/// Total for lints, docs, fuzz targets and tests, with room for files that tests write.
 const NEEDED: u64 = 12 * GIB;
 
-/// Refuses to begin if the build's directory has too little space for a build of everything.
+/// Refuses to start if the build directory has too little space for a full build.
 ///
 /// # Errors
-/// If there is too little, or it cannot be found out.
+/// If there is too little, or it cannot be determined.
 pub fn check() -> Result<()> {
     let folder = target_dir()?;
     let system = statvfs(&folder).with_context(|| folder.display().to_string())?;
@@ -26,7 +25,7 @@ pub fn check() -> Result<()> {
     require(free, || size(&folder), &folder)
 }
 
-/// What is built already needs no more space.
+/// What is already built needs no more space.
 fn require(free: u64, built: impl Fn() -> u64, folder: &Path) -> Result<()> {
     if free >= NEEDED || free + built() >= NEEDED {
         return Ok(());
@@ -40,7 +39,7 @@ fn require(free: u64, built: impl Fn() -> u64, folder: &Path) -> Result<()> {
     )
 }
 
-/// Bytes of all files in a directory; what cannot be read counts as nothing.
+/// Bytes of all files in a directory; what cannot be read does not count.
 fn size(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {
@@ -56,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_little_space_is_named_with_a_way_out() {
+    fn too_little_space_is_an_error_with_a_hint() {
         let folder = Path::new("build");
         let none = || 0;
         assert!(require(NEEDED, none, folder).is_ok());

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every test of the workspace, and an honest sum at the end.
+//! `cargo xtask test`: runs every test of the workspace, and prints a correct summary at the end.
 //!
 //! libtest counts a test that skipped itself as passed; here it is counted as skipped.
 
@@ -26,19 +26,19 @@ pub use tally::Sum;
 use tally::Tally;
 use times::Times;
 
-/// How long a process that outlives its test may hold the output open before that is reported and
-/// the run continues.
+/// How long a process that outlives its test may hold the output open before it is reported and the
+/// run continues.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How long nothing may be printed before the suite that runs is killed: the longest test, several
-/// times over. One that hangs is a failure of its suite and not of the whole run.
+/// Time without output after which the running suite is killed: the longest test, several times
+/// over. A test that hangs is a failure of its suite and not of the whole run.
 const SILENCE: Duration = Duration::from_secs(900);
 
 /// The task: see the module.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let factor = times::factor()?;
     if let Err(error) = ensure(&[Set::Test]) {
-        // Tests that need what is missing skip themselves, each by name.
+        // Tests with missing requirements skip themselves, each by name.
         eprintln!("warning: {error:#}\nwarning: going on; tests will be skipped");
     }
     if args.is_empty() {
@@ -46,7 +46,8 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     }
     let skips_file = skips_file()?;
     build(args)?;
-    // Of a run of all, not of one package or name. QEMU has one processor, the tests the other.
+    // Only when everything is run, not a package or test by name. QEMU uses one processor, the
+    // tests the other.
     let guest = args.is_empty().then(Guest::start);
     let mut tally = Tally::new(Times::new(threads(args), factor));
     let (status, mut warnings) = tests(args, &skips_file, &mut tally)?;
@@ -92,8 +93,8 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     })
 }
 
-/// Runs the tests of this machine, shows and counts their output. How cargo ended, and what must be
-/// reported at the end.
+/// Runs the tests of this machine, prints and counts their output. Returns how cargo ended, and
+/// errors to report at the end.
 fn tests(
     args: &[String],
     skips_file: &PathBuf,
@@ -105,7 +106,7 @@ fn tests(
     command.arg("test").args(cargo_args(args));
     command
         .env("BAREWIRE_SKIPS", skips_file)
-        // By this one tests know that they are in the guest.
+        // By this variable tests know that they are in the guest.
         .env_remove("BAREWIRE_GUEST")
         .stdout(input.try_clone().context("a pipe")?)
         .stderr(input);
@@ -140,11 +141,11 @@ fn tests(
     Ok((end.status, warnings.chain(killed).collect()))
 }
 
-/// Builds all that will run, where cargo can show how far it has come.
+/// Builds everything that will run, with cargo's progress.
 fn build(args: &[String]) -> Result<()> {
     let own = args.iter().position(|arg| arg == "--");
     let own = &args[..own.unwrap_or(args.len())];
-    // Tests in documentation are built when they run.
+    // Doc tests are built when they run.
     if own.iter().any(|arg| arg == "--doc") {
         return Ok(());
     }
@@ -160,13 +161,13 @@ fn build(args: &[String]) -> Result<()> {
         commands.push(programs);
     }
     for mut command in commands {
-        // What does not build is reported, and counted, by the run.
+        // Build errors are reported, and counted, by the run.
         let _ = command.status().context("cannot run cargo")?;
     }
     Ok(())
 }
 
-/// How many tests run at once, as libtest decides it.
+/// The number of tests that run at once, as libtest determines it.
 fn threads(args: &[String]) -> usize {
     let mut args = args.iter();
     let mut reported = std::env::var("RUST_TEST_THREADS").ok();
@@ -182,7 +183,7 @@ fn threads(args: &[String]) -> usize {
         .unwrap_or_else(own)
 }
 
-/// Arguments for cargo: all packages unless some are named, and all failures, not the first.
+/// Arguments for cargo: all packages unless some are named, and all failures, not just the first.
 fn cargo_args(args: &[String]) -> Vec<String> {
     let own = args
         .iter()
@@ -203,7 +204,7 @@ fn cargo_args(args: &[String]) -> Vec<String> {
     all
 }
 
-/// An empty file for the tests to append their skips to; absolute, because each test binary runs
+/// An empty file to which tests append their skips; an absolute path, because each test binary runs
 /// in the directory of its package.
 fn skips_file() -> Result<PathBuf> {
     let path = target_dir()?.join(format!("skips-{}", std::process::id()));

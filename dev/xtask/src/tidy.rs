@@ -1,8 +1,8 @@
-//! `cargo xtask tidy`: the rules of STYLE.md that a program can check. Also a test, so that
-//! `cargo test` finds what tidy finds.
+//! `cargo xtask tidy`: checks the rules of STYLE.md that a program can check. It is also a test, so
+//! that `cargo test` finds what tidy finds.
 //!
-//! A check is a function from the facts of the repository to findings; each has a test of its own
-//! that plants what it must find.
+//! A check is a function from the repository's files and metadata to findings; each has a test with
+//! planted violations.
 
 mod changelog;
 mod crates;
@@ -21,16 +21,16 @@ use serde_json::Value;
 
 use crate::run::{cargo, no_more, quietly, root};
 
-/// One place where the repository is not tidy.
+/// A violation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
-    /// Relative to the root.
+    /// Path relative to the root.
     file: PathBuf,
-    /// From 1; 0 for the file as a whole.
+    /// Line from 1; 0 for the whole file.
     line: usize,
-    /// What, and what is wanted instead.
+    /// The problem, and the remedy.
     what: String,
-    /// Worth a look, but not a failure.
+    /// A warning rather than a failure.
     warning: bool,
 }
 
@@ -60,10 +60,10 @@ impl fmt::Display for Finding {
 
 /// A file of the repository.
 struct File {
-    /// Relative to the root.
+    /// Path relative to the root.
     path: PathBuf,
     len: u64,
-    /// `None` when it is not UTF-8, or a recorded capture or corpus.
+    /// `None` if it is not UTF-8, or a recorded capture or corpus.
     text: Option<String>,
 }
 
@@ -92,7 +92,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     })
 }
 
-/// Runs every check over the repository at `root`.
+/// Runs all checks on the repository at `root`.
 fn check(root: &Path) -> Result<Vec<Finding>> {
     let files = files(root)?;
     let metadata = metadata(root)?;
@@ -123,7 +123,8 @@ fn check(root: &Path) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// What git tracks or would track; in an exported tree without git, everything but build output.
+/// Files that git tracks or would track; in an exported tree without git, everything but build
+/// output.
 fn files(root: &Path) -> Result<Vec<File>> {
     let list = [
         "ls-files",
@@ -184,7 +185,7 @@ fn walk(root: &Path, below: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Cargo's metadata on the members of the workspace.
+/// Cargo's metadata of the workspace's members.
 fn metadata(root: &Path) -> Result<Value> {
     let args = ["metadata", "--no-deps", "--format-version=1", "--offline"];
     let text = quietly(cargo().current_dir(root).args(args))?;

@@ -1,9 +1,9 @@
-//! `cargo xtask TASK --help` answers, and builds, installs and changes nothing.
+//! `cargo xtask TASK --help` prints help, and does not build, install or change anything.
 
 use std::process::{Command, Output};
 
-/// Without programs in `PATH`, and with a cargo that fails: a task that does more than answer is
-/// seen.
+/// Without programs in `PATH`, and with a cargo that fails: a task that does anything else is
+/// detected.
 fn xtask(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_barewire-xtask"));
     command.args(args).env_clear();
@@ -12,7 +12,7 @@ fn xtask(args: &[&str]) -> Output {
 }
 
 #[test]
-fn help_of_a_task_is_all_it_prints() {
+fn help_of_a_task_does_nothing_else() {
     let help = String::from_utf8(xtask(&["help"]).stdout).unwrap();
     let names: Vec<&str> = help
         .lines()

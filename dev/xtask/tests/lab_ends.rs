@@ -1,4 +1,4 @@
-//! `cargo xtask lab` that is ended by a signal leaves nothing behind.
+//! `cargo xtask lab` that is ended by a signal cleans up.
 
 use std::fs;
 use std::io::Read;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Fetching what is not present yet included.
+/// Including the time to fetch missing parts.
 const START_LIMIT: Duration = Duration::from_secs(600);
 
 const END_LIMIT: Duration = Duration::from_secs(60);
@@ -22,16 +22,16 @@ fn qemu_of(pid: u32) -> Option<PathBuf> {
     processes
         .find(|process| {
             let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
-            // NUMBER (NAME) STATE PARENT …; the name may contain anything, and is the loader's
-            // where QEMU is started by its own.
+            // NUMBER (NAME) STATE PARENT …; the name may contain anything, and is the loader's if
+            // QEMU is started through its own.
             let Some((_, rest)) = stat.rsplit_once(')') else {
                 return false;
             };
             let parent = rest.split_whitespace().nth(1);
             let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
             let mut args = command.split(|&byte| byte == 0);
-            // What sets the signal of its parent's death, and becomes QEMU then, has the same words
-            // after its own.
+            // The program that sets the parent-death signal and then executes QEMU has the same
+            // words after its own.
             let is_setpriv = args.clone().any(|arg| arg == b"--pdeathsig");
             let is_qemu = args.any(|arg| arg.ends_with(b"qemu-system-x86_64"));
             let has_kernel = args.any(|arg| arg == b"-kernel");
@@ -40,7 +40,7 @@ fn qemu_of(pid: u32) -> Option<PathBuf> {
         .map(|process| process.path())
 }
 
-/// Namespaces that a process has made.
+/// Namespaces that a process has created.
 fn namespaces_of(pid: u32) -> Vec<String> {
     let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     entries
@@ -49,7 +49,7 @@ fn namespaces_of(pid: u32) -> Vec<String> {
         .collect()
 }
 
-/// Ends with this test, however that ends.
+/// Killed at the end of this test.
 struct Lab(Child);
 
 impl Drop for Lab {
@@ -59,7 +59,7 @@ impl Drop for Lab {
     }
 }
 
-/// Waits until it has a guest; why there is none here, if so.
+/// Waits until it has a guest; the error is the reason why there is none.
 fn wait_for_guest(lab: &mut Child) -> Result<PathBuf, String> {
     let end = Instant::now() + START_LIMIT;
     loop {
@@ -79,7 +79,7 @@ fn wait_for_guest(lab: &mut Child) -> Result<PathBuf, String> {
 }
 
 #[test]
-fn no_guest_and_no_namespace_stay_behind() {
+fn no_guest_and_no_namespace_remain() {
     if std::env::var_os("BAREWIRE_TEST_GUEST").is_some_and(|value| value == "0") {
         skip::skip!("BAREWIRE_TEST_GUEST=0");
     }
@@ -97,7 +97,7 @@ fn no_guest_and_no_namespace_stay_behind() {
             Err(why) => skip::skip!("{why}"),
         };
         let pid = lab.0.id();
-        // Where it is not root it makes none.
+        // Without root it creates none.
         let is_root = fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
         let made = namespaces_of(pid);
         let has_tap = is_root && Path::new("/dev/net/tun").exists();

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn captured_packets_are_found_in_what_programs_print() {
+    fn packet_counts_are_parsed_from_the_output_of_programs() {
         let text = "12 packets captured\n14 packets received by filter\n";
         assert_eq!(number_before(text, "packets captured"), Some(12));
         assert_eq!(number_before(text, "packets incoming"), None);

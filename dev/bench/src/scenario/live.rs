@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_found_in_what_programs_print() {
+    fn counts_are_parsed_from_the_output_of_probes() {
         let text = "Number of active flows: 3\nPackets processed: 1234\n";
         assert_eq!(number_after(text, "Packets processed:").unwrap(), 1234);
         assert!(number_after(text, "Bytes:").is_err());

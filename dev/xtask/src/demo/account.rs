@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_account_shows_whether_it_adds_up() {
+    fn the_demo_account_shows_an_imbalance() {
         let kernel = Kernel {
             sent: 200_000,
             received: 200_000,

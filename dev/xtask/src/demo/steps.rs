@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn output_goes_to_the_log_and_comes_back_on_failure() {
+    fn output_goes_to_the_log_and_is_printed_on_failure() {
         let steps = steps("log");
         let sh = |script: &str| steps.run("try it", Command::new("sh").args(["-c", script]));
         sh("echo to the log; echo and this >&2").unwrap();

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_that_is_not_reached_is_no_failure() {
+    fn an_unreachable_mirror_is_no_failure() {
         // A port of this machine without a listener.
         if let Some(error) = fetched_from("http://127.0.0.1:9/debian") {
             assert!(error.is::<NoGuest>(), "{error:#}");
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_signed_is_a_failure() {
+    fn unsigned_data_is_a_failure() {
         let mirror = std::env::temp_dir().join(format!("barewire-mirror-{}", std::process::id()));
         let suite = mirror.join("dists/sid");
         std::fs::create_dir_all(&suite).unwrap();
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_of_sources_are_read() {
+    fn both_formats_of_sources_are_parsed() {
         let text = "Types: deb\n# old\nURIs: http://one.example/debian\nSuites: a a-updates\n\
                     Components: main\n\nTypes: deb-src\nURIs: http://two.example\nSuites: a\n\n\
                     Types: deb\nEnabled: no\nURIs: http://three.example\nSuites: a\n";

@@ -432,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_say_what_they_need() {
+    fn dependencies_of_modules_are_read() {
         let module = b"\x7fELF\0license=GPL\0depends=i2c-algo-bit,dca\0name=igb\0";
         let needs: Vec<_> = needs(module).into_iter().collect();
         assert_eq!(needs, ["dca", "i2c-algo-bit"]);
@@ -440,14 +440,14 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_read() {
+    fn the_major_version_of_qemu_is_parsed() {
         let said = "QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1)\nCopyright";
         assert_eq!(major(said), Some(11));
         assert_eq!(major("QEMU"), None);
     }
 
     #[test]
-    fn what_is_in_the_cache_is_compared_with_what_was_fetched() {
+    fn cached_parts_are_compared_with_their_hashes() {
         let dir = std::env::temp_dir().join(format!("barewire-hash-{}", std::process::id()));
         let part = dir.join("part");
         std::fs::create_dir_all(&dir).unwrap();
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_made_whole_or_not_at_all() {
+    fn a_cache_directory_is_created_completely_or_not_at_all() {
         let dir = std::env::temp_dir().join(format!("barewire-once-{}", std::process::id()));
         assert!(once(&dir, |_| bail!("no network")).is_err());
         assert!(!dir.exists());

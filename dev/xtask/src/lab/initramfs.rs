@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_archive_is_what_other_programs_read() {
+    fn the_archive_is_readable_by_cpio() {
         let mut archive = Initramfs::new().unwrap();
         archive.file("a/b/odd", b"12345").unwrap();
         archive.link("a/link", "b/odd").unwrap();

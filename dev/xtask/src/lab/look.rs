@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_is_what_tests_in_the_guest_say() {
+    fn the_request_line_equals_that_of_the_lab() {
         let says = include_str!("../../../lab/src/guest/wire.rs");
         let (prefix, word) = MARK.split_once(' ').unwrap();
         assert!(says.contains(&format!("\\n{prefix} {{words}}\\n")));

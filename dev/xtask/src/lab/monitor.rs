@@ -407,7 +407,7 @@ mod tests {
     const OFF_AND_HALTED: &str = "RFL=00000046 [---Z---] CPL=0 II=0 A20=1 SMM=0 HLT=1";
 
     #[test]
-    fn what_stays_where_it_can_only_be_for_a_moment_is_found() {
+    fn a_lasting_momentary_state_is_a_fault() {
         let finds = |words: &str, look: &mut dyn FnMut(usize) -> Look| {
             let fault = verdict(look).unwrap();
             assert!(fault.contains(words), "{fault}");
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_goes_is_no_fault() {
+    fn a_changing_state_is_no_fault() {
         for registers in [HALT, PROGRAM, KERNEL, OFF_AND_HALTED] {
             assert_eq!(
                 verdict(|_| look(registers, NONE, NONE)),

@@ -1,4 +1,4 @@
-//! The suites of one guest as far as they have come, from the lines that the job prints.
+//! Progress of the suites in one guest, from the lines that the job prints.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,17 +7,17 @@ use super::guest::Outcome;
 use super::suites::Suite;
 use crate::test;
 
-/// How a line of the job's output begins that reports on a suite.
+/// Prefix of a line of the job's output that reports on a suite.
 pub const MARK: &str = "@@lab ";
 
-/// Lines of a suite's output that are kept as evidence, and characters of each.
+/// Maximum number of output lines of a suite kept as evidence, and of characters in each.
 const SAID_MAX: usize = 40;
 const COLUMNS_MAX: usize = 400;
 
-/// One try of a suite.
+/// One run of a suite.
 #[derive(Debug, Default)]
 pub struct Try {
-    /// Tests by libtest's word; those that skipped themselves count as passed.
+    /// Test counts of libtest; tests that skipped themselves count as passed.
     pub tests: test::Sum,
     /// Tests that skipped themselves, one line each.
     pub skips: Vec<String>,
@@ -27,14 +27,14 @@ pub struct Try {
     pub said: VecDeque<String>,
 }
 
-/// Suites of a guest.
+/// The suites of a guest.
 pub struct Progress<'a> {
     suites: &'a [&'a Suite],
-    /// The time limit of every suite, where it is not that of the suite.
+    /// The time limit of every suite, if it is not the suite's own.
     limit: Option<Duration>,
-    /// Those that have ended, in the order of the suites.
+    /// Suites that have ended, in order.
     tries: Vec<Try>,
-    /// The one that runs, and since when.
+    /// The running suite, and since when.
     running: Option<(Try, Instant)>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Takes a line of the job's output; the time limit of a suite that begins with it.
+    /// Handles a line of the job's output; returns the time limit of a suite that starts with it.
     pub fn line(&mut self, line: &str) -> Option<Duration> {
         let Some(words) = line.strip_prefix(MARK) else {
             println!("{line}");
@@ -69,13 +69,13 @@ impl<'a> Progress<'a> {
             ["end", name, code] if name == suite.name => {
                 self.close((code != "0").then_some("it failed"));
             }
-            // Not printed by any of our jobs.
+            // Not printed by any job.
             _ => println!("{line}"),
         }
         None
     }
 
-    /// The running suite is over, with what went wrong alongside its tests.
+    /// Ends the running suite, with the error besides its tests, if any.
     fn close(&mut self, wrong: Option<&str>) {
         let name = self.suites[self.tries.len()].name;
         let (mut ended, since) = self
@@ -95,8 +95,8 @@ impl<'a> Progress<'a> {
         self.tries.push(ended);
     }
 
-    /// The guest is off. The tries of the suites that need no other guest, in their order: one at
-    /// least.
+    /// The guest is off. Returns the runs of the suites that need no other guest, in order: at
+    /// least one.
     pub fn end(mut self, outcome: &Outcome) -> Vec<Try> {
         if self.tries.len() == self.suites.len() {
             if let Some(last) = self.tries.last_mut()
@@ -136,7 +136,7 @@ impl Try {
         }
         self.said
             .push_back(line.chars().take(COLUMNS_MAX).collect());
-        // After libtest's word on which test it runs, where that stands alone.
+        // After libtest's line on the running test, if that is separate.
         if let Some(at) = line.find("SKIPPED: ")
             && (at == 0 || line.starts_with("test ") && line[..at].ends_with(" ... "))
         {

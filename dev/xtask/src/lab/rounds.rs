@@ -1,30 +1,30 @@
-//! Which suites run in which guest, and which run again.
+//! Decides which suites run in which guest, and which run again.
 //!
-//! Suites of the guest depend on the emulator, which fails now and then (docs/guides/guest-lab.md).
+//! Suites of the guest depend on the emulator, which sometimes fails (docs/guides/guest-lab.md).
 //! The rule: a suite that fails is run once more, in a fresh guest and after all others, whatever
 //! the reason; the output of its first attempt is printed at the end. A suite that passes at its
-//! second try has passed, with a warning. Nothing else is run twice.
+//! second attempt has passed, with a warning. Nothing else is run twice.
 
 use super::guest::Outcome;
 use super::progress::Try;
 use super::suites::{Suite, Sum};
 
-/// Guests in a row that did not boot before no other is tried.
+/// Number of consecutive guests that do not boot after which no other is tried.
 const DEAD_MAX: u32 = 2;
 
 /// Suites for the next guest.
 pub struct Batch<'a> {
     pub suites: Vec<&'a Suite>,
-    /// All of them have failed before.
+    /// Whether all of them have failed before.
     pub is_second: bool,
 }
 
-/// Suites as far as they have come, over all guests.
+/// Progress of the suites over all guests.
 pub struct Rounds<'a> {
     left: Vec<&'a Suite>,
-    /// Those that failed, each with the evidence.
+    /// Suites that failed, each with the evidence.
     again: Vec<(&'a Suite, String)>,
-    /// Guests in a row that did not boot.
+    /// Number of consecutive guests that did not boot.
     dead: u32,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// What the next guest is to run; `None` when all is done.
+    /// The suites of the next guest; `None` when all are done.
     pub fn next_batch(&self) -> Option<Batch<'a>> {
         let is_second = self.left.is_empty();
         let suites: Vec<_> = match is_second {
@@ -47,7 +47,7 @@ impl<'a> Rounds<'a> {
         (!suites.is_empty()).then_some(Batch { suites, is_second })
     }
 
-    /// Takes the tries of the first suites of a batch.
+    /// Handles the runs of the first suites of a batch.
     pub fn done(&mut self, batch: &Batch<'a>, tries: Vec<Try>, outcome: &Outcome, sum: &mut Sum) {
         let count = tries.len();
         for (suite, one) in batch.suites.iter().zip(tries) {
@@ -80,7 +80,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// No guest comes up: what has failed stays failed, the rest does not run.
+    /// No guest boots: failed suites stay failed, the rest does not run.
     fn give_up(&mut self, sum: &mut Sum) {
         for (suite, first) in self.again.drain(..) {
             let name = suite.name;
@@ -97,7 +97,7 @@ impl<'a> Rounds<'a> {
     }
 }
 
-/// What is known of a try that failed.
+/// Information on a failed run.
 fn evidence(suite: &Suite, one: &Try, outcome: &Outcome) -> String {
     let mut text = format!(
         "  first try: {}; console and files: {}\n  the end of what {} said:\n",
@@ -134,8 +134,8 @@ mod tests {
         }
     }
 
-    /// Runs the first suites (devices, afxdp, vfio) in guests that print these lines and end like
-    /// this. What each guest was to run, and the sum.
+    /// Runs the first suites (devices, afxdp, vfio) in guests with these output lines and outcomes.
+    /// Returns the suites of each guest, and the sum.
     fn run(count: usize, guests: &[(&[&str], Outcome)]) -> (Vec<String>, Sum) {
         let suites: Vec<_> = SUITES.iter().take(count).collect();
         let (mut rounds, mut sum) = (Rounds::new(&suites), Sum::default());
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn suites_behind_one_that_ends_the_guest_run_in_another_and_that_one_again() {
+    fn a_suite_that_ends_the_guest_and_those_after_it_run_in_another() {
         let first = [
             "@@lab begin devices",
             PASSED,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_has_two_tries_and_no_more() {
+    fn a_suite_runs_at_most_twice() {
         let fails = ["@@lab begin devices", FAILED, "@@lab end devices 1"];
         let lost = Outcome {
             lost: Some("processor 0 is halted".into()),
@@ -216,7 +216,7 @@ mod tests {
                 sum.warnings
             );
         }
-        // Only what failed runs again, both in one guest.
+        // Only failed suites run again, both in one guest.
         let both = [
             "@@lab begin devices",
             FAILED,
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_does_not_boot_is_one_try_of_its_first_suite() {
+    fn a_guest_that_does_not_boot_counts_as_a_run_of_its_first_suite() {
         let rest = ["@@lab begin afxdp", PASSED, "@@lab end afxdp 0"];
         let again = ["@@lab begin devices", PASSED, "@@lab end devices 0"];
         let (batches, sum) = run(
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_does_not_go_off_fails_its_last_suite() {
+    fn a_guest_that_does_not_power_off_fails_its_last_suite() {
         let all = ["@@lab begin devices", PASSED, "@@lab end devices 0"];
         let guests: [(&[&str], _); 2] = [(&all, outcome(true, true)), (&all, outcome(true, false))];
         let (batches, sum) = run(1, &guests);

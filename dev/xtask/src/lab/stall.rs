@@ -1,14 +1,14 @@
-//! A guest whose kernel is stuck: one of its processors has been in it for minutes.
+//! Detects a guest whose kernel is stuck: one of its processors has been in the kernel for minutes.
 //!
 //! Seen with virtio-net: the kernel waits with interrupts off for the emulated IOMMU to complete an
 //! invalidation. A program cannot keep a processor in the kernel, and the kernel cannot end the
-//! program that waits there; so it is distinguished from a test that hangs.
+//! program that waits there; so this is distinguished from a test that hangs.
 
-/// How RCU's reports of a stall begin, and the number of the period that does not end.
+/// Start of RCU's report of a stall; the number of the unfinished grace period follows.
 const REPORT: &str = "detected stalls on CPUs/tasks";
 const PERIOD: &str = ", g=";
 
-/// Reports of one and the same stall: the first after 21 seconds, the others a minute apart. On a
+/// Number of reports of the same stall: the first after 21 seconds, the others a minute apart. On a
 /// busy machine a processor of the guest may get no time for the first.
 const REPORTS: usize = 3;
 
@@ -58,7 +58,7 @@ mod tests {
         // One that ended, and others later.
         let others = two + &report(900, 40000) + &report(1200, 41000);
         assert_eq!(of(&others), None);
-        // Cut off in the middle.
+        // Truncated in the middle.
         assert_eq!(of(&three[..three.len() - 40]), None);
     }
 }

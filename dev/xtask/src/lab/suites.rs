@@ -1,7 +1,7 @@
-//! The suites, and their run: several in one guest, one after the other.
+//! Runs the suites: several in one guest, one after another.
 //!
-//! The job marks in its output where a suite begins and how it ends
-//! ([`progress`](super::progress)). Which suites run again is decided by [`rounds`](super::rounds).
+//! The job marks in its output where a suite starts and how it ends
+//! ([`progress`](super::progress)). [`rounds`](super::rounds) decides which suites run again.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use super::rounds::Rounds;
 use super::{Options, accelerator, build, dir_of, fetch, guest, report};
 use crate::test;
 
-/// Tests that run in the guest together.
+/// A set of tests that run in the guest together.
 pub struct Suite {
-    /// On the command line.
+    /// Name on the command line.
     pub name: &'static str,
     pub summary: &'static str,
-    /// Which tests of `dev/lab/tests/guest.rs`, as arguments of libtest.
+    /// Tests of `dev/lab/tests/guest.rs` in it, as arguments of libtest.
     pub tests: &'static str,
-    /// Part of `cargo xtask test`, which has minutes.
+    /// Whether it is part of `cargo xtask test`, which has minutes.
     pub usual: bool,
-    /// Seconds after which it hangs; several times what it takes on two busy processors.
+    /// Seconds after which it counts as hung; several times what it takes on two busy processors.
     pub limit_seconds: u64,
 }
 
-/// Every suite, in the order in which they share a guest: those that leave a card with another name
+/// All suites, in the order in which they share a guest: those that leave a card with another name
 /// or driver come last.
 pub const SUITES: &[Suite] = &[
     Suite {
@@ -130,10 +130,10 @@ pub const SUITES: &[Suite] = &[
     },
 ];
 
-/// The combined output of the suites.
+/// The combined result of the suites.
 #[derive(Clone, Debug, Default)]
 pub struct Sum {
-    /// Tests of the guest by libtest's word; those that skipped themselves count as passed.
+    /// Test counts of libtest in the guest; tests that skipped themselves count as passed.
     pub tests: test::Sum,
     /// Suites that failed, by tests or as a whole.
     pub failed: u64,
@@ -141,12 +141,12 @@ pub struct Sum {
     pub skips: Vec<String>,
     /// Suites that did not run, with the reason, one line each.
     pub not_run: Vec<String>,
-    /// What must not become usual, with its evidence.
+    /// Warnings about what must not become usual, with evidence.
     pub warnings: Vec<String>,
 }
 
 impl Sum {
-    /// Suites that do not run; printed at once, and again at the end.
+    /// Records suites that do not run; printed immediately, and again at the end.
     pub fn not_run(&mut self, suites: &[&Suite], why: &str) {
         for suite in suites {
             let line = format!("SKIPPED: guest suite {}: {why}", suite.name);
@@ -155,19 +155,19 @@ impl Sum {
         }
     }
 
-    /// Adds a try of a suite that is not run again.
+    /// Adds a run of a suite that is not run again.
     pub fn add(&mut self, one: Try) {
         self.tests.passed += one.tests.passed;
         self.tests.failed += one.tests.failed;
         self.skips.extend(one.skips);
         if one.wrong.is_some() {
             self.failed += 1;
-            // Of a suite that failed as a whole, one test.
+            // A suite that failed as a whole counts as one failed test.
             self.tests.failed += u64::from(one.tests.failed == 0);
         }
     }
 
-    /// For another process.
+    /// The sum for another process.
     pub fn to_json(&self) -> String {
         serde_json::json!({
             "passed": self.tests.passed,
@@ -180,10 +180,10 @@ impl Sum {
         .to_string()
     }
 
-    /// Reads what [`to_json`](Sum::to_json) wrote.
+    /// Parses the output of [`to_json`](Sum::to_json).
     ///
     /// # Errors
-    /// When it is something else.
+    /// If it is anything else.
     pub fn from_json(text: &str) -> Result<Sum> {
         let value: Value = serde_json::from_str(text).context("the sum of the guest lab")?;
         let number = |name: &str| value[name].as_u64().with_context(|| name.to_owned());
@@ -206,7 +206,7 @@ impl Sum {
         })
     }
 
-    /// The last line.
+    /// The summary line.
     pub fn line(&self) -> String {
         let line = self.tests.line(self.skips.len(), self.not_run.len());
         if self.failed != 0 && self.tests.failed == 0 {
@@ -216,11 +216,11 @@ impl Sum {
     }
 }
 
-/// Runs suites in as few guests as can be.
+/// Runs suites in as few guests as possible.
 ///
 /// # Errors
-/// When the guest cannot be assembled although this machine could run one: something does not
-/// build, or what was fetched is not what was signed.
+/// If the guest cannot be built although this machine could run one: something does not build, or
+/// fetched data is not what was signed.
 pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
     let mut sum = Sum::default();
     let parts = match fetch::parts(&options.kernel) {
@@ -249,7 +249,7 @@ pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
             accelerator: &accelerator,
             machine: options.machine,
         };
-        // The files of a first try stay.
+        // The files of a first run are kept.
         let dir = match batch.is_second {
             true => dir_of(&format!("{}-again", names[0]))?,
             false => dir_of(names[0])?,
@@ -263,11 +263,11 @@ pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
     Ok(sum)
 }
 
-/// The script that runs suites one after the other.
+/// The script that runs suites one after another.
 fn job(suites: &[&Suite]) -> String {
     let mut job = String::from("export BAREWIRE_GUEST=1 RUST_BACKTRACE=1\nall=0\n");
     job += &format!("export BAREWIRE_GUEST_QUEUES={}\n", guest::virtio_queues());
-    // What tests read, for debugging.
+    // Variables that tests read, for debugging.
     for name in ["BAREWIRE_CASE", "BAREWIRE_SEED", "BAREWIRE_NO_SKIPS"] {
         if let Ok(value) = std::env::var(name) {
             job += &format!("export {name}={}\n", super::quoted(&value));
@@ -277,13 +277,13 @@ fn job(suites: &[&Suite]) -> String {
         job += &format!("echo '{MARK}begin {name}'\ncode=0\n");
         let program = path(build::TESTS);
         job += &format!("/{program} --test-threads=1 --nocapture {tests} || code=1\n");
-        // The last line of a test may have no end.
+        // The last line of a test may be incomplete.
         job += &format!("echo; echo \"{MARK}end {name} $code\"\n[ $code = 0 ] || all=1\n");
     }
     job + "exit $all\n"
 }
 
-/// Where a program is in the guest.
+/// Path of a program in the guest.
 fn path(program: &str) -> String {
     format!("usr/local/bin/{program}")
 }
@@ -295,10 +295,10 @@ fn in_guest(programs: &Programs) -> Result<Vec<(String, std::path::PathBuf)>> {
         .collect()
 }
 
-/// The suite of a name.
+/// Finds a suite by name.
 ///
 /// # Errors
-/// When there is none.
+/// If it does not exist.
 pub fn find(name: &str) -> Result<&'static Suite> {
     let found = SUITES.iter().find(|suite| suite.name == name);
     found.with_context(|| format!("there is no suite {name:?}\nhint: cargo xtask lab --list"))

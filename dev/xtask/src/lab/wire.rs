@@ -6,11 +6,11 @@
 
 use super::guest::Card;
 
-/// How such a line begins.
+/// Prefix of such a line.
 const MARK: &str = "@@lab link ";
 
-/// The card that a line is about, by its place among `cards`, and whether its wire is to be there.
-/// Nothing for any other line, nor for cards that the guest has not got.
+/// The index in `cards` of the card in a line, and whether its cable is to be plugged in. `None`
+/// for any other line, and for cards that the guest does not have.
 pub fn asked(line: &str, cards: &[Card]) -> Option<(usize, bool)> {
     let (name, state) = line.strip_prefix(MARK)?.split_once(' ')?;
     let index = cards.iter().position(|card| card.name == name)?;
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_wires_of_cards_that_are_there_are_pulled() {
+    fn only_cables_of_existing_cards_are_unplugged() {
         let asked = |line| asked(line, CARDS);
         assert_eq!(asked("@@lab link igb0 off"), Some((0, false)));
         assert_eq!(asked("@@lab link igb1 on"), Some((1, true)));

@@ -1,4 +1,4 @@
-//! The tarball, for systems without dpkg: unpacked below `/usr/local` it is installed.
+//! The tarball, for systems without dpkg: it is installed by unpacking it below `/usr/local`.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::Parts;
 use super::tree::Tree;
 use crate::run::{quietly, root};
 
-/// Makes it.
+/// Builds the tarball.
 pub fn make(parts: &Parts) -> Result<()> {
     let name = format!("barewire-{}-{}", parts.version, parts.arch);
     let tree = Tree::new(parts.work.join("tarball"))?;
@@ -45,7 +45,7 @@ pub fn make(parts: &Parts) -> Result<()> {
     Ok(())
 }
 
-/// Packs members of a directory into a tar whose bytes depend on them alone.
+/// Packs members of a directory into a tar file whose bytes depend only on them.
 pub fn tar(folder: &Path, members: &[&str], to: &Path, epoch: u64) -> Result<()> {
     let mut command = Command::new("tar");
     command.args(["--format=ustar", "--sort=name", "--owner=0", "--group=0"]);

@@ -1,6 +1,5 @@
-//! The program without debug information, and that information in a file next to it, which gdb and
-//! addr2line find by the link that the program keeps (gdb, "Debugging Information in Separate
-//! Files").
+//! The program without debug information, which is in a separate file that gdb and addr2line find
+//! by a link in the program (gdb, "Debugging Information in Separate Files").
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +9,8 @@ use anyhow::{Context, Result};
 
 use crate::run::quietly;
 
-/// Splits a binary into `barewire` and `barewire.debug` in this directory; the path of the first.
+/// Splits a binary into `barewire` and `barewire.debug` in this directory; returns the path of the
+/// first.
 pub fn split(binary: &Path, out: &Path) -> Result<PathBuf> {
     let (program, debug) = (out.join("barewire"), out.join("barewire.debug"));
     // The file of an earlier run would be kept as the information of this one.
@@ -22,7 +22,7 @@ pub fn split(binary: &Path, out: &Path) -> Result<PathBuf> {
             .arg(&debug),
     )?;
     let strip = ["--strip-debug", "--strip-unneeded"];
-    // By its name alone: the link names no directory, so the file may lie next to the program.
+    // By file name alone: the link names no directory, so the file can be next to the program.
     let link = "--add-gnu-debuglink=barewire.debug";
     let mut command = Command::new("objcopy");
     command.current_dir(out).args(strip).arg(link);

@@ -1,5 +1,5 @@
-//! The crates as a registry would have them, and the proof that the command builds from nothing
-//! else: what `cargo package` leaves out is missed here, before a release.
+//! The crates as published to a registry, and a check that the command builds from nothing else:
+//! files that `cargo package` leaves out are detected before a release.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::Parts;
 use crate::run::{cargo, quietly, root, target_dir, visibly};
 
-/// Crates that serve the workspace alone.
+/// Crates that are only for the workspace.
 const NOT_PUBLISHED: [&str; 4] = [
     "barewire-bench",
     "barewire-lab",
@@ -24,13 +24,13 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The crate for `cargo install`.
 const PROGRAM: &str = "barewire-cli";
 
-/// Packages, and checks.
+/// Packages the crates, and checks them.
 pub fn make(parts: &Parts) -> Result<()> {
     verify(&parts.out.join("crates"), &parts.work.join("crates"))
 }
 
-/// Writes the packaged crates into one directory and unpacks them into another, which is created
-/// again; checks that the command builds there.
+/// Writes the packaged crates to one directory and unpacks them in another, which is created anew;
+/// checks that the command builds there.
 pub fn verify(to: &Path, folder: &Path) -> Result<()> {
     let target = target_dir()?;
     let mut package = vec![
@@ -68,8 +68,8 @@ pub fn verify(to: &Path, folder: &Path) -> Result<()> {
     check(folder, &names, &target)
 }
 
-/// Checks the command where every crate of ours is taken from the directory. External crates are
-/// those of `Cargo.lock`, and built already.
+/// Checks the command with every crate of the workspace taken from the directory. External crates
+/// are those of `Cargo.lock`, and built already.
 fn check(folder: &Path, names: &[String], target: &Path) -> Result<()> {
     let of = |name: &str| -> PathBuf { folder.join(format!("{name}-{VERSION}")) };
     let mut config = profile()? + "[patch.crates-io]\n";
@@ -86,7 +86,7 @@ fn check(folder: &Path, names: &[String], target: &Path) -> Result<()> {
     visibly(&mut command)
 }
 
-/// The profile of the workspace: with another one all crates of others would be checked again.
+/// The profile of the workspace: with another one all external crates would be checked again.
 fn profile() -> Result<String> {
     let text = fs::read_to_string(root().join("Cargo.toml")).context("Cargo.toml")?;
     let (_, rest) = text

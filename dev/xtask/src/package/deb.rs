@@ -14,13 +14,13 @@ use crate::run::{quietly, root};
 /// Scripts of `dist/deb` that dpkg runs.
 const SCRIPTS: &[&str] = &["postinst", "prerm", "postrm"];
 
-/// The configuration directory; dpkg asks before it replaces a changed file.
+/// The configuration file; dpkg asks before it replaces a changed one.
 const CONFIGURATION: &str = "etc/barewire/flows-example.toml";
 
 /// The maintainer of the package unless `DEBFULLNAME` and `DEBEMAIL` (debchange(1)) are set.
 const MAINTAINER: (&str, &str) = ("barewire packagers", "packagers@barewire.invalid");
 
-/// Makes it.
+/// Builds the package.
 pub fn make(parts: &Parts) -> Result<()> {
     let tree = Tree::new(parts.work.join("deb"))?;
     parts.common(&tree, "usr")?;
@@ -86,7 +86,7 @@ fn control(parts: &Parts, installed_kib: u64) -> Result<String> {
         .fold(text, |text, (name, value)| text.replace(name, value)))
 }
 
-/// Changelogs, copyright, and the licences of what is linked.
+/// Changelogs, copyright, and the licences of linked crates.
 fn documents(parts: &Parts, tree: &Tree) -> Result<()> {
     let doc = "usr/share/doc/barewire";
     let changes = fs::read(root().join("CHANGELOG.md"))?;

@@ -23,19 +23,19 @@ const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 /// The CAs that TLS exports trust without `ca=`.
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Loaded on demand, hence unknown to ldd.
+/// Loaded on demand, so ldd does not list it.
 const LIBPCAP: &str = "libpcap.so.0.8";
 
-/// Makes it.
+/// Builds the image.
 pub fn make(parts: &Parts) -> Result<()> {
     let files = Tree::new(parts.work.join("image-files"))?;
     files.copy(&parts.binary, "usr/bin/barewire", 0o755)?;
     for folder in ["etc", "tmp", "usr/lib", "usr/lib64", "var/lib/barewire"] {
         files.folder(folder)?;
     }
-    // As everywhere: exports and captures of any user may go there.
+    // As usual: exports and captures of any user may be written there.
     fs::set_permissions(files.root().join("tmp"), Permissions::from_mode(0o1777))?;
-    // As Debian has them, so that the loader finds libraries under both names.
+    // As in Debian, so that the loader finds libraries under both names.
     for (target, link) in [
         ("usr/bin", "bin"),
         ("usr/lib", "lib"),
@@ -73,7 +73,7 @@ pub fn make(parts: &Parts) -> Result<()> {
     layout.finish(parts, manifest)
 }
 
-/// What a container is started with, and what the layer is unpacked.
+/// The configuration of a container, and the digest of the unpacked layer.
 fn config(parts: &Parts, layer: &str) -> Result<Value> {
     let created = parts.date("+%Y-%m-%dT%H:%M:%SZ")?;
     Ok(json!({
@@ -98,11 +98,11 @@ fn config(parts: &Parts, layer: &str) -> Result<Value> {
     }))
 }
 
-/// The directory that becomes the archive.
+/// The directory that is packed.
 struct Layout(Tree);
 
 impl Layout {
-    /// Adds bytes under their digest; the descriptor of them.
+    /// Adds bytes under their digest; returns their descriptor.
     fn blob(&self, media_type: &str, bytes: &[u8]) -> Result<Value> {
         self.0.bytes(bytes, "blob", 0o644)?;
         let file = self.0.root().join("blob");
@@ -175,14 +175,14 @@ fn libraries(parts: &Parts, files: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// What the loader would load with a file, itself included.
+/// The libraries that the loader would load with a file, itself included.
 fn needed(file: &Path) -> Result<BTreeSet<PathBuf>> {
     let said = quietly(Command::new("ldd").arg(file))?;
     ensure!(!said.contains("not found"), "{}: {said}", file.display());
     Ok(paths(&said))
 }
 
-/// Paths in the output of ldd: `libc.so.6 => /lib/…/libc.so.6 (0x…)`, `/lib64/ld-… (0x…)`.
+/// Paths in ldd's output: `libc.so.6 => /lib/…/libc.so.6 (0x…)`, `/lib64/ld-… (0x…)`.
 fn paths(said: &str) -> BTreeSet<PathBuf> {
     said.lines()
         .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
@@ -196,7 +196,7 @@ fn libpcap() -> Result<Option<PathBuf>> {
     Ok(line.and_then(|line| Some(PathBuf::from(line.rsplit_once("=> ")?.1.trim()))))
 }
 
-/// The Debian package that has a file. It may be known under either side of the links of a merged
+/// The Debian package that contains a file. It may be registered under either path of a merged
 /// `/usr`.
 fn package_of(path: &Path) -> Option<String> {
     let text = path.to_string_lossy();

@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::run::{cargo, quietly};
 
-/// The crate that the program is made from.
+/// The crate of the program.
 const PROGRAM: &str = "barewire-cli";
 
-/// One text: a list of the crates, and each text of a licence once, with the crates it is for.
+/// One text: a list of the crates, and each licence text once, with its crates.
 pub fn collect() -> Result<Vec<u8>> {
     let host = quietly(crate::run::rustc().arg("-vV"))?;
     let host = host.lines().find_map(|line| line.strip_prefix("host: "));
@@ -26,7 +26,7 @@ pub fn collect() -> Result<Vec<u8>> {
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for package in packages {
         let text = |name: &str| package[name].as_str().unwrap_or_default();
-        // Our own crates have no source.
+        // Crates of the workspace have no source.
         if !linked.contains(text("id")) || package["source"].is_null() {
             continue;
         }
@@ -46,7 +46,8 @@ pub fn collect() -> Result<Vec<u8>> {
     Ok(out.into_bytes())
 }
 
-/// Identifiers of what the program is linked from: dependencies for building and testing are not.
+/// IDs of the packages linked into the program: dependencies for building and testing are not
+/// included.
 fn linked(metadata: &Value) -> Result<BTreeSet<String>> {
     let nodes = metadata["resolve"]["nodes"].as_array().context("nodes")?;
     let by_id: BTreeMap<&str, &Value> = nodes
@@ -75,8 +76,8 @@ fn linked(metadata: &Value) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// Texts of licences in the directory of a crate, line ends and margins evened out so that the same
-/// text of several crates is found to be the same.
+/// Licence texts in the directory of a crate, with line ends and margins normalized so that equal
+/// texts of several crates are recognized.
 fn licences(folder: &Path) -> Result<Vec<String>> {
     let mut texts = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_linked_is_followed() {
+    fn only_linked_dependencies_are_included() {
         let metadata: Value = serde_json::from_str(
             r#"{"packages": [{"name": "barewire-cli", "id": "p"}], "resolve": {"nodes": [
                 {"id": "p", "deps": [
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn our_dependencies_come_with_their_licences() {
+    fn all_dependencies_have_licence_texts() {
         let text = String::from_utf8(collect().unwrap()).unwrap();
         for part in [
             "\nclap 4.",

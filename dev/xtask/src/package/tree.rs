@@ -1,4 +1,4 @@
-//! A tree of files that is to be packed, with modes that do not depend on the umask.
+//! A tree of files to be packed, with modes that do not depend on the umask.
 
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// A directory that stands for `/`.
+/// A directory that becomes `/`.
 pub struct Tree {
     root: PathBuf,
 }
 
 impl Tree {
-    /// An empty one, replacing an existing one.
+    /// Creates an empty tree, replacing an existing one.
     pub fn new(root: PathBuf) -> Result<Tree> {
         let _ = fs::remove_dir_all(&root);
         let tree = Tree { root };
@@ -27,7 +27,7 @@ impl Tree {
         &self.root
     }
 
-    /// Makes a directory and those above it.
+    /// Creates a directory and its parents.
     pub fn folder(&self, path: &str) -> Result<()> {
         let mut at = self.root.clone();
         for part in [""].into_iter().chain(path.split('/')) {
@@ -58,23 +58,23 @@ impl Tree {
         Ok(())
     }
 
-    /// Copies a file, through links.
+    /// Copies a file, following links.
     pub fn copy(&self, from: &Path, path: &str, mode: u32) -> Result<()> {
         let bytes = fs::read(from).with_context(|| from.display().to_string())?;
         self.bytes(&bytes, path, mode)
     }
 
-    /// Writes a file packed by gzip, without name and time.
+    /// Writes a file compressed with gzip, without name and time.
     pub fn packed(&self, bytes: &[u8], path: &str) -> Result<()> {
         self.bytes(&gzip(bytes)?, path, 0o644)
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub fn link(&self, target: &str, path: &str) -> Result<()> {
         symlink(target, self.root.join(path)).with_context(|| path.to_owned())
     }
 
-    /// All files, as paths below the root, in order; links are not among them.
+    /// All files, as sorted paths below the root, without links.
     pub fn files(&self) -> Result<Vec<String>> {
         let mut files = Vec::new();
         let mut folders = vec![self.root.clone()];
@@ -96,7 +96,7 @@ impl Tree {
     }
 }
 
-/// Packs bytes.
+/// Compresses bytes.
 pub fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut child = Command::new("gzip")
         .args(["-9", "-n", "-c"])

@@ -1,18 +1,18 @@
-//! What a terminal shows after the control sequences that our live view writes (ECMA-48): moves,
-//! erasing, colours. All others are skipped.
+//! A terminal that interprets the control sequences of the live view (ECMA-48): moves, erasing,
+//! colours. All others are skipped.
 
-/// How a character is drawn.
+/// The style of a character.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
-    /// Colour, red to blue; none is the terminal's own.
+    /// Foreground colour, red to blue; `None` is the terminal's own.
     pub front: Option<[u8; 3]>,
-    /// The background's.
+    /// Background colour.
     pub back: Option<[u8; 3]>,
     /// Bold.
     pub is_bold: bool,
     /// Faint.
     pub is_dim: bool,
-    /// Colours exchanged.
+    /// Colours swapped.
     pub is_reversed: bool,
 }
 
@@ -36,7 +36,7 @@ const EMPTY: Cell = Cell {
     },
 };
 
-/// The sixteen colours that have numbers of their own, as xterm has them.
+/// The sixteen numbered colours of xterm.
 const COLOURS: [[u8; 3]; 16] = [
     [0, 0, 0],
     [205, 49, 49],
@@ -56,10 +56,10 @@ const COLOURS: [[u8; 3]; 16] = [
     [242, 242, 242],
 ];
 
-/// A sequence longer than this is none.
+/// Maximum length of a sequence.
 const SEQUENCE_LEN: usize = 64;
 
-/// Where in a sequence we are.
+/// State of the parser.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     Text,
@@ -79,12 +79,12 @@ pub struct Screen {
     row: usize,
     style: Style,
     state: State,
-    /// The first bytes of a character.
+    /// The first bytes of an incomplete character.
     partial: Vec<u8>,
 }
 
 impl Screen {
-    /// An empty one.
+    /// Creates an empty screen.
     pub fn new(columns: usize, rows: usize) -> Screen {
         Screen {
             columns,
@@ -97,22 +97,22 @@ impl Screen {
         }
     }
 
-    /// Its lines.
+    /// Iterates over the lines.
     pub fn rows(&self) -> impl Iterator<Item = &[Cell]> {
         self.cells.chunks(self.columns)
     }
 
-    /// Columns of a line.
+    /// Number of columns.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// Whether nothing is on it.
+    /// Whether the screen is empty.
     pub fn is_empty(&self) -> bool {
         self.cells.iter().all(|cell| *cell == EMPTY)
     }
 
-    /// Its text, without ends of lines that are empty.
+    /// The text, without trailing spaces and empty lines.
     pub fn text(&self) -> String {
         let lines = self.rows().map(|row| {
             let line: String = row.iter().map(|cell| cell.char).collect();
@@ -121,7 +121,7 @@ impl Screen {
         lines.collect::<Vec<_>>().join("\n").trim_end().to_owned()
     }
 
-    /// Takes in what a program wrote; characters and sequences may be cut anywhere.
+    /// Handles a program's output; characters and sequences may be split anywhere.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.partial.extend(bytes);
         let bytes = std::mem::take(&mut self.partial);
@@ -193,7 +193,7 @@ impl Screen {
     }
 
     fn control(&mut self, words: &str, last: char) {
-        // What is left out is 0, what is too large for us is as far as it gets.
+        // Omitted numbers are 0, and numbers that are too large are limited.
         let number = |word: &str| match word {
             "" => 0,
             word => word.parse().unwrap_or(usize::MAX),
@@ -221,7 +221,7 @@ impl Screen {
             'm' => self.colours(&numbers),
             _ => {}
         }
-        // Far outside is as good as just outside, and cannot overflow.
+        // Far outside is treated as just outside, and cannot overflow.
         self.row = self.row.min(self.cells.len());
         self.column = self.column.min(self.columns);
     }

@@ -1,12 +1,12 @@
-//! A screen as SVG: a frame, rectangles behind text, and runs of text of one style. Each run is as
+//! A screen as SVG: a frame, rectangles behind text, and runs of text in one style. Each run is as
 //! wide as its columns in any font.
 
 use super::screen::{Cell, Screen, Style};
 
-/// By what a picture of ours is known.
+/// Marks pictures made by this task.
 pub const MARK: &str = "<!-- made by `cargo xtask picture` -->";
 
-/// Width and height of a character, and the margin around all, in pixels.
+/// Width and height of a character, and the outer margin, in pixels.
 const WIDTH: f64 = 8.4;
 const HEIGHT: f64 = 18.0;
 const MARGIN: f64 = 14.0;
@@ -15,7 +15,7 @@ const MARGIN: f64 = 14.0;
 const FRONT: [u8; 3] = [212, 212, 212];
 const BACK: [u8; 3] = [24, 26, 31];
 
-/// The picture.
+/// Renders the picture.
 pub fn of(screen: &Screen) -> String {
     let rows: Vec<&[Cell]> = screen.rows().collect();
     let used = rows
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_of_text_keep_their_place_and_colour() {
+    fn runs_of_text_keep_position_and_colour() {
         let mut screen = Screen::new(20, 4);
         screen.feed(b"  a<b  \x1b[1;31mred\x1b[0m\r\n\x1b[7m x \x1b[0m");
         let text = of(&screen);

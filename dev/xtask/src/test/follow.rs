@@ -1,7 +1,7 @@
-//! The output of a program, line by line, until the program ends.
+//! Reads the output of a program, line by line, until the program ends.
 //!
-//! A process that a test left behind has inherited the pipe and holds it open, so there is no wait
-//! for the end of the pipe: its content is read when the program has ended, and the process that
+//! A process that a test left behind has inherited the pipe and holds it open, so the end of the
+//! pipe is not waited for: its content is read when the program has ended, and the process that
 //! still holds it is reported.
 
 use std::io::{ErrorKind, PipeReader, Read};
@@ -16,36 +16,36 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How often the end of the program is looked for while it prints nothing.
+/// Interval at which the end of the program is checked while it prints nothing.
 const LOOK_MS: u16 = 200;
 
-/// How much is read before the end of the program is looked for again: no less than a pipe holds
-/// (64 KiB), so that one read after the end finds all that the program wrote.
+/// Maximum number of bytes read before the end of the program is checked again: at least the size
+/// of a pipe (64 KiB), so that one read after the end gets everything that the program wrote.
 const READ_MAX: usize = 1 << 20;
 
-/// How the program ended.
+/// The outcome of the program.
 pub struct End {
     pub status: ExitStatus,
-    /// Processes that still held its output some time later: process id and command line.
+    /// Processes that still held its output some time later: process ID and command line.
     pub holders: Vec<String>,
-    /// Processes below it that were killed because nothing was printed for too long, the same way.
+    /// Descendants that were killed because nothing was printed for too long, in the same form.
     pub killed: Vec<String>,
 }
 
-/// How long to wait for what.
+/// Time limits.
 #[derive(Debug, Clone, Copy)]
 pub struct Waits {
     /// For processes that outlive the program to close the pipe.
     pub grace: Duration,
-    /// For the next byte: after that, what the program started hangs and is killed.
+    /// For the next byte: after that, what the program started counts as hung and is killed.
     pub silence: Duration,
 }
 
-/// Hands each line to `line` until the program has ended, then what is left in the pipe. Processes
+/// Passes each line to `line` until the program has ended, then what is left in the pipe. Processes
 /// that outlive it have the grace period to close the pipe.
 ///
 /// # Errors
-/// Of the pipe and of waitpid(2), and those of `line`.
+/// Errors of the pipe and of waitpid(2), and those of `line`.
 pub fn follow(
     child: &mut Child,
     mut pipe: PipeReader,
@@ -62,7 +62,7 @@ pub fn follow(
     let mut closed = false;
     while !closed {
         if ended.is_none() {
-            // Before the pipe is read: all that the program wrote is in it by that time.
+            // Before the pipe is read: by then it contains everything that the program wrote.
             ended = child.try_wait()?.map(|status| (status, Instant::now()));
         }
         let before = lines.taken;
@@ -100,8 +100,8 @@ pub fn follow(
     })
 }
 
-/// Kills all processes below this one, but not itself: cargo continues with the next suite. Their
-/// command lines, of children before those of their own children.
+/// Kills all descendants of this process, but not itself: cargo continues with the next suite.
+/// Returns their command lines, children before their own children.
 fn kill_below(pid: u32) -> Vec<String> {
     let mut killed = Vec::new();
     let mut parents = vec![pid.to_string()];
@@ -119,21 +119,21 @@ fn kill_below(pid: u32) -> Vec<String> {
         let number = parent.parse().ok().filter(|_| parent != pid.to_string());
         if let Some(number) = number {
             killed.push(command_line(&parent));
-            // It may have ended by itself.
+            // It may have ended.
             let _ = kill(Pid::from_raw(number), Signal::SIGKILL);
         }
     }
     killed
 }
 
-/// Process id and command line.
+/// Process ID and command line.
 fn command_line(pid: &str) -> String {
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let command = String::from_utf8_lossy(&command).replace('\0', " ");
     format!("{pid} {}", command.trim_end())
 }
 
-/// Bytes that have come, up to the last end of a line.
+/// Received bytes, up to the last end of a line.
 #[derive(Default)]
 struct Lines {
     rest: Vec<u8>,
@@ -142,7 +142,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Reads what is available, up to [`READ_MAX`]. Whether the pipe has ended.
+    /// Reads what is available, up to [`READ_MAX`]. Returns whether the pipe has ended.
     fn take(
         &mut self,
         pipe: &mut PipeReader,
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_is_killed_and_named_and_the_program_goes_on() {
+    fn a_hung_child_is_killed_and_named_and_the_program_continues() {
         let (pipe, input) = std::io::pipe().unwrap();
         let script = "sh -c 'sleep 86400; exit 0'; echo ended with $?";
         let mut command = Command::new("sh");
@@ -235,7 +235,7 @@ mod tests {
         assert!(names.contains("sleep 86400"), "{names}");
     }
 
-    /// Follows a script of the shell; its lines, and how it ended.
+    /// Follows a shell script; returns its lines, and the outcome.
     fn followed(script: &str, grace: Duration) -> (Vec<String>, End) {
         let (pipe, input) = std::io::pipe().unwrap();
         let mut command = Command::new("sh");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn all_lines_of_both_streams_come() {
+    fn all_lines_of_both_streams_are_read() {
         let script = "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done; \
                       echo more >&2; printf 'without an end'; exit 3";
         let (lines, end) = followed(script, Duration::from_secs(600));
@@ -269,13 +269,13 @@ mod tests {
         assert_eq!(end.status.code(), Some(1));
         let pid = lines[0].parse().unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
-        // Its name is still the shell's if it has not got as far as exec(2).
+        // Its name is still the shell's if it has not reached exec(2).
         let is_selected = |holder: &String| holder.starts_with(&format!("{pid} "));
         assert!(end.holders.iter().any(is_selected), "{:?}", end.holders);
     }
 
     #[test]
-    fn one_that_prints_for_ever_does_not_hold_the_end_up() {
+    fn a_child_that_prints_forever_does_not_delay_the_end() {
         let script = "yes & echo $!; exit 0";
         let (pipe, input) = std::io::pipe().unwrap();
         let mut command = Command::new("sh");
@@ -292,7 +292,7 @@ mod tests {
             Ok(())
         });
         let pid = nix::unistd::Pid::from_raw(pid.expect("the process id"));
-        // It may have died of the closed pipe.
+        // The closed pipe may have ended it.
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::SIGKILL);
         assert!(end.unwrap().status.success());
     }

@@ -1,4 +1,4 @@
-//! The suites of the guest lab alongside the tests of this machine.
+//! Runs the suites of the guest lab in parallel to the tests of this machine.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,28 +11,28 @@ use super::Sum;
 use crate::lab;
 use crate::run::{target_dir, which};
 
-/// Ends the line of a test that skipped itself because it needs the guest; The message of
+/// End of the line of a test that skipped itself because it needs the guest: the message of
 /// `lab::guest`.
 const NEEDS_GUEST: &str = "the guest lab (cargo xtask lab)";
 
-/// Set to 0, it turns the suites of the guest off.
+/// Variable that disables the suites of the guest if set to 0.
 const GUEST_VAR: &str = "BAREWIRE_TEST_GUEST";
 
-/// The suites of the guest lab, which run alongside the tests of this machine: in a process of
-/// their own, whose output is shown when both are done.
+/// The suites of the guest lab, which run in parallel to the tests of this machine: in a separate
+/// process, whose output is printed when both are done.
 pub enum Guest {
     Runs {
         child: Child,
         files: [PathBuf; 2],
     },
-    /// Turned off by the user: its suites are skipped.
+    /// Disabled by the user: its suites are skipped.
     Off(String),
     /// It could not be started, which is a failure and not a skip.
     Failed(anyhow::Error),
 }
 
 impl Guest {
-    /// Starts them, unless they are turned off.
+    /// Starts them, unless they are disabled.
     pub fn start() -> Guest {
         if std::env::var_os(GUEST_VAR).is_some_and(|value| value == "0") {
             return Guest::Off(format!("{GUEST_VAR}=0"));
@@ -49,16 +49,17 @@ impl Guest {
             let name = format!("guest-{name}-{}", std::process::id());
             dir.join(name)
         });
-        // A run that was killed may have left a sum under the same process id.
+        // A run that was killed may have left a sum under the same process ID.
         let _ = std::fs::remove_file(&files[1]);
         let output = File::create(&files[0]).context("the file of the guest's output")?;
-        // Ends with us, however we end; without util-linux it may outlive us.
+        // Ends with this process, however that ends; without util-linux it may outlive it.
         let mut command = Command::new(which("setpriv").unwrap_or_else(|| "env".into()));
         if command.get_program() != "env" {
             command.args(["--pdeathsig", "TERM", "--"]);
         }
         let child = command
-            // The build of the tests may have replaced our file; the link leads to what runs.
+            // The build of the tests may have replaced the program's file; the link leads to the
+            // running one.
             .arg(format!("/proc/{}/exe", std::process::id()))
             .args(["lab", "--usual", "--sum"])
             .arg(&files[1])
@@ -74,7 +75,7 @@ impl Guest {
         Ok(Guest::Runs { child, files })
     }
 
-    /// Waits for the end of all suites, and shows their output.
+    /// Waits for the end of all suites, and prints their output.
     fn end(self) -> Result<lab::Sum> {
         let (mut child, files) = match self {
             Guest::Off(why) => return Ok(lab::run_none(&why)),
@@ -94,8 +95,8 @@ impl Guest {
     }
 }
 
-/// Takes up what the suites of the guest lab did. Tests skipped for lack of the guest count as
-/// their result there; without a guest they stay skipped.
+/// Adds the results of the guest lab. Tests skipped because they need the guest count with their
+/// result there; without a guest they stay skipped.
 pub fn in_guest(guest: Guest, sum: &mut Sum, skips: &mut Vec<String>) -> lab::Sum {
     let guest = match guest.end() {
         Ok(guest) => guest,

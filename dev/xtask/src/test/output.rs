@@ -1,9 +1,9 @@
-//! What cargo and libtest print, read line by line.
+//! Parses the output of cargo and libtest line by line.
 //!
 //! Standard output and standard error share a pipe, and libtest writes the line of a result in
 //! pieces (`test result: `, the verdict, the counts), so that output of another thread or process
 //! may come in between. Each piece is one write(2) of less than `PIPE_BUF` bytes and therefore
-//! whole: the counts are looked for wherever they are in a line.
+//! atomic: the counts are found wherever they are in a line.
 
 /// The counts of one result of libtest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,17 +19,17 @@ pub struct Counts {
 pub enum Line<'a> {
     /// cargo runs a test binary, or the doc tests of a crate: the name of the suite.
     Suite(&'a str),
-    /// libtest begins with this many tests.
+    /// libtest starts with this many tests.
     Begin(u64),
     /// A test has ended.
     Test(&'a str),
-    /// libtest's sum of a suite.
+    /// libtest's summary of a suite.
     Result(Counts),
     /// Anything else.
     Other,
 }
 
-/// Reads a line without colours.
+/// Parses a line without colours.
 pub fn parse(line: &str) -> Line<'_> {
     if let Some(counts) = counts(line) {
         return Line::Result(counts);
@@ -59,8 +59,8 @@ pub fn parse(line: &str) -> Line<'_> {
     }
 }
 
-/// The counts of libtest, `. 3 passed; 1 failed; 0 ignored; 0 measured; 2 filtered out`, wherever
-/// they stand in a line.
+/// libtest's counts, `. 3 passed; 1 failed; 0 ignored; 0 measured; 2 filtered out`, anywhere in a
+/// line.
 pub fn counts(line: &str) -> Option<Counts> {
     const WORDS: [&str; 5] = [
         " passed; ",
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_found_wherever_they_stand() {
+    fn counts_are_found_anywhere_in_a_line() {
         let counts = |line: &str| counts(line).map(|c| (c.passed, c.failed, c.total));
         let tail = "3 passed; 1 failed; 2 ignored; 0 measured; 7 filtered out; finished in 0.1s";
         let found = Some((3, 1, 6));

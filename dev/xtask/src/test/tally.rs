@@ -1,4 +1,4 @@
-//! The sum of all suites, from the lines that cargo and libtest print.
+//! Sums up all suites from the output lines of cargo and libtest.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// Adds the counts of a line of libtest, if it has any.
+    /// Adds libtest's counts in a line, if it has any.
     pub fn add(&mut self, line: &str) {
         if let Some(counts) = output::counts(&output::without_colour(line)) {
             self.count(counts);
@@ -25,8 +25,8 @@ impl Sum {
         self.failed += counts.failed;
     }
 
-    /// The last line. Tests that skipped themselves are among the passed by libtest's word; what
-    /// was not even started is not.
+    /// The summary line. Tests that skipped themselves are among libtest's passed ones; suites that
+    /// were not started are not.
     pub fn line(self, skipped: usize, not_run: usize) -> String {
         let passed = self.passed.saturating_sub(skipped as u64);
         let skipped = skipped + not_run;
@@ -34,21 +34,21 @@ impl Sum {
     }
 }
 
-/// Suites as far as they have come.
+/// Progress of the suites.
 pub struct Tally {
     pub sum: Sum,
     pub times: Times,
     suite: String,
     open: Option<Open>,
-    /// Suites that began and gave no result, each with the number of its tests.
+    /// Suites that started and gave no result, each with the number of its tests.
     silent: Vec<(String, u64)>,
 }
 
-/// A suite that runs.
+/// A running suite.
 struct Open {
     began: Instant,
     total: u64,
-    /// Tests that have ended, in the order of their ends.
+    /// Tests that have ended, in order.
     ends: Vec<(String, Instant)>,
 }
 
@@ -63,7 +63,7 @@ impl Tally {
         }
     }
 
-    /// Takes a line of the output, without colours, that came at this time.
+    /// Handles an output line, without colours, that arrived at this time.
     pub fn add(&mut self, line: &str, now: Instant) {
         match output::parse(line) {
             Line::Suite(name) => {
@@ -90,14 +90,14 @@ impl Tally {
                     self.sum.count(counts);
                     self.times.add(&self.suite, open.began, &open.ends, now);
                 }
-                // Its beginning was torn.
+                // Its start was garbled.
                 None => self.sum.count(counts),
             },
             Line::Other => {}
         }
     }
 
-    /// The running suite has ended without its summary line.
+    /// Ends the running suite, which had no summary line.
     fn close(&mut self, now: Instant) {
         if let Some(open) = self.open.take() {
             self.times.add(&self.suite, open.began, &open.ends, now);
@@ -105,15 +105,14 @@ impl Tally {
         }
     }
 
-    /// All output is read, and cargo has ended, successfully or not. What was wrong alongside
-    /// failed tests, one line each; it is counted.
+    /// Handles the end of the output, with cargo's success or failure. Returns errors besides
+    /// failed tests, one line each; they are counted.
     pub fn end(&mut self, success: bool, now: Instant) -> Vec<String> {
         self.close(now);
         let mut errors = Vec::new();
         for (suite, total) in std::mem::take(&mut self.silent) {
             if success {
-                // libtest ends with 0 only if every test has passed: the line is lost, they are
-                // not.
+                // libtest exits with 0 only if every test has passed: only the line is lost.
                 self.sum.passed += total;
                 continue;
             }
@@ -130,7 +129,7 @@ impl Tally {
 mod tests {
     use super::*;
 
-    /// The tally of lines, of a cargo that ended with or without success.
+    /// The tally of lines, from a cargo that ended with or without success.
     fn tally(lines: &[&str], success: bool) -> (Sum, Vec<String>) {
         let now = Instant::now();
         let mut tally = Tally::new(Times::new(2, 0));
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_result_is_counted() {
+    fn a_result_interrupted_by_other_output_is_counted() {
         let lines = [
             ALL,
             "running 3 tests",
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_test_prints_of_another_process_does_not_count() {
+    fn libtest_output_printed_by_a_test_does_not_count() {
         let lines = [
             ALL,
             "running 3 tests",

@@ -1,15 +1,15 @@
-//! How long each suite and each test took, and how long suites may take.
+//! Times of each suite and each test, and budgets of suites.
 //!
-//! libtest reports the time of a test only in nightly. But it begins tests in the order of their
-//! names, as many at once as it has threads, and each end begins the next: from the ends, which it
-//! does print, all beginnings follow.
+//! libtest reports the time of a test only in nightly. But it starts tests in the order of their
+//! names, as many at once as it has threads, and each end starts the next: all start times follow
+//! from the end times, which it does print.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Seconds that a suite may take on two processors which have nothing else to do, where that is
-/// not [`BUDGET`]. A suite is a test binary, by its name.
+/// Seconds that a suite may take on two idle processors, if that is not [`BUDGET`]. A suite is a
+/// test binary, by name.
 const BUDGETS: &[(&str, u64)] = &[
     ("all", 700),
     ("guest", 240),
@@ -22,17 +22,17 @@ const BUDGETS: &[(&str, u64)] = &[
 /// Seconds that any other suite may take.
 const BUDGET: u64 = 40;
 
-/// A suite that took this many times its budget has failed. Machines differ in speed and have other
-/// work alongside; one on which the tests take three times as long has no use for the result.
+/// A suite that took this many times its budget has failed. Machines differ in speed and load; one
+/// on which the tests take three times as long gives no useful result.
 const FACTOR: u64 = 3;
 
-/// Seconds below which no suite fails, or a short stall of the machine would do it.
+/// Seconds below which no suite fails, or a short stall of the machine would be enough.
 const FLOOR: u64 = 300;
 
-/// Set to another number, it replaces [`FACTOR`]; 0 turns the check off, for slow machines.
+/// Replaces [`FACTOR`] if set; 0 disables the check, for slow machines.
 const FACTOR_VAR: &str = "BAREWIRE_TEST_BUDGET_FACTOR";
 
-/// How many of the slowest tests are named.
+/// Number of slowest tests named.
 const SLOWEST: usize = 10;
 
 /// Suites and tests that have ended.
@@ -56,7 +56,7 @@ pub fn factor() -> Result<u64> {
 }
 
 impl Times {
-    /// For suites that run this many tests at once, and fail above this many times their budget.
+    /// For suites that run this many tests at once, and fail above `factor` times their budget.
     pub fn new(threads: usize, factor: u64) -> Times {
         Times {
             threads: threads.max(1),
@@ -141,11 +141,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_beginning_of_each_test_follows_from_the_ends() {
+    fn start_times_follow_from_end_times() {
         let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);
         let mut times = Times::new(2, FACTOR);
-        // Two threads: a and b begin, b ends and c begins, c ends and d begins.
+        // Two threads: a and b start, b ends and c starts, c ends and d starts.
         let ends = [("b", 2), ("c", 3), ("a", 10), ("d", 903)];
         let ends = ends.map(|(name, seconds)| (name.to_owned(), at(seconds)));
         times.add("all", began, &ends, at(903));
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(took("all", 701, FACTOR), (1, 0));
         assert_eq!(took("all", 2100, FACTOR), (1, 0));
         assert_eq!(took("all", 2101, FACTOR), (0, 1));
-        // Three times a small budget is nothing to a machine that stalls.
+        // Three times a small budget may be due to a stall of the machine.
         assert_eq!(took("small", 299, FACTOR), (1, 0));
         assert_eq!(took("small", 301, FACTOR), (0, 1));
         assert_eq!(took("all", 2101, 4), (1, 0));

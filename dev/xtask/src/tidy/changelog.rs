@@ -12,7 +12,7 @@ const KINDS: &[&str] = &[
     "Security",
 ];
 
-/// What differs from the form: a title, `## [Unreleased]` first, then versions with their dates,
+/// Deviations from the form: a title, `## [Unreleased]` first, then versions with their dates,
 /// newest first, changes under one of the six kinds.
 pub fn form(file: &File) -> Vec<Finding> {
     let mut findings = Vec::new();

@@ -1,4 +1,4 @@
-//! Layers, the crates that may hold unsafe code, and dependencies from outside.
+//! Layers, the crates that may contain unsafe code, and external dependencies.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -43,17 +43,17 @@ const LAYERS: &[Layer] = &[
     },
 ];
 
-/// What the tests of every crate may use although it is in `dev`: it uses no crate itself.
+/// A crate that the tests of every crate may use although it is in `dev`: it has no dependencies.
 const FOR_ALL_TESTS: &str = "dev/skip";
 
-/// The crates whose job is unsafe.
+/// The crates that may contain unsafe code.
 const UNSAFE_CRATES: &[&str] = &["system/sys", "system/ring", "system/vfio", "system/port"];
 
-/// The crates that may hold unsafe code in one module: an interface that C programs call.
+/// The crates that may contain unsafe code in one module: an interface called from C.
 const UNSAFE_MODULES: &[(&str, &str)] = &[("face/pcap", "abi")];
 
-/// Edges between crates that the layers do not allow, dev-dependencies included: a crate that
-/// used `dev/lab` in its own tests would be compiled twice, and its types would not be its types.
+/// Edges between crates that the layers do not allow, dev-dependencies included: a crate that used
+/// `dev/lab` in its own tests would be compiled twice, with different types.
 pub fn layers(metadata: &Value) -> Vec<Finding> {
     let root = root_of(metadata);
     let mut findings = Vec::new();
@@ -138,7 +138,7 @@ pub fn forbid_unsafe(metadata: &Value, files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// How often unsafe code is allowed in the files of a crate.
+/// Number of places in a crate's files where unsafe code is allowed.
 fn allowances(directory: &Path, files: &[File]) -> usize {
     let of_crate = files.iter().filter(|file| file.path.starts_with(directory));
     let texts = of_crate.filter_map(|file| file.text.as_deref());
@@ -147,8 +147,8 @@ fn allowances(directory: &Path, files: &[File]) -> usize {
         .sum()
 }
 
-/// Dependencies from outside that `docs/decisions.md` does not name (in backquotes). Those of `dev`
-/// are free, because they are not shipped.
+/// External dependencies that `docs/decisions.md` does not name (in backquotes). Those of `dev` are
+/// free, because they are not shipped.
 pub fn outside_dependencies(metadata: &Value, files: &[File]) -> Vec<Finding> {
     let decisions = Path::new("docs/decisions.md");
     let decisions = files.iter().find(|file| file.path == decisions);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn edges_downward_are_fine() {
+    fn allowed_edges_are_accepted() {
         let good = [
             ("pure/flow", "pure/wire"),
             ("system/xdp", "pure/bpf"),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_outside_is_argued_for() {
+    fn external_dependencies_need_a_decision() {
         let mut metadata = edge("face/cli", &["clap"]);
         metadata["packages"][0]["dependencies"][0]["path"] = Value::Null;
         let decisions = |text| [file("docs/decisions.md", text)];

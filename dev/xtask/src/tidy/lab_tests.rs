@@ -1,10 +1,10 @@
-//! Files of `dev/lab/tests` that no test binary names: they would never run, nor even be compiled.
+//! Files of `dev/lab/tests` that no test binary names: they would never be compiled or run.
 
 use std::path::Path;
 
 use super::{File, Finding};
 
-/// Where the lab's tests are, and the files that are test binaries.
+/// The directory of the lab's tests, and the files that are test binaries.
 const FOLDER: &str = "dev/lab/tests";
 const BINARIES: [&str; 2] = ["all.rs", "guest.rs"];
 

@@ -1,23 +1,23 @@
-//! Lengths of files and functions: what is longer does more than one thing.
+//! Lengths of files and functions: a longer one does more than one thing.
 //!
 //! Functions are found by rustfmt's indentation, not by a parser: the body ends with the brace in
-//! the column where the function begins.
+//! the column where the function starts.
 
 use super::{File, Finding};
 
-/// Lines that no source file may exceed, comments and tests included.
+/// Maximum number of lines of a source file, comments and tests included.
 const FILE_MAX: usize = 600;
 
-/// Lines that no function may exceed, from its name to its last brace; without blank lines and
+/// Maximum number of lines of a function, from its name to its last brace, without blank lines and
 /// comments.
 const FUNCTION_MAX: usize = 70;
 
-/// What may be longer.
+/// An exception.
 struct Exception {
     path: &'static str,
-    /// `None` for the file as a whole.
+    /// `None` for the whole file.
     function: Option<&'static str>,
-    /// Why it is not decoded.
+    /// Why it is not split.
     why: &'static str,
 }
 
@@ -53,7 +53,7 @@ pub fn too_long(file: &File) -> Vec<Finding> {
     findings
 }
 
-/// Exceptions that nothing needs any more.
+/// Exceptions that are no longer needed.
 pub fn needless_exceptions(files: &[File]) -> Vec<Finding> {
     let is_needed = |exception: &Exception| {
         let file = files
@@ -94,7 +94,7 @@ fn exception(file: &File, function: Option<&str>) -> Option<&'static Exception> 
 
 struct Function<'a> {
     name: &'a str,
-    /// Where it begins, from 1.
+    /// First line, from 1.
     line: usize,
     /// Lines of code.
     count: usize,
@@ -131,7 +131,7 @@ fn functions(text: &str) -> Vec<Function<'_>> {
     found
 }
 
-/// The name of the function that begins in this line.
+/// The name of the function that starts in this line.
 fn function_name(line: &str) -> Option<&str> {
     let (before, after) = line.trim_start().split_once("fn ")?;
     let is_qualifier = |word: &str| {
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// A method of this many lines of code, and some that do not count.
+    /// A method of this many lines of code, and some lines that do not count.
     fn method(head: &str, count: usize) -> String {
         let code = "        let x = 1;\n".repeat(count - 2);
         format!("impl X {{\n    {head} {{\n\n        // Why.\n{code}    }}\n}}\n")
@@ -190,7 +190,7 @@ mod tests {
         let found = functions(text);
         let found: Vec<_> = found.iter().map(|f| (f.name, f.line, f.count)).collect();
         assert_eq!(found, [("d", 7, 8), ("e", 11, 3)]);
-        // Not a function: a pointer to one, a comment.
+        // Not a function: a function pointer, a comment.
         assert_eq!(function_name("    let x: fn (u32) = y;"), None);
         assert_eq!(function_name("    // a const fn for all"), None);
     }

@@ -1,11 +1,11 @@
-//! Relative links of Markdown files lead somewhere, anchors included.
+//! Checks that relative links of Markdown files have targets, including anchors.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use super::{File, Finding};
 
-/// Links to files that are not in the repository, or to headings that are not in the file.
+/// Links to missing files and to missing headings.
 pub fn relative(files: &[File]) -> Vec<Finding> {
     let mut places: BTreeSet<PathBuf> = BTreeSet::new();
     for file in files {
@@ -53,8 +53,7 @@ pub fn relative(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// The targets of `[text](target)` and `![text](target "title")` outside of code, with their
-/// lines.
+/// The targets of `[text](target)` and `![text](target "title")` outside of code, with their lines.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {
@@ -71,7 +70,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The anchors that GitHub gives to the headings of a page.
+/// GitHub's anchors of the headings of a page.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let titles = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase());
@@ -105,7 +104,7 @@ fn join(directory: &Path, path: &str) -> PathBuf {
     for part in directory.join(path).components() {
         match part {
             Component::ParentDir => {
-                // Out of the repository: keep what no file has.
+                // Outside of the repository: keep a path that does not exist.
                 if !joined.pop() {
                     joined.push("..");
                 }
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_somewhere_are_fine() {
+    fn valid_links_are_accepted() {
         let text = "# Here\n[a](other.md) [b](../README.md)\n\
                     ![p](picture.svg \"title\") [d](../docs)\n\
                     [c](https://example.org/x) [e](#here) [f](other.md#how-to-add-a-row-quickly)\n\
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_nowhere_are_found() {
+    fn broken_links_are_found() {
         let planted = [
             "nowhere.md",
             "../../README.md",

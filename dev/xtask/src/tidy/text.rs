@@ -2,13 +2,13 @@
 
 use super::{File, Finding};
 
-/// Longest line of a source file, in characters.
+/// Maximum length of a source line, in characters.
 const LINE_MAX: usize = 100;
 
-/// Largest file, in bytes: history keeps every version forever.
+/// Maximum file size in bytes: history keeps every version.
 const BLOB_MAX: u64 = 256 * 1024;
 
-/// Files larger than history should carry.
+/// Files that are too large for the history.
 pub fn blob(file: &File) -> Option<Finding> {
     (file.len > BLOB_MAX).then(|| {
         let what = format!("{} KiB; at most {} KiB", file.len / 1024, BLOB_MAX / 1024);
@@ -18,7 +18,7 @@ pub fn blob(file: &File) -> Option<Finding> {
 
 /// Paths of a developer's machine.
 pub fn machine_paths(file: &File) -> Vec<Finding> {
-    // Taken apart, or this file would find itself.
+    // Split, or this file would match.
     let places = [
         concat!("/wo", "rk/"),
         concat!("/ro", "ot/"),
@@ -38,7 +38,7 @@ pub fn machine_paths(file: &File) -> Vec<Finding> {
 
 /// Tests of crates that print a skip themselves: it would be counted as passed.
 pub fn bare_skips(file: &File) -> Vec<Finding> {
-    // Taken apart, or this file would find itself.
+    // Split, or this file would match.
     let word = concat!("println!(\"SKIP", "PED");
     let found =
         lines(file).filter(|(_, line)| line.contains(word) && !file.path.starts_with("dev"));
@@ -48,8 +48,8 @@ pub fn bare_skips(file: &File) -> Vec<Finding> {
         .collect()
 }
 
-/// Code above the backends that does one thing or another by a backend's or format's name: what it
-/// needs to know is a column of the row, so that a new row needs no other change.
+/// Code above the backends that depends on a backend's or format's name: what it needs to know is a
+/// column of the row, so that a new row needs no other change.
 pub fn dispatch_by_name(file: &File) -> Vec<Finding> {
     let is_above = ["host", "face"]
         .iter()
@@ -69,7 +69,7 @@ pub fn dispatch_by_name(file: &File) -> Vec<Finding> {
         .collect()
 }
 
-/// Lines longer than a reader's window. rustfmt leaves comments and strings alone.
+/// Lines that are too long. rustfmt does not wrap comments and strings.
 pub fn line_length(file: &File) -> Vec<Finding> {
     let long = lines(file).map(|(number, line)| (number, line.chars().count()));
     let long = long.filter(|(_, len)| *len > LINE_MAX);
@@ -83,7 +83,7 @@ pub fn line_length(file: &File) -> Vec<Finding> {
     .collect()
 }
 
-/// Files that do not begin with what they are for.
+/// Files that do not start with a description of their purpose.
 pub fn module_docs(file: &File) -> Option<Finding> {
     let first = file.text.as_deref()?.lines().next().unwrap_or_default();
     let reported = first
@@ -98,7 +98,7 @@ pub fn module_docs(file: &File) -> Option<Finding> {
     })
 }
 
-/// What stands for work not done, and what was left from looking for a fault.
+/// Markers of unfinished work, and debugging leftovers.
 pub fn markers(file: &File) -> Vec<Finding> {
     let words = [
         concat!("todo", "!("),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn skips_that_are_not_counted_are_found() {
+    fn uncounted_skips_are_found() {
         let text = concat!("    eprintln!(\"SKIP", "PED this: no that\");\n");
         assert_eq!(bare_skips(&file("pure/a.rs", text)).len(), 1);
         assert!(bare_skips(&file("pure/a.rs", "skip::skip!(\"no that\");\n")).is_empty());

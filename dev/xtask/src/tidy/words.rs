@@ -1,9 +1,9 @@
-//! Phrases that no engineer says, each with the plain one. They were replaced everywhere, and stay
-//! out of documentation, help and comments. The glossary is in STYLE.md.
+//! Phrases that engineers do not use, each with the usual one. They were replaced everywhere, and
+//! must not return to documentation, help and comments. The glossary is in STYLE.md.
 
 use super::{File, Finding};
 
-/// What is refused, and what to write instead. In lower case.
+/// Refused phrases and their replacements, in lower case.
 const PHRASES: &[(&str, &str)] = &[
     ("the books balance", "every packet is accounted for"),
     ("hang on a link", "are attached through a bpf_link"),
@@ -66,7 +66,8 @@ const PHRASES: &[(&str, &str)] = &[
     ("played by the test", "simulated"),
 ];
 
-/// Lines with such a phrase. STYLE.md lists them, and the changelog is history.
+/// Lines with such a phrase. Not checked: STYLE.md, which lists them, and the changelog, which is
+/// history.
 pub fn refused(file: &File) -> Vec<Finding> {
     let history = ["STYLE.md", "CHANGELOG.md", "dev/xtask/src/tidy/words.rs"];
     let is_checked = (file.has_extension("rs") || file.has_extension("md"))
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn riddles_are_found_in_documents_and_sources() {
+    fn refused_phrases_are_found_in_documents_and_sources() {
         let text = "# Title\n\nThe books balance.\n";
         for path in ["README.md", "face/cli/src/args.rs"] {
             let findings = refused(&file(path, text));
