@@ -17,7 +17,7 @@ const FRAME_COUNT: u32 = 2048;
 
 /// The state of each packet sent.
 #[derive(Default)]
-struct Books {
+struct PacketStates {
     sent: u64,
     received: BTreeSet<u64>,
     forwarded: BTreeSet<u64>,
@@ -34,7 +34,7 @@ struct Walk {
     b: Port,
     host: Raw,
     udp: Udp,
-    books: Books,
+    books: PacketStates,
     /// Received frames that are kept.
     kept: Vec<Frame>,
     cache: FrameCache,
@@ -64,7 +64,7 @@ impl Walk {
             b: open(&second.left, &name, &options),
             host: host.run(|| Raw::open("right0")).unwrap().unwrap(),
             udp: Udp::between(&first.left, &second.right),
-            books: Books::default(),
+            books: PacketStates::default(),
             kept: Vec::new(),
             cache: FrameCache::new(pool.clone()),
             pool,

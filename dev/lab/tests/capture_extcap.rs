@@ -60,8 +60,8 @@ fn tshark_lists_the_interfaces_and_captures() {
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     assert!(listed.contains(&name), "{listed}");
     let types = tshark(&["-L", "-i", &name]).output().unwrap();
-    let said = String::from_utf8_lossy(&types.stdout) + String::from_utf8_lossy(&types.stderr);
-    assert!(said.contains("EN10MB"), "{said}");
+    let printed = String::from_utf8_lossy(&types.stdout) + String::from_utf8_lossy(&types.stderr);
+    assert!(printed.contains("EN10MB"), "{printed}");
 
     let mut command = tshark(&["-n", "-l", "-i", &name, "-f", "udp", "-c", "5"]);
     command.args(["-T", "fields", "-e", "frame.len"]);

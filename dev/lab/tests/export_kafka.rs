@@ -181,7 +181,7 @@ fn records_arrive_once_and_are_accounted_for() {
     let mut interrupted = Interrupted::start(&broker);
     Bounded::prepare(&broker);
     broker.kill();
-    interrupted.go_on();
+    interrupted.send_rest();
     let bounded = Bounded::start(&broker);
     broker.resume();
     bounded.check(&broker);
@@ -346,7 +346,7 @@ impl Interrupted {
     }
 
     /// Sends the rest while the broker is away.
-    fn go_on(&mut self) {
+    fn send_rest(&mut self) {
         let mut stdin = self.stdin.take().unwrap();
         stdin.write_all(&self.capture[Self::HALF..]).unwrap();
     }

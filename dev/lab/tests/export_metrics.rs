@@ -32,8 +32,8 @@ fn page() -> String {
     pipe.write_all(&std::fs::read(capture).unwrap()).unwrap();
     pipe.flush().unwrap();
     probe.wait_stderr("/metrics", LIMIT).unwrap();
-    let said = probe.stderr();
-    let (_, rest) = said.split_once("metrics at http://").expect(&said);
+    let output = probe.stderr();
+    let (_, rest) = output.split_once("metrics at http://").expect(&output);
     let address = rest.split('/').next().unwrap();
     let until = Instant::now() + LIMIT;
     let page = loop {

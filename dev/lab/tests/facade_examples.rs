@@ -34,18 +34,21 @@ fn fixture(name: &str) -> (String, usize) {
 fn count_counts_the_packets_of_a_capture() {
     lab::require!(skip::program("tshark", "tshark"));
     let (path, count) = fixture("lab-mix.pcapng");
-    let said = run("count", &[&path]);
-    assert!(said.starts_with(&format!("{count} packets, ")), "{said}");
-    assert!(said.ends_with(" 0 lost\n"), "{said}");
+    let printed = run("count", &[&path]);
+    assert!(
+        printed.starts_with(&format!("{count} packets, ")),
+        "{printed}"
+    );
+    assert!(printed.ends_with(" 0 lost\n"), "{printed}");
 }
 
 #[test]
 fn sniff_prints_a_line_for_each_packet() {
     lab::require!(skip::program("tshark", "tshark"));
     let (path, count) = fixture("lab-vlan.pcap");
-    let said = run("sniff", &[&path]);
-    assert_eq!(said.lines().count(), count);
-    assert!(said.contains("vlan 77"), "{said}");
+    let printed = run("sniff", &[&path]);
+    assert_eq!(printed.lines().count(), count);
+    assert!(printed.contains("vlan 77"), "{printed}");
 }
 
 #[test]
@@ -54,11 +57,11 @@ fn generate_sends_the_requested_number_of_packets() {
     let folder = Folder::new();
     let file = folder.at("out.pcap");
     let port = file.to_str().unwrap();
-    let said = run(
+    let printed = run(
         "generate",
         &[port, "10.0.0.1-10.0.0.9", "10.0.1.1", "10kpps", "500"],
     );
-    assert_eq!(said, "500 sent, 0 failed\n");
+    assert_eq!(printed, "500 sent, 0 failed\n");
     let fields = ["ip.src", "ip.dst", "udp.dstport"];
     let rows = tshark::fields(&file, &fields, &[]).unwrap();
     assert_eq!(rows.len(), 500);
@@ -103,8 +106,8 @@ fn forwarder_drops_telnet_and_passes_the_rest_in_order() {
     let folder = Folder::new();
     let output = folder.at("out.pcap");
     let paths = [input.path(), &output].map(|path| path.to_str().unwrap());
-    let said = run("forwarder", &paths);
-    assert_eq!(said, "5 forwarded, 3 denied, 0 dropped\n");
+    let printed = run("forwarder", &paths);
+    assert_eq!(printed, "5 forwarded, 3 denied, 0 dropped\n");
     let rows = tshark::fields(&output, &["tcp.dstport"], &[]).unwrap();
     let passed: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
     assert_eq!(passed, ["80", "443", "80", "22", "8023"]);
@@ -157,6 +160,6 @@ fn count_counts_what_an_interface_receives() {
         .unwrap()
         .checked()
         .unwrap();
-    let said = finished.stdout;
-    assert_eq!(said, "1000 packets, 60000 bytes; 1000 seen, 0 lost\n");
+    let printed = finished.stdout;
+    assert_eq!(printed, "1000 packets, 60000 bytes; 1000 seen, 0 lost\n");
 }

@@ -66,12 +66,12 @@ impl Probe {
 
 /// Waits until a stream has output.
 fn wait_for(from: &mut impl Read, text: &str) {
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     let mut part = [0; 1024];
-    while !String::from_utf8_lossy(&said).contains(text) {
+    while !String::from_utf8_lossy(&printed).contains(text) {
         let count = from.read(&mut part).unwrap();
-        assert_ne!(count, 0, "{:?}", String::from_utf8_lossy(&said));
-        said.extend(&part[..count]);
+        assert_ne!(count, 0, "{:?}", String::from_utf8_lossy(&printed));
+        printed.extend(&part[..count]);
     }
 }
 
@@ -223,14 +223,14 @@ fn a_full_pipe_for_standard_output_does_not_delay_the_end() {
     let mut probe = Probe::start(&pair, &["--json"], |command| {
         command.stdout(ours).stderr(Stdio::piped());
     });
-    let mut said = probe.0.stderr.take().unwrap();
-    wait_for(&mut said, "of memory");
+    let mut printed = probe.0.stderr.take().unwrap();
+    wait_for(&mut printed, "of memory");
     let _full = fill(&path);
     packets_are_metered(&pair);
     assert!(figure(&pair, RECORDS_DROPPED).is_some_and(|count| count > 0));
     assert_eq!(probe.end().code(), Some(1));
     let mut text = String::new();
-    said.read_to_string(&mut text).unwrap();
+    printed.read_to_string(&mut text).unwrap();
     assert!(
         text.contains("the summary, and") && text.contains("packets, was not written"),
         "what was left is reported: {text}"
@@ -250,12 +250,12 @@ fn a_stalled_collector_does_not_delay_the_end() {
     let mut probe = Probe::start(&pair, &export, |command| {
         command.stdout(Stdio::null()).stderr(Stdio::piped());
     });
-    let mut said = probe.0.stderr.take().unwrap();
-    wait_for(&mut said, "of memory");
+    let mut printed = probe.0.stderr.take().unwrap();
+    wait_for(&mut printed, "of memory");
     packets_are_metered(&pair);
     assert_eq!(probe.end().code(), Some(5));
     let mut text = String::new();
-    said.read_to_string(&mut text).unwrap();
+    printed.read_to_string(&mut text).unwrap();
     assert!(text.contains("not exported: unreachable"), "{text}");
     assert!(text.contains("stopped accepting data"), "{text}");
     let (_, export) = text.split_once("export json:tcp").unwrap();
@@ -281,10 +281,10 @@ fn a_file_waits_for_its_reader_and_a_signal_ends_the_wait() {
     // length.
     std::thread::sleep(2 * runtime::output::STALL);
     assert!(probe.0.try_wait().unwrap().is_none(), "it waits");
-    let mut said = probe.0.stderr.take().unwrap();
+    let mut printed = probe.0.stderr.take().unwrap();
     assert_eq!(probe.end().code(), Some(1));
     let mut text = String::new();
-    said.read_to_string(&mut text).unwrap();
+    printed.read_to_string(&mut text).unwrap();
     assert!(text.contains("was not written"), "{text}");
     drop(reader);
 }

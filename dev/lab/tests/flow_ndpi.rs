@@ -67,18 +67,18 @@ fn theirs(file: &Path) -> BTreeMap<Ends, BTreeSet<String>> {
         "ndpi_proto",
     ];
     let at = columns.map(|name| head.iter().position(|of| *of == name).unwrap());
-    let mut said = BTreeMap::new();
+    let mut output = BTreeMap::new();
     for line in lines {
         let values: Vec<&str> = line.split(',').collect();
         let [src, src_port, dst, dst_port, protocol, name] =
             at.map(|at| values.get(at).copied().unwrap_or_default());
         if matches!(protocol, "6" | "17") {
             let key = ends((src, src_port), (dst, dst_port), protocol);
-            let names: &mut BTreeSet<String> = said.entry(key).or_default();
+            let names: &mut BTreeSet<String> = output.entry(key).or_default();
             names.insert(name.to_owned());
         }
     }
-    said
+    output
 }
 
 fn ours(file: &Path) -> BTreeMap<Ends, BTreeSet<String>> {
@@ -91,7 +91,7 @@ fn ours(file: &Path) -> BTreeMap<Ends, BTreeSet<String>> {
     command.args(["--level", "inner", "--table-size", "20000"]);
     command.arg(file);
     let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
-    let mut said = BTreeMap::new();
+    let mut output = BTreeMap::new();
     for line in finished.stdout.lines() {
         let line: Value = serde_json::from_str(line).unwrap();
         if line["type"] == "summary" {
@@ -108,12 +108,12 @@ fn ours(file: &Path) -> BTreeMap<Ends, BTreeSet<String>> {
         let (src, dst) = (text("src"), text("dst"));
         let (src_port, dst_port) = (text("src_port"), text("dst_port"));
         let key = ends((&src, &src_port), (&dst, &dst_port), &text("protocol"));
-        let names: &mut BTreeSet<String> = said.entry(key).or_default();
+        let names: &mut BTreeSet<String> = output.entry(key).or_default();
         if let Some(name) = line["application"]["ndpi"].as_str() {
             names.insert(name.to_owned());
         }
     }
-    said
+    output
 }
 
 /// Every flow that ndpiReader identifies has that name here, except for explained differences.

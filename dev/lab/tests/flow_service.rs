@@ -109,7 +109,7 @@ fn the_example_configuration_is_valid() {
 
 /// The notifications received by a service manager, which listens all the time.
 struct Manager {
-    said: Arc<Mutex<String>>,
+    printed: Arc<Mutex<String>>,
     is_over: Arc<AtomicBool>,
 }
 
@@ -119,17 +119,17 @@ impl Manager {
         let patience = Some(Duration::from_millis(50));
         socket.set_read_timeout(patience).unwrap();
         let manager = Manager {
-            said: Arc::default(),
+            printed: Arc::default(),
             is_over: Arc::default(),
         };
-        let (said, is_over) = (manager.said.clone(), manager.is_over.clone());
+        let (printed, is_over) = (manager.printed.clone(), manager.is_over.clone());
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while !is_over.load(Ordering::Relaxed) {
                 if let Ok(len) = socket.recv(&mut buffer) {
-                    let mut said = said.lock().unwrap();
-                    said.push_str(&String::from_utf8_lossy(&buffer[..len]));
-                    said.push('\n');
+                    let mut printed = printed.lock().unwrap();
+                    printed.push_str(&String::from_utf8_lossy(&buffer[..len]));
+                    printed.push('\n');
                 }
             }
         });
@@ -137,11 +137,11 @@ impl Manager {
     }
 
     /// Waits until it occurs this many times.
-    fn heard(&self, wanted: &str, times: usize) {
+    fn wait_for(&self, wanted: &str, times: usize) {
         let until = Instant::now() + LIMIT;
-        while self.said.lock().unwrap().matches(wanted).count() < times {
-            let said = self.said.lock().unwrap().clone();
-            assert!(Instant::now() < until, "no {wanted} in {said}");
+        while self.printed.lock().unwrap().matches(wanted).count() < times {
+            let printed = self.printed.lock().unwrap().clone();
+            assert!(Instant::now() < until, "no {wanted} in {printed}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -191,9 +191,9 @@ fn sighup_reloads_the_configuration() {
         .env("NOTIFY_SOCKET", &socket)
         .env("WATCHDOG_USEC", "400000");
     let mut process = Process::spawn(&mut command).unwrap();
-    manager.heard("READY=1", 1);
-    manager.heard("STATUS=", 1);
-    manager.heard("WATCHDOG=1", 1);
+    manager.wait_for("READY=1", 1);
+    manager.wait_for("STATUS=", 1);
+    manager.wait_for("WATCHDOG=1", 1);
     pour(&pair, 5, 100);
     wait_figure(&pair, "barewire_packets_total", 100);
     // An invalid file changes nothing.
@@ -219,15 +219,15 @@ fn sighup_reloads_the_configuration() {
         assert!(reported.contains(words), "{words}: {reported}");
     }
     // Twice: also for the invalid file.
-    manager.heard("RELOADING=1\nMONOTONIC_USEC=", 2);
-    manager.heard("READY=1", 3);
+    manager.wait_for("RELOADING=1\nMONOTONIC_USEC=", 2);
+    manager.wait_for("READY=1", 3);
     // The first records end after a second; later ones are in the new files.
     wait_figure(&pair, "barewire_flows_ended_total", 5);
     pour(&pair, 5, 50);
     wait_figure(&pair, "barewire_packets_total", 150);
     let finished = process.stop(Signal::SIGTERM, LIMIT).unwrap();
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
-    manager.heard("STOPPING=1", 1);
+    manager.wait_for("STOPPING=1", 1);
     let counts = ["a.csv", "stays.csv.1", "b.csv", "stays.csv"].map(|name| packets_in(&at(name)));
     assert_eq!((counts[0], counts[2]), (counts[1], counts[3]), "{counts:?}");
     assert_eq!(counts[0] + counts[2], 150, "{counts:?}");

@@ -32,7 +32,7 @@ fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
 /// The other side of a terminal. The program's output is read all the time.
 pub struct Pty {
     master: File,
-    said: Arc<Mutex<String>>,
+    printed: Arc<Mutex<String>>,
 }
 
 impl Pty {
@@ -53,7 +53,7 @@ impl Pty {
         let streams = [(); 3].map(|()| stream(&pty.slave));
         let pty = Pty {
             master: File::from(pty.master),
-            said: Arc::default(),
+            printed: Arc::default(),
         };
         (pty, streams)
     }
@@ -64,9 +64,9 @@ impl Pty {
         let until = Instant::now() + LIMIT;
         loop {
             {
-                let mut said = self.said.lock().unwrap();
-                if let Some(at) = said.find(text) {
-                    said.drain(..at + text.len());
+                let mut printed = self.printed.lock().unwrap();
+                if let Some(at) = printed.find(text) {
+                    printed.drain(..at + text.len());
                     return;
                 }
             }
@@ -75,9 +75,9 @@ impl Pty {
             let _ = poll(&mut ready, left.as_millis() as u16);
             assert!(Instant::now() < until, "no {text:?}");
             let len = self.master.read(&mut part).unwrap_or(0);
-            let mut said = self.said.lock().unwrap();
-            assert_ne!(len, 0, "no {text:?} in {said:?}");
-            said.push_str(&String::from_utf8_lossy(&part[..len]));
+            let mut printed = self.printed.lock().unwrap();
+            assert_ne!(len, 0, "no {text:?} in {printed:?}");
+            printed.push_str(&String::from_utf8_lossy(&part[..len]));
         }
     }
 
@@ -144,10 +144,10 @@ fn a_closed_terminal_ends_the_view_in_order() {
             code = child.0.try_wait().unwrap();
             code.is_some()
         });
-        let said = std::fs::read_to_string(&log).unwrap();
-        assert_eq!(code.unwrap().code(), Some(0), "{port}: {said}");
+        let printed = std::fs::read_to_string(&log).unwrap();
+        assert_eq!(code.unwrap().code(), Some(0), "{port}: {printed}");
         assert_eq!(packets_in(&path), 300, "{port}");
-        assert!(said.contains("300 in records"), "{port}: {said}");
+        assert!(printed.contains("300 in records"), "{port}: {printed}");
     }
 }
 

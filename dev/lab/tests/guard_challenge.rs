@@ -248,7 +248,7 @@ fn challenge_needs_the_kernels_syn_cookies() {
     let mut process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
     let finished = process.wait(LIMIT).unwrap();
     assert!(!finished.success());
-    let said = finished.stderr;
-    assert!(said.contains("tcp_syncookies is 0"), "{said}");
+    let output = finished.stderr;
+    assert!(output.contains("tcp_syncookies is 0"), "{output}");
     assert_eq!(pair.right.xdp().unwrap(), None);
 }

@@ -181,7 +181,7 @@ fn is_back_after_a_command() {
 
     // A command with a signal handler exits in its own way; one without is ended by the signal.
     let script = "trap 'echo reported; exit 5' TERM; echo ready; while :; do sleep 0.1; done";
-    for (script, code, said) in [
+    for (script, code, printed) in [
         (script, 5, "reported"),
         ("echo ready; exec sleep 1000", 143, ""),
     ] {
@@ -190,7 +190,7 @@ fn is_back_after_a_command() {
         assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
         let ended = holder.stop(Signal::SIGTERM, LIMIT).unwrap();
         assert_eq!(ended.code(), Some(code), "{}", ended.stderr);
-        assert!(ended.stdout.contains(said), "{}", ended.stdout);
+        assert!(ended.stdout.contains(printed), "{}", ended.stdout);
         // The holder does not end before the card is back.
         assert_eq!(driver(CARD).as_deref(), Some(DRIVER), "{}", ended.stderr);
     }

@@ -18,7 +18,7 @@ use lab::oracle::tshark;
 use lab::{corpus, require, skip};
 
 /// One program's values of one field for a pair of endpoints.
-pub type Said = BTreeMap<(Pair, Field), BTreeSet<String>>;
+pub type FieldValues = BTreeMap<(Pair, Field), BTreeSet<String>>;
 
 fn captures() -> Vec<PathBuf> {
     let only = std::env::var("BAREWIRE_ONLY").unwrap_or_default();
@@ -35,7 +35,7 @@ fn name(path: &Path) -> String {
 }
 
 /// tshark's names for the packets of a pair of endpoints.
-pub type Spoken = BTreeMap<Pair, BTreeSet<String>>;
+pub type ProtocolNames = BTreeMap<Pair, BTreeSet<String>>;
 
 /// Protocols identified by few bytes, and tshark's names for them: it must agree wherever barewire
 /// identifies one.
@@ -60,13 +60,13 @@ const NAME_EXCEPTIONS: &[(&str, usize, &str)] = &[(
 )];
 
 /// Flows that barewire identifies and tshark does not.
-fn only_ours(found: &[Found], spoken: &Spoken) -> Vec<(Pair, Protocol)> {
+fn only_ours(found: &[Found], protocol_names: &ProtocolNames) -> Vec<(Pair, Protocol)> {
     let none = BTreeSet::new();
     let wrong = found.iter().filter(|flow| {
         let row = NAMES
             .iter()
             .find(|row| row.0 == flow.application.protocol());
-        let theirs = spoken.get(&flow.pair).unwrap_or(&none);
+        let theirs = protocol_names.get(&flow.pair).unwrap_or(&none);
         row.is_some_and(|(_, names)| !names.iter().any(|name| theirs.contains(*name)))
     });
     wrong
@@ -187,7 +187,11 @@ fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
 }
 
 /// tshark's results: the first value of each field of each stream. `more` are options for tshark.
-pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Said, Spoken)> {
+pub fn theirs(
+    path: &Path,
+    known: &BTreeSet<Pair>,
+    more: &[&str],
+) -> Option<(FieldValues, ProtocolNames)> {
     let mut names = ENDS.to_vec();
     names.extend(["tcp.stream", "udp.stream", "frame.protocols"]);
     let own = names.len();
@@ -199,7 +203,7 @@ pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Sai
     options.extend(["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE"]);
     options.extend(more);
     let rows = tshark::fields(path, &names, &options).ok()?;
-    let (mut said, mut spoken) = (Said::new(), Spoken::new());
+    let (mut field_values, mut protocol_names) = (FieldValues::new(), ProtocolNames::new());
     let mut seen = BTreeMap::new();
     for row in rows {
         let last = |at: usize| row[at].rsplit(AND).next().filter(|text| !text.is_empty());
@@ -208,7 +212,7 @@ pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Sai
             continue;
         };
         let protocols = row[own - 1].split(':').map(str::to_owned);
-        spoken.entry(ends_of).or_default().extend(protocols);
+        protocol_names.entry(ends_of).or_default().extend(protocols);
         let stream = (is_udp, last(8).or(last(9)).unwrap_or_default().to_owned());
         for (at, (field, _)) in FIELDS.iter().enumerate() {
             let field = match (is_udp, *field) {
@@ -229,7 +233,7 @@ pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Sai
                 let count = seen.entry((stream.clone(), field)).or_insert(0);
                 *count += 1;
                 if *count <= if field == Field::SshClient { 2 } else { 1 } {
-                    let values = said.entry((ends_of, field)).or_default();
+                    let values = field_values.entry((ends_of, field)).or_default();
                     // Indices of WireGuard.
                     let is_hex = field.row().kind == Kind::Hex;
                     let number = value.strip_prefix("0x").filter(|_| is_hex);
@@ -239,12 +243,12 @@ pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Sai
             }
         }
     }
-    Some((said, spoken))
+    Some((field_values, protocol_names))
 }
 
 /// barewire's results.
-pub fn ours(found: &[Found]) -> Said {
-    let mut said = Said::new();
+pub fn ours(found: &[Found]) -> FieldValues {
+    let mut field_values = FieldValues::new();
     for flow in found {
         let fields = FIELDS.iter().map(|(field, _)| *field);
         for field in fields.chain([Field::SsdpMethod]) {
@@ -254,16 +258,20 @@ pub fn ours(found: &[Found]) -> Said {
             if field == Field::DnsName && value == "." {
                 value = "<Root>".into();
             }
-            said.entry((flow.pair, field)).or_default().insert(value);
+            field_values
+                .entry((flow.pair, field))
+                .or_default()
+                .insert(value);
         }
         // tshark does not distinguish the two sides.
         if let Some(server) = flow.text(Field::SshServer) {
-            said.entry((flow.pair, Field::SshClient))
+            field_values
+                .entry((flow.pair, Field::SshClient))
                 .or_default()
                 .insert(server);
         }
     }
-    said
+    field_values
 }
 
 /// Whether the values are equal, or prefixes where barewire's are truncated.
@@ -353,7 +361,7 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
 ];
 
 /// A file, the results of barewire and tshark, and flows that only barewire identifies.
-type Both = (PathBuf, Said, Said, Vec<(Pair, Protocol)>);
+type Both = (PathBuf, FieldValues, FieldValues, Vec<(Pair, Protocol)>);
 
 /// Results of barewire and tshark for each file; two at a time, because starting tshark takes long.
 fn both() -> Vec<Both> {
@@ -370,8 +378,8 @@ fn both() -> Vec<Both> {
                 continue;
             }
             let pairs = found.iter().map(|flow| flow.pair).collect();
-            if let Some((theirs, spoken)) = theirs(path, &pairs, &[]) {
-                let alone = only_ours(&found, &spoken);
+            if let Some((theirs, protocol_names)) = theirs(path, &pairs, &[]) {
+                let alone = only_ours(&found, &protocol_names);
                 all.push((path.clone(), ours(&found), theirs, alone));
             }
         }

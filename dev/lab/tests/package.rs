@@ -26,7 +26,7 @@ fn run(command: &mut Command) -> Finished {
 }
 
 /// Runs a program with these arguments; returns its output.
-fn said(program: &str, args: &[&str]) -> String {
+fn printed(program: &str, args: &[&str]) -> String {
     run(Command::new(program).args(args))
         .checked()
         .unwrap()
@@ -104,7 +104,7 @@ fn in_copy(files: &[&Path], script: &str) -> String {
 fn upgraded(folder: &Folder) -> PathBuf {
     let (deb, tree) = (result(".deb"), folder.0.join("tree"));
     let tree = tree.to_str().unwrap();
-    said("dpkg-deb", &["-R", deb.to_str().unwrap(), tree]);
+    printed("dpkg-deb", &["-R", deb.to_str().unwrap(), tree]);
     let control = Path::new(tree).join("DEBIAN/control");
     let text = std::fs::read_to_string(&control).unwrap();
     let version = text
@@ -116,7 +116,7 @@ fn upgraded(folder: &Folder) -> PathBuf {
     let text = std::fs::read_to_string(&example).unwrap();
     std::fs::write(&example, format!("{text}\n# of version 99\n")).unwrap();
     let new = folder.0.join("barewire_99.deb");
-    said("dpkg-deb", &["-Zgzip", "-b", tree, new.to_str().unwrap()]);
+    printed("dpkg-deb", &["-Zgzip", "-b", tree, new.to_str().unwrap()]);
     new
 }
 
@@ -174,10 +174,10 @@ END
         echo LEFT: $(find /etc /usr /var /lib -xdev -name '*barewire*' \
             -not -path '/usr/local/*' -not -path '*/cargo/*')
     "#;
-    let said = in_copy(&[&old, &new], script);
+    let printed = in_copy(&[&old, &new], script);
     let version = format!("barewire {}\n", env!("CARGO_PKG_VERSION"));
     for part in [version.as_str(), "METERED\n", "99.0\n", "KEPT\n", "LEFT:\n"] {
-        assert!(said.contains(part), "{part:?} is not in\n{said}");
+        assert!(printed.contains(part), "{part:?} is not in\n{printed}");
     }
 }
 
@@ -203,15 +203,15 @@ fn debug_information_is_next_to_the_program() {
     require!(skip::program("readelf", "binutils"));
     let file = |name: &str| packages().join(name).to_str().unwrap().to_owned();
     let (program, debug) = (file("barewire"), file("barewire.debug"));
-    let sections = |file: &str| said("readelf", &["--wide", "--sections", file]);
+    let sections = |file: &str| printed("readelf", &["--wide", "--sections", file]);
     let of_program = sections(&program);
     assert!(of_program.contains(".gnu_debuglink"), "{of_program}");
     assert!(!of_program.contains(".debug_line"), "{of_program}");
     assert!(sections(&debug).contains(".debug_line"));
-    let link = said("readelf", &["-p", ".gnu_debuglink", &program]);
+    let link = printed("readelf", &["-p", ".gnu_debuglink", &program]);
     assert!(link.contains("barewire.debug"), "{link}");
     let id = |file: &str| {
-        let notes = said("readelf", &["--notes", file]);
+        let notes = printed("readelf", &["--notes", file]);
         let id = notes
             .lines()
             .find_map(|line| line.trim().strip_prefix("Build ID: "));
@@ -235,9 +235,9 @@ fn the_tarball_runs_where_it_is_unpacked() {
         "-C",
         folder.path(),
     ];
-    said("tar", &args);
+    printed("tar", &args);
     let program = folder.0.join("bin/barewire");
-    let version = said(program.to_str().unwrap(), &["--version"]);
+    let version = printed(program.to_str().unwrap(), &["--version"]);
     assert_eq!(version, format!("barewire {}\n", env!("CARGO_PKG_VERSION")));
     for file in [
         "share/man/man1/barewire-nic-bind.1.gz",
@@ -269,10 +269,10 @@ fn the_container_image_is_valid_and_runs() {
     let folder = Folder::new("package-image");
     let archive = format!("oci-archive:{}", result(".oci.tar").display());
     let inspected: serde_json::Value =
-        serde_json::from_str(&said("skopeo", &["inspect", "--config", &archive])).unwrap();
+        serde_json::from_str(&printed("skopeo", &["inspect", "--config", &archive])).unwrap();
     assert_eq!(inspected["config"]["Entrypoint"][0], "/usr/bin/barewire");
     let layout = format!("{}/layout:x", folder.path());
-    said(
+    printed(
         "skopeo",
         &[
             "copy",
@@ -283,7 +283,7 @@ fn the_container_image_is_valid_and_runs() {
         ],
     );
     let bundle = format!("{}/bundle", folder.path());
-    said("umoci", &["unpack", "--image", &layout, &bundle]);
+    printed("umoci", &["unpack", "--image", &layout, &bundle]);
     let rootfs = format!("{bundle}/rootfs");
     let mode = std::fs::metadata(format!("{rootfs}/tmp")).unwrap().mode();
     assert_eq!(mode & 0o7777, 0o1777);
@@ -299,7 +299,7 @@ fn the_container_image_is_valid_and_runs() {
         "port",
         "53",
     ];
-    let flows = said("chroot", &args);
+    let flows = printed("chroot", &args);
     assert!(flows.lines().count() > 1, "{flows}");
     let top: BTreeSet<String> = std::fs::read_dir(&rootfs)
         .unwrap()

@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// 128 addresses of the right end.
 const HOSTS: &str = "198.18.4.0/25";
 
-fn scene() -> Pair {
+fn network() -> Pair {
     let pair = Veth::new().offloads().create().unwrap();
     let (left, right) = (&pair.left, &pair.right);
     let local = ["route", "add", "local", HOSTS, "dev", "lo"];
@@ -140,7 +140,7 @@ fn resets<T: Send>(pair: &Pair, body: impl FnOnce() -> T + Send) -> (T, usize) {
 #[test]
 fn banners_are_read_from_every_service_without_resets_by_the_kernel() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     serve(&pair, 22, ssh);
     serve(&pair, 80, http);
     let args = [HOSTS, "-p", "22,80", "--rate", "5000"];
@@ -177,7 +177,7 @@ fn banners_are_read_from_every_service_without_resets_by_the_kernel() {
 #[test]
 fn certificates_of_an_openssl_server_are_read() {
     require!(skip::lab(), skip::program("openssl", "openssl"));
-    let pair = scene();
+    let pair = network();
     let (key, cert) = (
         lab::oracle::TempFile::new("key"),
         lab::oracle::TempFile::new("pem"),
@@ -224,7 +224,7 @@ fn certificates_of_an_openssl_server_are_read() {
 #[test]
 fn connections_to_silent_services_and_tarpits_time_out() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     serve(&pair, 25, silent);
     serve(&pair, 21, tarpit);
     let args = ["198.18.4.0/28", "-p", "21,25", "--rate", "1000"];
@@ -247,7 +247,7 @@ fn connections_to_silent_services_and_tarpits_time_out() {
 #[test]
 fn an_interrupted_scan_resets_its_connections() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     serve(&pair, 25, silent);
     let args = ["198.18.4.0/28", "-p", "25", "--rate", "1000"];
     let args = [&args[..], &["--banner-timeout", "60"]].concat();
@@ -270,7 +270,7 @@ fn an_interrupted_scan_resets_its_connections() {
 #[test]
 fn services_beyond_the_connection_limit_are_counted() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     serve(&pair, 25, silent);
     let args = ["198.18.4.0/28", "-p", "25", "--rate", "1000"];
     let args = [&args[..], &["--banner-timeout", "2", "--connections", "5"]].concat();

@@ -22,7 +22,7 @@ const RST: u16 = 0x04;
 const HOSTS: &str = "198.18.4.0/22";
 
 /// A pair with these hosts, to which the left end has a route.
-fn scene() -> Pair {
+fn network() -> Pair {
     let pair = Veth::new().ipv6().create().unwrap();
     let (left, right) = (&pair.left, &pair.right);
     right
@@ -120,7 +120,7 @@ fn probes(seen: &[Segment]) -> HashMap<(IpAddr, u16), u32> {
 fn every_target_is_probed_once_and_every_answer_reported_once() {
     require!(skip::lab());
     for scheme in ["", "afxdp:"] {
-        let pair = scene();
+        let pair = network();
         let listen = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, 80));
         let _listener = pair.right.ns.run(listen).unwrap().unwrap();
         let port = format!("{scheme}{}", pair.left.ifname);
@@ -159,7 +159,7 @@ fn every_target_is_probed_once_and_every_answer_reported_once() {
 #[test]
 fn retries_add_probes_and_do_not_multiply_them() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     for retries in 0u32..=3 {
         let text = retries.to_string();
         let args = [
@@ -187,7 +187,7 @@ fn retries_add_probes_and_do_not_multiply_them() {
 #[test]
 fn shards_at_different_rates_are_disjoint_and_complete() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     let mut all: HashMap<(IpAddr, u16), u32> = HashMap::new();
     for (shard, rate) in [("1/3", "20000"), ("2/3", "3001"), ("3/3", "7777")] {
         let args = [
@@ -224,7 +224,7 @@ fn next_of(path: &Path) -> u64 {
 #[test]
 fn a_killed_scan_resumes_without_skipping_probes() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     let file = lab::oracle::TempFile::new("state");
     let path = file.path().to_str().unwrap();
     let (_, seen) = watched(&pair, silent, || {
@@ -253,7 +253,7 @@ fn a_killed_scan_resumes_without_skipping_probes() {
 #[test]
 fn a_scan_that_was_interrupted_sends_no_probe_twice() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     let file = lab::oracle::TempFile::new("state");
     let path = file.path().to_str().unwrap();
     let (rows, seen) = watched(&pair, silent, || {
@@ -300,7 +300,7 @@ fn syn_ack(syn: &[u8], more: u32) -> Vec<u8> {
 #[test]
 fn forged_answers_are_ignored_and_repeated_ones_reported_once() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     // Addresses that the right end's kernel does not have: the test answers for them.
     let mac = wire::Mac(pair.right.mac).to_string();
     let left = &pair.left.ifname;
@@ -342,7 +342,7 @@ fn forged_answers_are_ignored_and_repeated_ones_reported_once() {
 #[test]
 fn runs_with_the_same_seed_differ_only_in_sequence_numbers() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     let run = || {
         let args = [
             "198.18.4.0/24",
@@ -369,7 +369,7 @@ fn runs_with_the_same_seed_differ_only_in_sequence_numbers() {
 #[test]
 fn ports_refused_by_a_router_are_filtered() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     let right = &pair.right;
     right.ns.sysctl("net/ipv4/ip_forward", "1").unwrap();
     right.ns.sysctl("net/ipv4/icmp_ratelimit", "0").unwrap();
@@ -416,7 +416,7 @@ fn ports_refused_by_a_router_are_filtered() {
 #[test]
 fn ipv6_is_scanned_like_ipv4() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     let (left, right) = (&pair.left, &pair.right);
     let prefix = "2001:db8:2::/120";
     right
@@ -449,7 +449,7 @@ fn ipv6_is_scanned_like_ipv4() {
 #[test]
 fn mac_addresses_of_on_link_targets_are_resolved() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     let (left, right) = (&pair.left, &pair.right);
     // Eight addresses on the link, of which four are in use.
     let address = "198.51.100.1/28";
@@ -480,7 +480,7 @@ fn mac_addresses_of_on_link_targets_are_resolved() {
 #[test]
 fn a_dry_run_sends_nothing_and_errors_give_the_line() {
     require!(skip::lab());
-    let pair = scene();
+    let pair = network();
     let args = [HOSTS, "-p", "80", "--dry-run"];
     let (finished, seen) = watched(&pair, silent, || scan(&pair, &args));
     let plan: Value = serde_json::from_str(&finished.checked().unwrap().stdout).unwrap();

@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// 16 addresses that the right end's kernel answers for.
 const HOSTS: &str = "198.18.4.0/28";
 
-fn scene() -> Pair {
+fn network() -> Pair {
     let pair = Veth::new().ipv6().create().unwrap();
     let (left, right) = (&pair.left, &pair.right);
     let hosts = ["route", "add", "local", HOSTS, "dev", "lo"];
@@ -75,7 +75,7 @@ fn serve(socket: &UdpSocket, times: usize, over: &AtomicBool) -> usize {
 fn answering_udp_ports_are_reported_once() {
     require!(skip::lab());
     for scheme in ["", "afxdp:"] {
-        let pair = scene();
+        let pair = network();
         let right = &pair.right;
         // One host: a socket bound to its address answers from it.
         let host = "198.18.4.5";
@@ -122,7 +122,7 @@ fn answering_udp_ports_are_reported_once() {
 fn a_name_server_answers_the_probe_for_its_port() {
     require!(skip::lab());
     require!(skip::program("dnsmasq", "dnsmasq-base"));
-    let pair = scene();
+    let pair = network();
     let args = [
         "--no-daemon",
         "--no-resolv",
@@ -146,7 +146,7 @@ fn a_name_server_answers_the_probe_for_its_port() {
 fn hosts_answer_echo_requests_with_a_round_trip_time() {
     require!(skip::lab());
     for scheme in ["", "afxdp:"] {
-        let pair = scene();
+        let pair = network();
         let port = format!("{scheme}{}", pair.left.ifname);
         let (rows, totals) = scan(&pair, &[HOSTS, "--probe", "echo", "-e", &port]);
         assert_eq!(
@@ -161,7 +161,7 @@ fn hosts_answer_echo_requests_with_a_round_trip_time() {
             assert!((0.0..120_000.0).contains(&rtt), "{row}");
         }
     }
-    let pair = scene();
+    let pair = network();
     let target = pair.right.ipv6.to_string();
     let (rows, totals) = scan(&pair, &[&target, "--probe", "echo,udp", "-p", "4004"]);
     let expected = [

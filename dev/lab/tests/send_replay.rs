@@ -380,23 +380,23 @@ fn bad_input_gets_one_clear_message_with_a_hint() {
             "mtu 8986",
         ),
     ] {
-        let said = refused(&pair, code, args);
+        let output = refused(&pair, code, args);
         assert!(
-            said.contains(part),
-            "{args:?} does not say {part:?}:\n{said}"
+            output.contains(part),
+            "{args:?} does not say {part:?}:\n{output}"
         );
     }
-    let said = send(&pair, &["--udp", left, mac[0], mac[1], "--size", "41"]).stderr;
-    assert!(said.contains("headers alone are 42"), "{said}");
+    let output = send(&pair, &["--udp", left, mac[0], mac[1], "--size", "41"]).stderr;
+    assert!(output.contains("headers alone are 42"), "{output}");
 
     pair.left
         .ns
         .ip(["route", "add", "default", "via", "10.77.0.2"])
         .unwrap();
-    let said = refused(&pair, 1, &[name, left]);
+    let output = refused(&pair, 1, &[name, left]);
     assert!(
-        said.contains("default route") && said.contains("--force"),
-        "{said}"
+        output.contains("default route") && output.contains("--force"),
+        "{output}"
     );
     // A dry run is allowed.
     send(&pair, &[name, left, "--dry-run"]).checked().unwrap();
@@ -406,10 +406,10 @@ fn bad_input_gets_one_clear_message_with_a_hint() {
         .unwrap();
     assert_eq!(pair.right.counters().unwrap().since(&before).rx_packets, 10);
     pair.left.set_down().unwrap();
-    let said = refused(&pair, 1, &[name, left, "--force"]);
+    let output = refused(&pair, 1, &[name, left, "--force"]);
     assert!(
-        said.contains("it is down") && said.contains("set left0 up"),
-        "{said}"
+        output.contains("it is down") && output.contains("set left0 up"),
+        "{output}"
     );
 }
 
@@ -467,10 +467,10 @@ fn unsendable_packets_are_counted_and_the_others_are_sent() {
     bytes[20] = 101;
     std::fs::write(file.path(), bytes).unwrap();
     let name = file.path().to_str().unwrap();
-    let said = refused(&pair, 1, &[name, left]);
+    let output = refused(&pair, 1, &[name, left]);
     assert!(
-        said.contains("no Ethernet header") && said.contains("--src-mac"),
-        "{said}"
+        output.contains("no Ethernet header") && output.contains("--src-mac"),
+        "{output}"
     );
     let macs = [
         "--src-mac",

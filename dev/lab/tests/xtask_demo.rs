@@ -25,22 +25,22 @@ fn run(args: &[&str]) -> String {
 #[test]
 fn the_demo_has_four_steps_and_an_account() {
     require!(skip::lab());
-    let said = run(&["demo", "--seconds", "2", "--rate", "2kpps"]);
-    assert!(said.lines().count() <= LINES_MAX, "{said}");
-    let steps: Vec<&str> = said
+    let printed = run(&["demo", "--seconds", "2", "--rate", "2kpps"]);
+    assert!(printed.lines().count() <= LINES_MAX, "{printed}");
+    let steps: Vec<&str> = printed
         .lines()
         .filter(|line| line.get(1..3) == Some("/4"))
         .collect();
     let numbers: Vec<&str> = steps.iter().map(|line| &line[..3]).collect();
-    assert_eq!(numbers, ["1/4", "2/4", "3/4", "4/4"], "{said}");
-    assert_eq!(said.matches("    done in ").count(), 3, "{said}");
+    assert_eq!(numbers, ["1/4", "2/4", "3/4", "4/4"], "{printed}");
+    assert_eq!(printed.matches("    done in ").count(), 3, "{printed}");
     for part in [
         "\nhttp ",
         "Every packet is accounted for.",
         "named by their content: ",
         "What to try next:",
     ] {
-        assert!(said.contains(part), "{part:?}: {said}");
+        assert!(printed.contains(part), "{part:?}: {printed}");
     }
 }
 

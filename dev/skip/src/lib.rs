@@ -110,8 +110,8 @@ mod tests {
             .unwrap();
         let lines = std::fs::read_to_string(&file).unwrap_or_default();
         let _ = std::fs::remove_file(&file);
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        (said, lines, out.status.success())
+        let printed = String::from_utf8_lossy(&out.stderr).into_owned();
+        (printed, lines, out.status.success())
     }
 
     #[test]
@@ -120,9 +120,9 @@ mod tests {
             skip!("needs {}\nand more", "a thing");
         }
         let line = "SKIPPED: skip::tests::a_skip_is_loud_and_counted: needs a thing and more\n";
-        let (said, lines, passed) = child("");
+        let (printed, lines, passed) = child("");
         // libtest captures none of it.
-        assert!(said.contains(line), "{said}");
+        assert!(printed.contains(line), "{printed}");
         assert_eq!((lines.as_str(), passed), (line, true));
         let (_, lines, passed) = child("1");
         assert_eq!((lines.as_str(), passed), ("", false));

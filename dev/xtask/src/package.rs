@@ -127,9 +127,9 @@ pub fn verify_crates() -> Result<()> {
 
 impl Parts {
     fn new(binary: &Path, out: &Path, work: &Path) -> Result<Parts> {
-        let said = quietly(Command::new(binary).arg("--version"))?;
-        let version = said.trim().strip_prefix("barewire ");
-        let version = version.with_context(|| format!("not barewire: {said:?}"))?;
+        let output = quietly(Command::new(binary).arg("--version"))?;
+        let version = output.trim().strip_prefix("barewire ");
+        let version = version.with_context(|| format!("not barewire: {output:?}"))?;
         let arch = quietly(Command::new("dpkg").arg("--print-architecture"))?;
         Ok(Parts {
             binary: binary::split(binary, out)?,

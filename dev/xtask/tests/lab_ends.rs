@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Including the time to fetch missing parts.
 const START_LIMIT: Duration = Duration::from_secs(600);
@@ -67,14 +67,14 @@ fn wait_for_guest(lab: &mut Child) -> Result<PathBuf, String> {
             return Ok(qemu);
         }
         if lab.try_wait().unwrap().is_some() {
-            let mut said = String::new();
+            let mut output = String::new();
             let mut stderr = lab.stderr.take().unwrap();
-            stderr.read_to_string(&mut said).unwrap();
-            assert!(said.contains("no guest here"), "it ended: {said}");
-            return Err(said);
+            stderr.read_to_string(&mut output).unwrap();
+            assert!(output.contains("no guest here"), "it ended: {output}");
+            return Err(output);
         }
         assert!(Instant::now() < end, "no guest after {START_LIMIT:?}");
-        sleep(LOOK);
+        sleep(CHECK_INTERVAL);
     }
 }
 
@@ -116,7 +116,7 @@ fn no_guest_and_no_namespace_remain() {
                 qemu.exists(),
                 namespaces_of(pid)
             );
-            sleep(LOOK);
+            sleep(CHECK_INTERVAL);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::out::{self, say};
 const SLEEP: Duration = Duration::from_secs(3600);
 
 /// Interval at which a reader is looked for. Nothing wakes a writer that did not block in open(2).
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The reader of an output.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub fn wait(path: &Path, stop: &Stop, duration: Option<Duration>) -> Reader {
         return Reader::None;
     }
     let since = Instant::now();
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         match CreateOptions::PRIVATE.open_pipe(path) {
             Ok(Some(pipe)) => {
@@ -57,12 +57,12 @@ pub fn wait(path: &Path, stop: &Stop, duration: Option<Duration>) -> Reader {
         if stop.is_set() || is_over {
             return Reader::Absent;
         }
-        if !is_told {
+        if !is_reported {
             say!("waiting for a program to read the pipe {}", path.display());
             out::write_early();
-            is_told = true;
+            is_reported = true;
         }
-        thread::sleep(LOOK);
+        thread::sleep(CHECK_INTERVAL);
     }
 }
 

@@ -170,7 +170,7 @@ impl Outlet for Live {
         for key in self.screen.keys() {
             self.key(key, status);
         }
-        if self.screen.is_gone() {
+        if self.screen.is_closed() {
             // The terminal was closed: end as on SIGHUP.
             self.stop.set();
             return Ok(());

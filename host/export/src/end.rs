@@ -12,7 +12,7 @@ use crate::exporters::Handle;
 use crate::worker::{Shared, lock};
 
 /// Interval at which threads are checked.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// How much longer than its thread's own limit a destination is waited for; the thread detects the
 /// same stall unless it is blocked in a call.
 const GRACE: Duration = Duration::from_millis(50);
@@ -86,7 +86,7 @@ pub(crate) fn wait(handles: Vec<&mut Handle>, asked_at: &dyn Fn() -> Option<Inst
         if left.is_empty() {
             return;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 

@@ -198,7 +198,7 @@ impl Exporters {
                 .handles
                 .iter()
                 .find(|handle| handle.name == target.text);
-            let is_wrong = sampling != self.sampling && target.format.tells_sampling;
+            let is_wrong = sampling != self.sampling && target.format.reports_sampling;
             let is_file = old.is_some_and(|old| old.file.is_some());
             let list = match old {
                 None => &mut changes.begun,

@@ -43,7 +43,7 @@ const ROTATION: Rotation = Rotation {
     len_max: Some(256 << 20),
 };
 /// Interval at which the clock is checked.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Memory in bytes per record of a row group: the record, its place in the order, and its part of
 /// the current column and of the group built from them.
@@ -149,7 +149,7 @@ impl Store {
             account.is_connected = true;
         }
         loop {
-            match batches.recv_timeout(LOOK) {
+            match batches.recv_timeout(CHECK_INTERVAL) {
                 Ok(batch) => self.take(&batch),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,

@@ -38,7 +38,7 @@ const FLUSH_PACKED: Duration = Duration::from_secs(10);
 /// seconds of RFC 6728 and a collector that was restarted.
 const REFRESH: Duration = Duration::from_secs(60);
 /// Maximum interval between checks.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Default wait at the end for a collector that is unreachable.
 const WAIT: Duration = Duration::from_secs(5);
 /// Default wait at the end for a destination that acknowledges later: a restarting broker takes
@@ -213,7 +213,7 @@ impl Running {
                 // Meanwhile the queue fills. Only receiving shows whether its sender has gone, so
                 // one batch is held.
                 if left.is_none() {
-                    match self.worker.batches.recv_timeout(LOOK) {
+                    match self.worker.batches.recv_timeout(CHECK_INTERVAL) {
                         Ok(batch) => left = Some((batch, 0)),
                         Err(RecvTimeoutError::Timeout) => {}
                         Err(RecvTimeoutError::Disconnected) => {
@@ -259,7 +259,7 @@ impl Running {
             return None;
         }
         if left.is_none() {
-            match self.worker.batches.recv_timeout(LOOK) {
+            match self.worker.batches.recv_timeout(CHECK_INTERVAL) {
                 Ok(batch) => *left = Some((batch, 0)),
                 Err(RecvTimeoutError::Timeout) => return Some(false),
                 Err(RecvTimeoutError::Disconnected) => return Some(true),
@@ -300,7 +300,10 @@ impl Running {
 
     /// Sleeps until the next check, or the end of the wait.
     fn pause(&self) {
-        std::thread::sleep(self.wait_left().map_or(LOOK, |left| left.min(LOOK)));
+        std::thread::sleep(
+            self.wait_left()
+                .map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL)),
+        );
     }
 
     fn step(&mut self) {
@@ -352,7 +355,8 @@ impl Running {
         let next = self
             .next_flush
             .map_or(self.next_refresh, |f| f.min(self.next_refresh));
-        next.saturating_duration_since(Instant::now()).min(LOOK)
+        next.saturating_duration_since(Instant::now())
+            .min(CHECK_INTERVAL)
     }
 
     /// Does what is due by the clock.
@@ -382,7 +386,7 @@ impl Running {
         let (mut now, until) = (start, start + END_MAX);
         self.worker.shared.progress.set_pausing(true);
         while self.may_send > now && now < until {
-            std::thread::sleep((self.may_send - now).min(LOOK));
+            std::thread::sleep((self.may_send - now).min(CHECK_INTERVAL));
             now = Instant::now();
         }
         self.worker.shared.progress.set_pausing(false);

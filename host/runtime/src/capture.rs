@@ -40,7 +40,7 @@ pub use print::{Columns, Context, Dump, Printer, Style, TimeStyle};
 const TICK: Duration = Duration::from_secs(1);
 
 /// Interval at which the stop flag is checked.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long the writer may take at the end while it makes progress.
 const END_MAX: Duration = Duration::from_secs(30);
@@ -197,7 +197,7 @@ pub fn run(
     };
     capture.keep(started);
     while !capture.is_over() {
-        capture.hear();
+        capture.handle_events();
         capture.look(stop);
         if Instant::now() >= capture.tick {
             // Ticks missed while, for example, the process was stopped are skipped.
@@ -244,7 +244,7 @@ struct Capture {
     asked: Option<Instant>,
     /// Detects a writer blocked by its output.
     watch: Watch,
-    gave_up: Option<Instant>,
+    abandoned_at: Option<Instant>,
 }
 
 impl Capture {
@@ -272,7 +272,7 @@ impl Capture {
             tick: now + TICK,
             asked: None,
             watch: Watch::new(false),
-            gave_up: None,
+            abandoned_at: None,
         }
     }
 
@@ -414,9 +414,9 @@ impl Capture {
     }
 
     /// Receives and handles messages from the threads.
-    fn hear(&mut self) {
+    fn handle_events(&mut self) {
         let wait = self.tick.saturating_duration_since(Instant::now());
-        match self.events.1.recv_timeout(wait.min(LOOK)) {
+        match self.events.1.recv_timeout(wait.min(CHECK_INTERVAL)) {
             Ok(Event::Received(result)) => {
                 self.receiving -= 1;
                 match result {
@@ -464,15 +464,15 @@ impl Capture {
         let Some(asked) = self.asked.filter(|_| self.last.is_some()) else {
             return;
         };
-        if let Some(gave_up) = self.gave_up {
-            self.is_stuck = self.end.is_none() && now - gave_up >= self.watch.grace;
+        if let Some(abandoned_at) = self.abandoned_at {
+            self.is_stuck = self.end.is_none() && now - abandoned_at >= self.watch.grace;
             return;
         }
         let step = self.link.step.load(Ordering::Relaxed);
         let handed = self.handed.as_ref().map_or(0, KernelProgress::packets);
         if self.watch.is_stalled(step, handed, now) || now - asked >= END_MAX {
-            self.link.gives_up.store(true, Ordering::Relaxed);
-            self.gave_up = Some(now);
+            self.link.is_abandoned.store(true, Ordering::Relaxed);
+            self.abandoned_at = Some(now);
         }
     }
 

@@ -40,7 +40,7 @@ const SYN_COOKIES: &str = "/proc/sys/net/ipv4/tcp_syncookies";
 /// Interval of progress reports.
 const TICK: Duration = Duration::from_secs(1);
 /// Interval at which requests to stop or reload are checked.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// How long to wait for packets still in the program to be counted.
 const LAST_MAX: Duration = Duration::from_millis(500);
 
@@ -307,7 +307,7 @@ impl Guard {
                 self.table.settle()?;
                 notice(Notice::Progress(&self.table.totals()?));
             }
-            thread::sleep(LOOK);
+            thread::sleep(CHECK_INTERVAL);
         }
     }
 

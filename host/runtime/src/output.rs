@@ -22,7 +22,7 @@ pub const STALL: Duration = Duration::from_millis(600);
 const STALL_STEP: Duration = Duration::from_millis(300);
 
 /// Interval at which a wait checks whether the run is to end.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Maximum bytes of one write: a page, since a write to a pipe returns only once the
 /// reader has made room for all of it.
@@ -216,7 +216,7 @@ impl Shared {
                 state.is_given_up = true;
                 return (state, false);
             }
-            let waited = self.changed.wait_timeout(state, LOOK);
+            let waited = self.changed.wait_timeout(state, CHECK_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

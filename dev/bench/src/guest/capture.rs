@@ -120,9 +120,9 @@ fn baseline(
             std::thread::sleep(Duration::from_secs(2));
             let offered = received(interface)? - first;
             let finished = process.stop(Signal::SIGINT, LIMIT)?;
-            let said = finished.stdout + &finished.stderr;
-            let captured = number_before(&said, mark)
-                .with_context(|| format!("no number of packets in: {said}"))?;
+            let output = finished.stdout + &finished.stderr;
+            let captured = number_before(&output, mark)
+                .with_context(|| format!("no number of packets in: {output}"))?;
             ensure!(
                 captured as f64 >= offered as f64 * CARRIED,
                 "it captured {captured} of {offered} packets"

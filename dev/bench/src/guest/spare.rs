@@ -24,11 +24,11 @@ impl Spare {
             Arc::new(AtomicBool::new(false)),
         );
         let (counter, flag) = (count.clone(), stop.clone());
-        let (said, word) = std::sync::mpsc::channel();
+        let (output, word) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let pinned = sys::affinity::pin_current_thread(cpu);
             // The last component of the link is the thread ID (proc(5)).
-            let _ = said.send(pinned.map(|()| std::fs::read_link("/proc/thread-self")));
+            let _ = output.send(pinned.map(|()| std::fs::read_link("/proc/thread-self")));
             while !flag.load(Ordering::Relaxed) {
                 // One writer.
                 counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

@@ -258,9 +258,9 @@ fn count(reader: &mut Process, subject: &Subject) -> Result<u64> {
     sleep(subject.drain);
     let finished = reader.stop(subject.signal, Duration::from_secs(10))?;
     let status = finished.status;
-    let said = finished.stdout + &finished.stderr;
-    let received =
-        (subject.received)(&said).with_context(|| format!("{status}, no number in: {said}"))?;
+    let printed = finished.stdout + &finished.stderr;
+    let received = (subject.received)(&printed)
+        .with_context(|| format!("{status}, no number in: {printed}"))?;
     ensure!(received > 0, "it says that it received nothing");
     Ok(received)
 }

@@ -164,8 +164,8 @@ fn barewire(places: &Places<'_>, scheme: &str, options: &str) -> Result<Command>
 }
 
 fn barewire_metered(process: Process) -> Result<u64> {
-    let said = ended(process)?;
-    let summary = said.lines().last().context("no summary")?;
+    let printed = ended(process)?;
+    let summary = printed.lines().last().context("no summary")?;
     let summary: serde_json::Value = serde_json::from_str(summary)?;
     let total = &summary["account"]["total"];
     total["delivered"].as_u64().context("no account")

@@ -194,7 +194,7 @@ fn identity(program: &Path) -> Result<String> {
         Some(name) if name == "ndpiReader" => "-h",
         _ => "--version",
     };
-    let said = Command::new(program)
+    let printed = Command::new(program)
         .arg(option)
         .stdin(Stdio::null())
         .output()?;
@@ -203,7 +203,7 @@ fn identity(program: &Path) -> Result<String> {
         file.len(),
         file.mtime(),
         file.mtime_nsec(),
-        String::from_utf8_lossy(&said.stdout)
+        String::from_utf8_lossy(&printed.stdout)
     );
     known.insert(program.to_owned(), identity.clone());
     Ok(identity)

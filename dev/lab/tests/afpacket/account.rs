@@ -126,7 +126,7 @@ fn the_account_can_be_read_while_packets_flow() {
                 got += batch.len() as u64;
                 empty = if batch.is_empty() { empty + 1 } else { 0 };
                 drop(batch);
-                rx.wait(LOOK).unwrap();
+                rx.wait(CHECK_INTERVAL).unwrap();
             }
             got
         });

@@ -14,7 +14,7 @@ pub const LIMIT: Duration = Duration::from_secs(10);
 pub const QUIET: Duration = Duration::from_millis(200);
 
 /// Longest sleep between two checks of all queues.
-pub const LOOK: Duration = Duration::from_millis(5);
+pub const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The name of a port on an end, with the tap that this module tests; `query` may name another.
 pub fn name(end: &End, query: &str) -> String {
@@ -50,7 +50,8 @@ pub fn plan(pair: &Pair) -> Udp {
 pub fn receive(port: &mut Port, count: usize, mut each: impl FnMut(usize, Packet<'_>)) -> usize {
     // If the number is known, only a failure waits long. Checks are counted, not time: a test that
     // was not scheduled has not checked.
-    let looks = if count == usize::MAX { QUIET } else { LIMIT }.as_millis() / LOOK.as_millis();
+    let looks =
+        if count == usize::MAX { QUIET } else { LIMIT }.as_millis() / CHECK_INTERVAL.as_millis();
     let (mut got, mut empty) = (0, 0);
     while got < count && empty < looks {
         let before = got;
@@ -62,7 +63,7 @@ pub fn receive(port: &mut Port, count: usize, mut each: impl FnMut(usize, Packet
         if got > before {
             empty = 0;
         } else {
-            port.rx[0].wait(LOOK).unwrap();
+            port.rx[0].wait(CHECK_INTERVAL).unwrap();
             empty += 1;
         }
     }

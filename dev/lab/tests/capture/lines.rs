@@ -43,8 +43,8 @@ fn tcpdump<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
         .args(args)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&result.stderr);
-    assert!(result.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&result.stderr);
+    assert!(result.status.success(), "{printed}");
     String::from_utf8(result.stdout).unwrap()
 }
 
@@ -128,8 +128,8 @@ fn a_damaged_wire_length_is_not_added_up() {
     let counts = result.stdout.matches("\"wire_len_damaged\":1").count();
     assert_eq!(counts, 2, "in the total and the queue: {}", result.stdout);
     let result = barewire(["flows", &file]).checked().unwrap();
-    let said = format!("{}{}", result.stdout, result.stderr);
-    assert!(said.contains(expected), "{said}");
+    let printed = format!("{}{}", result.stdout, result.stderr);
+    assert!(printed.contains(expected), "{printed}");
 }
 
 /// A value in a JSON line.

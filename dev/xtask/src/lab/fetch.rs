@@ -114,14 +114,14 @@ impl Qemu {
     fn major(&self) -> u32 {
         let args = self.args();
         let mut command = Command::new(&args[0]);
-        let said = quietly(command.args(&args[1..]).arg("--version")).unwrap_or_default();
-        major(&said).unwrap_or(0)
+        let printed = quietly(command.args(&args[1..]).arg("--version")).unwrap_or_default();
+        major(&printed).unwrap_or(0)
     }
 }
 
 /// Parses `QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1)`.
-fn major(said: &str) -> Option<u32> {
-    let (_, version) = said.split_once(" version ")?;
+fn major(printed: &str) -> Option<u32> {
+    let (_, version) = printed.split_once(" version ")?;
     version.split('.').next()?.parse().ok()
 }
 
@@ -441,8 +441,8 @@ mod tests {
 
     #[test]
     fn the_major_version_of_qemu_is_parsed() {
-        let said = "QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1)\nCopyright";
-        assert_eq!(major(said), Some(11));
+        let printed = "QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1)\nCopyright";
+        assert_eq!(major(printed), Some(11));
         assert_eq!(major("QEMU"), None);
     }
 

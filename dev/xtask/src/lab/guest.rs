@@ -198,7 +198,7 @@ pub fn run(
         started,
         since: started,
         limit: run.limit,
-        heard: started,
+        last_line_at: started,
         booted: false,
         hung: false,
         lost: None,
@@ -282,7 +282,7 @@ struct Watch<'a> {
     since: Instant,
     limit: Duration,
     /// When the last line arrived.
-    heard: Instant,
+    last_line_at: Instant,
     booted: bool,
     hung: bool,
     /// See [`Outcome::lost`].
@@ -306,7 +306,10 @@ impl Watch<'_> {
             }
             // A guest with continuous output is ended, too.
             let is_over = self.is_over();
-            if self.lost.is_none() && self.booted && (is_over || self.heard.elapsed() >= SILENCE) {
+            if self.lost.is_none()
+                && self.booted
+                && (is_over || self.last_line_at.elapsed() >= SILENCE)
+            {
                 self.examine();
             }
             if is_over || self.lost.is_some() {
@@ -340,12 +343,12 @@ impl Watch<'_> {
             None
         });
         self.lost = seen.or_else(|| stall::of(&console(self.dir)));
-        self.heard = Instant::now();
+        self.last_line_at = Instant::now();
     }
 
     /// Handles a request in a line of the guest, or passes the line to `line`.
     fn take(&mut self, text: &str, line: &mut impl FnMut(&str) -> Option<Duration>) {
-        self.heard = Instant::now();
+        self.last_line_at = Instant::now();
         if let Some((index, is_there)) = wire::asked(text, self.run.machine.cards)
             && let Err(error) = monitor::set_wire(self.dir, index, is_there)
         {
@@ -355,8 +358,8 @@ impl Watch<'_> {
             self.looks += 1;
             self.lost = look::at(self.dir, self.wires.ns.as_ref());
             // The guest waits in the meantime.
-            self.since += self.heard.elapsed();
-            self.heard = Instant::now();
+            self.since += self.last_line_at.elapsed();
+            self.last_line_at = Instant::now();
         } else if let Some(more) = line(text) {
             (self.since, self.limit) = (Instant::now(), more);
         }

@@ -35,15 +35,15 @@ const PROMPT: &str = "(qemu)";
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Number of samples that must agree.
-const LOOKS: usize = 5;
+const SAMPLES: usize = 5;
 
 /// Samples without a finding after which there is no suspicion, and the total number of samples: a
 /// sample of a processor that works in the kernel shows little.
-const LOOKS_MIN: usize = 3;
+const SAMPLES_MIN: usize = 3;
 const LOOKS_MAX: usize = 15;
 
 /// Time limit of an examination, including late answers.
-const LOOKING: Duration = Duration::from_secs(20);
+const SAMPLING_MAX: Duration = Duration::from_secs(20);
 
 /// Number of processors of a guest.
 const CPUS: usize = 2;
@@ -165,7 +165,7 @@ pub fn vectors(dir: &Path) -> Result<String> {
 pub fn stuck(dir: &Path) -> Result<Option<String>> {
     let mut monitor = Monitor::open(dir)?;
     let mut suspects = Default::default();
-    let until = Instant::now() + LOOKING;
+    let until = Instant::now() + SAMPLING_MAX;
     for number in 0..LOOKS_MAX {
         let verdict = judge(&mut suspects, number, &looks(&mut monitor)?);
         if verdict.is_some() || Instant::now() >= until {
@@ -177,19 +177,19 @@ pub fn stuck(dir: &Path) -> Result<Option<String>> {
 }
 
 /// Takes a sample of every processor.
-fn looks(monitor: &mut Monitor) -> Result<Vec<Look>> {
+fn looks(monitor: &mut Monitor) -> Result<Vec<Sample>> {
     let registers = monitor.ask("info registers -a")?;
     let mut looks = Vec::new();
     for (cpu, text) in processors(&registers).take(CPUS) {
         let apic = monitor.ask(&format!("info lapic {cpu}"))?;
-        looks.push(Look::of(text, &apic));
+        looks.push(Sample::of(text, &apic));
     }
     Ok(looks)
 }
 
 /// A sample of a processor.
 #[derive(Debug, Default)]
-struct Look {
+struct Sample {
     is_halted: bool,
     /// It is running in the kernel, where it may be in a handler.
     in_kernel: bool,
@@ -202,8 +202,8 @@ struct Look {
     requested: String,
 }
 
-impl Look {
-    fn of(registers: &str, apic: &str) -> Look {
+impl Sample {
+    fn of(registers: &str, apic: &str) -> Sample {
         let value = |name: &str| {
             let (_, rest) = registers.split_once(name)?;
             let digits = rest
@@ -222,7 +222,7 @@ impl Look {
             }
         };
         let is_halted = registers.contains(HALTED);
-        Look {
+        Sample {
             is_halted,
             in_kernel: !is_halted && !registers.contains("CPL=3"),
             lets_interrupts_through: value("RFL=").is_none_or(|flags| flags & INTERRUPTS != 0),
@@ -266,7 +266,7 @@ struct Suspect {
 }
 
 impl Suspect {
-    fn look(&mut self, look: &Look) {
+    fn look(&mut self, look: &Sample) {
         self.in_service.look(&look.in_service, !look.in_kernel);
         let waits = look.is_halted && look.lets_interrupts_through;
         self.requested.look(&look.requested, waits);
@@ -278,7 +278,7 @@ impl Suspect {
     }
 
     fn fault(&self, cpu: usize) -> Option<String> {
-        let is_sure = |suspicion: &Suspicion| suspicion.looks >= LOOKS;
+        let is_sure = |suspicion: &Suspicion| suspicion.looks >= SAMPLES;
         let Suspect {
             in_service,
             requested,
@@ -320,7 +320,7 @@ impl Suspect {
 
 /// Adds a sample of all processors, number `number` from 0; returns the verdict when there is one:
 /// a fault or none.
-fn judge(suspects: &mut Vec<Suspect>, number: usize, looks: &[Look]) -> Option<Option<String>> {
+fn judge(suspects: &mut Vec<Suspect>, number: usize, looks: &[Sample]) -> Option<Option<String>> {
     suspects.resize_with(looks.len(), Suspect::default);
     for (suspect, look) in suspects.iter_mut().zip(looks) {
         suspect.look(look);
@@ -328,7 +328,7 @@ fn judge(suspects: &mut Vec<Suspect>, number: usize, looks: &[Look]) -> Option<O
     let mut each = suspects.iter().enumerate();
     let fault = each.find_map(|(cpu, suspect)| suspect.fault(cpu));
     let is_over = number + 1 >= LOOKS_MAX
-        || number + 1 >= LOOKS_MIN && !suspects.iter().any(Suspect::is_suspected);
+        || number + 1 >= SAMPLES_MIN && !suspects.iter().any(Suspect::is_suspected);
     (fault.is_some() || is_over).then_some(fault)
 }
 
@@ -374,20 +374,20 @@ mod tests {
     }
 
     /// A sample of a processor with these registers and this APIC state.
-    fn look(registers: &str, in_service: &str, requested: &str) -> Look {
+    fn look(registers: &str, in_service: &str, requested: &str) -> Sample {
         look_at("ffffffff82d7200e", registers, in_service, requested)
     }
 
     /// As [`look`], with its next instruction here.
-    fn look_at(rip: &str, registers: &str, in_service: &str, requested: &str) -> Look {
+    fn look_at(rip: &str, registers: &str, in_service: &str, requested: &str) -> Sample {
         let apic = format!("LVTT\t 0xec\nISR\t {in_service}\nIRR\t {requested}\n\nAPR 0x00\n");
         let registers = format!("CPU#0\nRAX=0\nRIP={rip} {registers}\n");
         let (_, text) = processors(&registers).next().unwrap();
-        Look::of(text, &apic)
+        Sample::of(text, &apic)
     }
 
     /// The verdict on a machine whose second processor has these samples.
-    fn verdict(mut look: impl FnMut(usize) -> Look) -> Option<String> {
+    fn verdict(mut look: impl FnMut(usize) -> Sample) -> Option<String> {
         let mut suspects = Vec::new();
         let mut numbers = 0..;
         numbers
@@ -395,7 +395,7 @@ mod tests {
             .unwrap()
     }
 
-    fn idle() -> Look {
+    fn idle() -> Sample {
         look(HALT, NONE, NONE)
     }
 
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_lasting_momentary_state_is_a_fault() {
-        let finds = |words: &str, look: &mut dyn FnMut(usize) -> Look| {
+        let finds = |words: &str, look: &mut dyn FnMut(usize) -> Sample| {
             let fault = verdict(look).unwrap();
             assert!(fault.contains(words), "{fault}");
         };
@@ -461,6 +461,6 @@ mod tests {
         let pages = ["1000", "2000"];
         let works = |at: usize| look_at(pages[at % 2], INTERRUPTS_OFF, NONE, NONE);
         assert_eq!(verdict(works), None);
-        assert_eq!(judge(&mut Vec::new(), LOOKS_MIN, &[]), Some(None));
+        assert_eq!(judge(&mut Vec::new(), SAMPLES_MIN, &[]), Some(None));
     }
 }

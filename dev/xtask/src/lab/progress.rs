@@ -16,7 +16,7 @@ const COLUMNS_MAX: usize = 400;
 
 /// One run of a suite.
 #[derive(Debug, Default)]
-pub struct Try {
+pub struct Attempt {
     /// Test counts of libtest; tests that skipped themselves count as passed.
     pub tests: test::Sum,
     /// Tests that skipped themselves, one line each.
@@ -33,9 +33,9 @@ pub struct Progress<'a> {
     /// The time limit of every suite, if it is not the suite's own.
     limit: Option<Duration>,
     /// Suites that have ended, in order.
-    tries: Vec<Try>,
+    attempts: Vec<Attempt>,
     /// The running suite, and since when.
-    running: Option<(Try, Instant)>,
+    running: Option<(Attempt, Instant)>,
 }
 
 impl<'a> Progress<'a> {
@@ -43,7 +43,7 @@ impl<'a> Progress<'a> {
         Progress {
             suites,
             limit,
-            tries: Vec::new(),
+            attempts: Vec::new(),
             running: None,
         }
     }
@@ -57,12 +57,12 @@ impl<'a> Progress<'a> {
             }
             return None;
         };
-        let suite = self.suites.get(self.tries.len())?;
+        let suite = self.suites.get(self.attempts.len())?;
         let words: Vec<_> = words.split(' ').collect();
         match words[..] {
             ["begin", name] if name == suite.name => {
                 println!("lab {name}: {}", suite.summary);
-                self.running = Some((Try::default(), Instant::now()));
+                self.running = Some((Attempt::default(), Instant::now()));
                 let own = Duration::from_secs(suite.limit_seconds);
                 return Some(self.limit.unwrap_or(own));
             }
@@ -77,11 +77,11 @@ impl<'a> Progress<'a> {
 
     /// Ends the running suite, with the error besides its tests, if any.
     fn close(&mut self, wrong: Option<&str>) {
-        let name = self.suites[self.tries.len()].name;
+        let name = self.suites[self.attempts.len()].name;
         let (mut ended, since) = self
             .running
             .take()
-            .unwrap_or((Try::default(), Instant::now()));
+            .unwrap_or((Attempt::default(), Instant::now()));
         println!("lab {name}: {} s\n", since.elapsed().as_secs());
         let test::Sum { passed, failed } = ended.tests;
         ended.wrong = match wrong {
@@ -92,14 +92,14 @@ impl<'a> Progress<'a> {
         if let Some(wrong) = &ended.wrong {
             eprintln!("error: guest suite {name}: {wrong}");
         }
-        self.tries.push(ended);
+        self.attempts.push(ended);
     }
 
     /// The guest is off. Returns the runs of the suites that need no other guest, in order: at
     /// least one.
-    pub fn end(mut self, outcome: &Outcome) -> Vec<Try> {
-        if self.tries.len() == self.suites.len() {
-            if let Some(last) = self.tries.last_mut()
+    pub fn end(mut self, outcome: &Outcome) -> Vec<Attempt> {
+        if self.attempts.len() == self.suites.len() {
+            if let Some(last) = self.attempts.last_mut()
                 && (outcome.hung || outcome.lost.is_some())
             {
                 let wrong = "the guest did not go off behind it";
@@ -109,7 +109,7 @@ impl<'a> Progress<'a> {
                 );
                 last.wrong.get_or_insert_with(|| wrong.into());
             }
-            return self.tries;
+            return self.attempts;
         }
         let lost = outcome
             .lost
@@ -124,11 +124,11 @@ impl<'a> Progress<'a> {
             (false, None) => "the guest ended before it",
         };
         self.close(Some(wrong));
-        self.tries
+        self.attempts
     }
 }
 
-impl Try {
+impl Attempt {
     fn line(&mut self, line: &str) {
         self.tests.add(line);
         if self.said.len() == SAID_MAX {

@@ -6,7 +6,7 @@
 //! second attempt has passed, with a warning. Nothing else is run twice.
 
 use super::guest::Outcome;
-use super::progress::Try;
+use super::progress::Attempt;
 use super::suites::{Suite, Sum};
 
 /// Number of consecutive guests that do not boot after which no other is tried.
@@ -48,9 +48,15 @@ impl<'a> Rounds<'a> {
     }
 
     /// Handles the runs of the first suites of a batch.
-    pub fn done(&mut self, batch: &Batch<'a>, tries: Vec<Try>, outcome: &Outcome, sum: &mut Sum) {
-        let count = tries.len();
-        for (suite, one) in batch.suites.iter().zip(tries) {
+    pub fn done(
+        &mut self,
+        batch: &Batch<'a>,
+        attempts: Vec<Attempt>,
+        outcome: &Outcome,
+        sum: &mut Sum,
+    ) {
+        let count = attempts.len();
+        for (suite, one) in batch.suites.iter().zip(attempts) {
             match (&one.wrong, batch.is_second) {
                 (None, false) => sum.add(one),
                 (Some(_), false) => {
@@ -87,9 +93,9 @@ impl<'a> Rounds<'a> {
             sum.warnings
                 .push(format!("WARNING: guest suite {name} failed\n{first}"));
             let wrong = Some("the guest did not boot".into());
-            sum.add(Try {
+            sum.add(Attempt {
                 wrong,
-                ..Try::default()
+                ..Attempt::default()
             });
         }
         let left = std::mem::take(&mut self.left);
@@ -98,7 +104,7 @@ impl<'a> Rounds<'a> {
 }
 
 /// Information on a failed run.
-fn evidence(suite: &Suite, one: &Try, outcome: &Outcome) -> String {
+fn evidence(suite: &Suite, one: &Attempt, outcome: &Outcome) -> String {
     let mut text = format!(
         "  first try: {}; console and files: {}\n  the end of what {} said:\n",
         one.wrong.as_deref().unwrap_or_default(),
@@ -148,8 +154,8 @@ mod tests {
             for line in *lines {
                 progress.line(line);
             }
-            let tries = progress.end(outcome);
-            rounds.done(&batch, tries, outcome, &mut sum);
+            let attempts = progress.end(outcome);
+            rounds.done(&batch, attempts, outcome, &mut sum);
         }
         assert!(guests.next().is_none(), "only {batches:?}");
         (batches, sum)

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::build::Programs;
-use super::progress::{MARK, Progress, Try};
+use super::progress::{Attempt, MARK, Progress};
 use super::rounds::Rounds;
 use super::{Options, accelerator, build, dir_of, fetch, guest, report};
 use crate::test;
@@ -156,7 +156,7 @@ impl Sum {
     }
 
     /// Adds a run of a suite that is not run again.
-    pub fn add(&mut self, one: Try) {
+    pub fn add(&mut self, one: Attempt) {
         self.tests.passed += one.tests.passed;
         self.tests.failed += one.tests.failed;
         self.skips.extend(one.skips);
@@ -257,8 +257,8 @@ pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
         let mut progress = Progress::new(&batch.suites, options.limit);
         let outcome = guest::run(&parts, &run, &dir, |line| progress.line(line))?;
         report(&outcome, options);
-        let tries = progress.end(&outcome);
-        rounds.done(&batch, tries, &outcome, &mut sum);
+        let attempts = progress.end(&outcome);
+        rounds.done(&batch, attempts, &outcome, &mut sum);
     }
     Ok(sum)
 }

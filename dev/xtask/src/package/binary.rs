@@ -38,12 +38,12 @@ pub fn split(binary: &Path, out: &Path) -> Result<PathBuf> {
 /// The newest version of the C library whose symbols a binary needs: `2.34`.
 pub fn libc_version(binary: &Path) -> Result<String> {
     let mut command = Command::new("readelf");
-    let said = quietly(command.args(["--wide", "--version-info"]).arg(binary))?;
-    newest(&said).with_context(|| format!("{} needs no GLIBC", binary.display()))
+    let output = quietly(command.args(["--wide", "--version-info"]).arg(binary))?;
+    newest(&output).with_context(|| format!("{} needs no GLIBC", binary.display()))
 }
 
-fn newest(said: &str) -> Option<String> {
-    let versions = said.split("GLIBC_").skip(1);
+fn newest(output: &str) -> Option<String> {
+    let versions = output.split("GLIBC_").skip(1);
     let numbers = versions.filter_map(|rest| {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
         let text = &rest[..end.unwrap_or(rest.len())];
@@ -60,9 +60,9 @@ mod tests {
 
     #[test]
     fn versions_are_compared_as_numbers() {
-        let said = "  0x0010: Name: GLIBC_2.9  Flags: none\n  0x0020: Name: GLIBC_2.34\n\
+        let output = "  0x0010: Name: GLIBC_2.9  Flags: none\n  0x0020: Name: GLIBC_2.34\n\
                       0x0030: Name: GLIBC_2.3.4  Flags: none\n  GLIBC_PRIVATE GCC_4.2.0\n";
-        assert_eq!(newest(said).as_deref(), Some("2.34"));
+        assert_eq!(newest(output).as_deref(), Some("2.34"));
         assert_eq!(newest("GCC_3.0"), None);
     }
 }

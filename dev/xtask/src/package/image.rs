@@ -139,8 +139,8 @@ impl Layout {
 }
 
 fn digest(file: &Path) -> Result<String> {
-    let said = quietly(Command::new("sha256sum").arg("--").arg(file))?;
-    let sum = said.split_whitespace().next().context("sha256sum")?;
+    let printed = quietly(Command::new("sha256sum").arg("--").arg(file))?;
+    let sum = printed.split_whitespace().next().context("sha256sum")?;
     Ok(format!("sha256:{sum}"))
 }
 
@@ -177,22 +177,29 @@ fn libraries(parts: &Parts, files: &Tree) -> Result<()> {
 
 /// The libraries that the loader would load with a file, itself included.
 fn needed(file: &Path) -> Result<BTreeSet<PathBuf>> {
-    let said = quietly(Command::new("ldd").arg(file))?;
-    ensure!(!said.contains("not found"), "{}: {said}", file.display());
-    Ok(paths(&said))
+    let printed = quietly(Command::new("ldd").arg(file))?;
+    ensure!(
+        !printed.contains("not found"),
+        "{}: {printed}",
+        file.display()
+    );
+    Ok(paths(&printed))
 }
 
 /// Paths in ldd's output: `libc.so.6 => /lib/…/libc.so.6 (0x…)`, `/lib64/ld-… (0x…)`.
-fn paths(said: &str) -> BTreeSet<PathBuf> {
-    said.lines()
+fn paths(printed: &str) -> BTreeSet<PathBuf> {
+    printed
+        .lines()
         .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
         .map(PathBuf::from)
         .collect()
 }
 
 fn libpcap() -> Result<Option<PathBuf>> {
-    let said = quietly(Command::new("/sbin/ldconfig").arg("-p"))?;
-    let line = said.lines().find(|line| line.trim().starts_with(LIBPCAP));
+    let printed = quietly(Command::new("/sbin/ldconfig").arg("-p"))?;
+    let line = printed
+        .lines()
+        .find(|line| line.trim().starts_with(LIBPCAP));
     Ok(line.and_then(|line| Some(PathBuf::from(line.rsplit_once("=> ")?.1.trim()))))
 }
 
@@ -204,10 +211,10 @@ fn package_of(path: &Path) -> Option<String> {
         Some(rest) => format!("/{rest}"),
         None => format!("/usr{text}"),
     };
-    let said = [text.into_owned(), other]
+    let printed = [text.into_owned(), other]
         .iter()
         .find_map(|path| quietly(Command::new("dpkg").args(["-S", path])).ok())?;
-    Some(said.split([':', ',']).next()?.trim().to_owned())
+    Some(printed.split([':', ',']).next()?.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -216,10 +223,10 @@ mod tests {
 
     #[test]
     fn paths_are_found_in_the_output_of_ldd() {
-        let said = "\tlinux-vdso.so.1 (0x00007ffd)\n\
+        let printed = "\tlinux-vdso.so.1 (0x00007ffd)\n\
                     \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f12)\n\
                     \t/lib64/ld-linux-x86-64.so.2 (0x00007f34)\n";
-        let found: Vec<_> = paths(said).into_iter().collect();
+        let found: Vec<_> = paths(printed).into_iter().collect();
         let expected = [
             "/lib/x86_64-linux-gnu/libc.so.6",
             "/lib64/ld-linux-x86-64.so.2",

@@ -53,7 +53,7 @@ pub fn follow(
     mut line: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<End> {
     let Waits { grace, silence } = waits;
-    let mut heard = Instant::now();
+    let mut last_byte_at = Instant::now();
     let mut killed = Vec::new();
     let flags = OFlag::from_bits_retain(fcntl(&pipe, FcntlArg::F_GETFL)?);
     fcntl(&pipe, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
@@ -68,11 +68,11 @@ pub fn follow(
         let before = lines.taken;
         closed = lines.take(&mut pipe, &mut line)?;
         if lines.taken != before {
-            heard = Instant::now();
+            last_byte_at = Instant::now();
         }
-        if ended.is_none() && heard.elapsed() >= silence {
+        if ended.is_none() && last_byte_at.elapsed() >= silence {
             killed.extend(kill_below(child.id()));
-            heard = Instant::now();
+            last_byte_at = Instant::now();
         }
         if ended.is_some_and(|(_, at)| at.elapsed() >= grace) {
             break;

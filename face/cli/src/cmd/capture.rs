@@ -241,7 +241,7 @@ pub fn run(args: &Args) -> Result<()> {
             fifo::watch(pipe, &stop)?;
         }
     }
-    args.tell_start(&name, &port, is_live, &options.filter);
+    args.print_start(&name, &port, is_live, &options.filter);
     if let Some(duration) = options.duration {
         // Printing at the end is also bounded.
         stop.set_after(duration + Duration::from_millis(200))?;
@@ -268,7 +268,7 @@ pub fn run(args: &Args) -> Result<()> {
         out::over();
     }
     // The error that ended the capture takes precedence over a summary that cannot be written.
-    let reported = args.tell_end(&name, is_live, &outcome);
+    let reported = args.print_end(&name, is_live, &outcome);
     outcome.error.map_or(Ok(()), Err).and(reported)
 }
 

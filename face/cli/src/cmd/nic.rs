@@ -19,7 +19,7 @@ use sys::{Error, ErrorKind, Result};
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 /// Poll interval while a command runs.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -260,7 +260,7 @@ fn run_command(program: &str, args: &[String], stop: &Stop) -> Result<i32> {
                 let _ = sys::signal::send(child.id(), signal);
             }
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 

@@ -75,7 +75,7 @@ impl Screen {
     }
 
     /// Whether the terminal was closed.
-    pub fn is_gone(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.state == State::Gone
     }
 

@@ -25,7 +25,7 @@ const REQUEST_MAX: usize = 8 << 10;
 /// How long a connection may take for its request and the response.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Interval at which the thread checks whether it is to end.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The endpoint. Dropping it ends its thread.
 pub struct Endpoint {
@@ -141,16 +141,16 @@ impl Server {
         let mut wanted = Vec::with_capacity(1 + CONNECTIONS_MAX);
         wanted.push(Wanted::readable(&self.listener));
         wanted.extend(self.connections.iter().map(Connection::wanted));
-        if poll::wait(&mut wanted, LOOK).is_err() {
-            return std::thread::sleep(LOOK);
+        if poll::wait(&mut wanted, CHECK_INTERVAL).is_err() {
+            return std::thread::sleep(CHECK_INTERVAL);
         }
         let is_ready: Vec<bool> = wanted.iter().map(Wanted::is_ready).collect();
         let (mut at, now) = (0, Instant::now());
         self.connections.retain_mut(|connection| {
             at += 1;
             // A connection that failed cannot read a response.
-            let goes_on = !is_ready[at] || connection.turn(&self.page).unwrap_or(false);
-            goes_on && now < connection.until
+            let continues = !is_ready[at] || connection.turn(&self.page).unwrap_or(false);
+            continues && now < connection.until
         });
         if is_ready[0] {
             self.accept(now);
@@ -167,7 +167,7 @@ impl Server {
         let Ok(stream) = accepted else {
             // Possibly out of descriptors: the connection is still pending, and would be reported
             // again at once.
-            return std::thread::sleep(LOOK);
+            return std::thread::sleep(CHECK_INTERVAL);
         };
         if self.connections.len() >= CONNECTIONS_MAX {
             let idle = self.connections.iter().position(Connection::is_idle);

@@ -39,7 +39,7 @@ pub(super) struct Link {
     /// Tells the queues to end.
     pub(super) halt: Stop,
     /// Nothing more is written: the output was stalled for too long.
-    pub(super) gives_up: AtomicBool,
+    pub(super) is_abandoned: AtomicBool,
     /// Step of the writer: odd during a call that may block.
     pub(super) step: AtomicU64,
     /// The current state.
@@ -398,7 +398,7 @@ impl Writer {
                 }
             };
             count += packets;
-            if self.link.gives_up.load(Ordering::Relaxed) {
+            if self.link.is_abandoned.load(Ordering::Relaxed) {
                 self.output.totals.unwritten += packets;
                 continue;
             }

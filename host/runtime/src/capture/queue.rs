@@ -71,7 +71,7 @@ impl Handing {
     fn put_later(&mut self, packet: &Packet<'_>, time_ns: u64, stamp_ms: u32) {
         while !self.inlet.put(packet, time_ns, stamp_ms) {
             self.inlet.is_full();
-            if self.link.gives_up.load(Ordering::Relaxed) {
+            if self.link.is_abandoned.load(Ordering::Relaxed) {
                 self.totals.unwritten += 1;
                 return;
             }

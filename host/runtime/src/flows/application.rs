@@ -70,9 +70,9 @@ impl Inspect for Applications {
         payload: &[u8],
     ) -> bool {
         let inspector = &mut self.inspector;
-        let goes_on = Inspect::packet(inspector, handle, nth, flow, packet, payload);
+        let continues = Inspect::packet(inspector, handle, nth, flow, packet, payload);
         self.called();
-        goes_on
+        continues
     }
 
     fn begins(&mut self, handle: &mut u32, is_initiator: bool, sequence: u32) {

@@ -60,7 +60,7 @@ pub(super) struct Outbox {
     pub(super) records_dropped: u64,
     pub(super) packets_dropped: u64,
     /// Whether the collector has ended.
-    pub(super) is_gone: bool,
+    pub(super) is_closed: bool,
 }
 
 impl RecordSink for Outbox {
@@ -92,7 +92,7 @@ impl Outbox {
             may_wait,
             records_dropped: 0,
             packets_dropped: 0,
-            is_gone: false,
+            is_closed: false,
         }
     }
 
@@ -136,10 +136,10 @@ impl Outbox {
                 let full = std::mem::replace(&mut self.buffer, empty);
                 // The channel has room for all buffers, so this does not block.
                 let sent = self.messages.send(Message::Ended(self.index, full));
-                self.is_gone |= sent.is_err();
+                self.is_closed |= sent.is_err();
             }
             Err(error) => {
-                self.is_gone |= error == TryRecvError::Disconnected;
+                self.is_closed |= error == TryRecvError::Disconnected;
                 let packets = self
                     .buffer
                     .records

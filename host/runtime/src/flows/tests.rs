@@ -105,14 +105,14 @@ impl Outlet for Counting {
 
 /// An outlet that accepts its first record only on a signal.
 struct Stuck {
-    go_on: Option<mpsc::Receiver<()>>,
+    resume: Option<mpsc::Receiver<()>>,
 }
 
 impl Outlet for Stuck {
     fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<RecordOutcome> {
-        if let Some(go_on) = self.go_on.take() {
+        if let Some(resume) = self.resume.take() {
             // The sender has ended: continue.
-            let _ = go_on.recv_timeout(LIMIT);
+            let _ = resume.recv_timeout(LIMIT);
         }
         Ok(RecordOutcome::Reported)
     }
@@ -126,10 +126,12 @@ impl Outlet for Stuck {
 fn a_stuck_outlet_costs_records_and_no_packets() {
     let (port, mut tx) = memory(256);
     let stop = Stop::new();
-    let (go_on, stuck) = mpsc::channel();
+    let (resume, stuck) = mpsc::channel();
     let flag = stop.clone();
     let probe = thread::spawn(move || {
-        let mut outlet = Stuck { go_on: Some(stuck) };
+        let mut outlet = Stuck {
+            resume: Some(stuck),
+        };
         run(port, &config(), &flag, &mut outlet).unwrap()
     });
     // Every flow beyond the table's capacity ends another one: more of them than all buffers hold.
@@ -137,7 +139,7 @@ fn a_stuck_outlet_costs_records_and_no_packets() {
     for number in 0..count {
         send(&mut tx, &packet(number));
     }
-    drop(go_on);
+    drop(resume);
     stop.set();
     let report = ends(move || probe.join().unwrap());
     let total = QueueStatus::total(&report.queues);

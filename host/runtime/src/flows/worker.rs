@@ -396,7 +396,7 @@ impl FlowEngine {
     }
 
     fn verdict(&self) -> Verdict {
-        if self.outbox.is_gone {
+        if self.outbox.is_closed {
             Verdict::Finish
         } else {
             Verdict::Continue

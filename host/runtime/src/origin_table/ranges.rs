@@ -262,9 +262,9 @@ fn flat(mut ranges: Vec<Range>) -> Vec<Range> {
 /// Outputs what lies before `until`, or everything.
 fn close(open: &mut Vec<Range>, next: &mut u128, until: Option<u128>, out: &mut Vec<Range>) {
     while let Some(top) = open.last().copied() {
-        let goes_on = until.is_some_and(|until| top.last >= until);
+        let continues = until.is_some_and(|until| top.last >= until);
         let last = match until {
-            Some(until) if goes_on => match until.checked_sub(1) {
+            Some(until) if continues => match until.checked_sub(1) {
                 Some(last) => last,
                 None => return,
             },
@@ -289,7 +289,7 @@ fn close(open: &mut Vec<Range>, next: &mut u128, until: Option<u128>, out: &mut 
                 None => return open.clear(),
             }
         }
-        if goes_on {
+        if continues {
             return;
         }
         open.pop();

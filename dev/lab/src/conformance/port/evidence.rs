@@ -15,7 +15,7 @@ use crate::{End, Pair, guest};
 
 /// How long the host may take to examine the guest from outside; it ends a guest in which the
 /// emulator has failed.
-const LOOK: Duration = Duration::from_secs(40);
+const LOOK_LIMIT: Duration = Duration::from_secs(40);
 
 /// Prints the error and a few lines on both ends of a line whose ports are closed, if the kernel
 /// drives them, and has the host add what it sees. Only the first time: later calls would see the
@@ -32,7 +32,7 @@ pub(super) fn report(line: &Line, error: &Error) {
         print!("{}", inside(pair));
     }
     guest::request_link_check();
-    std::thread::sleep(LOOK);
+    std::thread::sleep(LOOK_LIMIT);
 }
 
 fn inside(pair: &Pair) -> String {

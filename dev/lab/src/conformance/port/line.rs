@@ -330,10 +330,10 @@ impl Line {
         quiet: Duration,
         mut each: impl FnMut(Packet<'_>) -> Result<()>,
     ) -> Result<usize> {
-        const LOOK: Duration = Duration::from_millis(10);
+        const CHECK_INTERVAL: Duration = Duration::from_millis(10);
         let rx = self.rx()?;
         // Polls are counted, not time: a process that was not scheduled has not polled.
-        let looks = quiet.as_millis().div_ceil(LOOK.as_millis());
+        let looks = quiet.as_millis().div_ceil(CHECK_INTERVAL.as_millis());
         let (mut got, mut empty) = (0, 0);
         while got < count {
             let batch = rx.receive().map_err(reported)?;
@@ -344,7 +344,7 @@ impl Line {
             drop(batch);
             if arrived != 0 {
                 (got, empty) = (got + arrived, 0);
-            } else if empty > looks || rx.wait(LOOK).map_err(reported)? == Ready::End {
+            } else if empty > looks || rx.wait(CHECK_INTERVAL).map_err(reported)? == Ready::End {
                 break;
             } else {
                 empty += 1;

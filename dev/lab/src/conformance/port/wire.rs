@@ -179,7 +179,7 @@ pub(super) fn deletion(rig: &'static Rig) -> Result<()> {
     let kind = loop {
         ensure!(
             Instant::now() < end,
-            "the queue never said that its interface is gone"
+            "the queue never reported that its interface is gone"
         );
         let rx = line.rx()?;
         match rx.receive() {
@@ -230,7 +230,7 @@ pub(super) fn deletion(rig: &'static Rig) -> Result<()> {
     }
     ensure!(
         reported_gone,
-        "the sending queue never said that its interface is gone"
+        "the sending queue never reported that its interface is gone"
     );
     line.close()
 }

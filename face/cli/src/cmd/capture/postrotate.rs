@@ -20,7 +20,7 @@ use crate::report::counted;
 const END_MAX: Duration = Duration::from_secs(30);
 
 /// Interval at which running commands are checked.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Maximum number of commands running at a time; further files wait.
 const RUNNING_MAX: usize = 4;
@@ -78,12 +78,12 @@ impl Queue {
                 if is_idle || Instant::now() >= until {
                     return;
                 }
-                thread::sleep(LOOK);
+                thread::sleep(CHECK_INTERVAL);
                 continue;
             }
             let received = match is_idle {
                 true => files.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => files.recv_timeout(LOOK),
+                false => files.recv_timeout(CHECK_INTERVAL),
             };
             match received {
                 Ok(file) => self.push(file),

@@ -20,7 +20,7 @@ use crate::report::{self, account_json, bytes, event_level, si, write_account, w
 
 impl Args {
     /// Prints what is captured, as tcpdump does, so that scripts can wait for this line.
-    pub(super) fn tell_start(&self, name: &str, port: &Port, is_live: bool, filter: &str) {
+    pub(super) fn print_start(&self, name: &str, port: &Port, is_live: bool, filter: &str) {
         let text = port.control.describe();
         let one = text.target.as_str();
         let is_one = !one.is_empty() && !text.facts.iter().any(|(fact, _)| *fact == "inputs");
@@ -61,7 +61,7 @@ impl Args {
     }
 
     /// Prints the totals.
-    pub(super) fn tell_end(&self, name: &str, is_live: bool, outcome: &Outcome) -> Result<()> {
+    pub(super) fn print_end(&self, name: &str, is_live: bool, outcome: &Outcome) -> Result<()> {
         let mut text = Vec::new();
         let totals = &outcome.totals;
         let rx = outcome.account.rx_total();
