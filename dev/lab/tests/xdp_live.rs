@@ -1,4 +1,4 @@
-//! Sending by live frames through veth: what arrives, what is counted, the error if it is
+//! Sending with live frames through veth: what arrives, what is counted, the error if it is
 //! impossible.
 
 use std::process::Command;
@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Local experimental EtherType: no part of the stack changes or merges such packets.
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
 
-/// Packet `number`, whose every byte depends on it.
+/// Packet `number`, on which every byte depends.
 fn packet(number: u32, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len as u32)
         .map(|at| (at.wrapping_mul(31) ^ number.wrapping_mul(167)) as u8)
@@ -27,11 +27,11 @@ fn packet(number: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Inside the sender's namespace, with the receiver's packet socket.
+/// Runs `body` in the sender's namespace, with the receiver's packet socket.
 fn with_pair(veth: Veth, body: impl FnOnce(&Pair, &Raw) + Send) {
     let pair = veth.create().unwrap();
-    // A veth end takes XDP frames once GRO is switched on at the other. Switched on before the link
-    // was up it does not count (`veth_set_features`, Linux 6.18).
+    // A veth end accepts XDP frames once GRO is enabled at the other. Enabling it before the link
+    // is up has no effect (`veth_set_features`, Linux 6.18).
     pair.right.set_gro(true).unwrap();
     let receiver = pair
         .right
@@ -49,7 +49,7 @@ fn receive(receiver: &Raw) -> Vec<u8> {
         .expect("a packet within 5 s")
 }
 
-/// The account once the device has counted that many: it does so when the other end takes them.
+/// The account once the device has counted that many: it does so when the other end receives them.
 fn settled(tx: &LiveTransmitter, count: u64) -> LiveAccount {
     let until = Instant::now() + LIMIT;
     loop {
@@ -76,7 +76,7 @@ fn packets_of_every_length_arrive_unchanged_and_in_order() {
             .chain((200..LIVE_LEN_MAX as usize).step_by(61))
             .chain([LIVE_LEN_MAX as usize, 60, LIVE_LEN_MAX as usize, 14])
             .collect();
-        // In runs of sizes that divide nothing, around the slots and around.
+        // In runs of odd sizes, several times around the slots.
         let mut sent = 0;
         for chunk in lens.chunks(37) {
             for (index, &len) in chunk.iter().enumerate() {
@@ -122,7 +122,7 @@ fn a_small_batch_is_sent_repeatedly() {
             );
         }
         assert_eq!(tx.next_slot(), 1);
-        // Four where three were written.
+        // Four although three were written.
         tx.cycle(4);
         assert_eq!(tx.run(8).unwrap(), 6);
         assert_eq!(tx.account().unwrap().refused, 2);
@@ -177,8 +177,8 @@ fn settings_that_would_lose_every_packet_are_refused() {
         assert_eq!(tx.run(1).unwrap(), 1);
         assert!(receive(receiver) == packet(7, 100));
 
-        // No longer ready: the kernel still accepts and drops everything, and only a check shows
-        // it.
+        // No longer accepting: the kernel still takes and drops everything, and only a check
+        // detects it.
         pair.right.set_gro(false).unwrap();
         assert_eq!(tx.run(10).unwrap(), 10);
         assert_quiet(receiver);
@@ -218,7 +218,7 @@ fn invalid_packets_are_refused_when_written() {
     });
 }
 
-/// CAP_NET_ADMIN and CAP_BPF are enough; only short runs are slow then.
+/// CAP_NET_ADMIN and CAP_BPF suffice; only short runs are slow then.
 #[test]
 fn minimal_capabilities_suffice_to_send() {
     lab::require!(skip::lab(), skip::program("setpriv", "util-linux"));

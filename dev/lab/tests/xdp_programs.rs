@@ -1,5 +1,5 @@
-//! The generated XDP programs in the kernel: verdicts and counts by `BPF_PROG_TEST_RUN`, and their
-//! attachment to veth devices in namespaces of our own.
+//! The generated XDP programs in the kernel: verdicts and counts through `BPF_PROG_TEST_RUN`, and
+//! their attachment to veth devices in separate namespaces.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -21,7 +21,7 @@ use xdp::{
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
 
-/// Takes packets whose byte 12 is 8: IPv4 on Ethernet.
+/// Selects packets whose byte 12 is 8: IPv4 on Ethernet.
 fn ipv4_filter() -> Program {
     let insns = [
         (0x30, 0, 0, 12),
@@ -37,7 +37,7 @@ fn ipv4_filter() -> Program {
     .unwrap()
 }
 
-/// Takes packets with a byte 4000 that is 7, which no first buffer holds.
+/// Selects packets whose byte 4000 is 7, which is not in the first buffer.
 fn far_filter() -> Program {
     let insns = [
         (0x30, 0, 0, 4000),
@@ -53,7 +53,7 @@ fn far_filter() -> Program {
     .unwrap()
 }
 
-/// Takes packets whose byte at 14 plus the length of an IPv4 header is 9: uses X.
+/// Selects packets whose byte at 14 plus the length of the IPv4 header is 9: uses X.
 fn port_filter() -> Program {
     let insns = [
         (0xb1, 0, 0, 14),
@@ -70,7 +70,7 @@ fn port_filter() -> Program {
     .unwrap()
 }
 
-/// A packet of this length that is all of one byte but for a few.
+/// A packet of this length, filled with one byte except for a few.
 fn packet(len: usize, fill: u8, set: &[(usize, u8)]) -> Vec<u8> {
     let mut bytes = vec![fill; len];
     for &(at, value) in set {
@@ -90,7 +90,7 @@ struct Case {
 }
 
 impl Case {
-    /// Redirected to the socket that is present.
+    /// A packet redirected to the socket.
     fn redirected(what: &'static str, spec: RedirectSpec, packet: Vec<u8>) -> Case {
         let counters = RedirectCounters {
             redirected: 1,
@@ -106,7 +106,7 @@ impl Case {
         }
     }
 
-    /// Left to the host by the filter, though a socket is present.
+    /// A packet left to the host by the filter, although there is a socket.
     fn filtered(what: &'static str, spec: RedirectSpec, packet: Vec<u8>) -> Case {
         let counters = RedirectCounters {
             passed_filter: 1,
@@ -119,7 +119,7 @@ impl Case {
         }
     }
 
-    /// Left to the host because there is no socket.
+    /// A packet left to the host because there is no socket.
     fn alone(what: &'static str, spec: RedirectSpec, packet: Vec<u8>) -> Case {
         let counters = RedirectCounters {
             passed_no_socket: 1,
@@ -141,7 +141,7 @@ fn filtering(filter: Program) -> RedirectSpec {
     }
 }
 
-/// Packets may have several buffers.
+/// The same for packets of several buffers.
 fn with_frags(spec: RedirectSpec) -> RedirectSpec {
     RedirectSpec {
         frags: true,
@@ -149,7 +149,7 @@ fn with_frags(spec: RedirectSpec) -> RedirectSpec {
     }
 }
 
-/// The program's time goes before each packet.
+/// With the program's timestamp before each packet.
 fn with_time(spec: RedirectSpec) -> RedirectSpec {
     RedirectSpec {
         metadata: MetadataSpec {
@@ -193,7 +193,7 @@ fn cases_of_filters() -> Vec<Case> {
     ]
 }
 
-/// The filter reads past the first buffer.
+/// Filters that read beyond the first buffer.
 fn cases_of_far_filters() -> Vec<Case> {
     let far = || with_frags(filtering(far_filter()));
     let (yes, no) = (packet(9000, 1, &[(4000, 7)]), packet(9000, 1, &[]));
@@ -223,7 +223,7 @@ fn each_packet_has_one_verdict_and_one_count() {
     for case in cases() {
         let what = case.what;
         let redirect = Redirect::load(&case.spec).unwrap_or_else(|e| panic!("{what}: {e}"));
-        // Entered though not bound: the program's verdict does not depend on that.
+        // In the map though not bound: the program's verdict does not depend on that.
         let socket = XskSocket::open().unwrap();
         if case.has_socket {
             redirect.sockets().set(0, socket.as_fd()).unwrap();
@@ -256,7 +256,7 @@ fn each_packet_has_one_verdict_and_one_count() {
             assert!(ahead < Duration::from_secs(60), "{what}: {ahead:?}");
             assert_eq!((meta.hash, meta.vlan), (None, None));
         }
-        // The socket's end is its entry's end.
+        // The map entry ends with the socket.
         if case.has_socket && case.verdict == XDP_REDIRECT {
             drop(socket);
             let result = redirect.program().test_run(&run).unwrap();
@@ -322,7 +322,7 @@ fn a_filter_is_replaced_with_the_same_maps() {
     assert_eq!(pair.right.xdp().unwrap(), None, "dropped is detached");
 }
 
-/// The counters of queue 0 once it has seen that many packets.
+/// The counters of queue 0 once it has seen this many packets.
 fn wait_for(redirect: &Redirect, seen: u64) -> RedirectCounters {
     let until = Instant::now() + Duration::from_secs(5);
     loop {
@@ -388,7 +388,7 @@ fn device_metadata_needs_its_device_and_native_mode() {
         .unwrap();
 }
 
-/// A program that passes everything, by its instructions.
+/// A program that passes everything, from its instructions.
 fn pass_program(name: &str) -> XdpProgram {
     let mut asm = bpf::asm::Asm::new();
     asm.mov(bpf::ebpf::Reg::R0, XDP_PASS as i32);
@@ -483,8 +483,8 @@ fn a_deleted_device_ends_the_attachment() {
         .unwrap();
 }
 
-/// Capabilities that suffice: no CAP_SYS_ADMIN, no CAP_PERFMON, without which the verifier lets no
-/// packet pointer be added to an unknown number nor two be subtracted.
+/// Sufficient capabilities: not CAP_SYS_ADMIN, nor CAP_PERFMON, without which the verifier rejects
+/// adding an unknown value to a packet pointer and subtracting two pointers.
 #[test]
 fn the_documented_capabilities_suffice() {
     lab::require!(skip::root(), skip::program("setpriv", "util-linux"));

@@ -1,5 +1,5 @@
-//! `cargo xtask demo` and `cargo xtask picture`, with the program of the tests: what they print
-//! fits a screen, and the account adds up.
+//! `cargo xtask demo` and `cargo xtask picture`, with the program of the tests: the output fits a
+//! screen, and every packet is accounted for.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use crate::export::Folder;
 use lab::process::{Process, barewire, xtask};
 use lab::{require, skip};
 
-/// Both take seconds; a machine with much other work takes longer.
+/// Both take seconds, and longer on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Lines that users read through.
+/// Maximum number of lines of output.
 const LINES_MAX: usize = 60;
 
-/// Runs a task; its standard output.
+/// Runs a task; returns its standard output.
 fn run(args: &[&str]) -> String {
     let mut command = Command::new(xtask().unwrap());
     command.args(args).arg("--binary").arg(barewire().unwrap());

@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::run::{cargo, visibly};
 use crate::setup::{Set, ensure};
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     if let Err(error) = ensure(&[Set::Bench]) {
         // The bench itself skips missing baselines.

@@ -12,7 +12,7 @@ use crate::{deny, fuzz, package, space, test};
 /// Inputs per fuzz target: enough to run its corpus and find shallow bugs in seconds.
 const FUZZ_INPUTS: u64 = 20_000;
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     no_more(args)?;
     space::check()?;

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::run::{need_root, no_more};
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     no_more(args)?;
     need_root("clean-lab")?;

@@ -49,7 +49,7 @@ struct Options {
     live: bool,
 }
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let mut args = args.to_vec();
     let number = |text: Option<String>, default: u64| match text {

@@ -17,7 +17,7 @@ use crate::run::{cargo, no_more, quietly, root, visibly, which};
 /// The policy, at the root of the repository.
 const FILE: &str = "deny.toml";
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     no_more(args)?;
     check()?;

@@ -35,7 +35,7 @@ const CAPTURES: &[(&str, Record)] = &[
 /// How long a server may take to listen, or tcpdump to start and to stop.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let (directory, rest) = match args.split_first() {
         Some((directory, rest)) => (PathBuf::from(directory), rest),
@@ -60,7 +60,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A directory for pages, keys and raw captures, removed when dropped.
+/// A directory for pages, keys and raw captures, deleted on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {

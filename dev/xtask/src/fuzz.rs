@@ -27,7 +27,7 @@ const FLAGS: &[&str] = &[
     "-Ccodegen-units=1",
 ];
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let mut args = args.to_vec();
     let seconds = match take_option(&mut args, "--seconds")? {

@@ -69,7 +69,7 @@ impl Default for Options {
     }
 }
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let own = args.iter().position(|arg| arg == "--");
     let (args, command) = match own {

@@ -14,7 +14,7 @@ const COMPLETIONS: &[(&str, &str)] = &[
     ("fish", "barewire.fish"),
 ];
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let (directory, rest) = match args.split_first() {
         Some((directory, rest)) => (PathBuf::from(directory), rest),

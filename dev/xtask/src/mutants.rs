@@ -28,7 +28,7 @@ const TIMEOUT_MIN: u64 = 120;
 /// Exit codes of cargo-mutants: all caught, some missed, some timed out. Others are failures.
 const DONE: [i32; 3] = [0, 2, 3];
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let mut args = args.to_vec();
     let mut number = |name: &str, default: u64| -> Result<u64> {

@@ -69,7 +69,7 @@ pub struct Parts {
     epoch: u64,
 }
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let mut args = args.to_vec();
     let given = take_option(&mut args, "--binary")?.map(PathBuf::from);

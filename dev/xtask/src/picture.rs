@@ -28,7 +28,7 @@ const SIZE: (u16, u16) = (110, 32);
 /// How long the program may take to end.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let mut args = args.to_vec();
     let given = take_option(&mut args, "--binary")?.map(PathBuf::from);

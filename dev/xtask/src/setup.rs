@@ -154,7 +154,7 @@ const BROKER: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 "#;
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let mut args = args.to_vec();
     let check = take_flag(&mut args, "--check");

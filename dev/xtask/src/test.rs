@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// over. A test that hangs is a failure of its suite and not of the whole run.
 const SILENCE: Duration = Duration::from_secs(900);
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let factor = times::factor()?;
     if let Err(error) = ensure(&[Set::Test]) {

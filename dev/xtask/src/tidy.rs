@@ -73,7 +73,7 @@ impl File {
     }
 }
 
-/// The task: see the module.
+/// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     no_more(args)?;
     let findings = check(&root())?;

@@ -66,8 +66,7 @@ impl Times {
         }
     }
 
-    /// Takes a suite that has ended: when it began and ended, and the ends of its tests in their
-    /// order.
+    /// Adds a suite that has ended: its start and end, and the end times of its tests in order.
     pub fn add(&mut self, suite: &str, began: Instant, ends: &[(String, Instant)], now: Instant) {
         let mut order: Vec<&str> = ends.iter().map(|(name, _)| name.as_str()).collect();
         order.sort_unstable();
@@ -83,7 +82,7 @@ impl Times {
             .push((suite.to_owned(), now.duration_since(began)));
     }
 
-    /// What is printed at the end: suites with their budget, and the slowest tests.
+    /// The report at the end: suites with their budgets, and the slowest tests.
     pub fn report(&self) -> String {
         let mut text = String::from("Suites, with the seconds that they took and may take:\n");
         for (name, took) in &self.suites {
@@ -109,8 +108,8 @@ impl Times {
         text
     }
 
-    /// A warning for each suite over its budget, and an error for each that is so far over it that
-    /// it has failed.
+    /// A warning for each suite over its budget, and an error for each that exceeds it by so much
+    /// that it has failed.
     pub fn over(&self) -> (Vec<String>, Vec<String>) {
         let (mut warnings, mut errors) = (Vec::new(), Vec::new());
         for (name, took) in &self.suites {

@@ -87,7 +87,7 @@ pub fn layers(metadata: &Value) -> Vec<Finding> {
     findings
 }
 
-/// Libraries and binaries that do not forbid unsafe code although they are not in the list.
+/// Libraries and binaries outside the list that do not forbid unsafe code.
 pub fn forbid_unsafe(metadata: &Value, files: &[File]) -> Vec<Finding> {
     let root = root_of(metadata);
     let mut findings = Vec::new();

@@ -16,7 +16,7 @@ pub fn blob(file: &File) -> Option<Finding> {
     })
 }
 
-/// Paths of a developer's machine.
+/// Paths on a developer's machine.
 pub fn machine_paths(file: &File) -> Vec<Finding> {
     // Split, or this file would match.
     let places = [

@@ -64,6 +64,28 @@ const PHRASES: &[(&str, &str)] = &[
     ("routes to everywhere", "default routes"),
     ("are lies", "are false"),
     ("played by the test", "simulated"),
+    ("what the caller hears", "events"),
+    ("where a sink leads", "the address of a destination"),
+    ("which way it went", "the direction"),
+    (
+        "nothing is measured by it",
+        "a time limit, not a measurement",
+    ),
+    ("as far as they have come", "the progress"),
+    ("how things stand", "the current state"),
+    ("so manieth", "the index"),
+    ("rate's sake", "to keep the rate"),
+    ("where that can be had", "if possible"),
+    ("in vain", "without success"),
+    ("gone at its end", "deleted on drop"),
+    ("gone at the end", "deleted on drop"),
+    ("goes with its owner", "deleted on drop"),
+    ("help of the code under test", "without the code under test"),
+    ("what may be longer", "exceptions"),
+    ("in the hands of", "bound to, or used by"),
+    ("got so far", "received"),
+    ("is played", "is simulated"),
+    ("takes up what", "adds the results"),
 ];
 
 /// Lines with such a phrase. Not checked: STYLE.md, which lists them, and the changelog, which is

@@ -164,7 +164,7 @@ impl Line {
         Ok(())
     }
 
-    /// Whether the ends know nothing of each other, so that a packet without a reader is lost.
+    /// Whether the ends are independent, so that a packet without a reader is lost.
     pub fn is_wire(&self) -> bool {
         self.pair.is_some() || self.models.is_some() || self.cards.is_some()
     }
