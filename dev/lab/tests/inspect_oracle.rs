@@ -18,7 +18,7 @@ use lab::oracle::tshark;
 use lab::{corpus, require, skip};
 
 /// One program's values of one field for a pair of endpoints.
-pub type FieldValues = BTreeMap<(Pair, Field), BTreeSet<String>>;
+pub type Values = BTreeMap<(Pair, Field), BTreeSet<String>>;
 
 fn captures() -> Vec<PathBuf> {
     let only = std::env::var("BAREWIRE_ONLY").unwrap_or_default();
@@ -35,7 +35,7 @@ fn name(path: &Path) -> String {
 }
 
 /// tshark's names for the packets of a pair of endpoints.
-pub type ProtocolNames = BTreeMap<Pair, BTreeSet<String>>;
+pub type Names = BTreeMap<Pair, BTreeSet<String>>;
 
 /// Protocols identified by few bytes, and tshark's names for them: it must agree wherever barewire
 /// identifies one.
@@ -60,13 +60,13 @@ const NAME_EXCEPTIONS: &[(&str, usize, &str)] = &[(
 )];
 
 /// Flows that barewire identifies and tshark does not.
-fn only_ours(found: &[Found], protocol_names: &ProtocolNames) -> Vec<(Pair, Protocol)> {
+fn only_ours(found: &[Found], named: &Names) -> Vec<(Pair, Protocol)> {
     let none = BTreeSet::new();
     let wrong = found.iter().filter(|flow| {
         let row = NAMES
             .iter()
             .find(|row| row.0 == flow.application.protocol());
-        let theirs = protocol_names.get(&flow.pair).unwrap_or(&none);
+        let theirs = named.get(&flow.pair).unwrap_or(&none);
         row.is_some_and(|(_, names)| !names.iter().any(|name| theirs.contains(*name)))
     });
     wrong
@@ -144,7 +144,7 @@ fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
         Field::LdapResult if value == "14" => return None,
         // No name at all.
         Field::LdapBindDn | Field::LdapBase if value == "<ROOT>" => return None,
-        // Only OK is a result among the kinds of responses; errors have their own number.
+        // Only OK is a result; errors have their own number.
         Field::MysqlResult if value.starts_with("0x") && value != "0x00" => return None,
         Field::RdpUser => value.strip_prefix("Cookie: mstshash=")?,
         Field::SmbDialect => match value {
@@ -187,11 +187,7 @@ fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
 }
 
 /// tshark's results: the first value of each field of each stream. `more` are options for tshark.
-pub fn theirs(
-    path: &Path,
-    known: &BTreeSet<Pair>,
-    more: &[&str],
-) -> Option<(FieldValues, ProtocolNames)> {
+pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Values, Names)> {
     let mut names = ENDS.to_vec();
     names.extend(["tcp.stream", "udp.stream", "frame.protocols"]);
     let own = names.len();
@@ -203,7 +199,7 @@ pub fn theirs(
     options.extend(["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE"]);
     options.extend(more);
     let rows = tshark::fields(path, &names, &options).ok()?;
-    let (mut field_values, mut protocol_names) = (FieldValues::new(), ProtocolNames::new());
+    let (mut vals, mut named) = (Values::new(), Names::new());
     let mut seen = BTreeMap::new();
     for row in rows {
         let last = |at: usize| row[at].rsplit(AND).next().filter(|text| !text.is_empty());
@@ -212,7 +208,7 @@ pub fn theirs(
             continue;
         };
         let protocols = row[own - 1].split(':').map(str::to_owned);
-        protocol_names.entry(ends_of).or_default().extend(protocols);
+        named.entry(ends_of).or_default().extend(protocols);
         let stream = (is_udp, last(8).or(last(9)).unwrap_or_default().to_owned());
         for (at, (field, _)) in FIELDS.iter().enumerate() {
             let field = match (is_udp, *field) {
@@ -233,7 +229,7 @@ pub fn theirs(
                 let count = seen.entry((stream.clone(), field)).or_insert(0);
                 *count += 1;
                 if *count <= if field == Field::SshClient { 2 } else { 1 } {
-                    let values = field_values.entry((ends_of, field)).or_default();
+                    let values = vals.entry((ends_of, field)).or_default();
                     // Indices of WireGuard.
                     let is_hex = field.row().kind == Kind::Hex;
                     let number = value.strip_prefix("0x").filter(|_| is_hex);
@@ -243,12 +239,12 @@ pub fn theirs(
             }
         }
     }
-    Some((field_values, protocol_names))
+    Some((vals, named))
 }
 
 /// barewire's results.
-pub fn ours(found: &[Found]) -> FieldValues {
-    let mut field_values = FieldValues::new();
+pub fn ours(found: &[Found]) -> Values {
+    let mut vals = Values::new();
     for flow in found {
         let fields = FIELDS.iter().map(|(field, _)| *field);
         for field in fields.chain([Field::SsdpMethod]) {
@@ -258,20 +254,16 @@ pub fn ours(found: &[Found]) -> FieldValues {
             if field == Field::DnsName && value == "." {
                 value = "<Root>".into();
             }
-            field_values
-                .entry((flow.pair, field))
-                .or_default()
-                .insert(value);
+            vals.entry((flow.pair, field)).or_default().insert(value);
         }
         // tshark does not distinguish the two sides.
         if let Some(server) = flow.text(Field::SshServer) {
-            field_values
-                .entry((flow.pair, Field::SshClient))
+            vals.entry((flow.pair, Field::SshClient))
                 .or_default()
                 .insert(server);
         }
     }
-    field_values
+    vals
 }
 
 /// Whether the values are equal, or prefixes where barewire's are truncated.
@@ -361,7 +353,7 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
 ];
 
 /// A file, the results of barewire and tshark, and flows that only barewire identifies.
-type Both = (PathBuf, FieldValues, FieldValues, Vec<(Pair, Protocol)>);
+type Both = (PathBuf, Values, Values, Vec<(Pair, Protocol)>);
 
 /// Results of barewire and tshark for each file; two at a time, because starting tshark takes long.
 fn both() -> Vec<Both> {
@@ -378,8 +370,8 @@ fn both() -> Vec<Both> {
                 continue;
             }
             let pairs = found.iter().map(|flow| flow.pair).collect();
-            if let Some((theirs, protocol_names)) = theirs(path, &pairs, &[]) {
-                let alone = only_ours(&found, &protocol_names);
+            if let Some((theirs, named)) = theirs(path, &pairs, &[]) {
+                let alone = only_ours(&found, &named);
                 all.push((path.clone(), ours(&found), theirs, alone));
             }
         }
@@ -466,7 +458,7 @@ fn decoded_fields_equal_those_of_tshark() {
     }
 }
 
-/// Whether a file may contain something that a decoder reads.
+/// Whether a decoder may find something in a file.
 fn has_traces(path: &Path) -> bool {
     let bytes = std::fs::read(path).unwrap_or_default();
     let is = |pattern: &[u8]| bytes.windows(pattern.len()).any(|window| window == pattern);
@@ -486,9 +478,8 @@ fn end(text: &str) -> Option<(IpAddr, u16)> {
     Some((addr.parse().ok()?, port.parse().ok()?))
 }
 
-/// nDPI's JA4 differs in two letters. `d` and `i`: it depends on the presence of a server name, not
-/// of the extension. First and last letter of the first protocol (`h1`): this version has others
-/// (`ht`, `h0`). Everything else must be equal.
+/// nDPI's JA4 differs in two letters: `d` or `i` depends on the presence of a server name, not of
+/// the extension; the letters of the protocol (`h1`) are others in this version (`ht`, `h0`).
 fn is_alike(ours: &str, theirs: &str) -> bool {
     let rest = |text: &str| -> Option<[String; 3]> {
         let parts = [text.get(..3)?, text.get(4..8)?, text.get(10..)?];
