@@ -1,6 +1,6 @@
-//! Runs a libpcap filter (`pcap_offline_filter`, which is `bpf_filter`) on the packets of a capture
-//! in memory: `baseline-filter FILE ROUNDS EXPRESSION`; prints nanoseconds per packet and the
-//! number of packets selected.
+//! Runs a filter of libpcap (`pcap_offline_filter`, which is `bpf_filter`) on the packets of a
+//! capture in memory: `baseline-filter FILE ROUNDS EXPRESSION`; prints nanoseconds a packet and how
+//! many packets it selects.
 
 use std::hint::black_box;
 use std::time::Instant;

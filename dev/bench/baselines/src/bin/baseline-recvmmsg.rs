@@ -1,6 +1,5 @@
-//! Receives UDP with recvmmsg(2), batches of 64, pinned to a processor, until SIGTERM: the best
-//! that a program gets from the kernel's stack. Touches each datagram; prints how many were
-//! received.
+//! Receives UDP with recvmmsg(2), batches of 64, pinned to a processor, until SIGTERM: what a
+//! careful program gets out of the kernel's stack. Touches each datagram; prints how many came.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -12,7 +11,7 @@ use nix::libc;
 
 const BATCH: usize = 64;
 const LEN: usize = 2048;
-/// Socket buffer: more than a ring of the card holds.
+/// Room in the socket: more than a ring of the card holds.
 const RECEIVE_BUFFER: i32 = 8 << 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    // The handler restarts system calls, so that the flag is checked from time to time.
+    // The handler restarts system calls, so that the flag is looked at now and then.
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     enlarge(&socket)?;
     let mut bytes = vec![[0u8; LEN]; BATCH];

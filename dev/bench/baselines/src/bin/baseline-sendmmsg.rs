@@ -1,6 +1,6 @@
 //! Sends a packet repeatedly with sendmmsg(2) on an AF_PACKET socket, batches of 64, queueing
-//! discipline bypassed: the best that a program does without rings. With a rate it sleeps between
-//! batches, so that the remaining time is idle. Prints packets sent.
+//! discipline bypassed: what a careful program does without rings. With a rate it sleeps between
+//! batches, so that what is not needed stays idle. Prints packets sent.
 
 use std::io::IoSlice;
 use std::os::fd::AsRawFd;

@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (library, file) = (args.next().ok_or(usage)?, args.next().ok_or(usage)?);
     let rounds: u32 = args.next().ok_or(usage)?.parse()?;
     if library == "libpcap" {
-        // pcap_next and the field reads, once per round: the file is read each time, from the page
+        // pcap_next and the field reads, once a round: the file is read each time, from the page
         // cache.
         let mut sum = 0;
         for _ in 0..rounds {
@@ -105,7 +105,7 @@ fn with_smoltcp(bytes: &[u8]) -> u64 {
                 + u64::from(ip.dst_addr().octets()[15]);
             (sum, ip.next_header(), ip.payload())
         }
-        // smoltcp's wire layer does not support 802.1Q: tagged packets end here.
+        // smoltcp's wire layer has no 802.1Q: tagged packets end here.
         _ => return 0,
     };
     sum + match protocol {
@@ -122,7 +122,7 @@ fn with_smoltcp(bytes: &[u8]) -> u64 {
     }
 }
 
-/// The reads of a program that uses libpcap alone: it checks only the length.
+/// The reads that a program over libpcap does by itself: no checks but the length.
 fn by_hand(bytes: &[u8]) -> u64 {
     let at16 = |at: usize| {
         bytes
