@@ -245,6 +245,14 @@ impl FrameCache {
         passed
     }
 
+    /// Takes frame `index` from other processes, of which none holds it any more.
+    #[inline]
+    pub(crate) fn take_from_peer(&mut self, index: u32) {
+        if self.pool.pass(index, Owner::Peer, Owner::Free) {
+            self.keep(index);
+        }
+    }
+
     /// Like [`reclaim`](Self::reclaim), for each of `indices`.
     ///
     /// # Safety

@@ -138,8 +138,12 @@ impl<T: Copy> Producer<T> {
             // Acquire: pairs with the Release in `Consumer::release`; its reads complete before
             // entries are overwritten.
             let consumer = self.memory.consumer().load(Ordering::Acquire);
-            self.limit = consumer.wrapping_add(self.memory.mask + 1);
-            room = self.limit.wrapping_sub(self.head);
+            let limit = consumer.wrapping_add(self.memory.mask + 1);
+            // An index that went back would take away what was granted before.
+            if limit.wrapping_sub(self.head) > room {
+                self.limit = limit;
+                room = limit.wrapping_sub(self.head);
+            }
         }
         // A hostile consumer may claim to have consumed more than was submitted: grant no more than
         // the ring holds.

@@ -6,6 +6,8 @@
 //!   per batch.
 //! - [`slot::Slot`] is one packet's place in a batch, filled in by drivers and passed on by ports.
 //! - [`Descriptor`] is what a ring carries of a packet.
+//! - [`Holder`] is another process that was handed frames, and [`shared`] has the two ends of a
+//!   queue to it.
 //! - [`Producer`] and [`Consumer`] are the two ends of a single-producer single-consumer ring. The
 //!   four AF_XDP rings, the memory ring and later the rings between processes use this type.
 //!
@@ -20,8 +22,12 @@ mod cursor;
 mod descriptor;
 mod frame;
 mod free;
+mod holder;
+mod holding;
 mod owners;
 mod pool;
+pub mod shared;
+mod sleep;
 pub mod slot;
 mod sync;
 #[cfg(test)]
@@ -31,5 +37,6 @@ pub use cache::FrameCache;
 pub use cursor::{Consumer, Producer, RingMemory, spsc};
 pub use descriptor::Descriptor;
 pub use frame::Frame;
+pub use holder::{HOLDER_COUNT_MAX, Holder, Holding};
 pub use owners::Owners;
 pub use pool::{Owner, OwnerCounts, Pool, PoolConfig};

@@ -86,6 +86,8 @@ struct Shared {
     tag: u32,
     /// Whether this process may write the frames.
     is_writable: bool,
+    /// A bit for each holder's number in use.
+    holder_numbers: AtomicU64,
     users: Mutex<Vec<Weak<dyn Any + Send + Sync>>>,
 }
 
@@ -140,6 +142,7 @@ impl Pool {
             frame_len_log2: geometry.frame_len_log2,
             tag,
             is_writable,
+            holder_numbers: AtomicU64::new(0),
             users: Mutex::new(Vec::new()),
         }));
         let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,6 +216,14 @@ impl Pool {
 
     pub(crate) fn next(&self) -> &[AtomicU32] {
         self.0.tables.next()
+    }
+
+    pub(crate) fn holdings(&self) -> &[AtomicU32] {
+        self.0.tables.holdings()
+    }
+
+    pub(crate) fn holder_numbers(&self) -> &AtomicU64 {
+        &self.0.holder_numbers
     }
 
     /// The owner table, for a batch.

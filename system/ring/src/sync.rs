@@ -1,7 +1,7 @@
 //! Atomics and cells. The model tests (`tests/loom.rs`) compile this crate's modules with those of
 //! loom, which tries every interleaving.
 
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A cell with loom's interface.
 #[repr(transparent)]

@@ -4,6 +4,8 @@
 mod attach;
 mod bounds;
 mod cursor;
+mod holder;
 mod pool;
 mod random;
+mod shared;
 mod slot;

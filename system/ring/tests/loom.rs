@@ -1,4 +1,5 @@
-//! The ring and the free list under every interleaving of two threads (loom).
+//! The ring, the free list, the holdings of frames and the way to sleep under every interleaving of
+//! two or three threads (loom).
 //!
 //! The modules are compiled here a second time, with loom's atomics and cells instead of those of
 //! `crate::sync`: so the models run in the ordinary `cargo test`, without a flag for the whole
@@ -12,13 +13,17 @@ mod sync {
         reason = "the crate's own cell has this name"
     )]
     pub(crate) use loom::cell::UnsafeCell as Cell;
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 
 #[path = "../src/cursor.rs"]
 mod cursor;
 #[path = "../src/free.rs"]
 mod free;
+#[path = "../src/holding.rs"]
+mod holding;
+#[path = "../src/sleep.rs"]
+mod sleep;
 
 use std::sync::Arc;
 
@@ -168,5 +173,72 @@ fn a_pushed_index_is_popped_once() {
         list.push(&mine);
         thread.join().unwrap();
         assert_whole(list.pop(3), 2);
+    });
+}
+
+/// Of several holders that return a frame at the same time, one finds that it was the last; what
+/// the others read of the frame before, they read before it is free.
+#[test]
+fn a_frame_of_several_holders_is_freed_once() {
+    for count in [2, 3] {
+        loom::model(move || {
+            let held = Arc::new(AtomicU32::new(0));
+            let frame = Arc::new(Bytes(sync::Cell::new(7)));
+            holding::begin(&held, 1, count);
+            let holders: Vec<_> = (2..=count)
+                .map(|number| {
+                    let (held, frame) = (held.clone(), frame.clone());
+                    thread::spawn(move || give_back(&held, &frame, number))
+                })
+                .collect();
+            let mut lasts = u32::from(give_back(&held, &frame, 1));
+            for holder in holders {
+                lasts += u32::from(holder.join().unwrap());
+            }
+            assert_eq!(lasts, 1);
+            assert_eq!(holding::end(&held, 1), None);
+        });
+    }
+}
+
+/// A frame's bytes.
+struct Bytes(sync::Cell<u32>);
+
+// SAFETY: loom finds out if it is used from two threads at the same time.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+/// Reads the frame and returns it; whoever is the last writes it, as its next owner.
+fn give_back(held: &AtomicU32, frame: &Bytes, number: u32) -> bool {
+    // SAFETY: loom finds out if it is written at the same time.
+    assert_eq!(frame.0.with(|frame| unsafe { *frame }), 7);
+    let is_last = holding::end(held, number).unwrap();
+    if is_last {
+        // SAFETY: nobody holds it any more, which is what loom checks.
+        frame.0.with_mut(|frame| unsafe { *frame = 8 });
+    }
+    is_last
+}
+
+/// A reader that found nothing after it had announced its sleep is woken.
+#[test]
+fn no_reader_sleeps_beside_a_packet() {
+    loom::model(|| {
+        let (mut producer, mut consumer) = cursor::spsc_from::<u32>(2, 0);
+        let sleeping = Arc::new(AtomicU32::new(0));
+        let writer = {
+            let sleeping = sleeping.clone();
+            thread::spawn(move || {
+                assert_eq!(producer.reserve(1), 1);
+                producer.write(0, 1);
+                producer.submit(1);
+                sleep::is_needed(&sleeping)
+            })
+        };
+        sleep::prepare(&sleeping);
+        let sleeps = consumer.peek(1) == 0;
+        let is_woken = writer.join().unwrap();
+        assert!(!sleeps || is_woken, "it sleeps for good");
     });
 }

@@ -34,6 +34,20 @@ pub struct Credentials {
     pub gid: u32,
 }
 
+impl Credentials {
+    /// Those of this process.
+    pub fn own() -> Self {
+        // SAFETY: plain system calls.
+        unsafe {
+            Self {
+                pid: libc::getpid(),
+                uid: libc::geteuid(),
+                gid: libc::getegid(),
+            }
+        }
+    }
+}
+
 /// Identifies the process at the other end.
 ///
 /// # Errors
@@ -167,6 +181,34 @@ pub fn receive(socket: &UnixStream, buffer: &mut [u8]) -> Result<(usize, Vec<Own
     Ok((received, fds))
 }
 
+/// Wakes a peer that waits for the socket to become readable: one byte, without waiting. A peer
+/// that left so many bytes unread that there is no room is awake, and one that is gone needs
+/// nothing.
+///
+/// Neither the peer nor a mode of the descriptor, which both share, can make this call wait.
+pub fn wake(socket: &UnixStream) {
+    let byte = 0_u8;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: one live byte and an open descriptor.
+    unsafe { libc::send(socket.as_raw_fd(), (&raw const byte).cast(), 1, flags) };
+}
+
+/// Reads what has arrived, without waiting, at most 64 bytes: of no meaning but that there is
+/// some. False if the peer has closed its end, or is gone.
+pub fn is_open(socket: &UnixStream) -> bool {
+    let mut bytes = [0_u8; 64];
+    let fd = socket.as_raw_fd();
+    // SAFETY: writes at most 64 bytes into a live buffer. Descriptors that may be in the message
+    // are not taken over, so the kernel closes them.
+    let received = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), 64, libc::MSG_DONTWAIT) };
+    let would_wait = || {
+        let error = io::Error::last_os_error();
+        let kind = error.kind();
+        kind == io::ErrorKind::WouldBlock || kind == io::ErrorKind::Interrupted
+    };
+    received > 0 || received < 0 && would_wait()
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;
@@ -199,11 +241,23 @@ mod tests {
     #[test]
     fn the_peer_is_this_process() {
         let (one, _other) = UnixStream::pair().unwrap();
-        let peer = credentials(&one).unwrap();
-        assert_eq!(peer.pid, std::process::id().cast_signed());
-        // SAFETY: plain system calls.
-        let ids = unsafe { (libc::geteuid(), libc::getegid()) };
-        assert_eq!((peer.uid, peer.gid), ids);
+        assert_eq!(credentials(&one).unwrap(), Credentials::own());
+    }
+
+    #[test]
+    fn a_peer_is_woken_until_it_is_gone() {
+        let (one, other) = UnixStream::pair().unwrap();
+        assert!(is_open(&other));
+        // More than fits: no call waits.
+        (0..100_000).for_each(|_| wake(&one));
+        let mut wanted = [crate::poll::Wanted::readable(&other)];
+        crate::poll::wait(&mut wanted, std::time::Duration::from_secs(60)).unwrap();
+        assert!(wanted[0].is_ready());
+        assert!(is_open(&other) && is_open(&one));
+        drop(one);
+        // What was sent before the end is read first.
+        while is_open(&other) {}
+        wake(&other);
     }
 
     #[test]

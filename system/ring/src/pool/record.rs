@@ -1,7 +1,7 @@
 //! What is known of the packet in a frame besides its bytes: a record beside each frame, so that a
 //! frame which is kept and sent later loses nothing.
 
-use super::Pool;
+use super::{Owner, Pool};
 use crate::descriptor::Descriptor;
 use crate::frame::Frame;
 use crate::slot::Slot;
@@ -43,6 +43,28 @@ impl Pool {
         // SAFETY: within the table; the frame is held by the caller, so nothing else uses it.
         unsafe { self.record(frame).write(record) };
         frame.has_record = true;
+    }
+
+    /// The frame that another process's descriptor names, with its metadata. `None`, and no change,
+    /// if there is no such frame, this process has it already, or the packet exceeds it.
+    #[inline]
+    pub(crate) fn receive(&self, packet: Descriptor) -> Option<Frame> {
+        let end = packet.offset.checked_add(packet.cap_len)?;
+        if end > self.frame_len() || !self.pass(packet.index, Owner::Peer, Owner::User) {
+            return None;
+        }
+        let mut frame = self.issue(packet.index);
+        (frame.offset, frame.len) = (packet.offset, packet.cap_len);
+        let record = Record {
+            time_ns: packet.time_ns,
+            hash: packet.hash,
+            info: packet.info,
+            cut: packet.wire_len.saturating_sub(packet.cap_len).into(),
+        };
+        // SAFETY: within the table; the frame has just become this caller's.
+        unsafe { self.record(&frame).write(record) };
+        frame.has_record = true;
+        Some(frame)
     }
 
     /// Forgets the VLAN tag beside a packet, for one that was put back into the bytes.

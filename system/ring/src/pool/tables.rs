@@ -1,10 +1,10 @@
-//! A pool's tables: a record and an owner for each frame, and the list of free frames. They are in
-//! private memory of this process: no other process can change who owns a frame, or leave a list
-//! half changed when it dies.
+//! A pool's tables: a record and an owner for each frame, the other processes that hold it, and the
+//! list of free frames. They are in memory of this process alone: no other process can change who
+//! owns a frame, or leave a list half changed when it dies.
 //!
 //! ```text
-//! | record[n] | head    | next[n] | owner[n] |
-//!   32 bytes    8 bytes   4 bytes   1 byte
+//! | record[n] | head    | next[n] | holding[n] | owner[n] |
+//!   32 bytes    8 bytes   4 bytes   4 bytes      1 byte
 //! ```
 
 use std::ptr::NonNull;
@@ -34,10 +34,10 @@ impl Tables {
     pub fn new(frame_count: u32, owner: Owner) -> Result<Self> {
         let count = frame_count as usize;
         // What is aligned most comes first.
-        let len = (RECORD_LEN + 5) * count + 8;
+        let len = (RECORD_LEN + 9) * count + 8;
         let memory = Mapping::anonymous(len.next_multiple_of(4096))?;
-        // SAFETY: the owners lie after the records, `head` and the links, within the mapping.
-        let owners = unsafe { memory.base().add((RECORD_LEN + 4) * count + 8) }.cast();
+        // SAFETY: the owners lie after all else, within the mapping.
+        let owners = unsafe { memory.base().add((RECORD_LEN + 8) * count + 8) }.cast();
         let tables = Self {
             memory,
             owners,
@@ -48,6 +48,7 @@ impl Tables {
         // Written even if 0, so that the packet path takes no page faults.
         for (index, entry) in tables.owners().iter().enumerate() {
             entry.store(owner as u8, Ordering::Relaxed);
+            tables.holdings()[index].store(0, Ordering::Relaxed);
             // SAFETY: one of the n records; nothing else uses them yet.
             unsafe { tables.records().add(index).write(Record::default()) };
         }
@@ -92,6 +93,17 @@ impl Tables {
         unsafe {
             let first = self.links().add(8).cast();
             std::slice::from_raw_parts(first.as_ptr(), self.frame_count as usize)
+        }
+    }
+
+    /// The other processes that hold each frame, as [`crate::Holder`] has them.
+    #[inline]
+    pub fn holdings(&self) -> &[AtomicU32] {
+        let count = self.frame_count as usize;
+        // SAFETY: n words after the links, aligned to 4, only accessed atomically.
+        unsafe {
+            let first = self.links().add(8 + 4 * count).cast();
+            std::slice::from_raw_parts(first.as_ptr(), count)
         }
     }
 

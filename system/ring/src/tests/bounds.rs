@@ -124,8 +124,8 @@ fn more_than_an_eighth_goes_to_the_shared_list() {
 fn lengths_and_owners_of_a_pool() {
     let pool = pool(100);
     assert_eq!(pool.frames_len(), 100 * 2048);
-    // The head of the free list, a record, a link and an owner for each frame.
-    let least = 100 * 2048 + 8 + 100 * 37;
+    // The head of the free list; a record, a link, a holding and an owner for each frame.
+    let least = 100 * 2048 + 8 + 100 * 41;
     assert!((least..least + 65_536).contains(&pool.memory_len()));
     for (owner, count) in [(Owner::User, 3), (Owner::Device, 5), (Owner::Peer, 7)] {
         for index in 0..count {

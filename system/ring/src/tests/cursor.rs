@@ -220,3 +220,19 @@ fn exceeding_the_grant_panics() {
 fn memory_of_another_length_is_refused() {
     shared(3);
 }
+
+/// A consumer's index that goes back does not take away what was granted, which would make the
+/// submit fail.
+#[test]
+fn a_consumer_that_goes_back_takes_nothing_away() {
+    let (shared, memory) = shared(8);
+    let mut producer = Producer::new(memory);
+    assert_eq!(producer.reserve(6), 6);
+    for back in [u32::MAX, u32::MAX - 5, 1 << 31] {
+        shared.words[1].store(back, Ordering::Relaxed);
+        assert!(producer.reserve(9) >= 6, "{back}");
+    }
+    producer.write(5, 1);
+    producer.submit(6);
+    assert!(producer.pending() <= 8);
+}

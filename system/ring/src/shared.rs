@@ -1,0 +1,149 @@
+//! A queue from the process that made a pool to another one: the [`OwnerEnd`] hands frames over,
+//! the [`PeerEnd`] reads them and returns them.
+//!
+//! ```text
+//! | header | four indices | sleeping | descriptors[n] | returned[2n] |
+//! ```
+//!
+//! Both processes may write this memory, so neither trusts it. The peer's positions and indices
+//! only ever choose among what the owner's [`Holder`] knows: whatever the peer writes, a frame that
+//! it was not handed does not move, and the owner never waits for it. The frames themselves can be
+//! read-only for the peer ([`Pool::share`]).
+//!
+//! A peer takes one packet at a time off the ring. So one that is killed loses the packets that it
+//! had taken and not finished, at most one if it keeps none; what is in the ring is handed to the
+//! next peer ([`OwnerEnd::renew`]).
+//!
+//! The socket between the two is also what wakes the peer, and how each learns that the other is
+//! gone. An eventfd would not do: its mode and its count belong to both, so that a hostile peer
+//! could make the owner's write wait.
+
+mod offer;
+mod owner;
+mod peer;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use sys::memfd::{HugePages, MemoryFile};
+use sys::{Error, ErrorKind, Result};
+
+pub use self::offer::{Offer, connect};
+pub use self::owner::{Collected, OwnerEnd, Renewed};
+pub use self::peer::{PeerEnd, Ready};
+use crate::cursor::RingMemory;
+use crate::descriptor::Descriptor;
+
+const ATTACH: &str = "attach to a queue of another process";
+
+/// First bytes of a queue's memory file.
+const MAGIC: [u8; 8] = *b"bw-queue";
+
+/// Changes with the layout.
+const VERSION: u32 = 1;
+
+/// Most descriptors in a queue.
+pub const ENTRY_COUNT_MAX: u32 = 1 << 20;
+
+/// Distance of what different processors write: two cache lines, which are fetched in pairs.
+const LINE: usize = 128;
+
+/// Where the descriptors begin: after the header, four indices, and whether the peer sleeps.
+const DESCRIPTORS: usize = 8 * LINE;
+
+/// Bytes of a queue's memory file.
+fn file_len(entry_count: u32) -> usize {
+    let count = entry_count as usize;
+    let len = DESCRIPTORS + count * size_of::<Descriptor>() + 2 * count * size_of::<u32>();
+    len.next_multiple_of(4096)
+}
+
+/// The memory of one queue, mapped in this process.
+struct QueueMemory {
+    file: MemoryFile,
+    entry_count: u32,
+}
+
+impl QueueMemory {
+    /// That of a new queue of `entry_count` descriptors, a power of two.
+    fn new(entry_count: u32) -> Result<Self> {
+        let file = MemoryFile::new(c"barewire-queue", file_len(entry_count), HugePages::Never)?;
+        let base = file.mapping().base();
+        // SAFETY: the first bytes of the mapping, which nothing else uses yet.
+        unsafe {
+            base.cast().write(MAGIC);
+            base.add(8).cast().write([VERSION, entry_count]);
+        }
+        Ok(Self { file, entry_count })
+    }
+
+    /// That of another process's queue, whose header and length are checked.
+    fn attach(fd: std::os::fd::OwnedFd) -> Result<Self> {
+        use std::os::unix::fs::FileExt;
+        let refuse = |kind, why: String| Err(Error::new(kind, ATTACH, why));
+        let len = sys::memfd::measure(std::os::fd::AsFd::as_fd(&fd))?.len;
+        let file = std::fs::File::from(fd);
+        let mut header = [0; 16];
+        file.read_exact_at(&mut header, 0)
+            .map_err(|error| Error::from_io(ATTACH, error))?;
+        let number = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
+        if header[..8] != MAGIC {
+            return refuse(ErrorKind::InvalidInput, "not a queue's memory file".into());
+        }
+        let (version, entry_count) = (number(8), number(12));
+        if version != VERSION {
+            let why = format!("its layout is version {version}, this program has {VERSION}");
+            return refuse(ErrorKind::Unsupported, why);
+        }
+        let is_valid = entry_count.is_power_of_two() && entry_count <= ENTRY_COUNT_MAX;
+        if !is_valid || file_len(entry_count) != len {
+            let why = format!("{entry_count} entries in a memory file of {len} bytes");
+            return refuse(ErrorKind::InvalidInput, why);
+        }
+        let file = MemoryFile::open(file.into(), len, sys::memfd::Access::Write)?;
+        Ok(Self { file, entry_count })
+    }
+
+    fn at<T>(&self, offset: usize) -> *const T {
+        // SAFETY: every offset used is within `file_len`.
+        unsafe { self.file.mapping().base().add(offset).cast().as_ptr() }
+    }
+
+    /// Set by a peer that is about to sleep, cleared by whoever wakes it.
+    fn sleeping(&self) -> &AtomicU32 {
+        // SAFETY: aligned and within the mapping; only accessed atomically.
+        unsafe { &*self.at(5 * LINE) }
+    }
+
+    /// The ring of descriptors. One end of it may be made in each process.
+    fn descriptors(self: &Arc<Self>) -> RingMemory<Descriptor> {
+        // SAFETY: the offsets are those of the layout, aligned and within the mapping, which the
+        // `Arc` keeps; any bit pattern is a descriptor. The callers make one end each.
+        unsafe {
+            RingMemory::from_raw(
+                self.at(LINE),
+                self.at(2 * LINE),
+                self.at(6 * LINE),
+                self.at(DESCRIPTORS),
+                self.entry_count,
+                self.clone(),
+            )
+        }
+    }
+
+    /// The ring of indices that return.
+    fn returned(self: &Arc<Self>) -> RingMemory<u32> {
+        let offset = DESCRIPTORS + self.entry_count as usize * size_of::<Descriptor>();
+        // SAFETY: as above.
+        unsafe {
+            RingMemory::from_raw(
+                self.at(3 * LINE),
+                self.at(4 * LINE),
+                self.at(6 * LINE),
+                self.at(offset),
+                2 * self.entry_count,
+                self.clone(),
+            )
+        }
+    }
+}

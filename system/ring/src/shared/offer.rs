@@ -1,0 +1,164 @@
+//! Queues by name: the owner listens on a unix socket in the file system, and a peer that connects
+//! is handed the descriptors of the pool and of its queue.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sys::descriptors::{self, Credentials};
+use sys::memfd::Access;
+use sys::{Error, ErrorKind, Result};
+
+use super::{ATTACH, OwnerEnd, PeerEnd, Renewed};
+use crate::cache::FrameCache;
+use crate::pool::Pool;
+
+/// What comes with the descriptors.
+const GREETING: &[u8; 8] = b"bw-pool1";
+
+const OFFER: &str = "offer queues to other processes";
+
+/// How long a peer waits for an owner that accepts no connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Queues over a pool, offered to the processes that connect to a socket.
+pub struct Offer {
+    pool: Pool,
+    listener: UnixListener,
+    path: PathBuf,
+    access: Access,
+    entry_count: u32,
+}
+
+impl Offer {
+    /// Listens on `path`, which only this user and root can connect to. Peers map the frames as
+    /// `access` says; each has a queue of `entry_count` packets. What an owner left that was killed
+    /// is replaced.
+    ///
+    /// # Errors
+    /// `Busy` if another process listens there, and whatever the system reports.
+    pub fn new(pool: &Pool, path: &Path, access: Access, entry_count: u32) -> Result<Self> {
+        let from_io = |error: io::Error| {
+            let error = Error::from_io(OFFER, error);
+            let why = format!("{}: {}", path.display(), error.why());
+            error.with_why(why)
+        };
+        let is_socket = fs::symlink_metadata(path).is_ok_and(|what| what.file_type().is_socket());
+        if is_socket {
+            if UnixStream::connect(path).is_ok() {
+                let why = format!("{}: another process offers queues there", path.display());
+                return Err(Error::new(ErrorKind::Busy, OFFER, why));
+            }
+            fs::remove_file(path).map_err(from_io)?;
+        }
+        let listener = UnixListener::bind(path).map_err(from_io)?;
+        let offer = Self {
+            pool: pool.clone(),
+            listener,
+            path: path.into(),
+            access,
+            entry_count,
+        };
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(from_io)?;
+        offer.listener.set_nonblocking(true).map_err(from_io)?;
+        Ok(offer)
+    }
+
+    /// Readable when a peer wants to connect.
+    pub fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// The next connection, of a process that `may` have the frames; without waiting. Whether it
+    /// may is asked with what the kernel knows of it.
+    fn next(&self, may: impl Fn(Credentials) -> bool) -> Result<Option<UnixStream>> {
+        let socket = match self.listener.accept() {
+            Ok((socket, _)) => socket,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(Error::from_io(OFFER, error)),
+        };
+        let peer = descriptors::credentials(&socket)?;
+        if !may(peer) {
+            // Closed without a greeting.
+            let why = format!(
+                "process {} of user {} may not have them",
+                peer.pid, peer.uid
+            );
+            return Err(Error::new(ErrorKind::Permission, OFFER, why));
+        }
+        Ok(Some(socket))
+    }
+
+    /// A queue to the next peer that connects; `None` if none does at the moment.
+    ///
+    /// # Errors
+    /// `Permission` for a process that may not have the frames: its connection is closed, and the
+    /// next call has the next one. Else as [`OwnerEnd::new`].
+    pub fn accept(&self, may: impl Fn(Credentials) -> bool) -> Result<Option<OwnerEnd>> {
+        let Some(socket) = self.next(may)? else {
+            return Ok(None);
+        };
+        let end = OwnerEnd::new(&self.pool, self.entry_count, socket)?;
+        self.greet(&end)?;
+        Ok(Some(end))
+    }
+
+    /// Has the next peer that connects continue where the one of `end` was, which is gone.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept) and [`OwnerEnd::renew`].
+    pub fn accept_after(
+        &self,
+        end: &mut OwnerEnd,
+        cache: &mut FrameCache,
+        may: impl Fn(Credentials) -> bool,
+    ) -> Result<Option<Renewed>> {
+        let Some(socket) = self.next(may)? else {
+            return Ok(None);
+        };
+        let renewed = end.renew(socket, cache)?;
+        self.greet(end)?;
+        Ok(Some(renewed))
+    }
+
+    /// Sends the descriptors; to a socket that is new, so it does not wait.
+    fn greet(&self, end: &OwnerEnd) -> Result<()> {
+        let (pool, queue) = (self.pool.share(self.access)?, end.queue()?);
+        descriptors::send(end.socket(), GREETING, &[pool.as_fd(), queue.as_fd()])
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Connects to the queues offered on `path`.
+///
+/// # Errors
+/// `Permission` if the owner refuses this process, or is of another user than this one and root;
+/// `InvalidInput` for an owner that does not send what it should, and whatever the system reports.
+pub fn connect(path: &Path, access: Access) -> Result<PeerEnd> {
+    let from_io = |error| Error::from_io(format!("{ATTACH} at {}", path.display()), error);
+    let refuse = |kind, why: &str| Err(Error::new(kind, ATTACH, why.to_owned()));
+    let socket = UnixStream::connect(path).map_err(from_io)?;
+    let owner = descriptors::credentials(&socket)?;
+    if owner.uid != 0 && owner.uid != Credentials::own().uid {
+        return refuse(ErrorKind::Permission, "the owner is another user's process");
+    }
+    socket.set_read_timeout(Some(PATIENCE)).map_err(from_io)?;
+    let mut greeting = [0; GREETING.len()];
+    let (len, fds) = descriptors::receive(&socket, &mut greeting)?;
+    if len == 0 {
+        return refuse(ErrorKind::Permission, "the owner refused this process");
+    }
+    let (GREETING, Ok([pool, queue])) = (&greeting, <[OwnedFd; 2]>::try_from(fds)) else {
+        return refuse(ErrorKind::InvalidInput, "that is not an owner of queues");
+    };
+    PeerEnd::attach(Pool::attach(pool, access)?, queue, socket)
+}

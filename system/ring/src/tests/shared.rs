@@ -1,0 +1,554 @@
+//! Queues to other processes: killed at any time, and with anything written into their memory.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use sys::ErrorKind;
+use sys::descriptors;
+use sys::memfd::{Access, HugePages, MemoryFile};
+
+use super::random::Random;
+use crate::shared::{Offer, OwnerEnd, PeerEnd, Ready, Renewed, connect};
+use crate::{Descriptor, FrameCache, Pool, PoolConfig};
+
+const LONG: Duration = Duration::from_secs(60);
+/// Set in the child.
+const CHILD: &str = "BAREWIRE_RING_SHARED";
+/// Set in a child that connects by name.
+const NAME: &str = "BAREWIRE_RING_NAME";
+
+fn pool(frame_count: u32) -> Pool {
+    Pool::new(PoolConfig {
+        frame_count,
+        frame_len: 2048,
+        huge_pages: HugePages::Never,
+    })
+    .unwrap()
+}
+
+/// Both ends of a queue in this process.
+fn ends(pool: &Pool, entry_count: u32) -> (OwnerEnd, PeerEnd) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let owner = OwnerEnd::new(pool, entry_count, ours).unwrap();
+    (owner.queue().unwrap(), owner, theirs).attach(pool)
+}
+
+trait Attach {
+    fn attach(self, pool: &Pool) -> (OwnerEnd, PeerEnd);
+}
+
+impl Attach for (OwnedFd, OwnerEnd, UnixStream) {
+    fn attach(self, pool: &Pool) -> (OwnerEnd, PeerEnd) {
+        let (queue, owner, theirs) = self;
+        let attached = Pool::attach(pool.share(Access::Read).unwrap(), Access::Read).unwrap();
+        let peer = PeerEnd::attach(attached, queue, theirs).unwrap();
+        (owner, peer)
+    }
+}
+
+/// A packet with this number in its bytes and its metadata, in a frame that was just taken.
+fn packet(cache: &mut FrameCache, number: u64) -> Option<Descriptor> {
+    let mut frame = cache.take()?;
+    let pool = cache.pool().clone();
+    pool.set_range(&mut frame, 64, 8);
+    pool.bytes_mut(&mut frame)
+        .copy_from_slice(&number.to_ne_bytes());
+    let descriptor = Descriptor {
+        wire_len: 100,
+        time_ns: number,
+        hash: !number,
+        info: 0x6123_88a8_0007_0009,
+        ..pool.descriptor(&frame)
+    };
+    Some(descriptor)
+}
+
+fn hand(owner: &mut OwnerEnd, cache: &mut FrameCache, number: u64) -> bool {
+    let Some(packet) = packet(cache, number) else {
+        return false;
+    };
+    // SAFETY: the frame was taken for this, and is given away or returned.
+    unsafe {
+        let handed = owner.hand(packet);
+        assert!(handed || cache.give_index(packet.index));
+        handed
+    }
+}
+
+/// Takes the next packet, checks it, and returns it; its number.
+fn take(peer: &mut PeerEnd) -> Option<u64> {
+    let frame = peer.take()?;
+    let number = u64::from_ne_bytes(peer.pool().bytes(&frame).try_into().unwrap());
+    let expected = Descriptor {
+        index: frame.index(),
+        offset: 64,
+        cap_len: 8,
+        wire_len: 100,
+        time_ns: number,
+        hash: !number,
+        info: 0x6123_88a8_0007_0009,
+    };
+    assert_eq!(peer.pool().descriptor(&frame), expected);
+    peer.give(frame).unwrap();
+    Some(number)
+}
+
+#[test]
+fn packets_arrive_in_order_with_their_metadata_and_return() {
+    let pool = pool(64);
+    let (mut owner, mut peer) = ends(&pool, 16);
+    let mut cache = FrameCache::new(pool.clone());
+    let (mut sent, mut seen) = (0, 0);
+    for _ in 0..100 {
+        while hand(&mut owner, &mut cache, sent) {
+            sent += 1;
+        }
+        assert_eq!(take(&mut peer), None, "before the flush");
+        owner.flush();
+        while let Some(number) = take(&mut peer) {
+            assert_eq!(number, seen);
+            seen += 1;
+        }
+        assert_eq!(owner.collect(&mut cache).refused, 0);
+        assert_eq!(pool.counts().free, 64);
+    }
+    assert_eq!((sent, seen), (1600, 1600));
+}
+
+#[test]
+fn a_peer_that_returns_nothing_gets_no_more_than_its_bound() {
+    let pool = pool(64);
+    let (mut owner, mut peer) = ends(&pool, 4);
+    let mut cache = FrameCache::new(pool.clone());
+    let mut kept = Vec::new();
+    for number in 0..20 {
+        assert_eq!(hand(&mut owner, &mut cache, number), number < 8);
+        owner.flush();
+        kept.extend(peer.take());
+    }
+    assert_eq!((kept.len(), pool.counts().peer), (8, 8));
+    let first = kept.remove(0);
+    let again = first.index();
+    peer.give(first).unwrap();
+    // Once more, by writing the index into its ring, as only a hostile peer can.
+    assert!(!owner.holder_mut().take_back(u32::MAX, &mut cache));
+    assert_eq!(owner.collect(&mut cache).frames, 1);
+    assert!(!owner.holder_mut().take_back(again, &mut cache));
+    assert!(hand(&mut owner, &mut cache, 20));
+    drop((owner, kept));
+    assert_eq!(pool.counts().free, 64);
+}
+
+#[test]
+fn one_frame_goes_to_several_peers_and_is_freed_by_the_last() {
+    let pool = pool(16);
+    let mut cache = FrameCache::new(pool.clone());
+    let (mut owners, mut peers): (Vec<_>, Vec<_>) = (0..3).map(|_| ends(&pool, 4)).unzip();
+    // The second one is full and gets nothing; the others see all.
+    for number in 0..4 {
+        assert!(hand(&mut owners[1], &mut cache, number));
+    }
+    for number in 0..40 {
+        let packet = packet(&mut cache, number).unwrap();
+        // SAFETY: as in `hand`.
+        assert_eq!(unsafe { OwnerEnd::hand_to_each(&mut owners, packet) }, 2);
+        owners.iter_mut().for_each(OwnerEnd::flush);
+        assert_eq!(pool.holding(packet.index).unwrap().count, 2);
+        assert_eq!(take(&mut peers[0]), Some(number));
+        owners[0].collect(&mut cache);
+        assert_eq!(pool.counts().peer, 5, "the third has it");
+        assert_eq!(take(&mut peers[2]), Some(number));
+        owners[2].collect(&mut cache);
+        assert_eq!(pool.counts().peer, 4);
+    }
+    drop(owners);
+    assert_eq!(pool.counts().free, 16);
+}
+
+#[test]
+fn a_peer_sleeps_until_the_flush_or_the_end() {
+    let pool = pool(64);
+    let (mut owner, mut peer) = ends(&pool, 16);
+    assert_eq!(peer.wait(Duration::ZERO).unwrap(), Ready::Timeout);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            let mut seen = 0;
+            while peer.wait(LONG).unwrap() != Ready::End {
+                while let Some(number) = take(&mut peer) {
+                    assert_eq!(number, seen);
+                    seen += 1;
+                }
+            }
+            seen
+        });
+        let mut cache = FrameCache::new(pool.clone());
+        let mut sent = 0;
+        while sent < 2000 {
+            sent += u64::from(hand(&mut owner, &mut cache, sent));
+            owner.flush();
+            owner.collect(&mut cache);
+        }
+        assert!(!owner.is_gone());
+        // All of it is received before the end.
+        drop(owner);
+        assert_eq!(reader.join().unwrap(), sent);
+    });
+}
+
+/// What the child does: it reads, writes the numbers into a pipe, and returns the frames, until it
+/// is killed or the owner is gone. In the tests' own process nothing.
+#[test]
+fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let socket = UnixStream::from(stdin);
+    let (_, fds) = descriptors::receive(&socket, &mut [0]).unwrap();
+    let (mut peer, pipe) = match std::env::var_os(NAME) {
+        Some(path) => {
+            let [pipe] = <[OwnedFd; 1]>::try_from(fds).unwrap();
+            (connect(path.as_ref(), Access::Read).unwrap(), pipe)
+        }
+        None => {
+            let [pool, queue, pipe] = <[OwnedFd; 3]>::try_from(fds).unwrap();
+            let pool = Pool::attach(pool, Access::Read).unwrap();
+            (PeerEnd::attach(pool, queue, socket).unwrap(), pipe)
+        }
+    };
+    let mut pipe = File::from(pipe);
+    while peer.wait(LONG).unwrap() != Ready::End {
+        while let Some(number) = take(&mut peer) {
+            pipe.write_all(&number.to_ne_bytes()).unwrap();
+        }
+    }
+    assert_eq!(peer.refused(), 0);
+}
+
+/// A child that is to read from the queue, and the pipe with the numbers that it has seen.
+fn start(pool: &Pool, make: impl FnOnce(UnixStream) -> OwnedFd) -> (Child, File) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (numbers, pipe) = std::io::pipe().unwrap();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "tests::shared::child", "--nocapture"])
+        .env(CHILD, "1")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let to_child = ours.try_clone().unwrap();
+    let queue = make(ours);
+    let pool = pool.share(Access::Read).unwrap();
+    let fds = [pool.as_fd(), queue.as_fd(), pipe.as_fd()];
+    descriptors::send(&to_child, b"q", &fds).unwrap();
+    (child, File::from(OwnedFd::from(numbers)))
+}
+
+/// Waits for the end of the socket: a child of another test may have inherited it for the moment
+/// before its program starts.
+fn wait_for_end(owner: &OwnerEnd) {
+    let fd = owner.poll_fd();
+    let mut wanted = [sys::poll::Wanted::readable(&fd)];
+    sys::poll::wait(&mut wanted, LONG).unwrap();
+    assert!(owner.is_gone());
+}
+
+/// Reads from the pipe of a child that has ended.
+fn rest(mut numbers: File) -> Vec<u64> {
+    let mut bytes = Vec::new();
+    numbers.read_to_end(&mut bytes).unwrap();
+    let (numbers, cut) = bytes.as_chunks::<8>();
+    assert!(cut.is_empty(), "a pipe accepts eight bytes or none");
+    numbers
+        .iter()
+        .map(|bytes| u64::from_ne_bytes(*bytes))
+        .collect()
+}
+
+/// Consumers are killed while they read: no frame is lost, no packet arrives twice, at most the one
+/// in a consumer's hands is missing, and the next consumer continues.
+#[test]
+fn consumers_that_are_killed_lose_one_packet_at_most() {
+    const KILLS: u64 = 25;
+    let mut random = Random::seeded("kills");
+    let pool = pool(1536);
+    let mut cache = FrameCache::new(pool.clone());
+    let mut owner = None;
+    let (mut child, mut numbers) = start(&pool, |socket| {
+        let end = owner.insert(OwnerEnd::new(&pool, 512, socket).unwrap());
+        end.queue().unwrap()
+    });
+    let mut owner = owner.unwrap();
+    let (mut sent, mut seen, mut missing, mut kept) = (0, Vec::new(), 0, 0);
+    for kill in 0..=KILLS {
+        // Until the consumer has returned some.
+        let mut wanted = 1 + random.below(300);
+        while wanted != 0 {
+            while hand(&mut owner, &mut cache, sent) {
+                sent += 1;
+            }
+            owner.flush();
+            let collected = owner.collect(&mut cache);
+            assert_eq!(collected.refused, 0);
+            wanted = wanted.saturating_sub(collected.frames);
+            std::thread::yield_now();
+        }
+        if kill == KILLS {
+            break;
+        }
+        // With packets in the ring, and at any instruction.
+        while hand(&mut owner, &mut cache, sent) {
+            sent += 1;
+        }
+        owner.flush();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait_for_end(&owner);
+        let before = seen.len();
+        seen.extend(rest(numbers));
+        assert!(seen.len() > before, "it read some");
+        let mut renewed = Renewed::default();
+        (child, numbers) = start(&pool, |socket| {
+            renewed = owner.renew(socket, &mut cache).unwrap();
+            owner.queue().unwrap()
+        });
+        let counts = pool.counts();
+        assert_eq!(counts.peer, renewed.kept, "no frame is with the dead");
+        assert_eq!((counts.user, counts.device), (0, 0));
+        kept += renewed.kept;
+        // What was sent was seen, waits for the next one, or was in the hands of this one.
+        missing += 1;
+        let accounted = seen.len() as u64 + u64::from(renewed.kept);
+        assert!(accounted <= sent && sent <= accounted + missing);
+    }
+    drop(owner);
+    assert!(child.wait().unwrap().success());
+    seen.extend(rest(numbers));
+    assert!(seen.is_sorted_by(|a, b| a < b), "twice, or out of order");
+    let lost = sent - seen.len() as u64;
+    assert!(
+        lost <= KILLS,
+        "{lost} of {sent} packets lost by {KILLS} kills"
+    );
+    assert!(kept != 0, "no packet waited for the next consumer");
+    drop(cache);
+    assert_eq!(pool.counts().free, 1536);
+}
+
+/// A path for a socket, unused so far.
+fn path(name: &str) -> std::path::PathBuf {
+    let path = std::env::temp_dir().join(format!("bw-ring-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+/// Waits until a process connects.
+fn accept<T>(offer: &Offer, mut next: impl FnMut() -> sys::Result<Option<T>>) -> T {
+    loop {
+        let fd = offer.poll_fd();
+        let mut wanted = [sys::poll::Wanted::readable(&fd)];
+        sys::poll::wait(&mut wanted, LONG).unwrap();
+        assert!(wanted[0].is_ready(), "nobody connects");
+        if let Some(accepted) = next().unwrap() {
+            return accepted;
+        }
+    }
+}
+
+/// Consumers find the queue by its name, one after the other; each is killed but the last.
+#[test]
+fn the_next_consumer_connects_by_name_and_continues() {
+    let pool = pool(96);
+    let mut cache = FrameCache::new(pool.clone());
+    let path = path("name");
+    let offer = Offer::new(&pool, &path, Access::Read, 32).unwrap();
+    let connect = || {
+        let (numbers, pipe) = std::io::pipe().unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "tests::shared::child", "--nocapture"])
+            .env(CHILD, "1")
+            .env(NAME, &path)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        descriptors::send(&ours, b"n", &[pipe.as_fd()]).unwrap();
+        (child, File::from(OwnedFd::from(numbers)))
+    };
+    let pid = |child: &Child| child.id().cast_signed();
+    let (mut child, mut numbers) = connect();
+    let mut owner = accept(&offer, || offer.accept(|peer| peer.pid == pid(&child)));
+    let (mut sent, mut seen) = (0, Vec::new());
+    for kill in 0..4 {
+        let mut wanted = 100_u32;
+        while wanted != 0 {
+            while hand(&mut owner, &mut cache, sent) {
+                sent += 1;
+            }
+            owner.flush();
+            wanted = wanted.saturating_sub(owner.collect(&mut cache).frames);
+            std::thread::yield_now();
+        }
+        if kill == 3 {
+            break;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        seen.extend(rest(numbers));
+        (child, numbers) = connect();
+        let renewed = accept(&offer, || {
+            offer.accept_after(&mut owner, &mut cache, |peer| peer.pid == pid(&child))
+        });
+        assert_eq!(pool.counts().peer, renewed.kept);
+    }
+    drop((owner, offer));
+    assert!(child.wait().unwrap().success());
+    seen.extend(rest(numbers));
+    assert!(seen.is_sorted_by(|a, b| a < b), "twice, or out of order");
+    assert!(sent - seen.len() as u64 <= 3);
+    assert!(!path.exists(), "the socket goes with the offer");
+    drop(cache);
+    assert_eq!(pool.counts().free, 96);
+}
+
+#[test]
+fn names_in_use_and_processes_without_permission_are_refused() {
+    let (pool, path) = (pool(8), path("busy"));
+    let new = || Offer::new(&pool, &path, Access::Read, 8);
+    // What an owner that was killed leaves is replaced, a file is not.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    while UnixStream::connect(&path).is_ok() {
+        // A child of another test has inherited it for a moment.
+        std::thread::yield_now();
+    }
+    let offer = new().unwrap();
+    assert_eq!(new().err().unwrap().kind(), ErrorKind::Busy);
+    std::thread::scope(|scope| {
+        let peer = scope.spawn(|| connect(&path, Access::Read).err().map(|error| error.kind()));
+        // The refused second offer has connected, too, and is gone.
+        let refused = || match offer.accept(|_| false) {
+            Err(error) => Ok(Some(error.kind())),
+            Ok(_) => Ok(None),
+        };
+        for _ in 0..2 {
+            assert_eq!(accept(&offer, refused), ErrorKind::Permission);
+        }
+        assert_eq!(peer.join().unwrap(), Some(ErrorKind::Permission));
+        // Frames that are offered for reading cannot be written.
+        let writer = scope.spawn(|| {
+            connect(&path, Access::Write)
+                .err()
+                .map(|error| error.kind())
+        });
+        drop(accept(&offer, || offer.accept(|_| true)));
+        assert_eq!(writer.join().unwrap(), Some(ErrorKind::Permission));
+    });
+    drop(offer);
+    std::fs::write(&path, b"a file").unwrap();
+    assert!(new().is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), b"a file");
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(pool.counts().free, 8);
+}
+
+/// Anything at all is written into the queue's memory while the owner uses it: it neither fails nor
+/// waits, and all frames are there afterwards.
+#[test]
+fn whatever_a_peer_writes_no_frame_is_lost() {
+    let mut random = Random::seeded("scribbler");
+    let pool = pool(96);
+    let mut cache = FrameCache::new(pool.clone());
+    let (socket, mut theirs) = UnixStream::pair().unwrap();
+    let mut owner = OwnerEnd::new(&pool, 32, socket).unwrap();
+    for round in 0..300 {
+        let file = File::from(owner.queue().unwrap());
+        let len = file.metadata().unwrap().len();
+        let (mut frames, mut number) = (0, 0);
+        for _ in 0..30 {
+            // Indices of small and of any value, in the positions or anywhere.
+            let at = match random.below(3) {
+                0 => u64::from(1 + random.below(6)) * 128,
+                _ => u64::from(random.below(len as u32 / 4)) * 4,
+            };
+            let value = match random.below(3) {
+                0 => random.number() as u32,
+                _ => random.below(130),
+            };
+            file.write_all_at(&value.to_ne_bytes(), at).unwrap();
+            for _ in 0..random.below(40) {
+                number += u64::from(hand(&mut owner, &mut cache, number));
+            }
+            owner.flush();
+            frames += u64::from(owner.collect(&mut cache).frames);
+            let counts = pool.counts();
+            assert_eq!(u64::from(counts.peer), number - frames);
+            assert_eq!((counts.user, counts.device), (0, 0));
+            assert_eq!(owner.holder().count(), counts.peer);
+            assert!(counts.peer <= 64, "the bound");
+        }
+        let (ours, other) = UnixStream::pair().unwrap();
+        theirs = other;
+        let renewed = owner.renew(ours, &mut cache).unwrap();
+        assert_eq!(pool.counts().peer, renewed.kept, "round {round}");
+        // The next peer gets what is left, if it is still a packet.
+        let queue = owner.queue().unwrap();
+        let next = (queue, owner, theirs.try_clone().unwrap());
+        let mut peer;
+        (owner, peer) = next.attach(&pool);
+        let mut taken = 0;
+        while let Some(frame) = peer.take() {
+            peer.give(frame).unwrap();
+            taken += 1;
+        }
+        assert_eq!(taken + peer.refused(), u64::from(renewed.kept));
+        assert_eq!(u64::from(owner.collect(&mut cache).frames), taken);
+        let (ours, _gone) = UnixStream::pair().unwrap();
+        owner.renew(ours, &mut cache).unwrap();
+        assert_eq!(pool.counts().free, 96);
+    }
+    drop(theirs);
+}
+
+#[test]
+fn other_memory_is_no_queue() {
+    let pool = pool(8);
+    let (socket, _theirs) = UnixStream::pair().unwrap();
+    for entry_count in [0, 3, 1 << 21] {
+        let refused = OwnerEnd::new(&pool, entry_count, socket.try_clone().unwrap());
+        assert_eq!(refused.err().unwrap().kind(), ErrorKind::InvalidInput);
+    }
+    let owner = OwnerEnd::new(&pool, 8, socket).unwrap();
+    let attach = |queue: OwnedFd| {
+        let pool = Pool::attach(pool.share(Access::Read).unwrap(), Access::Read).unwrap();
+        let (socket, _other) = UnixStream::pair().unwrap();
+        PeerEnd::attach(pool, queue, socket)
+            .err()
+            .map(|error| error.kind())
+    };
+    let invalid = Some(ErrorKind::InvalidInput);
+    assert_eq!(attach(pool.share(Access::Read).unwrap()), invalid);
+    let other = MemoryFile::new(c"barewire-test", 4096, HugePages::Never).unwrap();
+    assert_eq!(attach(other.share(Access::Write).unwrap()), invalid);
+    let queue = owner.queue().unwrap();
+    let file = File::from(queue.try_clone().unwrap());
+    for (at, value, kind) in [
+        (8, 2, ErrorKind::Unsupported),
+        (12, 0, ErrorKind::InvalidInput),
+        (12, 7, ErrorKind::InvalidInput),
+        (12, 128, ErrorKind::InvalidInput),
+        (12, u32::MAX, ErrorKind::InvalidInput),
+    ] {
+        let mut good = [0; 4];
+        file.read_exact_at(&mut good, at).unwrap();
+        file.write_all_at(&u32::to_ne_bytes(value), at).unwrap();
+        assert_eq!(attach(queue.try_clone().unwrap()), Some(kind), "{value}");
+        file.write_all_at(&good, at).unwrap();
+    }
+    assert_eq!(attach(queue), None);
+}
