@@ -145,8 +145,8 @@ struct FlowArgs {
           value_name = "FIELDS")]
     fields: Vec<choice::Field>,
     /// Identify applications from the first packets of each flow: all, or some of tls, quic, http,
-    /// dns, ssh, mail, mysql and others (docs/applications.md); ndpi adds the names of the installed
-    /// libndpi
+    /// dns, ssh, mail, mysql and others (docs/applications.md); ndpi adds the names of the
+    /// installed libndpi
     #[arg(long, value_parser = choice::decoder, value_delimiter = ',', value_name = "NAMES")]
     decode: Vec<choice::Decoder>,
     /// Add the Community ID of each flow, with this seed or 0; implied by --decode

@@ -321,7 +321,7 @@ fn consumers_that_are_killed_lose_one_packet_at_most() {
         assert_eq!(counts.peer, renewed.kept, "no frame is with the dead");
         assert_eq!((counts.user, counts.device), (0, 0));
         kept += renewed.kept;
-        // What was sent was seen, waits for the next one, or was in the hands of this one.
+        // Each packet sent was seen, waits for the next consumer, or was held by this one.
         missing += 1;
         let accounted = seen.len() as u64 + u64::from(renewed.kept);
         assert!(accounted <= sent && sent <= accounted + missing);
