@@ -139,7 +139,8 @@ fn fuzzy_programs_match_what_p0f_would_call_fuzzy() {
         change(&mut packet);
         vm_cbpf::run(program, &packet, packet.len() as u32) != 0
     };
-    let changes: [(&dyn Fn(&mut [u8]), bool); 6] = [
+    type Change<'a> = (&'a dyn Fn(&mut [u8]), bool);
+    let changes: [Change<'_>; 6] = [
         (&|p| p[6] = 0, true),
         (&|p| p[4..6].fill(0), true),
         (&|p| p[1] |= 3, true),
