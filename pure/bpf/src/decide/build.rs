@@ -205,10 +205,21 @@ impl Builder {
 
     /// Compares a field at a leaf. `false` if none helps, or the tree would become too large.
     fn split(&mut self, open: &Open) -> bool {
-        let rest = open.left.iter().filter_map(|left| left.rest.as_deref());
         let own: usize = open.left.iter().map(Left::cost).sum();
         let room = self.options.insn_count_max.saturating_sub(self.cost) + own;
-        let ways_max = room * open.way_count / own.max(1);
+        // How many ways fit; fewer if those are longer than the average.
+        let mut ways_max = room * open.way_count / own.max(1);
+        while ways_max >= open.way_count {
+            if self.split_within(open, own, ways_max) {
+                return true;
+            }
+            ways_max /= 2;
+        }
+        false
+    }
+
+    fn split_within(&mut self, open: &Open, own: usize, ways_max: usize) -> bool {
+        let rest = open.left.iter().filter_map(|left| left.rest.as_deref());
         let Some((field, values)) = choose(rest, &open.facts, &self.options, ways_max) else {
             return false;
         };

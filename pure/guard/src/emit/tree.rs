@@ -134,7 +134,7 @@ fn tree_of(rules: &[Rule], indirect: bool) -> Tree {
     let insns: usize = rules.iter().map(cost).sum();
     let options = decide::Options {
         indirect,
-        insn_count_max: insns + insns / 4 + 1_000,
+        insn_count_max: 2 * insns + 4_000,
     };
     let rules: Vec<_> = rules
         .iter()
