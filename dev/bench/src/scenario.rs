@@ -5,6 +5,7 @@ pub mod driver;
 mod filter;
 mod flows;
 mod forward;
+mod guard;
 mod live;
 mod memory;
 mod paths;
@@ -46,6 +47,7 @@ pub const SCENARIOS: &[Scenario] = &[
     forward::SCENARIO,
     wire::SCENARIO,
     filter::SCENARIO,
+    guard::SCENARIO,
     memory::SCENARIO,
     driver::SCENARIO,
     paths::SCENARIO,

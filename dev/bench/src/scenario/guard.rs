@@ -1,0 +1,202 @@
+//! `guard`: what a packet costs that many rules are asked about, by `BPF_PROG_TEST_RUN`: the rules
+//! one after the other, and as decision trees.
+
+use anyhow::{Context, Result, ensure};
+use bpf::ebpf::Insn;
+use guard::{Account, EmitError, Features, Maps, Rule, Verdict};
+use runtime::filter::select::Select;
+use sys::bpf::TestRun;
+use sys::{Error, ErrorKind};
+use xdp::{Guard, GuardSpec};
+
+use super::{Plan, Scenario};
+use crate::rounds::{Outcome, Table};
+
+/// The row in the table.
+pub const SCENARIO: Scenario = Scenario {
+    name: "guard",
+    summary: "many rules in XDP, one after the other and as decision trees: nanoseconds a packet",
+    run,
+};
+
+const DATABASE: &str = "/etc/p0f/p0f.fp";
+
+type Emit = fn(&[Rule], bool, Maps, Features) -> Result<Vec<Insn>, EmitError>;
+
+fn run(plan: &Plan) -> Result<Outcome> {
+    let database = std::fs::read_to_string(DATABASE);
+    let database = database.with_context(|| format!("no {DATABASE}: apt-get install p0f"))?;
+    let signatures = rules(&signatures(&database))?;
+    let sets = [
+        ("time a packet, all SYN signatures of p0f", signatures),
+        ("time a packet, 200 expressions", rules(&expressions())?),
+    ];
+    let mut notes = vec![
+        "packets: 1 UDP, 2 a SYN as of Linux, with a timestamp of 0, 3 a SYN without options, \
+         4 UDP over IPv6"
+            .into(),
+        "no rule: the same program without rules, which counts the packet twice".into(),
+    ];
+    let mut tables = Vec::new();
+    for (measure, rules) in sets {
+        let mut table = Table {
+            measure,
+            unit: "ns",
+            axis: "packet",
+            more_is_better: false,
+            reference: "one after the other".into(),
+            series: Vec::new(),
+        };
+        let programs = [
+            ("no rule", load(&[], guard::emit)?),
+            ("one after the other", load(&rules, guard::emit_chain)?),
+            ("decision trees", load(&rules, guard::emit)?),
+        ];
+        for (name, (_, insn_count)) in &programs {
+            notes.push(format!(
+                "{measure}: {} rules, {name}: {insn_count} instructions",
+                rules.len()
+            ));
+        }
+        let repeat = if plan.quick { 1_000 } else { 1_000_000 };
+        for _ in 0..plan.rounds {
+            for (at, packet) in (1..).zip(packets()) {
+                for (name, (guard, _)) in &programs {
+                    table.add(name, at, time(guard, &packet, repeat)?);
+                }
+            }
+        }
+        tables.push(table);
+    }
+    Ok(Outcome { tables, notes })
+}
+
+/// The signatures of SYNs in p0f's database.
+fn signatures(database: &str) -> Vec<String> {
+    let requests = database.split("[tcp:request]").nth(1).unwrap_or_default();
+    let requests = requests.split("\n[").next().unwrap_or_default();
+    let signatures = requests.lines().filter_map(|line| {
+        let (key, value) = line.split_once('=')?;
+        (key.trim() == "sig").then(|| format!("p0f:{}", value.trim()))
+    });
+    signatures.collect()
+}
+
+/// Services, sources and networks, none of which the packets have.
+fn expressions() -> Vec<String> {
+    let expression = |at: u32| match at % 5 {
+        0 => format!("udp dst port {}", 1_000 + at),
+        1 => format!("tcp dst port {}", 1_000 + at),
+        2 => format!("src host 192.0.2.{at}"),
+        3 => format!("src net 198.51.{at}.0/24 and udp"),
+        _ => format!("udp src port {} and greater 600", 1_000 + at),
+    };
+    (0..200).map(expression).collect()
+}
+
+fn rules(texts: &[String]) -> Result<Vec<Rule>> {
+    let rule = |(id, text): (u32, &String)| {
+        let select = match text.strip_prefix("p0f:") {
+            Some(signature) => Select::p0f(signature)?,
+            None => Select::Expression(text.clone().into()),
+        };
+        Ok(Rule {
+            id,
+            name: text.clone(),
+            matcher: Some(select.compile(1)?),
+            sources: None,
+            destinations: None,
+            verdict: Verdict::Drop,
+            priority: 0,
+        })
+    };
+    (0..).zip(texts).map(rule).collect()
+}
+
+fn load(rules: &[Rule], emit: Emit) -> Result<(Guard, usize)> {
+    let spec = GuardSpec {
+        counters_len: guard::counters_len(rules.len()),
+        limits_len: guard::limits_len(rules.len()),
+        prefixes: &[],
+        sources: None,
+    };
+    let insn_count = std::cell::Cell::new(0);
+    let guard = Guard::load(&spec, |maps, features| {
+        let maps = Maps {
+            counters: maps.counters,
+            limits: maps.limits,
+            prefixes: maps.prefixes,
+            sources: maps.sources,
+        };
+        let features = Features {
+            frags: features.frags,
+            indirect: features.indirect,
+        };
+        let insns = emit(rules, false, maps, features)
+            .map_err(|e| Error::new(ErrorKind::InvalidInput, "compile the rules", e.to_string()))?;
+        insn_count.set(insns.len());
+        Ok(insns)
+    })?;
+    Ok((guard, insn_count.get()))
+}
+
+/// Nanoseconds a packet, which no rule matches.
+fn time(guard: &Guard, data: &[u8], repeat: u32) -> Result<f64> {
+    let matched = |guard: &Guard| -> Result<u64> {
+        let account = Account::of(&guard.counters()?);
+        Ok(account.rules.iter().map(|rule| rule.packets).sum())
+    };
+    let run = TestRun {
+        data,
+        repeat,
+        ..TestRun::default()
+    };
+    let before = matched(guard)?;
+    let result = guard.program().test_run(&run)?;
+    ensure!(matched(guard)? == before, "a rule matches {data:02x?}");
+    Ok(f64::from(result.duration_ns))
+}
+
+fn packets() -> [Vec<u8>; 4] {
+    let ipv4 = |len: u8, protocol| {
+        let mut packet = vec![2; 12];
+        packet.extend([8, 0, 0x45, 0, 0, len, 0, 7, 0x40, 0, 64, protocol, 0, 0]);
+        packet.extend([10, 0, 0, 1, 10, 0, 0, 2, 0x9c, 0x40, 0, 80]);
+        packet
+    };
+    let mut udp = ipv4(60, 17);
+    udp.extend([0, 40, 0, 0]);
+    udp.resize(74, 0);
+    let syn = |len: u8, words: u8| {
+        let mut packet = ipv4(len, 6);
+        packet.extend([
+            0,
+            0,
+            0,
+            1,
+            0,
+            0,
+            0,
+            0,
+            words << 4,
+            2,
+            0x12,
+            0x35,
+            0,
+            0,
+            0,
+            0,
+        ]);
+        packet
+    };
+    let mut linux = syn(60, 10);
+    linux.extend([
+        2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, 7,
+    ]);
+    let mut udp6 = vec![2; 12];
+    udp6.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 17, 64]);
+    udp6.extend([0x20; 32]);
+    udp6.extend([0x9c, 0x40, 0, 80, 0, 20, 0, 0]);
+    udp6.resize(74, 0);
+    [udp, linux, syn(40, 5), udp6]
+}
