@@ -18,16 +18,18 @@ use super::ranges;
 use crate::{Error, Result};
 
 /// Words of scratch memory from here on belong to steps.
-pub(super) const CELLS: u32 = 14;
+pub(super) const CELLS: u32 = 13;
+/// The number of the next header.
+pub(super) const NEXT: u32 = 13;
 /// Bytes of the payload, or the end of TCP's options, counted from the network header.
 const END: u32 = 14;
 /// Where the payload is, or the option to read next, counted from the network header.
-const AT: u32 = 15;
+pub(super) const AT: u32 = 15;
 
-const LD_MEM: u16 = 0x60;
-const LDH: u16 = 0x28;
-const LDB_IND: u16 = 0x50;
-const TXA: u16 = 0x87;
+pub(super) const LD_MEM: u16 = 0x60;
+pub(super) const LDH: u16 = 0x28;
+pub(super) const LDB_IND: u16 = 0x50;
+pub(super) const TXA: u16 = 0x87;
 
 /// Most bytes of TCP's options.
 const OPTIONS_LEN_MAX: usize = 40;
@@ -42,11 +44,11 @@ const OPTIONS: &[(&str, u32)] = &[
     ("fastopen", 34),
 ];
 
-fn insn(code: u16, k: u32) -> Insn {
+pub(super) fn insn(code: u16, k: u32) -> Insn {
     Insn::new(code, 0, 0, k)
 }
 
-fn step(load: Vec<Insn>, jump: u16, k: u32) -> Test {
+pub(super) fn step(load: Vec<Insn>, jump: u16, k: u32) -> Test {
     Test {
         is_step: true,
         ..Test::new(load, jump, k)
@@ -54,12 +56,12 @@ fn step(load: Vec<Insn>, jump: u16, k: u32) -> Test {
 }
 
 /// A step that is always true.
-fn run(load: Vec<Insn>) -> Cond {
+pub(super) fn run(load: Vec<Insn>) -> Cond {
     Cond::Test(step(load, JGE, 0))
 }
 
 /// The IPv4 header's length in bytes, or that of the fixed IPv6 header, into X and A.
-fn ip_header(is_v6: bool, network: u32) -> Vec<Insn> {
+pub(super) fn ip_header(is_v6: bool, network: u32) -> Vec<Insn> {
     match is_v6 {
         true => vec![insn(LD_IMM, 40), insn(TAX, 0)],
         false => vec![insn(LDX_MSH, network), insn(TXA, 0)],

@@ -66,6 +66,7 @@ pub(super) const IP: u32 = 0x800;
 pub(super) const IPV6: u32 = 0x86dd;
 pub(super) const ARP: u32 = 0x806;
 pub(super) const RARP: u32 = 0x8035;
+pub(super) const DECNET: u32 = 0x6003;
 pub(super) const SAP_ISO: u32 = 0xfe;
 pub(super) const SAP_IPX: u32 = 0xe0;
 const SAP_IP: u32 = 0x06;
@@ -366,6 +367,25 @@ impl Link {
         }))
     }
 
+    /// DECnet addresses (area and node) in packets with a short or a long routing header, each with
+    /// or without a byte of padding before it.
+    pub(super) fn decnet(&self, address: u32, way: Way) -> Cond {
+        let value = u32::from((address as u16).swap_bytes());
+        let network = From::Network;
+        let any = |is_src| {
+            let (short, long) = if is_src { (3, 15) } else { (1, 7) };
+            let headers = [(0x02, short), (0x06, long)].map(|(flags, at)| {
+                let plain = self.masked(network, 2, Size::B, flags, 0x07);
+                let plain = plain.and(self.eq(network, 2 + at, Size::H, value));
+                let padded = self.masked(network, 2, Size::H, 0x8100 | flags, 0xff07);
+                plain.or(padded.and(self.eq(network, 3 + at, Size::H, value)))
+            });
+            let [short, long] = headers;
+            self.protocol(DECNET).and(short.or(long))
+        };
+        way.both(any)
+    }
+
     pub(super) fn mac(&self, address: [u8; 6], way: Way) -> Cond {
         way.both(|is_src| self.bytes(From::Header, if is_src { 6 } else { 0 }, &address))
     }
@@ -376,7 +396,7 @@ fn ppp(protocol: u32) -> u32 {
     match protocol {
         IP => 0x21,
         IPV6 => 0x57,
-        0x6003 => 0x27,
+        DECNET => 0x27,
         ATALK => 0x29,
         0x600 => 0x25,
         SAP_ISO => 0x23,

@@ -11,6 +11,7 @@
 
 mod arith;
 mod block;
+mod chain;
 mod emit;
 mod extended;
 mod lex;

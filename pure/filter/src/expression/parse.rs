@@ -45,6 +45,8 @@ pub(super) struct Parser<'a> {
     pub(super) tag: Tag,
     /// Whether the first `vlan` on a live socket has been parsed.
     pub(super) has_live_vlan: bool,
+    /// Whether a `geneve` came before: what follows would be about the packet inside.
+    pub(super) is_behind_geneve: bool,
 }
 
 pub(super) fn parse(text: &str, options: &Options, tag: Tag) -> Result<Whole> {
@@ -64,6 +66,7 @@ pub(super) fn parse(text: &str, options: &Options, tag: Tag) -> Result<Whole> {
         options,
         tag,
         has_live_vlan: false,
+        is_behind_geneve: false,
     };
     if *parser.peek() == Token::End {
         return Ok(parser.whole(Cond::Const(true)));
@@ -222,6 +225,7 @@ impl Parser<'_> {
 
     /// Parses one identifier, or a parenthesized list of them, with the given qualifiers.
     pub(super) fn identifier(&mut self, qualifier: Option<Qualifier>) -> Result<Cond> {
+        self.check_layer()?;
         if self.take("not") {
             return self.deeper(|p| Ok(p.identifier(qualifier)?.negate()));
         }
@@ -250,7 +254,17 @@ impl Parser<'_> {
         })
     }
 
+    /// Tests of a packet inside another are not known behind every header.
+    fn check_layer(&self) -> Result<()> {
+        if !self.is_behind_geneve {
+            return Ok(());
+        }
+        let what = "tests behind \"geneve\" are not supported by this compiler";
+        Err(Error::unsupported(self.place(), what).expected("libpcap's compiler supports them"))
+    }
+
     fn term(&mut self) -> Result<Parsed> {
+        self.check_layer()?;
         if self.take("not") {
             return self.deeper(|p| {
                 let (cond, qualifier) = p.term()?;

@@ -8,7 +8,7 @@ use super::Tag;
 use super::arith::{Guarded, Value};
 use super::block::{Cond, JEQ, JGE, JGT, JSET, Test};
 use super::lex::Token;
-use super::lower::{ARP, From, IP, IPV6, Kind, RARP, SAP_IPX, SAP_ISO, Size, Way};
+use super::lower::{ARP, DECNET, From, IP, IPV6, Kind, RARP, SAP_IPX, SAP_ISO, Size, Way};
 use super::parse::{Parsed, Parser};
 use crate::{Error, Result};
 
@@ -73,11 +73,16 @@ impl Parser<'_> {
                 self.next();
                 self.layer(key, place)?
             }
+            "geneve" => {
+                self.next();
+                self.geneve()?
+            }
             "llc" => {
                 self.next();
                 self.llc(place)?
             }
-            "src" | "dst" | "host" | "net" | "port" | "portrange" | "proto" | "gateway" => {
+            "src" | "dst" | "host" | "net" | "port" | "portrange" | "proto" | "protochain"
+            | "gateway" => {
                 return self.qualified(None);
             }
             _ => return Err(self.unsupported(key, place)),
@@ -97,9 +102,10 @@ impl Parser<'_> {
                 Ok((self.cast(Some(key), cast, place)?, None))
             }
             Token::Key(
-                "src" | "dst" | "host" | "net" | "port" | "portrange" | "proto" | "gateway",
+                "src" | "dst" | "host" | "net" | "port" | "portrange" | "proto" | "protochain"
+                | "gateway",
             ) => self.qualified(Some(key)),
-            Token::Key(other @ ("protochain" | "type" | "subtype" | "direction")) => {
+            Token::Key(other @ ("type" | "subtype" | "direction")) => {
                 Err(self.unsupported(other, self.place()))
             }
             _ => Ok((self.abbreviation(key, place)?, None)),
@@ -108,8 +114,7 @@ impl Parser<'_> {
 
     fn unsupported(&self, key: &str, place: Range<usize>) -> Error {
         match key {
-            "protochain" | "geneve" | "decnet" | "radio" | "byte" | "type" | "subtype"
-            | "direction" => Error::unsupported(
+            "radio" | "byte" | "type" | "subtype" | "direction" => Error::unsupported(
                 place,
                 format!("\"{key}\" is not supported by this compiler"),
             )
@@ -141,6 +146,7 @@ impl Parser<'_> {
             "aarp" => link.protocol(0x80f3),
             "sca" => link.protocol(0x6007),
             "lat" => link.protocol(0x6004),
+            "decnet" => link.protocol(DECNET),
             "moprc" => link.protocol(0x6002),
             "mopdl" => link.protocol(0x6001),
             "stp" => link.protocol(0x42),
@@ -244,12 +250,9 @@ impl Parser<'_> {
     }
 
     fn layer(&mut self, key: &str, place: Range<usize>) -> Result<Cond> {
-        let number = match *self.peek() {
-            Token::Number(n) if key != "pppoed" => {
-                self.next();
-                Some(n)
-            }
-            _ => None,
+        let number = match key {
+            "pppoed" => None,
+            _ => self.optional_number(),
         };
         let most = match key {
             "vlan" => 0xfff,
@@ -331,6 +334,14 @@ impl Parser<'_> {
         }
     }
 
+    pub(super) fn optional_number(&mut self) -> Option<u32> {
+        let Token::Number(n) = *self.peek() else {
+            return None;
+        };
+        self.next();
+        Some(n)
+    }
+
     pub(super) fn number(&mut self) -> Result<u32> {
         match *self.peek() {
             Token::Number(n) => {
@@ -354,7 +365,8 @@ impl Parser<'_> {
         let mut header = None;
         let from = match protocol {
             "ether" => From::Header,
-            "ip" | "ip6" | "arp" | "rarp" | "atalk" | "lat" | "sca" | "moprc" | "mopdl" => {
+            "ip" | "ip6" | "arp" | "rarp" | "atalk" | "decnet" | "lat" | "sca" | "moprc"
+            | "mopdl" => {
                 guard.push(self.abbreviation(protocol, place)?);
                 From::Network
             }
@@ -423,6 +435,7 @@ fn is_protocol(key: &str) -> bool {
                 | "aarp"
                 | "sca"
                 | "lat"
+                | "decnet"
                 | "moprc"
                 | "mopdl"
                 | "stp"

@@ -19,7 +19,9 @@ impl Parser<'_> {
         let way = self.way();
         let kind = match *self.peek() {
             Token::Key(kind @ ("host" | "net" | "port" | "portrange")) => Some(kind),
-            Token::Key(kind @ ("proto" | "gateway")) if way == Way::Default => Some(kind),
+            Token::Key(kind @ ("proto" | "protochain" | "gateway")) if way == Way::Default => {
+                Some(kind)
+            }
             _ => None,
         };
         if kind.is_some() {
@@ -90,6 +92,8 @@ impl Parser<'_> {
 
     fn by_number(&self, n: u32, q: Qualifier, place: Range<usize>) -> Result<Cond> {
         match q.kind {
+            None | Some("host" | "net") if q.proto == Some("decnet") => self.decnet(n, q, place),
+            Some("protochain") => self.protocol_chain(q.proto, n, place),
             None | Some("host") => self.host((n, u32::MAX), q, place),
             Some("net") => {
                 let (mut value, mut mask) = (n, u32::MAX);
@@ -109,7 +113,22 @@ impl Parser<'_> {
         }
     }
 
+    fn decnet(&self, address: u32, q: Qualifier, place: Range<usize>) -> Result<Cond> {
+        if self.link.labels > 0 {
+            return Err(
+                wrong(place, "\"decnet\" is not tested behind MPLS").expected("IPv4 and IPv6 are")
+            );
+        }
+        Ok(self.link.decnet(address, q.way))
+    }
+
     fn dotted(&mut self, text: &str, q: Qualifier, place: Range<usize>) -> Result<Cond> {
+        if q.proto == Some("decnet") && matches!(q.kind, None | Some("host" | "net")) {
+            // An area of 6 bits and a node of 10; libpcap ignores what is above, and more parts.
+            let mut parts = text.split('.').map_while(|part| part.parse::<u32>().ok());
+            let (area, node) = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+            return self.decnet((area & 0x3f) << 10 | node & 0x3ff, q, place);
+        }
         let (value, mask) = address(text, &place)?;
         let masked = self.mask4(mask)?;
         if !matches!(q.kind, None | Some("host" | "net")) {
@@ -269,7 +288,11 @@ impl Parser<'_> {
                     Some("iso") => iso(name),
                     _ => names.protocol(name).map(u32::from),
                 };
-                self.protocol_number(number.ok_or_else(|| unknown("protocol"))?, q, place)
+                let number = number.ok_or_else(|| unknown("protocol"))?;
+                match q.kind {
+                    Some("protochain") => self.protocol_chain(q.proto, number, place),
+                    _ => self.protocol_number(number, q, place),
+                }
             }
         }
     }

@@ -70,7 +70,7 @@ fn a_gateway_has_the_mac_address_and_not_the_other() {
     for text in ["gateway other", "gateway 192.0.2.1", "src gateway router"] {
         assert!(compile(text, &options).is_err(), "{text}");
     }
-    let unsupported = compile("ip6 protochain 6", &options).unwrap_err();
+    let unsupported = compile("geneve and ip", &options).unwrap_err();
     assert!(unsupported.is_unsupported);
     assert!(!compile("tcp porz 80", &options).unwrap_err().is_unsupported);
 }

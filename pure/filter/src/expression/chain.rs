@@ -1,0 +1,116 @@
+//! `protochain`: follows headers to a protocol, and `geneve`.
+//!
+//! libpcap makes a loop of `protochain`, which no kernel runs. Here the loop is unrolled for a
+//! bounded number of headers, so that it runs everywhere.
+
+use std::ops::Range;
+
+use super::arith::{ADD, ADD_X, LDX_MEM, MUL, ST};
+use super::block::{Cond, JEQ};
+use super::extended::{AT, LD_MEM, LDB_IND, NEXT, insn, ip_header, run, step};
+use super::lower::{From, IP, IPV6, Size};
+use super::parse::Parser;
+use crate::{Error, Result};
+
+/// Most headers that are passed.
+const HEADERS_MAX: usize = 16;
+/// Headers of IPv6 with a length in words of 8 bytes: hop-by-hop options, destination options,
+/// routing, fragment.
+const EXTENSIONS: [u32; 4] = [0, 60, 43, 44];
+const NO_NEXT: u32 = 59;
+const AUTHENTICATION: u32 = 51;
+const UDP: u32 = 17;
+const GENEVE_PORT: u32 = 6081;
+/// Largest identifier of a virtual network.
+const NETWORK_MAX: u32 = 0xff_ffff;
+
+impl Parser<'_> {
+    /// Whether a protocol is reached by following headers.
+    pub(super) fn protocol_chain(
+        &self,
+        proto: Option<&str>,
+        number: u32,
+        place: Range<usize>,
+    ) -> Result<Cond> {
+        match proto {
+            None => Ok(self.chain(false, number).or(self.chain(true, number))),
+            Some("ip") => Ok(self.chain(false, number)),
+            Some("ip6") => Ok(self.chain(true, number)),
+            Some(proto) => Err(
+                Error::new(place, format!("\"{proto}\" has no chain of headers"))
+                    .expected("expected \"ip\", \"ip6\" or no protocol before it"),
+            ),
+        }
+    }
+
+    fn chain(&self, is_v6: bool, number: u32) -> Cond {
+        let network = self.link.offset(From::Network);
+        let (protocol, field) = if is_v6 { (IPV6, 6) } else { (IP, 9) };
+        let mut start = ip_header(is_v6, network);
+        start.extend([insn(ST, AT), insn(0x30, network + field), insn(ST, NEXT)]);
+        let walk = (0..HEADERS_MAX).fold(Cond::Const(false), |next, _| {
+            header(network, is_v6, number, next)
+        });
+        Cond::All(vec![self.link.protocol(protocol), run(start), walk])
+    }
+
+    /// A Geneve header, and its network. What would be tested inside is refused.
+    pub(super) fn geneve(&mut self) -> Result<Cond> {
+        let place = self.place();
+        let network = self.optional_number();
+        if network.is_some_and(|n| n > NETWORK_MAX) {
+            return Err(Error::new(place, "the number of \"geneve\" is too large")
+                .expected(format!("at most {NETWORK_MAX}")));
+        }
+        self.is_behind_geneve = true;
+        let link = &self.link;
+        let over = |from: From| {
+            let mut list = vec![
+                link.eq(from, 2, Size::H, GENEVE_PORT),
+                link.masked(from, 8, Size::B, 0, 0xc0),
+            ];
+            list.extend(network.map(|n| link.masked(from, 12, Size::W, n << 8, 0xffff_ff00)));
+            // libpcap reads the inner protocol here, so that a packet without it is refused.
+            let mut load = link.load(from, 10, Size::H);
+            load.truncate(2);
+            list.push(run(load));
+            Cond::All(list)
+        };
+        let v4 = link.ip4(UDP).and(link.first_fragment());
+        let next = link.eq(From::Network, 6, Size::B, UDP);
+        let v6 = link.protocol(IPV6).and(next);
+        Ok(v4
+            .and(over(From::Transport4))
+            .or(v6.and(over(From::Transport6))))
+    }
+}
+
+/// One header at the place in scratch memory, and what comes after it.
+fn header(network: u32, is_v6: bool, number: u32, next: Cond) -> Cond {
+    let is = |number| step(vec![insn(LD_MEM, NEXT)], JEQ, number);
+    let advance = |words: u32, len: u32| {
+        let mut load = vec![insn(LDX_MEM, AT), insn(LDB_IND, network), insn(ST, NEXT)];
+        load.extend([insn(LDB_IND, network + 1), insn(ADD, words), insn(MUL, len)]);
+        load
+    };
+    let mut extension = advance(1, 8);
+    extension.extend([insn(ADD_X, 0), insn(ST, AT)]);
+    // As libpcap has it: the length of the header is taken for the place of the next one.
+    let mut authentication = advance(2, 4);
+    authentication.push(insn(ST, AT));
+    let is_authentication = Cond::Test(is(AUTHENTICATION)).and(run(authentication));
+    let passed = match is_v6 {
+        true => {
+            let any = EXTENSIONS.iter().map(|&number| Cond::Test(is(number)));
+            let is_extension = Cond::Any(any.collect()).and(run(extension));
+            is_extension.or(is_authentication)
+        }
+        false => is_authentication,
+    };
+    let other = Cond::Choice(
+        is(NO_NEXT),
+        Box::new(Cond::Const(false)),
+        Box::new(passed.and(next)),
+    );
+    Cond::Choice(is(number), Box::new(Cond::Const(true)), Box::new(other))
+}
