@@ -4,6 +4,7 @@
 //! set of rules is loaded next to the old one and replaces it atomically; counters and limits of
 //! rules that stay are carried over.
 
+mod detect;
 mod iptables;
 mod lists;
 mod rules;
@@ -24,6 +25,8 @@ use xdp::{AttachMode, XdpLink};
 use crate::filter::Compiler;
 use crate::worker::Ended;
 use crate::{Reload, Stop};
+use detect::Detecting;
+pub use detect::{Action, DetectSetup, Detection, Found, Rates, Step, Tap, TapCounts};
 pub use iptables::iptables;
 pub use lists::ListSpec;
 pub use rules::{RuleSpec, parse, parse_rate, parse_source_rate, read};
@@ -61,6 +64,8 @@ pub struct Setup {
     pub compiler: Compiler,
     /// Accept rules that drop packets of this process's SSH session.
     pub may_cut_session: bool,
+    /// Detect floods.
+    pub detect: Option<DetectSetup>,
 }
 
 impl Setup {
@@ -131,13 +136,15 @@ fn check_cookies(setting: io::Result<String>) -> Result<()> {
 }
 
 /// An attached guard.
-#[derive(Debug)]
 pub struct Guard {
     setup: Setup,
     /// The SSH session that uses the interface.
     session: Option<nic::Session>,
     link: XdpLink,
     table: Table,
+    /// Rules against detected floods.
+    found: Vec<RuleSpec>,
+    detecting: Option<Detecting>,
     began: Instant,
     /// Why generic mode is used, if it was not requested.
     pub fallback: Option<String>,
@@ -153,6 +160,10 @@ pub enum Notice<'a> {
     Kept(Error),
     /// This rule has expired.
     Expired(String),
+    /// A flood, or what was done about it.
+    Flood(&'a Step),
+    /// No packets can be sampled any more; the rules stay in force.
+    DetectionEnded(Error),
 }
 
 /// How the guard ended.
@@ -162,6 +173,8 @@ pub struct Outcome {
     pub totals: Totals,
     /// How long the guard was attached.
     pub elapsed: Duration,
+    /// What detection has sampled, if it was on until the end.
+    pub sampled: Option<TapCounts>,
     /// Why it ended.
     pub ended: Ended,
     /// The error that ended it, if any.
@@ -175,11 +188,11 @@ pub struct Outcome {
 /// left alone.
 pub fn open(setup: Setup) -> Result<Guard> {
     let specs = setup.specs()?;
-    if specs.is_empty() && setup.file.is_none() {
+    if specs.is_empty() && setup.file.is_none() && setup.detect.is_none() {
         let what = format!("guard {}", setup.interface);
         return Err(
             Error::new(ErrorKind::InvalidInput, what, "there are no rules")
-                .with_hint("--drop 'EXPR', --limit 'RATE EXPR' or --rules FILE"),
+                .with_hint("--drop 'EXPR', --limit 'RATE EXPR', --rules FILE or --detect propose"),
         );
     }
     let device = sys::link::Link::by_name(&setup.interface)?;
@@ -192,11 +205,20 @@ pub fn open(setup: Setup) -> Result<Guard> {
     setup.check_session(session.as_ref(), &specs)?;
     let table = Table::load(specs, setup.dry_run)?;
     let (link, fallback) = attach(&table, device.index, setup.mode)?;
+    let detecting = match setup.detect {
+        Some(detect) => {
+            let tap = Tap::open(&setup.interface, detect.sample)?;
+            Some(Detecting::new(Detection::new(detect), tap))
+        }
+        None => None,
+    };
     Ok(Guard {
         setup,
         session,
         link,
         table,
+        found: Vec::new(),
+        detecting,
         began: Instant::now(),
         fallback,
     })
@@ -243,6 +265,11 @@ impl Guard {
         self.setup.dry_run
     }
 
+    /// What is done about floods; `None` if they are not detected.
+    pub fn action(&self) -> Option<Action> {
+        self.setup.detect.map(|detect| detect.action)
+    }
+
     /// The counts so far.
     ///
     /// # Errors
@@ -263,6 +290,7 @@ impl Guard {
             Ok(ended) => (ended, None),
             Err(error) => (Ended::Stopped, Some(error)),
         };
+        let sampled = self.detecting.as_mut().map(|d| d.tap().counts());
         let detached = self.link.detach();
         let elapsed = self.began.elapsed();
         let (totals, unread) = match self.last_totals() {
@@ -274,6 +302,7 @@ impl Guard {
         Outcome {
             totals,
             elapsed,
+            sampled: sampled.and_then(Result::ok),
             ended,
             error,
         }
@@ -305,20 +334,30 @@ impl Guard {
                 self.expire(notice)?;
                 self.check_attached()?;
                 self.table.settle()?;
-                notice(Notice::Progress(&self.table.totals()?));
+                let totals = self.table.totals()?;
+                self.detect(&totals, notice)?;
+                notice(Notice::Progress(&totals));
             }
+            self.read_tap(notice);
             thread::sleep(CHECK_INTERVAL);
         }
     }
 
     /// Reloads the rule file.
     fn reload(&mut self) -> Result<usize> {
-        let specs = self.setup.specs()?;
+        let specs = self.specs()?;
         self.setup.check_session(self.session.as_ref(), &specs)?;
         let count = specs.len();
         let next = self.table.next(specs, self.setup.dry_run)?;
         self.replace(next)?;
         Ok(count)
+    }
+
+    /// All rules as they are now, with those against floods.
+    fn specs(&self) -> Result<Vec<RuleSpec>> {
+        let mut specs = self.setup.specs()?;
+        specs.extend(self.found.iter().cloned());
+        Ok(specs)
     }
 
     fn expire(&mut self, notice: &mut impl FnMut(Notice<'_>)) -> Result<()> {
@@ -329,6 +368,10 @@ impl Guard {
         let next = self.table.again(self.setup.dry_run)?;
         self.replace(next)?;
         for name in ended {
+            self.found.retain(|spec| spec.name != name);
+            if let Some(detecting) = &mut self.detecting {
+                detecting.expired(&name);
+            }
             notice(Notice::Expired(name));
         }
         Ok(())

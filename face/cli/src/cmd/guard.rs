@@ -1,5 +1,6 @@
 //! `barewire guard`: drops packets in the driver according to rules.
 
+mod flood;
 mod metrics;
 mod show;
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 use ::guard::{Limit, Verdict};
 use clap::ValueEnum;
 use export::prometheus::Endpoint;
-use runtime::guard::{self, ListSpec, Notice, RuleSpec, Setup, Totals};
+use runtime::guard::{self, Action, DetectSetup, ListSpec, Notice, RuleSpec, Setup, Totals};
 use runtime::{Reload, Stop, TotalsRequest};
 use sys::privileges::{self, Capability, User};
 use sys::{Error, ErrorKind, Result};
@@ -79,8 +80,20 @@ pub struct Args {
     hook: Hook,
     /// With --hook iptables: print the rules as commands of iptables and ip6tables, and change
     /// nothing
-    #[arg(long, conflicts_with_all = ["json", "metrics", "duration", "user"])]
+    #[arg(long, conflicts_with_all = ["json", "metrics", "duration", "user", "detect"])]
     print: bool,
+    /// Learn the normal rates and report floods: propose a rule against each, or install it until
+    /// the flood is over
+    #[arg(long, value_enum, value_name = "ACTION")]
+    detect: Option<Detect>,
+    /// With --detect: look at one in N packets
+    #[arg(long, value_name = "1/N", value_parser = parse_sample, default_value = "1/16")]
+    sample: u32,
+    /// With --detect: least=1000/s (lower rates are no flood), most=RATE (higher ones always are),
+    /// factor=4 and deviations=6 (over the normal rate), learn=10m, warm-up=60s, begin=3s, end=30s,
+    /// expires=10m (of a rule)
+    #[arg(long, value_name = "KEY=VALUE,...", requires = "detect")]
+    detect_settings: Option<String>,
     /// Where the XDP program is attached
     #[arg(long, value_enum, default_value = "auto")]
     mode: Attach,
@@ -111,6 +124,15 @@ enum Hook {
     Xdp,
     /// Rules in the table raw of iptables and ip6tables
     Iptables,
+}
+
+/// What is done about a flood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Detect {
+    /// Print a rule against it
+    Propose,
+    /// Install a rule against it
+    Install,
 }
 
 /// Subcommands.
@@ -146,6 +168,7 @@ Examples:
   barewire guard eth0 --dry-run --drop 'udp src port 53 and greater 600'
   barewire guard eth0 --pass 'src net 192.0.2.0/24' --limit '1000/s udp dst port 53'
   barewire guard eth0 --rules flood.toml --json
+  barewire guard eth0 --detect install --allow 192.0.2.7
   barewire guard eth0 --hook iptables --print --drop 'udp src port 53'
   barewire guard check flood.toml";
 
@@ -200,13 +223,10 @@ pub fn run(args: &Args) -> Result<()> {
                 say!("reloaded: {}", counted(count as u64, "rule"));
             }
             Notice::Kept(error) => {
-                show.clear();
-                let error = args.confine.explain(error);
-                warning!("warning: the old rules stay in force: {error}");
-                if let Some(hint) = error.hint() {
-                    say!("hint: {hint}");
-                }
+                warn(&mut show, args, "the old rules stay in force", error);
             }
+            Notice::Flood(step) => show.flood(step),
+            Notice::DetectionEnded(error) => warn(&mut show, args, "detection ended", error),
             Notice::Expired(name) => {
                 show.clear();
                 say!("rule \"{name}\" has expired");
@@ -215,6 +235,15 @@ pub fn run(args: &Args) -> Result<()> {
     );
     let reported = show.end(&outcome);
     outcome.error.map_or(Ok(()), Err).and(reported)
+}
+
+fn warn(show: &mut show::Show, args: &Args, what: &str, error: Error) {
+    show.clear();
+    let error = args.confine.explain(error);
+    warning!("warning: {what}: {error}");
+    if let Some(hint) = error.hint() {
+        say!("hint: {hint}");
+    }
 }
 
 /// Prints the rules as commands.
@@ -249,7 +278,25 @@ impl Args {
             dry_run: self.dry_run,
             compiler: self.filter_compiler.into(),
             may_cut_session: self.force,
+            detect: self.detect_setup()?,
         })
+    }
+
+    fn detect_setup(&self) -> Result<Option<DetectSetup>> {
+        let action = match self.detect {
+            None => return Ok(None),
+            Some(Detect::Propose) => Action::Propose,
+            Some(Detect::Install) => Action::Install,
+        };
+        let mut setup = DetectSetup::new(action);
+        setup.sample = self.sample;
+        if let Some(text) = &self.detect_settings {
+            setup.set(text).map_err(|why| {
+                let what = format!("use --detect-settings {text}");
+                Error::new(ErrorKind::InvalidInput, what, why)
+            })?;
+        }
+        Ok(Some(setup))
     }
 
     /// Files read whenever rules are read: the rule file and its lists.
@@ -270,11 +317,11 @@ impl Args {
 }
 
 /// Capabilities to keep: new programs are loaded only when a rule file is reloaded or a rule of one
-/// expires.
+/// expires, and for rules against detected floods.
 fn to_keep(args: &Args) -> Vec<Capability> {
-    match args.rules {
-        Some(_) => vec![Capability::Bpf, Capability::Perfmon, Capability::NetAdmin],
-        None => privileges::to_read_maps().into_iter().collect(),
+    match args.rules.is_some() || args.detect == Some(Detect::Install) {
+        true => vec![Capability::Bpf, Capability::Perfmon, Capability::NetAdmin],
+        false => privileges::to_read_maps().into_iter().collect(),
     }
 }
 
@@ -284,6 +331,15 @@ fn check_readable(args: &Args) {
         && let Err(error) = guard::read(file, args.filter_compiler.into())
     {
         warning!("warning: SIGHUP will not reload the rules as user {user}: {error}");
+    }
+}
+
+/// From `1/16`.
+fn parse_sample(text: &str) -> std::result::Result<u32, String> {
+    let number = text.strip_prefix("1/").unwrap_or_default().parse();
+    match number {
+        Ok(number @ 1..=1_000_000) => Ok(number),
+        _ => Err("expected 1/N, up to 1/1000000".into()),
     }
 }
 

@@ -11,6 +11,7 @@ mod sample;
 mod tests;
 
 pub use link::ip_packet;
+pub(crate) use sample::Sample;
 
 use std::path::Path;
 
@@ -19,7 +20,6 @@ use ::filter::p0f::{self, Signature, raw_signature};
 use port::{FilterSource, PortOptions, RxBatch};
 use sys::{Error, ErrorKind, Result};
 
-use self::sample::Sample;
 use super::Expression;
 use crate::Stop;
 use crate::worker::{self, Engine, Pacing, Verdict};

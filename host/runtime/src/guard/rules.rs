@@ -208,7 +208,7 @@ pub fn parse_source_rate(text: &str) -> std::result::Result<SourceLimit, String>
 }
 
 /// Parses a time such as `90s`, `10m`, `2h`, `7d`.
-fn parse_time(text: &str) -> std::result::Result<Duration, String> {
+pub(super) fn parse_time(text: &str) -> std::result::Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "s" => 1,

@@ -257,7 +257,7 @@ impl RawSignature {
     }
 
     /// The probable initial TTL of the packet.
-    pub(crate) fn initial_ttl(&self) -> u8 {
+    pub fn initial_ttl(&self) -> u8 {
         match self.ttl {
             0..=32 => 32,
             33..=64 => 64,

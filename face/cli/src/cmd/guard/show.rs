@@ -6,11 +6,14 @@ use std::time::Instant;
 
 use ::guard::{Counters, Limit, Verdict};
 use runtime::Ended;
-use runtime::guard::{Guard, ListSpec, Outcome, RuleSpec, RuleTotals, Totals};
+use runtime::guard::{
+    Action, Guard, ListSpec, Outcome, RuleSpec, RuleTotals, Step, TapCounts, Totals,
+};
 use runtime::output::{Output, Piece, Refused};
 use serde_json::{Value, json};
 use sys::{Error, Result};
 
+use super::flood;
 use crate::out::{self, say, warning};
 use crate::report::{counted, si};
 use crate::short::words;
@@ -68,6 +71,8 @@ pub struct Show {
     interface: String,
     mode: String,
     dry_run: bool,
+    /// What is done about floods, if they are detected.
+    action: Option<Action>,
     json: bool,
     on_terminal: bool,
     /// Lines of the table currently on the terminal.
@@ -103,6 +108,7 @@ impl Show {
             interface,
             mode,
             dry_run: opened.is_dry_run(),
+            action: opened.action(),
             json,
             on_terminal: io::stderr().is_terminal(),
             drawn: 0,
@@ -120,19 +126,35 @@ impl Show {
         self.at = Instant::now();
         if self.json {
             let line = self.line("counters", totals);
-            let piece = Piece {
-                bytes: format!("{line}\n").into_bytes(),
-                ..Piece::default()
-            };
             // A reader that is too slow misses lines; the next line has the full counts.
-            if let Err(Refused::Failed(error)) = self.stdout.try_give(piece) {
-                self.error
-                    .get_or_insert(Error::from_io("write to standard output", error));
-            }
+            self.give(&line);
         } else if self.on_terminal {
             self.draw(totals, seconds);
         }
         self.before = totals.clone();
+    }
+
+    /// A flood, or what was done about it.
+    pub fn flood(&mut self, step: &Step) {
+        let Some(action) = self.action else {
+            return;
+        };
+        self.clear();
+        say!("{}", flood::text(step, action));
+        if self.json {
+            self.give(&flood::to_json(step, action));
+        }
+    }
+
+    fn give(&mut self, line: &Value) {
+        let piece = Piece {
+            bytes: format!("{line}\n").into_bytes(),
+            ..Piece::default()
+        };
+        if let Err(Refused::Failed(error)) = self.stdout.try_give(piece) {
+            self.error
+                .get_or_insert(Error::from_io("write to standard output", error));
+        }
     }
 
     fn draw(&mut self, totals: &Totals, seconds: f64) {
@@ -189,7 +211,11 @@ impl Show {
     /// Prints the account.
     pub fn end(mut self, outcome: &Outcome) -> Result<()> {
         self.clear();
-        let text = self.account(&outcome.totals, outcome.elapsed.as_secs_f64());
+        let mut text = self.account(&outcome.totals, outcome.elapsed.as_secs_f64());
+        if let Some(TapCounts { sampled, lost }) = outcome.sampled {
+            let sampled = counted(sampled, "packet");
+            let _ = writeln!(text, "  detection: {sampled} sampled, {lost} of these lost");
+        }
         out::over();
         out::last_words(text.into_bytes());
         if self.json {
@@ -199,6 +225,10 @@ impl Show {
                 Ended::Finished => "duration".into(),
                 _ => "stopped".into(),
             };
+            line["detection"] = outcome
+                .sampled
+                .map(|TapCounts { sampled, lost }| json!({ "sampled": sampled, "lost": lost }))
+                .into();
             line["error"] = outcome.error.as_ref().map(ToString::to_string).into();
             out::print(&self.stdout, format!("{line}\n").into_bytes())?;
         }
@@ -235,7 +265,7 @@ impl Show {
         if totals.removed != Counters::default() {
             let _ = writeln!(
                 text,
-                "  rules that a reload removed: {}, {} dropped",
+                "  removed rules: {}, {} dropped",
                 counted(totals.removed.packets, "packet"),
                 totals.removed.dropped
             );

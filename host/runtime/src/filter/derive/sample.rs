@@ -12,7 +12,7 @@ const BYTES_MAX: usize = 256;
 const SEED: u64 = 0xba5e_11e5;
 
 /// A uniform sample of all packets added.
-pub(super) struct Sample {
+pub(crate) struct Sample {
     max: usize,
     /// Number of packets added.
     pub(super) seen: u64,
@@ -23,7 +23,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    pub(super) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         Sample {
             max,
             seen: 0,
@@ -34,7 +34,7 @@ impl Sample {
     }
 
     /// Adds a packet that starts with its IP header; empty if it is not IP.
-    pub(super) fn add(&mut self, tags: u8, ip: &[u8]) {
+    pub(crate) fn add(&mut self, tags: u8, ip: &[u8]) {
         if self.only.as_ref().is_some_and(|only| !has_one(only, ip)) {
             return;
         }
@@ -63,7 +63,7 @@ impl Sample {
         self.seen <= self.packets.len() as u64
     }
 
-    pub(super) fn packets(&self) -> Vec<Packet<'_>> {
+    pub(crate) fn packets(&self) -> Vec<Packet<'_>> {
         let packets = self.packets.iter();
         packets
             .map(|(tags, bytes)| Packet { tags: *tags, bytes })
