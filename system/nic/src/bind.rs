@@ -1,8 +1,8 @@
-//! Binds a card to vfio-pci, through which a process uses it, instead of its kernel driver, and
-//! back (`Documentation/ABI/testing/sysfs-bus-pci` of the kernel).
+//! Binds a card to vfio-pci instead of its kernel driver, so that a process can use it, and back
+//! (`Documentation/ABI/testing/sysfs-bus-pci` of the kernel).
 //!
-//! [`plan`] determines the steps, which can be shown; [`Plan::carry_out`] executes them. The former
-//! driver is recorded in a file below `/run`, so that exactly that one is bound again.
+//! [`plan`] determines the steps, which can be printed; [`Plan::carry_out`] executes them. The
+//! former driver is recorded in a file below `/run`, so that exactly this driver is bound again.
 
 mod guard;
 mod refuse;
@@ -22,17 +22,18 @@ pub use guard::{Guard, borrow, guard_until_closed, guarded_by};
 /// The driver that gives a card to a process.
 pub const VFIO: &str = "vfio-pci";
 
-/// Where the kernel shows things, and where we remember some.
+/// The directories that the steps read and write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// `/sys`.
     pub sys: PathBuf,
     /// `/proc`.
     pub proc: PathBuf,
-    /// One file a card that we have bound to vfio-pci, with its former driver.
+    /// A directory with one file for each card that we have bound to vfio-pci, which names the
+    /// former driver.
     pub memory: PathBuf,
-    /// Its interfaces are those of this namespace: what is not in sysfs can be asked of the
-    /// kernel.
+    /// Whether its interfaces are those of this namespace: then the kernel can be asked for what is
+    /// not in sysfs.
     pub is_live: bool,
 }
 
@@ -57,7 +58,7 @@ impl Place {
     }
 }
 
-/// The driver that a card is to be bound to.
+/// The intended user of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A process, through vfio-pci.
@@ -66,31 +67,31 @@ pub enum Owner {
     Kernel,
 }
 
-/// One thing to be done.
+/// One step of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Load a module.
     Load(&'static str),
     /// Write a file of sysfs.
     Write {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What; a line feed alone clears.
+        /// The text; a line feed alone clears the file.
         text: String,
     },
-    /// Remember the former driver.
+    /// Record the former driver.
     Remember {
-        /// Where.
+        /// The file that records it.
         file: PathBuf,
         /// Its name; empty if there was none.
         driver: String,
     },
-    /// Forget what was remembered.
+    /// Delete the record.
     Forget(PathBuf),
 }
 
 impl fmt::Display for Step {
-    /// As a line for a shell.
+    /// Formats it as a shell command.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Load(module) => write!(f, "modprobe {module}"),
@@ -103,14 +104,14 @@ impl fmt::Display for Step {
     }
 }
 
-/// What is to be done with a card.
+/// The steps that bind a card to another driver.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The card as it is.
+    /// The present state of the card.
     pub card: Card,
-    /// In this order; empty if it is as wanted already.
+    /// The steps in order; none if nothing needs to be changed.
     pub steps: Vec<Step>,
-    /// The driver that it must have afterwards, if known.
+    /// The driver that must be bound afterwards, if known.
     pub wanted: Option<String>,
     place: Place,
     function: PciFunction,
@@ -132,7 +133,7 @@ pub fn find(place: &Place, name: &str) -> Result<PciAddress> {
                 let error = error.with_why(why).with_kind(ErrorKind::NotFound);
                 return Err(error.with_hint("`barewire nic list` shows the cards"));
             };
-            // A virtio card's device is a child of the function.
+            // The device of a virtio card is a child of the function.
             let found = device
                 .ancestors()
                 .find_map(|folder| folder.file_name()?.to_str()?.parse().ok());
@@ -149,7 +150,7 @@ pub fn find(place: &Place, name: &str) -> Result<PciAddress> {
     }
 }
 
-/// Works out what to do so that `owner` has the card; `force` skips the checks that protect users
+/// Determines the steps that give the card to `owner`; `force` skips the checks that protect users
 /// of the card.
 ///
 /// # Errors No such device, not a network card, no IOMMU, its group shared, its interface in use,
@@ -189,7 +190,8 @@ fn write(file: PathBuf, text: impl Into<String>) -> Step {
     Step::Write { file, text }
 }
 
-/// The steps that both ways share: allow one driver alone, leave the present one, look for another.
+/// The steps that both directions share: allow only one driver, unbind the present one, probe for
+/// another.
 fn change(place: &Place, function: &PciFunction, card: &Card, allow: &str) -> Vec<Step> {
     let address = card.address.to_string();
     let mut steps = vec![write(
@@ -220,7 +222,8 @@ fn to_vfio(place: &Place, function: &PciFunction, card: &Card) -> Vec<Step> {
         }
     }
     let file = place.former_file(card.address);
-    // A try before this one may have ended half-way: then it is known better than now.
+    // An earlier attempt may have failed half-way: then the existing record is right, not the
+    // present state.
     if card.driver.is_some() || !file.exists() {
         steps.push(Step::Remember {
             file,
@@ -242,7 +245,7 @@ fn to_kernel(place: &Place, function: &PciFunction, card: &Card) -> (Vec<Step>, 
         Some(driver) if driver != VFIO => {
             let mut steps = Vec::new();
             if is_remembered {
-                // A try that ended half-way may have left this.
+                // An attempt that failed half-way may have left this.
                 if function.driver_override().as_deref() == Some(VFIO) {
                     steps.push(write(function.dir().join("driver_override"), "\n"));
                 }
@@ -253,13 +256,13 @@ fn to_kernel(place: &Place, function: &PciFunction, card: &Card) -> (Vec<Step>, 
         _ => {}
     }
     let mut steps = match (&former, is_remembered) {
-        // It had no driver.
+        // It had no driver before.
         (None, true) => {
             let mut steps = change(place, function, card, "");
             steps.pop();
             steps
         }
-        // Not bound by us: the kernel picks the driver by PCI ID.
+        // Not bound by us: the kernel chooses the driver by the PCI ID.
         (None, false) => change(place, function, card, ""),
         (Some(driver), _) => {
             let mut steps = change(place, function, card, driver);
@@ -273,7 +276,7 @@ fn to_kernel(place: &Place, function: &PciFunction, card: &Card) -> (Vec<Step>, 
     (steps, former)
 }
 
-/// Whether a remembered name may be that of a driver: it is written into sysfs again.
+/// Whether a recorded name can be that of a driver: it is written into sysfs later.
 fn is_name(text: &str) -> bool {
     !text.is_empty()
         && text.len() < 64
@@ -283,7 +286,7 @@ fn is_name(text: &str) -> bool {
 }
 
 impl Plan {
-    /// Does it. What ends half-way is undone.
+    /// Executes the steps. If one fails, the steps before it are undone.
     ///
     /// # Errors
     /// If a step fails, or if the card ends up with the wrong driver; the hint states if the
@@ -296,7 +299,7 @@ impl Plan {
         if self.wanted.as_deref() != Some(VFIO) {
             return Err(error);
         }
-        // As it was, as far as that can be had: a card without driver is useless to anybody.
+        // Restores the former state as far as possible: a card without a driver is of no use.
         let Err(left) = self.undo() else {
             return Err(error);
         };
@@ -306,13 +309,12 @@ impl Plan {
         )))
     }
 
-    /// Takes back what was done, every step that can be: one that is refused does not keep the
-    /// next ones from it.
+    /// Undoes the steps as far as possible: if one cannot be undone, the others still are.
     fn undo(&self) -> Result<()> {
         let back = plan(&self.place, self.card.address, Owner::Kernel, true)?;
         let mut result = Ok(());
         for step in &back.steps {
-            // Only what is as before can be forgotten.
+            // The record is deleted only if the former state is restored.
             if matches!(step, Step::Forget(_)) {
                 result = result.and_then(|()| back.check());
             }
@@ -323,7 +325,8 @@ impl Plan {
         result.and_then(|()| back.check())
     }
 
-    /// What was remembered is forgotten last, when the card is where it belongs.
+    /// Executes the steps and checks the driver. The record is deleted last, when the right driver
+    /// is bound.
     fn change_and_check(&self) -> Result<()> {
         let is_change = |step: &&Step| !matches!(step, Step::Forget(_));
         for step in self.steps.iter().filter(is_change) {
@@ -373,7 +376,7 @@ impl Plan {
                         error.with_hint("run as root; /run must exist")
                     })
             }
-            // A record that cannot be deleted is reported the next time.
+            // If the record cannot be deleted, that is reported the next time.
             Step::Forget(file) => {
                 let _ = fs::remove_file(file);
                 Ok(())
@@ -381,8 +384,8 @@ impl Plan {
         }
     }
 
-    /// Loads a module. The second one is part of some kernels, so only the driver must be there in
-    /// the end.
+    /// Loads a module. The second module is built into some kernels, so it is only checked that the
+    /// driver exists in the end.
     fn load(&self, module: &str) -> Result<()> {
         let output = Command::new("modprobe").arg(module).output();
         let is_there = self.place.bus().join("drivers").join(VFIO).is_dir();

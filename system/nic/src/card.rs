@@ -10,29 +10,29 @@ use crate::bind::Place;
 /// Class of network controllers in the upper byte of a function's class (PCI Code and ID Assignment
 /// Specification §1.3).
 const CLASS_NETWORK: u32 = 0x02;
-/// Class and subclass of bridges between PCI buses (§1.7): they move packets for the devices behind
-/// them and are never given away.
+/// Class and subclass of bridges between PCI buses (§1.7): they forward packets for the devices
+/// behind them and are never given to a process.
 const CLASS_PCI_BRIDGE: u32 = 0x0604;
 
 /// A network card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
-    /// Where it is.
+    /// Its address.
     pub address: PciAddress,
     /// Vendor and device id.
     pub id: (u16, u16),
-    /// The driver that has it, if any.
+    /// The driver that is bound, if any.
     pub driver: Option<String>,
     /// Its IOMMU group; none if there is no IOMMU.
     pub group: Option<u32>,
-    /// Others in the group that are not bridges, with their drivers.
+    /// Other functions of the group that are not bridges, with their drivers.
     pub companions: Vec<(PciAddress, Option<String>)>,
     /// Names of the kernel's interfaces on it.
     pub interfaces: Vec<String>,
 }
 
 impl Card {
-    /// Looks at a function.
+    /// Reads the properties of a function.
     ///
     /// # Errors
     /// If sysfs does not have it.
@@ -63,13 +63,13 @@ pub fn cards() -> Result<Vec<Card>> {
     cards_in(&Place::default())
 }
 
-/// As [`cards`], in another place.
+/// Like [`cards`], for the directories of `place`.
 ///
 /// # Errors
 /// When sysfs cannot be read.
 pub fn cards_in(place: &Place) -> Result<Vec<Card>> {
     let bus = place.bus();
-    // A machine without PCI has none.
+    // A machine without PCI has no cards.
     let entries = fs::read_dir(bus.join("devices")).into_iter().flatten();
     let mut addresses: Vec<PciAddress> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())

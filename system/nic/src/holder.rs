@@ -1,4 +1,4 @@
-//! XDP on an interface: the program, how it is attached, and the processes that hold it.
+//! XDP on an interface: the program, how it is attached, and the processes that keep it attached.
 
 use std::fs;
 use std::path::Path;
@@ -6,21 +6,21 @@ use std::path::Path;
 use sys::bpf::{Link, ObjectKind, Program, object_ids, open_by_id};
 use sys::link::XdpAttached;
 
-/// An XDP program on an interface, and what keeps it there.
+/// An XDP program on an interface, with the processes that keep it attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpHolder {
-    /// Where it is attached, and its number.
+    /// How it is attached, and the program's id.
     pub attached: XdpAttached,
-    /// Its name, if we have the privileges to read it.
+    /// Its name, if the process has the privileges to read it.
     pub program_name: Option<String>,
-    /// Number of the link that attaches it; `None` for one attached through netlink (it stays until
-    /// it is detached), or without the privileges to read it.
+    /// Id of the link that attaches it; `None` if it was attached through netlink (then it stays
+    /// until it is detached), or without the privileges to read it.
     pub link_id: Option<u32>,
-    /// Processes that hold the program or its link: number and name.
+    /// Processes that hold the program or its link: pid and name.
     pub processes: Vec<(u32, String)>,
 }
 
-/// Finds what holds a program. Values that need privileges we lack stay empty.
+/// Finds the processes that hold a program. Values that need missing privileges stay empty.
 pub(crate) fn holder(attached: XdpAttached, ifindex: u32) -> XdpHolder {
     let id = attached.program_id;
     let program = open_by_id(ObjectKind::Program, id).map(Program::from_fd);
@@ -38,8 +38,8 @@ pub(crate) fn holder(attached: XdpAttached, ifindex: u32) -> XdpHolder {
     }
 }
 
-/// Processes that have the program, or a link of it, open: `/proc/PID/fdinfo/FD` names the
-/// program's number.
+/// Processes that have the program, or a link of it, open: `/proc/PID/fdinfo/FD` contains the
+/// program's id.
 fn processes_with(program_id: u32) -> Vec<(u32, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {

@@ -13,7 +13,7 @@ use sys::link::Link;
 use sys::route::{DefaultRoute, default_routes};
 use sys::{Error, Result};
 
-/// How far up the tree of processes it is looked for the session that we are in.
+/// How many ancestor processes to search for the SSH session.
 const ANCESTORS_MAX: usize = 32;
 
 /// Why taking an interface away may cut the machine off, as a sentence; `None` if it does not:
@@ -27,8 +27,8 @@ pub fn host_dependency(name: &str) -> Option<String> {
     })
 }
 
-/// Whether a default route uses this interface itself, in any table. False if it cannot be
-/// determined: for lists, not for decisions.
+/// Whether a default route uses this interface itself, in any table. False if that cannot be
+/// determined: for display, not for decisions.
 pub fn has_default_route(name: &str) -> bool {
     let (Ok(link), Ok(routes)) = (Link::by_name(name), default_routes()) else {
         return false;
@@ -86,7 +86,7 @@ fn find(name: &str) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// By which of these interfaces a route leaves; `Some(None)` if that is not reported.
+/// The interface among these through which a route leaves; `Some(None)` if the route reports none.
 fn by(route: &DefaultRoute, stack: &BTreeSet<u32>) -> Option<Option<u32>> {
     if route.interfaces.is_empty() {
         return Some(None);
@@ -95,8 +95,8 @@ fn by(route: &DefaultRoute, stack: &BTreeSet<u32>) -> Option<Option<u32>> {
     found.map(|index| Some(*index))
 }
 
-/// An interface and all whose packets leave by it: those that it is a port of, and those that stand
-/// on it. The other end of a veth is not above this one.
+/// An interface and all those whose packets leave through it: the interfaces of which it is a port,
+/// and those on top of it. The other end of a veth pair is not one of them.
 fn above(links: &[Link], index: u32) -> BTreeSet<u32> {
     let mut found = BTreeSet::from([index]);
     loop {
@@ -115,7 +115,7 @@ fn above(links: &[Link], index: u32) -> BTreeSet<u32> {
     }
 }
 
-/// Whether a PPPoE session has this interface below it; the kernel does not link the two
+/// Whether a PPPoE session uses this interface; the kernel does not link the two
 /// (`drivers/net/ppp/pppoe.c`: number, address, device).
 fn has_pppoe(name: &str) -> Result<bool> {
     match fs::read_to_string("/proc/thread-self/net/pppoe") {
@@ -134,12 +134,12 @@ fn has_pppoe(name: &str) -> Result<bool> {
 pub struct Session {
     /// The end that logged in.
     pub client: SocketAddr,
-    /// Ours.
+    /// This machine.
     pub server: SocketAddr,
 }
 
 impl Session {
-    /// From the text of `SSH_CONNECTION` (ssh(1)): address and port of the client and ours.
+    /// Parses `SSH_CONNECTION` (ssh(1)): address and port of the client, then of this machine.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace();
         let mut end = || {
@@ -173,7 +173,7 @@ pub fn session_through(name: &str) -> Result<Option<Session>> {
     Ok(None)
 }
 
-/// Whether the session's address of ours is one of this interface.
+/// Whether the local address of the session is one of this interface.
 fn is_at(session: &Session, index: u32) -> Result<bool> {
     let own = sys::address::of(index)?;
     Ok(own.iter().any(|own| own.addr == session.server.ip()))
@@ -195,7 +195,7 @@ fn session() -> Option<Session> {
         if let Some(text) = found {
             return parse(&String::from_utf8_lossy(text));
         }
-        // After the name, which may contain anything: state, parent.
+        // The fields after the name, which may contain anything: state, parent.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (_, fields) = stat.rsplit_once(')')?;
         pid = fields.split_whitespace().nth(1)?.parse().ok()?;
@@ -222,7 +222,8 @@ mod tests {
 
     #[test]
     fn addresses_and_upper_devices_of_an_interface_are_found() {
-        // A card in a bond, a VLAN on the bond, that in a bridge; a veth pair alongside.
+        // A card in a bond, a VLAN on the bond, and a bridge with that VLAN; a veth pair next to
+        // them.
         let links = [
             link(2, 0, 10, ""),
             link(3, 0, 10, ""),

@@ -12,46 +12,46 @@ use sys::link::{Link, XdpFeatures};
 use crate::holder::{XdpHolder, holder};
 use crate::host_dependency::has_default_route;
 
-/// What is known of an interface. `None`: the driver does not report it.
+/// The properties of an interface. `None`: the driver does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Name, number, hardware type and address, flags, MTU, kind, queue counts.
+    /// Name, index, hardware type and address, flags, MTU, kind, queue counts.
     pub link: Link,
-    /// Megabits a second.
+    /// Speed in megabits per second.
     pub speed_mbps: Option<u32>,
     /// NUMA node of the card.
     pub numa_node: Option<u32>,
     /// Driver, firmware and bus address.
     pub driver: Option<DriverInfo>,
-    /// Queues now and maximum.
+    /// Queues: present and maximum number.
     pub channels: Option<Channels>,
-    /// Ring sizes now and at most.
+    /// Ring sizes: present and maximum.
     pub rings: Option<RingSizes>,
     /// Receive-side scaling.
     pub rss: Option<Rss>,
     /// Offloads.
     pub offloads: Option<Offloads>,
-    /// The card can take the time of every packet.
+    /// Whether the card can timestamp every packet.
     pub stamps_all_packets: Option<bool>,
-    /// What its driver can do for XDP. `None` before Linux 6.3.
+    /// What its driver supports for XDP. `None` before Linux 6.3.
     pub xdp_features: Option<XdpFeatures>,
-    /// XDP programs on it now.
+    /// The attached XDP programs.
     pub xdp: Vec<XdpHolder>,
-    /// Carries a default route: taking its traffic would cut the machine off.
+    /// Whether it has a default route: taking its traffic would cut the machine off.
     pub has_default_route: bool,
 }
 
 impl Interface {
-    /// Queues that receive now.
+    /// Number of queues that receive now.
     pub fn rx_queue_count(&self) -> u32 {
         self.channels
             .map_or(self.link.rx_queue_max, |c| c.rx + c.combined)
             .max(1)
     }
 
-    /// AF_XDP modes that the driver reports, best first, in the kernel's terms. Zero-copy may still
-    /// fail when a queue is bound, where the device itself does not allow it (virtio without
-    /// `VIRTIO_F_ACCESS_PLATFORM`, say); trying would reset the card.
+    /// The AF_XDP modes that the driver reports, best first, by the kernel's names. Zero-copy may
+    /// still fail when a queue is bound, if the device itself does not allow it (for example virtio
+    /// without `VIRTIO_F_ACCESS_PLATFORM`); trying it would reset the card.
     pub fn attach_modes(&self) -> Vec<&'static str> {
         let features = self.xdp_features.unwrap_or_default();
         let mut modes = Vec::new();
@@ -66,13 +66,13 @@ impl Interface {
     }
 }
 
-/// All interfaces of this network namespace, by number.
+/// All interfaces of this network namespace, by index.
 ///
 /// # Errors
 /// If netlink does not answer.
 pub fn interfaces() -> Result<Vec<Interface>> {
     let ethtool = Ethtool::open()?;
-    // An interface may vanish while it is being read: then it is not present.
+    // An interface may disappear while it is being read: then it is skipped.
     Ok(Link::all()?
         .into_iter()
         .filter_map(|link| describe(link, &ethtool).ok())

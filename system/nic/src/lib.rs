@@ -1,5 +1,5 @@
-//! Properties and features of network interfaces, read from the kernel; and binding cards to
-//! vfio-pci and back, which is the only change made here.
+//! Properties and features of network interfaces, as the kernel reports them; and binding cards to
+//! vfio-pci and back, the only change that this crate makes.
 #![forbid(unsafe_code)]
 
 pub mod bind;

@@ -1,28 +1,28 @@
 //! The loss account: what happened to every packet that the interface saw.
 //!
 //! For each queue `seen = delivered + passed + Σ dropped + in_flight`. The terms come from
-//! different counters (the XDP program's or the kernel's for `seen`, ours for `delivered`), so that
+//! different counters (`seen` from the XDP program or the kernel, `delivered` from the queue), so
 //! the identity is a check and not a definition.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a packet did not reach the program; the index of its counter.
+/// Why a packet did not reach the program; index of its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DropReason {
-    /// The program was too slow: no room in the ring towards it.
+    /// The program was too slow: its ring had no room.
     RingFull,
-    /// No free frame had been offered to the kernel or card.
+    /// The kernel or card had no free frame.
     FillEmpty,
-    /// The descriptor or record was wrong (out of range, doubled, too long).
+    /// The descriptor or record was invalid (out of range, duplicate, too long).
     Invalid,
     /// The pool had no frame left for a copy.
     PoolEmpty,
-    /// The filter did not select it.
+    /// The filter rejected it.
     Filter,
-    /// Larger than a frame, and the socket takes no packets in several pieces.
+    /// Longer than a frame, and the socket does not support multi-buffer packets.
     TooLong,
-    /// The driver or kernel lost it before our hook.
+    /// The driver or kernel lost it before the hook.
     Interface,
     /// It was still in a ring when the port was closed.
     Closed,
@@ -58,46 +58,47 @@ impl DropReason {
     }
 }
 
-/// One queue's account, in packets since the port was opened.
+/// Account of one queue, in packets since the port was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueAccount {
     /// Number of the queue on its interface.
     pub queue_index: u32,
-    /// Packets that the hook saw.
+    /// Packets seen by the hook.
     pub seen: u64,
-    /// Packets handed to the program.
+    /// Packets delivered to the program.
     pub delivered: u64,
-    /// Bytes of them present (not on the wire).
+    /// Captured bytes of the delivered packets (not those on the wire).
     pub delivered_bytes: u64,
     /// Packets passed to the host because they were not selected.
     pub passed: u64,
     /// Packets lost, by [`DropReason`].
     pub dropped: [u64; DropReason::COUNT],
-    /// Packets that wait in a ring (a momentary value).
+    /// Packets waiting in a ring (a momentary value).
     pub in_flight: u64,
     /// Of the packets seen in a capture file, those whose stated wire length exceeds
-    /// [`MAX_WIRE_LEN`](wire::file::MAX_WIRE_LEN). They count with the bytes present.
+    /// [`MAX_WIRE_LEN`](wire::file::MAX_WIRE_LEN). They are counted with the captured length.
     pub wire_len_damaged: u64,
 }
 
 impl QueueAccount {
-    /// All packets lost. Those a filter rejected are not lost, so they are not in it.
+    /// All packets lost, except those rejected by a filter.
     pub fn lost(&self) -> u64 {
         self.dropped_total() - self.dropped[DropReason::Filter as usize]
     }
 
-    /// All packets dropped, those that a filter rejected included.
+    /// All packets dropped, including those rejected by a filter.
     pub fn dropped_total(&self) -> u64 {
         self.dropped.iter().sum()
     }
 
-    /// What is missing from the account (positive) or counted twice (negative): 0 when it adds up.
+    /// Number of packets missing from the account (positive) or counted twice (negative); 0 if it
+    /// adds up.
     pub fn imbalance(&self) -> i64 {
         let known = self.delivered + self.passed + self.dropped_total() + self.in_flight;
         self.seen.wrapping_sub(known) as i64
     }
 
-    /// Adds another queue's account to this one.
+    /// Adds the account of another queue.
     pub fn add(&mut self, other: &Self) {
         self.seen += other.seen;
         self.delivered += other.delivered;
@@ -111,14 +112,14 @@ impl QueueAccount {
     }
 }
 
-/// One sending queue's account, since the port was opened.
+/// Account of one sending queue since the port was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxAccount {
     /// Number of the queue on its interface.
     pub queue_index: u32,
-    /// Packets that left our hands for the device.
+    /// Packets handed to the device.
     pub sent: u64,
-    /// Bytes of them.
+    /// Bytes of the packets handed over.
     pub sent_bytes: u64,
     /// Packets that the device or kernel refused (invalid, interface down).
     pub failed: u64,
@@ -126,22 +127,22 @@ pub struct TxAccount {
     pub copied: u64,
 }
 
-/// A whole port's account.
+/// Account of a whole port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortAccount {
     /// Receiving queues.
     pub rx: Vec<QueueAccount>,
-    /// Interface and queue of each, such as `eth1/0`, where they are of several interfaces; else
+    /// Interface and queue of each, such as `eth1/0`, if there are several interfaces; otherwise
     /// empty.
     pub rx_names: Vec<String>,
     /// Sending queues.
     pub tx: Vec<TxAccount>,
-    /// Packets that the interface itself counted as received since the port was opened, where it
+    /// Packets that the interface itself counted as received since the port was opened, if it
     /// counts.
     pub interface_seen: Option<u64>,
-    /// Packets that the interface or card itself counted as sent since the port was opened, where
-    /// it counts; those of other senders on the interface too. In addition to [`TxAccount::sent`],
-    /// which is what we handed over.
+    /// Packets that the interface or card itself counted as sent since the port was opened, if it
+    /// counts; includes those of other senders on the interface. [`TxAccount::sent`] is what the
+    /// port handed over.
     pub interface_sent: Option<u64>,
 }
 
@@ -177,12 +178,13 @@ macro_rules! counters {
     };
 }
 
-/// A counter that one thread moves and any thread reads: a load and a store, no locked instruction.
+/// A counter that one thread updates and any thread reads: a load and a store, no locked
+/// instruction.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds; only the queue's own thread calls this.
+    /// Adds to the counter; only the queue's own thread calls this.
     #[inline]
     pub fn add(&self, count: u64) {
         self.0.store(
@@ -199,34 +201,34 @@ impl Counter {
 }
 
 counters! {
-    /// What a receiving queue's own thread counts, once per batch; the control side reads it at
-    /// any time.
+    /// Counters updated by a receiving queue's own thread, once per batch; the control side reads
+    /// them at any time.
     RxCounters {
-        /// Packets handed to the program.
+        /// Packets delivered to the program.
         delivered,
-        /// Their bytes present.
+        /// Captured bytes of these.
         delivered_bytes,
-        /// Packets that a filter in user space rejected.
+        /// Packets rejected by a filter in user space.
         filtered,
-        /// Wrong descriptors or records.
+        /// Invalid descriptors or records.
         invalid,
-        /// Packets for which there was no frame.
+        /// Packets dropped because no frame was free.
         pool_empty,
         /// Packets too long for a frame or slot.
         too_long,
-        /// Frames that were detached by copying, because the backend only borrows its memory.
+        /// Packets detached by copying, because the backend cannot give its memory away.
         detach_copies,
-        /// Times the thread slept.
+        /// Number of times the thread slept.
         waits,
     }
 }
 
 counters! {
-    /// What a sending queue's own thread counts, once per batch.
+    /// Counters updated by a sending queue's own thread, once per batch.
     TxCounters {
         /// Packets handed to the device.
         sent,
-        /// Their bytes.
+        /// Bytes of these.
         sent_bytes,
         /// Packets refused.
         failed,

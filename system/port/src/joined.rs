@@ -10,11 +10,11 @@ use crate::account::PortAccount;
 use crate::control::{Capabilities, Intake, PortControl, PortDescription, PortEvent};
 use crate::port::Port;
 
-/// Joins ports that receive.
+/// Joins receiving ports.
 ///
 /// # Errors
 /// `InvalidInput` for an interface that is named twice, which would deliver each packet twice;
-/// `Unsupported` for a port of several interfaces.
+/// `Unsupported` for a port with several interfaces.
 pub(crate) fn join(ports: Vec<Port>) -> Result<Port> {
     let mut joined = Joined::default();
     let mut rx = Vec::new();
@@ -62,7 +62,7 @@ pub(crate) fn join(ports: Vec<Port>) -> Result<Port> {
     })
 }
 
-/// What holds of both.
+/// Capabilities that both have.
 fn both(a: Capabilities, b: Capabilities) -> Capabilities {
     let limits = [a.packet_len_max, b.packet_len_max];
     Capabilities {
@@ -73,7 +73,7 @@ fn both(a: Capabilities, b: Capabilities) -> Capabilities {
         takes_traffic: a.takes_traffic || b.takes_traffic,
         kernel_filter: a.kernel_filter && b.kernel_filter,
         multi_buffer: a.multi_buffer || b.multi_buffer,
-        // 0 is no limit.
+        // 0 means no limit.
         packet_len_max: match limits.contains(&0) {
             true => 0,
             false => a.packet_len_max.max(b.packet_len_max),
@@ -81,7 +81,7 @@ fn both(a: Capabilities, b: Capabilities) -> Capabilities {
     }
 }
 
-/// Link type and name of a port's one interface.
+/// Link type and name of a port's only interface.
 fn only_interface(text: PortDescription) -> (u16, String) {
     let named = text.interfaces.into_iter().next();
     named.unwrap_or((text.link_type, text.target))
@@ -129,7 +129,7 @@ impl PortControl for Joined {
 
     fn link_is_up(&mut self) -> Option<bool> {
         let links = self.members.iter_mut();
-        // Packets come as long as one is up.
+        // Packets arrive as long as one is up.
         links
             .map(|member| member.control.link_is_up())
             .fold(None, |all, one| match (all, one) {
@@ -147,7 +147,7 @@ impl PortControl for Joined {
         let first = members.first().cloned().unwrap_or_default();
         let targets: Vec<&str> = members.iter().map(|text| text.target.as_str()).collect();
         let mut facts = first.facts;
-        // What is said of all of them holds of all of them.
+        // Facts common to all are those of the joined port.
         facts.retain(|fact| members.iter().all(|text| text.facts.contains(fact)));
         let is_live = members.iter().any(|text| text.intake == Intake::Live);
         PortDescription {
@@ -190,7 +190,7 @@ impl PortControl for Joined {
     }
 
     fn stop(&mut self) -> Result<()> {
-        // All of them, whatever becomes of one.
+        // Stop all of them, even if one fails.
         let results: Vec<Result<()>> = self
             .members
             .iter_mut()

@@ -39,7 +39,7 @@ mod rx;
 pub mod testing;
 mod tx;
 
-/// Writing capture files, one or a set of them.
+/// Writes capture files, one or a set of them.
 pub mod file {
     pub use crate::backend::file::handed::KernelProgress;
     pub use crate::backend::file::rotation::Rotation;

@@ -1,5 +1,5 @@
-//! A filter prepared to run in user space: as machine code if the system allows it, else by the
-//! interpreter.
+//! A filter prepared to run in user space: as machine code if the system allows it, otherwise in
+//! the interpreter.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use bpf::cbpf::Program;
 use bpf::vm_cbpf::{self, PacketInfo};
 use sys::code::FilterCode;
 
-/// A filter made ready to run. Clones share the code.
+/// A filter ready to run. Clones share the code.
 #[derive(Clone, Debug)]
 pub struct Matcher {
     program: Arc<Program>,
@@ -15,7 +15,7 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    /// Makes a filter ready to run.
+    /// Prepares a filter.
     pub fn new(program: impl Into<Arc<Program>>) -> Self {
         let program = program.into();
         Matcher {
@@ -34,14 +34,14 @@ impl Matcher {
         self.code.is_some()
     }
 
-    /// Whether the filter selects a packet of which nothing is known besides its bytes.
+    /// Whether the filter selects a packet without metadata.
     #[inline]
     pub fn selects(&self, bytes: &[u8], wire_len: u32) -> bool {
         self.run(bytes, wire_len, &PacketInfo::UNKNOWN) != 0
     }
 
-    /// Runs the filter: how many bytes of the packet to keep, 0 for none. `wire_len` is the
-    /// packet's length on the wire; `bytes` may hold less of it.
+    /// Runs the filter: returns how many bytes of the packet to keep, 0 for none. `wire_len` is the
+    /// packet's length on the wire; `bytes` may be shorter.
     #[inline]
     pub fn run(&self, bytes: &[u8], wire_len: u32, info: &PacketInfo) -> u32 {
         let native = self
@@ -52,7 +52,7 @@ impl Matcher {
     }
 }
 
-/// `None`: the filter needs the interpreter, or the system allows no code made at run time.
+/// `None` if the filter needs the interpreter, or the system allows no code generated at run time.
 #[cfg(target_arch = "x86_64")]
 fn native(program: &Program) -> Option<FilterCode> {
     let code = bpf::native::x86_64(program)?;

@@ -1,4 +1,4 @@
-//! Opening a port by name with the backends of this crate.
+//! Opens ports by name with the backends of this crate.
 
 use ring::Pool;
 use sys::Result;
@@ -8,7 +8,7 @@ use crate::options::PortOptions;
 use crate::port::Port;
 use crate::registry::{Backend, PortName, Registry};
 
-/// Every backend there is. A new one is a file in `backend/` and a row here.
+/// All backends. A new one is a file in `backend/` and a row here.
 pub const BACKENDS: &[Backend] = &[
     backend::memory::BACKEND,
     backend::afxdp::BACKEND,
@@ -25,50 +25,49 @@ impl Default for Registry {
 }
 
 impl PortName {
-    /// As [`Registry::parse`], with the backends of this crate.
+    /// Like [`Registry::parse`], with the backends of this crate.
     ///
     /// # Errors
-    /// `InvalidInput` for an unknown scheme, with the list of those there are.
+    /// `InvalidInput` for an unknown scheme; lists the known ones.
     pub fn parse(name: &str) -> Result<Self> {
         Registry::default().parse(name)
     }
 
-    /// The row of its backend, where that is one of this crate.
+    /// The row of its backend, if that is in this crate.
     pub fn backend(&self) -> Option<&'static Backend> {
         BACKENDS.iter().find(|row| row.scheme == self.scheme)
     }
 }
 
-/// Opens a port by name. Options in the name go before those given.
+/// Opens a port by name. Options in the name override the given ones.
 ///
 /// # Errors
-/// Each has what was tried, why it failed, and a hint.
+/// Each states what was tried, why it failed, and a hint.
 pub fn open(name: &str, options: &PortOptions) -> Result<Port> {
     Registry::default().open(name, options)
 }
 
 /// Opens several ports as one; a single name as [`open`] does.
 ///
-/// Capture files are merged: the port gives their packets in the order of their times, those of the
-/// same time in the order of the names, and a packet without a time right after the previous one
-/// in its file. Interfaces of the same name and link type in different files are one interface.
+/// Capture files are merged: the port returns their packets in timestamp order, those with equal
+/// times in the order of the names, and a packet without a time right after the previous one in its
+/// file. Interfaces of the same name and link type in different files are one interface.
 ///
-/// The queues of other ports stay apart: they are numbered on from port to port, and each port is
-/// an interface.
+/// The queues of other ports stay separate: they are numbered consecutively over all ports, and
+/// each port is an interface.
 ///
 /// # Errors
-/// As [`open`]; `InvalidInput` for no name, for files beside other ports, and for an interface
+/// As [`open`]; `InvalidInput` for no name, for files mixed with other ports, and for an interface
 /// named twice.
 pub fn open_all(names: &[&str], options: &PortOptions) -> Result<Port> {
     Registry::default().open_all(names, options)
 }
 
-/// One pool for several ports, to be given to each in [`PortOptions::pool`], so that packets go
-/// from one to the other without a copy. `None` if fewer than two of them have frames.
+/// Creates one pool for several ports, to be passed to each in [`PortOptions::pool`], so that
+/// packets move from one to the other without a copy. `None` if fewer than two of them have frames.
 ///
 /// # Errors
-/// As [`open`], for what can be reported before anything is opened; `NoSpace` where memory is
-/// short.
+/// As [`open`], for what can be detected before anything is opened; `NoSpace` if memory is short.
 pub fn shared_pool(ports: &[(&str, &PortOptions)]) -> Result<Option<Pool>> {
     Registry::default().shared_pool(ports)
 }
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_taken_apart() {
+    fn names_are_parsed() {
         let name = PortName::parse("memory:a?batch=32&outgoing=no").unwrap();
         assert_eq!(
             (name.scheme, name.target.as_str(), name.queue),

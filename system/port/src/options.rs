@@ -1,4 +1,4 @@
-//! How a port is to be opened.
+//! Options for opening a port.
 
 mod words;
 
@@ -12,15 +12,15 @@ use sys::Result;
 
 pub(crate) use words::{OPTION_NAMES, apply};
 
-/// Which way packets go.
+/// Direction of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
-    /// Only receive.
+    /// Receive only.
     #[default]
     Rx,
-    /// Only send.
+    /// Send only.
     Tx,
-    /// Both.
+    /// Receive and send.
     Both,
 }
 
@@ -39,7 +39,7 @@ impl Direction {
 /// Where an XDP program is attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttachMode {
-    /// In the driver if it can, else generic.
+    /// In the driver if supported, otherwise generic.
     #[default]
     Auto,
     /// In the driver, or fail.
@@ -51,10 +51,10 @@ pub enum AttachMode {
 /// How an AF_XDP socket shares memory with the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BindMode {
-    /// Zero-copy if the driver can, else copy.
+    /// Zero-copy if the driver supports it, otherwise copy.
     #[default]
     Auto,
-    /// The card writes into our frames, or fail.
+    /// Zero-copy, or fail: the card writes into the pool's frames.
     ZeroCopy,
     /// The kernel copies.
     Copy,
@@ -63,71 +63,71 @@ pub enum BindMode {
 /// Timestamp source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimestampSource {
-    /// The card or driver where it can, else the earliest program or kernel hook.
+    /// The card or driver if supported, otherwise the earliest program or kernel hook.
     #[default]
     Auto,
-    /// The card or driver; fails where neither can. Of a packet to which it gives no time, the
-    /// kernel's.
+    /// The card or driver; fails if neither supports it. The kernel for packets without a device
+    /// timestamp.
     Device,
     /// The kernel: the XDP program, or the socket buffer's time.
     Kernel,
     /// The reader's clock, once per batch: cheapest.
     Batch,
-    /// None.
+    /// No timestamps.
     None,
 }
 
 /// How a tap copies packets out of the kernel (AF_PACKET).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TapMethod {
-    /// The cheaper one where rights and kernel allow it.
+    /// The cheaper one that privileges and kernel allow.
     #[default]
     Auto,
     /// The packet socket's own ring, TPACKET_V3.
     Tpacket,
-    /// A socket filter program that writes into memory of its own, or fail (Since Linux 5.12,
+    /// A socket filter program that writes into its own memory, or fail (since Linux 5.12,
     /// CAP_BPF).
     Bpf,
 }
 
-/// How packets are spread over the queues of a tap (AF_PACKET's fan-out groups).
+/// How packets are distributed to the queues of a tap (AF_PACKET's fan-out groups).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fanout {
     /// By flow: a hash over addresses and ports, the same for both directions of a flow.
     #[default]
     Hash,
-    /// As `Hash`, with the fragments of IPv4 packets joined first, so that they are of their flow
-    /// too. What is received is then no longer what was on the wire.
+    /// Like `Hash`, with fragments of IPv4 packets reassembled first, so that they belong to their
+    /// flow as well. The received packets then differ from those on the wire.
     HashDefrag,
-    /// In turn.
+    /// Round robin.
     RoundRobin,
-    /// By the processor that took the packet from the card.
+    /// By the processor that received the packet from the card.
     Cpu,
     /// By the card's receive queue.
     Queue,
-    /// All to the first queue that has room.
+    /// To the first queue that has room.
     Rollover,
 }
 
-/// By which of the kernel's interfaces a card is taken in user space (VFIO).
+/// The kernel interface used to drive a card in user space (VFIO).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IommuInterface {
-    /// iommufd where the kernel has it, else type 1.
+    /// iommufd if the kernel has it, otherwise type 1.
     #[default]
     Auto,
     /// A container and the group of the card.
     Type1,
-    /// iommufd, or fail (Since Linux 6.6).
+    /// iommufd, or fail (since Linux 6.6).
     Iommufd,
 }
 
 /// The packets that a filter is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FilterTarget {
-    /// Their link type, as capture files number it.
+    /// Their link type, as numbered in capture files.
     pub link_type: u16,
-    /// Index of the interface, for a tap: the kernel that runs the filter has more than the bytes,
-    /// and keeps the VLAN tag separately.
+    /// Index of the interface, for a tap: the kernel that runs the filter has metadata besides the
+    /// bytes, and keeps the VLAN tag separately.
     pub tap: Option<u32>,
 }
 
@@ -139,17 +139,17 @@ type Compile = dyn Fn(FilterTarget) -> Result<Option<Program>> + Send + Sync;
 pub struct FilterSource(Arc<Compile>);
 
 impl FilterSource {
-    /// From a function that compiles. It returns nothing where no filter is wanted.
+    /// Creates a source from a function that compiles. It returns `None` for no filter.
     pub fn new(
         compile: impl Fn(FilterTarget) -> Result<Option<Program>> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(compile))
     }
 
-    /// The filter for packets of a kind.
+    /// Compiles the filter for packets of a kind.
     ///
     /// # Errors
-    /// The function's, as a rule `InvalidInput`.
+    /// Those of the function, usually `InvalidInput`.
     pub fn compile(&self, target: FilterTarget) -> Result<Option<Program>> {
         (self.0)(target)
     }
@@ -161,59 +161,62 @@ impl fmt::Debug for FilterSource {
     }
 }
 
-/// How a port is to be opened; the default suits a capture on one queue.
+/// Options for opening a port; the default suits a capture on one queue.
 #[derive(Clone, Debug)]
 pub struct PortOptions {
-    /// Which way packets go.
+    /// Direction of packets.
     pub direction: Direction,
-    /// Queues wanted: threads that will read. 0 is as many as the interface has (AF_XDP) or one
+    /// Number of queues: threads that will read. 0 for as many as the interface has (AF_XDP) or one
     /// (others).
     pub queue_count: u32,
-    /// Bytes kept of each packet; 0 is all.
+    /// Number of bytes kept of each packet; 0 for all.
     pub snaplen: u32,
-    /// Only packets that this program selects (a nonzero result). In the kernel where the backend
-    /// can.
+    /// Only packets that this program selects (a nonzero result). Runs in the kernel if the backend
+    /// supports it.
     pub filter: Option<Program>,
-    /// Where the filter comes from if it is not known before the port's link type is.
+    /// Source of the filter if it is not known before the port's link type is.
     pub filter_source: Option<FilterSource>,
-    /// Frames to use; a pool of the port's own when there is none.
+    /// Pool to use; `None` for a pool of the port's own.
     pub pool: Option<Pool>,
-    /// Entries of each ring (AF_XDP) or frames' worth of block memory (AF_PACKET); 0 is the
-    /// backend's choice.
+    /// Length of each ring (AF_XDP), or block memory in units of frames (AF_PACKET); 0 for the
+    /// backend's default.
     pub ring_len: u32,
-    /// Bytes of ring memory (AF_PACKET) for each queue; 0 is the backend's choice.
+    /// Ring memory in bytes (AF_PACKET) for each queue; 0 for the backend's default.
     pub ring_bytes: usize,
-    /// Maximum number of packets a batch.
+    /// Maximum number of packets per batch.
     pub batch_max: usize,
-    /// Where the XDP program goes.
+    /// Where to attach the XDP program.
     pub attach: AttachMode,
-    /// How the socket is bound.
+    /// How to bind the socket.
     pub bind: BindMode,
     /// The timestamp source.
     pub timestamp: TimestampSource,
-    /// See packets for other stations too.
+    /// Whether to receive packets for other stations, too.
     pub promiscuous: bool,
-    /// See what the host itself sends (taps only).
+    /// Whether to receive packets that the host itself sends (taps only).
     pub outgoing: bool,
-    /// Busy polling: packets the kernel may handle for us in one call; none is interrupts.
+    /// Busy polling: maximum number of packets the kernel handles in one call; `None` for
+    /// interrupts.
     pub busy_poll_budget: Option<u16>,
-    /// Set XDP_USE_NEED_WAKEUP (Since Linux 5.4).
+    /// Whether to set XDP_USE_NEED_WAKEUP (since Linux 5.4).
     pub need_wakeup: bool,
     /// How a tap copies packets (AF_PACKET).
     pub tap: TapMethod,
-    /// How a tap's packets are spread over several queues.
+    /// How a tap's packets are distributed to several queues.
     pub fanout: Fanout,
-    /// Have the kernel compute a flow hash for packets whose card gave none (AF_PACKET): it costs.
+    /// Whether the kernel computes a flow hash for packets whose card provided none (AF_PACKET), at
+    /// some cost.
     pub rss_hash: bool,
-    /// Send past the interface's queueing discipline (AF_PACKET): less cost, no traffic shaping.
+    /// Whether to bypass the interface's queueing discipline when sending (AF_PACKET): lower cost,
+    /// no traffic shaping.
     pub qdisc_bypass: bool,
-    /// By which of the kernel's interfaces a card is taken (VFIO).
+    /// The kernel interface used to drive a card (VFIO).
     pub iommu: IommuInterface,
-    /// Take the card from its kernel driver while the port is open (VFIO).
+    /// Whether to take the card from its kernel driver while the port is open (VFIO).
     pub bind_card: bool,
-    /// How long the kernel may hold back packets to fill a block (AF_PACKET).
+    /// Maximum time that the kernel may hold back packets to fill a block (AF_PACKET).
     pub block_timeout: Duration,
-    /// A name for the port's interface in capture files.
+    /// Name of the port's interface in capture files.
     pub label: Option<String>,
 }
 
@@ -249,7 +252,8 @@ impl Default for PortOptions {
 }
 
 impl PortOptions {
-    /// The same with the filter compiled for the link type: called by a backend once it is known.
+    /// The options with the filter compiled for the link type: called by a backend once it is
+    /// known.
     ///
     /// # Errors
     /// As [`FilterSource::compile`].

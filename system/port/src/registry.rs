@@ -1,6 +1,6 @@
 //! Backends by name: `scheme:target?option=value&…`, or a plain interface or file name.
 //!
-//! Which backends this crate has is in `open.rs`; a program adds its own to a [`Registry`].
+//! The backends of this crate are listed in `open.rs`; a program adds its own to a [`Registry`].
 
 use std::path::Path;
 
@@ -12,62 +12,63 @@ use crate::joined;
 use crate::options::{OPTION_NAMES, PortOptions, apply};
 use crate::port::Port;
 
-/// A port's name, taken apart.
+/// A parsed port name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortName {
-    /// Which backend.
+    /// Scheme of the backend.
     pub scheme: &'static str,
     /// Interface, path, or another name of the backend's devices.
     pub target: String,
-    /// One queue of it, from `afxdp:eth0/3`.
+    /// A single queue, such as 3 in `afxdp:eth0/3`.
     pub queue: Option<u32>,
     /// Options in the name, in order.
     pub options: Vec<(String, String)>,
 }
 
-/// Names without a scheme that a backend is meant by.
+/// Names without a scheme that select a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plain {
     /// None: its names begin with its scheme.
     Never,
-    /// Those that look like a capture file: `-`, with a slash, with such an ending, or of a file
-    /// that exists. The first row with this is taken; a question mark may be part of its targets.
+    /// Those that look like a capture file: `-`, with a slash, with a known suffix, or of an
+    /// existing file. The first row with this is used; a question mark may be part of its targets.
     Files,
-    /// All others. The first row with this is taken.
+    /// All others. The first row with this is used.
     Interfaces,
 }
 
-/// What the targets of a backend's names are.
+/// Kind of a backend's targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Interfaces of the kernel.
     Interface,
     /// Files.
     File,
-    /// Other things that exist before they are opened, such as a card.
+    /// Other existing things, such as a card.
     Device,
-    /// Nothing that exists: each opening makes something new.
+    /// Nothing that exists: each opening creates something new.
     New,
 }
 
-/// A row of the table of backends.
+/// A row in the table of backends.
 #[derive(Clone, Copy, Debug)]
 pub struct Backend {
-    /// What stands before the colon.
+    /// Text before the colon.
     pub scheme: &'static str,
-    /// One line for help and docs.
+    /// One line for help and documentation.
     pub summary: &'static str,
-    /// A name as an example.
+    /// An example of a name.
     pub example: &'static str,
-    /// What it needs of the kernel and of rights.
+    /// Requirements: kernel and privileges.
     pub needs: &'static str,
     /// Whether `/N` at the end of the target names a queue.
     pub queues: bool,
-    /// What its targets are.
+    /// Kind of its targets.
     pub target: Target,
-    /// Which names without a scheme it is meant by.
+    /// Names without a scheme that select it.
     pub plain: Plain,
-    /// Its filter decides which packets are taken from the host, so it is no affair of a reader.
+    /// Whether its filter decides which packets are taken from the host, and is therefore not up to
+    /// a reader.
     pub filter_takes: bool,
     /// The right that an open port needs to read its counters, if any.
     pub to_count: fn() -> Option<Capability>,
@@ -75,17 +76,17 @@ pub struct Backend {
     pub to_send: Option<Capability>,
     /// Whether an open port calls bpf(2): to read its counters, to send, to attach again.
     pub calls_bpf: bool,
-    /// What sends faster, as a clause; empty where nothing here does.
+    /// A faster way to send, as a clause; empty if there is none.
     pub faster: &'static str,
-    /// Options of its own names that are called otherwise elsewhere: here and there.
+    /// Options of its names that have other names elsewhere: here, and there.
     pub renamed: &'static [(&'static str, &'static str)],
     /// Number and length of the frames that a port allocates if the caller supplies no pool. `None`
     /// for one that has nothing to share.
     pub frames: fn(&PortName, &PortOptions) -> Result<Option<PoolConfig>>,
     /// Opens a port.
     pub open: fn(&PortName, &PortOptions) -> Result<Port>,
-    /// Opens several of its targets, each with its own options, as one port that gives their
-    /// packets in the order of time. `None` where targets have no order in common.
+    /// Opens several of its targets, each with its own options, as one port that returns their
+    /// packets in timestamp order. `None` if targets have no common order.
     pub merge: Option<Merge>,
 }
 
@@ -93,7 +94,7 @@ pub struct Backend {
 pub type Merge = fn(&[(PortName, PortOptions)]) -> Result<Port>;
 
 impl Backend {
-    /// A row with a scheme and nothing else: for `..Backend::new("name", open)`.
+    /// A row with a scheme and defaults, for `..Backend::new("name", open)`.
     pub const fn new(
         scheme: &'static str,
         open: fn(&PortName, &PortOptions) -> Result<Port>,
@@ -122,14 +123,14 @@ impl Backend {
 /// Suffixes that make a plain name a capture file even if it does not exist yet.
 const FILE_SUFFIXES: &[&str] = &[".pcap", ".pcapng", ".cap", ".ntar", ".dmp", ".gz", ".zst"];
 
-/// Backends that ports are opened with. The default has those of this crate.
+/// Backends for opening ports. The default contains those of this crate.
 #[derive(Clone, Debug)]
 pub struct Registry {
     rows: Vec<Backend>,
 }
 
 impl Registry {
-    /// With these rows.
+    /// Creates a registry with these rows.
     pub(crate) fn with(rows: &[Backend]) -> Self {
         Self {
             rows: rows.to_vec(),
@@ -167,11 +168,11 @@ impl Registry {
         self.rows.iter().find(|row| row.scheme == scheme)
     }
 
-    /// Takes a name apart. A name without a scheme is a capture file if it is `-`, has a slash,
-    /// ends like one, or exists as a file; else it is an interface, which is opened as a tap.
+    /// Parses a name. A name without a scheme is a capture file if it is `-`, has a slash, has a
+    /// known suffix, or exists as a file; otherwise it is an interface, which is opened as a tap.
     ///
     /// # Errors
-    /// `InvalidInput` for an unknown scheme, with the list of those there are.
+    /// `InvalidInput` for an unknown scheme; lists the known ones.
     pub fn parse(&self, name: &str) -> Result<PortName> {
         let refuse =
             |why: String| Error::new(ErrorKind::InvalidInput, format!("open {name:?}"), why);
@@ -205,22 +206,21 @@ impl Registry {
         parse_target(backend, false, name).map_err(refuse)
     }
 
-    /// Opens a port by name. Options in the name go before those given.
+    /// Opens a port by name. Options in the name override the given ones.
     ///
     /// # Errors
-    /// Each has what was tried, why it failed, and a hint.
+    /// Each states what was tried, why it failed, and a hint.
     pub fn open(&self, name: &str, options: &PortOptions) -> Result<Port> {
         let (backend, parsed, options) = self.prepare(name, options)?;
         (backend.open)(&parsed, &options)
     }
 
     /// Opens several ports as one; a single name as [`open`](Self::open) does. Capture files are
-    /// merged: their packets come in the order of their times. The queues of other ports stay
-    /// apart.
+    /// merged in timestamp order. The queues of other ports stay separate.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `InvalidInput` for no name, for files beside other ports, and for
-    /// an interface named twice.
+    /// As [`open`](Self::open); `InvalidInput` for no name, for files mixed with other ports, and
+    /// for an interface named twice.
     pub fn open_all(&self, names: &[&str], options: &PortOptions) -> Result<Port> {
         if let [name] = names {
             return self.open(name, options);
@@ -253,10 +253,10 @@ impl Registry {
         }
     }
 
-    /// As [`shared_pool`](crate::shared_pool).
+    /// Like [`shared_pool`](crate::shared_pool).
     ///
     /// # Errors
-    /// As [`open`](Self::open), for what can be reported before anything is opened; `NoSpace` where
+    /// As [`open`](Self::open), for what can be detected before anything is opened; `NoSpace` if
     /// memory is short.
     pub fn shared_pool(&self, ports: &[(&str, &PortOptions)]) -> Result<Option<Pool>> {
         let mut frames = Vec::new();
@@ -271,7 +271,7 @@ impl Registry {
         let most = frames.iter().map(|config| config.frame_count).max();
         let frame_len = frames.iter().map(|config| config.frame_len).max();
         let config = PoolConfig {
-            // No port gives its device more than half of a pool that has other users.
+            // No port gives its device more than half of a pool with other users.
             frame_count: sum.max(most.unwrap_or(0).saturating_mul(2)),
             frame_len: frame_len.unwrap_or(0),
             huge_pages: frames[0].huge_pages,
@@ -279,7 +279,7 @@ impl Registry {
         Pool::new(config).map(Some)
     }
 
-    /// The backend of a name, the name taken apart, and the options with those in the name.
+    /// The backend of a name, the parsed name, and the options combined with those in the name.
     fn prepare(
         &self,
         name: &str,
@@ -304,13 +304,13 @@ impl Registry {
     }
 }
 
-/// Takes apart what stands after the scheme.
+/// Parses the text after the scheme.
 fn parse_target(
     backend: &Backend,
     queues: bool,
     text: &str,
 ) -> std::result::Result<PortName, String> {
-    // A question mark may be part of a file's name.
+    // A file's name may contain a question mark.
     let is_file = backend.plain == Plain::Files && Path::new(text).exists();
     let (target, query) = match text.split_once('?') {
         Some(parts) if !is_file => parts,
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_a_row_may_have_names_of_their_own() {
+    fn options_of_a_row_may_have_other_names() {
         fn show(name: &PortName, options: &PortOptions) -> Result<Port> {
             let what = format!("{:?} {}", options.bind, options.bind_card);
             nothing(name, options).map_err(|_| Error::new(ErrorKind::Unsupported, what, "no"))

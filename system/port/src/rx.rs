@@ -27,37 +27,37 @@ pub use forward::Forwarded;
 pub use switch::FilterSwitch;
 pub use wake::Waker;
 
-/// What waiting ended with.
+/// Result of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
     /// There may be packets.
     Packets,
-    /// The time ran out.
+    /// The timeout expired.
     Timeout,
-    /// There will never be packets again: end of a file, or the sender is gone.
+    /// There will be no more packets: end of a file, or the sender is gone.
     End,
     /// The queue's [`Waker`] was called.
     Woken,
 }
 
-/// What a backend writes. Called once per batch.
+/// Interface of a backend. Called once per batch.
 pub trait RxBackend: Send {
-    /// Appends up to `max` slots, and returns what they hold; never blocks; none is not an error. A
-    /// packet in several segments is never cut by the end of a batch: the backend stops before it
-    /// instead.
+    /// Appends up to `max` slots, and returns their contents; never blocks; an empty result is not
+    /// an error. A packet in several segments is never split by the end of a batch: the backend
+    /// stops before it instead.
     fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled>;
 
     /// Takes slots back, in any order; leaves the vector empty.
     fn release(&mut self, slots: &mut Vec<Slot>);
 
-    /// Turns a slot's bytes into an owned frame: a move where the memory is a pool's (the slot is
-    /// then empty and is released without effect), else a copy into a frame of the port's pool,
-    /// which is counted.
+    /// Turns a slot's bytes into an owned frame: a move if the memory belongs to a pool (the slot
+    /// is then empty and is released without effect), otherwise a copy into a frame of the port's
+    /// pool, which is counted.
     fn detach(&mut self, slot: &mut Slot) -> Result<Frame>;
 
-    /// Slots of the batch at hand are about to be given to another queue ([`TxBackend::transfer`]),
-    /// which may give them the token `Slot::DETACHED`. Called before that, so that `release` need
-    /// not expect it of slots of other batches.
+    /// Announces that slots of the current batch will be passed to another queue
+    /// ([`TxBackend::transfer`]), which may give them the token `Slot::DETACHED`. `release` need
+    /// not expect that token in slots of other batches.
     ///
     /// [`TxBackend::transfer`]: crate::tx::TxBackend::transfer
     fn before_transfer(&mut self) {}
@@ -70,49 +70,49 @@ pub trait RxBackend: Send {
         None
     }
 
-    /// Has [`poll_fd`](Self::poll_fd) become readable with the next packet. Called when a wait of
-    /// no time found nothing. False if there may be packets by now.
+    /// Makes [`poll_fd`](Self::poll_fd) become readable with the next packet. Called when a wait
+    /// with timeout zero found nothing. Returns false if there may be packets by now.
     fn arm(&mut self) -> Result<bool> {
         Ok(true)
     }
 
-    /// Ends a filter that the backend itself applies: from here on the queue has another one.
+    /// Ends a filter that the backend itself applies: the queue uses another one from here on.
     fn end_filter(&mut self) {}
 
     /// The pool of its frames, or the one it copies into.
     fn pool(&self) -> Option<&Pool>;
 
-    /// Whether every slot lies in a frame of [`pool`](Self::pool) that another queue may take over:
-    /// `release` then leaves those alone whose token is `Slot::DETACHED`.
+    /// Whether every slot is in a frame of [`pool`](Self::pool) that another queue may take over:
+    /// `release` then skips those with the token `Slot::DETACHED`.
     fn has_pool_frames(&self) -> bool {
         false
     }
 
-    /// Whether the kernel gathers packets by itself before it wakes a reader: then sleeping on the
-    /// clock only adds wake-ups.
+    /// Whether the kernel gathers packets by itself before it wakes a reader: sleeping on the clock
+    /// then only adds wake-ups.
     fn gathers(&self) -> bool {
         false
     }
 
-    /// Packets that can wait for the reader before the next is lost, where that is fixed.
+    /// Number of packets that can wait for the reader before the next is lost, if that is fixed.
     fn ring_len(&self) -> Option<u32> {
         None
     }
 }
 
-/// Slots by which a batch may exceed its size, so that its last packet is whole.
+/// Number of slots by which a batch may exceed its size, so that its last packet is complete.
 const SEGMENTS_BEYOND: usize = 64;
 
-/// One receiving queue, owned by one thread.
+/// A receiving queue, owned by one thread.
 pub struct RxQueue {
     backend: Box<dyn RxBackend>,
     slots: Vec<Slot>,
     rejected: Vec<Slot>,
     batch_max: usize,
     queue_index: u32,
-    /// Of several ports opened as one, the number of this one; else 0.
+    /// For several ports opened as one, the number of this one; otherwise 0.
     interface_index: u16,
-    /// The name of that one, for errors; else empty.
+    /// The name of that one, for errors; otherwise empty.
     interface: String,
     filter: Option<Matcher>,
     next_filter: Arc<switch::NextFilter>,
@@ -121,8 +121,8 @@ pub struct RxQueue {
 }
 
 impl RxQueue {
-    /// Wraps a backend. `filter` is given only where the backend does not filter by itself;
-    /// `counters` are those that the backend moves too.
+    /// Wraps a backend. `filter` is given only if the backend does not filter by itself; `counters`
+    /// are those that the backend also updates.
     pub fn new(
         backend: Box<dyn RxBackend>,
         queue_index: u32,
@@ -147,14 +147,14 @@ impl RxQueue {
         }
     }
 
-    /// Gives the queue a number among those of several ports, and its packets that of their port,
-    /// which has one interface, of this name.
+    /// Gives the queue a number among those of several ports, and its packets the number of their
+    /// port, which has one interface with this name.
     pub(crate) fn number(&mut self, queue_index: u32, interface_index: u16, interface: &str) {
         (self.queue_index, self.interface_index) = (queue_index, interface_index);
         interface.clone_into(&mut self.interface);
     }
 
-    /// An error, with the interface that it is of among several.
+    /// Adds the interface to an error, if there are several.
     #[cold]
     fn named(&self, error: Error) -> Error {
         if self.interface.is_empty() {
@@ -174,12 +174,12 @@ impl RxQueue {
         self.backend.pool()
     }
 
-    /// Takes the packets that are present, up to the batch size. Never blocks: an empty batch is no
+    /// Receives the available packets, up to the batch size. Never blocks: an empty batch is not an
     /// error.
     ///
     /// # Errors
-    /// `Gone` when the device has been removed, `Damaged` where a file is (all before it was
-    /// delivered).
+    /// `Gone` when the device has been removed, `Damaged` for a damaged file (all earlier packets
+    /// were delivered).
     #[inline]
     pub fn receive(&mut self) -> Result<RxBatch<'_>> {
         if !self.slots.is_empty() {
@@ -213,7 +213,7 @@ impl RxQueue {
         })
     }
 
-    /// Runs the filter in user space; rejected slots go back at once.
+    /// Runs the filter in user space; rejected slots are returned at once.
     fn apply_filter(&mut self) {
         let Some(filter) = &self.filter else { return };
         let mut rejected = 0;
@@ -251,7 +251,7 @@ impl RxQueue {
         ready.map_err(|error| self.named(error))
     }
 
-    /// Packets that can wait for the reader before the next is lost, where that is fixed.
+    /// Number of packets that can wait for the reader before the next is lost, if that is fixed.
     pub fn ring_len(&self) -> Option<u32> {
         self.backend.ring_len()
     }
@@ -261,7 +261,7 @@ impl RxQueue {
         self.backend.gathers()
     }
 
-    /// What this queue has counted so far.
+    /// The counters of this queue.
     pub fn counters(&self) -> &Arc<RxCounters> {
         &self.counters
     }
@@ -275,8 +275,8 @@ impl Drop for RxQueue {
     }
 }
 
-/// Whether a filter selects a packet. Metadata that the kernel offers to filters is reported here,
-/// too: a stripped tag, and the packet's direction.
+/// Whether a filter selects a packet. Metadata that the kernel offers to filters is passed here as
+/// well: a stripped tag, and the packet's direction.
 #[inline]
 fn selects(filter: &Matcher, slot: &Slot, bytes: &[u8]) -> bool {
     /// `PACKET_OUTGOING` of `if_packet.h`.
@@ -305,32 +305,32 @@ unsafe fn slot_bytes(slot: &Slot) -> &[u8] {
     unsafe { std::slice::from_raw_parts(slot.data().as_ptr(), slot.cap_len() as usize) }
 }
 
-/// Packets borrowed from a queue; they go back to the device when the batch is dropped.
+/// Packets borrowed from a queue; they are returned to the device when the batch is dropped.
 #[must_use]
 pub struct RxBatch<'q> {
     queue: &'q mut RxQueue,
     /// First slot of the first packet that is still in the batch.
     start: usize,
     packets: usize,
-    /// Where the last search ended: a packet's number, counted from the slot that was the start
-    /// then, and its first slot.
+    /// End of the last search: a packet's number, relative to the slot that was the start then, and
+    /// its first slot.
     walked: (usize, usize, usize),
 }
 
 impl RxBatch<'_> {
-    /// Packets in the batch.
+    /// Number of packets in the batch.
     #[inline]
     pub fn len(&self) -> usize {
         self.packets
     }
 
-    /// Whether nothing was present.
+    /// Whether the batch is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets == 0
     }
 
-    /// The packets, in the order of arrival.
+    /// Iterates over the packets in the order of arrival.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = Packet<'_>> {
         let slots = self.queue.slots[self.start..].as_ptr_range();
@@ -341,7 +341,7 @@ impl RxBatch<'_> {
         }
     }
 
-    /// The packets, to be changed in place.
+    /// Iterates over the packets, to change them in place.
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = PacketMut<'_>> {
         let mut rest: &mut [Slot] = &mut self.queue.slots[self.start..];
@@ -356,8 +356,8 @@ impl RxBatch<'_> {
         })
     }
 
-    /// Detaches packet `index` from its batch: its frame, owned, and its metadata. A move where the
-    /// queue has a pool of its own, else a copy, which is counted.
+    /// Detaches packet `index` from its batch: returns its frame, owned, and its metadata. A move
+    /// if the queue has its own pool, otherwise a copy, which is counted.
     ///
     /// # Errors
     /// `InvalidInput` for an index out of range or a packet in several segments, `NoSpace` if the
@@ -391,8 +391,8 @@ impl RxBatch<'_> {
     }
 
     /// The first slot of packet `index`, or one after the last. Packets in several segments are
-    /// rare: without any in the batch it is a sum, else the walk continues where the last one
-    /// ended.
+    /// rare: without any in the batch this is a sum, otherwise the walk continues at the end of the
+    /// last one.
     fn slot_of(&mut self, index: usize) -> usize {
         let index = index.min(self.packets);
         if self.queue.slots.len() - self.start == self.packets {
@@ -420,7 +420,7 @@ impl Drop for RxBatch<'_> {
     }
 }
 
-/// The packets of a batch.
+/// Iterator over the packets of a batch.
 struct Packets<'b> {
     /// The first slot of the next packet, and the end of all.
     next: *const Slot,
@@ -452,7 +452,7 @@ impl<'b> Iterator for Packets<'b> {
     }
 }
 
-/// As [`segment_count`]; out of the way, since nearly all packets have one.
+/// Like [`segment_count`]; not inlined, since nearly all packets have one.
 ///
 /// # Safety
 /// From a slot on to the end of its slice.
@@ -466,7 +466,7 @@ unsafe fn count_segments(first: *const Slot, end: *const Slot) -> usize {
 /// A received packet, borrowed from its batch.
 #[derive(Clone, Copy)]
 pub struct Packet<'b> {
-    /// One or more.
+    /// At least one.
     slots: &'b [Slot],
 }
 
@@ -484,32 +484,32 @@ impl<'b> Packet<'b> {
         unsafe { slot_bytes(self.head()) }
     }
 
-    /// All segments in order; one, unless the packet is larger than a frame.
+    /// All segments in order; a single one, unless the packet is larger than a frame.
     #[inline]
     pub fn segments(&self) -> impl Iterator<Item = &'b [u8]> + Clone {
         // SAFETY: as in `bytes`.
         self.slots.iter().map(|slot| unsafe { slot_bytes(slot) })
     }
 
-    /// Whether it lies in one segment, as all do but those larger than a frame.
+    /// Whether it is in one segment, as all are but those larger than a frame.
     #[inline]
     pub fn is_whole(&self) -> bool {
         self.slots.len() == 1
     }
 
-    /// Bytes present, over all segments.
+    /// Number of captured bytes, over all segments.
     #[inline]
     pub fn cap_len(&self) -> u32 {
         self.slots.iter().map(|slot| slot.cap_len()).sum()
     }
 
-    /// Bytes on the wire.
+    /// Length on the wire.
     #[inline]
     pub fn wire_len(&self) -> u32 {
         self.head().wire_len
     }
 
-    /// When it arrived, in nanoseconds since the Unix epoch, if anybody took the time.
+    /// Time of arrival in nanoseconds since the Unix epoch, if it was recorded.
     #[inline]
     pub fn time_ns(&self) -> Option<u64> {
         self.head().has(Slot::TIME).then_some(self.head().time_ns)
@@ -527,7 +527,7 @@ impl<'b> Packet<'b> {
         self.head().has(Slot::VLAN).then_some(self.head().vlan)
     }
 
-    /// The card's checksum verdict.
+    /// The card's checksum result.
     #[inline]
     pub fn checksum(&self) -> Checksum {
         let head = self.head();
@@ -539,7 +539,7 @@ impl<'b> Packet<'b> {
         }
     }
 
-    /// All that is known besides the bytes.
+    /// All metadata.
     #[inline]
     pub fn meta(&self) -> Meta {
         Meta {
@@ -559,7 +559,7 @@ impl<'b> Packet<'b> {
         self.head().has(Slot::OUTGOING)
     }
 
-    /// Which interface of a capture file with several; 0 elsewhere.
+    /// Index of the interface in a capture file with several; otherwise 0.
     #[inline]
     pub fn interface_index(&self) -> u16 {
         self.head().interface_index
@@ -572,7 +572,7 @@ pub struct PacketMut<'b> {
 }
 
 impl PacketMut<'_> {
-    /// The same, for reading.
+    /// The same for reading.
     #[inline]
     pub fn as_packet(&self) -> Packet<'_> {
         Packet { slots: self.slots }

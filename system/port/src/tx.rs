@@ -9,10 +9,10 @@ use sys::Result;
 
 use crate::account::TxCounters;
 
-/// What a backend writes. Called once per batch.
+/// Interface of a backend. Called once per batch.
 pub trait TxBackend: Send {
-    /// Appends up to `max` empty slots whose `cap_len` is the buffer's room in bytes; fewer (or
-    /// none) when the device still holds the rest. Never blocks.
+    /// Appends up to `max` empty slots whose `cap_len` is the length of the buffer; fewer (or none)
+    /// while the device still has the rest. Never blocks.
     fn reserve(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()>;
 
     /// Takes back slots from `reserve`: the first `filled` are to be sent as they are (`cap_len` is
@@ -20,17 +20,17 @@ pub trait TxBackend: Send {
     /// vector empty.
     fn submit(&mut self, slots: &mut Vec<Slot>, filled: usize) -> Result<()>;
 
-    /// Sends a frame: without a copy if it is of this queue's pool. `Ok(Some(frame))` gives it
-    /// back: no room now.
+    /// Sends a frame, without a copy if it belongs to this queue's pool. `Ok(Some(frame))` returns
+    /// it: there is no room now.
     fn send(&mut self, frame: Frame) -> Result<Option<Frame>>;
 
     /// Takes packets over from a receiving queue without a copy. The slots are whole packets in
-    /// frames of this queue's pool, and the receiving queue holds them. Returns how many slots were
+    /// frames of this queue's pool, owned by the receiving queue. Returns how many slots were
     /// taken, up to the end of a packet and fewer if there is no room; taken slots get the token
     /// `Slot::DETACHED`. A packet that can never be sent is taken and counted as failed, and its
     /// frames stay with the receiving queue.
     ///
-    /// `None` from a backend without this: packets have to be copied.
+    /// `None` from a backend without support for this: packets must be copied.
     fn transfer(&mut self, slots: &mut [Slot]) -> Result<Option<usize>> {
         let _ = slots;
         Ok(None)
@@ -43,18 +43,18 @@ pub trait TxBackend: Send {
         false
     }
 
-    /// Starts the device on what was submitted.
+    /// Starts the device on submitted packets.
     fn flush(&mut self) -> Result<()>;
 
-    /// Waits until at least one buffer is free again, or everything has left when `all`; at most
-    /// `timeout`. True if so.
+    /// Waits until at least one buffer is free again, or until everything was sent if `all`; at
+    /// most `timeout`. Returns whether that was reached.
     fn wait(&mut self, all: bool, timeout: Duration) -> Result<bool>;
 
     /// The pool of its frames.
     fn pool(&self) -> Option<&Pool>;
 }
 
-/// One sending queue, owned by one thread.
+/// A sending queue, owned by one thread.
 pub struct TxQueue {
     backend: Box<dyn TxBackend>,
     slots: Vec<Slot>,
@@ -63,7 +63,7 @@ pub struct TxQueue {
 }
 
 impl TxQueue {
-    /// Wraps a backend; `counters` are those that it moves.
+    /// Wraps a backend; `counters` are those that it updates.
     pub fn new(backend: Box<dyn TxBackend>, queue_index: u32, counters: Arc<TxCounters>) -> Self {
         Self {
             backend,
@@ -83,12 +83,12 @@ impl TxQueue {
         self.backend.pool()
     }
 
-    /// What this queue has counted so far.
+    /// The counters of this queue.
     pub fn counters(&self) -> &Arc<TxCounters> {
         &self.counters
     }
 
-    /// Hands out up to `count` empty buffers; fewer when the device is behind. Never blocks.
+    /// Hands out up to `count` empty buffers; fewer if the device is behind. Never blocks.
     #[inline]
     pub fn reserve(&mut self, count: usize) -> Result<TxBatch<'_>> {
         if !self.slots.is_empty() {
@@ -105,10 +105,10 @@ impl TxQueue {
         })
     }
 
-    /// Sends a frame; a frame that found no room returns.
+    /// Sends a frame; a frame for which there is no room is returned.
     ///
     /// # Errors
-    /// The device's; the frame is then gone back to its pool.
+    /// The device's; the frame was then returned to its pool.
     #[inline]
     pub fn send(&mut self, frame: Frame) -> Result<Option<Frame>> {
         self.backend.send(frame)
@@ -126,26 +126,26 @@ impl TxQueue {
         self.backend.transfer(slots)
     }
 
-    /// Starts the device on what was submitted since the last flush.
+    /// Starts the device on packets submitted since the last flush.
     #[inline]
     pub fn flush(&mut self) -> Result<()> {
         self.backend.flush()
     }
 
-    /// Waits until a buffer is free, or (`all`) until everything has left; at most `timeout`. True
-    /// if so.
+    /// Waits until a buffer is free, or (`all`) until everything was sent; at most `timeout`.
+    /// Returns whether that was reached.
     pub fn wait(&mut self, all: bool, timeout: Duration) -> Result<bool> {
         self.backend.wait(all, timeout)
     }
 }
 
-/// Empty buffers on loan; what was written is sent by [`TxBatch::submit`], what was not goes back.
+/// Borrowed empty buffers; filled ones are sent by [`TxBatch::submit`], the others are returned.
 #[must_use]
 pub struct TxBatch<'q> {
     queue: &'q mut TxQueue,
     /// The queue's slots: the first, the next to be filled, and the end. (Through the queue they
-    /// would be looked up anew for each packet, because its bytes could be the queue's for all
-    /// that the compiler knows.)
+    /// would be reloaded for each packet, because the compiler must assume that the packet's bytes
+    /// alias it.)
     first: *mut Slot,
     next: *mut Slot,
     end: *mut Slot,
@@ -155,19 +155,19 @@ pub struct TxBatch<'q> {
 unsafe impl Send for TxBatch<'_> {}
 
 impl TxBatch<'_> {
-    /// Buffers still empty.
+    /// Number of buffers still empty.
     #[inline]
     pub fn room(&self) -> usize {
         (self.end as usize - self.next as usize) / size_of::<Slot>()
     }
 
-    /// Slots that were filled.
+    /// Number of filled slots.
     #[inline]
     pub(crate) fn filled(&self) -> usize {
         (self.next as usize - self.first as usize) / size_of::<Slot>()
     }
 
-    /// The slot to be filled next.
+    /// The next slot to fill.
     #[inline(always)]
     fn slot(&mut self) -> Option<&mut Slot> {
         if self.next == self.end {
@@ -178,7 +178,7 @@ impl TxBatch<'_> {
         Some(unsafe { &mut *self.next })
     }
 
-    /// The slots from the `from`th on that were filled.
+    /// The filled slots from the `from`th on.
     fn filled_from(&mut self, from: usize) -> &mut [Slot] {
         let count = self.filled();
         // SAFETY: so many of the queue's slots lie after the first; else as for `slot`.
@@ -207,10 +207,10 @@ impl TxBatch<'_> {
         }
     }
 
-    /// Counts the next buffer as holding a packet of `len` bytes.
+    /// Marks the next buffer as holding a packet of `len` bytes.
     ///
     /// # Panics
-    /// If there is no buffer left or `len` is more than it holds: a bug of the caller.
+    /// If there is no buffer left or `len` exceeds it: a bug of the caller.
     #[inline]
     pub fn advance(&mut self, len: usize) {
         let slot = self.slot().expect("a buffer is left");
@@ -224,8 +224,8 @@ impl TxBatch<'_> {
         self.next = unsafe { self.next.add(1) };
     }
 
-    /// Copies a packet into the next buffers (several, if it is larger than one); false if there is
-    /// no room left.
+    /// Copies a packet into the next buffers (several, if it is larger than one); returns false if
+    /// there is no room left.
     #[inline]
     pub fn write(&mut self, packet: &[u8]) -> bool {
         let Some(buffer) = self.buffer() else {
@@ -239,10 +239,10 @@ impl TxBatch<'_> {
         self.write_pieces(packet.len(), std::iter::once(packet))
     }
 
-    /// As [`write`](Self::write), for a packet of `len` bytes that lies in several pieces.
+    /// Like [`write`](Self::write), for a packet of `len` bytes in several pieces.
     pub fn write_pieces<'p>(&mut self, len: usize, pieces: impl Iterator<Item = &'p [u8]>) -> bool {
         let first = self.filled();
-        // Bytes in the buffer at hand, and bytes that it holds.
+        // Number of bytes in the current buffer, and its length.
         let (mut at, Some(mut room)) = (0, self.buffer().map(|buffer| buffer.len())) else {
             return false;
         };
@@ -251,7 +251,7 @@ impl TxBatch<'_> {
                 if at == room {
                     self.advance(at);
                     let Some(next) = self.buffer().map(|buffer| buffer.len()) else {
-                        // Filled to the brim, so they hold as much as before.
+                        // Filled completely, so each holds its full length.
                         for slot in self.filled_from(first) {
                             slot.flags &= !Slot::CONTINUES;
                         }
@@ -279,12 +279,12 @@ impl TxBatch<'_> {
         true
     }
 
-    /// Hands the filled buffers to the device (which starts at the next flush at the latest) and
-    /// gives the others back.
+    /// Passes the filled buffers to the device (which starts at the next flush at the latest) and
+    /// returns the others.
     #[inline]
     pub fn submit(self) -> Result<()> {
         let filled = self.filled();
-        // The drop that follows finds nothing left to return.
+        // The drop that follows has nothing left to return.
         self.queue.backend.submit(&mut self.queue.slots, filled)
     }
 }
@@ -292,7 +292,8 @@ impl TxBatch<'_> {
 impl Drop for TxBatch<'_> {
     fn drop(&mut self) {
         if !self.queue.slots.is_empty() {
-            // Nothing was submitted: all buffers go back unused. A failure shows at the next call.
+            // Nothing was submitted: all buffers are returned unused. The next call reports a
+            // failure.
             let _ = self.queue.backend.submit(&mut self.queue.slots, 0);
         }
     }

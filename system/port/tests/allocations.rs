@@ -1,5 +1,5 @@
-//! Once warm, moving packets through a port allocates nothing, as a counting allocator verifies.
-//! Here for the memory ring, files, and as root packet sockets.
+//! Once warm, moving packets through a port does not allocate, as checked by a counting allocator.
+//! For the memory ring, files, and as root packet sockets.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use barewire_port::{Port, PortOptions};
 
 thread_local! {
-    /// Allocations of this thread. Without a destructor, so that it can be used from an allocator.
+    /// Allocations of this thread. Without a destructor, so that an allocator can use it.
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How many allocations `body` makes on this thread.
+/// Number of allocations made by `body` on this thread.
 fn allocations(body: impl FnOnce()) -> u64 {
     let before = COUNT.get();
     body();
@@ -50,8 +50,8 @@ fn the_counter_counts() {
     assert_eq!(allocations(|| ()), 0);
 }
 
-/// Sends `rounds` batches of packets of several lengths and receives them; returns how many, and
-/// a sum over their bytes, so that nothing is optimized away.
+/// Sends `rounds` batches of packets of several lengths and receives them; returns their number,
+/// and a sum over their bytes, so that nothing is optimized away.
 fn turn(port: &mut Port, rounds: usize, keep: bool) -> (usize, u64) {
     let (rx, tx) = (&mut port.rx[0], &mut port.tx[0]);
     let packet = [0x5a_u8; 1514];
@@ -103,7 +103,7 @@ fn the_memory_ring_allocates_nothing_once_warm() {
     }
 }
 
-/// With a filter in user space too, rejected packets included.
+/// Also with a filter in user space, including rejected packets.
 #[test]
 fn filtering_allocates_nothing_once_warm() {
     // ld len; jset #1, reject, keep
@@ -129,7 +129,7 @@ fn filtering_allocates_nothing_once_warm() {
     assert_eq!(count, 0);
 }
 
-/// A pcap file of this many packets, in a directory of the system's; removed when dropped.
+/// A pcap file of this many packets in a temporary directory; removed when dropped.
 struct Capture(std::path::PathBuf);
 
 impl Capture {
@@ -172,7 +172,7 @@ impl Drop for Capture {
     }
 }
 
-/// Receives until `count` packets came, and looks at each.
+/// Receives until `count` packets arrived, and reads each.
 fn receive(port: &mut Port, count: usize) -> u64 {
     let (mut received, mut sum) = (0, 0);
     let until = std::time::Instant::now() + Duration::from_secs(20);
@@ -189,7 +189,7 @@ fn receive(port: &mut Port, count: usize) -> u64 {
     sum
 }
 
-/// Mapped, and through the buffer behind a decompressor.
+/// Mapped, and through the buffer after a decompressor.
 #[test]
 fn reading_a_file_allocates_nothing_once_warm() {
     for (name, packed) in [("plain.pcap", false), ("packed.pcap.gz", true)] {
@@ -228,7 +228,7 @@ fn writing_a_file_allocates_nothing_once_warm() {
     }
 }
 
-/// The loopback interface of a namespace of this thread's own, up.
+/// Sets up the loopback interface in a namespace of this thread.
 fn own_loopback() -> bool {
     // SAFETY: plain system calls; the structure is plain data and lives through the call.
     unsafe {

@@ -1,5 +1,5 @@
-//! What a program needs that has ports besides other things: a backend of its own, a descriptor to
-//! poll, a waker, another filter while the port is open. Here for ports that need no rights.
+//! Features for programs that embed ports: a custom backend, a descriptor to poll, a waker, another
+//! filter while the port is open. For ports that need no privileges.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -19,13 +19,13 @@ use sys::{Error, ErrorKind, Result};
 /// Longer than anything here takes, unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What the two ends of the backend of this test share: packets on their way.
+/// Packets in transit, shared by the two ends of this test's backend.
 type Queue = Arc<Mutex<VecDeque<Box<[u8]>>>>;
 
-/// A backend in a crate of its own: what is sent on it is received from it, in memory of its own.
+/// A backend in another crate: packets sent on it are received from it, in its own memory.
 struct Rx {
     queue: Queue,
-    /// Borrowed by the queue, by token.
+    /// Packets borrowed by the queue, by token.
     borrowed: Vec<Option<Box<[u8]>>>,
     cache: FrameCache,
     counters: Arc<RxCounters>,
@@ -222,7 +222,7 @@ fn send(port: &mut Port, packets: &[Vec<u8>]) {
     port.tx[0].flush().unwrap();
 }
 
-/// Packets of 60 bytes, the first of which is the number.
+/// Packets of 60 bytes whose first byte is the number.
 fn packets(numbers: std::ops::Range<u8>) -> Vec<Vec<u8>> {
     let packet = |number| {
         let mut packet = vec![0x5a; 60];
@@ -232,7 +232,7 @@ fn packets(numbers: std::ops::Range<u8>) -> Vec<Vec<u8>> {
     numbers.map(packet).collect()
 }
 
-/// The first bytes of all packets that are present.
+/// The first bytes of all available packets.
 fn receive(port: &mut Port) -> Vec<u8> {
     let mut numbers = Vec::new();
     loop {
@@ -247,7 +247,7 @@ fn receive(port: &mut Port) -> Vec<u8> {
     }
 }
 
-/// Selects packets whose first byte is so large at least.
+/// Selects packets whose first byte is at least this.
 fn at_least(number: u8) -> Program {
     let insns = vec![
         Insn::new(0x30, 0, 0, 0),

@@ -10,14 +10,14 @@ const INFO_LEN: usize = 8;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 
-/// An address of an interface.
+/// One address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceAddress {
     /// The address.
     pub addr: IpAddr,
-    /// Bits of it that name the network on the link.
+    /// Length of its network prefix in bits.
     pub prefix_len: u8,
-    /// Whether it is one of the link alone (`RT_SCOPE_LINK` and closer).
+    /// Whether its scope is the link or narrower (`RT_SCOPE_LINK` and above).
     pub is_local: bool,
 }
 
@@ -38,7 +38,8 @@ pub fn of(ifindex: u32) -> Result<Vec<InterfaceAddress>> {
         }
         let mut addr = None;
         for (kind, value) in reply.attributes(INFO_LEN) {
-            // On a point-to-point link the second is the other end's unless there is the first.
+            // On a point-to-point link `IFA_ADDRESS` is the address of the other end, so
+            // `IFA_LOCAL` wins.
             if kind == IFA_LOCAL || kind == IFA_ADDRESS && addr.is_none() {
                 addr = parse(value).or(addr);
             }
@@ -70,7 +71,7 @@ mod tests {
         let link = crate::link::Link::by_name("lo").unwrap();
         let found = of(link.index).unwrap();
         let v4 = found.iter().find(|address| address.addr.is_ipv4());
-        // A namespace may have it down, and then it has none.
+        // In a namespace the loopback interface may be down; then it has no address.
         if let Some(address) = v4 {
             assert_eq!(address.addr.to_string(), "127.0.0.1");
             assert_eq!(address.prefix_len, 8);

@@ -1,8 +1,9 @@
-//! Advice about memory reserved elsewhere: to the kernel, and to the processor.
+//! Hints about memory reserved elsewhere, for the kernel and for the processor.
 
-/// Requests large pages in this piece of the process's memory, which should not have been touched
-/// yet: where transparent huge pages are on `madvise` (`/sys/kernel/mm/transparent_hugepage`), a
-/// table that is looked up at random misses the TLB less. Advice may be ignored, and then is.
+/// Requests large pages for this range of the process's memory, which should not have been touched
+/// yet. Where transparent huge pages are set to `madvise` (`/sys/kernel/mm/transparent_hugepage`),
+/// random look-ups in a table then miss the TLB less often. The kernel may ignore the hint, and
+/// errors are ignored here.
 pub fn large_pages(address: usize, len: usize) {
     const PAGE: usize = 4096;
     let from = address.next_multiple_of(PAGE);
@@ -15,8 +16,8 @@ pub fn large_pages(address: usize, len: usize) {
     unsafe { libc::madvise(from as *mut libc::c_void, to - from, libc::MADV_HUGEPAGE) };
 }
 
-/// Has the processor load the cache lines at these addresses, all at once and without waiting for
-/// any. Invalid addresses do no harm: a prefetch has no visible effect, and never faults.
+/// Prefetches the cache lines at these addresses, all at once and without waiting. Invalid
+/// addresses are harmless: a prefetch has no visible effect and never faults.
 #[inline]
 pub fn prefetch(addresses: &[usize]) {
     for address in addresses {

@@ -26,7 +26,7 @@ pub fn pin_current_thread(cpu_index: usize) -> Result<()> {
     }
 }
 
-/// Gives the calling thread, and processes that it starts, the lowest priority. On Linux the nice
+/// Gives the calling thread, and the processes it starts, the lowest priority. On Linux the nice
 /// value belongs to the thread (setpriority(2), "C library/kernel differences").
 ///
 /// # Errors

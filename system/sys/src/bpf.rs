@@ -1,7 +1,7 @@
 //! bpf(2): maps, programs, links and their info (`include/uapi/linux/bpf.h`).
 //!
-//! Objects are owned file descriptors. The sizes that the kernel would write by are known to each
-//! [`Map`], so that no call can run over a caller's buffer.
+//! Objects are owned file descriptors. Each [`Map`] knows the sizes that the kernel reads and
+//! writes, so no call can overrun a caller's buffer.
 //!
 //! # Since Linux
 //! Each call's documentation names the first kernel that has it; without a note it is 4.18.
@@ -41,7 +41,8 @@ const LINK_GET_FD_BY_ID: u32 = 30;
 const LINK_GET_NEXT_ID: u32 = 31;
 const LINK_DETACH: u32 = 34;
 
-/// The call itself. `attr` must be one of the `repr(C)` parts of `union bpf_attr`, fitting `cmd`.
+/// Makes the system call. `attr` must be one of the `repr(C)` parts of `union bpf_attr`, and match
+/// `cmd`.
 ///
 /// # Safety
 /// Every address in `attr` must be valid for what `cmd` reads or writes there.
@@ -63,7 +64,7 @@ unsafe fn bpf<T>(cmd: u32, attr: &mut T) -> io::Result<i32> {
     }
 }
 
-/// As [`bpf`], for commands that answer with a new descriptor.
+/// As [`bpf`], for commands that return a new descriptor.
 ///
 /// # Safety
 /// As [`bpf`], and `cmd` must be one that returns a descriptor.
@@ -87,7 +88,7 @@ fn object_name(name: &str) -> [u8; 16] {
     out
 }
 
-/// The text of a name field, up to its first zero.
+/// The text of a name field, up to the first zero byte.
 fn name_text(bytes: &[u8; 16]) -> String {
     let len = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..len]).into_owned()

@@ -1,6 +1,6 @@
 //! Clocks that std does not offer.
 
-/// `CLOCK_MONOTONIC` in nanoseconds: what a service manager compares our words with.
+/// `CLOCK_MONOTONIC` in nanoseconds: a service manager compares the times in our messages with it.
 pub fn monotonic_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,

@@ -5,17 +5,17 @@ use std::ptr::NonNull;
 use crate::mmap::Mapping;
 use crate::{Error, Result};
 
-/// A filter as machine code: what `bpf::native` makes.
+/// A filter as machine code, as `bpf::native` generates it.
 #[derive(Debug)]
 pub struct FilterCode {
     memory: Mapping,
 }
 
 impl FilterCode {
-    /// Longest packet that such code is called with.
+    /// Longest packet that this code accepts.
     pub const PACKET_MAX: usize = i32::MAX as usize;
 
-    /// Puts code into memory of its own, and makes it executable and no longer writable.
+    /// Copies code into memory of its own, and makes that executable and no longer writable.
     ///
     /// # Errors
     /// Errors of mmap(2) and mprotect(2); a system may forbid code made at run time (SELinux

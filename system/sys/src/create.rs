@@ -1,11 +1,12 @@
 //! Creates files for a process that may be privileged: readable by their owner only, and never
-//! through a link or file that another user placed there.
+//! through a link or file that another user created.
 //!
-//! Anyone with write access to the directory (`/tmp`) could put a symbolic link there under the
-//! name of the output, and have a privileged process overwrite the file behind it; or put a file of
-//! their own there, and read what is written to it. The kernel refuses both in sticky directories
-//! where `fs.protected_symlinks`, `fs.protected_regular` and `fs.protected_fifos` are set (Linux
-//! `Documentation/admin-guide/sysctl/fs.rst`); here they are refused always, and links everywhere.
+//! Anyone with write access to the directory (`/tmp`) could create a symbolic link with the name of
+//! the output, so that a privileged process overwrites the file it points to; or create a file with
+//! that name, and read what is written to it. The kernel refuses both in sticky directories where
+//! `fs.protected_symlinks`, `fs.protected_regular` and `fs.protected_fifos` are set (Linux
+//! `Documentation/admin-guide/sysctl/fs.rst`). Here such files are always refused, and such links
+//! in every directory.
 //!
 //! No call waits for the reader of a pipe: see [`CreateOptions::open_pipe`].
 
@@ -17,14 +18,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Links that are followed one after the other at most, as the kernel does (path_resolution(7)).
+/// Most symbolic links followed in a row, as in the kernel (path_resolution(7)).
 const LINKS_MAX: usize = 40;
 
-/// How often a file that appears and disappears meanwhile is tried.
+/// How many times to retry if a file appears or disappears in the meantime.
 const TRIES_MAX: usize = 16;
 
-/// Permission bits of a directory: others, or its group, may make files there; only their owners
-/// may delete them.
+/// Permission bits of a directory: the group or others may create files in it; with the sticky bit,
+/// only owners may delete them.
 const SHARED: u32 = 0o022;
 const STICKY: u32 = libc::S_ISVTX;
 
@@ -37,17 +38,17 @@ pub struct CreateOptions<'a> {
     pub keep: &'a [(u64, u64)],
 }
 
-/// A file that was opened to be written.
+/// A file opened for writing.
 #[derive(Debug)]
 pub struct Made {
     /// The file.
     pub file: File,
-    /// It was not there before.
+    /// Whether it did not exist before.
     pub is_new: bool,
 }
 
 impl CreateOptions<'_> {
-    /// New files are for their owner alone.
+    /// New files are accessible to their owner only.
     pub const PRIVATE: CreateOptions<'static> = CreateOptions {
         mode: 0o600,
         keep: &[],
@@ -59,7 +60,7 @@ impl CreateOptions<'_> {
         keep: &[],
     };
 
-    /// Makes or empties a file.
+    /// Creates a file, or empties an existing one.
     ///
     /// # Errors
     /// Errors of open(2); `PermissionDenied` for a link of another user, and for a file or pipe of
@@ -67,14 +68,14 @@ impl CreateOptions<'_> {
     /// that no program reads.
     pub fn create(self, path: &Path) -> io::Result<File> {
         let file = self.open(path)?.file;
-        // Not before it is known which file it is.
+        // Truncated only now that it is known which file this is.
         if file.metadata()?.is_file() {
             file.set_len(0)?;
         }
         Ok(file)
     }
 
-    /// Makes a file, or opens it with the contents that it has.
+    /// Creates a file, or opens an existing one without changing its contents.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -82,7 +83,7 @@ impl CreateOptions<'_> {
         self.resolve(path, Self::open_or_make)
     }
 
-    /// Makes a file that does not exist yet, not even as a link.
+    /// Creates a file that does not exist yet, not even as a link.
     ///
     /// # Errors
     /// `AlreadyExists`, and errors of open(2).
@@ -91,8 +92,8 @@ impl CreateOptions<'_> {
         place.open(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW, self.mode)
     }
 
-    /// Whether a file that exists could be emptied: opens it as [`create`](Self::create) does, and
-    /// leaves it as it is.
+    /// Checks whether an existing file could be emptied: opens it as [`create`](Self::create) does,
+    /// and does not change it.
     ///
     /// # Errors
     /// As `create`, and `NotFound`.
@@ -102,7 +103,7 @@ impl CreateOptions<'_> {
         })
     }
 
-    /// Opens a pipe that a program reads; `None` for a pipe that none reads yet, or none any more.
+    /// Opens a pipe; `None` if no program has it open for reading.
     ///
     /// # Errors
     /// As [`create`](Self::create); `NotFound`; `InvalidInput` for what is no pipe.
@@ -116,7 +117,7 @@ impl CreateOptions<'_> {
         }
     }
 
-    /// Calls `open` with the place behind symbolic links, and the flags for it.
+    /// Calls `open` with the path behind symbolic links, and the flags for it.
     fn resolve<T>(
         self,
         path: &Path,
@@ -124,7 +125,7 @@ impl CreateOptions<'_> {
     ) -> io::Result<T> {
         let mut path = path.to_owned();
         for _ in 0..LINKS_MAX {
-            // The kernel follows no link: what was checked is what is opened.
+            // The kernel follows no link, so the file that was checked is the one that is opened.
             let place = Place::of(&path)?;
             match open(self, &place, libc::O_NOFOLLOW) {
                 Err(error) if error.raw_os_error() == Some(libc::ELOOP) => match follow(&path)? {
@@ -137,8 +138,8 @@ impl CreateOptions<'_> {
         Err(io::Error::from_raw_os_error(libc::ELOOP))
     }
 
-    /// In two steps, because what holds for a file that is there does not for one made here: on a
-    /// network file system that one may belong to another user.
+    /// In two steps, because the check of existing files must not apply to one created here: on a
+    /// network file system the new file may belong to another user.
     fn open_or_make(self, place: &Place, flags: i32) -> io::Result<Made> {
         for _ in 0..TRIES_MAX {
             match self.open_existing(place, flags) {
@@ -163,7 +164,8 @@ impl CreateOptions<'_> {
 
     fn open_existing(self, place: &Place, flags: i32) -> io::Result<File> {
         let file = match place.open(flags | libc::O_NONBLOCK, 0) {
-            // A lease, which the kernel has asked its holder to return by now (fcntl(2)).
+            // Another process holds a lease, and the kernel has asked it to give the lease up
+            // (fcntl(2)).
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => place.open(flags, 0)?,
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) && place.is_pipe() => {
                 let why = "it is a pipe without a reader";
@@ -187,7 +189,7 @@ impl CreateOptions<'_> {
     }
 }
 
-/// A name in a directory. The directory is open: nobody can put another one in its place.
+/// A name in a directory. The directory is held open: nobody can replace it by another one.
 struct Place {
     folder: File,
     name: CString,
@@ -197,7 +199,7 @@ impl Place {
     fn of(path: &Path) -> io::Result<Place> {
         let bytes = path.as_os_str().as_bytes();
         let at = bytes.iter().rposition(|byte| *byte == b'/');
-        // With its slash: of a file in the root that is all.
+        // Including its slash: for a file in the root directory there is nothing else.
         let (folder, name) = bytes.split_at(at.map_or(0, |at| at + 1));
         if name.is_empty() {
             let code = if bytes.is_empty() {
@@ -216,7 +218,7 @@ impl Place {
         })
     }
 
-    /// Opens it to be written.
+    /// Opens it for writing.
     fn open(&self, flags: i32, mode: u32) -> io::Result<File> {
         let flags = flags | libc::O_WRONLY | libc::O_CLOEXEC | libc::O_NOCTTY;
         // SAFETY: the descriptor is open and the name a string that ends in zero; both live until
@@ -240,9 +242,9 @@ impl Place {
         code == 0 && data.st_mode & libc::S_IFMT == libc::S_IFIFO
     }
 
-    /// Refuses a file or pipe of another user in a directory where every user may make files, as
-    /// `may_create_in_sticky` of the kernel does (Linux `fs/namei.c`): who made it reads what is
-    /// written there.
+    /// Refuses a file or pipe of another user in a directory where every user may create files, as
+    /// the kernel's `may_create_in_sticky` does (Linux `fs/namei.c`): its owner could read what is
+    /// written.
     fn refuse_planted(&self, data: &Metadata) -> io::Result<()> {
         let kind = data.file_type();
         if !kind.is_file() && !kind.is_fifo() {
@@ -263,7 +265,7 @@ impl Place {
     }
 }
 
-/// From now on writes wait for room: takes `O_NONBLOCK` off.
+/// Makes writes block again: clears `O_NONBLOCK`.
 fn wait_for_room(file: &File) -> io::Result<()> {
     // SAFETY: plain system calls with integers, on a descriptor of ours.
     let result = unsafe {
@@ -279,13 +281,14 @@ fn wait_for_room(file: &File) -> io::Result<()> {
     }
 }
 
-/// Checks a directory in which files will be made: where it is a symbolic link, root or the
-/// effective user made that, and those behind it. A directory that does not exist is not refused.
+/// Checks a directory in which files will be created: if it is a symbolic link, that link and all
+/// those behind it must have been created by root or the effective user. A directory that does not
+/// exist is not refused.
 ///
 /// # Errors
 /// `PermissionDenied` for a link of another user, and errors of open(2).
 pub fn check_folder(path: &Path) -> io::Result<()> {
-    // Without a slash at its end, which would mean what follows the link.
+    // Without a trailing slash, which would refer to the target of the link.
     let mut path: PathBuf = path.components().collect();
     for _ in 0..LINKS_MAX {
         if !path.symlink_metadata().is_ok_and(|data| data.is_symlink()) {
@@ -299,25 +302,25 @@ pub fn check_folder(path: &Path) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// Where a symbolic link leads.
+/// The target of a symbolic link.
 enum Link {
-    /// To another path.
+    /// Another path.
     Path(PathBuf),
-    /// To a file that a process has open, whose location only the kernel has: the target of
-    /// `/dev/stdout` and a shell's `>(command)` (proc(5), `/proc/pid/fd`).
+    /// A file that a process has open, which has no path of its own: the target of `/dev/stdout`
+    /// and of a shell's `>(command)` (proc(5), `/proc/pid/fd`).
     OpenFile,
 }
 
-/// Where a link leads that root or the effective user made. The link of a user to whom the file
+/// The target of a link created by root or the effective user. A link of the user to whom the file
 /// will be given is not followed: that user could name any file of root's.
 fn follow(path: &Path) -> io::Result<Link> {
     let mut options = File::options();
     options.custom_flags(libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC);
-    // Held open, so that owner and target are those of the same link.
+    // Held open, so that owner and target belong to the same link.
     let link = options.read(true).open(path)?;
     let data = link.metadata()?;
     if !data.is_symlink() {
-        // It has changed meanwhile.
+        // It was replaced in the meantime.
         return Ok(Link::Path(path.to_owned()));
     }
     let target = target_of(&link)?;
@@ -334,7 +337,7 @@ fn follow(path: &Path) -> io::Result<Link> {
     if is_of_proc(&link)? {
         return Ok(Link::OpenFile);
     }
-    // A target that is absolute replaces the directory.
+    // An absolute target replaces the directory.
     let folder = path.parent().unwrap_or(Path::new(""));
     Ok(Link::Path(folder.join(target)))
 }

@@ -3,7 +3,8 @@
 
 use std::ffi::{CStr, c_void};
 
-/// Opens the first of these that is present. It stays open for good, as addresses in it do.
+/// Opens the first of these libraries that is present. It is never closed, because addresses in it
+/// are kept.
 ///
 /// # Errors
 /// In words, where none is present.
@@ -20,8 +21,8 @@ pub(crate) fn open(names: &[&CStr]) -> Result<*mut c_void, String> {
     Err(format!("there is no {}", first.unwrap_or_default()))
 }
 
-/// Makes a struct `Library` of functions, and `Library::find`, which looks them up in an open
-/// library. Each type must be that of the function of this name in the library's header.
+/// Generates a struct `Library` of functions, and `Library::find`, which looks them up in an open
+/// library. Each type must match the function of that name in the library's header.
 macro_rules! functions {
     ($(#[$about:meta])* $($field:ident: $type:ty = $name:literal;)*) => {
         $(#[$about])*

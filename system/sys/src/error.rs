@@ -1,20 +1,21 @@
-//! The control path's error: what was tried, why it failed, what to do next.
+//! The error type of the control path: what was tried, why it failed, and what to do next.
 //!
-//! The packet path never makes one of these: a refused packet has a one-byte reason and a counter.
+//! The packet path never creates such an error: a refused packet has a one-byte reason and a
+//! counter.
 
 use std::fmt;
 use std::io;
 
-/// What an operation on the control path returns.
+/// The result of an operation on the control path.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What kind of failure it is; a program branches on this, a person reads the text.
+/// The kind of failure: programs branch on it, people read the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The interface, file or queue does not exist.
     NotFound,
-    /// The process lacks a right (a capability, a file permission, locked memory).
+    /// The process lacks a privilege (a capability, a file permission, locked memory).
     Permission,
     /// The kernel, driver or library cannot do it; see [`Unsupported`].
     Unsupported,
@@ -22,11 +23,11 @@ pub enum ErrorKind {
     Busy,
     /// The caller's arguments are invalid.
     InvalidInput,
-    /// The device went away under us.
+    /// The device disappeared while in use.
     Gone,
     /// Input is damaged; the text carries the offset in bytes.
     Damaged,
-    /// No room left: disk, memory, pool.
+    /// No space left: disk, memory, pool.
     NoSpace,
     /// The run is complete, but an export lost records.
     Lost,
@@ -44,12 +45,13 @@ pub struct KernelVersion {
 }
 
 impl KernelVersion {
-    /// Shorthand for tables.
+    /// Short form for tables.
     pub const fn new(major: u16, minor: u16) -> Self {
         Self { major, minor }
     }
 
-    /// The running kernel's, from `/proc/sys/kernel/osrelease`; `None` if that cannot be read.
+    /// The version of the running kernel, from `/proc/sys/kernel/osrelease`; `None` if that cannot
+    /// be read.
     pub fn running() -> Option<Self> {
         let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
         let mut parts = text.trim().split(|c: char| !c.is_ascii_digit());
@@ -66,13 +68,13 @@ impl fmt::Display for KernelVersion {
     }
 }
 
-/// This kernel or driver lacks a feature: separate from failure, because the hint names what would
-/// provide it.
+/// A feature that this kernel or driver lacks: separate from other failures, because the hint names
+/// what would provide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsupported {
-    /// The feature's name as the kernel documentation has it.
+    /// The feature's name in the kernel documentation.
     pub feature: &'static str,
-    /// The first kernel with it, where one is known.
+    /// The first kernel that has it, if known.
     pub since: Option<KernelVersion>,
 }
 
@@ -123,12 +125,12 @@ impl Error {
         }
     }
 
-    /// The failure that `errno` holds now.
+    /// The failure described by the current `errno`.
     pub fn last_os(what: impl Into<String>) -> Self {
         Self::from_io(what, io::Error::last_os_error())
     }
 
-    /// A feature that is not present.
+    /// The error for a feature that is not present.
     pub fn unsupported(what: impl Into<String>, feature: Unsupported) -> Self {
         let why = match (feature.since, KernelVersion::running()) {
             (Some(since), Some(now)) => {
@@ -150,14 +152,14 @@ impl Error {
         self
     }
 
-    /// The same error with a better reason than the errno's text.
+    /// The same error with a better reason than the text of the errno.
     #[must_use]
     pub fn with_why(mut self, why: impl Into<String>) -> Self {
         self.why = why.into();
         self
     }
 
-    /// The same error under another kind.
+    /// The same error with another kind.
     #[must_use]
     pub fn with_kind(mut self, kind: ErrorKind) -> Self {
         self.kind = kind;
@@ -184,7 +186,7 @@ impl Error {
         self.unsupported
     }
 
-    /// The errno behind it, if a system call failed.
+    /// The errno, if a system call failed.
     pub fn os_code(&self) -> Option<i32> {
         self.source.as_ref().and_then(io::Error::raw_os_error)
     }

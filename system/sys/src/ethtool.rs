@@ -23,7 +23,7 @@ const GRSSH: u32 = 0x46;
 const STATISTICS_SET: u32 = 1;
 /// Bytes of a name in a string set (`ETH_GSTRING_LEN`).
 const NAME_LEN: usize = 32;
-/// More statistics or table entries than any driver has: a bound on the kernel's reply.
+/// A limit on the kernel's reply: no driver has as many statistics or table entries.
 const COUNT_MAX: usize = 65_536;
 
 /// Driver and firmware, as `ethtool -i`.
@@ -35,11 +35,11 @@ pub struct DriverInfo {
     pub version: String,
     /// The card's firmware.
     pub firmware: String,
-    /// Where it is on its bus, for example `0000:01:00.0`.
+    /// Its address on its bus, for example `0000:01:00.0`.
     pub bus: String,
 }
 
-/// How many queues there are and could be, as `ethtool -l`.
+/// How many queues are in use and possible, as `ethtool -l` shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
     /// Maximum number of receive-only queues.
@@ -93,18 +93,18 @@ impl Rss {
     }
 }
 
-/// Offloads that matter to us, as the flags of `ethtool -k`.
+/// The offloads that matter here, as flags of `ethtool -k`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
     /// Large receive offload: the card merges packets, so XDP cannot run.
     pub lro: bool,
     /// Steering rules may be set.
     pub ntuple: bool,
-    /// The card gives its hash with each packet.
+    /// The card delivers its hash with each packet.
     pub rx_hash: bool,
-    /// The card takes VLAN tags out of received packets.
+    /// The card removes VLAN tags from received packets.
     pub rx_vlan: bool,
-    /// The card puts VLAN tags into sent packets.
+    /// The card inserts VLAN tags into sent packets.
     pub tx_vlan: bool,
 }
 
@@ -123,7 +123,7 @@ struct Request {
 }
 
 impl Ethtool {
-    /// Opens a socket for asking; needs no rights.
+    /// Opens a socket for requests; needs no privileges.
     pub fn open() -> Result<Self> {
         // SAFETY: a plain system call.
         let raw = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
@@ -138,8 +138,8 @@ impl Ethtool {
     /// Sends a request whose first word is the command; the kernel answers in place. `None` where
     /// the driver does not know the request.
     ///
-    /// The caller sizes `words` so that the answer fits: the kernel writes no more than the
-    /// request's own sizes (in its header) allow.
+    /// The caller must size `words` so that the answer fits: the kernel writes no more than the
+    /// sizes in the request's header allow.
     fn ask(&self, interface: &str, words: &mut [u32]) -> Result<Option<()>> {
         let mut name = [0; libc::IFNAMSIZ];
         if interface.len() >= name.len() {
@@ -274,7 +274,7 @@ impl Ethtool {
         }))
     }
 
-    /// Speed of the link in megabits a second; `None` too where the driver does not know.
+    /// Speed of the link in megabits per second; `None` also if the driver does not know it.
     pub fn speed_mbps(&self, interface: &str) -> Result<Option<u32>> {
         // struct ethtool_cmd, 44 bytes: the speed's low half is at byte 12, its high half at byte
         // 28.
@@ -287,14 +287,14 @@ impl Ethtool {
             .filter(|&speed| speed != 0 && speed != u32::MAX && speed != 0xffff))
     }
 
-    /// Whether the link is up, by the driver's word.
+    /// Whether the link is up, according to the driver.
     pub fn has_link(&self, interface: &str) -> Result<Option<bool>> {
         let mut words = [GLINK, 0];
         Ok(self.ask(interface, &mut words)?.map(|()| words[1] != 0))
     }
 
-    /// Whether the card can take the time of every received packet: `SOF_TIMESTAMPING_RX_HARDWARE`
-    /// and the filter for all packets.
+    /// Whether the card can record the arrival time of every received packet:
+    /// `SOF_TIMESTAMPING_RX_HARDWARE` and the filter for all packets.
     pub fn stamps_all_packets(&self, interface: &str) -> Result<Option<bool>> {
         // struct ethtool_ts_info: cmd, so_timestamping, phc_index, tx_types, 3 reserved,
         // rx_filters, 3 reserved.
@@ -315,9 +315,9 @@ impl Ethtool {
         if count == 0 || count > COUNT_MAX {
             return Ok(None);
         }
-        // struct ethtool_gstrings: cmd, string_set, len; then the names. The set may grow between
-        // the calls only if queues are added, and the kernel writes as many as it has: room
-        // for twice as many.
+        // struct ethtool_gstrings: cmd, string_set, len; then the names. If queues are added
+        // between the calls the set grows, and the kernel writes as many names as it has; so there
+        // is room for twice as many.
         let mut names = vec![0; 3 + 2 * count * NAME_LEN / 4];
         (names[0], names[1], names[2]) = (GSTRINGS, STATISTICS_SET, info[4]);
         let mut values = vec![0; 2 + 2 * 2 * count];

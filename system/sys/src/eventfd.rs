@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Error, Result};
 
-/// An eventfd; readable when it was signalled since it was last taken.
+/// An eventfd; readable once it has been signalled, until that is taken.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
@@ -29,7 +29,7 @@ impl EventFd {
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const ONE).cast(), 8) };
     }
 
-    /// Whether it was signalled; then no more.
+    /// Takes the signal: returns whether it was signalled, and resets it.
     pub fn take(&self) -> bool {
         let mut count = 0u64;
         // SAFETY: reads at most eight bytes into a live value.
@@ -37,8 +37,8 @@ impl EventFd {
     }
 
     /// Sleeps until it is signalled, at most `timeout` (rounded up to whole milliseconds, so that a
-    /// short wait is no spin), and takes it. False if the time ran out or a signal came to the
-    /// process.
+    /// short wait does not spin), and takes the signal. Returns false if the time ran out or the
+    /// process received a signal.
     pub fn wait(&self, timeout: Duration) -> Result<bool> {
         let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
         let mut poll = libc::pollfd {
@@ -59,8 +59,8 @@ impl EventFd {
     }
 
     /// Sleeps until it is signalled, or `other` is readable or has an error, at most `timeout`
-    /// (rounded up as for [`wait`](Self::wait)); takes nothing. True if a signal to the process
-    /// ended it.
+    /// (rounded up as for [`wait`](Self::wait)); does not take the signal. Returns true if a signal
+    /// to the process ended the wait.
     pub fn wait_beside(&self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<bool> {
         let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
         // A negative descriptor is skipped (poll(2)).
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn another_descriptor_may_end_the_wait() {
         let (event, other) = (EventFd::new().unwrap(), EventFd::new().unwrap());
-        // Other tests of this process raise signals, which end a wait, too.
+        // Other tests of this process raise signals, which also end a wait.
         let wait = |other, time| while event.wait_beside(other, time).unwrap() {};
         let long = Duration::from_secs(60);
         for signalled in [&event, &other] {

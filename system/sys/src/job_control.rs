@@ -1,6 +1,6 @@
-//! Job control and the size of a terminal (credentials(7), signal(7)), for a program that draws on
-//! one: `SIGTSTP` must find the terminal restored, and after `SIGCONT` and `SIGWINCH` what it shows
-//! is unknown.
+//! Job control and the size of the terminal (credentials(7), signal(7)), for a program that draws
+//! on a terminal: on `SIGTSTP` it must restore the terminal, and after `SIGCONT` or `SIGWINCH` it
+//! must draw everything again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +14,7 @@ static RESIZED: AtomicBool = AtomicBool::new(false);
 /// Signals since the last call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changes {
-    /// The process is to stop (`SIGTSTP`): restore the terminal, then call [`suspend`].
+    /// The process is requested to stop (`SIGTSTP`): restore the terminal, then call [`suspend`].
     pub suspend: bool,
     /// The process was stopped and continues (`SIGCONT`): another program may have used the
     /// terminal.
@@ -74,7 +74,7 @@ pub fn suspend() -> Result<()> {
     }
 }
 
-/// Runs in the middle of anything: only atomics.
+/// A signal handler: it may interrupt anything, so it uses only atomics.
 extern "C" fn handle(signal: libc::c_int) {
     let flag = match signal {
         libc::SIGTSTP => &SUSPEND,
@@ -88,7 +88,7 @@ extern "C" fn handle(signal: libc::c_int) {
 mod tests {
     use super::*;
 
-    /// The one test of the process that uses these signals.
+    /// The only test of this process that uses these signals.
     #[test]
     fn signals_are_recorded_once() {
         watch().unwrap();

@@ -1,8 +1,8 @@
-//! Restricting a process to some files and directories (landlock(7)), permanently and even as root:
-//! a parser that packets have subverted reaches no others.
+//! Restricts a process permanently to some files and directories (landlock(7)), even if it runs as
+//! root: a parser subverted by packets can access no others.
 //!
-//! Landlock confines the calling thread and what it starts later: call [`confine`] before threads
-//! are started. Descriptors that are open stay as they are.
+//! Landlock restricts the calling thread and the threads and processes it starts later: call
+//! [`confine`] before starting threads. Open descriptors are not restricted.
 
 use std::fs::File;
 use std::io;
@@ -17,25 +17,25 @@ use crate::{Error, ErrorKind, Result};
 pub enum Access {
     /// Read files, list directories.
     Read,
-    /// In addition write to what is there, and to devices all that ioctl(2) offers.
+    /// Also write existing files, and call any ioctl(2) of devices.
     Devices,
     /// Delete files, nothing else.
     Delete,
-    /// Read, write, make, rename and delete files; make directories.
+    /// Read, write, create, rename and delete files; create directories.
     Write,
 }
 
-/// A place that stays accessible.
+/// A path that stays accessible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The file or directory. One that does not exist is left out.
+    /// The file or directory. One that does not exist is skipped.
     pub path: PathBuf,
     /// What may be done there.
     pub access: Access,
 }
 
-/// Rights to files (Linux `include/uapi/linux/landlock.h`, `LANDLOCK_ACCESS_FS_`), by the version
-/// of the ABI that they came with.
+/// Access rights to files (Linux `include/uapi/linux/landlock.h`, `LANDLOCK_ACCESS_FS_`), by the
+/// version of the ABI that added them.
 mod right {
     pub(super) const WRITE_FILE: u64 = 1 << 1;
     pub(super) const READ_FILE: u64 = 1 << 2;
@@ -46,7 +46,7 @@ mod right {
     pub(super) const REFER: u64 = 1 << 13;
     pub(super) const TRUNCATE: u64 = 1 << 14;
     pub(super) const IOCTL_DEV: u64 = 1 << 15;
-    /// Those that a file has; the others are a directory's.
+    /// The rights that apply to files; the others apply to directories only.
     pub(super) const OF_FILES: u64 = 1 | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV;
 }
 
@@ -65,8 +65,8 @@ impl Access {
     }
 }
 
-/// All rights to files that a version of the ABI knows. From version 5 on no more were added up to
-/// 7, and rights of later versions are left alone.
+/// All access rights to files in a version of the ABI. Versions 5 to 7 added none, and rights of
+/// later versions are not restricted.
 const fn known(abi: u32) -> u64 {
     match abi {
         0 => 0,
@@ -86,7 +86,7 @@ const VERSION: u32 = 1;
 /// `LANDLOCK_RULE_PATH_BENEATH`.
 const PATH_BENEATH: libc::c_int = 1;
 
-/// `struct landlock_ruleset_attr` as of version 1: what it does not have is not restricted.
+/// `struct landlock_ruleset_attr` as of version 1: what is not in it is not restricted.
 #[repr(C)]
 struct RulesetAttr {
     handled_access_fs: u64,
@@ -99,7 +99,7 @@ struct PathBeneathAttr {
     parent_fd: i32,
 }
 
-/// The version of Landlock's ABI that the running kernel has.
+/// The version of Landlock's ABI in the running kernel.
 ///
 /// # Errors
 /// Why there is none: not built in, not turned on at boot, refused by a container's seccomp filter.
@@ -132,9 +132,9 @@ fn absent(error: io::Error) -> Error {
     Error::new(ErrorKind::Unsupported, "use Landlock", why).with_hint(hint)
 }
 
-/// Restricts this thread, and all that it starts later, to the files of the rules, permanently;
-/// programs cannot gain privileges any more. Rights that the kernel does not know stay.
-/// False where there is no Landlock.
+/// Restricts this thread, and everything it starts later, to the files of the rules, permanently;
+/// programs can no longer gain privileges. Rights that the kernel does not know stay allowed.
+/// Returns false if the kernel has no Landlock.
 ///
 /// # Errors
 /// The kernel's.
@@ -168,7 +168,7 @@ pub fn confine(rules: &[Rule]) -> Result<bool> {
     match result {
         0 => Ok(true),
         _ => match io::Error::last_os_error().raw_os_error() {
-            // Confined by too many already.
+            // Too many rulesets restrict this thread already.
             Some(libc::E2BIG) => Ok(false),
             _ => Err(failed()),
         },
@@ -176,11 +176,11 @@ pub fn confine(rules: &[Rule]) -> Result<bool> {
 }
 
 fn add(ruleset: &OwnedFd, rule: &Rule, handled: u64) -> Result<()> {
-    // The place alone, which takes no right to what is there.
+    // `O_PATH`: opens only the location, which needs no access to the contents.
     let mut options = File::options();
     options.read(true).custom_flags(libc::O_PATH);
     let Ok(place) = options.open(&rule.path) else {
-        // What cannot be reached now will not be either.
+        // What cannot be accessed now stays inaccessible.
         return Ok(());
     };
     let is_folder = place.metadata().is_ok_and(|data| data.is_dir());

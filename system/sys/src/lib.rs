@@ -1,7 +1,7 @@
-//! System calls with types: mappings, memory files, sockets, `bpf(2)`, netlink, processor affinity.
+//! Typed system calls: mappings, memory files, sockets, `bpf(2)`, netlink, processor affinity.
 //!
-//! This crate is the home of most unsafe code: the code above it gets checked values and [`Error`]s
-//! with what was tried, why it failed and what to do next.
+//! This crate contains most of the unsafe code. Its users get checked values, and [`Error`]s that
+//! state what was tried, why it failed and what to do next.
 
 pub mod address;
 pub mod advice;

@@ -1,9 +1,10 @@
-//! The system's libndpi: several hundred application protocols, by the first packets of flows.
+//! The system's libndpi: recognises several hundred application protocols by the first packets of
+//! flows.
 //!
 //! It is loaded on demand, not linked. Its structures change with each release, so only its
-//! functions are used, and only of releases whose signatures are known here (ndpi_api.h of 4.2):
-//! another one is refused. State of flows lies in memory of ours, as many as were reserved; what
-//! the library allocates for a flow alongside that is freed with it.
+//! functions are used, and only of releases whose signatures are known here (ndpi_api.h of 4.2);
+//! other releases are refused. The state of flows is in memory that was reserved here, for a fixed
+//! number of flows; what the library allocates for a flow besides is freed with it.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ushort};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -13,21 +14,21 @@ use crate::{Error, ErrorKind, Result};
 
 const NAMES: [&CStr; 2] = [c"libndpi.so.4.2", c"libndpi.so"];
 
-/// The release whose functions are these, and the number that it gives its interface.
+/// The release with these signatures, and the version number of its interface.
 const RELEASE: &str = "4.2.";
 const API_VERSION: u16 = 8668;
 /// `NDPI_PROTOCOL_UNKNOWN`.
 const UNKNOWN: u16 = 0;
-/// More than `NDPI_PROTOCOL_BITMASK` (512 bits) has.
+/// More bits than `NDPI_PROTOCOL_BITMASK` (512) has.
 const ALL_PROTOCOLS: [u64; 64] = [u64::MAX; 64];
 /// `ndpi_no_prefs`.
 const NO_PREFERENCES: u32 = 0;
-/// A name, and that of what carries it.
+/// Space for a name and that of the protocol that carries it.
 const NAME_LEN: usize = 64;
-/// More than this a flow's state has in no release.
+/// An upper limit of the size of a flow's state in any release.
 const FLOW_LEN_MAX: usize = 64 << 10;
 
-/// `struct ndpi_detection_module_struct`, of which we know nothing.
+/// `struct ndpi_detection_module_struct`, whose layout is not known here.
 #[repr(C)]
 struct Module {
     opaque: [u8; 0],
@@ -49,7 +50,7 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// Whether it is any.
+    /// Whether any protocol was recognised.
     pub fn is_known(&self) -> bool {
         self.master != UNKNOWN || self.app != UNKNOWN
     }
@@ -111,7 +112,7 @@ impl Library {
     }
 }
 
-/// Whether the signatures above are those of this release.
+/// Whether the signatures above are valid for this release.
 fn is_known(release: &str, api_version: u16) -> bool {
     release.starts_with(RELEASE) && api_version == API_VERSION
 }
@@ -133,7 +134,7 @@ pub fn version() -> Result<String> {
     Ok(library()?.release())
 }
 
-/// Bytes of a flow's state, without what the library allocates for it.
+/// Size of a flow's state in bytes, without what the library allocates for it.
 ///
 /// # Errors
 /// As [`version`].
@@ -147,7 +148,7 @@ pub fn flow_len() -> Result<usize> {
     Ok(len)
 }
 
-/// The library's detection for one thread, with room for the state of this many flows.
+/// The library's detection for one thread, with space for the state of a fixed number of flows.
 pub struct Detector {
     library: &'static Library,
     module: *mut Module,
@@ -164,12 +165,12 @@ pub struct Detector {
 unsafe impl Send for Detector {}
 
 impl Detector {
-    /// With room for this many flows. Its own tables take some 7 MB more.
+    /// A detector for this many flows. The library's own tables take another 7 MB or so.
     ///
     /// # Errors
     /// As [`version`]; `NoSpace` if the library or we have no memory for it.
     pub fn new(flow_count: u32) -> Result<Detector> {
-        // CreateOptions one touches what all have in common (ndpi_api.h: not in parallel).
+        // Creating a module changes state that all modules share (ndpi_api.h: not in parallel).
         static MAKING: Mutex<()> = Mutex::new(());
         let library = library()?;
         let stride = flow_len()?.div_ceil(size_of::<u128>());
@@ -196,7 +197,7 @@ impl Detector {
         })
     }
 
-    /// Bytes of the states of this many flows.
+    /// Memory in bytes for the states of this many flows.
     ///
     /// # Errors
     /// As [`version`].
@@ -204,7 +205,7 @@ impl Detector {
         Ok(flow_count as usize * (flow_len()?.next_multiple_of(16) + 5))
     }
 
-    /// A state for a new flow, while there is room.
+    /// Reserves a state for a new flow, if one is free.
     pub fn begin(&mut self) -> Option<u32> {
         let flow = self.free.pop()?;
         let at = flow as usize * self.stride;
@@ -223,8 +224,8 @@ impl Detector {
         Some(state.as_mut_ptr().cast())
     }
 
-    /// Takes a packet of a flow, from its IP header on, at a time in milliseconds. Bytes after the
-    /// first 65,535 are ignored. Returns what the flow carries, as far as known.
+    /// Processes a packet of a flow, from its IP header on, at a time in milliseconds. Bytes after
+    /// the first 65,535 are ignored. Returns what the flow carries, as far as known.
     pub fn packet(&mut self, flow: u32, packet: &[u8], time_ms: u64) -> Protocol {
         let len = packet.len().min(u16::MAX.into()) as u16;
         let Some(state) = self.state(flow) else {
@@ -244,8 +245,8 @@ impl Detector {
         unsafe { (self.library.wants_more)(self.module, state) != 0 }
     }
 
-    /// There will be no more packets: what the flow carries by what was seen. Ports and addresses
-    /// are not asked.
+    /// Decides what the flow carries by the packets seen so far, when there will be no more. Ports
+    /// and addresses are not considered.
     pub fn give_up(&mut self, flow: u32) -> Protocol {
         let mut is_guess = 0;
         let Some(state) = self.state(flow) else {
@@ -255,7 +256,7 @@ impl Detector {
         unsafe { (self.library.give_up)(self.module, state, 0, &raw mut is_guess) }
     }
 
-    /// The flow's state is free for another.
+    /// Frees the flow's state for another flow.
     pub fn end(&mut self, flow: u32) {
         let Some(state) = self.state(flow) else {
             return;
@@ -266,7 +267,8 @@ impl Detector {
         self.free.push(flow);
     }
 
-    /// Appends the library's name of a protocol: `TLS`, or with what is in it `TLS.Google`.
+    /// Appends the library's name of a protocol: `TLS`, or with the protocol inside it
+    /// `TLS.Google`.
     pub fn name(&self, protocol: Protocol, out: &mut Vec<u8>) {
         let mut text: [c_char; NAME_LEN] = [0; NAME_LEN];
         // SAFETY: the module is live; the text has the stated length, and the library ends it with
@@ -299,7 +301,7 @@ mod tests {
     #[test]
     fn only_the_release_with_these_signatures_is_used() {
         assert!(is_known("4.2.0", API_VERSION));
-        // Later ones take an argument more for each packet.
+        // Later releases have one more argument for each packet.
         for (release, api_version) in [("4.4.0", 9001), ("4.2.0", 9001), ("5.0.0", API_VERSION)] {
             assert!(!is_known(release, api_version), "{release} {api_version}");
         }

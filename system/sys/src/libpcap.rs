@@ -1,5 +1,5 @@
-//! The system's libpcap, for one thing: its compiler of filter expressions (pcap-filter(7)), where
-//! `--filter-compiler libpcap` asks for it.
+//! The system's libpcap, of which only the compiler of filter expressions (pcap-filter(7)) is used,
+//! if `--filter-compiler libpcap` requests it.
 //!
 //! It is loaded on demand, not linked. Debian calls the library `libpcap.so.0.8`, its authors
 //! `libpcap.so.1`.
@@ -12,8 +12,9 @@ use crate::{Error, ErrorKind, Result};
 
 const NAMES: [&CStr; 3] = [c"libpcap.so.0.8", c"libpcap.so.1", c"libpcap.so"];
 
-/// The netmask where there is none, which `ip broadcast` needs: tcpdump's for capture files and for
-/// interfaces without an IPv4 address. Of broadcasts, 255.255.255.255 and 0.0.0.0 are then known.
+/// The netmask for `ip broadcast` if there is none: the one that tcpdump uses for capture files and
+/// for interfaces without an IPv4 address. Only the broadcast addresses 255.255.255.255 and 0.0.0.0
+/// are then recognised.
 const NETMASK_NONE: u32 = 0;
 
 /// `struct bpf_program`.
@@ -23,7 +24,7 @@ struct ProgramRaw {
     insns: *mut ClassicInsn,
 }
 
-/// `pcap_t`, of which we know nothing.
+/// `pcap_t`, whose layout is not known here.
 #[repr(C)]
 struct Handle {
     opaque: [u8; 0],
@@ -70,7 +71,7 @@ impl Library {
                 }
                 continue;
             }
-            // The library stays open for good, as the functions' addresses do.
+            // The library is never closed, because the addresses of its functions are kept.
             return Self::find(handle);
         }
         Err(why)
@@ -167,8 +168,9 @@ impl Library {
         Ok(handle)
     }
 
-    /// A handle on the interface itself: only then does the compiler know what this kernel keeps
-    /// alongside a packet. Nothing where that is refused, or where the link type is another one.
+    /// A handle for the interface itself: only then does the compiler know what metadata this
+    /// kernel provides with a packet. `None` if that is refused, or if the link type is a different
+    /// one.
     fn open_tap(&self, link_type: i32, ifindex: u32) -> Option<*mut Handle> {
         let mut name: [c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];
         let mut text: [c_char; 256] = [0; 256];
@@ -230,7 +232,7 @@ fn library() -> Result<&'static Library> {
     })
 }
 
-/// The library's own words about its version.
+/// The library's own description of its version.
 ///
 /// # Errors
 /// `Unsupported` if the library is not present.
@@ -241,7 +243,7 @@ pub fn version() -> Result<String> {
     Ok(text.to_string_lossy().into_owned())
 }
 
-/// What the packets are that an expression is compiled for.
+/// The origin of the packets for which an expression is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PacketSource {
     /// Packets of an interface. Direction (`inbound`, `outbound`) is compiled to ancillary loads.
@@ -249,27 +251,27 @@ pub enum PacketSource {
         /// libpcap's `DLT_` number, 1 for Ethernet.
         link_type: i32,
     },
-    /// Packets of an interface as a tap in the kernel sees them: the outermost VLAN tag is
-    /// alongside the packet, and `vlan` looks for it there. libpcap opens the interface for a
-    /// moment to learn what the kernel can do; where it may not, this is the same as `Live`.
+    /// Packets of an interface as a tap in the kernel sees them: the outermost VLAN tag is in the
+    /// metadata, and `vlan` looks for it there. libpcap opens the interface briefly to learn what
+    /// the kernel supports; if it may not, this is the same as `Live`.
     Tap {
         /// libpcap's `DLT_` number, 1 for Ethernet.
         link_type: i32,
         /// Index of the interface.
         ifindex: u32,
     },
-    /// Packets of a capture file, which may come from another system: where that matters
-    /// (loopback link types), all of them are recognised.
+    /// Packets of a capture file, which may come from another system: where systems differ
+    /// (loopback link types), all variants are recognised.
     File {
         /// The file format's `LINKTYPE_` number, 1 for Ethernet.
         link_type: u16,
-        /// Whether the file's own numbers are in the byte order that this machine does not use.
+        /// Whether the file has the byte order that is not this machine's.
         swapped: bool,
     },
 }
 
-/// Compiles an expression. What it selects is kept up to `snaplen` bytes. Names of hosts in the
-/// expression are looked up, which can take its time.
+/// Compiles an expression. Selected packets are kept up to `snaplen` bytes. Names of hosts in the
+/// expression are looked up, which can take a while.
 ///
 /// # Errors
 /// `InvalidInput` with libpcap's words if it does not compile, `Unsupported` without the library.
@@ -279,7 +281,8 @@ pub fn compile(
     snaplen: u32,
     optimize: bool,
 ) -> Result<Vec<ClassicInsn>> {
-    // Before 1.8 the compiler kept its state in globals, and name look-ups still may.
+    // Before 1.8 the compiler kept its state in global variables, and name look-ups may still do
+    // so.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let library = library()?;
     let refused = |why: &str| {
@@ -350,7 +353,7 @@ mod tests {
             jf: 0,
             k: 1000
         }));
-        // The whole of nothing selects everything.
+        // The empty expression selects everything.
         assert_eq!(compile("", ETHERNET, 64, true).unwrap().len(), 1);
         assert!(version().unwrap().contains("libpcap"));
 
@@ -376,7 +379,7 @@ mod tests {
         let beside = |insns: &[ClassicInsn]| insns.iter().any(|i| i.k == 0xffff_f000 + 48);
         assert!(beside(&tap), "{tap:x?}");
         assert!(!beside(&compile("vlan 7", ETHERNET, 64, true).unwrap()));
-        // An interface that does not exist is no reason to fail.
+        // An interface that does not exist causes no failure.
         let ifindex = u32::MAX;
         assert!(compile("vlan 7", PacketSource::Tap { link_type, ifindex }, 64, true).is_ok());
     }
@@ -391,7 +394,7 @@ mod tests {
             compile("udp", file(1, false), 1000, true).unwrap(),
             compile("udp", ETHERNET, 1000, true).unwrap()
         );
-        // Only the kernel has a packet's direction.
+        // Only the kernel knows a packet's direction.
         assert!(compile("inbound", ETHERNET, 1000, true).is_ok());
         assert!(compile("inbound", file(1, false), 1000, true).is_err());
         // A loopback header is the address family, in its machine's order: 2 for IPv4.

@@ -1,8 +1,7 @@
 //! The system's librdkafka: a producer for Apache Kafka.
 //!
-//! It is loaded on demand, not linked, as [`libpcap`](crate::libpcap) is: without it a machine runs
-//! everything except Kafka exports. Everything used here is in librdkafka 1.0 (rdkafka.h) and
-//! later.
+//! It is loaded on demand, not linked, as [`libpcap`](crate::libpcap) is: without it only Kafka
+//! exports are unavailable. Everything used here is in librdkafka 1.0 (rdkafka.h) and later.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -18,16 +17,16 @@ const PRODUCER: c_int = 0;
 const CONF_OK: c_int = 0;
 /// `RD_KAFKA_PARTITION_UA`: the library chooses.
 const ANY_PARTITION: i32 = -1;
-/// `RD_KAFKA_MSG_F_COPY`: the library takes a copy.
+/// `RD_KAFKA_MSG_F_COPY`: the library copies the message.
 const COPY: c_int = 0x2;
 /// `RD_KAFKA_RESP_ERR__QUEUE_FULL`.
 const QUEUE_FULL: c_int = -184;
 /// `RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT`.
 const PURGE_ALL: c_int = 0x3;
-/// Errors kept until the last one is read.
+/// Size of the buffer for the text of an error.
 const TEXT_LEN: usize = 512;
 
-/// What we know nothing of: `rd_kafka_conf_t`, `rd_kafka_t`, `rd_kafka_topic_t`.
+/// Types whose layout is not known here: `rd_kafka_conf_t`, `rd_kafka_t`, `rd_kafka_topic_t`.
 #[repr(C)]
 struct Opaque {
     opaque: [u8; 0],
@@ -44,7 +43,7 @@ struct Message {
     key: *mut c_void,
     key_len: usize,
     offset: i64,
-    /// What was given with the message.
+    /// The tag passed with the message.
     tag: *mut c_void,
 }
 
@@ -80,7 +79,8 @@ type ErrorText = unsafe extern "C" fn(c_int) -> *const c_char;
 type Version = unsafe extern "C" fn() -> *const c_char;
 
 functions! {
-    /// The functions that we use, with librdkafka's signatures (rdkafka.h, which keeps them).
+    /// The functions that we use, with librdkafka's signatures (rdkafka.h, which keeps them
+    /// compatible).
     conf_new: ConfNew = c"rd_kafka_conf_new";
     conf_destroy: ConfDestroy = c"rd_kafka_conf_destroy";
     conf_set: ConfSet = c"rd_kafka_conf_set";
@@ -121,7 +121,7 @@ fn library() -> Result<&'static Library> {
     })
 }
 
-/// The library's own words about its version.
+/// The library's own description of its version.
 ///
 /// # Errors
 /// `Unsupported` if the library is not present.
@@ -135,19 +135,19 @@ pub fn version() -> Result<String> {
 /// What the library has reported since the last call.
 #[derive(Debug, Default)]
 pub struct Reports {
-    /// Tags of messages that brokers have, and of those that will not be there.
+    /// Tags of messages that have been delivered (`true`), and of those that will not be.
     pub messages: Vec<(usize, bool)>,
-    /// The last thing that went wrong, in words.
+    /// The most recent failure, as text.
     pub last_error: Option<String>,
 }
 
-/// A producer for one topic. Messages are copied into its queue; what becomes of them is reported
-/// by [`Producer::poll`].
+/// A producer for one topic. Messages are copied into its queue; [`Producer::poll`] reports whether
+/// each was delivered.
 pub struct Producer {
     library: &'static Library,
     handle: *mut Opaque,
     topic: *mut Opaque,
-    /// The library's callbacks have its address.
+    /// The library's callbacks use its address.
     reports: Box<Mutex<Reports>>,
 }
 
@@ -155,16 +155,16 @@ pub struct Producer {
 // callbacks"); the reports are behind a lock.
 unsafe impl Send for Producer {}
 
-/// Why a message was not taken.
+/// Why a message was not accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The library's queue is full: there is room after [`Producer::poll`].
+    /// The library's queue is full: try again after [`Producer::poll`].
     Full,
-    /// It will never be taken, in words.
+    /// It will never be accepted, with the reason.
     Wrong(String),
 }
 
-/// The error of a producer that cannot be made.
+/// The error for a producer that cannot be created.
 fn wrong(why: String) -> Error {
     Error::new(ErrorKind::InvalidInput, "set up Kafka", why)
 }
@@ -173,14 +173,14 @@ fn string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| wrong("a zero byte".into()))
 }
 
-/// What the library has written into `text`.
+/// The text that the library has written.
 fn words(text: &[c_char; TEXT_LEN]) -> String {
     // SAFETY: it was zeros, and the library ends what it writes with one.
     let text = unsafe { CStr::from_ptr(text.as_ptr()) };
     text.to_string_lossy().into_owned()
 }
 
-/// A configuration that is destroyed, unless a producer takes it.
+/// A configuration, destroyed on drop unless a producer has taken it over.
 struct Conf {
     library: &'static Library,
     conf: *mut Opaque,
@@ -224,7 +224,7 @@ impl Drop for Conf {
 }
 
 impl Producer {
-    /// Checks names and values of properties, each for itself, without starting anything.
+    /// Checks the names and values of properties one by one, without starting anything.
     ///
     /// # Errors
     /// As [`Producer::new`].
@@ -256,10 +256,10 @@ impl Producer {
             (library.new)(PRODUCER, conf.conf, text.as_mut_ptr(), TEXT_LEN)
         };
         if handle.is_null() {
-            // On failure the configuration stays ours.
+            // On failure we still own the configuration.
             return Err(wrong(words(&text)));
         }
-        // The handle has it now.
+        // The handle owns it now.
         std::mem::forget(conf);
         // SAFETY: the handle is live, the name a C string; no configuration of its own.
         let topic = unsafe { (library.topic_new)(handle, topic.as_ptr(), std::ptr::null_mut()) };
@@ -278,7 +278,7 @@ impl Producer {
         })
     }
 
-    /// Puts a message into the queue. The tag returns with its report.
+    /// Puts a message into the queue. The report about it has this tag.
     ///
     /// # Errors
     /// [`Refused`]; then there will be no report.
@@ -307,7 +307,7 @@ impl Producer {
         }
     }
 
-    /// Waits for reports this long at most, and gives those that came.
+    /// Waits at most this long for reports, and returns those received.
     pub fn poll(&self, wait_ms: u32) -> Reports {
         // SAFETY: the handle is live; callbacks run here, in this thread.
         unsafe { (self.library.poll)(self.handle, wait_ms.min(60_000) as c_int) };
@@ -332,7 +332,7 @@ impl Drop for Producer {
     }
 }
 
-/// A message is present, or will not be.
+/// Called by the library when a message is delivered, or will not be.
 unsafe extern "C" fn reported(_: *mut Opaque, message: *const Message, reports: *mut c_void) {
     // SAFETY: the library passes a message of its own for the call, and returns what
     // `conf_set_opaque` was given, a `Mutex<Reports>` that outlives the handle.
@@ -345,7 +345,8 @@ unsafe extern "C" fn reported(_: *mut Opaque, message: *const Message, reports: 
     }
 }
 
-/// Something went wrong that concerns no message alone, such as that no broker answers.
+/// Called by the library for failures that concern more than one message, such as unreachable
+/// brokers.
 unsafe extern "C" fn failed(_: *mut Opaque, _: c_int, reason: *const c_char, reports: *mut c_void) {
     // SAFETY: as above; the reason is a C string, or null.
     let reports = unsafe { &*reports.cast::<Mutex<Reports>>() };
@@ -377,7 +378,7 @@ mod tests {
         let error = Producer::new(&[("acks", "many")], "t").err().unwrap();
         assert!(error.why().contains("acks"), "{error}");
         assert!(Producer::new(&[("acks", "all\0")], "t").is_err());
-        // Found before anything is started, too.
+        // Also found before anything is started.
         assert!(Producer::check(&[("colour", "red")], "t").is_err());
         assert!(Producer::check(&[("acks", "all")], "t").is_ok());
     }

@@ -46,7 +46,7 @@ pub enum XdpPlace {
 }
 
 impl XdpPlace {
-    /// The word for it.
+    /// Its name in reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -68,21 +68,21 @@ pub struct XdpAttached {
 /// Counters of an interface, in packets unless noted otherwise (`struct rtnl_link_stats64`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
-    /// Received.
+    /// Packets received.
     pub rx_packets: u64,
-    /// Sent.
+    /// Packets sent.
     pub tx_packets: u64,
-    /// Received, in bytes.
+    /// Bytes received.
     pub rx_bytes: u64,
-    /// Sent, in bytes.
+    /// Bytes sent.
     pub tx_bytes: u64,
-    /// Received wrong.
+    /// Received with errors.
     pub rx_errors: u64,
     /// Failed to send.
     pub tx_errors: u64,
-    /// Received and dropped for lack of room in the kernel.
+    /// Received and dropped because the kernel had no memory for them.
     pub rx_dropped: u64,
-    /// Dropped on the way out.
+    /// Dropped before they were sent.
     pub tx_dropped: u64,
     /// Lost by the card because its ring was full.
     pub rx_missed: u64,
@@ -105,15 +105,15 @@ pub struct Link {
     pub address: Vec<u8>,
     /// Kind of virtual interface (`veth`, `bond`, …); empty for a card.
     pub kind: String,
-    /// The interface that it stands on or, for a veth, the other end (`IFLA_LINK`), if that is in
-    /// this namespace; 0 if there is none.
+    /// The interface on top of which this one is or, for a veth, the other end (`IFLA_LINK`), if
+    /// that is in this namespace; 0 if there is none.
     pub linked: u32,
     /// The bridge, bond or other interface that it is a port of; 0 if there is none.
     pub master: u32,
-    /// Receiving queues that it was made with; fewer may be in use, see
+    /// Number of receive queues that it was created with; fewer may be in use, see
     /// [`Ethtool::channels`](crate::ethtool::Ethtool::channels).
     pub rx_queue_max: u32,
-    /// Sending queues that it was made with.
+    /// Number of transmit queues that it was created with.
     pub tx_queue_max: u32,
     /// XDP programs on it now.
     pub xdp: Vec<XdpAttached>,
@@ -122,12 +122,12 @@ pub struct Link {
 }
 
 impl Link {
-    /// Whether it was set up.
+    /// Whether it is administratively up.
     pub fn is_up(&self) -> bool {
         self.flags & libc::IFF_UP as u32 != 0
     }
 
-    /// Whether packets can pass: set up, and with a carrier.
+    /// Whether packets can pass: it is up, and has a carrier.
     pub fn is_running(&self) -> bool {
         let both = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
         self.flags & both == both
@@ -139,7 +139,7 @@ impl Link {
     /// `NotFound`, with the names that there are.
     pub fn by_name(name: &str) -> Result<Self> {
         let what = format!("find the interface {name:?}");
-        // Longer names are refused by the kernel with a number out of range.
+        // The kernel answers longer names with a misleading error (numerical result out of range).
         let absent = name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0');
         let found = if absent {
             Err(Error::new(ErrorKind::NotFound, &what, ""))
@@ -151,7 +151,7 @@ impl Link {
             Ok(replies) => Self::first(&what, &replies),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let error = error.with_why("there is no such interface");
-                // Without a slash it was taken for an interface.
+                // An argument without a slash was treated as the name of an interface.
                 let hint = match std::path::Path::new(name).exists() {
                     true => format!("for the file or directory of this name write ./{name}"),
                     false => names_hint(),
@@ -162,7 +162,7 @@ impl Link {
         }
     }
 
-    /// Looks one up by number.
+    /// Looks one up by index.
     ///
     /// # Errors
     /// `NotFound` if it is gone.
@@ -170,7 +170,7 @@ impl Link {
         Self::ask_by_index(&mut Socket::route()?, index)
     }
 
-    /// As [`Link::by_index`], over a socket that is open already (and of its namespace).
+    /// As [`Link::by_index`], through a socket that is already open (and in its namespace).
     pub fn ask_by_index(socket: &mut Socket, index: u32) -> Result<Self> {
         let what = format!("find interface {index}");
         let mut info = [0; INFO_LEN];
@@ -179,7 +179,7 @@ impl Link {
         Self::first(&what, &replies)
     }
 
-    /// All of this namespace, by number.
+    /// All interfaces of this namespace, by index.
     pub fn all() -> Result<Vec<Self>> {
         let ask = Message::new(libc::RTM_GETLINK, NLM_F_DUMP).raw(&[0; INFO_LEN]);
         let replies = Socket::route()?.request("list the interfaces", ask)?;
@@ -199,7 +199,7 @@ impl Link {
         replies.iter().find_map(Self::parse).ok_or_else(damaged)
     }
 
-    /// From a `RTM_NEWLINK` or `RTM_DELLINK` message.
+    /// Parses a `RTM_NEWLINK` or `RTM_DELLINK` message.
     pub(crate) fn parse(reply: &Reply) -> Option<Self> {
         if !matches!(reply.kind, libc::RTM_NEWLINK | libc::RTM_DELLINK) {
             return None;
@@ -239,7 +239,7 @@ impl Link {
     }
 }
 
-/// The names that there are, for a hint.
+/// The existing names, for a hint.
 fn names_hint() -> String {
     let names: Vec<String> = Link::all().map_or_else(
         |_| Vec::new(),
@@ -314,7 +314,7 @@ fn parse_xdp(value: &[u8]) -> Vec<XdpAttached> {
 pub struct XdpFeatures {
     /// Bits of `enum netdev_xdp_act`; see the constants.
     pub bits: u64,
-    /// Most pieces of a packet in zero-copy mode; 1 is no multi-buffer.
+    /// Most buffers per packet in zero-copy mode; 1 means no multi-buffer support.
     pub zero_copy_segments_max: u32,
     /// Bits of `enum netdev_xdp_rx_metadata`: 1 timestamp, 2 hash, 4 VLAN tag.
     pub rx_metadata: u64,
@@ -325,18 +325,18 @@ pub struct XdpFeatures {
 impl XdpFeatures {
     /// The driver runs XDP programs.
     pub const BASIC: u64 = 1 << 0;
-    /// It redirects.
+    /// It can redirect packets to other devices.
     pub const REDIRECT: u64 = 1 << 1;
-    /// It takes redirected packets.
+    /// It can send packets redirected from other devices.
     pub const NDO_XMIT: u64 = 1 << 2;
     /// It supports AF_XDP zero-copy.
     pub const ZERO_COPY: u64 = 1 << 3;
-    /// It hands programs packets of several buffers.
+    /// It can pass packets of several buffers to programs.
     pub const RX_SG: u64 = 1 << 5;
-    /// It sends redirected packets of several buffers.
+    /// It can send redirected packets of several buffers.
     pub const NDO_XMIT_SG: u64 = 1 << 6;
 
-    /// RX metadata: time of arrival.
+    /// RX metadata: arrival time.
     pub const META_TIMESTAMP: u64 = 1 << 0;
     /// RX metadata: flow hash.
     pub const META_HASH: u64 = 1 << 1;
@@ -373,26 +373,26 @@ impl XdpFeatures {
     }
 }
 
-/// Something that happened to an interface.
+/// An event of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// It is present, in this state: new, or changed in any way.
+    /// It exists and has this state: it is new, or something about it changed.
     Changed(Box<Link>),
-    /// It is gone from this namespace.
+    /// It has disappeared from this namespace.
     Removed(u32),
-    /// Some were lost: query the state.
+    /// Some events were lost: query the state again.
     Overrun,
 }
 
-/// Listens to what happens to the interfaces of the namespace in which it was opened. Needs no
-/// rights.
+/// Receives the events of all interfaces in the namespace in which it was opened. Needs no
+/// privileges.
 #[derive(Debug)]
 pub struct LinkMonitor {
     socket: Socket,
 }
 
 impl LinkMonitor {
-    /// Begins to listen.
+    /// Starts listening.
     pub fn open() -> Result<Self> {
         let socket = Socket::route()?;
         socket.join(GROUP_LINK)?;
@@ -425,22 +425,22 @@ impl LinkMonitor {
         self.socket.wait(timeout_ms)
     }
 
-    /// To be polled with others; readable when there are events.
+    /// The descriptor, for polling together with others; readable when there are events.
     pub fn fd(&self) -> BorrowedFd<'_> {
         use std::os::fd::AsFd;
         self.socket.as_fd()
     }
 }
 
-/// Keeps an interface in promiscuous mode as long as it lives (and no longer: the kernel counts
-/// the holders, and a dead process holds nothing).
+/// Keeps an interface in promiscuous mode as long as this value exists, and no longer: the kernel
+/// counts the users, and those of a dead process end with it.
 #[derive(Debug)]
 pub struct Promiscuous {
     _fd: OwnedFd,
 }
 
 impl Promiscuous {
-    /// Begins. Needs CAP_NET_RAW.
+    /// Starts. Needs CAP_NET_RAW.
     pub fn hold(index: u32) -> Result<Self> {
         let what = "set promiscuous mode";
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;

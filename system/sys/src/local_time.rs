@@ -1,12 +1,12 @@
-//! The local time zone, through the C library, which reads the time zone files.
+//! The local time zone, by means of the C library, which reads the time zone files.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Most bytes that a filled-in format may have.
+/// Maximum length of an expanded format, in bytes.
 const TEXT_LEN_MAX: usize = 4096;
 
-/// A moment, given in seconds since 1970, in the parts of local time.
+/// Splits a time, given in seconds since 1970, into the fields of local time.
 fn parts(time_s: u64) -> Option<libc::tm> {
     let time = libc::time_t::try_from(time_s).ok()?;
     // SAFETY: all zeros is a value of `tm`, and both pointers are to live values.
@@ -16,13 +16,13 @@ fn parts(time_s: u64) -> Option<libc::tm> {
     }
 }
 
-/// Seconds that local time is ahead of UTC at a moment; 0 if that is not known.
+/// How many seconds local time is ahead of UTC at a given time; 0 if unknown.
 pub fn utc_offset_s(time_s: u64) -> i32 {
     parts(time_s).map_or(0, |parts| parts.tm_gmtoff as i32)
 }
 
-/// Fills a strftime(3) format in with a moment of local time. A format that yields nothing, or more
-/// than 4 KiB, stays as it is.
+/// Expands a strftime(3) format for a given time, in local time. A format that expands to nothing,
+/// or to more than 4 KiB, is returned unchanged.
 pub fn format(template: &OsStr, time_s: u64) -> OsString {
     let filled = || {
         let text = CString::new(template.as_bytes()).ok()?;

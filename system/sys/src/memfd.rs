@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use crate::mmap::Mapping;
 use crate::{Error, ErrorKind, Result};
 
-/// Length of the requested huge pages, in bytes: 2 MiB, the size that x86-64 and arm64 kernels
-/// reserve.
+/// Size of the huge pages that are requested, in bytes: 2 MiB, which x86-64 and arm64 kernels
+/// support.
 pub const HUGE_PAGE_LEN: usize = 2 << 20;
 
 /// Whether to back memory with huge pages.
@@ -41,7 +41,7 @@ pub struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// Makes `len` bytes (rounded up to whole pages) of zeroed memory named `name` in
+    /// Creates zeroed memory of `len` bytes (rounded up to whole pages), shown as `name` in
     /// `/proc/PID/maps`.
     ///
     /// The file is sealed against shrinking and growing: a peer that holds the descriptor cannot
@@ -155,7 +155,7 @@ impl MemoryFile {
         &self.mapping
     }
 
-    /// The descriptor, to be shared with another process.
+    /// The descriptor, for sharing with another process.
     pub fn fd(&self) -> &OwnedFd {
         &self.fd
     }

@@ -7,10 +7,10 @@ use std::ptr::NonNull;
 use crate::memfd::HUGE_PAGE_LEN;
 use crate::{Error, Result};
 
-/// A mapped range of memory, unmapped on drop.
+/// A mapped memory range, unmapped on drop.
 ///
-/// Shared mappings may be written by the kernel, a device or a peer process at any time, hence no
-/// safe slice over the whole: code that hands out parts of it (pool, ring) is responsible for
+/// The kernel, a device or a peer process may write to shared mappings at any time, so there is no
+/// safe slice over the whole range: the code that gives out parts of it (pool, ring) must prevent
 /// aliasing.
 #[derive(Debug)]
 pub struct Mapping {
@@ -54,14 +54,14 @@ impl Mapping {
         Ok(Self { base, len })
     }
 
-    /// Maps `len` bytes of `fd` from `offset`, shared and writable, page tables filled at once so
-    /// that the packet path takes no page fault. What is as long as a huge page begins where one
-    /// can, so that [`Mapping::collapse`] may work.
+    /// Maps `len` bytes of `fd` from `offset`, shared and writable. Page tables are filled at once,
+    /// so that the packet path takes no page faults. Mappings of at least a huge page are aligned
+    /// to one, so that [`Mapping::collapse`] can work.
     pub fn shared(fd: BorrowedFd<'_>, len: usize, offset: i64) -> Result<Self> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let mut hint = std::ptr::null_mut();
         if len >= HUGE_PAGE_LEN {
-            // Found by mapping more than is needed for a moment.
+            // An aligned address is found by briefly mapping more than needed.
             let room = Self::map(
                 None,
                 len + HUGE_PAGE_LEN,
@@ -76,9 +76,9 @@ impl Mapping {
         Self::map_near(hint, Some(fd), len, offset, prot, flags)
     }
 
-    /// Asks the kernel to back this mapping with huge pages: a packet then costs a translation
-    /// less, and none have to be reserved beforehand. True if it did (since Linux 6.1,
-    /// `MADV_COLLAPSE`), for all but a last piece that is shorter than a huge page.
+    /// Asks the kernel to back this mapping with huge pages, which saves address translations; none
+    /// need to be reserved. Returns true if the kernel did so (since Linux 6.1, `MADV_COLLAPSE`)
+    /// for everything but a last part shorter than a huge page.
     pub fn collapse(&self) -> bool {
         /// `MADV_COLLAPSE` in `include/uapi/asm-generic/mman-common.h`.
         const COLLAPSE: i32 = 25;
@@ -88,8 +88,8 @@ impl Mapping {
         len != 0 && unsafe { libc::madvise(start.cast(), len, COLLAPSE) == 0 }
     }
 
-    /// Maps `len` bytes of a device's registers from `offset`, shared and writable. They are no
-    /// memory: only single accesses of the device's widths.
+    /// Maps `len` bytes of a device's registers from `offset`, shared and writable. Registers are
+    /// not memory: use only single accesses of the widths that the device supports.
     pub fn device(fd: BorrowedFd<'_>, len: usize, offset: i64) -> Result<Self> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         Self::map(Some(fd), len, offset, prot, libc::MAP_SHARED)

@@ -33,7 +33,7 @@ const FAILED: u16 = 0x20;
 enum State {
     /// Its link-layer address.
     Known(Vec<u8>),
-    /// Resolution failed, or has not ended.
+    /// Resolution failed, or is still in progress.
     Unknown { has_failed: bool },
 }
 
@@ -47,10 +47,10 @@ pub fn next_hop(interface: u32, destination: IpAddr) -> Result<IpAddr> {
     Ok(route.gateway.unwrap_or(destination))
 }
 
-/// The way of packets to one destination.
+/// The route of packets to one destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// The interface by which they leave.
+    /// The outgoing interface.
     pub interface: u32,
     /// The gateway; none if the destination is on the link.
     pub gateway: Option<IpAddr>,
@@ -58,7 +58,7 @@ pub struct Route {
     pub source: Option<IpAddr>,
 }
 
-/// Looks up the route to `destination`, through this interface or through any.
+/// Looks up the route to `destination`, through this interface or, without one, through any.
 ///
 /// # Errors
 /// If netlink does not answer, or no route leads there.
@@ -88,7 +88,7 @@ pub fn route(interface: Option<u32>, destination: IpAddr) -> Result<Route> {
     Ok(route)
 }
 
-/// The link-layer address of a neighbour on this interface, if the kernel has it.
+/// The link-layer address of a neighbour on this interface, if the kernel knows it.
 ///
 /// # Errors
 /// If netlink does not answer.
@@ -99,8 +99,8 @@ pub fn find(interface: u32, address: IpAddr) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// As [`find`], but has the kernel send ARP or Neighbor Discovery requests if it must, and waits up
-/// to `timeout` for the answer.
+/// As [`find`], but makes the kernel send ARP or Neighbor Discovery requests if necessary, and
+/// waits up to `timeout` for the answer.
 ///
 /// # Errors
 /// If netlink does not answer, or the calling thread may not change neighbours (`CAP_NET_ADMIN`).
@@ -133,7 +133,7 @@ pub fn resolve(interface: u32, address: IpAddr, timeout: Duration) -> Result<Opt
         if left.is_zero() || !changes.wait(left.as_millis() as i32 + 1)? {
             return Ok(None);
         }
-        // After any change, and after an overrun: the table has the current state.
+        // After any change, or an overrun, the table is read again.
         while let Some(Notice::Message(_)) = changes.notice()? {}
     }
 }
@@ -156,7 +156,7 @@ fn look_up(socket: &mut Socket, interface: u32, address: IpAddr) -> Result<State
 pub(crate) struct Neighbour {
     interface: u32,
     flags: u16,
-    /// Of 4 or 16 bytes.
+    /// 4 or 16 bytes.
     pub(crate) address: Vec<u8>,
     /// Empty if it is not known.
     pub(crate) link_address: Vec<u8>,
@@ -191,7 +191,7 @@ impl Neighbour {
     }
 }
 
-/// The gateway of a route: of its own family, or of another one (`struct rtvia`, RFC 8950).
+/// The gateway of a route: of the route's family, or of another one (`struct rtvia`, RFC 8950).
 pub(crate) fn gateway(reply: &Reply) -> Option<IpAddr> {
     if reply.kind != libc::RTM_NEWROUTE {
         return None;

@@ -1,7 +1,7 @@
 //! Netlink: requests, dumps and notifications (`include/uapi/linux/netlink.h`, RFC 3549).
 //!
-//! Only the codec and the socket; the messages are interpreted by the files that use them
-//! ([`link`](crate::link), and users of a generic family by [`Socket::family`]).
+//! This file has only the encoding and the socket; the messages are interpreted by the files that
+//! use them ([`link`](crate::link), and users of a generic family through [`Socket::family`]).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::{io, mem};
@@ -13,11 +13,11 @@ pub mod laws;
 
 /// Bytes of `struct nlmsghdr`.
 const HEADER_LEN: usize = 16;
-/// Largest answer taken in one piece: the kernel makes dumps of at most 32 KiB.
+/// Largest answer received in one piece: the kernel sends at most 32 KiB of a dump at once.
 const BUFFER_LEN: usize = 64 << 10;
-/// How long an answer may take before we call it lost, in ms.
+/// How long to wait for an answer before reporting it lost, in ms.
 const ANSWER_TIMEOUT_MS: i32 = 5_000;
-/// How often a dump is repeated that a change of the tables interrupted.
+/// How many times a dump is requested again if a change of the tables interrupted it.
 const DUMP_TRIES_MAX: u32 = 8;
 
 const NLMSG_ERROR: u16 = 2;
@@ -32,7 +32,7 @@ const NLM_F_ACK_TLVS: u16 = 0x200;
 /// Mask of an attribute's type; the two upper bits are flags.
 const TYPE_MASK: u16 = 0x3fff;
 const NLA_F_NESTED: u16 = 0x8000;
-/// `NLMSGERR_ATTR_MSG`: the kernel's own words about a refusal.
+/// `NLMSGERR_ATTR_MSG`: the kernel's explanation of a refusal.
 const ERROR_ATTR_TEXT: u16 = 1;
 
 /// A request being built.
@@ -42,7 +42,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message of this type; `flags` besides those that every request has.
+    /// A message of this type; `flags` are added to those that every request has.
     pub fn new(kind: u16, flags: u16) -> Self {
         let mut bytes = vec![0; HEADER_LEN];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -50,7 +50,7 @@ impl Message {
         Self { bytes }
     }
 
-    /// A message to a generic family ([`Socket::family`]): its command, version 1.
+    /// A message with this command to a generic family ([`Socket::family`]), in version 1.
     pub fn generic(family: u16, command: u8, flags: u16) -> Self {
         Self::new(family, flags).raw(&[command, 1, 0, 0])
     }
@@ -83,7 +83,7 @@ impl Message {
         self.attr(kind, &value.to_ne_bytes())
     }
 
-    /// Appends a text attribute, zero-ended.
+    /// Appends a text attribute, with a terminating zero.
     #[must_use]
     pub fn attr_text(self, kind: u16, value: &str) -> Self {
         let mut bytes = value.as_bytes().to_vec();
@@ -91,7 +91,7 @@ impl Message {
         self.attr(kind, &bytes)
     }
 
-    /// Appends an attribute that holds those that `build` appends.
+    /// Appends an attribute that contains those that `build` appends.
     ///
     /// # Panics
     /// As [`Message::attr`].
@@ -136,7 +136,8 @@ impl Reply {
     }
 }
 
-/// The attributes in a run of bytes: type (without flags) and value. Ends before what is cut off.
+/// The attributes in a run of bytes: type (without flags) and value. Stops before an incomplete
+/// one.
 pub fn attributes(bytes: &[u8]) -> Attributes<'_> {
     Attributes { rest: bytes }
 }
@@ -160,7 +161,7 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// A number attribute of up to eight bytes; `None` if it has another size.
+/// The number in an attribute of up to eight bytes; `None` if it has another size.
 pub fn number(value: &[u8]) -> Option<u64> {
     match *value {
         [a] => Some(a.into()),
@@ -170,25 +171,25 @@ pub fn number(value: &[u8]) -> Option<u64> {
     }
 }
 
-/// A 32-bit attribute; 0 if it has another size.
+/// The number in a 32-bit attribute; 0 if it has another size.
 pub fn number_u32(value: &[u8]) -> u32 {
     number(value)
         .and_then(|n| u32::try_from(n).ok())
         .unwrap_or(0)
 }
 
-/// A text attribute, up to its zero.
+/// The text in an attribute, up to its terminating zero.
 pub fn text(value: &[u8]) -> String {
     let len = value.iter().position(|&b| b == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..len]).into_owned()
 }
 
-/// What came on a socket that listens.
+/// What a listening socket has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A notification.
     Message(Reply),
-    /// The kernel had to leave some out: read the state anew.
+    /// The kernel dropped some notifications: read the state again.
     Overrun,
 }
 
@@ -198,7 +199,7 @@ pub struct Socket {
     fd: OwnedFd,
     sequence: u32,
     buffer: Vec<u8>,
-    /// Notifications received in one piece and not yet given out.
+    /// Notifications received in one piece and not yet returned.
     waiting: std::collections::VecDeque<Reply>,
 }
 
@@ -220,7 +221,7 @@ impl Socket {
             waiting: std::collections::VecDeque::new(),
         };
         socket.bind()?;
-        // Both only make errors more informative; kernels without them work as well.
+        // Both options only make errors more informative; older kernels without them work as well.
         let _ = socket.set_option(libc::NETLINK_EXT_ACK, 1);
         let _ = socket.set_option(libc::NETLINK_CAP_ACK, 1);
         Ok(socket)
@@ -236,8 +237,8 @@ impl Socket {
         Self::open(libc::NETLINK_GENERIC)
     }
 
-    /// Lets the kernel choose our address: a socket without one is never reported about anything,
-    /// because it looks like the kernel itself.
+    /// Lets the kernel choose our address: a socket without one gets no notifications, because it
+    /// looks like the kernel itself.
     fn bind(&self) -> Result<()> {
         // SAFETY: a struct of plain integers; all zero is a value.
         let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
@@ -281,7 +282,7 @@ impl Socket {
             .map_err(|e| Error::from_io("listen to netlink notifications", e))
     }
 
-    /// Sends a request and gathers the whole answer. `what` completes "cannot …" in the error.
+    /// Sends a request and collects the whole answer. `what` completes "cannot …" in the error.
     ///
     /// # Errors
     /// What the kernel refuses, in its own words where it has some; `Io` after five seconds of
@@ -350,7 +351,7 @@ impl Socket {
         }
     }
 
-    /// Takes one notification, if there is one. Never blocks.
+    /// Takes one notification, if one is available. Never blocks.
     pub fn notice(&mut self) -> Result<Option<Notice>> {
         loop {
             if let Some(reply) = self.waiting.pop_front() {
@@ -373,7 +374,8 @@ impl Socket {
         }
     }
 
-    /// Waits until something can be read, at most `timeout_ms` (negative: forever). True if so.
+    /// Waits until something can be read, at most `timeout_ms` (negative: no limit). Returns
+    /// whether something can.
     pub fn wait(&self, timeout_ms: i32) -> Result<bool> {
         let mut poll = libc::pollfd {
             fd: self.fd.as_raw_fd(),
@@ -415,7 +417,7 @@ impl Socket {
         }
     }
 
-    /// A generic family's number and those of its multicast groups, by name.
+    /// The numbers of a generic family and of its multicast groups, by name.
     ///
     /// # Errors
     /// `Unsupported` if this kernel has no such family.
@@ -445,17 +447,17 @@ impl AsFd for Socket {
     }
 }
 
-/// A generic family as this kernel numbers it.
+/// The numbers of a generic family on this kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Family {
-    /// The message type of its messages.
+    /// The type of its messages.
     pub id: u16,
     /// Its multicast groups: name and number.
     pub groups: Vec<(String, u32)>,
 }
 
 impl Family {
-    /// From the answer to `CTRL_CMD_GETFAMILY`.
+    /// Parses the answer to `CTRL_CMD_GETFAMILY`.
     fn of(replies: &[Reply]) -> Family {
         const ATTR_ID: u16 = 1;
         const ATTR_GROUPS: u16 = 7;
@@ -515,18 +517,18 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (Head, &[u8])> {
     })
 }
 
-/// The errno at the start of an error or done message; 0 is success.
+/// Checks the errno at the start of an error or done message; 0 is success.
 fn check_error(what: &str, flags: u16, body: &[u8]) -> Result<()> {
     let code = body.first_chunk().map_or(0, |c| i32::from_ne_bytes(*c));
     if code == 0 {
         return Ok(());
     }
-    // The least of all numbers has no positive one.
+    // `i32::MIN` cannot be negated.
     let error = Error::from_io(what, io::Error::from_raw_os_error(code.wrapping_neg()));
     if flags & NLM_F_ACK_TLVS == 0 {
         return Err(error);
     }
-    // After the errno stands the request: its header alone when capped.
+    // The request follows the errno: only its header if the kernel capped it.
     let request = body.get(4..).unwrap_or(&[]);
     let request_len = if flags & NLM_F_CAPPED != 0 {
         HEADER_LEN

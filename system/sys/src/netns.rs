@@ -1,5 +1,5 @@
-//! Network namespaces: unnamed ones, deleted with their last descriptor, and a thread's original
-//! one.
+//! Network namespaces: unnamed ones, which are deleted when the last descriptor is closed, and the
+//! original one of a thread.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -28,7 +28,8 @@ impl Namespace {
         Ok(Self { file })
     }
 
-    /// Runs `body` in it: on the calling thread if that is there already, else on a new one.
+    /// Runs `body` in it: on the calling thread if that is in it already, otherwise on a new
+    /// thread.
     ///
     /// # Errors
     /// `Permission` where it has to be entered, without CAP_SYS_ADMIN.
@@ -64,8 +65,8 @@ fn on_a_thread<T: Send>(what: &str, body: impl FnOnce() -> Result<T> + Send) -> 
     })
 }
 
-/// Runs `body` in a new network namespace, which has nothing but a loopback interface that is
-/// down. Its handle keeps the namespace alive. The calling thread stays where it is.
+/// Runs `body` in a new network namespace, which has only a loopback interface that is down. The
+/// namespace exists as long as its handle. The calling thread stays in its own namespace.
 ///
 /// # Errors
 /// `Permission` without CAP_SYS_ADMIN.

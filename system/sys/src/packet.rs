@@ -1,8 +1,8 @@
 //! Packet sockets: packet(7), `include/uapi/linux/if_packet.h`, `net/packet/af_packet.c`.
 //!
-//! The rings' memory is handed out as a [`Mapping`]; its reader (the AF_PACKET backend) checks what
-//! it reads there. Everything else that the kernel offers on such a socket is a call with types
-//! here.
+//! The memory of a ring is returned as a [`Mapping`]; its reader (the AF_PACKET backend) checks
+//! what it reads there. Everything else that the kernel offers for such sockets has a typed
+//! function here.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -32,74 +32,74 @@ const SOF_TIMESTAMPING_RAW_HARDWARE: c_int = 1 << 6;
 
 const FANOUT_FLAG_ROLLOVER: u32 = 0x1000;
 const FANOUT_FLAG_UNIQUE_ID: u32 = 0x2000;
-/// Since Linux 6.2; kernels before it ignore the bit.
+/// Since Linux 6.2; older kernels ignore the bit.
 const FANOUT_FLAG_IGNORE_OUTGOING: u32 = 0x4000;
 const FANOUT_FLAG_DEFRAG: u32 = 0x8000;
 
 /// A TPACKET_V3 receive ring (`struct tpacket_req3`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxRing {
-    /// Bytes a block: a power of two, at least a page.
+    /// Bytes per block: a power of two, at least a page.
     pub block_len: u32,
-    /// Blocks.
+    /// Number of blocks.
     pub block_count: u32,
     /// Milliseconds after which the kernel hands over a block that is not full; at least 1.
     pub block_timeout_ms: u32,
-    /// Have the kernel write each packet's flow hash, computing it where the card did not.
+    /// Makes the kernel write each packet's flow hash, which it computes if the card did not.
     pub hash: bool,
 }
 
-/// A TPACKET_V2 sending ring (`struct tpacket_req`): one packet a frame.
+/// A TPACKET_V2 transmit ring (`struct tpacket_req`): one packet per frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxRing {
-    /// Bytes a frame, its header included: a power of two.
+    /// Bytes per frame, including its header: a power of two.
     pub frame_len: u32,
-    /// Frames.
+    /// Number of frames.
     pub frame_count: u32,
 }
 
-/// How packets are spread over the sockets of a group (`PACKET_FANOUT`).
+/// How packets are distributed over the sockets of a group (`PACKET_FANOUT`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum FanoutMode {
-    /// By a hash over the flow, the same for both of its directions.
+    /// By a hash of the flow that is the same for both directions.
     Hash = 0,
-    /// In turn.
+    /// Round robin.
     RoundRobin = 1,
-    /// By the processor that the packet arrived on.
+    /// By the processor on which the packet arrived.
     Cpu = 2,
     /// To the first socket with room.
     Rollover = 3,
-    /// By the receive queue of the card that recorded it (Since Linux 3.14).
+    /// By the receive queue of the card on which it arrived (Since Linux 3.14).
     Queue = 5,
 }
 
 /// A group of sockets that share the packets of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fanout {
-    /// How packets are spread.
+    /// How packets are distributed.
     pub mode: FanoutMode,
-    /// Join the fragments of IPv4 packets first, so that all of a datagram counts as one packet of
-    /// its flow.
+    /// Reassemble the fragments of IPv4 packets first, so that all of a datagram counts as one
+    /// packet of its flow.
     pub defragment: bool,
-    /// Give a packet that finds its socket full to another one.
+    /// Give a packet whose socket is full to another socket.
     pub rollover: bool,
-    /// Leave out what the host sends (Since Linux 6.2; without effect before).
+    /// Skip packets that the host sends (Since Linux 6.2; ignored before).
     pub ignore_outgoing: bool,
 }
 
 /// Counters since the last call (`struct tpacket_stats_v3`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Packets that passed the filter, those dropped included.
+    /// Packets that passed the filter, including dropped ones.
     pub packets: u32,
-    /// Packets of them for which the ring had no room.
+    /// How many of them were dropped because the ring was full.
     pub drops: u32,
-    /// Times the ring stood still because its next block was not free.
+    /// How many times the ring stopped because its next block was not free.
     pub freezes: u32,
 }
 
-/// What a poll ended with.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollResult {
     /// Something can be read.
@@ -112,7 +112,7 @@ pub struct PollResult {
     pub interrupted: bool,
 }
 
-/// A raw packet socket. Not bound at first, so that ring and filter can be in place before the
+/// A raw packet socket. It is not bound at first, so that ring and filter can be set up before the
 /// first packet.
 #[derive(Debug)]
 pub struct PacketSocket {
@@ -120,8 +120,8 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Makes a socket that receives nothing yet. It belongs to the network namespace of the calling
-    /// thread for good.
+    /// Creates a socket that receives nothing yet. It stays in the network namespace of the calling
+    /// thread.
     ///
     /// # Errors
     /// `Permission` without CAP_NET_RAW.
@@ -181,8 +181,8 @@ impl PacketSocket {
         Ok(value)
     }
 
-    /// MTU of an interface of the socket's namespace (whichever the calling thread is in), in
-    /// bytes.
+    /// MTU in bytes of an interface in the socket's namespace (whichever namespace the calling
+    /// thread is in).
     pub fn mtu(&self, name: &str) -> Result<u32> {
         let what = "query an interface's MTU";
         let mut request = Self::request(name);
@@ -205,7 +205,7 @@ impl PacketSocket {
         request
     }
 
-    /// Makes and maps a TPACKET_V3 receive ring: `block_len` times `block_count` bytes. (Since
+    /// Creates and maps a TPACKET_V3 receive ring of `block_len` times `block_count` bytes. (Since
     /// Linux 3.2)
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl PacketSocket {
             sizeof_priv: u32,
             feature_req_word: u32,
         }
-        /// Only checked for consistency by the kernel: packets lie one after another in a block.
+        /// The kernel only checks it for consistency: packets lie one after another in a block.
         const FRAME_LEN: u32 = 2048;
         let len = u64::from(ring.block_len) * u64::from(ring.block_count);
         let what = format!("create a receive ring of {len} bytes");
@@ -241,7 +241,7 @@ impl PacketSocket {
         Mapping::shared(self.fd.as_fd(), len as usize, 0)
     }
 
-    /// Makes and maps a TPACKET_V2 sending ring: `frame_len` times `frame_count` bytes. (Since
+    /// Creates and maps a TPACKET_V2 transmit ring of `frame_len` times `frame_count` bytes. (Since
     /// Linux 2.6.31)
     ///
     /// # Errors
@@ -257,7 +257,7 @@ impl PacketSocket {
         }
         let len = u64::from(ring.frame_len) * u64::from(ring.frame_count);
         let what = format!("create a transmit ring of {len} bytes");
-        // Whole pages, and not more contiguous memory than a fragmented machine has.
+        // Whole pages, and not more contiguous memory than is available on a fragmented machine.
         let block_len = ring.frame_len.max(64 << 10).min(len as u32);
         self.set(SOL_PACKET, PACKET_VERSION, &TPACKET_V2, &what)?;
         let request = Request {
@@ -271,7 +271,7 @@ impl PacketSocket {
         Mapping::shared(self.fd.as_fd(), len as usize, 0)
     }
 
-    /// Starts reception of all protocols (or, without `receive`, of none) on an interface.
+    /// Starts receiving all protocols (or, without `receive`, none) on an interface.
     pub fn bind(&self, interface_index: u32, receive: bool) -> Result<()> {
         // SAFETY: `sockaddr_ll` is plain data for which zero is valid.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -308,7 +308,7 @@ impl PacketSocket {
         (result == 0 && index > 0).then_some(index)
     }
 
-    /// Leaves out what the host sends. False where the kernel cannot (Since Linux 4.20).
+    /// Skips packets that the host sends. Returns false if the kernel cannot (Since Linux 4.20).
     pub fn ignore_outgoing(&self) -> Result<bool> {
         let what = "skip outgoing packets";
         match self.set(SOL_PACKET, PACKET_IGNORE_OUTGOING, &1_i32, what) {
@@ -318,7 +318,7 @@ impl PacketSocket {
         }
     }
 
-    /// Makes the interface take packets for other stations too, as long as this socket lives.
+    /// Makes the interface receive packets for other stations too, as long as this socket exists.
     pub fn promiscuous(&self, interface_index: u32) -> Result<()> {
         /// `struct packet_mreq`.
         #[repr(C)]
@@ -338,16 +338,15 @@ impl PacketSocket {
         self.set(SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request, what)
     }
 
-    /// Has the ring carry the card's time instead of the kernel's, where the card gives one for a
-    /// packet.
+    /// Makes the ring contain the card's timestamps instead of the kernel's, for packets with one.
     pub fn hardware_time(&self) -> Result<()> {
         let what = "request the card's timestamps";
         let source = SOF_TIMESTAMPING_RAW_HARDWARE;
         self.set(SOL_PACKET, PACKET_TIMESTAMP, &source, what)
     }
 
-    /// Whether the interface's card stamps every packet that it receives (`SIOCGHWTSTAMP`, Since
-    /// Linux 3.14).
+    /// Whether the interface's card timestamps every packet that it receives (`SIOCGHWTSTAMP`,
+    /// Since Linux 3.14).
     pub fn stamps_in_hardware(&self, name: &str) -> bool {
         /// `HWTSTAMP_FILTER_ALL` of `include/uapi/linux/net_tstamp.h`.
         const FILTER_ALL: c_int = 1;
@@ -375,8 +374,8 @@ impl PacketSocket {
         result == 0 && config.rx_filter == FILTER_ALL
     }
 
-    /// Replaces the filter: it sees each packet before it costs a copy; its result is the bytes to
-    /// keep.
+    /// Replaces the filter. It runs on each packet before the packet is copied; its result is the
+    /// number of bytes to keep.
     ///
     /// # Errors
     /// `InvalidInput` for a program that the kernel's checker refuses.
@@ -384,22 +383,22 @@ impl PacketSocket {
         attach_classic(self.fd.as_fd(), instructions)
     }
 
-    /// Replaces the filter by a loaded eBPF program of type socket filter.
+    /// Replaces the filter by a loaded eBPF program of the socket filter type.
     pub fn attach_program(&self, program: BorrowedFd<'_>) -> Result<()> {
         let what = "attach an eBPF program to a socket";
         let fd = program.as_raw_fd();
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &fd, what)
     }
 
-    /// Takes the filter off.
+    /// Removes the filter.
     pub fn detach_filter(&self) -> Result<()> {
         let what = "detach a socket filter";
         self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32, what)
     }
 
-    /// Joins a group of sockets that share the packets of the interface that this one is bound to;
-    /// a new group without `group`. Returns the group's number. (A group that no other socket has:
-    /// Since Linux 4.13)
+    /// Joins a group of sockets that share the packets of the interface to which this one is bound;
+    /// without `group`, a new group. Returns the group's number. (A new group that no other socket
+    /// uses: Since Linux 4.13)
     pub fn join_fanout(&self, fanout: &Fanout, group: Option<u16>) -> Result<u16> {
         let mut flags = fanout.mode as u32;
         for (wanted, flag) in [
@@ -419,7 +418,7 @@ impl PacketSocket {
         Ok(value as u16)
     }
 
-    /// Reads the counters, which starts them anew.
+    /// Reads the counters and resets them.
     pub fn statistics(&self) -> Result<Statistics> {
         let [packets, drops, freezes]: [u32; 3] = self
             .get(SOL_PACKET, PACKET_STATISTICS)
@@ -437,15 +436,15 @@ impl PacketSocket {
         (code != 0).then_some(code)
     }
 
-    /// Sends past the traffic control of the interface: no queueing there, hence less cost and no
+    /// Bypasses the interface's traffic control when sending: no queueing, so less cost and no
     /// shaping. (Since Linux 3.14)
     pub fn bypass_qdisc(&self) -> Result<()> {
         let what = "bypass the queueing discipline";
         self.set(SOL_PACKET, PACKET_QDISC_BYPASS, &1_i32, what)
     }
 
-    /// Sets how much memory packets on their way out may take, in bytes; without CAP_NET_ADMIN as
-    /// much of it as `net.core.wmem_max` allows.
+    /// Sets how many bytes of packets may be queued for sending; without CAP_NET_ADMIN the limit is
+    /// `net.core.wmem_max`.
     pub fn send_buffer(&self, bytes: u32) -> Result<()> {
         let what = "set the send buffer";
         let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
@@ -453,7 +452,7 @@ impl PacketSocket {
             .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes, what))
     }
 
-    /// Has the kernel send what the ring holds; returns the bytes sent.
+    /// Makes the kernel send the packets in the ring; returns the bytes sent.
     ///
     /// # Errors
     /// The bare errno, because the caller continues with most of them.
@@ -472,9 +471,9 @@ impl PacketSocket {
         usize::try_from(result).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Takes what waits in the socket's queue (not in its ring) and forgets it.
+    /// Discards the packets in the socket's queue (not those in its ring).
     pub fn discard(&self) {
-        // A bound, because a socket without a filter could be fed faster than this.
+        // Limited, because packets could arrive faster than this if the socket has no filter.
         for _ in 0..64 {
             // SAFETY: a buffer of no length is not written to; what does not fit is cut off.
             let result = unsafe {
@@ -491,7 +490,8 @@ impl PacketSocket {
         }
     }
 
-    /// Sleeps until the ring can be read (or, with `write`, takes packets), at most `timeout`.
+    /// Sleeps until the ring can be read (or, with `write`, has space for packets), at most
+    /// `timeout`.
     pub fn poll(&self, write: bool, timeout: Duration) -> Result<PollResult> {
         let mut poll = libc::pollfd {
             fd: self.fd.as_raw_fd(),
@@ -538,8 +538,8 @@ fn smaller_ring(error: Error) -> Error {
     }
 }
 
-/// Waits until no processor runs kernel code that began before the call: a filter replaced before
-/// it is then out of use. membarrier(2), `MEMBARRIER_CMD_GLOBAL` (Since Linux 4.3).
+/// Waits until no processor runs kernel code that began before the call: a filter replaced earlier
+/// is no longer in use then. membarrier(2), `MEMBARRIER_CMD_GLOBAL` (Since Linux 4.3).
 pub fn wait_for_readers() {
     const MEMBARRIER_CMD_GLOBAL: c_int = 1;
     // SAFETY: a plain system call. A failure (a kernel with isolated processors) leaves a window of

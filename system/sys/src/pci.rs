@@ -1,5 +1,5 @@
-//! PCI functions as sysfs shows them (`Documentation/ABI/testing/sysfs-bus-pci` of the kernel):
-//! their identity, driver and IOMMU group, and binding them to another driver.
+//! PCI functions in sysfs (`Documentation/ABI/testing/sysfs-bus-pci` of the kernel): their
+//! identity, driver and IOMMU group, and how to bind them to another driver.
 
 use std::fmt;
 use std::fs;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Where a function is: `0000:00:01.0`.
+/// Address of a function: `0000:00:01.0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
     /// Segment group; 0 on most machines.
@@ -37,7 +37,7 @@ impl fmt::Display for PciAddress {
 impl FromStr for PciAddress {
     type Err = Error;
 
-    /// With or without the domain: `0000:00:01.0` or `00:01.0`.
+    /// Parses an address with or without the domain: `0000:00:01.0` or `00:01.0`.
     fn from_str(text: &str) -> Result<Self> {
         let parse = || {
             let (rest, function) = text.rsplit_once('.')?;
@@ -69,16 +69,16 @@ impl FromStr for PciAddress {
     }
 }
 
-/// A range of a function's addresses (BAR).
+/// One address range of a function (BAR).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarRange {
-    /// 0 to 5.
+    /// Number of the BAR, 0 to 5.
     pub index: u8,
     /// First bus address.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Memory, not IO ports.
+    /// Whether it is memory, not IO ports.
     pub is_memory: bool,
 }
 
@@ -90,7 +90,7 @@ pub struct PciFunction {
     bus: PathBuf,
 }
 
-/// Where the kernel shows PCI.
+/// The directory of PCI in sysfs.
 const BUS: &str = "/sys/bus/pci";
 
 /// `IORESOURCE_MEM` in the flags of a resource (`include/linux/ioport.h`).
@@ -128,7 +128,7 @@ impl PciFunction {
         let dir = Path::new(BUS).join("devices");
         let entries = match fs::read_dir(&dir) {
             Ok(entries) => entries,
-            // No PCI at all.
+            // The machine has no PCI.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(Error::from_io(format!("list {}", dir.display()), error)),
         };
@@ -143,7 +143,7 @@ impl PciFunction {
         Ok(all)
     }
 
-    /// The function that a network interface of the kernel's belongs to, if it is a PCI one.
+    /// The PCI function to which a network interface of the kernel belongs, if any.
     pub fn of_interface(ifname: &str) -> Option<Self> {
         let device = fs::canonicalize(format!("/sys/class/net/{ifname}/device")).ok()?;
         // A virtio card's device is a child of the function.
@@ -153,7 +153,7 @@ impl PciFunction {
             .and_then(|address| Self::find(address).ok())
     }
 
-    /// Where it is.
+    /// Its address.
     pub fn address(&self) -> PciAddress {
         self.address
     }
@@ -191,12 +191,12 @@ impl PciFunction {
         self.read_hex("class")
     }
 
-    /// Its memory and port ranges that are not empty.
+    /// Its non-empty memory and port ranges.
     pub fn bars(&self) -> Result<Vec<BarRange>> {
         let text = self.read("resource")?;
         let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
         let mut bars = Vec::new();
-        // First, last, flags; one line a resource, the BARs first.
+        // First address, last address, flags: one line per resource, the BARs first.
         for (index, line) in (0..6).zip(text.lines()) {
             let mut words = line.split_whitespace().map(number);
             if let (Some(Some(start)), Some(Some(end)), Some(Some(flags))) =
@@ -214,13 +214,13 @@ impl PciFunction {
         Ok(bars)
     }
 
-    /// Name at the end of a link in its directory.
+    /// The last name in the target of a symbolic link in its directory.
     fn linked(&self, name: &str) -> Option<String> {
         let target = fs::read_link(self.dir().join(name)).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())
     }
 
-    /// The driver that it is bound to.
+    /// The driver to which it is bound.
     pub fn driver(&self) -> Option<String> {
         self.linked("driver")
     }
@@ -230,7 +230,8 @@ impl PciFunction {
         self.linked("iommu_group")?.parse().ok()
     }
 
-    /// The functions of its IOMMU group, itself included: they can only change hands together.
+    /// The functions of its IOMMU group, itself included: only all of them together can be given to
+    /// a process.
     pub fn group_members(&self) -> Vec<Self> {
         let dir = self.dir().join("iommu_group/devices");
         let mut members: Vec<_> = fs::read_dir(dir)
@@ -246,7 +247,7 @@ impl PciFunction {
         members
     }
 
-    /// Its VFIO character device below `/dev/vfio/devices`, where the kernel makes one (Since Linux
+    /// Its VFIO character device below `/dev/vfio/devices`, if the kernel provides one (Since Linux
     /// 6.6).
     pub fn vfio_device(&self) -> Option<String> {
         let mut entries = fs::read_dir(self.dir().join("vfio-dev")).ok()?;
@@ -255,7 +256,7 @@ impl PciFunction {
 
     /// Names of the kernel's network interfaces on it.
     pub fn interfaces(&self) -> Vec<String> {
-        // A virtio card's are below the virtio device.
+        // Those of a virtio card are below the virtio device.
         let dir = self.dir();
         let mut places = vec![dir.join("net")];
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
@@ -290,14 +291,15 @@ impl PciFunction {
         (!text.is_empty() && text != "(null)").then_some(text)
     }
 
-    /// Sets the only driver that may bind to it; `None` lets every driver that matches its id.
+    /// Sets the only driver that may bind to it; `None` allows every driver that matches its id
+    /// again.
     pub fn set_driver_override(&self, driver: Option<&str>) -> Result<()> {
         // A line feed alone clears it.
         let text = driver.unwrap_or("").to_owned() + "\n";
         self.write(&self.dir().join("driver_override"), &text)
     }
 
-    /// Takes it from its driver, if it has one. The driver releases it; a kernel interface
+    /// Unbinds it from its driver, if it has one. The driver releases it; a kernel interface
     /// disappears.
     pub fn unbind(&self) -> Result<()> {
         if self.driver().is_none() {
@@ -307,8 +309,7 @@ impl PciFunction {
         self.write(&file, &self.address.to_string())
     }
 
-    /// Has the kernel look for a driver (`drivers_probe`): the one of the override, if there is
-    /// one.
+    /// Makes the kernel look for a driver (`drivers_probe`): the one of the override, if set.
     pub fn probe(&self) -> Result<()> {
         let file = self.bus.join("drivers_probe");
         self.write(&file, &self.address.to_string())

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Error, Result};
 
-/// What a descriptor is waited for, and whether that came.
+/// The event that is awaited on a descriptor, and whether it occurred.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Wanted<'fd> {
@@ -15,12 +15,12 @@ pub struct Wanted<'fd> {
 }
 
 impl<'fd> Wanted<'fd> {
-    /// Something to read, a connection to accept, or the end.
+    /// Awaits data to read, a connection to accept, or the end of the stream.
     pub fn readable(fd: &'fd impl AsFd) -> Self {
         Self::new(fd, libc::POLLIN)
     }
 
-    /// Room to write.
+    /// Awaits space for writing.
     pub fn writable(fd: &'fd impl AsFd) -> Self {
         Self::new(fd, libc::POLLOUT)
     }
@@ -36,15 +36,15 @@ impl<'fd> Wanted<'fd> {
         }
     }
 
-    /// Whether the event occurred, or an error or the end, which the next call on the descriptor
-    /// reports.
+    /// Whether the event occurred, or an error or the end of the stream, which the next call on the
+    /// descriptor reports.
     pub fn is_ready(&self) -> bool {
         self.entry.revents != 0
     }
 }
 
-/// Sleeps until something that is wanted comes, at most `timeout` (rounded up to milliseconds).
-/// A signal ends the sleep early; then nothing is ready.
+/// Sleeps until one of the awaited events occurs, at most `timeout` (rounded up to milliseconds). A
+/// signal ends the sleep early; then nothing is ready.
 ///
 /// # Errors
 /// The system's error, for example for too many descriptors.

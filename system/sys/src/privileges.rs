@@ -5,7 +5,8 @@ use std::ffi::{CStr, CString};
 
 use crate::{Error, ErrorKind, KernelVersion, Result};
 
-/// Capability numbers that a program may wish to keep (Linux `include/uapi/linux/capability.h`).
+/// Capabilities that a program may want to keep, by number (Linux
+/// `include/uapi/linux/capability.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Capability {
@@ -15,7 +16,7 @@ pub enum Capability {
     DacReadSearch = 2,
     /// Configure interfaces.
     NetAdmin = 12,
-    /// Raw sockets.
+    /// Open raw sockets.
     NetRaw = 13,
     /// Lock memory above the limit.
     IpcLock = 14,
@@ -25,7 +26,7 @@ pub enum Capability {
     Bpf = 39,
 }
 
-/// A user as the system's database has it.
+/// A user in the system's database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// Login name.
@@ -83,7 +84,7 @@ impl User {
     }
 }
 
-/// Whether the process has a capability in effect.
+/// Whether the capability is in the effective set.
 pub fn has(capability: Capability) -> bool {
     let Ok(status) = std::fs::read_to_string("/proc/thread-self/status") else {
         return false;
@@ -93,9 +94,9 @@ pub fn has(capability: Capability) -> bool {
     mask.is_some_and(|mask| mask & (1 << capability as u32) != 0)
 }
 
-/// What reading a BPF map takes once privileges are dropped: nothing since Linux 5.19, which lets
-/// every holder of a descriptor read; before it CAP_BPF, where unprivileged BPF is off (as Debian
-/// has it).
+/// The capability needed to read a BPF map after privileges are dropped: none since Linux 5.19,
+/// where any holder of a descriptor may read; before it CAP_BPF, if unprivileged BPF is off (as in
+/// Debian).
 pub fn to_read_maps() -> Option<Capability> {
     let setting = std::fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled");
     let is_off = setting.is_ok_and(|text| text.trim() != "0");
@@ -125,11 +126,12 @@ struct CapData {
 /// `_LINUX_CAPABILITY_VERSION_3`: 64 capabilities in two words.
 const CAP_VERSION_3: u32 = 0x2008_0522;
 
-/// Drops privileges for good: switches to `user` if given (groups included), keeps only those of
-/// the named capabilities that it has, and prevents a later `execve` from regaining any.
+/// Drops privileges permanently: switches to `user` if given (including groups), keeps only those
+/// of the named capabilities that the process has, and prevents a later `execve` from regaining
+/// any.
 ///
-/// Call it before threads are started: the capability sets are the calling thread's (and those of
-/// threads it starts later).
+/// Call it before starting threads: capability sets belong to the calling thread (and are inherited
+/// by threads it starts later).
 ///
 /// # Errors
 /// `Permission` if the user cannot be changed, or if a capability to be kept would be lost by that;
@@ -161,7 +163,8 @@ pub fn drop_privileges(user: Option<&User>, keep: &[Capability]) -> Result<()> {
             return Err(Error::last_os(what()));
         }
     }
-    // The change of user emptied the effective set in any case: this raises what is kept.
+    // The change of user emptied the effective set in any case: this raises the kept capabilities
+    // again.
     let words = [kept as u32, (kept >> 32) as u32];
     let data = words.map(|word| CapData {
         effective: word,
@@ -227,7 +230,7 @@ mod tests {
 
     #[test]
     fn capabilities_go_and_stay_gone() {
-        // In a thread of its own: capability sets belong to threads.
+        // In a thread of its own, because capability sets belong to threads.
         std::thread::spawn(|| {
             let raw_before = has(Capability::NetRaw);
             drop_privileges(None, &[Capability::NetRaw]).unwrap();

@@ -1,4 +1,4 @@
-//! Tests what this process can do: each probe creates the object and drops it.
+//! Tests what this process can do: each probe creates an object and drops it.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -26,7 +26,7 @@ pub fn af_xdp() -> Result<()> {
     socket(libc::AF_XDP, "AF_XDP")
 }
 
-/// Makes a map. Needs CAP_BPF where unprivileged BPF is off, as is usual.
+/// Creates a map. Needs CAP_BPF if unprivileged BPF is off, as is usual.
 pub fn bpf() -> Result<()> {
     let spec = MapSpec {
         kind: MapType::Array,

@@ -11,22 +11,22 @@ const NEXT_HOP_LEN: usize = 8;
 const RTA_OIF: u16 = 4;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
-/// `RTN_UNICAST`: it leads somewhere. Others refuse, or deliver here.
+/// `RTN_UNICAST`: packets are forwarded. Other types refuse them, or deliver them locally.
 const UNICAST: u8 = 1;
-/// A route to half of all addresses is made to override a default route, as VPNs do.
+/// VPNs override a default route by two routes, each to one half of all addresses.
 const PREFIX_LEN_MAX: u8 = 1;
 
-/// A route to everywhere, or to one half of everywhere.
+/// A route to all addresses, or to one half of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DefaultRoute {
     /// Its table; 254 is the main one, others are chosen by rules.
     pub table: u32,
-    /// Numbers of the interfaces by which it leaves: several if it is a multipath route, none if
-    /// the kernel names them otherwise (a nexthop object alone).
+    /// Indexes of the outgoing interfaces: several for a multipath route, none if the kernel does
+    /// not report them (a nexthop object alone).
     pub interfaces: Vec<u32>,
 }
 
-/// All of them, IPv4 and IPv6.
+/// All default routes, IPv4 and IPv6.
 ///
 /// # Errors
 /// If netlink does not answer.
@@ -64,7 +64,7 @@ pub(crate) fn parse(reply: &Reply) -> Option<DefaultRoute> {
     Some(route)
 }
 
-/// The interfaces of a run of `struct rtnexthop`, each with its own length in front.
+/// The interfaces in a run of `struct rtnexthop`, each of which starts with its own length.
 fn next_hops(mut bytes: &[u8]) -> Vec<u32> {
     let mut found = Vec::new();
     while let Some(head) = bytes.first_chunk::<NEXT_HOP_LEN>() {
@@ -102,12 +102,12 @@ mod tests {
     fn routes_to_everywhere_are_found() {
         let interfaces = |reply: Reply| parse(&reply).map(|route| route.interfaces);
         assert_eq!(interfaces(reply(0, UNICAST, &[oif(3)])), Some(vec![3]));
-        // One half, as 0.0.0.0/1.
+        // One half of the addresses, as 0.0.0.0/1.
         assert_eq!(interfaces(reply(1, UNICAST, &[oif(3)])), Some(vec![3]));
         assert_eq!(interfaces(reply(8, UNICAST, &[oif(3)])), None);
         // "unreachable default"
         assert_eq!(interfaces(reply(0, 7, &[oif(3)])), None);
-        // By a nexthop object that is not reported.
+        // Through a nexthop object that is not reported.
         assert_eq!(interfaces(reply(0, UNICAST, &[])), Some(vec![]));
         // Another table.
         let table = (RTA_TABLE, 1000_u32.to_ne_bytes().to_vec());
@@ -127,7 +127,7 @@ mod tests {
         let hops = [hop(16, 3), hop(8, 4), hop(16, 5)].concat();
         let route = parse(&reply(0, UNICAST, &[(RTA_MULTIPATH, hops.clone())])).unwrap();
         assert_eq!(route.interfaces, [3, 4, 5]);
-        // Cut anywhere, and with a length that is none: it ends.
+        // Truncated anywhere, and with an invalid length: parsing ends.
         for len in 0..hops.len() {
             assert!(next_hops(&hops[..len]).len() <= 3);
         }

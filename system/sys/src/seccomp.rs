@@ -1,15 +1,15 @@
-//! A permanent system call filter (seccomp(2)): blocks starting programs, tracing others, changing
-//! mounts, kernel, clock and keys; creating and entering namespaces; and bpf(2), if it is no longer
-//! needed. This limits what a parser subverted by packets can do.
+//! A permanent system call filter (seccomp(2)). It blocks starting programs, tracing others,
+//! changing mounts, kernel, clock and keys, creating and entering namespaces, and bpf(2) if that is
+//! no longer needed. This limits what a parser subverted by packets can do.
 //!
-//! A list of what is denied, not of what is allowed: the C library and other libraries may use new
-//! calls for old work with every release, and a capture must not end for that.
+//! It lists denied calls, not allowed ones: with every release the C library and other libraries
+//! may start using new calls, and a capture must not end because of that.
 
 use std::io;
 
 use crate::{Error, ErrorKind, Result};
 
-/// What stays allowed of the list.
+/// Which of the listed calls stay allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
     /// Start programs (`execve`).
@@ -84,14 +84,14 @@ const ARCH: Option<u32> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// Calls of x86-64 with 32-bit pointers have this bit, and numbers of their own.
+/// Calls of the x32 ABI (x86-64 with 32-bit pointers) have this bit, and their own numbers.
 const X32: u32 = 0x4000_0000;
-/// Where `struct seccomp_data` has the number of the call, and the architecture.
+/// Offsets in `struct seccomp_data` of the call's number and of the architecture.
 const NUMBER_AT: u32 = 0;
 const ARCH_AT: u32 = 4;
-/// The lower half of its first argument: for `clone`, the flags.
+/// Offset of the lower half of the first argument: for `clone`, the flags.
 const FLAGS_AT: u32 = if cfg!(target_endian = "big") { 20 } else { 16 };
-/// New namespaces; that of time cannot be made by `clone`.
+/// Flags for new namespaces; `clone` cannot create a time namespace.
 const NEW_NAMESPACES: u32 = (libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWNET
@@ -102,9 +102,9 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWCGROUP
 /// `SECCOMP_RET_ALLOW`, and `SECCOMP_RET_ERRNO` with `EPERM`.
 const ALLOW: u32 = 0x7fff_0000;
 const REFUSE: u32 = 0x0005_0000 | libc::EPERM as u32;
-/// The same with `ENOSYS`, as of an older kernel.
+/// The same with `ENOSYS`, as on a kernel that lacks the call.
 const ABSENT: u32 = 0x0005_0000 | libc::ENOSYS as u32;
-/// `SECCOMP_RET_ACTION_FULL`: without the number of an error.
+/// `SECCOMP_RET_ACTION_FULL`: masks the error number out.
 const ACTION: u32 = 0xffff_0000;
 /// `SECCOMP_GET_ACTION_AVAIL`.
 const GET_ACTION_AVAIL: libc::c_uint = 2;
@@ -124,9 +124,9 @@ fn insn(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
-/// The filter: calls of another architecture are refused, those on the list too, and `clone` with a
-/// new namespace. `clone3` has its flags in memory, which a filter cannot read: it is absent, and
-/// the C library calls `clone` then.
+/// Builds the filter: it refuses calls of another architecture, the listed calls, and `clone` with
+/// a new namespace. `clone3` has its flags in memory, which a filter cannot read: the filter
+/// reports the call as missing, and the C library then uses `clone`.
 fn program(arch: u32, keep: Keep) -> Vec<libc::sock_filter> {
     let exec = if keep.exec { &[] } else { EXEC };
     let bpf = if keep.bpf { &[] } else { BPF };
@@ -154,7 +154,7 @@ fn program(arch: u32, keep: Keep) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Whether this kernel and processor can do it.
+/// Checks whether this kernel and processor support it.
 ///
 /// # Errors
 /// Why not.
@@ -181,8 +181,8 @@ pub fn available() -> Result<()> {
     }
 }
 
-/// Blocks the calls in the list in all threads, permanently; programs started later inherit the
-/// filter. False where the kernel has no seccomp filters, or the processor is not known here.
+/// Blocks the listed calls in all threads, permanently; programs started later inherit the filter.
+/// Returns false if the kernel has no seccomp filters, or the processor is not known here.
 ///
 /// # Errors
 /// The kernel's.
@@ -211,7 +211,7 @@ pub fn confine(keep: Keep) -> Result<bool> {
             format!("thread {result} has a filter of its own"),
         )),
         _ => match io::Error::last_os_error().raw_os_error() {
-            // Not built in, or a container's own filter refuses the call.
+            // The kernel was built without it, or a container's own filter blocks the call.
             Some(libc::ENOSYS | libc::EINVAL | libc::EPERM) => Ok(false),
             _ => Err(Error::last_os("block system calls")),
         },

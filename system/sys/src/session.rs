@@ -1,8 +1,8 @@
-//! Sessions (credentials(7)): which processes get the hangup and the signals of a terminal.
+//! Sessions (credentials(7)): which processes get a terminal's hangup and signals.
 
 use crate::{Error, Result};
 
-/// Makes this process the first of a session of its own, without a terminal (setsid(2)).
+/// Puts this process into a new session without a terminal (setsid(2)).
 ///
 /// # Errors
 /// `Permission` if it leads a process group.

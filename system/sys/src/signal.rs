@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Error, ErrorKind, Result};
 
-/// How long after the first signal further ones are taken for the same request. `timeout(1)` sends
-/// two at once, to the process and to its group; a person presses Ctrl-C twice.
+/// Signals that arrive this soon after the first one count as the same request. `timeout(1)` sends
+/// two at once, to the process and to its group.
 const SAME_REQUEST_NS: u64 = 1_000_000_000;
 
 /// The signals that end the program.
@@ -18,14 +18,14 @@ const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 static REQUESTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 static RELOAD: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 static TOTALS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
-/// When the first signal came, by the monotonic clock; 0 before.
+/// When the first signal arrived, by the monotonic clock; 0 before.
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
-/// Which one that was; 0 before.
+/// Which signal that was; 0 before.
 static FIRST: AtomicI32 = AtomicI32::new(0);
 
-/// The flag that `SIGINT`, `SIGTERM` and `SIGHUP` set from now on; one for the process, however
-/// often this is called. A signal that comes a second or more after the first one ends the process
-/// at once, so that a program that does not check the flag can still be ended.
+/// The flag that `SIGINT`, `SIGTERM` and `SIGHUP` set from now on; there is one per process,
+/// however often this is called. A signal that arrives a second or more after the first one ends
+/// the process at once, so that a program that does not check the flag can still be ended.
 ///
 /// A `SIGHUP` that is ignored (as under `nohup`) stays ignored. System calls are restarted.
 ///
@@ -55,16 +55,16 @@ pub fn reload_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Runs in the middle of anything.
+/// A signal handler: it may interrupt anything.
 extern "C" fn handle_reload(_: libc::c_int) {
-    // Set before the handler was installed, so it is present.
+    // Set before the handler is installed, so it is present.
     if let Some(flag) = RELOAD.get() {
         flag.store(true, Ordering::Relaxed);
     }
 }
 
-/// The flag that `SIGUSR1` sets from now on, instead of killing the process: it requests totals, as
-/// with dd and tcpdump.
+/// The flag that `SIGUSR1` sets from now on, instead of killing the process: it requests a report
+/// of totals, as for dd and tcpdump.
 ///
 /// # Errors
 /// If the handler cannot be installed.
@@ -74,15 +74,16 @@ pub fn totals_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Whether totals were requested but not the end: a sleep that this signal interrupted continues.
+/// Whether totals were requested, but not the end: then a sleep that the signal interrupted is
+/// continued.
 pub fn is_totals_only() -> bool {
     let is_asked = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
     TOTALS.get().is_some_and(is_asked) && first().is_none()
 }
 
-/// Runs in the middle of anything.
+/// A signal handler: it may interrupt anything.
 extern "C" fn handle_totals(_: libc::c_int) {
-    // Set before the handler was installed, so it is present.
+    // Set before the handler is installed, so it is present.
     if let Some(flag) = TOTALS.get() {
         flag.store(true, Ordering::Relaxed);
     }
@@ -96,7 +97,7 @@ pub fn first() -> Option<i32> {
     }
 }
 
-/// When the signal came that set the flag first, if one has.
+/// When the signal that set the flag first arrived, if one has.
 pub fn first_at() -> Option<Instant> {
     match FIRST_NS.load(Ordering::Relaxed) {
         0 => None,
@@ -113,7 +114,7 @@ pub fn first_at() -> Option<Instant> {
 /// `NotFound` if there is none of this number, `Permission` if it belongs to another user.
 pub fn send(pid: u32, signal: i32) -> Result<()> {
     let what = || format!("send signal {signal} to process {pid}");
-    // Zero and numbers below would be groups of processes.
+    // Zero and negative numbers would address groups of processes.
     let pid = match i32::try_from(pid) {
         Ok(pid) if pid > 0 => pid,
         _ => {
@@ -132,8 +133,8 @@ pub fn send(pid: u32, signal: i32) -> Result<()> {
 }
 
 /// Starts a program with the default action for the signals that this process ignores because it
-/// was started so (by `nohup`, or in the background of a shell without job control). Ignored
-/// signals are inherited, and a shell cannot trap what was ignored when it began.
+/// was started that way (by `nohup`, or in the background by a shell without job control). Ignored
+/// signals are inherited, and a shell cannot trap signals that were ignored when it started.
 pub fn with_default_actions(command: &mut Command) {
     let ignored = SIGNALS.map(|signal| is_ignored(signal).then_some(signal));
     if ignored.iter().all(Option::is_none) {
@@ -176,7 +177,7 @@ pub(crate) fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) 
     Ok(())
 }
 
-/// The monotonic clock, which [`Instant`] reads as well; never 0. signal-safety(7) lists the call.
+/// The monotonic clock, which [`Instant`] uses as well; never 0. signal-safety(7) lists the call.
 fn now_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
@@ -187,7 +188,8 @@ fn now_ns() -> u64 {
     (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)
 }
 
-/// Runs in the middle of anything: only atomics and calls that signal-safety(7) lists.
+/// A signal handler: it may interrupt anything, so it uses only atomics and calls that
+/// signal-safety(7) lists.
 extern "C" fn handle(signal: libc::c_int) {
     let now_ns = now_ns();
     let first = FIRST_NS.compare_exchange(0, now_ns, Ordering::Relaxed, Ordering::Relaxed);
@@ -197,7 +199,7 @@ extern "C" fn handle(signal: libc::c_int) {
     );
     if is_same {
         let _ = FIRST.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed);
-        // Set before the handlers were installed, so it is present.
+        // Set before the handlers are installed, so it is present.
         if let Some(flag) = REQUESTED.get() {
             flag.store(true, Ordering::Relaxed);
         }

@@ -1,16 +1,17 @@
-//! VFIO: a PCI function used by a process (`Documentation/driver-api/vfio.rst` of the kernel): its
-//! registers mapped, its interrupts as eventfds, its DMA through the IOMMU.
+//! VFIO: gives a process direct use of a PCI function (`Documentation/driver-api/vfio.rst` of the
+//! kernel): its registers are mapped, its interrupts are eventfds, and its DMA goes through the
+//! IOMMU.
 //!
-//! - [`Space`]: the device addresses (IOVA) that a function reaches, and what lies there;
+//! - [`Space`]: the device addresses (IOVA) that a function can access, and the memory behind them;
 //! - [`Device`]: the function: BARs, configuration space, interrupts, reset.
 //!
-//! Two kernel interfaces give the same: the container with its group (`/dev/vfio/vfio`,
-//! `/dev/vfio/GROUP`, type 1) and iommufd with a device of its own (`/dev/iommu`,
-//! `/dev/vfio/devices/vfioN`; `Documentation/userspace-api/iommufd.rst`). The newer one is taken
-//! where it is present.
+//! Two kernel interfaces provide the same: the container with its group (`/dev/vfio/vfio`,
+//! `/dev/vfio/GROUP`, type 1), and iommufd with one device node per function (`/dev/iommu`,
+//! `/dev/vfio/devices/vfioN`; `Documentation/userspace-api/iommufd.rst`). The newer one is used if
+//! present.
 //!
 //! When the process ends, however it dies, the kernel closes the device: it turns bus mastering
-//! off, resets the function and takes its mappings away. No DMA outlives its user.
+//! off, resets the function and removes its mappings. No DMA continues after that.
 
 mod abi;
 mod device;
@@ -28,18 +29,18 @@ pub use space::Space;
 use crate::pci::PciFunction;
 use crate::{Error, ErrorKind, Result};
 
-/// The kernel's driver that a function must be bound to.
+/// The kernel driver to which a function must be bound.
 pub const DRIVER: &str = "vfio-pci";
 
-/// By which of the kernel's interfaces a function is opened.
+/// Which of the kernel's interfaces a function is opened through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VfioInterface {
-    /// iommufd where the kernel has it, else type 1.
+    /// iommufd if the kernel has it, else type 1.
     #[default]
     Auto,
     /// The container and the group.
     Type1,
-    /// iommufd, or fail (Since Linux 6.6).
+    /// iommufd; fails without it (Since Linux 6.6).
     Iommufd,
 }
 
@@ -93,8 +94,8 @@ pub fn open(function: &PciFunction, through: VfioInterface) -> Result<Device> {
     });
     match found {
         Ok(device) => Ok(device),
-        // If something is missing there (a node, a privilege, a driver for this IOMMU), type 1 may
-        // work.
+        // If something is missing for iommufd (a device node, a privilege, a driver for this
+        // IOMMU), type 1 may still work.
         Err(error) if through == VfioInterface::Auto => {
             open_group(function, group).map_err(|other| choose_error(error, other))
         }
@@ -102,7 +103,7 @@ pub fn open(function: &PciFunction, through: VfioInterface) -> Result<Device> {
     }
 }
 
-/// The more informative error of the two interfaces: that of the one that exists.
+/// Chooses the more informative error of the two interfaces: that of the one that exists.
 fn choose_error(iommufd: Error, group: Error) -> Error {
     match group.kind() {
         ErrorKind::Unsupported if iommufd.kind() != ErrorKind::Unsupported => iommufd,
@@ -122,13 +123,13 @@ fn no_iommu(what: String) -> Error {
     )
 }
 
-/// Opens a character device of VFIO's.
+/// Opens a character device of VFIO.
 fn open_node(path: &Path) -> io::Result<OwnedFd> {
     let file: File = OpenOptions::new().read(true).write(true).open(path)?;
     Ok(file.into())
 }
 
-/// The error of a node that did not open.
+/// The error for a device node that could not be opened.
 fn node_error(function: &PciFunction, path: &Path, error: io::Error) -> Error {
     let shown = path.display();
     let what = format!("open {shown} for PCI function {}", function.address());
@@ -152,7 +153,7 @@ fn node_error(function: &PciFunction, path: &Path, error: io::Error) -> Error {
     }
 }
 
-/// Opens by iommufd; nothing where this kernel has no such device for the function.
+/// Opens it through iommufd; `None` if this kernel has no such device node for the function.
 fn open_iommufd(function: &PciFunction) -> Result<Option<Device>> {
     let Some(name) = function.vfio_device() else {
         return Ok(None);
@@ -189,7 +190,7 @@ fn open_iommufd(function: &PciFunction) -> Result<Option<Device>> {
     Device::new(function.address(), fd, Arc::new(space)).map(Some)
 }
 
-/// Opens by container and group.
+/// Opens it through container and group.
 fn open_group(function: &PciFunction, group_number: u32) -> Result<Device> {
     let node = PathBuf::from(format!("/dev/vfio/{group_number}"));
     let container_node = Path::new("/dev/vfio/vfio");
@@ -260,7 +261,7 @@ fn open_group(function: &PciFunction, group_number: u32) -> Result<Device> {
 /// `vfio_device_block_group` and `iommu_device_claim_dma_owner` of the kernel).
 fn not_bound(function: &PciFunction, node: &Path, error: io::Error) -> Error {
     match error.raw_os_error() {
-        // Open already, by the other interface or by this one.
+        // Already open, through the other interface or this one.
         Some(libc::EBUSY | libc::EINVAL) => {
             let what = format!("open PCI function {} by VFIO", function.address());
             let group = function.iommu_group().unwrap_or_default();
@@ -277,13 +278,14 @@ fn not_bound(function: &PciFunction, node: &Path, error: io::Error) -> Error {
     }
 }
 
-/// Whether a driver keeps its function from a process that has others of the group. Those of
-/// bridges do not (`driver_managed_dma` of the kernel), nor does one that does nothing.
+/// Whether a driver prevents the other functions of its group from being given to a process.
+/// Drivers of bridges do not (`driver_managed_dma` of the kernel), and neither do drivers that do
+/// nothing.
 pub fn keeps_dma(driver: &str) -> bool {
     ![DRIVER, "pcieport", "pci-stub"].contains(&driver)
 }
 
-/// The error for a group that is not ours alone, with the other users.
+/// The error for a group that has other users, with their names.
 fn shared(function: &PciFunction) -> Error {
     let others: Vec<String> = function
         .group_members()
@@ -298,7 +300,7 @@ fn shared(function: &PciFunction) -> Error {
     if others.is_empty() {
         let group = function.iommu_group().unwrap_or_default();
         let why = format!("another process has a function of its IOMMU group {group}");
-        // iommufd has the same number for both.
+        // iommufd has the same error number for both cases.
         return Error::new(ErrorKind::Busy, what, why).with_hint(format!(
             "to find it: fuser -v /dev/vfio/{group} /dev/vfio/devices/*; if there is none, the \
              machine may lack interrupt remapping: iommu=type1 reports that"
@@ -314,7 +316,7 @@ fn shared(function: &PciFunction) -> Error {
     )
 }
 
-/// An ioctl that takes and fills a structure.
+/// An ioctl that reads and fills a structure.
 fn call<T: abi::Argument>(
     fd: &OwnedFd,
     request: libc::c_ulong,
@@ -344,7 +346,7 @@ mod tests {
         assert_eq!(chosen(missing, missing), missing);
     }
 
-    /// A function in group 7 with others, each with its driver.
+    /// A function in group 7 with other functions, each with its driver.
     fn function(name: &str, others: &[&str]) -> (PathBuf, PciFunction) {
         let root =
             std::env::temp_dir().join(format!("barewire-vfio-{}-{name}", std::process::id()));
@@ -385,7 +387,8 @@ mod tests {
             (error.kind(), error.to_string(), hint)
         };
         let (root, shared) = function("shared", &["pcieport", "nvme", "pci-stub"]);
-        // That the kernel's driver has another of the group is not why it is busy.
+        // That the kernel's driver has another function of the group is not the reason for being
+        // busy.
         for raw in [libc::EBUSY, libc::EINVAL] {
             let (kind, text, hint) = reported(&shared, raw);
             assert_eq!(kind, ErrorKind::Busy);
@@ -399,7 +402,7 @@ mod tests {
         assert_eq!(kind, ErrorKind::Busy);
         assert!(text.contains("shared with 0000:01:00.2 (nvme):"), "{text}");
         std::fs::remove_dir_all(root).unwrap();
-        // A bridge is no companion.
+        // A bridge is not a companion.
         let (root, alone) = function("alone", &["pcieport", DRIVER]);
         let (kind, text, hint) = reported(&alone, libc::EPERM);
         assert_eq!(kind, ErrorKind::Busy);

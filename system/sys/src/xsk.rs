@@ -16,24 +16,24 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Descriptor {
-    /// First byte of the packet, from the start of the memory.
+    /// Offset of the packet's first byte in the memory.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// [`PACKET_CONTINUES`] and others.
+    /// [`PACKET_CONTINUES`] and other flags.
     pub options: u32,
 }
 
 /// Option of a descriptor: the packet continues in the next one (XDP_PKT_CONTD, Since Linux 6.6).
 pub const PACKET_CONTINUES: u32 = 1 << 0;
 
-/// Bytes that the kernel keeps free before a received packet (XDP_PACKET_HEADROOM).
+/// Bytes that the kernel leaves free before a received packet (XDP_PACKET_HEADROOM).
 pub const PACKET_HEADROOM: u32 = 256;
 
 /// Packets sent per call in copy mode, unless changed by [`XskSocket::set_tx_budget`].
 pub const TX_BUDGET_DEFAULT: u32 = 32;
 
-/// Flag of [`Bind`]: the memory is another socket's (XDP_SHARED_UMEM).
+/// Flag of [`Bind`]: the memory belongs to another socket (XDP_SHARED_UMEM).
 const SHARED_UMEM: u16 = 1 << 0;
 const COPY: u16 = 1 << 1;
 const ZERO_COPY: u16 = 1 << 2;
@@ -57,7 +57,7 @@ pub enum RingKind {
 }
 
 impl RingKind {
-    /// Option that sets the number of entries; place of the ring in the file; bytes an entry.
+    /// The option that sets the number of entries; the ring's offset in the file; bytes per entry.
     fn parts(self) -> (i32, i64, usize) {
         match self {
             Self::Rx => (libc::XDP_RX_RING, libc::XDP_PGOFF_RX_RING, 16),
@@ -96,42 +96,42 @@ impl RingMap {
             .cast_const()
     }
 
-    /// Where the producer's index is.
+    /// Address of the producer's index.
     pub fn producer(&self) -> *const u32 {
         self.at(self.producer).cast()
     }
 
-    /// Where the consumer's index is.
+    /// Address of the consumer's index.
     pub fn consumer(&self) -> *const u32 {
         self.at(self.consumer).cast()
     }
 
-    /// Where the flags are.
+    /// Address of the flags.
     pub fn flags(&self) -> *const u32 {
         self.at(self.flags).cast()
     }
 
-    /// Where the entries begin: [`Descriptor`] for RX and TX, addresses (`u64`) for the others.
+    /// Address of the first entry: [`Descriptor`] for RX and TX, addresses (`u64`) for the others.
     pub fn entries<T>(&self) -> *const T {
         self.at(self.entries).cast()
     }
 
-    /// How many entries.
+    /// Number of entries.
     pub fn entry_count(&self) -> u32 {
         self.entry_count
     }
 }
 
-/// How a socket is bound.
+/// The parameters of binding a socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bind<'a> {
     /// The interface.
     pub ifindex: u32,
     /// The queue of it.
     pub queue_index: u32,
-    /// True: zero-copy or nothing. False: copy. With `shared` the other socket decides.
+    /// True: zero-copy, or fail. False: copy. With `shared` the other socket decides.
     pub zero_copy: bool,
-    /// The kernel sets a flag when it must be woken.
+    /// The kernel sets a flag when it needs to be woken.
     pub need_wakeup: bool,
     /// Packets may have several buffers.
     pub multi_buffer: bool,
@@ -139,20 +139,20 @@ pub struct Bind<'a> {
     pub shared: Option<BorrowedFd<'a>>,
 }
 
-/// What the kernel counts for a socket, since it was made (`struct xdp_statistics`).
+/// The kernel's counters for a socket, since it was created (`struct xdp_statistics`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XskStatistics {
-    /// Packets dropped, in copy mode also for lack of a frame in the fill ring.
+    /// Packets dropped, in copy mode also because the fill ring had no frame.
     pub rx_dropped: u64,
-    /// Entries of the fill ring that were wrong.
+    /// Invalid entries of the fill ring.
     pub rx_invalid_descriptors: u64,
-    /// Entries of the TX ring that were wrong.
+    /// Invalid entries of the TX ring.
     pub tx_invalid_descriptors: u64,
     /// Packets dropped because the RX ring was full (Since Linux 5.9).
     pub rx_ring_full: u64,
-    /// Times that the fill ring was found empty (Since Linux 5.9).
+    /// How many times the fill ring was empty (Since Linux 5.9).
     pub rx_fill_ring_empty: u64,
-    /// Times that the TX ring was found empty (Since Linux 5.9).
+    /// How many times the TX ring was empty (Since Linux 5.9).
     pub tx_ring_empty: u64,
 }
 
@@ -262,7 +262,7 @@ impl XskSocket {
             })
     }
 
-    /// Makes and maps a ring of `entry_count` entries (a power of two).
+    /// Creates and maps a ring of `entry_count` entries (a power of two).
     pub fn ring(&self, kind: RingKind, entry_count: u32) -> Result<RingMap> {
         let what = || format!("create the {kind:?} ring of {entry_count} entries");
         let (option, place, entry_len) = kind.parts();
@@ -289,7 +289,7 @@ impl XskSocket {
             entries,
             entry_count,
         };
-        // The pointers that we hand out lie inside and are aligned, or the kernel is not one.
+        // The pointers handed out are inside and aligned, unless the kernel is broken.
         let inside = |at: usize| at.is_multiple_of(4) && at + 4 <= len;
         assert!(inside(ring.producer) && inside(ring.consumer) && inside(ring.flags));
         assert!(entries.is_multiple_of(8));
@@ -300,7 +300,7 @@ impl XskSocket {
     pub fn bind(&self, bind: Bind<'_>) -> io::Result<()> {
         let mut flags = 0;
         if bind.shared.is_some() {
-            // The kernel refuses any other flag here: the rest is the other socket's choice.
+            // The kernel refuses any other flag here: the other socket has determined the rest.
             flags |= SHARED_UMEM;
         } else {
             flags |= if bind.zero_copy { ZERO_COPY } else { COPY };
@@ -328,7 +328,7 @@ impl XskSocket {
         Ok(())
     }
 
-    /// Whether the kernel bound it with zero-copy (XDP_OPTIONS, Since Linux 5.3).
+    /// Whether the kernel bound it in zero-copy mode (XDP_OPTIONS, Since Linux 5.3).
     pub fn is_zero_copy(&self) -> Result<bool> {
         // SAFETY: integers only.
         let options: libc::xdp_options = unsafe { self.get(libc::SOL_XDP, libc::XDP_OPTIONS) }
@@ -336,7 +336,7 @@ impl XskSocket {
         Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// The kernel's counters. Needs no rights; fields that an older kernel lacks are 0.
+    /// The kernel's counters. Needs no privileges; fields that an older kernel lacks are 0.
     pub fn statistics(&self) -> Result<XskStatistics> {
         // SAFETY: integers only.
         let raw: libc::xdp_statistics = unsafe { self.get(libc::SOL_XDP, libc::XDP_STATISTICS) }
@@ -351,14 +351,14 @@ impl XskSocket {
         })
     }
 
-    /// Lets one call send up to `count` packets in copy mode; false if this kernel has only
-    /// [`TX_BUDGET_DEFAULT`] (before Linux 6.17).
+    /// Allows one call to send up to `count` packets in copy mode; returns false if this kernel
+    /// supports only [`TX_BUDGET_DEFAULT`] (before Linux 6.17).
     pub fn set_tx_budget(&self, count: u32) -> bool {
         self.set(libc::SOL_XDP, OPTION_TX_BUDGET, &count).is_ok()
     }
 
-    /// Bytes of packets that may be on their way through the kernel in copy mode. Above the
-    /// system's limit only with CAP_NET_ADMIN; without it, up to that limit.
+    /// Sets how many bytes of packets may be queued in the kernel in copy mode. The system's limit
+    /// applies unless the process has CAP_NET_ADMIN.
     pub fn set_send_buffer(&self, len: u32) {
         if self
             .set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &len)
@@ -368,8 +368,8 @@ impl XskSocket {
         }
     }
 
-    /// Has the queue served in our calls instead of by interrupts: for up to `time_us` and
-    /// `budget` packets a call (Since Linux 5.11).
+    /// Makes our calls serve the queue instead of interrupts: for up to `time_us` and `budget`
+    /// packets per call (Since Linux 5.11).
     pub fn set_busy_poll(&self, time_us: u32, budget: u16) -> Result<()> {
         let settings = [
             (libc::SO_PREFER_BUSY_POLL, 1),
@@ -383,7 +383,7 @@ impl XskSocket {
         Ok(())
     }
 
-    /// Starts sending, in copy mode also sends. Never blocks.
+    /// Makes the driver send; in copy mode, the packets are sent within this call. Never blocks.
     #[inline]
     pub fn kick_tx(&self) -> io::Result<()> {
         // SAFETY: no buffer and no address.
@@ -403,7 +403,7 @@ impl XskSocket {
         Ok(())
     }
 
-    /// Wakes the receiving side, or serves it when busy polling. Never blocks.
+    /// Wakes the receiving side, or serves the queue when busy polling. Never blocks.
     #[inline]
     pub fn kick_rx(&self) -> io::Result<()> {
         // SAFETY: no buffer and no address.
@@ -423,8 +423,8 @@ impl XskSocket {
         Ok(())
     }
 
-    /// Sleeps until there is something to receive (or room to send), at most `timeout_ms`. True
-    /// if there is; a signal ends it early with false.
+    /// Sleeps until there is something to receive (or space for sending), at most `timeout_ms`.
+    /// Returns whether there is; a signal ends the sleep early, with false.
     pub fn poll(&self, to_send: bool, timeout_ms: i32) -> Result<bool> {
         let mut poll = libc::pollfd {
             fd: self.fd.as_raw_fd(),
@@ -457,7 +457,7 @@ impl AsFd for XskSocket {
     }
 }
 
-/// RLIMIT_MEMLOCK in bytes, in words.
+/// RLIMIT_MEMLOCK in bytes, as text.
 fn locked_memory_max() -> String {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

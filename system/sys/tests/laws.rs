@@ -1,14 +1,14 @@
-//! The law of `netlink::laws` over answers of our own making: whole, cut at each byte, with each
-//! bit flipped; and over the fuzz corpus, which is made here.
+//! Checks the property of `netlink::laws` for answers made here: complete, truncated at each byte,
+//! and with each bit flipped; and for the fuzz corpus, which is generated here.
 //!
-//! `BAREWIRE_BLESS=1 cargo test -p barewire-sys --test laws` writes the corpus anew.
+//! `BAREWIRE_BLESS=1 cargo test -p barewire-sys --test laws` regenerates the corpus.
 
 use std::fs;
 use std::path::Path;
 
 use barewire_sys::netlink::laws::reply_input;
 
-/// A message: type, flags, what follows the header.
+/// Builds a message from type, flags, and what follows the header.
 fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let mut bytes = (16 + body.len() as u32).to_le_bytes().to_vec();
     bytes.extend(kind.to_le_bytes());
@@ -54,7 +54,7 @@ fn link() -> Vec<u8> {
     .concat()
 }
 
-/// A route of two hops, and one whose hops lie about their lengths.
+/// A route with two hops, and one whose hops have wrong lengths.
 fn routes() -> [Vec<u8>; 2] {
     let hop = |len: u16, index: u32| {
         let mut hop = len.to_le_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! The cards that have a driver here, by PCI id.
+//! The supported cards, by PCI id.
 
 use sys::Result;
 
@@ -10,17 +10,17 @@ use super::virtio::{Packed, Split, VirtioNet, is_packed};
 
 /// An operation on a driver of any type.
 pub trait Visitor {
-    /// What is made of it.
+    /// Result of the operation.
     type Output;
 
-    /// Takes the driver of the card.
+    /// Called with the driver of the card.
     ///
     /// # Errors
     /// The visitor's own.
     fn visit<D: Driver>(self, driver: D) -> Result<Self::Output>;
 }
 
-/// A row of the table of cards.
+/// A row in the table of cards.
 pub struct Card {
     vendor: u16,
     device: u16,
@@ -28,7 +28,7 @@ pub struct Card {
     family: Family,
 }
 
-/// Which driver a card has.
+/// Driver of a card.
 #[derive(Clone, Copy)]
 enum Family {
     Igb,
@@ -39,11 +39,11 @@ enum Family {
 const INTEL: u16 = 0x8086;
 const VIRTIO: u16 = 0x1af4;
 
-/// Every card that can be opened. A driver is a directory here and its rows.
+/// All supported cards. A driver is a directory here and its rows.
 ///
-/// Tried are those that QEMU emulates: 8086:10c9, 8086:100e and 1af4:1041. The others are here by
-/// their datasheets, which know no difference that a driver sees. Not here: the 82576 with fiber or
-/// SerDes (8086:10e6, 10e7, 1518, 150d), whose link nothing in the driver brings up.
+/// Tested are those that QEMU emulates: 8086:10c9, 8086:100e and 1af4:1041. The others are included
+/// by their datasheets, which show no difference relevant to a driver. Not included: the 82576 with
+/// fiber or SerDes (8086:10e6, 10e7, 1518, 150d), whose link nothing in the driver brings up.
 const CARDS: &[Card] = &[
     igb(0x10c9, "Intel 82576"),
     igb(0x10e8, "Intel 82576 quad copper"),
@@ -68,11 +68,11 @@ impl Card {
         self.name
     }
 
-    /// Opens the function with the card's driver, which `visitor` gets.
+    /// Opens the function with the card's driver, and passes that to `visitor`.
     ///
     /// # Errors
-    /// The driver's, where the card does not answer as it should; the visitor's.
-    // The visitor stands first, so that it goes after the function where opening fails: it may
+    /// The driver's, if the card does not respond as expected; the visitor's.
+    // The visitor comes first, so that it is dropped after the function if opening fails: it may
     // hold what the card was borrowed by.
     pub fn drive<V: Visitor>(&self, visitor: V, function: VfioFunction) -> Result<V::Output> {
         match self.family {
@@ -105,7 +105,7 @@ const fn e1000(device: u16, name: &'static str) -> Card {
     }
 }
 
-/// VIRTIO 1.2 §4.1.2: 0x1040 and the device type, or the transitional number.
+/// VIRTIO 1.2 §4.1.2: 0x1040 plus the device type, or the transitional number.
 const fn virtio(device: u16, name: &'static str) -> Card {
     Card {
         vendor: VIRTIO,
@@ -115,14 +115,14 @@ const fn virtio(device: u16, name: &'static str) -> Card {
     }
 }
 
-/// The row of a card, by vendor and device id; `None` if there is no driver for it here.
+/// The row of a card, by vendor and device id; `None` without a driver for it.
 pub fn find((vendor, device): (u16, u16)) -> Option<&'static Card> {
     CARDS
         .iter()
         .find(|card| (card.vendor, card.device) == (vendor, device))
 }
 
-/// The names of all cards that there is a driver for.
+/// The names of all supported cards.
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = CARDS.iter().map(|card| card.name).collect();
     names.dedup();

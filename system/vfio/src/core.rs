@@ -13,27 +13,27 @@ use super::driver::{
     Driver, DriverRx, DriverTx, Function, Health, Interrupt, LinkState, Queues, Settings,
 };
 
-/// Dropped when nothing has the card open any more: this gives a borrowed card back to the kernel's
+/// Dropped when nothing has the card open any more: this returns a borrowed card to the kernel's
 /// driver.
 pub type Borrowed = Option<Box<dyn Any + Send + Sync>>;
 
 /// A started card. Shut down when the last of queues and control is dropped, in any order.
 pub struct Core<D: Driver> {
-    // In the order in which they must go: rings, the card, the frames, then the right to it all.
+    // Dropped in this order: rings, the card, the frames, then the borrowed card.
     left: Mutex<Queues<D::Rx, D::Tx>>,
     driver: Mutex<D>,
     frames: Arc<PoolDma>,
-    /// The card was found reset or gone, or is requested back.
+    /// The card was found reset or removed, or is requested back.
     failed: AtomicBool,
-    /// It is requested back.
+    /// The card is requested back.
     wanted: AtomicBool,
-    /// Where that is reported.
+    /// Event that signals the request.
     request: Option<Arc<EventFd>>,
     #[allow(dead_code, reason = "it works by being there")]
     borrowed: Borrowed,
 }
 
-/// A started card with what it gave: its queues and its interrupts.
+/// A started card with its queues and its interrupts.
 pub type Started<D> = (
     Core<D>,
     Vec<<D as Driver>::Rx>,
@@ -49,7 +49,7 @@ impl<D: Driver> Core<D> {
         settings: &Settings,
         frames: Arc<PoolDma>,
     ) -> Result<Started<D>> {
-        // From here on dropping the core stops the card, also when starting fails half way.
+        // From here on dropping the core stops the card, even if starting fails halfway.
         let core = Self {
             request: driver.function().request(),
             left: Mutex::new(Queues {
@@ -78,7 +78,7 @@ impl<D: Driver> Core<D> {
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The frames that the card reaches.
+    /// The frames that the card can access.
     pub fn frames(&self) -> &Arc<PoolDma> {
         &self.frames
     }
@@ -99,8 +99,8 @@ impl<D: Driver> Core<D> {
         }
     }
 
-    /// Stores what a queue found, and returns whether the port is no longer usable. For idle times:
-    /// it is a system call.
+    /// Stores the state that a queue found, and returns whether the port is no longer usable. For
+    /// idle times: it is a system call.
     pub fn notice(&self, health: Health) -> bool {
         if self.request.as_ref().is_some_and(|event| event.take()) {
             self.wanted.store(true, Ordering::Relaxed);
@@ -118,7 +118,7 @@ impl<D: Driver> Core<D> {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// The error for that.
+    /// The corresponding error.
     #[cold]
     pub fn failure(&self, what: &str) -> Error {
         if self.wanted.load(Ordering::Relaxed) {
@@ -139,7 +139,7 @@ impl<D: Driver> Core<D> {
         self.left().rx.push(queue);
     }
 
-    /// The same of a sending queue.
+    /// The same for a sending queue.
     pub fn leave_tx(&self, queue: D::Tx) {
         self.left().tx.push(queue);
     }
@@ -152,11 +152,11 @@ impl<D: Driver> Core<D> {
 impl<D: Driver> Drop for Core<D> {
     fn drop(&mut self) {
         if !self.driver().shut_down() {
-            // It may still write: what it held stays marked as the device's for good, where the
-            // pool's counts show it, and such a frame is never handed out.
+            // It may still write: frames that it held stay marked as the device's permanently,
+            // which the pool's counts show, and are never handed out.
             return;
         }
-        // The card touches nothing any more: what it held is free.
+        // The card accesses no memory any more: its frames are free.
         let mut cache = FrameCache::new(self.frames.pool().clone());
         let mut back = |index: u32| {
             // SAFETY: the card has been shut down, so it is done with the frame.

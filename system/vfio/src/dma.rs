@@ -1,20 +1,19 @@
-//! Memory that a card reads and writes by itself (DMA): descriptor rings and the frame pool.
+//! Memory that a card reads and writes directly (DMA): descriptor rings and the frame pool.
 //!
-//! A device address (IOVA) is one of our choosing, which the IOMMU translates. Nothing else is
-//! mapped, so a card with a wrong address, from us or of its own, cannot reach our memory.
+//! A device address (IOVA) is chosen here and translated by the IOMMU. Nothing else is mapped, so a
+//! card with a wrong address, from the driver or its own, cannot access other memory.
 //!
-//! # The order of things
-//! Both sides run at the same time on the same memory. Two rules make it sound (Intel 82576
-//! datasheet §7.1.5 and §7.2.2.3; virtio 1.2, §2.7.13.2; Linux
-//! `Documentation/memory-barriers.txt`):
+//! # Memory ordering
+//! Both sides access the same memory concurrently. Two rules make this sound (Intel 82576 datasheet
+//! §7.1.5 and §7.2.2.3; virtio 1.2, §2.7.13.2; Linux `Documentation/memory-barriers.txt`):
 //!
-//! - *Descriptors before the doorbell*: what we wrote into descriptors and frames is visible before
-//!   the card learns of it: [`before_doorbell`], then the write to the tail register.
-//! - *The flag before the rest*: the flag by which the card gives a descriptor back is read before
-//!   what the flag speaks of: [`after_done_flag`] between the two reads.
+//! - *Descriptors before the doorbell*: writes to descriptors and frames are visible before the
+//!   card is notified: [`before_doorbell`], then the write to the tail register.
+//! - *The flag before the rest*: the flag with which the card returns a descriptor is read before
+//!   the data it covers: [`after_done_flag`] between the two reads.
 //!
-//! And one more where both sides look before they sleep (virtio's event suppression, interrupts):
-//! what we wrote is visible before we read what the card wrote: [`before_sleep_check`].
+//! A third applies if both sides check for work before they sleep (virtio's event suppression,
+//! interrupts): writes are visible before reading what the card wrote: [`before_sleep_check`].
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -27,7 +26,7 @@ use ring::Pool;
 use sys::memfd::{HugePages, MemoryFile};
 use sys::{Error, ErrorKind, Result};
 
-/// Stores to DMA memory so far are visible to the card before any register write that follows.
+/// Makes stores to DMA memory visible to the card before any subsequent register write.
 #[inline(always)]
 pub fn before_doorbell() {
     // x86 keeps stores to memory and to uncached registers in order (Intel SDM 3A §10.2.2); the
@@ -41,7 +40,7 @@ pub fn before_doorbell() {
     }
 }
 
-/// Loads from DMA memory that follow are done after the load of the flag that came before.
+/// Orders subsequent loads from DMA memory after the load of the flag.
 #[inline(always)]
 pub fn after_done_flag() {
     fence(Ordering::Acquire);
@@ -52,7 +51,7 @@ pub fn after_done_flag() {
     }
 }
 
-/// Stores so far are visible to the card before the loads that follow: the only fence that costs on
+/// Makes stores visible to the card before subsequent loads: the only fence that costs anything on
 /// x86 (a load may pass an older store). For batch boundaries.
 #[inline]
 pub fn before_sleep_check() {
@@ -65,36 +64,36 @@ pub fn before_sleep_check() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Makes memory reachable for a card: VFIO, or a device model's table.
+/// Makes memory accessible to a card: VFIO, or a device model's table.
 pub trait Mapper: Send + Sync {
-    /// Makes `len` bytes at `base` the card's at `iova`; all three are multiples of a page.
+    /// Maps `len` bytes at `base` to `iova`; all three are multiples of a page.
     fn map(&self, base: NonNull<u8>, len: usize, iova: u64) -> Result<()>;
 
-    /// Takes it away: when this returns the card reaches none of it.
+    /// Removes a mapping: after this returns the card cannot access it.
     fn unmap(&self, iova: u64, len: usize);
 
     /// Ranges of device addresses that can be mapped, first and last, in order.
     fn ranges(&self) -> Vec<(u64, u64)>;
 }
 
-/// Where device addresses begin: above 4 GiB there are no windows of other devices, and a truncated
-/// address hits nothing.
+/// First device address: above 4 GiB there are no windows of other devices, and a truncated address
+/// is unmapped.
 const IOVA_FIRST: u64 = 1 << 32;
-/// Device addresses are handed out in steps of 2 MiB, so that huge pages can be mapped as such, and
-/// with as much left free in between: what runs over the end of one range is outside all.
+/// Device addresses are allocated in steps of 2 MiB, so that huge pages can be mapped as such, with
+/// the same distance left free in between: accesses beyond the end of one range are unmapped.
 const IOVA_STEP: u64 = 2 << 20;
 
 /// The device addresses of one card (or of several in one IOMMU domain).
 pub struct DmaSpace {
     mapper: Box<dyn Mapper>,
     next: Mutex<u64>,
-    /// By how much too high the addresses of pools are reported.
+    /// Offset added to the reported addresses of pools.
     #[cfg(feature = "testing")]
     wrong_by: AtomicU64,
 }
 
 impl DmaSpace {
-    /// The space that `mapper` maps into.
+    /// Creates a space that `mapper` maps into.
     pub fn new(mapper: Box<dyn Mapper>) -> Arc<Self> {
         Arc::new(Self {
             mapper,
@@ -104,15 +103,14 @@ impl DmaSpace {
         })
     }
 
-    /// Has the card reported about every frame of the pools mapped from here on at an address that
-    /// is
-    /// `bytes` too high. Nothing is mapped there: what an IOMMU is for can be seen.
+    /// Reports every frame of subsequently mapped pools to the card at an address that is `bytes`
+    /// too high. Nothing is mapped there: this demonstrates the effect of an IOMMU.
     #[cfg(feature = "testing")]
     pub fn set_wrong_by(&self, bytes: u64) {
         self.wrong_by.store(bytes, Ordering::Relaxed);
     }
 
-    /// What is added to the addresses of pools.
+    /// Offset added to the addresses of pools.
     fn pool_offset(&self) -> u64 {
         #[cfg(feature = "testing")]
         return self.wrong_by.load(Ordering::Relaxed);
@@ -120,7 +118,7 @@ impl DmaSpace {
         0
     }
 
-    /// Chooses an address for `len` bytes. Addresses are not used twice in the life of a space.
+    /// Allocates an address for `len` bytes. Addresses are never reused within a space.
     fn choose(&self, len: usize) -> Result<u64> {
         let len = len as u64;
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +137,7 @@ impl DmaSpace {
         .with_hint("use a smaller pool: fewer queues= or a shorter ring="))
     }
 
-    /// Maps memory, for as long as the result lives.
+    /// Maps memory for the lifetime of the result.
     ///
     /// # Safety
     /// The memory must stay mapped in this process until the result is dropped, and readers must
@@ -155,7 +153,7 @@ impl DmaSpace {
         })
     }
 
-    /// Zeroed memory of at least `len` bytes for descriptors, aligned to a page on both sides.
+    /// Allocates zeroed memory of at least `len` bytes for descriptors, page-aligned on both sides.
     pub fn allocate(self: &Arc<Self>, len: usize) -> Result<DmaArea> {
         let memory = MemoryFile::new(c"barewire-rings", len.max(1), HugePages::Never)?;
         let (base, len) = (memory.mapping().base(), memory.mapping().len());
@@ -168,7 +166,7 @@ impl DmaSpace {
     /// Maps the frames of a pool (not its tables).
     ///
     /// # Errors
-    /// `InvalidInput` for a pool whose frames end within a page; the kernel's.
+    /// `InvalidInput` for a pool whose frames end within a page; errors of the kernel.
     pub fn map_pool(self: &Arc<Self>, pool: &Pool) -> Result<Arc<PoolDma>> {
         if !pool.frames_len().is_multiple_of(4096) {
             // The rest of the last page is the pool's own tables.
@@ -191,7 +189,7 @@ impl DmaSpace {
     }
 }
 
-/// A mapped range; the card loses it on drop.
+/// A mapped range; dropping it removes the mapping.
 pub struct DmaMapping {
     space: Arc<DmaSpace>,
     iova: u64,
@@ -199,7 +197,7 @@ pub struct DmaMapping {
 }
 
 impl DmaMapping {
-    /// The address of its first byte, for the card.
+    /// The device address of its first byte.
     pub fn iova(&self) -> u64 {
         self.iova
     }
@@ -214,7 +212,7 @@ impl Drop for DmaMapping {
 /// A type that a card may write at any time: only atomics, and arrays of them.
 ///
 /// # Safety
-/// Any bytes are a value, and all access is atomic.
+/// Any bytes are a valid value, and all accesses are atomic.
 pub unsafe trait Shared: Sync {}
 // SAFETY: atomics over plain integers.
 unsafe impl Shared for AtomicU8 {}
@@ -227,15 +225,15 @@ unsafe impl Shared for AtomicU64 {}
 // SAFETY: as their elements.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
-/// Memory for descriptors, seen by the card too.
+/// Memory for descriptors, shared with the card.
 pub struct DmaArea {
-    // First: the card loses it before it goes.
+    // First: the mapping is removed before the memory is freed.
     mapping: DmaMapping,
     memory: MemoryFile,
 }
 
 impl DmaArea {
-    /// The card's address of byte `offset`.
+    /// The device address of byte `offset`.
     pub fn iova(&self, offset: usize) -> u64 {
         self.mapping.iova() + offset as u64
     }
@@ -243,7 +241,7 @@ impl DmaArea {
     /// `count` elements from byte `offset` on; several views of the same bytes may exist.
     ///
     /// # Panics
-    /// If they do not lie in the area or are not aligned: a bug of the driver.
+    /// If they are not within the area or not aligned: a bug of the driver.
     pub fn array<T: Shared>(self: &Arc<Self>, offset: usize, count: usize) -> DmaArray<T> {
         let len = self.memory.mapping().len();
         let end = count
@@ -263,13 +261,13 @@ impl DmaArea {
     }
 }
 
-/// Elements in memory that the card sees too: a descriptor ring as `[[AtomicU64; 2]]`. All access
-/// is relaxed; the named fences of this module make the order.
+/// Elements in memory shared with the card, such as a descriptor ring as `[[AtomicU64; 2]]`. All
+/// accesses are relaxed; the named fences of this module provide the ordering.
 pub struct DmaArray<T> {
     first: NonNull<T>,
     count: usize,
     iova: u64,
-    /// Keeps the memory.
+    /// Keeps the memory alive.
     #[allow(dead_code, reason = "it works by being there")]
     area: Arc<DmaArea>,
 }
@@ -280,13 +278,13 @@ unsafe impl<T: Shared> Send for DmaArray<T> {}
 unsafe impl<T: Shared> Sync for DmaArray<T> {}
 
 impl<T: Shared> DmaArray<T> {
-    /// The card's address of the first element.
+    /// The device address of the first element.
     pub fn iova(&self) -> u64 {
         self.iova
     }
 
-    /// Element `position & (count - 1)` of a ring whose count is a power of two: what a position
-    /// that only grows stands for.
+    /// Element `position & (count - 1)` of a ring whose count is a power of two, for a position
+    /// that only grows.
     #[inline(always)]
     pub fn ring_at(&self, position: u32) -> &T {
         debug_assert!(self.count.is_power_of_two());
@@ -308,13 +306,13 @@ impl<T: Shared> Deref for DmaArray<T> {
     }
 }
 
-/// A pool's frames, mapped for a card.
+/// The frames of a pool, mapped for a card.
 ///
-/// What a card returns is never an address: a driver keeps which frame it put into which
-/// descriptor and takes that one, once. What it reports about a packet (its length, on virtio also
-/// an id and a number of buffers) is checked against what was offered.
+/// A card never returns an address: a driver remembers which frame it put into which descriptor and
+/// takes that one, once. What the card reports about a packet (its length, with virtio also an id
+/// and a number of buffers) is checked against what was offered.
 pub struct PoolDma {
-    // First: the card loses the frames before the pool can go.
+    // First: the mapping is removed before the pool can be freed.
     #[allow(dead_code, reason = "it works by being there")]
     mapping: DmaMapping,
     iova: u64,
@@ -328,7 +326,7 @@ impl PoolDma {
         &self.pool
     }
 
-    /// The card's address of byte `offset` of frame `index`.
+    /// The device address of byte `offset` in frame `index`.
     #[inline(always)]
     pub fn address(&self, index: u32, offset: u32) -> u64 {
         self.iova + self.pool.addr_of(index) + u64::from(offset)
@@ -342,7 +340,7 @@ mod tests {
     use ring::PoolConfig;
 
     #[test]
-    fn memory_is_the_cards_as_long_as_it_lives() {
+    fn memory_is_mapped_while_it_is_alive() {
         let memory = ModelMemory::default();
         let space = DmaSpace::new(Box::new(memory.clone()));
         let area = Arc::new(space.allocate(100).unwrap());
@@ -357,7 +355,7 @@ mod tests {
         })
         .unwrap();
         let frames = space.map_pool(&pool).unwrap();
-        // Far apart, so that what runs over one range hits no other.
+        // Far apart, so that accesses beyond one range do not hit another.
         assert!(frames.address(0, 0) >= words.iova() + IOVA_STEP);
         assert!(frames.address(0, 0).is_multiple_of(IOVA_STEP));
         assert!(memory.write(frames.address(7, 4000), &[1; 96]));
@@ -373,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pools_tables_are_never_the_cards() {
+    fn a_pools_tables_are_never_mapped() {
         let space = DmaSpace::new(Box::new(ModelMemory::default()));
         let config = PoolConfig {
             frame_count: 7,
@@ -387,7 +385,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "beyond the area")]
-    fn a_view_ends_with_its_area() {
+    fn a_view_is_bounded_by_its_area() {
         let space = DmaSpace::new(Box::new(ModelMemory::default()));
         let area = Arc::new(space.allocate(4096).unwrap());
         let _: DmaArray<[AtomicU64; 2]> = area.array(16, 256);

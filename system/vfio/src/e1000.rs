@@ -34,21 +34,21 @@ use super::driver::{
 use super::intel::RxParts;
 use super::registers::Registers;
 
-/// Shortest packet that the card pads (13.4.33, PSP).
+/// Minimum packet length that the card pads (13.4.33, PSP).
 const PACKET_LEN_MIN: u32 = 17;
-/// Largest packet: jumbo frames of 9216 bytes with a tagged header. The card would take 16 KiB, but
-/// then its memory would have to be divided otherwise between the directions.
+/// Maximum packet length: jumbo frames of 9216 bytes with a tagged header. The card supports 16
+/// KiB, but its memory would then have to be divided differently between the directions.
 const PACKET_LEN_MAX: u32 = 9216 + 18;
-/// Largest packet without RCTL.LPE, less the frame check sequence (13.4.22).
+/// Maximum packet length without RCTL.LPE, less the frame check sequence (13.4.22).
 const PACKET_LEN_USUAL: u32 = 1518;
 
-/// Looks at a register for something that takes milliseconds, 10 µs apart.
+/// Number of polls of a register for a change that takes milliseconds, 10 µs apart.
 const LOOKS: u32 = 5_000;
-/// Looks of 10 µs at the PHY's answer: an access takes 64 µs.
+/// Number of polls for the PHY's response, 10 µs apart: an access takes 64 µs.
 const PHY_LOOKS: u32 = 100;
-/// 14.3: after a reset the card reads its EEPROM, and answers nothing else meanwhile.
+/// 14.3: after a reset the card reads its EEPROM, and responds to nothing else meanwhile.
 const AFTER_RESET: Duration = Duration::from_millis(5);
-/// Time for what is under way in the card when a direction is turned off.
+/// Time for operations in progress in the card when a direction is disabled.
 const AFTER_STOP: Duration = Duration::from_millis(1);
 
 /// The card.
@@ -58,14 +58,14 @@ pub struct E1000<F: Function> {
     mac: [u8; 6],
     counters: CardCounters,
     missed: Statistic,
-    /// In the order of [`reg::ERRORS`].
+    /// Error counters, in the order of [`reg::ERRORS`].
     errors: Vec<Statistic>,
     running: bool,
-    /// A ring's length register and the entries that it was given, to know the card by.
+    /// A ring's length register and the length written to it, to detect a reset.
     mark: (u32, u32),
 }
 
-/// Whether a ring still has the length that it was given: a reset makes it 0 (13.4.27).
+/// Whether a ring still has the length written to it: a reset makes it 0 (13.4.27).
 fn health(registers: &impl Registers, length: u32, ring_len: u32) -> Health {
     match registers.read32(length) {
         u32::MAX => Health::Gone,
@@ -74,8 +74,8 @@ fn health(registers: &impl Registers, length: u32, ring_len: u32) -> Health {
     }
 }
 
-/// The station address: the first receive address (13.5.2), which the card takes from its EEPROM
-/// after a reset, or that itself (5.6.1: the first three words).
+/// The station address: the first receive address (13.5.2), which the card loads from its EEPROM
+/// after a reset, or the EEPROM itself (5.6.1: the first three words).
 fn read_mac(registers: &impl Registers) -> Result<[u8; 6]> {
     let (low, high) = (registers.read32(reg::RAL), registers.read32(reg::RAH));
     if high & reg::RAH_AV != 0 && high != u32::MAX {
@@ -100,12 +100,12 @@ fn read_mac(registers: &impl Registers) -> Result<[u8; 6]> {
 }
 
 impl<F: Function> E1000<F> {
-    /// Writes are posted: a read waits until they are done (14.3).
+    /// Flushes posted writes: a read waits until they are done (14.3).
     fn flush(&self) -> u32 {
         self.registers.read32(reg::STATUS)
     }
 
-    /// No interrupts, no packets (14.3): what a reset must find.
+    /// Disables interrupts and packets (14.3), as required before a reset.
     fn quiet(&self) {
         let registers = &self.registers;
         registers.write32(reg::IMC, u32::MAX);
@@ -115,10 +115,10 @@ impl<F: Function> E1000<F> {
         thread::sleep(AFTER_STOP);
     }
 
-    /// Resets the card (13.4.1, RST). Every register that matters is written afterwards anyway:
-    /// there are models of this card on which a reset does nothing. (The kernel's driver writes the
-    /// bit through the I/O BAR, for those of the family that cannot answer a write of 64 bits; this
-    /// one is of 32.)
+    /// Resets the card (13.4.1, RST). Every relevant register is written afterwards anyway: on some
+    /// models of this card a reset does nothing. (The kernel's driver writes the bit through the
+    /// I/O BAR, for those of the family that cannot respond to a 64-bit write; this is a 32-bit
+    /// one.)
     fn reset(&self) -> Result<()> {
         self.quiet();
         self.registers.change32(reg::CTRL, 0, reg::CTRL_RST);
@@ -133,9 +133,9 @@ impl<F: Function> E1000<F> {
         Ok(())
     }
 
-    /// Wakes the PHY: a reset does not reach it, and the kernel's driver puts it to sleep when its
-    /// interface goes down. It negotiates by itself then. One that does not answer is seen as a
-    /// link that is down, and no reason not to open.
+    /// Wakes the PHY: a reset does not affect it, and the kernel's driver powers it down when its
+    /// interface goes down. It then negotiates by itself. If it does not respond, the link appears
+    /// as down, which is no reason not to open the card.
     fn wake_phy(&self) {
         let register = reg::PHY_CONTROL << reg::MDIC_REGISTER_SHIFT;
         if let Some(control) = self.phy(reg::MDIC_READ | register)
@@ -158,9 +158,9 @@ impl<F: Function> E1000<F> {
         (mdic & reg::MDIC_ERROR == 0).then_some(mdic as u16)
     }
 
-    /// Link as the PHY negotiates it, no flow control, VLAN tags taken out (14.3, chapter 9). A
-    /// card that sent pause frames would hold up others for our slowness. Tags stay where they are
-    /// if there is no room in front of a packet to put one back.
+    /// Sets up the link as negotiated by the PHY, without flow control, with VLAN tags removed from
+    /// packets (14.3, chapter 9). A card that sent pause frames would hold up others when this host
+    /// is slow. Tags are left in place if there is no room before a packet to restore one.
     fn set_up_link(&self, settings: &Settings) {
         let mut clear = reg::CTRL_FRCSPD | reg::CTRL_FRCDPX | reg::CTRL_RFCE | reg::CTRL_TFCE;
         let mut set = reg::CTRL_SLU | reg::CTRL_ASDE | reg::CTRL_FD;
@@ -173,7 +173,7 @@ impl<F: Function> E1000<F> {
         self.wake_phy();
     }
 
-    /// Which packets are ours (14.4): one address, no multicast table, the modes.
+    /// Sets up the receive filter (14.4): one address, no multicast table, the modes.
     fn set_up_filter(&self) {
         let [a, b, c, d, e, f] = self.mac;
         let registers = &self.registers;
@@ -188,7 +188,7 @@ impl<F: Function> E1000<F> {
         }
     }
 
-    /// Receive initialization (14.4); the ring is empty and the receiver on when this returns.
+    /// Receive initialization (14.4); afterwards the ring is empty and the receiver enabled.
     fn set_up_rx(&self, iova: u64, settings: &Settings) {
         let registers = &self.registers;
         registers.write32(reg::RDBAL, iova as u32);
@@ -196,7 +196,7 @@ impl<F: Function> E1000<F> {
         registers.write32(reg::RDLEN, 16 * settings.ring_len);
         registers.write32(reg::RDH, 0);
         registers.write32(reg::RDT, 0);
-        // 13.4.30: interrupts at once; polling has none anyway.
+        // 13.4.30: immediate interrupts; polling has none anyway.
         registers.write32(reg::RDTR, 0);
         registers.write32(reg::RADV, 0);
         registers.write32(reg::RXCSUM, reg::RXCSUM_IPOFL | reg::RXCSUM_TUOFL);
@@ -228,8 +228,7 @@ impl<F: Function> E1000<F> {
         registers.write32(reg::TCTL, mode);
     }
 
-    /// Adds what the statistics registers counted since they were read last; they clear by that
-    /// (13.7).
+    /// Adds what the statistics registers counted since the last read, which clears them (13.7).
     fn count(&mut self) {
         let read = |offset| match self.registers.read32(offset) {
             u32::MAX => 0,
@@ -322,7 +321,7 @@ impl<F: Function> Driver for E1000<F> {
         self.set_up_link(settings);
         self.set_up_filter();
         self.counters.errors = reg::ERRORS.iter().map(|&(name, _)| (name, 0)).collect();
-        // What was counted before us.
+        // Counts from before are discarded.
         self.count();
         self.counters = CardCounters {
             errors: reg::ERRORS.iter().map(|&(name, _)| (name, 0)).collect(),
@@ -379,7 +378,7 @@ impl<F: Function> Driver for E1000<F> {
         if self.running {
             self.count();
         }
-        // One queue: what the card received is what the queue did.
+        // There is only one queue, which received everything that the card did.
         let queue = QueueCounters {
             received: self.counters.received,
             no_descriptor: 0,
@@ -396,7 +395,7 @@ impl<F: Function> Driver for E1000<F> {
     }
 
     fn stop_intake(&mut self) -> Result<()> {
-        // 13.4.22: a packet under way is still received.
+        // 13.4.22: a packet in progress is still received.
         self.registers.change32(reg::RCTL, reg::RCTL_EN, 0);
         self.flush();
         thread::sleep(AFTER_STOP);
@@ -407,7 +406,7 @@ impl<F: Function> Driver for E1000<F> {
         let mut is_reset = false;
         if std::mem::take(&mut self.running) {
             self.count();
-            // Without an answer the bus still obeys.
+            // If the card does not respond, the bus still does.
             is_reset = self.reset().is_ok();
         }
         self.function.set_bus_master(false).is_ok() || is_reset

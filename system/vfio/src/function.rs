@@ -15,9 +15,9 @@ use super::registers::Bar;
 /// Maximum number of vectors: as many as one system call sets here.
 const VECTORS_MAX: u32 = 32;
 
-/// A function that is ours as long as this lives.
+/// A function owned by this process for the lifetime of this value.
 pub struct VfioFunction {
-    // First: the card is closed before its addresses go.
+    // First: the card is closed before its addresses are freed.
     device: Arc<Device>,
     space: Arc<DmaSpace>,
     #[allow(dead_code, reason = "a driver may want it")]
@@ -36,7 +36,7 @@ impl Mapper for VfioMapper {
     }
 
     fn unmap(&self, iova: u64, len: usize) {
-        // It was mapped as a whole; if the kernel refuses, there is nothing to do.
+        // It was mapped as a whole; if the kernel refuses, nothing can be done.
         let _ = self.space.unmap(iova, len);
     }
 
@@ -46,7 +46,7 @@ impl Mapper for VfioMapper {
 }
 
 impl VfioFunction {
-    /// Takes a function that is bound to `vfio-pci`.
+    /// Opens a function that is bound to `vfio-pci`.
     ///
     /// # Errors
     /// `NotFound`, `Permission`, `Busy` or another error of the kernel, with a hint.
@@ -62,7 +62,7 @@ impl VfioFunction {
         })
     }
 
-    /// By which of the kernel's interfaces it was opened.
+    /// The kernel interface it was opened through.
     pub fn via(&self) -> &'static str {
         match self.device.space().kind() {
             "iommufd" => "VFIO (iommufd)",
@@ -119,7 +119,7 @@ impl Function for VfioFunction {
 
     fn request(&self) -> Option<Arc<EventFd>> {
         let event = Arc::new(EventFd::new().ok()?);
-        // A kernel that does not know it (before 4.0) takes the card back in its own way.
+        // A kernel without support for this (before 4.0) takes the card back in its own way.
         self.device.set_request(&event).ok()?;
         Some(event)
     }

@@ -1,5 +1,5 @@
-//! The Intel 82576 and those like it (datasheet 82576EB, revision 2.87): 16 queues either way,
-//! hashing over them, checksums and VLAN tags reported with the packet.
+//! The Intel 82576 and similar cards (datasheet 82576EB, revision 2.87): 16 queues in each
+//! direction, hashing over them, checksums and VLAN tags reported with the packet.
 //!
 //! Read `registers.rs` alongside the datasheet, then `start` here (§4.5), `rx.rs` (§7.1), `tx.rs`
 //! (§7.2).
@@ -33,13 +33,13 @@ use super::driver::{
 };
 use super::registers::Registers;
 
-/// Queues of either kind.
+/// Number of queues of either kind.
 const QUEUES: u32 = 16;
-/// Vectors of the card: 25, of which 24 may be a queue's (§7.3.3).
+/// Number of vectors for queues: 24 of the card's 25 (§7.3.3).
 const VECTORS_MAX: u32 = 24;
-/// Largest packet without its check sequence: §8.10.16 gives 9.5 KiB (0x2600) with it.
+/// Maximum packet length without the check sequence: §8.10.16 gives 9.5 KiB (0x2600) with it.
 pub const PACKET_LEN_MAX: u32 = 0x2600 - 4;
-/// Looks of 10 µs at a register that is to change: 20 ms.
+/// Number of polls of a changing register, 10 µs apart: 20 ms.
 const LOOKS: u32 = 2000;
 
 /// A card of this family.
@@ -47,20 +47,20 @@ pub struct Igb<F: Function> {
     regs: F::Registers,
     function: F,
     mac: [u8; 6],
-    /// Numbers of the receiving queues in use, and of the sending ones.
+    /// Numbers of the receiving queues in use; the sending ones follow.
     rx_queues: std::ops::Range<u32>,
     tx_queues: std::ops::Range<u32>,
-    /// The sums of the counters so far: they clear when read.
+    /// Sums of the counters so far: reading clears them.
     counters: CardCounters,
-    /// The same of GPRC.
+    /// The same for GPRC.
     good: u64,
-    /// Times that a queue's count of dropped packets was found at its end.
+    /// Number of times that a queue's drop counter was found saturated.
     drop_counts_full: u64,
-    /// It runs: there is something to be shut down.
+    /// Whether it is running, and must be shut down.
     started: bool,
 }
 
-/// The queues of a card that was started.
+/// The queues of a started card.
 type Started<F> = Queues<IgbRx<<F as Function>::Registers>, IgbTx<<F as Function>::Registers>>;
 
 impl<F: Function> Igb<F> {
@@ -70,7 +70,7 @@ impl<F: Function> Igb<F> {
         regs.write32(reg::IMC, u32::MAX);
         regs.write32(reg::EIMC, u32::MAX);
         regs.change32(reg::CTRL, 0, reg::CTRL_RST);
-        // §4.2.1.6.1: the card must not be touched for 1 ms.
+        // §4.2.1.6.1: the card must not be accessed for 1 ms.
         thread::sleep(Duration::from_millis(2));
         if !regs.wait32(reg::CTRL, LOOKS, |ctrl| ctrl & reg::CTRL_RST == 0) {
             let why = "it does not complete its reset";
@@ -82,7 +82,7 @@ impl<F: Function> Igb<F> {
         Ok(())
     }
 
-    /// §4.5.9: what all receiving queues have in common, still switched off.
+    /// §4.5.9: common setup of all receiving queues, still disabled.
     fn prepare_receive(&self, settings: &Settings) {
         let regs = &self.regs;
         for word in 0..reg::MTA_COUNT {
@@ -93,7 +93,7 @@ impl<F: Function> Igb<F> {
             reg::RXCSUM,
             reg::RXCSUM_IP | reg::RXCSUM_TRANSPORT | reg::RXCSUM_HASH,
         );
-        // §7.1.2.10: hash first, then the table that spreads it.
+        // §7.1.2.10: the hash first, then its redirection table.
         for word in 0..reg::RSSRK_COUNT {
             regs.write32(reg::RSSRK + 4 * word, reg::SYMMETRIC_KEY);
         }
@@ -133,7 +133,7 @@ impl<F: Function> Igb<F> {
         regs.write32(reg::EIAC, (1 << count) - 1);
     }
 
-    /// A queue's ring is among `queues` before the card is given it.
+    /// Starts the queues. A queue's ring is added to `queues` before the card is given it.
     fn start_queues(
         &self,
         settings: &Settings,
@@ -146,7 +146,7 @@ impl<F: Function> Igb<F> {
             let vector = (at < interrupt_count.min(VECTORS_MAX)).then_some(at);
             let made = rx::prepare(regs, &self.function, (queue, vector), settings, frames)?;
             queues.rx.push(made);
-            // The tail only moves when the queue is on.
+            // The tail can be moved only when the queue is enabled.
             let control = reg::rx(queue, reg::RXDCTL);
             enable_queue(regs, control, reg::RXDCTL_THRESHOLDS)?;
         }
@@ -160,9 +160,9 @@ impl<F: Function> Igb<F> {
         Ok(())
     }
 
-    /// Reads a counter and with that clears it.
+    /// Reads and thereby clears a counter.
     fn take(&self, register: u32) -> u64 {
-        // A card that is gone has counted nothing.
+        // A removed card has counted nothing.
         match self.regs.read32(register) {
             u32::MAX => 0,
             count => count.into(),
@@ -203,7 +203,7 @@ impl<F: Function> Driver for Igb<F> {
             rx_count: QUEUES,
             tx_count: QUEUES,
             // §8.10.7: a multiple of 128 bytes; §7.1.5: at most 64 Ki of them, of which no more
-            // than 4 Ki are of use.
+            // than 4 Ki are useful.
             ring_len_min: 8,
             ring_len_max: 4096,
             packet_len_min: 17,
@@ -232,12 +232,12 @@ impl<F: Function> Driver for Igb<F> {
     ) -> Result<Queues<Self::Rx, Self::Tx>> {
         self.started = true;
         self.reset()?;
-        // Only now: what ran before the reset may have had rings elsewhere.
+        // Not earlier: what ran before the reset may have had rings elsewhere.
         self.function.set_bus_master(true)?;
         let regs = &self.regs;
         regs.change32(reg::CTRL_EXT, 0, reg::CTRL_EXT_DRIVER_LOADED);
-        // §4.5.7: the PHY finds speed and duplex, and the card takes them over. Tags stay in
-        // packets if there is no room in front to put one back.
+        // §4.5.7: the PHY determines speed and duplex, and the card uses them. Tags are left in
+        // packets if there is no room before a packet to restore one.
         let mut clear = reg::CTRL_MASTER_DISABLE;
         let mut set = reg::CTRL_SLU;
         match rx::headroom(settings.frame_len) {
@@ -259,7 +259,7 @@ impl<F: Function> Driver for Igb<F> {
             tx: Vec::new(),
         };
         if let Err(error) = self.start_queues(settings, frames, interrupt_count, &mut queues) {
-            // Before the rings go.
+            // Before the rings are freed.
             self.shut_down();
             return Err(error);
         }
@@ -268,7 +268,7 @@ impl<F: Function> Driver for Igb<F> {
             let tctl = reg::TCTL_ENABLE | reg::TCTL_PAD | reg::TCTL_COLLISIONS;
             regs.write32(reg::TCTL, tctl);
         }
-        // §4.5.9: last of all.
+        // §4.5.9: last.
         if settings.rx_count != 0 {
             regs.change32(reg::RCTL, 0, reg::RCTL_ENABLE);
         }
@@ -294,11 +294,11 @@ impl<F: Function> Driver for Igb<F> {
         }
     }
 
-    /// GPRC counts in front of the queues, RQDPC after: what a queue had no descriptor for is in
-    /// both (datasheet of the I210, of the same family, §7.9.5 with its figure; in the 82576's
+    /// GPRC counts before the queues, RQDPC after: a packet for which a queue had no descriptor is
+    /// in both (datasheet of the I210, of the same family, §7.9.5 with its figure; in the 82576's
     /// §8.18 only MPC is excluded from GPRC). QEMU's card counts such a packet nowhere.
     fn counters(&mut self) -> CardCounters {
-        // What was lost first: what is lost meanwhile shows as missing for a moment.
+        // Lost packets first: those lost meanwhile appear as missing for a moment.
         let dropped: Vec<u64> = self
             .rx_queues
             .clone()
@@ -363,14 +363,14 @@ impl<F: Function> Driver for Igb<F> {
 
     fn stop_intake(&mut self) -> Result<()> {
         self.regs.change32(reg::RCTL, reg::RCTL_ENABLE, 0);
-        // §8.10.1: a packet that has begun is finished; the longest takes 77 µs at 1 Gbit/s. The
-        // read after the pause returns after what was written to memory.
+        // §8.10.1: a packet in progress is finished; the longest takes 77 µs at 1 Gbit/s. The read
+        // after the pause returns after all writes to memory.
         thread::sleep(Duration::from_millis(1));
         self.regs.read32(reg::STATUS);
         Ok(())
     }
 
-    /// §5.2.3.3: no new requests, the last ones are waited for, reset, off the bus.
+    /// §5.2.3.3: no new requests, wait for the last ones, reset, disable bus mastering.
     fn shut_down(&mut self) -> bool {
         let mut is_quiet = false;
         if std::mem::take(&mut self.started) {
@@ -387,13 +387,13 @@ impl<F: Function> Driver for Igb<F> {
             regs.change32(reg::CTRL, 0, reg::CTRL_RST);
             thread::sleep(Duration::from_millis(2));
         }
-        // Bus mastering is turned off in any case, even if the card ignored the above.
+        // Bus mastering is disabled in any case, even if the card ignored the above.
         self.function.set_bus_master(false).is_ok() || is_quiet
     }
 }
 
-/// RDLEN or TDLEN of a queue with a ring: a reset clears it. (Queue 0 is switched on by a reset, so
-/// its enable bit is no sign.)
+/// RDLEN or TDLEN of a queue with a ring: a reset clears it. (A reset enables queue 0, so its
+/// enable bit cannot be used.)
 fn queue_health(len: u32) -> Health {
     match len {
         u32::MAX => Health::Gone,
@@ -402,7 +402,7 @@ fn queue_health(len: u32) -> Health {
     }
 }
 
-/// Switches a queue on and waits until it is (§4.5.9, §4.5.10).
+/// Enables a queue and waits until it is (§4.5.9, §4.5.10).
 fn enable_queue<R: Registers>(regs: &R, register: u32, thresholds: u32) -> Result<()> {
     regs.write32(register, thresholds | reg::QUEUE_ENABLE);
     if regs.wait32(register, LOOKS, |dctl| dctl & reg::QUEUE_ENABLE != 0) {

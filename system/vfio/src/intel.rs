@@ -1,8 +1,8 @@
 //! Descriptor rings of Intel's Ethernet cards: two words per descriptor, a tail register written by
 //! the driver, a done flag written by the card.
 //!
-//! The e1000 family and the 82576 differ in where the bits are and in what else a word holds; how a
-//! ring is filled, emptied and watched is the same and is here. A card's own part is an
+//! The e1000 family and the 82576 differ in the positions of the bits and in the rest of a word;
+//! filling, emptying and watching a ring is the same and is here. The card-specific parts are an
 //! [`RxFormat`] and a [`TxFormat`].
 //!
 //! Sections are those of the 82576 datasheet (revision 2.87); those of the e1000 manual are named
@@ -18,18 +18,18 @@ pub(super) use self::rx::plain_is_plain;
 pub(super) use self::rx::{RingRx, RxFormat, RxParts};
 pub(super) use self::tx::{RingTx, TxFormat};
 
-/// Two words: where the buffer is, and what is to be done with it or has been.
+/// Two words: the address of the buffer, and the command or the result.
 pub(super) type Descriptor = [AtomicU64; 2];
 
-/// Where entry `position` of a ring begins, and how many of `count` follow before the ring does.
+/// Index of entry `position`, and how many of `count` follow before the ring wraps.
 #[inline(always)]
 fn run(position: u32, ring_len: usize, count: usize) -> std::ops::Range<usize> {
     let first = position as usize & (ring_len - 1);
     first..first + count.min(ring_len - first)
 }
 
-/// Entries of a ring in a row, the frames in them, and what goes with each: three pointers that
-/// move together.
+/// Consecutive entries of a ring, their frames, and an item for each: three pointers that advance
+/// together.
 struct Entries<T> {
     ring: *const Descriptor,
     held: *mut u32,
@@ -38,8 +38,8 @@ struct Entries<T> {
 
 impl<T> Entries<T> {
     /// Calls `step` for the first `count`, in order, until it returns false; returns how often it
-    /// returned true. Four at a time, so that they share the pointer increments; the count is
-    /// computed only if it ends early.
+    /// returned true. Four at a time, to share the pointer increments; the count is computed only
+    /// if it ends early.
     ///
     /// # Safety
     /// There are `count` of each, and nothing else changes `held` and `items` meanwhile.
@@ -82,8 +82,8 @@ impl<T> Entries<T> {
     }
 }
 
-/// How many entries there are from `first` on to the one `AHEAD` of `ring`. A function by itself,
-/// and one for each `AHEAD`, so that the loop keeps nothing ready for its end.
+/// Number of entries from `first` to the one `AHEAD` of `ring`. A separate function for each
+/// `AHEAD`, so that the loop keeps nothing in registers for its end.
 ///
 /// # Safety
 /// `ring` is `first` or after it, in the same array.

@@ -1,5 +1,5 @@
-//! What must hold for every driver, tried on its device model: a table of tests over a table of
-//! drivers ([`laws!`]).
+//! Properties of every driver, tested on its device model: a table of tests over a table of drivers
+//! ([`laws!`]).
 
 mod hostile;
 mod packets;
@@ -26,39 +26,39 @@ pub(super) trait Rig: 'static {
 
     /// Whether a packet may be larger than a frame.
     const JUMBO: bool = true;
-    /// Whether a packet's end is only known when its last descriptor is present.
+    /// Whether a packet's end is known only when its last descriptor is present.
     const ENDS: bool = false;
 
-    /// Bytes of a packet that fit one frame.
+    /// Number of packet bytes that fit into one frame.
     fn room(_frame_len: u32) -> usize {
         2048
     }
 
-    /// A new card.
+    /// Creates a card.
     fn card() -> ModelCard<Self::Model>;
-    /// A packet arrives for a queue; false if the card lost it.
+    /// Delivers a packet to a queue; false if the card lost it.
     fn receive(model: &mut Self::Model, queue: u32, packet: &[u8]) -> bool;
-    /// Has the card do something wrong once (or [`Fault::Stop`], until it is changed).
+    /// Injects a fault once (or [`Fault::Stop`], until it is changed).
     fn fault(model: &mut Self::Model, fault: Option<Fault>);
-    /// The card is reset, or cannot continue.
+    /// Resets or disables the card.
     fn break_down(model: &mut Self::Model);
-    /// The card no longer answers.
+    /// Removes the card.
     fn vanish(model: &mut Self::Model);
-    /// Marks a descriptor of the sending ring as done, whether it is or not; false on a card whose
-    /// rings have no such mark.
+    /// Marks a descriptor of the sending ring as done, whether it is or not; false for a card whose
+    /// rings have no such flag.
     fn mark_sent(_model: &mut Self::Model, _entry: u32) -> bool {
         false
     }
-    /// Doorbell writes so far.
+    /// Number of doorbell writes so far.
     fn doorbells(model: &Self::Model) -> u32;
-    /// What the driver did that the specification forbids.
+    /// Violations of the specification by the driver.
     fn violations(model: &Self::Model) -> &[String];
 }
 
 type RxOf<R> = <<R as Rig>::Driver as Driver>::Rx;
 type TxOf<R> = <<R as Rig>::Driver as Driver>::Tx;
 
-/// A received packet, copied.
+/// A copy of a received packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Got {
     pub bytes: Vec<u8>,
@@ -67,7 +67,7 @@ pub(super) struct Got {
     pub flags: u16,
 }
 
-/// A started card with one hand on either side.
+/// A started card, with access to both sides.
 pub(super) struct Stand<R: Rig> {
     pub card: ModelCard<R::Model>,
     pub driver: R::Driver,
@@ -81,7 +81,7 @@ pub(super) struct Stand<R: Rig> {
 
 pub(super) const RING_LEN: u32 = 64;
 
-/// Settings for as many queues each way, with frames of 2048 bytes.
+/// Settings for this many queues in each direction, with frames of 2048 bytes.
 pub(super) fn settings<R: Rig>(queues: u32) -> Settings {
     Settings {
         first: 0,
@@ -142,7 +142,7 @@ impl<R: Rig> Stand<R> {
         rx.publish();
     }
 
-    /// Harvests once, at most `max` slots, and gives all frames back to the pool (not to the card).
+    /// Harvests once, at most `max` slots, and returns all frames to the pool (not to the card).
     pub(super) fn take(&mut self, queue: usize, max: usize) -> Vec<Got> {
         let (mut slots, mut back) = (Vec::new(), Vec::new());
         let filled = self.rx[queue].harvest(&mut slots, max, 0, &mut back, &mut self.refused);
@@ -183,7 +183,7 @@ impl<R: Rig> Stand<R> {
         all
     }
 
-    /// Takes all that there is, and offers new frames.
+    /// Harvests everything, and offers new frames.
     pub(super) fn receive(&mut self, queue: usize) -> Vec<Got> {
         let mut all = Vec::new();
         loop {
@@ -196,7 +196,7 @@ impl<R: Rig> Stand<R> {
         }
     }
 
-    /// A packet arrives.
+    /// Delivers a packet.
     pub(super) fn arrive(&mut self, queue: u32, packet: &[u8]) -> bool {
         self.card.with(|model| R::receive(model, queue, packet))
     }
@@ -211,7 +211,7 @@ impl<R: Rig> Stand<R> {
         true
     }
 
-    /// The same of a packet that there was room for.
+    /// The same for a packet for which there must be room.
     fn put(&mut self, queue: usize, packet: &[u8], cuts: &[usize], at: u32) {
         let parts = cuts.len() as u32 + 1;
         let mut rest = packet;
@@ -234,7 +234,7 @@ impl<R: Rig> Stand<R> {
         }
     }
 
-    /// Starts the card on what was posted, and takes back what has left.
+    /// Starts the card on posted packets, and reclaims sent ones.
     pub(super) fn flush(&mut self, queue: usize) -> Vec<Vec<u8>> {
         self.tx[queue].publish();
         self.card.with(Model::step);
@@ -254,7 +254,8 @@ impl<R: Rig> Stand<R> {
         });
     }
 
-    /// Shuts the card down and sees that every frame is accounted for, and that there was no error.
+    /// Shuts the card down and checks that every frame is accounted for, and that there was no
+    /// error.
     pub(super) fn end(mut self) {
         self.driver.shut_down();
         let packet = packet(1, 100);
@@ -280,13 +281,13 @@ impl<R: Rig> Stand<R> {
         });
     }
 
-    /// Accesses that the model's IOMMU refused.
+    /// Number of accesses refused by the model's IOMMU.
     pub(super) fn faults(&self) -> u64 {
         self.card.memory().faults()
     }
 }
 
-/// A broadcast packet with a number in it, and bytes that encode their position.
+/// A broadcast packet that contains a number, and bytes that encode their position.
 pub(super) fn packet(number: u32, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|at| (at as u32 * 7 + number) as u8).collect();
     bytes[..6].fill(0xff);
@@ -298,12 +299,12 @@ pub(super) fn packet(number: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Lengths of untagged packets, each in turn.
+/// Lengths of untagged packets, in rotation.
 fn len_of(number: u32) -> usize {
     60 + (number as usize * 131) % 1455
 }
 
-/// A generator that is good enough for tests; its seed is `BAREWIRE_SEED`, else always the same.
+/// A generator sufficient for tests; seeded from `BAREWIRE_SEED`, or with a constant.
 pub(super) struct Random(u64);
 
 impl Random {
@@ -311,7 +312,7 @@ impl Random {
         let given = std::env::var("BAREWIRE_SEED").ok();
         let seed: u64 = given.map_or(1, |seed| seed.parse().expect("BAREWIRE_SEED is a number"));
         println!("BAREWIRE_SEED={seed}");
-        // A generator of this kind stays at zero.
+        // A generator of this kind would stay at zero.
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -323,7 +324,7 @@ impl Random {
     }
 }
 
-/// Makes a test of every law, for one rig.
+/// Generates a test for each law, for one rig.
 macro_rules! laws {
     ($rig:ty) => {
         $crate::laws::laws!($rig: packets_arrive, packets_leave, exhaustion,

@@ -1,5 +1,6 @@
-//! Drivers for network cards in user space, through VFIO: the card's registers mapped, descriptors
-//! and packets in memory that it shares with us, no system call and no interrupt on the path.
+//! Drivers for network cards in user space, through VFIO: the card's registers are mapped,
+//! descriptors and packets are in memory shared with the card, and there are no system calls and no
+//! interrupts on the path.
 //!
 //! ```text
 //!   DriverRx -> descriptors <-DMA- card -DMA-> frames of the pool
@@ -8,22 +9,22 @@
 //! ```
 //!
 //! A driver (one directory here, one row in `cards.rs`) supports one family of cards and does not
-//! depend on ports; its interface is in `driver.rs`. It reaches registers through `registers.rs`
+//! depend on ports; its interface is in `driver.rs`. It accesses registers through `registers.rs`
 //! and memory through `dma.rs`, so that it runs on a device model in the same way (`model.rs`).
 //!
 //! To open a card, find its row ([`find`]), open the function ([`VfioFunction`]) and let the row
-//! make the driver ([`Card::drive`]); a [`Core`] holds the card while queues and control share it.
-//! The backend `vfio:` of the crate `barewire-port` makes a port of these.
+//! create the driver ([`Card::drive`]); a [`Core`] holds the card while queues and control share
+//! it. The backend `vfio:` of the crate `barewire-port` makes a port of these.
 //!
 //! Descriptors and the whole frame pool are mapped through the IOMMU when the card is started, at
-//! addresses of our choosing. A wrong address, ours or the card's, hits nothing. The card is
-//! stopped before the memory goes; when the process dies the kernel does so.
+//! addresses chosen by the driver. A wrong address, from the driver or the card, is unmapped. The
+//! card is stopped before the memory is freed; when the process dies the kernel does so.
 //!
 //! # Since Linux
 //! 4.0 (type 1 version 2); iommufd 6.6.
 //!
 //! # Features
-//! `testing` adds the module `testing`: models of the cards, for tests and benches without one.
+//! `testing` adds the module `testing`: models of the cards, for tests and benchmarks without one.
 
 mod cards;
 mod core;

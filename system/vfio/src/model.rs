@@ -1,11 +1,11 @@
 //! Device models: cards simulated in the test process, for tests and benchmarks without hardware.
 //!
-//! A model is a [`Model`] behind a lock. The driver sees it as a [`Function`]; the test drives it
-//! (`ModelCard::with`) and has it do work (`Model::step`): read descriptors, write packets into the
-//! pool, set flags. Memory is reached as a real card would, by device address through a table of
-//! what was mapped, with the IOMMU's word: an address outside is refused and counted.
+//! A model is a [`Model`] behind a lock. The driver uses it as a [`Function`]; the test controls it
+//! (`ModelCard::with`) and lets it work (`Model::step`): read descriptors, write packets into the
+//! pool, set flags. Memory is accessed like a real card does, by device address through a table of
+//! mappings, as with an IOMMU: an address outside is refused and counted.
 //!
-//! Models misbehave on request ([`Fault`]): they are the hostile device of the tests.
+//! Models misbehave on request ([`Fault`]): they are the hostile device in tests.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -19,71 +19,72 @@ use super::dma::{DmaSpace, Mapper};
 use super::driver::{Function, Interrupt};
 use super::registers::Registers;
 
-/// A card as its registers and its work.
+/// A card: its registers and its behaviour.
 pub trait Model: Send + 'static {
     /// Vendor and device id.
     #[allow(dead_code, reason = "a driver may want it")]
     const ID: (u16, u16);
-    /// Bytes of the BARs that it has, by index; 0 is none.
+    /// Lengths of its BARs, by index; 0 for none.
     const BARS: [u32; 6];
 
-    /// A read of `width` bytes; may have effects (counters that clear).
+    /// Reads `width` bytes; may have side effects (counters that are cleared).
     fn read(&mut self, bar: u8, offset: u32, width: u8) -> u64;
 
-    /// A write of `width` bytes.
+    /// Writes `width` bytes.
     fn write(&mut self, bar: u8, offset: u32, width: u8, value: u64);
 
-    /// The configuration space; all ones if nothing is.
+    /// The configuration space; empty if there is none.
     #[allow(dead_code, reason = "a driver may want it")]
     fn config(&self) -> Vec<u8> {
         vec![0xff; 256]
     }
 
-    /// The bus resets the function: everything as after power-on.
+    /// Resets the function through the bus: everything as after power-on.
     #[allow(dead_code, reason = "a driver may want it")]
     fn reset(&mut self);
 
-    /// May it read and write memory? False if the bus could not report it.
+    /// Enables or disables DMA. Returns false if the bus cannot report it.
     fn set_bus_master(&mut self, on: bool) -> bool;
 
-    /// Does what there is to do: fetches descriptors, sends, receives. False if there was nothing.
+    /// Does all pending work: fetches descriptors, sends, receives. Returns false if there was
+    /// none.
     fn step(&mut self) -> bool;
 
-    /// A packet on the wire towards it. False if it was lost.
+    /// Delivers a packet from the wire. Returns false if it was lost.
     fn receive(&mut self, packet: &[u8]) -> bool;
 
     /// The next packet that it has sent.
     fn sent(&mut self) -> Option<Vec<u8>>;
 
-    /// The wire is plugged in or pulled.
+    /// Connects or disconnects the cable.
     fn set_link(&mut self, up: bool);
 }
 
-/// Faults that a model can be given.
+/// Faults to inject into a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The next received descriptor claims this many bytes.
+    /// The next received descriptor has this length.
     Length(u32),
-    /// The next received descriptor carries this error.
+    /// The next received descriptor has this error.
     Error(u32),
     /// The next received packet never ends: no descriptor has the end-of-packet flag.
     NoEnd,
     /// The next received packet is written to this device address instead of its descriptor's.
     Address(u64),
-    /// Descriptors are no longer looked at.
+    /// Descriptors are no longer processed.
     Stop,
-    /// It is pulled out: everything reads as all ones.
+    /// The card is removed: everything reads as all ones.
     Gone,
 }
 
-/// What is mapped for a card: first device address, with address here and length.
+/// Mappings of a card: first device address, with process address and length.
 type Mapped = Arc<Mutex<BTreeMap<u64, (usize, usize)>>>;
 
-/// A model's view of our memory: an IOMMU's table.
+/// A model's access to memory: an IOMMU's table.
 #[derive(Clone, Default)]
 pub struct ModelMemory {
     mapped: Mapped,
-    /// Accesses refused: what the IOMMU would report as faults.
+    /// Number of refused accesses, which the IOMMU would report as faults.
     faults: Arc<AtomicU64>,
 }
 
@@ -94,7 +95,7 @@ impl ModelMemory {
         mapped.is_empty()
     }
 
-    /// Accesses that hit nothing mapped so far.
+    /// Number of accesses to unmapped addresses so far.
     pub fn faults(&self) -> u64 {
         self.faults.load(Ordering::Relaxed)
     }
@@ -115,7 +116,7 @@ impl ModelMemory {
         place.map(|place| access(place as *mut u8))
     }
 
-    /// Reads memory; false, counted and zeroes if it is not all mapped.
+    /// Reads memory; false, counted and zeroes if it is not completely mapped.
     pub fn read(&self, iova: u64, bytes: &mut [u8]) -> bool {
         bytes.fill(0);
         self.reach(iova, bytes.len(), |place| {
@@ -126,7 +127,7 @@ impl ModelMemory {
         .is_some()
     }
 
-    /// Writes memory; false, counted and without effect if it is not all mapped.
+    /// Writes memory; false, counted and without effect if it is not completely mapped.
     pub fn write(&self, iova: u64, bytes: &[u8]) -> bool {
         self.reach(iova, bytes.len(), |place| {
             // SAFETY: as for `read`.
@@ -135,7 +136,7 @@ impl ModelMemory {
         .is_some()
     }
 
-    /// Reads an aligned word of a descriptor, with all that was written before it.
+    /// Reads an aligned word of a descriptor, and everything written before it.
     pub fn load64(&self, iova: u64) -> u64 {
         let load = |place: *mut u8| {
             // SAFETY: mapped, and aligned because ranges begin on pages and `iova` is aligned.
@@ -148,7 +149,7 @@ impl ModelMemory {
         self.reach(iova, 8, load).unwrap_or(0)
     }
 
-    /// Writes an aligned word of a descriptor, after all that was written before it.
+    /// Writes an aligned word of a descriptor, after everything written before it.
     pub fn store64(&self, iova: u64, value: u64) -> bool {
         let store = |place: *mut u8| {
             // SAFETY: as for `load64`.
@@ -179,7 +180,7 @@ impl Mapper for ModelMemory {
     }
 }
 
-/// A model and the hands it is in; clones are the same card.
+/// A shared model; clones are the same card.
 pub struct ModelCard<M> {
     model: Arc<Mutex<M>>,
     memory: ModelMemory,
@@ -200,10 +201,10 @@ impl<M> Clone for ModelCard<M> {
     }
 }
 
-/// The eventfds of a model's interrupt vectors, for the model to ring.
+/// The eventfds of a model's interrupt vectors, for the model to signal.
 pub type ModelEvents = Arc<Mutex<Vec<Arc<EventFd>>>>;
 
-/// Rings a vector, if the driver took it up.
+/// Signals a vector, if the driver enabled it.
 pub fn ring_event(events: &ModelEvents, vector: usize) {
     let events = events.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(event) = events.get(vector) {
@@ -212,7 +213,7 @@ pub fn ring_event(events: &ModelEvents, vector: usize) {
 }
 
 impl<M: Model> ModelCard<M> {
-    /// A card made by `make`, which gets the memory that it may reach and its interrupts.
+    /// Creates a card with `make`, which is passed the accessible memory and its interrupts.
     pub fn new(make: impl FnOnce(ModelMemory, ModelEvents) -> M) -> Self {
         let memory = ModelMemory::default();
         let events = ModelEvents::default();
@@ -230,17 +231,17 @@ impl<M: Model> ModelCard<M> {
         Arc::strong_count(&self.model) == 1 && Arc::strong_count(&self.space) == 1
     }
 
-    /// The card is requested back.
+    /// Requests the card back.
     pub fn want_back(&self) {
         self.request.as_ref().expect("an eventfd").signal();
     }
 
-    /// The memory that it reaches.
+    /// The memory that it can access.
     pub fn memory(&self) -> &ModelMemory {
         &self.memory
     }
 
-    /// The model, for the test that drives it.
+    /// The model, for the test that controls it.
     pub fn with<T>(&self, act: impl FnOnce(&mut M) -> T) -> T {
         act(&mut self.lock())
     }

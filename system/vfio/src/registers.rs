@@ -2,25 +2,25 @@
 //!
 //! A driver is generic over [`Registers`], so that the same code runs on a mapped BAR and on a
 //! device model. Registers are for batch boundaries and for the control side: a read over PCI
-//! Express costs as much as a hundred packets, a write (posted) as a few. No method is called once
-//! a packet.
+//! Express costs as much as a hundred packets, a write (posted) as a few. No method is called per
+//! packet.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use sys::mmap::Mapping;
 
-/// The registers of one BAR. Clones reach the same registers; any thread may use its own.
+/// The registers of one BAR. Clones access the same registers; each thread may use its own.
 ///
 /// Offsets are in bytes. An access outside the BAR or not aligned to its width has no effect and
-/// reads as all ones, which is also what a card that is gone reads as (PCI Express Base
-/// Specification 4.0, §2.3.2: a completion that failed).
+/// reads as all ones, as does a removed card (PCI Express Base Specification 4.0, §2.3.2: a failed
+/// completion).
 ///
-/// Values are as the card means them; the bus is little-endian and implementations swap where the
+/// Values are those of the card; the bus is little-endian, and implementations swap if the
 /// processor is not.
 #[allow(clippy::len_without_is_empty, reason = "no BAR is empty")]
 pub trait Registers: Clone + Send + Sync + 'static {
-    /// Bytes of the BAR, as far as they can be reached.
+    /// Accessible length of the BAR.
     fn len(&self) -> u32;
 
     /// Reads one byte.
@@ -55,13 +55,13 @@ pub trait Registers: Clone + Send + Sync + 'static {
         self.write32(offset.wrapping_add(4), (value >> 32) as u32);
     }
 
-    /// Writes `value` with the bits of `clear` taken out and those of `set` put in.
+    /// Clears the bits of `clear` and sets those of `set`.
     fn change32(&self, offset: u32, clear: u32, set: u32) {
         self.write32(offset, self.read32(offset) & !clear | set);
     }
 
-    /// Reads until `done` returns true for the value, at most `looks` times and 10 µs apart: the
-    /// wait for a card to finish a reset or to take up a queue. False if it never did, also when
+    /// Polls until `done` returns true for the value, at most `looks` times and 10 µs apart: waits
+    /// for a card to finish a reset or to enable a queue. Returns false if it never did, also if
     /// the card is gone (all ones).
     fn wait32(&self, offset: u32, looks: u32, done: impl Fn(u32) -> bool) -> bool {
         for _ in 0..looks {
@@ -80,7 +80,7 @@ pub trait Registers: Clone + Send + Sync + 'static {
 pub struct Bar {
     base: NonNull<u8>,
     len: u32,
-    /// Keeps the mapping as long as anybody can reach it.
+    /// Keeps the mapping alive.
     #[allow(dead_code, reason = "it works by being there")]
     mapping: Arc<Mapping>,
 }
@@ -92,8 +92,8 @@ unsafe impl Send for Bar {}
 unsafe impl Sync for Bar {}
 
 impl Bar {
-    /// The registers in `mapping`, which must be of a device's region. Offsets above 4 GiB are not
-    /// reachable.
+    /// The registers in `mapping`, which must be that of a device's region. Offsets above 4 GiB are
+    /// inaccessible.
     pub fn new(mapping: Arc<Mapping>) -> Self {
         Self {
             base: mapping.base(),
@@ -102,7 +102,7 @@ impl Bar {
         }
     }
 
-    /// The address of a register of `width` bytes, if it lies in the BAR and is aligned.
+    /// The address of a register of `width` bytes, if it is in the BAR and aligned.
     #[inline(always)]
     fn at(&self, offset: u32, width: u32) -> Option<*mut u8> {
         let inside = self.len >= width && offset <= self.len - width;

@@ -6,7 +6,7 @@ pub use crate::igb::{Igb, IgbModel};
 pub use crate::model::{Fault, Model, ModelCard, ModelMemory};
 pub use crate::virtio::{Packed, Ring, Split, VirtioModel, VirtioNet};
 
-/// What tests look at in the model of an Intel 82576.
+/// Details of the model of an Intel 82576, for tests.
 pub mod igb {
     pub use crate::igb::model::BUS_MASTER;
     pub use crate::igb::{PACKET_LEN_MAX, registers};

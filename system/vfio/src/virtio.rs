@@ -1,13 +1,13 @@
-//! virtio-net: the network card of virtual machines (VIRTIO 1.2 §5.1), by its modern PCI interface
-//! (§4.1), with split or packed queues.
+//! virtio-net: the network card of virtual machines (VIRTIO 1.2 §5.1), through its modern PCI
+//! interface (§4.1), with split or packed queues.
 //!
-//! There is no hardware to count packets, and little to set up: a device is a handful of features
-//! agreed upon, and queues in our memory. Notifying the device of new buffers is expensive (a VM
-//! exit), so that is only done when it requests it (§2.7.10, §2.8.10), and interrupts are disabled
-//! while we poll.
+//! There is no hardware to count packets, and little to set up: a device is a set of negotiated
+//! features, and queues in shared memory. Notifying the device of new buffers is expensive (a VM
+//! exit), so this is only done when the device requests it (§2.7.10, §2.8.10), and interrupts are
+//! disabled while polling.
 //!
-//! Read [`feature`] for what is agreed upon, then [`VirtioNet::start`] alongside §3.1.1 and §5.1.5,
-//! then [`split`] or [`packed`], then [`rx`] and [`tx`].
+//! Read [`feature`] for the negotiated features, then [`VirtioNet::start`] alongside §3.1.1 and
+//! §5.1.5, then [`split`] or [`packed`], then [`rx`] and [`tx`].
 
 mod capability;
 mod command;
@@ -49,23 +49,24 @@ use super::driver::{
 };
 use super::registers::Registers;
 
-/// Where in a frame a received packet begins: the header fits before it, and so does another's.
+/// Offset of a received packet in a frame: the headers of the receiving and of a sending device fit
+/// before it.
 const HEADROOM: u32 = 256;
 
-/// Shortest queue that is of use: a sent packet in as many parts as there may be must fit.
+/// Minimum useful queue length: a sent packet with the maximum number of parts must fit.
 const SIZE_MIN: u16 = 32;
-/// Most parts of a sent packet.
+/// Maximum number of parts of a sent packet.
 const SEGMENTS_MAX: u32 = 17;
-/// Shortest packet: an Ethernet header.
+/// Minimum packet length: an Ethernet header.
 const PACKET_LEN_MIN: u32 = 14;
-/// Ethernet header with a VLAN tag, which an MTU does not count (§5.1.4.1).
+/// Ethernet header with a VLAN tag, which an MTU does not include (§5.1.4.1).
 const LINK_HEADER_LEN: u32 = 18;
-/// What fits a frame of any length after the room in front.
+/// What fits into a frame of any length after the headroom.
 const FRAME_ROOM: u32 = 2048 - HEADROOM;
-/// Largest packet, where the device names no MTU.
+/// Maximum packet length if the device reports no MTU.
 const PACKET_LEN_MAX: u32 = 9216 + LINK_HEADER_LEN;
 
-/// In the first byte of an address: group address, and locally administered (IEEE 802 §8.2).
+/// First byte of an address: group bit, and locally administered bit (IEEE 802 §8.2).
 const MAC_GROUP: u8 = 1;
 const MAC_LOCAL: u8 = 2;
 
@@ -80,7 +81,7 @@ mod config {
 }
 
 impl<G: Registers> Transport<G> {
-    /// Whether the device runs as it was started (§2.1.2).
+    /// Whether the device is still in the state in which it was started (§2.1.2).
     fn health(&self) -> Health {
         match self.status() {
             status::GONE => Health::Gone,
@@ -91,31 +92,31 @@ impl<G: Registers> Transport<G> {
     }
 }
 
-/// What a device reports before it is started.
+/// Properties that a device reports before it is started.
 #[derive(Clone, Copy, Debug)]
 struct Identity {
     features: Features,
     mac: [u8; 6],
-    /// Queue pairs that it has.
+    /// Number of its queue pairs.
     pairs_max: u16,
-    /// Number of its control queue (§5.1.2): after all pairs that it speaks of.
+    /// Number of its control queue (§5.1.2): after all reported pairs.
     control_queue: u16,
-    /// Its MTU, if it names one.
+    /// Its MTU, if reported.
     mtu: Option<u16>,
-    /// Longest queue that all its queues take.
+    /// Maximum length that all its queues support.
     ring_len_max: u16,
 }
 
-/// Meets a device: what it is, and which features there will be (§3.1.1, steps 1 to 6). `without`
-/// are supported features that this driver is to refuse.
+/// Identifies a device and negotiates its features (§3.1.1, steps 1 to 6). `without` are supported
+/// features to refuse.
 ///
-/// The features are settled before the queues are looked at: which there are depends on them, and
-/// there are devices that make theirs only then.
+/// The features are negotiated before the queues are examined: which queues exist depends on them,
+/// and some devices create theirs only then.
 fn meet<G: Registers>(transport: &Transport<G>, without: Features) -> Result<Identity> {
     or_give_up(transport, || try_to_meet(transport, without))
 }
 
-/// Reports to the device if a step fails: it then has no driver (§3.1.1).
+/// Reports a failed step to the device, which then has no driver (§3.1.1).
 fn or_give_up<G: Registers, T>(
     transport: &Transport<G>,
     step: impl FnOnce() -> Result<T>,
@@ -140,9 +141,9 @@ fn try_to_meet<G: Registers>(transport: &Transport<G>, without: Features) -> Res
         0 => random_mac(),
         _ => mac,
     };
-    // §5.1.4.1: 1 to 0x8000 pairs, an MTU from 68 on.
+    // §5.1.4.1: 1 to 0x8000 pairs, an MTU of at least 68.
     let pairs = pairs.clamp(1, 0x7fff);
-    // Without mergeable buffers a packet must fit one frame, and §5.1.4.2 forbids to agree to an
+    // Without mergeable buffers a packet must fit into one frame, and §5.1.4.2 forbids accepting an
     // MTU that does not.
     let whole = features & feature::MRG_RXBUF != 0;
     let fits = |mtu: u16| whole || u32::from(mtu) + LINK_HEADER_LEN <= FRAME_ROOM;
@@ -151,7 +152,7 @@ fn try_to_meet<G: Registers>(transport: &Transport<G>, without: Features) -> Res
         mtu = None;
     }
     transport.settle(features)?;
-    // Queues that do not exist do not count.
+    // Nonexistent queues do not count.
     let control = u16::from(features & feature::CTRL_VQ != 0);
     let pairs_max = match transport.queue_count() {
         u16::MAX => 0,
@@ -182,10 +183,10 @@ fn try_to_meet<G: Registers>(transport: &Transport<G>, without: Features) -> Res
     })
 }
 
-/// An address for a device that has none (§5.1.4.2: a driver generates one, locally administered):
-/// two devices of one network must not have the same.
+/// Generates an address for a device that has none (§5.1.4.2: the driver does so, locally
+/// administered): two devices in a network must not have the same.
 fn random_mac() -> [u8; 6] {
-    // The standard library takes the keys of its tables from the kernel's random numbers.
+    // The standard library seeds its hash tables with random numbers from the kernel.
     let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
     let [a, b, c, d, e, f, ..] = random.to_le_bytes();
     [a & !MAC_GROUP | MAC_LOCAL, b, c, d, e, f]
@@ -205,10 +206,10 @@ fn greet<G: Registers>(transport: &Transport<G>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a device has packed queues: which of the two drivers it is to be opened with.
+/// Whether a device has packed queues, which selects the driver to open it with.
 ///
 /// # Errors
-/// When it is no modern device.
+/// If it is not a modern device.
 pub fn is_packed<F: Function>(function: &F) -> Result<bool> {
     let transport = Transport::open(function)?;
     Ok(meet(&transport, 0)?.features & feature::RING_PACKED != 0)
@@ -220,13 +221,13 @@ pub struct VirtioNet<F: Function, R: Ring> {
     transport: Transport<F::Registers>,
     identity: Identity,
     control: Option<Control<F::Registers, R>>,
-    /// Queues of a pair that are not used.
+    /// Unused queues of a pair.
     spare: Vec<R>,
-    /// Of each receiving queue: what it has taken, and what waits in its ring.
+    /// Per receiving queue: its state, and the number of packets that wait in its ring.
     views: Vec<(RxView, RingWatch)>,
 }
 
-/// The queues of a device that was started.
+/// The queues of a started device.
 type Started<F, R> =
     Queues<VirtioRx<<F as Function>::Registers, R>, VirtioTx<<F as Function>::Registers, R>>;
 
@@ -238,7 +239,7 @@ impl<F: Function, R: Ring> VirtioNet<F, R> {
         self.identity.features & features == features
     }
 
-    /// A ring of the device's queue `queue`, set up and enabled.
+    /// Creates the ring of the device's queue `queue`, sets it up and enables it.
     fn queue(
         &self,
         queue: u16,
@@ -285,7 +286,7 @@ impl<F: Function, R: Ring> VirtioNet<F, R> {
         Ok(())
     }
 
-    /// Resets the device and sets it up: `pairs` of queues of `size` entries.
+    /// Resets the device and sets it up with `pairs` of queues of `size` entries.
     fn bring_up(
         &mut self,
         settings: &Settings,
@@ -350,7 +351,7 @@ impl<F: Function, R: Ring> VirtioNet<F, R> {
         // §3.1.1, step 8. A device may use its queues from here on.
         self.transport.add_status(status::DRIVER_OK);
         if let Err(error) = self.configure(settings, pairs) {
-            // Before the queues go.
+            // Before the queues are freed.
             self.shut_down();
             return Err(error);
         }
@@ -415,7 +416,7 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
         self.identity.mac
     }
 
-    /// §3.1.1, §5.1.5: reset, features, queues, go; then what the control queue is for.
+    /// §3.1.1, §5.1.5: reset, features, queues, start; then the commands on the control queue.
     fn start(
         &mut self,
         settings: &Settings,
@@ -442,7 +443,7 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
             return Err(refuse(format!("it has {most} queue pairs, not {pairs}")));
         };
         if settings.rx_count != 0 && settings.tx_count > settings.rx_count {
-            // The device spreads packets over all pairs in use.
+            // The device distributes packets to all pairs in use.
             let why =
                 "its queues come in pairs: it cannot have more transmit queues than receive queues";
             return Err(refuse(why.into()));
@@ -469,7 +470,7 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
     }
 
     fn link(&mut self) -> LinkState {
-        // §5.1.4.2: without the field the link is taken to be up.
+        // §5.1.4.2: without the field the link is assumed to be up.
         let up = match self.has(feature::STATUS) {
             true => {
                 let status = self
@@ -487,7 +488,8 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
     }
 
     fn counters(&mut self) -> CardCounters {
-        // A device counts nothing. The ring's word: what was taken out of it, and what is in it.
+        // A device counts nothing. The ring provides the count: what was taken out of it, and what
+        // is in it.
         let received = |(view, waiting): &(RxView, RingWatch)| {
             view.given.load(Ordering::Relaxed) + u64::from(waiting())
         };
@@ -525,8 +527,8 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
     }
 
     fn shut_down(&mut self) -> bool {
-        // §2.4: after a reset the device touches no memory. Should it not answer, the bus still
-        // obeys.
+        // §2.4: after a reset the device accesses no memory. If it does not respond, the bus still
+        // does.
         let is_reset = self.transport.reset();
         self.function.set_bus_master(false).is_ok() || is_reset
     }

@@ -1,9 +1,9 @@
 //! Binds a card back to its kernel driver when the process that uses it ends, even by `kill -9`: a
 //! small helper process waits for the end of a pipe that the user holds.
 //!
-//! The helper has its own session and its own name, so that neither closing the terminal nor
-//! killing its user by name (pkill(1)) ends it. Stopping the service or container that both run in
-//! does. Then `barewire nic bind kernel` binds the card back.
+//! The helper has its own session and its own name, so that it survives when the terminal is closed
+//! or the program is killed by name (pkill(1)). It does not survive when the service or container
+//! of both is stopped. In that case `barewire nic bind kernel` binds the card back.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -20,16 +20,16 @@ use sys::{Error, ErrorKind, Result};
 use super::{Owner, Place, plan, refuse};
 use crate::card::Card;
 
-/// How often a card that is still in use is looked at again.
+/// How often to check whether the card is still in use.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long it is waited for in passing.
+/// How long to wait for it on drop.
 const DROP_WAIT: Duration = Duration::from_secs(1);
-/// Its name, for ps(1) and pkill(1): at most 15 bytes (`TASK_COMM_LEN`).
+/// The helper's name, for ps(1) and pkill(1): at most 15 bytes (`TASK_COMM_LEN`).
 const NAME: &str = "nic-guardian";
-/// What it writes when it is ready.
+/// What the helper writes when it is ready.
 const READY: [u8; 6] = *b"ready\n";
 
-/// The helper, seen from the process that it waits for. Dropped, the card goes back.
+/// The helper, as seen by the process that it waits for. Dropping this binds the card back.
 #[derive(Debug)]
 pub struct Guard {
     child: Child,
@@ -59,7 +59,7 @@ impl Guard {
         }
     }
 
-    /// Binds the card back now and waits until it is done; whether that succeeded.
+    /// Binds the card back now and waits until that is done; returns whether it succeeded.
     ///
     /// # Errors
     /// If the process cannot be waited for.
@@ -79,8 +79,8 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It waits for every process that has the card open, which this process may still have:
-        // then it continues when we have exited.
+        // The helper waits for every process that has the card open, which may include this one:
+        // then it continues when this one has exited.
         let end = Instant::now() + DROP_WAIT;
         while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
             thread::sleep(LOOK);
@@ -96,12 +96,12 @@ static GUARDIAN: OnceLock<(PathBuf, Vec<String>)> = OnceLock::new();
 /// borrowed.
 pub fn guarded_by(program: PathBuf, args: &[&str]) {
     let args = args.iter().map(|&arg| arg.to_owned()).collect();
-    // The first word counts.
+    // The first call wins.
     let _ = GUARDIAN.set((program, args));
 }
 
 /// Takes a card from its kernel driver until the guard is dropped or this process dies; `None` if
-/// vfio-pci has it already, and keeps it.
+/// vfio-pci is already bound, which is then left bound.
 ///
 /// # Errors
 /// As [`plan`] without force and [`Plan::carry_out`](super::Plan::carry_out); `Unsupported` in a
@@ -118,25 +118,25 @@ pub fn borrow(address: PciAddress) -> Result<Option<Guard>> {
     };
     let mut command = Command::new(program);
     command.args(args).arg(address.to_string());
-    // Before anything is changed, so that no crash can leave it changed.
+    // Started before anything is changed, so that the card is returned after any crash.
     let guard = Guard::start(command)?;
     plan.carry_out()?;
     Ok(Some(guard))
 }
 
-/// The helper's main function: waits for the end of standard input, then until no process drives
-/// the card any more, and binds it to the kernel driver.
+/// The helper's main function: waits for the end of standard input, then until no process uses the
+/// card any more, and binds the card to the kernel driver.
 ///
 /// # Errors
 /// When it cannot be returned.
 pub fn guard_until_closed(place: &Place, address: PciAddress) -> Result<()> {
-    // One that leads a group (a shell started it) has no need of a session to be let alone.
+    // If it leads a process group already (a shell started it), it needs no session of its own.
     let _ = sys::session::begin();
-    // The name of a thread, which for the first one is that of the process.
+    // The name of the main thread is also that of the process.
     let _ = fs::write("/proc/self/comm", NAME);
     ready().map_err(|error| Error::from_io("tell that the card is guarded", error))?;
     let mut byte = [0];
-    // The other end writes nothing; a byte is as good as none.
+    // The other end never writes; a byte would be ignored.
     while io::stdin().read(&mut byte).is_ok_and(|count| count != 0) {}
     return_card(place, address)
 }

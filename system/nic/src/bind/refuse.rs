@@ -18,7 +18,7 @@ fn refused(card: &Card, kind: ErrorKind, why: String) -> Error {
     Error::new(kind, format!("give {} away", card.address), why)
 }
 
-/// Only network cards change hands here.
+/// Only network cards are bound to another driver here.
 pub(super) fn other_devices(function: &PciFunction) -> Result<()> {
     if is_network_card(function) {
         return Ok(());
@@ -45,7 +45,8 @@ pub(super) fn no_iommu(card: &Card) -> Result<()> {
     ))
 }
 
-/// A group's members reach each other's memory, so the kernel hands over all or none.
+/// The members of a group can access each other's memory, so all of them must be given away
+/// together.
 pub(super) fn shared_group(card: &Card) -> Result<()> {
     let driven = |driver: &Option<String>| driver.as_deref().is_some_and(sys::vfio::keeps_dma);
     let Some((other, driver)) = card.companions.iter().find(|(_, driver)| driven(driver)) else {
@@ -64,7 +65,7 @@ pub(super) fn shared_group(card: &Card) -> Result<()> {
     Err(refused(card, ErrorKind::Busy, why).with_hint(hint))
 }
 
-/// The machine, or another host, is reached through its interface.
+/// The interface is needed to reach this machine or another host.
 pub(super) fn in_use_by_kernel(place: &Place, function: &PciFunction, card: &Card) -> Result<()> {
     let virtual_functions = fs::read_to_string(function.dir().join("sriov_numvfs"));
     let count: u32 = virtual_functions.map_or(0, |text| text.trim().parse().unwrap_or(0));
@@ -99,7 +100,7 @@ pub(super) fn in_use_by_kernel(place: &Place, function: &PciFunction, card: &Car
     Ok(())
 }
 
-/// What an interface is part of (`upper_NAME` in its directory, net/core/dev.c).
+/// The interface of which this one is a part (`upper_NAME` in its directory, net/core/dev.c).
 fn part_of(place: &Place, name: &str) -> Option<String> {
     let folder = place.sys.join("class/net").join(name);
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -136,7 +137,7 @@ fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// A process uses it: unbinding would block in the kernel until the process ends.
+/// A process uses it: unbinding would block in the kernel until that process ends.
 pub(super) fn in_use_by_process(place: &Place, function: &PciFunction, card: &Card) -> Result<()> {
     let Some((pid, name)) = user(place, function, card) else {
         return Ok(());
@@ -145,7 +146,7 @@ pub(super) fn in_use_by_process(place: &Place, function: &PciFunction, card: &Ca
     Err(refused(card, ErrorKind::Busy, why).with_hint(format!("end process {pid} first")))
 }
 
-/// The process that has the card's VFIO device open, or the device of its group.
+/// The process that has the card's VFIO device, or that of its group, open.
 pub(super) fn user(place: &Place, function: &PciFunction, card: &Card) -> Option<(u32, String)> {
     if card.driver.as_deref() != Some(VFIO) {
         return None;

@@ -1,4 +1,4 @@
-//! Cards that change hands in a copy of sysfs.
+//! Binding of cards in a copy of sysfs.
 
 use std::os::unix::fs::symlink;
 
@@ -35,7 +35,7 @@ impl Copy {
         Self { place, root }
     }
 
-    /// A function with a class, a group (0 is none) and a driver ("" is none).
+    /// Adds a function with a class, a group (0 means none) and a driver ("" means none).
     fn function(&self, address: &str, class: &str, group: u32, driver: &str) -> PciAddress {
         let bus = self.place.bus();
         let folder = bus.join("devices").join(address);
@@ -60,7 +60,7 @@ impl Copy {
         address.parse().unwrap()
     }
 
-    /// What the kernel does when a driver takes a card.
+    /// Does what the kernel does when it binds a driver.
     fn drive(&self, address: &str, driver: &str) {
         let bus = self.place.bus();
         let driver = bus.join("drivers").join(driver);
@@ -76,7 +76,7 @@ impl Copy {
         symlink(driver, link).unwrap();
     }
 
-    /// Carries a plan out and plays the kernel at the end of each step.
+    /// Executes a plan, with the effects that the kernel would produce after each step.
     fn carry_out(&self, plan: &Plan) -> Vec<String> {
         let address = plan.card.address.to_string();
         let bus = self.place.bus();

@@ -1,9 +1,9 @@
-//! `afpacket:` a tap on an interface by packet(7): it sees traffic, and never takes it from the
+//! `afpacket:` taps an interface through packet(7): it sees traffic without taking it from the
 //! host.
 //!
-//! Receiving is a TPACKET_V3 ring: the kernel copies packets one after another into blocks that
-//! both sides map, so that one wake-up stands for a block. Sending is a TPACKET_V2 ring. Several
-//! queues are a fan-out group. Kernel side: `net/packet/af_packet.c`.
+//! Receiving uses a TPACKET_V3 ring: the kernel copies packets one after another into blocks that
+//! both sides map, with one wake-up per block. Sending uses a TPACKET_V2 ring. Several queues are a
+//! fan-out group. Kernel side: `net/packet/af_packet.c`.
 
 mod any;
 mod control;
@@ -37,7 +37,7 @@ use control::Control;
 use filter::{SocketFilter, runs_in_kernel};
 use listen::{Listening, Source};
 
-/// The row in the table of backends.
+/// Row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
     summary: "tap on an interface, or on all (any): sees both directions, takes no packets",
     example: "afpacket:eth0",
@@ -48,17 +48,17 @@ pub(crate) const BACKEND: Backend = Backend {
     ..Backend::new("afpacket", open)
 };
 
-/// Default ring memory of a queue, in bytes.
+/// Default ring memory per queue in bytes.
 const RING_BYTES: usize = 32 << 20;
-/// Less has no room for a few blocks of one page.
+/// Minimum ring memory: room for a few blocks of one page.
 const RING_BYTES_MIN: usize = 16 << 10;
-/// More does not fit the kernel's 32-bit counts of frames at every block size.
+/// Maximum ring memory: limited by the kernel's 32-bit frame counts at every block size.
 const RING_BYTES_MAX: usize = 4 << 30;
-/// Bytes that `ring=N` reckons for a packet.
+/// Bytes per packet assumed by `ring=N`.
 const FRAME_LEN: usize = 2048;
 /// `ARPHRD_LOOPBACK`.
 const HARDWARE_LOOPBACK: u16 = 772;
-/// Members of a fan-out group that every kernel allows.
+/// Maximum number of members in a fan-out group that every kernel allows.
 const QUEUE_COUNT_MAX: u32 = 256;
 
 fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
@@ -81,12 +81,13 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     let tap = (!is_any).then_some(link.index);
     let target = FilterTarget { link_type, tap };
     let mut options = options.for_packets(target)?;
-    // What the kernel does not run, the queues do: of `any` all, as it has no cooked header.
+    // Filters that the kernel cannot run are run by the queues; for `any` all of them, as the
+    // kernel sees no cooked header.
     let in_user = |program: &mut Program| is_any || !runs_in_kernel(program);
     let user_filter = options.filter.take_if(in_user);
     let options = &options;
     let time = time_source(&first, &name.target, options, &what)?;
-    // Made at the first `detach` where none is given; a port's queues share it.
+    // Created at the first `detach` if none is given; shared by the queues of a port.
     let pool = Arc::new(OnceLock::new());
     if let Some(given) = &options.pool {
         pool.get_or_init(|| given.clone());
@@ -133,24 +134,24 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     })
 }
 
-/// The parts of a port, and their description.
+/// Builds the queues of a port and its description.
 struct Ends<'a> {
     name: &'a PortName,
     link: &'a Link,
     link_type: u16,
     options: &'a PortOptions,
-    /// What the queues filter by themselves.
+    /// Filter that the queues run themselves.
     user_filter: Option<Program>,
     time: TimestampSource,
     pool: Arc<OnceLock<Pool>>,
     facts: Vec<(&'static str, String)>,
     memory_len: usize,
-    /// 0 if it is not known.
+    /// 0 if unknown.
     packet_len_max: u32,
 }
 
 impl Ends<'_> {
-    /// The queues that receive: `first` is the socket of the first one.
+    /// Creates the receiving queues: `first` is the socket of the first one.
     fn receiving(
         &mut self,
         first: PacketSocket,
@@ -205,7 +206,7 @@ impl Ends<'_> {
         Ok((rx, listening))
     }
 
-    /// The queues that send, and their counters.
+    /// Creates the sending queues and their counters.
     fn sending(&mut self, queue_count: u32) -> Result<(Vec<TxQueue>, Vec<Arc<TxCounters>>)> {
         let (mut tx, mut tx_counters) = (Vec::new(), Vec::new());
         for queue_index in 0..queue_count {
@@ -235,7 +236,7 @@ impl Ends<'_> {
     }
 }
 
-/// Ring memory of a queue.
+/// Ring memory per queue.
 fn ring_bytes(options: &PortOptions) -> std::result::Result<usize, String> {
     let bytes = match (options.ring_bytes, options.ring_len) {
         (0, 0) => RING_BYTES,
@@ -250,8 +251,9 @@ fn ring_bytes(options: &PortOptions) -> std::result::Result<usize, String> {
     Ok(bytes)
 }
 
-/// Which time the packets get. The card's timestamps are used only on request: its clock need not
-/// be the system's, and packets that it did not stamp would be mixed in with the kernel's time.
+/// Selects the timestamp source. The card's timestamps are used only on request: its clock may
+/// differ from the system's, and packets without a card timestamp would be mixed in with the
+/// kernel's time.
 fn time_source(
     socket: &PacketSocket,
     interface: &str,
@@ -286,7 +288,7 @@ fn yes_no(yes: bool) -> &'static str {
     if yes { "yes" } else { "no" }
 }
 
-/// The link type in capture files of what such a socket shows of a device
+/// The link type, for capture files, of packets that such a socket returns for a device
 /// (`include/uapi/linux/if_arp.h` on one side, the LINKTYPE_ list of tcpdump.org on the other).
 fn link_type(link: &Link) -> std::result::Result<u16, String> {
     Ok(match link.hardware {

@@ -1,4 +1,4 @@
-//! `afxdp:` kernel bypass: an XDP program hands the packets of a queue to an AF_XDP socket
+//! `afxdp:` kernel bypass: an XDP program redirects the packets of a queue to an AF_XDP socket
 //! (`Documentation/networking/af_xdp.rst`).
 //!
 //! ```text
@@ -7,13 +7,13 @@
 //!            +-- no socket, or not selected: on to the host
 //! ```
 //!
-//! Each queue is one socket with its four rings; all lie over one pool, registered once where the
-//! kernel shares it, so that a frame received on one queue is sent on any other without a copy.
-//! Descriptors in the kernel's rings are checked: an address must be of a frame that this queue has
-//! borrowed.
+//! Each queue is one socket with its four rings; all use one pool, registered once if the kernel
+//! shares it, so that a frame received on one queue can be sent on any other without a copy.
+//! Descriptors in the kernel's rings are checked: an address must be in a frame that this queue
+//! gave to the kernel.
 //!
 //! # Since Linux
-//! 5.9 (attachment by link); with everything 6.17.
+//! 5.9 (attachment through a bpf_link); all features need 6.17.
 
 mod attach;
 mod bind;
@@ -51,7 +51,7 @@ use crate::registry::{Backend, PortName, Target};
 use crate::rx::RxQueue;
 use crate::tx::TxQueue;
 
-/// The row in the table of backends.
+/// Row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
     summary: "kernel bypass on all queues of an interface or on one",
     example: "afxdp:eth0/3",
@@ -59,7 +59,7 @@ pub(crate) const BACKEND: Backend = Backend {
     queues: true,
     target: Target::Interface,
     filter_takes: true,
-    // They are in a map of its program.
+    // The counters are in a map of its program.
     to_count: sys::privileges::to_read_maps,
     calls_bpf: true,
     faster: "xdplive: sends faster if the driver accepts XDP frames",
@@ -67,7 +67,7 @@ pub(crate) const BACKEND: Backend = Backend {
     ..Backend::new("afxdp", open)
 };
 
-/// The frames that a port of its own would have.
+/// Frames of a port without a given pool.
 fn frames(name: &PortName, options: &PortOptions) -> Result<Option<PoolConfig>> {
     let options = &PortOptions {
         pool: None,
@@ -87,7 +87,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     let device = Device::find(&name.target, options)?;
     let queues = plan::choose_queues(name, options, &device)?;
     let plan = Plan::new(options, queues)?;
-    // Before anything is taken from the host, so that what fails here changes nothing.
+    // Before anything is taken from the host, so that a failure here changes nothing.
     let pool = plan.pool(options, &device)?;
     let monitor = LinkMonitor::open()?;
     let route = netlink::Socket::route()?;
@@ -118,7 +118,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
                 .set(queue.shared.spec.queue_index, socket)?;
         }
     }
-    // Complete: nothing is left for the guard.
+    // Complete: the guard has nothing left to undo.
     opening.attachment = None;
     Ok(assemble(Parts {
         name,
@@ -133,8 +133,8 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     }))
 }
 
-/// What has been opened so far. Dropped half-way, the program leaves the interface before the first
-/// socket closes: it would continue taking packets for sockets that are no more.
+/// State of a partly opened port. If dropped, the program leaves the interface before the first
+/// socket closes; otherwise it would continue to redirect packets to closed sockets.
 struct Opening {
     attachment: Option<Arc<Attachment>>,
     queues: Vec<Queue>,
@@ -160,7 +160,7 @@ struct Parts<'a> {
     promiscuous: Option<Promiscuous>,
 }
 
-/// Hands the parts to their owners.
+/// Passes the parts to their owners.
 fn assemble(parts: Parts<'_>) -> Port {
     let description = describe::describe(&parts);
     let Parts {
@@ -220,7 +220,7 @@ fn assemble(parts: Parts<'_>) -> Port {
     }
 }
 
-/// What the ends of all queues are made of.
+/// Inputs for the ends of all queues.
 struct QueueParts<'a> {
     options: &'a PortOptions,
     metadata: MetadataSpec,
@@ -229,7 +229,7 @@ struct QueueParts<'a> {
 }
 
 impl QueueParts<'_> {
-    /// The ends of each queue, and what the control side sees of it.
+    /// Builds the ends of each queue, and the control side's view of it.
     fn queues(&self, opened: Vec<Queue>) -> (Vec<RxQueue>, Vec<TxQueue>, Vec<QueueView>) {
         let (mut rx, mut tx, mut queues) = (Vec::new(), Vec::new(), Vec::new());
         for queue in opened {
@@ -279,7 +279,8 @@ impl QueueParts<'_> {
             Box::new(backend),
             shared.spec.queue_index,
             options.batch_max,
-            // The program filters: what it does not select is the host's, never ours to drop.
+            // The program filters: packets that it does not select go to the host and are not
+            // counted as dropped.
             None,
             counters.clone(),
         );

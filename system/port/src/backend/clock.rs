@@ -2,9 +2,9 @@
 
 use xdp::metadata::TimeClock;
 
-/// How often the distance between the clocks is measured anew, in ns of packet time.
-/// `CLOCK_REALTIME` may be stepped or slewed (by at most 500 ppm, so by 0.5 ms in between) while
-/// the others run on.
+/// How often the offset between the clocks is measured, in ns of packet time. `CLOCK_REALTIME` may
+/// be stepped or slewed (by at most 500 ppm, so by 0.5 ms in between) while the others keep
+/// running.
 const MEASURE_EVERY_NS: u64 = 1_000_000_000;
 
 /// What to add to a clock to get `CLOCK_REALTIME`, in ns.
@@ -14,14 +14,14 @@ struct Offsets {
     monotonic_ns: i64,
 }
 
-/// Converts packet times; measures once a second of packet time, between batches.
+/// Converts packet times; measures once per second of packet time, between batches.
 #[derive(Debug)]
 pub(super) struct Clock {
     offsets: Offsets,
     measured_at_ns: u64,
 }
 
-/// One of the system's clocks, in ns.
+/// Time of a system clock in ns.
 pub(super) fn now_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -36,7 +36,7 @@ pub(super) fn now_ns(clock: libc::clockid_t) -> u64 {
 
 impl Offsets {
     fn measure() -> Self {
-        // The scheduler may tear the readings apart: the closest of a few count.
+        // The scheduler may separate the readings: use the closest of a few.
         let tries = (0..4).map(|_| {
             let real = now_ns(libc::CLOCK_REALTIME);
             let tai = now_ns(libc::CLOCK_TAI);
@@ -74,7 +74,7 @@ impl Clock {
         match clock {
             TimeClock::Tai => time_ns.wrapping_add_signed(self.offsets.tai_ns),
             TimeClock::Monotonic => time_ns.wrapping_add_signed(self.offsets.monotonic_ns),
-            // The card's clock may have any setting: that is up to a PTP daemon.
+            // The card's clock may have any setting: a PTP daemon is responsible for it.
             TimeClock::Device => time_ns,
         }
     }
@@ -95,7 +95,7 @@ mod tests {
             let before = now_ns(libc::CLOCK_REALTIME);
             let converted = clock.unix_ns(now_ns(id), kind);
             let after = now_ns(libc::CLOCK_REALTIME);
-            // 10 ms for a reading that the scheduler tore apart.
+            // 10 ms for readings that the scheduler separated.
             let near = before - 10_000_000..after + 10_000_000;
             assert!(near.contains(&converted), "{kind:?}: {converted}, {near:?}");
         }

@@ -1,14 +1,14 @@
 //! `file:` capture files, read and written as ports: pcap and pcapng, plain or compressed.
 //!
 //! Reading an uncompressed regular file copies nothing: slots point into a private mapping of it.
-//! Everything else (pipes, compressed files, files that change while they are read) goes through
-//! one buffer in which each packet is contiguous. `wire::file` handles timestamp units, byte order,
-//! interfaces and sections.
+//! Everything else (pipes, compressed files, files that change while they are read) uses one buffer
+//! in which each packet is contiguous. `wire::file` handles timestamp units, byte order, interfaces
+//! and sections.
 //!
-//! Damage ends a file late: all packets before it are delivered, then [`RxQueue::receive`] fails
-//! with `Damaged` and the offset in bytes (of the uncompressed file).
+//! Damage ends a file late: all earlier packets are delivered, then [`RxQueue::receive`] fails with
+//! `Damaged` and the offset in bytes (of the uncompressed file).
 //!
-//! Several files are one port, whose packets come in the order of their times ([`merge`]).
+//! Several files form one port, whose packets are in timestamp order ([`merge`]).
 
 mod control;
 mod gather;
@@ -38,7 +38,7 @@ use crate::registry::{Backend, Plain, PortName, Target};
 use crate::rx::{RxBackend, RxQueue};
 use crate::tx::TxQueue;
 
-/// The row in the table of backends.
+/// Row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
     summary: "capture file: pcap or pcapng, plain, gzip or zstd; - is standard input or output",
     example: "file:x.pcapng",
@@ -104,7 +104,7 @@ fn open_rx(name: &PortName, options: &PortOptions) -> Result<Port> {
     ))
 }
 
-/// A port of one queue that reads.
+/// Creates a port with one receiving queue.
 fn receiving(
     target: &str,
     backend: Box<dyn RxBackend>,
@@ -131,23 +131,23 @@ fn receiving(
     }
 }
 
-/// What the reading thread tells the control side.
+/// Shared state, from the reading thread to the control side.
 #[derive(Default)]
 struct Shared {
-    /// Packets met in the file.
+    /// Packets read from the file.
     seen: Counter,
-    /// Those of them whose wire length is damaged.
+    /// Packets whose wire length is damaged.
     wire_len_damaged: Counter,
-    /// No more is to be read.
+    /// Whether reading was stopped.
     stopped: AtomicBool,
-    /// The greatest snapshot length of an interface met; 0 if there is none that limits.
+    /// The greatest snapshot length of all interfaces read; 0 if none limits it.
     snaplen: AtomicU32,
-    /// Link type and name of each interface met. Locked when one is met, never for a packet.
+    /// Link type and name of each interface read. Locked when one is read, never for a packet.
     interfaces: Mutex<Vec<(u16, String)>>,
 }
 
 impl Shared {
-    /// The interfaces met, but for the first `known`.
+    /// The interfaces read, except the first `known`.
     fn interfaces_from(&self, known: usize) -> Vec<(u16, String)> {
         let all = self
             .interfaces

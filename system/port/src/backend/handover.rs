@@ -1,5 +1,5 @@
-//! What transmit queues over a pool have in common: the buffers they hand out, and packets of other
-//! queues: a frame of another pool is copied, a slot of a receive queue over the same pool is
+//! Code shared by the sending queues over a pool: reserving buffers, and accepting packets of other
+//! queues: a frame of another pool is copied, a slot of a receiving queue over the same pool is
 //! transferred.
 
 use ring::slot::{Room, Slot};
@@ -9,7 +9,7 @@ use sys::{Error, ErrorKind, Result};
 use crate::account::TxCounters;
 
 /// Appends slots over up to `count` free frames, `headroom` bytes into each: buffers to be filled.
-/// Fewer where the pool has no more. How many.
+/// Fewer if the pool has no more; returns how many.
 #[inline]
 pub(super) fn reserve_buffers(
     cache: &mut FrameCache,
@@ -36,7 +36,7 @@ pub(super) fn reserve_buffers(
 }
 
 /// Calls `step` with 0, 1, … below `count`, until it returns false; returns how often it returned
-/// true. Four at a time, so that counting and comparing are shared by them.
+/// true. Four at a time, to share the counting and comparing.
 #[inline(always)]
 fn count_while(count: usize, mut step: impl FnMut(usize) -> bool) -> usize {
     for four in 0..count / 4 {
@@ -78,8 +78,8 @@ impl<'v> Buffers<'v> {
     /// Adds slots over these frames.
     ///
     /// # Safety
-    /// The frames belong to the pool and are held by the caller, which must give them back; over
-    /// all calls there are no more of them than room was reserved for.
+    /// The frames belong to the pool and are owned by the caller, which must return them; over all
+    /// calls there are no more of them than room was reserved for.
     #[inline(always)]
     pub(super) unsafe fn push(&mut self, indices: &[u32]) {
         let count = count_while(indices.len(), |at| {
@@ -100,11 +100,11 @@ impl<'v> Buffers<'v> {
         unsafe { Slot::write_buffer(self.room.place().add(ahead), data, self.len, index) };
     }
 
-    /// As [`push`](Self::push) for frames that a device has returned: those of them that it holds
-    /// become the user's.
+    /// Like [`push`](Self::push), for frames that a device has returned: those that it owns become
+    /// the user's.
     ///
     /// # Safety
-    /// As for `push`, but that the frames are marked as a device's, which is done with them.
+    /// As for `push`, but the frames are marked as owned by a device, which has finished with them.
     #[inline(always)]
     pub(super) unsafe fn claim(&mut self, owners: Owners<'_>, indices: &[u32]) {
         let mut rest = indices;
@@ -122,7 +122,7 @@ impl<'v> Buffers<'v> {
             });
             // SAFETY: they were written.
             unsafe { self.room.advance(count) };
-            // After one that was not the device's it continues.
+            // Continue after one that the device did not own.
             rest = &rest[rest.len().min(count + 1)..];
         }
     }
@@ -137,19 +137,19 @@ impl<'v> Buffers<'v> {
 /// A part of a packet that was taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Its frame, which is the device's now.
+    /// Index of its frame, which the device owns now.
     pub index: u32,
-    /// First byte in the frame.
+    /// Offset of the first byte in the frame.
     pub offset: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// The packet ends in it.
+    /// Whether the packet ends in it.
     pub is_last: bool,
 }
 
-/// Takes a packet over from a receiving queue, whose slots forget it, and hands its parts to
+/// Takes over a packet from a receiving queue, whose slots forget it, and passes its parts to
 /// `post`; `None` if `is_sendable` rejects its length or a part is not within a frame of `pool`:
-/// then nothing changes.
+/// nothing changes then.
 #[inline]
 pub(super) fn take_over(
     pool: &Pool,
@@ -182,40 +182,39 @@ pub(super) fn take_over(
     Some(packet_len)
 }
 
-/// What became of a frame of another pool.
+/// Result of copying a frame of another pool.
 pub(super) enum Copied {
-    /// A frame of this queue's pool with the same packet; the other went back to its pool.
+    /// A frame of this queue's pool with the same packet; the other was returned to its pool.
     Frame(Frame),
-    /// No frame is free: it returns.
+    /// No frame is free: returns the original.
     NoRoom(Frame),
 }
 
-/// Pools whose frames can be copied in turn without looking one up: the ports that one program
-/// forwards from.
+/// Number of foreign pools with a cached look-up: the ports that one program forwards from.
 const FOREIGN_MAX: usize = 8;
 
-/// Flushes without a frame of a pool after which the pool is forgotten: a cache keeps its pool in
-/// memory, also when the port that it belonged to is closed.
+/// Number of flushes without a frame of a pool after which the pool is forgotten: a cache keeps its
+/// pool in memory, even if the port that it belonged to is closed.
 const FLUSHES_MAX: u32 = 256;
 
-/// The pools that frames to be copied come from.
+/// The pools of frames to be copied.
 #[derive(Default)]
 pub(super) struct Foreign {
-    /// The pools met last, the most recent at the end; each with a cache for its frames.
+    /// The pools seen last, the most recent at the end; each with a cache for its frames.
     met: Vec<Met>,
-    /// Flushes so far.
+    /// Number of flushes so far.
     flushes: u32,
 }
 
-/// A pool that frames came from.
+/// A pool whose frames were seen.
 struct Met {
     cache: FrameCache,
-    /// Flushes before its last frame.
+    /// Number of flushes before its last frame.
     flushes: u32,
 }
 
 impl Foreign {
-    /// Copies a packet into a frame of `cache`'s pool, `headroom` bytes into it, and counts that.
+    /// Copies a packet into a frame of `cache`'s pool, `headroom` bytes into it, and counts it.
     ///
     /// # Errors
     /// `InvalidInput` if the frame's pool is gone, or the packet does not fit; the frame is then
@@ -254,7 +253,7 @@ impl Foreign {
         Ok(Copied::Frame(copy))
     }
 
-    /// To be called with each flush: forgets pools from which nothing has come for long.
+    /// Called with each flush: forgets pools without recent frames.
     #[inline]
     pub(super) fn age(&mut self) {
         let Some(oldest) = self.met.first() else {
@@ -267,7 +266,7 @@ impl Foreign {
     }
 
     /// The cache for a pool's frames; `None` if the pool is gone. Looking up a pool takes a lock
-    /// and making a cache takes memory, so the caches of several pools are kept.
+    /// and creating a cache allocates, so the caches of several pools are kept.
     fn cache_of(&mut self, tag: u32) -> Option<&mut FrameCache> {
         let is_of = |met: &Met| met.cache.pool().tag() == tag;
         match self.met.iter().rposition(is_of) {
@@ -293,7 +292,7 @@ mod tests {
 
     fn cache() -> FrameCache {
         let config = PoolConfig {
-            // More than caches keep.
+            // More than caches hold.
             frame_count: 1024,
             ..PoolConfig::default()
         };
@@ -305,7 +304,7 @@ mod tests {
         met.map(|met| met.cache.pool().tag()).collect()
     }
 
-    /// The pool of a port that is closed is freed while others still send.
+    /// The pool of a closed port is freed while others still send.
     #[test]
     fn pools_without_traffic_are_forgotten() {
         let (mut own, counters) = (cache(), TxCounters::default());
@@ -355,10 +354,10 @@ mod tests {
         }
     }
 
-    /// Frames of several pools in turn: each pool is looked up once. (That nothing is allocated is
-    /// in `tests/allocations.rs`.)
+    /// Frames of several pools in turn: each pool is looked up once. (`tests/allocations.rs` checks
+    /// that nothing is allocated.)
     #[test]
-    fn pools_that_take_turns_keep_their_caches() {
+    fn alternating_pools_keep_their_caches() {
         let (mut own, counters) = (cache(), TxCounters::default());
         let mut pools: Vec<FrameCache> = (0..FOREIGN_MAX + 1).map(|_| cache()).collect();
         let mut foreign = Foreign::default();
@@ -381,8 +380,7 @@ mod tests {
             assert_eq!(now, places);
         }
         assert_eq!(counters.copied.get(), 3 * FOREIGN_MAX as u64);
-        // One more takes the place of the one that was met longest ago: not of the first, which is
-        // met again.
+        // One more replaces the one seen longest ago: not the first, which is seen again.
         for number in [0, FOREIGN_MAX] {
             let frame = pools[number].take().unwrap();
             assert!(foreign.copy(frame, 0, &mut own, &counters).is_ok());
@@ -390,7 +388,7 @@ mod tests {
         let now = tags(&foreign);
         let last = [places[0], pools[FOREIGN_MAX].pool().tag()];
         assert_eq!(now[..], [&places[2..], &last].concat());
-        // Every frame went back to its pool.
+        // Every frame was returned to its pool.
         drop(foreign);
         for from in pools {
             let pool = from.pool().clone();

@@ -1,7 +1,7 @@
 //! `memory:` an in-process ring: packets sent on its TX queue are received on its RX queue.
 //!
-//! For tests and benches, and the model of the rings between processes. Packets do not move: the
-//! ring carries descriptors of frames of one pool.
+//! For tests and benchmarks, and as the model of rings between processes. Packets do not move: the
+//! ring carries descriptors of frames in a single pool.
 
 mod control;
 mod rx;
@@ -27,7 +27,7 @@ use crate::registry::{Backend, PortName, Target};
 use crate::rx::RxQueue;
 use crate::tx::TxQueue;
 
-/// The row in the table of backends.
+/// Row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
     summary: "in-process ring: what is sent on it is received from it",
     example: "memory:",
@@ -36,13 +36,12 @@ pub(crate) const BACKEND: Backend = Backend {
     ..Backend::new("memory", open)
 };
 
-/// Room before a packet, as AF_XDP leaves it (XDP_PACKET_HEADROOM), so that headers can be put in
-/// front.
+/// Room before a packet, as in AF_XDP (XDP_PACKET_HEADROOM), so that headers can be prepended.
 const HEADROOM: u32 = 256;
 
-/// Maximum number of pieces of one packet, and never more than the ring holds: 64 KiB in frames of
-/// 2048 bytes with their headroom take 37. A longer packet is refused by the sender, and by the
-/// receiver too: it would wait for the end of one that never fits.
+/// Maximum number of segments of a packet, and never more than fit into the ring: 64 KiB in frames
+/// of 2048 bytes with their headroom take 37. The sender refuses a longer packet, and so does the
+/// receiver, which would otherwise wait for an end that never fits.
 const SEGMENT_COUNT_MAX: u32 = 64;
 
 /// Longest sleep of a sender that waits for room.
@@ -52,7 +51,7 @@ const ROOM_NAP: Duration = Duration::from_millis(1);
 /// without a flush.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Frames sent one by one that share a reading of the clock, unless they are flushed before.
+/// Number of frames sent one by one that share a clock reading, unless they are flushed before.
 const FRAMES_A_CLOCK: u32 = 64;
 
 fn ring_len(options: &PortOptions) -> Result<u32> {
@@ -149,12 +148,12 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     })
 }
 
-/// A count of its own, on lines that the sender does not read.
+/// A separate counter, on cache lines that the sender does not read.
 #[derive(Default)]
 #[repr(align(128))]
 struct Taken(Counter);
 
-/// State that the two ends share besides the ring.
+/// State shared by the two ends in addition to the ring.
 struct Ends {
     pool: Pool,
     /// Packets that the receiver read from the ring, whatever happened to them afterwards.
@@ -164,11 +163,11 @@ struct Ends {
     /// The receiving end, once its queue is dropped: packets that a sender adds at that moment are
     /// removed by the end that closes last.
     rest: Mutex<Option<Consumer<Descriptor>>>,
-    /// No more will be sent.
+    /// Whether the sender has closed.
     tx_closed: AtomicBool,
-    /// The receiver has closed.
+    /// Whether the receiver has closed.
     rx_closed: AtomicBool,
-    /// The port takes nothing in any more.
+    /// Whether the intake was stopped.
     stopped: AtomicBool,
     /// Signalled by a flush when the receiver requested it.
     bell: EventFd,
@@ -178,7 +177,7 @@ struct Ends {
     wants_room: WantsRoom,
 }
 
-/// A flag of its own line, which the receiver reads with each batch.
+/// A flag on a cache line of its own, which the receiver reads with each batch.
 #[derive(Default)]
 #[repr(align(128))]
 struct WantsRoom(AtomicBool);
@@ -214,18 +213,18 @@ impl Ends {
         self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes a receiver that sleeps on the bell: packets sent before are in the ring, or the end is
+    /// Wakes a receiver that sleeps on the bell: earlier packets are in the ring, or the end is
     /// signalled.
     fn ring(&self) {
-        // Pairs with the one in `arm`: either the receiver sees the packet, or we see that it
-        // sleeps.
+        // Pairs with the one in `arm`: either the receiver sees the packet, or this thread sees
+        // that it sleeps.
         fence(Ordering::SeqCst);
         if self.is_armed.load(Ordering::Relaxed) && self.is_armed.swap(false, Ordering::AcqRel) {
             self.bell.signal();
         }
     }
 
-    /// Takes back what was put into the ring when the receiver had gone.
+    /// Reclaims packets that were added to the ring after the receiver had closed.
     fn sweep(&self) {
         if let Some(consumer) = self.rest().as_mut()
             && consumer.peek(1) != 0
@@ -242,7 +241,7 @@ impl Drop for Ends {
     }
 }
 
-/// Takes back what lies in the ring unread; how many packets it was.
+/// Reclaims unread packets from the ring; returns their number.
 fn drain(consumer: &mut Consumer<Descriptor>, cache: &mut FrameCache) -> u64 {
     let count = consumer.peek(u32::MAX);
     let mut packets = 0;

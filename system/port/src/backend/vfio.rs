@@ -1,4 +1,4 @@
-//! `vfio:` a card driven in user space, by the drivers of the crate `vfio`: its descriptors become
+//! `vfio:` a card driven in user space by the drivers of the crate `vfio`: its descriptors become
 //! slots of a batch, its counters an account.
 //!
 //! ```text
@@ -40,7 +40,7 @@ use crate::registry::{Backend, PortName};
 use crate::rx::RxQueue;
 use crate::tx::TxQueue;
 
-/// The row in the table of backends.
+/// Row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
     summary: "a card driven in user space, by its PCI address",
     example: "vfio:0000:00:01.0",
@@ -52,19 +52,19 @@ pub(crate) const BACKEND: Backend = Backend {
     ..Backend::new("vfio", open)
 };
 
-/// Entries of each ring, by default.
+/// Default length of each ring.
 const RING_LEN: u32 = 1024;
-/// The maximum number of queues: each needs a ring full of frames.
+/// Maximum number of queues: each needs a ring full of frames.
 const QUEUES_MAX: u32 = 64;
 
 fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     Taken::by(name, options)?.open()
 }
 
-/// A card in our hands that no driver has touched yet.
+/// A card taken from the kernel that no driver has touched yet.
 struct Taken<'a> {
     card: &'static Card,
-    // Before what it was borrowed by, so that it goes first.
+    // Before what it was borrowed by, so that it is dropped first.
     function: VfioFunction,
     assembly: Assembly<'a>,
 }
@@ -101,13 +101,13 @@ impl<'a> Taken<'a> {
         })
     }
 
-    /// Has the card's driver make a port of it.
+    /// Opens a port with the card's driver.
     fn open(self) -> Result<Port> {
         self.card.drive(self.assembly, self.function)
     }
 }
 
-/// The error for a function that has no driver here.
+/// The error for a function without a driver here.
 fn unknown(pci: &PciFunction, (vendor, device): (u16, u16)) -> Error {
     let what = format!("open {}:{}", BACKEND.scheme, pci.address());
     let why = match pci.class() {
@@ -122,13 +122,13 @@ fn unknown(pci: &PciFunction, (vendor, device): (u16, u16)) -> Error {
     ))
 }
 
-/// Makes a port of a driver.
+/// Assembles a port for a driver.
 struct Assembly<'a> {
     /// Dropped when nothing has the card open any more.
     borrowed: Borrowed,
     name: &'a PortName,
     options: &'a PortOptions,
-    /// How the card is reached, in a word.
+    /// How the card is accessed, in one word.
     via: &'static str,
 }
 
@@ -140,7 +140,7 @@ impl Visitor for Assembly<'_> {
     }
 }
 
-/// A port's settings for a card with these limits.
+/// A port's settings, given the limits of a card.
 fn settings(
     name: &PortName,
     options: &PortOptions,
@@ -191,7 +191,7 @@ fn settings(
     })
 }
 
-/// Frames that fill all rings, and as many again for packets in use.
+/// Number of frames that fills all rings, and as many again for packets in use.
 fn frames(options: &PortOptions, queues_max: u32, ring_len_max: u32) -> PoolConfig {
     let ring_len = match options.ring_len {
         0 => RING_LEN,
@@ -209,7 +209,7 @@ fn frames(options: &PortOptions, queues_max: u32, ring_len_max: u32) -> PoolConf
     }
 }
 
-/// The pool to be used: the one given, or one of its own.
+/// The pool to use: the given one, or a new one.
 fn pool(options: &PortOptions, limits: &Limits) -> Result<Pool> {
     match &options.pool {
         Some(pool) => Ok(pool.clone()),
@@ -217,12 +217,12 @@ fn pool(options: &PortOptions, limits: &Limits) -> Result<Pool> {
     }
 }
 
-/// The name of a card that there is a driver for here, by its vendor and device id.
+/// The name of a supported card, by its vendor and device id.
 pub fn card_name(id: (u16, u16)) -> Option<&'static str> {
     vfio::find(id).map(vfio::Card::name)
 }
 
-/// Maps the pool, starts the card, hands its queues to their owners.
+/// Maps the pool, starts the card, and passes its queues to their owners.
 fn assemble<D: Driver>(assembly: Assembly<'_>, driver: D) -> Result<Port> {
     let Assembly {
         borrowed,
@@ -276,7 +276,7 @@ fn assemble<D: Driver>(assembly: Assembly<'_>, driver: D) -> Result<Port> {
     })
 }
 
-/// The receive queues, each registered in the view of its number.
+/// Creates the receiving queues, each registered in the view of its number.
 fn receiving<D: Driver>(
     queues: Vec<D::Rx>,
     interrupts: Vec<Interrupt>,
@@ -313,7 +313,7 @@ fn receiving<D: Driver>(
     ends.map(open).collect()
 }
 
-/// The sending queues, likewise.
+/// Creates the sending queues in the same way.
 fn sending<D: Driver>(
     queues: Vec<D::Tx>,
     core: &Arc<Core<D>>,
@@ -351,7 +351,7 @@ fn describe<D: Driver>(
             "frames",
             match pool.is_huge() {
                 true => format!("{} on huge pages", pool.frame_count()),
-                // Each 4 KiB page is an entry of its own in the IOMMU's and the processor's tables.
+                // Each 4 KiB page takes its own entry in the IOMMU's and the processor's tables.
                 false => format!(
                     "{} on small pages (huge ones cost less: sysctl vm.nr_hugepages)",
                     pool.frame_count()

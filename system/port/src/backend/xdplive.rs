@@ -1,14 +1,14 @@
-//! `xdplive:` sending without socket buffers: the kernel makes XDP frames by itself, a program
-//! fills each from a ring that we map, and the driver's `ndo_xdp_xmit` takes them.
+//! `xdplive:` sends without socket buffers: the kernel creates XDP frames, a program fills each
+//! from a mapped ring, and the driver's `ndo_xdp_xmit` sends them.
 //!
 //! One system call (`BPF_PROG_TEST_RUN` with `BPF_F_TEST_XDP_LIVE_FRAMES`) sends the whole ring. It
 //! costs some ten microseconds by itself, so the ring is long, and this port is for high rates.
-//! Nothing is attached to the interface. Such packets pass neither queueing disciplines nor taps: a
+//! Nothing is attached to the interface. Such packets bypass queueing disciplines and taps: a
 //! tcpdump on the same interface does not see them.
 //!
-//! What the driver refuses comes to light only in the interface's own counters, which others move
-//! too; they are read when the sender waits for everything to leave, and then the refused packets
-//! go from `sent` to `failed`.
+//! Packets that the driver refuses appear only in the interface's own counters, which other senders
+//! update as well; they are read when the sender waits for everything to be sent, and the refused
+//! packets then move from `sent` to `failed`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ use crate::port::Port;
 use crate::registry::{Backend, PortName, Target};
 use crate::tx::{TxBackend, TxQueue};
 
-/// The row in the table of backends.
+/// Row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
     summary: "sends without socket buffers, many packets per system call; taps do not see them",
     example: "xdplive:eth0",
@@ -46,19 +46,19 @@ pub(crate) const BACKEND: Backend = Backend {
 const RING_LEN: u32 = 2048;
 const RING_LEN_MAX: u32 = 1 << 16;
 
-/// Time between two calls, on average. Each call makes a page pool, which takes one of 65,533
+/// Minimum average interval between calls. Each call creates a page pool, which takes one of 65,533
 /// identifiers and returns it only an RCU grace period after the call (`net/core/xdp.c`,
 /// `__mem_id_cyclic_get`, `__xdp_mem_allocator_rcu_free`). Grace periods of seconds occur on a busy
-/// machine: at 54,000 calls a second the identifiers ran out.
+/// machine: at 54,000 calls per second the identifiers ran out.
 const CALL_GAP: Duration = Duration::from_micros(100);
-/// Calls that may follow each other at once after a pause.
+/// Number of calls that may directly follow each other after a pause.
 const CALL_BURST: u32 = 16;
 
-/// How long a call that found no identifier is tried again, and how often.
+/// How long a call that found no identifier is retried, and how often.
 const FULL_WAIT_MAX: Duration = Duration::from_secs(2);
 const FULL_RETRY: Duration = Duration::from_millis(10);
 
-/// How long the interface's counters must be unchanged to count as final.
+/// How long the interface's counters must be unchanged to be final.
 const SETTLE: Duration = Duration::from_millis(20);
 
 fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
@@ -126,7 +126,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     })
 }
 
-/// Packets of a system call.
+/// Number of packets per system call.
 fn ring_len(options: &PortOptions) -> std::result::Result<u32, String> {
     match options.ring_len {
         0 => Ok(RING_LEN),
@@ -167,7 +167,7 @@ impl Device {
         Ok(())
     }
 
-    /// Packets sent according to the interface since the port was opened, from any program.
+    /// Packets sent according to the interface since the port was opened, by any program.
     fn sent(&self) -> u64 {
         self.link
             .stats
@@ -183,7 +183,7 @@ impl Device {
     }
 }
 
-/// When calls may be made: one each [`CALL_GAP`] on average.
+/// Paces the calls: on average one per [`CALL_GAP`].
 struct Turns {
     next: Instant,
 }
@@ -193,7 +193,7 @@ impl Turns {
         Self { next: now }
     }
 
-    /// Takes a turn: how long to wait for it.
+    /// Takes a turn; returns how long to wait for it.
     fn take(&mut self, now: Instant) -> Duration {
         if let Some(oldest) = now.checked_sub(CALL_GAP * CALL_BURST) {
             self.next = self.next.max(oldest);
@@ -238,7 +238,7 @@ struct Tx {
     filled_bytes: u64,
     len_max: u32,
     device: Device,
-    /// Packets that were sent as far as we know and then found missing.
+    /// Packets that appeared to be sent and were then found missing.
     lost: u64,
     turns: Turns,
     counters: Arc<TxCounters>,
@@ -249,7 +249,7 @@ impl Tx {
         (self.start + offset) % self.ring_len
     }
 
-    /// Sends what is filled. All slots are free afterwards.
+    /// Sends the filled slots. All slots are free afterwards.
     fn run(&mut self) -> Result<()> {
         let (mut left, mut sent) = (self.filled, 0);
         let mut result = Ok(());
@@ -265,7 +265,7 @@ impl Tx {
             let submitted = match ran {
                 Ok(submitted) => submitted as usize,
                 Err(error) => {
-                    // What it had sent by that time is not known: none of it is claimed.
+                    // How much it had sent by then is unknown: none of it is claimed.
                     self.counters.failed.add(left as u64);
                     result = Err(error);
                     break;
@@ -275,7 +275,7 @@ impl Tx {
             sent += submitted;
             self.counters.failed.add(refused as u64);
             if refused != 0 {
-                // Among the reasons is that the device is no more.
+                // One possible reason is that the device is gone.
                 result = self.device.ask();
             }
             let done = submitted + refused;
@@ -285,7 +285,7 @@ impl Tx {
             }
             left = left.saturating_sub(done);
         }
-        // What was refused by the program has no length here: a share of the whole.
+        // Packets refused by the program have no length here: use a share of the whole.
         let bytes = self.filled_bytes * sent as u64 / self.filled.max(1) as u64;
         self.counters.sent.add(sent as u64);
         self.counters.sent_bytes.add(bytes);
@@ -295,13 +295,13 @@ impl Tx {
         result
     }
 
-    /// Reads the interface's counters until they stand still or account for everything, and moves
-    /// what it lost from `sent` to `failed`.
+    /// Reads the interface's counters until they stop changing or account for everything, and moves
+    /// lost packets from `sent` to `failed`.
     fn settle(&mut self, timeout: Duration) -> Result<()> {
         let sent = self.counters.sent.get() + self.lost;
         let end = Instant::now() + timeout.min(Duration::from_secs(1));
         let (mut seen, mut since) = (u64::MAX, Instant::now());
-        // veth counts what its other end has taken, so it lags; others may not count at all.
+        // veth counts what its other end has received, so it lags; others may not count at all.
         let counts = self.device.link.kind == "veth";
         loop {
             self.device.ask()?;
@@ -355,16 +355,16 @@ impl TxBackend for Tx {
                 count += 1;
             }
             at += count;
-            // A packet in several segments is longer than a page: live frames have one.
+            // A packet in several segments is longer than a page, the size of a live frame.
             if count > 1 || slot.cap_len() < LIVE_LEN_MIN {
                 self.counters.failed.add(1);
                 continue;
             }
             let index = self.slot(self.filled);
             if slot.token() != index as u64 {
-                // A packet before it was refused: close the gap.
-                // SAFETY: both are slots of the ring, as long as the packet at least, and not the
-                // same one; the batch that borrowed them is over.
+                // An earlier packet was refused: close the gap. SAFETY: both are slots of the ring,
+                // at least as long as the packet, and not the same one; the batch that borrowed
+                // them is over.
                 unsafe {
                     let to = self.transmitter.buffer(index);
                     to.copy_from_nonoverlapping(slot.data(), slot.cap_len() as usize);
@@ -474,7 +474,7 @@ mod tests {
     fn turns_are_a_gap_apart_after_a_burst() {
         let start = Instant::now();
         let mut turns = Turns::new(start);
-        // A second without a call: a burst at once, then one each gap.
+        // A second without a call: a burst at once, then one per gap.
         let now = start + Duration::from_secs(1);
         let waits: Vec<Duration> = (0..100).map(|_| turns.take(now)).collect();
         let at_once = CALL_BURST as usize + 1;

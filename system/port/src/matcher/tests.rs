@@ -1,10 +1,10 @@
-//! Machine code against the interpreter, on programs and packets from a fixed seed.
+//! Machine code compared with the interpreter, on programs and packets from a fixed seed.
 
 use bpf::cbpf::{Insn, OPS};
 
 use super::*;
 
-/// Xorshift, from a fixed seed: the same programs and packets in each run.
+/// Xorshift with a fixed seed: the same programs and packets in each run.
 struct Random(u64);
 
 impl Random {
@@ -19,7 +19,7 @@ impl Random {
         (self.next() >> 16) % end
     }
 
-    /// Constants at which something changes, small ones, any.
+    /// Constants at limits, small ones, arbitrary ones.
     fn constant(&mut self) -> u32 {
         match self.below(8) {
             0 => [
@@ -53,7 +53,7 @@ impl Random {
 }
 
 #[test]
-fn machine_code_and_interpreter_say_the_same() {
+fn machine_code_and_interpreter_agree() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (mut native, mut nonzero) = (0, 0);
     for _ in 0..200_000 {

@@ -6,7 +6,7 @@ use super::{
     AttachMode, BindMode, Fanout, IommuInterface, PortOptions, TapMethod, TimestampSource,
 };
 
-/// Options that may stand in a name.
+/// Options that may be in a name.
 pub(crate) const OPTION_NAMES: &[&str] = &[
     "attach=auto|native|generic",
     "bind=auto|zero-copy|copy",
@@ -81,14 +81,14 @@ macro_rules! words {
         }
 
         impl $type {
-            /// The word for it in options and reports.
+            /// Its name in options and reports.
             pub fn word(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)*
                 }
             }
 
-            /// All words.
+            /// All names.
             pub const WORDS: &'static [&'static str] = &[$($word,)*];
         }
     };

@@ -4,43 +4,43 @@ use ring::{Frame, Pool};
 
 use ring::slot::{Checksum, Vlan};
 
-/// What is known of a packet besides its bytes.
+/// Metadata of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
-    /// Bytes on the wire.
+    /// Length on the wire.
     pub wire_len: u32,
-    /// When it arrived, in nanoseconds since the Unix epoch, if anybody took the time.
+    /// Time of arrival in nanoseconds since the Unix epoch, if it was recorded.
     pub time_ns: Option<u64>,
     /// The card's hash over addresses and ports.
     pub rss_hash: Option<u32>,
     /// The VLAN tag that is no longer in the bytes.
     pub vlan: Option<Vlan>,
-    /// The card's checksum verdict.
+    /// The card's checksum result.
     pub checksum: Checksum,
     /// Whether the host itself sent it.
     pub is_outgoing: bool,
-    /// Which interface of a capture file with several; 0 elsewhere.
+    /// Index of the interface in a capture file with several; otherwise 0.
     pub interface_index: u16,
 }
 
-/// A packet taken out of its batch.
+/// A packet detached from its batch.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a frame that is dropped is lost to its pool"]
 pub struct Detached {
-    /// Its bytes, owned: give it back to its pool, or send it.
+    /// Its bytes, owned: return the frame to its pool, or send it.
     pub frame: Frame,
-    /// What was known of it.
+    /// Its metadata.
     pub meta: Meta,
 }
 
 impl Detached {
-    /// Puts a VLAN tag that lies alongside the packet back into it, as it has to be before the
-    /// frame is sent: else the packet would go to another network. False if the frame has no room
-    /// for it, or the packet no link header; then nothing has changed. True also if there is no
-    /// tag. `memory:` carries a tag alongside the packet, so this need not be called before.
+    /// Restores a separately reported VLAN tag in the packet, which is required before the frame is
+    /// sent: otherwise the packet would reach another network. Returns false if the frame has no
+    /// room for it, or the packet no link header; nothing has changed then. Returns true also if
+    /// there is no tag. For `memory:`, which transfers a tag as metadata, this is not necessary.
     ///
     /// # Panics
-    /// If the frame is not one of `pool`.
+    /// If the frame does not belong to `pool`.
     pub fn restore_tag(&mut self, pool: &Pool) -> bool {
         let Some(vlan) = self.meta.vlan else {
             return true;

@@ -1,5 +1,5 @@
-//! Forwards packets of a batch to a transmit queue: their frames are transferred if both queues
-//! have the same pool, else they are copied.
+//! Forwards packets of a batch to a sending queue: their frames are transferred if both queues use
+//! the same pool, otherwise they are copied.
 
 use std::ptr;
 
@@ -10,22 +10,22 @@ use sys::Result;
 use super::{Packet, RxBatch};
 use crate::tx::TxQueue;
 
-/// Bytes that the smallest buffer of any sending queue holds.
+/// Minimum buffer length of all sending queues.
 const BUFFER_LEN_MIN: u32 = 1024;
 
-/// What was handed over.
+/// Result of forwarding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forwarded {
-    /// Packets that are the sending queue's now, or were refused by it and counted as failed.
+    /// Packets accepted by the sending queue, or refused by it and counted as failed.
     pub packets: usize,
-    /// Their bytes, with VLAN tags.
+    /// Bytes of these, including VLAN tags.
     pub bytes: u64,
-    /// Those of them that were copied.
+    /// Number of these that were copied.
     pub copied: usize,
 }
 
 impl RxBatch<'_> {
-    /// Leaves the first `count` packets out: they go back to the device with the batch.
+    /// Skips the first `count` packets: they return to the device with the batch.
     pub fn skip(&mut self, count: usize) {
         for _ in 0..count.min(self.packets) {
             self.start += segment_count(&self.queue.slots[self.start..]);
@@ -33,10 +33,10 @@ impl RxBatch<'_> {
         }
     }
 
-    /// Hands the first `count` packets over to a sending queue, in order, and leaves them out of
-    /// the batch. Fewer where the queue has no room: the rest stay in the batch. A VLAN tag that
-    /// lies alongside a packet is put back into it, unless the queue carries tags alongside, as
-    /// `memory:` does. Nothing moves before the queue's flush.
+    /// Passes the first `count` packets to a sending queue, in order, and removes them from the
+    /// batch. Fewer if the queue has no room: the rest stay in the batch. A separately reported
+    /// VLAN tag is restored in the packet, unless the queue transfers tags as metadata, as
+    /// `memory:` does. Nothing is sent before the queue's flush.
     ///
     /// # Errors
     /// The sending queue's.
@@ -127,7 +127,7 @@ fn write_with_metadata(out: &mut crate::tx::TxBatch<'_>, packet: &Packet<'_>) ->
     Some(len + packet.vlan().map_or(0, |_| Vlan::LEN))
 }
 
-/// Copies a packet, its tag included; its length, or `None` if there is no room.
+/// Copies a packet including its tag; returns its length, or `None` if there is no room.
 fn write(out: &mut crate::tx::TxBatch<'_>, packet: &Packet<'_>) -> Option<usize> {
     let len = packet.cap_len() as usize;
     let Some(vlan) = packet.vlan() else {
@@ -146,9 +146,9 @@ fn write(out: &mut crate::tx::TxBatch<'_>, packet: &Packet<'_>) -> Option<usize>
         .then_some(len)
 }
 
-/// Puts the tag that lies alongside a packet back, into the room before it, or if there is none
-/// into that after it. A packet without either is made empty, which no device sends: without its
-/// tag it would go to another network.
+/// Restores the separate tag of a packet in the room before it, or if there is none in that after
+/// it. A packet without either is made empty, which no device sends: without its tag it would reach
+/// another network.
 fn restore_tag(slot: &mut Slot, pool: &Pool) {
     slot.flags &= !Slot::VLAN;
     let place = slot.place_in(pool);

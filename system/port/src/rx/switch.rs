@@ -11,7 +11,7 @@ use crate::control::PortControl;
 use crate::matcher::Matcher;
 use crate::port::Port;
 
-/// What a queue's next filter is, for the thread that owns the queue.
+/// The next filter of a queue, for the thread that owns the queue.
 #[derive(Debug, Default)]
 pub(super) struct NextFilter {
     is_new: AtomicBool,
@@ -19,7 +19,7 @@ pub(super) struct NextFilter {
 }
 
 impl NextFilter {
-    /// Whether there is one; asked once per batch.
+    /// Whether there is one; called once per batch.
     #[inline]
     pub(super) fn is_new(&self) -> bool {
         self.is_new.load(Ordering::Relaxed)
@@ -54,7 +54,7 @@ pub struct FilterSwitch {
 }
 
 impl Port {
-    /// What replaces this port's filter; to be taken while the port has its queues.
+    /// Returns the switch of this port's filter; call it while the port has its queues.
     pub fn filter_switch(&self) -> FilterSwitch {
         let next = |queue: &RxQueue| queue.next_filter.clone();
         FilterSwitch {
@@ -64,13 +64,13 @@ impl Port {
 }
 
 impl FilterSwitch {
-    /// Puts another filter in the place of the one that there is, or none. In the kernel where the
-    /// port filters there, at once; else from each queue's next batch on. Packets that wait in a
-    /// ring of the kernel's were selected by the old one.
+    /// Replaces or removes the filter. At once in the kernel if the port filters there; otherwise
+    /// from each queue's next batch on. Packets that wait in a ring of the kernel were selected by
+    /// the old filter.
     ///
     /// # Errors
-    /// `Unsupported` if the port cannot replace its filter; the kernel's. The old filter then
-    /// stays.
+    /// `Unsupported` if the port cannot replace its filter; the kernel's errors. The old filter
+    /// then stays.
     pub fn set(&self, control: &mut dyn PortControl, filter: Option<&Program>) -> Result<()> {
         if !control.set_filter(filter)? {
             self.queues.iter().for_each(|queue| queue.set(filter));

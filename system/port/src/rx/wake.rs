@@ -1,5 +1,5 @@
-//! Waiting alongside other things: a descriptor to poll, and a waker that ends a wait from another
-//! thread.
+//! Waiting together with other events: a descriptor to poll, and a waker that ends a wait from
+//! another thread.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use sys::eventfd::EventFd;
 
 use super::{Ready, RxQueue};
 
-/// How often a queue is looked at although nothing woke it: not everything makes its descriptor
-/// readable, as that the interface was deleted.
+/// How often a queue is checked without a wake-up: not every event makes its descriptor readable,
+/// such as the deletion of the interface.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same if there is no descriptor to sleep on.
 const NAP: Duration = Duration::from_millis(1);
@@ -29,10 +29,10 @@ impl Waker {
 }
 
 impl RxQueue {
-    /// A waker for this queue. With one, a wait costs a system call or two more.
+    /// Creates a waker for this queue. With one, a wait costs a system call or two more.
     ///
     /// # Errors
-    /// That no more files can be opened.
+    /// If no more descriptors can be opened.
     pub fn waker(&mut self) -> Result<Waker> {
         let event = match self.waker.take() {
             Some(event) => event,
@@ -42,18 +42,18 @@ impl RxQueue {
     }
 
     /// A descriptor that is readable when there may be packets, for `poll(2)` or `epoll(7)`
-    /// alongside others. `None` for a port that never has to be waited for (a file), or has nothing
-    /// that could be polled.
+    /// together with others. `None` for a port that never needs waiting (a file), or has nothing to
+    /// poll.
     ///
-    /// Before each poll receive until a batch is empty, and call [`arm`](Self::arm). Not everything
-    /// makes it readable, as that the interface was deleted: look with a wait of no time ten times
-    /// a second or so.
+    /// Before each poll receive until a batch is empty, and call [`arm`](Self::arm). Not every
+    /// event makes it readable, such as the deletion of the interface: call wait with timeout zero
+    /// about ten times per second.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.backend.poll_fd()
     }
 
-    /// Prepares a poll of [`poll_fd`](Self::poll_fd). False if there may be packets already: then
-    /// do not sleep.
+    /// Prepares a poll of [`poll_fd`](Self::poll_fd). Returns false if there may be packets
+    /// already: do not sleep then.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -61,7 +61,7 @@ impl RxQueue {
         Ok(self.backend.wait(Duration::ZERO)? == Ready::Timeout && self.backend.arm()?)
     }
 
-    /// As [`wait`](Self::wait), ended by the waker too.
+    /// Like [`wait`](Self::wait), ended by the waker too.
     pub(super) fn wait_or_wake(&mut self, waker: &EventFd, timeout: Duration) -> Result<Ready> {
         let start = Instant::now();
         loop {
@@ -69,7 +69,7 @@ impl RxQueue {
             if waker.take() {
                 return Ok(Ready::Woken);
             }
-            // Packets, the end, an error: all that is known without sleeping.
+            // Packets, the end, an error: everything known without sleeping.
             match self.backend.wait(Duration::ZERO)? {
                 Ready::Timeout => {}
                 ready => return Ok(ready),

@@ -9,9 +9,9 @@ use crate::{Error, ErrorKind, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct ClassicInsn {
-    /// What to do.
+    /// The operation.
     pub code: u16,
-    /// How many instructions to skip if a condition holds.
+    /// How many instructions to skip if the condition holds.
     pub jt: u8,
     /// How many instructions to skip if it does not.
     pub jf: u8,
@@ -19,7 +19,7 @@ pub struct ClassicInsn {
     pub k: u32,
 }
 
-/// `BPF_MAXINSNS`: more instructions than this the kernel refuses.
+/// `BPF_MAXINSNS`: the kernel refuses longer programs.
 const INSN_COUNT_MAX: usize = 4096;
 
 /// `struct sock_fprog`.
@@ -29,8 +29,8 @@ struct Program {
     insns: *const ClassicInsn,
 }
 
-/// Puts a filter on a socket, in place of what was there: what it refuses is dropped, the rest cut
-/// to what it returns.
+/// Attaches a filter to a socket, replacing the present one: packets for which it returns 0 are
+/// dropped, others are cut to the length it returns.
 ///
 /// # Errors
 /// `InvalidInput` for a program that the kernel's checker refuses.

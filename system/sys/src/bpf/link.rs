@@ -1,4 +1,5 @@
-//! Links: a program's attachment that ends with its last descriptor, kill -9 included.
+//! Links: attachments of programs, which end when the last descriptor is closed, also after kill
+//! -9.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -57,7 +58,7 @@ pub struct LinkInfo {
     pub xdp_ifindex: Option<u32>,
 }
 
-/// An attachment; dropped, it is undone.
+/// An attachment; dropping it detaches the program.
 #[derive(Debug)]
 pub struct Link {
     fd: OwnedFd,
@@ -84,7 +85,7 @@ impl Link {
         Self { fd }
     }
 
-    /// Puts another program in the place of the attached one, between two packets.
+    /// Replaces the attached program; the switch happens between two packets.
     pub fn update(&self, program: &Program) -> Result<()> {
         let mut attr = UpdateAttr {
             link_fd: self.fd.as_raw_fd() as u32,
@@ -98,7 +99,7 @@ impl Link {
         Ok(())
     }
 
-    /// Undoes the attachment now, though others may hold the link (Linux 5.9).
+    /// Detaches the program now, even if other processes hold the link (Linux 5.9).
     pub fn detach(&self) -> Result<()> {
         let mut attr = DetachAttr {
             link_fd: self.fd.as_raw_fd() as u32,

@@ -24,8 +24,7 @@ pub enum MapType {
     Array = 2,
     /// Index to one value a processor.
     PercpuArray = 6,
-    /// Key to value by hashing; a new key takes the place of the one unused for longest
-    /// (Linux 4.10).
+    /// Key to value by hashing; a new key replaces the least recently used one (Linux 4.10).
     LruHash = 9,
     /// Prefix to value: a look-up gives the longest prefix that covers the key (Linux 4.11).
     LpmTrie = 11,
@@ -35,18 +34,18 @@ pub enum MapType {
     Xskmap = 17,
 }
 
-/// What a map is to be.
+/// The parameters of a new map.
 #[derive(Clone, Copy, Debug)]
 pub struct MapSpec<'a> {
     /// Its kind.
     pub kind: MapType,
-    /// Its name for users, 15 bytes at most; others are cut off.
+    /// Its name as shown to users: at most 15 bytes, the rest is cut off.
     pub name: &'a str,
-    /// Bytes a key; 4 for every array.
+    /// Bytes per key; 4 for every array.
     pub key_size: u32,
-    /// Bytes a value, of one processor.
+    /// Bytes per value, for one processor.
     pub value_size: u32,
-    /// Entries.
+    /// Maximum number of entries.
     pub max_entries: u32,
     /// User space can map the values as memory (`BPF_F_MMAPABLE`, arrays only, Linux 5.5).
     pub mappable: bool,
@@ -94,15 +93,15 @@ struct InfoRaw {
 // SAFETY: repr(C), integers only.
 unsafe impl object::Copyable for InfoRaw {}
 
-/// What an update does about an entry that is there or not.
+/// What an update does if the entry exists or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum UpdateMode {
-    /// Make it or replace it.
+    /// Create it or replace it.
     Any = 0,
-    /// Make it; fail if it is present.
+    /// Create it; fail if it exists.
     New = 1,
-    /// Replace it; fail if it is not present.
+    /// Replace it; fail if it does not exist.
     Existing = 2,
 }
 
@@ -132,21 +131,22 @@ pub fn possible_cpu_count() -> Result<usize> {
     Ok(*COUNT.get_or_init(|| count))
 }
 
-/// A map, held open; it lives as long as a process holds it or a program uses it.
+/// A map, held open; it exists as long as a process holds it or a program uses it.
 #[derive(Debug)]
 pub struct Map {
     fd: OwnedFd,
     id: u32,
     name: String,
     key_size: usize,
-    /// Bytes that the kernel moves for one value: of all processors, for per-processor kinds.
+    /// Bytes that the kernel copies for one value: those of all processors, for per-processor
+    /// kinds.
     value_len: usize,
     value_size: usize,
     max_entries: u32,
 }
 
 impl Map {
-    /// Makes a map.
+    /// Creates a map.
     ///
     /// # Errors
     /// `Permission` without CAP_BPF, `NoSpace` when locked memory is limited (before Linux 5.11
@@ -181,7 +181,7 @@ impl Map {
         Self::from_fd(fd)
     }
 
-    /// Adopts a descriptor, asking the kernel what it is.
+    /// Adopts a descriptor and queries the kernel for its properties.
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
         let info: InfoRaw = object::info(fd.as_fd(), InfoRaw::default())
             .map_err(|e| Error::from_io("query a BPF map", e))?;
@@ -320,8 +320,8 @@ fn page_len() -> usize {
 
 /// The values of an array map as memory, shared with the programs that use it.
 ///
-/// Programs may read and write at the same time; words are accessed atomically, byte ranges are
-/// copied; callers that need more ordering must use a protocol of their own.
+/// Programs may read and write at the same time: words are accessed atomically, byte ranges are
+/// copied. Callers that need a stronger order must add a protocol of their own.
 #[derive(Debug)]
 pub struct MapMemory {
     mapping: Mapping,
@@ -340,7 +340,7 @@ impl MapMemory {
         self.mapping.len()
     }
 
-    /// The address of a byte, for writing in place. Programs may read it at any time.
+    /// The address of a byte, for writing in place. Programs may read the byte at any time.
     ///
     /// # Panics
     /// If the offset is not inside the memory.
@@ -363,7 +363,7 @@ impl MapMemory {
         unsafe { AtomicU64::from_ptr(self.mapping.base().as_ptr().add(offset).cast()) }
     }
 
-    /// Copies bytes in at an offset.
+    /// Copies bytes into the memory at an offset.
     ///
     /// # Panics
     /// If they do not fit.
@@ -377,7 +377,7 @@ impl MapMemory {
         }
     }
 
-    /// Copies bytes out from an offset.
+    /// Copies bytes out of the memory from an offset.
     ///
     /// # Panics
     /// If there are not as many.

@@ -1,4 +1,4 @@
-//! What all BPF objects share: an id, a descriptor by id, a description.
+//! What all kinds of BPF objects share: ids, opening by id, and the kernel's description.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Which table of the kernel an id belongs to.
+/// The kind of object that an id identifies: each kind has its own ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
     /// Maps.
@@ -35,7 +35,7 @@ struct InfoAttr {
     info: u64,
 }
 
-/// The kernel's description of an object, as far as `T` reaches.
+/// The kernel's description of an object; the kernel fills as many bytes as `T` has.
 pub(super) fn info<T: Copyable>(fd: BorrowedFd<'_>, mut out: T) -> io::Result<T> {
     let mut attr = InfoAttr {
         bpf_fd: fd.as_raw_fd() as u32,
@@ -48,7 +48,7 @@ pub(super) fn info<T: Copyable>(fd: BorrowedFd<'_>, mut out: T) -> io::Result<T>
     Ok(out)
 }
 
-/// Structs of plain integers, for which any bytes are a value.
+/// Structs of plain integers, for which any bytes are a valid value.
 ///
 /// # Safety
 /// `repr(C)`, integers and arrays of integers only, no padding that matters.

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 #[repr(u32)]
 #[non_exhaustive]
 pub enum ProgramType {
-    /// Attached to a socket; its result is how much of the packet to keep.
+    /// Attached to a socket; it returns how many bytes of the packet to keep.
     SocketFilter = 1,
     /// Attached to a device's traffic control, in either direction.
     SchedCls = 3,
@@ -31,12 +31,12 @@ pub(super) const ATTACH_TYPE_XDP: u32 = 37;
 
 const LICENSE: &CStr = c"Dual BSD/GPL";
 
-/// The verifier's text for a small program; grown when it does not fit.
+/// Size of the buffer for the verifier's log at first; enlarged when the log does not fit.
 const LOG_LEN_FIRST: usize = 256 << 10;
-/// `UINT_MAX >> 2` is the kernel's bound; this much is more than anybody reads.
+/// The largest buffer. The kernel's limit is `UINT_MAX >> 2`; nobody reads that much.
 const LOG_LEN_MAX: usize = 16 << 20;
 
-/// What a program is to be.
+/// The parameters of a program to load.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgramSpec<'a> {
     /// Its kind.
@@ -130,50 +130,50 @@ pub struct ProgramInfo {
     pub name: String,
     /// Hash of its instructions.
     pub tag: [u8; 8],
-    /// Whether it was compiled to machine code; for others the kernel interprets it.
+    /// Whether it is compiled to machine code; otherwise the kernel interprets it.
     pub jited: bool,
-    /// User that loaded it.
+    /// User id of the process that loaded it.
     pub uid: u32,
 }
 
-/// A program, held open; it lives as long as a process holds it or it is attached.
+/// A program, held open; it exists as long as a process holds it or it is attached.
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
 }
 
-/// What to run a program on, for [`Program::test_run`].
+/// The input of [`Program::test_run`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TestRun<'a> {
     /// The packet.
     pub data: &'a [u8],
     /// The context (`struct xdp_md` or `struct __sk_buff`), or empty for the kernel's own.
     pub context: &'a [u8],
-    /// How often; 0 is once.
+    /// How many times to run it; 0 means once.
     pub repeat: u32,
-    /// `BPF_F_TEST_XDP_LIVE_FRAMES`: verdicts are carried out (Linux 5.18).
+    /// `BPF_F_TEST_XDP_LIVE_FRAMES`: the kernel carries out the verdicts (Linux 5.18).
     pub live_frames: bool,
-    /// With live frames: packets between two flushes, at most 256; 0 is the kernel's 64.
+    /// With live frames: packets per batch, at most 256; 0 means the kernel's 64.
     pub batch_size: u32,
-    /// Room for the packet as the program left it; 0 if it is not requested.
+    /// Size of the buffer for the packet as the program left it; 0 if it is not wanted.
     pub data_out_max: u32,
 }
 
-/// What came out.
+/// The result of [`Program::test_run`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TestRunResult {
-    /// The program's result of the last round.
+    /// What the program returned in the last round.
     pub retval: u32,
-    /// Average time of a round in ns, by the kernel.
+    /// Average duration of a round in ns, as measured by the kernel.
     pub duration_ns: u32,
     /// The packet as the program left it.
     pub data: Vec<u8>,
 }
 
 impl Program {
-    /// Loads a program; the verifier looks at it.
+    /// Loads a program, which the verifier checks.
     ///
-    /// The verifier writes its text only after a first refusal: writing it costs more than
+    /// The verifier's log is requested only after a first refusal: writing it costs more than
     /// verifying.
     pub fn load(spec: &ProgramSpec<'_>) -> std::result::Result<Self, LoadFailure> {
         let mut attr = LoadAttr {
@@ -196,7 +196,8 @@ impl Program {
             Ok(fd) => return Ok(Self { fd }),
             Err(e) => e,
         };
-        // Rights and limits are refused before the verifier: it would have nothing to add.
+        // Missing privileges and exceeded limits are reported before the verifier runs, so there is
+        // no log.
         let denied = matches!(refused.raw_os_error(), Some(libc::EPERM | libc::E2BIG));
         let mut log = vec![0; if denied { 0 } else { LOG_LEN_FIRST }];
         while !log.is_empty() {
@@ -205,7 +206,7 @@ impl Program {
             attr.log_buf = log.as_mut_ptr() as u64;
             // SAFETY: as above, and log_buf is writable for log_size bytes.
             match unsafe { bpf_fd(PROG_LOAD, &mut attr) } {
-                // Accepted at the second try: memory was short at first.
+                // The second try succeeded: memory was short at the first one.
                 Ok(fd) => return Ok(Self { fd }),
                 Err(e) if e.raw_os_error() == Some(libc::ENOSPC) && log.len() < LOG_LEN_MAX => {
                     let len = log.len() * 8;
@@ -244,7 +245,7 @@ impl Program {
         })
     }
 
-    /// Runs it on a packet without a device (or, with live frames, as if the packet had come from
+    /// Runs it on a packet without a device (or, with live frames, as if the packet had arrived at
     /// one). A signal ends a long run early with EINTR.
     pub fn test_run(&self, run: &TestRun<'_>) -> Result<TestRunResult> {
         let mut data = vec![0u8; run.data_out_max as usize];

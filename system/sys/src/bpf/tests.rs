@@ -1,4 +1,4 @@
-//! What works here without a device. Root is needed; without it the calls must fail in words.
+//! Tests that need no device. They need root; without it the calls must return readable errors.
 
 use super::*;
 use crate::ErrorKind;

@@ -1,4 +1,4 @@
-//! Files, links and pipes of this user and of others.
+//! Tests of files, links and pipes of this user and of others.
 
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 

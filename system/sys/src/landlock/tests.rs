@@ -1,11 +1,11 @@
-//! A process that gives up files, and what it can still open.
+//! Tests in which a process restricts itself, and then tries to open files.
 
 use std::fs;
 use std::path::Path;
 
 use super::*;
 
-/// Marks this test binary, started again; it names the directory.
+/// Set in the environment of this test binary when it is started again; names the directory.
 const CHILD: &str = "BW_LANDLOCK_CHILD";
 
 fn rule(path: PathBuf, access: Access) -> Rule {
@@ -17,7 +17,7 @@ fn refused<T: std::fmt::Debug>(result: io::Result<T>) {
     assert_eq!(result.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
 }
 
-/// Runs in a process of its own, because a domain is for good.
+/// Runs in a process of its own, because the restriction is permanent.
 #[test]
 fn child_restricts_files() {
     let Some(root) = std::env::var_os(CHILD) else {

@@ -1,16 +1,16 @@
-//! Property tests: what must hold for any input from a netlink socket. Called by tests and by a
-//! fuzz target; they panic where a law is broken. Not part of the interface.
+//! Property tests: what must hold for any input from a netlink socket. Used by tests and a fuzz
+//! target; they panic if a property is violated. Not part of the interface.
 
 use super::{Family, HEADER_LEN, Reply, attributes, check_error, messages, number, text};
 use crate::link::Link;
 use crate::neighbour::{self, Neighbour};
 use crate::route;
 
-/// Attributes within attributes that are looked at.
+/// How deeply nested attributes are followed.
 const DEPTH_MAX: u32 = 6;
 
-/// Any bytes as one piece read from a socket: its messages lie within it, each is parsed as every
-/// supported kind, and an error has a message.
+/// Treats any bytes as one piece read from a socket: its messages lie within it, each is parsed as
+/// every supported kind, and an error has a message.
 pub fn reply_input(input: &[u8]) {
     let mut taken = 0;
     let mut replies = Vec::new();
@@ -46,7 +46,7 @@ pub fn reply_input(input: &[u8]) {
     }
 }
 
-/// Attributes, and those in them, lie within what they are in.
+/// Attributes, also nested ones, lie within the bytes that contain them.
 fn nested(bytes: &[u8], depth: u32) {
     let mut taken = 0;
     for (_, value) in attributes(bytes) {

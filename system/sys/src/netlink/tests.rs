@@ -1,4 +1,4 @@
-//! What is built is read back, damage ends, and the kernel answers.
+//! Built messages can be read back, parsing ends at damage, and the kernel answers.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! The filter, in processes of their own: it is for good.
+//! Tests of the filter in processes of their own, because it is permanent.
 
 use super::*;
 
-/// The flags of a thread of the C library.
+/// The flags that the C library uses for a thread.
 const THREAD: i32 = libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES
@@ -13,10 +13,10 @@ const THREAD: i32 = libc::CLONE_VM
     | libc::CLONE_PARENT_SETTID
     | libc::CLONE_CHILD_CLEARTID;
 
-/// Marks this test binary, started again.
+/// Set in the environment of this test binary when it is started again.
 const CHILD: &str = "BW_SECCOMP_CHILD";
 
-/// Runs in a process of its own, because a filter is for good.
+/// Runs in a process of its own, because a filter is permanent.
 #[test]
 fn child_blocks_system_calls() {
     let Some(kind) = std::env::var_os(CHILD) else {

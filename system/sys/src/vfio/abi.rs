@@ -35,7 +35,7 @@ pub(super) const TYPE1V2_IOMMU: c_ulong = 3;
 pub(super) const GROUP_VIABLE: u32 = 1;
 pub(super) const DEVICE_CAN_RESET: u32 = 1;
 pub(super) const DEVICE_IS_PCI: u32 = 2;
-/// Of a region: `mmap` works on it.
+/// Flag of a region: it can be mapped with `mmap`.
 pub(super) const REGION_CAN_MAP: u32 = 4;
 pub(super) const DMA_READ_WRITE: u32 = 1 | 2;
 pub(super) const IOAS_FIXED_READ_WRITE: u32 = 1 | 2 | 4;
@@ -54,7 +54,7 @@ pub(super) const IRQ_DATA_EVENTFD: u32 = 4;
 pub(super) const IRQ_UNMASK: u32 = 16;
 pub(super) const IRQ_TRIGGER: u32 = 32;
 
-/// What an ioctl of these takes by address.
+/// A structure that one of these ioctls takes by address.
 ///
 /// # Safety
 /// The type has the kernel's layout for the requests it is used with, any bytes are a value, and
@@ -72,7 +72,7 @@ macro_rules! arguments {
         pub(super) struct $name { $size: u32, $(pub $field: $type,)* }
 
         impl $name {
-            /// Zeroes, with its size.
+            /// All zeroes, except for its size.
             pub(super) fn sized() -> Self {
                 Self { $size: size_of::<Self>() as u32, ..Self::default() }
             }
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn structures_have_the_kernels_size() {
-        // As `sizeof` gives them for the kernel's headers.
+        // Sizes as `sizeof` gives them for the kernel's headers.
         assert_eq!(size_of::<RegionInfo>(), 32);
         assert_eq!(size_of::<IrqInfo>(), 16);
         assert_eq!(size_of::<MapDma>(), 32);

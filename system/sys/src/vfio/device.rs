@@ -13,23 +13,23 @@ use crate::{Error, ErrorKind, Result};
 
 /// Offset of the command register in the configuration space (PCI Local Bus 3.0, §6.2.2).
 const COMMAND: u16 = 4;
-/// It may answer to memory accesses.
+/// The function answers memory accesses.
 const COMMAND_MEMORY: u16 = 1 << 1;
-/// It may read and write memory by itself.
+/// The function may read and write memory by itself.
 const COMMAND_MASTER: u16 = 1 << 2;
 
-/// What helps with a function or a kernel that does not do what it should.
+/// Hint for a function or a kernel that misbehaves.
 const AFRESH: &str = "see the kernel log (dmesg | tail); bind the card to the kernel's \
                       driver and back (barewire nic bind kernel and vfio)";
 
-/// How a function interrupts.
+/// The kind of interrupts of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterruptKind {
-    /// One message a vector (PCI Local Bus 3.0, §6.8.2).
+    /// One message per vector (PCI Local Bus 3.0, §6.8.2).
     Msix,
-    /// One message.
+    /// A single message.
     Msi,
-    /// A pin, which the kernel masks when it comes: [`Device::unmask_pin`].
+    /// A pin, which the kernel masks at each interrupt: [`Device::unmask_pin`].
     Pin,
 }
 
@@ -42,7 +42,7 @@ impl InterruptKind {
         }
     }
 
-    /// The word for it in reports.
+    /// Its name in reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Msix => "MSI-X",
@@ -55,7 +55,7 @@ impl InterruptKind {
 /// An open function. Closing it ends its DMA.
 #[derive(Debug)]
 pub struct Device {
-    // First: the device closes before the space goes.
+    // First, so that the device is closed before the space.
     fd: OwnedFd,
     space: Arc<Space>,
     address: PciAddress,
@@ -87,12 +87,12 @@ impl Device {
         Ok(device)
     }
 
-    /// Where it is.
+    /// Its address.
     pub fn address(&self) -> PciAddress {
         self.address
     }
 
-    /// The addresses that it reaches.
+    /// The device addresses that it can access.
     pub fn space(&self) -> &Arc<Space> {
         &self.space
     }
@@ -135,7 +135,7 @@ impl Device {
         Mapping::device(self.fd.as_fd(), len, offset).map_err(|error| error.with_hint(AFRESH))
     }
 
-    /// Reads the configuration space from `offset` on; what does not exist reads as all ones.
+    /// Reads the configuration space from `offset` on; missing parts are read as all ones.
     pub fn read_config(&self, offset: u16, bytes: &mut [u8]) {
         bytes.fill(0xff);
         let end = u64::from(offset) + bytes.len() as u64;
@@ -166,7 +166,7 @@ impl Device {
         Err(Error::last_os(what).with_hint(AFRESH))
     }
 
-    /// Lets the function read and write memory by itself, or stops it; it answers to memory
+    /// Allows or forbids the function to read and write memory by itself; it answers memory
     /// accesses in either case.
     pub fn set_bus_master(&self, on: bool) -> Result<()> {
         let mut bytes = [0; 2];
@@ -183,7 +183,7 @@ impl Device {
         self.write_config(COMMAND, &command.to_le_bytes())
     }
 
-    /// Resets the function; false where the bus has no way to.
+    /// Resets the function; returns false if the bus has no means of doing so.
     pub fn reset(&self) -> Result<bool> {
         if !self.can_reset {
             return Ok(false);
@@ -198,8 +198,7 @@ impl Device {
         }
     }
 
-    /// The best kind of interrupt that the function has, and how many of it; none for a function
-    /// that cannot interrupt.
+    /// The best kind of interrupts that the function has, and their number; `None` if it has none.
     pub fn interrupts(&self) -> Option<(InterruptKind, u32)> {
         [InterruptKind::Msix, InterruptKind::Msi, InterruptKind::Pin]
             .into_iter()
@@ -211,7 +210,7 @@ impl Device {
             })
     }
 
-    /// Has the first interrupts of a kind signal these eventfds, at most 32. The kernel keeps its
+    /// Makes the first interrupts of a kind signal these eventfds, at most 32. The kernel keeps its
     /// own reference to each.
     pub fn set_interrupts(&self, kind: InterruptKind, events: &[Arc<EventFd>]) -> Result<()> {
         let mut set = irq_set(
@@ -225,15 +224,14 @@ impl Device {
         self.set_irqs(set, "set")
     }
 
-    /// Ends the interrupts of a kind.
+    /// Disables the interrupts of a kind.
     pub fn clear_interrupts(&self, kind: InterruptKind) -> Result<()> {
         let set = irq_set(abi::IRQ_DATA_NONE | abi::IRQ_TRIGGER, kind.index(), 0);
         self.set_irqs(set, "end")
     }
 
-    /// Has the kernel signal this eventfd when it requests the function back: it is to be
-    /// unplugged, or to be bound to another driver. The requester waits until the function is
-    /// closed.
+    /// Makes the kernel signal this eventfd when it requests the function back, because it is to be
+    /// unplugged or bound to another driver. The requester waits until the function is closed.
     ///
     /// # Errors
     /// Where the kernel has no such wish.
@@ -250,7 +248,7 @@ impl Device {
         self.set_irqs(set, "set")
     }
 
-    /// Lets the pin interrupt again.
+    /// Unmasks the pin's interrupt.
     pub fn unmask_pin(&self) -> Result<()> {
         let set = irq_set(abi::IRQ_DATA_NONE | abi::IRQ_UNMASK, abi::IRQ_INTX, 1);
         self.set_irqs(set, "unmask")
@@ -273,7 +271,7 @@ impl Device {
     }
 }
 
-/// Interrupts of a kind, from the first on, signalling nothing so far.
+/// The first interrupts of a kind, without eventfds so far.
 fn irq_set(flags: u32, index: u32, count: u32) -> IrqSet {
     IrqSet {
         size: 0,

@@ -1,4 +1,4 @@
-//! The addresses that a device reaches, and our memory behind them.
+//! The addresses that a device can access, and our memory behind them.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,10 +8,10 @@ use super::abi::{self, IommuInfo};
 use super::call;
 use crate::{Error, Result};
 
-/// Ranges of addresses that are looked at.
+/// Maximum number of address ranges considered.
 const RANGES_MAX: usize = 64;
 
-/// Device addresses of one function (IO page table): nothing is reached but what was mapped.
+/// The address space of one function (IO page table): the function can access only what is mapped.
 #[derive(Debug)]
 pub struct Space(Kind);
 
@@ -19,7 +19,7 @@ pub struct Space(Kind);
 enum Kind {
     Type1 {
         container: OwnedFd,
-        /// Open as long as a device of it is.
+        /// Kept open as long as a device of the group is.
         #[allow(dead_code, reason = "it works by being there")]
         group: OwnedFd,
     },
@@ -52,7 +52,7 @@ impl Space {
         }
     }
 
-    /// The kernel interface in a word.
+    /// The name of the kernel interface.
     pub fn kind(&self) -> &'static str {
         match self.0 {
             Kind::Type1 { .. } => "type1",
@@ -60,8 +60,8 @@ impl Space {
         }
     }
 
-    /// Makes `len` bytes of our memory at `base` the device's at `iova`, for reading and writing.
-    /// The memory is pinned. All three are multiples of 4096.
+    /// Maps `len` bytes of our memory at `base` to the device address `iova`, for reading and
+    /// writing. The memory is pinned. All three values are multiples of 4096.
     ///
     /// # Errors
     /// `NoSpace` above the limit of locked memory, `InvalidInput` for an unavailable address.
@@ -89,8 +89,8 @@ impl Space {
         result.map_err(|error| map_error(len, error))
     }
 
-    /// Takes the range away from the device: when this returns it reaches none of it. Only whole
-    /// ranges that were mapped.
+    /// Unmaps a range: once this returns, the device can access none of it. Only whole ranges that
+    /// were mapped.
     pub fn unmap(&self, iova: u64, len: usize) -> Result<()> {
         let result = match &self.0 {
             Kind::Type1 { container, .. } => {
@@ -111,8 +111,8 @@ impl Space {
         })
     }
 
-    /// Ranges of device addresses that can be mapped, first and last, in order: without the windows
-    /// that interrupts and bridges have.
+    /// The ranges of device addresses that can be mapped, as first and last address, in ascending
+    /// order: without those reserved for interrupts and bridges.
     pub fn ranges(&self) -> Result<Vec<(u64, u64)>> {
         let unknown = |error| {
             Error::from_io("query the range of device addresses", error)
@@ -137,7 +137,7 @@ impl Space {
                 ask.ioas = *ioas;
                 ask.count = RANGES_MAX as u32;
                 ask.ranges = found.as_mut_ptr() as u64;
-                // The array is alive for the call and as long as `count` says.
+                // The array is alive during the call and has `count` entries.
                 call(fd, abi::IOAS_IOVA_RANGES, &mut ask).map_err(unknown)?;
                 let count = (ask.count as usize).min(RANGES_MAX);
                 Ok(found[..count]
@@ -149,7 +149,8 @@ impl Space {
     }
 }
 
-/// The ranges among the capabilities of a type 1 IOMMU; everything, if an old kernel reports none.
+/// The ranges among the capabilities of a type 1 IOMMU; all addresses if an old kernel reports
+/// none.
 fn type1_ranges(info: &IommuInfo) -> Vec<(u64, u64)> {
     const HEAD: usize = std::mem::offset_of!(IommuInfo, room);
     let everything = vec![(0, u64::MAX)];
@@ -185,7 +186,7 @@ fn type1_ranges(info: &IommuInfo) -> Vec<(u64, u64)> {
 fn map_error(len: usize, error: io::Error) -> Error {
     let mib = len.div_ceil(1 << 20);
     let hint = match error.raw_os_error() {
-        // Type 1 returns it for the limit, and for a machine without memory.
+        // Type 1 returns it both for the limit and for a machine without free memory.
         Some(libc::ENOMEM | libc::EPERM) => format!(
             "the limit for locked memory is below {mib} MiB: ulimit -l unlimited, or CAP_IPC_LOCK"
         ),

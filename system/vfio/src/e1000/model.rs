@@ -1,4 +1,4 @@
-//! A model of the 82540EM in the test process, by the same manual as the driver, read from the
+//! A model of the 82540EM in the test process, written from the same manual as the driver, from the
 //! card's side. Violations of the manual by the driver are recorded in `violations`.
 
 use std::collections::VecDeque;
@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use super::registers as reg;
 use crate::model::{Fault, Model, ModelEvents, ModelMemory, ring_event};
 
-/// Bytes of BAR 0.
+/// Length of BAR 0.
 const LEN: u32 = 0x2_0000;
-/// Sent packets that were not fetched yet; more stop the sender.
+/// Maximum number of sent packets not fetched yet; beyond that the sender stops.
 const SENT_MAX: usize = 4096;
 
-/// Bits of descriptors, by the manual and not by the driver.
+/// Bits of descriptors, from the manual and not from the driver.
 const RX_DD: u64 = 1 << 32;
 const RX_EOP: u64 = 1 << 33;
 pub(super) const RX_IXSM: u64 = 1 << 34;
@@ -41,20 +41,20 @@ pub struct E1000Model {
     mac: [u8; 6],
     fault: Option<Fault>,
     link_up: bool,
-    /// The PHY's control register, which no reset of the card changes.
+    /// The PHY's control register, which a reset of the card does not change.
     pub phy_control: u16,
     bus_master: bool,
     gone: bool,
-    /// The checksum result of the next received packets: bits of status and errors (3.2.3).
+    /// Checksum result of the next received packets: status and error bits (3.2.3).
     pub checksum: u64,
-    /// Writes to the tail registers.
+    /// Number of writes to the tail registers.
     pub doorbells: u32,
-    /// What the driver did that the manual forbids.
+    /// Violations of the manual by the driver.
     pub violations: Vec<String>,
 }
 
 impl E1000Model {
-    /// A card with this address, after power-on.
+    /// Creates a card with this address, after power-on.
     pub fn new(memory: ModelMemory, events: ModelEvents, mac: [u8; 6]) -> Self {
         let mut model = Self {
             memory,
@@ -96,7 +96,7 @@ impl E1000Model {
         u64::from(self.get(low)) | u64::from(self.get(low + 4)) << 32
     }
 
-    /// Whether the card's filter lets a packet in (13.4.22, 13.5.2).
+    /// Whether the card's filter accepts a packet (13.4.22, 13.5.2).
     fn is_ours(&self, packet: &[u8]) -> bool {
         let mode = self.get(reg::RCTL);
         match packet.get(..6) {
@@ -107,12 +107,12 @@ impl E1000Model {
         }
     }
 
-    /// Whether packets can pass: a wire, and a PHY that is awake (IEEE 802.3 §22.2.4.1.5).
+    /// Whether packets can pass: the cable is connected and the PHY awake (IEEE 802.3 §22.2.4.1.5).
     fn is_up(&self) -> bool {
         self.link_up && self.phy_control & 1 << 11 == 0
     }
 
-    /// An access to the PHY (13.4.3): its control register is the one that there is.
+    /// Handles an access to the PHY (13.4.3), which has only its control register.
     fn reach_phy(&mut self, value: u32) {
         let is_control = value >> 16 & 0x1f == 0;
         let answer = match (value >> 26 & 3, value >> 21 & 0x1f) {
@@ -122,7 +122,7 @@ impl E1000Model {
                 value & 0xffff
             }
             (1 | 2, 1) => 0,
-            // No answer.
+            // No response.
             _ => 1 << 30,
         };
         *self.at(reg::MDIC) = value & 0x0fff_0000 | 1 << 28 | answer;
@@ -134,12 +134,12 @@ impl E1000Model {
         }
     }
 
-    /// Whether the card works and may reach memory.
+    /// Whether the card is enabled and may access memory.
     fn works(&self) -> bool {
         self.bus_master && !self.gone && self.fault != Some(Fault::Stop)
     }
 
-    /// Sends what the tail hands over; false if there was nothing.
+    /// Sends up to the tail; false if there was nothing.
     fn transmit(&mut self) -> bool {
         let count = self.get(reg::TDLEN) / 16;
         let on = self.get(reg::TCTL) & reg::TCTL_EN != 0 && count != 0 && self.is_up();
@@ -180,7 +180,7 @@ impl E1000Model {
         true
     }
 
-    /// A register that must not change while its direction is on.
+    /// Records a violation if a register changes that must not while its direction is enabled.
     fn guard(&mut self, offset: u32, value: u32) {
         let rx_on = self.get(reg::RCTL) & reg::RCTL_EN != 0;
         let tx_on = self.get(reg::TCTL) & reg::TCTL_EN != 0;
@@ -223,7 +223,7 @@ impl Model for E1000Model {
                 let up = if self.is_up() { reg::STATUS_LU } else { 0 };
                 reg::STATUS_FD | up | 2 << reg::STATUS_SPEED_SHIFT
             }
-            // 13.4.17, 13.7: what clears when it is read.
+            // 13.4.17, 13.7: registers cleared by reading.
             reg::ICR | 0x4000..=0x4124 => std::mem::take(self.at(offset)),
             _ => self.get(offset),
         };
@@ -350,7 +350,7 @@ impl Model for E1000Model {
 
 #[cfg(test)]
 impl E1000Model {
-    /// The address register is empty, as where no EEPROM was read.
+    /// Clears the address register, as without an EEPROM read.
     pub(super) fn forget_address(&mut self) {
         *self.at(reg::RAH) = 0;
     }

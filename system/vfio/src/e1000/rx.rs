@@ -1,5 +1,5 @@
-//! Receiving: the legacy descriptors of section 3.2.3, one packet in one or (larger than a buffer)
-//! in several.
+//! Receiving: the legacy descriptors of section 3.2.3, one packet in one or (if larger than a
+//! buffer) in several.
 //!
 //! ```text
 //!         63        48 47    40 39    32 31             16 15        0
@@ -7,9 +7,9 @@
 //!  word 1 | special   | errors | status | packet checksum | length   |
 //! ```
 //!
-//! We own the tail, the card the head (3.2.6); what is done is reported by a descriptor's DD bit
-//! (3.2.4: the card writes it after all else) and never by reading the head register, which 13.4.28
-//! warns of. All descriptors of a packet but the last lack EOP (3.2.4).
+//! The driver writes the tail, the card the head (3.2.6). Completion is detected by a descriptor's
+//! DD bit (3.2.4: the card writes it last) and never by reading the head register, which 13.4.28
+//! warns about. All descriptors of a packet but the last lack EOP (3.2.4).
 
 use ring::slot::Slot;
 
@@ -22,34 +22,34 @@ use super::registers as reg;
 pub(super) const DD: u64 = 1 << 32;
 /// The packet ends in it.
 pub(super) const EOP: u64 = 1 << 33;
-/// The checksum bits mean nothing.
+/// The checksum bits are invalid.
 pub(super) const IXSM: u64 = 1 << 34;
-/// It had a VLAN tag, which is in `special` now.
+/// The packet had a VLAN tag, which is now in `special`.
 pub(super) const VP: u64 = 1 << 35;
 /// The TCP or UDP checksum was checked.
 pub(super) const TCPCS: u64 = 1 << 37;
 /// The IP checksum was checked.
 pub(super) const IPCS: u64 = 1 << 38;
-/// Errors (3.2.3.2): the checksum is wrong, of TCP or UDP and of IP.
+/// Errors (3.2.3.2): the TCP or UDP checksum is wrong.
 pub(super) const TCPE: u64 = 1 << 45;
-/// See above.
+/// The IP checksum is wrong.
 pub(super) const IPE: u64 = 1 << 46;
 /// Errors of the frame: CRC or alignment, symbol, sequence, carrier extension, data.
 pub(super) const FRAME_ERRORS: u64 = (1 << 0 | 1 << 1 | 1 << 2 | 1 << 4 | 1 << 7) << 40;
-/// How much higher an error of a checksum is than the mark that it was looked at.
+/// Distance between a checksum's error bit and the bit that it was checked.
 const ERROR_SHIFT: u32 = 8;
-/// Where status begins.
+/// Position of the status.
 const STATUS_SHIFT: u32 = 32;
-/// Where `special` begins.
+/// Position of `special`.
 pub(super) const SPECIAL_SHIFT: u32 = 48;
 
-/// Bytes of a buffer (13.4.22: BSIZE 0, BSEX 0).
+/// Length of a buffer (13.4.22: BSIZE 0, BSEX 0).
 pub(super) const BUFFER_LEN: u32 = 2048;
 
-/// The tag protocol that VET holds.
+/// The tag protocol in VET.
 const VLAN_TPID: u64 = 0x8100;
 
-/// Where in a frame of this length the card begins to write: frames of 4096 have room in front.
+/// Offset at which the card writes in a frame of this length: frames of 4096 have headroom.
 pub(super) fn headroom(frame_len: u32) -> u32 {
     (frame_len - BUFFER_LEN).min(256)
 }
@@ -57,7 +57,7 @@ pub(super) fn headroom(frame_len: u32) -> u32 {
 /// The receiving queue.
 pub type E1000Rx<G> = RingRx<G, RxQueue>;
 
-/// There is one.
+/// The only queue.
 pub struct RxQueue;
 
 impl RxFormat for RxQueue {
@@ -83,7 +83,7 @@ impl RxFormat for RxQueue {
         let status = (word >> STATUS_SHIFT) as u32;
         let ignored = (status & (IXSM >> STATUS_SHIFT) as u32) << 3;
         let flags = status & !ignored & ((VP | TCPCS) >> STATUS_SHIFT) as u32;
-        // 9.2.1: the tag as it was, at bit 48, after the Ethertype that VET holds.
+        // 9.2.1: the unchanged tag, at bit 48, after the EtherType in VET.
         word & mask | u64::from(flags)
     }
 
@@ -93,7 +93,7 @@ impl RxFormat for RxQueue {
         if word & IXSM != 0 {
             return info;
         }
-        // 3.2.3.2: an error counts where its checksum was looked at.
+        // 3.2.3.2: an error is valid if its checksum was checked.
         let looked = word & (TCPCS | IPCS);
         if looked & word >> ERROR_SHIFT != 0 {
             return info | u64::from(Slot::CHECKSUM_BAD);
@@ -111,8 +111,8 @@ impl RxFormat for RxQueue {
     }
 
     fn arm<G: Registers>(&self, registers: &G) {
-        // 13.4.17: what happened before is forgotten; a packet that came with it is found by the
-        // look that the caller takes after this.
+        // 13.4.17: clears earlier causes; a packet that arrived with one is found by the caller's
+        // subsequent check.
         registers.read32(reg::ICR);
         let causes = reg::INT_RXT0 | reg::INT_RXO | reg::INT_RXDMT0;
         registers.write32(reg::IMS, causes);

@@ -1,23 +1,23 @@
-//! Statistics registers (13.7), which clear when they are read. Not on every e1000: QEMU's keeps
-//! some, MPC among them, and no reset clears these.
+//! Statistics registers (13.7), which are cleared by reading. Not on every e1000: QEMU's keeps
+//! some, including MPC, which no reset clears either.
 
 use super::super::registers::Registers;
 
-/// More looks at a register, at once, when it is met for the first time with something in it.
+/// Number of further reads, without delay, of a register that is nonzero for the first time.
 const LOOKS: usize = 3;
 
-/// A register that counts.
+/// A statistics register.
 pub(super) struct Statistic {
     offset: u32,
     kind: Kind,
 }
 
-/// What it does when it is read.
+/// Its behaviour when read.
 enum Kind {
-    /// It was 0 so far.
+    /// Unknown: it was 0 so far.
     Unknown,
     Clears,
-    /// It keeps what it has: this much at the last look.
+    /// It keeps its value, which was this at the last read.
     Keeps(u32),
 }
 
@@ -27,11 +27,11 @@ impl Statistic {
         Self { offset, kind }
     }
 
-    /// What was counted since the last look.
+    /// The count since the last read.
     pub(super) fn more(&mut self, registers: &impl Registers) -> u64 {
         let read = || registers.read32(self.offset);
         let now = read();
-        // A card that is gone has counted nothing, and its registers mean nothing.
+        // A removed card has counted nothing, and its registers are invalid.
         if now == u32::MAX {
             return 0;
         }
@@ -42,7 +42,7 @@ impl Statistic {
                 if again.contains(&u32::MAX) {
                     return now.into();
                 }
-                // Cleared, it would have to count in each microsecond as much as in all the time
+                // If it were cleared, each microsecond would have to count as much as all the time
                 // before.
                 if again.iter().all(|&count| count >= now) {
                     self.kind = Kind::Keeps(again[LOOKS - 1]);
@@ -57,7 +57,7 @@ impl Statistic {
                     self.kind = Kind::Keeps(now);
                     more.into()
                 }
-                // It counted faster than we looked: what falls was cleared.
+                // It was counting faster than it was read: a decrease means that it was cleared.
                 None => {
                     self.kind = Kind::Clears;
                     now.into()
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// A register, and whether it clears when read.
+    /// A register, and whether reading clears it.
     #[derive(Clone)]
     struct One(Arc<AtomicU32>, bool);
 
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn each_packet_is_counted_once_whether_the_register_clears_or_not() {
+    fn packets_are_counted_once_whether_or_not_reading_clears() {
         for clears in [true, false] {
             let register = One(Arc::default(), clears);
             let mut statistic = Statistic::new(0);
@@ -122,7 +122,7 @@ mod tests {
             // A card that is gone.
             register.0.store(u32::MAX, Ordering::Relaxed);
             assert_eq!(statistic.more(&register), 0);
-            // And is there again, with what it had.
+            // It is back with its previous value.
             register
                 .0
                 .store(if clears { 0 } else { 53 }, Ordering::Relaxed);

@@ -74,7 +74,7 @@ fn a_card_that_does_not_answer_is_not_opened() {
 }
 
 #[test]
-fn a_phy_that_was_put_to_sleep_is_woken() {
+fn a_powered_down_phy_is_woken() {
     let card = E1000Rig::card();
     card.with(|model| model.phy_control |= 1 << 11);
     let mut stand = E1000Stand::of(card, &settings::<E1000Rig>(1));
@@ -89,7 +89,7 @@ fn a_phy_that_was_put_to_sleep_is_woken() {
 }
 
 #[test]
-fn queues_that_it_does_not_have_are_refused() {
+fn nonexistent_queues_are_refused() {
     let stand = E1000Stand::new(&settings::<E1000Rig>(1));
     let mut driver = E1000::open(stand.card.clone()).unwrap();
     let usual = settings::<E1000Rig>(1);
@@ -276,7 +276,7 @@ fn the_cards_counters_add_up() {
 }
 
 #[test]
-fn sleeping_is_woken_by_a_packet() {
+fn a_packet_wakes_the_sleeper() {
     let card = E1000Rig::card();
     let interrupt = card.interrupts(1).unwrap().remove(0);
     let mut stand = E1000Stand::of(card, &settings::<E1000Rig>(1));
@@ -317,7 +317,7 @@ fn positions_wrap() {
 }
 
 #[test]
-fn a_packet_may_lie_around_the_end_of_the_ring() {
+fn a_packet_may_wrap_around_the_end_of_the_ring() {
     let mut stand = E1000Stand::usual();
     for number in 0..RING_LEN - 2 {
         assert!(stand.arrive(0, &packet(number, 60)));

@@ -11,9 +11,9 @@ use super::super::intel::{RingTx, TxFormat};
 use super::super::registers::Registers;
 use super::registers as reg;
 
-/// Command (3.3.3.1): the packet ends here.
+/// Command (3.3.3.1): end of the packet.
 pub(super) const EOP: u64 = 1 << 24;
-/// Append the frame check sequence; of a packet's last descriptor.
+/// Append the frame check sequence; set in a packet's last descriptor.
 pub(super) const IFCS: u64 = 1 << 25;
 /// Report when done.
 pub(super) const RS: u64 = 1 << 27;
@@ -23,7 +23,7 @@ pub(super) const DD: u64 = 1 << 32;
 /// The sending queue.
 pub type E1000Tx<G> = RingTx<G, TxQueue>;
 
-/// There is one.
+/// The only queue.
 pub struct TxQueue;
 
 impl TxFormat for TxQueue {

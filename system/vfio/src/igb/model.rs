@@ -9,18 +9,18 @@ use self::steer::{checksums, hash_input, toeplitz};
 use super::registers as reg;
 use crate::model::{Fault, Model, ModelEvents, ModelMemory, ring_event};
 
-/// Words of BAR 0.
+/// Number of words in BAR 0.
 const WORDS: usize = 0x2_0000 / 4;
-/// Bytes of the card's own memory for received packets (RXPBS after a reset).
+/// Size of the card's own memory for received packets (RXPBS after a reset).
 const PACKET_BUFFER_LEN: usize = 64 << 10;
-/// Sent packets that were not fetched yet; more stop the sender.
+/// Maximum number of sent packets not fetched yet; beyond that the sender stops.
 const SENT_MAX: usize = 4096;
-/// Writes that are logged.
+/// Maximum number of logged writes.
 const LOG_MAX: usize = 10_000;
-/// Bytes of the frame check sequence.
+/// Length of the frame check sequence.
 const CRC_LEN: u32 = 4;
 
-/// Stands in the log for the bus mastering bit of the configuration space.
+/// Represents the bus mastering bit of the configuration space in the log.
 pub const BUS_MASTER: u32 = u32::MAX;
 
 /// The card.
@@ -28,32 +28,32 @@ pub struct IgbModel {
     memory: ModelMemory,
     events: ModelEvents,
     registers: Vec<u32>,
-    /// Every write, in order: offset and value.
+    /// All writes in order: offset and value.
     pub log: Vec<(u32, u32)>,
-    /// What it is to do wrong, in order.
+    /// Faults to inject, in order.
     pub faults: VecDeque<Fault>,
     link: bool,
-    /// The PHY was set to negotiate since the reset.
+    /// Whether the PHY was set to negotiate since the reset.
     negotiated: bool,
     bus_master: bool,
-    /// Pulled out, or its machinery stands still.
+    /// Whether it is removed or dead.
     gone: bool,
     stopped: bool,
-    /// It ignores all commands, bus mastering included.
+    /// Whether it ignores all commands, bus mastering included.
     pub is_deaf: bool,
-    /// A receiving queue that does not come up.
+    /// A receiving queue that cannot be enabled.
     pub broken_queue: Option<u32>,
     /// Packets in the card's own memory, waiting for a descriptor.
     waiting: VecDeque<Vec<u8>>,
     waiting_len: usize,
     sent: VecDeque<Vec<u8>>,
-    /// Parts of the packet that is being gathered, by sending queue.
+    /// Parts of the packet being gathered, by sending queue.
     gathered: [Vec<u8>; 16],
     mac: [u8; 6],
 }
 
 impl IgbModel {
-    /// A card with this address, after power-on.
+    /// Creates a card with this address, after power-on.
     pub fn new(memory: ModelMemory, events: ModelEvents, mac: [u8; 6]) -> Self {
         let mut model = Self {
             memory,
@@ -81,9 +81,9 @@ impl IgbModel {
     fn power_on(&mut self) {
         self.registers.fill(0);
         self.negotiated = false;
-        // Reset values as in the registers' sections. The first queues are on (§8.10.9, §8.12.15),
-        // one descriptor is written back at a time, and the queues behind the first drop what finds
-        // none (§8.10.2); headers have 256 bytes.
+        // Reset values as in the registers' sections. The first queues are enabled (§8.10.9,
+        // §8.12.15), one descriptor is written back at a time, and the queues after the first drop
+        // packets without a descriptor (§8.10.2); headers have 256 bytes.
         for queue in 0..16 {
             self.set(reg::rx(queue, reg::RXDCTL), 1 << 16);
             self.set(
@@ -93,8 +93,8 @@ impl IgbModel {
         }
         self.set(reg::rx(0, reg::RXDCTL), reg::QUEUE_ENABLE | 1 << 16);
         self.set(reg::tx(0, reg::TXDCTL), reg::QUEUE_ENABLE);
-        // §8.2.1: full duplex, 1000 Mbit/s, wakes from D3. §8.12.1: the pads and collision fields
-        // that it recommends. §8.10.15, §8.10.16: checksums are checked, 9.5 KiB are the most.
+        // §8.2.1: full duplex, 1000 Mbit/s, wakes from D3. §8.12.1: the recommended padding and
+        // collision fields. §8.10.15, §8.10.16: checksums are checked, the maximum is 9.5 KiB.
         self.set(reg::CTRL, 1 << 0 | 2 << 8 | 1 << 20);
         self.set(
             reg::TCTL,
@@ -110,7 +110,7 @@ impl IgbModel {
         self.set(reg::RAH, u32::from_le_bytes([e, f, 0, 0]) | reg::RAH_VALID);
     }
 
-    /// A queue that is on may look for descriptors up to its reset.
+    /// An enabled queue may fetch descriptors up to its reset.
     fn prefetch(&self) {
         for queue in 0..16 {
             let at = |register| self.get(reg::rx(queue, register));
@@ -121,7 +121,7 @@ impl IgbModel {
         }
     }
 
-    /// A register as it is, without effects.
+    /// A register without side effects.
     pub fn get(&self, offset: u32) -> u32 {
         self.registers[offset as usize / 4]
     }
@@ -137,7 +137,7 @@ impl IgbModel {
         }
     }
 
-    /// Counters stick at their end (§8.18); a queue's count of drops has 12 bits.
+    /// Increments a counter. Counters saturate (§8.18); a queue's drop counter has 12 bits.
     fn count(&mut self, offset: u32) {
         let most = match is_drop_count(offset) {
             true => 0xfff,
@@ -205,7 +205,7 @@ impl IgbModel {
             reg::EIMS => {
                 let masks = self.get(reg::EIMS) | value;
                 self.set(reg::EIMS, masks);
-                // A cause that is there already interrupts when it is let through.
+                // A pending cause interrupts when it is unmasked.
                 self.interrupt(0);
             }
             reg::EIMC => self.set(reg::EIMS, self.get(reg::EIMS) & !value),
@@ -214,7 +214,7 @@ impl IgbModel {
         }
     }
 
-    /// Adds causes and sends the messages of those that are let through.
+    /// Adds causes and sends the messages of unmasked ones.
     fn interrupt(&mut self, causes: u32) {
         let all = self.get(reg::EICR) | causes;
         let out = all & self.get(reg::EIMS);
@@ -224,7 +224,7 @@ impl IgbModel {
         }
     }
 
-    /// §7.1.2: which queue a packet goes to, its hash and the kind of it.
+    /// §7.1.2: the queue of a packet, its hash and the hash's type.
     fn steer(&self, packet: &[u8]) -> (u32, u32, u64) {
         if self.get(reg::MRQC) & 7 != reg::MRQC_RSS {
             return (0, 0, 0);
@@ -240,7 +240,7 @@ impl IgbModel {
         (entry >> (8 * (hash & 3)) & 0xf, hash, kind)
     }
 
-    /// §7.1.1: whether the address filter lets a packet in.
+    /// §7.1.1: whether the address filter accepts a packet.
     fn accepts(&self, packet: &[u8]) -> bool {
         let rctl = self.get(reg::RCTL);
         let is_multicast = packet[0] & 1 != 0;
@@ -265,7 +265,7 @@ impl IgbModel {
         }
     }
 
-    /// The VLAN tag that is reported in the descriptor and taken out of the packet.
+    /// The VLAN tag to report in the descriptor and remove from the packet.
     fn tag_to_strip(&self, packet: &[u8]) -> Option<u16> {
         let strips = self.get(reg::CTRL) & reg::CTRL_VME != 0;
         let has_tag = packet.get(12..14) == Some(&[0x81, 0]);
@@ -273,7 +273,7 @@ impl IgbModel {
         Some(u16::from_be_bytes([tci[0], tci[1]]))
     }
 
-    /// `Err` is the packet again: there is no descriptor, and it may wait.
+    /// `Err` returns the packet: there is no descriptor, and it may wait.
     fn write_packet(&mut self, packet: Vec<u8>) -> Result<(), Vec<u8>> {
         let (queue, hash, kind) = self.steer(&packet);
         let at = |register| reg::rx(queue, register);
@@ -297,7 +297,7 @@ impl IgbModel {
                 return Err(packet);
             }
             self.waiting_len -= packet.len();
-            // The count of good packets is in front of the queues.
+            // The counter of good packets is before the queues.
             self.count(reg::GPRC);
             self.count(at(reg::RQDPC));
             return Ok(());
@@ -486,13 +486,13 @@ impl Model for IgbModel {
     }
 }
 
-/// Whether this is a queue's count of packets that found no descriptor.
+/// Whether this is a queue's drop counter.
 fn is_drop_count(offset: u32) -> bool {
     (0xc000..0xc400).contains(&offset) && offset & 0x3f == reg::RQDPC
 }
 
 impl IgbModel {
-    /// Does something wrong once, or stops ([`Fault::Stop`]) until it is changed.
+    /// Injects a fault once, or until it is changed ([`Fault::Stop`]).
     pub fn set_fault(&mut self, fault: Option<Fault>) {
         match fault {
             Some(Fault::Stop) => self.stopped = true,
@@ -504,7 +504,7 @@ impl IgbModel {
         }
     }
 
-    /// Writes to tail registers so far.
+    /// Number of writes to tail registers so far.
     pub fn doorbells(&self) -> u32 {
         let is_tail = |offset: u32| match offset {
             0xc000..0xc400 | 0xe000..0xe400 => offset & 0x3f == reg::RDT,
@@ -528,7 +528,7 @@ impl IgbModel {
         self.store(base + 16 * u64::from(entry) + 8, 1 << 32);
     }
 
-    /// Packets that a queue had no descriptor for.
+    /// Number of packets for which a queue had no descriptor.
     pub fn without_descriptor(&self, queue: u32) -> u32 {
         self.get(reg::rx(queue, reg::RQDPC))
     }

@@ -6,15 +6,15 @@ use std::time::Duration;
 use super::registers as reg;
 use crate::registers::Registers;
 
-/// Looks of 10 µs at the PHY's answer: an access takes 64 µs.
+/// Number of polls for the PHY's response, 10 µs apart: an access takes 64 µs.
 const LOOKS: u32 = 100;
-/// Tries for a semaphore, 100 µs apart.
+/// Number of attempts to take a semaphore, 100 µs apart.
 const TRIES: u32 = 200;
 
-/// Has a copper PHY negotiate its link anew. Fiber and backplanes need other code, which does not
-/// exist here (`cards.rs` leaves such cards out). Where the firmware does not give the PHY away, or
-/// the PHY does not answer, the link stays as it is: that is seen as the state of the link, and no
-/// reason not to open.
+/// Makes a copper PHY renegotiate its link. Fiber and backplanes need different code, which does
+/// not exist here (`cards.rs` excludes such cards). If the firmware does not release the PHY, or
+/// the PHY does not respond, the link is left unchanged: its state shows this, which is no reason
+/// not to open the card.
 pub(super) fn negotiate<R: Registers>(regs: &R) {
     if regs.read32(reg::CTRL_EXT) & reg::CTRL_EXT_LINK_MODE != 0 {
         return;
@@ -42,7 +42,7 @@ fn access<R: Registers>(regs: &R, what: u32) -> Option<u16> {
     sound.then_some(mdic as u16)
 }
 
-/// §4.7: takes the semaphore of the PHY from the other drivers and the firmware.
+/// §4.7: takes the semaphore of the PHY from other drivers and the firmware.
 fn take<R: Registers>(regs: &R, ours: u32) -> bool {
     let theirs = ours << reg::SYNC_FIRMWARE_SHIFT;
     for _ in 0..TRIES {
@@ -72,7 +72,7 @@ fn take<R: Registers>(regs: &R, ours: u32) -> bool {
     false
 }
 
-/// Gives it back.
+/// Releases it.
 fn give<R: Registers>(regs: &R, ours: u32) {
     for _ in 0..TRIES {
         if lock(regs) {
@@ -84,7 +84,7 @@ fn give<R: Registers>(regs: &R, ours: u32) {
     }
 }
 
-/// The semaphore in front of the semaphores: first among drivers, then with the firmware.
+/// The semaphore that guards the semaphores: first among drivers, then with the firmware.
 fn lock<R: Registers>(regs: &R) -> bool {
     if regs.read32(reg::SWSM) & reg::SWSM_DRIVERS != 0 {
         return false;

@@ -12,11 +12,11 @@ use crate::driver::{Function, Health, Settings};
 use crate::intel::{Descriptor, RingRx, RxFormat, RxParts};
 use crate::registers::Registers;
 
-/// Left free before the packet in a frame of 4096 bytes, as AF_XDP does. Buffers are whole KiB
-/// (§8.10.2), so a frame of 2048 bytes has no such room.
+/// Headroom in a frame of 4096 bytes, as in AF_XDP. Buffers are whole KiB (§8.10.2), so a frame of
+/// 2048 bytes has no headroom.
 const HEADROOM: u32 = 256;
 
-/// The tag protocol that the card looks for (VET, §8.2.7, as reset leaves it).
+/// The tag protocol that the card recognizes (VET, §8.2.7, as left by a reset).
 const VLAN_TPID: u64 = 0x8100;
 
 /// A receiving queue.
@@ -33,14 +33,15 @@ impl RxFormat for RxQueue {
     const END: u64 = reg::RX_END;
     const ERRORS: u64 = reg::RX_ERROR;
     const ODD: u64 = reg::RX_TRANSPORT_ERROR | reg::RX_IP_ERROR;
-    // (Damaged on the way by a device that recomputed the frame check sequence.)
+    // (Damaged in transit by a device that recomputed the frame check sequence.)
     const LEN_SHIFT: u32 = 32;
     const INFO: u64 = 0xffff << 48 | reg::RX_VLAN | reg::RX_TRANSPORT_CHECKED;
     const ALWAYS: u64 = VLAN_TPID << 32;
 
     #[inline(always)]
     fn hash(first: u64) -> u64 {
-        // §7.1.5.2: kind of hash in bits 3:0, the hash in the upper half: as a slot has them.
+        // §7.1.5.2: type of the hash in bits 3:0, the hash in the upper half: the same as in a
+        // slot.
         first
     }
 
@@ -48,7 +49,7 @@ impl RxFormat for RxQueue {
     fn info(word: u64, mask: u64) -> u64 {
         const { assert!(Slot::VLAN as u64 == reg::RX_VLAN) };
         const { assert!(Slot::CHECKSUM_GOOD as u64 == reg::RX_TRANSPORT_CHECKED) };
-        // The tag is at bit 48 there too.
+        // The tag is at bit 48 there as well.
         word & mask
     }
 
@@ -71,7 +72,7 @@ impl RxFormat for RxQueue {
 
     fn arm<R: Registers>(&self, registers: &R) {
         let Some(vector) = self.vector else { return };
-        // The old cause is cleared, then the mask; the read returns when both are done, after all
+        // Clears the old cause, then the mask; the read returns when both are done, after all
         // earlier writes of the card to memory (§7.3.4).
         registers.write32(reg::EICR, 1 << vector);
         registers.write32(reg::EIMS, 1 << vector);
@@ -85,7 +86,7 @@ impl RxFormat for RxQueue {
     }
 }
 
-/// Where in a frame of this length the card begins to write.
+/// Offset at which the card writes in a frame of this length.
 pub(super) fn headroom(frame_len: u32) -> u32 {
     match frame_len {
         4096.. => HEADROOM,
@@ -93,7 +94,7 @@ pub(super) fn headroom(frame_len: u32) -> u32 {
     }
 }
 
-/// §4.5.9, a queue's part: memory, length, kind of descriptors; still off.
+/// §4.5.9, per queue: memory, length, type of descriptors; still disabled.
 pub(super) fn prepare<F: Function>(
     regs: &F::Registers,
     function: &F,

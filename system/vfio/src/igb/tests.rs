@@ -1,5 +1,5 @@
-//! The driver on the model of its card: what holds for every driver. What a port makes of it is
-//! tested in the crate `port`.
+//! The driver on the model of its card: properties common to all drivers. The crate `port` tests
+//! the resulting ports.
 
 use super::{Igb, IgbModel};
 use crate::laws::{Rig, laws};

@@ -26,7 +26,7 @@ impl TxFormat for TxQueue {
     fn word(len: u32, packet_len: u32, is_last: bool) -> u64 {
         const KIND: u64 = reg::TX_DATA | reg::TX_EXTENDED | reg::TX_INSERT_CRC;
         let kind = if is_last { KIND | Self::END } else { KIND };
-        // Lengths are shorter than their fields, so that a sum is all of them.
+        // Lengths are shorter than their fields, so they can be added.
         (u64::from(packet_len) << reg::TX_PAYLOAD_SHIFT)
             .wrapping_add(u64::from(len))
             .wrapping_add(kind)
@@ -42,7 +42,7 @@ impl TxFormat for TxQueue {
     }
 }
 
-/// §4.5.10, a queue's part; still off.
+/// §4.5.10, per queue; still disabled.
 pub(super) fn prepare<F: Function>(
     regs: &F::Registers,
     function: &F,

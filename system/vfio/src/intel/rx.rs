@@ -1,7 +1,7 @@
 //! Receiving: descriptors with one buffer each, written back by the card in place (§7.1).
 //!
-//! Each descriptor is read once for a decision: what the card writes later changes nothing that was
-//! decided by what it wrote before.
+//! Each descriptor is read once for a decision: later writes of the card cannot change what was
+//! decided.
 
 mod format;
 mod odd;
@@ -25,24 +25,24 @@ use self::format::{LEN_MASK, Plain};
 /// A receiving queue.
 pub struct RingRx<G, F> {
     ring: Arc<DmaArray<Descriptor>>,
-    /// The frame in each descriptor: the card's word for an address is never taken.
+    /// The frame in each descriptor: addresses from the card are never used.
     held: Box<[u32]>,
-    /// Where the card's next answer is looked for, where the next frame goes, and what the tail
-    /// register holds; all only grow.
+    /// Position of the card's next answer, position for the next frame, and the value of the tail
+    /// register; all only grow.
     head: u32,
     tail: u32,
     shown: u32,
-    /// Descriptors up to the next end of a packet are the rest of a refused one.
+    /// Whether descriptors up to the next end of a packet are the rest of a refused one.
     skipping: bool,
-    /// Descriptors of a packet at `head` that are done, and its end is not.
+    /// Number of done descriptors of a packet at `head` whose end is not done yet.
     incomplete: u32,
     headroom: u32,
-    /// Bytes that a buffer holds.
+    /// Length of a buffer.
     buffer_len: u32,
     packet_len_max: u32,
-    /// Descriptors of the longest packet.
+    /// Number of descriptors of the longest packet.
     pieces_max: u32,
-    /// Words of the packet at hand, where it is in several descriptors.
+    /// Words of the current packet, if it is in several descriptors.
     words: Vec<(u64, u64)>,
     frames: Arc<PoolDma>,
     registers: G,
@@ -51,21 +51,21 @@ pub struct RingRx<G, F> {
     place: Arc<AtomicU64>,
 }
 
-/// What a queue is made of.
+/// Parts of a queue.
 pub struct RxParts<G, F> {
     pub registers: G,
     pub format: F,
     pub ring: DmaArray<Descriptor>,
     pub frames: Arc<PoolDma>,
-    /// Where in a frame the card begins to write, and how much it may.
+    /// Offset at which the card writes in a frame.
     pub headroom: u32,
     pub buffer_len: u32,
-    /// Longest packet that is taken.
+    /// Maximum length of an accepted packet.
     pub packet_len_max: u32,
 }
 
 impl<G: Registers, F: RxFormat> RingRx<G, F> {
-    /// An empty ring; the card's registers name it already.
+    /// Creates an empty ring; the card's registers refer to it already.
     pub fn new(parts: RxParts<G, F>) -> Self {
         let ring_len = parts.ring.len();
         let pieces = parts.packet_len_max.div_ceil(parts.buffer_len) + 1;
@@ -111,7 +111,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         Some(word)
     }
 
-    /// Takes the frame of descriptor `head` back and continues.
+    /// Takes the frame of descriptor `head` and advances.
     fn take(&mut self) -> Option<u32> {
         let index = self.held[self.entry(self.head)];
         self.head = self.head.wrapping_add(1);
@@ -119,8 +119,9 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         unsafe { self.frames.pool().claim_index(index) }.then_some(index)
     }
 
-    /// Packets of one sound descriptor each, until there is another or `max` are taken.
-    // By itself it has the registers that it needs.
+    /// Harvests packets of one valid descriptor each, until there is another kind or `max` are
+    /// taken.
+    // Not inlined, so that it has enough registers.
     #[inline(never)]
     fn harvest_plain<const SHIFT: u32>(
         &mut self,
@@ -128,19 +129,19 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         max: usize,
         time_ns: u64,
     ) -> Filled {
-        // Not past the descriptors given to the card: the rest is as we wrote it, or as it was.
+        // Not past the descriptors given to the card: the rest is stale.
         let there = self.shown.wrapping_sub(self.head) as usize;
         let mut left = max.min(there);
         let mut room = Room::new(slots, left);
-        // What does not change is kept in registers: the compiler must think that every store into
-        // a slot could change it.
+        // Constants are kept in registers: the compiler must assume that every store to a slot
+        // could change them.
         let pool = self.frames.pool();
         let owners = pool.owners();
         let first = pool.base().as_ptr().wrapping_add(self.headroom as usize);
         let plain = Plain::new::<F>(self.buffer_len.min(self.packet_len_max));
         let mask = black_box(F::INFO);
         let always = black_box(u64::from(time_flag(time_ns)) | F::ALWAYS);
-        // No more than a ring of the longest packets.
+        // At most a ring of maximum-length packets.
         let mut bytes: u32 = 0;
         while left != 0 {
             let entries = run(self.head, self.held.len(), left);
@@ -194,7 +195,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
     }
 
     /// Gives the next descriptors the frames of `items`, as far as there are vacant ones and
-    /// `frame_of` names a frame; how many.
+    /// `frame_of` returns a frame; returns how many.
     #[inline(always)]
     fn offer_each<const SHIFT: u32, T>(
         &mut self,
@@ -223,7 +224,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
                 *held = index;
                 let iova = first + (u64::from(index) << SHIFT);
                 address.store(iova, Ordering::Relaxed);
-                // Takes the done flag away, so that an answer is a new one.
+                // Clears the done flag, so that an answer is a new one.
                 word.store(0, Ordering::Relaxed);
                 true
             };
@@ -238,7 +239,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         done
     }
 
-    /// The same, for whichever length frames have.
+    /// The same for either frame length.
     #[inline(always)]
     fn offer<T>(
         &mut self,
@@ -324,7 +325,7 @@ impl<G: Registers, F: RxFormat> DriverRx for RingRx<G, F> {
             let taken = slots.len() - start;
             if !self.skipping {
                 let max = max.saturating_sub(taken);
-                // The two lengths that frames have, as constants.
+                // The two frame lengths, as constants.
                 let plain = match self.frames.pool().frame_len() {
                     4096 => self.harvest_plain::<12>(slots, max, time_ns),
                     _ => self.harvest_plain::<11>(slots, max, time_ns),
@@ -348,7 +349,7 @@ impl<G: Registers, F: RxFormat> DriverRx for RingRx<G, F> {
 
     #[inline]
     fn is_ready(&self) -> bool {
-        // Where a packet waits for its end, the next of its descriptors counts.
+        // If a packet is incomplete, the next of its descriptors counts.
         let at = self.head.wrapping_add(self.incomplete);
         at != self.shown && self.done(at).is_some()
     }
@@ -358,7 +359,7 @@ impl<G: Registers, F: RxFormat> DriverRx for RingRx<G, F> {
         Box::new(move || {
             let place = place.load(Ordering::Relaxed);
             let (head, shown) = (place as u32, (place >> 32) as u32);
-            // Bounded by the ring, for any values of the two.
+            // Bounded by the ring for any values.
             let offered = shown.wrapping_sub(head).min(ring.len() as u32);
             let words = (0..offered).map(|at| {
                 let [_, word] = ring.ring_at(head.wrapping_add(at));
@@ -393,7 +394,7 @@ impl<G: Registers, F: RxFormat> DriverRx for RingRx<G, F> {
 
 #[cfg(test)]
 impl<G, F> RingRx<G, F> {
-    /// Counters of positions, which wrap after 2^32 packets, begin here instead of at 0.
+    /// Starts the position counters, which wrap after 2^32 packets, here instead of at 0.
     pub fn begin_at(&mut self, position: u32) {
         assert_eq!(position as usize % self.held.len(), 0);
         (self.head, self.tail, self.shown) = (position, position, position);

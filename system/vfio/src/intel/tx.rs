@@ -10,14 +10,13 @@ use super::super::driver::{DriverTx, Health, Lengths, Posted, TxPart};
 use super::super::registers::Registers;
 use super::{Descriptor, Entries, run};
 
-/// What a card's descriptors of packets to be sent hold in their second word, and its registers for
-/// a queue.
+/// Layout of the second word of a card's transmit descriptors, and its per-queue registers.
 pub trait TxFormat: Send + 'static {
     /// The packet ends in this descriptor.
     const END: u64;
     /// Report when done.
     const REPORT: u64;
-    /// The report: it is done.
+    /// Reported: done.
     const DONE: u64;
 
     /// The word for `len` bytes of a packet of `packet_len`.
@@ -26,7 +25,7 @@ pub trait TxFormat: Send + 'static {
     /// The tail register.
     fn tail(&self) -> u32;
 
-    /// Whether the queue is as it was started: one register read.
+    /// Whether the queue is still in the state in which it was started: one register read.
     fn health<G: Registers>(&self, registers: &G, ring_len: u32) -> Health;
 }
 
@@ -38,12 +37,12 @@ pub struct RingTx<G, F> {
     /// By the first entry of a batch: the position of its last, which reports for all, since the
     /// card works in order.
     ends: Box<[u32]>,
-    /// Oldest entry not taken back, next to be written, and what the tail register holds; all only
+    /// Oldest entry not reclaimed, next one to write, and the value of the tail register; all only
     /// grow.
     head: u32,
     tail: u32,
     shown: u32,
-    /// Second word of the descriptor written last.
+    /// Second word of the last descriptor written.
     last: u64,
     frames: Arc<PoolDma>,
     registers: G,
@@ -51,7 +50,7 @@ pub struct RingTx<G, F> {
 }
 
 impl<G: Registers, F: TxFormat> RingTx<G, F> {
-    /// An empty ring; the card's registers name it already.
+    /// Creates an empty ring; the card's registers refer to it already.
     pub fn new(registers: G, format: F, ring: DmaArray<Descriptor>, frames: Arc<PoolDma>) -> Self {
         assert!(matches!(frames.pool().frame_len(), 2048 | 4096));
         Self {
@@ -77,16 +76,16 @@ impl<G: Registers, F: TxFormat> RingTx<G, F> {
     ///
     /// # Safety
     /// As there.
-    // By itself it has the registers that it needs.
+    // Not inlined, so that it has enough registers.
     #[inline(never)]
     unsafe fn post_plain(&mut self, slots: &[Slot], lengths: Lengths) -> Posted {
         let most = slots.len().min(self.room() as usize);
         let pool = self.frames.pool();
         let owners = pool.owners();
-        // From an address here to the card's.
+        // From addresses in this process to device addresses.
         let base = pool.base().as_ptr().addr() as u64;
         let to_card = self.frames.address(0, 0).wrapping_sub(base);
-        // No more than a ring of the longest packets.
+        // At most a ring of maximum-length packets.
         let (mut count, mut bytes): (usize, u32) = (0, 0);
         while count != most {
             let entries = run(self.tail, self.held.len(), most - count);
@@ -181,7 +180,7 @@ impl<G: Registers, F: TxFormat> DriverTx for RingTx<G, F> {
         if self.shown == self.tail {
             return;
         }
-        // §7.2.2.3: the last descriptor reports, and with it that all before it are done.
+        // §7.2.2.3: the last descriptor reports, which implies that all before it are done.
         let last = self.tail.wrapping_sub(1);
         let [_, word] = self.ring.ring_at(last);
         word.store(self.last | F::REPORT, Ordering::Relaxed);
@@ -202,7 +201,7 @@ impl<G: Registers, F: TxFormat> DriverTx for RingTx<G, F> {
             if word.load(Ordering::Relaxed) & F::DONE == 0 {
                 break;
             }
-            // The frames are written again after this, not before the card has read them.
+            // The frames are rewritten after this, not before the card has read them.
             after_done_flag();
             let end = last.wrapping_add(1);
             while self.head != end {
@@ -218,7 +217,8 @@ impl<G: Registers, F: TxFormat> DriverTx for RingTx<G, F> {
     fn left(&self) -> Posted {
         let mut left = Posted::default();
         for at in 0..self.pending() {
-            // As we wrote them: the card writes reports, and those are taken back.
+            // As the driver wrote them: the card only writes reports of descriptors that are then
+            // reclaimed.
             let [_, word] = self.ring.ring_at(self.head.wrapping_add(at));
             let word = word.load(Ordering::Relaxed);
             left.packets += usize::from(word & F::END != 0);
@@ -242,7 +242,7 @@ impl<G: Registers, F: TxFormat> DriverTx for RingTx<G, F> {
 
 #[cfg(test)]
 impl<G, F> RingTx<G, F> {
-    /// As the receiving side's.
+    /// As on the receiving side.
     pub fn begin_at(&mut self, position: u32) {
         assert_eq!(position as usize % self.held.len(), 0);
         (self.head, self.tail, self.shown) = (position, position, position);

@@ -1,8 +1,8 @@
-//! What a driver must do when the card reports wrong values, stops, is reset or is removed.
+//! Behaviour of a driver when the card reports wrong values, stops, is reset or is removed.
 
 use super::*;
 
-/// A packet longer than what the port takes is refused where the card let it through.
+/// A packet longer than the port's maximum is refused if the card accepted it.
 pub fn too_long<R: Rig>() {
     let mut stand = Stand::<R>::new(&Settings {
         packet_len_max: 1000,
@@ -38,7 +38,7 @@ pub fn lying_lengths<R: Rig>() {
         assert_eq!(stand.receive(0)[0].bytes, packet(2, 100));
     }
     if R::JUMBO {
-        // Of the last part of a packet.
+        // In the last part of a packet.
         for len in [0, 2049, 0xffff] {
             stand
                 .card
@@ -53,21 +53,21 @@ pub fn lying_lengths<R: Rig>() {
     stand.end();
 }
 
-/// A packet that never ends is refused, and so is all that seems to be a part of it.
+/// A packet that never ends is refused, and so is everything that appears to be a part of it.
 pub fn packets_without_end<R: Rig>() {
     if !R::ENDS {
         return;
     }
     let mut stand = Stand::<R>::usual();
     for round in 0..3 {
-        // All descriptors, and no end among them.
+        // All descriptors, without an end among them.
         loop {
             stand.card.with(|model| R::fault(model, Some(Fault::NoEnd)));
             if !stand.arrive(0, &packet(1, 2048)) {
                 break;
             }
             if round == 0 {
-                // Whether or not they are looked at meanwhile.
+                // Whether or not they are harvested meanwhile.
                 assert_eq!(stand.take(0, 64), []);
             }
         }
@@ -77,7 +77,7 @@ pub fn packets_without_end<R: Rig>() {
         }
         assert!(stand.refused.invalid > round, "{:?}", stand.refused);
         stand.refill(0);
-        // The next end is still the end of what was refused.
+        // The next end still belongs to the refused packet.
         assert!(stand.arrive(0, &packet(2, 100)));
         assert_eq!(stand.receive(0), []);
         assert!(stand.arrive(0, &packet(3, 100)));
@@ -116,8 +116,7 @@ pub fn link<R: Rig>() {
     stand.end();
 }
 
-/// A card that finds no link when it is started takes what is posted, and moves packets when there
-/// is one.
+/// A card without a link when it is started accepts packets, and sends them when there is one.
 pub fn link_down_at_first<R: Rig>() {
     let card = R::card();
     card.with(|model| model.set_link(false));
@@ -151,8 +150,8 @@ pub fn link_down_at_first<R: Rig>() {
     stand.end();
 }
 
-/// A card that reports packets as sent that were not: a frame is returned once, and only for a done
-/// flag on the descriptor with the report bit.
+/// A card that falsely reports packets as sent: a frame is returned once, and only for a done flag
+/// on the descriptor with the report bit.
 pub fn sent_marks_that_are_lies<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     if !stand.card.with(|model| R::mark_sent(model, 0)) {
@@ -163,7 +162,7 @@ pub fn sent_marks_that_are_lies<R: Rig>() {
         stand.card.with(|model| R::mark_sent(model, entry));
         stand.reclaim(0);
     };
-    // On what was never posted, and on what is written again before it is posted.
+    // On entries never posted, and on ones that are rewritten before they are posted.
     mark(&mut stand, RING_LEN - 1);
     for number in 0..8 {
         assert!(stand.post(0, &packet(number, 100), &[], 64));
@@ -183,11 +182,11 @@ pub fn sent_marks_that_are_lies<R: Rig>() {
     // The second batch before the first: the card works in order.
     mark(&mut stand, 11);
     assert_eq!(stand.tx[0].pending(), 12);
-    // Too early: the card's word on the whole batch.
+    // Too early: the flag covers the whole batch.
     mark(&mut stand, 7);
     assert_eq!(stand.tx[0].pending(), 0);
     assert_eq!(stand.pool.counts().device, held(&stand));
-    // The same again: nothing comes home twice.
+    // The same again: nothing is returned twice.
     for entry in [7, 11, 0] {
         mark(&mut stand, entry);
     }
@@ -210,7 +209,7 @@ pub fn sent_marks_that_are_lies<R: Rig>() {
     stand.end();
 }
 
-/// Frames that lie in the receiving ring.
+/// Number of frames in the receiving ring.
 fn held<R: Rig>(stand: &Stand<R>) -> u32 {
     let rx = &stand.rx[0];
     let most = if R::ENDS {
@@ -221,7 +220,7 @@ fn held<R: Rig>(stand: &Stand<R>) -> u32 {
     most - rx.vacant()
 }
 
-/// A card that was reset under us, or is gone, is noticed by every queue; all frames come home.
+/// Every queue detects a card that was reset or removed; all frames are returned.
 pub fn reset_and_loss<R: Rig>() {
     for gone in [false, true] {
         let mut stand = Stand::<R>::usual();
@@ -240,7 +239,7 @@ pub fn reset_and_loss<R: Rig>() {
         assert_eq!(stand.rx[0].health(), expected);
         assert_eq!(stand.tx[0].health(), expected);
         assert_eq!(stand.driver.health(), expected);
-        // Nothing that follows blocks or panics.
+        // Subsequent calls neither block nor panic.
         assert_eq!(stand.take(0, 64), []);
         assert!(stand.post(0, &packet(1, 100), &[], 64));
         stand.tx[0].publish();

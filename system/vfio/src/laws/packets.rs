@@ -1,9 +1,9 @@
-//! What a driver must do in normal operation: deliver packets whole and in order, and bound its
-//! ring.
+//! Behaviour of a driver in normal operation: it delivers packets complete and in order, and bounds
+//! its ring.
 
 use super::*;
 
-/// Packets arrive as they were, in order, through many rounds of the ring and batches of any size.
+/// Packets arrive unchanged and in order, over many ring wraps and batches of any size.
 pub fn packets_arrive<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     let mut random = Random::new();
@@ -30,8 +30,8 @@ pub fn packets_arrive<R: Rig>() {
     stand.end();
 }
 
-/// Packets leave as they were, in order, through many rounds of the ring, in one part or several,
-/// from anywhere in a frame.
+/// Packets are sent unchanged and in order, over many ring wraps, in one part or several, from
+/// anywhere in a frame.
 pub fn packets_leave<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     let mut random = Random::new();
@@ -55,7 +55,7 @@ pub fn packets_leave<R: Rig>() {
             left += 1;
         }
     }
-    // What waits for room in the ring leaves with the next look.
+    // Packets waiting for room in the ring are sent with the next poll.
     for _ in 0..4 {
         left += stand.flush(0).len() as u32;
     }
@@ -65,7 +65,7 @@ pub fn packets_leave<R: Rig>() {
     stand.end();
 }
 
-/// With no frame offered the card loses packets, and continues when there are some again.
+/// Without offered frames the card loses packets, and continues when there are some again.
 pub fn exhaustion<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     let held = stand.pool.counts().device;
@@ -111,7 +111,7 @@ pub fn room_is_for_any_parts<R: Rig>() {
     stand.end();
 }
 
-/// A card that sends nothing fills the ring and no more; when it continues all leaves.
+/// A card that sends nothing fills only its ring; when it continues, everything is sent.
 pub fn a_full_sending_ring<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     stand.card.with(|model| R::fault(model, Some(Fault::Stop)));
@@ -145,7 +145,7 @@ pub fn a_full_sending_ring<R: Rig>() {
     stand.end();
 }
 
-/// What a port still has in the ring when it is closed comes home.
+/// Packets in the ring of a closed port are returned.
 pub fn closing_with_packets_in_flight<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     for number in 0..10 {
@@ -159,7 +159,7 @@ pub fn closing_with_packets_in_flight<R: Rig>() {
     stand.end();
 }
 
-/// Packets larger than a frame arrive and leave in several.
+/// Packets larger than a frame are received and sent in several.
 pub fn jumbo<R: Rig>() {
     if !R::JUMBO {
         return;
@@ -184,7 +184,8 @@ pub fn jumbo<R: Rig>() {
             assert!(stand.post(0, &bytes, &cuts, 0));
             assert!(stand.flush(0) == [bytes], "{len}");
         }
-        // A batch ends before a packet that does not fit it, and takes alone what fits none.
+        // A batch ends before a packet that does not fit, and consists of a single one that fits
+        // into none.
         for number in 0..3 {
             assert!(stand.arrive(0, &packet(number, 60)));
             assert!(stand.arrive(0, &packet(100 + number, 5000)));
@@ -198,7 +199,7 @@ pub fn jumbo<R: Rig>() {
             lens.iter().flatten().eq(&[60, 5000, 60, 5000, 60, 5000]),
             "{lens:?}"
         );
-        // One that is longer than the port takes is refused, and the ring continues.
+        // One longer than the port's maximum is refused, and the ring continues.
         stand.refill(0);
         if stand.arrive(0, &packet(1, 9100)) {
             assert_eq!(stand.receive(0), []);
@@ -210,7 +211,7 @@ pub fn jumbo<R: Rig>() {
     }
 }
 
-/// After the end of the intake nothing new enters the rings; what is in them can be read, and
+/// After the end of the intake nothing new enters the rings; their contents can be read, and
 /// sending continues.
 pub fn stopping<R: Rig>() {
     let mut stand = Stand::<R>::usual();
@@ -245,7 +246,7 @@ pub fn few_doorbells<R: Rig>() {
     stand.end();
 }
 
-/// Anything in any order, alongside a plain model: every packet arrives and leaves once, every
+/// Random operations compared with a simple model: every packet arrives and is sent once, every
 /// frame has one owner.
 pub fn any_order<R: Rig>() {
     let mut stand = Stand::<R>::usual();

@@ -10,30 +10,31 @@ const CAPABILITIES_POINTER: usize = 0x34;
 /// Status register, and its bit for a capability list.
 const STATUS: usize = 0x06;
 const STATUS_HAS_LIST: u8 = 1 << 4;
-/// Kind of a vendor's capability.
+/// Type of a vendor capability.
 const VENDOR_SPECIFIC: u8 = 0x09;
-/// Kind of MSI-X (PCI 3.0 §6.8.2).
+/// Type of MSI-X (PCI 3.0 §6.8.2).
 const MSIX: u8 = 0x11;
-/// Most capabilities that fit configuration space: a list with more is a loop.
+/// Maximum number of capabilities in configuration space: a longer list is a loop.
 const CAPABILITIES_MAX: usize = 48;
 
-/// Kinds of structures (§4.1.4, `cfg_type`).
+/// Types of structures (§4.1.4, `cfg_type`).
 const COMMON_CFG: u8 = 1;
 const NOTIFY_CFG: u8 = 2;
 const ISR_CFG: u8 = 3;
 const DEVICE_CFG: u8 = 4;
 
-/// Bytes of the common configuration that this driver touches (§4.1.4.3, up to `queue_device`).
+/// Length of the part of the common configuration that this driver uses (§4.1.4.3, up to
+/// `queue_device`).
 pub(super) const COMMON_LEN: u32 = 56;
 
 /// A structure of the device: a range of a BAR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Which BAR.
+    /// Index of the BAR.
     pub bar: u8,
-    /// First byte in it.
+    /// Offset in the BAR.
     pub offset: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
@@ -44,7 +45,7 @@ pub(super) struct Layout {
     pub common: Place,
     /// Notifications (§4.1.4.4).
     pub notify: Place,
-    /// Bytes between two queues' notification addresses, times `queue_notify_off`.
+    /// Distance between two queues' notification addresses, to be multiplied by `queue_notify_off`.
     pub notify_multiplier: u32,
     /// Interrupt status (§4.1.4.5).
     pub isr: Place,
@@ -52,7 +53,7 @@ pub(super) struct Layout {
     pub device: Place,
 }
 
-/// Walks the list of capabilities: where each is. It terminates on any input.
+/// Offsets of the capabilities in the list. It terminates on any input.
 fn capabilities(config: &[u8]) -> impl Iterator<Item = usize> {
     let byte = |at: usize| config.get(at).copied().unwrap_or(0);
     let first = match byte(STATUS) & STATUS_HAS_LIST {
@@ -65,17 +66,17 @@ fn capabilities(config: &[u8]) -> impl Iterator<Item = usize> {
     std::iter::successors(inside(first), next).take(CAPABILITIES_MAX)
 }
 
-/// Whether the device has MSI-X; else it has a pin at most.
+/// Whether the device has MSI-X; otherwise it has at most a pin.
 pub(super) fn has_msix(config: &[u8]) -> bool {
     capabilities(config).any(|at| config.get(at) == Some(&MSIX))
 }
 
 impl Layout {
     /// Reads the capabilities in a copy of configuration space. `bar_len` returns the length of a
-    /// BAR that can be mapped, 0 otherwise.
+    /// BAR that can be mapped, otherwise 0.
     ///
-    /// §4.1.4.1: of several structures of a kind the first that can be used counts; one with an
-    /// unknown kind or a reserved BAR is skipped.
+    /// §4.1.4.1: of several structures of a type the first usable one counts; one with an unknown
+    /// type or a reserved BAR is skipped.
     ///
     /// # Errors
     /// `Unsupported` if a structure is missing, as on a legacy device.
@@ -134,8 +135,8 @@ impl Layout {
         })
     }
 
-    /// Offset in the notification BAR of a queue's address (§4.1.4.4); nothing if the device puts
-    /// it outside of its structure.
+    /// Offset of a queue's address in the notification BAR (§4.1.4.4); `None` if the device puts it
+    /// outside of its structure.
     pub(super) fn notify_offset(&self, queue_notify_off: u16) -> Option<u32> {
         let offset = u64::from(queue_notify_off) * u64::from(self.notify_multiplier);
         // Two bytes are written there.
@@ -143,7 +144,7 @@ impl Layout {
     }
 }
 
-/// Adds a capability to a configuration space, in front of the others.
+/// Adds a capability to a configuration space, before the others.
 #[cfg(any(test, feature = "testing"))]
 fn add(config: &mut [u8; 256], at: u8, kind: u8, place: Place, more: u32) {
     let index = usize::from(at);
@@ -167,7 +168,7 @@ fn place(offset: u32, len: u32) -> Place {
     Place { bar, offset, len }
 }
 
-/// A configuration space with capabilities as QEMU lays them out, for models.
+/// A configuration space with capabilities as in QEMU, for models.
 #[cfg(any(test, feature = "testing"))]
 pub(super) fn example() -> [u8; 256] {
     notified_at(0x3000, 0x1000)
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn unusable_capabilities_are_skipped() {
-        // In front of the good ones: a reserved BAR, a missing one, and an offset past its end.
+        // Before the valid ones: a reserved BAR, a missing one, and an offset past its end.
         let mut config = example();
         let bar = |bar, offset| Place {
             bar,

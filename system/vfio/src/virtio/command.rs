@@ -1,4 +1,4 @@
-//! The control queue (VIRTIO 1.2 §5.1.6.5): a command, its data, and one byte of answer.
+//! The control queue (VIRTIO 1.2 §5.1.6.5): a command, its data, and a one-byte response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -17,9 +17,9 @@ use super::transport::Doorbell;
 pub(super) struct Command {
     class: u8,
     command: u8,
-    /// In words, for an error.
+    /// Description for errors.
     what: &'static str,
-    /// What helps where the device refuses it.
+    /// Workaround if the device refuses it.
     without: &'static str,
 }
 
@@ -32,41 +32,41 @@ const fn command(class: u8, command: u8, what: &'static str) -> Command {
     }
 }
 
-/// Packets for every station.
+/// Receive packets for all stations.
 pub(super) const PROMISC: Command = command(0, 0, "set promiscuous mode");
-/// All multicast packets.
+/// Receive all multicast packets.
 pub(super) const ALLMULTI: Command = command(0, 1, "set the multicast mode");
-/// No multicast, no unicast, no broadcast packets (CTRL_RX_EXTRA).
+/// Receive no multicast packets (CTRL_RX_EXTRA).
 pub(super) const NOMULTI: Command = command(0, 3, "stop multicast packets");
-/// See above.
+/// Receive no unicast packets.
 pub(super) const NOUNI: Command = command(0, 4, "stop unicast packets");
-/// See above.
+/// Receive no broadcast packets.
 pub(super) const NOBCAST: Command = command(0, 5, "stop broadcast packets");
-/// How many queue pairs are in use, as two bytes.
+/// Set the number of queue pairs in use, as two bytes.
 pub(super) const VQ_PAIRS_SET: Command = Command {
     without: "fewer queues=; with QEMU: as many queues= on the backend (-netdev) as the device has",
     ..command(4, 0, "set the number of queue pairs")
 };
 
-/// The device did it.
+/// Response: success.
 const OK: u8 = 0;
-/// Not an answer of any device.
+/// Not a response of any device.
 const NO_ANSWER: u8 = 0xa5;
 
-/// Most bytes of data of a command.
+/// Maximum length of a command's data.
 const DATA_MAX: usize = 8;
-/// Where in the memory the answer goes: a line of its own.
+/// Offset of the response in the memory: on its own cache line.
 const ANSWER: usize = 64;
 
-/// How long the device may take for a command.
+/// Maximum time that the device may take for a command.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// The control queue; commands go one by one.
+/// The control queue; commands are executed one by one.
 pub(super) struct Control<G, R> {
     ring: R,
     bell: Doorbell<G>,
     memory: DmaArray<AtomicU8>,
-    /// A command was not answered: the device still has its buffer.
+    /// Whether a command was not answered: the device still has its buffer.
     stuck: bool,
 }
 
@@ -81,10 +81,10 @@ impl<G: Registers, R: Ring> Control<G, R> {
         })
     }
 
-    /// Has the device do something.
+    /// Executes a command.
     ///
     /// # Errors
-    /// `Unsupported` if it refuses, `Io` if it does not answer.
+    /// `Unsupported` if the device refuses it, `Io` if it does not respond.
     pub(super) fn run(&mut self, command: Command, data: &[u8]) -> Result<()> {
         let fail = |kind, why: &str| Err(Error::new(kind, command.what, why).with_hint(REVIVE));
         if self.stuck || data.len() > DATA_MAX {

@@ -1,4 +1,4 @@
-//! The features that are requested, and why others are not (VIRTIO 1.2 §2.2, §5.1.3, §6).
+//! The requested features, and why others are not requested (VIRTIO 1.2 §2.2, §5.1.3, §6).
 
 use sys::{Error, ErrorKind, Result};
 
@@ -12,7 +12,7 @@ pub(super) const GUEST_CSUM: Features = 1 << 1;
 pub(super) const MTU: Features = 1 << 3;
 /// The device has an address.
 pub(super) const MAC: Features = 1 << 5;
-/// A packet may lie in several receive buffers.
+/// A packet may be in several receive buffers.
 pub(super) const MRG_RXBUF: Features = 1 << 15;
 /// The configuration has a status field.
 pub(super) const STATUS: Features = 1 << 16;
@@ -20,7 +20,7 @@ pub(super) const STATUS: Features = 1 << 16;
 pub(super) const CTRL_VQ: Features = 1 << 17;
 /// The control queue sets the receive mode.
 pub(super) const CTRL_RX: Features = 1 << 18;
-/// It can stop all kinds of packets: how the intake is ended.
+/// It can block all kinds of packets, which stops the intake.
 pub(super) const CTRL_RX_EXTRA: Features = 1 << 20;
 /// Several queue pairs.
 pub(super) const MQ: Features = 1 << 22;
@@ -28,13 +28,13 @@ pub(super) const MQ: Features = 1 << 22;
 pub(super) const EVENT_IDX: Features = 1 << 29;
 /// The device follows VIRTIO 1.0 or later.
 pub(super) const VERSION_1: Features = 1 << 32;
-/// The device reaches memory through the platform's IOMMU.
+/// The device accesses memory through the platform's IOMMU.
 pub(super) const ACCESS_PLATFORM: Features = 1 << 33;
 /// Packed virtqueues.
 pub(super) const RING_PACKED: Features = 1 << 34;
-/// One feature bit: what this driver does about it.
+/// A feature bit, and whether this driver requests it.
 pub(super) struct Feature {
-    /// Its number.
+    /// Number of the bit.
     pub bit: u8,
     /// Its name in the specification, without `VIRTIO_F_` and `VIRTIO_NET_F_`.
     pub name: &'static str,
@@ -56,7 +56,7 @@ const NO_SEGMENTS: &str = "packets are sent as they are, none is to be cut by th
 const NO_MERGED: &str = "a packet must be what was on the wire, not several joined";
 const NO_NEED: &str = "nothing here would use it";
 
-/// Every feature that the specification names for this device. Bits that are not listed are not
+/// Every feature that the specification defines for this device. Bits that are not listed are not
 /// requested either.
 pub(super) const FEATURES: &[Feature] = &[
     refuse(0, "CSUM", "packets are sent with their checksums"),
@@ -116,18 +116,18 @@ pub(super) const FEATURES: &[Feature] = &[
     refuse(63, "SPEED_DUPLEX", NO_NEED),
 ];
 
-/// All features that are requested if offered.
+/// All features to request if offered.
 pub(super) fn wanted() -> Features {
     let wanted = FEATURES.iter().filter(|feature| feature.refused.is_none());
     wanted.fold(0, |set, feature| set | 1 << feature.bit)
 }
 
-/// Which of the offered features to request, with the dependencies of §5.1.3.1.
+/// Selects the features to request from those offered, with the dependencies of §5.1.3.1.
 ///
 /// # Errors
 /// `Unsupported` for a device without VERSION_1, which has only the legacy interface, and for one
-/// without ACCESS_PLATFORM: it takes every address for one of the machine's memory and bypasses the
-/// IOMMU (§6), so that our addresses, valid only in the IOMMU, would be other memory.
+/// without ACCESS_PLATFORM: it treats every address as one of the machine's memory and bypasses the
+/// IOMMU (§6), so that device addresses, valid only in the IOMMU, would refer to other memory.
 pub(super) fn choose(offered: Features) -> Result<Features> {
     let mut chosen = offered & wanted();
     let refuse = |why: &str, hint: &str| {
@@ -154,7 +154,7 @@ pub(super) fn choose(offered: Features) -> Result<Features> {
     Ok(chosen)
 }
 
-/// The names of a set's features, for users.
+/// The names of the features in a set, for users.
 pub(super) fn names(set: Features) -> String {
     let named = FEATURES
         .iter()
@@ -171,7 +171,7 @@ mod tests {
     fn unsupported_features_are_not_requested() {
         let chosen = choose(Features::MAX).unwrap();
         assert_eq!(chosen, wanted());
-        // A feature that changes what packets or rings look like must never slip in.
+        // A feature that changes the format of packets or rings must never be accepted by accident.
         for bit in [7, 8, 10, 11, 28, 35, 38, 57, 61] {
             assert_eq!(chosen >> bit & 1, 0, "bit {bit}");
         }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn features_that_need_the_control_queue_fall_with_it() {
+    fn features_that_need_the_control_queue_depend_on_it() {
         let base = VERSION_1 | ACCESS_PLATFORM;
         assert_eq!(choose(base | MQ | CTRL_RX).unwrap(), base);
         let all = base | MQ | CTRL_RX | CTRL_VQ;

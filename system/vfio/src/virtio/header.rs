@@ -1,14 +1,15 @@
-//! The header in front of every packet (VIRTIO 1.2 §5.1.6, `struct virtio_net_hdr`).
+//! The header before every packet (VIRTIO 1.2 §5.1.6, `struct virtio_net_hdr`).
 //!
 //! ```text
 //!  0      1         2         4          6           8            10
 //!  | flags | gso_type | hdr_len | gso_size | csum_start | csum_offset | num_buffers |
 //! ```
 
-/// Its bytes: with VERSION_1 `num_buffers` is always there, and without HASH_REPORT nothing more.
+/// Length of the header: with VERSION_1 `num_buffers` is always present, and without HASH_REPORT
+/// nothing more.
 pub(super) const HEADER_LEN: u32 = 12;
 
-/// The checksum is to be finished from `csum_start` on (§5.1.6.4).
+/// The checksum must be completed from `csum_start` on (§5.1.6.4).
 pub(super) const NEEDS_CSUM: u8 = 1;
 /// The device has checked the checksum.
 pub(super) const DATA_VALID: u8 = 2;
@@ -37,7 +38,7 @@ pub(super) struct Header {
 /// Reads a received packet's header.
 ///
 /// # Safety
-/// `HEADER_LEN` bytes at `at` are there and ours.
+/// `HEADER_LEN` bytes at `at` are valid and owned by this process.
 #[inline(always)]
 pub(super) unsafe fn read(at: *const u8) -> Header {
     // SAFETY: the caller's word; any bytes are a value. Alignment is not assumed.
@@ -48,10 +49,10 @@ pub(super) unsafe fn read(at: *const u8) -> Header {
     }
 }
 
-/// Writes the header of a packet to be sent: no offloads (§5.1.6.2).
+/// Writes the header of a packet to send: no offloads (§5.1.6.2).
 ///
 /// # Safety
-/// `HEADER_LEN` bytes at `at` are there and ours.
+/// `HEADER_LEN` bytes at `at` are valid and owned by this process.
 #[inline(always)]
 pub(super) unsafe fn write(at: *mut u8) {
     // SAFETY: the caller's word.

@@ -31,13 +31,13 @@ pub enum Misbehaviour {
     Silence,
 }
 
-/// Queue pairs that the device has.
+/// Number of queue pairs of the device.
 pub(super) const PAIRS: u16 = 4;
-/// Longest queue.
+/// Maximum queue length.
 pub(super) const QUEUE_LEN: u16 = 1024;
 /// Its MTU.
 pub(super) const MTU: u16 = 9000;
-/// Sent packets that were not fetched yet; more stop the sender.
+/// Maximum number of sent packets not fetched yet; beyond that the sender stops.
 const SENT_MAX: usize = 4096;
 
 /// The device.
@@ -45,19 +45,19 @@ const SENT_MAX: usize = 4096;
 pub struct VirtioModel {
     memory: ModelMemory,
     events: ModelEvents,
-    /// Feature bits that it offers, and those that the driver has accepted.
+    /// Feature bits that it offers.
     pub offered: Features,
-    /// See above.
+    /// Feature bits that the driver has accepted.
     pub accepted: Features,
     status: u8,
     feature_select: u32,
     queue_select: u16,
     queues: Vec<DeviceQueue>,
-    /// The longest that its queues can be.
+    /// Maximum length of its queues.
     pub queue_len: u16,
-    /// Queue pairs in use.
+    /// Number of queue pairs in use.
     pub pairs: u16,
-    /// PROMISC, ALLMULTI and NOMULTI, NOUNI, NOBCAST.
+    /// Receive modes: PROMISC, ALLMULTI and NOMULTI, NOUNI, NOBCAST.
     pub modes: [bool; 6],
     link_up: bool,
     gone: bool,
@@ -66,31 +66,31 @@ pub struct VirtioModel {
     pub lie: Option<Misbehaviour>,
     /// `flags` of the next received headers.
     pub flags: u8,
-    /// `csum_start` and `csum_offset` of them.
+    /// `csum_start` and `csum_offset` of the next received headers.
     pub checksum: (u16, u16),
     sent: VecDeque<Vec<u8>>,
-    /// Queues that the device was notified of.
+    /// Queues with a pending notification.
     notified: Vec<bool>,
     mac: [u8; 6],
     bus_master: bool,
-    /// Notifications so far.
+    /// Number of notifications so far.
     pub doorbells: u32,
-    /// Changes between two readings of the configuration, to be read.
+    /// Number of changes between two reads of the configuration.
     pub unsteady: u8,
     generation: u8,
-    /// What the driver did that the specification forbids.
+    /// Violations of the specification by the driver.
     pub violations: Vec<String>,
-    /// What was done to the status, in order.
+    /// Writes to the status, in order.
     pub history: Vec<u8>,
     /// Its configuration space.
     pub config: [u8; 256],
 }
 
 impl VirtioModel {
-    /// All that the driver takes up, and much that it must not.
+    /// All feature bits: those that the driver accepts, and many that it must not.
     pub const EVERYTHING: Features = Features::MAX;
 
-    /// A device that offers these features, with this address, after power-on.
+    /// Creates a device that offers these features, with this address, after power-on.
     pub fn new(memory: ModelMemory, events: ModelEvents, offered: Features, mac: [u8; 6]) -> Self {
         let count = 2 * usize::from(PAIRS) + 1;
         let mut model = Self {
@@ -137,7 +137,7 @@ impl VirtioModel {
         self.modes = [true, false, false, false, false, false];
     }
 
-    /// Queues that are present: more than one pair only once several are agreed upon.
+    /// Number of queues: more than one pair only once several are negotiated.
     fn queue_count(&self) -> usize {
         match self.has(feature::MQ) {
             true => self.queues.len(),
@@ -149,7 +149,7 @@ impl VirtioModel {
         self.violations.push(what.into());
     }
 
-    /// Whether the device works.
+    /// Whether the device is running.
     fn runs(&self) -> bool {
         let stopped = self.status & (status::NEEDS_RESET | status::FAILED) != 0;
         self.status & status::DRIVER_OK != 0 && !stopped && !self.gone && self.bus_master
@@ -170,7 +170,7 @@ impl VirtioModel {
         }
     }
 
-    /// A packet arrives for a queue pair; false if it went nowhere.
+    /// Delivers a packet to a queue pair; false if it was lost.
     pub(super) fn receive_on(&mut self, pair: u32, packet: &[u8]) -> bool {
         let number = 2 * pair as usize;
         let there = pair < self.pairs.into() && self.queues[number].enabled;
@@ -181,7 +181,7 @@ impl VirtioModel {
         if packet.len() > usize::from(MTU) + 18 {
             return false;
         }
-        // Header and packet over as many buffers as it takes.
+        // Header and packet over as many buffers as needed.
         let before = self.queues[number].clone();
         let (mut buffers, mut room) = (Vec::new(), 0);
         while room < packet.len() + 12 {
@@ -259,7 +259,7 @@ impl VirtioModel {
         }
     }
 
-    /// Sends what a queue offers.
+    /// Sends the buffers that a queue offers.
     fn transmit(&mut self, number: usize) {
         let memory = self.memory.clone();
         while self.sent.len() < SENT_MAX
@@ -287,7 +287,7 @@ impl VirtioModel {
         if self.sent.len() < SENT_MAX {
             self.notified[number] = false;
             self.queues[number].want_notification(&memory, true);
-            // What was offered between the last look and the wish is not reported.
+            // Buffers offered between the last check and the request are not reported.
             self.notified[number] |= self.queues[number].clone().pop(&memory).is_some();
         }
     }
@@ -355,7 +355,7 @@ impl VirtioModel {
         }
     }
 
-    /// The driver writes the status (§2.1, §3.1.1): bits come one after the other.
+    /// The driver writes the status (§2.1, §3.1.1): bits are set one after another.
     fn set_status(&mut self, value: u8) {
         self.history.push(value);
         if value == status::RESET {
@@ -386,7 +386,7 @@ impl VirtioModel {
         }
     }
 
-    /// What the driver writes into the common configuration (§4.1.4.3).
+    /// The driver writes to the common configuration (§4.1.4.3).
     fn write_common(&mut self, offset: u32, width: u8, value: u64) {
         let settled = self.status & status::FEATURES_OK != 0;
         let number = usize::from(self.queue_select);
@@ -471,7 +471,7 @@ impl VirtioModel {
     fn read_config_space(&self, offset: u32, width: u8) -> u64 {
         let mut bytes = [0; 16];
         bytes[..6].copy_from_slice(&self.mac);
-        // Between two generations nothing is right.
+        // Values are inconsistent between two generations.
         let up = if self.unsteady != 0 {
             0
         } else {
@@ -544,7 +544,8 @@ impl Model for VirtioModel {
     }
 
     fn receive(&mut self, packet: &[u8]) -> bool {
-        // As a device steers that has seen no packet of the flow go out: by addresses and ports.
+        // Steering like a device that has not seen a packet of the flow sent: by addresses and
+        // ports.
         let hash = packet
             .iter()
             .skip(26)
@@ -568,8 +569,8 @@ impl VirtioModel {
         self.fault = fault;
     }
 
-    /// Writes anything where the device gives buffers back: place, id and length of a used one,
-    /// with the index of a split queue, or the flags of a packed one.
+    /// Writes arbitrary values where the device returns buffers: position, id and length of a used
+    /// one, with the index of a split queue, or the flags of a packed one.
     pub(super) fn scribble(&self, number: usize, used: (u16, u16, u32), more: u16) {
         let (queue, (place, id, len)) = (&self.queues[number], used);
         let at = u64::from(place % queue.size);
@@ -592,7 +593,7 @@ impl VirtioModel {
         self.gone = true;
     }
 
-    /// §2.1.2: the device has met an error from which only a reset helps.
+    /// §2.1.2: the device has an error that only a reset clears.
     pub(super) fn need_reset(&mut self) {
         self.status |= status::NEEDS_RESET;
     }

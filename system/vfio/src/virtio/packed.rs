@@ -1,13 +1,14 @@
 //! The packed virtqueue (VIRTIO 1.2 §2.8): one ring of descriptors that both sides write.
 //!
-//! A descriptor is available when its AVAIL bit is the driver's wrap counter and its USED bit is
-//! not; it is used when both are the device's wrap counter (§2.8.1). Each side walks around the
-//! ring by itself and turns its counter at the end.
+//! A descriptor is available when its AVAIL bit equals the driver's wrap counter and its USED bit
+//! does not; it is used when both equal the device's wrap counter (§2.8.1). Each side advances
+//! around the ring independently and inverts its counter at the end.
 //!
-//! The barriers: a descriptor and what it points to come before its flags (§2.8.21.1.1, release);
-//! for a chain the first descriptor's flags come last (§2.8.17). The flags are written before
-//! checking whether the device wants a notification (§2.8.21.2, §2.8.21.3.1, a full fence); flags
-//! that say "used" are read before the rest (§2.8.22, acquire): here one word holds both.
+//! The barriers: a descriptor and the data it refers to are written before its flags (§2.8.21.1.1,
+//! release); in a chain the first descriptor's flags are written last (§2.8.17). The flags are
+//! written before checking whether the device requests a notification (§2.8.21.2, §2.8.21.3.1, a
+//! full fence); flags that say "used" are read before the rest (§2.8.22, acquire): here one word
+//! holds both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,9 +20,9 @@ use super::ring::{Element, InFlightTable, Ring, Used, UsedElement, passes};
 
 /// The buffer continues in the next descriptor (§2.8.6).
 pub(super) const DESC_NEXT: u64 = 1;
-/// The device writes into it (§2.8.3).
+/// The device writes to the buffer (§2.8.3).
 pub(super) const DESC_WRITE: u64 = 2;
-/// The wrap counters' bits (§2.8.1).
+/// Bits of the wrap counters (§2.8.1).
 pub(super) const DESC_AVAIL: u64 = 1 << 7;
 pub(super) const DESC_USED: u64 = 1 << 15;
 
@@ -30,10 +31,10 @@ pub(super) const EVENT_ENABLE: u32 = 0;
 pub(super) const EVENT_DISABLE: u32 = 1;
 pub(super) const EVENT_DESC: u32 = 2;
 
-/// See the module.
+/// A packed virtqueue; see the module documentation.
 pub struct Packed {
     descriptors: Arc<DmaArray<[AtomicU64; 2]>>,
-    /// Event suppression structures (§2.8.14): `desc` in the low half, `flags` in the high.
+    /// Event suppression structures (§2.8.14): `desc` in the low half, `flags` in the high half.
     driver: DmaArray<AtomicU32>,
     device: DmaArray<AtomicU32>,
     size: u16,
@@ -41,12 +42,13 @@ pub struct Packed {
     kind: u64,
     event_idx: bool,
     book: InFlightTable,
-    /// Where the next buffer goes, and the flags that make it available this time around.
+    /// Position of the next buffer, and the flags that make it available in this round.
     avail: u16,
     avail_flags: u64,
-    /// Descriptors made available since the last check for a notification.
+    /// Number of descriptors made available since the last check for a notification.
     unshown: u16,
-    /// Where the device uses the next buffer, and the wrap bits of a used one this time around.
+    /// Position at which the device uses the next buffer, and the wrap bits of a used one in this
+    /// round.
     used: u16,
     used_flags: u64,
     /// Both, for the watch.
@@ -65,7 +67,7 @@ impl Packed {
         rest.store(word, Ordering::Relaxed);
     }
 
-    /// Moves to the next place for a buffer (§2.8.21.1).
+    /// Advances to the next position for a buffer (§2.8.21.1).
     #[inline(always)]
     fn step_avail(&mut self) {
         self.unshown += 1;
@@ -76,7 +78,7 @@ impl Packed {
         }
     }
 
-    /// Moves past a used buffer of `count` descriptors (§2.8.6).
+    /// Advances past a used buffer of `count` descriptors (§2.8.6).
     #[inline(always)]
     fn step_used(&mut self, count: u16) {
         self.used += count;
@@ -86,12 +88,12 @@ impl Packed {
         }
     }
 
-    /// The next used descriptor's word, if it is used.
+    /// The word of the next used descriptor, if it is used.
     #[inline(always)]
     fn peek(&self) -> Option<u64> {
         let [_, rest] = self.descriptors.ring_at(self.used.into());
         let rest = rest.load(Ordering::Relaxed);
-        // §2.8.22: the packet is read after the flags; length and id come in one word with them.
+        // §2.8.22: the packet is read after the flags; length and id are in the same word.
         after_done_flag();
         (rest >> 48 & (DESC_AVAIL | DESC_USED) == self.used_flags).then_some(rest)
     }
@@ -107,8 +109,8 @@ impl Ring for Packed {
             "a packed queue is a power of two here"
         );
         let count = usize::from(size);
-        // §2.8.10.1: descriptors are aligned to 16, the event structures to 4; each in a line of
-        // its own.
+        // §2.8.10.1: descriptors are aligned to 16, the event structures to 4; each on its own
+        // cache line.
         let driver = (16 * count).next_multiple_of(64);
         let area = Arc::new(dma.allocate(driver + 128)?);
         let queue = Self {
@@ -198,14 +200,14 @@ impl Ring for Packed {
         if added == 0 {
             return false;
         }
-        // §2.8.21.3.1: the flags before checking whether the device wants a notification.
+        // §2.8.21.3.1: write the flags before checking whether the device requests a notification.
         before_sleep_check();
         let event = self.device.ring_at(0).load(Ordering::Relaxed);
         match event >> 16 & 3 {
             EVENT_DISABLE => false,
             EVENT_DESC if self.event_idx => {
-                // §2.8.14: a place in the ring, and in which round. One of the round before is one
-                // ring's length back.
+                // §2.8.14: a position in the ring, and its round. One of the previous round is one
+                // ring length back.
                 let round = event >> 15 & 1 != 0;
                 let ours = self.avail_flags & DESC_AVAIL != 0;
                 let mut at = event as u16 & 0x7fff;
@@ -242,7 +244,7 @@ impl Ring for Packed {
         let Some(rest) = self.peek() else {
             return UsedElement::Nothing;
         };
-        // A chain would be of more descriptors, but there is none (and one is the least).
+        // A chain would have more descriptors, but there is none (and one is the minimum).
         self.step_used(1);
         match self.book.leave_one((rest >> 32) as u16) {
             Some(frame) => UsedElement::Frame {
@@ -299,7 +301,7 @@ impl Ring for Packed {
     fn listen(&mut self, on: bool) -> bool {
         let flags = if on { EVENT_ENABLE } else { EVENT_DISABLE };
         self.driver[0].store(flags << 16, Ordering::Relaxed);
-        // §2.8.22: the wish before the last look, a store before a load.
+        // §2.8.22: write the request before the last check, a store before a load.
         before_sleep_check();
         self.has_used()
     }

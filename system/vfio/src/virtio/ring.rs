@@ -1,5 +1,5 @@
-//! What a split and a packed virtqueue have in common: buffers are offered, come back used, and are
-//! distinguished by an id that the device returns (VIRTIO 1.2 §2.6).
+//! Code common to split and packed virtqueues: buffers are offered, returned as used, and
+//! identified by an id that the device returns (VIRTIO 1.2 §2.6).
 
 use std::sync::Arc;
 
@@ -7,121 +7,122 @@ use sys::Result;
 
 use super::super::dma::DmaSpace;
 
-/// Longest queue that is requested: 32768 is the most (§2.7), and the packets of a quarter second
-/// at 1 Mpps suffice.
+/// Maximum queue length to request: the limit is 32768 (§2.7), but the packets of a quarter second
+/// at 1 Mpps are enough.
 pub(super) const SIZE_MAX: u16 = 4096;
 
-/// Stands for the frame of an element that has none of its own.
+/// Represents no frame, for an element that has none.
 pub(super) const NO_FRAME: u32 = u32::MAX;
 
 /// A piece of memory offered to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Element {
-    /// Where the device finds it.
+    /// Device address.
     pub iova: u64,
-    /// Its bytes.
+    /// Length.
     pub len: u32,
-    /// The frame that it lies in, or [`NO_FRAME`].
+    /// Frame that contains it, or [`NO_FRAME`].
     pub frame: u32,
 }
 
-/// What the device has put into the ring next.
+/// Next item returned by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Used {
     /// Nothing yet.
     Nothing,
     /// The buffer with this id is done, and the device reports that it wrote `len` bytes.
     Buffer { id: u16, len: u32 },
-    /// An id that was never offered, or has been returned already.
+    /// An id that was never offered, or has already been returned.
     Foreign,
 }
 
-/// What the device has put into a queue next whose buffers are of one element each; it is out of
-/// the book then.
+/// Next item returned by the device in a queue whose buffers have one element each; it has been
+/// removed from the book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsedElement {
     /// Nothing yet.
     Nothing,
-    /// The buffer over this frame, and the device reports that it wrote `len` bytes.
+    /// The buffer of this frame, and the device reports that it wrote `len` bytes.
     Frame { frame: u32, len: u32 },
     /// As [`Used::Foreign`].
     Foreign,
 }
 
-/// A virtqueue, seen from the driver.
+/// A virtqueue from the driver's side.
 ///
-/// All buffers of a queue go one way: the device writes into those of a receiving queue and reads
-/// those of a sending one.
+/// All buffers of a queue have the same direction: the device writes to those of a receiving queue
+/// and reads those of a sending one.
 pub trait Ring: Sized + Send + 'static {
     /// Its name in the specification.
     const NAME: &'static str;
 
-    /// An empty queue of `size` entries, a power of two, in memory of its own.
+    /// Creates an empty queue of `size` entries, a power of two, in its own memory.
     ///
     /// # Errors
-    /// Where memory is short.
+    /// If memory is short.
     fn new(dma: &Arc<DmaSpace>, size: u16, writable: bool, event_idx: bool) -> Result<Self>;
 
-    /// The device's addresses of descriptor area, driver area and device area (§2.6).
+    /// Device addresses of descriptor area, driver area and device area (§2.6).
     fn areas(&self) -> [u64; 3];
 
     /// The buffers that the device holds.
     fn book(&self) -> &InFlightTable;
 
-    /// The same, to take out of it what has returned.
+    /// The same, mutable, to remove returned buffers.
     fn book_mut(&mut self) -> &mut InFlightTable;
 
-    /// Offers a buffer of one element; the caller has seen that there is room.
+    /// Offers a buffer of one element; the caller has checked that there is room.
     fn offer(&mut self, element: Element);
 
-    /// Offers a buffer of several elements in a row, the last of which is writable for the device
-    /// if `answer` is true; false (and nothing is offered) without room for all.
+    /// Offers a buffer of several consecutive elements, the last of which is writable for the
+    /// device if `answer` is true; returns false (and offers nothing) without room for all.
     fn offer_chain(&mut self, elements: &[Element], answer: bool) -> bool;
 
-    /// Publishes what was offered; true if the device requests a notification (§2.7.13.4,
-    /// §2.8.21.2).
+    /// Publishes the offered buffers; returns true if the device requests a notification
+    /// (§2.7.13.4, §2.8.21.2).
     fn publish(&mut self) -> bool;
 
-    /// Takes what the device has used next. A buffer's id is still in the book.
+    /// Takes the next used buffer. Its id is still in the book.
     fn next_used(&mut self) -> Used;
 
-    /// The same where all buffers are of one element, and takes it out of the book.
+    /// The same if all buffers have one element; also removes it from the book.
     fn next_used_one(&mut self) -> UsedElement;
 
-    /// Whether the device has used something that was not taken yet.
+    /// Whether there is a used buffer that was not taken yet.
     fn has_used(&self) -> bool;
 
-    /// Bytes of the buffers that the device holds, as far as it uses them in order.
+    /// Number of bytes in the buffers that the device holds, provided that it uses them in order.
     fn held_bytes(&self) -> u64;
 
-    /// Publishes the driver's position to the watch. Once a batch.
+    /// Publishes the driver's position to the watch, once per batch.
     fn mark(&self);
 
-    /// Counts the buffers that the device has used and that were not taken at the last mark, from
-    /// any thread. For queues whose buffers are of one element.
+    /// Counts the used buffers that were not taken at the last mark, from any thread. For queues
+    /// whose buffers have one element.
     fn watch(&self) -> Box<dyn Fn() -> u32 + Send + Sync>;
 
-    /// Requests an interrupt at the next used buffer, or none; true if there is a used buffer
-    /// already, for which no interrupt will come (§2.7.14, §2.8.22).
+    /// Enables or disables an interrupt for the next used buffer; returns true if there already is
+    /// a used buffer, for which no interrupt will be raised (§2.7.14, §2.8.22).
     fn listen(&mut self, on: bool) -> bool;
 }
 
-/// One id: what it stands for while the device holds it.
+/// State of an id while the device holds its buffer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     frame: u32,
-    /// Elements of the buffer whose first this is; 0 if it is none, or not with the device.
+    /// Number of elements of the buffer that begins here; 0 if none does, or if it is not with the
+    /// device.
     count: u16,
     /// Id of the next element.
     next: u16,
 }
 
-/// Which buffers the device holds, in memory that it cannot reach: its reports are checked against
-/// this.
+/// The buffers that the device holds, in memory that it cannot access: its reports are checked
+/// against this.
 #[derive(Debug)]
 pub struct InFlightTable {
     entries: Box<[Entry]>,
-    /// The ids that stand for nothing: the first `room` of these.
+    /// Unused ids: the first `room` of these.
     free: Box<[u16]>,
     room: usize,
 }
@@ -135,13 +136,13 @@ impl InFlightTable {
         }
     }
 
-    /// Elements that may still be offered.
+    /// Number of elements that may still be offered.
     #[inline(always)]
     pub(super) fn room(&self) -> u32 {
         self.room as u32
     }
 
-    /// An id stands for nothing again.
+    /// Frees an id.
     #[inline(always)]
     fn release(&mut self, id: u16) {
         // Never more than there are ids: each is released once.
@@ -151,13 +152,13 @@ impl InFlightTable {
         }
     }
 
-    /// Elements that the device holds.
+    /// Number of elements that the device holds.
     #[cfg(test)]
     pub(super) fn held(&self) -> u32 {
         self.entries.len() as u32 - self.room()
     }
 
-    /// Enters a buffer of one element; `None` without room.
+    /// Adds a buffer of one element; `None` without room.
     #[inline(always)]
     pub(super) fn enter(&mut self, frame: u32) -> Option<u16> {
         let room = self.room.checked_sub(1)?;
@@ -173,7 +174,7 @@ impl InFlightTable {
         Some(id)
     }
 
-    /// Enters one more element in front of a buffer: the buffer's id is the new one's.
+    /// Adds an element before a buffer: the buffer's id becomes the new one's.
     pub(super) fn enter_before(&mut self, frame: u32, next: u16) -> Option<u16> {
         let count = self.entries.get(usize::from(next))?.count;
         let id = self.enter(frame)?;
@@ -195,14 +196,14 @@ impl InFlightTable {
         })
     }
 
-    /// Elements of the buffer, if the device holds it.
+    /// Number of elements of the buffer, if the device holds it.
     #[inline(always)]
     pub(super) fn count(&self, id: u32) -> Option<u16> {
         let count = self.entries.get(id as usize)?.count;
         (count != 0).then_some(count)
     }
 
-    /// Takes a buffer of one element out; its frame.
+    /// Removes a buffer of one element; returns its frame.
     #[inline(always)]
     pub(super) fn leave_one(&mut self, id: u16) -> Option<u32> {
         let entry = self.entries.get_mut(usize::from(id))?;
@@ -215,7 +216,7 @@ impl InFlightTable {
         Some(frame)
     }
 
-    /// Takes a buffer out, frame by frame.
+    /// Removes a buffer, frame by frame.
     #[inline(always)]
     pub(super) fn leave(&mut self, id: u16, mut each: impl FnMut(u32)) {
         if let Some(frame) = self.leave_one(id) {
@@ -234,7 +235,7 @@ impl InFlightTable {
         }
     }
 
-    /// Takes everything out: the device has been reset and holds nothing any more.
+    /// Removes everything: the device has been reset and holds nothing any more.
     pub(super) fn leave_all(&mut self, mut each: impl FnMut(u32)) {
         for id in 0..self.entries.len() as u16 {
             if self.entries[usize::from(id)].count != 0 {
@@ -244,8 +245,8 @@ impl InFlightTable {
     }
 }
 
-/// Whether an index in `old..new`, both modulo 2^16, is the one that the other side asked to be
-/// reported about (§2.7.7.2, §2.7.10.1).
+/// Whether an index in `old..new`, both modulo 2^16, is the one of which the other side requested a
+/// notification (§2.7.7.2, §2.7.10.1).
 #[inline(always)]
 pub(super) fn passes(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
@@ -264,7 +265,7 @@ mod tests {
         let first = book.enter_before(NO_FRAME, mid).unwrap();
         assert_eq!((book.room(), book.held()), (0, 4));
         assert_eq!(book.enter(13), None);
-        // Only a buffer's first id stands for it.
+        // Only a buffer's first id identifies it.
         assert_eq!(book.count(last.into()), None);
         assert_eq!(book.count(mid.into()), None);
         assert_eq!(book.count(first.into()), Some(3));

@@ -19,40 +19,40 @@ use super::header::{self, HEADER_LEN, Header};
 use super::ring::{Element, Ring, UsedElement};
 use super::transport::{Doorbell, Transport};
 
-/// Where in a frame the device begins to write.
+/// Offset at which the device writes in a frame.
 pub(super) const START: u32 = HEADROOM - HEADER_LEN;
 
-/// A receiving queue's ring and what it needs to make slots.
+/// The ring of a receiving queue, and the settings for creating slots.
 pub struct VirtioRx<G, R> {
     ring: R,
     bell: Doorbell<G>,
     transport: Transport<G>,
     frames: Arc<PoolDma>,
     ring_len: u32,
-    /// Bytes of a buffer, the header's included.
+    /// Length of a buffer, including the header.
     buffer_len: u32,
     packet_len_max: u32,
     mergeable: bool,
-    /// What of a header's flags counts.
+    /// Mask of the valid header flags.
     flags_known: u8,
-    /// A packet that was taken and did not fit the batch any more; its frames are ours.
+    /// A packet that was taken and did not fit into the batch; this queue owns its frames.
     kept: Vec<Slot>,
-    /// What the control side looks at.
+    /// State shared with the control side.
     view: RxView,
 }
 
 /// State shared between the control side and a queue.
 #[derive(Clone, Default)]
 pub(super) struct RxView {
-    /// Packets taken from the ring, good or bad.
+    /// Number of packets taken from the ring, valid or not.
     pub given: Arc<AtomicU64>,
-    /// Packets taken that wait for the next batch.
+    /// Number of packets taken that wait for the next batch.
     pub kept: Arc<AtomicU32>,
-    /// No more buffers are offered.
+    /// Whether buffers are no longer offered.
     pub stopped: Arc<AtomicBool>,
 }
 
-/// What a queue is made of.
+/// Parts of a queue.
 pub(super) struct RxParts<G, R> {
     pub ring: R,
     pub bell: Doorbell<G>,
@@ -61,7 +61,7 @@ pub(super) struct RxParts<G, R> {
     pub ring_len: u32,
     pub packet_len_max: u32,
     pub mergeable: bool,
-    /// The device may report on checksums (GUEST_CSUM).
+    /// Whether the device may report on checksums (GUEST_CSUM).
     pub checksums: bool,
     pub view: RxView,
 }
@@ -87,7 +87,7 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         }
     }
 
-    /// A slot over a claimed frame, from where the device began to write.
+    /// A slot over a claimed frame, starting where the device began to write.
     fn slot(&self, frame: u32, skip: u32, len: u32) -> Slot {
         let pool = self.frames.pool();
         let offset = pool.addr_of(frame) as usize + (START + skip) as usize;
@@ -99,8 +99,8 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         }
     }
 
-    /// Takes buffers, each of which is a packet, until there is another kind of one or `max` are
-    /// taken. Nothing that the device reports is trusted.
+    /// Harvests single-buffer packets, until there is another kind or `max` are taken. Nothing that
+    /// the device reports is trusted.
     #[inline(always)]
     fn harvest_plain(
         &mut self,
@@ -138,7 +138,7 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
             if !unsafe { owners.claim(frame) } {
                 break Stop::Invalid(None);
             }
-            // Shorter than a header, too.
+            // Also shorter than a header.
             if len > buffer_len {
                 break Stop::Invalid(Some(frame));
             }
@@ -147,7 +147,7 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
             let mut header = unsafe { header::read(data.wrapping_sub(HEADER_LEN as usize)) };
             header.flags &= known;
             let whole = !mergeable || header.num_buffers == 1;
-            // Nothing after the header is none either.
+            // Empty after the header is invalid, too.
             let fits = len.wrapping_sub(1) < longest;
             if !whole || header.flags & header::NEEDS_CSUM != 0 || !fits {
                 break Stop::Odd(frame, len, header);
@@ -165,15 +165,15 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         stop
     }
 
-    /// What arrives in the ring and was not taken yet, for the control side.
+    /// Packets in the ring that were not taken yet, for the control side.
     pub(super) fn watch_ring(&self) -> Box<dyn Fn() -> u32 + Send + Sync> {
         self.ring.watch()
     }
 
-    /// Finishes the checksum of a packet that never was on a wire (§5.1.6.4): its field holds the
-    /// sum of the pseudo-header, and all from `csum_start` on is to be added. The packet is
-    /// complete when it is sent on. Left as it is where the device names a place outside of the
-    /// packet.
+    /// Completes the checksum of a packet that was never on a wire (§5.1.6.4): its field contains
+    /// the sum of the pseudo header, and everything from `csum_start` on must be added. The packet
+    /// is complete when it is forwarded. Left unchanged if the device specifies a position outside
+    /// of the packet.
     #[cold]
     fn finish_checksum(&self, frame: u32, segments: &mut [Slot]) {
         let pool = self.frames.pool();
@@ -201,7 +201,7 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);
         }
-        // Zero would mean that there is none (RFC 768).
+        // Zero would mean no checksum (RFC 768).
         let checksum = match !(sum as u16) {
             0 => 0xffff_u16,
             checksum => checksum,
@@ -213,8 +213,8 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         }
     }
 
-    /// A packet of several buffers, with an unfinished checksum, empty, or too long: its first
-    /// frame is claimed, and so much is in it.
+    /// Harvests a packet of several buffers, with an incomplete checksum, empty, or too long: its
+    /// first frame is claimed, and contains `len` bytes.
     #[cold]
     fn harvest_odd(
         &mut self,
@@ -238,7 +238,7 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
     }
 
     /// Takes the rest of a packet of several buffers (§5.1.6.3.1), whose first slot is the last of
-    /// `slots`. False if it is not a packet, or too long; its frames are in `back` then.
+    /// `slots`. Returns false if it is invalid or too long; its frames are then in `back`.
     ///
     /// A device shows a packet's buffers all at once (§2.8.9; with one step of `used.idx` where
     /// queues are split), so one that is not present yet is a lie.
@@ -253,7 +253,7 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         let first = slots.len() - 1;
         let possible = count != 0 && u32::from(count) <= self.ring_len;
         let mut len = slots[first].cap_len();
-        // §5.1.6.4: the device fills a buffer before it continues to the next, so none is empty.
+        // §5.1.6.4: the device fills a buffer before it continues with the next, so none is empty.
         let mut sound = possible && len != 0;
         for _ in 1..if possible { count } else { 1 } {
             let (frame, part) = match self.ring.next_used_one() {
@@ -374,7 +374,7 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
             slots.append(&mut self.kept);
         }
         let mut filled = Filled::of(&slots[start..]);
-        // A device cannot honestly use more than it holds; one that continues and on is left alone
+        // A device cannot correctly use more than it holds; one that never stops is left alone
         // until the next call.
         let mut looks = self.ring_len;
         let mut given = 0;
@@ -397,7 +397,7 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
                         stamp(slot, time_ns);
                     }
                     if slots.len() > end && first > start {
-                        // A part of a packet is never given: it waits for the next batch.
+                        // A partial packet is never returned: it waits for the next batch.
                         self.kept.extend(slots.drain(first..));
                         break;
                     }
@@ -421,7 +421,7 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
     }
 
     fn watch(&self) -> Box<dyn Fn() -> u32 + Send + Sync> {
-        // Buffers: a packet in several counts for as many until it is harvested.
+        // Counts buffers: a packet in several counts as many until it is harvested.
         let (ring, kept) = (self.ring.watch(), self.view.kept.clone());
         Box::new(move || ring() + kept.load(Ordering::Relaxed))
     }
@@ -452,28 +452,28 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
     }
 }
 
-/// What ended a run of plain packets.
+/// Why a run of plain packets ended.
 enum Stop {
-    /// There is no more, or there is no room for it.
+    /// No more packets, or no room for one.
     Nothing,
-    /// Something that is not a packet; its frame, if it is one of ours.
+    /// Not a packet; its frame, if it is one of the queue's.
     Invalid(Option<u32>),
-    /// A packet that is not plain: its first frame, bytes in it, its header.
+    /// A packet that is not plain: its first frame, the number of bytes in it, its header.
     Odd(u32, u32, Header),
 }
 
-/// Gives a slot its time.
+/// Sets the time of a slot.
 fn stamp(slot: &mut Slot, time_ns: u64) {
     slot.time_ns = time_ns;
     slot.flags |= u16::from(time_ns != 0) * Slot::TIME;
 }
 
-/// The header's checksum flags (§5.1.6.4), in the form of slots.
+/// Converts the header's checksum flags (§5.1.6.4) to those of slots.
 #[inline(always)]
 fn checksum_flags(flags: u8) -> u16 {
     const FLAGS: [u16; 4] = [
         0,
-        // NEEDS_CSUM: the field holds the sum of the pseudo-header; the packet never was on a
+        // NEEDS_CSUM: the field contains the sum of the pseudo header; the packet was never on a
         // wire.
         Slot::CHECKSUM_PARTIAL,
         // DATA_VALID.

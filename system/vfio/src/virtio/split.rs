@@ -1,15 +1,15 @@
 //! The split virtqueue (VIRTIO 1.2 §2.7): a table of descriptors, a ring in which the driver offers
-//! them, a ring in which the device returns them.
+//! them, and a ring in which the device returns them.
 //!
 //! ```text
 //!  driver area:  | flags | idx | ring[size]: u16       | used_event  |   written by the driver
 //!  device area:  | flags | idx | ring[size]: (id, len) | avail_event |   written by the device
 //! ```
 //!
-//! The barriers: what a buffer holds and which it is comes before `avail.idx` (§2.7.13.3.1,
-//! release); `avail.idx` is written before checking whether the device wants a notification
-//! (§2.7.13.4.1, a full fence: a store before a load); `used.idx` comes before what it counts
-//! (§2.7.14, acquire).
+//! The barriers: the contents of a buffer and its ring entry are written before `avail.idx`
+//! (§2.7.13.3.1, release); `avail.idx` is written before checking whether the device requests a
+//! notification (§2.7.13.4.1, a full fence: a store before a load); `used.idx` is read before the
+//! entries it covers (§2.7.14, acquire).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -21,24 +21,24 @@ use super::ring::{Element, InFlightTable, Ring, Used, UsedElement, passes};
 
 /// The buffer continues in the descriptor `next` (§2.7.5).
 pub(super) const DESC_NEXT: u64 = 1;
-/// The device writes into it.
+/// The device writes to the buffer.
 pub(super) const DESC_WRITE: u64 = 2;
-/// In the driver area: no interrupts (§2.7.7).
+/// Flag in the driver area: no interrupts (§2.7.7).
 pub(super) const AVAIL_NO_INTERRUPT: u16 = 1;
-/// In the device area: no notifications (§2.7.10).
+/// Flag in the device area: no notifications (§2.7.10).
 pub(super) const USED_NO_NOTIFY: u16 = 1;
 
-/// How far ahead of the device an unwanted event is put: half of the index's range.
+/// How far ahead of the device the index of an unwanted event is set: half of the index's range.
 const FAR: u16 = 0x8000;
 
-/// See the module.
+/// A split virtqueue; see the module documentation.
 pub struct Split {
     descriptors: DmaArray<[AtomicU64; 2]>,
     /// `flags` and `idx` of the driver area, its ring, and `used_event` after it.
     driver: DmaArray<AtomicU16>,
     available: DmaArray<AtomicU16>,
     used_event: DmaArray<AtomicU16>,
-    /// The same of the device area.
+    /// The same for the device area.
     device: Arc<DmaArray<AtomicU16>>,
     used_ring: DmaArray<[AtomicU32; 2]>,
     avail_event: DmaArray<AtomicU16>,
@@ -47,10 +47,10 @@ pub struct Split {
     event_idx: bool,
     listening: bool,
     book: InFlightTable,
-    /// Next place in the available ring, and up to where the device has been shown.
+    /// Next position in the available ring, and the position published to the device.
     avail: u16,
     shown: u16,
-    /// Next place in the used ring, and up to where the device is known to have written.
+    /// Next position in the used ring, and the position up to which the device has written.
     used: u16,
     known: u16,
     /// `used`, for the watch.
@@ -67,7 +67,7 @@ impl Split {
         rest.store(word, Ordering::Relaxed);
     }
 
-    /// Puts a buffer into the next place of the available ring (§2.7.13.2).
+    /// Writes a buffer to the next position of the available ring (§2.7.13.2).
     #[inline(always)]
     fn make_available(&mut self, id: u16) {
         let place = self.available.ring_at(self.avail.into());
@@ -87,7 +87,7 @@ impl Split {
         Some((id, len))
     }
 
-    /// Looks how far the device has come; false if no further. Once a batch.
+    /// Reads the device's index; returns false if it has not advanced. Once per batch.
     #[inline(never)]
     fn look(&mut self) -> bool {
         self.known = self.used_idx();
@@ -95,7 +95,7 @@ impl Split {
             return false;
         }
         if self.event_idx && !self.listening {
-            // Once a batch at most: the event stays ahead of the device.
+            // At most once per batch: the event stays ahead of the device.
             let far = self.used.wrapping_add(FAR);
             self.used_event.ring_at(0).store(far, Ordering::Relaxed);
         }
@@ -117,8 +117,8 @@ impl Ring for Split {
     fn new(dma: &Arc<DmaSpace>, size: u16, writable: bool, event_idx: bool) -> Result<Self> {
         assert!(size.is_power_of_two(), "a split queue is a power of two");
         let count = usize::from(size);
-        // §2.7: the driver area is aligned to 2, the device area to 4; apart by a cache line, so
-        // that neither side writes into a line of the other's.
+        // §2.7: the driver area is aligned to 2, the device area to 4; separated by a cache line,
+        // so that neither side writes to a line of the other.
         let driver = 16 * count;
         let device = (driver + 6 + 2 * count).next_multiple_of(64);
         let area = Arc::new(dma.allocate(device + 6 + 8 * count)?);
@@ -177,7 +177,7 @@ impl Ring for Split {
         if elements.is_empty() || (self.book.room() as usize) < elements.len() {
             return false;
         }
-        // From the last to the first: each needs the next one's id.
+        // From the last to the first: each needs the id of the next one.
         let mut next = None;
         for &element in elements.iter().rev() {
             let id = match next {
@@ -206,11 +206,11 @@ impl Ring for Split {
             return false;
         }
         self.shown = new;
-        // §2.7.13.3.1: descriptors, ring and packets before the index that shows them.
+        // §2.7.13.3.1: write descriptors, ring and packets before the index that publishes them.
         before_doorbell();
         self.driver.ring_at(1).store(new, Ordering::Relaxed);
-        // §2.7.13.4.1: the index before checking whether the device wants a notification. A device
-        // that goes to sleep checks the index after it has set the flag.
+        // §2.7.13.4.1: write the index before checking whether the device requests a notification.
+        // A device that goes to sleep checks the index after it has set the flag.
         before_sleep_check();
         if self.event_idx {
             let event = self.avail_event.ring_at(0).load(Ordering::Relaxed);
@@ -283,7 +283,7 @@ impl Ring for Split {
             let flags = if on { 0 } else { AVAIL_NO_INTERRUPT };
             self.driver[0].store(flags, Ordering::Relaxed);
         }
-        // §2.7.14: the wish before the last look, a store before a load.
+        // §2.7.14: write the request before the last check, a store before a load.
         before_sleep_check();
         self.has_used()
     }

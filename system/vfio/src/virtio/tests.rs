@@ -1,5 +1,5 @@
-//! The virtio-net driver on its model: the laws over every set of features that changes what rings
-//! or packets look like, and what only virtio has.
+//! The virtio-net driver on its model: the laws for every set of features that changes the format
+//! of rings or packets, and tests specific to virtio.
 
 mod lies;
 mod start;
@@ -15,7 +15,7 @@ use crate::driver::{DriverRx, DriverTx};
 use crate::laws::{RING_LEN, Random, Rig, Stand, laws, packet, settings};
 use crate::model::{Fault, Model, ModelCard};
 
-/// Which ring goes with which feature bit.
+/// The feature bit of each kind of ring.
 trait Kind: Ring {
     const PACKED: bool;
 }
@@ -33,7 +33,7 @@ struct VirtioRig<R, const MERGE: bool, const EVENT: bool>(R);
 
 const ADDRESS: [u8; 6] = [0x52, 0x54, 0x00, 0xba, 0x04, 0x00];
 
-/// What every device of the tests offers.
+/// Features that every device of the tests offers.
 const BASE: Features = VERSION_1
     | ACCESS_PLATFORM
     | MAC
@@ -94,7 +94,7 @@ fn card(offered: Features) -> ModelCard<VirtioModel> {
     ModelCard::new(|memory, events| VirtioModel::new(memory, events, offered, ADDRESS))
 }
 
-/// All laws on each set of features, and the tests below on it too.
+/// Runs all laws, and the tests below, on each set of features.
 macro_rules! sets {
     ($($name:ident: $ring:ty, $merge:literal, $event:literal;)*) => {
         $(
@@ -151,7 +151,7 @@ sets! {
 type Merge = VirtioRig<Split, true, true>;
 type MergePacked = VirtioRig<Packed, true, true>;
 
-/// 0 is written to the device status: it is as after power-on, and answers.
+/// 0 is written to the device status: it is as after power-on, and responds.
 fn a_reset_under_us<R: Rig<Model = VirtioModel>>() {
     let mut stand = Stand::<R>::usual();
     assert!(stand.arrive(0, &packet(1, 100)));
@@ -170,7 +170,7 @@ fn a_reset_under_us<R: Rig<Model = VirtioModel>>() {
     stand.end();
 }
 
-/// Past the end of 16-bit indices and of wrap counters, both ways.
+/// Past the end of 16-bit indices and of wrap counters, in both directions.
 fn many_rounds<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     let (frame, burst) = (packet(1, 60), RING_LEN - 1);
@@ -247,7 +247,7 @@ fn several_pairs<R: Rig<Model = VirtioModel>>() {
     stand.end();
 }
 
-/// The sum of 16-bit words that RFC 1071 speaks of, over what begins at an even place.
+/// Sum of 16-bit words (RFC 1071) of data at an even offset.
 fn sum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| {
         let low = pair.get(1).copied().unwrap_or(0);

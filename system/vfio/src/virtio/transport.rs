@@ -1,5 +1,5 @@
 //! The registers of a modern virtio PCI device (VIRTIO 1.2 §4.1.4): common configuration,
-//! notifications, device configuration, each wherever the device's capabilities put it.
+//! notifications, device configuration, each at the position given by the device's capabilities.
 
 use std::time::Duration;
 
@@ -26,41 +26,41 @@ mod common {
     pub const QUEUE_MSIX_VECTOR: u32 = 26;
     pub const QUEUE_ENABLE: u32 = 28;
     pub const QUEUE_NOTIFY_OFF: u32 = 30;
-    /// Descriptor area, driver area, device area, of 64 bits each.
+    /// 64-bit addresses of descriptor area, driver area and device area.
     pub const QUEUE_AREAS: [u32; 3] = [32, 40, 48];
 }
 
 /// Device status (§2.1).
 pub(super) mod status {
-    /// Nothing: writing it resets the device.
+    /// Writing 0 resets the device.
     pub const RESET: u8 = 0;
-    /// The driver has seen the device.
+    /// The driver has found the device.
     pub const ACKNOWLEDGE: u8 = 1;
-    /// The driver knows how to drive it.
+    /// The driver supports the device.
     pub const DRIVER: u8 = 2;
     /// The driver is ready.
     pub const DRIVER_OK: u8 = 4;
-    /// The features are settled.
+    /// The features are negotiated.
     pub const FEATURES_OK: u8 = 8;
     /// The device cannot continue.
     pub const NEEDS_RESET: u8 = 64;
     /// The driver gave up.
     pub const FAILED: u8 = 128;
-    /// What reading a device that is gone gives.
+    /// Value read from a removed device.
     pub const GONE: u8 = 0xff;
 }
 
-/// Not a vector (§4.1.4.3).
+/// No vector (§4.1.4.3).
 const NO_VECTOR: u16 = 0xffff;
 
-/// Looks at the status until a reset must be done, 10 µs apart (a second: §2.4.1 sets no limit, and
-/// a device that empties its queues first takes its time).
+/// Number of polls of the status for a reset to complete, 10 µs apart (a second: §2.4.1 sets no
+/// limit, and a device that drains its queues first takes its time).
 const RESET_LOOKS: u32 = 100_000;
 
-/// Tries to read a configuration that does not change meanwhile.
+/// Number of attempts to read a configuration that does not change meanwhile.
 const CONFIG_TRIES: u32 = 16;
 
-/// How a queue notifies the device of new buffers (§4.1.4.4).
+/// Notifies the device of new buffers in a queue (§4.1.4.4).
 #[derive(Clone)]
 pub(super) struct Doorbell<G> {
     registers: G,
@@ -69,22 +69,22 @@ pub(super) struct Doorbell<G> {
 }
 
 impl<G: Registers> Doorbell<G> {
-    /// Notifies the device. On a virtual machine this is what costs: the processor leaves the
-    /// guest.
+    /// Notifies the device. On a virtual machine this is the expensive part: the processor leaves
+    /// the guest.
     #[inline]
     pub(super) fn ring(&self) {
         self.registers.write16(self.offset, self.queue);
     }
 }
 
-/// See the module.
+/// Registers of a device; see the module documentation.
 #[derive(Clone)]
 pub(super) struct Transport<G> {
     layout: Layout,
     common: G,
     notify: G,
     device: G,
-    /// Where the interrupt status is, for a device that has only a pin.
+    /// The interrupt status, for a device that has only a pin.
     pin: Option<G>,
 }
 
@@ -98,7 +98,7 @@ impl<G: Registers> Transport<G> {
         function.read_config(0, &mut config);
         let bars: Vec<Option<G>> = (0..6).map(|bar| function.bar(bar).ok()).collect();
         let there = |bar: u8| bars.get(usize::from(bar)).and_then(Option::as_ref);
-        // A doorbell past a BAR's end would be lost.
+        // A doorbell past the end of a BAR would be lost.
         let layout = Layout::find(&config, |bar| there(bar).map_or(0, |bar| bar.len().into()))?;
         let take = |bar: u8| {
             let why = "a BAR is not there";
@@ -118,8 +118,7 @@ impl<G: Registers> Transport<G> {
         })
     }
 
-    /// Lets go of the interrupt pin: reading the status does (§4.1.4.5). With MSI-X there is
-    /// nothing to do.
+    /// Deasserts the interrupt pin by reading the status (§4.1.4.5). Nothing to do with MSI-X.
     pub(super) fn quiet_pin(&self) {
         if let Some(isr) = &self.pin {
             isr.read8(self.layout.isr.offset);
@@ -137,14 +136,14 @@ impl<G: Registers> Transport<G> {
         self.common.read8(self.at(common::DEVICE_STATUS))
     }
 
-    /// Sets bits of the device status, which are never taken back but by a reset (§2.1.1).
+    /// Sets bits of the device status, which are only cleared by a reset (§2.1.1).
     pub(super) fn add_status(&self, bits: u8) {
         let status = self.status() | bits;
         self.common.write8(self.at(common::DEVICE_STATUS), status);
     }
 
-    /// Resets the device and waits until it has done so (§2.4, §4.1.4.3.2: the status reads 0). It
-    /// touches no memory then. False if it does not.
+    /// Resets the device and waits for completion (§2.4, §4.1.4.3.2: the status reads 0). It
+    /// accesses no memory then. Returns false if it does not complete.
     pub(super) fn reset(&self) -> bool {
         let place = self.at(common::DEVICE_STATUS);
         self.common.write8(place, status::RESET);
@@ -194,12 +193,12 @@ impl<G: Registers> Transport<G> {
         Ok(())
     }
 
-    /// Queues that the device has.
+    /// Number of queues of the device.
     pub(super) fn queue_count(&self) -> u16 {
         self.common.read16(self.at(common::NUM_QUEUES))
     }
 
-    /// Selects a queue; its longest size, 0 if it does not exist (§4.1.4.3.1).
+    /// Selects a queue; returns its maximum length, 0 if it does not exist (§4.1.4.3.1).
     pub(super) fn queue_size_max(&self, queue: u16) -> u16 {
         self.common.write16(self.at(common::QUEUE_SELECT), queue);
         match self.common.read16(self.at(common::QUEUE_SIZE)) {
@@ -208,10 +207,10 @@ impl<G: Registers> Transport<G> {
         }
     }
 
-    /// Sets up a queue and enables it (§4.1.5.1.3); how to notify the device of it.
+    /// Sets up a queue and enables it (§4.1.5.1.3); returns its doorbell.
     ///
     /// # Errors
-    /// When the device refuses the size or the vector, or has a notification address outside of its
+    /// If the device refuses the length or the vector, or has a notification address outside of its
     /// structure.
     pub(super) fn enable<R: Ring>(
         &self,
@@ -260,7 +259,7 @@ impl<G: Registers> Transport<G> {
         })
     }
 
-    /// No interrupts for changes of the configuration: the control side polls.
+    /// Disables interrupts for configuration changes: the control side polls.
     pub(super) fn no_config_interrupts(&self) {
         if self.pin.is_none() {
             self.common
@@ -268,8 +267,8 @@ impl<G: Registers> Transport<G> {
         }
     }
 
-    /// Reads the device configuration so that it is of one moment (§2.5.1: the generation before is
-    /// that after).
+    /// Reads the device configuration consistently (§2.5.1: the generation is the same before and
+    /// after).
     pub(super) fn config<T>(&self, read: impl Fn(&Self) -> T) -> T {
         let generation = || self.common.read8(self.at(common::CONFIG_GENERATION));
         for _ in 0..CONFIG_TRIES {
@@ -282,7 +281,7 @@ impl<G: Registers> Transport<G> {
         read(self)
     }
 
-    /// A byte of the device configuration (§5.1.4); inside [`Transport::config`].
+    /// Reads a byte of the device configuration (§5.1.4); used in [`Transport::config`].
     pub(super) fn config8(&self, field: u32) -> u8 {
         match field < self.layout.device.len {
             true => self.device.read8(self.layout.device.offset + field),
@@ -290,7 +289,7 @@ impl<G: Registers> Transport<G> {
         }
     }
 
-    /// Two bytes of it.
+    /// Reads two bytes of the device configuration.
     pub(super) fn config16(&self, field: u32) -> u16 {
         match field + 2 <= self.layout.device.len {
             true => self.device.read16(self.layout.device.offset + field),

@@ -1,8 +1,8 @@
 //! A transmit queue (VIRTIO 1.2 §5.1.6.2).
 //!
-//! The header goes into the frame in front of the packet, and both are one element. Where a packet
-//! begins too near to its frame's first byte, or lies in several frames, it becomes a chain whose
-//! first element is a header of zeroes that all packets share: the device only reads it.
+//! The header is written into the frame before the packet, and both form one element. If a packet
+//! begins too close to its frame's first byte, or is in several frames, it becomes a chain whose
+//! first element is a header of zeroes shared by all packets: the device only reads it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::header::{self, HEADER_LEN};
 use super::ring::{Element, NO_FRAME, Ring, Used};
 use super::transport::{Doorbell, Transport};
 
-/// Frames that are handed back at a time.
+/// Number of frames returned at a time.
 const RUN: usize = 64;
 
-/// Polls without progress after which a device is notified although it did not request it.
+/// Number of polls without progress after which a device is notified even without a request.
 const LOOKS_MAX: u32 = 64;
 
-/// A sending queue's ring.
+/// The ring of a sending queue.
 pub struct VirtioTx<G, R> {
     ring: R,
     bell: Doorbell<G>,
@@ -32,21 +32,22 @@ pub struct VirtioTx<G, R> {
     ring_len: u32,
     /// Twelve zeroes.
     header: Arc<DmaArray<AtomicU8>>,
-    /// Frames posted and not reclaimed.
+    /// Number of frames posted and not reclaimed.
     parts: u32,
-    /// Parts that are not in the ring yet: of a packet whose last part is still to come, or after
+    /// Parts that are not in the ring yet: of a packet whose last part is still missing, or after
     /// one that needs more descriptors than are free. In order; at most as many as the ring has
     /// entries.
     waiting: VecDeque<TxPart>,
-    /// Elements of the packet at hand.
+    /// Elements of the current packet.
     chain: Vec<Element>,
     /// The device gave back what it did not have.
     lied: bool,
-    /// Consecutive polls in which it had packets, returned none and requested no notification.
+    /// Number of consecutive polls in which it had packets, returned none and requested no
+    /// notification.
     looks: u32,
 }
 
-/// What a queue is made of.
+/// Parts of a queue.
 pub(super) struct TxParts<G, R> {
     pub ring: R,
     pub bell: Doorbell<G>,
@@ -73,7 +74,7 @@ impl<G: Registers, R: Ring> VirtioTx<G, R> {
         }
     }
 
-    /// Moves whole packets from `waiting` into the ring, as long as there is room.
+    /// Moves whole packets from `waiting` into the ring while there is room.
     #[cold]
     fn advance(&mut self) {
         while let Some(last) = self.waiting.iter().position(|part| part.is_last) {
@@ -117,7 +118,8 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
     fn post(&mut self, part: TxPart) {
         self.parts += 1;
         let whole = part.is_first && part.is_last && part.offset >= HEADER_LEN;
-        // A chain takes a descriptor more than it has parts, which may have been this packet's.
+        // A chain takes one more descriptor than it has parts, which may have been needed for this
+        // packet.
         if !whole || !self.waiting.is_empty() || self.ring.book().room() == 0 {
             self.waiting.push_back(part);
             if part.is_last {
@@ -177,8 +179,9 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
         posted
     }
 
-    /// Some fail to request notifications: QEMU drops packets while the link is down, and leaves
-    /// its notification index far behind. So one that does nothing is reported anyway.
+    /// Some devices fail to request notifications: QEMU drops packets while the link is down, and
+    /// leaves its notification index far behind. A device without progress is therefore notified
+    /// anyway.
     #[inline]
     fn publish(&mut self) {
         if self.ring.publish() || self.looks >= LOOKS_MAX {
@@ -190,7 +193,7 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
     #[inline]
     fn reclaim(&mut self, mut frames: impl FnMut(&[u32])) {
         let mut parts = self.parts;
-        // Buffers return in any order: some are gathered before they are handed on.
+        // Buffers return in any order: some are gathered before they are passed on.
         let (mut run, mut count) = ([0; RUN], 0);
         for _ in 0..self.ring_len {
             match self.ring.next_used() {

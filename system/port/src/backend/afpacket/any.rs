@@ -1,6 +1,6 @@
-//! `any`: the packets of all interfaces, those included that are created later. Link headers
-//! differ, so each packet has a Linux cooked header instead (LINKTYPE_LINUX_SLL2 on tcpdump.org),
-//! made of the address that the kernel writes before the packet.
+//! `any`: the packets of all interfaces, including those created later. Link headers differ, so
+//! each packet has a Linux cooked header instead (LINKTYPE_LINUX_SLL2 on tcpdump.org), built from
+//! the address that the kernel writes before the packet.
 
 use std::ptr::NonNull;
 
@@ -11,14 +11,14 @@ use sys::link::Link;
 use super::rx::PacketHeader;
 use super::tap::{PACKET_ADDRESS_LEN, PACKET_HEADER_LEN};
 
-/// The name of the port.
+/// Name of the port.
 const NAME: &str = "any";
 /// LINKTYPE_LINUX_SLL2.
 pub(super) const LINK_TYPE: u16 = 276;
-/// The cooked header is as long as the address, and has its fields in the same places.
+/// The cooked header is as long as the address, with its fields at the same offsets.
 const COOKED_LEN: usize = PACKET_ADDRESS_LEN;
 
-/// An interface by its name; one of number 0 stands for all of them.
+/// Finds an interface by name; interface number 0 stands for all of them.
 ///
 /// # Errors
 /// As [`Link::by_name`].
@@ -32,20 +32,20 @@ pub(super) fn find(name: &str) -> Result<Link> {
     }
 }
 
-/// What becomes of a packet.
+/// Result of building a cooked packet.
 pub(super) enum Cooked {
     Packet(Slot),
-    /// Sent on the loopback interface, where it is received, too.
+    /// Sent on the loopback interface, where it is received as well.
     Twice,
-    /// Its offsets make no sense.
+    /// Its offsets are invalid.
     Invalid,
 }
 
-/// Makes cooked packets.
+/// Builds cooked packets.
 pub(super) struct Cook {
-    /// The loopback interface's number; 0 if there is none.
+    /// Index of the loopback interface; 0 if there is none.
     loopback: u32,
-    /// Most bytes of a cooked packet.
+    /// Maximum length of a cooked packet.
     snaplen: u32,
 }
 
@@ -60,11 +60,11 @@ impl Cook {
         }
     }
 
-    /// Writes the cooked header in front of a packet's network header; the packet begins there.
+    /// Writes the cooked header before a packet's network header; the packet begins there.
     ///
     /// # Safety
-    /// `place` is the packet's header in a block that is ours; the block reaches at least to the
-    /// end of the packet that `slot` is over, which begins at the header's `mac_offset`.
+    /// `place` is the packet's header in a block owned by this process; the block extends at least
+    /// to the end of the packet of `slot`, which begins at the header's `mac_offset`.
     pub(super) unsafe fn cook(
         &self,
         place: NonNull<u8>,
@@ -108,7 +108,7 @@ impl Cook {
         // SAFETY: the packet ends where it did, or before.
         let mut cooked = unsafe { Slot::over(data, cap_len, len(header.wire_len), 0) };
         cooked.time_ns = slot.time_ns;
-        // The tag of a VLAN has no place in the cooked header.
+        // The cooked header has no field for a VLAN tag.
         cooked.flags = slot.flags & !Slot::VLAN;
         Cooked::Packet(cooked)
     }

@@ -15,26 +15,25 @@ use super::filter::{SocketFilter, runs_in_kernel};
 use super::listen::Source;
 
 pub(super) struct Control {
-    /// As it was when last heard of.
+    /// The interface as last reported.
     link: Link,
-    /// The interface's own count of packets received when the port was opened.
-    /// Packets that the interface had received and sent before.
+    /// The interface's own counts of packets received and sent when the port was opened.
     counted_before: [u64; 2],
-    /// Both are of the namespace of the thread that opened the port.
+    /// Both are in the namespace of the thread that opened the port.
     route: Socket,
     monitor: LinkMonitor,
     is_gone: bool,
     events: VecDeque<PortEvent>,
     sources: Vec<Source>,
     filter: Option<SocketFilter>,
-    /// The queues filter, too, since a filter came that the kernel does not run.
+    /// Whether the queues filter as well, since a filter was set that the kernel cannot run.
     pub(super) filters_in_user: bool,
     tx: Vec<Arc<TxCounters>>,
     description: PortDescription,
 }
 
 impl Control {
-    /// Begins to listen before the first packet can come, so that nothing happens unheard.
+    /// Starts listening before the first packet can arrive, so that no event is missed.
     pub(super) fn new(link: Link) -> Result<Self> {
         let monitor = LinkMonitor::open()?;
         let mut route = Socket::route()?;
@@ -58,7 +57,7 @@ impl Control {
         })
     }
 
-    /// Takes the queues and their description.
+    /// Sets the queues and their description.
     pub(super) fn of(
         mut self,
         sources: Vec<Source>,
@@ -83,7 +82,7 @@ impl Control {
         self
     }
 
-    /// Notes what differs from what was.
+    /// Reports differences from the previous state.
     fn changed(&mut self, now: Link) {
         let before = std::mem::replace(&mut self.link, now);
         match (before.is_running(), self.link.is_running()) {
@@ -115,7 +114,7 @@ impl Control {
         }
     }
 
-    /// Hears the news until there is one of this interface.
+    /// Reads events until there is one about this interface.
     fn listen(&mut self) {
         while self.events.is_empty() && !self.is_gone {
             match self.monitor.event() {
@@ -182,7 +181,7 @@ impl PortControl for Control {
                 .try_for_each(|source| source.replace(&new))?;
             self.filter = Some(new);
         }
-        // Queues that once had one of their own get the new one as well.
+        // Queues that once had their own filter get the new one as well.
         Ok(!self.filters_in_user)
     }
 

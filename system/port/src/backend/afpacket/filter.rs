@@ -1,8 +1,8 @@
 //! The socket's filter: which packets the kernel skips, and how many bytes of the others it keeps.
 //!
-//! A user's filter runs as an eBPF program that also counts packets, so that the account has the
-//! number of rejected ones; without the privilege to load one, the same filter runs as cBPF, which
-//! cannot count.
+//! A user's filter runs as an eBPF program that also counts packets, so that the account includes
+//! the rejected ones; without the privilege to load one, the same filter runs as cBPF, which cannot
+//! count.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -21,14 +21,14 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::options::PortOptions;
 
-/// `ret #0`: nothing passes.
+/// `ret #0`: rejects every packet.
 pub(super) const REJECT_ALL: &[ClassicInsn] = &[ret(0)];
 
 /// `BPF_RET | BPF_K`.
 const RET_K: u16 = 0x06;
-/// A packet that the host sends, in `skb->pkt_type`.
+/// `skb->pkt_type` of a packet that the host sends.
 const PACKET_OUTGOING: u32 = 4;
-/// Bytes between two processors' counters: they must not share a cache line.
+/// Distance between two processors' counters in bytes: they must not share a cache line.
 const COUNTER_LEN: u32 = 64;
 
 const fn ret(k: u32) -> ClassicInsn {
@@ -44,26 +44,26 @@ const fn plain(code: u16, k: u32) -> ClassicInsn {
     }
 }
 
-/// What is to run on the socket.
+/// Filter to run on the socket.
 #[derive(Clone)]
 pub(super) struct SocketFilter {
-    /// The user's, if any.
+    /// The user's filter, if any.
     program: Option<cbpf::Program>,
     snaplen: u32,
-    /// What the host sends is left out.
+    /// Whether outgoing packets are excluded.
     pub(super) ignore_outgoing: bool,
-    /// The kernel does that before the filter (Since Linux 4.20, in a group 6.2).
+    /// Whether the kernel does that before the filter (since Linux 4.20, in a group 6.2).
     pub(super) kernel_ignores_outgoing: bool,
 }
 
-/// The counter of a filter that counts, alive as long as it is kept.
+/// Counter of a counting filter, valid as long as this is kept.
 pub(super) struct Counted {
     memory: MapMemory,
     cpu_count: usize,
 }
 
 impl Counted {
-    /// Packets that the filter has seen.
+    /// Number of packets seen by the filter.
     pub(super) fn seen(&self) -> u64 {
         (0..self.cpu_count)
             .map(|cpu| {
@@ -75,8 +75,8 @@ impl Counted {
 }
 
 impl SocketFilter {
-    /// Puts together direction, the user's filter and snaplen. On loopback each packet sent arrives
-    /// too, so the outgoing one is left out.
+    /// Combines direction, the user's filter and snaplen. On loopback each sent packet is also
+    /// received, so the outgoing one is excluded.
     pub(super) fn new(options: &PortOptions, is_loopback: bool) -> Self {
         let snaplen = if options.snaplen == 0 {
             u32::MAX
@@ -91,7 +91,7 @@ impl SocketFilter {
         }
     }
 
-    /// Puts it on a socket, in place of what was there; its counter, where the filter counts.
+    /// Attaches it to a socket, replacing the previous one; returns its counter if it counts.
     pub(super) fn attach(&self, socket: &PacketSocket) -> Result<Option<Counted>> {
         if let Some(program) = &self.program
             && let Ok((program, counted)) = self.load(program)
@@ -101,7 +101,7 @@ impl SocketFilter {
         }
         let instructions = self.classic();
         if instructions.is_empty() {
-            // There may be none to detach: that is no failure.
+            // There may be none to detach, which is not an error.
             let _ = socket.detach_filter();
         } else {
             socket.attach_filter(&instructions)?;
@@ -109,7 +109,7 @@ impl SocketFilter {
         Ok(None)
     }
 
-    /// The same with another filter of the user's, or none.
+    /// The same with another user filter, or none.
     pub(super) fn with_program(&self, program: Option<&cbpf::Program>) -> Self {
         Self {
             program: program.cloned(),
@@ -122,17 +122,17 @@ impl SocketFilter {
         self.program.as_ref()
     }
 
-    /// Bytes to keep of each packet; `u32::MAX` is all.
+    /// Number of bytes to keep of each packet; `u32::MAX` for all.
     pub(super) fn snaplen(&self) -> u32 {
         self.snaplen
     }
 
-    /// Whether the filter itself must look at the direction.
+    /// Whether the filter itself must test the direction.
     pub(super) fn rejects_outgoing(&self) -> bool {
         self.ignore_outgoing && !self.kernel_ignores_outgoing
     }
 
-    /// As cBPF; nothing if everything passes whole.
+    /// The filter as cBPF; empty if everything passes in full.
     pub(super) fn classic(&self) -> Vec<ClassicInsn> {
         let mut instructions = Vec::new();
         if self.rejects_outgoing() {
@@ -151,7 +151,7 @@ impl SocketFilter {
         instructions
     }
 
-    /// As eBPF, in the kernel.
+    /// Loads the filter into the kernel as eBPF.
     fn load(&self, program: &cbpf::Program) -> Result<(Program, Counted)> {
         let what = "load a socket filter";
         let cpu_count = possible_cpu_count()?;
@@ -180,7 +180,7 @@ impl SocketFilter {
         Ok((program, Counted { memory, cpu_count }))
     }
 
-    /// Direction, count, the user's filter, snaplen.
+    /// The instructions: direction, count, the user's filter, snaplen.
     fn extended(
         &self,
         program: &cbpf::Program,
@@ -188,7 +188,7 @@ impl SocketFilter {
     ) -> std::result::Result<Vec<bpf::ebpf::Insn>, TranslateError> {
         /// Offset of `pkt_type` in `struct __sk_buff`.
         const PACKET_TYPE: i16 = 4;
-        /// Below it is the translated filter's part of the stack.
+        /// The stack below is used by the translated filter.
         const STACK_TOP: i16 = -8;
         let mut asm = Asm::new();
         let (hit, miss, counted) = (asm.label(), asm.label(), asm.label());
@@ -228,7 +228,7 @@ impl SocketFilter {
     }
 }
 
-/// Whether the kernel runs a filter: it refuses jumps backward (`protochain`), in either language.
+/// Whether the kernel runs a filter: it refuses backward jumps (`protochain`) in either language.
 pub(super) fn runs_in_kernel(program: &cbpf::Program) -> bool {
     program.backward_jump().is_none()
 }
@@ -245,8 +245,8 @@ pub(super) fn fact(options: &PortOptions, counts: bool) -> &'static str {
     }
 }
 
-/// `lock *(u64 *)(R0) += R1`. Atomic although each processor has its own: a packet that is sent can
-/// be interrupted by one that arrives.
+/// `lock *(u64 *)(R0) += R1`. Atomic although each processor has its own counter: sending a packet
+/// can be interrupted by receiving one.
 fn atomic_add() -> bpf::ebpf::Insn {
     bpf::ebpf::Insn {
         // BPF_STX | BPF_ATOMIC | BPF_DW, BPF_ADD.
@@ -258,8 +258,8 @@ fn atomic_add() -> bpf::ebpf::Insn {
     }
 }
 
-/// `if (skb->pkt_type == PACKET_OUTGOING) return 0; A = 0;`, since a program may count on A being 0
-/// at first.
+/// `if (skb->pkt_type == PACKET_OUTGOING) return 0; A = 0;`, since a program may rely on A being 0
+/// initially.
 fn reject_outgoing() -> [ClassicInsn; 4] {
     /// `SKF_AD_OFF + SKF_AD_PKTTYPE`: loads from here read the packet's type, not its bytes.
     const PACKET_TYPE: u32 = cbpf::ANCILLARY_BASE.wrapping_add(4);
@@ -278,7 +278,7 @@ fn reject_outgoing() -> [ClassicInsn; 4] {
     ]
 }
 
-/// The same instruction, keeping at most `snaplen` bytes where it returns a constant.
+/// The same instruction, limited to `snaplen` bytes if it returns a constant.
 fn convert(from: &cbpf::Insn, snaplen: u32) -> ClassicInsn {
     ClassicInsn {
         code: from.code,

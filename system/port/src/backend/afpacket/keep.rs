@@ -1,5 +1,5 @@
-//! Detaching packets from their batch: the ring's memory cannot be kept, so a detached packet is
-//! copied.
+//! Detaches packets from their batch: the ring's memory cannot be given away, so a detached packet
+//! is copied.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,10 +9,10 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::account::RxCounters;
 
-/// Frames of the pool that is made at the first `detach` without one: 4 MiB.
+/// Number of frames in the pool created at the first `detach` without one: 4 MiB.
 const DETACH_FRAMES: u32 = 1024;
 
-/// A queue's way to the port's pool, which is made when it is first needed.
+/// A queue's access to the port's pool, which is created on demand.
 pub(super) struct Keep {
     pool: Arc<OnceLock<Pool>>,
     cache: Option<FrameCache>,
@@ -28,15 +28,15 @@ impl Keep {
         }
     }
 
-    /// The pool, if there is one yet.
+    /// The pool, if it exists yet.
     pub(super) fn pool(&self) -> Option<&Pool> {
         self.pool.get()
     }
 
-    /// Copies a slot's bytes into a frame.
+    /// Copies the bytes of a slot into a frame.
     ///
     /// # Safety
-    /// The slot's memory must be the queue's to read.
+    /// The queue must own the slot's memory.
     pub(super) unsafe fn copy(&mut self, slot: &Slot) -> Result<Frame> {
         let what = "keep a packet";
         let cache = self.cache()?;
@@ -75,7 +75,7 @@ impl Keep {
             frame_count: DETACH_FRAMES,
             ..PoolConfig::default()
         })?;
-        // Another queue of the port may have been first.
+        // Another queue of the port may have created it first.
         Ok(self.pool.get_or_init(|| pool).clone())
     }
 }

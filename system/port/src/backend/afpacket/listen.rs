@@ -1,5 +1,5 @@
-//! Opening the receiving side: the choice of the ring, the order of socket options, and the fan-out
-//! group.
+//! Opens the receiving side: selects the ring, and sets socket options and the fan-out group in the
+//! right order.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,17 +18,16 @@ use crate::account::{QueueAccount, RxCounters};
 use crate::options::{Fanout, PortOptions, TapMethod, TimestampSource};
 use crate::rx::RxBackend;
 
-/// A block of this many bytes takes a merged packet (GRO, GSO) of 64 KiB whole, and some thousand
-/// short ones.
+/// Block length: holds a merged packet (GRO, GSO) of 64 KiB in full, or some thousand short ones.
 const BLOCK_LEN: usize = 256 << 10;
-/// Since when a fan-out group can leave out what the host sends.
+/// First kernel whose fan-out groups can exclude outgoing packets.
 const FANOUT_DIRECTION: KernelVersion = KernelVersion::new(6, 2);
 
-/// A queue's socket with the ring that its packets are written into.
+/// A queue's socket with its receive ring.
 pub(super) enum Source {
-    /// The packet socket's own.
+    /// The packet socket's own ring.
     Blocks(Arc<Tap>),
-    /// A program's.
+    /// The ring of a BPF program.
     Records(Arc<RecordTap>),
 }
 
@@ -40,7 +39,7 @@ impl Source {
         }
     }
 
-    /// Lets packets in: those that the filter selects.
+    /// Accepts packets that the filter selects.
     fn start(&self, filter: &SocketFilter) -> Result<()> {
         match self {
             Self::Blocks(tap) => tap.filter(filter),
@@ -48,7 +47,7 @@ impl Source {
         }
     }
 
-    /// Puts another filter in the place of the one that is present.
+    /// Replaces the filter.
     pub(super) fn replace(&self, filter: &SocketFilter) -> Result<()> {
         match self {
             Self::Blocks(tap) => tap.filter(filter),
@@ -63,7 +62,7 @@ impl Source {
         }
     }
 
-    /// Bytes of memory for packets.
+    /// Packet memory in bytes.
     pub(super) fn memory_len(&self) -> usize {
         match self {
             Self::Blocks(tap) => tap.block_len * tap.block_count,
@@ -71,7 +70,7 @@ impl Source {
         }
     }
 
-    /// Longest packet that is taken whole.
+    /// Maximum length of a packet that is received in full.
     pub(super) fn packet_len_max(&self) -> u32 {
         match self {
             Self::Blocks(tap) => tap::packet_len_max(tap.block_len as u32),
@@ -79,7 +78,7 @@ impl Source {
         }
     }
 
-    /// The reading side.
+    /// Creates the reading side.
     pub(super) fn reader(
         &self,
         time: TimestampSource,
@@ -100,7 +99,7 @@ impl Source {
         }
     }
 
-    /// Ends the intake.
+    /// Stops the intake.
     pub(super) fn stop(&self) -> Result<()> {
         match self {
             Self::Blocks(tap) => tap.stop(),
@@ -108,7 +107,7 @@ impl Source {
         }
     }
 
-    /// Times the ring stood still, if known.
+    /// Number of times the ring stood still, if known.
     pub(super) fn freezes(&self) -> Option<u64> {
         match self {
             Self::Blocks(tap) => Some(tap.freezes()),
@@ -127,16 +126,16 @@ impl Source {
 /// The description of the port: names and values.
 type Facts = Vec<(&'static str, String)>;
 
-/// What came of it.
+/// Result of opening the receiving side.
 pub(super) struct Listening {
     pub(super) sources: Vec<Source>,
-    /// What runs on the sockets.
+    /// The filter on the sockets.
     pub(super) filter: SocketFilter,
     pub(super) facts: Facts,
 }
 
-/// Makes the sockets hear: ring and filter are in place before the first packet can come, so that
-/// none slips past.
+/// Binds the sockets: ring and filter are in place before the first packet can arrive, so that none
+/// is missed.
 pub(super) fn listen(
     sockets: Vec<PacketSocket>,
     link: &Link,
@@ -147,7 +146,7 @@ pub(super) fn listen(
 ) -> Result<Listening> {
     let in_group = sockets.len() > 1;
     if filter.ignore_outgoing && in_group {
-        // The group's switch cannot be asked whether it works.
+        // The kernel cannot be queried for the group's option.
         filter.kernel_ignores_outgoing = KernelVersion::running() >= Some(FANOUT_DIRECTION);
     }
     for socket in &sockets {
@@ -160,7 +159,7 @@ pub(super) fn listen(
     }
     let (sources, mut facts) = rings(sockets, link, ring_bytes, &filter, time, options)?;
     for source in &sources {
-        // A socket hears everything between its own bind and its joining of the group: nothing may
+        // Between its own bind and joining the group, a socket receives everything: nothing may
         // pass then.
         if in_group {
             source.socket().attach_filter(filter::REJECT_ALL)?;
@@ -181,7 +180,7 @@ pub(super) fn listen(
     })
 }
 
-/// Gives each socket its ring: a program's where that is wanted and possible, else its own.
+/// Creates each socket's ring: that of a program if requested and possible, otherwise its own.
 fn rings(
     sockets: Vec<PacketSocket>,
     link: &Link,
@@ -216,7 +215,7 @@ fn rings(
                     ErrorKind::Permission => "loading a program is not permitted".to_owned(),
                     _ => error.why().to_owned(),
                 });
-                // All queues are of one kind.
+                // All queues use the same kind.
                 left.extend(sources.drain(..).filter_map(take_socket));
                 left.push(socket);
             }
@@ -250,7 +249,7 @@ fn rings(
     Ok((sources, facts))
 }
 
-/// What a program's ring cannot do.
+/// Reasons why a program's ring cannot be used.
 fn unfit_for_records(
     ring_bytes: usize,
     time: TimestampSource,
@@ -269,7 +268,7 @@ fn unfit_for_records(
     }
 }
 
-/// The socket of a source that is not shared yet.
+/// Takes the socket out of a source that is not shared yet.
 fn take_socket(source: Source) -> Option<PacketSocket> {
     match source {
         Source::Records(tap) => Arc::into_inner(tap).map(|tap| tap.socket),
@@ -277,7 +276,7 @@ fn take_socket(source: Source) -> Option<PacketSocket> {
     }
 }
 
-/// Makes the sockets one group, and only then lets packets in.
+/// Joins the sockets into one group, and only then accepts packets.
 fn join(sources: &[Source], filter: &SocketFilter, options: &PortOptions) -> Result<()> {
     let fanout = sys::packet::Fanout {
         mode: fanout_mode(options.fanout),
@@ -289,8 +288,8 @@ fn join(sources: &[Source], filter: &SocketFilter, options: &PortOptions) -> Res
     for source in sources {
         group = Some(source.socket().join_fanout(&fanout, group)?);
     }
-    // The kernel may still be handing a packet round that it began when the sockets stood alone:
-    // such a packet finds a socket by itself and again by its group.
+    // The kernel may still be delivering a packet from before the sockets joined: such a packet
+    // reaches a socket directly, and again through its group.
     sys::packet::wait_for_readers();
     sources.iter().try_for_each(|source| source.start(filter))
 }
@@ -306,15 +305,14 @@ fn fanout_mode(fanout: Fanout) -> sys::packet::FanoutMode {
     }
 }
 
-/// The shape of the socket's own ring: the requested memory, in blocks of equal size, at least
-/// four.
+/// Layout of the socket's own ring: the requested memory, in blocks of equal size, at least four.
 fn ring_shape(ring_bytes: usize, options: &PortOptions) -> RxRing {
     let block_len = BLOCK_LEN.min(1 << (ring_bytes / 4).ilog2());
     let block_timeout_ms = u32::try_from(options.block_timeout.as_millis()).unwrap_or(u32::MAX);
     RxRing {
         block_len: block_len as u32,
         block_count: (ring_bytes / block_len) as u32,
-        // The kernel keeps it in 16 bits of milliseconds and takes 0 for "choose".
+        // The kernel stores it in 16 bits of milliseconds and treats 0 as "choose".
         block_timeout_ms: block_timeout_ms.clamp(1, 10_000),
         hash: options.rss_hash,
     }

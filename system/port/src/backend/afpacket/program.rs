@@ -1,5 +1,5 @@
-//! The program of a record ring: a socket filter that writes each packet into memory that we map,
-//! and then rejects it, so that the kernel does no further work.
+//! The program of a record ring: a socket filter that writes each packet into mapped memory, and
+//! then rejects it, so that the kernel does no further work.
 //!
 //! ```text
 //! | control, one page | records ...                              | room after the last |
@@ -8,17 +8,18 @@
 //! record: stamp | cap_len wire_len | time | flags tci tpid | bytes, up to a multiple of 8
 //! ```
 //!
-//! Positions run freely; a record begins at its position modulo the ring's length and is never cut
-//! by the ring's end, because there is room for one after. A writer takes its place by moving
-//! `head` (a compare-and-swap, because packets come on several processors at once), fills the
-//! record, and writes the stamp last: the position, exclusive-or a secret, so that no stale bytes,
-//! even chosen by an attacker, pass for a finished record. The reader moves `tail`.
+//! Positions run freely; a record begins at its position modulo the ring's length and is never
+//! split at the ring's end, because there is room for one after it. A writer reserves its place by
+//! advancing `head` (a compare-and-swap, because packets arrive on several processors at once),
+//! fills the record, and writes the stamp last: the position, XORed with a secret, so that no stale
+//! bytes, even chosen by an attacker, pass for a finished record. The reader advances `tail`.
 //!
-//! A ring used from end to end is in no cache: each record's lines come from memory first. So the
-//! reader that has read everything sends the writers back to the ring's start: it moves `head`,
-//! which no writer is moving then (the compare-and-swap checks that), to the second next epoch, and
-//! then `tail`. An epoch is twice the ring's length, so that nothing else puts two between them; in
-//! between, what is used is what `head` went since its epoch began.
+//! A ring used from end to end is not in any cache: each record's lines come from memory first. A
+//! reader that has read everything therefore sends the writers back to the ring's start: it
+//! advances `head`, which no writer is advancing at that moment (the compare-and-swap checks that),
+//! to the epoch after next, and then `tail`. An epoch is twice the ring's length, so nothing else
+//! puts two between them; meanwhile the used space is the distance of `head` from the start of its
+//! epoch.
 //!
 //! Since Linux 5.12 (atomic operations).
 
@@ -28,29 +29,29 @@ use bpf::ebpf::Reg::{self, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use bpf::ebpf::{Alu, Cond, Helper, Insn, Width};
 use bpf::translate::{TranslateError, emit_skb};
 
-/// Where things stand in the control page, in bytes. What the program moves, and what the reader
-/// moves, are on lines of their own.
+/// Byte offsets in the control page. Fields that the program updates and those that the reader
+/// updates are on different cache lines.
 pub(super) mod control {
-    /// Position after the last record taken.
+    /// Position after the last reserved record.
     pub(in super::super) const HEAD: usize = 0;
-    /// Packets that came by.
+    /// Number of packets seen.
     pub(in super::super) const SEEN: usize = 8;
-    /// Packets for which there was no room.
+    /// Number of packets for which there was no room.
     pub(in super::super) const LOST: usize = 16;
-    /// Packets that the user's filter selected, if there is one.
+    /// Number of packets selected by the user's filter, if there is one.
     pub(in super::super) const PASSED: usize = 24;
-    /// Packets seen by a program with a filter; those by one without are in `SEEN`, because such
-    /// programs may follow each other.
+    /// Number of packets seen by a program with a filter; those seen without one are in `SEEN`,
+    /// because such programs may replace each other.
     pub(in super::super) const SEEN_BY_FILTER: usize = 32;
     /// Position of the first record that the reader still needs.
     pub(in super::super) const TAIL: usize = 128;
-    /// The reader sleeps until `head` is there.
+    /// Position of `head` at which to wake the sleeping reader.
     pub(in super::super) const WAKE_AT: usize = 136;
-    /// Bytes of the page.
+    /// Length of the page.
     pub(in super::super) const LEN: usize = 4096;
 }
 
-/// Where things stand in a record, in bytes.
+/// Byte offsets in a record.
 pub(super) mod record {
     pub(in super::super) const STAMP: usize = 0;
     pub(in super::super) const CAP_LEN: usize = 8;
@@ -59,17 +60,17 @@ pub(super) mod record {
     pub(in super::super) const FLAGS: usize = 24;
     pub(in super::super) const VLAN_TCI: usize = 28;
     pub(in super::super) const VLAN_TPID: usize = 30;
-    /// The packet's bytes.
+    /// Offset of the packet's bytes.
     pub(in super::super) const DATA: usize = 32;
 
-    /// In the flags: the kind of packet (`PACKET_OUTGOING` and so on).
+    /// Flags: mask of the packet type (`PACKET_OUTGOING` and so on).
     pub(in super::super) const KIND_MASK: u32 = 0xff;
-    /// In the flags: there is a VLAN tag.
+    /// Flag: there is a VLAN tag.
     pub(in super::super) const HAS_VLAN: u32 = 1 << 8;
-    /// In the flags: the kernel could not give the bytes.
+    /// Flag: the kernel failed to copy the bytes.
     pub(in super::super) const BROKEN: u32 = 1 << 9;
 
-    /// Bytes that a record with this many of packet takes.
+    /// Length of a record with this many packet bytes.
     #[inline]
     pub(in super::super) fn len(cap_len: u32) -> u64 {
         (DATA as u64 + u64::from(cap_len)).next_multiple_of(8)
@@ -89,36 +90,37 @@ mod skb {
 const OUTGOING: i32 = 4;
 /// `bpf_skb_load_bytes` (Since Linux 4.5).
 const SKB_LOAD_BYTES: i32 = 26;
-/// Tries to take a place. Each that fails means that another processor has taken one meanwhile.
+/// Maximum number of attempts to reserve a place. A failure means that another processor reserved
+/// one meanwhile.
 const TRIES: i32 = 64;
-/// On the stack: the map's key, then the address of the control page.
+/// Stack offsets of the map's key and of the control page's address.
 const KEY: i16 = -4;
 const CONTROL: i16 = -16;
-/// Below is the translated filter's part of the stack.
+/// The stack below is used by the translated filter.
 const FILTER_STACK: i16 = -16;
 
-/// What the program is to do.
+/// Configuration of the program.
 pub(super) struct Spec<'a> {
     pub(super) map_fd: i32,
-    /// Bytes of the ring: a power of two.
+    /// Length of the ring in bytes: a power of two.
     pub(super) ring_len: u32,
     /// Maximum number of bytes kept of each packet.
     pub(super) cap_max: u32,
     pub(super) secret: u64,
     pub(super) filter: Option<&'a cbpf::Program>,
-    /// Leave out what the host sends.
+    /// Whether to exclude outgoing packets.
     pub(super) reject_outgoing: bool,
-    /// Take the time of each packet.
+    /// Whether to timestamp each packet.
     pub(super) time: bool,
 }
 
-/// Where the second next epoch begins: no full ring reaches that far.
+/// Start of the epoch after next: no full ring reaches that far.
 #[inline]
 pub(super) fn rewound(position: u64, ring_len: u64) -> u64 {
     (position & !(2 * ring_len - 1)).wrapping_add(4 * ring_len)
 }
 
-/// Bytes of the map's one value.
+/// Length of the map's single value in bytes.
 pub(super) fn value_len(ring_len: u32, cap_max: u32) -> u32 {
     control::LEN as u32 + ring_len + record::len(cap_max) as u32
 }
@@ -127,9 +129,9 @@ pub(super) fn value_len(ring_len: u32, cap_max: u32) -> u32 {
 #[derive(Clone, Copy)]
 enum Atomic {
     Add = 0x00,
-    /// With the old value of the operand register as result.
+    /// Returns the old value in the operand register.
     Exchange = 0xe1,
-    /// R0 is compared, and becomes the old value.
+    /// Compares with R0, and returns the old value in it.
     CompareExchange = 0xf1,
 }
 
@@ -152,8 +154,8 @@ fn behind(asm: &mut Asm, dst: Reg, base: Reg) {
     asm.alu(Alu::Add, dst, base);
 }
 
-/// The program. R6 is the packet, R7 the bytes kept of it, R8 the record's position, R9 first the
-/// control page and then a page before the record.
+/// Emits the program. R6 is the packet, R7 the number of bytes kept, R8 the record's position, R9
+/// first the control page and then a page before the record.
 pub(super) fn assemble(spec: &Spec<'_>) -> Result<Vec<Insn>, TranslateError> {
     let mut asm = Asm::new();
     let (reject, full) = (asm.label(), asm.label());
@@ -179,7 +181,8 @@ pub(super) fn assemble(spec: &Spec<'_>) -> Result<Vec<Insn>, TranslateError> {
     take_place(&mut asm, spec, full);
     write_record(&mut asm, spec);
 
-    // The reader sleeps until this much is there? Then wake it, once, by letting a packet through.
+    // Does the reader sleep until this much is present? Then wake it, once, by letting a packet
+    // through.
     asm.load(Width::D, R2, R10, CONTROL);
     behind(&mut asm, R1, R8);
     asm.load(Width::D, R3, R2, control::WAKE_AT as i16);
@@ -198,7 +201,7 @@ pub(super) fn assemble(spec: &Spec<'_>) -> Result<Vec<Insn>, TranslateError> {
     Ok(asm.finish()?)
 }
 
-/// Runs the user's filter; R7 becomes the bytes to keep, at least one.
+/// Runs the user's filter; sets R7 to the number of bytes to keep, at least one.
 fn select(asm: &mut Asm, spec: &Spec<'_>, reject: bpf::asm::Label) -> Result<(), TranslateError> {
     let cut = asm.label();
     if let Some(filter) = spec.filter {
@@ -222,13 +225,13 @@ fn select(asm: &mut Asm, spec: &Spec<'_>, reject: bpf::asm::Label) -> Result<(),
     asm.jump_if(Cond::Le, R7, spec.cap_max as i32, fits);
     asm.mov(R7, spec.cap_max as i32);
     asm.bind(fits);
-    // There are no empty packets, but the verifier requires the check (before Linux 6.8 it learns a
-    // lower bound from an order only, not from an inequality).
+    // There are no empty packets, but the verifier requires the check (before Linux 6.8 it derives
+    // a lower bound only from an ordering, not from an inequality).
     asm.jump_if(Cond::Lt, R7, 1, reject);
     Ok(())
 }
 
-/// Moves `head` after a record for R7 bytes; R8 becomes the record's position. Goes to `full`
+/// Advances `head` by a record of R7 bytes; sets R8 to the record's position. Jumps to `full`
 /// without room.
 fn take_place(asm: &mut Asm, spec: &Spec<'_>, full: bpf::asm::Label) {
     let (again, retry) = (asm.label(), asm.label());
@@ -241,9 +244,9 @@ fn take_place(asm: &mut Asm, spec: &Spec<'_>, full: bpf::asm::Label) {
     asm.load(Width::D, R3, R9, control::TAIL as i16);
     asm.alu(Alu::Sub, R2, R3);
     asm.jump_if(Cond::Le, R2, spec.ring_len as i32, room);
-    // The reader has moved on since we looked at `head`.
+    // The reader has advanced since `head` was read.
     asm.jump_if(Cond::SignedLt, R2, 0, retry);
-    // Full, or the reader is sending us back to the start.
+    // Full, or the reader is resetting the ring to its start.
     let epoch_len = 2 * u64::from(spec.ring_len);
     asm.mov(R2, R8);
     asm.alu(Alu::Rsh, R2, epoch_len.ilog2() as i32);
@@ -264,12 +267,12 @@ fn take_place(asm: &mut Asm, spec: &Spec<'_>, full: bpf::asm::Label) {
     asm.bind(taken);
 }
 
-/// Fills the record at R8, its stamp last.
+/// Fills the record at R8, and writes its stamp last.
 fn write_record(asm: &mut Asm, spec: &Spec<'_>) {
     let at = |field: usize| (control::LEN + field) as i16;
     asm.store(Width::D, R10, CONTROL, R9);
     asm.mov(R1, R8);
-    // The lowest bits are zero anyhow; the verifier sees the alignment by it.
+    // The lowest bits are zero in any case; this shows the verifier the alignment.
     asm.alu(Alu::And, R1, (spec.ring_len - 8) as i32);
     asm.alu(Alu::Add, R9, R1);
     asm.mov(R1, R6);
@@ -305,7 +308,6 @@ fn write_record(asm: &mut Asm, spec: &Spec<'_>) {
     }
     asm.load_imm64(R1, spec.secret);
     asm.alu(Alu::Xor, R1, R8);
-    // An exchange orders what is written before it on every processor (a plain store does on x86
-    // only).
+    // An exchange orders preceding writes on every processor (a plain store does so only on x86).
     atomic(asm, Atomic::Exchange, R9, control::LEN + record::STAMP, R1);
 }

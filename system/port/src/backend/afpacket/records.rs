@@ -1,7 +1,7 @@
-//! A tap by record ring: the program writes packets into memory that we map; here they are read.
+//! A tap with a record ring: the program writes packets into mapped memory, which is read here.
 //!
-//! Most of a packet's cost in the packet socket's own ring is not the copy (but room, accounting,
-//! locks, address, block). The program avoids this work, and the socket ignores rejected packets.
+//! Most of a packet's cost in the packet socket's own ring is not the copy but room, accounting,
+//! locks, address and block. The program avoids this work, and the socket ignores rejected packets.
 
 mod rx;
 
@@ -21,14 +21,15 @@ use crate::account::{DropReason, QueueAccount, RxCounters};
 
 pub(super) use self::rx::RecordRx;
 
-/// Longest packet taken whole, where the ring is not shorter: merged packets of 64 KiB fit.
+/// Maximum length of a packet received in full, unless the ring is shorter: merged packets of 64
+/// KiB fit.
 const CAP_MAX: u32 = 128 << 10;
-/// The verifier follows offsets into a map's value up to 2^29.
+/// The verifier tracks offsets into a map's value up to 2^29.
 pub(super) const RING_LEN_MAX: usize = 256 << 20;
 /// A socket with its program and ring, shared by the reader and the control side.
 pub(super) struct RecordTap {
     memory: MapMemory,
-    /// The ring, for programs to come.
+    /// The ring, for later programs.
     map: Map,
     pub(super) socket: PacketSocket,
     program: Mutex<Program>,
@@ -38,16 +39,16 @@ pub(super) struct RecordTap {
     takes_time: bool,
     gone: AtomicBool,
     closed: AtomicBool,
-    /// Position after the last record that the reader has made a slot of.
+    /// Position after the last record that the reader has turned into a slot.
     read_to: AtomicU64,
     pub(super) counters: Arc<RxCounters>,
 }
 
 impl RecordTap {
-    /// Loads the program and makes the ring; nothing is attached yet.
+    /// Loads the program and creates the ring; nothing is attached yet.
     ///
     /// # Errors
-    /// `Permission` without CAP_BPF, `Unsupported` for a filter or kernel that cannot do it.
+    /// `Permission` without CAP_BPF, `Unsupported` for a filter or kernel that does not support it.
     pub(super) fn load(
         socket: PacketSocket,
         filter: &SocketFilter,
@@ -144,14 +145,13 @@ impl RecordTap {
         })
     }
 
-    /// Puts the program on the socket: from now on packets come.
+    /// Attaches the program to the socket: packets arrive from now on.
     pub(super) fn start(&self) -> Result<()> {
         let program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
         self.socket.attach_program(program.as_fd())
     }
 
-    /// Puts a program with another filter in the place of the one on the socket, over the same
-    /// ring.
+    /// Replaces the socket's program with one that has another filter, over the same ring.
     pub(super) fn replace(&self, filter: &SocketFilter) -> Result<()> {
         let new = Self::load_program(
             &self.map,
@@ -167,7 +167,7 @@ impl RecordTap {
         Ok(())
     }
 
-    /// Bytes of memory for packets.
+    /// Packet memory in bytes.
     pub(super) fn memory_len(&self) -> usize {
         self.memory.len()
     }
@@ -177,14 +177,14 @@ impl RecordTap {
         self.memory.word(offset)
     }
 
-    /// The queue's account. Exact when nothing moves.
+    /// The queue's account. Exact if no packets are moving.
     pub(super) fn account(&self, queue_index: u32) -> QueueAccount {
         let mut account = QueueAccount {
             queue_index,
             ..QueueAccount::default()
         };
         let mut waiting = 0;
-        // A few tries for a view in which the reader did not move meanwhile.
+        // A few attempts at a view during which the reader did not advance.
         for _ in 0..4 {
             let before = self.counters.delivered.get() + self.counters.filtered.get();
             waiting = self.count_waiting();
@@ -193,7 +193,7 @@ impl RecordTap {
             let passed = self.word(control::PASSED).load(Ordering::Acquire);
             let filtered = self.word(control::SEEN_BY_FILTER).load(Ordering::Acquire);
             account.seen = filtered + self.word(control::SEEN).load(Ordering::Acquire);
-            // Others than the program's own the queue rejects.
+            // The queue rejects packets that the program did not.
             let by_queue = self.counters.filtered.get();
             account.dropped[DropReason::Filter as usize] =
                 filtered.saturating_sub(passed) + by_queue;
@@ -212,8 +212,8 @@ impl RecordTap {
         account
     }
 
-    /// Finished records that the reader has not read, counted one by one, so that the account is a
-    /// check.
+    /// Number of finished records that the reader has not read, counted one by one, so that the
+    /// account is a check.
     fn count_waiting(&self) -> u64 {
         let mut position = self.read_to.load(Ordering::Acquire);
         let head = self.word(control::HEAD).load(Ordering::Acquire);
@@ -232,13 +232,13 @@ impl RecordTap {
         count
     }
 
-    /// Ends the intake; what is in the ring stays there.
+    /// Stops the intake; the ring keeps its contents.
     pub(super) fn stop(&self) -> Result<()> {
         self.socket.attach_filter(REJECT_ALL)
     }
 }
 
-/// Two words of 32 bits that lie in one of 64, in the order in which they lie.
+/// The two 32-bit halves of a 64-bit word, in memory order.
 fn u64_halves(word: u64) -> [u32; 2] {
     let bytes = word.to_ne_bytes();
     [0, 4].map(|at| u32::from_ne_bytes([0, 1, 2, 3].map(|n| bytes[at + n])))

@@ -1,4 +1,4 @@
-//! Receiving: walks the blocks that the kernel has filled, and returns each when all its packets
+//! Receiving: walks the blocks that the kernel has filled, and returns each once all its packets
 //! are released.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,13 +27,13 @@ const ADDRESS_KIND: usize = PACKET_HEADER_LEN + 10;
 /// 802.1Q, for kernels that do not report the tag's protocol (before 3.14).
 const TPID_DEFAULT: u16 = 0x8100;
 
-/// A reader that never sleeps checks whether the interface still exists once in this many empty
+/// A reader that never sleeps checks whether the interface still exists once per this many empty
 /// polls.
 const LOOKS_PER_CHECK: u32 = 1 << 16;
 /// Longest sleep while the link is down, since the kernel does not report deletion then.
 const DOWN_SLICE: Duration = Duration::from_millis(20);
-/// Blocks after which the kernel's 32-bit counters are read: at most 2^30 packets of the shortest
-/// kind.
+/// Number of blocks after which the kernel's 32-bit counters are read: at most 2^30 packets of
+/// minimum length.
 const BLOCKS_PER_FOLD: u32 = 1 << 10;
 
 /// `struct tpacket3_hdr`.
@@ -56,20 +56,20 @@ pub(super) struct PacketHeader {
 
 const _: () = assert!(size_of::<PacketHeader>() == PACKET_HEADER_LEN);
 
-/// The reader's side of a tap.
+/// The reading side of a tap.
 pub(super) struct Rx {
     tap: Arc<Tap>,
-    /// Block being walked, or the next to come.
+    /// Block being walked, or the next one.
     current: usize,
-    /// Next packet in it, in bytes from its start.
+    /// Offset of the next packet in the block.
     at: usize,
-    /// Packets left in it; zero before it is ours.
+    /// Packets left in it; zero while the kernel owns it.
     left: u32,
-    /// Blocks walked to their end and not returned, all before `current`.
+    /// Number of blocks walked completely and not returned, all before `current`.
     walked_blocks: usize,
-    /// Packets walked in blocks not returned.
+    /// Packets walked in blocks that were not returned.
     walked: u64,
-    /// Slots out with the program.
+    /// Number of slots held by the program.
     borrowed: usize,
     snaplen: u32,
     time: TimestampSource,
@@ -78,7 +78,7 @@ pub(super) struct Rx {
     blocks: u32,
     is_down: bool,
     keep: Keep,
-    /// Of `any`.
+    /// Builds cooked headers for `any`.
     cook: Option<Cook>,
 }
 
@@ -115,13 +115,13 @@ impl Rx {
         }
     }
 
-    /// Whether the next block is ours.
+    /// Whether the next block is ready.
     #[inline]
     fn is_ready(&self) -> bool {
         if self.left != 0 {
             return true;
         }
-        // All blocks are walked and borrowed: the next one's status is still ours from last time.
+        // All blocks are walked and held: the status of the next one is stale.
         if self.walked_blocks == self.tap.block_count {
             return false;
         }
@@ -130,7 +130,7 @@ impl Rx {
         status.load(Ordering::Acquire) & block::OURS != 0
     }
 
-    /// Starts on the next block if it is ours.
+    /// Opens the next block if it is ready.
     #[inline]
     fn open_block(&mut self) -> bool {
         if !self.is_ready() {
@@ -145,7 +145,7 @@ impl Rx {
         true
     }
 
-    /// Moves to the next block; the one walked is returned with the next release.
+    /// Moves to the next block; the walked one is returned with the next release.
     #[inline]
     fn close_block(&mut self) {
         self.left = 0;
@@ -156,7 +156,7 @@ impl Rx {
         }
     }
 
-    /// Makes slots of up to `max` packets of the current block.
+    /// Creates slots for up to `max` packets of the current block.
     #[inline]
     fn walk<const COOKED: bool>(&mut self, slots: &mut Vec<Slot>, max: usize, now_ns: u64) {
         let base = self.tap.block(self.current);
@@ -254,7 +254,7 @@ impl Rx {
         slot
     }
 
-    /// The block does not match its descriptor: the rest of it is lost, and counted.
+    /// The block does not match its descriptor: the rest of it is dropped and counted.
     #[cold]
     fn refuse_rest(&mut self) {
         self.tap.counters.invalid.add(self.left.into());
@@ -262,7 +262,7 @@ impl Rx {
         self.close_block();
     }
 
-    /// Gives all walked blocks back to the kernel.
+    /// Returns all walked blocks to the kernel.
     fn return_blocks(&mut self) {
         let count = self.tap.block_count;
         let mut index = (self.current + count - self.walked_blocks) % count;
@@ -271,7 +271,7 @@ impl Rx {
             // again.
             let packets = self.tap.word(index, block::PACKET_COUNT);
             self.walked -= u64::from(packets.swap(0, Ordering::Relaxed)).min(self.walked);
-            // Release: our reads of the block are done before the kernel writes it again.
+            // Release: reads of the block complete before the kernel writes it again.
             let status = self.tap.word(index, block::STATUS);
             status.store(0, Ordering::Release);
             index = if index + 1 == count { 0 } else { index + 1 };
@@ -285,7 +285,7 @@ impl Rx {
         }
     }
 
-    /// Whether the kernel is filling the block that we would read next: it will hand it over.
+    /// Whether the kernel is filling the next block, and will hand it over.
     fn is_block_begun(&self) -> bool {
         let count = self.tap.word(self.current, block::PACKET_COUNT);
         self.walked_blocks < self.tap.block_count && count.load(Ordering::Relaxed) != 0
@@ -294,7 +294,7 @@ impl Rx {
     /// Checks whether the interface still exists.
     ///
     /// # Errors
-    /// `Gone`, once everything that came before has been read.
+    /// `Gone`, once all earlier packets have been read.
     fn check_gone(&mut self) -> Result<()> {
         if self.cook.is_none() && self.tap.socket.bound_interface().is_none() {
             self.tap.gone.store(true, Ordering::Release);

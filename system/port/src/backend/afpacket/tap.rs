@@ -1,4 +1,4 @@
-//! One socket and its receive ring, shared by the thread that reads it and the control side.
+//! One socket and its receive ring, shared by the reading thread and the control side.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -12,31 +12,31 @@ use crate::account::{DropReason, QueueAccount, RxCounters};
 
 use super::filter::{Counted, SocketFilter};
 
-/// `struct tpacket_block_desc` with `struct tpacket_hdr_v1`: where things stand in a block.
+/// Offsets in a block: `struct tpacket_block_desc` with `struct tpacket_hdr_v1`.
 pub(super) mod block {
     pub(in super::super) const STATUS: usize = 8;
     pub(in super::super) const PACKET_COUNT: usize = 12;
     pub(in super::super) const FIRST_PACKET: usize = 16;
-    /// Bytes of the descriptor; the first packet comes after.
+    /// Length of the descriptor; the first packet follows.
     pub(in super::super) const HEADER_LEN: usize = 48;
-    /// `TP_STATUS_USER`: the block is ours. Zero: it is the kernel's.
+    /// `TP_STATUS_USER`: user space owns the block. Zero: the kernel owns it.
     pub(in super::super) const OURS: u32 = 1;
 }
 
-/// `struct tpacket3_hdr` and the `struct sockaddr_ll` after it, in bytes.
+/// Length of `struct tpacket3_hdr` and the `struct sockaddr_ll` after it.
 pub(super) const PACKET_HEADER_LEN: usize = 48;
 pub(super) const PACKET_ADDRESS_LEN: usize = 20;
 
-/// Longest packet that a block takes whole: after both headers, and the kernel aligns the network
-/// header to 16.
+/// Maximum length of a packet that fits into a block: after both headers, with the network header
+/// aligned to 16.
 pub(super) fn packet_len_max(block_len: u32) -> u32 {
-    /// `macoff` of Ethernet: TPACKET_ALIGN(48 + 20 + 16) - 14; link headers up to 16 bytes move it
-    /// less.
+    /// `macoff` of Ethernet: TPACKET_ALIGN(48 + 20 + 16) - 14; shorter link headers up to 16 bytes
+    /// move it less.
     const DATA_OFFSET: u32 = 96;
     block_len - block::HEADER_LEN as u32 - DATA_OFFSET
 }
 
-/// The kernel's counters, added up: reading them starts them anew, and they have 32 bits.
+/// Sums of the kernel's counters, which have 32 bits and are reset by reading.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
     pub(super) packets: u64,
@@ -44,30 +44,30 @@ pub(super) struct Totals {
     pub(super) freezes: u64,
 }
 
-/// How many packets the socket's filters have seen, one after the other.
+/// Number of packets seen by the socket's successive filters.
 #[derive(Default)]
 struct Seen {
-    /// By the filters before this one.
+    /// Seen by earlier filters.
     before: u64,
-    /// What the socket had taken when this one came.
+    /// Packets that the socket had accepted when this filter was set.
     packets_before: u64,
-    /// This one's own count, where it keeps one.
+    /// This filter's own count, if it has one.
     counted: Option<Counted>,
 }
 
 impl Seen {
-    /// All of them, of a socket that has taken this many.
+    /// The total, for a socket that has accepted this many packets.
     fn count(&self, packets: u64) -> u64 {
         let since = match &self.counted {
             Some(counted) => counted.seen(),
             None => packets.saturating_sub(self.packets_before),
         };
-        // Packets that came while the filter was replaced may be in neither count.
+        // Packets that arrived while the filter was replaced may be in neither count.
         (self.before + since).max(packets)
     }
 }
 
-/// A socket, its ring, and what is known about both.
+/// A socket, its ring, and their state.
 pub(super) struct Tap {
     // Before the socket: a socket lives as long as its ring is mapped.
     memory: Mapping,
@@ -75,12 +75,12 @@ pub(super) struct Tap {
     pub(super) block_len: usize,
     pub(super) block_count: usize,
     totals: Mutex<Totals>,
-    /// Packets taken out of blocks that have not gone back to the kernel.
+    /// Packets taken out of blocks that have not been returned to the kernel.
     pub(super) walked: AtomicU64,
-    /// The interface has been deleted.
+    /// Whether the interface has been deleted.
     pub(super) gone: AtomicBool,
     seen: Mutex<Seen>,
-    /// The reading queue has been dropped.
+    /// Whether the reading queue has been dropped.
     closed: AtomicBool,
     pub(super) counters: Arc<RxCounters>,
 }
@@ -101,7 +101,7 @@ impl Tap {
         }
     }
 
-    /// Puts the filter on the socket, in the place of one that is present.
+    /// Sets the socket's filter, replacing the previous one.
     pub(super) fn filter(&self, filter: &SocketFilter) -> Result<()> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let before = seen.count(self.totals()?.packets);
@@ -114,16 +114,16 @@ impl Tap {
         Ok(())
     }
 
-    /// Whether the filter counts what it sees.
+    /// Whether the filter counts the packets that it sees.
     pub(super) fn counts_filtered(&self) -> bool {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.counted.is_some()
     }
 
-    /// First byte of a block.
+    /// Address of a block.
     ///
     /// # Panics
-    /// If there is no such block.
+    /// If the block does not exist.
     #[inline]
     pub(super) fn block(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.block_count, "a block of the ring");
@@ -140,14 +140,14 @@ impl Tap {
         unsafe { self.block(index).add(offset).cast().as_ref() }
     }
 
-    /// Adds the kernel's counters since the last time to the totals, and gives these.
+    /// Adds the kernel's counters since the last call to the totals, and returns these.
     pub(super) fn totals(&self) -> Result<Totals> {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         self.add_statistics(&mut totals)?;
         Ok(*totals)
     }
 
-    /// The same, only so that 32 bits do not overflow, and not if another thread is doing it.
+    /// The same, only to prevent 32-bit overflow, and not if another thread is doing it.
     pub(super) fn fold_totals(&self) {
         if let Ok(mut totals) = self.totals.try_lock() {
             // A failure means that the socket is gone, which the next wait reports.
@@ -163,8 +163,8 @@ impl Tap {
         Ok(())
     }
 
-    /// Packets in the ring that the program has not received, those in the block that the kernel
-    /// fills included: the reader sets a block's count to zero when it returns it.
+    /// Packets in the ring that the program has not received, including those in the block that the
+    /// kernel is filling: the reader sets a block's count to zero when it returns it.
     fn waiting(&self) -> u64 {
         let in_blocks: u64 = (0..self.block_count)
             .map(|index| {
@@ -175,19 +175,19 @@ impl Tap {
         in_blocks.saturating_sub(self.walked.load(Ordering::Acquire))
     }
 
-    /// The queue's account. Exact when nothing moves; while packets flow, what moved between two of
-    /// the reads shows as a small imbalance.
+    /// The queue's account. Exact if no packets are moving; otherwise packets that moved between
+    /// two of the reads appear as a small imbalance.
     pub(super) fn account(&self, queue_index: u32) -> Result<QueueAccount> {
         let mut account = QueueAccount {
             queue_index,
             ..QueueAccount::default()
         };
-        // A few tries for a view in which the reader did not move meanwhile.
+        // A few attempts at a view during which the reader did not advance.
         for _ in 0..4 {
             let before = self.counters.delivered.get() + self.counters.filtered.get();
             account.in_flight = self.waiting();
             let totals = self.totals()?;
-            // The filter's own count, where it keeps one: all else that it saw, it rejected.
+            // The filter's own count, if it has one: it rejected everything else it saw.
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             account.seen = seen.count(totals.packets);
             drop(seen);
@@ -209,20 +209,20 @@ impl Tap {
         Ok(account)
     }
 
-    /// Times the ring stood still.
+    /// Number of times the ring stood still.
     pub(super) fn freezes(&self) -> u64 {
         let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         totals.freezes
     }
 
-    /// Ends the intake; what is in the ring stays there.
+    /// Stops the intake; the ring keeps its contents.
     pub(super) fn stop(&self) -> Result<()> {
         self.socket.attach_filter(super::filter::REJECT_ALL)
     }
 
-    /// The reader has gone.
+    /// Marks the reader as closed.
     pub(super) fn close(&self) {
-        // It fails on a dead socket only, if nothing comes in anyway.
+        // This fails only on a dead socket, which receives nothing anyway.
         let _ = self.stop();
         self.closed.store(true, Ordering::Release);
     }

@@ -1,8 +1,9 @@
-//! Sending: a TPACKET_V2 ring of frames, one packet each; one system call starts a batch.
+//! Sending: a TPACKET_V2 ring of frames with one packet each; one system call starts a batch.
 //!
-//! A frame is ours while its status is `AVAILABLE`, waits with `SEND_REQUEST`, is the kernel's
-//! while `SENDING`, and returns `AVAILABLE`. The kernel takes frames strictly in order and stops
-//! at the first that does not wait, so the waiting ones are always a run from `tail` to `head`.
+//! A frame is free while its status is `AVAILABLE`, waits with `SEND_REQUEST`, belongs to the
+//! kernel while `SENDING`, and returns `AVAILABLE`. The kernel processes frames strictly in order
+//! and stops at the first that does not wait, so the waiting ones are always a run from `tail` to
+//! `head`.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,30 +26,30 @@ const FRAME_COUNT: u32 = 1024;
 /// Bounds for `ring=`.
 const FRAME_COUNT_MIN: u32 = 64;
 const FRAME_COUNT_MAX: u32 = 1 << 16;
-/// Frames are at least this long: Ethernet's ordinary packet and the header fit.
+/// Minimum frame length: holds a standard Ethernet packet with the header.
 const FRAME_LEN_MIN: u32 = 2048;
 /// Interfaces with huge packets (loopback) get fewer frames instead of more memory.
 const RING_BYTES_MAX: u32 = 32 << 20;
-/// What the kernel may hold of ours on the way out: a socket buffer of the shortest packet counts
-/// as 768 bytes.
+/// Limit of the bytes queued in the kernel: a socket buffer of the shortest packet counts as 768
+/// bytes.
 const SEND_BUFFER: u32 = 16 << 20;
-/// Waiting frames that make `submit` start the device, without an explicit flush.
+/// Number of waiting frames at which `submit` starts the device, without an explicit flush.
 const KICK_AT: u32 = 32;
-/// Pause before the next try when the interface's queue was full.
+/// Pause before the next attempt when the interface's queue was full.
 const RETRY_PAUSE: Duration = Duration::from_micros(50);
 
-/// `struct tpacket2_hdr`: where things stand in it, and its length; the packet comes right after.
+/// Offsets in `struct tpacket2_hdr`, and its length; the packet follows immediately.
 const STATUS: usize = 0;
 const LEN: usize = 4;
 const HEADER_LEN: usize = 32;
 
-/// `TP_STATUS_` of sending rings; the bits above are time stamps'.
+/// `TP_STATUS_` of sending rings; the bits above are for time stamps.
 const AVAILABLE: u32 = 0;
 const SEND_REQUEST: u32 = 1;
 const WRONG_FORMAT: u32 = 4;
 const STATUS_MASK: u32 = 7;
 
-/// One sending queue.
+/// A sending queue.
 pub(super) struct Tx {
     // Before the socket: a socket lives as long as its ring is mapped.
     memory: Mapping,
@@ -60,9 +61,9 @@ pub(super) struct Tx {
     frame_count: u32,
     /// First frame that waits for the kernel.
     tail: u32,
-    /// Frames that wait from there on.
+    /// Number of waiting frames from there on.
     waiting: u32,
-    /// The kernel's error for packets already accepted: the next call returns it.
+    /// The kernel's error for packets already accepted, returned by the next call.
     failed: Option<Error>,
     bypass: bool,
     pool: Arc<OnceLock<Pool>>,
@@ -125,12 +126,12 @@ impl Tx {
         [("tx_ring", ring), ("tx_qdisc", bypass.into())]
     }
 
-    /// Bytes of packet that a frame holds.
+    /// Number of packet bytes that fit into a frame.
     pub(super) fn room(&self) -> u32 {
         (self.frame_len - HEADER_LEN) as u32
     }
 
-    /// First byte of the frame `offset` frames after the first waiting one.
+    /// Address of the frame `offset` frames after the first waiting one.
     #[inline]
     fn frame(&self, offset: u32) -> NonNull<u8> {
         let index = (self.tail + offset) & (self.frame_count - 1);
@@ -149,7 +150,7 @@ impl Tx {
 
     #[inline]
     fn status(&self, offset: u32) -> u32 {
-        // Acquire: the kernel is done with the packet's bytes before it sets the status.
+        // Acquire: the kernel has finished with the packet's bytes before it sets the status.
         self.word(offset, STATUS).load(Ordering::Acquire) & STATUS_MASK
     }
 
@@ -159,7 +160,7 @@ impl Tx {
         unsafe { self.frame(offset).add(HEADER_LEN) }
     }
 
-    /// Marks the next frame as waiting, with `len` bytes of packet in it.
+    /// Marks the next frame as waiting, with `len` packet bytes in it.
     #[inline]
     fn request(&mut self, len: u32) {
         self.word(self.waiting, LEN).store(len, Ordering::Relaxed);
@@ -169,14 +170,14 @@ impl Tx {
         self.waiting += 1;
     }
 
-    /// Whether the interface takes a packet like this. One that looks too long is measured against
-    /// the MTU of now.
+    /// Whether the interface accepts such a packet. If it looks too long, the current MTU is
+    /// queried.
     fn fits(&mut self, packet: &[u8]) -> bool {
         if packet.len() < self.link_header_len.max(1) {
             return false;
         }
         let is_tagged = self.link_header_len == 14 && packet.get(12..14) == Some(&[0x81, 0]);
-        // By a tag a packet may exceed the MTU.
+        // A packet with a tag may exceed the MTU by it.
         let allowance = self.link_header_len + if is_tagged { Vlan::LEN } else { 0 };
         if packet.len() > self.mtu + allowance
             && let Ok(mtu) = self.socket.mtu(&self.interface_name)
@@ -186,7 +187,7 @@ impl Tx {
         packet.len() <= self.mtu + allowance
     }
 
-    /// Forgets the waiting frames that the kernel has taken, and counts them.
+    /// Removes the waiting frames that the kernel has sent, and counts them.
     fn advance(&mut self) {
         let (mut packets, mut bytes) = (0u32, 0u64);
         while packets < self.waiting {
@@ -202,7 +203,7 @@ impl Tx {
         self.counters.sent_bytes.add(bytes);
     }
 
-    /// Takes the first waiting frame out: the kernel refused it, and would stop at it forever.
+    /// Removes the first waiting frame, which the kernel refused and would stop at forever.
     #[cold]
     fn refuse_first(&mut self) {
         for offset in 1..self.waiting {
@@ -223,7 +224,7 @@ impl Tx {
         self.counters.failed.add(1);
     }
 
-    /// Takes all waiting frames back unsent.
+    /// Withdraws all waiting frames unsent.
     #[cold]
     fn refuse_all(&mut self) {
         for offset in 0..self.waiting {
@@ -234,7 +235,7 @@ impl Tx {
         self.waiting = 0;
     }
 
-    /// Has the kernel send where many frames wait. Their packets were accepted in any case, and the
+    /// Starts the kernel if many frames wait. Their packets were accepted in any case, and the
     /// caller must count them, so the next call returns the error.
     fn kick_many(&mut self) {
         if self.waiting >= KICK_AT
@@ -244,19 +245,19 @@ impl Tx {
         }
     }
 
-    /// The error of packets that had been taken.
+    /// Returns the error of packets that had been accepted.
     fn look_back(&mut self) -> Result<()> {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Has the kernel take what waits. What it has no room for now continues waiting.
+    /// Makes the kernel send what waits. Packets for which it has no room continue to wait.
     fn kick(&mut self) -> Result<()> {
         while self.waiting != 0 {
             let result = self.socket.kick();
             self.counters.kicks.add(1);
             self.advance();
             let Err(error) = result else {
-                // Taken, all or as many as the send buffer holds.
+                // Sent, all or as many as the send buffer holds.
                 return Ok(());
             };
             match error.raw_os_error() {
@@ -281,8 +282,8 @@ impl Tx {
         Ok(())
     }
 
-    /// Moves one filled slot (or the segments of one packet) into the run of waiting frames; how
-    /// many slots it was.
+    /// Moves one filled slot (or the segments of one packet) into the run of waiting frames;
+    /// returns the number of slots.
     fn take(&mut self, slots: &[Slot]) -> usize {
         let mut count = 1;
         while count < slots.len() && slots[count - 1].has(Slot::CONTINUES) {
@@ -308,7 +309,7 @@ impl Tx {
         count
     }
 
-    /// Whether frames with this tag are of our pool, for which there is a cache from then on.
+    /// Whether frames with this tag belong to this queue's pool, for which there is then a cache.
     fn knows(&mut self, tag: u32) -> bool {
         if self.cache.is_none() {
             self.cache = self.pool.get().cloned().map(FrameCache::new);
@@ -336,7 +337,7 @@ impl TxBackend for Tx {
             slots.push(unsafe { Slot::over(self.data(offset), room, room, 0) });
         }
         if slots.is_empty() && max != 0 {
-            // After: at least have the kernel continue.
+            // After reclaiming, at least make the kernel continue.
             self.kick()?;
         }
         Ok(())
@@ -363,7 +364,7 @@ impl TxBackend for Tx {
             self.kick()?;
             return Ok(Some(frame));
         }
-        // Out of `self` while the packet in it is looked at.
+        // Moved out of `self` while its packet is borrowed.
         let Some(mut cache) = self.cache.take() else {
             return Ok(Some(frame));
         };
@@ -380,7 +381,7 @@ impl TxBackend for Tx {
         } else {
             self.counters.failed.add(1);
         }
-        // It is of this pool, so it is taken.
+        // It belongs to this pool, so it is accepted.
         let _ = cache.give(frame);
         self.cache = Some(cache);
         self.kick_many();

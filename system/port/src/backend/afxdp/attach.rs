@@ -13,11 +13,11 @@ use xdp::{MetadataSpec, Redirect, RedirectSpec, XdpLink, XdpProgram};
 
 use crate::options::{AttachMode, BindMode, PortOptions, TimestampSource};
 
-/// The program, its maps and its place on the interface. Dropped, the interface is as before.
+/// The program, its maps and its attachment. On drop the interface is as before.
 pub(super) struct Attachment {
     pub redirect: Redirect,
     held: Mutex<Held>,
-    /// What the program was made from.
+    /// Configuration of the program.
     spec: RedirectSpec,
     /// The namespace in which the interface's index was valid when the port was opened.
     namespace: Namespace,
@@ -25,21 +25,21 @@ pub(super) struct Attachment {
     pub mode: xdp::AttachMode,
     pub frags: bool,
     pub metadata: MetadataSpec,
-    /// Queues that the program counts.
+    /// Number of queues that the program counts.
     pub queue_count: u32,
-    /// What was tried before and refused, for users.
+    /// Variants tried before and refused, for display.
     pub refusals: Vec<String>,
 }
 
-/// What holds the program on the interface.
+/// State of the attachment.
 struct Held {
     link: Option<XdpLink>,
-    /// A program with another filter, in the place of the first.
+    /// A program with another filter, replacing the first.
     replaced: Option<XdpProgram>,
 }
 
 impl Held {
-    /// The program that is called.
+    /// The attached program.
     fn program<'a>(&'a self, first: &'a Redirect) -> &'a XdpProgram {
         self.replaced.as_ref().unwrap_or_else(|| first.program())
     }
@@ -50,17 +50,16 @@ impl Attachment {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a program with another filter in the place of the one on the interface: no packet
-    /// passes between.
+    /// Replaces the attached program with one that has another filter; no packet passes in between.
     ///
     /// # Errors
-    /// As [`Redirect::load`]; the old program stays then.
+    /// As [`Redirect::load`]; the old program then stays.
     pub(super) fn replace_filter(&self, filter: Option<&Program>) -> Result<()> {
         let spec = RedirectSpec {
             filter: filter.cloned(),
             ..self.spec.clone()
         };
-        // A program for one device is loaded in the namespace of that.
+        // A program for a single device is loaded in that device's namespace.
         let new = self.namespace.run(|| self.redirect.another(&spec))??;
         let mut held = self.held();
         if let Some(link) = &held.link {
@@ -70,14 +69,13 @@ impl Attachment {
         Ok(())
     }
 
-    /// Gives a queue's packets back to the host. The device may be gone: then nothing comes any
-    /// more.
+    /// Passes a queue's packets to the host again. The device may be gone: nothing arrives then.
     pub(super) fn forget(&self, queue_index: u32) {
         let _ = self.redirect.sockets().clear(queue_index);
     }
 
-    /// Whether another process has detached the program, or put a different one into our link.
-    /// `None` if the kernel does not answer (it may require privileges that were dropped).
+    /// Whether another process has detached the program, or replaced it in the link. `None` if the
+    /// kernel does not answer (it may require privileges that were dropped).
     pub(super) fn is_lost(&self) -> bool {
         let held = self.held();
         let program = held.program(&self.redirect);
@@ -86,12 +84,12 @@ impl Attachment {
             .is_some_and(|link| matches!(link.calls(program), Ok(false)))
     }
 
-    /// Puts the program back onto the interface, in the mode that it was in. A link that was
-    /// detached cannot be used again. One into which another process put its program is left to it:
-    /// that program holds the place as one attached alongside would.
+    /// Attaches the program again in the same mode. A detached link cannot be reused. If another
+    /// process replaced the program in the link, that program stays: it occupies the interface like
+    /// any other attached program.
     ///
     /// # Errors
-    /// As [`XdpLink::attach`]; `Busy` names the program that is there instead.
+    /// As [`XdpLink::attach`]; `Busy` names the program that is attached instead.
     pub(super) fn attach_again(&self) -> Result<()> {
         let mut held = self.held();
         let program = held.program(&self.redirect);
@@ -100,10 +98,10 @@ impl Attachment {
         Ok(())
     }
 
-    /// Takes the program off the interface. Counters can still be read.
+    /// Detaches the program. Counters can still be read.
     ///
-    /// Detached explicitly, not only by closing the link: a child process that is just being
-    /// started may hold a copy of its descriptor for a moment.
+    /// Detaches explicitly instead of only closing the link: a child process that is being started
+    /// may briefly have a copy of its descriptor.
     pub(super) fn detach(&self) {
         if let Some(link) = self.held().link.take() {
             let _ = link.detach();
@@ -117,32 +115,32 @@ impl Drop for Attachment {
     }
 }
 
-/// What negotiation needs to know of the interface.
+/// Properties of the interface needed for negotiation.
 pub(super) struct Device {
     pub link: Link,
-    /// What the driver can do; `None` if the kernel does not report it (before Linux 6.3).
+    /// Features of the driver; `None` if the kernel does not report them (before Linux 6.3).
     pub features: Option<XdpFeatures>,
     pub driver: String,
     pub lro: bool,
-    /// Bytes a frame: the given pool's, or what suits MTU and driver.
+    /// Frame length: the given pool's, or what suits MTU and driver.
     pub frame_len: u32,
-    /// Link header and two VLAN tags in addition to the MTU.
+    /// Maximum packet length: the MTU plus link header and two VLAN tags.
     pub packet_len_max: u32,
 }
 
 /// `ARPHRD_ETHER` of `if_arp.h`.
 const ETHERNET: u16 = 1;
-/// `ARPHRD_LOOPBACK`, whose packets have Ethernet headers too.
+/// `ARPHRD_LOOPBACK`, whose packets also have Ethernet headers.
 const LOOPBACK: u16 = 772;
 
-/// Frames of a pool of our own. The short ones hold packets of 1500 bytes with all headroom; twice
-/// as many packets then fit the caches, because what lies at the same place of every page shares a
-/// few sets of them.
+/// Frame lengths of a pool of its own. Short frames hold packets of 1500 bytes with full headroom;
+/// twice as many packets then fit into the caches, because data at the same offset of every page
+/// shares a few cache sets.
 const FRAME_LENS: [u32; 2] = [2048, 4096];
 
 /// Cards have buffer lengths in such steps, rounded down (Linux igb and ixgbe:
 /// `SRRCTL_BSIZEPKT_SHIFT` 10): of 1792 bytes a zero-copy driver may use 1024, and igb delivers the
-/// rest of a longer packet as if it were another.
+/// rest of a longer packet as a separate one.
 const CARD_BUFFER_STEP: u32 = 1024;
 
 impl Device {
@@ -179,7 +177,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Whether packets of the MTU do not fit one frame, or with zero-copy one buffer of the card.
+    /// Whether packets of the MTU exceed one frame, or with zero-copy one buffer of the card.
     pub(super) fn needs_frags(&self, zero_copy: bool) -> bool {
         let room = self.frame_len - PACKET_HEADROOM;
         let room = match zero_copy {
@@ -189,8 +187,8 @@ impl Device {
         self.packet_len_max > room
     }
 
-    /// Whether the program is to take packets of several buffers, best first. Without that it could
-    /// not be attached where packets are longer than a frame, or would lose them.
+    /// Whether to load the program with multi-buffer support, best first. Without it, it could not
+    /// be attached if packets are longer than a frame, or would lose them.
     fn frags_choices(&self) -> &'static [bool] {
         match self.needs_frags(false) {
             true => &[true],
@@ -198,7 +196,8 @@ impl Device {
         }
     }
 
-    /// Whether the driver reports that it lacks these; drivers that report nothing are tried.
+    /// Whether the driver reports that it lacks these features; drivers that report nothing are
+    /// tried.
     fn lacks(&self, bits: u64) -> bool {
         self.features.is_some_and(|features| !features.has(bits))
     }
@@ -214,7 +213,7 @@ impl Device {
     }
 }
 
-/// Loads and attaches, the best that the options allow and the device takes.
+/// Loads and attaches the best variant that the options allow and the device accepts.
 pub(super) fn attach(
     device: &Device,
     queue_count: u32,
@@ -262,7 +261,7 @@ pub(super) fn attach(
                     }
                     Err(error) => error,
                 };
-                // Another program is attached, or we lack the privilege: no other mode would help.
+                // Another program is attached, or privileges are missing: no other mode would help.
                 if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Permission) {
                     return Err(error);
                 }
@@ -329,7 +328,7 @@ fn no_device_time(device: &Device) -> Error {
     .with_hint("--timestamp kernel reads the clock in the XDP program")
 }
 
-/// The last refusal, with what is known about the circumstances.
+/// Explains the last refusal, given the circumstances.
 fn explain(error: Error, device: &Device, options: &PortOptions, refusals: &[String]) -> Error {
     let name = &device.link.name;
     let tried = if refusals.len() > 1 {
@@ -347,7 +346,7 @@ fn explain(error: Error, device: &Device, options: &PortOptions, refusals: &[Str
              lro off"
         ));
     }
-    // What a driver refuses (EINVAL, ERANGE, EOPNOTSUPP); other failures have another cause.
+    // Errors for what a driver refuses (EINVAL, ERANGE, EOPNOTSUPP); others have a different cause.
     let is_refused = matches!(error.os_code(), Some(22 | 34 | 95));
     if is_refused && device.needs_frags(false) {
         return error.with_hint(format!(

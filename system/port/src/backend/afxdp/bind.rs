@@ -9,14 +9,14 @@ use super::plan::Plan;
 use super::socket::{self, Queue, Shared, SocketSpec};
 use crate::options::{BindMode, PortOptions};
 
-/// How long one busy-polling call may look for packets, in µs.
+/// Maximum time that one busy-polling call looks for packets, in µs.
 const BUSY_POLL_US: u32 = 20;
-/// Bytes of packets on their way through the kernel in copy mode: sockets are otherwise held to
-/// about 250 packets.
+/// Bytes of packets queued in the kernel in copy mode: sockets are otherwise limited to about 250
+/// packets.
 const SEND_BUFFER_LEN: u32 = 8 << 20;
 
-/// Binds a socket to each queue and puts it into `opened`; the first one finds out how, the others
-/// must follow. After an error `opened` has those that were bound before it.
+/// Binds a socket to each queue and adds it to `opened`; the first one determines the mode, which
+/// the others must use. After an error `opened` has those that were bound before it.
 pub(super) fn bind_all(
     device: &Device,
     options: &PortOptions,
@@ -69,7 +69,7 @@ pub(super) fn bind_all(
     Ok(())
 }
 
-/// The modes to try, best first: zero-copy or not, and packets in pieces or not.
+/// The modes to try, best first: zero-copy or not, and multi-buffer or not.
 fn modes(
     device: &Device,
     options: &PortOptions,
@@ -100,7 +100,7 @@ fn modes(
     Ok(modes)
 }
 
-/// Other settings of a socket.
+/// Sets other socket options.
 fn prepare(shared: &Shared, options: &PortOptions, plan: &Plan) -> Result<()> {
     let socket = &shared.socket;
     if plan.has_tx && !shared.zero_copy {
@@ -141,7 +141,7 @@ fn no_zero_copy(device: &Device) -> Error {
     .with_hint("bind=auto falls back to copy mode")
 }
 
-/// No mode is left: zero-copy was requested with frames that the card cannot fill.
+/// The error when no mode is left: zero-copy was requested with frames that the card cannot fill.
 fn frame_too_short(device: &Device) -> Error {
     Error::new(
         ErrorKind::Unsupported,

@@ -1,20 +1,21 @@
-//! Which frames of a queue the kernel has: one bit per frame.
+//! The frames of a queue that the kernel has: one bit per frame.
 //!
-//! The pool's owner table records that a device holds a frame, but not which device. A socket can
-//! only return frames it was given, so its descriptors are checked against this set too; frames
-//! left in it when the socket is closed are those that the kernel never returned.
+//! The pool's owner table records that a device owns a frame, but not which device. A socket can
+//! only return frames it was given, so its descriptors are checked against this set as well; frames
+//! left in it when the socket is closed were never returned by the kernel.
 
 use ring::Pool;
 use sys::xsk::Descriptor;
 
-/// What a descriptor from the kernel turned out to be.
+/// Result of checking a kernel descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// A packet in this frame, which is ours again.
+    /// A packet in this frame, which the queue owns again.
     Packet(u32),
-    /// This frame is ours again, but the packet does not lie within it.
+    /// The queue owns this frame again, but the packet exceeds it.
     TooLong(u32),
-    /// No frame that this queue has borrowed: made up, or reported twice. Nothing has changed.
+    /// Not a frame that this queue gave to the kernel: invented, or reported twice. Nothing has
+    /// changed.
     Foreign,
 }
 
@@ -26,7 +27,7 @@ pub(super) struct Borrowed {
 }
 
 impl Borrowed {
-    /// An empty set over `frame_count` frames.
+    /// Creates an empty set over `frame_count` frames.
     pub(super) fn new(frame_count: u32) -> Self {
         Self {
             words: vec![0; frame_count.div_ceil(64) as usize].into(),
@@ -34,7 +35,7 @@ impl Borrowed {
         }
     }
 
-    /// Adds a frame that is not in it and is one of the pool's.
+    /// Adds a frame of the pool that is not in the set.
     #[inline]
     pub(super) fn insert(&mut self, index: u32) {
         let bit = 1 << (index % 64);
@@ -44,7 +45,7 @@ impl Borrowed {
         self.count += 1;
     }
 
-    /// Takes a frame out; false for any number that was not in the set.
+    /// Removes a frame; false for any number that was not in the set.
     #[inline]
     pub(super) fn remove(&mut self, index: u32) -> bool {
         let bit = 1 << (index % 64);
@@ -57,8 +58,8 @@ impl Borrowed {
         was
     }
 
-    /// Takes the frame of a received packet back from the kernel, if it is one that was borrowed.
-    /// Nothing in the descriptor is trusted: address and length may be any values.
+    /// Claims the frame of a received packet from the kernel, if it was given to it. Nothing in the
+    /// descriptor is trusted: address and length may be any values.
     #[inline(always)]
     pub(super) fn claim(&mut self, pool: &Pool, d: Descriptor) -> Claim {
         let Some((index, offset)) = pool.locate(d.addr) else {
@@ -76,13 +77,13 @@ impl Borrowed {
         }
     }
 
-    /// How many are in it.
+    /// Number of frames in the set.
     #[inline]
     pub(super) fn count(&self) -> u32 {
         self.count
     }
 
-    /// All of them.
+    /// Iterates over the frames in the set.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
         self.words.iter().enumerate().flat_map(|(at, &word)| {
             (0..64)

@@ -17,22 +17,22 @@ use super::socket::Shared;
 use crate::account::{DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters};
 use crate::control::{PortControl, PortDescription, PortEvent};
 
-/// Looks at the counters after the program was taken off, 1 ms apart, until two are equal: a
-/// processor may still be in the program.
+/// Maximum number of counter readings after the program was detached, 1 ms apart, until two are
+/// equal: a processor may still be running the program.
 const SETTLE_LOOKS_MAX: u32 = 50;
 
-/// Pending events; the oldest are dropped.
+/// Maximum number of pending events; the oldest are dropped.
 const EVENTS_MAX: usize = 256;
 
-/// The control side's state of a queue.
+/// The control side's view of a queue.
 pub(super) struct QueueView {
     pub shared: Arc<Shared>,
     pub rx: Option<Arc<RxCounters>>,
     pub tx: Option<Arc<TxCounters>>,
 }
 
-/// How much a counter has grown that its driver sometimes sets back to 0 (when it takes up a
-/// program or a socket, or when the link comes up).
+/// Growth of a counter that some drivers reset to 0 (when a program or a socket is attached, or
+/// when the link comes up).
 #[derive(Debug)]
 pub(super) struct Growth {
     last: u64,
@@ -58,19 +58,20 @@ pub(super) struct Control {
     pub queues: Vec<QueueView>,
     pub attachment: Option<Arc<Attachment>>,
     pub description: PortDescription,
-    /// Queries the interface, in the namespace where the port was opened.
+    /// Netlink socket in the namespace where the port was opened.
     pub route: Socket,
     pub monitor: LinkMonitor,
     /// The interface as last seen.
     pub link: Link,
-    /// Packets that it has counted since we came.
+    /// Packets that it has counted as received since the port was opened.
     pub interface_seen: Growth,
-    /// And as sent.
+    /// Packets that it has counted as sent.
     pub interface_sent: Growth,
     pub waiting: VecDeque<PortEvent>,
-    /// Another process detached the program from the interface, and it could not be attached again.
+    /// Whether another process detached the program from the interface and it could not be attached
+    /// again.
     pub is_detached: bool,
-    /// Held as long as the port is open.
+    /// Kept for as long as the port is open.
     #[allow(dead_code, reason = "it works by being there")]
     pub promiscuous: Option<Promiscuous>,
 }
@@ -80,7 +81,7 @@ impl Control {
         let (Some(rx), Some(attachment)) = (&view.rx, &self.attachment) else {
             return Ok(None);
         };
-        // The reader's counters first and the program's last: what moves meanwhile shows as missing
+        // The reader's counters first and the program's last: packets in transit appear as missing
         // for a moment, never as counted twice.
         let mut queue = QueueAccount {
             queue_index: view.shared.spec.queue_index,
@@ -97,8 +98,8 @@ impl Control {
         );
         let stats = view.shared.socket.statistics()?;
         drop(DropReason::RingFull, stats.rx_ring_full);
-        // In copy mode a packet without a frame counts in both counters. In zero-copy the second
-        // one counts the driver's attempts, and the packets never came to the program.
+        // In copy mode a packet without a frame is counted in both counters. In zero-copy the
+        // second one counts the driver's attempts, and the packets never reached the program.
         let without_frame = if view.shared.spec.multi_buffer {
             stats.rx_dropped
         } else {
@@ -116,7 +117,7 @@ impl Control {
 
     pub(super) fn tx_account(view: &QueueView) -> Result<Option<TxAccount>> {
         let Some(tx) = &view.tx else { return Ok(None) };
-        // Those that the kernel found wrong were never sent; our own checks leave it none.
+        // Those that the kernel found invalid were never sent; the queue's own checks leave none.
         let wrong = view.shared.socket.statistics()?.tx_invalid_descriptors;
         Ok(Some(TxAccount {
             queue_index: view.shared.spec.queue_index,
@@ -127,8 +128,8 @@ impl Control {
         }))
     }
 
-    /// Reads the interface's own counters, of what it has received and sent. Also called before and
-    /// after what may set them back.
+    /// Reads the interface's own counters of received and sent packets. Also called before and
+    /// after operations that may reset them.
     pub(super) fn look_at_interface(&mut self) -> Option<[u64; 2]> {
         self.read_events();
         let link = Link::ask_by_index(&mut self.route, self.link.index).ok()?;
@@ -142,7 +143,7 @@ impl Control {
         ]
     }
 
-    /// Compares the interface with what it was.
+    /// Compares the interface with its previous state.
     fn notice(&mut self, link: Link) {
         self.count(&link);
         let was = &self.link;
@@ -170,7 +171,7 @@ impl Control {
     }
 
     fn read_events(&mut self) {
-        // A bound on what is read at once; the rest waits in the socket.
+        // Limits what is read at once; the rest waits in the socket.
         for _ in 0..256 {
             match self.monitor.event() {
                 Ok(Some(LinkEvent::Changed(link))) if link.index == self.link.index => {
@@ -192,8 +193,8 @@ impl Control {
     }
 
     /// Checks whether the program is still attached, and attaches it again if another process
-    /// detached it, unless reception is ending anyway. Without the program the rings are empty, and
-    /// there is no other sign of it.
+    /// detached it, unless reception is ending anyway. Without the program the rings stay empty,
+    /// with no other indication.
     fn look_at_program(&mut self, is_ending: bool) {
         let Some(attachment) = self.attachment.as_ref().filter(|_| !self.is_detached) else {
             return;
@@ -226,7 +227,7 @@ impl Control {
         }
     }
 
-    /// All counters that the kernel moves.
+    /// All counters that the kernel updates.
     fn counters(&self) -> Vec<RedirectCounters> {
         let Some(attachment) = &self.attachment else {
             return Vec::new();
@@ -329,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_events_make_room() {
+    fn the_oldest_events_are_dropped() {
         let mut waiting = VecDeque::new();
         for mtu in 0..=EVENTS_MAX as u32 {
             keep(&mut waiting, PortEvent::MtuChanged(mtu));

@@ -7,7 +7,7 @@ use super::{BACKEND, Parts};
 use crate::control::{Intake, PortDescription};
 use crate::options::{PortOptions, TimestampSource};
 
-/// What was obtained, for users.
+/// Describes the opened port for users.
 pub(super) fn describe(parts: &Parts<'_>) -> PortDescription {
     let (device, pool) = (&parts.device, &parts.pool);
     let yes = |on: bool| if on { "yes" } else { "no" }.to_owned();

@@ -1,4 +1,4 @@
-//! Plans a port: its queues, the lengths of their rings, the number of frames.
+//! Plans a port: its queues, ring lengths, and number of frames.
 
 use ring::{Pool, PoolConfig};
 use sys::ethtool::Ethtool;
@@ -8,13 +8,12 @@ use super::attach::{self, Attachment, Device};
 use crate::options::{AttachMode, BindMode, Direction, PortOptions, TimestampSource};
 use crate::registry::PortName;
 
-/// Entries of the RX and TX rings unless asked otherwise: at a million packets a second a reader
-/// may be kept from its processor for 16 ms. With 2 KiB frames that is 64 MiB for a queue to
-/// receive into.
+/// Default length of the RX and TX rings: at a million packets per second a reader may be off the
+/// processor for 16 ms. With 2 KiB frames that is 64 MiB per receiving queue.
 const RING_LEN: u32 = 16384;
 /// The kernel's own limit on rings exceeds any sensible amount of memory.
 const RING_LEN_MAX: u32 = 1 << 16;
-/// Frames that caches and batches may hold in addition to the rings, for each end of a queue.
+/// Additional frames for caches and batches, for each end of a queue.
 const FRAMES_BESIDE: u32 = 512;
 
 /// The requested queues.
@@ -64,13 +63,13 @@ pub(super) fn choose_queues(
     Ok((0..count).collect())
 }
 
-/// What is to be opened.
+/// Parameters of the port to open.
 pub(super) struct Plan {
     pub queues: Vec<u32>,
     pub has_rx: bool,
     pub has_tx: bool,
     pub ring_len: u32,
-    /// Frames for each queue to receive into.
+    /// Number of frames for each queue to receive into.
     pub fill_count: u32,
     frame_count: u32,
 }
@@ -93,15 +92,15 @@ impl Plan {
         };
         let (has_rx, has_tx) = (options.direction.has_rx(), options.direction.has_tx());
         // Twice the RX ring: a slow reader then fills the ring before the kernel runs out of
-        // frames, and the account names the right reason.
+        // frames, and the account shows the right reason.
         let rx_frames = 2 * ring_len;
         let own = u32::from(has_rx) * (rx_frames + FRAMES_BESIDE)
             + u32::from(has_tx) * (ring_len + FRAMES_BESIDE);
         let fill_count = match &options.pool {
             None => rx_frames,
             Some(pool) => {
-                // A pool that the caller supplied has other users: no queue takes more than its
-                // share of one half.
+                // A pool from the caller has other users: each queue takes at most its share of one
+                // half.
                 let part = pool.frame_count() / 2 / count;
                 if part < 16 {
                     let why = format!(
@@ -124,9 +123,9 @@ impl Plan {
         })
     }
 
-    /// Frames that each queue gives the kernel to receive into. One that only sends needs some in
-    /// zero-copy mode, because the card continues to receive for the host; all the others are for
-    /// packets to be sent.
+    /// Number of frames that each queue gives the kernel to receive into. A send-only queue needs
+    /// some in zero-copy mode, because the card continues to receive for the host; all others are
+    /// for packets to send.
     pub(super) fn fill_frames(&self, zero_copy: bool) -> u32 {
         match (self.has_rx, zero_copy) {
             (true, _) => self.fill_count,
@@ -142,7 +141,7 @@ impl Plan {
         }
     }
 
-    /// What a pool of our own is made of.
+    /// Configuration of a pool of its own.
     pub(super) fn frames(&self, device: &Device) -> PoolConfig {
         PoolConfig {
             frame_count: self.frame_count,
@@ -152,7 +151,7 @@ impl Plan {
     }
 
     /// Sending alone needs no program, but some drivers set up their zero-copy rings only with one:
-    /// it then passes everything on, and where there is another one, that will do.
+    /// a program that passes everything is then attached, unless another one is attached already.
     pub(super) fn attach(
         &self,
         device: &Device,
@@ -178,7 +177,7 @@ impl Plan {
         }
     }
 
-    /// Queues that the program counts: as many as the interface can ever have.
+    /// Number of queues that the program counts: the maximum that the interface can have.
     pub(super) fn queue_max(&self, device: &Device) -> u32 {
         let highest = self.queues.iter().max().map_or(1, |queue| queue + 1);
         highest.max(device.link.rx_queue_max)
@@ -190,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_left_for_packets_to_be_sent() {
+    fn frames_are_left_for_sending() {
         let pool = Pool::new(PoolConfig {
             frame_count: 4096,
             ..PoolConfig::default()
@@ -209,7 +208,7 @@ mod tests {
                 };
                 let (rx, tx) = (plan(Direction::Rx), plan(Direction::Tx));
                 assert_eq!(tx.fill_frames(false), 0);
-                // Of its own pool, or of one that a receiving port uses, too.
+                // From its own pool, or from one that a receiving port uses as well.
                 let (all, received) = match &pool {
                     None => (tx.frame_count, 0),
                     Some(pool) => (pool.frame_count(), queues * rx.fill_frames(true)),

@@ -1,16 +1,16 @@
 //! Detects when the driver has released the queue of a closed zero-copy socket, so that its frames
-//! are ours again.
+//! can be reused.
 //!
 //! Closing such a socket does not wait for the driver: `xsk_destruct` leaves that to a work item
-//! (`xp_put_pool`, `xp_release_deferred` in `net/xdp/xsk_buff_pool.c`), and until that has run the
+//! (`xp_put_pool`, `xp_release_deferred` in `net/xdp/xsk_buff_pool.c`), and until it has run the
 //! card may write into frames. Under one lock (RTNL) the work item has the driver stop the queue
-//! (`XDP_SETUP_XSK_POOL` without a pool, which returns when the card is done with it) and then
-//! takes the buffer pool off the queue. A bind takes the same lock and is refused with EBUSY as
-//! long as a buffer pool is on the queue: once it is not refused for that reason, the driver has
-//! stopped. When the interface is removed the kernel does the same before it lets go of it.
+//! (`XDP_SETUP_XSK_POOL` without a pool, which returns when the card has finished with it) and then
+//! removes the buffer pool from the queue. A bind takes the same lock and is refused with EBUSY
+//! while a buffer pool is on the queue: once it is not refused for that reason, the driver has
+//! stopped. When the interface is removed, the kernel does the same before releasing it.
 //!
-//! Creating a socket takes privileges that may be dropped while the port is open, binding takes
-//! none: so the probing socket is created with the port.
+//! Creating a socket takes privileges that may be dropped while the port is open, but binding takes
+//! none: the probing socket is therefore created with the port.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,9 +19,9 @@ use sys::Result;
 use sys::mmap::Mapping;
 use sys::xsk::{Bind, RingKind, XskSocket};
 
-/// Time between two questions.
+/// Interval between two attempts.
 const ASK_EVERY: Duration = Duration::from_millis(1);
-/// Entries of its rings, and the bytes of its only frames: the least that the kernel takes.
+/// Length of its rings, and of its single frame: the minimum that the kernel accepts.
 const RING_LEN: u32 = 2;
 const CHUNK_LEN: u32 = 2048;
 const MEMORY_LEN: usize = 4096;
@@ -37,7 +37,7 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// A socket for a queue of an interface of this network namespace, not yet bound.
+    /// Creates an unbound socket for a queue of an interface in this network namespace.
     ///
     /// # Errors
     /// Those of a socket: `Permission`, `NoSpace`.
@@ -58,8 +58,8 @@ impl Probe {
         })
     }
 
-    /// Waits until no buffer pool is on the queue, at most this long; false if there still is one,
-    /// which may belong to another process by that time, or if it cannot be determined.
+    /// Waits until the queue has no buffer pool, at most this long; false if it still has one,
+    /// which may belong to another process by then, or if this cannot be determined.
     pub(super) fn wait(self, most: Duration) -> bool {
         let end = Instant::now() + most;
         loop {
@@ -81,8 +81,8 @@ impl Probe {
     }
 }
 
-/// Whether a bind's result means that no buffer pool is on the queue: bound, or the interface no
-/// longer exists. Any other error, such as ENOMEM, can come before the kernel has looked at the
+/// Whether a bind's result means that the queue has no buffer pool: bound, or the interface no
+/// longer exists. Any other error, such as ENOMEM, may occur before the kernel has checked the
 /// queue.
 fn is_released(bound: &io::Result<()>) -> bool {
     match bound {
@@ -112,7 +112,8 @@ mod tests {
         }
     }
 
-    /// Loopback has one queue, and sockets in copy mode: the buffer pool is on it as any other.
+    /// Loopback has one queue, and sockets in copy mode: the buffer pool is attached as with any
+    /// other.
     #[test]
     fn a_queue_is_held_until_its_socket_is_gone() {
         let body = || {
@@ -123,7 +124,7 @@ mod tests {
                 ifindex: lo,
                 ..Bind::default()
             };
-            // The first probe's own socket goes in a work item too.
+            // The first probe's own socket is also released by a work item.
             let end = Instant::now() + long;
             while let Err(error) = holder.socket.bind(bind) {
                 assert_eq!(error.raw_os_error(), Some(libc::EBUSY), "{error}");

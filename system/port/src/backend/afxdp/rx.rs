@@ -19,20 +19,20 @@ use super::socket::{RxParts, Shared, top_up};
 use crate::account::RxCounters;
 use crate::rx::{Filled, Ready, RxBackend};
 
-/// Most segments of a packet: what the kernel puts into one (`MAX_SKB_FRAGS` + 1, at most 46 by its
-/// configuration).
+/// Maximum number of segments of a packet: what the kernel puts into one (`MAX_SKB_FRAGS` + 1, at
+/// most 46 by its configuration).
 const SEGMENTS_MAX: u32 = 64;
 
-/// Empty calls after which the port checks whether the device still exists.
+/// Number of empty calls after which the port checks whether the device still exists.
 const CHECK_EVERY: u32 = 4096;
 
-/// Where packet times come from.
+/// Source of packet times.
 pub(super) enum Times {
     /// No timestamps.
     None,
-    /// Our clock, once per batch.
+    /// The system clock, once per batch.
     Batch,
-    /// What the program wrote before the packet.
+    /// The time that the program wrote before the packet.
     Program(Clock),
 }
 
@@ -53,11 +53,11 @@ pub(super) struct Rx {
     counters: Arc<RxCounters>,
 }
 
-/// The state of a queue besides its socket.
+/// Settings of a queue.
 pub(super) struct RxSettings {
     pub snaplen: u32,
     pub times: Times,
-    /// The program writes metadata before each packet.
+    /// Whether the program writes metadata before each packet.
     pub metadata: bool,
     pub busy_poll: bool,
 }
@@ -92,13 +92,13 @@ impl Rx {
         }
     }
 
-    /// No packets: give returned frames to the kernel, drive the queue when polling, check the
-    /// device.
+    /// Called without packets: gives returned frames to the kernel, drives the queue when polling,
+    /// checks the device.
     #[cold]
     fn idle(&mut self) -> Result<()> {
         self.refill();
         if self.busy_poll {
-            // Errors show in the check below.
+            // Errors are found by the check below.
             let _ = self.shared.socket.kick_rx();
         }
         self.idle_calls = self.idle_calls.wrapping_add(1);
@@ -124,8 +124,8 @@ impl Rx {
         }
     }
 
-    /// Takes one descriptor's frame from the kernel: its index, or `None` if there is no sound
-    /// packet.
+    /// Claims the frame of one descriptor from the kernel: returns its index, or `None` if the
+    /// packet is invalid.
     #[inline(always)]
     fn claim(&mut self, d: Descriptor) -> Option<u32> {
         match self.borrowed.claim(self.cache.pool(), d) {
@@ -152,8 +152,8 @@ impl Rx {
         unsafe { Slot::over(data, d.len.min(self.snaplen), d.len, index.into()) }
     }
 
-    /// Takes the descriptors from `at` to `count`, one or several a packet, into `slots`; returns
-    /// how many were taken, up to the end of a packet, and how many packets were refused.
+    /// Moves the descriptors from `at` to `count`, one or several per packet, into `slots`; returns
+    /// how many were moved, up to the end of a packet, and how many packets were refused.
     fn take_pieces(
         &mut self,
         slots: &mut Vec<Slot>,
@@ -161,13 +161,13 @@ impl Rx {
         mut count: u32,
         max: u32,
     ) -> (u32, u64) {
-        // Descriptors and slots up to the end of the last whole packet; whether the one at hand is
-        // sound.
+        // Descriptors and slots up to the end of the last whole packet; whether the current one is
+        // valid.
         let (mut whole, mut keep, mut sound) = (at, slots.len(), true);
         let mut refused = 0;
         loop {
             if at == count {
-                // A packet longer than the batch is taken alone.
+                // A packet longer than the batch is returned alone.
                 if whole != 0 || count < max {
                     break;
                 }
@@ -205,7 +205,7 @@ impl Rx {
                 break;
             }
         }
-        // A packet cut by the end of the batch stays in the ring for the next one.
+        // A packet split by the end of the batch stays in the ring for the next one.
         for slot in slots.drain(keep..) {
             // SAFETY: the slot's frame is held by this batch, and the slot ends here.
             unsafe { self.cache.pool().give_index_to_device(slot.token() as u32) };
@@ -214,7 +214,8 @@ impl Rx {
         (whole, refused)
     }
 
-    /// Sets the packet's total length in all its segments, and cuts them to the snaplen together.
+    /// Sets the packet's total length in all its segments, and truncates them together to the
+    /// snaplen.
     fn join(&self, segments: &mut [Slot]) {
         let wire_len = segments.iter().map(|slot| slot.wire_len).sum();
         let mut room = self.snaplen;
@@ -225,7 +226,7 @@ impl Rx {
         }
     }
 
-    /// Puts what the program wrote before each packet into its first slot.
+    /// Copies the metadata before each packet into its first slot.
     #[inline]
     fn read_metadata(&mut self, slots: &mut [Slot]) {
         let frame_mask = self.cache.pool().frame_len() as usize - 1;
@@ -277,7 +278,7 @@ impl RxBackend for Rx {
         }
         let (start, mut refused, mut at) = (slots.len(), 0, 0);
         slots.reserve(count as usize);
-        // Packets of one piece, until there is another.
+        // Single-buffer packets, until there is another kind.
         while at < count {
             let d = self.rx.read(at);
             if d.options & PACKET_CONTINUES != 0 {
@@ -316,7 +317,7 @@ impl RxBackend for Rx {
 
     #[inline]
     fn release(&mut self, slots: &mut Vec<Slot>) {
-        // Straight back to the kernel: no shared state is touched but the ring.
+        // Straight back to the kernel: no shared state but the ring is accessed.
         let room = self.fill.reserve(slots.len() as u32);
         let mut count = 0;
         for slot in slots.iter() {
@@ -360,7 +361,7 @@ impl RxBackend for Rx {
             return Ok(Ready::Packets);
         }
         self.refill();
-        // Rounded up: a short wait is not a spin.
+        // Rounded up: a short wait must not become a busy loop.
         let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128);
         let ready = self.shared.socket.poll(false, ms as i32)?;
         if ready || self.rx.peek(1) != 0 {
@@ -392,7 +393,7 @@ impl RxBackend for Rx {
 
 impl Drop for Rx {
     fn drop(&mut self) {
-        // First the program forgets the socket (packets continue to the host), then it closes:
+        // First the program stops using the socket (packets continue to the host), then it closes:
         // closing a socket that packets are still redirected to has crashed kernels.
         if let Some(attachment) = &self.attachment {
             attachment.forget(self.shared.spec.queue_index);

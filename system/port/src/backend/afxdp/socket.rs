@@ -1,4 +1,5 @@
-//! One queue's socket: its memory, its rings, its binding, and the frames returned when it closes.
+//! The socket of a queue: its memory, its rings, its binding, and the frames returned when it
+//! closes.
 
 use std::any::Any;
 use std::os::fd::AsFd;
@@ -16,32 +17,32 @@ use sys::{Error, ErrorKind, Result};
 use super::borrowed::Borrowed;
 use super::probe::Probe;
 
-/// How long a queue that another socket holds is tried again: after a process has died its sockets
-/// close a moment later than it.
+/// How long binding to a queue in use is retried: sockets of a process that has died close a moment
+/// later.
 const BUSY_RETRY: Duration = Duration::from_millis(500);
 
-/// How long a driver may take to let go of a queue whose zero-copy socket has closed. Cards reset
-/// for it, but not for longer.
+/// How long a driver may take to release a queue whose zero-copy socket has closed. Cards reset for
+/// it, but not for longer.
 const RELEASE_MAX: Duration = Duration::from_secs(2);
 
-/// What a queue's socket is to be.
+/// Configuration of a queue's socket.
 #[derive(Clone, Debug)]
 pub(super) struct SocketSpec {
     pub ifindex: u32,
     pub queue_index: u32,
     pub has_rx: bool,
     pub has_tx: bool,
-    /// Entries of the RX and TX rings.
+    /// Length of the RX and TX rings.
     pub ring_len: u32,
-    /// Frames to give to the kernel for receiving.
+    /// Number of frames to give to the kernel for receiving.
     pub fill_count: u32,
     pub zero_copy: bool,
     pub multi_buffer: bool,
     pub need_wakeup: bool,
 }
 
-/// What the two ends of a queue and the control side share. Fields are dropped in this order: a
-/// socket stays bound while a ring is mapped, and frames come home when it is closed.
+/// State shared by the two ends of a queue and the control side. Fields are dropped in this order:
+/// a socket stays bound while a ring is mapped, and frames are returned when it is closed.
 pub(super) struct Shared {
     rx_view: Option<Arc<RingMap>>,
     pub socket: XskSocket,
@@ -51,31 +52,30 @@ pub(super) struct Shared {
     pub zero_copy: bool,
     /// Whether the memory was registered by another socket.
     pub joined: bool,
-    /// Queries the interface, in the namespace where the port was opened.
+    /// Netlink socket in the namespace where the port was opened.
     route: Mutex<netlink::Socket>,
-    /// The device was removed.
+    /// Whether the device was removed.
     gone: AtomicBool,
-    /// A thread is checking whether it was.
+    /// Whether a thread is checking for removal.
     asking: AtomicBool,
-    /// Why the program that gave this queue its packets is no longer on the interface.
+    /// Why the program that redirected packets to this queue is no longer attached.
     detached: OnceLock<String>,
     /// Packets that were in the RX ring when the receiving end was dropped.
     pub closed: AtomicU64,
 }
 
-/// Frames that the kernel never returned, returned to the pool when the socket is closed.
+/// Frames that the kernel never returned; they return to the pool when the socket is closed.
 struct Leftovers {
     pool: Pool,
     sets: Mutex<Vec<Borrowed>>,
     card: Card,
 }
 
-/// What a card may still do with the frames of a closed socket.
+/// Whether a card may still access the frames of a closed socket.
 enum Card {
-    /// Nothing: it never had any, the kernel copies.
+    /// Never: the kernel copies.
     Never,
-    /// Write into them, until the driver has let go of the queue. Without a probe the time cannot
-    /// be determined.
+    /// Until the driver has released the queue. Without a probe that time cannot be determined.
     Until(Option<Probe>),
 }
 
@@ -85,8 +85,8 @@ impl Drop for Leftovers {
         if let Card::Until(probe) = std::mem::replace(&mut self.card, Card::Never) {
             let is_released = probe.is_some_and(|probe| probe.wait(RELEASE_MAX));
             if !is_released {
-                // They stay the device's for good, which the pool's counts show: better than a card
-                // that writes into a packet in use.
+                // The device keeps them, which the pool's counts show: better than a card that
+                // writes into a packet in use.
                 return;
             }
         }
@@ -99,14 +99,14 @@ impl Drop for Leftovers {
     }
 }
 
-/// The receiving end's parts.
+/// Parts of the receiving end.
 pub(super) struct RxParts {
     pub rx: Consumer<Descriptor>,
     pub fill: Producer<u64>,
     pub borrowed: Borrowed,
 }
 
-/// The sending end's parts.
+/// Parts of the sending end.
 pub(super) struct TxParts {
     pub tx: Producer<Descriptor>,
     pub completion: Consumer<u64>,
@@ -114,8 +114,8 @@ pub(super) struct TxParts {
     pub view: Arc<RingMap>,
 }
 
-/// A bound socket with its ends, until they go to their owners. Dropped before that (a port that
-/// could not be opened after all), it takes back the frames that the kernel had.
+/// A bound socket with its ends, until these go to their owners. If dropped before (because the
+/// port could not be opened after all), it reclaims the frames that the kernel had.
 pub(super) struct Queue {
     pub shared: Arc<Shared>,
     rx: Option<RxParts>,
@@ -131,8 +131,8 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // Each ring is unmapped here; the socket closes with `shared`, and then the frames that are
-        // left with it are free again.
+        // Each ring is unmapped here; the socket closes with `shared`, and then its remaining
+        // frames are free again.
         if let Some(RxParts { rx, fill, borrowed }) = self.rx.take() {
             drop((rx, fill));
             self.shared.leave(borrowed);
@@ -145,12 +145,12 @@ impl Drop for Queue {
 }
 
 impl Shared {
-    /// Packets in the RX ring now: whole ones, however many descriptors each has.
+    /// Number of packets in the RX ring: whole ones, however many descriptors each has.
     pub(super) fn rx_waiting(&self) -> u64 {
         self.rx_view.as_deref().map_or(0, packets_in)
     }
 
-    /// Writes descriptors into the RX ring as if the kernel had: its memory is mapped writable.
+    /// Writes descriptors into the RX ring in place of the kernel: its memory is mapped writable.
     #[cfg(test)]
     pub(super) fn forge(&self, descriptors: &[Descriptor]) {
         use std::sync::atomic::AtomicU32;
@@ -173,7 +173,7 @@ impl Shared {
     }
 
     /// Checks whether the device was removed, or its packets no longer arrive here; the kernel
-    /// reports it once, so it is stored.
+    /// reports this once, so it is stored.
     pub(super) fn check_gone(&self) -> bool {
         if self.is_gone() {
             return true;
@@ -189,9 +189,9 @@ impl Shared {
     }
 
     /// Starts a thread that checks whether an interface that is down is being removed, unless one
-    /// is running: the kernel sets it down first and notifies the sockets a moment later. The
-    /// kernel answers only when it is done with both and the RTNL lock is free. [`Shared::is_gone`]
-    /// has the answer once [`Shared::is_asking`] is false.
+    /// is running: the kernel first sets it down and notifies the sockets a moment later. The
+    /// kernel answers only when it has done both and the RTNL lock is free. [`Shared::is_gone`] has
+    /// the answer once [`Shared::is_asking`] is false.
     pub(super) fn ask_whether_removed(self: &Arc<Self>) {
         if self.asking.swap(true, Ordering::Acquire) {
             return;
@@ -207,18 +207,18 @@ impl Shared {
         };
         let name = format!("link-{}", self.spec.ifindex);
         if std::thread::Builder::new().name(name).spawn(ask).is_err() {
-            // There will be another occasion.
+            // It will be tried again later.
             self.asking.store(false, Ordering::Release);
         }
     }
 
-    /// As long as this is held no question is answered.
+    /// While this is held, no query is answered.
     #[cfg(test)]
     pub(super) fn hold_answers(&self) -> std::sync::MutexGuard<'_, netlink::Socket> {
         self.route.lock().unwrap()
     }
 
-    /// Whether the answer is still to come.
+    /// Whether the answer is pending.
     pub(super) fn is_asking(&self) -> bool {
         self.asking.load(Ordering::Acquire)
     }
@@ -231,13 +231,13 @@ impl Shared {
         self.gone.store(true, Ordering::Relaxed);
     }
 
-    /// From here on no packet comes to this queue.
+    /// Marks the queue as no longer receiving packets.
     pub(super) fn set_detached(&self, why: &str) {
         let _ = self.detached.set(why.to_owned());
         self.set_gone();
     }
 
-    /// Takes over what the kernel holds of an end that is dropped.
+    /// Takes over the frames that the kernel holds of a dropped end.
     pub(super) fn leave(&self, borrowed: Borrowed) {
         let sets = &self.leftovers.sets;
         sets.lock()
@@ -258,7 +258,8 @@ impl Shared {
     }
 }
 
-/// Whole packets between the two indices of a ring of descriptors. Both sides may move meanwhile.
+/// Number of whole packets between the two indices of a descriptor ring. Both sides may advance
+/// meanwhile.
 pub(super) fn packets_in(map: &RingMap) -> u64 {
     let (producer, consumer) = indices(map);
     packets_between(map, consumer, producer).0
@@ -277,7 +278,7 @@ pub(super) fn indices(map: &RingMap) -> (u32, u32) {
     }
 }
 
-/// Whole packets from one index of a ring of descriptors up to another, and their bytes.
+/// Number of whole packets from one index of a descriptor ring to another, and their bytes.
 pub(super) fn packets_between(map: &RingMap, from: u32, to: u32) -> (u64, u64) {
     let count = to.wrapping_sub(from).min(map.entry_count());
     let (mut packets, mut bytes) = (0, 0);
@@ -289,8 +290,8 @@ pub(super) fn packets_between(map: &RingMap, from: u32, to: u32) -> (u64, u64) {
     (packets, bytes)
 }
 
-/// The packet that begins at an index of a ring of descriptors: its bytes, and where the next one
-/// begins.
+/// The packet that begins at an index of a descriptor ring: its bytes, and the index of the next
+/// one.
 pub(super) fn packet_at(map: &RingMap, start: u32) -> (u64, u32) {
     let (mut at, mut bytes) = (start, 0);
     for _ in 0..map.entry_count() {
@@ -315,7 +316,7 @@ fn descriptor(map: &RingMap, index: u32) -> Descriptor {
     }
 }
 
-/// A ring over mapped memory.
+/// Creates a ring over mapped memory.
 fn memory<T: Copy>(map: &Arc<RingMap>) -> RingMemory<T> {
     let keep: Arc<dyn Send + Sync> = map.clone();
     // SAFETY: the pointers lie inside the mapping and are aligned (checked in `XskSocket::ring`),
@@ -333,13 +334,13 @@ fn memory<T: Copy>(map: &Arc<RingMap>) -> RingMemory<T> {
     }
 }
 
-/// A bound socket over `pool` that a new one may join.
+/// A bound socket over `pool` that a new one can join.
 fn find_joinable(pool: &Pool, spec: &SocketSpec) -> Option<Arc<Shared>> {
     pool.users()
         .into_iter()
         .filter_map(|user: Arc<dyn Any + Send + Sync>| user.downcast::<Shared>().ok())
         .find(|other| {
-            // The new socket gets the other's choices; the kernel takes no flags of its own.
+            // The new socket uses the other's modes; the kernel accepts no flags for it.
             other.zero_copy == spec.zero_copy
                 && other.spec.multi_buffer == spec.multi_buffer
                 && other.spec.need_wakeup == spec.need_wakeup
@@ -347,16 +348,16 @@ fn find_joinable(pool: &Pool, spec: &SocketSpec) -> Option<Arc<Shared>> {
         })
 }
 
-/// Opens and binds a socket over the pool's memory: joins a socket that registered it already, else
-/// registers it.
+/// Opens and binds a socket over the pool's memory: joins a socket that has already registered it,
+/// otherwise registers it.
 ///
 /// # Errors
-/// The errno of the step that failed is kept, so that the caller can try another mode.
+/// The errno of the failed step is kept, so that the caller can try another mode.
 pub(super) fn open(pool: &Pool, spec: &SocketSpec) -> Result<Queue> {
     if let Some(other) = find_joinable(pool, spec) {
         match open_once(pool, spec, Some(&other)) {
-            // Some drivers cannot share; a registration of its own over the same memory serves as
-            // well, and is only counted twice against the limit of locked memory.
+            // Some drivers cannot share; a separate registration of the same memory also works, but
+            // counts twice against the locked memory limit.
             Err(error) if error.kind() != ErrorKind::Busy => {}
             result => return result,
         }
@@ -375,8 +376,8 @@ struct Rings {
 impl Rings {
     fn map(socket: &XskSocket, spec: &SocketSpec) -> Result<Rings> {
         let ring_len = spec.ring_len.next_power_of_two();
-        // Twice the RX ring, or a slow reader would find both empty at once and the kernel would
-        // give the wrong reason.
+        // Twice the RX ring; otherwise a slow reader would find both empty at once and the kernel
+        // would report the wrong reason.
         let fill_len = spec.fill_count.max(64).next_power_of_two();
         let completion_len = if spec.has_tx { ring_len } else { 64 };
         let ring = |kind, len| Ok(Arc::new(socket.ring(kind, len)?));
@@ -422,7 +423,7 @@ fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Res
     let leftovers = Leftovers {
         pool: pool.clone(),
         sets: Mutex::new(Vec::new()),
-        // A bind that fails has taken the queue down again before it returns.
+        // A failed bind has released the queue before it returns.
         card: Card::Never,
     };
     let mut shared = Shared {

@@ -15,20 +15,21 @@ use super::socket::{Shared, TxParts, indices, packet_at, packets_between};
 use crate::account::TxCounters;
 use crate::tx::TxBackend;
 
-/// Shortest packet: an Ethernet header. The kernel drops shorter ones without a word, or without
-/// giving the frame back.
+/// Minimum packet length: an Ethernet header. The kernel drops shorter ones silently, or without
+/// returning the frame.
 const PACKET_LEN_MIN: u32 = 14;
-/// Most segments of a packet: what fits a socket buffer alongside its head (`MAX_SKB_FRAGS`).
+/// Maximum number of segments of a packet: what fits into a socket buffer besides its head
+/// (`MAX_SKB_FRAGS`).
 const SEGMENTS_MAX: usize = 17;
-/// Maximum number of calls to the kernel in one flush; what is left then leaves with the next.
+/// Maximum number of system calls per flush; the rest is sent by the next.
 const KICKS_MAX: u32 = 256;
-/// Room left before a packet, as a received one has.
+/// Room before a packet, as in a received one.
 const HEADROOM: u32 = PACKET_HEADROOM;
-/// Sleep between looks at the completion ring while waiting.
+/// Interval between checks of the completion ring while waiting.
 const NAP: Duration = Duration::from_micros(50);
-/// Time between two questions whether an interface that is down still exists.
+/// Interval between two queries whether an interface that is down still exists.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// How long closing waits for what was submitted.
+/// How long closing waits for submitted packets.
 const CLOSE_WAIT: Duration = Duration::from_millis(100);
 
 pub(super) struct Tx {
@@ -38,15 +39,15 @@ pub(super) struct Tx {
     view: Arc<RingMap>,
     cache: FrameCache,
     borrowed: Borrowed,
-    /// Written and not yet shown to the kernel.
+    /// Descriptors written and not yet visible to the kernel.
     staged: u32,
-    /// Shown to the kernel since the last kick.
+    /// Whether descriptors became visible since the last kick.
     unkicked: bool,
     /// In copy mode: the ring's index up to which the kernel is known to have taken packets. It
-    /// reports packets it refused only when it sends the next one.
+    /// reports refused packets only when it sends the next one.
     taken: u32,
     foreign: Foreign,
-    /// When the kernel was last asked whether the interface exists; `None` as long as it is up.
+    /// When the kernel was last asked whether the interface exists; `None` while it is up.
     asked_at: Option<Instant>,
     busy_poll: bool,
     shared: Arc<Shared>,
@@ -84,13 +85,13 @@ impl Tx {
         }
     }
 
-    /// Takes back the frames that have been sent.
+    /// Reclaims the frames that have been sent.
     #[inline]
     fn reclaim(&mut self) {
         let count = self.completion.peek(u32::MAX);
         for at in 0..count {
             let addr = self.completion.read(at);
-            // An address that was not borrowed is no reason to touch anything.
+            // An invalid address is ignored.
             if let Some((index, _)) = self.cache.pool().locate(addr)
                 && self.borrowed.remove(index)
             {
@@ -103,16 +104,16 @@ impl Tx {
         }
     }
 
-    /// Free entries in the ring in addition to those staged, at most `want`.
+    /// Number of free entries in the ring besides those staged, at most `want`.
     #[inline]
     fn room(&mut self, want: u32) -> u32 {
         let want = want.min(self.tx.entry_count());
         let room = self.tx.reserve(self.staged + want) - self.staged;
-        // The completion ring has as many entries: the kernel holds back what would not fit there.
+        // The completion ring has the same length: the kernel holds back what would not fit.
         room.min(want)
     }
 
-    /// Shows the kernel what was written.
+    /// Makes the written descriptors visible to the kernel.
     #[inline]
     fn publish(&mut self) {
         if self.staged != 0 {
@@ -122,7 +123,7 @@ impl Tx {
         }
     }
 
-    /// Writes a frame's descriptor after those staged; the frame is the kernel's from here on.
+    /// Writes a frame's descriptor after those staged; the kernel owns the frame from here on.
     #[inline]
     fn stage(&mut self, index: u32, offset: u32, len: u32, continues: bool) {
         self.borrowed.insert(index);
@@ -135,7 +136,7 @@ impl Tx {
         self.staged += 1;
     }
 
-    /// Has the kernel send. In copy mode a call sends up to the socket's budget.
+    /// Makes the kernel send. In copy mode a call sends up to the socket's budget.
     fn kick(&mut self) -> Result<()> {
         self.unkicked = false;
         for _ in 0..KICKS_MAX {
@@ -147,7 +148,7 @@ impl Tx {
                 return Ok(());
             };
             match error.raw_os_error() {
-                // The budget is used up, the completion ring full, or too much on its way.
+                // The budget is used up, the completion ring full, or too much in flight.
                 Some(libc::EAGAIN) => {
                     self.reclaim();
                     let now = self.tx.pending();
@@ -158,8 +159,7 @@ impl Tx {
                         break;
                     }
                 }
-                // In copy mode: the device refused a packet, and it is gone. In zero-copy: the
-                // driver is busy.
+                // In copy mode: the device dropped a packet. In zero-copy: the driver is busy.
                 Some(libc::EBUSY) if !self.shared.zero_copy => {
                     let len = self.refused_len();
                     self.uncount(1, len);
@@ -189,14 +189,14 @@ impl Tx {
                 }
             }
         }
-        // What is left is sent by the next flush or wait.
+        // The rest is sent by the next flush or wait.
         self.unkicked = true;
         Ok(())
     }
 
     /// Whether an interface that is down is known to have been removed. A separate thread queries
-    /// the kernel when the interface has gone down, and from time to time after that: a flush does
-    /// not wait for it.
+    /// the kernel when the interface has gone down, and then periodically: a flush does not wait
+    /// for it.
     fn is_removed(&mut self) -> bool {
         if self.asked_at.is_none_or(|at| at.elapsed() >= ASK_EVERY) {
             self.shared.ask_whether_removed();
@@ -205,8 +205,8 @@ impl Tx {
         self.shared.is_gone()
     }
 
-    /// As `flush`, for a caller that can wait until `end`: then an interface that is being removed
-    /// is not taken for one that is down.
+    /// Like `flush`, for a caller that can wait until `end`: an interface that is being removed is
+    /// then not mistaken for one that is down.
     fn flush_until(&mut self, end: Instant) -> Result<()> {
         let Err(error) = self.flush() else {
             return Ok(());
@@ -228,9 +228,9 @@ impl Tx {
         }
     }
 
-    /// Bytes of the packet that the last call took and did not send (`NET_XMIT_DROP` in
-    /// `__xsk_generic_xmit`, `net/xdp/xsk.c`): the last one before the consumer's index, if packets
-    /// were sent before it; else the index stands where it was, and it is the first that was not
+    /// Length of the packet that the last call took and did not send (`NET_XMIT_DROP` in
+    /// `__xsk_generic_xmit`, `net/xdp/xsk.c`): the last one before the consumer's index if packets
+    /// were sent before it; otherwise the index is unchanged, and it is the first that was not
     /// taken yet.
     fn refused_len(&mut self) -> u64 {
         let (_, consumer) = indices(&self.view);
@@ -273,8 +273,8 @@ impl Tx {
         sendable.then_some(len)
     }
 
-    /// Moves a packet of another queue's into the ring and returns its length; `None` if it cannot
-    /// be sent at all, and its frames stay where they are.
+    /// Moves a packet of another queue into the ring and returns its length; `None` if it cannot be
+    /// sent at all, and its frames stay where they are.
     #[inline]
     fn take_over(&mut self, packet: &mut [Slot]) -> Option<u32> {
         let count = packet.len();
@@ -298,7 +298,7 @@ impl Tx {
         )
     }
 
-    /// Sends a copy of a frame of another pool; `Some` is the frame again.
+    /// Sends a copy of a frame from another pool; `Some` returns the frame.
     fn copy_frame(&mut self, frame: Frame) -> Result<Option<Frame>> {
         let (cache, counters) = (&mut self.cache, &self.counters);
         match self.foreign.copy(frame, HEADROOM, cache, counters)? {
@@ -324,14 +324,14 @@ impl Tx {
         self.counters.sent_bytes.add(len.into());
     }
 
-    /// Whether there is work that needs a call.
+    /// Whether there is work that needs a system call.
     #[inline]
     fn wants_kick(&self) -> bool {
         self.unkicked && (self.tx.need_wakeup() || self.busy_poll || !self.shared.spec.need_wakeup)
     }
 }
 
-/// Whether a ring's index lies after another; they wrap.
+/// Whether a ring's index is after another; they wrap.
 fn is_after(index: u32, other: u32) -> bool {
     index.wrapping_sub(other).cast_signed() > 0
 }
@@ -379,9 +379,9 @@ impl TxBackend for Tx {
                 .give_each(slots[filled..].iter().map(|slot| slot.token() as u32))
         };
         slots.clear();
-        // In copy mode nothing moves before a call anyway, and what is shown early could be sent by
-        // a receiver that polls the same socket: the receiver would then get the error and could
-        // not count it.
+        // In copy mode nothing is sent before a call anyway, and packets made visible early could
+        // be sent by a receiver that polls the same socket: the receiver would then get the error
+        // and could not count it.
         if self.shared.zero_copy {
             self.publish();
         }
@@ -480,12 +480,12 @@ impl TxBackend for Tx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        // The device may be down or gone; then what is left counts as failed.
+        // The device may be down or gone; the rest then counts as failed.
         if self.staged != 0 || self.borrowed.count() != 0 {
             let _ = self.wait(true, CLOSE_WAIT);
         }
         match self.shared.zero_copy {
-            // There the index alone has the information, and may have wrapped meanwhile.
+            // Only the index has the information, and may have wrapped meanwhile.
             true => self.taken = indices(&self.view).1,
             false => self.catch_up(),
         }

@@ -11,7 +11,7 @@ use super::{BACKEND, Shared};
 use crate::account::{DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters};
 use crate::control::{Intake, PortControl, PortDescription, PortEvent};
 
-/// What is known of a file that is open.
+/// Properties of an open file.
 #[derive(Clone, Copy)]
 pub(super) struct Facts {
     pub(super) format: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Of a file whose format is known.
+    /// The properties of a file whose format is known.
     pub(super) fn of(rx: &Rx) -> Self {
         Self {
             format: match rx.reader.format() {
@@ -47,9 +47,9 @@ pub(super) struct Control {
 
 impl PortControl for Control {
     fn account(&mut self) -> Result<PortAccount> {
-        // What was delivered first, what was seen last: the difference is never negative. There is
-        // no ring in which packets could wait: what was read from the file and not yet handed over
-        // is missing for a moment, and what is missing at the end was lost by a fault of ours.
+        // Delivered packets first, seen ones last: the difference is never negative. There is no
+        // ring in which packets could wait: those read from the file and not yet delivered are
+        // missing for a moment, and any missing at the end were lost by a bug in barewire.
         let mut queue = QueueAccount {
             delivered: self.counters.delivered.get(),
             delivered_bytes: self.counters.delivered_bytes.get(),
@@ -78,7 +78,7 @@ impl PortControl for Control {
             scheme: BACKEND.scheme,
             intake: Intake::File,
             target: self.path.clone(),
-            // A file without interfaces has no packets either, so that any will do.
+            // A file without interfaces has no packets either, so any link type will do.
             link_type: interfaces.first().map_or(1, |(link, _)| *link),
             facts: vec![
                 ("format", self.facts.format.to_owned()),

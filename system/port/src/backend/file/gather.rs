@@ -1,10 +1,10 @@
 //! A buffer for records until they are written: filled by slices, because the length is checked
-//! once per record and not once per part of one.
+//! once per record and not once per part of it.
 
-/// Bytes gathered so far, and room after them.
+/// Bytes gathered so far, with room after them.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
-    /// All of it is initialised; bytes after `len` have old contents.
+    /// Fully initialised; bytes after `len` are stale.
     memory: Vec<u8>,
     len: usize,
 }
@@ -17,7 +17,7 @@ impl Gather {
         }
     }
 
-    /// What was gathered.
+    /// The gathered bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.memory[..self.len]
     }
@@ -46,7 +46,7 @@ impl Gather {
         self.memory.resize(end, 0);
     }
 
-    /// Counts bytes of the room as gathered.
+    /// Marks bytes of the room as gathered.
     #[inline]
     pub(super) fn advance(&mut self, count: usize) {
         debug_assert!(self.len + count <= self.memory.len());

@@ -1,5 +1,5 @@
-//! How much of a capture file the kernel has accepted, readable while the writer is in a call; and
-//! record boundaries, at which a file may be truncated.
+//! How much of a capture file the kernel has accepted, readable while the writer is in a system
+//! call; and record boundaries, at which a file may be truncated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +8,12 @@ use wire::file::pcap;
 
 use super::writer::FileFormat;
 
-/// What the kernel has taken so far. Clones are the same; one thread writes.
+/// What the kernel has accepted so far. Clones share the state; one thread writes.
 #[derive(Clone, Debug, Default)]
 pub struct KernelProgress(Arc<[AtomicU64; 3]>);
 
 impl KernelProgress {
-    /// Adds packets, with their bytes as captured, and the bytes that were written.
+    /// Adds packets, with their captured bytes, and the number of bytes written.
     pub fn add(&self, packets: u64, captured_bytes: u64, written_bytes: u64) {
         let more = [packets, captured_bytes, written_bytes];
         for (sum, more) in self.0.iter().zip(more) {
@@ -21,42 +21,43 @@ impl KernelProgress {
         }
     }
 
-    /// Packets of which the kernel has everything.
+    /// Number of packets that the kernel has accepted in full.
     pub fn packets(&self) -> u64 {
         self.0[0].load(Ordering::Relaxed)
     }
 
-    /// Their bytes, as captured.
+    /// Captured bytes of these.
     pub fn captured_bytes(&self) -> u64 {
         self.0[1].load(Ordering::Relaxed)
     }
 
-    /// Bytes of the files.
+    /// Number of bytes written to the files.
     pub fn written_bytes(&self) -> u64 {
         self.0[2].load(Ordering::Relaxed)
     }
 }
 
-/// Records that lie one after another.
+/// A sequence of whole records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Whole {
-    /// Bytes of all of them.
+    /// Length of all records.
     pub len: usize,
-    /// How many of them are packets.
+    /// Number of packets among them.
     pub packets: u64,
-    /// Bytes of these packets, as captured.
+    /// Captured bytes of these packets.
     pub captured_bytes: u64,
 }
 
-/// The whole records at the start of `bytes`, up to `len_max` bytes of them but one in any case.
-/// The bytes are our own, in little-endian order; `has_head`: the head of a pcap file comes first.
+/// The whole records at the start of `bytes`: up to `len_max` bytes of them, but at least one. The
+/// bytes were written by barewire, in little-endian order; `has_head`: the header of a pcap file
+/// comes first.
 pub(super) fn whole_records(
     format: FileFormat,
     has_head: bool,
     bytes: &[u8],
     len_max: usize,
 ) -> Whole {
-    /// Type of an Enhanced Packet Block, and where its captured length is.
+    /// Type of an Enhanced Packet Block, and the offset of its captured length.
     const PACKET_BLOCK: usize = 6;
     const CAPTURED_LEN: usize = 20;
     let mut whole = Whole::default();

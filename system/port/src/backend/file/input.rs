@@ -1,7 +1,7 @@
-//! Bytes of a capture that is not mapped: a pipe, a compressed file, a file that changes.
+//! Reads captures that are not mapped: pipes, compressed files, files that change.
 //!
-//! Nothing here blocks but [`Input::wait`]: a pipe without bytes gives `WouldBlock`, which passes
-//! through the decompressors and leaves them where they were.
+//! Only [`Input::wait`] blocks: an empty pipe returns `WouldBlock`, which passes through the
+//! decompressors and leaves their state unchanged.
 
 use std::fs::File;
 use std::io::{self, BufRead, Read};
@@ -12,18 +12,18 @@ use std::time::Duration;
 use flate2::bufread::GzDecoder;
 use zstd::stream::read::Decoder as ZstdDecoder;
 
-/// Bytes read ahead for a decompressor, and while the kind of a file is found out.
+/// Number of bytes read ahead for a decompressor, and to identify a file.
 const READ_AHEAD_LEN: usize = 128 << 10;
 
-/// The most memory that a zstd frame may need, as a power of two: as `zstd --long` (RFC 8878
-/// requires 8 MiB at least; 128 MiB is the reference's bound).
+/// Maximum memory for a zstd frame, as a power of two: as for `zstd --long` (RFC 8878 requires at
+/// least 8 MiB; 128 MiB is the limit of the reference implementation).
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
 /// A descriptor that is read without blocking.
 #[derive(Debug)]
 pub(super) struct Input {
     file: File,
-    /// Where to read next in a regular file; `None` for pipes, which have no place.
+    /// Read position in a regular file; `None` for pipes, which have none.
     position: Option<u64>,
     /// Bytes read ahead: `ahead[start..end]`.
     ahead: Box<[u8]>,
@@ -32,7 +32,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Reads from `position` on, where the file has positions; from where it is otherwise.
+    /// Reads from `position` on, if the file has positions; otherwise from its current one.
     pub(super) fn new(file: File, position: Option<u64>) -> Self {
         Self {
             file,
@@ -43,7 +43,7 @@ impl Input {
         }
     }
 
-    /// Sleeps until there may be something to read; false if the time ran out or a signal came.
+    /// Sleeps until there may be something to read; false after the timeout or a signal.
     pub(super) fn wait(&self, timeout: Duration) -> bool {
         if self.position.is_some() || self.start < self.end {
             return true;
@@ -53,7 +53,7 @@ impl Input {
             events: libc::POLLIN,
             revents: 0,
         };
-        // A millisecond more than nothing, so that a short timeout does not become a busy loop.
+        // At least a millisecond, so that a short timeout does not become a busy loop.
         let timeout_ms = timeout.as_nanos().div_ceil(1_000_000);
         let timeout_ms = libc::c_int::try_from(timeout_ms).unwrap_or(libc::c_int::MAX);
         // SAFETY: one entry, which lives through the call.
@@ -84,7 +84,7 @@ impl Input {
         Ok(count)
     }
 
-    /// The next bytes without taking them, `count` if the file has as many. Sleeps on a pipe.
+    /// Peeks at the next bytes, `count` if the file has as many. Sleeps on a pipe.
     ///
     /// # Errors
     /// `Interrupted` when a signal ends the sleep, unless it only requests totals: it may be a
@@ -113,11 +113,11 @@ impl Input {
     }
 }
 
-/// Where bytes are to go.
+/// Destination of bytes.
 enum Place<'a> {
     /// After those read ahead.
     Ahead,
-    /// Past them.
+    /// Into this slice, past those read ahead.
     Slice(&'a mut [u8]),
 }
 
@@ -148,19 +148,20 @@ impl BufRead for Input {
     }
 }
 
-/// How a file is compressed.
+/// Compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compression {
-    /// Not at all.
+    /// None.
     None,
-    /// RFC 1952, any number of members.
+    /// gzip: RFC 1952, any number of members.
     Gzip,
-    /// RFC 8878, any number of frames.
+    /// zstd: RFC 8878, any number of frames.
     Zstd,
 }
 
 impl Compression {
-    /// By the first bytes; the error names a compression that is known but not read here.
+    /// Identifies the compression by the first bytes; the error names one that is known but not
+    /// supported.
     pub(super) fn of(start: &[u8]) -> Result<Self, &'static str> {
         match *start {
             [0x1f, 0x8b, ..] => Ok(Self::Gzip),
@@ -174,7 +175,7 @@ impl Compression {
         }
     }
 
-    /// The word for users.
+    /// The name for users.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -186,14 +187,15 @@ impl Compression {
 
 /// A gzip file: any number of members one after another (RFC 1952 §2.2).
 ///
-/// Not `MultiGzDecoder`: for bytes after the last member that reports a truncated file or a wrong
-/// header, and it is neither.
+/// Not `MultiGzDecoder`, which reports bytes after the last member as a truncated file or an
+/// invalid header, although they are neither.
 pub(super) struct Gzip {
-    /// The member being read; there is always one, but while the next is begun.
+    /// The current member; `None` only while the next is opened.
     member: Option<GzDecoder<Input>>,
-    /// The member has ended.
+    /// Whether the member has ended.
     ended: bool,
-    /// It is not the first member and has given nothing yet: a header that is none is garbage.
+    /// Whether it is not the first member and has produced nothing yet: an invalid header is then
+    /// trailing garbage.
     fresh: bool,
 }
 
@@ -231,7 +233,7 @@ impl Gzip {
             let bytes = input.fill_buf()?;
             match bytes.first() {
                 None => return Ok(0),
-                // gzip(1) takes zeros as padding, as tapes had it.
+                // gzip(1) accepts zeros as padding, as on tapes.
                 Some(0) => {
                     let zeros = bytes.iter().take_while(|&&byte| byte == 0).count();
                     input.consume(zeros);
@@ -247,7 +249,7 @@ impl Gzip {
     }
 }
 
-/// What is after the last member is none.
+/// The error for garbage after the last member.
 fn garbage() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
@@ -255,7 +257,7 @@ fn garbage() -> io::Error {
     )
 }
 
-/// An input as the bytes of the capture.
+/// The uncompressed bytes of an input.
 pub(super) enum Stream {
     Plain(Input),
     Gzip(Box<Gzip>),
@@ -275,11 +277,11 @@ impl Stream {
         })
     }
 
-    /// The next bytes; 0 is the end.
+    /// Reads the next bytes; 0 is the end.
     ///
     /// # Errors
-    /// `WouldBlock` when there are none yet. Any other is the end too: of the disk, of a
-    /// compressed stream that is damaged.
+    /// `WouldBlock` if there are none yet. Any other error is final: a disk error, or a damaged
+    /// compressed stream.
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(input) => input.read(into),

@@ -1,11 +1,11 @@
 //! A capture file mapped into memory, private and writable, so that slots can point into it and
-//! packets can be changed in place without the file noticing (copy on write, per page).
+//! packets can be changed in place without changing the file (copy on write, per page).
 //!
-//! If another process truncates the file, or the disk fails, touching the lost pages raises
-//! `SIGBUS`, which kills the process by default. A capture file is untrusted, so there is a handler
-//! that has a list of all file mappings of this module and, if the fault is in one of them, maps
-//! zeroed pages over the rest of it and sets a flag. The reader checks the flag once per batch and
-//! ends with an error that describes it. Other faults go to the previous handler.
+//! If another process truncates the file, or the disk fails, accessing the lost pages raises
+//! `SIGBUS`, which kills the process by default. A capture file is untrusted, so a handler keeps a
+//! list of all file mappings of this module and, if the fault is in one of them, maps zeroed pages
+//! over the rest of it and sets a flag. The reader checks the flag once per batch and ends with an
+//! error that describes it. Other faults go to the previous handler.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -16,22 +16,22 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use sys::{Error, ErrorKind, Result};
 
-/// Bytes mapped in advance and returned after the reader, so that memory stays small on large
-/// files.
+/// Number of bytes mapped in advance and released after the reader, so that memory use stays small
+/// for large files.
 const WINDOW_LEN: usize = 4 << 20;
 
-/// Bytes between two looks at whether the file was changed; less before its end, where a file that
-/// is written to grows.
+/// Number of bytes between two checks whether the file was changed; less before its end, where a
+/// file being written grows.
 const LOOK_LEN: usize = 1 << 20;
 
 const _: () = assert!(LOOK_LEN > wire::file::MAX_NEED);
 
-/// Maximum number of file mappings that the guard can watch; further files are read through a
+/// Maximum number of file mappings that the handler can watch; further files are read through a
 /// buffer.
 const WATCHED_MAX: usize = 64;
 
-/// `MADV_POPULATE_READ`, Since Linux 5.14; older kernels refuse it, and then pages come one fault
-/// at a time.
+/// `MADV_POPULATE_READ`, since Linux 5.14; older kernels refuse it, and pages are then faulted in
+/// one by one.
 const MADV_POPULATE_READ: libc::c_int = 22;
 
 /// A mapped capture file.
@@ -40,11 +40,11 @@ pub(super) struct FileMapping {
     base: NonNull<u8>,
     len: usize,
     watch: &'static Watch,
-    /// Everything before this was returned to the kernel.
+    /// Everything before this was released to the kernel.
     dropped: usize,
     /// Everything before this has been requested.
     populated: usize,
-    /// Up to here there is no need to check whether the file was changed.
+    /// Position before which no check for changes is needed.
     looked: usize,
     state: FileState,
 }
@@ -52,7 +52,7 @@ pub(super) struct FileMapping {
 // SAFETY: the mapping is plain private memory without thread affinity.
 unsafe impl Send for FileMapping {}
 
-/// By what a change of the file is noticed.
+/// Attributes that reveal a change of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileState {
     len: u64,
@@ -70,8 +70,8 @@ impl FileState {
 }
 
 impl FileMapping {
-    /// Maps a whole regular file; `None` where that is not possible (nothing in it, no address
-    /// space, too many mappings), and the file is to be read instead.
+    /// Maps a whole regular file; `None` if that is not possible (empty, no address space, too many
+    /// mappings), and the file must be read instead.
     pub(super) fn new(file: &File) -> Option<Self> {
         let state = FileState::of(file)?;
         let len = usize::try_from(state.len).ok().filter(|&len| len != 0)?;
@@ -103,12 +103,12 @@ impl FileMapping {
         })
     }
 
-    /// Bytes mapped.
+    /// Length of the mapping.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// First address.
+    /// Start address.
     pub(super) fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -123,9 +123,9 @@ impl FileMapping {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), self.len - at) }
     }
 
-    /// To be called between batches with the position of the reader: releases the pages before it
-    /// and requests those ahead. False when the file's contents cannot be read there (a disk error,
-    /// a cut).
+    /// Called between batches with the position of the reader: releases the pages before it and
+    /// requests those ahead. Returns false if the file's contents cannot be read there (a disk
+    /// error, a truncation).
     pub(super) fn advance(&mut self, at: usize) -> bool {
         let at = at.min(self.len);
         if at - self.dropped >= 2 * WINDOW_LEN {
@@ -150,12 +150,12 @@ impl FileMapping {
             let address = self.base.as_ptr().add(start);
             libc::madvise(address.cast(), end - start, MADV_POPULATE_READ) < 0
         };
-        // EINVAL: the kernel does not know it. EFAULT: it would have been SIGBUS.
+        // EINVAL: not supported by the kernel. EFAULT: it would have been SIGBUS.
         !failed || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
     }
 
-    /// Whether the file is still as it was when it was mapped. For a reader at `at`; looked at once
-    /// a mebibyte, and each time in the last one.
+    /// Whether the file is unchanged since it was mapped. For a reader at `at`; checked once per
+    /// mebibyte, and each time in the last one.
     pub(super) fn is_unchanged(&mut self, file: &File, at: usize) -> bool {
         if at < self.looked {
             return true;
@@ -168,7 +168,7 @@ impl FileMapping {
         FileState::of(file) == Some(self.state)
     }
 
-    /// An error if pages were lost since the last batch: what was delivered from them may read as
+    /// Returns an error if pages were lost since the last batch: the delivered data may read as
     /// zeros.
     pub(super) fn check(&self, path: &str, at: u64) -> Result<()> {
         if !self.watch.hit.load(Ordering::Relaxed) {
@@ -184,7 +184,7 @@ impl FileMapping {
 
 impl Drop for FileMapping {
     fn drop(&mut self) {
-        // First the guard forgets it: another mapping may get its addresses at once.
+        // Unregister it first: another mapping may get its addresses at once.
         self.watch.free();
         // SAFETY: the range was mapped by `new` and is unmapped only here; no slot is held any
         // more, so that no fault can occur in between.
@@ -192,7 +192,7 @@ impl Drop for FileMapping {
     }
 }
 
-/// One range that the guard watches. Only atomics: the signal handler reads them.
+/// A range watched by the handler. Only atomics: the signal handler reads them.
 #[derive(Debug)]
 struct Watch {
     taken: AtomicBool,
@@ -222,7 +222,7 @@ impl Watch {
         let watch = WATCHES.iter().find(free)?;
         watch.hit.store(false, Ordering::Relaxed);
         watch.base.store(base, Ordering::Relaxed);
-        // The length last: as long as it is 0 the handler takes no notice.
+        // The length last: while it is 0 the handler ignores the entry.
         watch.len.store(len, Ordering::Release);
         Some(watch)
     }
@@ -233,7 +233,7 @@ impl Watch {
     }
 }
 
-/// The action that stood before ours; set once, before the handler can run.
+/// The previous action; set once, before the handler can run.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
 fn install() {
@@ -248,14 +248,14 @@ fn install() {
             PREVIOUS.store(Box::into_raw(Box::new(previous)), Ordering::Release);
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_sigbus as *const () as usize;
-            // SA_ONSTACK: the default handler of std uses the alternate stack too.
+            // SA_ONSTACK: std's own handler uses the alternate stack, too.
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
             libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
         }
     });
 }
 
-/// Called by the kernel on a lost page.
+/// Signal handler, called by the kernel on access to a lost page.
 extern "C" fn on_sigbus(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
@@ -296,10 +296,10 @@ extern "C" fn on_sigbus(
     }
 }
 
-/// Puts zeroed pages from the page of `address` up to `end`.
+/// Maps zeroed pages from the page of `address` up to `end`.
 fn replace(address: usize, end: usize) -> bool {
-    // The smallest page there is: the kernel refuses a start that is not a multiple of a larger
-    // one, and then the fault continues to the previous handler.
+    // The smallest possible page: the kernel refuses a start that is not a multiple of a larger
+    // one, and the fault then goes to the previous handler.
     let start = address & !4095;
     // SAFETY: the range lies in a private file mapping of ours whose pages are lost; it is
     // replaced as a whole, so no other mapping is touched. errno is put back for the interrupted
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_under_the_reader_is_noticed_and_survived() {
+    fn truncation_while_reading_is_detected_and_survived() {
         let (path, file) = temp("cut");
         file.write_all_at(&[7; 5 * 4096], 0).unwrap();
         let mut mapping = FileMapping::new(&file).unwrap();
@@ -340,7 +340,7 @@ mod tests {
         assert!(mapping.is_unchanged(&file, 0));
         file.set_len(4096).unwrap();
         assert!(!mapping.is_unchanged(&file, 0));
-        // This would be the end of the process without the guard.
+        // Without the handler this would kill the process.
         assert_eq!(mapping.rest(8192)[0], 0);
         assert_eq!(mapping.rest(4095)[0], 7);
         assert_eq!(mapping.rest(5 * 4096 - 1), [0]);

@@ -1,14 +1,14 @@
 //! Several files as one port: their packets in timestamp order.
 //!
-//! Of each input a run of packets is read ahead, as slots over its memory; the input whose first
-//! packet comes first gives packets up to the time of the second. Reading an input on may move the
-//! memory that its slots point to, so that happens only between batches, when none of them is out:
-//! a batch ends where a run does.
+//! A run of packets is read ahead from each input, as slots over its memory; the input whose first
+//! packet is the earliest delivers packets up to the time of the second. Continuing to read an
+//! input may move the memory that its slots point to, so that happens only between batches, when
+//! none of them is in use: a batch ends where a run does.
 //!
-//! The order within a file stays as it is, packets of the same time come in the order of the inputs
-//! (mergecap has it the other way round), and a packet without a time comes right behind the one
-//! before it in its file. A damaged input ends, and the others are read to their ends; then
-//! [`RxQueue::receive`](crate::RxQueue::receive) fails with what was wrong.
+//! The order within a file is kept, packets with equal times come in the order of the inputs
+//! (mergecap reverses that), and a packet without a time comes right after the previous one in its
+//! file. A damaged input ends, and the others are read to their ends; then
+//! [`RxQueue::receive`](crate::RxQueue::receive) fails with the reason.
 
 mod control;
 mod interfaces;
@@ -34,19 +34,19 @@ use crate::port::Port;
 use crate::registry::PortName;
 use crate::rx::{Filled, Ready, RxBackend};
 
-/// Inputs at the most. What is left of the descriptors of the process may be less.
+/// Maximum number of inputs. The process's descriptor limit may be lower.
 const INPUTS_MAX: usize = 4096;
 
-/// Packets read ahead of an input: its slots, 12 KiB, stay in the cache with those of some others.
+/// Packets read ahead per input: its slots, 12 KiB, stay in the cache with those of some others.
 const RUN_LEN: usize = 256;
 
-/// Damaged inputs named in an error.
+/// Maximum number of damaged inputs named in an error.
 const NAMED_MAX: usize = 3;
 
 /// Opens several files as one port.
 ///
 /// # Errors
-/// As opening each; `InvalidInput` for too many, and for standard input twice. An input that is
+/// As for opening each; `InvalidInput` for too many, and for standard input twice. An input that is
 /// damaged before its first packet counts as one that ends there.
 pub(super) fn open(targets: &[(PortName, PortOptions)]) -> Result<Port> {
     let names: Vec<&str> = targets
@@ -98,33 +98,33 @@ fn check(names: &[&str]) -> Result<()> {
     }
 }
 
-/// The first packet of a run: its place in the order, and its input. The least comes first.
+/// The first packet of a run: its sort key, and its input. The lowest comes first.
 type Head = Reverse<(u64, usize)>;
 
 struct Merge {
     inputs: Vec<Input>,
-    /// Of the inputs with packets read ahead.
+    /// Heads of the inputs with packets read ahead.
     heads: BinaryHeap<Head>,
-    /// Inputs whose runs are used up and that have not ended: each has to be read on before it is
-    /// known which packet is the next.
+    /// Inputs whose runs are used up and that have not ended: each must be read further before the
+    /// next packet is known.
     spent: Vec<usize>,
     interfaces: Interfaces,
-    /// What ended inputs early; reported when all have ended.
+    /// Why inputs ended early; reported when all have ended.
     errors: Vec<Error>,
-    /// Packets read ahead that were not handed over.
+    /// Packets read ahead and not delivered.
     waiting: u64,
     shared: Arc<Merged>,
 }
 
 struct Input {
     rx: Rx,
-    /// Packets read ahead, the last one first, so that the first can be taken off the end.
+    /// Packets read ahead in reverse order, so that the first is popped off the end.
     run: Vec<Slot>,
     numbers: Numbers,
 }
 
-/// The place of a packet in the order. One without a time is first: it comes right behind the
-/// packet that was just taken from its file.
+/// Sort key of a packet. One without a time is first: it comes right after the packet that was just
+/// taken from its file.
 #[inline]
 fn place(slot: &Slot) -> u64 {
     match slot.has(Slot::TIME) {
@@ -134,7 +134,7 @@ fn place(slot: &Slot) -> u64 {
 }
 
 impl Input {
-    /// Hands over packets, at most `room`, as long as they come before `other`; how many.
+    /// Delivers at most `room` packets while they come before `other`; returns how many.
     #[inline]
     fn give(
         &mut self,
@@ -150,7 +150,7 @@ impl Input {
             if other.is_some_and(|Reverse(other)| other < (place(slot), own)) {
                 break;
             }
-            // There is one, as was just seen.
+            // There is one, as was just checked.
             slots.extend(self.run.pop());
         }
         if !self.numbers.are_the_same() {
@@ -181,10 +181,10 @@ impl Merge {
         self.learn(index)
     }
 
-    /// Gives the interfaces that an input has met since the last call their numbers in the port.
+    /// Assigns port-wide numbers to the interfaces read from an input since the last call.
     ///
     /// # Errors
-    /// `Unsupported` for more of them than there are numbers.
+    /// `Unsupported` if there are more interfaces than numbers.
     fn learn(&mut self, index: usize) -> Result<()> {
         let Input { rx, numbers, .. } = &mut self.inputs[index];
         if rx.interface_count() <= numbers.len() {
@@ -195,12 +195,12 @@ impl Merge {
         self.interfaces.number(met, numbers, &mut known)
     }
 
-    /// Reads on all inputs whose runs are used up. None of their slots may be out.
+    /// Reads all inputs whose runs are used up. None of their slots may be in use.
     fn refill(&mut self) {
         let mut at = 0;
         while let Some(&index) = self.spent.get(at) {
             match self.read_on(index) {
-                // Nothing yet: a pipe is empty, or a filter rejected all that was looked at.
+                // Nothing yet: a pipe is empty, or a filter rejected everything.
                 Ok(true) => at += 1,
                 Ok(false) => drop(self.spent.swap_remove(at)),
                 Err(error) => {
@@ -212,10 +212,10 @@ impl Merge {
         self.shared.waiting.store(self.waiting, Ordering::Relaxed);
     }
 
-    /// Reads an input on; whether it has neither packets nor ended.
+    /// Reads an input further; returns whether it has neither packets nor ended.
     ///
     /// # Errors
-    /// What ends it early. Packets before it are in the run.
+    /// Why it ended early. Earlier packets are in the run.
     fn read_on(&mut self, index: usize) -> Result<bool> {
         let Input { rx, run, .. } = &mut self.inputs[index];
         rx.fill(run, RUN_LEN)?;
@@ -223,7 +223,7 @@ impl Merge {
         let learned = self.learn(index);
         let Input { rx, run, numbers } = &mut self.inputs[index];
         if learned.is_err() {
-            // Packets of an interface without a number, and what follows them, stay in the file.
+            // Packets of an interface without a number, and those after them, stay in the file.
             let known = numbers.len();
             let is_unknown = |slot: &Slot| usize::from(slot.interface_index) >= known;
             let first = run.iter().position(is_unknown);
@@ -237,7 +237,7 @@ impl Merge {
         learned.map(|()| first.is_none() && !rx.is_over())
     }
 
-    /// Hands over packets in their order, until an input has to be read on.
+    /// Delivers packets in order, until an input must be read further.
     fn hand_over(&mut self, slots: &mut Vec<Slot>, max: usize) {
         let before = slots.len();
         slots.reserve(max);
@@ -252,7 +252,7 @@ impl Merge {
                 Some(place) => self.heads.push(Reverse((place, index))),
                 None if input.rx.is_over() => {}
                 None => {
-                    // Reading on would move what its slots point to.
+                    // Reading further would move what its slots point to.
                     self.spent.push(index);
                     break;
                 }
@@ -261,7 +261,7 @@ impl Merge {
         self.shared.waiting.store(self.waiting, Ordering::Relaxed);
     }
 
-    /// All that was wrong, as one error.
+    /// All errors combined into one.
     fn error(&mut self) -> Option<Error> {
         let mut errors = std::mem::take(&mut self.errors).into_iter();
         let first = errors.next()?;
@@ -310,7 +310,7 @@ impl RxBackend for Merge {
     }
 
     fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
-        // A copy into the pool, which is the first input's, from whatever memory.
+        // A copy into the pool, which is the first input's, from any memory.
         self.inputs[0].rx.detach(slot)
     }
 
@@ -322,7 +322,7 @@ impl RxBackend for Merge {
         match self.spent.first() {
             None if is_over => Ok(Ready::End),
             None => Ok(Ready::Packets),
-            // All of them are needed: the first will do to wait for.
+            // All of them are needed: it is enough to wait for the first.
             Some(&index) => match self.inputs[index].rx.wait(timeout)? {
                 Ready::End => Ok(Ready::Packets),
                 ready => Ok(ready),

@@ -1,10 +1,10 @@
 //! The output of a capture: a file that is valid at any time, or standard output.
 //!
-//! Bytes come in pieces of whole records. A piece is written with one call if possible; if not (the
-//! disk is full), the file is truncated to the end of the last whole record.
+//! Bytes are written in pieces of whole records. A piece is written with one call if possible; if
+//! not (the disk is full), the file is truncated after the last whole record.
 //!
-//! A compressed piece is a gzip member of its own, or some whole blocks of the one zstd frame: the
-//! library that Wireshark reads with joins members, but ends with the first frame. A frame that
+//! A compressed piece is a separate gzip member, or some whole blocks of the single zstd frame: the
+//! library that Wireshark reads with joins members, but stops after the first frame. A frame that
 //! could not be ended as planned gets an empty last block instead (RFC 8878 §3.1.1.2), which is all
 //! that is missing without a checksum.
 
@@ -20,25 +20,25 @@ use zstd::stream::write::Encoder as ZstdEncoder;
 
 use super::input::Compression;
 
-/// zstd's level 1 and zlib's level 1: a capture must keep up with its port.
+/// Level 1 of zstd and zlib: a capture must keep up with its port.
 const LEVEL: u32 = 1;
 
-/// An empty block that is the last of a zstd frame.
+/// An empty last block of a zstd frame.
 const ZSTD_LAST_BLOCK: [u8; 3] = [1, 0, 0];
 
 /// An open output.
 pub(super) struct Output {
     file: File,
-    /// Bytes in it, all in whole pieces; counted from where it was opened.
+    /// Number of bytes written, all in whole pieces, since it was opened.
     len: u64,
-    /// Offset of the first of them, if the file can be cut back.
+    /// Offset of the first of them, if the file can be truncated.
     base: Option<u64>,
-    /// A pipe or a socket.
+    /// Whether it is a pipe or a socket.
     is_stream: bool,
     packer: Packer,
 }
 
-/// How pieces are compressed.
+/// Compression of pieces.
 enum Packer {
     None,
     Gzip(Vec<u8>),
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Output {
 }
 
 impl Output {
-    /// Makes or empties a file; `-` is standard output.
+    /// Creates or truncates a file; `-` is standard output.
     pub(super) fn create(
         path: &Path,
         compression: Compression,
@@ -69,7 +69,7 @@ impl Output {
         };
         // SAFETY: a plain system call on a descriptor we own.
         let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
-        // What others append to the same file is not ours to cut.
+        // Data appended by others to the same file must not be truncated.
         let kind = file.metadata()?.file_type();
         let base = match kind.is_file() && flags & libc::O_APPEND == 0 {
             true => Some(io::Seek::stream_position(&mut &file)?),
@@ -89,7 +89,7 @@ impl Output {
         })
     }
 
-    /// Bytes written, as they are in the file.
+    /// Number of bytes written, as they are in the file.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
@@ -107,9 +107,9 @@ impl Output {
         std::os::unix::fs::fchown(&self.file, Some(uid), Some(gid))
     }
 
-    /// Writes a piece. On failure: how many bytes of the piece are in the file (always all or
-    /// nothing of a compressed one), which is cut after the last whole record of them, as `whole`
-    /// finds it.
+    /// Writes a piece. On failure: returns how many bytes of the piece are in the file (all or none
+    /// of a compressed one), which is truncated after the last whole record, as determined by
+    /// `whole`.
     pub(super) fn write(
         &mut self,
         piece: &[u8],
@@ -126,7 +126,7 @@ impl Output {
         };
         self.len += keep as u64;
         if let Some(base) = self.base {
-            // If even this fails, the error that is reported is still the first one.
+            // If even this fails, the first error is still the one to report.
             let _ = self.file.set_len(base + self.len);
             if let (Packer::Zstd(_), 1..) = (&self.packer, self.len)
                 && self
@@ -140,7 +140,7 @@ impl Output {
         Err((error, keep))
     }
 
-    /// Ends what is compressed: to be called after the last piece, unless a write failed.
+    /// Ends the compressed stream: called after the last piece, unless a write failed.
     pub(super) fn end(&mut self) -> io::Result<()> {
         let Packer::Zstd(mut encoder) = std::mem::replace(&mut self.packer, Packer::None) else {
             return Ok(());
@@ -152,7 +152,7 @@ impl Output {
         Ok(())
     }
 
-    /// Closes it; some file systems report only now that a write failed.
+    /// Closes it; some file systems report a failed write only now.
     pub(super) fn close(self) -> io::Result<()> {
         let fd = self.file.into_raw_fd();
         // SAFETY: the descriptor was ours and is closed here for good.
@@ -164,7 +164,7 @@ impl Output {
 }
 
 impl Packer {
-    /// What is to be written for a piece.
+    /// The bytes to write for a piece.
     fn pack<'p>(&'p mut self, piece: &'p [u8]) -> io::Result<&'p [u8]> {
         match self {
             Self::None => Ok(piece),
@@ -177,7 +177,7 @@ impl Packer {
             Self::Zstd(encoder) => {
                 encoder.get_mut().clear();
                 encoder.write_all(piece)?;
-                // Ends the block, so that the piece is whole in the file.
+                // Ends the block, so that the piece is complete in the file.
                 encoder.flush()?;
                 Ok(encoder.get_ref())
             }
@@ -185,7 +185,7 @@ impl Packer {
     }
 }
 
-/// Writes all of `bytes`, waiting where the other side does not take them (a pipe without delay).
+/// Writes all of `bytes`, waiting if the other side does not accept them (a non-blocking pipe).
 fn put(mut file: &File, bytes: &[u8]) -> Result<usize, (io::Error, usize)> {
     let mut written = 0;
     while written < bytes.len() {
@@ -202,7 +202,7 @@ fn put(mut file: &File, bytes: &[u8]) -> Result<usize, (io::Error, usize)> {
     Ok(written)
 }
 
-/// Sleeps until the file takes bytes.
+/// Sleeps until the file accepts bytes.
 fn wait(file: &File, timeout: Duration) {
     let mut entry = libc::pollfd {
         fd: file.as_raw_fd(),

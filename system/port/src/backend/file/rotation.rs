@@ -1,12 +1,12 @@
-//! When a capture is rotated, and the name of the next file: tcpdump's rules.
+//! Rotation of a capture, and the name of the next file: tcpdump's rules.
 //!
 //! By size: `x`, `x1`, `x2`, …; with a limit of files they are numbered from 0 with equal width and
 //! reused in turn (`x0` to `x4` with 5). By time: the name is a strftime(3) format, filled in with
-//! the start of the period; the limit ends the capture. By both: the number starts again with each
+//! the start of the period; the limit ends the capture. By both: the number restarts with each
 //! period, and the limit only sets the width of the numbers.
 //!
-//! In one thing we differ: a name without a time format gets the next number with each period,
-//! where tcpdump would write over the file before.
+//! There is one difference: a name without a time format gets the next number with each period,
+//! where tcpdump would overwrite the previous file.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -16,43 +16,43 @@ use sys::local_time;
 /// When to rotate the output file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
-    /// After this many bytes (0: never); the packet that crosses the line is the file's last.
+    /// After this many bytes (0: never); the packet that crosses the limit is the file's last.
     pub size_max: u64,
-    /// After this many seconds by the packets' times (0: never).
+    /// After this many seconds by packet time (0: never).
     pub period_s: u64,
-    /// Files at most (0: any number): by size the oldest is written over, by time the capture
-    /// ends.
+    /// Maximum number of files (0: unlimited): by size the oldest is overwritten, by time the
+    /// capture ends.
     pub count_max: u32,
 }
 
 impl Rotation {
-    /// Whether there is ever more than one file.
+    /// Whether there can be more than one file.
     pub fn is_on(&self) -> bool {
         self.size_max != 0 || self.period_s != 0
     }
 }
 
-/// What is to be done before the next packet is written.
+/// Action before the next packet is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing.
+    /// None.
     Stay,
-    /// The next file.
+    /// Open the next file.
     Next,
-    /// That was the last file: the packet has no place.
+    /// Stop: the last file is complete, and the packet has no place.
     Full,
 }
 
-/// Where in a set of files the writer is.
+/// Position of the writer in a set of files.
 #[derive(Debug)]
 pub(super) struct Sequence {
     template: PathBuf,
     rotation: Rotation,
-    /// Digits of a number.
+    /// Number of digits.
     width: usize,
     /// Number of the file within the period, or overall if the name does not distinguish periods.
     index: u32,
-    /// Periods begun.
+    /// Number of periods begun.
     period_count: u32,
     /// Start of the period, in seconds since 1970; known from the first packet on.
     period_start_s: Option<u64>,
@@ -85,12 +85,12 @@ impl Sequence {
         self.template.as_os_str().as_bytes().contains(&b'%')
     }
 
-    /// The first packet's time: the first period starts with it.
+    /// Sets the first packet's time: the first period starts with it.
     pub(super) fn start(&mut self, time_s: u64) {
         self.period_start_s.get_or_insert(time_s);
     }
 
-    /// What to do before a packet of `time_s` when the file has `len` bytes.
+    /// Action before a packet of `time_s` when the file has `len` bytes.
     #[inline]
     pub(super) fn step(&mut self, time_s: u64, len: u64) -> Step {
         let Rotation {
@@ -105,7 +105,7 @@ impl Sequence {
             if past >= period_s {
                 self.period_start_s = Some(start + past / period_s * period_s);
                 self.period_count = self.period_count.saturating_add(1);
-                // Numbers start again only where the period is in the name.
+                // Numbers restart only if the period is in the name.
                 self.index = if self.has_format() { 0 } else { self.index + 1 };
                 if size_max == 0 && count_max != 0 && self.period_count > count_max {
                     return Step::Full;
@@ -123,9 +123,9 @@ impl Sequence {
         Step::Next
     }
 
-    /// Names of files that will be written over, or written next, so far as that is known.
+    /// Names of files that will be overwritten or written next, as far as known.
     pub(super) fn later(&self) -> impl Iterator<Item = PathBuf> {
-        /// More are not looked at.
+        /// Maximum number of names returned.
         const COUNT_MAX: u32 = 1000;
         let Rotation {
             period_s,

@@ -21,30 +21,31 @@ use crate::matcher::Matcher;
 use crate::options::{FilterTarget, PortOptions};
 use crate::rx::{Filled, Ready, RxBackend};
 
-/// Packets looked at for one batch where a filter rejects most of them, so that a call ends soon.
+/// Maximum number of packets read for one batch if a filter rejects most of them, so that a call
+/// ends soon.
 const LOOK_MAX: u64 = 1 << 16;
 
-/// So far ahead of a packet its file is loaded: some twenty of the smallest packets.
+/// How far ahead of a packet its file is prefetched: some twenty packets of minimum length.
 const AHEAD_LEN: usize = 2048;
 
-/// Bytes kept of an interface's name. Linux's have 15, names in captures of other systems some
-/// more; a file may have 64 KiB for each of 65,536.
+/// Maximum length kept of an interface's name. Linux's have 15 bytes, names in captures of other
+/// systems some more; a file may have 64 KiB for each of 65,536.
 const NAME_LEN_MAX: usize = 128;
 
-/// Frames of the pool into which packets are copied that a program wants to keep: 4 MiB.
+/// Number of frames in the pool for packets that the program keeps: 4 MiB.
 const KEEP_FRAME_COUNT: u32 = 1024;
 
 /// How reading ended.
 pub(super) enum End {
-    /// The file is read to its end.
+    /// At the end of the file.
     Clean,
-    /// It cannot be read on.
+    /// With damage.
     Damaged {
         offset: u64,
         why: String,
         kind: ErrorKind,
     },
-    /// The filter makes no sense for packets of an interface met; gone once it is reported.
+    /// The filter is invalid for packets of an interface; `None` once reported.
     Filter(Option<Error>),
 }
 
@@ -52,18 +53,18 @@ pub(super) struct Rx {
     pub(super) path: String,
     pub(super) source: Source,
     pub(super) reader: Box<Reader>,
-    /// By index of the interface in the section, its index in the port.
+    /// Index of an interface in the port, by its index in the section.
     indices: Vec<u16>,
-    /// The section that `indices` belongs to.
+    /// The section of `indices`.
     section: u32,
     options: PortOptions,
     /// The filter of each interface, by its index in the port.
     filters: Vec<Option<Matcher>>,
-    /// The filter for each link type met.
+    /// The filter for each link type seen.
     filters_by_link: HashMap<u16, Option<Matcher>>,
     snaplen: u32,
     pub(super) end: Option<End>,
-    /// The end was reported to the program.
+    /// Whether the end was reported to the program.
     reported: bool,
     keep: OnceCell<Pool>,
     cache: Option<FrameCache>,
@@ -72,7 +73,7 @@ pub(super) struct Rx {
 }
 
 impl Rx {
-    /// Opens a file, of which nothing is read yet.
+    /// Opens a file without reading it.
     ///
     /// # Errors
     /// As [`Source::open`].
@@ -140,7 +141,7 @@ impl Rx {
         matches!(self.end, Some(End::Clean))
     }
 
-    /// Reads no more of it.
+    /// Stops reading it.
     pub(super) fn abandon(&mut self) {
         self.end = Some(End::Clean);
     }
@@ -149,7 +150,7 @@ impl Rx {
         format!("read {}", source::shown(&self.path))
     }
 
-    /// Anything but a packet.
+    /// Handles events other than packets.
     fn meta(&mut self, event: &Event) {
         if let Event::Interface(found) = event {
             self.interface(found);
@@ -157,8 +158,8 @@ impl Rx {
         self.source.take(event.used());
     }
 
-    /// Notes an interface. A section that describes the interfaces of the one before again (files
-    /// put one after another) gets the same indices.
+    /// Records an interface. A section that repeats the interfaces of the previous one
+    /// (concatenated files) gets the same indices.
     fn interface(&mut self, found: &InterfaceFound) {
         if found.section != self.section {
             self.section = found.section;
@@ -204,7 +205,7 @@ impl Rx {
         }
     }
 
-    /// The filter for a link type; the one of an interface before, if it has the same.
+    /// The filter for a link type; that of an earlier interface with the same link type is shared.
     fn filter(&mut self, link_type: u16) -> Result<Option<Matcher>> {
         if let Some(filter) = self.filters_by_link.get(&link_type) {
             return Ok(filter.clone());
@@ -222,7 +223,7 @@ impl Rx {
         let offset = self.reader.offset();
         match more {
             More::Failed(error) => {
-                // A compressed stream that is cut or damaged, or a failing disk: with an errno.
+                // A truncated or damaged compressed stream, or a failing disk, which has an errno.
                 let kind = match error.raw_os_error() {
                     Some(_) => ErrorKind::Io,
                     None => ErrorKind::Damaged,
@@ -258,7 +259,7 @@ impl Rx {
         self.end = Some(End::Damaged { offset, why, kind });
     }
 
-    /// The end as an error; made anew each time it is asked for.
+    /// The end as an error; created again for each call.
     fn error(&mut self) -> Error {
         if let Some(End::Filter(error)) = &mut self.end
             && let Some(error) = error.take()
@@ -291,8 +292,8 @@ impl Rx {
         filter.selects(data, packet.wire_len)
     }
 
-    /// Adds packets to the batch until there is something else, or `room` of them; how many were
-    /// looked at, and what came instead.
+    /// Adds packets to the batch until there is another event, or `room` of them; returns how many
+    /// were read, and the event.
     fn packets(
         &mut self,
         slots: &mut Vec<Slot>,
@@ -312,8 +313,8 @@ impl Rx {
                     // is the start of; this pointer may be written through, which one made from
                     // `rest` may not.
                     let data = unsafe { start.add(data_at) };
-                    // Where the next packet is stands in this one's header, so the processor can
-                    // only foresee by address, and that ends with each page.
+                    // The position of the next packet is in this one's header, so the processor can
+                    // only prefetch by address, and that stops at each page.
                     let ahead = data.as_ptr().addr() + AHEAD_LEN;
                     sys::advice::prefetch(&[ahead, ahead + 64]);
                     // SAFETY: as above; what is read of the file stays in memory until `release`.
@@ -376,7 +377,7 @@ impl RxBackend for Rx {
             match other {
                 None => break,
                 Some(Ok(Event::Need(need))) => {
-                    // Getting more moves the buffer, which slots may point to.
+                    // Reading more moves the buffer, which slots may point to.
                     if slots.len() > before || seen >= LOOK_MAX {
                         break;
                     }
@@ -463,7 +464,7 @@ impl RxBackend for Rx {
         self.keep.get()
     }
 
-    /// A file has its packets ready: to sleep on the clock in between would only be slow.
+    /// A file's packets are always ready: sleeping in between would only be slow.
     fn gathers(&self) -> bool {
         true
     }
@@ -474,7 +475,7 @@ fn short_name(name: &[u8]) -> String {
     let cut = name.get(..NAME_LEN_MAX).unwrap_or(name);
     let text = String::from_utf8_lossy(cut);
     match cut.len() < name.len() {
-        // A character may have been cut in two.
+        // A character may have been split.
         true => text
             .trim_end_matches(char::REPLACEMENT_CHARACTER)
             .to_owned(),

@@ -1,5 +1,5 @@
 //! The bytes of a capture file, piece by piece: from a mapping if the file is uncompressed and
-//! regular, else from a buffer in which each packet is contiguous.
+//! regular, otherwise from a buffer in which each packet is contiguous.
 
 use std::fs::File;
 use std::io;
@@ -14,16 +14,16 @@ use wire::file::MAX_NEED;
 use super::input::{Compression, Input, Stream};
 use super::mapping::FileMapping;
 
-/// Bytes requested in one read: enough to make the call cheap, few enough to stay in the cache.
+/// Number of bytes per read: enough to amortize the call, few enough to stay in the cache.
 const READ_LEN: usize = 256 << 10;
 
-/// Bytes of the buffer: what a reader may need in one piece, and a read after it.
+/// Length of the buffer: what a reader may need at once, plus one read.
 const BUFFER_LEN: usize = (MAX_NEED + READ_LEN).next_multiple_of(4096);
 
-/// An open capture file, and where its reader is.
+/// An open capture file, and its read position.
 pub(super) struct Source {
     bytes: Bytes,
-    /// Bytes that the reader skips after those in the buffer.
+    /// Number of bytes to skip after those in the buffer.
     skip: usize,
     compression: Compression,
     memory_len: usize,
@@ -43,7 +43,7 @@ struct Buffered {
     memory: Mapping,
     start: usize,
     end: usize,
-    /// The last read filled all there was room for: there may be more after it.
+    /// Whether the last read filled the available room: there may be more.
     full: bool,
 }
 
@@ -55,16 +55,16 @@ pub(super) fn shown(path: &str) -> &str {
     }
 }
 
-/// What asking for more bytes gave.
+/// Result of reading more bytes.
 #[derive(Debug)]
 pub(super) enum More {
-    /// Some.
+    /// More bytes are available.
     Bytes,
     /// None yet.
     Later,
-    /// There are no more; this many were skipped that were not present.
+    /// End of the file; this many skipped bytes were missing.
     End(usize),
-    /// There are no more.
+    /// Read error.
     Failed(io::Error),
 }
 
@@ -72,16 +72,16 @@ impl Source {
     /// Opens a file by name, or standard input as `-`.
     ///
     /// # Errors
-    /// Those of opening and of the first read; `Unsupported` for a compression that is not read.
+    /// Those of opening and of the first read; `Unsupported` for an unsupported compression.
     pub(super) fn open(path: &str) -> Result<Self> {
         let what = || format!("open {}", shown(path));
         let open = || match path {
-            // A descriptor of our own for the same open file: closing it leaves standard input.
+            // A separate descriptor for the same open file: closing it leaves standard input open.
             "-" => {
                 use std::os::fd::AsFd;
                 Ok(File::from(io::stdin().as_fd().try_clone_to_owned()?))
             }
-            // Without O_NONBLOCK a named pipe would wait here for its writer, deaf to Ctrl-C.
+            // Without O_NONBLOCK a named pipe would wait here for its writer, ignoring Ctrl-C.
             _ => File::options()
                 .read(true)
                 .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
@@ -167,20 +167,20 @@ impl Source {
         matches!(self.bytes, Bytes::Mapped { .. })
     }
 
-    /// How the file is compressed.
+    /// Compression of the file.
     pub(super) fn compression(&self) -> Compression {
         self.compression
     }
 
-    /// Bytes of memory of our own that it takes.
+    /// Memory allocated by it in bytes.
     pub(super) fn memory_len(&self) -> usize {
         self.memory_len
     }
 
-    /// To be called when no slot is out, before the next batch.
+    /// Called when no slot is in use, before the next batch.
     ///
     /// # Errors
-    /// `Damaged` when what the last batch pointed to was cut off under it.
+    /// `Damaged` if the data of the last batch were truncated meanwhile.
     pub(super) fn begin_batch(&mut self, path: &str) -> Result<()> {
         let Bytes::Mapped { mapping, file, at } = &mut self.bytes else {
             return Ok(());
@@ -189,8 +189,8 @@ impl Source {
         if mapping.advance(*at) && mapping.is_unchanged(file, *at) {
             return Ok(());
         }
-        // The file grows, shrinks or fails: from here on its bytes are copied, a read at a time, so
-        // that what was checked stays as it was.
+        // The file grows, shrinks or fails: from here on its bytes are copied, one read at a time,
+        // so that what was checked stays unchanged.
         let switch = || -> io::Result<Bytes> {
             let input = Input::new(file.try_clone()?, Some(*at as u64));
             Ok(Bytes::Buffered(Buffered::new(Stream::Plain(input))?))
@@ -200,7 +200,7 @@ impl Source {
         Ok(())
     }
 
-    /// The bytes from the reader's position on, as many as are at hand.
+    /// The available bytes from the reader's position on.
     #[inline]
     pub(super) fn rest(&self) -> &[u8] {
         match &self.bytes {
@@ -209,7 +209,7 @@ impl Source {
         }
     }
 
-    /// Where byte `offset` of [`Source::rest`] is, to be written as well as read.
+    /// Address of byte `offset` of [`Source::rest`], for reading and writing.
     #[inline]
     pub(super) fn pointer(&self, offset: usize) -> NonNull<u8> {
         let (base, at) = match &self.bytes {
@@ -234,7 +234,7 @@ impl Source {
         self.skip += count - here;
     }
 
-    /// Gets more bytes after those at hand, until there are `need`. No slot may be out.
+    /// Reads more bytes until `need` are available. No slot may be in use.
     pub(super) fn more(&mut self, need: usize) -> More {
         let Bytes::Buffered(buffered) = &mut self.bytes else {
             return More::End(self.skip);
@@ -285,8 +285,8 @@ impl Buffered {
         }
     }
 
-    /// Reads once, after moving what is left to the front: less than one packet as a rule, so that
-    /// the same cached memory serves again.
+    /// Reads once, after moving the remaining bytes to the front: usually less than one packet, so
+    /// that the same cached memory is reused.
     fn more(&mut self) -> io::Result<usize> {
         let base = self.memory.base().as_ptr();
         if self.start != 0 {

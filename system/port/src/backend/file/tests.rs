@@ -1,5 +1,5 @@
-//! Readers of every kind over files made here, whole, cut, changed and hostile. Files made by other
-//! programs are read in the lab.
+//! Readers of every kind on generated files: complete, truncated, modified and hostile. Files made
+//! by other programs are read in the lab.
 
 mod damage;
 
@@ -23,7 +23,7 @@ use crate::rx::Ready;
 /// A packet as read: time, bytes, wire length, interface, outgoing.
 type Row = (Option<u64>, Vec<u8>, u32, u16, bool);
 
-/// A file in the temporary directory, deleted on drop.
+/// A temporary file, deleted on drop.
 struct Temp(PathBuf);
 
 impl Temp {
@@ -175,7 +175,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     zstd::stream::encode_all(bytes, 1).unwrap()
 }
 
-/// A pipe as a name, its writing end fed by a thread in pieces of `piece` bytes.
+/// A pipe with a name, whose writing end a thread feeds in pieces of `piece` bytes.
 fn read_pipe(bytes: Vec<u8>, piece: usize) -> (Vec<Row>, Result<()>) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let feeder = std::thread::spawn(move || {
@@ -225,7 +225,7 @@ fn all_read_methods_give_the_same_packets() {
 }
 
 #[test]
-fn plain_files_are_mapped_and_said_to_be() {
+fn plain_files_are_mapped_and_described_as_such() {
     let temp = Temp::new(&pcapng_file(5).0);
     let port = open(&temp.name(), &PortOptions::default()).unwrap();
     let text = port.control.describe();
@@ -252,8 +252,8 @@ fn plain_files_are_mapped_and_said_to_be() {
     assert!(text.memory_len > 0);
 }
 
-/// A hostile file: as many interfaces as there may be, in many sections, each with another link
-/// type and a name of tens of thousands of bytes.
+/// A hostile file: the maximum number of interfaces, in many sections, each with another link type
+/// and a name of tens of thousands of bytes.
 #[test]
 fn many_interfaces_with_long_names_stay_small() {
     let mut buffer = vec![0; 70_000];
@@ -296,7 +296,7 @@ fn many_interfaces_with_long_names_stay_small() {
 }
 
 #[test]
-fn interfaces_are_described_as_they_are_met() {
+fn interfaces_are_described_as_they_are_read() {
     // The same section twice: the same interfaces. Then one with others.
     let (file, _) = pcapng_file(4);
     let mut buffer = [0; 256];
@@ -422,7 +422,7 @@ fn stop_ends_a_file_early() {
 }
 
 #[test]
-fn a_question_mark_may_be_part_of_a_name() {
+fn a_name_may_contain_a_question_mark() {
     let mut temp = Temp::new(&pcap_file(3).0);
     let odd = temp.0.with_extension("?batch=1");
     std::fs::rename(&temp.0, &odd).unwrap();
@@ -446,7 +446,7 @@ fn standard_input_is_named_by_a_dash() {
 }
 
 #[test]
-fn each_link_type_has_a_filter_of_its_own() {
+fn each_link_type_has_its_own_filter() {
     let (file, _) = pcapng_file(100);
     let temp = Temp::new(&file);
     let asked = Arc::new(Mutex::new(Vec::new()));

@@ -1,5 +1,4 @@
-//! A capture file as a transmit queue: sent packets are written, with the time at which they were
-//! sent.
+//! A capture file as a sending queue: sent packets are written, with the send time.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,11 +13,11 @@ use crate::account::TxCounters;
 use crate::options::PortOptions;
 use crate::tx::TxBackend;
 
-/// Frames for a sender without a pool of its own: 2 MiB.
+/// Number of frames for a sender without a pool of its own: 2 MiB.
 const FRAME_COUNT: u32 = 512;
 
-/// How long a flush may leave packets in the buffer, so that flushing each batch costs no write
-/// each. Waiting for everything and closing leave nothing there.
+/// How long a flush may leave packets in the buffer, so that flushing each batch does not cost a
+/// write each. Waiting for everything and closing leave nothing there.
 const LINGER: Duration = Duration::from_millis(100);
 
 /// The sending end.
@@ -26,7 +25,7 @@ pub(super) struct Tx {
     writer: FileWriter,
     cache: FrameCache,
     counters: Arc<TxCounters>,
-    /// Packets counted as sent.
+    /// Number of packets counted as sent.
     counted: u64,
     /// Bytes of packets that are not counted yet.
     uncounted_bytes: u64,
@@ -72,7 +71,7 @@ impl Tx {
         self.cache.pool().memory_len()
     }
 
-    /// Counts what a failed write lost: the first time all that waited, then each packet.
+    /// Counts what a failed write lost: the first time everything that waited, then each packet.
     fn lost(&mut self, result: Result<()>) -> Result<()> {
         if result.is_err() {
             let first = !std::mem::replace(&mut self.failed, true);
@@ -82,7 +81,7 @@ impl Tx {
         result
     }
 
-    /// Moves the counters to what the file holds.
+    /// Updates the counters to the contents of the file.
     fn count(&mut self, result: Result<()>) -> Result<()> {
         let packets = self.writer.written().packets;
         self.counters.sent.add(packets - self.counted);
@@ -99,8 +98,8 @@ impl Tx {
         wire_len: u32,
         segments: impl Iterator<Item = &'p [u8]> + Clone,
     ) -> Result<()> {
-        // The clock is the file's only source of time; a coarse one would give packets of a batch
-        // the same time, which readers take for one moment.
+        // The clock is the file's only source of time; a coarse one would give the packets of a
+        // batch the same time, which readers would take as simultaneous.
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let time_ns = now.map_or(0, |now| now.as_nanos() as u64);
         let record = Record {

@@ -1,8 +1,7 @@
-//! Writing capture files: pcap or pcapng, plain or compressed, one file or a set of them.
+//! Writes capture files: pcap or pcapng, plain or compressed, one file or a set of them.
 //!
-//! Packets are gathered one after another in one buffer and written in large writes of whole
-//! records, so that a file is valid at any time: after a crash, a `kill -9`, a full disk. Nothing
-//! is allocated for a packet.
+//! Packets are gathered in one buffer and written in large writes of whole records, so that a file
+//! is valid at any time: after a crash, a `kill -9`, a full disk. Nothing is allocated per packet.
 
 mod encoder;
 mod files;
@@ -26,15 +25,15 @@ pub use self::options::{
     FileCompression, FileFormat, FileInterface, Record, WriteFormat, WriterOptions, Written,
 };
 
-/// Bytes gathered before they are written.
+/// Number of bytes gathered before they are written.
 const PIECE_LEN: usize = 256 << 10;
 
-/// The same for compressed files, whose pieces are compressed each for itself: 1 MiB costs them
-/// next to nothing in size.
+/// The same for compressed files, whose pieces are compressed separately: with 1 MiB this hardly
+/// increases the size.
 const PACKED_PIECE_LEN: usize = 1 << 20;
 
-/// Bytes that a pipe or socket is given at once: a pipe takes as many whole or not at all
-/// (`PIPE_BUF`, pipe(7)).
+/// Number of bytes written to a pipe or socket at once: a pipe accepts as many completely or not at
+/// all (`PIPE_BUF`, pipe(7)).
 const STREAM_PIECE_LEN: usize = 4096;
 
 /// A capture file, or a set of them, being written.
@@ -48,16 +47,16 @@ pub struct FileWriter {
     output: Option<(Output, PathBuf)>,
     /// Whole records that are not in the file yet, and room for one more.
     gathered: Gather,
-    /// Packets in `gathered`.
+    /// Number of packets in `gathered`.
     buffered: u64,
-    /// Bytes of these, as captured.
+    /// Captured bytes of these.
     buffered_bytes: u64,
     handed: KernelProgress,
     piece_len: usize,
     /// Time of the last packet.
     last_ns: u64,
     written: Written,
-    /// The buffer starts with the head of a pcap file.
+    /// Whether the buffer starts with the header of a pcap file.
     has_head: bool,
     state: State,
 }
@@ -117,33 +116,33 @@ impl FileWriter {
         Ok(writer)
     }
 
-    /// What was written so far, packets that wait in the buffer not counted.
+    /// What was written so far, without packets that wait in the buffer.
     pub fn written(&self) -> Written {
         let mut written = self.written;
         written.bytes += self.output.as_ref().map_or(0, |(output, _)| output.len());
         written
     }
 
-    /// Whether the file is a pipe or a socket, whose reader may stop reading.
+    /// Whether the file is a pipe or a socket, whose reader may stall.
     pub fn is_stream(&self) -> bool {
         let output = self.output.as_ref();
         output.is_some_and(|(output, _)| output.is_stream())
     }
 
-    /// What the kernel has taken so far, to be read while the writer is in a call.
+    /// What the kernel has accepted so far; readable while the writer is in a system call.
     pub fn handed(&self) -> KernelProgress {
         self.handed.clone()
     }
 
-    /// Packets that wait in the buffer, or that were lost from it when a write failed.
+    /// Number of packets that wait in the buffer, or that were lost from it when a write failed.
     pub fn waiting(&self) -> u64 {
         self.buffered
     }
 
-    /// Announces an interface; packets refer to it by the number returned.
+    /// Announces an interface; packets refer to it by the returned number.
     ///
     /// # Errors
-    /// `InvalidInput` for a second link type in a pcap file, which has room for one.
+    /// `InvalidInput` for a second link type in a pcap file, which supports only one.
     pub fn interface(&mut self, interface: FileInterface) -> Result<u32> {
         let first = self.interfaces.first().map(|first| first.link_type);
         let is_pcap = matches!(self.options.format, FileFormat::Pcap(_));
@@ -166,8 +165,8 @@ impl FileWriter {
         Ok(self.interfaces.len() as u32 - 1)
     }
 
-    /// Sets an interface's counters: packets received and lost, by the kernel or card and by us.
-    /// They are written when a file ends.
+    /// Sets an interface's counters: packets received, and packets lost, by the kernel or card and
+    /// by barewire. They are written when a file ends.
     pub fn statistics(&mut self, interface: u32, received: u64, dropped: u64, os_dropped: u64) {
         if let Some(entry) = self.statistics.get_mut(interface as usize) {
             *entry = Some(Statistics {
@@ -180,8 +179,8 @@ impl FileWriter {
         }
     }
 
-    /// Writes a received packet, with its tag put back and its segments joined. `time_ns` is used
-    /// where it has no time of its own.
+    /// Writes a received packet, with its tag restored and its segments joined. `time_ns` is used
+    /// if it has no time of its own.
     ///
     /// # Errors
     /// As [`FileWriter::write`].
@@ -209,8 +208,9 @@ impl FileWriter {
     /// Writes a packet given in pieces.
     ///
     /// # Errors
-    /// `NoSpace` and other errors of the system when a buffer of packets did not fit: the text has
-    /// the number of packets in the file, which is valid, and of those lost. Later calls fail too.
+    /// `NoSpace` and other errors of the system if a buffer of packets was not written completely:
+    /// the text has the number of packets in the file, which is valid, and of those lost. Later
+    /// calls also fail.
     #[inline]
     pub fn write<'p>(
         &mut self,
@@ -227,7 +227,7 @@ impl FileWriter {
         self.count(record.time_ns, kept_len)
     }
 
-    /// What makes records for [`FileWriter::record`] and [`FileWriter::records`].
+    /// Encoder of records for [`FileWriter::record`] and [`FileWriter::records`].
     pub fn encoder(&self) -> Encoder {
         self.encoder
     }
@@ -245,14 +245,14 @@ impl FileWriter {
         self.count(time_ns, self.encoder.kept_len(record))
     }
 
-    /// Whether records may come many at a time: where all go into one file, as they are.
+    /// Whether records may be written many at a time: if all go into one file, unchanged.
     pub fn takes_records(&self) -> bool {
         let is_packed = self.options.compression != FileCompression::None;
         !is_packed && !self.options.rotation.is_on()
     }
 
-    /// Hands the records of this many packets to the system, `kept_bytes` of these in them, after
-    /// everything gathered; where [`FileWriter::takes_records`].
+    /// Writes the records of this many packets, with `kept_bytes` of these in them, after
+    /// everything gathered; only if [`FileWriter::takes_records`].
     ///
     /// # Errors
     /// As [`FileWriter::write`]; packets of which nothing was written are among those lost.
@@ -287,7 +287,7 @@ impl FileWriter {
         }
     }
 
-    /// Counts a packet that was gathered, and writes when there are enough.
+    /// Counts a gathered packet, and writes when there are enough.
     #[inline]
     fn count(&mut self, time_ns: u64, kept_len: u32) -> Result<WriteFormat> {
         self.last_ns = time_ns;
@@ -323,7 +323,7 @@ impl FileWriter {
         Ok(true)
     }
 
-    /// Hands everything gathered to the system.
+    /// Writes everything gathered.
     ///
     /// # Errors
     /// As [`FileWriter::write`].
@@ -334,7 +334,7 @@ impl FileWriter {
         self.give_gathered((self.buffered, self.buffered_bytes))
     }
 
-    /// The same, with packets and bytes that are in it.
+    /// The same, with the packets and bytes in it.
     fn give_gathered(&mut self, count: (u64, u64)) -> Result<()> {
         if self.output.is_none() || self.gathered.len() == 0 {
             return Ok(());
@@ -348,13 +348,13 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Hands whole records to the system, this many packets and bytes of these.
+    /// Writes whole records, with this many packets and bytes of these.
     fn give(&mut self, bytes: &[u8], has_head: bool, count: (u64, u64)) -> Result<()> {
         let Some((output, _)) = &mut self.output else {
             return Ok(());
         };
         let format = self.options.format;
-        // A stream may be held up anywhere: then it is known how far it came.
+        // A stream may stall at any point: the amount accepted is then known.
         let is_stream = output.is_stream() && self.options.compression == FileCompression::None;
         let mut at = 0;
         while at < bytes.len() {
@@ -401,7 +401,7 @@ impl FileWriter {
     pub fn finish(mut self) -> Result<Written> {
         if self.state == State::Open {
             if self.output.is_none() && self.written.files == 0 {
-                // No packet came, so there is no time in the name: now.
+                // There was no packet to provide the time in the name: use the current time.
                 let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
                 self.sequence.start(now.map_or(0, |now| now.as_secs()));
                 self.open()?;
@@ -419,12 +419,12 @@ impl FileWriter {
         format!("write {}", path.display())
     }
 
-    /// The error that follows an error.
+    /// The error of calls after an error.
     fn spent(&self) -> Error {
         Error::new(ErrorKind::Io, self.what(), "writing has already ended")
     }
 
-    /// The error of a failed write: how much is safe, how much is not.
+    /// The error of a failed write: how much was saved, and how much was not.
     fn reported(&self, error: io::Error) -> Error {
         let written = self.written();
         let mut text = format!(

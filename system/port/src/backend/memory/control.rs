@@ -20,7 +20,7 @@ pub(super) struct Control {
 impl PortControl for Control {
     fn account(&mut self) -> Result<PortAccount> {
         self.ends.sweep();
-        // Receiver's counters first: what moves in between shows as missing for a moment or as in
+        // The receiver's counters first: packets in transit appear as missing for a moment or as in
         // flight, never as counted twice.
         let (rx, tx) = (&self.rx_counters, &self.tx_counters);
         let mut queue = QueueAccount {
@@ -32,8 +32,8 @@ impl PortControl for Control {
         queue.dropped[DropReason::Invalid as usize] = rx.invalid.get();
         let closed = self.ends.closed.load(Ordering::Relaxed);
         queue.dropped[DropReason::Closed as usize] = closed;
-        // What went into the ring and did not come out, by counts taken at the ring; what became of
-        // it afterwards is counted elsewhere.
+        // Packets that entered the ring and did not leave it, by counters at the ring; what
+        // happened to them afterwards is counted elsewhere.
         let out = self.ends.taken.0.get() + closed;
         queue.seen = tx.sent.get();
         queue.in_flight = queue.seen.saturating_sub(out);

@@ -17,7 +17,7 @@ use crate::rx::{Filled, Ready, RxBackend};
 pub(super) struct Rx {
     pub(super) snaplen: u32,
     pub(super) segment_max: usize,
-    /// The start of the packet that is next in the ring was refused.
+    /// Whether the start of the next packet in the ring was refused.
     pub(super) skipping: bool,
     pub(super) consumer: ManuallyDrop<Consumer<Descriptor>>,
     pub(super) pool: Pool,
@@ -26,8 +26,8 @@ pub(super) struct Rx {
     pub(super) counters: Arc<RxCounters>,
 }
 
-/// Gives the frames of a packet back of which a segment was refused: those read so far, and the one
-/// that the descriptor names.
+/// Returns the frames of a packet with a refused segment: those read so far, and the one in the
+/// descriptor.
 #[cold]
 fn refuse(cache: &mut FrameCache, read: std::vec::Drain<'_, Slot>, descriptor: Descriptor) {
     for slot in read {
@@ -39,10 +39,10 @@ fn refuse(cache: &mut FrameCache, read: std::vec::Drain<'_, Slot>, descriptor: D
     unsafe { cache.reclaim(descriptor.index) };
 }
 
-/// The slot of a piece of a packet that has `len` bytes in its frame.
+/// The slot of a part of a packet that has `len` bytes in its frame.
 ///
 /// # Safety
-/// The descriptor's index is one of the pool's and claimed; its offset and `len` stay within the
+/// The descriptor's index is within the pool and claimed; its offset and `len` stay within the
 /// frame.
 #[inline(always)]
 unsafe fn slot_of(pool: &Pool, d: Descriptor, len: u32) -> Slot {
@@ -59,7 +59,7 @@ unsafe fn slot_of(pool: &Pool, d: Descriptor, len: u32) -> Slot {
 }
 
 impl Rx {
-    /// A packet whose last segment is not present yet waits for the next batch.
+    /// Puts back a packet whose last segment is not present yet, for the next batch.
     #[inline]
     fn put_back(&self, unfinished: std::vec::Drain<'_, Slot>) {
         for slot in unfinished {
@@ -68,7 +68,8 @@ impl Rx {
         }
     }
 
-    /// Packets of one piece that lie as they should, until there is another or `count` are taken.
+    /// Receives single-segment packets at their normal positions, until there is another kind or
+    /// `count` are taken.
     #[inline]
     fn fill_plain(&self, slots: &mut Vec<Slot>, count: u32) -> Filled {
         let mut room = Room::new(slots, count as usize);
@@ -128,7 +129,7 @@ impl RxBackend for Rx {
         let pool = &self.pool;
         let owners = pool.owners();
         for at in plain..count {
-            // More than the batch's size only as long as no packet is complete.
+            // Exceeds the batch size only while no packet is complete.
             if at >= max && keep > start {
                 break;
             }
@@ -178,8 +179,8 @@ impl RxBackend for Rx {
 
     #[inline]
     fn release(&mut self, slots: &mut Vec<Slot>) {
-        // One that was detached names no frame, and is left alone.
-        // SAFETY: the slots' frames are held by this batch, and the slots end here.
+        // A detached slot refers to no frame, and is skipped. SAFETY: this batch owns the slots'
+        // frames, and the slots end here.
         unsafe {
             self.cache
                 .give_each(slots.iter().map(|slot| slot.token() as u32))
@@ -209,7 +210,7 @@ impl RxBackend for Rx {
     fn wait(&mut self, timeout: Duration) -> Result<Ready> {
         let end = Instant::now() + timeout;
         loop {
-            // Read before the ring: what was sent before the end is received before it is reported.
+            // Read before the ring: packets sent before the end are received before it is reported.
             let closed = self.ends.tx_closed.load(Ordering::Acquire);
             if self.consumer.peek(1) != 0 {
                 return Ok(Ready::Packets);

@@ -1,4 +1,4 @@
-//! The ring's bounds and its account, with a sender that keeps the rules and one that does not.
+//! The limits and the account of the ring, with a correct sender and a misbehaving one.
 
 use ring::Producer;
 use ring::slot::Slot;
@@ -34,14 +34,14 @@ fn write(tx: &mut TxQueue, packets: &[&[u8]]) {
     batch.submit().unwrap();
 }
 
-/// Lengths of the packets that one batch gives.
+/// Lengths of the packets in one batch.
 fn lengths(rx: &mut RxQueue) -> Vec<u32> {
     let batch = rx.receive().unwrap();
     batch.iter().map(|packet| packet.cap_len()).collect()
 }
 
 #[test]
-fn packets_the_receiver_leaves_are_closed_and_later_ones_failed() {
+fn unreceived_packets_are_closed_and_later_ones_failed() {
     let pool = pool(256);
     let port = open_with(&pool, 128, 4);
     let (mut rx, mut tx, mut control) = (port.rx, port.tx, port.control);
@@ -64,7 +64,7 @@ fn packets_the_receiver_leaves_are_closed_and_later_ones_failed() {
 }
 
 #[test]
-fn a_filter_keeps_the_account_balanced() {
+fn rejected_packets_are_accounted_for() {
     let options = PortOptions {
         filter: Some(
             bpf::cbpf::Program::new(vec![bpf::cbpf::Insn {
@@ -107,7 +107,7 @@ fn a_packet_of_too_many_segments_is_dropped_and_the_next_one_is_received() {
     }
 }
 
-/// A receiving queue whose sender is the test.
+/// A receiving queue with the test as its sender.
 struct Rig {
     pool: Pool,
     cache: FrameCache,
@@ -150,7 +150,7 @@ impl Rig {
         }
     }
 
-    /// A piece of `len` bytes, its frame borrowed.
+    /// A descriptor of `len` bytes in a borrowed frame.
     fn piece(&mut self, len: u32, continues: bool) -> Descriptor {
         Descriptor {
             index: self.cache.take_for_device().unwrap(),
@@ -219,7 +219,7 @@ fn a_packet_without_an_end_is_refused_and_does_not_stop_the_ring() {
 }
 
 #[test]
-fn frames_sent_one_by_one_have_the_time_of_their_flush() {
+fn frames_sent_one_by_one_share_the_time_of_their_flush() {
     let pool = pool(256);
     let mut port = open_with(&pool, 128, 64);
     let mut cache = FrameCache::new(pool);

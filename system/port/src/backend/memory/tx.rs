@@ -18,9 +18,9 @@ pub(super) struct Tx {
     pub(super) cache: FrameCache,
     pub(super) ends: Arc<Ends>,
     pub(super) stamp: bool,
-    /// The time of frames sent one by one.
+    /// Time of frames sent one by one.
     pub(super) time_ns: u64,
-    /// How many more of them have it.
+    /// Number of further frames that use it.
     pub(super) frames_stamped: u32,
     pub(super) segment_max: usize,
     pub(super) counters: Arc<TxCounters>,
@@ -37,7 +37,8 @@ impl Tx {
             .map_or(0, |d| d.as_nanos() as u64)
     }
 
-    /// The time for a frame: that of the first one since the last flush, of this many.
+    /// The time for a frame: that of the first one since the last flush, shared by a limited
+    /// number.
     #[inline]
     fn frame_ns(&mut self) -> u64 {
         if self.frames_stamped == 0 {
@@ -48,9 +49,8 @@ impl Tx {
         self.time_ns
     }
 
-    /// Writes the packets of one piece without metadata that come first; how many, and their
-    /// bytes.
-    // By itself it has the registers that it needs.
+    /// Writes the leading single-segment packets without metadata; returns their number and bytes.
+    // Not inlined, so that it has enough registers.
     #[inline(never)]
     fn post_plain(&mut self, slots: &[Slot], time_ns: u64) -> (u32, u64) {
         let owners = self.cache.pool().owners();
@@ -133,7 +133,7 @@ impl TxBackend for Tx {
                 .give_each(slots[filled..].iter().map(|slot| slot.token() as u32))
         };
         slots.clear();
-        // Counted before they can be received: an account in between has them in flight.
+        // Counted before they can be received: an account in between shows them in flight.
         if packets != 0 {
             self.counters.sent.add(packets);
             self.counters.sent_bytes.add(bytes);
@@ -205,7 +205,7 @@ impl TxBackend for Tx {
             }
             packets += 1;
         }
-        // Counted before they can be received: an account in between has them in flight.
+        // Counted before they can be received: an account in between shows them in flight.
         self.counters.sent.add(packets);
         self.counters.sent_bytes.add(bytes);
         self.counters.failed.add(failed);
@@ -246,7 +246,8 @@ impl TxBackend for Tx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in `Rx::wait`; what was submitted is seen before the end.
+        // Release: pairs with the Acquire in `Rx::wait`; submitted packets become visible before
+        // the end.
         self.ends.tx_closed.store(true, Ordering::Release);
         self.ends.ring();
     }

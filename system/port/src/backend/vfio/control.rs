@@ -1,15 +1,15 @@
-//! The control side: the account, events of the link, the end of the intake.
+//! The control side: the account, link events, the end of the intake.
 //!
 //! If the card counts, `seen` comes from its statistics registers, `delivered` from the program's
 //! thread, `in flight` from a walk over the descriptors: three independent sources. If it counts
-//! less, the sum shows less:
+//! less, the account proves less:
 //!
-//! - a card that counts over all its queues (the 82576: its counters by queue belong to virtual
-//!   functions) vouches for the port's sum. What is seen of each queue but the first is what is
-//!   known of it, and a difference shows at the first;
-//! - a device that counts nothing (virtio) vouches for nothing. `seen` is then what the driver
-//!   found in the ring, counted there, and what lies in it: a packet that we lose on the way shows,
-//!   one that the device lost does not.
+//! - a card that counts over all its queues (the 82576, whose per-queue counters belong to virtual
+//!   functions) provides the port's sum. `seen` of each queue but the first is then derived from
+//!   the other terms, and a difference appears in the first;
+//! - a device that counts nothing (virtio) provides nothing. `seen` is then what the driver found
+//!   in the ring, counted there, and what is still in it: a packet lost in the driver appears, one
+//!   lost by the device does not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,12 +24,12 @@ use crate::control::{PortControl, PortDescription, PortEvent};
 /// The link is polled at most this often: reading a register takes a microsecond.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// The control side's state of a queue.
+/// The control side's view of a queue.
 pub(super) struct QueueView {
     number: u32,
     rx: Option<RxView>,
     tx: Option<Arc<TxCounters>>,
-    /// The receiving end is closed: the ring is no longer read, but the card continues.
+    /// Whether the receiving end is closed: the ring is no longer read, but the card continues.
     pub closed: Arc<AtomicBool>,
 }
 
@@ -39,7 +39,7 @@ struct RxView {
 }
 
 impl QueueView {
-    /// Of queue `number`, without either end.
+    /// Creates the view of queue `number`, without either end.
     pub(super) fn new(number: u32) -> Self {
         Self {
             number,
@@ -74,8 +74,8 @@ impl QueueView {
         drop(DropReason::Filter, view.counters.filtered.get());
         drop(DropReason::Invalid, view.counters.invalid.get());
         drop(DropReason::TooLong, view.counters.too_long.get());
-        // The ring of a closed queue fills up, until the card has no descriptor any more; it stays
-        // as long as the port.
+        // The ring of a closed queue fills up, until the card has no descriptor left; it stays as
+        // long as the port.
         let is_closed = self.closed.load(Ordering::Acquire);
         let waiting = u64::from((view.waiting)());
         match is_closed {
@@ -98,7 +98,7 @@ impl QueueView {
 }
 
 pub(super) struct Control<D: Driver> {
-    // First: it keeps memory of the rings, and the core is the last of a port to go.
+    // First: it keeps memory of the rings, and the core is the last part of a port to be dropped.
     queues: Vec<QueueView>,
     core: Arc<Core<D>>,
     description: PortDescription,
@@ -127,7 +127,7 @@ impl<D: Driver> Control<D> {
 
 /// Adds the card's counters to those of the queues.
 fn add_card(queues: &mut [QueueAccount], card: &CardCounters) {
-    // Without a count of the card's a packet is seen when it lies in the ring.
+    // Without a card counter, a packet is seen when it is in the ring.
     let known = |queue: &QueueAccount| {
         queue.delivered + queue.dropped_total() + queue.in_flight + queue.passed
     };
@@ -137,8 +137,8 @@ fn add_card(queues: &mut [QueueAccount], card: &CardCounters) {
     }
     let by_queue = card.rx.iter().any(|queue| queue.received.is_some());
     if let (false, Some(received)) = (by_queue, card.received) {
-        // The card counts over all queues: their sum is its word. The first one has the rest, so
-        // that a difference shows there.
+        // The card counts over all queues, so only the sum is known. The first queue gets the rest,
+        // so that a difference appears there.
         if let Some((first, others)) = queues.split_first_mut() {
             let of_others: u64 = others.iter().map(|queue| queue.seen).sum();
             first.seen = received.saturating_sub(of_others);
@@ -149,12 +149,13 @@ fn add_card(queues: &mut [QueueAccount], card: &CardCounters) {
         queue.dropped[DropReason::FillEmpty as usize] += counted.no_descriptor;
     }
     if let Some(first) = queues.first_mut() {
-        // Before any queue was chosen.
+        // Before a queue was selected.
         let errors: u64 = card.errors.iter().map(|(_, count)| count).sum();
         first.seen += card.missed + errors;
         first.dropped[DropReason::RingFull as usize] += card.missed;
         first.dropped[DropReason::Interface as usize] += errors;
-        // Packets that the card counted as good and no queue has seen were lost after the counter.
+        // Packets that the card counted as good and that no queue has seen were lost after the
+        // counter.
         if card.lost_more {
             let missing = first.imbalance().max(0);
             first.dropped[DropReason::FillEmpty as usize] += missing.unsigned_abs();
@@ -164,8 +165,8 @@ fn add_card(queues: &mut [QueueAccount], card: &CardCounters) {
 
 impl<D: Driver> PortControl for Control<D> {
     fn account(&mut self) -> Result<PortAccount> {
-        // The reader's counters first and the card's last: what moves meanwhile shows as missing
-        // for a moment, never as counted twice.
+        // The reader's counters first and the card's last: packets in transit appear as missing for
+        // a moment, never as counted twice.
         let mut rx: Vec<_> = self
             .queues
             .iter()
@@ -195,7 +196,7 @@ impl<D: Driver> PortControl for Control<D> {
             return None;
         }
         self.looked = Instant::now();
-        // Some count little before they are full.
+        // Some counters saturate early, so they are read here as well.
         self.core.driver().counters();
         let health = self.core.driver().health();
         if self.core.notice(health) {
@@ -234,7 +235,7 @@ mod tests {
     use vfio::QueueCounters;
 
     #[test]
-    fn the_cards_word_is_seen() {
+    fn seen_comes_from_the_card() {
         let queue = |queue_index, delivered, in_flight| QueueAccount {
             queue_index,
             delivered,

@@ -17,7 +17,7 @@ use crate::options::PortOptions;
 use crate::port::Port;
 use crate::registry::PortName;
 
-/// A card that a test plays: a device model with a port to be opened on it by its driver.
+/// A simulated card: a device model, with a port to be opened on it by its driver.
 #[derive(Clone)]
 pub struct ModelEnd(Arc<dyn Player>);
 
@@ -31,7 +31,7 @@ trait Player: Send + Sync {
     fn memory_faults(&self) -> u64;
 }
 
-/// A model with the driver that goes with it.
+/// A model with its driver.
 struct Played<M: Model, D> {
     card: ModelCard<M>,
     driver: std::marker::PhantomData<fn() -> D>,
@@ -69,8 +69,8 @@ impl<M: Model, D: Driver<Function = ModelCard<M>>> Player for Played<M, D> {
     }
 }
 
-/// Opens the real card at `address` like `vfio:`, but gives it the address of every frame `off`
-/// bytes too high. Nothing is mapped there: what an IOMMU is for can be seen.
+/// Opens the real card at `address` like `vfio:`, but passes it addresses that are `off` bytes too
+/// high. Nothing is mapped there: this demonstrates the effect of an IOMMU.
 ///
 /// # Errors
 /// As for `vfio:`.
@@ -90,13 +90,13 @@ pub fn open_with_wrong_addresses(
     taken.open()
 }
 
-/// A row of the table of models.
+/// A row in the table of models.
 struct Kind {
     name: &'static str,
     make: fn(mac: [u8; 6]) -> Arc<dyn Player>,
 }
 
-/// A kind with this model and this driver.
+/// Creates a card with this model and this driver.
 fn played<M: Model, D: Driver<Function = ModelCard<M>>>(card: ModelCard<M>) -> Arc<dyn Player> {
     Arc::new(Played {
         card,
@@ -104,7 +104,7 @@ fn played<M: Model, D: Driver<Function = ModelCard<M>>>(card: ModelCard<M>) -> A
     })
 }
 
-/// Every model that there is.
+/// All models.
 const KINDS: &[Kind] = &[
     Kind {
         name: "igb",
@@ -130,7 +130,7 @@ const KINDS: &[Kind] = &[
     },
 ];
 
-/// A device that offers everything, driven with these rings.
+/// A device that offers all features, driven with these rings.
 fn virtio<R: Ring>(mac: [u8; 6]) -> Arc<dyn Player> {
     let card = ModelCard::new(|memory, events| {
         VirtioModel::new(memory, events, VirtioModel::EVERYTHING, mac)
@@ -139,10 +139,10 @@ fn virtio<R: Ring>(mac: [u8; 6]) -> Arc<dyn Player> {
 }
 
 impl ModelEnd {
-    /// A card of this kind (`igb`, …) with this address.
+    /// Creates a card of this kind (`igb`, …) with this address.
     ///
     /// # Errors
-    /// `NotFound` for a kind that has no model, with those that have.
+    /// `NotFound` for a kind without a model; lists those available.
     pub fn new(kind: &str, mac: [u8; 6]) -> Result<Self> {
         let found = KINDS.iter().find(|row| row.name == kind);
         let Some(found) = found else {
@@ -171,33 +171,34 @@ impl ModelEnd {
         self.0.open(&name, options)
     }
 
-    /// Has the card do what there is to do; false if there was nothing.
+    /// Lets the card work; false if there was nothing to do.
     pub fn step(&self) -> bool {
         self.0.step()
     }
 
-    /// A packet arrives at the card; false if it was lost.
+    /// Delivers a packet to the card; false if it was lost.
     pub fn receive(&self, packet: &[u8]) -> bool {
         self.0.receive(packet)
     }
 
-    /// The next packet that the card has sent.
+    /// The next packet sent by the card.
     pub fn sent(&self) -> Option<Vec<u8>> {
         self.0.sent()
     }
 
-    /// The wire is plugged in or pulled.
+    /// Connects or disconnects the cable.
     pub fn set_link(&self, up: bool) {
         self.0.set_link(up);
     }
 
-    /// Accesses of the card to memory that it was not given: what an IOMMU would report.
+    /// Number of the card's accesses to memory that it was not given: those that an IOMMU would
+    /// report.
     pub fn memory_faults(&self) -> u64 {
         self.0.memory_faults()
     }
 }
 
-/// Two cards and a thread that is the wire between them.
+/// Two cards, and a thread that acts as the wire between them.
 pub struct ModelWire {
     ends: [ModelEnd; 2],
     pulled: Arc<AtomicBool>,
@@ -205,7 +206,7 @@ pub struct ModelWire {
 }
 
 impl ModelWire {
-    /// Two cards of a kind.
+    /// Creates two cards of a kind.
     ///
     /// # Errors
     /// As [`ModelEnd::new`].
@@ -247,7 +248,7 @@ impl Drop for ModelWire {
     }
 }
 
-/// Has both cards work and carries what they send; false if there was nothing.
+/// Lets both cards work and transfers what they send; false if there was nothing.
 fn carry([left, right]: &[ModelEnd; 2]) -> bool {
     let mut worked = false;
     for (from, to) in [(left, right), (right, left)] {

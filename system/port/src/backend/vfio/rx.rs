@@ -15,43 +15,42 @@ use super::super::clock::now_ns;
 use crate::account::RxCounters;
 use crate::rx::{Filled, Ready, RxBackend};
 
-/// Empty calls after which the card's state is checked.
+/// Number of empty calls after which the card's state is checked.
 const CHECK_EVERY: u32 = 4096;
 
-/// The longest look for packets before sleeping: about what a sleep with its interrupt costs.
+/// Maximum time to poll for packets before sleeping: about the cost of a sleep with its interrupt.
 const SPIN_MAX: Duration = Duration::from_micros(50);
 
-/// Sleep between looks if there are no interrupts, and longest sleep before the card's state is
-/// checked.
+/// Sleep between polls without interrupts, and longest sleep before the card's state is checked.
 const NAP: Duration = Duration::from_micros(100);
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
 /// Longest sleep while the card lacks frames.
 const STARVED_SLEEP: Duration = Duration::from_millis(1);
-/// The longest timeout.
+/// Maximum timeout.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The state of a queue besides its descriptors.
+/// Settings of a queue.
 pub(super) struct RxSettings {
     pub snaplen: u32,
-    /// Take the time once per batch.
+    /// Whether to read the clock once per batch.
     pub stamp: bool,
 }
 
-/// How long to look for packets before sleeping, as the sleeps of late teach: one that was over
-/// sooner than the longest look costs would have been better spent looking.
+/// How long to poll for packets before sleeping, learned from recent sleeps: a sleep shorter than
+/// the maximum poll would have been better spent polling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Patience(Duration);
 
 impl Patience {
-    /// The least that is worth a look.
+    /// Minimum useful polling time.
     const MIN: Duration = Duration::from_micros(1);
 
-    /// A sleep is over after this long; did it end with a packet?
+    /// Updates it after a sleep of this length, which ended with a packet or without.
     fn learn(&mut self, slept: Duration, packet: bool) {
         self.0 = match (slept < SPIN_MAX, packet) {
             (true, true) => (self.0 * 2).clamp(Self::MIN, SPIN_MAX),
-            // The time given was shorter, or a signal came: nothing is known.
+            // The given timeout was shorter, or a signal arrived: nothing is learned.
             (true, false) => self.0,
             (false, _) if self.0 <= Self::MIN => Duration::ZERO,
             (false, _) => self.0 / 2,
@@ -60,12 +59,13 @@ impl Patience {
 }
 
 pub(super) struct Rx<D: Driver> {
-    /// Always there until the queue is dropped.
+    /// `Some` until the queue is dropped.
     queue: Option<D::Rx>,
     cache: FrameCache,
     /// Frames of refused packets, between harvest and the next offer.
     back: Vec<u32>,
-    /// Slots of the batch at hand may be without a frame: detached, or handed to another queue.
+    /// Whether slots of the current batch may be without a frame: detached, or passed to another
+    /// queue.
     has_gone: bool,
     snaplen: u32,
     stamp: bool,
@@ -128,7 +128,7 @@ impl<D: Driver> Rx<D> {
         queue.publish();
     }
 
-    /// Counts refused packets and gives their frames back.
+    /// Counts refused packets and returns their frames.
     #[cold]
     fn refuse(&mut self, refused: Refused) {
         // SAFETY: `harvest` claimed them and made no slots of them.
@@ -138,7 +138,7 @@ impl<D: Driver> Rx<D> {
         self.refill();
     }
 
-    /// Nothing there: offer frames that have returned, check the card.
+    /// Called without packets: offers returned frames, checks the card.
     #[cold]
     fn idle(&mut self) -> Result<()> {
         self.refill();
@@ -157,7 +157,7 @@ impl<D: Driver> Rx<D> {
         }
     }
 
-    /// Polls for a packet for as long as that pays off, and not past `end`.
+    /// Polls for a packet for as long as that pays off, but not past `end`.
     fn look(&mut self, end: Instant) -> bool {
         let until = end.min(Instant::now() + self.patience.0);
         loop {
@@ -184,7 +184,7 @@ impl<D: Driver> Rx<D> {
         }
         queue.arm();
         before_sleep_check();
-        // A packet that came between the last look and the arming has raised no interrupt.
+        // A packet that arrived between the last poll and arming has raised no interrupt.
         let result = match queue.is_ready() {
             true => Ok(true),
             false => interrupt.event.wait(timeout),
@@ -194,7 +194,7 @@ impl<D: Driver> Rx<D> {
     }
 }
 
-/// Sets the packet's total length in all its segments, and cuts them to the snaplen together.
+/// Sets the packet's total length in all its segments, and truncates them together to the snaplen.
 fn cut(slots: &mut [Slot], snaplen: u32) {
     let mut room = snaplen;
     for slot in slots {
@@ -212,7 +212,7 @@ impl<D: Driver> RxBackend for Rx<D> {
         let start = slots.len();
         let mut refused = Refused::default();
         let queue = self.queue.as_mut().expect("taken out on drop only");
-        // The clock is read once per batch, and not if there is none.
+        // The clock is read once per batch, and not for an empty one.
         let time_ns = match self.stamp && queue.is_ready() {
             true => now_ns(libc::CLOCK_REALTIME),
             false => 0,
@@ -233,10 +233,10 @@ impl<D: Driver> RxBackend for Rx<D> {
     #[inline]
     fn release(&mut self, slots: &mut Vec<Slot>) {
         if std::mem::take(&mut self.has_gone) {
-            // A frame that was passed on is no longer held here, and stays where it is.
+            // A frame that was passed on is no longer owned here, and is left alone.
             slots.retain(|slot| slot.token() != Slot::DETACHED);
         }
-        // Straight back to the card: no shared state is touched but the ring.
+        // Straight back to the card: no shared state but the ring is accessed.
         let queue = self.queue.as_mut().expect("taken out on drop only");
         // SAFETY: `harvest` gave the slots their tokens, indices of the pool's; they do not change
         // except for `DETACHED`, which is reported before (`detach`, `before_transfer`).
@@ -288,8 +288,7 @@ impl<D: Driver> RxBackend for Rx<D> {
             return Ok(Ready::Packets);
         }
         loop {
-            // Frames may return from other threads while we sleep; without any no interrupt
-            // comes.
+            // Frames may be returned by other threads meanwhile; without any, no interrupt arrives.
             self.refill();
             let starved = self.queue().vacant() != 0;
             let longest = if starved { STARVED_SLEEP } else { SLEEP_MAX };
@@ -300,7 +299,7 @@ impl<D: Driver> RxBackend for Rx<D> {
             }
             self.sleep(left.min(longest))?;
             let is_ready = self.queue().is_ready();
-            // A sleep whose length we chose says nothing about the traffic.
+            // A sleep with a deliberately short timeout is not informative.
             if !starved && self.interrupt.is_some() {
                 self.patience.learn(start.elapsed(), is_ready);
             }
@@ -318,7 +317,7 @@ impl<D: Driver> RxBackend for Rx<D> {
     }
 
     fn arm(&mut self) -> Result<bool> {
-        // Without frames no interrupt comes.
+        // Without frames no interrupt arrives.
         self.refill();
         if let Some(interrupt) = &self.interrupt {
             interrupt.event.take();
@@ -358,14 +357,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_sleeps_teach_to_look_and_long_ones_to_sleep() {
+    fn short_sleeps_increase_polling_and_long_ones_reduce_it() {
         let mut patience = Patience::default();
         let short = Duration::from_micros(20);
         for _ in 0..3 {
             patience.learn(short, true);
         }
         assert_eq!(patience.0, Duration::from_micros(4));
-        // A wait with timeout zero, or one that ended before any packet, says nothing about it.
+        // A wait with timeout zero, or one that ended before any packet, is not informative.
         for slept in [Duration::ZERO, short] {
             patience.learn(slept, false);
             assert_eq!(patience.0, Duration::from_micros(4));

@@ -96,7 +96,7 @@ impl Rig {
         self.card.with(|model| model.faults.push_back(fault));
     }
 
-    /// All that is there on queue `at`, each packet whole.
+    /// All available packets of queue `at`, with their segments joined.
     fn take(&mut self, at: usize) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         loop {
@@ -119,7 +119,7 @@ impl Rig {
         total
     }
 
-    /// Closes the port, after which the card reaches nothing and every frame is free.
+    /// Closes the port, and checks that the card can access nothing and every frame is free.
     fn close(self) {
         drop(self.port);
         assert_eq!(self.pool.counts().free, self.pool.frame_count());
@@ -130,7 +130,7 @@ impl Rig {
     }
 }
 
-/// A packet with its number in it, `len` bytes.
+/// A packet of `len` bytes that contains its number.
 fn numbered(number: u32, len: usize) -> Vec<u8> {
     let mut packet = vec![0; len];
     packet[..6].copy_from_slice(&MAC);

@@ -13,25 +13,25 @@ use super::super::handover::{Buffers, Copied, Foreign, Part, reserve_buffers, ta
 use crate::account::TxCounters;
 use crate::tx::TxBackend;
 
-/// Room left before a packet, as AF_XDP leaves it: for headers to be put in front, also by drivers.
+/// Room before a packet, as in AF_XDP: for headers to be prepended, also by drivers.
 const HEADROOM: u32 = 256;
-/// Sleep between looks at the completions while waiting.
+/// Interval between checks of completions while waiting.
 const NAP: Duration = Duration::from_micros(50);
-/// How long closing waits for what was submitted.
+/// How long closing waits for submitted packets.
 const CLOSE_WAIT: Duration = Duration::from_millis(100);
-/// Fewer entries free than this many packets' worth: completions are looked at.
+/// Completions are checked if fewer entries than for this many packets are free.
 const RECLAIM_BELOW: u32 = 256;
 
-/// Frames kept back from the free list: a batch's worth.
+/// Maximum number of frames kept out of the free list: a batch.
 const SPARE_MAX: usize = 64;
 
 pub(super) struct Tx<D: Driver> {
-    /// Always there until the queue is dropped.
+    /// `Some` until the queue is dropped.
     queue: Option<D::Tx>,
     cache: FrameCache,
     foreign: Foreign,
-    /// Frames that came back: the next to be borrowed, without a way through the free list. They
-    /// are marked as the device's until then, which keeps them ours.
+    /// Frames that were returned: the next to be borrowed, bypassing the free list. Until then they
+    /// stay marked as the device's, which reserves them.
     spare: Vec<u32>,
     lengths: Lengths,
     segments_max: u32,
@@ -58,7 +58,7 @@ impl<D: Driver> Tx<D> {
         }
     }
 
-    /// Takes back the frames that have been sent.
+    /// Reclaims the frames that have been sent.
     #[inline]
     fn reclaim(&mut self) {
         let (cache, spare) = (&mut self.cache, &mut self.spare);
@@ -74,7 +74,8 @@ impl<D: Driver> Tx<D> {
         });
     }
 
-    /// Lets the card finish, for a while: the link may be down. What is left then counts as failed.
+    /// Lets the card finish, for a limited time: the link may be down. The rest then counts as
+    /// failed.
     fn finish(&mut self) {
         let end = Instant::now() + CLOSE_WAIT;
         self.queue().publish();
@@ -100,7 +101,7 @@ impl<D: Driver> Tx<D> {
 
     #[inline]
     fn copied(&mut self, frame: Frame) -> Result<Copied> {
-        // The copy's frame comes out of the cache; the only free one may lie next to it.
+        // The copy's frame comes from the cache; the only free one may be in `spare`.
         if let Some(index) = self.spare.pop() {
             // SAFETY: the card has completed it, and nothing was made of it since.
             unsafe { self.cache.reclaim(index) };
@@ -122,8 +123,8 @@ impl<D: Driver> Tx<D> {
         }
     }
 
-    /// Moves a packet that is no plain one from slots to the ring and returns its length; `None` if
-    /// it cannot be sent at all, and its frames are free again.
+    /// Moves a packet other than a plain one from slots to the ring and returns its length; `None`
+    /// if it cannot be sent at all, and its frames are free again.
     #[cold]
     fn post_pieces(&mut self, slots: &[Slot]) -> Option<u32> {
         let packet_len: u32 = slots.iter().map(|slot| slot.cap_len()).sum();
@@ -165,8 +166,8 @@ impl<D: Driver> Tx<D> {
         Some(packet_len)
     }
 
-    /// Posts a packet of another queue's and returns its length; `None` if it cannot be sent at
-    /// all, and its frames stay where they are.
+    /// Posts a packet of another queue and returns its length; `None` if it cannot be sent at all,
+    /// and its frames stay where they are.
     #[inline]
     fn take_over(&mut self, packet: &mut [Slot]) -> Option<u32> {
         let (lengths, most) = (self.lengths, self.segments_max as usize);
@@ -252,7 +253,7 @@ impl<D: Driver> TxBackend for Tx<D> {
     #[inline]
     fn send(&mut self, frame: Frame) -> Result<Option<Frame>> {
         if self.queue().room() == 0 {
-            // Before the card can complete it must know of what was posted.
+            // The card must know of the posted packets before it can complete them.
             self.queue().publish();
             self.reclaim();
             if self.queue().room() == 0 {
@@ -314,7 +315,7 @@ impl<D: Driver> TxBackend for Tx<D> {
     #[inline]
     fn flush(&mut self) -> Result<()> {
         self.queue().publish();
-        // Also of a card that is lost: what it had sent is in our memory.
+        // Also for a lost card: the frames it had sent are in memory.
         self.reclaim();
         self.foreign.age();
         match self.core.has_failed() {

@@ -116,7 +116,7 @@ fn packets_are_detached_by_number_in_any_order() {
 }
 
 #[test]
-fn a_tag_is_put_back_where_there_is_room() {
+fn a_tag_is_restored_if_there_is_room() {
     let pool = pool();
     let mut cache = FrameCache::new(pool.clone());
     let frame_len = pool.frame_len();

@@ -56,8 +56,8 @@ fn take(port: &mut Port) -> Vec<Vec<u8>> {
     }
 }
 
-/// Forwards all that waits, and returns what was handed over and the packets with the addresses of
-/// their first bytes.
+/// Forwards everything that waits; returns the result and the packets with the addresses of their
+/// first bytes.
 fn forward(from: &mut Port, to: &mut Port) -> Forwarded {
     let mut sum = Forwarded::default();
     loop {
@@ -160,7 +160,7 @@ fn packets_without_a_receiver_count_as_failed() {
 }
 
 #[test]
-fn tags_go_back_into_the_packet() {
+fn tags_are_restored_in_the_packet() {
     let pool = pool(256);
     let mut cache = FrameCache::new(pool.clone());
     let index = cache.take_index().unwrap();

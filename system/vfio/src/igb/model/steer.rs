@@ -1,9 +1,9 @@
-//! What the card computes from a packet: the hash that spreads packets over queues (§7.1.2.10), and
-//! whether the checksums are right.
+//! What the card computes from a packet: the hash that distributes packets to queues (§7.1.2.10),
+//! and the checksum results.
 
 use crate::igb::registers as reg;
 
-/// What is hashed of a packet and the number of its kind (§7.1.2.10.1, §7.1.5.2); an 802.1Q tag is
+/// The hash input of a packet and the number of its type (§7.1.2.10.1, §7.1.5.2); an 802.1Q tag is
 /// skipped.
 pub(super) fn hash_input(packet: &[u8]) -> Option<(Vec<u8>, u64)> {
     let mut at = 12;
@@ -36,7 +36,7 @@ pub(super) fn hash_input(packet: &[u8]) -> Option<(Vec<u8>, u64)> {
     Some((input, kind))
 }
 
-/// The hash of §7.1.2.10.2: for each bit set in the input, the 32 bits of the key from there on.
+/// The hash of §7.1.2.10.2: for each set input bit, the 32 key bits from there on.
 pub(super) fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     let bit = |bytes: &[u8], at: usize| bytes[at / 8] >> (7 - at % 8) & 1 != 0;
     let mut hash = 0;
@@ -47,7 +47,7 @@ pub(super) fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     hash
 }
 
-/// The flags of §7.1.5.2 for UDP over IPv4, untagged, which is what the tests look at.
+/// The flags of §7.1.5.2 for untagged UDP over IPv4, which is what the tests use.
 pub(super) fn checksums(packet: &[u8]) -> u64 {
     let is_udp = packet.get(12..14) == Some(&[0x08, 0x00])
         && packet.get(14) == Some(&0x45)
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_the_published_one() {
-        // Of the RSS specification's verification suite: 66.9.149.187:2794 to
+        // From the RSS specification's verification suite: 66.9.149.187:2794 to
         // 161.142.100.80:1766, IPv4 alone and with TCP ports.
         let key = [
             0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3,
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(toeplitz(&key, &input), 0x51cc_c178);
     }
 
-    /// Why no table of flows is indexed by it: good for choosing a queue and for nothing else.
+    /// Why no flow table uses it as an index: it is suitable only for selecting a queue.
     #[test]
     fn a_symmetric_hash_has_sixteen_bits_and_collides_without_its_key() {
         let mut seed = 0x1234_5678_u64;

@@ -1,66 +1,66 @@
-//! Decoding of receive descriptors, and which of them are plain packets.
+//! Decodes receive descriptors, and recognizes plain packets.
 
 use std::hint::black_box;
 
 use crate::driver::Health;
 use crate::registers::Registers;
 
-/// The second word of a card's receive descriptors, and its registers for a queue.
+/// Layout of the second word of a card's receive descriptors, and its per-queue registers.
 pub trait RxFormat: Send + 'static {
     /// The descriptor is done.
     const DONE: u64;
     /// The packet ends in it.
     const END: u64;
-    /// The card marks the packet as damaged, by any of these.
+    /// Error flags: any of these marks the packet as damaged.
     const ERRORS: u64;
-    /// With one of these, which are rare, [`info`](Self::info) is not true and
-    /// [`odd_info`](Self::odd_info) is.
+    /// Rare flags with which [`info`](Self::info) is invalid, and [`odd_info`](Self::odd_info) must
+    /// be used.
     const ODD: u64;
-    /// Where the 16 bits of the length begin; none of the flags above is among them.
+    /// Position of the 16-bit length; none of the flags above overlaps it.
     const LEN_SHIFT: u32;
-    /// The bits of the word that [`info`](Self::info) takes as they are.
+    /// Bits of the word that [`info`](Self::info) copies unchanged.
     const INFO: u64;
-    /// In addition to `info`, for any packet: the tag protocol, unused without a tag.
+    /// Added to `info` for any packet: the tag protocol, unused without a tag.
     const ALWAYS: u64;
 
-    /// Bytes in the buffer.
+    /// Length of the data in the buffer.
     #[inline(always)]
     fn len(word: u64) -> u32 {
         (word >> Self::LEN_SHIFT) as u32 & LEN_MASK as u32
     }
 
-    /// As `Slot` keeps a hash, from the first word.
+    /// The hash in the form of a `Slot`, from the first word.
     fn hash(first: u64) -> u64;
 
-    /// Flags and tag, as [`Slot::set_info`](ring::slot::Slot::set_info) has them. `mask` is
+    /// Flags and tag in the form of [`Slot::set_info`](ring::slot::Slot::set_info). `mask` is
     /// [`INFO`](Self::INFO).
     fn info(word: u64, mask: u64) -> u64;
 
-    /// The same, of any word.
+    /// The same for any word.
     fn odd_info(word: u64) -> u64;
 
     /// The tail register.
     fn tail(&self) -> u32;
 
-    /// Whether the queue is as it was started: one register read.
+    /// Whether the queue is still in the state in which it was started: one register read.
     fn health<G: Registers>(&self, registers: &G, ring_len: u32) -> Health;
 
-    /// Lets the queue's interrupt through.
+    /// Unmasks the queue's interrupt.
     fn arm<G: Registers>(&self, registers: &G);
 
     /// Masks it.
     fn disarm<G: Registers>(&self, registers: &G);
 }
 
-/// The bits of a length, once it is shifted down.
+/// Mask of the length after shifting.
 pub(super) const LEN_MASK: u64 = 0xffff;
 
-/// Which packets are plain: those that end where they began, have no flag that is odd, and a length
+/// Recognizes plain packets: those that end where they began, without odd flags, and with a length
 /// that is neither 0 nor more than fits.
 ///
-/// One comparison checks all of it. With the length in the lowest bits and the flags above it, what
-/// is left when the flags wanted, and 1, are taken away is less than the longest length only where
-/// nothing but a length is left.
+/// One comparison checks everything. With the length in the lowest bits and the flags above it,
+/// subtracting the required flags and 1 gives a value below the maximum length only if nothing but
+/// a valid length is left.
 pub(super) struct Plain {
     looked_at: u64,
     taken_away: u64,
@@ -71,8 +71,8 @@ pub(super) struct Plain {
 impl Plain {
     #[inline(always)]
     pub(super) fn new<F: RxFormat>(longest: u32) -> Self {
-        // Constants that the compiler does not know are read from memory by the instruction that
-        // needs them. Constants that it sees take another instruction per packet.
+        // Constants hidden from the compiler are memory operands of the instructions that use them.
+        // Visible ones would take another instruction per packet.
         let wanted = (F::DONE | F::END).rotate_right(F::LEN_SHIFT);
         let flags = wanted | (F::ERRORS | F::ODD).rotate_right(F::LEN_SHIFT);
         assert!(flags & LEN_MASK == 0 && u64::from(longest) <= LEN_MASK);
@@ -83,7 +83,7 @@ impl Plain {
         }
     }
 
-    /// The length of the packet, if it is one of them.
+    /// The length of the packet, if it is plain.
     #[inline(always)]
     pub(super) fn len<F: RxFormat>(&self, word: u64) -> Option<u32> {
         let turned = word.rotate_right(F::LEN_SHIFT) & self.looked_at;
@@ -92,7 +92,7 @@ impl Plain {
     }
 }
 
-/// What is plain by one comparison is so by looking at each flag, and at the length.
+/// Checks the single comparison against individual checks of each flag and the length.
 #[cfg(test)]
 pub fn plain_is_plain<F: RxFormat>() {
     let (wanted, unwanted) = (F::DONE | F::END, F::ERRORS | F::ODD);

@@ -1,4 +1,4 @@
-//! Packets that are not plain: in several descriptors, damaged, unfinished, or with impossible
+//! Packets that are not plain: in several descriptors, damaged, incomplete, or with impossible
 //! values.
 
 use std::sync::atomic::Ordering;
@@ -9,13 +9,13 @@ use super::{RingRx, RxFormat, time_flag};
 use crate::driver::Refused;
 use crate::registers::Registers;
 
-/// What is at the head of the ring.
+/// Next item at the head of the ring.
 enum Next {
-    /// This many descriptors of a packet whose end is not present yet.
+    /// This many descriptors of a packet that is incomplete.
     Incomplete(u32),
     /// A packet, in `words`.
     Whole,
-    /// Descriptors that are not a packet: in `words`, and no end among them.
+    /// Descriptors without an end among them, in `words`: not a packet.
     Endless,
 }
 
@@ -46,8 +46,8 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         }
     }
 
-    /// Takes the next packet of any kind: in several descriptors, damaged, invalid, or plain. False
-    /// if it is to wait for its end or for the next batch.
+    /// Harvests the next packet of any kind: in several descriptors, damaged, invalid, or plain.
+    /// Returns false if it must wait for its end or for the next batch.
     #[cold]
     pub(super) fn harvest_odd(
         &mut self,
@@ -73,7 +73,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
                 refused.invalid += 1;
                 return true;
             }
-            // One of more pieces than a batch is taken alone.
+            // One in more pieces than a batch is returned alone.
             Next::Whole if self.words.len() > room && !is_first => return false,
             Next::Whole => {}
         }
@@ -105,8 +105,8 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         true
     }
 
-    /// Makes slots of the packet in `words`: its length, whether every segment fits its frame, and
-    /// the metadata of its descriptors.
+    /// Creates slots for the packet in `words`: returns its length, whether every segment fits its
+    /// frame, and the metadata of its descriptors.
     fn take_pieces(&mut self, slots: &mut Vec<Slot>, time_ns: u64) -> (u32, bool, u64) {
         let (mut len, mut sound, mut said) = (0, true, 0);
         for at in 0..self.words.len() {
@@ -134,7 +134,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         (len, sound, said)
     }
 
-    /// Takes back what belongs to a packet that was refused before its end; false if that is not
+    /// Reclaims descriptors of a packet that was refused before its end; false if the end is not
     /// there yet.
     fn skip(&mut self, back: &mut Vec<u32>) -> bool {
         while self.skipping {

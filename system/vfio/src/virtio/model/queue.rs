@@ -3,7 +3,7 @@
 
 use crate::model::ModelMemory;
 
-/// A buffer that the driver offered.
+/// A buffer offered by the driver.
 #[derive(Clone, Debug)]
 pub(super) struct Chain {
     pub id: u16,
@@ -11,18 +11,18 @@ pub(super) struct Chain {
     pub elements: Vec<(u64, u32, bool)>,
 }
 
-/// The device's end of a queue.
+/// The device's side of a queue.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DeviceQueue {
     pub size: u16,
     pub enabled: bool,
     pub vector: u16,
-    /// Descriptor area, driver area, device area.
+    /// Addresses of descriptor area, driver area and device area.
     pub areas: [u64; 3],
     pub packed: bool,
     pub event_idx: bool,
-    /// Next place to take from and to return to: indices that only grow (split), or places with
-    /// a wrap counter (packed).
+    /// Next position to take from and to return to: indices that only grow (split), or positions
+    /// with a wrap counter (packed).
     avail: u16,
     avail_wrap: bool,
     used: u16,
@@ -30,7 +30,7 @@ pub(super) struct DeviceQueue {
 }
 
 impl DeviceQueue {
-    /// As the driver enables it.
+    /// Configures it as enabled by the driver.
     pub(super) fn enable(&mut self, packed: bool, event_idx: bool) {
         (self.packed, self.event_idx, self.enabled) = (packed, event_idx, true);
         (self.avail, self.used) = (0, 0);
@@ -43,7 +43,7 @@ impl DeviceQueue {
         u16::from_le_bytes(bytes)
     }
 
-    /// Takes the next buffer; nothing if there is none.
+    /// Takes the next buffer; `None` if there is none.
     pub(super) fn pop(&mut self, memory: &ModelMemory) -> Option<Chain> {
         match self.packed {
             true => self.pop_packed(memory),
@@ -83,7 +83,7 @@ impl DeviceQueue {
         let (mut at, mut wrap) = (self.avail, self.avail_wrap);
         loop {
             let place = self.areas[0] + 16 * u64::from(at);
-            // Flags first: they mark the rest as valid.
+            // Flags first: they validate the rest.
             let word = memory.load64(place + 8);
             let address = memory.load64(place);
             let flags = word >> 48;
@@ -108,7 +108,8 @@ impl DeviceQueue {
         }
     }
 
-    /// Gives buffers back, all at once for the driver: id, length, descriptors of each.
+    /// Returns buffers, visible to the driver all at once: id, length, number of descriptors of
+    /// each.
     pub(super) fn push(&mut self, memory: &ModelMemory, used: &[(u32, u32, u16)]) {
         match self.packed {
             true => self.push_packed(memory, used),
@@ -145,14 +146,15 @@ impl DeviceQueue {
         }
     }
 
-    /// Skips ahead without giving anything back: what a driver must survive.
+    /// Skips ahead without returning anything, which a driver must survive.
     pub(super) fn jump(&mut self, memory: &ModelMemory, by: u16) {
         assert!(!self.packed);
         self.used = self.used.wrapping_add(by);
         memory.write(self.areas[2] + 2, &self.used.to_le_bytes());
     }
 
-    /// Whether the driver is to be notified of what was pushed since `before` (a clone from then).
+    /// Whether the driver requested a notification of what was pushed since `before` (an earlier
+    /// clone).
     pub(super) fn wants_interrupt(&self, memory: &ModelMemory, before: &Self) -> bool {
         let driver = self.areas[1];
         if self.packed {
@@ -177,7 +179,7 @@ impl DeviceQueue {
         false
     }
 
-    /// Sets whether the driver is to notify the device of the next buffer.
+    /// Sets whether the driver must notify the device of the next buffer.
     pub(super) fn want_notification(&self, memory: &ModelMemory, wanted: bool) {
         let device = self.areas[2];
         match (self.packed, self.event_idx) {

@@ -16,7 +16,7 @@ fn the_status_follows_the_specification() {
 }
 
 #[test]
-fn packed_queues_are_used_where_they_are_offered() {
+fn packed_queues_are_used_if_offered() {
     assert!(is_packed(&MergePacked::card()).unwrap());
     assert!(!is_packed(&Merge::card()).unwrap());
     // A packed device can be driven with split queues; not the other way round.
@@ -64,7 +64,7 @@ fn doorbells_outside_the_bar_are_refused() {
 }
 
 #[test]
-fn one_that_does_not_agree_is_refused() {
+fn a_device_that_rejects_the_features_is_refused() {
     let card = Merge::card();
     let stand = Stand::<Merge>::new(&settings::<Merge>(1));
     let mut driver = VirtioNet::<_, Split>::open(card.clone()).unwrap();
@@ -153,7 +153,7 @@ fn the_receive_modes_are_as_requested() {
 }
 
 #[test]
-fn a_control_queue_that_does_not_obey() {
+fn a_control_queue_that_refuses_commands() {
     for lie in [
         Misbehaviour::Answer(1),
         Misbehaviour::Answer(0x55),

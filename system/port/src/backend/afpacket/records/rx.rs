@@ -1,4 +1,4 @@
-//! The reader of the ring: records become slots.
+//! The reader of the ring: turns records into slots.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -18,36 +18,36 @@ use super::RecordTap;
 use crate::options::{PortOptions, TimestampSource};
 use crate::rx::{Filled, Ready, RxBackend};
 
-/// Bytes gathered before a sleeping reader is woken: a part of the ring, and no more than stays in
-/// a cache.
+/// Number of bytes gathered before a sleeping reader is woken: a part of the ring, and no more than
+/// stays in a cache.
 const GATHER_PART: u64 = 8;
 const GATHER_LEN: u64 = 512 << 10;
-/// Bytes after the ring's start from which on a reader that has read everything goes back to it:
-/// what a processor's own cache holds.
+/// Distance from the ring's start beyond which a reader that has read everything returns to the
+/// start: the size of a processor's own cache.
 const HOT_LEN: u64 = 256 << 10;
-/// As for the other ring: looks between two checks of a reader that never sleeps, and longest sleep
-/// while the link is down.
+/// As for the other ring: number of polls between two checks of a reader that never sleeps, and
+/// longest sleep while the link is down.
 const LOOKS_PER_CHECK: u32 = 1 << 16;
 const DOWN_SLICE: Duration = Duration::from_millis(20);
 /// `PACKET_OUTGOING`.
 const OUTGOING: u32 = 4;
 
-/// The reader's side.
+/// The reading side.
 pub(in super::super) struct RecordRx {
     tap: Arc<RecordTap>,
-    /// First byte of the ring.
+    /// Address of the ring.
     base: NonNull<u8>,
     /// Next record to read.
     position: u64,
     /// `head` when last read.
     head: u64,
-    /// Slots out with the program.
+    /// Number of slots held by the program.
     borrowed: usize,
     time: TimestampSource,
     clock: Clock,
     gather: u64,
     block_timeout: Duration,
-    /// Packets came lately: sleep until some have gathered, not until the first.
+    /// Whether packets arrived lately: sleep until some have gathered, not until the first.
     is_busy: bool,
     is_down: bool,
     looks: u32,
@@ -83,16 +83,16 @@ impl RecordRx {
         }
     }
 
-    /// Bytes of records taken by the program and not read.
+    /// Bytes of records written and not read.
     #[inline]
     fn waiting(&mut self) -> u64 {
-        // Acquire is not needed for the records (their stamps have it), it just costs nothing.
+        // Acquire is not needed for the records (their stamps have it), but costs nothing.
         self.head = self.tap.word(control::HEAD).load(Ordering::Acquire);
         self.head.wrapping_sub(self.position)
     }
 
-    /// Reads the record at the position; `None` if it is not finished, `Some(None)` if it holds no
-    /// packet.
+    /// Reads the record at the position; `None` if it is not finished, `Some(None)` if it contains
+    /// no packet.
     #[inline(always)]
     fn record(&mut self) -> Option<Option<Slot>> {
         let offset = self.position & (self.tap.ring_len - 8);
@@ -118,7 +118,7 @@ impl RecordRx {
         };
         let len = record::len(cap_len);
         if cap_len > self.tap.cap_max || len > self.head.wrapping_sub(self.position) {
-            // No record of our program's: where the next one begins is not known.
+            // Not a record of the program: the position of the next one is unknown.
             self.position = self.head;
             return Some(None);
         }
@@ -144,7 +144,7 @@ impl RecordRx {
         Some(Some(slot))
     }
 
-    /// Gives the times of a batch their meaning.
+    /// Converts the timestamps of a batch.
     #[inline]
     fn set_times(&mut self, slots: &mut [Slot]) {
         match self.time {
@@ -165,24 +165,24 @@ impl RecordRx {
         }
     }
 
-    /// Gives everything read back to the program.
+    /// Releases everything read to the program.
     #[inline]
     fn give_back(&mut self) {
-        // Release: our reads are done before the program writes there again.
+        // Release: reads complete before the program writes there again.
         self.tap
             .word(control::TAIL)
             .store(self.position, Ordering::Release);
     }
 
-    /// Sends the writers back to the ring's start, where memory is in the caches, once all is read
-    /// and returned.
+    /// Sends the writers back to the ring's start, where memory is cached, once everything is read
+    /// and released.
     #[inline]
     fn rewind(&mut self) {
         if self.borrowed != 0 || self.position & (self.tap.ring_len - 1) < HOT_LEN {
             return;
         }
         let start = program::rewound(self.position, self.tap.ring_len);
-        // Release: our reads are done before the writers write there again.
+        // Release: reads complete before the writers write there again.
         let moved = self.tap.word(control::HEAD).compare_exchange(
             self.position,
             start,
@@ -196,21 +196,21 @@ impl RecordRx {
         }
     }
 
-    /// Has the program make the socket readable once `more` bytes are present after the position.
-    /// True if they are already.
+    /// Requests that the program make the socket readable once `more` bytes are present after the
+    /// position. Returns true if they already are.
     fn ask_to_be_woken(&self, more: u64) -> bool {
         let target = self.position + more;
         self.tap
             .word(control::WAKE_AT)
             .store(target, Ordering::SeqCst);
         // Pairs with the program's compare-and-swap of `head`, which is a full barrier: either it
-        // sees `wake_at`, or we see its `head`.
+        // sees `wake_at`, or this thread sees its `head`.
         fence(Ordering::SeqCst);
         self.tap.word(control::HEAD).load(Ordering::SeqCst) >= target
     }
 
-    /// Sleeps until `more` bytes are present after the position, at most `time`. True if a signal
-    /// ended it.
+    /// Sleeps until `more` bytes are present after the position, at most `time`. Returns true if a
+    /// signal ended it.
     fn sleep(&mut self, more: u64, time: Duration) -> Result<bool> {
         let there = self.ask_to_be_woken(more);
         let poll = self
@@ -233,7 +233,7 @@ impl RecordRx {
     /// Checks whether the interface still exists.
     ///
     /// # Errors
-    /// `Gone`, once everything that came before has been read.
+    /// `Gone`, once all earlier packets have been read.
     fn check_gone(&mut self) -> Result<()> {
         if self.tap.socket.bound_interface().is_none() {
             self.tap.gone.store(true, Ordering::Release);
@@ -299,8 +299,8 @@ impl RxBackend for RecordRx {
         unsafe { self.keep.copy(slot) }
     }
 
-    /// Returns when enough has gathered, or (with less) when the block time is over; a reader that
-    /// was idle wakes at the first packet, and then gathers.
+    /// Returns when enough has gathered, or (with less) when the block time is over; an idle reader
+    /// wakes at the first packet, and then gathers.
     fn wait(&mut self, timeout: Duration) -> Result<Ready> {
         let started = Instant::now();
         let mut gathering = None;
@@ -349,7 +349,7 @@ impl RxBackend for RecordRx {
     }
 
     fn arm(&mut self) -> Result<bool> {
-        // What woke an earlier sleep would end this one at once.
+        // The wake-up for an earlier sleep would end this one at once.
         self.tap.socket.discard();
         Ok(!self.ask_to_be_woken(1))
     }
@@ -358,7 +358,7 @@ impl RxBackend for RecordRx {
         self.keep.pool()
     }
 
-    /// `wait` gathers.
+    /// `wait` gathers packets.
     fn gathers(&self) -> bool {
         true
     }
@@ -366,7 +366,7 @@ impl RxBackend for RecordRx {
 
 impl Drop for RecordRx {
     fn drop(&mut self) {
-        // It fails on a dead socket only, if nothing comes in anyway.
+        // This fails only on a dead socket, which receives nothing anyway.
         let _ = self.tap.stop();
         self.tap.closed.store(true, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Records in the ring of a real tap that no program wrote.
+//! Records that no program wrote, in the ring of a real tap.
 
 use super::*;
 use crate::options::{PortOptions, TimestampSource};
@@ -30,7 +30,7 @@ fn forge(tap: &RecordTap, cap_len: u32, flags: u32) {
 }
 
 #[test]
-fn a_packet_that_could_not_be_read_is_refused_and_counted() {
+fn an_uncopied_packet_is_refused_and_counted() {
     let tap = match tap() {
         Ok(tap) => Arc::new(tap),
         Err(error) => {
@@ -62,10 +62,10 @@ fn a_packet_that_could_not_be_read_is_refused_and_counted() {
     }
 }
 
-/// The kernel copies the bytes by a call that may fail. Here it is given bytes that no packet has:
-/// the record is written all the same, marked.
+/// The kernel copies the bytes through a call that may fail, here for bytes that no packet has: the
+/// record is written nevertheless, marked.
 #[test]
-fn a_packet_that_the_kernel_cannot_copy_is_marked() {
+fn a_packet_that_fails_to_copy_is_marked() {
     const CAP_MAX: u32 = 1 << 10;
     const SECRET: u64 = 0x5ec2e7;
     let (map, memory) = match RecordTap::make_ring(RING_LEN as u32, CAP_MAX) {

@@ -1,5 +1,5 @@
-//! Descriptors that no sound kernel would write, in the rings of a real socket: its memory is
-//! mapped here as it is present.
+//! Invalid descriptors, which a correct kernel would never write, in the rings of a real socket,
+//! whose memory is mapped here.
 
 use ring::PoolConfig;
 use sys::xsk::PACKET_CONTINUES;
@@ -10,7 +10,7 @@ use crate::backend::afxdp::socket::{self, SocketSpec};
 const FRAME_LEN: u32 = 2048;
 const HEADROOM: u64 = 256;
 
-/// A queue of the loopback interface of a namespace of its own.
+/// A queue of the loopback interface in a private namespace.
 struct Rig {
     pool: Pool,
     rx: Rx,
@@ -66,12 +66,12 @@ impl Rig {
         }
     }
 
-    /// Where a packet lies in the `nth` frame that the kernel has.
+    /// Address of a packet in the `nth` frame that the kernel has.
     fn addr(&self, nth: usize) -> u64 {
         self.pool.addr_of(self.borrowed[nth]) + HEADROOM
     }
 
-    /// Writes metadata in front of a packet.
+    /// Writes metadata before a packet.
     fn describe(&self, nth: usize, number: u16) {
         let found = RawMetadata {
             time_ns: 0,
@@ -96,7 +96,7 @@ impl Rig {
     }
 }
 
-/// Runs `body` with a private loopback; reports a skip where that is impossible.
+/// Runs `body` with a private loopback; reports a skip if that is impossible.
 fn alone(name: &str, body: impl FnOnce() + Send) {
     if let Err(error) = sys::netns::in_new(body) {
         assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
@@ -109,8 +109,8 @@ fn piece(addr: u64, len: u32, options: u32) -> Descriptor {
 }
 
 #[test]
-fn refused_descriptors_are_counted_and_no_other() {
-    alone("refused_descriptors_are_counted_and_no_other", || {
+fn only_invalid_descriptors_are_refused_and_counted() {
+    alone("only_invalid_descriptors_are_refused_and_counted", || {
         let mut rig = Rig::new(false);
         let far = u64::from(rig.pool.frame_count() * FRAME_LEN);
         let whole = [

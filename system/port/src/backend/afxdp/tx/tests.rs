@@ -1,4 +1,4 @@
-//! The sending end on the loopback interface of a namespace of its own.
+//! The sending end on the loopback interface in a private namespace.
 
 use ring::PoolConfig;
 
@@ -87,7 +87,7 @@ fn a_flush_does_not_wait_for_the_kernels_answer() {
     }
 }
 
-/// The question waits for a lock that others may hold for seconds.
+/// The query waits for a lock that others may hold for seconds.
 #[test]
 fn an_interface_that_stays_down_is_not_queried_at_each_flush() {
     let body = || {
@@ -122,7 +122,7 @@ fn an_interface_that_stays_down_is_not_queried_at_each_flush() {
     }
 }
 
-/// Our own checks leave the kernel none to refuse, so one is written past them.
+/// The queue's own checks leave the kernel none to refuse, so one is written past them.
 #[test]
 fn descriptors_that_the_kernel_refuses_are_failed_packets() {
     let body = || {

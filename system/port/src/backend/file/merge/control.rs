@@ -11,12 +11,12 @@ use super::super::{BACKEND, Shared};
 use crate::account::{DropReason, PortAccount, QueueAccount, RxCounters};
 use crate::control::{Intake, PortControl, PortDescription, PortEvent};
 
-/// What the reading thread and the control side share, beside what is shared of each input.
+/// State shared by the reading thread and the control side, in addition to that of each input.
 #[derive(Default)]
 pub(super) struct Merged {
-    /// Packets read ahead: seen by their inputs, and not yet part of this port's account.
+    /// Packets read ahead: seen by their inputs, but not yet in this port's account.
     pub(super) waiting: AtomicU64,
-    /// No more is to be read.
+    /// Whether reading was stopped.
     stopped: AtomicBool,
     /// Link type and name of each interface of the port.
     interfaces: Mutex<Vec<(u16, String)>>,
@@ -27,7 +27,7 @@ impl Merged {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Locked when an interface is met, never for a packet.
+    /// Locks the list; done when an interface is read, never for a packet.
     pub(super) fn interfaces(&self) -> MutexGuard<'_, Vec<(u16, String)>> {
         self.interfaces
             .lock()
@@ -44,7 +44,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// What holds of the inputs, each word once.
+    /// A property of the inputs, each distinct value once.
     fn words(&self, word: impl Fn(&Facts) -> &'static str) -> String {
         let mut words: Vec<&str> = Vec::new();
         for word in self.inputs.iter().map(|(facts, _)| word(facts)) {
@@ -58,8 +58,9 @@ impl Control {
 
 impl PortControl for Control {
     fn account(&mut self) -> Result<PortAccount> {
-        // Delivered first, then what waits, seen last, as for one file: the difference is never
-        // negative. What was read ahead when reading was stopped stays in the file.
+        // Delivered packets first, then waiting ones, seen ones last, as for one file: the
+        // difference is never negative. What was read ahead when reading was stopped stays in the
+        // file.
         let mut queue = QueueAccount {
             delivered: self.counters.delivered.get(),
             delivered_bytes: self.counters.delivered_bytes.get(),

@@ -1,4 +1,4 @@
-//! Interfaces of several files under the numbers of one port.
+//! Port-wide numbers of the interfaces in several files.
 
 use std::collections::HashMap;
 
@@ -8,29 +8,29 @@ use sys::{Error, ErrorKind, Result};
 type Interface = (u16, String);
 
 /// All interfaces of the inputs. Those with the same link type and name in different files are one;
-/// several of them in one file stay apart.
+/// several of them in one file stay separate.
 #[derive(Default)]
 pub(super) struct Interfaces {
-    /// By what an interface is, and how many like it its file has before it: its number.
+    /// Numbers by interface, and by how many equal ones precede it in its file.
     numbers: HashMap<(Interface, u32), u16>,
 }
 
 /// The interfaces of one file.
 #[derive(Default)]
 pub(super) struct Numbers {
-    /// By index in the file, the number in the port.
+    /// Port-wide numbers, by index in the file.
     in_port: Vec<u16>,
-    /// How many there are of each kind.
+    /// Number of interfaces of each kind.
     counts: HashMap<Interface, u32>,
-    /// Some number differs from its index.
+    /// Whether any number differs from its index.
     differ: bool,
 }
 
 impl Interfaces {
-    /// Gives the next interfaces of a file their numbers in `known`, which is appended to.
+    /// Assigns numbers to the next interfaces of a file, appending new ones to `known`.
     ///
     /// # Errors
-    /// `Unsupported` for more than 65,536; those before it have numbers.
+    /// `Unsupported` for more than 65,536; those before have numbers.
     pub(super) fn number(
         &mut self,
         met: Vec<Interface>,
@@ -61,21 +61,21 @@ impl Interfaces {
 }
 
 impl Numbers {
-    /// How many interfaces have a number.
+    /// Number of interfaces that have a number.
     pub(super) fn len(&self) -> usize {
         self.in_port.len()
     }
 
-    /// Whether each number is the index in the file.
+    /// Whether each number equals the index in the file.
     #[inline]
     pub(super) fn are_the_same(&self) -> bool {
         !self.differ
     }
 
-    /// The number of the interface of this index.
+    /// The number of the interface with this index.
     #[inline]
     pub(super) fn of(&self, index: u16) -> u16 {
-        // A packet of a file that describes no interface has index 0, as one port's has.
+        // A packet of a file without interface descriptions has index 0, as for a single file.
         self.in_port.get(usize::from(index)).copied().unwrap_or(0)
     }
 }
@@ -103,7 +103,7 @@ mod tests {
         };
         number(0, &[&left, &right]);
         number(1, &[&right, &raw]);
-        // Twice in one file they are two, whichever file has them.
+        // Twice in one file means two interfaces, in every file.
         number(2, &[&left, &left]);
         number(1, &[&left]);
         number(0, &[&left]);

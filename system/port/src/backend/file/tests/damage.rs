@@ -1,8 +1,8 @@
-//! Files that are cut, damaged, hostile, or change while they are read.
+//! Files that are truncated, damaged, hostile, or change while they are read.
 
 use super::*;
 
-/// Bytes after the last member of a gzip file are named as what they are, and all packets come.
+/// Bytes after the last member of a gzip file are reported as such, and all packets are delivered.
 #[test]
 fn trailing_garbage_after_gzip_is_reported_and_no_packet_is_lost() {
     let (file, _) = pcap_file(100);
@@ -180,7 +180,7 @@ fn the_longest_packet_fits_the_buffer() {
 }
 
 #[test]
-fn a_file_cut_while_it_is_read_ends_and_does_not_kill() {
+fn a_file_truncated_while_it_is_read_ends_without_a_crash() {
     let (file, ends) = pcap_file(5000);
     let temp = Temp::new(&file);
     let mut port = open(&temp.name(), &PortOptions::default()).unwrap();
@@ -225,7 +225,7 @@ fn a_file_cut_while_it_is_read_ends_and_does_not_kill() {
 }
 
 #[test]
-fn a_file_that_grows_is_read_on() {
+fn a_growing_file_is_read_to_its_new_end() {
     let (file, ends) = pcap_file(3000);
     let temp = Temp::new(&file[..ends[999]]);
     let mut port = open(&temp.name(), &PortOptions::default()).unwrap();
@@ -238,9 +238,9 @@ fn a_file_that_grows_is_read_on() {
 }
 
 /// The packet that is written while the file is opened begins before the last mebibyte's end and
-/// before the place where the reader would look again.
+/// before the position of the next check.
 #[test]
-fn a_large_file_that_grows_within_a_packet_is_read_on() {
+fn a_large_file_growing_within_a_packet_is_read_to_its_end() {
     const LOOK_LEN: usize = 1 << 20;
     const LEN: usize = 60_000;
     let (mut file, ends) = pcap_file(20_000);

@@ -7,29 +7,29 @@ use wire::file::{Direction as Way, pcap, pcapng};
 
 use super::options::{FileFormat, Record};
 
-/// Makes records for the files of a writer.
+/// Encodes records for the files of a writer.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoder {
     pub(super) format: FileFormat,
-    /// Most bytes kept of a packet.
+    /// Maximum number of bytes kept of a packet.
     pub(super) snaplen: u32,
 }
 
-/// A record that was made.
+/// An encoded record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoded {
-    /// Bytes of the record.
+    /// Length of the record.
     pub len: usize,
-    /// Bytes of the packet in it.
+    /// Number of packet bytes in it.
     pub kept_len: u32,
 }
 
 impl Encoder {
-    /// Maximum bytes of a record beside those of the packet.
+    /// Maximum length of a record apart from the packet.
     pub const EXTRA_MAX: usize = pcapng::PACKET_HEAD_LEN + pcapng::MAX_PACKET_TAIL_LEN + Vlan::LEN;
 
-    /// Makes the record of a packet of `present` bytes, which are given in pieces, at the start of
-    /// `room`. The tag is put back into the bytes.
+    /// Encodes the record of a packet of `present` bytes, given in pieces, at the start of `room`.
+    /// The tag is restored.
     ///
     /// # Panics
     /// If `room` has fewer bytes than the packet and [`EXTRA_MAX`](Self::EXTRA_MAX).
@@ -46,7 +46,7 @@ impl Encoder {
         let tag_len = if vlan.is_some() { Vlan::LEN } else { 0 };
         let kept = (present + tag_len).min(self.snaplen as usize);
         let kept_len = kept as u32;
-        // A reader takes a packet longer than it was on the wire for damage.
+        // Readers treat a packet longer than its wire length as damage.
         let wire_len = (record.wire_len + tag_len as u32).max(kept_len);
         let time = Timestamp(record.time_ns);
         let len = match self.format {
@@ -78,10 +78,10 @@ impl Encoder {
         Encoded { len, kept_len }
     }
 
-    /// Bytes of the packet in a record that was made.
+    /// Number of packet bytes in an encoded record.
     #[inline]
     pub(super) fn kept_len(&self, record: &[u8]) -> u32 {
-        // Where both formats have it: pcapng's packet block, and a packet's head in pcap.
+        // At the same offset in both formats: pcapng's packet block, and a packet's header in pcap.
         let at = match self.format {
             FileFormat::Pcapng => 20,
             FileFormat::Pcap(_) => 8,
@@ -97,7 +97,7 @@ fn split<const LEN: usize>(room: &mut [u8]) -> (&mut [u8; LEN], &mut [u8]) {
     room.split_first_chunk_mut().expect("room for a record")
 }
 
-/// Puts the first `kept` bytes of a packet, its tag among them, into `out`, which is longer.
+/// Writes the first `kept` bytes of a packet, including its tag, into `out`, which is longer.
 #[inline(always)]
 fn put_data<'p>(
     out: &mut [u8],

@@ -1,4 +1,4 @@
-//! The files of a set: created, started with a header, ended; and the error of one that cannot be
+//! The files of a set: created, started with a header, ended; and the error if one cannot be
 //! created.
 
 use std::io;
@@ -15,11 +15,11 @@ use super::super::rotation::Sequence;
 use super::{FileCompression, FileFormat, FileWriter, State, WriterOptions};
 
 impl FileWriter {
-    /// Checks that files of the set can be created later, with the privileges of now: creates one
-    /// beside the first, and deletes it; and that those that will be written over can be.
+    /// Checks that files of the set can be created later with the current privileges: creates one
+    /// next to the first, and deletes it; also checks those that will be overwritten.
     ///
     /// # Errors
-    /// `Permission` and what else the system says.
+    /// `Permission`, and other errors of the system.
     pub fn check_later(options: &WriterOptions) -> Result<()> {
         if !options.rotation.is_on() {
             return Ok(());
@@ -45,7 +45,7 @@ impl FileWriter {
         std::fs::remove_file(&probe).map_err(|error| refused(&path, error, 1))
     }
 
-    /// Creates the next file of the set, and gathers its head.
+    /// Creates the next file of the set, and gathers its header.
     pub(super) fn open(&mut self) -> Result<()> {
         let path = self.sequence.name();
         let compression = match self.options.compression {
@@ -74,7 +74,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// The head of a file: of a pcap file, once the link type is known.
+    /// Gathers the header of a file; for a pcap file, once the link type is known.
     pub(super) fn head(&mut self) {
         match self.options.format {
             FileFormat::Pcap(precision) => {
@@ -104,7 +104,7 @@ impl FileWriter {
         }
     }
 
-    /// The block of a pcapng file that describes an interface.
+    /// Gathers the block of a pcapng file that describes an interface.
     pub(super) fn interface_block(&mut self, index: usize) {
         let interface = &self.interfaces[index];
         let link = LinkType(interface.link_type);
@@ -116,7 +116,7 @@ impl FileWriter {
         self.gathered.put(&block[..len]);
     }
 
-    /// Ends the file that is open, and reports that it is complete.
+    /// Ends the open file, and reports that it is complete.
     pub(super) fn rotate(&mut self) -> Result<()> {
         let path = self.output.as_ref().map(|(_, path)| path.clone());
         self.close()?;
@@ -127,13 +127,13 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Ends the file that is open.
+    /// Ends the open file.
     pub(super) fn close(&mut self) -> Result<()> {
         if self.output.is_none() {
             return Ok(());
         }
         match self.options.format {
-            // A file without packets is a capture too.
+            // A file without packets is also a capture.
             FileFormat::Pcap(_) if self.interfaces.is_empty() => self.head(),
             FileFormat::Pcap(_) => {}
             FileFormat::Pcapng => {
@@ -165,7 +165,7 @@ fn making_of(options: &WriterOptions) -> CreateOptions<'_> {
     }
 }
 
-/// A file that cannot be made: why, and what to do.
+/// Explains why a file cannot be created, and what to do.
 fn refused(path: &Path, error: io::Error, files: u32) -> Error {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

@@ -9,19 +9,19 @@ use wire::file::pcap::Precision;
 
 use super::super::rotation::Rotation;
 
-/// Which of the two formats.
+/// Format of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFormat {
-    /// One link type, no names, no directions; the time in the unit given.
+    /// pcap: one link type, no names, no directions; the time in the given unit.
     Pcap(Precision),
-    /// All metadata, in nanoseconds.
+    /// pcapng: all metadata, in nanoseconds.
     Pcapng,
 }
 
-/// How a capture file is written.
+/// Options of a capture file to write.
 #[derive(Clone, Debug)]
 pub struct WriterOptions {
-    /// The file, `-` for standard output, or with [`Rotation`] what its name is made from.
+    /// The file, `-` for standard output, or with [`Rotation`] the pattern of its name.
     pub path: PathBuf,
     /// Format of the records.
     pub format: FileFormat,
@@ -29,30 +29,30 @@ pub struct WriterOptions {
     pub compression: FileCompression,
     /// When to rotate the output file.
     pub rotation: Rotation,
-    /// Most bytes kept of a packet; 0 is all.
+    /// Maximum number of bytes kept of a packet; 0 for all.
     pub snaplen: u32,
-    /// The program, for the head of a pcapng file.
+    /// Name of the program, for the header of a pcapng file.
     pub application: String,
-    /// Permissions of new files, less the umask: 0600, so that their owner alone reads what was
-    /// captured, unless set. A file that is there keeps its own.
+    /// Permissions of new files, less the umask: by default 0600, so that only their owner can read
+    /// what was captured. An existing file keeps its own.
     pub mode: u32,
     /// User and group that new files are given to.
     pub owner: Option<(u32, u32)>,
     /// Device and inode of a file that no file of the set may replace, under any name: the input of
     /// a program that reads one capture file and writes others.
     pub keep: Vec<(u64, u64)>,
-    /// When the first period of a rotation by time starts, in seconds since 1970; with the first
-    /// packet if it is not given, and then the first file is made with it.
+    /// Start of the first period of a rotation by time, in seconds since 1970; by default that of
+    /// the first packet, with which the first file is then created.
     pub start_s: Option<u64>,
-    /// Is sent the name of each file of a set that was closed for the next one, or because the set
-    /// is complete; not that of the file that a capture ends in.
+    /// Receives the name of each file of a set that was closed for the next one, or because the set
+    /// is complete; not that of the file in which a capture ends.
     pub closed: Option<Sender<PathBuf>>,
 }
 
-/// How a file that is written is compressed.
+/// Compression of a file to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileCompression {
-    /// Not at all.
+    /// None.
     #[default]
     None,
     /// gzip (RFC 1952): members of up to 1 MiB each.
@@ -62,7 +62,7 @@ pub enum FileCompression {
 }
 
 impl WriterOptions {
-    /// The format and compression by the name: `.pcap`, `.cap` and `.dmp` are pcap, everything else
+    /// Selects format and compression by name: `.pcap`, `.cap` and `.dmp` are pcap, everything else
     /// pcapng; `.gz` and `.zst` after it compress.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
@@ -100,45 +100,45 @@ impl WriterOptions {
 pub struct FileInterface {
     /// Link type of its packets.
     pub link_type: u16,
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// The expression by which packets were chosen; shared, because a file may have thousands of
-    /// interfaces with the same.
+    /// The filter expression; shared, because a file may have thousands of interfaces with the same
+    /// one.
     pub filter: Arc<str>,
 }
 
-/// What is written of a packet in addition to its bytes.
+/// Metadata of a packet to write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Record {
-    /// When it came, in nanoseconds since 1970.
+    /// Time of arrival in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Bytes on the wire.
+    /// Length on the wire.
     pub wire_len: u32,
-    /// Number that [`FileWriter::interface`](super::FileWriter::interface) gave.
+    /// Number returned by [`FileWriter::interface`](super::FileWriter::interface).
     pub interface: u32,
-    /// Whether the host sent it, if that is known.
+    /// Whether the host sent it, if known.
     pub outgoing: Option<bool>,
-    /// A tag to be put back into the bytes.
+    /// A tag to restore in the bytes.
     pub vlan: Option<Vlan>,
 }
 
-/// What happened to a packet.
+/// Result of writing a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum WriteFormat {
-    /// It is in the file, or on its way.
+    /// It is in the file, or will be.
     Packet,
-    /// The set of files is complete: it has no place.
+    /// The set of files is complete: it was not written.
     Full,
 }
 
 /// What was written so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Packets in the files.
+    /// Number of packets in the files.
     pub packets: u64,
-    /// Bytes of the files, as they are on the disk.
+    /// Length of the files on disk.
     pub bytes: u64,
-    /// Files begun.
+    /// Number of files begun.
     pub files: u32,
 }

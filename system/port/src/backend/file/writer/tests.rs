@@ -1,4 +1,4 @@
-//! What is written is read back by our own reader; other programs read it in the lab.
+//! Written files are read back by barewire's own reader; other programs read them in the lab.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use crate::options::{Direction, PortOptions};
 use crate::port::Port;
 use crate::rx::Ready;
 
-/// A directory of its own, deleted on drop.
+/// A temporary directory, deleted on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -80,7 +80,7 @@ fn bytes(number: u32) -> Vec<u8> {
     (0..len).map(|i| (i * 3 + number) as u8).collect()
 }
 
-/// Writes `count` packets, one a second.
+/// Writes `count` packets, one per second.
 fn fill(writer: &mut FileWriter, interface: u32, count: u32) -> Vec<Row> {
     let mut rows = Vec::new();
     for number in 0..count {
@@ -177,7 +177,7 @@ fn several_interfaces_names_and_link_types() {
 }
 
 #[test]
-fn tags_go_back_into_the_bytes_and_snaplen_holds() {
+fn tags_are_restored_and_snaplen_applies() {
     let folder = Folder::new();
     let packet = bytes(3);
     for (snaplen, is_cut) in [(0, false), (50, true)] {
@@ -225,7 +225,7 @@ fn tags_go_back_into_the_bytes_and_snaplen_holds() {
 
 /// The file is the same for any producer of the records, and any number of them at a time.
 #[test]
-fn records_made_elsewhere_are_those_of_the_writer() {
+fn records_encoded_elsewhere_are_those_of_the_writer() {
     let folder = Folder::new();
     let vlan = Some(Vlan {
         tpid: 0x8100,

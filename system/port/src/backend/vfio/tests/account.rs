@@ -1,9 +1,9 @@
-//! Packets that are lost, and cards that lie: all of it is counted.
+//! Lost packets and misbehaving cards: everything is counted.
 
 use super::*;
 
 #[test]
-fn without_frames_packets_are_counted_and_come_again_with_frames() {
+fn without_frames_packets_are_counted_and_reception_resumes() {
     let mut rig = rig_over(pool(40, 2048), |_| ());
     // All frames are in our hands.
     let mut kept = Vec::new();
@@ -123,7 +123,7 @@ fn without_descriptors_no_frame_is_given_or_lost() {
 }
 
 #[test]
-fn descriptors_that_lie_are_refused_and_counted() {
+fn invalid_descriptors_are_refused_and_counted() {
     let mut rig = rig(|_| ());
     let mut wrong = 0;
     for lie in [0, 2049, 4096, 65535] {
@@ -158,7 +158,7 @@ fn descriptors_that_lie_are_refused_and_counted() {
 }
 
 #[test]
-fn a_packet_without_end_is_given_up() {
+fn a_packet_without_an_end_is_dropped() {
     let mut rig = rig(|_| ());
     for round in 1..20 {
         rig.fault(Fault::NoEnd);
@@ -181,7 +181,7 @@ fn a_packet_without_end_is_given_up() {
 }
 
 #[test]
-fn an_address_outside_hits_nothing() {
+fn an_address_out_of_range_has_no_effect() {
     let mut rig = rig(|_| ());
     let mut faults = 0;
     for address in [
@@ -207,7 +207,7 @@ fn an_address_outside_hits_nothing() {
 }
 
 #[test]
-fn a_reset_under_us_is_an_error_and_no_hang() {
+fn an_unexpected_reset_is_an_error_and_does_not_hang() {
     for is_gone in [false, true] {
         let mut rig = rig(|_| ());
         rig.arrive(&numbered(1, 60));

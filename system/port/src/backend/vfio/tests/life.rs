@@ -1,4 +1,4 @@
-//! A card from its start to its end: order of registers, the link, sleep, and giving it back.
+//! Life cycle of a card: order of registers, the link, sleep, and its return.
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn the_card_is_started_in_the_datasheets_order() {
 }
 
 #[test]
-fn the_card_is_stopped_before_its_memory_goes() {
+fn the_card_is_stopped_before_its_memory_is_freed() {
     let rig = rig(|_| ());
     let from = rig.card.with(|model| model.log.len());
     let card = rig.card.clone();
@@ -137,9 +137,9 @@ fn a_card_that_is_requested_back_is_released() {
     rig.close();
 }
 
-/// What was borrowed goes back when the card is closed and reaches nothing.
+/// What was borrowed is returned when the card is closed and can access nothing.
 #[test]
-fn a_card_is_given_back_last_of_all() {
+fn the_card_is_returned_last() {
     struct Lender(ModelCard<IgbModel>, Arc<AtomicBool>);
 
     impl Drop for Lender {
@@ -217,7 +217,7 @@ fn more_queues_than_the_card_has_are_refused() {
 }
 
 #[test]
-fn half_a_packet_does_not_wake() {
+fn an_incomplete_packet_does_not_wake_the_sleeper() {
     let mut rig = rig(|_| ());
     // The first descriptor is done, and the packet does not end in it.
     rig.card.with(|model| {
@@ -244,7 +244,7 @@ fn half_a_packet_does_not_wake() {
 }
 
 #[test]
-fn a_start_that_fails_stops_the_card_before_its_memory_goes() {
+fn a_failed_start_stops_the_card_before_its_memory_is_freed() {
     let pool = pool(512, 2048);
     let card = card();
     card.with(|model| model.broken_queue = Some(2));

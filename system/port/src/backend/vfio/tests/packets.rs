@@ -1,9 +1,9 @@
-//! Packets in and out, whole and in order, and their metadata from the card.
+//! Received and sent packets, complete and in order, and their metadata from the card.
 
 use super::*;
 
 #[test]
-fn packets_of_every_length_arrive_over_many_rounds_of_the_ring() {
+fn packets_of_every_length_arrive_over_many_ring_wraps() {
     for frame_len in [2048, 4096] {
         let mut rig = rig_over(pool(512, frame_len), |options| options.ring_len = 8);
         let mut number = 0;
@@ -30,7 +30,7 @@ fn packets_of_every_length_arrive_over_many_rounds_of_the_ring() {
 }
 
 #[test]
-fn sent_packets_leave_whole_and_their_frames_return() {
+fn packets_are_sent_whole_and_their_frames_return() {
     let mut rig = rig(|options| options.ring_len = 16);
     for round in 0..200 {
         let mut batch = rig.port.tx[0].reserve(9).unwrap();
@@ -243,7 +243,7 @@ fn checksum_verdicts_are_reported() {
 }
 
 #[test]
-fn both_directions_of_a_flow_meet_on_one_queue() {
+fn both_directions_of_a_flow_arrive_on_one_queue() {
     let mut rig = rig(|options| options.queue_count = 4);
     let mut per_queue = [0; 4];
     for flow in 0..64u16 {
@@ -299,7 +299,7 @@ fn one_queue_of_many_gets_everything() {
 }
 
 #[test]
-fn only_our_own_packets_unless_promiscuous() {
+fn other_stations_packets_are_received_only_in_promiscuous_mode() {
     let mut rig = rig(|options| options.promiscuous = false);
     let mut other = numbered(1, 60);
     other[5] ^= 1;
