@@ -1,15 +1,17 @@
-//! Many filters as one decision tree.
+//! Combines many filters into one decision tree.
 //!
-//! Each node loads one field of the packet and continues by its value; a leaf is a list of filters
-//! in the order given, reduced to what the way there has left open. A packet comes to one leaf,
-//! and its filters match the packet exactly when the filters with these indices do, of all that
-//! were given; those that the leaf does not have do not match it. A packet that ends before a
-//! field has an arm of its own, so that only the filters that need the field are done with.
+//! Each node loads one field of the packet and branches on its value. A leaf is a list of filters
+//! in their original order, without the tests that the path to the leaf has already answered. Every
+//! packet reaches exactly one leaf. A filter in the leaf matches the packet exactly if the original
+//! filter with the same index does; filters that are not in the leaf do not match. Each node has a
+//! separate branch for packets that end before the field, so that only the filters which need the
+//! field are excluded there.
 //!
-//! How it is made: [`walk`] runs a filter on what is known about a packet, [`reduce`] takes out
-//! what is certain, [`choose`] picks the field whose values leave the fewest ways to match. The
-//! leaf with the most is split first, until nothing helps or the instructions of all leaves reach
-//! [`Options::insn_count_max`]. Nothing depends on the choice but the size and the speed.
+//! How the tree is built: `walk` runs a filter on what is known about a packet, `reduce` removes
+//! the tests whose result is known, and `choose` selects the field whose values leave the fewest
+//! ways to match. The leaf with the most ways is split first, until no field helps or the
+//! instructions of all leaves reach [`Options::insn_count_max`]. The choice of fields affects only
+//! size and speed.
 
 use alloc::vec::Vec;
 
@@ -22,7 +24,7 @@ mod reduce;
 mod value;
 mod walk;
 
-/// What the offset of a field is counted from.
+/// The origin of a field's offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Base {
     /// The packet's first byte.
@@ -33,7 +35,7 @@ pub enum Base {
 }
 
 impl Base {
-    /// Its place in this packet.
+    /// The offset of this base in a packet.
     fn of(self, bytes: &[u8]) -> Option<u32> {
         match self {
             Self::Start => Some(0),
@@ -42,21 +44,21 @@ impl Base {
     }
 }
 
-/// Bits of a number in the packet, in network byte order.
+/// A number in the packet, in network byte order, of which some bits are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Field {
-    /// What the offset is counted from.
+    /// The origin of the offset.
     pub base: Base,
-    /// Where it begins.
+    /// The offset of the first byte.
     pub off: u32,
-    /// How long it is.
+    /// Its width.
     pub width: Width,
-    /// Which of its bits count.
+    /// The bits that are compared.
     pub mask: u32,
 }
 
 impl Field {
-    /// Its value in this packet; `None` if the packet ends before.
+    /// Its value in a packet; `None` if the packet ends before it.
     pub fn of(&self, bytes: &[u8]) -> Option<u32> {
         let at = self.base.of(bytes)?.checked_add(self.off)? as usize;
         let bytes = bytes.get(at..at.checked_add(self.width.bytes() as usize)?)?;
@@ -67,21 +69,21 @@ impl Field {
     }
 }
 
-/// A filter to decide about.
+/// A filter as input of a decision tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule<'a> {
-    /// The filter; none matches every packet.
+    /// The filter; `None` matches every packet.
     pub program: Option<&'a Program>,
-    /// No later filter matters for a packet that it matches.
+    /// Whether a match ends the evaluation: later filters do not matter then.
     pub decides: bool,
 }
 
-/// Bounds of a tree.
+/// Limits of a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Fields behind headers of variable length may be compared ([`Base::Header`]).
+    /// Whether fields behind headers of variable length may be compared ([`Base::Header`]).
     pub indirect: bool,
-    /// Most instructions in all leaves together. No leaf is split any more beyond, so the filters
+    /// Limit for the instructions of all leaves together. Beyond it no leaf is split; the filters
     /// themselves may be longer.
     pub insn_count_max: usize,
 }
@@ -89,52 +91,52 @@ pub struct Options {
 /// A filter in a leaf.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Candidate {
-    /// Its index among the filters given.
+    /// Its index in the input.
     pub index: usize,
-    /// What of it is to be tested; none matches every packet that comes here.
+    /// The tests that remain; `None` matches every packet that reaches the leaf.
     pub program: Option<Program>,
 }
 
-/// A place in the tree.
+/// A node of the tree.
 #[derive(Clone, Debug)]
 pub enum Node {
-    /// Branches by a field.
+    /// Branches on a field.
     Switch(Switch),
-    /// The filters to run, by index in [`Tree::leaves`].
+    /// A leaf: its index in [`Tree::leaves`].
     Leaf(usize),
 }
 
-/// Indices in [`Tree::nodes`] by the value of a field.
+/// A branch on the value of a field, with indices in [`Tree::nodes`].
 #[derive(Clone, Debug)]
 pub struct Switch {
     /// The field.
     pub field: Field,
-    /// How many bytes from the packet's beginning are known to be there, whichever way leads here.
+    /// How many bytes every packet that reaches this node is known to have.
     pub known_len: u32,
-    /// By value, which are sorted.
+    /// The nodes by value, in ascending order.
     pub arms: Vec<(u32, usize)>,
-    /// For all other values.
+    /// The node for all other values.
     pub other: usize,
-    /// For packets that end before the field does.
+    /// The node for packets that end before the end of the field.
     pub short: usize,
 }
 
 /// A decision tree.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    /// The first is the root.
+    /// The nodes; the first is the root.
     pub nodes: Vec<Node>,
-    /// Lists of filters, all different.
+    /// The lists of filters, without duplicates.
     pub leaves: Vec<Vec<Candidate>>,
 }
 
 impl Tree {
-    /// The tree for these filters.
+    /// Builds the tree for these filters.
     pub fn new(rules: &[Rule<'_>], options: &Options) -> Self {
         build::build(rules, options)
     }
 
-    /// The filters to run on this packet.
+    /// The filters to run on a packet.
     pub fn leaf(&self, bytes: &[u8]) -> &[Candidate] {
         let mut at = 0;
         loop {

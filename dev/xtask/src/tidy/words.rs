@@ -86,6 +86,23 @@ const PHRASES: &[(&str, &str)] = &[
     ("got so far", "received"),
     ("is played", "is simulated"),
     ("takes up what", "adds the results"),
+    ("what became of", "the result of, or what happened to"),
+    ("what becomes of", "the result of, or how it is handled"),
+    ("what came of", "the result of"),
+    ("what is made of", "the result of"),
+    ("hears of", "is notified of"),
+    ("lets go of", "releases"),
+    ("whatever becomes", "any result"),
+    ("what is said of", "the description of"),
+    ("came by", "arrived through"),
+    ("wants no more", "is finished"),
+    ("loses all others", "drops all others"),
+    ("takes back nothing", "undoes nothing"),
+    ("against liars", "against false reports"),
+    ("goes to the stack", "is passed to the network stack"),
+    ("asked about by", "requested by"),
+    ("what goes before", "the preceding bytes"),
+    ("comes past", "gets past"),
 ];
 
 /// Lines with such a phrase. Not checked: STYLE.md, which lists them, and the changelog, which is

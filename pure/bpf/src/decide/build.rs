@@ -1,4 +1,4 @@
-//! Makes the tree: the leaf with the most ways to match is split first.
+//! Builds the tree: the leaf with the most ways to match is split first.
 
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::rc::Rc;
@@ -12,9 +12,9 @@ use super::reduce::{Reduced, reduce};
 use super::{Base, Candidate, Field, Node, Options, Rule, Switch, Tree};
 use crate::cbpf::Insn;
 
-/// Most fields that are compared on the way to a leaf.
+/// Maximum number of fields that are compared on the path to a leaf.
 const DEPTH_MAX: u32 = 24;
-/// What a filter costs besides its instructions.
+/// Cost of a filter in addition to its instructions.
 const RULE_COST: usize = 8;
 
 /// A filter that may match the packets of a leaf.
@@ -22,7 +22,7 @@ const RULE_COST: usize = 8;
 struct Left {
     index: usize,
     decides: bool,
-    /// None matches every packet.
+    /// `None` matches every packet.
     rest: Option<Rc<Reduced>>,
 }
 
@@ -43,7 +43,7 @@ impl Left {
         insns + RULE_COST
     }
 
-    /// What is left of it with more known; none if nothing is.
+    /// The filter reduced by additional facts; `None` if it cannot match.
     fn reduced(&self, facts: &Facts) -> Option<Self> {
         let rest = match &self.rest {
             None => None,
@@ -52,7 +52,7 @@ impl Left {
         Some(Self { rest, ..*self })
     }
 
-    /// Whether it could match a packet with these bits of a field.
+    /// Whether it can match a packet in which the field has this value.
     fn allows(&self, field: &Field, value: u32) -> bool {
         let Some(rest) = &self.rest else {
             return true;
@@ -99,7 +99,7 @@ impl Ord for Open {
     }
 }
 
-/// A list of filters to compare with others: index and instructions.
+/// Identifies equal lists of filters: index and instructions of each.
 type LeafKey = Vec<(usize, Vec<(u16, u8, u8, u32)>)>;
 
 struct Builder {
@@ -146,7 +146,7 @@ pub(super) fn build(rules: &[Rule<'_>], options: &Options) -> Tree {
     }
 }
 
-/// Without what comes after a filter that matches every packet and decides.
+/// Removes what follows a filter that matches every packet and decides.
 fn up_to_certain(left: impl Iterator<Item = Left>) -> Vec<Left> {
     let mut list = Vec::new();
     for left in left {
@@ -183,7 +183,7 @@ impl Builder {
         self.nodes[node] = Node::Leaf(leaf);
     }
 
-    /// A leaf for these; its index.
+    /// Adds a leaf with these filters; returns its index.
     fn add(&mut self, facts: Facts, left: Vec<Left>, depth: u32) -> usize {
         let node = self.nodes.len();
         self.nodes.push(Node::Leaf(0));
@@ -203,7 +203,8 @@ impl Builder {
         node
     }
 
-    /// Compares a field at a leaf. `false` if none helps, or the tree would become too large.
+    /// Splits a leaf by a field. Returns `false` if no field helps, or the tree would become too
+    /// large.
     fn split(&mut self, open: &Open) -> bool {
         let own: usize = open.left.iter().map(Left::cost).sum();
         let room = self.options.insn_count_max.saturating_sub(self.cost) + own;
@@ -261,7 +262,7 @@ fn left_with(open: &Open, facts: &Facts, allows: impl Fn(&Left) -> bool) -> Vec<
     up_to_certain(allowed.filter_map(|left| left.reduced(facts)))
 }
 
-/// What is known when the field is there; `None` if it never is.
+/// The facts if the packet contains the field; `None` if it cannot.
 fn present(open: &Open, field: &Field) -> Option<Facts> {
     let mut facts = open.facts.clone();
     let is_possible = match field.base {

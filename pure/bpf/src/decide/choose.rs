@@ -1,5 +1,5 @@
-//! Which field to compare next: the one that leaves the fewest ways to match, whatever value the
-//! packet has.
+//! Selects the field to compare next: the one that leaves the fewest ways to match, whatever its
+//! value is.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -9,16 +9,16 @@ use super::reduce::Reduced;
 use super::{Base, Field, Options};
 use crate::cbpf::Width;
 
-/// Most values that one field is compared with.
+/// Maximum number of values that one field is compared with.
 const VALUES_MAX: usize = 1024;
-/// Fields further inside are not looked at.
+/// Fields that end beyond this offset are not considered.
 const END_MAX: u32 = 2048;
 
-/// How many ways to match require each value of a field.
+/// For each value of a field, the number of ways to match that require it.
 type Values = BTreeMap<u32, u32>;
 
-/// A field and the values to compare it with, sorted; none if no field helps, or those that do
-/// leave more than this many ways.
+/// Selects a field, and the values to compare it with, in ascending order. `None` if no field
+/// helps, or if more than this many ways would remain.
 pub(super) fn choose<'a>(
     rest: impl Iterator<Item = &'a Reduced>,
     facts: &Facts,
@@ -42,20 +42,21 @@ pub(super) fn choose<'a>(
     Some((*best.1, best.2.keys().copied().collect()))
 }
 
-/// Less is better: the most ways that are left for any value, all ways that are left for all
-/// values, the narrowness.
+/// The rank of a field, lower is better: the most ways that remain for any value, the sum of those
+/// that remain for all values, and how narrow the field is.
 fn rank(field: &Field, values: &Values, way_count: u32) -> Option<(u32, u32, u32)> {
     let decided: u32 = values.values().sum();
     let most = values.values().max()?;
     let open = way_count.checked_sub(decided)?;
     let worst = open + most;
     let all = open * (values.len() as u32 + 1) + decided;
-    // With one value for all, at least the other packets are done with.
+    // If all ways require the same value, a comparison at least excludes other packets.
     let helps = worst < way_count || (open == 0 && way_count > 1);
     helps.then_some((worst, all, 8 - field.width.bytes()))
 }
 
-/// Each byte, half word and word of which something is required that is not known yet.
+/// Calls `each` for every byte, half word and word that the way requires to have a value not known
+/// yet.
 fn for_each_field(way: &Facts, facts: &Facts, options: &Options, mut each: impl FnMut(Field, u32)) {
     let bytes = way.bytes();
     for (index, first) in bytes.iter().enumerate() {

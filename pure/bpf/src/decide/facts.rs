@@ -1,4 +1,5 @@
-//! What is known about a packet: bits of its bytes, how long it is, values that a field has not.
+//! Facts about a packet: known bits of its bytes, its length, and values that a field does not
+//! have.
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -6,14 +7,14 @@ use alloc::vec::Vec;
 use super::{Base, Field};
 use crate::cbpf::Width;
 
-/// Bits of a number that are known.
+/// The known bits of a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bits {
     pub mask: u32,
     pub value: u32,
 }
 
-/// Known bits of one byte.
+/// The known bits of one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Byte {
     pub base: Base,
@@ -28,20 +29,20 @@ impl Byte {
     }
 }
 
-/// How many bytes there are from a base on.
+/// Limits of the number of bytes after a base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Length {
     base: Base,
-    /// At least this many.
+    /// The packet has at least this many.
     least: u32,
-    /// Fewer than this.
+    /// The packet has fewer than this.
     below: u32,
 }
 
-/// Everything known about a packet at one place.
+/// All facts about a packet at one point of the tree or of a filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// By base and offset.
+    /// Sorted by base and offset.
     bytes: Vec<Byte>,
     lengths: Vec<Length>,
     not: Vec<(Field, Rc<[u32]>)>,
@@ -60,13 +61,13 @@ impl Facts {
         &self.bytes
     }
 
-    /// What is known of a byte: mask and value.
+    /// The known bits of a byte: mask and value.
     pub fn byte(&self, base: Base, off: u32) -> (u8, u8) {
         let found = self.bytes.binary_search_by_key(&(base, off), Byte::key);
         found.map_or((0, 0), |at| (self.bytes[at].mask, self.bytes[at].value))
     }
 
-    /// What is known of a number in network byte order.
+    /// The known bits of a number in network byte order.
     pub fn bits(&self, base: Base, off: u32, width: Width) -> Bits {
         (0..width.bytes()).fold(Bits::default(), |bits, at| {
             let (mask, value) = self.byte(base, off + at);
@@ -77,7 +78,7 @@ impl Facts {
         })
     }
 
-    /// Adds known bits of a number. `false` if no packet is like that.
+    /// Adds known bits of a number. Returns `false` if they contradict known facts.
     pub fn learn(&mut self, base: Base, off: u32, width: Width, bits: Bits) -> bool {
         let mut is_new = false;
         for at in 0..width.bytes() {
@@ -118,14 +119,15 @@ impl Facts {
                 .any(|(field, values)| self.is_one_of(field, values))
     }
 
-    /// Whether the field is known to have one of these values, which are sorted.
+    /// Whether the field is known to have one of these values (in ascending order).
     fn is_one_of(&self, field: &Field, values: &[u32]) -> bool {
         let bits = self.bits(field.base, field.off, field.width);
         bits.mask & field.mask == field.mask
             && values.binary_search(&(bits.value & field.mask)).is_ok()
     }
 
-    /// The field has none of these values, which are sorted. `false` if no packet is like that.
+    /// Adds that the field has none of these values (in ascending order). Returns `false` if that
+    /// contradicts known facts.
     pub fn exclude(&mut self, field: Field, values: Rc<[u32]>) -> bool {
         let is_possible = !self.is_one_of(&field, &values);
         self.not.push((field, values));
@@ -148,7 +150,7 @@ impl Facts {
         }
     }
 
-    /// Whether a packet has its first `end` bytes from this base.
+    /// Whether the packet has its first `end` bytes from this base.
     pub fn inside(&self, base: Base, end: u32) -> Inside {
         let length = self.length(base);
         if end <= length.least {
@@ -160,12 +162,12 @@ impl Facts {
         }
     }
 
-    /// How many bytes are known to be there.
+    /// The number of bytes after a base that the packet has at least.
     pub fn least(&self, base: Base) -> u32 {
         self.length(base).least
     }
 
-    /// The packet has these bytes. `false` if it has not.
+    /// Adds that the packet has these bytes. Returns `false` if that contradicts known facts.
     pub fn present(&mut self, base: Base, end: u32) -> bool {
         let mut length = self.length(base);
         if length.least < end {
@@ -175,7 +177,8 @@ impl Facts {
         length.least < length.below
     }
 
-    /// The packet ends before.
+    /// Adds that the packet ends before these bytes do. Returns `false` if that contradicts known
+    /// facts.
     pub fn absent(&mut self, base: Base, end: u32) -> bool {
         let mut length = self.length(base);
         length.below = length.below.min(end);
@@ -183,7 +186,7 @@ impl Facts {
         length.least < length.below
     }
 
-    /// Keeps what is known here and there.
+    /// Keeps only facts that are in both.
     pub fn join(&mut self, other: &Self) {
         self.bytes.retain_mut(|byte| {
             let (mask, value) = other.byte(byte.base, byte.off);

@@ -1,5 +1,5 @@
-//! A filter for packets of which something is known: without the tests whose outcome is certain,
-//! and what only they needed.
+//! Reduces a filter by the facts about a packet: removes the tests whose result is known, and the
+//! instructions that only they needed.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -8,17 +8,17 @@ use super::facts::Facts;
 use super::walk::{OFFSET_MAX, Seen, is_xor, walk};
 use crate::cbpf::{Alu, Insn, MEMORY_WORDS, Op, Operand, Place, Program, Reg};
 
-/// What is left of a filter.
+/// A reduced filter.
 #[derive(Clone, Debug)]
 pub(super) struct Reduced {
     pub program: Program,
-    /// What is known of the packets that it matches, a way to match an entry.
+    /// Facts about the packets that it matches: one entry for each way to match.
     pub ways: Vec<Facts>,
-    /// It matches every packet.
+    /// Whether it matches every packet with these facts.
     pub is_certain: bool,
 }
 
-/// `None` if it matches no packet like that.
+/// Reduces a filter; `None` if it matches no packet with these facts.
 pub(super) fn reduce(program: &Program, facts: &Facts) -> Option<Reduced> {
     if program.backward_jump().is_some() {
         return Some(Reduced {
@@ -50,7 +50,7 @@ pub(super) fn reduce(program: &Program, facts: &Facts) -> Option<Reduced> {
     })
 }
 
-/// Registers and words of memory, a bit each.
+/// Set of registers and memory words, one bit each.
 type Live = u32;
 
 const A: Live = 1;
@@ -71,7 +71,7 @@ struct Rest<'a> {
     insns: &'a [Insn],
     ops: Vec<Op>,
     seen: &'a [Seen],
-    /// The instruction can lead to a match.
+    /// Whether the instruction can lead to a match.
     matches: Vec<bool>,
     is_kept: Vec<bool>,
 }
@@ -91,7 +91,7 @@ impl<'a> Rest<'a> {
         rest
     }
 
-    /// The instructions that may follow.
+    /// The possible next instructions.
     fn next(&self, at: usize) -> [Option<usize>; 2] {
         match self.ops[at] {
             Op::Ret(_) | Op::RetA => [None, None],
@@ -119,7 +119,7 @@ impl<'a> Rest<'a> {
         }
     }
 
-    /// Goes by what is read later on.
+    /// Finds the instructions whose result is used later, or that can end the program.
     fn find_kept(&mut self) {
         let mut live: Vec<Live> = vec![0; self.ops.len()];
         for at in (0..self.ops.len()).rev() {
@@ -148,7 +148,7 @@ impl<'a> Rest<'a> {
         }
     }
 
-    /// Whether it ends the program for some packets.
+    /// Whether the instruction ends the program for some packets.
     fn may_refuse(&self, at: usize) -> bool {
         match self.ops[at] {
             Op::LoadAbs(_, k) if is_xor(k) => false,
@@ -159,12 +159,12 @@ impl<'a> Rest<'a> {
         }
     }
 
-    /// The next instruction that is kept; none for the end with 0.
+    /// The next instruction that is kept; `None` for the end with result 0.
     fn target(&self, to: Option<usize>) -> Option<usize> {
         let mut at = to?;
         while self.matches[at] && !self.is_kept[at] {
             at = match self.ops[at] {
-                // Both ways lead to the same.
+                // Both branches lead to the same instruction.
                 Op::JumpIf(_, _, jt, _) => at + 1 + usize::from(jt),
                 _ => self.next(at)[0]?,
             };
@@ -172,10 +172,10 @@ impl<'a> Rest<'a> {
         self.matches[at].then_some(at)
     }
 
-    /// The program; `None` when a jump has become too long.
+    /// Builds the program; `None` if a jump has become too long.
     fn link(&self) -> Option<Program> {
         let kept: Vec<usize> = (0..self.ops.len()).filter(|at| self.is_kept[*at]).collect();
-        // Where each is, and whether a jump must follow.
+        // The new index of each instruction; some need a jump after them.
         let mut places = vec![0; self.ops.len()];
         let mut at = 0;
         let jumps = |index: usize, from: usize| {
@@ -215,7 +215,7 @@ impl<'a> Rest<'a> {
     fn insn(&self, at: usize) -> Insn {
         let insn = self.insns[at];
         match self.ops[at] {
-            // From X + k to k.
+            // Replaces a load at X + k by one at a known offset.
             Op::LoadAbs(_, k) => Insn::new(insn.code & !0x60 | 0x20, 0, 0, k),
             Op::Ret(k) => Insn::new(0x06, 0, 0, k),
             _ => insn,
@@ -223,7 +223,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// The instruction with what is known put in.
+/// The instruction with known values inserted.
 fn rewrite(op: Op, seen: &Seen) -> Op {
     match op {
         Op::LoadAbs(..) | Op::LoadInd(..) | Op::LoadMsh(_) if seen.is_outside => Op::Ret(0),
@@ -242,7 +242,7 @@ fn rewrite(op: Op, seen: &Seen) -> Op {
     }
 }
 
-/// What an instruction reads and writes.
+/// The registers and words that an instruction reads and writes.
 fn effects(op: Op) -> (Live, Live) {
     match op {
         Op::LoadAbs(_, k) if is_xor(k) => (A | X, A),

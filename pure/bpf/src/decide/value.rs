@@ -1,26 +1,25 @@
-//! What is known about the value of a register: where in the packet it comes from, its bits, its
-//! bounds.
+//! Facts about the value of a register: its origin in the packet, its known bits, its limits.
 
 use super::Base;
 use super::facts::Bits;
 use crate::cbpf::{Alu, Cond, Width};
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Unknown,
-    /// A load, of whose bits those of the mask are left.
+    /// A load, of which the bits in the mask are kept.
     Load {
         base: Base,
         off: u32,
         width: Width,
         mask: u32,
     },
-    /// The length of the IPv4 header whose first byte is there.
+    /// The length of the IPv4 header that begins at this offset.
     HeaderLen(u32),
 }
 
-/// A register is `word - sub`, and this is known about the word.
+/// The register is `word - sub`; the facts are about the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value {
     pub origin: Origin,
@@ -32,7 +31,7 @@ pub(super) struct Value {
 
 pub(super) const ALL: u32 = u32::MAX;
 
-/// All bits of a load.
+/// A mask of all bits of a load.
 pub(super) const fn width_mask(width: Width) -> u32 {
     ALL >> (32 - 8 * width.bytes())
 }
@@ -55,7 +54,7 @@ impl Value {
         }
     }
 
-    /// Of a load of which these bits are known.
+    /// A loaded value with these known bits.
     pub fn load(base: Base, off: u32, width: Width, known: Bits) -> Self {
         let mask = width_mask(width);
         let origin = Origin::Load {
@@ -76,7 +75,7 @@ impl Value {
         value.settled().unwrap_or(Self::UNKNOWN)
     }
 
-    /// Four times the low four bits of a byte of which these bits are known.
+    /// Four times the low four bits of a byte with these known bits.
     pub fn header_len(at: u32, known: Bits) -> Self {
         let bits = Bits {
             mask: (known.mask & 0xf) << 2 | !0x3c,
@@ -90,19 +89,19 @@ impl Value {
         value.settled().unwrap_or(Self::UNKNOWN)
     }
 
-    /// The register's value if there is only one.
+    /// The register's value, if only one is possible.
     pub fn known(&self) -> Option<u32> {
         (self.least == self.most).then(|| self.least.wrapping_sub(self.sub))
     }
 
-    /// Bits from bounds and bounds from bits; `None` if no number is like that.
+    /// Derives bits from the limits and limits from the bits; `None` if they contradict each other.
     fn settled(mut self) -> Option<Self> {
         self.least = self.least.max(self.bits.value);
         self.most = self.most.min(self.bits.value | !self.bits.mask);
         if self.least > self.most {
             return None;
         }
-        // What all numbers between the two begin with.
+        // The leading bits that all numbers within the limits share.
         let same = !ALL
             .checked_shr((self.least ^ self.most).leading_zeros())
             .unwrap_or(0);
@@ -114,7 +113,7 @@ impl Value {
         Some(self)
     }
 
-    /// What is known when it is this value or that.
+    /// The facts that are true for both values.
     pub fn join(&self, other: &Self) -> Self {
         if self == other {
             return *self;
@@ -138,7 +137,7 @@ impl Value {
         }
     }
 
-    /// The register after an operation with a constant.
+    /// The value after an operation with a constant.
     pub fn alu(&self, op: Alu, k: u32) -> Self {
         if let Some(known) = self.known() {
             return Self::constant(fold(op, known, k));
@@ -189,8 +188,8 @@ impl Value {
         }
     }
 
-    /// The same value, known that a comparison with a constant holds or does not; `None` if it
-    /// cannot be so.
+    /// The facts after a comparison with a constant, by its result; `None` if the result is
+    /// impossible.
     pub fn given(&self, cond: Cond, k: u32, holds: bool) -> Option<Self> {
         let mut value = *self;
         match (cond, holds) {
@@ -205,7 +204,7 @@ impl Value {
             (Cond::Ge, _) => value.is_within(k - 1, !holds)?,
             (Cond::Set, true) => value.has_one_of(k)?,
             (Cond::Set, false) => {
-                // The low bits of a difference come from the low bits of both.
+                // The low bits of a difference depend only on the low bits of both numbers.
                 if self.sub == 0 || (k & k.wrapping_add(1)) == 0 {
                     let wanted = self.sub & k;
                     if value.bits.mask & k & (value.bits.value ^ wanted) != 0 {
@@ -235,7 +234,7 @@ impl Value {
         Some(())
     }
 
-    /// The register is at most `k`, or is not.
+    /// Adds that the register is, or is not, at most `k`.
     fn is_within(&mut self, k: u32, is_so: bool) -> Option<()> {
         let Some(end) = self.sub.checked_add(k) else {
             return Some(());
@@ -251,7 +250,7 @@ impl Value {
         Some(())
     }
 
-    /// One of these bits is set.
+    /// Adds that at least one of these bits is set.
     fn has_one_of(&mut self, mask: u32) -> Option<()> {
         if self.sub != 0 {
             let is_low = mask & mask.wrapping_add(1) == 0;
@@ -275,7 +274,7 @@ fn fold(op: Alu, a: u32, k: u32) -> u32 {
         Alu::Add => a.wrapping_add(k),
         Alu::Sub => a.wrapping_sub(k),
         Alu::Mul => a.wrapping_mul(k),
-        // By 0 the program has ended.
+        // A division by 0 has ended the program.
         Alu::Div => a.checked_div(k).unwrap_or(0),
         Alu::Mod => a.checked_rem(k).unwrap_or(0),
         Alu::And => a & k,

@@ -1,7 +1,8 @@
-//! Runs a filter on what is known of a packet, along all paths that a packet like that can take.
+//! Runs a filter on the facts about a packet, along all paths that such a packet can take.
 //!
-//! Jumps go forward only, so one pass over the instructions is enough. Paths that meet are kept
-//! apart up to [`STATES_MAX`]; what is known on further ones is reduced to what they share.
+//! Jumps go forward only, so one pass over the instructions is enough. Where paths meet, up to
+//! [`STATES_MAX`] are kept separately; further ones are merged, which keeps only the facts that
+//! they share.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,25 +12,25 @@ use super::facts::{Bits, Facts, Inside};
 use super::value::{Origin, Value};
 use crate::cbpf::{Alu, Ancillary, Op, Operand, Place, Reg, Width};
 
-/// Most states of one instruction.
+/// Maximum number of separate states for an instruction.
 const STATES_MAX: usize = 8;
-/// Past this offset nothing is known, see [`crate::translate`].
+/// Nothing is known beyond this offset, see [`crate::translate`].
 pub(super) const OFFSET_MAX: u32 = 0xffff;
 
-/// What the paths through an instruction have in common.
+/// What is true for an instruction on all paths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    /// Any path leads here.
+    /// Whether any path reaches it.
     pub is_reached: bool,
-    /// A conditional jump goes this way on some path.
+    /// Whether the condition of a jump is true, or false, on some path.
     pub yes: bool,
     pub no: bool,
-    /// A load is inside the packet, or outside, on all paths.
+    /// Whether a load is inside, or outside, the packet on all paths.
     pub is_inside: bool,
     pub is_outside: bool,
-    /// A load at X + k is at this offset on all paths.
+    /// The offset of a load at X + k, if it is the same on all paths.
     pub at: Option<u32>,
-    /// What A is before the instruction, on all paths.
+    /// The value of A before the instruction, if it is the same on all paths.
     pub a: Option<u32>,
 }
 
@@ -45,12 +46,12 @@ impl Seen {
     };
 }
 
-/// What is known on one path.
+/// The facts on one path.
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     a: Value,
     x: Value,
-    /// By word; a word that is not here is 0.
+    /// The memory words; missing words are 0.
     memory: Vec<(u32, Value)>,
     facts: Facts,
 }
@@ -83,16 +84,16 @@ impl State {
 
 /// The result of [`walk`].
 pub(super) struct Walk {
-    /// For each instruction.
+    /// One entry for each instruction.
     pub seen: Vec<Seen>,
-    /// What is known when the filter matches, a way to match an entry.
+    /// The facts when the filter matches: one entry for each way to match.
     pub matches: Vec<Facts>,
 }
 
-/// Where a load takes its bytes.
+/// The address of a load.
 enum Address {
     Known(Base, u32),
-    /// Never inside the packet.
+    /// Outside every packet.
     Outside,
     Unknown,
 }
@@ -206,7 +207,8 @@ impl Walk {
     }
 }
 
-/// What a comparison of A shows about the packet. `false` if no packet is like that.
+/// Adds the facts that follow from a comparison of A. Returns `false` if they contradict known
+/// facts.
 fn learn(state: &mut State) -> bool {
     let Origin::Load {
         base,
@@ -245,7 +247,7 @@ fn address(op: Op, state: &State) -> (Address, Width) {
                     Some(off) => within(Base::Start, off, width),
                     None => Address::Outside,
                 },
-                // X may have had a small number added.
+                // A small constant may have been added to X.
                 (None, Origin::HeaderLen(at)) if state.x.sub.wrapping_neg() <= OFFSET_MAX => {
                     let added = state.x.sub.wrapping_neg();
                     match added.checked_add(k) {
@@ -261,7 +263,7 @@ fn address(op: Op, state: &State) -> (Address, Width) {
     }
 }
 
-/// A or X after a load, and what it shows about the packet's length.
+/// Loads A or X, and adds what the load shows about the packet's length.
 fn load(state: &mut State, op: Op, address: Address, width: Width) -> Inside {
     let (inside, value) = match address {
         Address::Outside => (Inside::No, Value::UNKNOWN),
@@ -299,7 +301,7 @@ pub(super) fn is_xor(k: u32) -> bool {
     Place::of(k) == Place::Ancillary(Ancillary::XorX)
 }
 
-/// Any other instruction. `false` if it refuses the packet.
+/// Executes any other instruction. Returns `false` if it ends the program without a match.
 fn compute(state: &mut State, op: Op) -> bool {
     let set = |state: &mut State, reg, value| match reg {
         Reg::A => state.a = value,
@@ -323,7 +325,7 @@ fn compute(state: &mut State, op: Op) -> bool {
         Op::Txa => state.a = state.x,
         Op::Alu(alu, operand) => {
             let k = match operand {
-                // Without an operand.
+                // The operation has no operand.
                 _ if alu == Alu::Neg => Some(0),
                 Operand::K(k) => Some(k),
                 Operand::X => state.x.known(),

@@ -1,7 +1,7 @@
-//! The way through a decision tree on an XDP context: each field is loaded from the packet and
-//! compared with its values, by halves where they are many.
+//! Emits a decision tree for an XDP context: each field is loaded from the packet and compared with
+//! its values, by binary search if there are many.
 //!
-//! Values are compared as they are loaded: the constants are swapped, not the packet's numbers.
+//! Fields are compared without swapping their bytes: the constants are swapped instead.
 
 use alloc::vec::Vec;
 
@@ -16,13 +16,13 @@ use crate::ebpf::{Alu, Cond, Reg, Width};
 /// Up to this many values are compared one after the other.
 const IN_A_ROW: usize = 4;
 
-/// R2 = packet, R3 = its end, R7 = the field; R1, R4 and R5 for intermediate values.
+/// Registers: R2 = packet, R3 = its end, R7 = the field; R1, R4 and R5 hold intermediate values.
 struct Ways<'a> {
     asm: &'a mut Asm,
     tree: &'a Tree,
     options: &'a XdpOptions,
     slow: Label,
-    /// Where each node is.
+    /// The label of each node.
     labels: Vec<Label>,
 }
 
@@ -99,7 +99,7 @@ impl Ways<'_> {
             .collect();
         arms.sort_unstable_by_key(|(value, _)| *value);
         self.arms(&arms, self.labels[switch.other]);
-        // Whole and too short, or with more buffers?
+        // Distinguishes packets that are too short from those with more buffers.
         for (label, x, end) in shorts {
             self.asm.bind(label);
             match x {
@@ -113,7 +113,7 @@ impl Ways<'_> {
         }
     }
 
-    /// Makes sure of this many bytes of the packet, from R5 on if X is given.
+    /// Checks that the packet has this many bytes, counted from R5 if X is given.
     fn need(&mut self, switch: &Switch, x: Option<Reg>, end: u32, shorts: &mut Vec<Short>) {
         if x.is_none() && end <= switch.known_len {
             return;
@@ -147,14 +147,14 @@ impl Ways<'_> {
     }
 }
 
-/// A comparison that failed: where it goes, X, and how many bytes were needed.
+/// A failed length check: its label, X, and the required number of bytes.
 type Short = (Label, Option<Reg>, u32);
 
 fn full(width: cbpf::Width) -> u32 {
     u32::MAX >> (32 - 8 * width.bytes())
 }
 
-/// A number as it is when it is loaded without a swap.
+/// A constant as it is loaded without swapping.
 fn in_memory(field: &Field, value: u32) -> u32 {
     match field.width {
         cbpf::Width::W => value.to_be(),

@@ -107,7 +107,7 @@ const KERNEL: &str = "4:64:0:1460:mss*44,10:mss,sok,ts,nop,ws:df,id+:0";
 #[test]
 fn equal_alternatives_occur_once() {
     let mut random = Random(0x0dd);
-    // Two kinds, and whatever is TCP is none of the good packets.
+    // Two kinds; none of the good packets is TCP.
     let mut flood = syns(HPING, 100, &mut random);
     flood.extend(syns("4:64:0:1460:1024,0:mss::0", 100, &mut random));
     for packet in &mut flood[100..] {

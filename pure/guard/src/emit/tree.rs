@@ -1,15 +1,15 @@
-//! Rules as a decision tree: a packet meets only the rules that its fields leave, each reduced to
-//! what is still open.
+//! Emits rules as a decision tree: only those rules are tested for a packet that its fields allow,
+//! each without the tests already answered.
 //!
 //! ```text
-//!   fields ─> leaf: rule 3, rule 17 ─> what becomes of it, once for each rule
+//!   fields ─> leaf: rule 3, rule 17 ─> verdict, emitted once for each rule
 //!         └─> leaf: none            ─> the next part
 //! ```
 //!
-//! Rules whose lookups are the same make one tree, in their order. A packet whose first buffer is
-//! too short for a field, and which has more buffers, goes to the rules one after the other at the
-//! end of the program ([`Slow`]); a packet that rules have counted already continues there with the
-//! rule that it had come to.
+//! Consecutive rules that need the same look-ups share a tree. If a packet has several buffers, and
+//! the first is too short for a field, the rules are evaluated one after the other by code at the
+//! end of the program ([`Slow`]); if rules have already counted the packet, that code starts with
+//! the rule at which the tree stopped.
 
 use std::ops::Range;
 
@@ -22,15 +22,15 @@ use bpf::translate;
 use super::{EmitError, Emitter, Known, PACKET_LEN, refused};
 use crate::rule::{Rule, Verdict};
 
-/// Fewer rules with filters are asked one after the other.
+/// Minimum number of rules with filters for a tree; fewer are tested one after the other.
 const RULES_MIN: usize = 3;
-/// What a rule costs besides its filter.
+/// Cost of a rule in addition to its filter.
 const RULE_COST: usize = 8;
-/// After this many instructions, jumps to the end of the program go by way of another jump. The
-/// longest possible is over 32,767.
+/// After this many instructions, jumps to the end of the program go through an intermediate jump.
+/// The longest possible jump is over 32,767 instructions.
 const RELAY_LEN: usize = 20_000;
 
-/// The rules from `from` on that can be decided together.
+/// The rules from `from` on that can share a tree.
 pub(super) fn part(rules: &[Rule], from: usize, known: &Known, insns_max: usize) -> Range<usize> {
     let mut end = from;
     let mut insns = 0;
@@ -38,7 +38,8 @@ pub(super) fn part(rules: &[Rule], from: usize, known: &Known, insns_max: usize)
         let mut needed = *known;
         needed.add(rule);
         insns += cost(rule);
-        // Lists without a filter need no tree; most often they come first and let through.
+        // Rules with prefix lists but without a filter need no tree; usually they come first and
+        // let packets pass.
         let is_other = rules[from].matcher.is_none() && rule.matcher.is_some();
         if end > from && (needed != *known || insns > insns_max || is_other) {
             break;
@@ -58,7 +59,7 @@ pub(super) fn is_worthwhile(rules: &[Rule]) -> bool {
     rules.iter().filter(|rule| rule.matcher.is_some()).count() >= RULES_MIN
 }
 
-/// Where packets go that have more buffers, by rule.
+/// For each rule, the label to which packets with more buffers go.
 pub(super) struct Slow {
     entries: Vec<Label>,
     relayed_at: usize,
@@ -77,7 +78,7 @@ impl Slow {
         self.entries[index]
     }
 
-    /// Gives jumps made so far a place on the way, if it is time.
+    /// Adds intermediate jumps if the distance requires it.
     fn relay(&mut self, a: &mut Asm) {
         if a.len() < self.relayed_at + RELAY_LEN {
             return;
@@ -93,7 +94,7 @@ impl Slow {
     }
 }
 
-/// Returns whether any packet comes past these rules.
+/// Emits rules as a tree; returns whether any packet gets past them.
 pub(super) fn emit(
     emitter: &Emitter<'_>,
     a: &mut Asm,
@@ -117,7 +118,7 @@ pub(super) fn emit(
     let begin = leaves.slow.entry(part.start);
     translate::emit_xdp_tree(a, &tree, &emitter.options(), &labels, begin);
     for (leaf, label) in tree.leaves.iter().zip(&labels) {
-        // The root may be the only leaf, and an empty one is no place to stop at.
+        // The root may be the only leaf, and an empty leaf needs no code.
         if a.is_used(*label) {
             leaves.slow.relay(a);
             a.bind(*label);
@@ -152,9 +153,9 @@ struct Leaves<'a, 'b> {
     emitter: &'a Emitter<'a>,
     /// Index of the first rule of the tree.
     first: usize,
-    /// What becomes of the packets of each rule that decides.
+    /// For each rule that decides, the label of its verdict.
     hits: Vec<Label>,
-    /// The first rule that counts and does not decide.
+    /// The first rule that counts without deciding.
     counts_before: usize,
     past: Label,
     slow: &'b mut Slow,
@@ -176,7 +177,7 @@ impl Leaves<'_, '_> {
                 None if is_count => {}
                 None => a.jump(hit),
                 Some(program) => {
-                    // Nothing was counted for this packet before the first rule that counts.
+                    // No rule before the first counting one has counted this packet.
                     let slow = match index <= self.counts_before {
                         true => self.first,
                         false => index,
