@@ -24,7 +24,7 @@ pub struct Collected {
     pub refused: u32,
 }
 
-/// What became of the frames of a peer that is gone.
+/// Numbers of frames of a dead peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renewed {
     /// Packets that it had not taken: they wait for the next peer.
