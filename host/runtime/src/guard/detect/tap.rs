@@ -25,7 +25,7 @@ pub struct Tap {
     port: Port,
 }
 
-/// What became of the sampled packets.
+/// Counters of sampled packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TapCounts {
     /// Packets that were sampled.
