@@ -96,6 +96,7 @@ mod port_embedding;
 mod privileges;
 mod scan_banners;
 mod scan_live;
+mod scan_nmap;
 mod scan_output;
 mod scan_probes;
 mod send_generate;

@@ -1,8 +1,11 @@
 //! Arguments of `barewire scan` as nmap and masscan write them: words of one dash and two letters,
 //! which the parser of arguments would take for two options. They become the options that they
-//! mean, before they are parsed.
+//! mean, before they are parsed; so do the lines of a configuration file of masscan.
+
+mod conf;
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use ::scan::report::FORMATS;
 use sys::{Error, ErrorKind, Result};
@@ -10,43 +13,198 @@ use sys::{Error, ErrorKind, Result};
 /// The subcommand that takes them.
 const SUBCOMMAND: &str = "scan";
 
+/// The meaning of an option of nmap's or masscan's.
+enum Meaning {
+    /// This option.
+    Is(&'static str),
+    /// This option, with the word that follows.
+    Takes(&'static str),
+    /// What is done anyway.
+    Nothing,
+    /// Something that is done differently here: how.
+    Hint(&'static str),
+}
+
+use Meaning::{Hint, Is, Nothing, Takes};
+
+/// Options by their words, except `-o` and `-s`.
+const OPTIONS: &[(&str, Meaning)] = &[
+    ("-iL", Takes("--target-file")),
+    (
+        "-iR",
+        Hint("name a range, and scan a part of it: --shard 1/1000"),
+    ),
+    ("-Pn", Nothing),
+    ("-P0", Nothing),
+    ("-PN", Nothing),
+    ("-n", Nothing),
+    ("-6", Nothing),
+    ("-v", Nothing),
+    ("-vv", Nothing),
+    ("-d", Nothing),
+    ("--reason", Nothing),
+    ("--randomize-hosts", Nothing),
+    ("-F", Is("--top-ports=100")),
+    ("-PE", Is("--probe=echo")),
+    ("-PP", Is("--probe=timestamp")),
+    ("-g", Takes("--source-port")),
+    ("-S", Takes("--source-ip")),
+    (
+        "-A",
+        Hint("--banners reads what services send; there are no scripts and no OS detection"),
+    ),
+    (
+        "-O",
+        Hint("there is no OS detection in scan; `barewire filter p0f` reads signatures of SYNs"),
+    ),
+    ("-T0", RATE),
+    ("-T1", RATE),
+    ("-T2", RATE),
+    ("-T3", RATE),
+    ("-T4", RATE),
+    ("-T5", RATE),
+    ("--min-rate", RATE),
+    (
+        "-oN",
+        Hint("redirect standard output to a file; it is text"),
+    ),
+    (
+        "-oB",
+        Hint("-oD FILE writes all that is known, one JSON object a line"),
+    ),
+];
+
+const RATE: Meaning = Hint("--rate 10kpps sets the rate; there are no timing templates");
+
+/// Scans by their letters: `U` of `-sU`.
+const SCANS: &[(char, Meaning)] = &[
+    ('S', Is("--probe=syn")),
+    ('U', Is("--probe=udp")),
+    ('n', Is("--probe=echo")),
+    ('P', Is("--probe=echo")),
+    ('A', Is("--probe=ack")),
+    ('F', Is("--probe=fin")),
+    ('X', Is("--probe=xmas")),
+    ('N', Is("--probe=null")),
+    ('Y', Is("--probe=sctp-init")),
+    ('O', Is("--probe=protocol")),
+    ('V', Is("--banners")),
+    (
+        'T',
+        Hint("the default, --probe syn, finds the same ports; --banners connects to them"),
+    ),
+    (
+        'C',
+        Hint("--banners reads what services send; there are no scripts"),
+    ),
+    ('L', Hint("--dry-run shows what would be sent")),
+];
+
 /// The arguments of the process, with those of nmap replaced.
 ///
 /// # Errors
-/// For an option of nmap without its value, and for those that are something else here.
+/// For an option without its value, one that is something else here, and those of a configuration
+/// file.
 pub fn replace(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     if arguments.get(1).is_none_or(|word| word != SUBCOMMAND) {
         return Ok(arguments);
     }
-    let mut out = Vec::new();
     let mut words = arguments.into_iter();
-    out.extend(words.by_ref().take(2));
+    let mut head: Vec<OsString> = words.by_ref().take(2).collect();
+    let mut out = Vec::new();
     while let Some(word) = words.next() {
         if word == "--" {
             out.push(word);
             out.extend(words);
             break;
         }
-        match output(&word) {
-            None => out.push(word),
-            Some(format) => {
-                let name = words.next().ok_or_else(|| {
-                    let what = format!("use {}", word.to_string_lossy());
-                    Error::new(ErrorKind::InvalidInput, what, "no file follows")
-                })?;
-                let mut option = OsString::from(format!("--output={format}:"));
-                option.push(name);
-                out.push(option);
-            }
+        if word == "-c" || word == "--conf" {
+            // Before the others, which take precedence.
+            head.extend(conf::read(Path::new(&value(&word, words.next())?))?);
+            continue;
+        }
+        if !one(&word, &mut words, &mut out)? {
+            out.push(word);
         }
     }
-    Ok(out)
+    Ok([head, out].concat())
+}
+
+/// Replaces one word; false if it has no other meaning.
+fn one(
+    word: &OsStr,
+    words: &mut impl Iterator<Item = OsString>,
+    out: &mut Vec<OsString>,
+) -> Result<bool> {
+    let Some(text) = word.to_str() else {
+        return Ok(false);
+    };
+    if let Some(format) = output(text) {
+        let mut option = OsString::from(format!("--output={format}:"));
+        option.push(value(word, words.next())?);
+        out.push(option);
+        return Ok(true);
+    }
+    if let Some((_, meaning)) = OPTIONS.iter().find(|(option, _)| *option == text) {
+        take(text, meaning, words, out)?;
+        return Ok(true);
+    }
+    // Several letters may follow: -sSU.
+    let Some(letters) = text.strip_prefix("-s").filter(|rest| !rest.is_empty()) else {
+        return Ok(false);
+    };
+    let found = letters
+        .chars()
+        .map(|letter| SCANS.iter().find(|row| row.0 == letter));
+    let Some(rows) = found.collect::<Option<Vec<_>>>() else {
+        let known: Vec<String> = SCANS.iter().map(|row| format!("-s{}", row.0)).collect();
+        let why = "there is no such scan".to_owned();
+        let hint = format!("there are {}", known.join(", "));
+        return Err(refused(text, why, hint));
+    };
+    for (_, meaning) in rows {
+        take(text, meaning, words, out)?;
+    }
+    Ok(true)
+}
+
+fn take(
+    text: &str,
+    meaning: &Meaning,
+    words: &mut impl Iterator<Item = OsString>,
+    out: &mut Vec<OsString>,
+) -> Result<()> {
+    match meaning {
+        Is(option) => out.push(option.into()),
+        Takes(option) => {
+            let mut option = OsString::from(format!("{option}="));
+            option.push(value(OsStr::new(text), words.next())?);
+            out.push(option);
+        }
+        Nothing => {}
+        Hint(hint) => {
+            let why = "it has another form here".to_owned();
+            return Err(refused(text, why, (*hint).to_owned()));
+        }
+    }
+    Ok(())
+}
+
+fn refused(text: &str, why: String, hint: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, format!("use {text}"), why).with_hint(hint)
+}
+
+/// The word that follows an option.
+fn value(option: &OsStr, word: Option<OsString>) -> Result<OsString> {
+    word.ok_or_else(|| {
+        let what = format!("use {}", option.to_string_lossy());
+        Error::new(ErrorKind::InvalidInput, what, "its value is missing")
+    })
 }
 
 /// The format of an option such as `-oX`.
-fn output(word: &OsStr) -> Option<&'static str> {
-    let letter = word.to_str()?.strip_prefix("-o")?;
-    let mut letters = letter.chars();
+fn output(word: &str) -> Option<&'static str> {
+    let mut letters = word.strip_prefix("-o")?.chars();
     let letter = letters.next()?;
     if letters.next().is_some() {
         return None;
@@ -63,32 +221,71 @@ mod tests {
     use super::*;
 
     fn replaced(line: &[&str]) -> Result<Vec<String>> {
-        let words = line.iter().map(OsString::from).collect();
-        let words = replace(words)?.into_iter();
-        Ok(words.map(|word| word.into_string().unwrap()).collect())
+        let words = ["barewire", "scan"].iter().chain(line);
+        let words = replace(words.map(OsString::from).collect())?.into_iter();
+        Ok(words
+            .skip(2)
+            .map(|word| word.into_string().unwrap())
+            .collect())
     }
 
     #[test]
     fn outputs_become_long_options() {
-        let words = replaced(&[
-            "barewire", "scan", "-oX", "a", "-p80", "-oA", "b", "--", "-oX",
-        ]);
-        let expected = [
-            "scan",
-            "--output=xml:a",
-            "-p80",
-            "--output=all:b",
-            "--",
-            "-oX",
-        ];
-        assert_eq!(words.unwrap()[1..], expected);
+        let words = replaced(&["-oX", "a", "-p80", "-oA", "b", "--", "-oX"]);
+        let expected = ["--output=xml:a", "-p80", "--output=all:b", "--", "-oX"];
+        assert_eq!(words.unwrap(), expected);
         for format in FORMATS {
             let option = format!("-o{}", format.letter);
-            let words = replaced(&["barewire", "scan", &option, "f"]).unwrap();
-            assert_eq!(words[2], format!("--output={}:f", format.word));
+            let words = replaced(&[&option, "f"]).unwrap();
+            assert_eq!(words, [format!("--output={}:f", format.word)]);
         }
-        assert!(replaced(&["barewire", "scan", "-oX"]).is_err());
-        let other = ["barewire", "capture", "-oX", "a"];
-        assert_eq!(replaced(&other).unwrap(), other);
+        assert!(replaced(&["-oX"]).is_err());
+        let other = ["barewire", "capture", "-oX", "a"].map(OsString::from);
+        assert_eq!(replace(other.to_vec()).unwrap(), other);
+    }
+
+    #[test]
+    fn options_of_nmap_become_ours_or_are_explained() {
+        let line = [
+            "-sSU", "-Pn", "-n", "-iL", "list", "-F", "-e", "eth0", "-g", "53",
+        ];
+        let expected = [
+            "--probe=syn",
+            "--probe=udp",
+            "--target-file=list",
+            "--top-ports=100",
+            "-e",
+            "eth0",
+            "--source-port=53",
+        ];
+        assert_eq!(replaced(&line).unwrap(), expected);
+        for word in ["-T4", "-A", "-sT", "-iR", "-oN", "-sZ"] {
+            let error = replaced(&[word, "9"]).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        let same = ["10.0.0.1", "-p", "80", "--open", "-s"];
+        assert_eq!(replaced(&same).unwrap(), same);
+    }
+
+    /// Each option that is named here exists.
+    #[test]
+    fn meanings_are_options() {
+        use clap::CommandFactory as _;
+        let command = crate::Cli::command();
+        let scan = command.find_subcommand(SUBCOMMAND).unwrap();
+        let known: Vec<&str> = scan
+            .get_arguments()
+            .filter_map(|arg| arg.get_long())
+            .collect();
+        let rows = OPTIONS
+            .iter()
+            .map(|row| &row.1)
+            .chain(SCANS.iter().map(|row| &row.1));
+        for meaning in rows.chain(conf::meanings()) {
+            if let Is(option) | Takes(option) = meaning {
+                let name = option.split('=').next().unwrap().trim_start_matches('-');
+                assert!(name.is_empty() || known.contains(&name), "{option}");
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A stateless scan over one port: one thread sends probes on schedule, one per queue recognizes
 //! answers, and the caller's thread reports each answer once.
 
+mod list;
 mod output;
 mod probes;
 mod route;
@@ -22,6 +23,7 @@ use traffic::Rate;
 use wire::{Mac, Timestamp};
 
 pub use ::scan::{Found, Totals};
+pub use list::TargetList;
 pub use output::{OutputName, Outputs, close};
 use route::Local;
 pub use run::run;
@@ -94,6 +96,7 @@ pub fn prepare(setup: Setup) -> Result<Scan> {
         };
         return Err(Error::new(ErrorKind::InvalidInput, "scan", why));
     }
+    check_families(&setup, &targets)?;
     let local = Local::find(&setup, &targets)?;
     let on_link = match setup.router_mac {
         Some(_) => Targets::default(),
@@ -125,6 +128,22 @@ pub fn prepare(setup: Setup) -> Result<Scan> {
         on_link,
         reserved,
     })
+}
+
+/// Some probes are of IPv4 only.
+fn check_families(setup: &Setup, targets: &Targets) -> Result<()> {
+    let mut probes = setup.ports.probes().iter();
+    let ipv4_only = probes.find(|probe| probe.is_ipv4_only());
+    let Some(probe) = ipv4_only.filter(|_| targets.ranges().iter().any(|range| range.is_ipv6))
+    else {
+        return Ok(());
+    };
+    let why = format!(
+        "the probe {} is of IPv4 only, and IPv6 addresses are among the targets",
+        probe.word()
+    );
+    Err(Error::new(ErrorKind::InvalidInput, "scan", why)
+        .with_hint("scan the IPv6 addresses with other probes"))
 }
 
 fn too_many() -> Error {

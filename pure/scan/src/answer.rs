@@ -7,7 +7,7 @@ use wire::{Dissection, LinkType, dissect, dissect_inner};
 use crate::cookie::{Cookie, Cookies, ProbeTarget};
 use crate::payload::Payload;
 use crate::plan::Plan;
-use crate::probe::{Probe, Row};
+use crate::probe::{ANY_PROTOCOL, Probe, Row};
 use crate::source::Source;
 
 /// Maximum number of ports whose services may answer from another port: each of them is tried.
@@ -176,6 +176,8 @@ pub(crate) struct Quote<'a> {
     pub to: IpAddr,
     /// IPv4 identification of the quoted packet, or the lower 16 bits of its flow label.
     pub ip_id: u16,
+    /// The protocol of the quoted packet.
+    pub ip_protocol: u8,
     /// The first 8 bytes after its IP header.
     pub start: &'a [u8; 8],
     found: &'a Dissection,
@@ -199,7 +201,13 @@ impl Quote<'_> {
         }
     }
 
-    /// Whether the error reports that no program listens on the port.
+    /// Whether the error is that the host does not have the protocol (IPv4).
+    pub fn is_protocol_unreachable(&self) -> bool {
+        let found = self.found;
+        found.ip_version == 4 && (found.icmp_type, found.icmp_code) == (3, 2)
+    }
+
+    /// Whether the error is that no program listens on the port.
     pub fn is_port_unreachable(&self) -> bool {
         let kind = (self.found.icmp_type, self.found.icmp_code);
         kind == if self.found.ip_version == 6 {
@@ -261,8 +269,8 @@ impl<'p> AnswerClassifier<'p> {
     fn first(&self, of: &Dissection, say: impl Fn(&Row) -> Option<Answer>) -> Option<Answer> {
         let family = usize::from(of.ip_version == 6);
         let rows = self.plan.ports().probes().iter().map(|probe| probe.row());
-        rows.filter(|row| row.ip_protocol[family] == of.ip_protocol)
-            .find_map(say)
+        let is_of = |row: &&Row| [of.ip_protocol, ANY_PROTOCOL].contains(&row.ip_protocol[family]);
+        rows.filter(is_of).find_map(say)
     }
 
     fn quote(&self, from: IpAddr, packet: &[u8], found: &Dissection) -> Option<Answer> {
@@ -270,10 +278,19 @@ impl<'p> AnswerClassifier<'p> {
         if !dissect_inner(packet, found, &mut quoted) {
             return None;
         }
-        if !self.plan.source().is_own(quoted.src_addr()?) || quoted.transport_offset == 0 {
+        if !self.plan.source().is_own(quoted.src_addr()?) {
             return None;
         }
-        let at = usize::from(quoted.transport_offset);
+        let (at, ip_protocol) = match quoted.ip_version {
+            // As in the header: probes may be of any protocol.
+            4 => {
+                let ip = packet.get(usize::from(quoted.ip_offset)..)?;
+                let header_len = usize::from(ip.first()? & 15) * 4;
+                (usize::from(quoted.ip_offset) + header_len, *ip.get(9)?)
+            }
+            _ if quoted.transport_offset == 0 => return None,
+            _ => (usize::from(quoted.transport_offset), quoted.ip_protocol),
+        };
         let quote = Quote {
             from,
             to: quoted.dst_addr()?,
@@ -281,6 +298,7 @@ impl<'p> AnswerClassifier<'p> {
                 6 => quoted.flow_label as u16,
                 _ => quoted.fragment_id as u16,
             },
+            ip_protocol,
             start: packet.get(at..)?.first_chunk()?,
             found,
         };

@@ -9,6 +9,7 @@ use wire::checksum::Sum;
 
 use crate::cookie::{Cookie, ProbeTarget};
 use crate::payload::Payloads;
+use crate::port::Protocol;
 use crate::probe::{Numbers, Probe, Row, Template};
 use crate::source::Source;
 
@@ -83,13 +84,19 @@ struct Frame {
     /// in `bytes`.
     transport_sum: Sum,
     template: Template,
+    /// The target's port is the protocol.
+    is_any_protocol: bool,
     stamp: fn(&crate::probe::Stamp, &mut [u8], Sum, &Numbers<'_>),
 }
 
 impl Frame {
     fn new(row: &Row, look: &FrameOptions, src: IpAddr, template: Template) -> Self {
         let len = template.bytes.len() as u16;
-        let protocol = row.ip_protocol[usize::from(src.is_ipv6())];
+        let is_any_protocol = row.protocol == Protocol::Ip;
+        let protocol = match is_any_protocol {
+            true => 0,
+            false => row.ip_protocol[usize::from(src.is_ipv6())],
+        };
         let (ethertype, ip, sum) = match src {
             IpAddr::V4(src) => (
                 0x0800u16,
@@ -116,6 +123,7 @@ impl Frame {
             ip_sum: Sum::new().add_bytes(&ip),
             transport_sum: pseudo.add_bytes(&template.bytes),
             stamp: row.stamp,
+            is_any_protocol,
             transport_at,
             template,
             bytes,
@@ -210,7 +218,11 @@ impl Frames {
         match target.addr {
             IpAddr::V4(addr) => {
                 let dst = addr.to_bits();
-                let ip_sum = frame.ip_sum.add_u32(dst).add_u16(cookie.ip_id);
+                let mut ip_sum = frame.ip_sum.add_u32(dst).add_u16(cookie.ip_id);
+                if frame.is_any_protocol {
+                    ip[9] = target.port as u8;
+                    ip_sum = ip_sum.add_u16(ip[9].into());
+                }
                 ip[4..6].copy_from_slice(&cookie.ip_id.to_be_bytes());
                 ip[10..12].copy_from_slice(&ip_sum.finish().to_be_bytes());
                 ip[16..20].copy_from_slice(&addr.octets());

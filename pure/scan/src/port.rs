@@ -1,7 +1,10 @@
 //! The ports of a scan, as nmap and masscan write them: `80,443,8000-8100,U:53`.
 
+mod top;
+
 use crate::payload::Payloads;
 use crate::probe::Probe;
+pub use top::top_ports;
 
 /// The protocol of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,8 +42,9 @@ impl Protocol {
 pub struct PortList(Vec<(Option<Protocol>, u16, u16)>);
 
 impl PortList {
-    /// Parses a list. `T:` selects TCP and `U:` UDP, up to the next such letter; ports before the
-    /// first one apply to every protocol that is probed. `-` alone is every port from 1.
+    /// Parses a list. `T:` is TCP, `U:` UDP, `S:` SCTP, and `P:` numbers of IP protocols, up to the
+    /// next such letter; ports before the first one apply to every protocol that is probed. `-`
+    /// alone is every port from 1.
     ///
     /// # Errors
     /// What is wrong with it, as a sentence without a full stop.
@@ -54,8 +58,11 @@ impl PortList {
                     protocol = Some(match letter {
                         "T" | "t" => Protocol::Tcp,
                         "U" | "u" => Protocol::Udp,
+                        "S" | "s" => Protocol::Sctp,
+                        "P" | "p" => Protocol::Ip,
                         other => {
-                            let why = "is not a protocol: T is TCP, U is UDP";
+                            let why =
+                                "is not a protocol: T is TCP, U is UDP, S is SCTP, P is IP itself";
                             return Err(format!("{other:?} in {word:?} {why}"));
                         }
                     });
@@ -63,9 +70,19 @@ impl PortList {
                 }
             };
             let (first, last) = bounds(range)?;
+            if protocol == Some(Protocol::Ip) && last > NUMBER_MAX {
+                return Err(not_a_number(last));
+            }
             list.push((protocol, first, last));
         }
         Ok(Self(list))
+    }
+
+    /// Adds the first ports of a protocol by [rank](top_ports).
+    pub fn add_top(&mut self, protocol: Protocol, count: u16) {
+        let ports = top_ports(protocol, count).into_iter();
+        self.0
+            .extend(ports.map(|port| (Some(protocol), port, port)));
     }
 }
 
@@ -103,7 +120,8 @@ impl Ports {
             true => vec![other],
             false => found,
         };
-        let any = [of(Protocol::Tcp), of(Protocol::Udp)].concat();
+        let any = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp, Protocol::Ip];
+        let any = any.map(of).concat();
         let mut entries = Vec::new();
         for &(protocol, first, last) in &list.0 {
             let probes = match protocol {
@@ -113,8 +131,13 @@ impl Ports {
                 }
                 None => any.clone(),
                 Some(Protocol::Udp) => or(of(Protocol::Udp), Probe::Udp),
+                Some(Protocol::Sctp) => or(of(Protocol::Sctp), Probe::SctpInit),
+                Some(Protocol::Ip) => or(of(Protocol::Ip), Probe::Protocol),
                 Some(_) => or(of(Protocol::Tcp), Probe::Syn),
             };
+            if probes.contains(&Probe::Protocol) && last > NUMBER_MAX {
+                return Err(not_a_number(last));
+            }
             for (port, probe) in (first..=last).flat_map(|n| probes.iter().map(move |p| (n, *p))) {
                 let entry = |payload| Entry {
                     probe,
@@ -190,6 +213,13 @@ impl Ports {
     pub fn contains(&self, probe: Probe, port: u16) -> bool {
         !self.of(probe, port).is_empty()
     }
+}
+
+/// The last number of an IP protocol.
+const NUMBER_MAX: u16 = 255;
+
+fn not_a_number(number: u16) -> String {
+    format!("{number} is not the number of an IP protocol, from 0 to {NUMBER_MAX}")
 }
 
 fn bounds(text: &str) -> Result<(u16, u16), String> {

@@ -4,7 +4,11 @@
 //! an answer. Everything else (IP headers, order, pacing, reports) is common to all kinds.
 
 mod echo;
+mod flags;
+mod protocol;
+mod sctp;
 mod syn;
+mod timestamp;
 mod udp;
 
 use wire::checksum::Sum;
@@ -26,10 +30,40 @@ pub enum Probe {
     Udp,
     /// An ICMP or ICMPv6 echo request.
     Echo,
+    /// A TCP ACK.
+    Ack,
+    /// A TCP FIN.
+    Fin,
+    /// A TCP segment with FIN, PSH and URG.
+    Xmas,
+    /// A TCP segment without flags.
+    Null,
+    /// An SCTP INIT.
+    SctpInit,
+    /// An ICMP timestamp request.
+    Timestamp,
+    /// An IPv4 packet of the protocol whose number is the port.
+    Protocol,
 }
 
 /// All rows, indexed by the number of the probe.
-static ROWS: [&Row; 3] = [&syn::ROW, &udp::ROW, &echo::ROW];
+static ROWS: [&Row; 10] = [
+    &syn::ROW,
+    &udp::ROW,
+    &echo::ROW,
+    &flags::ACK_ROW,
+    &flags::FIN_ROW,
+    &flags::XMAS_ROW,
+    &flags::NULL_ROW,
+    &sctp::ROW,
+    &timestamp::ROW,
+    &protocol::ROW,
+];
+
+/// In the place of a protocol's number: any.
+pub(crate) const ANY_PROTOCOL: u8 = 255;
+/// In the place of a protocol's number: there is no such probe of IPv6.
+const NOT_IPV6: u8 = 0;
 
 /// Definition of one kind of probe.
 pub(crate) struct Row {
@@ -46,8 +80,8 @@ pub(crate) struct Row {
     pub answer: fn(classifier: &AnswerClassifier<'_>, packet: &Received<'_>) -> Option<Answer>,
     /// Evaluates an ICMP error that quotes a packet of the probe's protocol.
     pub quoted: fn(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>) -> Option<Answer>,
-    /// The pcap expression for answers, for IPv4 and for IPv6; `FIRST` and `LAST` are replaced with
-    /// the source ports.
+    /// The pcap expression of answers, of IPv4 and of IPv6; `FIRST` and `LAST` stand for the source
+    /// ports. Empty if nothing but errors is received.
     pub filter: [&'static str; 2],
     /// Offset of the source port, or of the field that carries its number, in the transport header.
     pub source_port_at: usize,
@@ -81,8 +115,19 @@ pub(crate) struct Numbers<'a> {
 }
 
 impl Probe {
-    /// All kinds of probes.
-    pub const ALL: [Self; 3] = [Self::Syn, Self::Udp, Self::Echo];
+    /// All kinds.
+    pub const ALL: [Self; 10] = [
+        Self::Syn,
+        Self::Udp,
+        Self::Echo,
+        Self::Ack,
+        Self::Fin,
+        Self::Xmas,
+        Self::Null,
+        Self::SctpInit,
+        Self::Timestamp,
+        Self::Protocol,
+    ];
 
     #[inline]
     pub(crate) fn row(self) -> &'static Row {
@@ -106,7 +151,12 @@ impl Probe {
         })
     }
 
-    /// The protocol that the probe's ports belong to.
+    /// Whether there is no such probe of IPv6.
+    pub fn is_ipv4_only(self) -> bool {
+        self.row().ip_protocol[1] == NOT_IPV6
+    }
+
+    /// The protocol that the probe's ports are of.
     pub fn protocol(self) -> Protocol {
         self.row().protocol
     }
@@ -122,7 +172,15 @@ impl Probe {
         };
         let mut parts = Vec::new();
         for row in probes.iter().map(|probe| probe.row()) {
-            if let Some(addr) = source.ipv4 {
+            if let Some(addr) = source.ipv4
+                && row.protocol == Protocol::Ip
+            {
+                // 8 bytes after the quoted IPv4 header, and no error about their length.
+                parts.push(format!(
+                    "(icmp and dst host {addr} and icmp[0] = 3 and icmp[1] != 4 and \
+                     icmp[10:2] = 28)"
+                ));
+            } else if let Some(addr) = source.ipv4 {
                 // After 8 bytes the quoted IPv4 header of 20, then the quoted transport header.
                 let (protocol, at) = (row.ip_protocol[0], 28 + row.source_port_at);
                 parts.push(format!("(dst host {addr} and {})", ports(row.filter[0])));
@@ -131,7 +189,9 @@ impl Probe {
                      icmp[17] = {protocol} and icmp[{at}:2] >= FIRST and icmp[{at}:2] <= LAST)"
                 )));
             }
-            if let Some(addr) = source.ipv6 {
+            if let Some(addr) = source.ipv6
+                && row.ip_protocol[1] != NOT_IPV6
+            {
                 let (protocol, at) = (row.ip_protocol[1], 88 + row.source_port_at);
                 parts.push(format!("(dst host {addr} and {})", ports(row.filter[1])));
                 parts.push(ports(&format!(

@@ -9,7 +9,7 @@ mod reserved;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-pub use parse::{parse_line, parse_range};
+pub use parse::{parse_line, parse_range, words_of};
 pub use reserved::RESERVED;
 
 /// Addresses of one family from `first` to `last`, both included. IPv4 addresses are their 32 bits.

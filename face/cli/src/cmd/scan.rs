@@ -11,10 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::scan::grab::GrabOptions;
-use ::scan::{
-    AddrRange, Options, Payloads, PortList, Ports, Probe, Shard, parse_line, parse_range,
-};
-use runtime::scan::{self, Outputs, Saved, Scan, Setup, StateFile};
+use ::scan::{AddrRange, Options, Payloads, PortList, Ports, Probe, Protocol, Shard, parse_range};
+use runtime::scan::{self, Outputs, Saved, Scan, Setup, StateFile, TargetList};
 use runtime::{Stop, TotalsRequest};
 use sys::privileges::User;
 use sys::{Error, ErrorKind, Result};
@@ -28,19 +26,27 @@ use show::Show;
 
 /// Arguments.
 #[derive(clap::Args)]
-#[command(after_help = HELP)]
+#[command(after_help = HELP, args_override_self = true)]
 pub struct Args {
-    /// What to scan: addresses, prefixes (192.0.2.0/24), ranges (192.0.2.1-192.0.2.9)
+    /// What to scan: addresses, prefixes (192.0.2.0/24), ranges (192.0.2.1-192.0.2.9), names
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
-    /// Ports: 80,443,8000-8100; - for all; U: begins UDP ports, T: TCP ports
+    /// Ports: 80,443,8000-8100; - for all; U: begins UDP ports, T: TCP, S: SCTP, P: IP
+    /// protocols
     #[arg(long, short = 'p', value_parser = PortList::parse, value_name = "PORTS")]
-    #[arg(required_unless_present = "probe")]
+    #[arg(required_unless_present_any = ["probe", "top_ports"])]
     ports: Option<PortList>,
-    /// What is sent: syn, udp, echo (no port) [default: syn, and udp to the ports of U:]
+    /// Scan the first N TCP ports by importance, too; UDP ports with --probe udp
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    top_ports: Option<u16>,
+    /// What is sent: syn, udp, echo (no port), ack, fin, xmas, null, sctp-init, timestamp (no
+    /// port),
+    /// protocol (ports are numbers of IP protocols) [default: syn, and udp to the ports of U:]
     #[arg(long, value_parser = Probe::parse, value_delimiter = ',', value_name = "PROBES")]
     probe: Vec<Probe>,
-    /// Read more targets from a file: ranges on lines of their own or with commas, # comments
+    /// Read more targets from a file (- is standard input): on lines of their own or with commas,
+    /// # comments
     #[arg(long, visible_alias = "include-file", value_name = "FILE")]
     target_file: Vec<PathBuf>,
     /// Exclude these addresses
@@ -137,6 +143,7 @@ Examples:
   barewire scan --target-file net.txt --exclude-file quiet.txt -p 22 --shard 1/3 --seed 7
   barewire scan 192.0.2.0/24 -p 80,443,U:53,123,161
   barewire scan 192.0.2.0/24 --probe echo
+  barewire scan host.example --top-ports 100
   barewire scan 192.0.2.0/24 -p 80 -oX scan.xml -oJ scan.json
   barewire scan 198.51.100.0/24 -p 80 --dry-run";
 
@@ -272,19 +279,45 @@ impl Args {
         }))
     }
 
+    /// The ports of `-p`, and those of `--top-ports`.
+    fn port_list(&self) -> Result<PortList> {
+        let mut list = self.ports.clone().unwrap_or_default();
+        let Some(count) = self.top_ports else {
+            return Ok(list);
+        };
+        let has = |protocol| self.probe.iter().any(|probe| probe.protocol() == protocol);
+        let (tcp, udp) = (
+            self.probe.is_empty() || has(Protocol::Tcp),
+            has(Protocol::Udp),
+        );
+        for (protocol, is_scanned) in [(Protocol::Tcp, tcp), (Protocol::Udp, udp)] {
+            if is_scanned {
+                list.add_top(protocol, count);
+            }
+        }
+        match tcp || udp {
+            true => Ok(list),
+            false => Err(refused(
+                "use --top-ports",
+                "there is neither TCP nor UDP to scan".into(),
+            )),
+        }
+    }
+
     fn setup(&self, saved: Option<Saved>) -> Result<Setup> {
-        let mut include = Vec::new();
+        let mut include = TargetList::default();
         for text in &self.targets {
-            parse_line(text, &mut include).map_err(|why| refused("scan", why))?;
+            include.add_line(text).map_err(|why| refused("scan", why))?;
         }
         for file in &self.target_file {
             read(file, &mut include)?;
         }
-        if include.is_empty() {
+        if include.ranges.is_empty() {
             return Err(refused("scan", "no target is given".into())
                 .with_hint("give addresses, prefixes or ranges, or --target-file FILE"));
         }
-        let mut exclude = self.exclude.clone();
+        let mut exclude = TargetList::default();
+        exclude.ranges.clone_from(&self.exclude);
         for file in &self.exclude_file {
             read(file, &mut exclude)?;
         }
@@ -298,12 +331,12 @@ impl Args {
             let why = "two of them have the same IP version".to_owned();
             return Err(refused("use the source addresses", why));
         }
-        let list = self.ports.clone().unwrap_or_default();
+        let list = self.port_list()?;
         let ports = Ports::new(&list, &self.probe, Payloads::built_in());
         let ports = ports.map_err(|why| refused("scan", why))?;
         Ok(Setup {
-            include,
-            exclude,
+            include: include.ranges,
+            exclude: exclude.ranges,
             ports,
             port: self.interface.clone(),
             source_addrs: self.source_ip.clone(),
@@ -330,12 +363,15 @@ fn refused(what: &str, why: String) -> Error {
     Error::new(ErrorKind::InvalidInput, what, why)
 }
 
-/// Reads the ranges of a file.
-fn read(path: &Path, out: &mut Vec<AddrRange>) -> Result<()> {
-    let text = fs::read_to_string(path)
-        .map_err(|error| Error::from_io(format!("read {}", path.display()), error))?;
+/// Reads the targets of a file.
+fn read(path: &Path, out: &mut TargetList) -> Result<()> {
+    let text = match path == Path::new("-") {
+        true => std::io::read_to_string(std::io::stdin()),
+        false => fs::read_to_string(path),
+    };
+    let text = text.map_err(|error| Error::from_io(format!("read {}", path.display()), error))?;
     for (number, line) in (1..).zip(text.lines()) {
-        parse_line(line, out)
+        out.add_line(line)
             .map_err(|why| refused(&format!("read line {number} of {}", path.display()), why))?;
     }
     Ok(())

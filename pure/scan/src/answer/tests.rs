@@ -26,6 +26,11 @@ struct Scene {
 }
 
 fn scene(key: u8) -> Scene {
+    let probes = [Probe::Syn, Probe::Udp, Probe::Echo];
+    scene_of(key, "80,443,U:53,69,9999", &probes)
+}
+
+fn scene_of(key: u8, list: &str, probes: &[Probe]) -> Scene {
     let source = Source {
         ipv4: Some(OWN_V4.parse().unwrap()),
         ipv6: Some(OWN_V6.parse().unwrap()),
@@ -40,8 +45,8 @@ fn scene(key: u8) -> Scene {
     };
     let targets = Targets::new(ranges.to_vec(), Vec::new()).unwrap();
     let ports = Ports::new(
-        &PortList::parse("80,443,U:53,69,9999").unwrap(),
-        &[Probe::Syn, Probe::Udp, Probe::Echo],
+        &PortList::parse(list).unwrap(),
+        probes,
         Payloads::built_in(),
     )
     .unwrap();
@@ -355,5 +360,126 @@ fn echo_replies_return_the_identifiers_and_the_send_time() {
             (found.state, found.target.probe),
             (State::Filtered, Probe::Echo)
         );
+    }
+}
+
+const OTHERS: [Probe; 8] = [
+    Probe::Syn,
+    Probe::Ack,
+    Probe::Fin,
+    Probe::Xmas,
+    Probe::Null,
+    Probe::SctpInit,
+    Probe::Timestamp,
+    Probe::Protocol,
+];
+
+fn others() -> Scene {
+    scene_of(1, "T:80,443,S:36412,P:47,253", &OTHERS)
+}
+
+#[test]
+fn resets_answer_the_segments_that_they_quote() {
+    let scene = others();
+    for addr in TARGETS {
+        for probe in [Probe::Ack, Probe::Fin, Probe::Xmas, Probe::Null] {
+            let sent = scene.sent(addr, probe, 443);
+            let at = tcp_at(&sent);
+            let mut reset = answer(&sent, if probe == Probe::Ack { 0x04 } else { 0x14 });
+            match probe {
+                // RFC 9293 section 3.10.7.1: <SEQ=SEG.ACK><CTL=RST>.
+                Probe::Ack => reset[at + 4..at + 8].copy_from_slice(&sent[at + 8..at + 12]),
+                // <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>; FIN has the length 1.
+                Probe::Null => reset[at + 8..at + 12].copy_from_slice(&sent[at + 4..at + 8]),
+                _ => {}
+            }
+            let found = scene.classify(&reset).expect("an answer");
+            let state = match probe {
+                Probe::Ack => State::Unfiltered,
+                _ => State::Closed,
+            };
+            let target = found.target;
+            assert_eq!(
+                (target.probe, target.port, found.state),
+                (probe, 443, state)
+            );
+            assert_eq!(found.evidence, Evidence::Reset);
+            for byte in at..at + 14 {
+                // Ports, the number that counts, and flags; the other number is the host's.
+                let is_free = match probe {
+                    Probe::Ack => (at + 8..at + 13).contains(&byte),
+                    _ => (at + 4..at + 8).contains(&byte) || byte == at + 12,
+                };
+                let mut other = reset.clone();
+                other[byte] ^= 0x14;
+                let other = scene.classify(&other);
+                assert!(is_free || other.is_none(), "{probe:?} {byte}");
+            }
+            let error = error(&sent, if at == 34 { 3 } else { 1 }, 1, 8);
+            let found = scene.classify(&error).expect("an error");
+            assert_eq!((found.target.probe, found.state), (probe, State::Filtered));
+        }
+    }
+}
+
+#[test]
+fn associations_are_acknowledged_or_aborted_under_their_tag() {
+    let scene = others();
+    for addr in TARGETS {
+        let sent = scene.sent(addr, Probe::SctpInit, 36_412);
+        let at = tcp_at(&sent);
+        for (kind, state) in [(2, Some(State::Open)), (6, Some(State::Closed)), (3, None)] {
+            let mut reply = answer(&sent, 0);
+            reply[at..].copy_from_slice(&sent[at..]);
+            reply[at..at + 2].copy_from_slice(&sent[at + 2..at + 4]);
+            reply[at + 2..at + 4].copy_from_slice(&sent[at..at + 2]);
+            reply[at + 4..at + 8].copy_from_slice(&sent[at + 16..at + 20]);
+            reply[at + 12] = kind;
+            assert_eq!(scene.classify(&reply).map(|found| found.state), state);
+            reply[at + 7] ^= 1;
+            assert_eq!(scene.classify(&reply), None);
+        }
+        let error = error(&sent, if at == 34 { 3 } else { 1 }, 1, 8);
+        assert_eq!(scene.classify(&error).unwrap().state, State::Filtered);
+    }
+}
+
+#[test]
+fn timestamp_replies_have_the_time_of_sending() {
+    let scene = others();
+    let sent = scene.sent(TARGETS[0], Probe::Timestamp, 0);
+    let mut reply = sent.clone();
+    reply[26..30].copy_from_slice(&sent[30..34]);
+    reply[30..34].copy_from_slice(&sent[26..30]);
+    reply[34] = 14;
+    let found = scene.classify(&reply).unwrap();
+    assert_eq!((found.state, found.sent_us), (State::Up, Some(1_000)));
+    reply[38] ^= 1;
+    assert_eq!(scene.classify(&reply), None);
+    let unreachable = error(&sent, 3, 1, 8);
+    assert_eq!(scene.classify(&unreachable).unwrap().state, State::Filtered);
+}
+
+#[test]
+fn protocols_are_known_by_the_errors_of_the_target_itself() {
+    let scene = others();
+    for number in [47, 253] {
+        let sent = scene.sent(TARGETS[0], Probe::Protocol, number);
+        for (code, by_target, state) in [
+            (2, true, State::Closed),
+            (3, true, State::Open),
+            (2, false, State::Filtered),
+            (13, true, State::Filtered),
+        ] {
+            let mut error = error(&sent, 3, code, 8);
+            if by_target {
+                error[26..30].copy_from_slice(&sent[30..34]);
+            }
+            let found = scene.classify(&error).expect("an error");
+            assert_eq!((found.target.port, found.state), (number, state), "{code}");
+            let last = error.len() - 1;
+            error[last] ^= 1;
+            assert_eq!(scene.classify(&error), None);
+        }
     }
 }

@@ -40,7 +40,13 @@ fn scan_type(probe: Probe) -> Option<&'static str> {
     match probe {
         Probe::Syn => Some("syn"),
         Probe::Udp => Some("udp"),
-        Probe::Echo => None,
+        Probe::Ack => Some("ack"),
+        Probe::Fin => Some("fin"),
+        Probe::Xmas => Some("xmas"),
+        Probe::Null => Some("null"),
+        Probe::SctpInit => Some("sctpinit"),
+        Probe::Protocol => Some("ipproto"),
+        Probe::Echo | Probe::Timestamp => None,
     }
 }
 

@@ -69,16 +69,20 @@ fn prefix(text: &str, base: IpAddr, len: &str) -> Result<AddrRange, String> {
     })
 }
 
-/// Parses the ranges on one line of a file: separated by commas or blanks, `#` begins a comment.
+/// The words of one line of a file: separated by commas or blanks, `#` begins a comment.
+pub fn words_of(line: &str) -> impl Iterator<Item = &str> {
+    let line = line.split('#').next().unwrap_or_default();
+    let words = line.split([',', ' ', '\t', '\r', '\n']);
+    words.filter(|word| !word.is_empty())
+}
+
+/// Parses the ranges on one line of a file, as [`words_of`] splits it.
 ///
 /// # Errors
 /// As [`parse_range`].
 pub fn parse_line(line: &str, out: &mut Vec<AddrRange>) -> Result<(), String> {
-    let line = line.split('#').next().unwrap_or_default();
-    for word in line.split([',', ' ', '\t', '\r', '\n']) {
-        if !word.is_empty() {
-            out.push(parse_range(word)?);
-        }
+    for word in words_of(line) {
+        out.push(parse_range(word)?);
     }
     Ok(())
 }

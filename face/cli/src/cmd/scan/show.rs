@@ -303,9 +303,13 @@ fn account(totals: &Totals, sending: Duration, elapsed: Duration) -> String {
         0 => String::new(),
         up => format!(", {} up", counted(up.into(), "host", "hosts")),
     };
+    let unfiltered = match totals.unfiltered {
+        0 => String::new(),
+        unfiltered => format!(", {unfiltered} unfiltered"),
+    };
     let _ = writeln!(
         text,
-        "  {} open, {} closed, {} filtered{up}; {} repeated answers",
+        "  {} open, {} closed, {} filtered{unfiltered}{up}; {} repeated answers",
         totals.open, totals.closed, totals.filtered, totals.repeated
     );
     let _ = writeln!(

@@ -1,0 +1,213 @@
+//! Configuration files of masscan, also those that it writes when it is interrupted (`paused.conf`)
+//! or asked to (`--echo`): lines of `name = value`.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use sys::{Error, ErrorKind, Result};
+
+use super::Meaning::{self, Hint, Is, Nothing, Takes};
+
+/// Longest file that is read.
+const LEN_MAX: u64 = 16 << 20;
+
+/// The meaning of a name, without dashes. [`Is`] takes `true` and `false`; the target is the
+/// argument without a name.
+const NAMES: &[(&str, Meaning)] = &[
+    ("rate", Takes("--rate")),
+    ("maxrate", Takes("--rate")),
+    ("ports", Takes("--ports")),
+    ("port", Takes("--ports")),
+    ("topports", Takes("--top-ports")),
+    ("range", Takes("")),
+    ("destinationip", Takes("")),
+    ("exclude", Takes("--exclude")),
+    ("excluderange", Takes("--exclude")),
+    ("excludefile", Takes("--exclude-file")),
+    ("includefile", Takes("--target-file")),
+    ("il", Takes("--target-file")),
+    ("shard", Takes("--shard")),
+    ("shards", Takes("--shard")),
+    ("seed", Takes("--seed")),
+    ("retries", Takes("--retries")),
+    ("retry", Takes("--retries")),
+    ("wait", Takes("--wait")),
+    ("ttl", Takes("--ttl")),
+    ("adapter", Takes("--interface")),
+    ("interface", Takes("--interface")),
+    ("adapterip", Takes("--source-ip")),
+    ("sourceip", Takes("--source-ip")),
+    ("adapterport", Takes("--source-port")),
+    ("sourceport", Takes("--source-port")),
+    ("routermac", Takes("--router-mac")),
+    ("gatewaymac", Takes("--router-mac")),
+    ("connections", Takes("--connections")),
+    ("banners", Is("--banners")),
+    ("open", Is("--open")),
+    ("openonly", Is("--open")),
+    ("appendoutput", Is("--append-output")),
+    ("ping", Is("--probe=echo")),
+    ("show", Nothing),
+    ("noshow", Nothing),
+    ("capture", Nothing),
+    ("nocapture", Nothing),
+    ("randomizehosts", Nothing),
+    ("rotate", Nothing),
+    ("rotatedir", Nothing),
+    ("rotateoffset", Nothing),
+    ("rotatesize", Nothing),
+    ("blackrockrounds", Nothing),
+    ("minpacket", Nothing),
+    ("offline", Hint("--dry-run")),
+    (
+        "resumeindex",
+        Hint("--state FILE keeps the state of a scan; masscan's order is another one"),
+    ),
+    ("resumecount", Hint("--shard 1/10 scans a part")),
+];
+
+/// All meanings.
+#[cfg(test)]
+pub(super) fn meanings() -> impl Iterator<Item = &'static Meaning> {
+    NAMES.iter().map(|row| &row.1)
+}
+
+/// A file as arguments.
+///
+/// # Errors
+/// When it cannot be read; with the line's number, for a line that cannot be used.
+pub(super) fn read(path: &Path) -> Result<Vec<OsString>> {
+    let what = || format!("read {}", path.display());
+    let failed = |error| Error::from_io(what(), error);
+    let len = std::fs::metadata(path).map_err(failed)?.len();
+    if len > LEN_MAX {
+        let why = format!("it is {len} bytes long; the limit is {LEN_MAX}");
+        return Err(Error::new(ErrorKind::InvalidInput, what(), why));
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    arguments(&text).map_err(|(line, why, hint)| {
+        let what = format!("read line {line} of {}", path.display());
+        let error = Error::new(ErrorKind::InvalidInput, what, why);
+        match hint {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        }
+    })
+}
+
+/// Number of a line, what is wrong, and what to do.
+type Wrong = (usize, String, Option<&'static str>);
+
+fn arguments(text: &str) -> std::result::Result<Vec<OsString>, Wrong> {
+    let mut out = Vec::new();
+    let (mut format, mut file) = (None, None);
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let (name, value) = line.split_once('=').unwrap_or((line, "true"));
+        let (name, value) = (plain(name), value.trim());
+        match name.as_str() {
+            "outputformat" => {
+                format = Some(known_format(value).map_err(|why| (number, why, None))?);
+            }
+            "outputfilename" => file = Some(value.to_owned()),
+            _ => out.extend(argument(&name, value).map_err(|(why, hint)| (number, why, hint))?),
+        }
+    }
+    match (format, file) {
+        (Some(Some(format)), Some(file)) => out.push(format!("--output={format}:{file}").into()),
+        (None, Some(file)) => out.push(format!("--output=xml:{file}").into()),
+        _ => {}
+    }
+    Ok(out)
+}
+
+/// A name in lower case, without what masscan takes or leaves out: dashes, and an index.
+fn plain(name: &str) -> String {
+    let name = name.split('[').next().unwrap_or_default().trim();
+    let letters = name.chars().filter(|letter| !"-_.".contains(*letter));
+    letters.map(|letter| letter.to_ascii_lowercase()).collect()
+}
+
+/// Our word for a format; `None` if it means no file.
+fn known_format(value: &str) -> std::result::Result<Option<&'static str>, String> {
+    let formats = ::scan::report::FORMATS.iter();
+    let words: Vec<&str> = formats.map(|format| format.word).collect();
+    match value {
+        "interactive" | "none" | "unknown(0)" | "" => Ok(None),
+        _ => match words.iter().find(|word| **word == value) {
+            Some(word) => Ok(Some(*word)),
+            None => Err(format!(
+                "unknown format {value:?}: there are {}",
+                words.join(", ")
+            )),
+        },
+    }
+}
+
+type WrongName = (String, Option<&'static str>);
+
+fn argument(name: &str, value: &str) -> std::result::Result<Option<OsString>, WrongName> {
+    let found = NAMES.iter().find(|(known, _)| *known == name);
+    let (_, meaning) = found.ok_or_else(|| (format!("unknown name {name:?}"), None))?;
+    match meaning {
+        Nothing => Ok(None),
+        Hint(hint) => Err((format!("{name:?} has another form here"), Some(*hint))),
+        Is(option) => match value {
+            "true" | "1" | "yes" => Ok(Some(option.into())),
+            "false" | "0" | "no" => Ok(None),
+            _ => Err((format!("{name:?} is true or false, not {value:?}"), None)),
+        },
+        Takes(_) if value.is_empty() => Err((format!("{name:?} has no value"), None)),
+        Takes("") => Ok(Some(value.into())),
+        // A whole number of seconds or packets may be written as 100.00.
+        Takes(option) => Ok(Some(format!("{option}={value}").into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_as_masscan_writes_them_become_arguments() {
+        let text = "# masscan\nrate =     100.00\nshard = 1/1\nnocapture = servername\n\n\
+                    output-format = json\nshow = open,,\noutput-filename = a.json\nrotate = 0\n\
+                    adapter-ip[0] = 192.0.2.7\nbanners = true\nopen-only\nports = 80,U:53\n\
+                    range = 198.51.100.0/24\nrange = 203.0.113.0/24 # more\n";
+        let expected = [
+            "--rate=100.00",
+            "--shard=1/1",
+            "--source-ip=192.0.2.7",
+            "--banners",
+            "--open",
+            "--ports=80,U:53",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "--output=json:a.json",
+        ];
+        assert_eq!(arguments(text).unwrap(), expected.map(OsString::from));
+        assert_eq!(
+            arguments("output-filename = x").unwrap(),
+            ["--output=xml:x"]
+        );
+        assert!(arguments("output-format = interactive").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_used_is_named() {
+        for (text, line, part) in [
+            ("rate = 1\nratte = 2", 2, "unknown name \"ratte\""),
+            ("\n\nresume-index = 7", 3, "another form"),
+            ("banners = perhaps", 1, "true or false"),
+            ("ports =", 1, "no value"),
+            ("output-format = binary", 1, "unknown format"),
+        ] {
+            let (number, why, _) = arguments(text).unwrap_err();
+            assert_eq!(number, line, "{text}");
+            assert!(why.contains(part), "{why}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Targets as text: ranges, and names of hosts, which the resolver of this machine looks up.
+
+use std::net::{IpAddr, ToSocketAddrs};
+
+use ::scan::{AddrRange, parse_range, words_of};
+
+/// Names looked up at most: each may take seconds.
+const NAMES_MAX: usize = 10_000;
+/// Longest name (RFC 1035 section 2.3.4).
+const NAME_LEN_MAX: usize = 253;
+
+/// A list of targets.
+#[derive(Clone, Debug, Default)]
+pub struct TargetList {
+    /// The ranges.
+    pub ranges: Vec<AddrRange>,
+    name_count: usize,
+}
+
+impl TargetList {
+    /// Adds the targets of one line: separated by commas or blanks, `#` begins a comment. Of a name
+    /// all IPv4 addresses are added, or all IPv6 addresses if it has none of IPv4.
+    ///
+    /// # Errors
+    /// What is wrong with a word, as a sentence without a full stop.
+    pub fn add_line(&mut self, line: &str) -> Result<(), String> {
+        for word in words_of(line) {
+            match parse_range(word) {
+                Ok(range) => self.ranges.push(range),
+                Err(_) if is_name(word) => self.add_name(word)?,
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(())
+    }
+
+    fn add_name(&mut self, name: &str) -> Result<(), String> {
+        self.name_count += 1;
+        if self.name_count > NAMES_MAX {
+            return Err(format!("there are more than {NAMES_MAX} names of hosts"));
+        }
+        let found = (name, 0).to_socket_addrs();
+        let found = found.map_err(|error| format!("{name:?} has no address: {error}"))?;
+        let addrs: Vec<IpAddr> = found.map(|addr| addr.ip()).collect();
+        let has_v4 = addrs.iter().any(IpAddr::is_ipv4);
+        let taken = addrs.into_iter().filter(|addr| addr.is_ipv4() == has_v4);
+        let before = self.ranges.len();
+        self.ranges.extend(taken.map(AddrRange::single));
+        match self.ranges.len() == before {
+            true => Err(format!("{name:?} has no address")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Whether a word can be the name of a host: letters, digits, dashes and dots, and not an address
+/// that is damaged.
+fn is_name(word: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        !label.is_empty() && !label.starts_with('-') && label.bytes().all(is_letter)
+    };
+    let labels = word.strip_suffix('.').unwrap_or(word);
+    let last = labels.rsplit('.').next().unwrap_or_default();
+    word.len() <= NAME_LEN_MAX
+        && labels.split('.').all(is_label)
+        && last.bytes().any(|byte| byte.is_ascii_alphabetic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_words_that_cannot_be_addresses() {
+        for name in [
+            "localhost",
+            "host.example",
+            "a-b.example.",
+            "x",
+            "3com.example",
+        ] {
+            assert!(is_name(name), "{name}");
+        }
+        for other in [
+            "",
+            ".",
+            "192.0.2",
+            "192.0.2.1-9",
+            "10.0.0.0/8",
+            "::1",
+            "-a",
+            "a..b",
+            "a b",
+        ] {
+            assert!(!is_name(other), "{other}");
+        }
+        assert!(!is_name(&"a".repeat(300)));
+    }
+
+    #[test]
+    fn names_are_looked_up_and_lines_may_mix_them_with_ranges() {
+        let mut list = TargetList::default();
+        list.add_line("192.0.2.0/24, localhost # more").unwrap();
+        let firsts: Vec<IpAddr> = list.ranges.iter().map(AddrRange::first_addr).collect();
+        assert_eq!(firsts[0], IpAddr::from([192, 0, 2, 0]));
+        assert!(firsts[1..].iter().all(IpAddr::is_loopback) && firsts.len() > 1);
+        // RFC 6761 section 6.4: this name never has an address.
+        let why = list.add_line("no-such-host.invalid").unwrap_err();
+        assert!(why.contains("no-such-host.invalid"), "{why}");
+        assert!(
+            list.add_line("192.0.2.0/33")
+                .unwrap_err()
+                .contains("prefix length")
+        );
+    }
+}
