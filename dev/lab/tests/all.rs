@@ -78,6 +78,7 @@ mod flow_view;
 mod forward_gone;
 mod forward_live;
 mod guard_challenge;
+mod guard_detect;
 mod guard_face;
 mod guard_flood;
 mod guard_interpreted;

@@ -264,6 +264,14 @@ fn compare(
                 }
                 continue;
             }
+            // libpcap does not optimize programs with `protochain`, and compiles contradictions.
+            (Err(_), Some(theirs)) if text.contains("protochain") => {
+                let takes = |packet: &Vec<u8>| vm_cbpf::run(theirs, packet, packet.len() as u32);
+                if packets.iter().any(|packet| takes(packet) != 0) {
+                    found.push(format!("{link_type} {text:?}: libpcap compiles it"));
+                }
+                continue;
+            }
             (Err(error), Some(_)) => {
                 found.push(format!("{link_type} {text:?}: {error}"));
                 continue;

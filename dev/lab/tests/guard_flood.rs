@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// Time limit of a program; not a measurement.
 const LIMIT: Duration = Duration::from_secs(60);
-const PORT: u16 = 8080;
+pub const PORT: u16 = 8080;
 /// The signature of SYNs from [`syn`]: no options, window 1024. The kernel's own have options.
 const SIGNATURE: &str = "p0f:4:64:0:0:1024,0:::0";
 const SOURCE_COUNT: u32 = 16_384;
@@ -106,7 +106,7 @@ pub fn serve(listener: &TcpListener, is_over: &AtomicBool) {
 }
 
 /// A connection through the kernel that carries a byte both ways.
-fn connect(address: SocketAddr) -> std::io::Result<()> {
+pub fn connect(address: SocketAddr) -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.write_all(&[7])?;

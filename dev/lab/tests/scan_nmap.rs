@@ -120,10 +120,11 @@ fn protocols_that_a_host_lacks_are_those_that_nmap_finds() {
     require!(skip::program("nmap", "nmap"));
     require!(skip::program("iptables", "iptables"));
     let scene = scene();
-    let ports = "3,5,7-16,18-31,60-90,140-252";
+    // nmap sums up more than 25 of one state if it finds no other.
+    let ports = "3,5,7-16,140-150";
     let ours = ours(&scene, "-sO", ports);
     assert_eq!(ours, nmap(&scene, "-sO", ports));
-    assert!(ours.values().filter(|state| *state == "closed").count() > 100);
+    assert!(ours.values().filter(|state| *state == "closed").count() > 20);
 }
 
 /// The kernel answers timestamp requests; the far end of associations is simulated elsewhere.

@@ -1,0 +1,141 @@
+//! `barewire guard --detect`: hping3 floods a service beside connections of the kernel.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lab::process::Process;
+use lab::{Pair, Veth, require, skip};
+use serde_json::Value;
+
+use crate::guard_flood::{PORT, connect, guard, serve, stop};
+
+/// Short times, for rates that a busy machine reaches.
+const SETTINGS: &str = "least=800/s,warm-up=2s,begin=1s,end=2s";
+
+/// Waits for a line of JSON.
+fn line(process: &Process, is_it: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..3_000 {
+        let stdout = process.stdout();
+        let lines = stdout
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'));
+        let mut values = lines.filter_map(|line| serde_json::from_str(line).ok());
+        if let Some(value) = values.find(&is_it) {
+            return value;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{}{}", process.stdout(), process.stderr());
+}
+
+fn event(process: &Process, name: &str) -> Value {
+    line(process, |value| {
+        value["type"] == "flood" && value["event"] == name
+    })
+}
+
+/// A flood until it is dropped.
+fn flood(pair: &Pair) -> Process {
+    let target = pair.right.ipv4.to_string();
+    let args = [
+        "-q", "-S", "-p", "8080", "-i", "u20", "-c", "10000000", &target,
+    ];
+    pair.left.ns.spawn("hping3", args).unwrap()
+}
+
+/// Detects a flood and its end while connections complete; what the command printed.
+fn run(pair: &Pair, action: &str) -> (Value, Value) {
+    let args = [
+        "--detect",
+        action,
+        "--sample",
+        "1/2",
+        "--detect-settings",
+        SETTINGS,
+    ];
+    let process = guard(pair, &args);
+    // The normal rate is known.
+    line(&process, |value| value["seconds"].as_f64() > Some(4.0));
+    let mut flood = flood(pair);
+    let begins = event(&process, "begins");
+    assert!(begins["rate_pps"].as_f64() > Some(800.0), "{begins}");
+    let rule = event(&process, "rule");
+    if action == "install" {
+        let dropped = |value: &Value| value["dropped"].as_u64() > Some(2_000);
+        line(&process, dropped);
+        let over = |value: &Value| value["event"] == "over";
+        let stdout = process.stdout();
+        let mut lines = stdout
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        assert!(!lines.any(|value| over(&value)), "{stdout}");
+    }
+    flood.kill().unwrap();
+    event(&process, "over");
+    if action == "install" {
+        assert_eq!(event(&process, "removed")["name"], rule["name"]);
+    }
+    (rule, stop(process))
+}
+
+/// As [`run`], beside a client that connects until it is over: every connection completes.
+fn beside_connections(pair: &Pair, action: &str) -> (Value, Value) {
+    let address = SocketAddr::from((pair.right.ipv4, PORT));
+    let listener = pair.right.ns.run(|| TcpListener::bind(address)).unwrap();
+    let listener = listener.unwrap();
+    let is_over = AtomicBool::new(false);
+    let client = || {
+        let mut count = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            connect(address).unwrap();
+            count += 1;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        count
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve(&listener, &is_over));
+        let client = scope.spawn(|| pair.left.ns.run(&client).unwrap());
+        // A panic must end the others, too.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(pair, action)));
+        is_over.store(true, Ordering::Relaxed);
+        let count = client.join().unwrap();
+        let result = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        assert!(count > 20, "{count} connections");
+        result
+    })
+}
+
+#[test]
+fn a_flood_is_dropped_while_it_lasts_and_connections_complete() {
+    require!(skip::lab());
+    require!(skip::program("hping3", "hping3"));
+    let pair = Veth::new().create().unwrap();
+    let (rule, totals) = beside_connections(&pair, "install");
+    assert_eq!(rule["installed"], true, "{rule}");
+    assert!(totals["dropped"].as_u64() > Some(2_000), "{totals}");
+    // The rule is gone, its counts are not.
+    assert_eq!(totals["rules"].as_array().unwrap().len(), 0, "{totals}");
+    assert_eq!(totals["removed"]["dropped"], totals["dropped"], "{totals}");
+    assert!(
+        totals["detection"]["sampled"].as_u64() > Some(100),
+        "{totals}"
+    );
+}
+
+#[test]
+fn a_rule_is_proposed_and_nothing_dropped() {
+    require!(skip::lab());
+    require!(skip::program("hping3", "hping3"));
+    let pair = Veth::new().create().unwrap();
+    let (rule, totals) = beside_connections(&pair, "propose");
+    assert_eq!(rule["installed"], false, "{rule}");
+    assert_eq!(totals["dropped"], 0, "{totals}");
+    // What it proposes is a rule that drops exactly the packets of hping3.
+    let proposed = rule["match"].as_str().unwrap();
+    let process = guard(&pair, &["--drop", proposed]);
+    crate::guard_flood::hping3(&pair, &["-S", "-p", "8080"]);
+    crate::guard_flood::ten_connections(&pair);
+    assert_eq!(stop(process)["dropped"], 10, "{proposed}");
+}
