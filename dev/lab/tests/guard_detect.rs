@@ -96,7 +96,7 @@ fn beside_connections(pair: &Pair, action: &str) -> (Value, Value) {
     };
     std::thread::scope(|scope| {
         scope.spawn(|| serve(&listener, &is_over));
-        let client = scope.spawn(|| pair.left.ns.run(&client).unwrap());
+        let client = scope.spawn(|| pair.left.ns.run(client).unwrap());
         // A panic must end the others, too.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(pair, action)));
         is_over.store(true, Ordering::Relaxed);

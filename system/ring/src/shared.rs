@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Both processes may write this memory, so neither trusts it. The peer's positions and indices
-//! only ever choose among what the owner's [`Holder`] knows: whatever the peer writes, a frame that
-//! it was not handed does not move, and the owner never waits for it. The frames themselves can be
-//! read-only for the peer ([`Pool::share`]).
+//! only select among the frames that the owner's [`Holder`](crate::Holder) has recorded: whatever
+//! the peer writes, no other frame moves, and the owner never waits for it. The frames themselves
+//! can be read-only for the peer ([`Pool::share`](crate::Pool::share)).
 //!
 //! A peer takes one packet at a time off the ring. So one that is killed loses the packets that it
 //! had taken and not finished, at most one if it keeps none; what is in the ring is handed to the
