@@ -160,9 +160,9 @@ pub enum Notice<'a> {
     Kept(Error),
     /// This rule has expired.
     Expired(String),
-    /// A flood, or what was done about it.
+    /// A flood was detected or is over, or a rule was derived, installed or removed.
     Flood(&'a Step),
-    /// No packets can be sampled any more; the rules stay in force.
+    /// Sampling failed, so floods are no longer detected; the rules stay in force.
     DetectionEnded(Error),
 }
 
@@ -173,7 +173,7 @@ pub struct Outcome {
     pub totals: Totals,
     /// How long the guard was attached.
     pub elapsed: Duration,
-    /// What detection has sampled, if it was on until the end.
+    /// Packets sampled by detection, if it ran until the end.
     pub sampled: Option<TapCounts>,
     /// Why it ended.
     pub ended: Ended,
@@ -265,7 +265,7 @@ impl Guard {
         self.setup.dry_run
     }
 
-    /// What is done about floods; `None` if they are not detected.
+    /// The response to detected floods; `None` if detection is off.
     pub fn action(&self) -> Option<Action> {
         self.setup.detect.map(|detect| detect.action)
     }
@@ -335,7 +335,7 @@ impl Guard {
                 self.check_attached()?;
                 self.table.settle()?;
                 let totals = self.table.totals()?;
-                self.detect(&totals, notice)?;
+                self.detect(&totals, notice);
                 notice(Notice::Progress(&totals));
             }
             self.read_tap(notice);
@@ -345,19 +345,18 @@ impl Guard {
 
     /// Reloads the rule file.
     fn reload(&mut self) -> Result<usize> {
-        let specs = self.specs()?;
+        let mut specs = self.setup.specs()?;
+        specs.extend(self.found.iter().cloned());
+        self.load(specs)
+    }
+
+    /// Replaces the rules; returns their number.
+    fn load(&mut self, specs: Vec<RuleSpec>) -> Result<usize> {
         self.setup.check_session(self.session.as_ref(), &specs)?;
         let count = specs.len();
         let next = self.table.next(specs, self.setup.dry_run)?;
         self.replace(next)?;
         Ok(count)
-    }
-
-    /// All rules as they are now, with those against floods.
-    fn specs(&self) -> Result<Vec<RuleSpec>> {
-        let mut specs = self.setup.specs()?;
-        specs.extend(self.found.iter().cloned());
-        Ok(specs)
     }
 
     fn expire(&mut self, notice: &mut impl FnMut(Notice<'_>)) -> Result<()> {

@@ -75,23 +75,23 @@ pub struct Args {
     /// Count what the rules would drop, and drop nothing
     #[arg(long)]
     dry_run: bool,
-    /// Where packets are dropped: by an XDP program, or by iptables (with --print)
+    /// Where packets are dropped: in an XDP program, or by iptables (needs --print)
     #[arg(long, value_enum, default_value = "xdp")]
     hook: Hook,
-    /// With --hook iptables: print the rules as commands of iptables and ip6tables, and change
+    /// With --hook iptables: print the rules as iptables and ip6tables commands, and change
     /// nothing
     #[arg(long, conflicts_with_all = ["json", "metrics", "duration", "user", "detect"])]
     print: bool,
-    /// Learn the normal rates and report floods: propose a rule against each, or install it until
-    /// the flood is over
+    /// Learn normal rates and report floods; propose a rule against each, or install it until the
+    /// flood is over
     #[arg(long, value_enum, value_name = "ACTION")]
     detect: Option<Detect>,
-    /// With --detect: look at one in N packets
+    /// With --detect: sample one packet in N
     #[arg(long, value_name = "1/N", value_parser = parse_sample, default_value = "1/16")]
     sample: u32,
-    /// With --detect: least=1000/s (lower rates are no flood), most=RATE (higher ones always are),
-    /// factor=4 and deviations=6 (over the normal rate), learn=10m, warm-up=60s, begin=3s, end=30s,
-    /// expires=10m (of a rule)
+    /// With --detect: least=1000/s (lower rates are never a flood), most=RATE (higher rates always
+    /// are), factor=4 and deviations=6 (above the normal rate), learn=10m, warm-up=60s, begin=3s,
+    /// end=30s, expires=10m (of installed rules)
     #[arg(long, value_name = "KEY=VALUE,...", requires = "detect")]
     detect_settings: Option<String>,
     /// Where the XDP program is attached
@@ -120,18 +120,18 @@ pub struct Args {
 /// Where packets are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Hook {
-    /// An XDP program
+    /// XDP program in the driver
     Xdp,
-    /// Rules in the table raw of iptables and ip6tables
+    /// Rules in the raw table of iptables and ip6tables
     Iptables,
 }
 
-/// What is done about a flood.
+/// The response to a flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Detect {
-    /// Print a rule against it
+    /// Print a rule
     Propose,
-    /// Install a rule against it
+    /// Install a rule until the flood is over
     Install,
 }
 
@@ -246,7 +246,7 @@ fn warn(show: &mut show::Show, args: &Args, what: &str, error: Error) {
     }
 }
 
-/// Prints the rules as commands.
+/// Prints the rules as iptables commands.
 fn print(args: &Args) -> Result<()> {
     let refused = |why: &str| {
         let what = format!("guard {}", args.interface.as_deref().unwrap_or_default());
@@ -258,9 +258,11 @@ fn print(args: &Args) -> Result<()> {
             out::print(&out::stdout(1)?, text.into_bytes())
         }
         (Hook::Iptables, false) => Err(refused(
-            "barewire prints rules of iptables, and does not install them",
+            "barewire prints iptables rules, but does not install them",
         )),
-        (Hook::Xdp, _) => Err(refused("--print prints commands of iptables; XDP has none")),
+        (Hook::Xdp, _) => Err(refused(
+            "--print is for iptables rules; XDP rules are not commands",
+        )),
     }
 }
 

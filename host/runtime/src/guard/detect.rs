@@ -1,8 +1,8 @@
 //! Detection of floods on the guarded interface, and rules against them.
 //!
-//! A tap samples the packets that reach the host, after the XDP program. Packets that a detected
-//! rule drops do not reach the tap; the rule's own count stands for them, so the end of the flood
-//! is seen there.
+//! A tap samples the packets that reach the host, after the XDP program. Packets that a derived
+//! rule drops do not reach the tap; the rule's drop counter stands in for them, so the end of the
+//! flood is detected.
 
 mod act;
 mod setup;
@@ -34,34 +34,34 @@ use crate::filter::derive::{Sample, ip_packet};
 const RAW: u16 = 101;
 const ETHERNET: u16 = 1;
 
-/// Normal packets that a rule must not match, at most.
+/// Maximum number of normal packets kept; derived rules must not match them.
 const GOOD_MAX: usize = 2_000;
-/// Packets sampled of one second, before it is known whether they are normal.
+/// Maximum number of packets kept per second until they are known to be normal.
 const SECOND_MAX: usize = 200;
-/// Packets of a flood that a rule is derived from, at most.
+/// Maximum number of a flood's packets that a rule is derived from.
 const FLOOD_MAX: usize = 1_000;
-/// With this many packets of a flood the rule is derived at once.
+/// Number of a flood's packets from which a rule is derived at once.
 const ENOUGH: usize = 200;
-/// After [`PATIENCE`] ticks, this many will do.
+/// Number of a flood's packets that suffices after [`ENOUGH_TICKS`] ticks.
 const LEAST: usize = 20;
-const PATIENCE: u32 = 5;
-/// Floods at a time; more are reported, and get no rule.
+const ENOUGH_TICKS: u32 = 5;
+/// Maximum number of concurrent floods with a rule; further ones are only reported.
 const FLOODS_MAX: usize = 16;
-/// Groups of packets in one rule, and the least share of each in thousandths: what is rarer in
-/// the flood's packets is likely to be other traffic.
+/// Maximum number of packet groups in one rule, and the minimum share of a group in thousandths:
+/// rarer packets in the sample are probably other traffic.
 const LIMITS: Limits = Limits {
     group_count_max: 4,
     share_least_permille: 100,
 };
-/// Share of a flood's packets, in percent, from which on a rule covers it.
+/// Minimum share of a flood's packets, in percent, that an existing rule must match to cover it.
 const COVERED_PERCENT: usize = 90;
 
-/// What a flood is of.
+/// What the packets of a flood have in common.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// Packets to an address.
     Destination(IpAddr),
-    /// SYNs with a signature, as p0f prints it, at no distance.
+    /// SYNs with this p0f signature, its TTL rounded up to the initial TTL.
     Signature(String),
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// The keys that a packet counts for.
+/// The keys under which a packet is counted.
 fn keys(ip: &[u8]) -> [Option<Key>; 2] {
     let destination = match ip.first().map(|byte| byte >> 4) {
         Some(4) => ip
@@ -98,14 +98,14 @@ fn keys(ip: &[u8]) -> [Option<Key>; 2] {
     ]
 }
 
-/// What detection reports, in this order for one flood.
+/// An event of detection, in this order for one flood.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// A flood begins.
     Begins(Rates),
     /// A rule that matches the flood and no normal packet.
     Rule(Found),
-    /// There is no rule against a flood.
+    /// No rule could be derived against a flood.
     NoRule {
         /// The flood.
         of: String,
@@ -118,31 +118,31 @@ pub enum Step {
     Remove(String),
 }
 
-/// Of what a flood is, with its rate.
+/// A flood and its rate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rates {
-    /// Of what.
+    /// The flood, as text.
     pub of: String,
-    /// The rate, in packets a second.
+    /// The rate, in packets per second.
     pub rate_pps: f64,
-    /// What is normal.
+    /// The normal rate, in packets per second.
     pub normal_pps: f64,
 }
 
-/// A rule that was found.
+/// A derived rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// The flood that it is against.
+    /// The flood it is directed against.
     pub of: String,
     /// The rule.
     pub spec: RuleSpec,
-    /// Packets of the flood that were looked at.
+    /// Sampled packets of the flood.
     pub sampled: usize,
-    /// How many of these it matches.
+    /// Number of these that the rule matches.
     pub matched: usize,
 }
 
-/// A flood that is not over.
+/// A flood in progress.
 struct Flood {
     key: Key,
     sample: Sample,
@@ -150,11 +150,11 @@ struct Flood {
 }
 
 enum State {
-    /// Packets are gathered, for so many ticks.
+    /// Packets have been collected for this number of ticks.
     Sampling(u32),
-    /// The rule of this name is against it.
+    /// This rule is directed against it.
     Ruled(String),
-    /// It gets no rule.
+    /// No rule is possible.
     GivenUp,
 }
 
@@ -164,15 +164,16 @@ impl Flood {
     }
 }
 
-/// A rule that was found, as far as it concerns detection.
+/// The state that detection keeps of a derived rule.
 struct Rule {
     name: String,
     program: Option<Program>,
-    /// Packets that it has dropped, as last read.
+    /// The rule's drop counter when last read.
     counted: u64,
 }
 
-/// Learns, detects and derives. It does no IO: packets, time and counts are the caller's.
+/// Learns normal rates, detects floods and derives rules. It does no IO: the caller provides
+/// packets, time and counters.
 pub struct Detection {
     setup: DetectSetup,
     detector: Detector<Key>,
@@ -185,7 +186,7 @@ pub struct Detection {
 }
 
 impl Detection {
-    /// Nothing is known yet; time begins at 0.
+    /// Creates a detection without any knowledge of normal rates; time begins at 0.
     pub fn new(setup: DetectSetup) -> Self {
         Detection {
             detector: Detector::new(setup.settings, 0),
@@ -198,12 +199,12 @@ impl Detection {
         }
     }
 
-    /// What is done about floods.
+    /// The response to a flood.
     pub fn action(&self) -> Action {
         self.setup.action
     }
 
-    /// Takes a sampled Ethernet packet, with a tag that the kernel has taken out of it or not.
+    /// Adds a sampled Ethernet packet; `has_outer_tag` if the kernel has stripped a VLAN tag.
     pub fn packet(&mut self, bytes: &[u8], has_outer_tag: bool) {
         let Some((tags, ip)) = ip_packet(ETHERNET, bytes) else {
             return;
@@ -223,8 +224,8 @@ impl Detection {
         }
     }
 
-    /// Ends a second: to be called about once in one. `dropped` has the packets that a rule has
-    /// dropped so far.
+    /// Ends an interval; called about once per second. `dropped` returns the number of packets that
+    /// a rule has dropped so far.
     pub fn tick(&mut self, now_ns: u64, dropped: impl Fn(&str) -> u64) -> Vec<Step> {
         self.count_dropped(dropped);
         let mut steps = Vec::new();
@@ -239,7 +240,7 @@ impl Detection {
         steps
     }
 
-    /// Counts what rules have dropped for the floods that they are against.
+    /// Counts the packets that rules have dropped for the floods they are directed against.
     fn count_dropped(&mut self, dropped: impl Fn(&str) -> u64) {
         for rule in &mut self.rules {
             let now = dropped(&rule.name);
@@ -274,7 +275,7 @@ impl Detection {
             why,
         };
         let Subject::Key(key) = event.subject else {
-            return steps.push(no_rule("they have no destination in common".into()));
+            return steps.push(no_rule("they have no common destination".into()));
         };
         if self.floods.len() == FLOODS_MAX {
             return steps.push(no_rule(format!("there are {FLOODS_MAX} floods already")));
@@ -286,7 +287,7 @@ impl Detection {
         });
     }
 
-    /// Packets become normal ones when no flood began for longer than one takes to be recognized.
+    /// Accepts packets as normal once no flood has begun for longer than detection takes.
     fn settle_recent(&mut self) {
         let hold = self.setup.settings.begin_ns.div_ceil(1_000_000_000) as usize + 2;
         if !self.floods.is_empty() {
@@ -301,7 +302,7 @@ impl Detection {
         self.recent.push_back(Sample::new(SECOND_MAX));
     }
 
-    /// Derives a rule against a flood that has none, once there are packets enough.
+    /// Derives a rule against a flood that has none, once there are enough packets.
     fn look_for_rule(&mut self, at: usize, steps: &mut Vec<Step>) {
         let flood = &mut self.floods[at];
         let State::Sampling(ticks) = &mut flood.state else {
@@ -309,7 +310,7 @@ impl Detection {
         };
         *ticks += 1;
         let packets = flood.sample.packets();
-        if packets.len() < ENOUGH && (*ticks < PATIENCE || packets.len() < LEAST) {
+        if packets.len() < ENOUGH && (*ticks < ENOUGH_TICKS || packets.len() < LEAST) {
             return;
         }
         let covers = |rule: &&Rule| {
@@ -329,7 +330,7 @@ impl Detection {
         derived.groups.retain(|group| !group.is_fragile);
         let Some(expression) = derived.expression() else {
             flood.state = State::GivenUp;
-            let why = "nothing separates them from normal packets".into();
+            let why = "nothing distinguishes its packets from normal ones".into();
             return steps.push(Step::NoRule { of, why });
         };
         self.found_count += 1;
@@ -366,12 +367,12 @@ impl Detection {
         steps.extend(unused.map(|rule| Step::Remove(rule.name)));
     }
 
-    /// A rule has expired: while its floods last, another one is looked for.
+    /// Records that a rule has expired; while its floods last, another one is derived.
     pub fn expired(&mut self, rule: &str) {
         self.leave(rule, || State::Sampling(0));
     }
 
-    /// A rule could not be installed.
+    /// Records that a rule could not be installed.
     pub fn refused(&mut self, rule: &str) {
         self.leave(rule, || State::GivenUp);
     }

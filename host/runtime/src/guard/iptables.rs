@@ -1,8 +1,8 @@
-//! Rules as commands of iptables and ip6tables, in a chain of the table raw: for hosts where no XDP
+//! Rules as iptables and ip6tables commands, in a chain of the raw table: for hosts on which no XDP
 //! program can be attached.
 //!
-//! An expression becomes bytecode of `-m bpf`, a list of prefixes `-s` and `-d`, a limit a chain
-//! with `-m hashlimit`. The chain is complete before the interface's packets come to it.
+//! An expression becomes `-m bpf` bytecode, a prefix list `-s` and `-d`, a limit a chain with
+//! `-m hashlimit`. The jump to the chain is added last, when the chain is complete.
 
 use std::fmt::Write as _;
 
@@ -16,23 +16,24 @@ use super::{RuleSpec, Setup};
 use crate::filter::Expression;
 use crate::filter::select::Select;
 
-/// Prefixes of a rule at most: each pair of a source and a destination is a rule of its own.
+/// Maximum number of prefixes of a rule: each pair of source and destination is a separate rule.
 const PREFIXES_MAX: usize = 256;
-/// Packets a second, and of a burst, that `-m hashlimit` takes.
+/// Maximum rate in packets per second, and maximum burst, of `-m hashlimit`.
 const LIMIT_MAX: u32 = 1_000_000;
-/// How long `-m hashlimit` remembers an entry at least.
+/// Minimum lifetime of a hashlimit entry.
 const EXPIRE_LEAST_MS: u64 = 10_000;
-/// Codes of `ld len` and `ldx len`.
+/// Opcodes of `ld len` and `ldx len`.
 const LOADS_LEN: [u16; 2] = [0x80, 0x81];
-/// Bytes of a comment: the kernel takes 255.
+/// Maximum length of a comment; the kernel accepts 255 bytes.
 const COMMENT_MAX: usize = 200;
 
 const COMMANDS: [(&str, bool); 2] = [("iptables", false), ("ip6tables", true)];
 
-/// The commands for a shell, and as comments those that undo them and what differs from XDP.
+/// Shell commands that install the rules. Comments list the commands that undo them, and the
+/// differences from XDP.
 ///
 /// # Errors
-/// Those of the rules; `Unsupported` for a rule that iptables has nothing for.
+/// Errors of the rules; `Unsupported` for a rule that iptables cannot express.
 pub fn iptables(setup: &Setup) -> Result<String> {
     let mut specs = setup.specs()?;
     specs.sort_by_key(|spec| spec.priority);
@@ -69,21 +70,19 @@ pub fn iptables(setup: &Setup) -> Result<String> {
     Ok(format!("{notes}{text}# To undo it:\n{undo}"))
 }
 
-/// What a rule does here otherwise than in XDP, as comments.
+/// Differences between a rule in iptables and in XDP, as comments.
 fn notes(spec: &RuleSpec) -> Vec<String> {
     let name = one_line(&spec.name);
     let note = |what: &str| format!("# \"{name}\": {what}\n");
     let mut notes = Vec::new();
     if spec.expires_after.is_some() {
-        notes.push(note("it does not expire"));
+        notes.push(note("does not expire"));
     }
     if matches!(
         spec.verdict,
         Verdict::Limit(_) | Verdict::LimitSources(_, Some(_))
     ) {
-        notes.push(note(
-            "the limit holds for IPv4 and for IPv6, each by itself",
-        ));
+        notes.push(note("IPv4 and IPv6 are limited separately"));
     }
     let program = select(spec).and_then(|select| select.map(|s| s.for_iptables()).transpose());
     let reads_len = |programs: &[(&str, Program)]| {
@@ -91,12 +90,12 @@ fn notes(spec: &RuleSpec) -> Vec<String> {
         insns.into_iter().any(|insn| LOADS_LEN.contains(&insn.code))
     };
     if program.ok().flatten().is_some_and(|p| reads_len(&p)) {
-        notes.push(note("a length does not include the Ethernet header here"));
+        notes.push(note("lengths do not include the Ethernet header"));
     }
     notes
 }
 
-/// What the expression of a rule selects; `None` if it has none.
+/// The compiled expression of a rule; `None` if it has none.
 fn select(spec: &RuleSpec) -> Result<Option<Select>> {
     let text = spec.expression.trim();
     Ok(match text.strip_prefix(P0F) {
@@ -108,7 +107,7 @@ fn select(spec: &RuleSpec) -> Result<Option<Select>> {
     })
 }
 
-/// The table raw of one version of IP.
+/// The raw table of one IP version.
 struct Table<'a> {
     command: &'static str,
     is_ipv6: bool,
@@ -121,7 +120,7 @@ impl Table<'_> {
         quoted(&format!("barewire-{}", self.interface))
     }
 
-    /// Adds the lines of a rule; returns the chain that it has of its own.
+    /// Appends the commands of a rule; returns its own chain, if it has one.
     fn rule(&self, text: &mut String, number: usize, spec: &RuleSpec) -> Result<Option<String>> {
         let refused = |why: String| {
             let what = format!("print the rule \"{}\" for iptables", spec.name);
@@ -135,7 +134,7 @@ impl Table<'_> {
             Verdict::Count => (String::new(), None),
             Verdict::Pass => (" -j RETURN".to_owned(), None),
             Verdict::Drop => (format!(" -j {drop}"), None),
-            // A return from a chain that was gone to leaves the chain of all rules, too.
+            // RETURN in a chain entered by -g also leaves the calling chain.
             Verdict::Limit(_) | Verdict::LimitSources(..) => {
                 (format!(" -g {own}"), Some(own.clone()))
             }
@@ -164,7 +163,7 @@ impl Table<'_> {
         Ok(chain)
     }
 
-    /// Which packets of this version of IP the expression of a rule matches.
+    /// The match of a rule's expression for this IP version.
     fn program(&self, spec: &RuleSpec) -> Result<Of> {
         let Some(select) = select(spec)? else {
             return Ok(Of::All);
@@ -177,14 +176,14 @@ impl Table<'_> {
                 None => renamed,
             }
         })?;
-        // An expression has one program for both; a signature may be of the other version only.
+        // An expression has one program for both versions, a signature may be for one only.
         let is_of_both = matches!(select, Select::Expression(_));
         let mut programs = programs.iter();
         let ours = programs.find(|row| is_of_both || row.0 == self.command);
         Ok(ours.map_or(Of::None, |row| Of::Some(bytecode(row.1.insns()))))
     }
 
-    /// The options for lists of prefixes; `None` if a list has none of this version of IP.
+    /// The options for prefix lists; `None` if a list has no prefix of this IP version.
     fn addresses(&self, spec: &RuleSpec) -> std::result::Result<Option<String>, String> {
         let mut text = String::new();
         let mut count = 1;
@@ -212,7 +211,7 @@ impl Table<'_> {
             .collect()
     }
 
-    /// The rules of a limit's own chain, without their beginning.
+    /// The rules in a limit's own chain, without `iptables -A CHAIN`.
     fn limits(
         &self,
         spec: &RuleSpec,
@@ -246,7 +245,7 @@ impl Table<'_> {
     }
 }
 
-/// Packets of one version of IP.
+/// The packets of one IP version that a rule matches.
 enum Of {
     All,
     /// With the bytecode.
@@ -254,7 +253,7 @@ enum Of {
     None,
 }
 
-/// The match for packets above a limit, where it says the same as ours.
+/// The match for packets above a limit; an error where hashlimit would differ from XDP.
 fn hashlimit(limit: Limit) -> std::result::Result<String, String> {
     let (rate, burst) = (limit.rate_pps(), limit.burst());
     if rate > LIMIT_MAX || burst > LIMIT_MAX {
@@ -262,7 +261,7 @@ fn hashlimit(limit: Limit) -> std::result::Result<String, String> {
             "a rate of {rate}/s with a burst of {burst}; the limit of hashlimit is {LIMIT_MAX}"
         ));
     }
-    // From one packet to the next it counts in whole microseconds (user2credits in xt_hashlimit.c).
+    // The interval between packets is in whole microseconds (user2credits in xt_hashlimit.c).
     let effective = LIMIT_MAX / (LIMIT_MAX / rate);
     if effective - rate > rate / 100 {
         return Err(format!(
@@ -270,14 +269,14 @@ fn hashlimit(limit: Limit) -> std::result::Result<String, String> {
              a multiple of"
         ));
     }
-    // It fills up once a jiffy, 100 to 1000 times a second.
+    // Credit is added once per jiffy, 100 to 1000 times a second.
     let least = rate.div_ceil(100);
     if burst < least {
         return Err(format!(
             "hashlimit needs a burst of {least} packets for a rate of {rate}/s"
         ));
     }
-    // An entry that is forgotten must be full.
+    // An entry may expire only once its credit is full.
     let fill_ms = u64::from(burst) * 1000 / u64::from(rate) + 1;
     let expire_ms = fill_ms.max(EXPIRE_LEAST_MS);
     Ok(format!(
@@ -286,12 +285,12 @@ fn hashlimit(limit: Limit) -> std::result::Result<String, String> {
     ))
 }
 
-/// A name as part of one line.
+/// A name without line breaks and other control characters.
 fn one_line(name: &str) -> String {
     name.replace(char::is_control, " ")
 }
 
-/// A name that fits a comment.
+/// A name cut to the length of a comment.
 fn cut(name: &str) -> &str {
     let mut end = name.len().min(COMMENT_MAX);
     while !name.is_char_boundary(end) {
@@ -300,7 +299,7 @@ fn cut(name: &str) -> &str {
     &name[..end]
 }
 
-/// A word for the shell.
+/// A word quoted for the shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
@@ -359,8 +358,8 @@ mod tests {
             "--hashlimit-above 1000/sec --hashlimit-burst 100 --hashlimit-htable-expire 10000 \
              --hashlimit-name bw-eth0-1 -j DROP\n",
             "--comment 'udp and greater 600' -g barewire-eth0-1\n",
-            "# \"udp and greater 600\": a length does not include the Ethernet header",
-            "# \"udp and greater 600\": the limit holds for IPv4 and for IPv6",
+            "# \"udp and greater 600\": lengths do not include the Ethernet header",
+            "# \"udp and greater 600\": IPv4 and IPv6 are limited separately",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }

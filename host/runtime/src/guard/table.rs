@@ -142,6 +142,14 @@ impl Table {
         self.loaded.guard.program()
     }
 
+    /// All rules in the order of matching, including expired ones.
+    pub fn specs(&self) -> Vec<RuleSpec> {
+        self.entries
+            .iter()
+            .map(|entry| entry.spec.clone())
+            .collect()
+    }
+
     /// Loads a program for new rules. Rules that are kept retain their counts, limits and remaining
     /// time.
     pub fn next(&self, specs: Vec<RuleSpec>, dry_run: bool) -> Result<Next> {
@@ -323,7 +331,7 @@ fn load(entries: &[Entry], dry_run: bool, sources: Option<&Arc<SourceMap>>) -> R
             emit(&rules, dry_run, maps, features, by)
         })
     };
-    // A kernel whose verifier does not accept the trees has the rules one after the other.
+    // A kernel whose verifier refuses the decision trees gets a chain of rules.
     let guard = load_by(::guard::emit).or_else(|_| load_by(::guard::emit_chain))?;
     let ids = active()
         .map(|entry| (entry.id, entry.spec.verdict))

@@ -1,4 +1,4 @@
-//! Floods, as text and JSON.
+//! Events of flood detection, as text and JSON.
 
 use runtime::guard::{Action, Found, Rates, Step};
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ fn rate(rates: &Rates) -> String {
     )
 }
 
-/// The same for programs.
+/// A JSON object for programs.
 pub fn to_json(step: &Step, action: Action) -> Value {
     let rates = |event: &str, rates: &Rates| {
         json!({

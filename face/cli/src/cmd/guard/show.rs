@@ -71,7 +71,7 @@ pub struct Show {
     interface: String,
     mode: String,
     dry_run: bool,
-    /// What is done about floods, if they are detected.
+    /// The response to floods; `None` if detection is off.
     action: Option<Action>,
     json: bool,
     on_terminal: bool,
@@ -134,7 +134,7 @@ impl Show {
         self.before = totals.clone();
     }
 
-    /// A flood, or what was done about it.
+    /// Prints an event of flood detection.
     pub fn flood(&mut self, step: &Step) {
         let Some(action) = self.action else {
             return;

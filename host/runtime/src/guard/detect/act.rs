@@ -1,4 +1,4 @@
-//! What a guard does about floods: its part of detection.
+//! How a guard responds to detected floods: installs and removes rules.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use sys::Result;
 use super::{Action, Detection, Step, Tap};
 use crate::guard::{Guard, Notice, RuleSpec, Totals};
 
-/// Detection and where its packets come from.
+/// Detection and the tap that samples its packets.
 pub(in crate::guard) struct Detecting {
     detection: Detection,
     tap: Tap,
@@ -27,15 +27,14 @@ impl Detecting {
         &mut self.tap
     }
 
-    /// A rule has expired.
+    /// Records that a rule has expired.
     pub(in crate::guard) fn expired(&mut self, rule: &str) {
         self.detection.expired(rule);
     }
 }
 
 impl Guard {
-    /// Looks at the packets that have come. Without them there is no detection any more; the rules
-    /// stay in force.
+    /// Reads the sampled packets. If that fails, detection ends; the rules stay in force.
     pub(in crate::guard) fn read_tap(&mut self, notice: &mut impl FnMut(Notice<'_>)) {
         let Some(detecting) = &mut self.detecting else {
             return;
@@ -46,16 +45,16 @@ impl Guard {
         }
     }
 
-    /// Ends a second of detection.
+    /// Runs detection for the last second, and acts on what it found.
     pub(in crate::guard) fn detect(
         &mut self,
         totals: &Totals,
         notice: &mut impl FnMut(Notice<'_>),
-    ) -> Result<()> {
+    ) {
         let Some(mut detecting) = self.detecting.take() else {
-            return Ok(());
+            return;
         };
-        // In a dry run the tap sees what a rule would drop.
+        // In a dry run the tap still receives the packets that a rule would drop.
         let is_dry_run = self.setup.dry_run;
         let dropped = |name: &str| {
             let rule = totals.rules.iter().find(|rule| rule.spec.name == name);
@@ -64,48 +63,48 @@ impl Guard {
         };
         let now_ns = detecting.began.elapsed().as_nanos() as u64;
         for step in detecting.detection.tick(now_ns, dropped) {
-            self.act(&mut detecting.detection, step, notice)?;
+            self.act(&mut detecting.detection, step, notice);
         }
         self.detecting = Some(detecting);
-        Ok(())
     }
 
-    fn act(
-        &mut self,
-        detection: &mut Detection,
-        step: Step,
-        notice: &mut impl FnMut(Notice<'_>),
-    ) -> Result<()> {
+    fn act(&mut self, detection: &mut Detection, step: Step, notice: &mut impl FnMut(Notice<'_>)) {
         match &step {
             Step::Rule(found) if detection.action() == Action::Install => {
                 if let Err(error) = self.install(&found.spec) {
                     detection.refused(&found.spec.name);
-                    notice(Notice::Flood(&Step::NoRule {
+                    return notice(Notice::Flood(&Step::NoRule {
                         of: found.of.clone(),
                         why: format!("\"{}\" is refused: {error}", found.spec.expression),
                     }));
-                    return Ok(());
                 }
             }
             Step::Remove(name) if self.found.iter().any(|spec| spec.name == *name) => {
-                self.found.retain(|spec| spec.name != *name);
-                let next = self.table.next(self.specs()?, self.setup.dry_run)?;
-                self.replace(next)?;
+                if let Err(error) = self.remove(name) {
+                    return notice(Notice::Kept(error));
+                }
             }
-            // Was only proposed.
-            Step::Remove(_) => return Ok(()),
+            // The rule was only proposed.
+            Step::Remove(_) => return,
             _ => {}
         }
         notice(Notice::Flood(&step));
+    }
+
+    /// Adds a rule to the active ones. The rule file is not read: it may be half edited.
+    fn install(&mut self, spec: &RuleSpec) -> Result<()> {
+        let mut specs = self.table.specs();
+        specs.push(spec.clone());
+        self.load(specs)?;
+        self.found.push(spec.clone());
         Ok(())
     }
 
-    fn install(&mut self, spec: &RuleSpec) -> Result<()> {
-        self.found.push(spec.clone());
-        let installed = self.reload();
-        if installed.is_err() {
-            self.found.pop();
-        }
-        installed.map(drop)
+    /// Removes an installed rule. If that fails, the rule stays until it expires.
+    fn remove(&mut self, name: &str) -> Result<()> {
+        self.found.retain(|spec| spec.name != name);
+        let mut specs = self.table.specs();
+        specs.retain(|spec| spec.name != name);
+        self.load(specs).map(drop)
     }
 }

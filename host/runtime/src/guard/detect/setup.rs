@@ -1,4 +1,4 @@
-//! How floods are detected.
+//! Settings of flood detection.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use ::guard::detect::Settings;
 use crate::guard::parse_rate;
 use crate::guard::rules::parse_time;
 
-/// What is done about a flood.
+/// The response to a flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A rule is reported.
+    /// Report a rule.
     Propose,
-    /// A rule is installed, and removed when the flood is over.
+    /// Install a rule, and remove it when the flood is over.
     Install,
 }
 
-/// How floods are detected, and what is done about them.
+/// Settings of flood detection and the response to floods.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DetectSetup {
-    /// What is done.
+    /// The response.
     pub action: Action,
-    /// One in so many packets is looked at.
+    /// One in this many packets is sampled.
     pub sample: u32,
-    /// How a flood is recognized.
+    /// Thresholds and times.
     pub settings: Settings,
-    /// How long a rule lasts at most.
+    /// Time after which an installed rule expires.
     pub expires_after: Duration,
 }
 
 impl DetectSetup {
-    /// The sampling that suits most interfaces.
+    /// The default sampling.
     pub const SAMPLE: u32 = 16;
 
-    /// With the usual settings.
+    /// The default settings.
     pub fn new(action: Action) -> Self {
         DetectSetup {
             action,
@@ -43,10 +43,10 @@ impl DetectSetup {
         }
     }
 
-    /// Changes settings: `least=1000/s,begin=3s`.
+    /// Changes settings, given as `least=1000/s,begin=3s`.
     ///
     /// # Errors
-    /// What was expected.
+    /// Describes what was expected.
     pub fn set(&mut self, text: &str) -> Result<(), String> {
         for word in text.split(',') {
             let (key, value) = word.split_once('=').ok_or_else(|| expected(word))?;

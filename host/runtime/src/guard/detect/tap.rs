@@ -1,5 +1,5 @@
-//! The packets that detection looks at: a tap on the interface, of which the kernel passes on one
-//! in so many.
+//! The packet source of detection: a tap on the interface, on which the kernel samples one packet
+//! in N.
 
 use bpf::cbpf::{Insn, Program};
 use port::{Port, PortOptions, TapMethod, TimestampSource};
@@ -7,11 +7,11 @@ use sys::{Error, ErrorKind, Result};
 
 use super::Detection;
 
-/// Bytes of a packet: headers, and what is compared behind them.
+/// Bytes captured of a packet: the headers, and the payload that rules compare.
 const SNAPLEN: u32 = 256;
-/// Memory of the ring: what comes while nobody reads is lost beyond it, and counted.
+/// Memory of the ring; packets that find it full are lost and counted.
 const RING_BYTES: usize = 4 << 20;
-/// Batches that are read at once at most; the rest waits in the ring.
+/// Maximum number of batches per call; the rest stays in the ring.
 const BATCHES_MAX: usize = 64;
 
 /// `ld rand` (`SKF_AD_RANDOM`), `mod`, `jeq`, `ret`.
@@ -30,7 +30,7 @@ pub struct Tap {
 pub struct TapCounts {
     /// Packets that were sampled.
     pub sampled: u64,
-    /// Packets of these that were not looked at, for lack of room.
+    /// Sampled packets that were lost because the ring was full.
     pub lost: u64,
 }
 
@@ -55,7 +55,7 @@ impl Tap {
         Ok(Tap { port })
     }
 
-    /// Hands over what has come.
+    /// Passes the packets in the ring to detection.
     ///
     /// # Errors
     /// As those of the port.
@@ -75,7 +75,7 @@ impl Tap {
         Ok(())
     }
 
-    /// What was sampled so far.
+    /// The counters so far.
     ///
     /// # Errors
     /// If the kernel refuses to read its counters.
@@ -88,7 +88,7 @@ impl Tap {
     }
 }
 
-/// Passes on one in so many packets, drawn at random; `None` if all.
+/// A filter that accepts one packet in `sample`, at random; `None` for all packets.
 fn filter(sample: u32) -> Result<Option<Program>> {
     if sample <= 1 {
         return Ok(None);
