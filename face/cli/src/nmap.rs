@@ -1,6 +1,6 @@
-//! Arguments of `barewire scan` as nmap and masscan write them: words of one dash and two letters,
-//! which the parser of arguments would take for two options. They become the options that they
-//! mean, before they are parsed; so do the lines of a configuration file of masscan.
+//! Accepts nmap's and masscan's command line options in `barewire scan`. Options of one dash and
+//! two letters would be parsed as two options, so they are replaced by their equivalents before the
+//! command line is parsed; so are the lines of a masscan configuration file.
 
 mod conf;
 
@@ -10,24 +10,24 @@ use std::path::Path;
 use ::scan::report::FORMATS;
 use sys::{Error, ErrorKind, Result};
 
-/// The subcommand that takes them.
+/// The subcommand that accepts these options.
 const SUBCOMMAND: &str = "scan";
 
-/// The meaning of an option of nmap's or masscan's.
+/// What an nmap or masscan option is replaced by.
 enum Meaning {
-    /// This option.
+    /// This option, without a value.
     Is(&'static str),
-    /// This option, with the word that follows.
+    /// This option, with the next argument as its value.
     Takes(&'static str),
-    /// What is done anyway.
+    /// Nothing: it is the default behavior.
     Nothing,
-    /// Something that is done differently here: how.
+    /// Not supported: an error with this hint about the alternative.
     Hint(&'static str),
 }
 
 use Meaning::{Hint, Is, Nothing, Takes};
 
-/// Options by their words, except `-o` and `-s`.
+/// Options by name, except `-o` and `-s`.
 const OPTIONS: &[(&str, Meaning)] = &[
     ("-iL", Takes("--target-file")),
     (
@@ -76,7 +76,7 @@ const OPTIONS: &[(&str, Meaning)] = &[
 
 const RATE: Meaning = Hint("--rate 10kpps sets the rate; there are no timing templates");
 
-/// Scans by their letters: `U` of `-sU`.
+/// Scan types by letter: `U` in `-sU`.
 const SCANS: &[(char, Meaning)] = &[
     ('S', Is("--probe=syn")),
     ('U', Is("--probe=udp")),
@@ -100,10 +100,10 @@ const SCANS: &[(char, Meaning)] = &[
     ('L', Hint("--dry-run shows what would be sent")),
 ];
 
-/// The arguments of the process, with those of nmap replaced.
+/// Replaces nmap's and masscan's options in the arguments of the process.
 ///
 /// # Errors
-/// For an option without its value, one that is something else here, and those of a configuration
+/// An option without its value, an option that is not supported, and any error of a configuration
 /// file.
 pub fn replace(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     if arguments.get(1).is_none_or(|word| word != SUBCOMMAND) {
@@ -119,7 +119,7 @@ pub fn replace(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
             break;
         }
         if word == "-c" || word == "--conf" {
-            // Before the others, which take precedence.
+            // Inserted first, because the command line takes precedence.
             head.extend(conf::read(Path::new(&value(&word, words.next())?))?);
             continue;
         }
@@ -130,7 +130,7 @@ pub fn replace(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     Ok([head, out].concat())
 }
 
-/// Replaces one word; false if it has no other meaning.
+/// Replaces one argument; returns false if it is not an option of nmap or masscan.
 fn one(
     word: &OsStr,
     words: &mut impl Iterator<Item = OsString>,
@@ -149,7 +149,7 @@ fn one(
         take(text, meaning, words, out)?;
         return Ok(true);
     }
-    // Several letters may follow: -sSU.
+    // Several letters may be combined: -sSU.
     let Some(letters) = text.strip_prefix("-s").filter(|rest| !rest.is_empty()) else {
         return Ok(false);
     };
@@ -194,7 +194,7 @@ fn refused(text: &str, why: String, hint: String) -> Error {
     Error::new(ErrorKind::InvalidInput, format!("use {text}"), why).with_hint(hint)
 }
 
-/// The word that follows an option.
+/// Returns the argument after an option.
 fn value(option: &OsStr, word: Option<OsString>) -> Result<OsString> {
     word.ok_or_else(|| {
         let what = format!("use {}", option.to_string_lossy());
@@ -202,7 +202,7 @@ fn value(option: &OsStr, word: Option<OsString>) -> Result<OsString> {
     })
 }
 
-/// The format of an option such as `-oX`.
+/// Returns the format selected by an option such as `-oX`.
 fn output(word: &str) -> Option<&'static str> {
     let mut letters = word.strip_prefix("-o")?.chars();
     let letter = letters.next()?;
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(replaced(&same).unwrap(), same);
     }
 
-    /// Each option that is named here exists.
+    /// Every replacement is an existing option.
     #[test]
     fn meanings_are_options() {
         use clap::CommandFactory as _;

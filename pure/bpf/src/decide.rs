@@ -44,7 +44,7 @@ impl Base {
     }
 }
 
-/// A number in the packet, in network byte order, of which some bits are compared.
+/// A number in the packet, in network byte order, and the bits of it that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Field {
     /// The origin of the offset.
@@ -111,7 +111,7 @@ pub enum Node {
 pub struct Switch {
     /// The field.
     pub field: Field,
-    /// How many bytes every packet that reaches this node is known to have.
+    /// Minimum length, in bytes, of every packet that reaches this node.
     pub known_len: u32,
     /// The nodes by value, in ascending order.
     pub arms: Vec<(u32, usize)>,

@@ -1,16 +1,16 @@
-//! eBPF programs as relocatable ELF objects (gABI chapter 4, machine `EM_BPF`), which libbpf and
-//! with it `ip`, `tc` and `bpftool` load.
+//! Writes eBPF programs as relocatable ELF objects (gABI chapter 4, machine `EM_BPF`), which libbpf
+//! can load, and therefore `ip`, `tc` and `bpftool`.
 //!
-//! An object has one program in a section that names its type (`xdp`, `tc`, `socket`), its license
-//! in the section `license`, and a symbol for each. There are no maps and no relocations.
+//! An object contains one program, in a section named after its type (`xdp`, `tc`, `socket`), its
+//! license in the section `license`, and a symbol for each. There are no maps and no relocations.
 
 use alloc::vec::Vec;
 
 use crate::ebpf::Insn;
 
-/// The program's symbol.
+/// Symbol of the program.
 pub const PROGRAM: &str = "filter";
-/// The license of generated programs.
+/// License of generated programs.
 pub const LICENSE: &str = "Dual BSD/GPL";
 
 const HEADER_LEN: usize = 64;
@@ -19,19 +19,19 @@ const SYMBOL_LEN: usize = 24;
 const ELF64: u8 = 2;
 const RELOCATABLE: u16 = 1;
 const EM_BPF: u16 = 247;
-/// Types of sections.
+/// Section types.
 const PROGBITS: u32 = 1;
 const SYMTAB: u32 = 2;
 const STRTAB: u32 = 3;
-/// Flags of sections: writable, in memory, instructions.
+/// Section flags: writable, occupies memory, contains instructions.
 const WRITE: u64 = 1;
 const ALLOC: u64 = 2;
 const EXEC: u64 = 4;
-/// Global symbols: data, a function.
+/// Types of global symbols: data, and a function.
 const GLOBAL_OBJECT: u8 = 0x11;
 const GLOBAL_FUNC: u8 = 0x12;
 
-/// A section's header; what is not set is 0.
+/// A section header; fields that are not set are 0.
 #[derive(Default)]
 struct Section {
     name: u32,
@@ -45,8 +45,8 @@ struct Section {
     entry_len: usize,
 }
 
-/// The object file of a program, in this machine's byte order. The section's name is the
-/// program's type for libbpf.
+/// Returns the object file of a program, in native byte order. libbpf takes the program's type from
+/// the name of the section.
 pub fn write(section: &str, insns: &[Insn]) -> Vec<u8> {
     let mut file = Vec::from([0; HEADER_LEN]);
     for insn in insns {
@@ -91,7 +91,7 @@ pub fn write(section: &str, insns: &[Insn]) -> Vec<u8> {
         Section {
             kind: SYMTAB,
             link: 3,
-            // The first symbol that is not local.
+            // Index of the first symbol that is not local.
             info: 1,
             entry_len: SYMBOL_LEN,
             ..table
@@ -113,7 +113,7 @@ fn pad(file: &mut Vec<u8>, align: usize) {
     file.resize(file.len().next_multiple_of(align), 0);
 }
 
-/// Appends the bytes of a section.
+/// Appends the contents of a section, aligned.
 fn append(file: &mut Vec<u8>, bytes: &[u8], align: usize) -> Section {
     pad(file, align);
     let offset = file.len();
@@ -126,7 +126,7 @@ fn append(file: &mut Vec<u8>, bytes: &[u8], align: usize) -> Section {
     }
 }
 
-/// A symbol at the start of a section (`Elf64_Sym`).
+/// Appends a symbol at the start of a section (`Elf64_Sym`).
 fn symbol(table: &mut Vec<u8>, name: u32, info: u8, section: u16, len: usize) {
     table.extend(name.to_ne_bytes());
     table.extend([info, 0]);
@@ -136,7 +136,7 @@ fn symbol(table: &mut Vec<u8>, name: u32, info: u8, section: u16, len: usize) {
 }
 
 impl Section {
-    /// `Elf64_Shdr`.
+    /// Appends the section header (`Elf64_Shdr`).
     fn put(&self, file: &mut Vec<u8>) {
         file.extend([self.name, self.kind].map(u32::to_ne_bytes).as_flattened());
         let place = [self.flags, 0, self.offset as u64, self.len as u64];
@@ -147,7 +147,7 @@ impl Section {
     }
 }
 
-/// `Elf64_Ehdr` with the sections' headers at `start`.
+/// Returns an `Elf64_Ehdr` with the section headers at `start`.
 fn header(start: usize, count: usize) -> Vec<u8> {
     let order = if cfg!(target_endian = "little") { 1 } else { 2 };
     let mut out = Vec::from([0x7f, b'E', b'L', b'F', ELF64, order, 1, 0]);

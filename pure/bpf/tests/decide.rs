@@ -22,7 +22,7 @@ impl Random {
         all[self.below(all.len() as u32) as usize]
     }
 
-    /// Few values, so that filters match now and then.
+    /// Few different values, so that some filters match.
     fn byte(&mut self) -> u8 {
         self.one_of(&[0, 1, 2, 5, 0x45, 0x46, 0x80, 0xff])
     }
@@ -32,13 +32,13 @@ impl Random {
         (0..len).map(|_| self.byte()).collect()
     }
 
-    /// A load, what is computed from it, a comparison: refuses or continues.
+    /// Appends a load, a computation on its result, and a comparison that refuses or continues.
     fn test(&mut self, insns: &mut Vec<Insn>) {
         let op = |code, k| Insn::new(code, 0, 0, k);
         let off = self.one_of(&[0, 1, 2, 2, 3, 4, 9]);
         let width = self.one_of(&[0x20, 0x28, 0x30, 0x30]);
         match self.below(12) {
-            // X as a header's length, a constant, a word of memory, a part of the packet.
+            // X is a header length, a constant, a memory word, or a load from the packet.
             0 => insns.extend([op(0xb1, self.below(3)), op(width | 0x60, off)]),
             1 => insns.extend([op(0x01, self.below(5)), op(width | 0x60, off)]),
             2 => insns.extend([op(0x30, off), op(0x02, 3), op(0x61, 3), op(0x48, 1)]),
@@ -51,7 +51,7 @@ impl Random {
             ]),
             _ => insns.push(op(width, off)),
         }
-        // Indirect loads have another code than absolute ones.
+        // Indirect loads have a different opcode from absolute ones.
         if let Some(last) = insns.last_mut().filter(|last| last.code & 0xe7 == 0x60) {
             last.code = last.code & 0x1f | 0x40;
         }
@@ -145,11 +145,11 @@ fn program(rows: &[Row]) -> Program {
     Program::new(insns.collect()).unwrap()
 }
 
-/// `tcp dst port 1`, `tcp dst port 2` and so on.
+/// Filters `tcp dst port 1`, `tcp dst port 2` and so on.
 fn tcp_ports(count: u32) -> Vec<Program> {
     let port = |port: u32| {
         let rows = TCP_PORT_80.iter().map(|&(code, jt, jf, k)| match (k, jt) {
-            // No source port is this.
+            // No source port has this value.
             (80, 2 | 12) => (code, jt, jf, 0x1_0000),
             (80, _) => (code, jt, jf, port),
             _ => (code, jt, jf, k),
@@ -189,7 +189,7 @@ fn nothing_comes_after_a_filter_that_decides_every_packet() {
     let tree = Tree::new(&rules(&programs, |_| true), &OPTIONS);
     let indices = tree.leaves.iter().flatten().map(|left| left.index);
     assert_eq!(indices.max(), Some(3));
-    // One that only counts is followed by the others.
+    // A filter that only counts is followed by the others.
     let tree = Tree::new(&rules(&programs, |_| false), &OPTIONS);
     let indices = tree.leaves.iter().flatten().map(|left| left.index);
     assert_eq!(indices.max(), Some(12));

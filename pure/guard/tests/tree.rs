@@ -1,5 +1,5 @@
-//! The program with decision trees against the one that asks every rule: one verdict, the same
-//! counts, for packets of one and of several buffers.
+//! Compares the program with decision trees and the one that evaluates every rule: they give the
+//! same verdict and counts for packets in one buffer and in several.
 
 use barewire_guard::{
     Account, Features, KEY_LEN, Limit, List, Maps, Prefix, RULES_MAX, Rule, Verdict, counters_len,
@@ -32,7 +32,7 @@ impl Random {
         all[self.below(all.len())]
     }
 
-    /// An IPv4 packet, with options now and then.
+    /// An IPv4 packet, sometimes with options.
     fn packet(&mut self) -> Vec<u8> {
         let mut packet = vec![0; 12];
         packet.extend(self.one_of(&[[8, 0], [8, 0], [0x86, 0xdd]]));
@@ -48,7 +48,7 @@ impl Random {
         packet
     }
 
-    /// IPv4, a protocol, a destination port; only some of these.
+    /// A filter on some of: IPv4, a protocol, a destination port.
     fn filter(&mut self) -> Program {
         let mut insns = Vec::new();
         let mut test = |load: &[(u16, u32)], value: u32| {
@@ -70,7 +70,7 @@ impl Random {
         let verdict = match self.below(7) {
             0 | 1 => Verdict::Pass,
             2 | 3 => Verdict::Drop,
-            // The interpreter's time stands still: a limit is its burst.
+            // Time does not advance in the interpreter, so only the burst of a limit counts.
             4 => Verdict::Limit(Limit::new(1, 3).unwrap()),
             _ => Verdict::Count,
         };
@@ -154,7 +154,7 @@ fn trees_decide_and_count_as_the_rules_do_in_turn() {
     }
 }
 
-/// UDP to each of 200 ports.
+/// Rules for UDP to each of 200 ports.
 fn ports(random: &mut Random) -> Vec<Rule> {
     let rule = |id| {
         let insns = [(0x28, 12, 0x800), (0x30, 23, 17), (0x28, 36, 1_000 + id)];

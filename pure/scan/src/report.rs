@@ -1,7 +1,8 @@
-//! Results of a scan as text: one file and one row for each format.
+//! Formats the results of a scan as text: each format is one source file and one row of
+//! [`FORMATS`].
 //!
-//! A [`Report`] collects rows as bytes; what writes them decides when, and where to. Formats with a
-//! closing part (XML, JSON) are written so that it follows the last row at any time: the next rows
+//! A [`Report`] collects rows as bytes; the caller decides when and where to write them. In formats
+//! with a closing part (XML, JSON), it follows the last row at any time, and the next rows
 //! overwrite it.
 
 mod csv;
@@ -24,25 +25,25 @@ use crate::probe::Probe;
 pub use found::{Found, Totals};
 pub use text::{first_line, safe, title};
 
-/// What is known of a run before its first result.
+/// The properties of a run that are known before its first result.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Version of the program.
+    /// Version of barewire.
     pub version: String,
     /// The command line.
     pub arguments: String,
-    /// When it began.
+    /// Start time.
     pub start: Timestamp,
-    /// Seed of the order.
+    /// Seed of the probe order.
     pub seed: u64,
-    /// Number of addresses.
+    /// Number of target addresses.
     pub target_count: u128,
-    /// Each kind of probe, with the number of its ports, and the ports as ranges: `80,443-445`.
+    /// Each type of probe, with the number of its ports and the ports as ranges: `80,443-445`.
     pub services: Vec<(Probe, usize, String)>,
 }
 
 impl Run {
-    /// The run of a plan.
+    /// Describes the run of a plan.
     pub fn new(plan: &Plan, version: &str, arguments: String, start: Timestamp) -> Self {
         let probes = plan.ports().probes().iter();
         let services = probes.map(|probe| {
@@ -63,12 +64,12 @@ impl Run {
     }
 }
 
-/// Sorted ports as ranges.
+/// Formats sorted ports as ranges.
 fn ranges(ports: &[u16]) -> String {
     let mut text = String::new();
     for run in ports.chunk_by(|before, port| before.checked_add(1) == Some(*port)) {
         let comma = if text.is_empty() { "" } else { "," };
-        // Writing into a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match run {
             [first, .., last] => write!(text, "{comma}{first}-{last}"),
             [first] => write!(text, "{comma}{first}"),
@@ -78,47 +79,47 @@ fn ranges(ports: &[u16]) -> String {
     text
 }
 
-/// How far a run is when its closing part is written.
+/// The state of a run at the time its closing part is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Ending<'a> {
-    /// What was counted.
+    /// The counters so far.
     pub totals: &'a Totals,
-    /// The time.
+    /// The current time.
     pub now: Timestamp,
     /// The result of the run; `None` if it has not ended.
     pub result: Option<Ended<'a>>,
 }
 
-/// How a run ended.
+/// The result of a run that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended<'a> {
-    /// From the first probe to the end.
+    /// Seconds from the first probe to the end.
     pub seconds: f64,
-    /// All probes were sent.
+    /// Whether all probes were sent.
     pub is_complete: bool,
-    /// The error that ended it.
+    /// The error that ended the run, if any.
     pub error: Option<&'a str>,
 }
 
-/// A format of results.
+/// An output format.
 pub struct Format {
-    /// The word on the command line.
+    /// Name of the format on the command line.
     pub word: &'static str,
-    /// The letter of the short option: `X` of `-oX`.
+    /// Letter of the short option: `X` in `-oX`.
     pub letter: char,
-    /// Extension of a file in this format.
+    /// File name extension.
     pub extension: &'static str,
-    /// What it is, in a few words.
+    /// A short description.
     pub about: &'static str,
     begin: fn(run: &Run, out: &mut Vec<u8>),
     answer: fn(found: &Found, out: &mut Vec<u8>),
     banner: fn(banner: &Banner, time: Timestamp, out: &mut Vec<u8>),
-    /// What separates two results.
+    /// The separator between two results.
     between: &'static [u8],
-    /// The closing part. Formats that need none write it only when the run has ended.
+    /// Writes the closing part. Formats that need none write it only after the run has ended.
     end: fn(run: &Run, rows: u64, ending: &Ending<'_>, out: &mut Vec<u8>),
-    /// Where the closing part begins in the last bytes of a file, and whether a result is before
-    /// it.
+    /// Finds the start of the closing part in the last bytes of a file, and whether a result
+    /// precedes it.
     closing: fn(end: &[u8]) -> Option<(usize, bool)>,
 }
 
@@ -128,7 +129,7 @@ impl std::fmt::Debug for Format {
     }
 }
 
-/// The formats.
+/// All output formats.
 pub static FORMATS: [&Format; 6] = [
     &xml::FORMAT,
     &grepable::FORMAT,
@@ -138,10 +139,10 @@ pub static FORMATS: [&Format; 6] = [
     &csv::FORMAT,
 ];
 
-/// JSON objects, one a line.
+/// JSON objects, one per line.
 pub static NDJSON: &Format = &ndjson::FORMAT;
 
-/// Last bytes of a file in which the closing part is looked for.
+/// Number of bytes at the end of a file that are searched for the closing part.
 pub const CLOSING_MAX: usize = 4096;
 
 /// The results of one run in one format.
@@ -149,15 +150,15 @@ pub const CLOSING_MAX: usize = 4096;
 pub struct Report {
     format: &'static Format,
     run: Run,
-    /// What is not written yet.
+    /// Formatted text that has not been taken yet.
     bytes: Vec<u8>,
     row_count: u64,
-    /// A result was written before.
+    /// Whether there is a result before the next one, also from an earlier run.
     has_rows: bool,
 }
 
 impl Report {
-    /// A new report.
+    /// Creates a new report.
     pub fn new(format: &'static Format, run: Run) -> Self {
         let mut bytes = Vec::new();
         (format.begin)(&run, &mut bytes);
@@ -170,8 +171,8 @@ impl Report {
         }
     }
 
-    /// A report that is continued in a file with these last bytes, and how many of them are
-    /// overwritten; `None` if the file does not end as one in this format does.
+    /// Creates a report that continues a file with these last bytes, and returns it with the number
+    /// of bytes to overwrite; `None` if the file does not end as this format requires.
     pub fn continued(format: &'static Format, run: Run, end: &[u8]) -> Option<(Self, usize)> {
         let (at, has_rows) = (format.closing)(end)?;
         let report = Self {
@@ -184,7 +185,7 @@ impl Report {
         Some((report, end.len() - at))
     }
 
-    /// Its format.
+    /// The format of the report.
     pub fn format(&self) -> &'static Format {
         self.format
     }
@@ -195,7 +196,7 @@ impl Report {
         (self.format.answer)(found, &mut self.bytes);
     }
 
-    /// Adds what a service said.
+    /// Adds a banner of a service.
     pub fn banner(&mut self, banner: &Banner, time: Timestamp) {
         self.separate();
         (self.format.banner)(banner, time, &mut self.bytes);
@@ -208,12 +209,12 @@ impl Report {
         }
     }
 
-    /// Bytes of rows that were not taken yet.
+    /// Number of bytes that have not been taken yet.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there are none.
+    /// Whether all bytes have been taken.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -229,19 +230,19 @@ impl Report {
     }
 }
 
-/// For formats of lines: a new one begins after the last that is whole.
+/// For line-based formats: new lines start after the last complete one.
 fn after_last_line(end: &[u8]) -> Option<(usize, bool)> {
     let at = end.iter().rposition(|byte| *byte == b'\n');
     at.map(|at| (at + 1, true))
 }
 
-/// Where the last occurrence of `what` begins.
+/// Finds the start of the last occurrence of `what`.
 fn last(bytes: &[u8], what: &[u8]) -> Option<usize> {
     let mut places = bytes.windows(what.len());
     places.rposition(|part| part == what)
 }
 
-/// Text into bytes.
+/// A writer that appends text to bytes.
 struct Out<'a>(&'a mut Vec<u8>);
 
 impl std::fmt::Write for Out<'_> {
@@ -251,7 +252,7 @@ impl std::fmt::Write for Out<'_> {
     }
 }
 
-/// Appends formatted text; writing into a vector does not fail.
+/// Appends formatted text; writing to a vector cannot fail.
 macro_rules! put {
     ($out:expr, $($arg:tt)*) => {{
         let _ = std::fmt::Write::write_fmt(&mut $crate::report::Out($out), format_args!($($arg)*));

@@ -1,31 +1,31 @@
-//! What a ring between threads or processes carries of each packet: which frame, where in it the
-//! packet lies, and all that is known of it. The bytes stay where they are.
+//! The entry of a packet in a ring between threads or processes: its frame, its position in the
+//! frame, and its metadata. The packet's bytes are not moved.
 
 use crate::slot::Slot;
 
-/// A packet, or one piece of it: 40 bytes. Any bit pattern is a value, so one that another process
-/// wrote can be read as it is; its numbers have to be checked.
+/// A packet, or one segment of it: 40 bytes. Every bit pattern is a valid value, so a descriptor
+/// written by another process can be read without parsing, but its fields must be checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Descriptor {
-    /// Its frame.
+    /// Index of the frame.
     pub index: u32,
-    /// First byte in the frame.
+    /// Offset of the first byte in the frame.
     pub offset: u32,
-    /// Bytes in the frame.
+    /// Number of bytes in the frame.
     pub cap_len: u32,
-    /// Bytes of the packet on the wire.
+    /// Number of bytes of the packet on the wire.
     pub wire_len: u32,
-    /// As in a slot.
+    /// The same as in a slot.
     pub time_ns: u64,
-    /// As in a slot.
+    /// The same as in a slot.
     pub hash: u64,
-    /// Flags, interface and tag, as [`Slot::info`] has them.
+    /// Flags, interface and tag, as in [`Slot::info`].
     pub info: u64,
 }
 
 impl Descriptor {
-    /// That of a slot whose bytes begin at `offset` in frame `index`.
+    /// Creates the descriptor of a slot whose bytes start at `offset` in frame `index`.
     #[inline(always)]
     pub fn of(slot: &Slot, index: u32, offset: u32) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl Descriptor {
         }
     }
 
-    /// The same packet with this time, if it has none.
+    /// Returns the same packet with this time, if it has none.
     #[inline(always)]
     pub fn or_time(mut self, time_ns: u64) -> Self {
         if self.info & u64::from(Slot::TIME) == 0 && time_ns != 0 {
@@ -49,7 +49,7 @@ impl Descriptor {
         self
     }
 
-    /// Whether the packet continues in the next one.
+    /// Whether the packet continues in the next descriptor.
     #[inline(always)]
     pub fn continues(&self) -> bool {
         self.info & u64::from(Slot::CONTINUES) != 0

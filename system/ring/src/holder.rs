@@ -1,9 +1,9 @@
-//! Other processes that hold frames of a pool: which frames each was handed, and how many hold a
-//! frame at the same time.
+//! Other processes that hold frames of a pool: the frames handed to each process, and the number of
+//! processes that hold a frame at the same time.
 //!
-//! All of it is in the memory of the process that made the pool. What another process returns is an
-//! index and no more, and counts only if that process was handed the frame and has not returned it
-//! yet. When it dies, what it holds is found in its own bits.
+//! All of this is in the memory of the process that created the pool. Another process returns only
+//! an index, which is accepted only if that process was handed the frame and has not returned it
+//! yet. If the process dies, its bits show which frames it held.
 
 use std::sync::atomic::Ordering;
 
@@ -13,20 +13,20 @@ use crate::cache::FrameCache;
 use crate::holding::{self, SEVERAL};
 use crate::pool::{Owner, Pool};
 
-/// Most processes that hold frames of one pool.
+/// Maximum number of processes that hold frames of one pool.
 pub const HOLDER_COUNT_MAX: u32 = 64;
 
-/// Who outside of this process holds a frame.
+/// The other processes that hold a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// The number of the only one; `None` where several were handed the frame, or none holds it.
+    /// The number of the only holder; `None` if the frame was handed to several, or none holds it.
     pub number: Option<u16>,
-    /// How many hold it.
+    /// The number of holders.
     pub count: u16,
 }
 
 impl Pool {
-    /// Which other processes hold a frame.
+    /// Returns which other processes hold a frame.
     pub fn holding(&self, index: u32) -> Option<Holding> {
         let entry = self.holdings().get(index as usize)?.load(Ordering::Relaxed);
         let (number, count) = holding::parts(entry);
@@ -37,9 +37,9 @@ impl Pool {
         })
     }
 
-    /// Hands frame `index` to `count` holders, of which `first` is one: each has to
-    /// [`mark`](Holder::mark) it. The frame is theirs until the last one returns it. False, and no
-    /// change, if this process does not hold the frame.
+    /// Hands frame `index` to `count` holders, including `first`: each must [`mark`](Holder::mark)
+    /// it. They hold the frame until the last one returns it. Returns false and changes nothing if
+    /// this process does not hold the frame.
     ///
     /// # Safety
     /// The caller holds `index`, as for [`FrameCache::give_index`], and no longer writes the frame.
@@ -48,30 +48,31 @@ impl Pool {
         if !self.pass(index, Owner::User, Owner::Peer) {
             return false;
         }
-        // Nobody else touches the entry of a frame that this process held, before it is marked.
+        // No other thread accesses the entry of a frame that this process held until it is marked.
         holding::begin(&self.holdings()[index as usize], first.number, count);
         true
     }
 }
 
-/// A process that is handed frames of a pool, or one of several queues to it.
+/// A process that frames of a pool are handed to, or one of several queues to it.
 ///
-/// Dropping it takes back what is still held: the process must be gone by then, or keep to reading.
+/// Dropping it takes back all frames that are still held: by then the process must have exited, or
+/// must only read them.
 pub struct Holder {
     pool: Pool,
     number: u32,
-    /// A bit for each frame that it holds.
+    /// One bit for each frame, set while this holder holds it.
     held: Box<[u64]>,
     count: u32,
     count_max: u32,
 }
 
 impl Holder {
-    /// One more holder of a pool's frames: of at most `count_max` at the same time, so that one
-    /// that returns none cannot use up the pool.
+    /// Adds a holder of a pool's frames. It holds at most `count_max` frames at the same time, so
+    /// that a process that returns none cannot exhaust the pool.
     ///
     /// # Errors
-    /// `NoSpace` if the pool has [`HOLDER_COUNT_MAX`] already.
+    /// `NoSpace` if the pool already has [`HOLDER_COUNT_MAX`] holders.
     pub fn new(pool: &Pool, count_max: u32) -> Result<Self> {
         let numbers = pool.holder_numbers();
         let took = numbers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
@@ -91,17 +92,17 @@ impl Holder {
         })
     }
 
-    /// Its number among the pool's holders, from 1.
+    /// The holder's number in the pool, from 1.
     pub fn number(&self) -> u16 {
         self.number as u16
     }
 
-    /// How many frames it holds.
+    /// The number of frames that it holds.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Whether it may be handed one more frame.
+    /// Whether it may hold one more frame.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.count() < self.count_max
@@ -113,14 +114,15 @@ impl Holder {
         word.is_some_and(|word| word >> (index % 64) & 1 != 0)
     }
 
-    /// Notes that it was handed a frame.
+    /// Records that a frame was handed to it.
     #[inline]
     pub(crate) fn mark(&mut self, index: u32) {
         self.held[index as usize / 64] |= 1 << (index % 64);
         self.count += 1;
     }
 
-    /// Ends the holding of a frame: `None` if there is none, else whether it was the last.
+    /// Records that it no longer holds a frame: `None` if it did not hold it, otherwise whether it
+    /// was the last holder.
     #[inline]
     fn end(&mut self, index: u32) -> Option<bool> {
         let bit = 1 << (index % 64);
@@ -133,8 +135,9 @@ impl Holder {
         holding::end(&self.pool.holdings()[index as usize], self.number)
     }
 
-    /// Takes back a frame that the process returned; the last holder's becomes free. False, and no
-    /// change, for an index that is none of the pool's, or of a frame that it does not hold.
+    /// Takes back a frame that the process returned; the frame becomes free when its last holder
+    /// returns it. Returns false and changes nothing if the index is out of range, or the process
+    /// does not hold the frame.
     #[inline]
     pub fn take_back(&mut self, index: u32, cache: &mut FrameCache) -> bool {
         let last = self.end(index);
@@ -144,7 +147,7 @@ impl Holder {
         last.is_some()
     }
 
-    /// Takes back all that it holds, except for frames that are to be kept; how many.
+    /// Takes back all frames that it holds, except those to keep; returns their number.
     pub fn take_all_back(&mut self, cache: &mut FrameCache, keep: impl Fn(u32) -> bool) -> u32 {
         let mut count = 0;
         for at in 0..self.held.len() {

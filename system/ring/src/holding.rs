@@ -1,39 +1,39 @@
-//! The entry of a frame that other processes hold: a holder's number and how many hold it, in one
-//! atomic word.
+//! The entry of a frame held by other processes: a holder's number and the number of holders, in
+//! one atomic word.
 //!
-//! It is written by whoever hands the frame over, while nobody else can touch it. Then each
-//! holder's thread ends its own holding once; several may do so at the same time, and one of them
-//! finds that it was the last.
+//! The thread that hands the frame over writes the entry while no other thread can access it.
+//! Afterwards the thread of each holder removes that holder once; several may do so at the same
+//! time, and exactly one of them finds that it was the last.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// In place of a number, where several were handed the frame.
+/// Replaces the holder's number if the frame was handed to several.
 pub(crate) const SEVERAL: u32 = 0xffff;
 
-/// The number above, the count below; 0 if nobody holds the frame.
+/// Packs an entry: the number in the high half, the count in the low half; 0 if there is no holder.
 pub(crate) fn entry(number: u32, count: u32) -> u32 {
     number << 16 | count
 }
 
-/// Takes the entry apart.
+/// Unpacks an entry.
 pub(crate) fn parts(entry: u32) -> (u32, u32) {
     (entry >> 16, entry & 0xffff)
 }
 
-/// Begins the holding of `count` holders, of which `number` is one.
+/// Records `count` holders, including `number`.
 #[inline]
 pub(crate) fn begin(held: &AtomicU32, number: u32, count: u32) {
     let number = if count == 1 { number } else { SEVERAL };
     held.store(entry(number, count), Ordering::Relaxed);
 }
 
-/// Ends that of holder `number`, which has to be one of them: whether it was the last. `None` if
-/// nobody holds the frame.
+/// Removes holder `number`, which must be one of the holders; returns whether it was the last.
+/// `None` if the frame has no holder.
 #[inline]
 pub(crate) fn end(held: &AtomicU32, number: u32) -> Option<bool> {
     let mut seen = held.load(Ordering::Relaxed);
     if seen == entry(number, 1) {
-        // The only one: nobody else touches the entry.
+        // The only holder: no other thread accesses the entry.
         held.store(0, Ordering::Relaxed);
         return Some(true);
     }
@@ -43,7 +43,7 @@ pub(crate) fn end(held: &AtomicU32, number: u32) -> Option<bool> {
             0 => 0,
             _ => entry(SEVERAL, left),
         };
-        // AcqRel: what the others read of the frame, they read before it is free.
+        // AcqRel: the other holders' reads of the frame happen before it becomes free.
         match held.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => return Some(left == 0),
             Err(now) => seen = now,

@@ -1,22 +1,22 @@
-//! A queue from the process that made a pool to another one: the [`OwnerEnd`] hands frames over,
-//! the [`PeerEnd`] reads them and returns them.
+//! A queue from the process that created a pool to another process: the [`OwnerEnd`] hands frames
+//! over, the [`PeerEnd`] reads and returns them.
 //!
 //! ```text
 //! | header | four indices | sleeping | descriptors[n] | returned[2n] |
 //! ```
 //!
-//! Both processes may write this memory, so neither trusts it. The peer's positions and indices
-//! only select among the frames that the owner's [`Holder`](crate::Holder) has recorded: whatever
-//! the peer writes, no other frame moves, and the owner never waits for it. The frames themselves
+//! Both processes can write this memory, so neither trusts it. The peer's positions and indices
+//! only select among the frames recorded in the owner's [`Holder`](crate::Holder): whatever the
+//! peer writes, no other frame is affected, and the owner never waits for it. The frames themselves
 //! can be read-only for the peer ([`Pool::share`](crate::Pool::share)).
 //!
-//! A peer takes one packet at a time off the ring. So one that is killed loses the packets that it
-//! had taken and not finished, at most one if it keeps none; what is in the ring is handed to the
-//! next peer ([`OwnerEnd::renew`]).
+//! A peer takes one packet at a time from the ring. A peer that is killed therefore loses only
+//! packets that it had taken and not returned: at most one, if it does not keep any. Packets that
+//! are still in the ring are passed to the next peer ([`OwnerEnd::renew`]).
 //!
-//! The socket between the two is also what wakes the peer, and how each learns that the other is
-//! gone. An eventfd would not do: its mode and its count belong to both, so that a hostile peer
-//! could make the owner's write wait.
+//! The socket between the two processes also wakes the peer, and shows each process when the other
+//! has exited. An eventfd is not suitable: both processes share its mode and count, so a hostile
+//! peer could make the owner's write block.
 
 mod offer;
 mod owner;
@@ -39,19 +39,20 @@ const ATTACH: &str = "attach to a queue of another process";
 /// First bytes of a queue's memory file.
 const MAGIC: [u8; 8] = *b"bw-queue";
 
-/// Changes with the layout.
+/// Changes with the layout of the memory file.
 const VERSION: u32 = 1;
 
-/// Most descriptors in a queue.
+/// Maximum number of descriptors in a queue.
 pub const ENTRY_COUNT_MAX: u32 = 1 << 20;
 
-/// Distance of what different processors write: two cache lines, which are fetched in pairs.
+/// Distance between fields written by different processors: two cache lines, because they are
+/// prefetched in pairs.
 const LINE: usize = 128;
 
-/// Where the descriptors begin: after the header, four indices, and whether the peer sleeps.
+/// Offset of the descriptors: after the header, four indices, and the sleeping flag.
 const DESCRIPTORS: usize = 8 * LINE;
 
-/// Bytes of a queue's memory file.
+/// Length of a queue's memory file in bytes.
 fn file_len(entry_count: u32) -> usize {
     let count = entry_count as usize;
     let len = DESCRIPTORS + count * size_of::<Descriptor>() + 2 * count * size_of::<u32>();
@@ -65,7 +66,7 @@ struct QueueMemory {
 }
 
 impl QueueMemory {
-    /// That of a new queue of `entry_count` descriptors, a power of two.
+    /// Creates the memory of a queue of `entry_count` descriptors, a power of two.
     fn new(entry_count: u32) -> Result<Self> {
         let file = MemoryFile::new(c"barewire-queue", file_len(entry_count), HugePages::Never)?;
         let base = file.mapping().base();
@@ -77,7 +78,7 @@ impl QueueMemory {
         Ok(Self { file, entry_count })
     }
 
-    /// That of another process's queue, whose header and length are checked.
+    /// Maps the memory of another process's queue, after checking its header and length.
     fn attach(fd: std::os::fd::OwnedFd) -> Result<Self> {
         use std::os::unix::fs::FileExt;
         let refuse = |kind, why: String| Err(Error::new(kind, ATTACH, why));
@@ -109,13 +110,13 @@ impl QueueMemory {
         unsafe { self.file.mapping().base().add(offset).cast().as_ptr() }
     }
 
-    /// Set by a peer that is about to sleep, cleared by whoever wakes it.
+    /// A flag that the peer sets before it sleeps, cleared by the thread that wakes it.
     fn sleeping(&self) -> &AtomicU32 {
         // SAFETY: aligned and within the mapping; only accessed atomically.
         unsafe { &*self.at(5 * LINE) }
     }
 
-    /// The ring of descriptors. One end of it may be made in each process.
+    /// The ring of descriptors. Each process may create one end of it.
     fn descriptors(self: &Arc<Self>) -> RingMemory<Descriptor> {
         // SAFETY: the offsets are those of the layout, aligned and within the mapping, which the
         // `Arc` keeps; any bit pattern is a descriptor. The callers make one end each.
@@ -131,7 +132,7 @@ impl QueueMemory {
         }
     }
 
-    /// The ring of indices that return.
+    /// The ring of returned indices.
     fn returned(self: &Arc<Self>) -> RingMemory<u32> {
         let offset = DESCRIPTORS + self.entry_count as usize * size_of::<Descriptor>();
         // SAFETY: as above.

@@ -1,20 +1,21 @@
-//! How a reader that is about to sleep and a writer make sure of each other: either the reader sees
-//! what was written, or the writer sees that the reader sleeps.
+//! Prevents lost wake-ups between a reader that is about to sleep and a writer: either the reader
+//! sees the new entries, or the writer sees that the reader sleeps.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// Called by the reader, which looks at its ring once more afterwards, and sleeps if it is empty.
+/// Announces that the reader is about to sleep. The reader checks its ring again after this call,
+/// and sleeps if it is empty.
 #[inline]
 pub(crate) fn prepare(sleeping: &AtomicU32) {
     sleeping.store(1, Ordering::Relaxed);
-    // Pairs with the one in `is_needed`.
+    // Pairs with the fence in `is_needed`.
     fence(Ordering::SeqCst);
 }
 
-/// Called by the writer after it has submitted: whether the reader has to be woken.
+/// Whether the writer has to wake the reader. Called after submitting.
 #[inline]
 pub(crate) fn is_needed(sleeping: &AtomicU32) -> bool {
-    // Pairs with the one in `prepare`.
+    // Pairs with the fence in `prepare`.
     fence(Ordering::SeqCst);
     let is_needed = sleeping.load(Ordering::Relaxed) != 0;
     if is_needed {

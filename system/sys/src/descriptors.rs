@@ -23,7 +23,7 @@ const _: () = assert!(
         <= size_of::<Control>()
 );
 
-/// The process at the other end of a unix socket, as of its connect.
+/// The process at the other end of a unix socket, at the time of its connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Process id.
@@ -35,7 +35,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Those of this process.
+    /// Returns the credentials of this process.
     pub fn own() -> Self {
         // SAFETY: plain system calls.
         unsafe {
@@ -51,7 +51,7 @@ impl Credentials {
 /// Identifies the process at the other end.
 ///
 /// # Errors
-/// The system's.
+/// Any error of the system.
 pub fn credentials(socket: &UnixStream) -> Result<Credentials> {
     let mut raw = libc::ucred {
         pid: 0,
@@ -181,11 +181,11 @@ pub fn receive(socket: &UnixStream, buffer: &mut [u8]) -> Result<(usize, Vec<Own
     Ok((received, fds))
 }
 
-/// Wakes a peer that waits for the socket to become readable: one byte, without waiting. A peer
-/// that left so many bytes unread that there is no room is awake, and one that is gone needs
-/// nothing.
+/// Wakes a peer that waits for the socket to become readable: sends one byte, without blocking. If
+/// the socket buffer is full, the peer is awake already; if the peer has exited, there is nothing
+/// to do.
 ///
-/// Neither the peer nor a mode of the descriptor, which both share, can make this call wait.
+/// Neither the peer nor the file status flags, which may be shared, can make this call block.
 pub fn wake(socket: &UnixStream) {
     let byte = 0_u8;
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -193,8 +193,8 @@ pub fn wake(socket: &UnixStream) {
     unsafe { libc::send(socket.as_raw_fd(), (&raw const byte).cast(), 1, flags) };
 }
 
-/// Reads what has arrived, without waiting, at most 64 bytes: of no meaning but that there is
-/// some. False if the peer has closed its end, or is gone.
+/// Reads at most 64 bytes without blocking; their values have no meaning. Returns false if the peer
+/// has closed its end or exited.
 pub fn is_open(socket: &UnixStream) -> bool {
     let mut bytes = [0_u8; 64];
     let fd = socket.as_raw_fd();
@@ -248,14 +248,14 @@ mod tests {
     fn a_peer_is_woken_until_it_is_gone() {
         let (one, other) = UnixStream::pair().unwrap();
         assert!(is_open(&other));
-        // More than fits: no call waits.
+        // More than fit into the buffer: no call blocks.
         (0..100_000).for_each(|_| wake(&one));
         let mut wanted = [crate::poll::Wanted::readable(&other)];
         crate::poll::wait(&mut wanted, std::time::Duration::from_secs(60)).unwrap();
         assert!(wanted[0].is_ready());
         assert!(is_open(&other) && is_open(&one));
         drop(one);
-        // What was sent before the end is read first.
+        // Data sent before the close is read first.
         while is_open(&other) {}
         wake(&other);
     }
@@ -275,7 +275,7 @@ mod tests {
         send(&one, b"x", &[fd; DESCRIPTORS_MAX]).unwrap();
         let (len, fds) = receive(&other, &mut [0; 8]).unwrap();
         assert_eq!((len, fds.len()), (1, DESCRIPTORS_MAX));
-        // Bytes alone are a message, too.
+        // A message may contain only bytes.
         (&one).write_all(b"yz").unwrap();
         let (len, none) = receive(&other, &mut [0; 8]).unwrap();
         assert_eq!((len, none.len()), (2, 0));

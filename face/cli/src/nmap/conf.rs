@@ -1,5 +1,5 @@
-//! Configuration files of masscan, also those that it writes when it is interrupted (`paused.conf`)
-//! or asked to (`--echo`): lines of `name = value`.
+//! Reads masscan configuration files: lines of `name = value`. This includes the files that masscan
+//! writes when it is interrupted (`paused.conf`) or run with `--echo`.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,10 +8,10 @@ use sys::{Error, ErrorKind, Result};
 
 use super::Meaning::{self, Hint, Is, Nothing, Takes};
 
-/// Longest file that is read.
+/// Maximum length of a file in bytes.
 const LEN_MAX: u64 = 16 << 20;
 
-/// The meaning of a name, without dashes. [`Is`] takes `true` and `false`; the target is the
+/// Names, without dashes, and their meanings. [`Is`] accepts `true` and `false`; the target is the
 /// argument without a name.
 const NAMES: &[(&str, Meaning)] = &[
     ("rate", Takes("--rate")),
@@ -66,16 +66,16 @@ const NAMES: &[(&str, Meaning)] = &[
     ("resumecount", Hint("--shard 1/10 scans a part")),
 ];
 
-/// All meanings.
+/// All meanings in the table.
 #[cfg(test)]
 pub(super) fn meanings() -> impl Iterator<Item = &'static Meaning> {
     NAMES.iter().map(|row| &row.1)
 }
 
-/// A file as arguments.
+/// Converts a file to arguments.
 ///
 /// # Errors
-/// When it cannot be read; with the line's number, for a line that cannot be used.
+/// A file that cannot be read; a line that is invalid or not supported, with its number.
 pub(super) fn read(path: &Path) -> Result<Vec<OsString>> {
     let what = || format!("read {}", path.display());
     let failed = |error| Error::from_io(what(), error);
@@ -95,7 +95,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<OsString>> {
     })
 }
 
-/// Number of a line, what is wrong, and what to do.
+/// The number of a line, the reason why it is refused, and a hint.
 type Wrong = (usize, String, Option<&'static str>);
 
 fn arguments(text: &str) -> std::result::Result<Vec<OsString>, Wrong> {
@@ -124,14 +124,14 @@ fn arguments(text: &str) -> std::result::Result<Vec<OsString>, Wrong> {
     Ok(out)
 }
 
-/// A name in lower case, without what masscan takes or leaves out: dashes, and an index.
+/// Normalizes a name: lower case, without the dashes and the index that masscan ignores.
 fn plain(name: &str) -> String {
     let name = name.split('[').next().unwrap_or_default().trim();
     let letters = name.chars().filter(|letter| !"-_.".contains(*letter));
     letters.map(|letter| letter.to_ascii_lowercase()).collect()
 }
 
-/// Our word for a format; `None` if it means no file.
+/// Maps a format to the word used here; `None` if it means no file.
 fn known_format(value: &str) -> std::result::Result<Option<&'static str>, String> {
     let formats = ::scan::report::FORMATS.iter();
     let words: Vec<&str> = formats.map(|format| format.word).collect();
@@ -162,7 +162,7 @@ fn argument(name: &str, value: &str) -> std::result::Result<Option<OsString>, Wr
         },
         Takes(_) if value.is_empty() => Err((format!("{name:?} has no value"), None)),
         Takes("") => Ok(Some(value.into())),
-        // A whole number of seconds or packets may be written as 100.00.
+        // masscan may write a whole number of seconds or packets as 100.00.
         Takes(option) => Ok(Some(format!("{option}={value}").into())),
     }
 }

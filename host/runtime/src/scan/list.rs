@@ -1,28 +1,28 @@
-//! Targets as text: ranges, and names of hosts, which the resolver of this machine looks up.
+//! Parses lists of targets: ranges, and host names, which the system's resolver looks up.
 
 use std::net::{IpAddr, ToSocketAddrs};
 
 use ::scan::{AddrRange, parse_range, words_of};
 
-/// Names looked up at most: each may take seconds.
+/// Maximum number of names to look up: each may take seconds.
 const NAMES_MAX: usize = 10_000;
-/// Longest name (RFC 1035 section 2.3.4).
+/// Maximum length of a name (RFC 1035 section 2.3.4).
 const NAME_LEN_MAX: usize = 253;
 
 /// A list of targets.
 #[derive(Clone, Debug, Default)]
 pub struct TargetList {
-    /// The ranges.
+    /// The address ranges.
     pub ranges: Vec<AddrRange>,
     name_count: usize,
 }
 
 impl TargetList {
-    /// Adds the targets of one line: separated by commas or blanks, `#` begins a comment. Of a name
-    /// all IPv4 addresses are added, or all IPv6 addresses if it has none of IPv4.
+    /// Adds the targets of one line, separated by commas or blanks; `#` starts a comment. For a
+    /// name, adds all its IPv4 addresses, or all its IPv6 addresses if it has no IPv4 address.
     ///
     /// # Errors
-    /// What is wrong with a word, as a sentence without a full stop.
+    /// The reason why a word is invalid, as a sentence without a full stop.
     pub fn add_line(&mut self, line: &str) -> Result<(), String> {
         for word in words_of(line) {
             match parse_range(word) {
@@ -53,8 +53,8 @@ impl TargetList {
     }
 }
 
-/// Whether a word can be the name of a host: letters, digits, dashes and dots, and not an address
-/// that is damaged.
+/// Whether a word can be a host name: letters, digits, dashes and dots, but not a malformed
+/// address.
 fn is_name(word: &str) -> bool {
     let is_label = |label: &str| {
         let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';

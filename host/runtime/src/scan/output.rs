@@ -1,9 +1,9 @@
-//! Results of a scan in files. Each file is complete at any time: rows and the closing part are
-//! written by one call, over the closing part before.
+//! Writes the results of a scan to files. Each file is complete at any time: new rows and the
+//! closing part are written by one call, over the previous closing part.
 //!
-//! A process that is killed leaves the file as after its last call. The kernel ends a call early
-//! only between two pages of the file, if the process is killed at that very moment; then the last
-//! rows may be cut, and the file has to be continued (`append`) to be complete again.
+//! If the process is killed, the file is as its last call left it. If it is killed during a call,
+//! the kernel may end that call early, but only between two pages of the file; then the last rows
+//! may be cut off, and continuing the file (`append`) completes it again.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,12 +19,13 @@ use sys::{Error, ErrorKind, Result};
 
 use super::{Notice, Outcome, Totals, now};
 
-/// Rows are written when there are so many bytes of them.
+/// Number of bytes of rows that triggers a write.
 const LEN_MAX: usize = 64 << 10;
-/// Rows wait no longer than this for more, or for the next second.
+/// Time since the last write after which a row is written at once; the progress report, every
+/// second, always triggers a write.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// An output as it is named: a format, and a file.
+/// An output as given on the command line: a format and a file.
 #[derive(Clone, Debug)]
 pub struct OutputName {
     /// The format.
@@ -34,10 +35,10 @@ pub struct OutputName {
 }
 
 impl OutputName {
-    /// `xml:scan.xml`; `all:scan` is one of each format.
+    /// Parses `xml:scan.xml`; `all:scan` is one file in each format.
     ///
     /// # Errors
-    /// What is wrong with it, as a sentence without a full stop.
+    /// The reason why the text is invalid, as a sentence without a full stop.
     pub fn parse(text: &OsStr) -> std::result::Result<Vec<Self>, String> {
         let bytes = text.as_bytes();
         let colon = bytes.iter().position(|byte| *byte == b':');
@@ -75,12 +76,12 @@ impl OutputName {
 pub struct Outputs(Vec<OutputFile>);
 
 impl Outputs {
-    /// Opens the files: `append` continues what is there, else they are emptied. None may be among
-    /// the files to `keep`, by device and inode.
+    /// Opens the files: `append` continues existing ones, otherwise they are truncated. None may be
+    /// one of the files to `keep`, compared by device and inode.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` for two outputs that are one file, for pipes, and for a file to
-    /// be continued that does not end as its format does.
+    /// `InvalidInput` for two outputs to the same file, for pipes, and for a file to continue that
+    /// does not end as its format requires; and any error of the system.
     pub fn open(
         names: &[OutputName],
         run: &Run,
@@ -98,10 +99,10 @@ impl Outputs {
         Ok(outputs)
     }
 
-    /// Takes over what happened.
+    /// Records a notice in all files.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// A file that cannot be written.
     pub fn note(&mut self, notice: &Notice<'_>) -> Result<()> {
         for file in &mut self.0 {
             match notice {
@@ -122,10 +123,10 @@ impl Outputs {
         Ok(())
     }
 
-    /// Ends the files.
+    /// Completes the files.
     ///
     /// # Errors
-    /// When one cannot be written; the others are.
+    /// A file that cannot be written; the others are still completed.
     pub fn end(mut self, outcome: &Outcome) -> Result<()> {
         let mut result = Ok(());
         for file in &mut self.0 {
@@ -158,18 +159,18 @@ struct OutputFile {
     path: PathBuf,
     file: File,
     report: Report,
-    /// Where the closing part is; `None` for a device, which has no places.
+    /// Offset of the closing part; `None` for a device, which has no offsets.
     at: Option<u64>,
-    /// The closing part as it was written.
+    /// The closing part as last written.
     closing: Vec<u8>,
     totals: Totals,
     flushed: Instant,
-    /// A write has failed.
+    /// Whether a write has failed.
     is_broken: bool,
 }
 
 impl OutputFile {
-    /// Opens a file; with its device and inode.
+    /// Opens a file; returns it with its device and inode.
     fn open(
         name: &OutputName,
         run: &Run,
@@ -221,7 +222,7 @@ impl OutputFile {
         Ok((opened, identity))
     }
 
-    /// Writes what is new, and the closing part after it.
+    /// Writes the new rows, followed by the closing part.
     fn flush(&mut self, totals: &Totals, outcome: Option<&Outcome>) -> Result<()> {
         self.flushed = Instant::now();
         if self.is_broken || (self.report.is_empty() && outcome.is_none() && self.at.is_none()) {
@@ -240,7 +241,7 @@ impl OutputFile {
             None if self.at.is_some() => self.report.close(&ending, &mut bytes),
             None => {}
         }
-        // Blanks over the rest of a longer closing part; XML and JSON may end in them.
+        // Newlines overwrite the rest of a longer closing part; XML and JSON may end in them.
         let len = bytes.len();
         bytes.resize(len.max(self.closing.len()), b'\n');
         let written = self.write(&bytes, row_len, len);
@@ -249,13 +250,13 @@ impl OutputFile {
         written.map_err(|error| Error::from_io(what(), error))
     }
 
-    /// Writes all bytes at once, and cuts the file to `len` of them.
+    /// Writes all bytes in one call, and truncates the file after `len` of them.
     fn write(&mut self, bytes: &[u8], row_len: usize, len: usize) -> io::Result<()> {
         let Some(at) = self.at else {
             return io::Write::write_all(&mut self.file, &bytes[..len]);
         };
         if let Err(error) = self.file.write_all_at(bytes, at) {
-            // What was there before had its room: the disk is full, and the file stays complete.
+            // The previous closing part fits even if the disk is full, so the file stays complete.
             let _ = self.file.write_all_at(&self.closing, at);
             let _ = self.file.set_len(at + self.closing.len() as u64);
             return Err(error);
@@ -269,10 +270,10 @@ impl OutputFile {
     }
 }
 
-/// The last bytes of a regular file that exists.
+/// Returns the last bytes of an existing regular file.
 fn last_bytes(path: &Path) -> Vec<u8> {
     let read = || -> io::Result<Vec<u8>> {
-        // Not of a pipe, which nobody may write to.
+        // Opening a pipe would block if it has no writer.
         if !path.metadata()?.is_file() {
             return Ok(Vec::new());
         }

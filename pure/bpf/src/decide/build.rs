@@ -146,7 +146,7 @@ pub(super) fn build(rules: &[Rule<'_>], options: &Options) -> Tree {
     }
 }
 
-/// Removes what follows a filter that matches every packet and decides.
+/// Removes all filters after one that matches every packet and decides.
 fn up_to_certain(left: impl Iterator<Item = Left>) -> Vec<Left> {
     let mut list = Vec::new();
     for left in left {
@@ -208,7 +208,7 @@ impl Builder {
     fn split(&mut self, open: &Open) -> bool {
         let own: usize = open.left.iter().map(Left::cost).sum();
         let room = self.options.insn_count_max.saturating_sub(self.cost) + own;
-        // How many ways fit; fewer if those are longer than the average.
+        // The number of ways that fit; fewer do if they are longer than average.
         let mut ways_max = room * open.way_count / own.max(1);
         while ways_max >= open.way_count {
             if self.split_within(open, own, ways_max) {

@@ -8,7 +8,7 @@ use crate::cbpf::{Alu, Cond, Width};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Unknown,
-    /// A load, of which the bits in the mask are kept.
+    /// A load, masked with these bits.
     Load {
         base: Base,
         off: u32,

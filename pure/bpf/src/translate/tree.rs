@@ -13,7 +13,7 @@ use crate::decide::{Base, Field, Node, Switch, Tree};
 use crate::ebpf::Reg::{R1, R2, R3, R4, R5, R6, R7, R9};
 use crate::ebpf::{Alu, Cond, Reg, Width};
 
-/// Up to this many values are compared one after the other.
+/// Maximum number of values that are compared one after the other.
 const IN_A_ROW: usize = 4;
 
 /// Registers: R2 = packet, R3 = its end, R7 = the field; R1, R4 and R5 hold intermediate values.

@@ -15,7 +15,7 @@ pub(super) enum Value {
     Load(Option<Insn>, u16, u32, Box<Value>),
     Op(u16, Box<Value>, Box<Value>),
     Negate(Box<Value>),
-    /// Bytes at a place that steps before have put into scratch memory.
+    /// Bytes at an offset that earlier steps stored in scratch memory.
     Step(Vec<Insn>),
 }
 
@@ -24,7 +24,7 @@ pub(super) enum Value {
 pub(super) struct Guarded {
     pub(super) value: Value,
     pub(super) guard: Vec<Cond>,
-    /// Steps that run before it is loaded, after the guards of all operands.
+    /// Steps to run before loading it, after the guards of all operands.
     pub(super) steps: Vec<Cond>,
 }
 

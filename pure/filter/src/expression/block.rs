@@ -20,13 +20,13 @@ pub(super) struct Test {
     pub(super) load: Vec<Insn>,
     pub(super) jump: u16,
     pub(super) k: u32,
-    /// A step of a walk through the packet: it reads or writes scratch memory that other tests
-    /// use too. No step is skipped, and nothing is known from one.
+    /// Whether this is a step of a walk through the packet, which reads or writes scratch memory
+    /// that other tests also use. Steps are never skipped, and no facts are derived from them.
     pub(super) is_step: bool,
 }
 
 impl Test {
-    /// A test of the packet alone.
+    /// Creates a test that uses no scratch memory.
     pub(super) fn new(load: Vec<Insn>, jump: u16, k: u32) -> Test {
         let is_step = false;
         Test {
@@ -46,10 +46,11 @@ pub(super) enum Cond {
     Not(Box<Cond>),
     Test(Test),
     Const(bool),
-    /// The first condition if the test is true, else the second.
+    /// The first condition if the test is true, otherwise the second.
     Choice(Test, Box<Cond>, Box<Cond>),
-    /// Whether one of these is true, tried from the last one down; each only if its test before
-    /// it, and so those of all before it, are true. As `Any`, without the tests again.
+    /// Whether one of these conditions is true, evaluated from the last to the first. A condition
+    /// is evaluated only if its own test and the tests of all earlier ones are true. Same result as
+    /// `Any`, without repeating the tests.
     Last(Vec<(Test, Cond)>),
     /// The first VLAN tag on a live socket: the test for a tag outside the packet, and the tests
     /// for one in it.

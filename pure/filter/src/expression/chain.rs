@@ -1,7 +1,7 @@
-//! `protochain`: follows headers to a protocol, and `geneve`.
+//! Compiles `protochain`, which follows headers to a protocol, and `geneve`.
 //!
-//! libpcap makes a loop of `protochain`, which no kernel runs. Here the loop is unrolled for a
-//! bounded number of headers, so that it runs everywhere.
+//! libpcap compiles `protochain` to a loop, which no kernel accepts. Here the loop is unrolled for
+//! a bounded number of headers, so that the program runs everywhere.
 
 use std::ops::Range;
 
@@ -12,20 +12,20 @@ use super::lower::{From, IP, IPV6, Size};
 use super::parse::Parser;
 use crate::{Error, Result};
 
-/// Most headers that are passed.
+/// Maximum number of headers to skip.
 const HEADERS_MAX: usize = 16;
-/// Headers of IPv6 with a length in words of 8 bytes: hop-by-hop options, destination options,
-/// routing, fragment.
+/// IPv6 extension headers with a length in units of 8 bytes: hop-by-hop options, destination
+/// options, routing, fragment.
 const EXTENSIONS: [u32; 4] = [0, 60, 43, 44];
 const NO_NEXT: u32 = 59;
 const AUTHENTICATION: u32 = 51;
 const UDP: u32 = 17;
 const GENEVE_PORT: u32 = 6081;
-/// Largest identifier of a virtual network.
+/// Maximum virtual network identifier (VNI).
 const NETWORK_MAX: u32 = 0xff_ffff;
 
 impl Parser<'_> {
-    /// Whether a protocol is reached by following headers.
+    /// Compiles a test whether following the headers leads to a protocol.
     pub(super) fn protocol_chain(
         &self,
         proto: Option<&str>,
@@ -54,7 +54,7 @@ impl Parser<'_> {
         Cond::All(vec![self.link.protocol(protocol), run(start), walk])
     }
 
-    /// A Geneve header, and its network. What would be tested inside is refused.
+    /// Compiles a test for a Geneve header, and its VNI. Tests of the inner packet are refused.
     pub(super) fn geneve(&mut self) -> Result<Cond> {
         let place = self.place();
         let network = self.optional_number();
@@ -70,7 +70,7 @@ impl Parser<'_> {
                 link.masked(from, 8, Size::B, 0, 0xc0),
             ];
             list.extend(network.map(|n| link.masked(from, 12, Size::W, n << 8, 0xffff_ff00)));
-            // libpcap reads the inner protocol here, so that a packet without it is refused.
+            // libpcap loads the inner protocol here, so a packet that ends before it is rejected.
             let mut load = link.load(from, 10, Size::H);
             load.truncate(2);
             list.push(run(load));
@@ -85,7 +85,7 @@ impl Parser<'_> {
     }
 }
 
-/// One header at the place in scratch memory, and what comes after it.
+/// Tests the header at the offset in scratch memory, then `next` for the header after it.
 fn header(network: u32, is_v6: bool, number: u32, next: Cond) -> Cond {
     let is = |number| step(vec![insn(LD_MEM, NEXT)], JEQ, number);
     let advance = |words: u32, len: u32| {
@@ -95,7 +95,7 @@ fn header(network: u32, is_v6: bool, number: u32, next: Cond) -> Cond {
     };
     let mut extension = advance(1, 8);
     extension.extend([insn(ADD_X, 0), insn(ST, AT)]);
-    // As libpcap has it: the length of the header is taken for the place of the next one.
+    // As in libpcap: the length of the header is used as the offset of the next one.
     let mut authentication = advance(2, 4);
     authentication.push(insn(ST, AT));
     let is_authentication = Cond::Test(is(AUTHENTICATION)).and(run(authentication));

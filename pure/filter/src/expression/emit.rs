@@ -92,7 +92,7 @@ fn loads(graph: &Graph, start: usize, share: bool) -> Vec<Option<Vec<Insn>>> {
         };
         let block = &graph.blocks[at];
         let load = &block.test.load;
-        // What writes scratch memory for others has to run, and what it read may have changed.
+        // A load that writes scratch memory must run in full, and what it reads may have changed.
         let writes = |load: &[Insn]| load.iter().any(|insn| insn.code == ST);
         let is_whole = block.test.is_step && (writes(load) || writes(before));
         let shared = match share && !is_whole {
@@ -133,7 +133,7 @@ fn header(a: &[Insn], b: &[Insn]) -> Vec<Insn> {
     Vec::new()
 }
 
-/// Whether an instruction loads X in a way that is the same until scratch memory is written.
+/// Whether an instruction loads X with a value that is the same until scratch memory is written.
 fn is_x(insn: Insn) -> bool {
     matches!(insn.code, LDX_MSH | LDX_MEM)
 }

@@ -1,9 +1,9 @@
-//! Primitives that libpcap's language does not have: `payload[0:4] = 0x47455420`,
-//! `payload contains "GET" within 64`, `ttl 60-64`, `src net file LIST`, `tcp option sackok`.
+//! Compiles primitives that libpcap's language does not have: `payload[0:4] = 0x47455420`, `payload
+//! contains "GET" within 64`, `ttl 60-64`, `src net file LIST`, `tcp option sackok`.
 //!
-//! The payload is what follows the TCP or UDP header, up to the end of the IP packet, of IPv4
-//! (but not of later fragments) and of IPv6 without extension headers. Where it is depends on the
-//! packet, so it is kept in scratch memory while steps ([`Test::is_step`]) read it.
+//! The payload is the data from the TCP or UDP header to the end of the IP packet, for IPv4 (except
+//! later fragments) and for IPv6 without extension headers. Its offset depends on the packet, so it
+//! is kept in scratch memory while steps ([`Test::is_step`]) read it.
 
 use std::ops::Range;
 
@@ -17,13 +17,14 @@ use super::parse::{Parsed, Parser};
 use super::ranges;
 use crate::{Error, Result};
 
-/// Words of scratch memory from here on belong to steps.
+/// The first word of scratch memory that is reserved for steps.
 pub(super) const CELLS: u32 = 13;
-/// The number of the next header.
+/// Scratch word: the protocol number of the next header.
 pub(super) const NEXT: u32 = 13;
-/// Bytes of the payload, or the end of TCP's options, counted from the network header.
+/// Scratch word: the length of the payload, or the end of the TCP options, relative to the network
+/// header.
 const END: u32 = 14;
-/// Where the payload is, or the option to read next, counted from the network header.
+/// Scratch word: the offset of the payload, or of the next option, relative to the network header.
 pub(super) const AT: u32 = 15;
 
 pub(super) const LD_MEM: u16 = 0x60;
@@ -31,12 +32,12 @@ pub(super) const LDH: u16 = 0x28;
 pub(super) const LDB_IND: u16 = 0x50;
 pub(super) const TXA: u16 = 0x87;
 
-/// Most bytes of TCP's options.
+/// Maximum length of the TCP options in bytes.
 const OPTIONS_LEN_MAX: usize = 40;
-/// Longest text that is looked for, and most bytes that it is looked for in.
+/// Maximum number of payload bytes to search, and so the maximum length of the text.
 const WITHIN_MAX: u32 = 1500;
 
-/// TCP options by name (IANA's registry).
+/// TCP options by name (IANA registry).
 #[rustfmt::skip]
 const OPTIONS: &[(&str, u32)] = &[
     ("eol", 0), ("nop", 1), ("mss", 2), ("ws", 3), ("wscale", 3), ("sok", 4), ("sackok", 4),
@@ -60,7 +61,7 @@ pub(super) fn run(load: Vec<Insn>) -> Cond {
     Cond::Test(step(load, JGE, 0))
 }
 
-/// The IPv4 header's length in bytes, or that of the fixed IPv6 header, into X and A.
+/// Loads the length of the IPv4 header, or of the fixed IPv6 header, in bytes into X and A.
 pub(super) fn ip_header(is_v6: bool, network: u32) -> Vec<Insn> {
     match is_v6 {
         true => vec![insn(LD_IMM, 40), insn(TAX, 0)],
@@ -69,7 +70,7 @@ pub(super) fn ip_header(is_v6: bool, network: u32) -> Vec<Insn> {
 }
 
 impl Parser<'_> {
-    /// Whether a primitive of the extended language starts at a token.
+    /// Whether a primitive of the extended language starts at this token.
     pub(super) fn is_extended(&self, at: usize) -> bool {
         let Token::Name(name) = &self.tokens[at].0 else {
             return false;
@@ -87,7 +88,7 @@ impl Parser<'_> {
             }
     }
 
-    /// Whether a word comes next, and what belongs to it.
+    /// Whether this word comes next, followed by its argument.
     pub(super) fn is_phrase(&self, word: &str) -> bool {
         let next = self.tokens.get(self.at + 1).map(|token| &token.0);
         self.options.extended
@@ -114,7 +115,7 @@ impl Parser<'_> {
         Ok((cond, None))
     }
 
-    /// TTL or hop limit: a number or a range.
+    /// Parses a TTL or hop limit: a number or a range.
     fn ttl(&mut self) -> Result<Cond> {
         let place = self.place();
         let range = match self.next() {
@@ -140,7 +141,7 @@ impl Parser<'_> {
         Ok(v4.or(link.protocol(IPV6).and(within(7))))
     }
 
-    /// Packets from or to an address in a file's prefixes; the IP headers only.
+    /// Compiles a test for addresses in the prefixes of a file; only IP headers are tested.
     pub(super) fn net_file(&mut self, proto: Option<&'static str>, way: Way) -> Result<Cond> {
         let start = self.place();
         self.next();
@@ -180,7 +181,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Steps for the place and the length of the payload; false for packets without one.
+    /// Steps that store the offset and length of the payload; false for packets without one.
     fn payload(&self) -> Cond {
         let link = &self.link;
         let network = link.offset(From::Network);
@@ -196,7 +197,7 @@ impl Parser<'_> {
                 ]),
                 _ => load.push(insn(ADD, 8)),
             }
-            // The IP packet's length, as its header states it.
+            // The length of the IP packet, from its header.
             let total = match is_v6 {
                 true => vec![insn(LDH, network + 4), insn(ADD, 40)],
                 false => vec![insn(LDH, network + 2)],
@@ -217,7 +218,7 @@ impl Parser<'_> {
         v4.or(link.protocol(IPV6).and(both(true)))
     }
 
-    /// `payload[at:size]` with a constant place.
+    /// Parses `payload[at:size]` with a constant offset.
     pub(super) fn payload_load(&mut self) -> Result<Guarded> {
         self.next();
         self.next();
@@ -243,7 +244,7 @@ impl Parser<'_> {
         })
     }
 
-    /// `contains "text" within n`.
+    /// Parses `payload contains "text" within n`.
     fn payload_contains(&mut self) -> Result<Cond> {
         self.next();
         let place = self.place();
@@ -273,7 +274,7 @@ impl Parser<'_> {
         let longer = step(vec![insn(LD_MEM, END)], JGT, within);
         let cut = run(vec![insn(LD_IMM, within), insn(ST, END)]);
         let cut = Cond::Choice(longer, Box::new(cut), Box::new(Cond::Const(true)));
-        // All of these bytes have to be captured: the load of the last one sees to that.
+        // All of these bytes must be present: loading the last one ensures it.
         let last = vec![
             insn(LD_MEM, END),
             insn(LDX_MEM, AT),
@@ -291,7 +292,7 @@ impl Parser<'_> {
         Ok(Cond::All(vec![self.payload(), cut, run(last), find]))
     }
 
-    /// `option NAME`: walks the options of a TCP header.
+    /// Compiles `option NAME`, which walks the options of a TCP header.
     pub(super) fn tcp_option(&mut self) -> Result<Cond> {
         self.next();
         let place = self.place();
@@ -333,7 +334,7 @@ fn unknown_option(place: Range<usize>) -> Error {
         .expected(format!("expected a number or one of {}", names.join(", ")))
 }
 
-/// The bytes of a text at an offset from the payload.
+/// Tests for the bytes of a text at an offset in the payload.
 fn bytes_at(text: &[u8], offset: u32) -> Cond {
     let mut list = Vec::new();
     let mut at = 0;
@@ -352,8 +353,9 @@ fn bytes_at(text: &[u8], offset: u32) -> Cond {
     Cond::All(list)
 }
 
-/// One option at the place in scratch memory, and what comes after it. An option is there when its
-/// kind is in the header; one of a length below 2, or without one, is the last.
+/// Tests the option at the offset in scratch memory, then `next` for the option after it. An option
+/// counts as present if its kind is within the header; an option with a length below 2, or without
+/// a length, is the last one.
 fn option_step(network: u32, kind: u32, next: Cond) -> Cond {
     let here = |offset: u32| vec![insn(LDX_MEM, AT), insn(LDB_IND, network + offset)];
     let past = |offset: u32| {

@@ -13,7 +13,7 @@ pub(super) enum Token {
     Ipv6(Ipv6Addr),
     Mac([u8; 6]),
     Name(String),
-    /// Text in quotation marks, or the name of a file: only in the extended language.
+    /// Quoted text, or a file name: only in the extended language.
     Text(Vec<u8>),
     Key(&'static str),
     End,
@@ -100,7 +100,7 @@ const OPERATORS: &[(&str, &str)] = &[
     ("^", "^"),
 ];
 
-/// Splits a text in libpcap's or the extended language into tokens; the last one is `End`.
+/// Splits an expression in libpcap's or the extended language into tokens; the last one is `End`.
 pub(super) fn lex(text: &str, is_extended: bool) -> Result<Vec<(Token, Range<usize>)>> {
     let mut tokens = Vec::new();
     let mut at = 0;
@@ -128,7 +128,7 @@ pub(super) fn lex(text: &str, is_extended: bool) -> Result<Vec<(Token, Range<usi
     Ok(tokens)
 }
 
-/// Whether `net file` came last.
+/// Whether the last tokens are `net file`.
 fn is_file(tokens: &[(Token, Range<usize>)]) -> bool {
     let [.., (Token::Key("net"), _), (Token::Name(name), _)] = tokens else {
         return false;
@@ -136,7 +136,7 @@ fn is_file(tokens: &[(Token, Range<usize>)]) -> bool {
     name == "file"
 }
 
-/// Text in quotation marks, with `\\`, `\"`, `\n`, `\r`, `\t` and `\x` with two digits.
+/// Parses quoted text with the escapes `\\`, `\"`, `\n`, `\r`, `\t` and `\x` with two digits.
 fn quoted(rest: &str, at: usize) -> Result<(Token, usize)> {
     let mut text = Vec::new();
     let mut bytes = rest.bytes().enumerate().skip(1);

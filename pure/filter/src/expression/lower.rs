@@ -367,8 +367,8 @@ impl Link {
         }))
     }
 
-    /// DECnet addresses (area and node) in packets with a short or a long routing header, each with
-    /// or without a byte of padding before it.
+    /// Tests DECnet addresses (area and node) in packets with a short or a long routing header,
+    /// each with or without a preceding byte of padding.
     pub(super) fn decnet(&self, address: u32, way: Way) -> Cond {
         let value = u32::from((address as u16).swap_bytes());
         let network = From::Network;

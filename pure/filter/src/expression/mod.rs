@@ -48,9 +48,9 @@ pub struct Options<'a> {
     pub netmask: u32,
     /// Whether to thread jumps and share loads.
     pub optimize: bool,
-    /// Whether primitives that libpcap does not have are known: bytes of the payload, ranges of
-    /// TTLs, lists of prefixes, TCP options. Libpcap refuses all of them, so that expressions of
-    /// its language mean the same.
+    /// Whether to accept primitives that libpcap does not have: bytes of the payload, ranges of
+    /// TTLs, lists of prefixes, TCP options. libpcap refuses all of them, so the meaning of
+    /// expressions in its language does not change.
     pub extended: bool,
     /// Name lookup.
     pub names: &'a dyn Names,

@@ -35,10 +35,10 @@ pub trait Names {
     fn ether(&self, _name: &str) -> Option<[u8; 6]> {
         None
     }
-    /// The prefixes in a file: addresses, each with its number of bits.
+    /// The prefixes in a file: addresses, each with its prefix length.
     ///
     /// # Errors
-    /// Why there are none, in words.
+    /// The reason why the file cannot be used, as text.
     fn prefixes(&self, _file: &str) -> Result<Vec<(IpAddr, u8)>, String> {
         Err("no files are read here".to_owned())
     }

@@ -10,7 +10,8 @@ use bpf::cbpf::Insn;
 
 use super::block::{Block, Graph, JEQ, JGE, JGT, JSET, LD_IMM, TAKE, Test};
 
-/// Maximum number of facts kept per block: the pass takes time of blocks times this.
+/// Maximum number of facts kept per block: the time of the pass is proportional to the number of
+/// blocks times this.
 const FACTS_MAX: usize = 64;
 
 type Fact = (usize, u16, u32, bool);

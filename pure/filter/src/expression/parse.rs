@@ -45,7 +45,7 @@ pub(super) struct Parser<'a> {
     pub(super) tag: Tag,
     /// Whether the first `vlan` on a live socket has been parsed.
     pub(super) has_live_vlan: bool,
-    /// Whether a `geneve` came before: what follows would be about the packet inside.
+    /// Whether a `geneve` came before, so that further primitives would test the inner packet.
     pub(super) is_behind_geneve: bool,
 }
 
@@ -254,7 +254,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Tests of a packet inside another are not known behind every header.
+    /// Refuses primitives after `geneve`: tests of the inner packet are not supported.
     fn check_layer(&self) -> Result<()> {
         if !self.is_behind_geneve {
             return Ok(());

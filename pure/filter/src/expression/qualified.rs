@@ -124,7 +124,8 @@ impl Parser<'_> {
 
     fn dotted(&mut self, text: &str, q: Qualifier, place: Range<usize>) -> Result<Cond> {
         if q.proto == Some("decnet") && matches!(q.kind, None | Some("host" | "net")) {
-            // An area of 6 bits and a node of 10; libpcap ignores what is above, and more parts.
+            // An area of 6 bits and a node of 10 bits; libpcap ignores higher bits and further
+            // parts.
             let mut parts = text.split('.').map_while(|part| part.parse::<u32>().ok());
             let (area, node) = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
             return self.decnet((area & 0x3f) << 10 | node & 0x3ff, q, place);

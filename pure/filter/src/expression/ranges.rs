@@ -1,5 +1,5 @@
-//! Lists of prefixes as sorted ranges, and those as a tree of comparisons: as many comparisons a
-//! packet as the logarithm of the list.
+//! Converts lists of prefixes to sorted ranges, and those to a tree of comparisons. The number of
+//! comparisons per packet is logarithmic in the length of the list.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use super::lower::{From, Link, Size};
 /// Inclusive ranges, sorted, disjoint, and not adjacent.
 pub(super) type Ranges = Vec<(u128, u128)>;
 
-/// The ranges of all prefixes of IPv4, and of IPv6.
+/// Returns the ranges of all IPv4 prefixes, and those of all IPv6 prefixes.
 pub(super) fn of(prefixes: &[(IpAddr, u8)]) -> (Ranges, Ranges) {
     let (mut v4, mut v6) = (Vec::new(), Vec::new());
     for &(address, len) in prefixes {
@@ -39,21 +39,23 @@ fn joined(mut list: Ranges) -> Ranges {
     out
 }
 
-/// First words from one to another, and the ranges of the remaining words that they share.
+/// An interval of values of the first word, with the ranges of the remaining words, which are the
+/// same for all of them.
 struct Part {
     first: u32,
     last: u32,
     rest: Ranges,
 }
 
-/// Whether an address of some words at an offset of the network header is in one of the ranges.
+/// Tests whether the address of `words` words at an offset in the network header is in one of the
+/// ranges.
 pub(super) fn contains(link: &Link, at: u32, words: u32, ranges: &Ranges) -> Cond {
     let below = 32 * (words - 1);
     let most = match below {
         0 => 0,
         _ => u128::MAX >> (128 - below),
     };
-    // Values of the first word where a condition begins, in their order.
+    // Values of the first word from which a condition applies, in ascending order.
     let mut starts: Vec<(u32, Cond)> = Vec::new();
     let mut next = 0u64;
     for part in parts(ranges, below, most) {
@@ -109,7 +111,7 @@ fn parts(ranges: &Ranges, below: u32, most: u128) -> Vec<Part> {
     parts
 }
 
-/// The condition that begins at or before the value.
+/// Selects the last condition that starts at or below the loaded value.
 fn choose(conds: &[(u32, Cond)], load: &[bpf::cbpf::Insn]) -> Cond {
     match conds {
         [] => Cond::Const(false),

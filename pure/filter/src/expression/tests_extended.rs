@@ -1,11 +1,12 @@
-//! The extended primitives against a naive statement of their rules: random packets, cut at every
-//! length. `None` is a packet that is refused because a byte that decides was not captured.
+//! The extended primitives compared with a naive implementation of their rules, on random packets
+//! truncated at every length. `None` means that the packet is rejected because a byte needed for
+//! the decision is missing.
 
 use std::net::IpAddr;
 
 use super::*;
 
-/// A condition, and its text.
+/// A condition, evaluated naively or printed as an expression.
 enum Rule {
     Load(usize, usize, u32),
     Contains(&'static [u8], usize),
@@ -25,7 +26,7 @@ impl Packet<'_> {
         Some(bytes.iter().fold(0, |n, &byte| n << 8 | usize::from(byte)))
     }
 
-    /// The version of IP and the number of the transport protocol; none of later fragments.
+    /// The IP version and the transport protocol number; 0 for later fragments.
     fn transport(&self) -> Option<(usize, usize)> {
         Some(match self.number(12, 2)? {
             0x800 if self.number(20, 2)? & 0x1fff == 0 => (4, self.number(23, 1)?),
@@ -41,7 +42,7 @@ impl Packet<'_> {
         }
     }
 
-    /// Where the payload starts, and its length.
+    /// The offset and length of the payload.
     fn payload(&self) -> Option<Option<(usize, usize)>> {
         let (version, protocol) = self.transport()?;
         if protocol != 6 && protocol != 17 {
@@ -86,7 +87,7 @@ impl Packet<'_> {
         Some(false)
     }
 
-    /// Reads as many words of the address as decide.
+    /// Reads only as many words of the address as the decision needs.
     fn source_is_in(&self, list: &[(&str, u8)]) -> Option<bool> {
         let (start, words) = match self.number(12, 2)? {
             0x800 => (26, 1),
@@ -170,7 +171,7 @@ const LARGE: &[(&str, u8)] = &[
 ];
 const ALL: &[(&str, u8)] = &[("0.0.0.0", 0), ("::", 0)];
 
-/// The files of the tests.
+/// The prefix files of the tests.
 struct Files;
 
 impl Names for Files {

@@ -1,19 +1,20 @@
-//! Signatures as Cloudflare's bpftools reads them: an expression with the verdicts of its `bpfgen`.
+//! Compiles signatures as Cloudflare's bpftools does, to an expression with the same verdicts as
+//! its `bpfgen`.
 //!
-//! It differs from p0f in much: only quirks that are listed are tested, and `id+` not together
-//! with `df`; neither the SYN flag nor, in IPv6, the protocol is tested; the length of IP options
-//! counts words; a segment size and a scale of 0 are not tested; `mss*n` is the segment size
-//! alone, `mtu*n` 1500; the lowest TTL is one higher. Padding after `eol` is compared in chunks of
-//! 4, 2 or 1 bytes, by its whole length, so that an odd length reads past the header.
+//! Differences from p0f: only listed quirks are tested, and `id+` is not tested together with `df`;
+//! the SYN flag is not tested, nor the protocol in IPv6; the length of IP options is in words; a
+//! segment size or scale of 0 is not tested; `mss*n` means the segment size alone, and `mtu*n`
+//! means 1500; the lowest TTL is one higher. Padding after `eol` is compared in chunks of 4, 2 or 1
+//! bytes over its whole length, so an odd length reads past the header.
 
 use super::parse::{self, Field};
 use super::{Payload, Quirks, Signature, TcpOption, Version, Window};
 use crate::{Error, Result};
 
-/// The expression for a signature, of one version of IP.
+/// Returns the expression for a signature of one IP version.
 ///
 /// # Errors
-/// Where the text is no signature, or asks for what bpftools does not know.
+/// Where the text is not a signature, or uses a feature that bpftools does not have.
 pub fn cloudflare(text: &str) -> Result<String> {
     let (signature, at) = parse::fields(text)?;
     let refuse = |field: Field, what: &str| Err(Error::new(at[field as usize].clone(), what));
@@ -65,7 +66,7 @@ pub fn cloudflare(text: &str) -> Result<String> {
     Ok(Clauses::of(&signature).join(" and "))
 }
 
-/// Clauses that all have to be true.
+/// Clauses that must all be true.
 struct Clauses<'a> {
     signature: &'a Signature,
     list: Vec<String>,
@@ -96,7 +97,8 @@ impl Clauses<'_> {
         self.signature.quirks.has(quirk)
     }
 
-    /// Bytes of the TCP header; of IPv6 those 40 bytes after the start of its header.
+    /// Access to bytes of the TCP header; in IPv6, it starts 40 bytes after the start of the IP
+    /// header.
     fn tcp(&self, at: u32, len: u32) -> String {
         match self.is_v4() {
             true => format!("tcp[{at}:{len}]"),
@@ -104,7 +106,8 @@ impl Clauses<'_> {
         }
     }
 
-    /// Options, each with its kind and its offset in the TCP header; the end of them.
+    /// The options, each with its kind and its offset in the TCP header, and the offset of their
+    /// end.
     fn places(&self) -> (Vec<(TcpOption, u32, u32)>, u32) {
         let mut at = 20;
         let mut places = Vec::new();
@@ -123,7 +126,7 @@ impl Clauses<'_> {
         (places, at)
     }
 
-    /// Bytes of the first option of a kind.
+    /// Access to bytes of the first option of a kind.
     fn option(&self, option: TcpOption, offset: u32, len: u32) -> String {
         let (places, _) = self.places();
         let at = places.iter().find(|place| place.0 == option);
@@ -140,7 +143,7 @@ impl Clauses<'_> {
             let most = i32::from(self.signature.ttl);
             self.add(format!("{ttl} <= {most}"));
             if most > 32 {
-                // Below 35 a negative number, which is larger than every TTL.
+                // Below 35 the number is negative, which compares as larger than every TTL.
                 self.add(format!("{ttl} > {}", most - 35));
             }
         }

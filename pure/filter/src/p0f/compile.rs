@@ -34,13 +34,14 @@ const VARIANTS_MAX: usize = 16;
 /// Compiles a signature for the given packet of a handshake.
 ///
 /// # Errors
-/// For signatures that only a reader in user space can match: `bad`, a quirk of an option that
-/// occurs twice, and options of variable length in too many combinations.
+/// A signature that can only be matched in user space: with `bad`, a quirk of an option that occurs
+/// twice, or options of variable length in too many combinations.
 pub fn compile(signature: &Signature, handshake: Handshake, start: Start) -> Result<Program> {
     compile_as(signature, handshake, start, false)
 }
 
-/// Compiles a signature for packets that match it as [`matches_fuzzy`](super::matches_fuzzy) says.
+/// Compiles a signature for packets that match it fuzzily, see
+/// [`matches_fuzzy`](super::matches_fuzzy).
 ///
 /// # Errors
 /// As [`compile`].
@@ -213,14 +214,15 @@ impl Variant<'_> {
         }
     }
 
-    /// The same where `df` and `id+` may be absent, `id-` may be there, and any TTL will do.
+    /// The same for fuzzy matches: `df` and `id+` may be absent, `id-` may be present, and the TTL
+    /// may have any value.
     fn fuzzy_flags(&self, block: &mut Block) {
         let has_df = self.quirk(Quirks::DF);
         if self.quirk(Quirks::ID_ZERO) {
             block.half(self.ip + 4);
             block.zero(true);
         } else if has_df && !self.quirk(Quirks::ID_NONZERO) {
-            // An identification with DF would be id+.
+            // A nonzero identification together with DF would be id+.
             let done = block.label();
             block.half(self.ip + 4);
             block.jump_if(0x15, 0, To::Label(done), To::Next);

@@ -191,7 +191,8 @@ impl Signature {
     }
 }
 
-/// The fields of a signature that a packet may or may not match, and where those of [`Field`] are.
+/// Parses the fields of a signature, without checking whether any packet can match it; returns it
+/// with the positions of each [`Field`].
 pub(super) fn fields(text: &str) -> Result<(Signature, [Range<usize>; 6])> {
     let pieces: Vec<Piece<'_>> = Piece { text, start: 0 }.split(':').collect();
     let Ok(

@@ -297,8 +297,8 @@ pub fn matches(signature: &Signature, raw: &RawSignature) -> bool {
     matches_but_for(signature, raw) && ttl_matches(signature, raw) && quirks == raw.quirks
 }
 
-/// Whether a packet has the signature as p0f matches it fuzzily: `df` and `id+` may be absent,
-/// `id-` and `ecn` may be there, and the TTL may be any.
+/// Whether a packet matches the signature fuzzily, as in p0f: `df` and `id+` may be absent, `id-`
+/// and `ecn` may be present, and the TTL may have any value.
 pub fn matches_fuzzy(signature: &Signature, raw: &RawSignature) -> bool {
     let quirks = signature.quirks_of(raw.version).without(Quirks::LINUX);
     let absent = quirks.without(raw.quirks);
@@ -314,7 +314,7 @@ fn ttl_matches(signature: &Signature, raw: &RawSignature) -> bool {
         && (signature.any_distance || signature.ttl - raw.ttl <= super::HOPS_MAX)
 }
 
-/// Whether all but the TTL and the quirks match.
+/// Whether everything except the TTL and the quirks matches.
 fn matches_but_for(signature: &Signature, raw: &RawSignature) -> bool {
     let version = match signature.version {
         Version::Any => true,

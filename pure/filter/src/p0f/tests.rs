@@ -80,8 +80,8 @@ fn law(text: &str, handshake: Handshake, count: u32, random: &mut Random) -> u32
     matching
 }
 
-/// The same for the fuzzy program, also on the packet with other flags, identification, ECN bits
-/// or TTL.
+/// The same for the fuzzy program, also on packets with modified flags, identification, ECN bits or
+/// TTL.
 fn law_fuzzy(
     signature: &Signature,
     handshake: Handshake,

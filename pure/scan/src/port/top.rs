@@ -1,6 +1,6 @@
-//! The ports to scan first: services by how often they are reachable and how much they matter to
-//! who scans a network. The order is our own judgement; after the ports listed here come those
-//! below 1024, then all others, in order.
+//! Ranking of ports to scan first: services by how often they are reachable, and how relevant they
+//! are to someone who scans a network. The ranking is our own estimate; the ports listed here are
+//! followed by those below 1024, then by all others, in order.
 
 use super::Protocol;
 
@@ -44,7 +44,7 @@ const UDP: &[u16] = &[
     32414, 48101, 37810, 41794, 53413, 8080,
 ];
 
-/// The first ports of a protocol by rank, sorted by number.
+/// Returns the first `count` ports of a protocol by rank, sorted by number.
 pub fn top_ports(protocol: Protocol, count: u16) -> Vec<u16> {
     let listed = match protocol {
         Protocol::Udp => UDP,

@@ -1,9 +1,9 @@
-//! TCP segments that no connection begins with: ACK, FIN, FIN+PSH+URG, and none (RFC 9293 section
-//! 3.10.7, of the states CLOSED and LISTEN).
+//! TCP segments that do not open a connection: ACK, FIN, FIN+PSH+URG, and no flags (RFC 9293
+//! section 3.10.7, states CLOSED and LISTEN).
 //!
-//! A host answers an ACK with a reset, whether its port is open or closed: what lets it through
-//! does not filter. A closed port answers the others with a reset; an open one does not answer.
-//! Sequence and acknowledgment number are keyed, and so is the source port.
+//! A host answers an ACK with a reset, whether the port is open or closed, so a reset means that
+//! the port is not filtered. A closed port answers the other segments with a reset; an open one
+//! does not answer. The sequence number, the acknowledgment number and the source port are keyed.
 
 use wire::LayerKind;
 use wire::checksum::Sum;
@@ -26,7 +26,7 @@ const FILTER: [&str; 2] = [
     "ip6 and tcp and dst portrange FIRST-LAST",
 ];
 
-/// A row: functions of a probe cannot be closures.
+/// Defines a row of the table: its functions cannot be closures.
 macro_rules! row {
     ($name:ident, $probe:expr, $word:literal, $flags:expr) => {
         pub(super) static $name: Row = Row {
@@ -76,8 +76,8 @@ fn stamp(_: &Stamp, tcp: &mut [u8], sum: Sum, numbers: &Numbers<'_>) {
     head[16..18].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
-/// A reset has the number that was acknowledged, or acknowledges what the segment takes of the
-/// sequence: a FIN is one.
+/// Evaluates a reset. If the probe is an ACK, the reset has its acknowledgment number as sequence
+/// number; otherwise it acknowledges the probe's sequence number, plus one for a FIN.
 fn answer(
     classifier: &AnswerClassifier<'_>,
     packet: &Received<'_>,

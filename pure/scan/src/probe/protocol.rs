@@ -1,9 +1,9 @@
-//! IPv4 packets of any protocol, whose number takes the place of the port: 8 keyed bytes follow the
-//! header.
+//! IPv4 packets of any protocol: the protocol number replaces the port, and 8 keyed bytes follow
+//! the header.
 //!
-//! Hosts report that they do not have a protocol (RFC 1122 section 3.2.2.1). What a protocol itself
-//! answers to 8 bytes is not received: it carries nothing that is keyed, and it may be the host's.
-//! So protocols that are not listed are open, or filtered without a report.
+//! Hosts report protocols that they do not support (RFC 1122 section 3.2.2.1). Answers of the
+//! protocol itself are not evaluated: they contain nothing keyed, and may belong to traffic of the
+//! local host. Protocols missing in the results are therefore open, or filtered without an error.
 
 use wire::checksum::Sum;
 
@@ -45,7 +45,8 @@ fn answer(_: &AnswerClassifier<'_>, _: &Received<'_>) -> Option<Answer> {
     None
 }
 
-/// What the target itself reports: the protocol is unknown to it, or known, with no such port.
+/// Evaluates an error from the target itself: the protocol is not supported, or it is, but the port
+/// is closed.
 fn quoted(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>) -> Option<Answer> {
     let [seq @ .., t0, t1, t2, t3] = *quote.start;
     let number = quote.ip_protocol.into();

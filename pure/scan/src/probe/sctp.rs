@@ -1,7 +1,8 @@
 //! SCTP INIT (RFC 9260 section 3.3.2): the initiate tag and the source port are keyed.
 //!
-//! An open port answers with INIT ACK, a closed one with ABORT, both under the tag (section 8.5.1).
-//! An error quotes only 8 bytes, without the tag: as with UDP the IP identification is checked.
+//! An open port answers with INIT ACK, a closed one with ABORT, both carrying the tag as
+//! verification tag (section 8.5.1). An ICMP error quotes only 8 bytes, without the tag, so the IP
+//! identification is checked, as for UDP.
 
 use wire::checksum::Sum;
 use wire::sctp::Sctp;
@@ -37,7 +38,7 @@ fn template(_: bool, _: Options, _: &Payload) -> Template {
     let mut bytes = vec![0; LEN];
     bytes[12] = INIT;
     bytes[15] = (LEN - 12) as u8;
-    // A window of 32 KiB, and 10 streams each way.
+    // A window of 32 KiB, and 10 streams in each direction.
     bytes[22] = 0x80;
     bytes[25] = 10;
     bytes[27] = 10;
@@ -48,7 +49,7 @@ fn template(_: bool, _: Options, _: &Payload) -> Template {
     }
 }
 
-/// 0 is no tag (RFC 9260 section 3.3.2).
+/// The initiate tag of a probe; 0 is not allowed (RFC 9260 section 3.3.2).
 fn tag(seq: u32) -> u32 {
     seq.max(1)
 }
@@ -90,7 +91,8 @@ fn quoted(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>) -> Option<Answer
     is_ours.then(|| quote.answer(target, State::Filtered))
 }
 
-/// The remainders of all bytes by Castagnoli's polynomial, reflected (RFC 9260 appendix A).
+/// CRC32c table: the remainder of each byte for the Castagnoli polynomial, reflected (RFC 9260
+/// appendix A).
 const REMAINDERS: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -122,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_checksum_is_crc32c() {
-        // RFC 3720 appendix B.4, and the check value of the catalogue of CRCs.
+        // Test vectors of RFC 3720 appendix B.4, and the check value of the CRC catalogue.
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);

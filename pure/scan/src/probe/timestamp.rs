@@ -1,8 +1,8 @@
-//! ICMP timestamp requests (RFC 792), of IPv4 only: hosts that do not answer echo requests may
-//! answer these.
+//! ICMP timestamp requests (RFC 792), IPv4 only. Hosts that do not answer echo requests may answer
+//! these.
 //!
-//! Identifier and sequence number are keyed as in echo requests. The originate timestamp, which the
-//! reply repeats, is the time of sending, moved by a keyed number.
+//! The identifier and sequence number are keyed as in echo requests. The originate timestamp, which
+//! the reply repeats, is the time of sending plus a keyed offset.
 
 use wire::checksum::Sum;
 

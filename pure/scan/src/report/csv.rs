@@ -1,5 +1,5 @@
-//! Comma-separated values (RFC 4180) with a heading. Text that a spreadsheet would run as a formula
-//! is escaped.
+//! Comma-separated values (RFC 4180) with a header line. Text that a spreadsheet would run as a
+//! formula is escaped.
 
 use flow::encode::csv::safe_cell;
 use wire::Timestamp;

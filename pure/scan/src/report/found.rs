@@ -1,4 +1,4 @@
-//! What a scan found, and counted.
+//! Answers and counters of a scan.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Lines for grep, as nmap writes them: a host, and its ports with seven fields each, separated by
+//! nmap's grepable format: lines of a host and its ports, with seven fields each, separated by
 //! slashes. A host has one line for each answer.
 
 use wire::Timestamp;
@@ -22,7 +22,7 @@ pub(super) static FORMAT: Format = Format {
     closing: after_last_line,
 };
 
-/// Appends text; slashes, commas and tabs separate fields.
+/// Appends text; slashes, commas and tabs are escaped because they separate fields.
 fn field(text: &[u8], out: &mut Vec<u8>) {
     escaped(text, out, |letter, out| match letter {
         '/' => out.push(b'|'),
@@ -35,7 +35,7 @@ fn begin(run: &Run, out: &mut Vec<u8>) {
     out.extend(b"# barewire ");
     field(run.version.as_bytes(), out);
     put!(out, " scan initiated {:.0} as: ", run.start);
-    // The slashes of a comment separate nothing.
+    // Slashes do not separate fields in a comment.
     escaped(run.arguments.as_bytes(), out, as_is);
     out.push(b'\n');
 }

@@ -1,4 +1,4 @@
-//! One JSON array (RFC 8259) of objects as masscan writes them: address, time, and a list of one
+//! masscan's JSON format: an array (RFC 8259) of objects with address, time, and a list of one
 //! port.
 
 use wire::Timestamp;
@@ -21,7 +21,7 @@ pub(super) static FORMAT: Format = Format {
     closing,
 };
 
-/// An array without objects is `[`, an empty line, and `]`.
+/// Finds the closing part. An array without objects is `[`, an empty line, and `]`.
 fn closing(end: &[u8]) -> Option<(usize, bool)> {
     let at = last(end, b"\n]")?;
     let is_last = end[at + 2..].iter().all(u8::is_ascii_whitespace);

@@ -1,4 +1,4 @@
-//! Lines of five words, as masscan's list has them: state, protocol, port, address, time.
+//! masscan's list format: lines of state, protocol, port, address and time.
 
 use wire::Timestamp;
 

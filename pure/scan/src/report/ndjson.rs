@@ -1,4 +1,4 @@
-//! One JSON object a line: answers, banners, and the totals at the end.
+//! One JSON object per line: answers, banners, and the totals at the end.
 
 use wire::Timestamp;
 
@@ -72,7 +72,7 @@ fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
     );
 }
 
-/// A number that may be too large for JSON's readers as text.
+/// Appends a number, or a string if the number is too large for JSON parsers.
 fn number(name: &str, value: u128, out: &mut Vec<u8>) {
     match u64::try_from(value) {
         Ok(value) => put!(out, ",\"{name}\":{value}"),

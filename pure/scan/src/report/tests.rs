@@ -1,4 +1,4 @@
-//! Files that are continued, and what services say in them.
+//! Tests of continued files, and of untrusted text from services.
 
 use std::net::IpAddr;
 
@@ -67,7 +67,7 @@ fn banner(start: &[u8]) -> Banner {
     }
 }
 
-/// The bytes of a file after each of these numbers of results.
+/// The bytes of a file with this number of answers, each with a banner.
 fn file(format: &'static Format, count: u16, is_over: bool) -> Vec<u8> {
     let mut report = Report::new(format, run());
     for port in 0..count {
@@ -125,7 +125,8 @@ fn a_file_is_continued_before_its_closing_part() {
                 }
                 report.take(&mut bytes);
                 close(&report, true, &mut bytes);
-                // Comments and totals of the first part stay; rows are those of one run.
+                // Comments and totals of the first part remain; the rows are the same as in a
+                // single run.
                 let rows = |bytes: &[u8]| {
                     let text = String::from_utf8(bytes.to_vec()).unwrap();
                     let lines = text.lines().map(|line| line.trim_end_matches(','));
@@ -169,7 +170,7 @@ fn bytes_of_services_leave_the_form_intact() {
         let controls: Vec<char> = breaks
             .filter(|letter| inspect::is_unprintable(*letter))
             .collect();
-        // One tab separates the fields of grepable lines.
+        // A tab separates the fields of grepable lines.
         let expected: &[char] = if format.word == "grepable" {
             &['\t']
         } else {

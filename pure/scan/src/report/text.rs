@@ -1,9 +1,9 @@
-//! Text from services, made safe where it is written.
+//! Sanitizes text from services for output.
 
-/// Letters of a server's line that are printed.
+/// Maximum number of characters to print of a line from a server.
 const LINE_MAX: usize = 100;
 
-/// The first line, if it is one of text.
+/// Returns the first line, if it is text.
 pub fn first_line(start: &[u8]) -> Option<String> {
     let line = start.split(|byte| matches!(byte, b'\r' | b'\n')).next()?;
     let text = std::str::from_utf8(line).ok()?.trim();
@@ -11,7 +11,7 @@ pub fn first_line(start: &[u8]) -> Option<String> {
     is_text.then(|| safe(text))
 }
 
-/// What stands between `<title>` and `</title>`, as far as it was kept.
+/// Returns the text between `<title>` and `</title>`, or the part of it that was kept.
 pub fn title(start: &[u8]) -> Option<String> {
     let lower = start.to_ascii_lowercase();
     let find = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).position(|part| part == what);
@@ -23,7 +23,7 @@ pub fn title(start: &[u8]) -> Option<String> {
     (!words.is_empty()).then(|| safe(&words.join(" ")))
 }
 
-/// Text from the network, made safe for a terminal, and cut.
+/// Makes text from the network safe for a terminal, and truncates it.
 pub fn safe(text: &str) -> String {
     let printable = |letter| match inspect::is_unprintable(letter) {
         true => '.',
@@ -36,8 +36,8 @@ pub fn safe(text: &str) -> String {
     out
 }
 
-/// Calls `plain` for what can be printed, and writes the rest as nmap does, `\x00`. A backslash is
-/// doubled, so that the bytes can be read back.
+/// Calls `plain` for printable characters, and escapes all other bytes as nmap does: `\x00`.
+/// Backslashes are doubled, so that the original bytes can be restored.
 pub(super) fn escaped(bytes: &[u8], out: &mut Vec<u8>, plain: impl Fn(char, &mut Vec<u8>)) {
     let hex = |byte: u8, out: &mut Vec<u8>| {
         let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble & 15)];
@@ -47,7 +47,7 @@ pub(super) fn escaped(bytes: &[u8], out: &mut Vec<u8>, plain: impl Fn(char, &mut
         for letter in chunk.valid().chars() {
             match letter {
                 '\\' => out.extend(b"\\\\"),
-                // No characters of XML 1.0 (section 2.2).
+                // Not characters of XML 1.0 (section 2.2).
                 '\u{fffe}' | '\u{ffff}' => out.extend(b"\\?"),
                 _ if inspect::is_unprintable(letter) => {
                     let mut utf8 = [0; 4];
@@ -61,12 +61,12 @@ pub(super) fn escaped(bytes: &[u8], out: &mut Vec<u8>, plain: impl Fn(char, &mut
     }
 }
 
-/// Appends a letter as it is.
+/// Appends a character unchanged.
 pub(super) fn as_is(letter: char, out: &mut Vec<u8>) {
     out.extend(letter.encode_utf8(&mut [0; 4]).as_bytes());
 }
 
-/// The name of the protocol that a service talks; empty if it is not known.
+/// Returns the name of a service's protocol; empty if it is unknown.
 pub(super) fn service(banner: &crate::grab::Banner) -> String {
     let name = banner.application.name();
     name.map_or_else(String::new, |name| name.into_owned())

@@ -1,5 +1,5 @@
-//! XML as nmap writes it (`nmap.dtd`, version 1.05), for the programs that read it. A host has one
-//! element for each answer, because answers are written as they arrive.
+//! nmap's XML format (`nmap.dtd`, version 1.05), for tools that read it. A host has one element for
+//! each answer, because answers are written as they arrive.
 
 use wire::Timestamp;
 
@@ -24,7 +24,7 @@ pub(super) static FORMAT: Format = Format {
     closing: |end| last(end, b"<runstats>").map(|at| (at, true)),
 };
 
-/// Appends text as the value of an attribute.
+/// Appends text as an attribute value.
 fn attribute(text: &[u8], out: &mut Vec<u8>) {
     escaped(text, out, |letter, out| match letter {
         '&' => out.extend(b"&amp;"),
@@ -35,7 +35,7 @@ fn attribute(text: &[u8], out: &mut Vec<u8>) {
     });
 }
 
-/// nmap's word for a kind of probe, if its XML has one.
+/// Returns nmap's name for a type of probe, if its XML has one.
 fn scan_type(probe: Probe) -> Option<&'static str> {
     match probe {
         Probe::Syn => Some("syn"),
@@ -77,7 +77,7 @@ fn begin(run: &Run, out: &mut Vec<u8>) {
     }
 }
 
-/// A host up to its ports.
+/// Appends the start of a host element, up to its ports.
 fn host(
     target: &ProbeTarget,
     time: Timestamp,
@@ -102,7 +102,7 @@ fn answer(found: &Found, out: &mut Vec<u8>) {
     let answer = &found.answer;
     let target = &answer.target;
     let reason = answer.evidence.word();
-    // An error of a router says nothing about the host.
+    // An error from a router does not show the state of the host.
     let status = match (answer.state, answer.from == target.addr) {
         (State::Up, _) | (_, true) => "up",
         _ => "unknown",

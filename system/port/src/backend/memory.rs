@@ -44,11 +44,11 @@ const HEADROOM: u32 = 256;
 /// receiver, which would otherwise wait for an end that never fits.
 const SEGMENT_COUNT_MAX: u32 = 64;
 
-/// Longest sleep of a sender that waits for room.
+/// Maximum time that a sender sleeps while it waits for room.
 const ROOM_NAP: Duration = Duration::from_millis(1);
 
-/// How often a receiver looks at the ring although nothing woke it: a sender may have submitted
-/// without a flush.
+/// Interval at which a waiting receiver checks the ring even without a wake-up: a sender may have
+/// submitted without a flush.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Number of frames sent one by one that share a clock reading, unless they are flushed before.
@@ -177,7 +177,7 @@ struct Ends {
     wants_room: WantsRoom,
 }
 
-/// A flag on a cache line of its own, which the receiver reads with each batch.
+/// A flag on a separate cache line, which the receiver reads once a batch.
 #[derive(Default)]
 #[repr(align(128))]
 struct WantsRoom(AtomicBool);
@@ -199,8 +199,9 @@ impl Ends {
         })
     }
 
-    /// Wakes a sender that waits for room. One that begins to wait at this moment may be missed; it
-    /// looks again after [`ROOM_NAP`]. A fence for it would cost each batch more.
+    /// Wakes a sender that waits for room. A sender that starts to wait at the same moment may be
+    /// missed; it checks again after [`ROOM_NAP`]. A fence that prevents this would slow down every
+    /// batch.
     #[inline]
     fn released(&self) {
         if self.wants_room.0.load(Ordering::Relaxed) {

@@ -19,7 +19,7 @@ impl Pool {
     ///
     /// The first call decides: after `Access::Read` no process, not even root's, can get write
     /// access to the frames any more. Give write access only to a process that is trusted with the
-    /// contents of all frames. The tables are out of its reach in either case.
+    /// contents of all frames. It cannot access the tables in either case.
     ///
     /// # Errors
     /// `Permission` for `Access::Write` after `Access::Read`.
@@ -30,7 +30,8 @@ impl Pool {
     /// Maps the frames of a pool that another process has shared.
     ///
     /// At first [`Owner::Peer`] owns all frames. The owner table is this process's own: it records
-    /// which frames this process was given, and the creator's table records who was given which.
+    /// which frames were handed to this process, and the creator's table records which process each
+    /// frame was handed to.
     ///
     /// Everything in the memory file is checked as untrusted input; its length is sealed, so that
     /// accesses cannot fault later.

@@ -1,5 +1,5 @@
-//! What is known of the packet in a frame besides its bytes: a record beside each frame, so that a
-//! frame which is kept and sent later loses nothing.
+//! Metadata of the packet in a frame: a record for each frame, so that a frame that is kept and
+//! sent later does not lose it.
 
 use super::{Owner, Pool};
 use crate::descriptor::Descriptor;
@@ -13,14 +13,14 @@ pub(super) struct Record {
     time_ns: u64,
     hash: u64,
     info: u64,
-    /// Bytes of the packet that are not in the frame.
+    /// Number of bytes of the packet that are not in the frame.
     cut: u64,
 }
 
 const _: () = assert!(size_of::<Record>() == 32, "two in a cache line");
 
 impl Pool {
-    /// Where the record of a frame is.
+    /// Returns the address of a frame's record.
     #[inline]
     fn record(&self, frame: &Frame) -> *mut Record {
         assert_eq!(frame.tag, self.0.tag, "a frame of another pool");
@@ -28,7 +28,7 @@ impl Pool {
         unsafe { self.0.tables.records().as_ptr().add(frame.index as usize) }
     }
 
-    /// Keeps what a slot has besides the bytes: the frame is that of the slot's packet.
+    /// Stores the metadata of a slot, whose packet is in this frame.
     ///
     /// # Panics
     /// If the frame belongs to another pool.
@@ -45,8 +45,9 @@ impl Pool {
         frame.has_record = true;
     }
 
-    /// The frame that another process's descriptor names, with its metadata. `None`, and no change,
-    /// if there is no such frame, this process has it already, or the packet exceeds it.
+    /// Claims the frame in another process's descriptor, with its metadata. Returns `None` and
+    /// changes nothing if there is no such frame, this process already holds it, or the packet
+    /// exceeds it.
     #[inline]
     pub(crate) fn receive(&self, packet: Descriptor) -> Option<Frame> {
         let end = packet.offset.checked_add(packet.cap_len)?;
@@ -67,7 +68,7 @@ impl Pool {
         Some(frame)
     }
 
-    /// Forgets the VLAN tag beside a packet, for one that was put back into the bytes.
+    /// Removes the VLAN tag from the metadata, after it was inserted into the packet's bytes.
     ///
     /// # Panics
     /// If the frame belongs to another pool.
@@ -79,8 +80,8 @@ impl Pool {
         }
     }
 
-    /// The frame's packet as a ring carries it: with what was kept of it, as long as the frame has
-    /// not been back in the pool.
+    /// Returns the descriptor of the frame's packet, with the stored metadata unless the frame has
+    /// been returned to the pool since.
     ///
     /// # Panics
     /// If the frame belongs to another pool.

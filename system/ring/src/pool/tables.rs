@@ -1,6 +1,6 @@
 //! A pool's tables: a record and an owner for each frame, the other processes that hold it, and the
-//! list of free frames. They are in memory of this process alone: no other process can change who
-//! owns a frame, or leave a list half changed when it dies.
+//! list of free frames. They are in private memory of this process, so no other process can change
+//! the owner of a frame, or leave the list inconsistent when it dies.
 //!
 //! ```text
 //! | record[n] | head    | next[n] | holding[n] | owner[n] |
@@ -18,7 +18,7 @@ use super::record::Record;
 use crate::free;
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// Bytes a record.
+/// Length of a record in bytes.
 const RECORD_LEN: usize = size_of::<Record>();
 
 /// The tables of a pool.
@@ -33,7 +33,7 @@ impl Tables {
     /// Creates tables in which all frames have this owner, and the list is empty.
     pub fn new(frame_count: u32, owner: Owner) -> Result<Self> {
         let count = frame_count as usize;
-        // What is aligned most comes first.
+        // Ordered by decreasing alignment.
         let len = (RECORD_LEN + 9) * count + 8;
         let memory = Mapping::anonymous(len.next_multiple_of(4096))?;
         // SAFETY: the owners lie after all else, within the mapping.
@@ -66,7 +66,7 @@ impl Tables {
         self.memory.len()
     }
 
-    /// The first of the records, each for the holder of its frame alone.
+    /// Returns the first record. A record may only be accessed by the holder of its frame.
     #[inline]
     pub fn records(&self) -> NonNull<Record> {
         self.memory.base().cast()
@@ -96,7 +96,7 @@ impl Tables {
         }
     }
 
-    /// The other processes that hold each frame, as [`crate::Holder`] has them.
+    /// Returns the entries of other processes that hold each frame, see [`crate::Holder`].
     #[inline]
     pub fn holdings(&self) -> &[AtomicU32] {
         let count = self.frame_count as usize;

@@ -1,5 +1,5 @@
-//! Queues by name: the owner listens on a unix socket in the file system, and a peer that connects
-//! is handed the descriptors of the pool and of its queue.
+//! Queues by name: the owner listens on a unix socket in the file system, and sends the file
+//! descriptors of the pool and of a queue to each peer that connects.
 
 use std::fs;
 use std::io;
@@ -17,12 +17,12 @@ use super::{ATTACH, OwnerEnd, PeerEnd, Renewed};
 use crate::cache::FrameCache;
 use crate::pool::Pool;
 
-/// What comes with the descriptors.
+/// The message that the descriptors are sent with.
 const GREETING: &[u8; 8] = b"bw-pool1";
 
 const OFFER: &str = "offer queues to other processes";
 
-/// How long a peer waits for an owner that accepts no connection.
+/// Time that a peer waits for an owner that does not accept the connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Queues over a pool, offered to the processes that connect to a socket.
@@ -35,12 +35,12 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Listens on `path`, which only this user and root can connect to. Peers map the frames as
-    /// `access` says; each has a queue of `entry_count` packets. What an owner left that was killed
-    /// is replaced.
+    /// Listens on `path`, to which only this user and root can connect. Peers map the frames with
+    /// `access`; each peer has a queue of `entry_count` packets. A socket left by an owner that was
+    /// killed is replaced.
     ///
     /// # Errors
-    /// `Busy` if another process listens there, and whatever the system reports.
+    /// `Busy` if another process listens there, and any error of the system.
     pub fn new(pool: &Pool, path: &Path, access: Access, entry_count: u32) -> Result<Self> {
         let from_io = |error: io::Error| {
             let error = Error::from_io(OFFER, error);
@@ -68,13 +68,13 @@ impl Offer {
         Ok(offer)
     }
 
-    /// Readable when a peer wants to connect.
+    /// Returns a descriptor that is readable when a peer wants to connect.
     pub fn poll_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    /// The next connection, of a process that `may` have the frames; without waiting. Whether it
-    /// may is asked with what the kernel knows of it.
+    /// Accepts the next connection without waiting. `may` decides, by the credentials that the
+    /// kernel reports, whether the process may access the frames.
     fn next(&self, may: impl Fn(Credentials) -> bool) -> Result<Option<UnixStream>> {
         let socket = match self.listener.accept() {
             Ok((socket, _)) => socket,
@@ -93,11 +93,11 @@ impl Offer {
         Ok(Some(socket))
     }
 
-    /// A queue to the next peer that connects; `None` if none does at the moment.
+    /// Creates a queue to the next peer that connects; `None` if no connection is pending.
     ///
     /// # Errors
-    /// `Permission` for a process that may not have the frames: its connection is closed, and the
-    /// next call has the next one. Else as [`OwnerEnd::new`].
+    /// `Permission` for a process that may not access the frames: its connection is closed, and the
+    /// next call accepts the next one. Otherwise as [`OwnerEnd::new`].
     pub fn accept(&self, may: impl Fn(Credentials) -> bool) -> Result<Option<OwnerEnd>> {
         let Some(socket) = self.next(may)? else {
             return Ok(None);
@@ -107,7 +107,8 @@ impl Offer {
         Ok(Some(end))
     }
 
-    /// Has the next peer that connects continue where the one of `end` was, which is gone.
+    /// Connects the next peer to `end`, where it continues after the previous peer, which has
+    /// exited.
     ///
     /// # Errors
     /// As [`accept`](Self::accept) and [`OwnerEnd::renew`].
@@ -125,7 +126,7 @@ impl Offer {
         Ok(Some(renewed))
     }
 
-    /// Sends the descriptors; to a socket that is new, so it does not wait.
+    /// Sends the descriptors; the socket is new, so this does not block.
     fn greet(&self, end: &OwnerEnd) -> Result<()> {
         let (pool, queue) = (self.pool.share(self.access)?, end.queue()?);
         descriptors::send(end.socket(), GREETING, &[pool.as_fd(), queue.as_fd()])
@@ -141,8 +142,8 @@ impl Drop for Offer {
 /// Connects to the queues offered on `path`.
 ///
 /// # Errors
-/// `Permission` if the owner refuses this process, or is of another user than this one and root;
-/// `InvalidInput` for an owner that does not send what it should, and whatever the system reports.
+/// `Permission` if the owner refuses this process, or runs as a user other than this one and root;
+/// `InvalidInput` if the owner does not send the expected message; and any error of the system.
 pub fn connect(path: &Path, access: Access) -> Result<PeerEnd> {
     let from_io = |error| Error::from_io(format!("{ATTACH} at {}", path.display()), error);
     let refuse = |kind, why: &str| Err(Error::new(kind, ATTACH, why.to_owned()));

@@ -1,4 +1,4 @@
-//! The end in the process that made the pool.
+//! The end of a queue in the process that created the pool.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -15,21 +15,21 @@ use crate::holder::Holder;
 use crate::pool::Pool;
 use crate::sleep;
 
-/// What came back from a peer.
+/// Indices returned by a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Frames that it held and returned.
+    /// Number of frames that it held and returned.
     pub frames: u32,
-    /// Indices of no frame, or of frames that it did not hold.
+    /// Number of indices out of range, or of frames that it did not hold.
     pub refused: u32,
 }
 
-/// Numbers of frames of a dead peer.
+/// Counts of a dead peer's frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renewed {
-    /// Packets that it had not taken: they wait for the next peer.
+    /// Packets that it had not taken: they are in the queue to the next peer.
     pub kept: u32,
-    /// Frames that it had taken, which are free now.
+    /// Frames that it had taken, and that are free now.
     pub recovered: u32,
 }
 
@@ -42,19 +42,20 @@ pub struct OwnerEnd {
     holder: Holder,
     /// Descriptors written since the last flush.
     written: u32,
-    /// Whether the packet at hand goes to this end too.
+    /// Whether the current packet is handed to this end.
     is_ready: bool,
     socket: UnixStream,
 }
 
 impl OwnerEnd {
-    /// The end of a new queue of `entry_count` packets (a power of two); `socket` is connected to
-    /// the peer, which is sent the pool's descriptor and [`queue`](Self::queue)'s.
+    /// Creates a queue of `entry_count` packets (a power of two). `socket` is connected to the
+    /// peer, to which the descriptors of the pool and of the [`queue`](Self::queue) have to be
+    /// sent.
     ///
     /// The peer may hold twice as many frames as the queue has entries.
     ///
     /// # Errors
-    /// `InvalidInput` for a wrong count, `NoSpace` where memory is short or the pool has too many
+    /// `InvalidInput` for an invalid count, `NoSpace` if memory is short or the pool has too many
     /// holders.
     pub fn new(pool: &Pool, entry_count: u32, socket: UnixStream) -> Result<Self> {
         if !entry_count.is_power_of_two() || entry_count > ENTRY_COUNT_MAX {
@@ -74,15 +75,15 @@ impl OwnerEnd {
         })
     }
 
-    /// The descriptor of the queue's memory, for the peer.
+    /// Returns a file descriptor of the queue's memory, for the peer.
     ///
     /// # Errors
-    /// The system's.
+    /// Any error of the system.
     pub fn queue(&self) -> Result<OwnedFd> {
         self.memory.file.share(Access::Write)
     }
 
-    /// Which frames the peer holds.
+    /// The frames that the peer holds.
     pub fn holder(&self) -> &Holder {
         &self.holder
     }
@@ -96,12 +97,12 @@ impl OwnerEnd {
         &self.socket
     }
 
-    /// Readable when the peer is gone.
+    /// Returns a descriptor that is readable when the peer has exited.
     pub fn poll_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Whether the peer is gone.
+    /// Whether the peer has exited or closed its end.
     pub fn is_gone(&self) -> bool {
         !descriptors::is_open(&self.socket)
     }
@@ -112,16 +113,16 @@ impl OwnerEnd {
         self.holder.has_room() && self.delivered.reserve(next) == next
     }
 
-    /// Hands a frame with its metadata to the peer, which is woken by the next
-    /// [`flush`](Self::flush). False if the queue is full, or the peer holds too many frames, or
-    /// this process does not hold the frame; then it stays the caller's.
+    /// Hands a frame with its metadata to the peer, which the next [`flush`](Self::flush) wakes.
+    /// Returns false if the queue is full, the peer holds too many frames, or this process does not
+    /// hold the frame; then the caller keeps it.
     ///
     /// # Safety
     /// The caller holds the descriptor's index (as for [`FrameCache::give_index`]) and no longer
-    /// writes the frame; if true is returned it has given it away.
+    /// writes the frame; if true is returned, it no longer holds the frame.
     #[inline]
     pub unsafe fn hand(&mut self, packet: Descriptor) -> bool {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         if !self.has_room() || !unsafe { self.pool.hand_to(packet.index, &self.holder, 1) } {
             return false;
         }
@@ -130,11 +131,11 @@ impl OwnerEnd {
     }
 
     /// Hands the same frame to each of several peers that has room: nothing is copied, and the
-    /// frame is free once the last one has returned it. How many it went to; 0 leaves it with the
-    /// caller.
+    /// frame is free after the last peer has returned it. Returns the number of these peers; if it
+    /// is 0, the caller keeps the frame.
     ///
     /// # Safety
-    /// As for [`hand`](Self::hand). All ends are of the frame's pool.
+    /// As for [`hand`](Self::hand). All ends belong to the frame's pool.
     #[inline]
     pub unsafe fn hand_to_each(ends: &mut [OwnerEnd], packet: Descriptor) -> usize {
         let mut count = 0;
@@ -145,7 +146,7 @@ impl OwnerEnd {
         let Some(first) = ends.iter().find(|end| end.is_ready) else {
             return 0;
         };
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let handed = unsafe {
             let pool = &first.pool;
             pool.hand_to(packet.index, &first.holder, count as u32)
@@ -159,7 +160,7 @@ impl OwnerEnd {
         count
     }
 
-    /// Writes the packet into the ring of one that has room.
+    /// Writes the packet into the ring, which has room.
     #[inline]
     fn write(&mut self, packet: Descriptor) {
         self.holder.mark(packet.index);
@@ -167,7 +168,7 @@ impl OwnerEnd {
         self.written += 1;
     }
 
-    /// Makes what was handed visible to the peer, and wakes it if it sleeps.
+    /// Makes the frames handed over visible to the peer, and wakes it if it sleeps.
     #[inline]
     pub fn flush(&mut self) {
         if self.written == 0 {
@@ -180,7 +181,7 @@ impl OwnerEnd {
         }
     }
 
-    /// Takes back what the peer has returned so far, at most a ring's worth.
+    /// Takes back the frames that the peer has returned so far, at most one ring of them.
     #[inline]
     pub fn collect(&mut self, cache: &mut FrameCache) -> Collected {
         let count = self.returned.peek(2 * self.memory.entry_count);
@@ -195,20 +196,20 @@ impl OwnerEnd {
         collected
     }
 
-    /// Prepares for the next peer, after this one is gone: takes back what it had taken, and moves
-    /// the packets that it had not into a new queue.
+    /// Prepares for the next peer after this one has exited: takes back the frames that it had
+    /// taken, and moves the remaining packets into a new queue.
     ///
-    /// What the old queue holds is the word of a process that may have written anything: of each
-    /// frame that it held, at most one packet is kept.
+    /// The contents of the old queue are untrusted, since its peer may have written anything: at
+    /// most one packet is kept for each frame that it held.
     ///
     /// # Errors
-    /// `NoSpace` where memory is short; then nothing has changed.
+    /// `NoSpace` if memory is short; then nothing has changed.
     pub fn renew(&mut self, socket: UnixStream, cache: &mut FrameCache) -> Result<Renewed> {
         let memory = Arc::new(QueueMemory::new(self.memory.entry_count)?);
         self.flush();
         let mut recovered = self.collect(cache).frames;
         let mut kept = Vec::new();
-        // Our own positions, and the peer's: those that it left are between the two.
+        // The remaining packets are between the peer's position and this end's.
         let mut rest = Consumer::new(self.memory.descriptors());
         let count = rest.peek(u32::MAX).min(self.delivered.pending());
         let mut is_kept = vec![false; self.pool.frame_count() as usize];

@@ -1,4 +1,4 @@
-//! The end in the process that was handed a pool's descriptor.
+//! The end of a queue in the process that attached to the pool.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -15,14 +15,14 @@ use crate::frame::Frame;
 use crate::pool::{Owner, Pool};
 use crate::sleep;
 
-/// What waiting ended with.
+/// The result of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
     /// There may be packets.
     Packets,
-    /// The time ran out, or a signal came.
+    /// The timeout expired, or a signal arrived.
     Timeout,
-    /// The owner is gone: there will never be packets again.
+    /// The owner has exited: no more packets will arrive.
     End,
 }
 
@@ -37,11 +37,11 @@ pub struct PeerEnd {
 }
 
 impl PeerEnd {
-    /// The end of a queue that the owner of `pool` (attached to) has made.
+    /// Attaches to a queue created by the owner of `pool`, which is attached already.
     ///
     /// # Errors
-    /// `InvalidInput` for a descriptor that is not a queue's, `Unsupported` for one of another
-    /// version.
+    /// `InvalidInput` for a descriptor that does not belong to a queue, `Unsupported` for a queue
+    /// of another version.
     pub fn attach(pool: Pool, queue: OwnedFd, socket: UnixStream) -> Result<Self> {
         let memory = Arc::new(QueueMemory::attach(queue)?);
         Ok(Self {
@@ -54,26 +54,27 @@ impl PeerEnd {
         })
     }
 
-    /// The pool that the frames are of.
+    /// The pool that the frames belong to.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Descriptors that named no frame, one that this process has already, or bytes beyond it.
+    /// Number of refused descriptors: with an index out of range, of a frame that this process
+    /// already holds, or of bytes beyond the frame.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Takes the next packet; its metadata is that of [`Pool::descriptor`].
+    /// Takes the next packet; [`Pool::descriptor`] returns its metadata.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
-        // Bounded, also if the owner claims to write without end.
+        // Bounded, even if the owner keeps submitting descriptors.
         for _ in 0..self.delivered.entry_count() {
             if self.delivered.peek(1) == 0 {
                 break;
             }
             let packet = self.delivered.read(0);
-            // One at a time: were this process killed now, the ones after it would not be lost.
+            // One at a time: if this process is killed now, the following packets are not lost.
             self.delivered.release(1);
             let frame = self.pool.receive(packet);
             if frame.is_some() {
@@ -84,10 +85,11 @@ impl PeerEnd {
         None
     }
 
-    /// Returns a frame to its owner. A frame of another pool comes back as the error.
+    /// Returns a frame to its owner. A frame of another pool is refused.
     ///
     /// # Errors
-    /// The frame, also if the owner is far behind in collecting what was returned.
+    /// The frame, if it belongs to another pool, or the owner has not collected enough of the
+    /// frames returned before.
     #[inline]
     pub fn give(&mut self, frame: Frame) -> std::result::Result<(), Frame> {
         if frame.tag != self.pool.tag() || self.returned.reserve(1) == 0 {
@@ -100,22 +102,23 @@ impl PeerEnd {
         Ok(())
     }
 
-    /// Readable when there are packets or the owner is gone, once [`arm`](Self::arm) was called.
+    /// Returns a descriptor that, after [`arm`](Self::arm), is readable when there are packets or
+    /// the owner has exited.
     pub fn poll_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Has [`poll_fd`](Self::poll_fd) become readable with the next packet; false if there are
+    /// Makes [`poll_fd`](Self::poll_fd) readable on the next packet; returns false if there are
     /// packets already.
     pub fn arm(&mut self) -> bool {
         sleep::prepare(self.memory.sleeping());
         self.delivered.peek(1) == 0
     }
 
-    /// Sleeps until there are packets, at most `timeout`.
+    /// Waits for packets, at most `timeout`.
     ///
     /// # Errors
-    /// The system's.
+    /// Any error of the system.
     pub fn wait(&mut self, timeout: Duration) -> Result<Ready> {
         if !self.arm() {
             return Ok(Ready::Packets);
@@ -126,7 +129,7 @@ impl PeerEnd {
             return Ok(Ready::Timeout);
         }
         let is_open = descriptors::is_open(&self.socket);
-        // What the owner sent before it was gone is received first.
+        // Packets that the owner sent before it exited are received first.
         Ok(match self.delivered.peek(1) {
             0 if !is_open => Ready::End,
             _ => Ready::Packets,

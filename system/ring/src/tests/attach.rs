@@ -69,7 +69,7 @@ fn frame(pool: &Pool, index: u32, len: u32) -> Frame {
     frame
 }
 
-/// A consumer with read access sees what is written, and cannot write in any way.
+/// A consumer with read access sees all writes, and cannot write in any way.
 fn read(fd: OwnedFd, parent: &mut UnixStream) {
     let refused = Pool::attach(fd.try_clone().unwrap(), Access::Write);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Permission);
@@ -137,8 +137,8 @@ fn a_writing_process_writes_into_the_same_frames() {
     assert_eq!(pool.bytes(&frame(&pool, 5, 6)), b"behind");
 }
 
-/// With huge pages where the machine has some reserved, else with small ones; the numbers of either
-/// are in the header's own tests, too.
+/// Uses huge pages if some are reserved, otherwise small ones; the header's tests cover the numbers
+/// of both.
 #[test]
 fn a_pool_of_any_page_size_is_attached() {
     let config = PoolConfig {

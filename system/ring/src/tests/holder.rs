@@ -1,4 +1,4 @@
-//! Frames that several other processes hold: random hand-overs and returns, true and made up,
+//! Frames held by several other processes: random hand-overs, and genuine and forged returns,
 //! compared with a model.
 
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ fn hand<'h>(pool: &Pool, index: u32, to: impl Iterator<Item = &'h mut Holder>) -
     let Some(first) = to.first() else {
         return false;
     };
-    // SAFETY: the tests take the index from a cache, and touch no frame.
+    // SAFETY: the tests take the index from a cache, and access no frame.
     let handed = unsafe { pool.hand_to(index, first, count) };
     if handed {
         to.iter_mut().for_each(|holder| holder.mark(index));
@@ -33,7 +33,7 @@ fn hand<'h>(pool: &Pool, index: u32, to: impl Iterator<Item = &'h mut Holder>) -
     handed
 }
 
-/// What each of the holders has, and the frames that this process took and has not handed over.
+/// The frames of each holder, and those that this process took and has not handed over.
 struct Model {
     held: Vec<BTreeSet<u32>>,
     ours: Vec<u32>,
@@ -102,7 +102,7 @@ fn random_holdings_against_a_model() {
                     model.ours.extend((some == 0).then_some(index));
                 }
                 6..11 => {
-                    // Any index at all: held by this one, by another, free, or out of range.
+                    // Any index: held by this holder, by another, free, or out of range.
                     let index = match random.below(8) {
                         0 => random.number() as u32,
                         1 => pool.frame_count(),
@@ -113,7 +113,7 @@ fn random_holdings_against_a_model() {
                     assert_eq!(took, model.held[at].remove(&index), "frame {index}");
                 }
                 _ => {
-                    // The process is gone, but for the frames that the next one gets.
+                    // The process has exited; some of its frames are kept for the next one.
                     let keep = random.below(5);
                     let kept = |index: u32| keep != 0 && index.is_multiple_of(keep);
                     let before = model.held[at].len();
@@ -128,7 +128,7 @@ fn random_holdings_against_a_model() {
             model.check(&pool, &holders);
         }
         drop(holders);
-        // SAFETY: taken from a cache, and in no other place.
+        // SAFETY: taken from a cache, and used nowhere else.
         unsafe { cache.give_each(model.ours.into_iter()) };
         assert_eq!(pool.counts().free, pool.frame_count());
     }
@@ -148,7 +148,7 @@ fn holders_are_numbered_and_bounded() {
     assert_eq!(more.kind(), ErrorKind::NoSpace);
     drop(holders.remove(6));
     assert_eq!(Holder::new(&pool, 1).unwrap().number(), 7);
-    // All of them can hold one frame.
+    // The maximum number of holders can hold the same frame.
     let mut cache = FrameCache::new(pool.clone());
     let index = cache.take_index().unwrap();
     assert!(hand(&pool, index, holders.iter_mut()));
@@ -159,7 +159,7 @@ fn holders_are_numbered_and_bounded() {
     assert_eq!(pool.counts().free, 8);
 }
 
-/// Holders return the same frames from threads of their own: each frame is freed once.
+/// Holders return the same frames from several threads: each frame is freed once.
 #[test]
 fn frames_returned_at_the_same_time_are_freed_once() {
     let pool = pool(64);

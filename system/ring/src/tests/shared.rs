@@ -1,4 +1,5 @@
-//! Queues to other processes: killed at any time, and with anything written into their memory.
+//! Queues to other processes, which are killed at any time or write arbitrary data into the queue's
+//! memory.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,9 +18,9 @@ use crate::shared::{Offer, OwnerEnd, PeerEnd, Ready, Renewed, connect};
 use crate::{Descriptor, FrameCache, Pool, PoolConfig};
 
 const LONG: Duration = Duration::from_secs(60);
-/// Set in the child.
+/// Environment variable of a child.
 const CHILD: &str = "BAREWIRE_RING_SHARED";
-/// Set in a child that connects by name.
+/// Environment variable of a child that connects by name.
 const NAME: &str = "BAREWIRE_RING_NAME";
 
 fn pool(frame_count: u32) -> Pool {
@@ -31,7 +32,7 @@ fn pool(frame_count: u32) -> Pool {
     .unwrap()
 }
 
-/// Both ends of a queue in this process.
+/// Creates both ends of a queue in this process.
 fn ends(pool: &Pool, entry_count: u32) -> (OwnerEnd, PeerEnd) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let owner = OwnerEnd::new(pool, entry_count, ours).unwrap();
@@ -51,7 +52,7 @@ impl Attach for (OwnedFd, OwnerEnd, UnixStream) {
     }
 }
 
-/// A packet with this number in its bytes and its metadata, in a frame that was just taken.
+/// Creates a packet with this number in its bytes and its metadata, in a new frame.
 fn packet(cache: &mut FrameCache, number: u64) -> Option<Descriptor> {
     let mut frame = cache.take()?;
     let pool = cache.pool().clone();
@@ -72,7 +73,7 @@ fn hand(owner: &mut OwnerEnd, cache: &mut FrameCache, number: u64) -> bool {
     let Some(packet) = packet(cache, number) else {
         return false;
     };
-    // SAFETY: the frame was taken for this, and is given away or returned.
+    // SAFETY: the frame was just taken, and is handed over or returned.
     unsafe {
         let handed = owner.hand(packet);
         assert!(handed || cache.give_index(packet.index));
@@ -80,7 +81,7 @@ fn hand(owner: &mut OwnerEnd, cache: &mut FrameCache, number: u64) -> bool {
     }
 }
 
-/// Takes the next packet, checks it, and returns it; its number.
+/// Takes the next packet, checks it, and returns it to the owner; returns its number.
 fn take(peer: &mut PeerEnd) -> Option<u64> {
     let frame = peer.take()?;
     let number = u64::from_ne_bytes(peer.pool().bytes(&frame).try_into().unwrap());
@@ -135,7 +136,7 @@ fn a_peer_that_returns_nothing_gets_no_more_than_its_bound() {
     let first = kept.remove(0);
     let again = first.index();
     peer.give(first).unwrap();
-    // Once more, by writing the index into its ring, as only a hostile peer can.
+    // Returned again, by writing the index into the ring, as only a hostile peer can.
     assert!(!owner.holder_mut().take_back(u32::MAX, &mut cache));
     assert_eq!(owner.collect(&mut cache).frames, 1);
     assert!(!owner.holder_mut().take_back(again, &mut cache));
@@ -149,7 +150,7 @@ fn one_frame_goes_to_several_peers_and_is_freed_by_the_last() {
     let pool = pool(16);
     let mut cache = FrameCache::new(pool.clone());
     let (mut owners, mut peers): (Vec<_>, Vec<_>) = (0..3).map(|_| ends(&pool, 4)).unzip();
-    // The second one is full and gets nothing; the others see all.
+    // The second queue is full and receives nothing; the others receive all packets.
     for number in 0..4 {
         assert!(hand(&mut owners[1], &mut cache, number));
     }
@@ -194,14 +195,14 @@ fn a_peer_sleeps_until_the_flush_or_the_end() {
             owner.collect(&mut cache);
         }
         assert!(!owner.is_gone());
-        // All of it is received before the end.
+        // All packets are received before the end.
         drop(owner);
         assert_eq!(reader.join().unwrap(), sent);
     });
 }
 
-/// What the child does: it reads, writes the numbers into a pipe, and returns the frames, until it
-/// is killed or the owner is gone. In the tests' own process nothing.
+/// Code of the child: reads packets, writes their numbers into a pipe, and returns the frames,
+/// until it is killed or the owner exits. Does nothing in the test process itself.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
@@ -230,7 +231,8 @@ fn child() {
     assert_eq!(peer.refused(), 0);
 }
 
-/// A child that is to read from the queue, and the pipe with the numbers that it has seen.
+/// Starts a child that reads from the queue; returns it with the pipe of the numbers that it has
+/// read.
 fn start(pool: &Pool, make: impl FnOnce(UnixStream) -> OwnedFd) -> (Child, File) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (numbers, pipe) = std::io::pipe().unwrap();
@@ -249,8 +251,7 @@ fn start(pool: &Pool, make: impl FnOnce(UnixStream) -> OwnedFd) -> (Child, File)
     (child, File::from(OwnedFd::from(numbers)))
 }
 
-/// Waits for the end of the socket: a child of another test may have inherited it for the moment
-/// before its program starts.
+/// Waits until the socket is closed: a child of another test may have inherited it until its exec.
 fn wait_for_end(owner: &OwnerEnd) {
     let fd = owner.poll_fd();
     let mut wanted = [sys::poll::Wanted::readable(&fd)];
@@ -258,7 +259,7 @@ fn wait_for_end(owner: &OwnerEnd) {
     assert!(owner.is_gone());
 }
 
-/// Reads from the pipe of a child that has ended.
+/// Reads the rest of the pipe of a child that has exited.
 fn rest(mut numbers: File) -> Vec<u64> {
     let mut bytes = Vec::new();
     numbers.read_to_end(&mut bytes).unwrap();
@@ -270,8 +271,8 @@ fn rest(mut numbers: File) -> Vec<u64> {
         .collect()
 }
 
-/// Consumers are killed while they read: no frame is lost, no packet arrives twice, at most the one
-/// in a consumer's hands is missing, and the next consumer continues.
+/// Consumers are killed while they read: no frame is lost, no packet is received twice, at most the
+/// packet that a consumer holds is missing, and the next consumer continues.
 #[test]
 fn consumers_that_are_killed_lose_one_packet_at_most() {
     const KILLS: u64 = 25;
@@ -286,7 +287,7 @@ fn consumers_that_are_killed_lose_one_packet_at_most() {
     let mut owner = owner.unwrap();
     let (mut sent, mut seen, mut missing, mut kept) = (0, Vec::new(), 0, 0);
     for kill in 0..=KILLS {
-        // Until the consumer has returned some.
+        // Waits until the consumer has returned some.
         let mut wanted = 1 + random.below(300);
         while wanted != 0 {
             while hand(&mut owner, &mut cache, sent) {
@@ -301,7 +302,7 @@ fn consumers_that_are_killed_lose_one_packet_at_most() {
         if kill == KILLS {
             break;
         }
-        // With packets in the ring, and at any instruction.
+        // Killed with packets in the ring, at an arbitrary instruction.
         while hand(&mut owner, &mut cache, sent) {
             sent += 1;
         }
@@ -321,7 +322,7 @@ fn consumers_that_are_killed_lose_one_packet_at_most() {
         assert_eq!(counts.peer, renewed.kept, "no frame is with the dead");
         assert_eq!((counts.user, counts.device), (0, 0));
         kept += renewed.kept;
-        // Each packet sent was seen, waits for the next consumer, or was held by this one.
+        // Each packet was read, is left for the next consumer, or was held by this one.
         missing += 1;
         let accounted = seen.len() as u64 + u64::from(renewed.kept);
         assert!(accounted <= sent && sent <= accounted + missing);
@@ -340,7 +341,7 @@ fn consumers_that_are_killed_lose_one_packet_at_most() {
     assert_eq!(pool.counts().free, 1536);
 }
 
-/// A path for a socket, unused so far.
+/// Returns an unused path for a socket.
 fn path(name: &str) -> std::path::PathBuf {
     let path = std::env::temp_dir().join(format!("bw-ring-{}-{name}", std::process::id()));
     let _ = std::fs::remove_file(&path);
@@ -360,7 +361,7 @@ fn accept<T>(offer: &Offer, mut next: impl FnMut() -> sys::Result<Option<T>>) ->
     }
 }
 
-/// Consumers find the queue by its name, one after the other; each is killed but the last.
+/// Consumers connect to the queue by name, one after the other; all but the last are killed.
 #[test]
 fn the_next_consumer_connects_by_name_and_continues() {
     let pool = pool(96);
@@ -421,17 +422,17 @@ fn the_next_consumer_connects_by_name_and_continues() {
 fn names_in_use_and_processes_without_permission_are_refused() {
     let (pool, path) = (pool(8), path("busy"));
     let new = || Offer::new(&pool, &path, Access::Read, 8);
-    // What an owner that was killed leaves is replaced, a file is not.
+    // The socket of an owner that was killed is replaced; a regular file is not.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     while UnixStream::connect(&path).is_ok() {
-        // A child of another test has inherited it for a moment.
+        // A child of another test has inherited the socket until its exec.
         std::thread::yield_now();
     }
     let offer = new().unwrap();
     assert_eq!(new().err().unwrap().kind(), ErrorKind::Busy);
     std::thread::scope(|scope| {
         let peer = scope.spawn(|| connect(&path, Access::Read).err().map(|error| error.kind()));
-        // The refused second offer has connected, too, and is gone.
+        // The refused second offer has also connected, and has closed its connection.
         let refused = || match offer.accept(|_| false) {
             Err(error) => Ok(Some(error.kind())),
             Ok(_) => Ok(None),
@@ -440,7 +441,7 @@ fn names_in_use_and_processes_without_permission_are_refused() {
             assert_eq!(accept(&offer, refused), ErrorKind::Permission);
         }
         assert_eq!(peer.join().unwrap(), Some(ErrorKind::Permission));
-        // Frames that are offered for reading cannot be written.
+        // Frames that are offered read-only cannot be written.
         let writer = scope.spawn(|| {
             connect(&path, Access::Write)
                 .err()
@@ -457,8 +458,8 @@ fn names_in_use_and_processes_without_permission_are_refused() {
     assert_eq!(pool.counts().free, 8);
 }
 
-/// Anything at all is written into the queue's memory while the owner uses it: it neither fails nor
-/// waits, and all frames are there afterwards.
+/// Arbitrary data is written into the queue's memory while the owner uses it: the owner neither
+/// fails nor waits, and all frames are accounted for afterwards.
 #[test]
 fn whatever_a_peer_writes_no_frame_is_lost() {
     let mut random = Random::seeded("scribbler");
@@ -471,7 +472,7 @@ fn whatever_a_peer_writes_no_frame_is_lost() {
         let len = file.metadata().unwrap().len();
         let (mut frames, mut number) = (0, 0);
         for _ in 0..30 {
-            // Indices of small and of any value, in the positions or anywhere.
+            // Small or arbitrary values, written to the positions or anywhere.
             let at = match random.below(3) {
                 0 => u64::from(1 + random.below(6)) * 128,
                 _ => u64::from(random.below(len as u32 / 4)) * 4,
@@ -496,7 +497,7 @@ fn whatever_a_peer_writes_no_frame_is_lost() {
         theirs = other;
         let renewed = owner.renew(ours, &mut cache).unwrap();
         assert_eq!(pool.counts().peer, renewed.kept, "round {round}");
-        // The next peer gets what is left, if it is still a packet.
+        // The next peer receives the remaining entries that are still valid packets.
         let queue = owner.queue().unwrap();
         let next = (queue, owner, theirs.try_clone().unwrap());
         let mut peer;

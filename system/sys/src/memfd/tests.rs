@@ -1,4 +1,4 @@
-//! What a process may do with a memory file that it was given.
+//! Access of a process to a memory file that was shared with it.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
@@ -27,17 +27,18 @@ fn a_file_shared_for_reading_cannot_be_written() {
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Permission);
     let again = ours.share(Access::Write).unwrap_err();
     assert_eq!(again.kind(), ErrorKind::Permission);
-    // Opened for writing, as root or the same user can: neither mapped nor written.
+    // Opened for writing, as root or the same user can: it can be neither mapped writable nor
+    // written.
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let writable = File::options().read(true).write(true).open(path).unwrap();
     assert!(writable.write_at(&[1], 0).is_err());
     assert!(writable.set_len(0).is_err() && writable.set_len(3 * 4096).is_err());
     let refused = MemoryFile::open(writable.into(), LEN, Access::Write);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Permission);
-    // What was mapped for reading stays so, and shows what is written elsewhere.
+    // A read-only mapping stays read-only, and shows writes made elsewhere.
     let theirs = MemoryFile::open(fd, LEN, Access::Read).unwrap();
     assert_eq!(first_byte(&theirs), 7);
-    // SAFETY: the range is the mapping's.
+    // SAFETY: the range is within the mapping.
     let changed = unsafe {
         let base = theirs.mapping().base().as_ptr();
         libc::mprotect(base.cast(), LEN, libc::PROT_READ | libc::PROT_WRITE)
@@ -48,7 +49,7 @@ fn a_file_shared_for_reading_cannot_be_written() {
     assert_eq!(first_byte(&theirs), 8);
 }
 
-/// A debugger's way to write memory that is mapped for reading does not work on shared memory.
+/// Debuggers can write to private read-only mappings (`/proc/PID/mem`), but not to shared ones.
 #[test]
 fn reading_processes_cannot_write_through_proc() {
     let ours = file();
@@ -72,13 +73,13 @@ fn reading_processes_cannot_write_through_proc() {
 fn a_file_shared_for_writing_is_shared() {
     let ours = file();
     let fd = ours.share(Access::Write).unwrap();
-    // Whoever was given the file cannot take the right from others.
+    // A process that the file was shared with cannot revoke write access of others.
     assert!(add_seals(fd.as_fd(), libc::F_SEAL_FUTURE_WRITE).is_err());
     let theirs = MemoryFile::open(fd, LEN, Access::Write).unwrap();
     // SAFETY: as in `file`.
     unsafe { theirs.mapping().base().write_volatile(9) };
     assert_eq!(first_byte(&ours), 9);
-    // A reader is given a descriptor that cannot write.
+    // A reader receives a read-only descriptor.
     let reader = ours.share(Access::Read).unwrap();
     assert!(MemoryFile::open(reader, LEN, Access::Write).is_err());
 }

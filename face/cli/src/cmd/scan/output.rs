@@ -1,4 +1,4 @@
-//! Where the results of a scan go: standard output, and files in several formats.
+//! Output of scan results: standard output, and files in several formats.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,16 +12,16 @@ use wire::Timestamp;
 use super::refused;
 use crate::inputs;
 
-/// Arguments.
+/// Output options of `barewire scan`.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Output options")]
 pub struct OutputArgs {
-    /// Write the results to a file, too: xml, grepable, list, json, ndjson, csv, or all (FILE is
+    /// Also write the results to a file: xml, grepable, list, json, ndjson, csv, or all (FILE is
     /// then a prefix); - prints them instead of text. -oX, -oG, -oL, -oJ, -oD, -oC and -oA FILE are
     /// short for it
     #[arg(long, value_name = "FORMAT:FILE")]
     output: Vec<OsString>,
-    /// Add to files that exist; without it they are emptied, unless --state resumes a scan
+    /// Append to existing files; without it they are truncated, unless --state resumes a scan
     #[arg(long)]
     append_output: bool,
     /// Report open ports only
@@ -32,9 +32,9 @@ pub struct OutputArgs {
     pub json: bool,
 }
 
-/// Outputs as they were chosen.
+/// The selected outputs.
 pub struct Chosen {
-    /// The format of standard output, if it is not text.
+    /// The format on standard output, unless it is text.
     stdout: Option<&'static Format>,
     files: Vec<OutputName>,
     append: bool,
@@ -42,10 +42,10 @@ pub struct Chosen {
 }
 
 impl OutputArgs {
-    /// The outputs of a scan; they are continued if it is.
+    /// Returns the outputs selected for a scan; a resumed scan continues its files.
     ///
     /// # Errors
-    /// For unknown formats, and two of them on standard output.
+    /// An unknown format, or two formats on standard output.
     pub fn chosen(&self, scan: &Scan, is_resumed: bool) -> Result<Chosen> {
         let mut stdout = self.json.then_some(NDJSON);
         let mut files = Vec::new();
@@ -72,7 +72,7 @@ impl OutputArgs {
         })
     }
 
-    /// Whether a notice is passed over.
+    /// Whether the options exclude a notice from the output.
     pub fn is_hidden(&self, notice: &Notice<'_>) -> bool {
         match notice {
             Notice::Found(found) => {
@@ -84,13 +84,13 @@ impl OutputArgs {
 }
 
 impl Chosen {
-    /// The report for standard output, if it is not text.
+    /// Returns the report for standard output, unless it is text.
     pub fn stdout(&self) -> Option<Report> {
         let format = self.stdout?;
         Some(Report::new(format, self.run.clone()))
     }
 
-    /// Opens the files; none may be one of those that the scan reads.
+    /// Opens the output files; none of them may be an input file of the scan.
     ///
     /// # Errors
     /// As [`Outputs::open`].
@@ -101,7 +101,7 @@ impl Chosen {
     }
 }
 
-/// Adds a hint.
+/// Adds a hint to an error about an input file.
 fn explained(error: Error) -> Error {
     match error.why().contains("input file") {
         true => error.with_hint("each output needs a file of its own"),

@@ -1,4 +1,4 @@
-//! Files at any time: new, continued, on a full disk.
+//! Files are complete at any time: new, continued, on a full disk.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -48,7 +48,7 @@ fn outcome() -> Outcome {
     }
 }
 
-/// A directory that is removed.
+/// A directory that is deleted on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -72,7 +72,7 @@ impl Drop for Folder {
     }
 }
 
-/// XML and JSON files end as such at all times.
+/// Checks that files end as their formats require.
 fn check_ends(names: &[OutputName]) {
     for name in names {
         let text = fs::read_to_string(&name.path).unwrap();
@@ -105,7 +105,7 @@ fn files_are_whole_at_any_time_and_can_be_continued() {
             outputs.note(&progress).unwrap();
             check_ends(&names);
         }
-        // The second one is killed.
+        // The second scan is killed.
         if round != 1 {
             outputs.end(&outcome()).unwrap();
             check_ends(&names);
@@ -147,7 +147,7 @@ fn outputs_are_files_of_their_own() {
     }
 }
 
-/// As if the disk were full: what was written before is complete.
+/// Simulates a full disk: the rows written before are complete.
 #[test]
 fn a_write_that_fails_leaves_the_file_as_it_was() {
     let folder = Folder::new("full");
@@ -161,7 +161,7 @@ fn a_write_that_fails_leaves_the_file_as_it_was() {
     let progress = Notice::Progress(&Totals::default(), Duration::ZERO);
     outputs.note(&progress).unwrap();
     let before = fs::read(&path).unwrap();
-    // Opened for reading, so that writing fails.
+    // Opened read-only, so that writing fails.
     outputs.0[0].file = File::open(&path).unwrap();
     outputs.note(&Notice::Found(&found(2))).unwrap();
     assert!(outputs.note(&progress).is_err());

@@ -63,7 +63,8 @@ fn combine(layout: &[TcpOption], chosen: &mut Vec<u8>, len: usize, found: &mut V
 }
 
 impl Variant<'_> {
-    /// Where an option is, from the start of the packet: the last one, whose value counts.
+    /// Offset of an option from the start of the packet; of the last one, whose value counts, if it
+    /// occurs twice.
     pub(super) fn offset_of(&self, option: TcpOption) -> Option<u32> {
         self.offsets_of(option).last()
     }

@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// Builds a packet that matches the signature; all else is random.
+/// Builds a packet that matches the signature; everything else is random.
 pub fn packet_of(signature: &Signature, handshake: Handshake, random: &mut Random) -> Vec<u8> {
     let versions: Vec<_> = signature.versions().to_vec();
     let mut version = versions[random.below(versions.len() as u64) as usize];

@@ -179,8 +179,8 @@ impl RxBackend for Rx {
 
     #[inline]
     fn release(&mut self, slots: &mut Vec<Slot>) {
-        // A detached slot refers to no frame, and is skipped. SAFETY: this batch owns the slots'
-        // frames, and the slots end here.
+        // A detached slot refers to no frame, and is skipped.
+        // SAFETY: this batch owns the slots' frames, and the slots end here.
         unsafe {
             self.cache
                 .give_each(slots.iter().map(|slot| slot.token() as u32))

@@ -1,4 +1,4 @@
-//! The limits and the account of the ring, with a correct sender and a misbehaving one.
+//! Limits and counters of the ring, with a correct sender and a misbehaving one.
 
 use ring::Producer;
 use ring::slot::Slot;
@@ -244,7 +244,7 @@ fn frames_sent_one_by_one_share_the_time_of_their_flush() {
     assert!(second[0] > first[0], "{times:?}");
 }
 
-/// A receiver that waits sleeps until the flush, and a sender that waits for room until the
+/// A waiting receiver sleeps until the flush, and a sender that waits for room sleeps until the
 /// receiver has read.
 #[test]
 fn both_ends_sleep_and_are_woken() {
@@ -280,7 +280,7 @@ fn both_ends_sleep_and_are_woken() {
     });
 }
 
-/// The processor time that this thread has used, from `/proc`.
+/// The CPU time of this thread, from `/proc`.
 fn used_ticks() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
     let fields: Vec<&str> = text
@@ -297,7 +297,7 @@ fn a_receiver_without_packets_does_not_spin() {
     let mut port = open_with(&pool(256), 4, 4);
     let before = used_ticks();
     let ready = port.rx[0].wait(Duration::from_millis(300)).unwrap();
-    // Of 30 ticks that pass; a loop would use most of them.
+    // 30 ticks pass; a busy loop would use most of them.
     assert_eq!(ready, Ready::Timeout);
     assert!(used_ticks() - before < 10, "the wait used the processor");
     let mut batch = port.tx[0].reserve(4).unwrap();

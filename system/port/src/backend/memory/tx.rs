@@ -18,9 +18,9 @@ pub(super) struct Tx {
     pub(super) cache: FrameCache,
     pub(super) ends: Arc<Ends>,
     pub(super) stamp: bool,
-    /// Time of frames sent one by one.
+    /// The timestamp of frames sent one by one.
     pub(super) time_ns: u64,
-    /// Number of further frames that use it.
+    /// Number of further frames that share this time.
     pub(super) frames_stamped: u32,
     pub(super) segment_max: usize,
     pub(super) counters: Arc<TxCounters>,
