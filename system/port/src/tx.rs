@@ -36,9 +36,8 @@ pub trait TxBackend: Send {
         Ok(None)
     }
 
-    /// Whether packets keep what is known of them besides their bytes: the metadata of slots and
-    /// frames, a VLAN tag among it, is received where the packets are. Else a tag has to be put
-    /// into the bytes before.
+    /// Whether the queue carries packet metadata, including a separate VLAN tag, to the receiver. If
+    /// not, the tag must be restored in the packet before sending.
     fn carries_metadata(&self) -> bool {
         false
     }

@@ -8,7 +8,7 @@
 //!  | . . . |X|X|X|X|X|X|X|X|X| . . . . |      X: submitted, not yet released
 //! ```
 //!
-//! The four AF_XDP rings and the in-process ring use this type. Each end caches the other side's
+//! The four AF_XDP rings, the in-process ring and queues between processes use this type. Each end caches the other side's
 //! index and reads it again only when the cached one does not suffice, so that the cache line moves
 //! once per batch.
 
@@ -240,7 +240,10 @@ impl<T: Copy> Consumer<T> {
         // SAFETY: the index is masked, and every bit pattern is a valid `T`; entries from `tail` up
         // to `limit` are not written by a producer that keeps the protocol, and one that
         // does not can only hand us rubbish.
-        entry.with(|p| unsafe { p.read() })
+        //
+        // Volatile: the value that is checked is the one that is used, even if the other side
+        // writes it again in the meantime.
+        entry.with(|p| unsafe { p.read_volatile() })
     }
 
     /// Releases the first `count` entries to the producer.

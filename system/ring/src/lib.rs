@@ -9,10 +9,10 @@
 //! - [`Holder`] is another process that was handed frames, and [`shared`] has the two ends of a
 //!   queue to it.
 //! - [`Producer`] and [`Consumer`] are the two ends of a single-producer single-consumer ring. The
-//!   four AF_XDP rings, the memory ring and later the rings between processes use this type.
+//!   four AF_XDP rings, the memory ring and the queues between processes use this type.
 //!
 //! Threat model: a peer process may crash, write anything into its descriptors, return a frame
-//! twice or never. It cannot change who owns a frame: the tables are in no memory that it can map.
+//! twice or never. It cannot change who owns a frame: the tables are in memory that it cannot map.
 //! What it may do with the frames is decided when the pool is shared ([`Pool::share`]): read all of
 //! them, or read and write all of them. A peer that may write can change a payload at any time;
 //! copy it first if that matters.

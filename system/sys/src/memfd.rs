@@ -215,10 +215,17 @@ pub fn measure(fd: BorrowedFd<'_>) -> Result<Measured> {
     if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } < 0 {
         return Err(Error::last_os(MAP_FILE));
     }
+    // Not `st_blksize`, which is the length of a huge page where they are only possible.
+    // SAFETY: all-zero is a valid value, which the call fills in.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: an open descriptor and a live value.
+    if unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut system) } < 0 {
+        return Err(Error::last_os(MAP_FILE));
+    }
     let to_len = |number: i64| usize::try_from(number).unwrap_or(0);
     Ok(Measured {
         len: to_len(stat.st_size),
-        page_len: to_len(stat.st_blksize),
+        page_len: to_len(system.f_bsize),
     })
 }
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,16 +22,24 @@ const GREETING: &[u8; 8] = b"bw-pool1";
 
 const OFFER: &str = "offer queues to other processes";
 
-/// Time that a peer waits for an owner that does not accept the connection.
+/// Time that a peer waits for the greeting of an owner.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Queues over a pool, offered to the processes that connect to a socket.
 pub struct Offer {
     pool: Pool,
+    /// The pool's file descriptor, for the peers.
+    frames: OwnedFd,
     listener: UnixListener,
     path: PathBuf,
-    access: Access,
+    /// Device and inode of the socket.
+    identity: Option<(u64, u64)>,
     entry_count: u32,
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let data = fs::symlink_metadata(path).ok()?;
+    Some((data.dev(), data.ino()))
 }
 
 impl Offer {
@@ -49,18 +57,27 @@ impl Offer {
         };
         let is_socket = fs::symlink_metadata(path).is_ok_and(|what| what.file_type().is_socket());
         if is_socket {
-            if UnixStream::connect(path).is_ok() {
-                let why = format!("{}: another process offers queues there", path.display());
-                return Err(Error::new(ErrorKind::Busy, OFFER, why));
+            match UnixStream::connect(path) {
+                Ok(_) => {
+                    let why = format!("{}: another process offers queues there", path.display());
+                    return Err(Error::new(ErrorKind::Busy, OFFER, why));
+                }
+                // Nothing listens. After any other error, something may.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path).map_err(from_io)?;
+                }
+                Err(error) => return Err(from_io(error)),
             }
-            fs::remove_file(path).map_err(from_io)?;
         }
+        // Here and not for each peer: this process may drop privileges later.
+        let frames = pool.share(access)?;
         let listener = UnixListener::bind(path).map_err(from_io)?;
         let offer = Self {
             pool: pool.clone(),
+            frames,
+            identity: identity(path),
             listener,
             path: path.into(),
-            access,
             entry_count,
         };
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(from_io)?;
@@ -74,7 +91,7 @@ impl Offer {
     }
 
     /// Accepts the next connection without waiting. `may` decides, by the credentials that the
-    /// kernel reports, whether the process may access the frames.
+    /// kernel reports, whether the process may access the frames; other users' never may.
     fn next(&self, may: impl Fn(Credentials) -> bool) -> Result<Option<UnixStream>> {
         let socket = match self.listener.accept() {
             Ok((socket, _)) => socket,
@@ -82,12 +99,9 @@ impl Offer {
             Err(error) => return Err(Error::from_io(OFFER, error)),
         };
         let peer = descriptors::credentials(&socket)?;
-        if !may(peer) {
+        if (peer.uid != 0 && peer.uid != Credentials::own().uid) || !may(peer) {
             // Closed without a greeting.
-            let why = format!(
-                "process {} of user {} may not have them",
-                peer.pid, peer.uid
-            );
+            let why = format!("process {} of user {} has no access", peer.pid, peer.uid);
             return Err(Error::new(ErrorKind::Permission, OFFER, why));
         }
         Ok(Some(socket))
@@ -118,6 +132,7 @@ impl Offer {
         cache: &mut FrameCache,
         may: impl Fn(Credentials) -> bool,
     ) -> Result<Option<Renewed>> {
+        end.check_gone()?;
         let Some(socket) = self.next(may)? else {
             return Ok(None);
         };
@@ -128,14 +143,21 @@ impl Offer {
 
     /// Sends the descriptors; the socket is new, so this does not block.
     fn greet(&self, end: &OwnerEnd) -> Result<()> {
-        let (pool, queue) = (self.pool.share(self.access)?, end.queue()?);
-        descriptors::send(end.socket(), GREETING, &[pool.as_fd(), queue.as_fd()])
+        let queue = end.queue()?;
+        descriptors::send(
+            end.socket(),
+            GREETING,
+            &[self.frames.as_fd(), queue.as_fd()],
+        )
     }
 }
 
 impl Drop for Offer {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        // Not the socket of another owner.
+        if identity(&self.path) == self.identity {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -159,7 +181,7 @@ pub fn connect(path: &Path, access: Access) -> Result<PeerEnd> {
         return refuse(ErrorKind::Permission, "the owner refused this process");
     }
     let (GREETING, Ok([pool, queue])) = (&greeting, <[OwnedFd; 2]>::try_from(fds)) else {
-        return refuse(ErrorKind::InvalidInput, "that is not an owner of queues");
+        return refuse(ErrorKind::InvalidInput, "no owner of queues answered");
     };
     PeerEnd::attach(Pool::attach(pool, access)?, queue, socket)
 }

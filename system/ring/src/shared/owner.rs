@@ -107,6 +107,15 @@ impl OwnerEnd {
         !descriptors::is_open(&self.socket)
     }
 
+    /// A peer that has not exited still reads the frames that it has taken.
+    pub(super) fn check_gone(&self) -> Result<()> {
+        if self.is_gone() {
+            return Ok(());
+        }
+        let what = "connect a queue to another process";
+        Err(Error::new(ErrorKind::Busy, what, "its peer has not exited"))
+    }
+
     #[inline]
     fn has_room(&mut self) -> bool {
         let next = self.written + 1;
@@ -203,8 +212,9 @@ impl OwnerEnd {
     /// most one packet is kept for each frame that it held.
     ///
     /// # Errors
-    /// `NoSpace` if memory is short; then nothing has changed.
+    /// `Busy` if the peer has not exited, `NoSpace` if memory is short; then nothing has changed.
     pub fn renew(&mut self, socket: UnixStream, cache: &mut FrameCache) -> Result<Renewed> {
+        self.check_gone()?;
         let memory = Arc::new(QueueMemory::new(self.memory.entry_count)?);
         self.flush();
         let mut recovered = self.collect(cache).frames;

@@ -120,7 +120,8 @@ impl PeerEnd {
     /// # Errors
     /// Any error of the system.
     pub fn wait(&mut self, timeout: Duration) -> Result<Ready> {
-        if !self.arm() {
+        // Announced only if there is none, so that a busy reader costs the owner no system calls.
+        if self.delivered.peek(1) != 0 || !self.arm() {
             return Ok(Ready::Packets);
         }
         let mut wanted = [Wanted::readable(&self.socket)];

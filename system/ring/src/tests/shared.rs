@@ -179,7 +179,12 @@ fn a_peer_sleeps_until_the_flush_or_the_end() {
     std::thread::scope(|scope| {
         let reader = scope.spawn(move || {
             let mut seen = 0;
-            while peer.wait(LONG).unwrap() != Ready::End {
+            loop {
+                let ready = peer.wait(LONG).unwrap();
+                assert_ne!(ready, Ready::Timeout, "a wake-up is missing");
+                if ready == Ready::End {
+                    break;
+                }
                 while let Some(number) = take(&mut peer) {
                     assert_eq!(number, seen);
                     seen += 1;
@@ -288,7 +293,7 @@ fn consumers_that_are_killed_lose_one_packet_at_most() {
     let (mut sent, mut seen, mut missing, mut kept) = (0, Vec::new(), 0, 0);
     for kill in 0..=KILLS {
         // Waits until the consumer has returned some.
-        let mut wanted = 1 + random.below(300);
+        let mut wanted = 2 + random.below(300);
         while wanted != 0 {
             while hand(&mut owner, &mut cache, sent) {
                 sent += 1;
@@ -402,6 +407,7 @@ fn the_next_consumer_connects_by_name_and_continues() {
         child.kill().unwrap();
         child.wait().unwrap();
         seen.extend(rest(numbers));
+        wait_for_end(&owner);
         (child, numbers) = connect();
         let renewed = accept(&offer, || {
             offer.accept_after(&mut owner, &mut cache, |peer| peer.pid == pid(&child))
@@ -458,7 +464,7 @@ fn names_in_use_and_processes_without_permission_are_refused() {
     assert_eq!(pool.counts().free, 8);
 }
 
-/// Arbitrary data is written into the queue's memory while the owner uses it: the owner neither
+/// Arbitrary data is written into the queue's memory between the owner's calls: the owner neither
 /// fails nor waits, and all frames are accounted for afterwards.
 #[test]
 fn whatever_a_peer_writes_no_frame_is_lost() {
@@ -495,6 +501,7 @@ fn whatever_a_peer_writes_no_frame_is_lost() {
         }
         let (ours, other) = UnixStream::pair().unwrap();
         theirs = other;
+        wait_for_end(&owner);
         let renewed = owner.renew(ours, &mut cache).unwrap();
         assert_eq!(pool.counts().peer, renewed.kept, "round {round}");
         // The next peer receives the remaining entries that are still valid packets.
@@ -509,7 +516,12 @@ fn whatever_a_peer_writes_no_frame_is_lost() {
         }
         assert_eq!(taken + peer.refused(), u64::from(renewed.kept));
         assert_eq!(u64::from(owner.collect(&mut cache).frames), taken);
-        let (ours, _gone) = UnixStream::pair().unwrap();
+        let (ours, next) = UnixStream::pair().unwrap();
+        let refused = owner.renew(ours.try_clone().unwrap(), &mut cache);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
+        drop(peer);
+        theirs = next;
+        wait_for_end(&owner);
         owner.renew(ours, &mut cache).unwrap();
         assert_eq!(pool.counts().free, 96);
     }
