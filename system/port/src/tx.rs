@@ -36,8 +36,8 @@ pub trait TxBackend: Send {
         Ok(None)
     }
 
-    /// Whether the queue carries packet metadata, including a separate VLAN tag, to the receiver. If
-    /// not, the tag must be restored in the packet before sending.
+    /// Whether the queue carries packet metadata, including a separate VLAN tag, to the receiver.
+    /// If not, the tag must be restored in the packet before sending.
     fn carries_metadata(&self) -> bool {
         false
     }

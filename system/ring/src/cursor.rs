@@ -8,9 +8,9 @@
 //!  | . . . |X|X|X|X|X|X|X|X|X| . . . . |      X: submitted, not yet released
 //! ```
 //!
-//! The four AF_XDP rings, the in-process ring and queues between processes use this type. Each end caches the other side's
-//! index and reads it again only when the cached one does not suffice, so that the cache line moves
-//! once per batch.
+//! The four AF_XDP rings, the in-process ring and queues between processes use this type. Each end
+//! caches the other side's index and reads it again only when the cached one does not suffice, so
+//! that the cache line moves once per batch.
 
 use std::sync::Arc;
 
