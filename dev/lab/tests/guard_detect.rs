@@ -13,9 +13,9 @@ use crate::guard_flood::{PORT, connect, guard, serve, stop};
 /// Short times, and a rate that a busy machine reaches.
 const SETTINGS: &str = "least=800/s,warm-up=2s,begin=1s,end=2s";
 
-/// Waits for a line of JSON.
+/// Waits for a line of JSON; the bound allows for a machine that pauses for minutes.
 fn line(process: &Process, is_it: impl Fn(&Value) -> bool) -> Value {
-    for _ in 0..3_000 {
+    for _ in 0..12_000 {
         let stdout = process.stdout();
         let lines = stdout
             .split_inclusive('\n')
