@@ -149,8 +149,8 @@ fn all_formats_are_read_by_other_programs() {
     assert!(printed.contains("exit=\"success\""), "{printed}");
 }
 
-/// Killed in the middle, again and again: the files are whole each time, and those of the scan that
-/// was resumed to its end have each answer.
+/// A scan is killed three times and resumed: its files are whole each time and keep their rows, and
+/// at the end they have each answer.
 #[test]
 fn files_of_a_killed_scan_are_whole_and_are_continued() {
     require!(skip::lab());
@@ -163,29 +163,55 @@ fn files_of_a_killed_scan_are_whole_and_are_continued() {
         let args = [&["scan"], &base[..], &["--rate", rate, "-oA", &prefix]].concat();
         pair.left.ns.spawn(barewire().unwrap(), args).unwrap()
     };
-    let whole = |extension: &str| rows(Path::new(&format!("{prefix}.{extension}")));
+    let whole = |extension: &str| -> BTreeSet<String> {
+        let rows = rows(Path::new(&format!("{prefix}.{extension}")));
+        rows.into_iter().collect()
+    };
+    let mut kept = EXTENSIONS.map(|_| BTreeSet::new());
     for _ in 0..3 {
-        let before = std::fs::read_to_string(format!("{prefix}.json")).unwrap_or_default();
-        let mut process = begin("30");
+        let (before, from) = (row_counts(&prefix), next(&state));
+        let mut process = begin("20");
         let since = std::time::Instant::now();
-        while rows_grown(&prefix, &before) < 3 {
+        loop {
+            let now = row_counts(&prefix);
+            let has_grown = now
+                .iter()
+                .zip(before)
+                .all(|(now, before)| *now >= before + 3);
+            // A state of its own: the next run resumes where this one was.
+            if has_grown && next(&state) > from {
+                break;
+            }
             assert!(process.running().unwrap() && since.elapsed() < LIMIT);
             std::thread::sleep(Duration::from_millis(20));
         }
         process.kill().unwrap();
-        let counts = EXTENSIONS.map(|extension| whole(extension).len());
-        assert!(counts.iter().all(|count| *count >= 3), "{counts:?}");
+        let now = EXTENSIONS.map(whole);
+        for (now, kept) in now.iter().zip(&kept) {
+            assert!(now.is_superset(kept), "{kept:?} {now:?}");
+        }
+        kept = now;
     }
+    assert!((1..128).contains(&next(&state)));
     begin("5000").wait(LIMIT).unwrap().checked().unwrap();
-    for extension in EXTENSIONS {
-        let set: BTreeSet<String> = whole(extension).into_iter().collect();
-        assert_eq!(set.len(), 128, "{extension}");
+    for (extension, kept) in EXTENSIONS.iter().zip(&kept) {
+        let now = whole(extension);
+        assert_eq!(now.len(), 128, "{extension}");
+        assert!(now.is_superset(kept), "{extension}");
     }
 }
 
-/// By how many answers the JSON file of a scan is longer than it was.
-fn rows_grown(prefix: &str, before: &str) -> usize {
-    let now = std::fs::read_to_string(format!("{prefix}.json")).unwrap_or_default();
-    let count = |text: &str| text.matches("\"ip\"").count();
-    count(&now).saturating_sub(count(before))
+/// Number of answers in the file of each format; all ports of the scene are closed.
+fn row_counts(prefix: &str) -> [usize; 6] {
+    EXTENSIONS.map(|extension| {
+        let text = std::fs::read_to_string(format!("{prefix}.{extension}")).unwrap_or_default();
+        text.matches("closed").count()
+    })
+}
+
+/// The first probe that a resumed scan sends.
+fn next(state: &str) -> u64 {
+    let text = std::fs::read_to_string(state).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("next = "));
+    line.map_or(0, |number| number.trim_matches('"').parse().unwrap())
 }

@@ -32,13 +32,16 @@ const OPTIONS: &[(&str, Meaning)] = &[
     ("-iL", Takes("--target-file")),
     (
         "-iR",
-        Hint("name a range, and scan a part of it: --shard 1/1000"),
+        Hint("give a range and scan a part of it: --shard 1/1000"),
     ),
     ("-Pn", Nothing),
     ("-P0", Nothing),
     ("-PN", Nothing),
     ("-n", Nothing),
-    ("-6", Nothing),
+    (
+        "-6",
+        Hint("give IPv6 addresses; a name stands for its IPv4 addresses if it has any"),
+    ),
     ("-v", Nothing),
     ("-vv", Nothing),
     ("-d", Nothing),
@@ -70,7 +73,7 @@ const OPTIONS: &[(&str, Meaning)] = &[
     ),
     (
         "-oB",
-        Hint("-oD FILE writes all that is known, one JSON object a line"),
+        Hint("-oD FILE writes all fields, one JSON object per line"),
     ),
 ];
 
@@ -183,7 +186,7 @@ fn take(
         }
         Nothing => {}
         Hint(hint) => {
-            let why = "it has another form here".to_owned();
+            let why = "it is not an option of barewire scan".to_owned();
             return Err(refused(text, why, (*hint).to_owned()));
         }
     }

@@ -20,6 +20,7 @@ use wire::Timestamp;
 
 use crate::grab::Banner;
 use crate::plan::Plan;
+use crate::port::Protocol;
 use crate::probe::Probe;
 
 pub use found::{Found, Totals};
@@ -48,7 +49,7 @@ impl Run {
         let probes = plan.ports().probes().iter();
         let services = probes.map(|probe| {
             let entries = plan.ports().as_slice().iter();
-            let ports = entries.filter(|entry| entry.probe == *probe && entry.port != 0);
+            let ports = entries.filter(|e| e.probe == *probe && probe.protocol() != Protocol::Icmp);
             let mut ports: Vec<u16> = ports.map(|entry| entry.port).collect();
             ports.dedup();
             (*probe, ports.len(), ranges(&ports))

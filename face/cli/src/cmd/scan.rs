@@ -233,8 +233,8 @@ pub fn run(args: &Args) -> Result<()> {
         if args.output.is_hidden(&notice) {
             return Ok(());
         }
-        outputs.borrow_mut().note(&notice)?;
-        show.notice(&notice)
+        let noted = outputs.borrow_mut().note(&notice);
+        noted.and(show.notice(&notice))
     })?;
     let written = outputs.into_inner().end(&outcome);
     let reported = show.end(&outcome).and(written);
@@ -316,7 +316,7 @@ impl Args {
             return Err(refused("scan", "no target is given".into())
                 .with_hint("give addresses, prefixes or ranges, or --target-file FILE"));
         }
-        let mut exclude = TargetList::default();
+        let mut exclude = TargetList::excluded();
         exclude.ranges.clone_from(&self.exclude);
         for file in &self.exclude_file {
             read(file, &mut exclude)?;

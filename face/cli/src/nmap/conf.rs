@@ -1,7 +1,8 @@
-//! Reads masscan configuration files: lines of `name = value`. This includes the files that masscan
-//! writes when it is interrupted (`paused.conf`) or run with `--echo`.
+//! Reads masscan configuration files: lines of `name = value`, as `masscan --echo` writes them.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use sys::{Error, ErrorKind, Result};
@@ -61,7 +62,7 @@ const NAMES: &[(&str, Meaning)] = &[
     ("offline", Hint("--dry-run")),
     (
         "resumeindex",
-        Hint("--state FILE keeps the state of a scan; masscan's order is another one"),
+        Hint("--state FILE saves and resumes a scan; masscan's order of probes differs"),
     ),
     ("resumecount", Hint("--shard 1/10 scans a part")),
 ];
@@ -79,12 +80,14 @@ pub(super) fn meanings() -> impl Iterator<Item = &'static Meaning> {
 pub(super) fn read(path: &Path) -> Result<Vec<OsString>> {
     let what = || format!("read {}", path.display());
     let failed = |error| Error::from_io(what(), error);
-    let len = std::fs::metadata(path).map_err(failed)?.len();
-    if len > LEN_MAX {
-        let why = format!("it is {len} bytes long; the limit is {LEN_MAX}");
+    let mut text = String::new();
+    let file = File::open(path).map_err(failed)?;
+    // Read up to the limit, not measured: a device or a pipe has no length.
+    let len = file.take(LEN_MAX + 1).read_to_string(&mut text);
+    if len.map_err(failed)? as u64 > LEN_MAX {
+        let why = format!("it is longer than {LEN_MAX} bytes");
         return Err(Error::new(ErrorKind::InvalidInput, what(), why));
     }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
     arguments(&text).map_err(|(line, why, hint)| {
         let what = format!("read line {line} of {}", path.display());
         let error = Error::new(ErrorKind::InvalidInput, what, why);
@@ -154,13 +157,15 @@ fn argument(name: &str, value: &str) -> std::result::Result<Option<OsString>, Wr
     let (_, meaning) = found.ok_or_else(|| (format!("unknown name {name:?}"), None))?;
     match meaning {
         Nothing => Ok(None),
-        Hint(hint) => Err((format!("{name:?} has another form here"), Some(*hint))),
+        Hint(hint) => Err((format!("{name:?} is not supported"), Some(*hint))),
         Is(option) => match value {
             "true" | "1" | "yes" => Ok(Some(option.into())),
             "false" | "0" | "no" => Ok(None),
             _ => Err((format!("{name:?} is true or false, not {value:?}"), None)),
         },
         Takes(_) if value.is_empty() => Err((format!("{name:?} has no value"), None)),
+        // Not an option: the names are the ones that a file may set.
+        Takes("") if value.starts_with('-') => Err((format!("{value:?} is not a target"), None)),
         Takes("") => Ok(Some(value.into())),
         // masscan may write a whole number of seconds or packets as 100.00.
         Takes(option) => Ok(Some(format!("{option}={value}").into())),
@@ -200,9 +205,10 @@ mod tests {
     fn a_line_that_cannot_be_used_is_named() {
         for (text, line, part) in [
             ("rate = 1\nratte = 2", 2, "unknown name \"ratte\""),
-            ("\n\nresume-index = 7", 3, "another form"),
+            ("\n\nresume-index = 7", 3, "not supported"),
             ("banners = perhaps", 1, "true or false"),
             ("ports =", 1, "no value"),
+            ("range = --no-seccomp", 1, "not a target"),
             ("output-format = binary", 1, "unknown format"),
         ] {
             let (number, why, _) = arguments(text).unwrap_err();

@@ -15,11 +15,20 @@ pub struct TargetList {
     /// The address ranges.
     pub ranges: Vec<AddrRange>,
     name_count: usize,
+    takes_all_addrs: bool,
 }
 
 impl TargetList {
-    /// Adds the targets of one line, separated by commas or blanks; `#` starts a comment. For a
-    /// name, adds all its IPv4 addresses, or all its IPv6 addresses if it has no IPv4 address.
+    /// Creates a list of addresses to exclude: a name stands for all its addresses.
+    pub fn excluded() -> Self {
+        Self {
+            takes_all_addrs: true,
+            ..Self::default()
+        }
+    }
+
+    /// Adds the targets of one line, separated by commas or blanks; `#` starts a comment. A name
+    /// stands for all its IPv4 addresses, or for its IPv6 addresses if it has no IPv4 address.
     ///
     /// # Errors
     /// The reason why a word is invalid, as a sentence without a full stop.
@@ -37,13 +46,16 @@ impl TargetList {
     fn add_name(&mut self, name: &str) -> Result<(), String> {
         self.name_count += 1;
         if self.name_count > NAMES_MAX {
-            return Err(format!("there are more than {NAMES_MAX} names of hosts"));
+            return Err(format!("there are more than {NAMES_MAX} host names"));
         }
         let found = (name, 0).to_socket_addrs();
         let found = found.map_err(|error| format!("{name:?} has no address: {error}"))?;
         let addrs: Vec<IpAddr> = found.map(|addr| addr.ip()).collect();
         let has_v4 = addrs.iter().any(IpAddr::is_ipv4);
-        let taken = addrs.into_iter().filter(|addr| addr.is_ipv4() == has_v4);
+        let all = self.takes_all_addrs;
+        let taken = addrs
+            .into_iter()
+            .filter(|addr| all || addr.is_ipv4() == has_v4);
         let before = self.ranges.len();
         self.ranges.extend(taken.map(AddrRange::single));
         match self.ranges.len() == before {
@@ -65,6 +77,11 @@ fn is_name(word: &str) -> bool {
     word.len() <= NAME_LEN_MAX
         && labels.split('.').all(is_label)
         && last.bytes().any(|byte| byte.is_ascii_alphabetic())
+        // The resolver takes hexadecimal numbers for parts of an address.
+        && !last.starts_with("0x")
+        && !last.starts_with("0X")
+        // A range of addresses with an error.
+        && word.split('-').next().is_none_or(|first| first.parse::<IpAddr>().is_err())
 }
 
 #[cfg(test)]
@@ -92,6 +109,9 @@ mod tests {
             "-a",
             "a..b",
             "a b",
+            "192.0.2.0x1",
+            "0X0a",
+            "192.0.2.1-192.0.2.x",
         ] {
             assert!(!is_name(other), "{other}");
         }
@@ -105,6 +125,9 @@ mod tests {
         let firsts: Vec<IpAddr> = list.ranges.iter().map(AddrRange::first_addr).collect();
         assert_eq!(firsts[0], IpAddr::from([192, 0, 2, 0]));
         assert!(firsts[1..].iter().all(IpAddr::is_loopback) && firsts.len() > 1);
+        let mut list = TargetList::excluded();
+        list.add_line("localhost").unwrap();
+        assert!(list.ranges.len() >= firsts.len() - 1);
         // RFC 6761 section 6.4: this name never has an address.
         let why = list.add_line("no-such-host.invalid").unwrap_err();
         assert!(why.contains("no-such-host.invalid"), "{why}");

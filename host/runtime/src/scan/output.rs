@@ -3,7 +3,7 @@
 //!
 //! If the process is killed, the file is as its last call left it. If it is killed during a call,
 //! the kernel may end that call early, but only between two pages of the file; then the last rows
-//! may be cut off, and continuing the file (`append`) completes it again.
+//! and the closing part may be cut off.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -102,25 +102,14 @@ impl Outputs {
     /// Records a notice in all files.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// A file that cannot be written; the notice is in the others nevertheless.
     pub fn note(&mut self, notice: &Notice<'_>) -> Result<()> {
+        let mut result = Ok(());
         for file in &mut self.0 {
-            match notice {
-                Notice::Found(found) => file.report.answer(found),
-                Notice::Banner(banner, time) => file.report.banner(banner, *time),
-                Notice::Progress(totals, _) => {
-                    file.totals = **totals;
-                    file.flush(totals, None)?;
-                    continue;
-                }
-                _ => continue,
-            }
-            if file.report.len() >= LEN_MAX || file.flushed.elapsed() >= WAIT_MAX {
-                let totals = file.totals;
-                file.flush(&totals, None)?;
-            }
+            let noted = file.note(notice);
+            result = result.and(noted);
         }
-        Ok(())
+        result
     }
 
     /// Completes the files.
@@ -220,6 +209,23 @@ impl OutputFile {
         };
         let identity = kind.is_file().then(|| (data.dev(), data.ino()));
         Ok((opened, identity))
+    }
+
+    fn note(&mut self, notice: &Notice<'_>) -> Result<()> {
+        match notice {
+            Notice::Found(found) => self.report.answer(found),
+            Notice::Banner(banner, time) => self.report.banner(banner, *time),
+            Notice::Progress(totals, _) => {
+                self.totals = **totals;
+                return self.flush(totals, None);
+            }
+            _ => return Ok(()),
+        }
+        if self.report.len() >= LEN_MAX || self.flushed.elapsed() >= WAIT_MAX {
+            let totals = self.totals;
+            return self.flush(&totals, None);
+        }
+        Ok(())
     }
 
     /// Writes the new rows, followed by the closing part.

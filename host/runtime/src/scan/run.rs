@@ -200,6 +200,8 @@ struct Collector<'s> {
     sending: Duration,
     is_complete: bool,
     error: Option<Error>,
+    /// The state file; `None` also once a result could not be reported: a resumed scan must find
+    /// it again.
     state: Option<StateFile>,
     /// The next probe as of the last tick.
     done: u128,
@@ -303,11 +305,11 @@ impl<'s> Collector<'s> {
             match answers.recv_timeout(Duration::from_millis(20)) {
                 Ok(Event::Answer(found)) => {
                     let result = self.answer(&found, notice);
-                    self.end_on_error(result, stop);
+                    self.reported(result, stop);
                 }
                 Ok(Event::Banner(banner, time)) => {
                     self.totals.grabbed.banners += 1;
-                    self.end_on_error(notice(Notice::Banner(&banner, time)), stop);
+                    self.reported(notice(Notice::Banner(&banner, time)), stop);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -320,8 +322,9 @@ impl<'s> Collector<'s> {
                 self.totals.sent = sent.saturating_sub(segments);
                 self.totals.received = self.live.received.load(Ordering::Relaxed);
                 let result = notice(Notice::Progress(&self.totals, self.began.elapsed()));
+                self.reported(result, stop);
                 // The state is written last: everything it counts as done was reported before.
-                let noted = result.and_then(|()| self.note());
+                let noted = self.note();
                 self.end_on_error(noted, stop);
             }
             if is_done()
@@ -385,6 +388,14 @@ impl<'s> Collector<'s> {
         self.is_complete =
             sent.result.is_ok() && (sent.report.ended == SendEnded::Source || is_end);
         self.is_complete
+    }
+
+    /// Ends the scan if a result could not be reported, and leaves the state as it is.
+    fn reported(&mut self, result: Result<()>, stop: &Stop) {
+        if result.is_err() {
+            self.state = None;
+        }
+        self.end_on_error(result, stop);
     }
 
     fn end_on_error(&mut self, result: Result<()>, stop: &Stop) {

@@ -59,7 +59,8 @@ fn answer(found: &Found, out: &mut Vec<u8>) {
     let state = found.answer.state.word();
     match target.protocol() {
         Protocol::Icmp | Protocol::Link => {
-            let state = if state == "up" { "Up" } else { "Down" };
+            // An error of a router does not show the state of the host.
+            let state = if state == "up" { "Up" } else { "Unknown" };
             put!(out, "Host: {} ()\tStatus: {state}\n", target.addr);
         }
         _ => line(target, state, "", b"", out),
