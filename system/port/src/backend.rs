@@ -5,6 +5,8 @@ pub(crate) mod afxdp;
 mod clock;
 pub(crate) mod file;
 mod handover;
+mod keep;
 pub(crate) mod memory;
+pub(crate) mod ring;
 pub(crate) mod vfio;
 pub(crate) mod xdplive;

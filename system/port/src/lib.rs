@@ -65,7 +65,7 @@ pub use port::Port;
 pub use registry::{Backend, Merge, Plain, PortName, Registry, Target};
 pub use ring::slot::{Checksum, Slot, Vlan};
 pub use rx::{
-    Detached, Filled, FilterSwitch, Forwarded, Meta, Packet, PacketMut, Ready, RxBackend, RxBatch,
-    RxQueue, Waker,
+    Adopted, Detached, Filled, FilterSwitch, Forwarded, Meta, Packet, PacketMut, Ready, RxBackend,
+    RxBatch, RxQueue, Waker,
 };
 pub use tx::{TxBackend, TxBatch, TxQueue};

@@ -15,6 +15,7 @@ pub const BACKENDS: &[Backend] = &[
     backend::afpacket::BACKEND,
     backend::xdplive::BACKEND,
     backend::vfio::BACKEND,
+    backend::ring::BACKEND,
     backend::file::BACKEND,
 ];
 

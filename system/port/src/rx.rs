@@ -1,5 +1,6 @@
 //! Receiving: a queue returns batches of borrowed packets.
 
+mod adopt;
 mod detached;
 mod forward;
 mod switch;
@@ -22,6 +23,7 @@ use crate::matcher::Matcher;
 
 pub use ring::slot::Filled;
 
+pub use adopt::Adopted;
 pub use detached::{Detached, Meta};
 pub use forward::Forwarded;
 pub use switch::FilterSwitch;
@@ -74,6 +76,12 @@ pub trait RxBackend: Send {
     /// with timeout zero found nothing. Returns false if there may be packets by now.
     fn arm(&mut self) -> Result<bool> {
         Ok(true)
+    }
+
+    /// Makes the slots' bytes writable: a backend with read-only memory replaces them by copies.
+    /// Called when a program wants to change packets in place.
+    fn make_writable(&mut self, slots: &mut [Slot]) {
+        let _ = slots;
     }
 
     /// Ends a filter that the backend itself applies: the queue uses another one from here on.
@@ -341,9 +349,12 @@ impl RxBatch<'_> {
         }
     }
 
-    /// Iterates over the packets, to change them in place.
+    /// Iterates over the packets, to change them in place. Those of a port with read-only memory
+    /// (`ring:`) are copied first.
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = PacketMut<'_>> {
+        let queue = &mut *self.queue;
+        queue.backend.make_writable(&mut queue.slots[self.start..]);
         let mut rest: &mut [Slot] = &mut self.queue.slots[self.start..];
         std::iter::from_fn(move || {
             if rest.is_empty() {

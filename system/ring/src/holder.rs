@@ -56,8 +56,7 @@ impl Pool {
 
 /// A process that frames of a pool are handed to, or one of several queues to it.
 ///
-/// Dropping it takes back all frames that are still held: by then the process must have exited, or
-/// must only read them.
+/// Dropping it takes back all frames that are still held: by then the process must have exited.
 pub struct Holder {
     pool: Pool,
     number: u32,
@@ -65,6 +64,8 @@ pub struct Holder {
     held: Box<[u64]>,
     count: u32,
     count_max: u32,
+    /// Whether its frames stay with it when it is dropped.
+    is_abandoned: bool,
 }
 
 impl Holder {
@@ -89,6 +90,7 @@ impl Holder {
             held: vec![0; words].into(),
             count: 0,
             count_max,
+            is_abandoned: false,
         })
     }
 
@@ -102,10 +104,10 @@ impl Holder {
         self.count
     }
 
-    /// Whether it may hold one more frame.
+    /// Whether it may hold `more` frames in addition.
     #[inline]
-    pub fn has_room(&self) -> bool {
-        self.count() < self.count_max
+    pub fn has_room(&self, more: u32) -> bool {
+        self.count_max.saturating_sub(self.count) >= more
     }
 
     /// Whether it holds this frame.
@@ -147,8 +149,18 @@ impl Holder {
         last.is_some()
     }
 
+    /// Drops the holder of a process that still reads its frames: they are not used again, and the
+    /// number is not given to another holder.
+    pub(crate) fn abandon(&mut self) {
+        self.is_abandoned = true;
+    }
+
     /// Takes back all frames that it holds, except those to keep; returns their number.
-    pub fn take_all_back(&mut self, cache: &mut FrameCache, keep: impl Fn(u32) -> bool) -> u32 {
+    pub fn take_all_back(
+        &mut self,
+        cache: &mut FrameCache,
+        mut keep: impl FnMut(u32) -> bool,
+    ) -> u32 {
         let mut count = 0;
         for at in 0..self.held.len() {
             let mut bits = self.held[at];
@@ -164,6 +176,9 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
+        if self.is_abandoned {
+            return;
+        }
         let mut cache = FrameCache::new(self.pool.clone());
         self.take_all_back(&mut cache, |_| false);
         let free = !(1 << (self.number - 1));

@@ -27,7 +27,7 @@ mod holding;
 mod owners;
 mod pool;
 pub mod shared;
-mod sleep;
+pub mod sleep;
 pub mod slot;
 mod sync;
 #[cfg(test)]

@@ -252,6 +252,13 @@ impl Pool {
         self.owners().pass(index, from, to)
     }
 
+    /// Whether this process holds the frame.
+    #[inline]
+    pub(crate) fn is_held(&self, index: u32) -> bool {
+        let owner = self.0.tables.owners().get(index as usize);
+        owner.is_some_and(|owner| owner.load(Ordering::Relaxed) == Owner::User as u8)
+    }
+
     pub(crate) fn issue(&self, index: u32) -> Frame {
         Frame {
             index,

@@ -2,7 +2,7 @@
 //! over, the [`PeerEnd`] reads and returns them.
 //!
 //! ```text
-//! | header | four indices | sleeping | descriptors[n] | returned[2n] |
+//! | header, counts | four indices | sleeping | closed | descriptors[n] | returned[2n] |
 //! ```
 //!
 //! Both processes can write this memory, so neither trusts it. The peer's positions and indices
@@ -10,27 +10,35 @@
 //! peer writes, no other frame is affected, and the owner never waits for it. The frames themselves
 //! can be read-only for the peer ([`Pool::share`](crate::Pool::share)).
 //!
-//! A peer takes one packet at a time from the ring. A peer that is killed therefore loses only
-//! packets that it had taken and not returned: at most one, if it does not keep any. Packets that
-//! are still in the ring are passed to the next peer ([`OwnerEnd::renew`]).
+//! A peer that is killed loses only the packets that it had taken and not returned: one if it takes
+//! them one at a time, or those of a batch. The packets that are still in the ring are passed to
+//! the next peer ([`OwnerEnd::recover`]), from the owner's own copy of their descriptors. Between
+//! two peers the queue continues to accept packets until it is full.
 //!
 //! The socket between the two processes also wakes the peer, and shows each process when the other
 //! has exited. An eventfd is not suitable: both processes share its mode and count, so a hostile
-//! peer could make the owner's write block.
+//! peer could make the owner's write block. An owner that ends in order sets `closed` first; the
+//! peer of one that was killed finds the socket closed and `closed` not set.
 
+mod fill;
+mod greeting;
 mod offer;
 mod owner;
 mod peer;
+mod place;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sys::memfd::{HugePages, MemoryFile};
 use sys::{Error, ErrorKind, Result};
 
-pub use self::offer::{Offer, connect};
-pub use self::owner::{Collected, OwnerEnd, Renewed};
-pub use self::peer::{PeerEnd, Ready};
+pub use self::fill::Batch;
+pub use self::greeting::{Interface, Refusal, Request, Terms};
+pub use self::offer::{Caller, Offer, connect, status};
+pub use self::owner::{Collected, Handed, OwnerEnd, Recovered};
+pub use self::peer::{PeerEnd, QueueCounts, Ready};
+pub use self::place::{NAME_LEN_MAX, check_name, directory, find, list, path_of};
 use crate::cursor::RingMemory;
 use crate::descriptor::Descriptor;
 
@@ -40,10 +48,14 @@ const ATTACH: &str = "attach to a queue of another process";
 const MAGIC: [u8; 8] = *b"bw-queue";
 
 /// Changes with the layout of the memory file.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Maximum number of descriptors in a queue.
 pub const ENTRY_COUNT_MAX: u32 = 1 << 20;
+
+/// Maximum number of frames of one packet: 64 KiB in frames of 2048 bytes take 32, or 37 with room
+/// for headers before each part.
+pub const SEGMENT_COUNT_MAX: u32 = 64;
 
 /// Distance between fields written by different processors: two cache lines, because they are
 /// prefetched in pairs.
@@ -114,6 +126,25 @@ impl QueueMemory {
     fn sleeping(&self) -> &AtomicU32 {
         // SAFETY: aligned and within the mapping; only accessed atomically.
         unsafe { &*self.at(5 * LINE) }
+    }
+
+    /// Set by an owner that ends in order.
+    fn closed(&self) -> &AtomicU32 {
+        // SAFETY: as above.
+        unsafe { &*self.at(7 * LINE) }
+    }
+
+    /// The owner's counts since this memory was created: packets handed over, and packets dropped
+    /// because the queue was full. For the peer's information only; the owner keeps its own.
+    fn counts(&self) -> [&AtomicU64; 2] {
+        // SAFETY: as above, after the header's 16 bytes.
+        unsafe { [&*self.at(16), &*self.at(24)] }
+    }
+
+    fn set_counts(&self, handed: u64, dropped: u64) {
+        let counts = self.counts();
+        counts[0].store(handed, Ordering::Relaxed);
+        counts[1].store(dropped, Ordering::Relaxed);
     }
 
     /// The ring of descriptors. Each process may create one end of it.

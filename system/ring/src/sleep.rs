@@ -1,12 +1,14 @@
 //! Prevents lost wake-ups between a reader that is about to sleep and a writer: either the reader
 //! sees the new entries, or the writer sees that the reader sleeps.
+//!
+//! Used by the queues between processes and by rings between threads.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// Announces that the reader is about to sleep. The reader checks its ring again after this call,
 /// and sleeps if it is empty.
 #[inline]
-pub(crate) fn prepare(sleeping: &AtomicU32) {
+pub fn prepare(sleeping: &AtomicU32) {
     sleeping.store(1, Ordering::Relaxed);
     // Pairs with the fence in `is_needed`.
     fence(Ordering::SeqCst);
@@ -14,7 +16,7 @@ pub(crate) fn prepare(sleeping: &AtomicU32) {
 
 /// Whether the writer has to wake the reader. Called after submitting.
 #[inline]
-pub(crate) fn is_needed(sleeping: &AtomicU32) -> bool {
+pub fn is_needed(sleeping: &AtomicU32) -> bool {
     // Pairs with the fence in `prepare`.
     fence(Ordering::SeqCst);
     let is_needed = sleeping.load(Ordering::Relaxed) != 0;

@@ -3,7 +3,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -128,6 +131,83 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result
         }
         Ok(_) => Ok(()),
     }
+}
+
+/// Sends `bytes` without descriptors and without blocking. If the peer is gone, returns an error
+/// instead of raising a signal.
+///
+/// # Errors
+/// `Io` if not all bytes were accepted, and any error of the system.
+pub fn send_bytes(socket: &UnixStream, bytes: &[u8]) -> Result<()> {
+    let what = "send a message over a unix socket";
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: live bytes and an open descriptor.
+    let sent = unsafe {
+        libc::send(
+            socket.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            flags,
+        )
+    };
+    match usize::try_from(sent) {
+        Err(_) => Err(Error::last_os(what)),
+        Ok(sent) if sent < bytes.len() => {
+            let why = format!("the socket accepted {sent} of {} bytes", bytes.len());
+            Err(Error::new(ErrorKind::Io, what, why))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Connects to the unix socket at `path`. While its queue of connections is full, tries again for
+/// at most `timeout`. (A blocking connect waits without a bound.)
+///
+/// # Errors
+/// Any error of the system, for example with the code of ECONNREFUSED if no process listens there;
+/// `InvalidInput` for a path that is too long.
+pub fn connect(path: &Path, timeout: Duration) -> Result<UnixStream> {
+    let what = || format!("connect to {}", path.display());
+    let bytes = path.as_os_str().as_bytes();
+    // SAFETY: all-zero is a valid value.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
+        let why = "the path is too long for a unix socket";
+        return Err(Error::new(ErrorKind::InvalidInput, what(), why));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a plain system call.
+    let raw = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    if raw < 0 {
+        return Err(Error::last_os(what()));
+    }
+    // SAFETY: a new descriptor that nothing else owns.
+    let socket = UnixStream::from(unsafe { OwnedFd::from_raw_fd(raw) });
+    let end = Instant::now() + timeout;
+    loop {
+        let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+        // SAFETY: a live address of that length.
+        if unsafe { libc::connect(raw, (&raw const address).cast(), len) } == 0 {
+            break;
+        }
+        let error = io::Error::last_os_error();
+        let is_full = matches!(
+            error.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+        );
+        if !is_full || Instant::now() >= end {
+            return Err(Error::from_io(what(), error));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    socket
+        .set_nonblocking(false)
+        .map_err(|error| Error::from_io(what(), error))?;
+    Ok(socket)
 }
 
 /// Receives a message: returns the number of bytes in `buffer` (0 at the end of the stream), and

@@ -8,7 +8,6 @@
 mod any;
 mod control;
 mod filter;
-mod keep;
 mod listen;
 mod program;
 mod records;

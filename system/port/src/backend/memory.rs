@@ -8,11 +8,11 @@ mod rx;
 mod tx;
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ring::{Consumer, Descriptor, FrameCache, Pool, PoolConfig};
+use ring::{Consumer, Descriptor, FrameCache, Pool, PoolConfig, sleep};
 use sys::eventfd::EventFd;
 use sys::{Error, ErrorKind, Result};
 
@@ -171,7 +171,7 @@ struct Ends {
     stopped: AtomicBool,
     /// Signalled by a flush when the receiver requested it.
     bell: EventFd,
-    is_armed: AtomicBool,
+    is_sleeping: AtomicU32,
     /// The same in the other direction: signalled when the ring has room for a sender that waits.
     room: EventFd,
     wants_room: WantsRoom,
@@ -193,7 +193,7 @@ impl Ends {
             rx_closed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             bell: EventFd::new()?,
-            is_armed: AtomicBool::new(false),
+            is_sleeping: AtomicU32::new(0),
             room: EventFd::new()?,
             wants_room: WantsRoom::default(),
         })
@@ -217,10 +217,7 @@ impl Ends {
     /// Wakes a receiver that sleeps on the bell: earlier packets are in the ring, or the end is
     /// signalled.
     fn ring(&self) {
-        // Pairs with the one in `arm`: either the receiver sees the packet, or this thread sees
-        // that it sleeps.
-        fence(Ordering::SeqCst);
-        if self.is_armed.load(Ordering::Relaxed) && self.is_armed.swap(false, Ordering::AcqRel) {
+        if sleep::is_needed(&self.is_sleeping) {
             self.bell.signal();
         }
     }

@@ -68,6 +68,32 @@ impl Pool {
         Some(frame)
     }
 
+    /// Marks the frame's packet as continued in the next frame.
+    ///
+    /// # Panics
+    /// If the frame belongs to another pool.
+    pub fn set_continues(&self, frame: &mut Frame) {
+        let mut record = match frame.has_record {
+            // SAFETY: as above.
+            true => unsafe { self.record(frame).read() },
+            false => Record::default(),
+        };
+        record.info |= u64::from(Slot::CONTINUES);
+        // SAFETY: as above.
+        unsafe { self.record(frame).write(record) };
+        frame.has_record = true;
+    }
+
+    /// Whether the frame's packet continues in the next frame.
+    ///
+    /// # Panics
+    /// If the frame belongs to another pool.
+    #[inline]
+    pub fn continues(&self, frame: &Frame) -> bool {
+        // SAFETY: as above.
+        frame.has_record && unsafe { &*self.record(frame) }.info & u64::from(Slot::CONTINUES) != 0
+    }
+
     /// Removes the VLAN tag from the metadata, after it was inserted into the packet's bytes.
     ///
     /// # Panics

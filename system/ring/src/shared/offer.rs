@@ -1,5 +1,5 @@
 //! Queues by name: the owner listens on a unix socket in the file system, and sends the file
-//! descriptors of the pool and of a queue to each peer that connects.
+//! descriptors of the pool and of a queue to each peer that it admits.
 
 use std::fs;
 use std::io;
@@ -7,34 +7,58 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sys::descriptors::{self, Credentials};
 use sys::memfd::Access;
 use sys::{Error, ErrorKind, Result};
 
-use super::{ATTACH, OwnerEnd, PeerEnd, Renewed};
-use crate::cache::FrameCache;
+use super::greeting::{self, GREETING_LEN_MAX, REQUEST_LEN, Refusal, Request, Terms};
+use super::{ATTACH, OwnerEnd, PeerEnd};
 use crate::pool::Pool;
-
-/// The message that the descriptors are sent with.
-const GREETING: &[u8; 8] = b"bw-pool1";
 
 const OFFER: &str = "offer queues to other processes";
 
-/// Time that a peer waits for the greeting of an owner.
+/// Time that a peer waits for the connection and for the greeting of an owner.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Time that an owner waits for the request of a peer, which is sent right after the connect.
+const REQUEST_MAX: Duration = Duration::from_millis(200);
+
+/// Maximum length of a status text in bytes.
+const STATUS_LEN_MAX: usize = 1 << 20;
 
 /// Queues over a pool, offered to the processes that connect to a socket.
 pub struct Offer {
-    pool: Pool,
     /// The pool's file descriptor, for the peers.
     frames: OwnedFd,
+    tag: u32,
     listener: UnixListener,
     path: PathBuf,
     /// Device and inode of the socket.
     identity: Option<(u64, u64)>,
-    entry_count: u32,
+}
+
+/// A process that has connected and sent a request.
+pub struct Caller {
+    socket: UnixStream,
+    /// The process, as the kernel reports it.
+    pub process: Credentials,
+    /// What it asks for.
+    pub request: Request,
+}
+
+impl Caller {
+    /// Refuses the request, with the reason.
+    pub fn refuse(self, refusal: Refusal, why: &str) {
+        // A peer that has exited does not need the reason.
+        let _ = descriptors::send_bytes(&self.socket, &refusal.encode(why));
+    }
+
+    /// Answers a request for the status with a text.
+    pub fn answer(self, text: &str) {
+        let _ = descriptors::send_bytes(&self.socket, text.as_bytes());
+    }
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
@@ -43,13 +67,13 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 impl Offer {
-    /// Listens on `path`, to which only this user and root can connect. Peers map the frames with
-    /// `access`; each peer has a queue of `entry_count` packets. A socket left by an owner that was
-    /// killed is replaced.
+    /// Listens on `path`. Peers map the frames with `access`. A socket left by an owner that was
+    /// killed is replaced. Only this user and root can connect; with `everyone`, any user can, and
+    /// [`next`](Self::next) decides.
     ///
     /// # Errors
     /// `Busy` if another process listens there, and any error of the system.
-    pub fn new(pool: &Pool, path: &Path, access: Access, entry_count: u32) -> Result<Self> {
+    pub fn new(pool: &Pool, path: &Path, access: Access, everyone: bool) -> Result<Self> {
         let from_io = |error: io::Error| {
             let error = Error::from_io(OFFER, error);
             let why = format!("{}: {}", path.display(), error.why());
@@ -57,98 +81,112 @@ impl Offer {
         };
         let is_socket = fs::symlink_metadata(path).is_ok_and(|what| what.file_type().is_socket());
         if is_socket {
-            match UnixStream::connect(path) {
+            match descriptors::connect(path, Duration::ZERO) {
+                // A full queue of connections shows that a process listens.
+                Err(error) if error.os_code() == Some(ECONNREFUSED) => {
+                    fs::remove_file(path).map_err(from_io)?;
+                }
                 Ok(_) => {
                     let why = format!("{}: another process offers queues there", path.display());
                     return Err(Error::new(ErrorKind::Busy, OFFER, why));
                 }
-                // Nothing listens. After any other error, something may.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    fs::remove_file(path).map_err(from_io)?;
-                }
-                Err(error) => return Err(from_io(error)),
+                // Nothing is known: a process may listen.
+                Err(error) => return Err(error),
             }
         }
         // Here and not for each peer: this process may drop privileges later.
         let frames = pool.share(access)?;
         let listener = UnixListener::bind(path).map_err(from_io)?;
         let offer = Self {
-            pool: pool.clone(),
             frames,
+            tag: pool.tag(),
             identity: identity(path),
             listener,
             path: path.into(),
-            entry_count,
         };
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(from_io)?;
+        let mode = if everyone { 0o666 } else { 0o600 };
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(from_io)?;
         offer.listener.set_nonblocking(true).map_err(from_io)?;
         Ok(offer)
     }
 
-    /// Returns a descriptor that is readable when a peer wants to connect.
+    /// The path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the socket to another user, to which this process will drop its privileges.
+    ///
+    /// # Errors
+    /// Any error of the system.
+    pub fn give_to(&self, uid: u32, gid: u32) -> Result<()> {
+        std::os::unix::fs::lchown(&self.path, Some(uid), Some(gid))
+            .map_err(|error| Error::from_io(OFFER, error))
+    }
+
+    /// Returns a descriptor that is readable when a process wants to connect.
     pub fn poll_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    /// Accepts the next connection without waiting. `may` decides, by the credentials that the
-    /// kernel reports, whether the process may access the frames; other users' never may.
-    fn next(&self, may: impl Fn(Credentials) -> bool) -> Result<Option<UnixStream>> {
+    /// Accepts the next connection and reads its request; `None` if no connection is pending.
+    /// `may` decides, by the credentials that the kernel reports, whether the process may access
+    /// the queues. Waits for a request at most 200 ms.
+    ///
+    /// # Errors
+    /// `Permission` for a process without access, `InvalidInput` for one that does not send a
+    /// request in time: its connection is closed, and the next call accepts the next one. Otherwise
+    /// any error of the system.
+    pub fn next(&self, may: impl Fn(Credentials) -> bool) -> Result<Option<Caller>> {
+        let from_io = |error| Error::from_io(OFFER, error);
         let socket = match self.listener.accept() {
             Ok((socket, _)) => socket,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(Error::from_io(OFFER, error)),
+            Err(error) => return Err(from_io(error)),
         };
-        let peer = descriptors::credentials(&socket)?;
-        if (peer.uid != 0 && peer.uid != Credentials::own().uid) || !may(peer) {
+        let process = descriptors::credentials(&socket)?;
+        if !may(process) {
             // Closed without a greeting.
-            let why = format!("process {} of user {} has no access", peer.pid, peer.uid);
+            let why = format!(
+                "process {} of user {} has no access",
+                process.pid, process.uid
+            );
             return Err(Error::new(ErrorKind::Permission, OFFER, why));
         }
-        Ok(Some(socket))
+        socket
+            .set_read_timeout(Some(REQUEST_MAX))
+            .map_err(from_io)?;
+        let mut bytes = [0; REQUEST_LEN];
+        let len = descriptors::receive(&socket, &mut bytes).map_or(0, |(len, _)| len);
+        let Some(request) = Request::decode(&bytes[..len]) else {
+            let why = format!("process {} sent no valid request", process.pid);
+            return Err(Error::new(ErrorKind::InvalidInput, OFFER, why));
+        };
+        Ok(Some(Caller {
+            socket,
+            process,
+            request,
+        }))
     }
 
-    /// Creates a queue to the next peer that connects; `None` if no connection is pending.
+    /// Connects a caller to `end`, which has no peer, and sends it the descriptors.
     ///
     /// # Errors
-    /// `Permission` for a process that may not access the frames: its connection is closed, and the
-    /// next call accepts the next one. Otherwise as [`OwnerEnd::new`].
-    pub fn accept(&self, may: impl Fn(Credentials) -> bool) -> Result<Option<OwnerEnd>> {
-        let Some(socket) = self.next(may)? else {
-            return Ok(None);
-        };
-        let end = OwnerEnd::new(&self.pool, self.entry_count, socket)?;
-        self.greet(&end)?;
-        Ok(Some(end))
-    }
-
-    /// Connects the next peer to `end`, where it continues after the previous peer, which has
-    /// exited.
-    ///
-    /// # Errors
-    /// As [`accept`](Self::accept) and [`OwnerEnd::renew`].
-    pub fn accept_after(
-        &self,
-        end: &mut OwnerEnd,
-        cache: &mut FrameCache,
-        may: impl Fn(Credentials) -> bool,
-    ) -> Result<Option<Renewed>> {
-        end.check_gone()?;
-        let Some(socket) = self.next(may)? else {
-            return Ok(None);
-        };
-        let renewed = end.renew(socket, cache)?;
-        self.greet(end)?;
-        Ok(Some(renewed))
-    }
-
-    /// Sends the descriptors; the socket is new, so this does not block.
-    fn greet(&self, end: &OwnerEnd) -> Result<()> {
+    /// `Busy` if the end has a peer, `InvalidInput` if it belongs to another pool; any error of the
+    /// system. If the greeting could not be sent, the end has a peer that is gone.
+    pub fn admit(&self, caller: Caller, end: &mut OwnerEnd, terms: &Terms) -> Result<()> {
+        if end.tag() != self.tag {
+            let why = "the queue belongs to another pool";
+            return Err(Error::new(ErrorKind::InvalidInput, OFFER, why));
+        }
         let queue = end.queue()?;
-        descriptors::send(
-            end.socket(),
-            GREETING,
-            &[self.frames.as_fd(), queue.as_fd()],
-        )
+        end.attach(caller.socket)?;
+        let Some(socket) = end.socket() else {
+            return Ok(());
+        };
+        // The socket is new, so this does not block.
+        let fds = [self.frames.as_fd(), queue.as_fd()];
+        descriptors::send(socket, &terms.encode(), &fds)
     }
 }
 
@@ -161,27 +199,87 @@ impl Drop for Offer {
     }
 }
 
-/// Connects to the queues offered on `path`.
+/// Codes of the kernel (Linux `include/uapi/asm-generic/errno.h` and `errno-base.h`).
+const ECONNREFUSED: i32 = 111;
+const ECONNRESET: i32 = 104;
+const EPIPE: i32 = 32;
+
+fn ask(path: &Path, request: &Request) -> Result<UnixStream> {
+    let from_io = |error| Error::from_io(format!("{ATTACH} at {}", path.display()), error);
+    let socket = descriptors::connect(path, PATIENCE).map_err(|error| {
+        if error.os_code() != Some(ECONNREFUSED) {
+            return error;
+        }
+        let what = format!("{ATTACH} at {}", path.display());
+        Error::new(ErrorKind::NotFound, what, "its owner has exited")
+            .with_hint("start it again: barewire cluster run")
+    })?;
+    let owner = descriptors::credentials(&socket)?;
+    if owner.uid != 0 && owner.uid != Credentials::own().uid {
+        let why = "the owner is another user's process";
+        return Err(Error::new(ErrorKind::Permission, ATTACH, why));
+    }
+    socket.set_read_timeout(Some(PATIENCE)).map_err(from_io)?;
+    descriptors::send_bytes(&socket, &request.encode()).map_err(or_refused)?;
+    Ok(socket)
+}
+
+/// The owner closes the connection of a process without access, before or after its request has
+/// arrived.
+fn or_refused(error: Error) -> Error {
+    match error.os_code() {
+        Some(ECONNRESET | EPIPE) => refused_by_owner(),
+        _ => error,
+    }
+}
+
+fn refused_by_owner() -> Error {
+    let why = "the owner refused this process, or has exited";
+    Error::new(ErrorKind::Permission, ATTACH, why)
+        .with_hint("attach as the owner's user or as root, or start it with --allow")
+}
+
+/// Connects to one of the queues offered on `path`. Waits at most 20 seconds.
 ///
 /// # Errors
 /// `Permission` if the owner refuses this process, or runs as a user other than this one and root;
-/// `InvalidInput` if the owner does not send the expected message; and any error of the system.
-pub fn connect(path: &Path, access: Access) -> Result<PeerEnd> {
-    let from_io = |error| Error::from_io(format!("{ATTACH} at {}", path.display()), error);
-    let refuse = |kind, why: &str| Err(Error::new(kind, ATTACH, why.to_owned()));
-    let socket = UnixStream::connect(path).map_err(from_io)?;
-    let owner = descriptors::credentials(&socket)?;
-    if owner.uid != 0 && owner.uid != Credentials::own().uid {
-        return refuse(ErrorKind::Permission, "the owner is another user's process");
-    }
-    socket.set_read_timeout(Some(PATIENCE)).map_err(from_io)?;
-    let mut greeting = [0; GREETING.len()];
-    let (len, fds) = descriptors::receive(&socket, &mut greeting)?;
+/// `Busy` or `NotFound` if it has no such queue without a reader; `NotFound` if it has exited;
+/// `InvalidInput` if it does not send the expected message; and any error of the system.
+pub fn connect(path: &Path, access: Access, request: &Request) -> Result<(PeerEnd, Terms)> {
+    let socket = ask(path, request)?;
+    let mut greeting = [0; GREETING_LEN_MAX];
+    let (len, fds) = descriptors::receive(&socket, &mut greeting).map_err(or_refused)?;
     if len == 0 {
-        return refuse(ErrorKind::Permission, "the owner refused this process");
+        return Err(refused_by_owner());
     }
-    let (GREETING, Ok([pool, queue])) = (&greeting, <[OwnedFd; 2]>::try_from(fds)) else {
-        return refuse(ErrorKind::InvalidInput, "no owner of queues answered");
+    let terms = greeting::decode(&greeting[..len])?;
+    let Ok([pool, queue]) = <[OwnedFd; 2]>::try_from(fds) else {
+        let why = "the owner sent no descriptors";
+        return Err(Error::new(ErrorKind::InvalidInput, ATTACH, why));
     };
-    PeerEnd::attach(Pool::attach(pool, access)?, queue, socket)
+    let peer = PeerEnd::attach(Pool::attach(pool, access)?, queue, socket)?;
+    Ok((peer, terms))
+}
+
+/// Returns the status that the owner at `path` reports: a text whose format the owner defines.
+///
+/// # Errors
+/// As [`connect`].
+pub fn status(path: &Path) -> Result<String> {
+    let socket = ask(path, &Request::Status)?;
+    let end = Instant::now() + PATIENCE;
+    let mut text = Vec::new();
+    let mut part = [0; 4096];
+    while text.len() < STATUS_LEN_MAX && Instant::now() < end {
+        let (len, _) = descriptors::receive(&socket, &mut part).map_err(or_refused)?;
+        if len == 0 {
+            break;
+        }
+        text.extend_from_slice(&part[..len]);
+    }
+    if text.is_empty() {
+        return Err(refused_by_owner());
+    }
+    String::from_utf8(text)
+        .map_err(|_| Error::new(ErrorKind::InvalidInput, ATTACH, "the status is not text"))
 }

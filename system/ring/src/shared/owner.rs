@@ -1,19 +1,27 @@
 //! The end of a queue in the process that created the pool.
 
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sys::memfd::Access;
 use sys::{Error, ErrorKind, Result, descriptors};
 
-use super::{ENTRY_COUNT_MAX, QueueMemory};
+use super::{ENTRY_COUNT_MAX, QueueMemory, SEGMENT_COUNT_MAX};
 use crate::cache::FrameCache;
 use crate::cursor::{Consumer, Producer};
 use crate::descriptor::Descriptor;
+use crate::frame::Frame;
 use crate::holder::Holder;
 use crate::pool::Pool;
 use crate::sleep;
+use crate::slot::Slot;
+
+mod recover;
+
+pub use recover::Recovered;
 
 /// Indices returned by a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,40 +32,104 @@ pub struct Collected {
     pub refused: u32,
 }
 
-/// Counts of a dead peer's frames.
+/// Counts of a queue since it was created, over all of its peers. In packets:
+/// `handed = returned + lost + waiting`, where `waiting` are those in the ring or with the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Renewed {
-    /// Packets that it had not taken: they are in the queue to the next peer.
-    pub kept: u32,
-    /// Frames that it had taken, and that are free now.
-    pub recovered: u32,
+pub struct Handed {
+    /// Packets handed to the queue.
+    pub handed: u64,
+    /// Packets that a peer has received and returned.
+    pub returned: u64,
+    /// Packets that a peer had taken, and not returned, when it exited.
+    pub lost: u64,
+    /// Packets for which the queue had no room.
+    pub dropped: u64,
+    /// Indices that peers returned without holding the frame.
+    pub refused: u64,
 }
 
-/// Hands frames of a pool to another process.
+impl Handed {
+    /// Packets in the ring or with the peer.
+    pub fn waiting(&self) -> u64 {
+        self.handed - self.returned - self.lost
+    }
+}
+
+/// One bit for each frame that continues a packet, for counting packets. Few packets have more than
+/// one frame, so it is rarely accessed.
+struct Followers {
+    bits: Box<[u64]>,
+    count: u32,
+}
+
+impl Followers {
+    fn new(frame_count: u32) -> Self {
+        Self {
+            bits: vec![0; (frame_count as usize).div_ceil(64)].into(),
+            count: 0,
+        }
+    }
+
+    #[cold]
+    fn add(&mut self, index: u32) {
+        self.bits[index as usize / 64] |= 1 << (index % 64);
+        self.count += 1;
+    }
+
+    /// Removes a frame; returns whether it continued a packet.
+    #[inline]
+    fn remove(&mut self, index: u32) -> bool {
+        if self.count == 0 {
+            return false;
+        }
+        let (word, bit) = (&mut self.bits[index as usize / 64], 1 << (index % 64));
+        let found = *word & bit != 0;
+        *word &= !bit;
+        self.count -= u32::from(found);
+        found
+    }
+}
+
+/// In the owner's copy of a descriptor: the frame continues the packet of the previous one. Slots
+/// have no such flag.
+const FOLLOWS: u64 = 1 << 1;
+
+/// Hands frames of a pool to another process, or to several, one after the other.
 pub struct OwnerEnd {
     pool: Pool,
     memory: Arc<QueueMemory>,
     delivered: Producer<Descriptor>,
     returned: Consumer<u32>,
-    holder: Holder,
+    holder: ManuallyDrop<Holder>,
+    /// The contents of the ring of descriptors, where no peer can write.
+    handed: Box<[Descriptor]>,
+    /// Index in the ring of the next descriptor to submit.
+    head: u32,
     /// Descriptors written since the last flush.
     written: u32,
-    /// Whether the current packet is handed to this end.
-    is_ready: bool,
-    socket: UnixStream,
+    followers: Followers,
+    counts: Handed,
+    /// The counts when the memory was created.
+    before: [u64; 2],
+    /// The connection to the peer; `None` between two peers.
+    socket: Option<UnixStream>,
 }
 
 impl OwnerEnd {
     /// Creates a queue of `entry_count` packets (a power of two). `socket` is connected to the
     /// peer, to which the descriptors of the pool and of the [`queue`](Self::queue) have to be
-    /// sent.
+    /// sent; without one, the queue waits for a peer ([`attach`](Self::attach)).
     ///
     /// The peer may hold twice as many frames as the queue has entries.
     ///
     /// # Errors
     /// `InvalidInput` for an invalid count, `NoSpace` if memory is short or the pool has too many
     /// holders.
-    pub fn new(pool: &Pool, entry_count: u32, socket: UnixStream) -> Result<Self> {
+    pub fn new(
+        pool: &Pool,
+        entry_count: u32,
+        socket: impl Into<Option<UnixStream>>,
+    ) -> Result<Self> {
         if !entry_count.is_power_of_two() || entry_count > ENTRY_COUNT_MAX {
             let why = format!("{entry_count} is not a power of two up to 2^20");
             return Err(Error::new(ErrorKind::InvalidInput, "make a queue", why));
@@ -68,10 +140,14 @@ impl OwnerEnd {
             delivered: Producer::new(memory.descriptors()),
             returned: Consumer::new(memory.returned()),
             memory,
-            holder: Holder::new(pool, 2 * entry_count)?,
+            holder: ManuallyDrop::new(Holder::new(pool, 2 * entry_count)?),
+            handed: vec![Descriptor::default(); entry_count as usize].into(),
+            head: 0,
             written: 0,
-            is_ready: false,
-            socket,
+            followers: Followers::new(pool.frame_count()),
+            counts: Handed::default(),
+            before: [0; 2],
+            socket: socket.into(),
         })
     }
 
@@ -81,6 +157,10 @@ impl OwnerEnd {
     /// Any error of the system.
     pub fn queue(&self) -> Result<OwnedFd> {
         self.memory.file.share(Access::Write)
+    }
+
+    pub(super) fn tag(&self) -> u32 {
+        self.pool.tag()
     }
 
     /// The frames that the peer holds.
@@ -93,100 +173,216 @@ impl OwnerEnd {
         &mut self.holder
     }
 
-    pub(super) fn socket(&self) -> &UnixStream {
-        &self.socket
+    /// The counts since the queue was created.
+    pub fn counts(&self) -> Handed {
+        self.counts
     }
 
-    /// Returns a descriptor that is readable when the peer has exited.
-    pub fn poll_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// Number of packets or segments in the ring that the peer has not taken, according to the
+    /// peer.
+    pub fn depth(&self) -> u32 {
+        self.delivered.pending()
     }
 
-    /// Whether the peer has exited or closed its end.
+    pub(super) fn socket(&self) -> Option<&UnixStream> {
+        self.socket.as_ref()
+    }
+
+    /// Returns a descriptor that is readable when the peer has exited; `None` between two peers.
+    pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether the queue has a peer, which may have exited.
+    pub fn has_peer(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// Whether the peer has exited or closed its end, or there is none.
     pub fn is_gone(&self) -> bool {
-        !descriptors::is_open(&self.socket)
+        let socket = self.socket.as_ref();
+        socket.is_none_or(|socket| !descriptors::is_open(socket))
     }
 
-    /// A peer that has not exited still reads the frames that it has taken.
-    pub(super) fn check_gone(&self) -> Result<()> {
-        if self.is_gone() {
-            return Ok(());
-        }
-        let what = "connect a queue to another process";
-        Err(Error::new(ErrorKind::Busy, what, "its peer has not exited"))
-    }
-
+    /// Whether there is room for a packet of `count` frames.
     #[inline]
-    fn has_room(&mut self) -> bool {
-        let next = self.written + 1;
-        self.holder.has_room() && self.delivered.reserve(next) == next
+    pub fn has_room(&mut self, count: u32) -> bool {
+        let wanted = self.written + count;
+        self.holder.has_room(count) && self.delivered.reserve(wanted) == wanted
     }
 
-    /// Hands a frame with its metadata to the peer, which the next [`flush`](Self::flush) wakes.
-    /// Returns false if the queue is full, the peer holds too many frames, or this process does not
-    /// hold the frame; then the caller keeps it.
+    /// Hands a packet of one frame with its metadata to the peer, which the next
+    /// [`flush`](Self::flush) wakes. Returns false if the queue is full, the peer holds too many
+    /// frames, this process does not hold the frame, or the packet has more frames; then the
+    /// caller keeps it.
     ///
     /// # Safety
     /// The caller holds the descriptor's index (as for [`FrameCache::give_index`]) and no longer
     /// writes the frame; if true is returned, it no longer holds the frame.
     #[inline]
     pub unsafe fn hand(&mut self, packet: Descriptor) -> bool {
+        let ends = std::slice::from_mut(self);
         // SAFETY: guaranteed by the caller.
-        if !self.has_room() || !unsafe { self.pool.hand_to(packet.index, &self.holder, 1) } {
-            return false;
-        }
-        self.write(packet);
-        true
+        unsafe { Self::hand_to(ends, 1, &[packet]) == 1 }
     }
 
-    /// Hands the same frame to each of several peers that has room: nothing is copied, and the
-    /// frame is free after the last peer has returned it. Returns the number of these peers; if it
-    /// is 0, the caller keeps the frame.
+    /// Those of the selected ends (bit 0 is the first one) that have room for a packet of `count`
+    /// frames.
+    #[inline]
+    pub fn with_room(ends: &mut [OwnerEnd], mut selected: u64, count: u32) -> u64 {
+        let mut ready = 0;
+        while selected != 0 {
+            let at = selected.trailing_zeros();
+            selected &= selected - 1;
+            let has_room = ends
+                .get_mut(at as usize)
+                .is_some_and(|end| end.has_room(count));
+            ready |= u64::from(has_room) << at;
+        }
+        ready
+    }
+
+    /// Hands a packet to each of the selected ends (bit 0 is the first one) that has room: nothing
+    /// is copied, and its frames are free after the last peer has returned them. Returns those that
+    /// received it; if it is 0, the caller keeps the packet.
+    ///
+    /// The packet's descriptors, except the last one, have the flag [`Slot::CONTINUES`]; otherwise
+    /// it is refused.
     ///
     /// # Safety
-    /// As for [`hand`](Self::hand). All ends belong to the frame's pool.
+    /// As for [`hand`](Self::hand), for each of the frames, which are different ones. All ends
+    /// belong to the frames' pool.
     #[inline]
-    pub unsafe fn hand_to_each(ends: &mut [OwnerEnd], packet: Descriptor) -> usize {
-        let mut count = 0;
-        for end in ends.iter_mut() {
-            end.is_ready = end.has_room();
-            count += usize::from(end.is_ready);
-        }
-        let Some(first) = ends.iter().find(|end| end.is_ready) else {
+    pub unsafe fn hand_to(ends: &mut [OwnerEnd], selected: u64, packet: &[Descriptor]) -> u64 {
+        let Some((last, others)) = packet.split_last() else {
             return 0;
         };
-        // SAFETY: guaranteed by the caller.
-        let handed = unsafe {
-            let pool = &first.pool;
-            pool.hand_to(packet.index, &first.holder, count as u32)
-        };
-        if !handed {
+        let is_packet = !last.continues()
+            && (others.is_empty()
+                || others.len() < SEGMENT_COUNT_MAX as usize
+                    && others.iter().all(Descriptor::continues));
+        let ready = Self::with_room(ends, selected, packet.len() as u32);
+        if ready == 0 || !is_packet {
             return 0;
         }
-        for end in ends.iter_mut().filter(|end| end.is_ready) {
+        let first = &ends[ready.trailing_zeros() as usize];
+        if !others.is_empty() && !packet.iter().all(|part| first.pool.is_held(part.index)) {
+            return 0;
+        }
+        for part in packet {
+            // SAFETY: guaranteed by the caller.
+            let handed = unsafe {
+                let pool = &first.pool;
+                pool.hand_to(part.index, &first.holder, ready.count_ones())
+            };
+            if !handed {
+                debug_assert!(others.is_empty(), "checked above");
+                return 0;
+            }
+        }
+        let mut rest = ready;
+        while rest != 0 {
+            let end = &mut ends[rest.trailing_zeros() as usize];
+            rest &= rest - 1;
             end.write(packet);
         }
-        count
+        ready
+    }
+
+    /// Like [`hand_to`](Self::hand_to), for one frame with the metadata of its record. Each
+    /// selected end without room counts the packet as dropped.
+    ///
+    /// # Errors
+    /// The frame, if no end received it.
+    #[inline]
+    pub fn hand_frame(
+        ends: &mut [OwnerEnd],
+        selected: u64,
+        frame: Frame,
+    ) -> std::result::Result<u64, Frame> {
+        let Some(end) = ends.first().filter(|end| end.pool.tag() == frame.tag) else {
+            return Err(frame);
+        };
+        let packet = [end.pool.descriptor(&frame)];
+        // SAFETY: the frame is owned, and is forgotten if it was handed over.
+        let handed = unsafe { Self::hand_to(ends, selected, &packet) };
+        Self::count_dropped(ends, selected & !handed);
+        if handed == 0 { Err(frame) } else { Ok(handed) }
+    }
+
+    /// Like [`hand_frame`](Self::hand_frame), for a packet of several frames: removes them from the
+    /// vector if an end received the packet.
+    pub fn hand_frames(ends: &mut [OwnerEnd], selected: u64, frames: &mut Vec<Frame>) -> u64 {
+        let Some(end) = ends.first() else { return 0 };
+        let mut packet = [Descriptor::default(); SEGMENT_COUNT_MAX as usize];
+        let is_valid =
+            frames.len() <= packet.len() && frames.iter().all(|frame| frame.tag == end.pool.tag());
+        let mut handed = 0;
+        if is_valid {
+            for (place, frame) in packet.iter_mut().zip(&*frames) {
+                *place = end.pool.descriptor(frame);
+            }
+            // SAFETY: the frames are owned, so they are different ones, and are forgotten if they
+            // were handed over.
+            handed = unsafe { Self::hand_to(ends, selected, &packet[..frames.len()]) };
+        }
+        Self::count_dropped(ends, selected & !handed);
+        if handed != 0 {
+            frames.clear();
+        }
+        handed
+    }
+
+    #[inline]
+    fn count_dropped(ends: &mut [OwnerEnd], mut selected: u64) {
+        while selected != 0 {
+            let at = selected.trailing_zeros() as usize;
+            selected &= selected - 1;
+            if let Some(end) = ends.get_mut(at) {
+                end.counts.dropped += 1;
+            }
+        }
     }
 
     /// Writes the packet into the ring, which has room.
     #[inline]
-    fn write(&mut self, packet: Descriptor) {
-        self.holder.mark(packet.index);
-        self.delivered.write(self.written, packet);
-        self.written += 1;
+    fn write(&mut self, packet: &[Descriptor]) {
+        let mut follows = 0;
+        for part in packet {
+            let mut part = *part;
+            part.info &= !FOLLOWS;
+            self.holder.mark(part.index);
+            self.delivered.write(self.written, part);
+            if follows != 0 {
+                self.followers.add(part.index);
+            }
+            let at = self.head.wrapping_add(self.written) as usize & (self.handed.len() - 1);
+            part.info |= follows;
+            self.handed[at] = part;
+            self.written += 1;
+            follows = FOLLOWS;
+        }
+        self.counts.handed += 1;
     }
 
-    /// Makes the frames handed over visible to the peer, and wakes it if it sleeps.
+    /// Makes the packets handed over visible to the peer, and wakes it if it sleeps. Called once
+    /// per batch.
     #[inline]
     pub fn flush(&mut self) {
+        let [handed, dropped] = self.before;
+        let counts = &self.counts;
+        let memory = &self.memory;
+        memory.set_counts(counts.handed - handed, counts.dropped - dropped);
         if self.written == 0 {
             return;
         }
         self.delivered.submit(self.written);
+        self.head = self.head.wrapping_add(self.written);
         self.written = 0;
-        if sleep::is_needed(self.memory.sleeping()) {
-            descriptors::wake(&self.socket);
+        if sleep::is_needed(memory.sleeping())
+            && let Some(socket) = &self.socket
+        {
+            descriptors::wake(socket);
         }
     }
 
@@ -195,55 +391,71 @@ impl OwnerEnd {
     pub fn collect(&mut self, cache: &mut FrameCache) -> Collected {
         let count = self.returned.peek(2 * self.memory.entry_count);
         let mut collected = Collected::default();
+        if count == 0 {
+            return collected;
+        }
+        let mut packets = 0;
         for at in 0..count {
-            match self.holder.take_back(self.returned.read(at), cache) {
-                true => collected.frames += 1,
+            let index = self.returned.read(at);
+            match self.holder.take_back(index, cache) {
+                true => {
+                    collected.frames += 1;
+                    packets += u64::from(!self.followers.remove(index));
+                }
                 false => collected.refused += 1,
             }
         }
         self.returned.release(count);
+        self.counts.returned += packets;
+        self.counts.refused += u64::from(collected.refused);
         collected
     }
 
-    /// Prepares for the next peer after this one has exited: takes back the frames that it had
-    /// taken, and moves the remaining packets into a new queue.
-    ///
-    /// The contents of the old queue are untrusted, since its peer may have written anything: at
-    /// most one packet is kept for each frame that it held.
-    ///
-    /// # Errors
-    /// `Busy` if the peer has not exited, `NoSpace` if memory is short; then nothing has changed.
-    pub fn renew(&mut self, socket: UnixStream, cache: &mut FrameCache) -> Result<Renewed> {
-        self.check_gone()?;
-        let memory = Arc::new(QueueMemory::new(self.memory.entry_count)?);
+    /// Closes the connection to the peer, as the kernel does when this process is killed: the peer
+    /// finds [`Ready::Gone`](super::Ready::Gone). Frames that it holds stay with it.
+    pub fn disconnect(&mut self) {
+        if let Some(socket) = &self.socket {
+            // A peer that has exited is disconnected.
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+        }
+    }
+
+    /// Ends the queue in order: the peer still receives the packets in it, and then
+    /// [`Ready::End`](super::Ready::End). Frames can be collected until the queue is dropped.
+    pub fn close(&mut self) {
         self.flush();
-        let mut recovered = self.collect(cache).frames;
-        let mut kept = Vec::new();
-        // The remaining packets are between the peer's position and this end's.
-        let mut rest = Consumer::new(self.memory.descriptors());
-        let count = rest.peek(u32::MAX).min(self.delivered.pending());
-        let mut is_kept = vec![false; self.pool.frame_count() as usize];
-        for at in 0..count {
-            let packet = rest.read(at);
-            let index = packet.index as usize;
-            if self.holder.holds(packet.index) && !is_kept[index] {
-                is_kept[index] = true;
-                kept.push(packet);
-            }
+        // Release: the packets are visible before the end.
+        self.memory.closed().store(1, Ordering::Release);
+        if let Some(socket) = &self.socket {
+            descriptors::wake(socket);
         }
-        recovered += self
-            .holder
-            .take_all_back(cache, |index| is_kept[index as usize]);
-        self.delivered = Producer::new(memory.descriptors());
-        self.returned = Consumer::new(memory.returned());
-        self.memory = memory;
-        self.socket = socket;
-        let room = self.delivered.reserve(kept.len() as u32);
-        for (at, packet) in (0..room).zip(&kept) {
-            self.delivered.write(at, *packet);
-        }
-        self.delivered.submit(room);
-        let kept = room;
-        Ok(Renewed { kept, recovered })
     }
 }
+
+/// Frames that the peer has not returned are used again only if it has exited: otherwise they stay
+/// with it, because it may still read them.
+impl Drop for OwnerEnd {
+    fn drop(&mut self) {
+        self.close();
+        if !self.is_gone() {
+            let mut cache = FrameCache::new(self.pool.clone());
+            self.collect(&mut cache);
+            if self.holder.count() != 0 {
+                self.holder.abandon();
+            }
+        }
+        // SAFETY: not used again.
+        unsafe { ManuallyDrop::drop(&mut self.holder) };
+    }
+}
+
+const _: () = {
+    let used = Slot::TIME
+        | Slot::OUTGOING
+        | Slot::VLAN
+        | Slot::CONTINUES
+        | Slot::CHECKSUM_GOOD
+        | Slot::CHECKSUM_BAD
+        | Slot::CHECKSUM_PARTIAL;
+    assert!(used as u64 & FOLLOWS == 0, "a flag that slots do not use");
+};

@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use sys::poll::Wanted;
 use sys::{Result, descriptors};
@@ -22,17 +23,43 @@ pub enum Ready {
     Packets,
     /// The timeout expired, or a signal arrived.
     Timeout,
-    /// The owner has exited: no more packets will arrive.
+    /// The owner has ended the queue: no more packets will arrive.
     End,
+    /// The owner has exited without ending the queue: it was killed.
+    Gone,
+}
+
+/// The owner's counts of a queue, since this peer attached. They are in memory that both processes
+/// can write, for information only.
+#[derive(Clone)]
+pub struct QueueCounts {
+    memory: Arc<QueueMemory>,
+    dropped_before: u64,
+}
+
+impl QueueCounts {
+    /// Packets that were handed to this peer, including those that wait in the ring.
+    pub fn handed(&self) -> u64 {
+        self.memory.counts()[0].load(Ordering::Relaxed)
+    }
+
+    /// Packets that were dropped because the ring was full.
+    pub fn dropped(&self) -> u64 {
+        let dropped = self.memory.counts()[1].load(Ordering::Relaxed);
+        dropped.wrapping_sub(self.dropped_before)
+    }
 }
 
 /// Receives frames of another process's pool, and returns them.
 pub struct PeerEnd {
-    pool: Pool,
-    memory: Arc<QueueMemory>,
-    delivered: Consumer<Descriptor>,
-    returned: Producer<u32>,
-    refused: u64,
+    pub(super) pool: Pool,
+    pub(super) memory: Arc<QueueMemory>,
+    pub(super) delivered: Consumer<Descriptor>,
+    pub(super) returned: Producer<u32>,
+    pub(super) refused: u64,
+    /// Whether a part of the current packet was refused.
+    pub(super) is_skipping: bool,
+    dropped_before: u64,
     socket: UnixStream,
 }
 
@@ -48,8 +75,10 @@ impl PeerEnd {
             pool,
             delivered: Consumer::new(memory.descriptors()),
             returned: Producer::new(memory.returned()),
-            memory,
             refused: 0,
+            is_skipping: false,
+            dropped_before: memory.counts()[1].load(Ordering::Relaxed),
+            memory,
             socket,
         })
     }
@@ -59,13 +88,34 @@ impl PeerEnd {
         &self.pool
     }
 
-    /// Number of refused descriptors: with an index out of range, of a frame that this process
-    /// already holds, or of bytes beyond the frame.
+    /// Number of packets that the ring can hold.
+    pub fn entry_count(&self) -> u32 {
+        self.memory.entry_count
+    }
+
+    /// Number of frames in the ring, according to the owner.
+    pub fn waiting(&mut self) -> u32 {
+        self.delivered.peek(u32::MAX)
+    }
+
+    /// The owner's counts, for another thread.
+    pub fn counts(&self) -> QueueCounts {
+        QueueCounts {
+            memory: self.memory.clone(),
+            dropped_before: self.dropped_before,
+        }
+    }
+
+    /// Number of refused packets: with an index out of range, of a frame that this process already
+    /// holds, of bytes beyond the frame, or of too many frames.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Takes the next packet; [`Pool::descriptor`] returns its metadata.
+    /// Takes the next packet; [`Pool::descriptor`] returns its metadata. A packet of several frames
+    /// is refused: [`fill`](Self::fill) receives it.
+    ///
+    /// One at a time: if this process is killed, no other packet is lost.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
         // Bounded, even if the owner keeps submitting descriptors.
@@ -74,13 +124,18 @@ impl PeerEnd {
                 break;
             }
             let packet = self.delivered.read(0);
-            // One at a time: if this process is killed now, the following packets are not lost.
             self.delivered.release(1);
-            let frame = self.pool.receive(packet);
-            if frame.is_some() {
-                return frame;
+            let Some(frame) = self.pool.receive(packet) else {
+                self.is_skipping = packet.continues();
+                self.refused += u64::from(!self.is_skipping);
+                continue;
+            };
+            if !packet.continues() && !self.is_skipping {
+                return Some(frame);
             }
-            self.refused += 1;
+            self.is_skipping = packet.continues();
+            self.refused += u64::from(!self.is_skipping);
+            let _ = self.give(frame);
         }
         None
     }
@@ -121,19 +176,31 @@ impl PeerEnd {
     /// Any error of the system.
     pub fn wait(&mut self, timeout: Duration) -> Result<Ready> {
         // Announced only if there is none, so that a busy reader costs the owner no system calls.
-        if self.delivered.peek(1) != 0 || !self.arm() {
+        if self.delivered.peek(1) != 0 {
             return Ok(Ready::Packets);
         }
-        let mut wanted = [Wanted::readable(&self.socket)];
-        sys::poll::wait(&mut wanted, timeout)?;
-        if !wanted[0].is_ready() {
-            return Ok(Ready::Timeout);
+        let end = Instant::now() + timeout;
+        let mut left = timeout;
+        loop {
+            if !self.arm() {
+                return Ok(Ready::Packets);
+            }
+            let mut wanted = [Wanted::readable(&self.socket)];
+            sys::poll::wait(&mut wanted, left)?;
+            let is_woken = wanted[0].is_ready();
+            let is_open = !is_woken || descriptors::is_open(&self.socket);
+            // Before the ring. Acquire: pairs with the Release in `OwnerEnd::close`; packets that
+            // the owner sent before the end are received first.
+            let is_closed = self.memory.closed().load(Ordering::Acquire) != 0;
+            left = end.saturating_duration_since(Instant::now());
+            match self.delivered.peek(1) {
+                0 if is_closed => return Ok(Ready::End),
+                0 if !is_open => return Ok(Ready::Gone),
+                // Woken for packets that were received before.
+                0 if is_woken && !left.is_zero() => {}
+                0 => return Ok(Ready::Timeout),
+                _ => return Ok(Ready::Packets),
+            }
         }
-        let is_open = descriptors::is_open(&self.socket);
-        // Packets that the owner sent before it exited are received first.
-        Ok(match self.delivered.peek(1) {
-            0 if !is_open => Ready::End,
-            _ => Ready::Packets,
-        })
     }
 }

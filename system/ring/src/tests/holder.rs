@@ -152,7 +152,7 @@ fn holders_are_numbered_and_bounded() {
     let mut cache = FrameCache::new(pool.clone());
     let index = cache.take_index().unwrap();
     assert!(hand(&pool, index, holders.iter_mut()));
-    assert!(holders.iter().all(|holder| !holder.has_room()));
+    assert!(holders.iter().all(|holder| !holder.has_room(1)));
     assert_eq!(pool.holding(index).unwrap().count, 63);
     assert_eq!(pool.counts().peer, 1);
     drop(holders);

@@ -14,8 +14,8 @@ use sys::{Error, ErrorKind, Result};
 use crate::options::{PortOptions, TimestampSource};
 use crate::rx::{Filled, Ready, RxBackend};
 
+use super::super::keep::Keep;
 use super::any::{Cook, Cooked};
-use super::keep::Keep;
 use super::tap::{PACKET_ADDRESS_LEN, PACKET_HEADER_LEN, Tap, block};
 
 /// Packet status bits (`TP_STATUS_`).

@@ -3,11 +3,11 @@
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ring::slot::{Room, Slot};
-use ring::{Consumer, Descriptor, Frame, FrameCache, Pool};
+use ring::{Consumer, Descriptor, Frame, FrameCache, Pool, sleep};
 use sys::{Error, ErrorKind, Result};
 
 use super::{Ends, LOOK_EVERY, SEGMENT_COUNT_MAX, drain};
@@ -235,8 +235,7 @@ impl RxBackend for Rx {
 
     fn arm(&mut self) -> Result<bool> {
         self.ends.bell.take();
-        self.ends.is_armed.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        sleep::prepare(&self.ends.is_sleeping);
         Ok(self.consumer.peek(1) == 0 && !self.ends.tx_closed.load(Ordering::Acquire))
     }
 

@@ -12,9 +12,9 @@ use sys::{Error, ErrorKind, Result};
 use xdp::metadata::TimeClock;
 
 use super::super::super::clock::{Clock, now_ns};
-use super::super::keep::Keep;
 use super::super::program::{self, control, record};
 use super::RecordTap;
+use crate::backend::keep::Keep;
 use crate::options::{PortOptions, TimestampSource};
 use crate::rx::{Filled, Ready, RxBackend};
 

@@ -13,14 +13,14 @@ use crate::account::RxCounters;
 const DETACH_FRAMES: u32 = 1024;
 
 /// A queue's access to the port's pool, which is created on demand.
-pub(super) struct Keep {
+pub(in crate::backend) struct Keep {
     pool: Arc<OnceLock<Pool>>,
     cache: Option<FrameCache>,
     counters: Arc<RxCounters>,
 }
 
 impl Keep {
-    pub(super) fn new(pool: Arc<OnceLock<Pool>>, counters: Arc<RxCounters>) -> Self {
+    pub(in crate::backend) fn new(pool: Arc<OnceLock<Pool>>, counters: Arc<RxCounters>) -> Self {
         Self {
             pool,
             cache: None,
@@ -29,7 +29,7 @@ impl Keep {
     }
 
     /// The pool, if it exists yet.
-    pub(super) fn pool(&self) -> Option<&Pool> {
+    pub(in crate::backend) fn pool(&self) -> Option<&Pool> {
         self.pool.get()
     }
 
@@ -37,7 +37,7 @@ impl Keep {
     ///
     /// # Safety
     /// The queue must own the slot's memory.
-    pub(super) unsafe fn copy(&mut self, slot: &Slot) -> Result<Frame> {
+    pub(in crate::backend) unsafe fn copy(&mut self, slot: &Slot) -> Result<Frame> {
         let what = "keep a packet";
         let cache = self.cache()?;
         let (len, room) = (slot.cap_len(), cache.pool().frame_len());

@@ -1,0 +1,126 @@
+//! Receives and returns packets in batches.
+
+use super::{PeerEnd, SEGMENT_COUNT_MAX};
+use crate::descriptor::Descriptor;
+use crate::pool::Owner;
+use crate::slot::{Filled, Slot};
+
+/// A batch received from the ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Packets and bytes.
+    pub filled: Filled,
+    /// Refused packets, as in [`PeerEnd::refused`].
+    pub refused: u64,
+}
+
+impl PeerEnd {
+    /// Appends up to `max` slots of whole packets, shortened to `snaplen` bytes; up to
+    /// [`SEGMENT_COUNT_MAX`] more slots if the last packet has several. The token of a slot is the
+    /// index of its frame, which this process holds until [`give_back`](Self::give_back).
+    pub fn fill(&mut self, slots: &mut Vec<Slot>, max: usize, snaplen: u32) -> Batch {
+        let max = u32::try_from(max).unwrap_or(u32::MAX);
+        let count = self.delivered.peek(max.saturating_add(SEGMENT_COUNT_MAX));
+        slots.reserve(count as usize);
+        let start = slots.len();
+        let (mut batch, mut at, mut used) = (Batch::default(), 0, 0);
+        // First slot, captured bytes and remaining snaplen of the current packet.
+        let (mut first, mut bytes, mut rest) = (start, 0, snaplen);
+        while at < count {
+            // Exceeded only while no packet is complete.
+            if at >= max && used != 0 {
+                break;
+            }
+            let packet = self.delivered.read(at);
+            at += 1;
+            let is_too_long = slots.len() - first >= SEGMENT_COUNT_MAX as usize;
+            let slot = match self.is_skipping || is_too_long {
+                true => None,
+                false => self.slot(packet, &mut rest),
+            };
+            let Some(slot) = slot else {
+                self.refuse(slots, first);
+                self.is_skipping = packet.continues();
+                batch.refused += u64::from(!self.is_skipping);
+                (bytes, rest, used) = (0, snaplen, at);
+                continue;
+            };
+            bytes += u64::from(slot.cap_len());
+            slots.push(slot);
+            if !packet.continues() {
+                batch.filled.packets += 1;
+                batch.filled.bytes += std::mem::take(&mut bytes);
+                (first, rest, used) = (slots.len(), snaplen, at);
+            }
+        }
+        // A packet whose end is not in the ring, for the next batch.
+        for slot in slots.drain(first..) {
+            self.pool.pass(slot.index(), Owner::User, Owner::Peer);
+        }
+        self.delivered.release(used);
+        self.refused += batch.refused;
+        batch
+    }
+
+    /// Creates the slot of a frame that the owner handed over; `rest` is what snaplen leaves of the
+    /// packet. `None` if there is no such frame, this process already holds it, or the packet
+    /// exceeds it.
+    #[inline(always)]
+    fn slot(&self, packet: Descriptor, rest: &mut u32) -> Option<Slot> {
+        let pool = &self.pool;
+        let end = packet.offset.checked_add(packet.cap_len)?;
+        let is_valid = end <= pool.frame_len() && pool.pass(packet.index, Owner::Peer, Owner::User);
+        if !is_valid {
+            return None;
+        }
+        let len = packet.cap_len.min(*rest);
+        *rest -= len;
+        let place = pool.addr_of(packet.index) as usize + packet.offset as usize;
+        // SAFETY: the index is one of the pool's, and this process holds the frame now; the range
+        // stays within it. The owner of a pool may change the bytes at any time only if it breaks
+        // the protocol; see the threat model of this crate.
+        let mut slot = unsafe {
+            let data = pool.base().add(place);
+            Slot::over(
+                data,
+                len,
+                packet.wire_len.max(packet.cap_len),
+                packet.index.into(),
+            )
+        };
+        slot.time_ns = packet.time_ns;
+        slot.hash = packet.hash;
+        slot.set_info(packet.info);
+        Some(slot)
+    }
+
+    /// Returns the slots of a packet of which a part was refused.
+    #[cold]
+    fn refuse(&mut self, slots: &mut Vec<Slot>, first: usize) {
+        let indices = slots.drain(first..).map(|slot| slot.index());
+        let indices: Vec<u32> = indices.collect();
+        self.give_indices(indices.into_iter());
+    }
+
+    /// Returns the frames of slots to their owner, with one submission to the ring, and empties the
+    /// vector. Slots whose frame was moved elsewhere are skipped.
+    pub fn give_back(&mut self, slots: &mut Vec<Slot>) {
+        let is_here = |slot: &&Slot| slot.token() != Slot::DETACHED;
+        self.give_indices(slots.iter().filter(is_here).map(Slot::index));
+        slots.clear();
+    }
+
+    fn give_indices(&mut self, indices: impl Iterator<Item = u32>) {
+        // The ring has room for all frames that a peer may hold, unless its owner breaks the
+        // protocol: then the frames are the owner's loss.
+        let room = self.returned.reserve(u32::MAX);
+        let mut count = 0;
+        for index in indices {
+            if self.pool.pass(index, Owner::User, Owner::Peer) && count < room {
+                self.returned.write(count, index);
+                count += 1;
+            }
+        }
+        self.returned.submit(count);
+    }
+}

@@ -1,0 +1,138 @@
+//! Between two peers: takes back what the last one had taken, and keeps what it had not.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use sys::{Error, ErrorKind, Result};
+
+use super::{FOLLOWS, OwnerEnd, QueueMemory};
+use crate::cache::FrameCache;
+use crate::cursor::{Consumer, Producer};
+use crate::descriptor::Descriptor;
+
+/// Packets of a peer that has exited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Packets that it had not taken: they are in the queue to the next peer.
+    pub kept: u32,
+    /// Packets that it had taken and not returned: their frames are free now.
+    pub lost: u32,
+}
+
+impl OwnerEnd {
+    /// A peer that has not exited still reads the frames that it has taken.
+    pub(crate) fn check_gone(&self) -> Result<()> {
+        if self.is_gone() {
+            return Ok(());
+        }
+        let what = "connect a queue to another process";
+        Err(Error::new(ErrorKind::Busy, what, "its peer has not exited"))
+    }
+
+    /// Takes back the frames that a peer had taken before it exited, and moves the packets that it
+    /// had not taken into a new ring, for the next peer. Does nothing if there is no peer.
+    ///
+    /// Of the old ring only the peer's position is used. The peer may have written anything there:
+    /// this decides which of the packets in the ring it has taken.
+    ///
+    /// # Errors
+    /// `Busy` if the peer has not exited, `NoSpace` if memory is short; then nothing has changed.
+    pub fn recover(&mut self, cache: &mut FrameCache) -> Result<Recovered> {
+        if !self.has_peer() {
+            return Ok(Recovered::default());
+        }
+        self.check_gone()?;
+        let memory = Arc::new(QueueMemory::new(self.memory.entry_count)?);
+        self.flush();
+        self.collect(cache);
+        let mut is_kept = vec![false; self.pool.frame_count() as usize];
+        let rest = self.rest(&mut is_kept);
+        let Self {
+            holder, followers, ..
+        } = self;
+        let mut lost = 0;
+        holder.take_all_back(cache, |index| {
+            let keep = is_kept[index as usize];
+            lost += u32::from(!keep && !followers.remove(index));
+            keep
+        });
+        self.delivered = Producer::new(memory.descriptors());
+        self.returned = Consumer::new(memory.returned());
+        let mut kept = 0;
+        for (at, packet) in rest.iter().enumerate() {
+            let follows = packet.info & FOLLOWS;
+            let mut plain = *packet;
+            plain.info &= !FOLLOWS;
+            self.delivered.write(at as u32, plain);
+            self.handed[at] = *packet;
+            kept += u32::from(follows == 0);
+        }
+        self.delivered.submit(rest.len() as u32);
+        self.head = rest.len() as u32;
+        self.memory = memory;
+        self.socket = None;
+        self.counts.lost += u64::from(lost);
+        self.before = [self.counts.handed - u64::from(kept), self.counts.dropped];
+        self.flush();
+        Ok(Recovered { kept, lost })
+    }
+
+    /// The packets between the peer's position and this end's, marked as kept: those whose frames
+    /// it still holds.
+    fn rest(&self, is_kept: &mut [bool]) -> Vec<Descriptor> {
+        let mask = self.handed.len() - 1;
+        let count = self.delivered.pending();
+        let entry = |age: u32| self.handed[self.head.wrapping_sub(age) as usize & mask];
+        // From the newest entry: a frame that was returned early may be in an older one as well.
+        let mut usable = vec![false; count as usize];
+        for age in 1..=count {
+            let index = entry(age).index;
+            let is_new = !std::mem::replace(&mut is_kept[index as usize], true);
+            usable[(count - age) as usize] = is_new && self.holder.holds(index);
+        }
+        is_kept.fill(false);
+        let entries: Vec<Descriptor> = (1..=count).rev().map(entry).collect();
+        let mut rest = Vec::new();
+        let mut at = 0;
+        while at < entries.len() {
+            let mut end = at + 1;
+            while end < entries.len() && entries[end].info & FOLLOWS != 0 {
+                end += 1;
+            }
+            // A position within a packet, or a frame returned before it was taken: only a peer that
+            // breaks the protocol causes these.
+            let is_whole = entries[at].info & FOLLOWS == 0;
+            if is_whole && usable[at..end].iter().all(|&usable| usable) {
+                for packet in &entries[at..end] {
+                    is_kept[packet.index as usize] = true;
+                    rest.push(*packet);
+                }
+            }
+            at = end;
+        }
+        rest
+    }
+
+    /// Connects the queue to its next peer.
+    ///
+    /// # Errors
+    /// `Busy` if it has one.
+    pub fn attach(&mut self, socket: UnixStream) -> Result<()> {
+        if self.has_peer() {
+            let what = "connect a queue to another process";
+            return Err(Error::new(ErrorKind::Busy, what, "it has a peer"));
+        }
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    /// Both: the next peer continues after one that has exited.
+    ///
+    /// # Errors
+    /// As [`recover`](Self::recover).
+    pub fn renew(&mut self, socket: UnixStream, cache: &mut FrameCache) -> Result<Recovered> {
+        let recovered = self.recover(cache)?;
+        self.attach(socket)?;
+        Ok(recovered)
+    }
+}
