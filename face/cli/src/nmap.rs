@@ -3,6 +3,7 @@
 //! command line is parsed; so are the lines of a masscan configuration file.
 
 mod conf;
+mod meaning;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -10,22 +11,10 @@ use std::path::Path;
 use ::scan::report::FORMATS;
 use sys::{Error, ErrorKind, Result};
 
+use meaning::Meaning::{self, Hint, Is, Nothing, Takes};
+
 /// The subcommand that accepts these options.
 const SUBCOMMAND: &str = "scan";
-
-/// What an nmap or masscan option is replaced by.
-enum Meaning {
-    /// This option, without a value.
-    Is(&'static str),
-    /// This option, with the next argument as its value.
-    Takes(&'static str),
-    /// Nothing: it is the default behavior.
-    Nothing,
-    /// Not supported: an error with this hint about the alternative.
-    Hint(&'static str),
-}
-
-use Meaning::{Hint, Is, Nothing, Takes};
 
 /// Options by name, except `-o` and `-s`.
 const OPTIONS: &[(&str, Meaning)] = &[

@@ -15,6 +15,8 @@ mod cookie;
 mod frame;
 pub mod grab;
 mod hops;
+#[cfg(feature = "laws")]
+pub mod laws;
 mod neighbour;
 mod payload;
 mod permutation;

@@ -149,6 +149,11 @@ impl Ports {
                     _ => entries.push(entry(0)),
                 }
             }
+            // A list may name the same ports again and again.
+            if entries.len() > ENTRIES_MAX {
+                entries.sort_unstable();
+                entries.dedup();
+            }
         }
         if list.0.is_empty() && !any.is_empty() {
             return Err("these probes need ports".into());
@@ -214,6 +219,9 @@ impl Ports {
         !self.of(probe, port).is_empty()
     }
 }
+
+/// Entries collected before duplicates are removed: twice the ports of all probes.
+const ENTRIES_MAX: usize = (2 * Probe::ALL.len()) << 16;
 
 /// The last number of an IP protocol.
 const NUMBER_MAX: u16 = 255;

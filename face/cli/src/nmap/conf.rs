@@ -172,6 +172,35 @@ fn argument(name: &str, value: &str) -> std::result::Result<Option<OsString>, Wr
     }
 }
 
+/// Checks any text as a file: it is refused with the number of one of its lines, or becomes targets
+/// and options that a file may set, one argument each. Returns whether it was accepted.
+#[cfg(any(test, fuzzing))]
+pub fn text_input(text: &str) -> bool {
+    let arguments = match arguments(text) {
+        Ok(arguments) => arguments,
+        Err((line, why, _)) => {
+            assert!((1..=text.lines().count()).contains(&line) && !why.is_empty());
+            return false;
+        }
+    };
+    assert!(arguments.len() <= text.lines().count());
+    for argument in arguments {
+        let argument = argument.into_string().expect("made of text");
+        let is_option = NAMES.iter().any(|(_, meaning)| match meaning {
+            Is(option) => argument == *option,
+            Takes("") => !argument.starts_with('-'),
+            Takes(option) => argument
+                .strip_prefix(option)
+                .is_some_and(|value| value.starts_with('=')),
+            Nothing | Hint(_) => false,
+        });
+        let is_output = argument.starts_with("--output=");
+        assert!(is_option || is_output, "{argument}");
+        assert!(!argument.contains('\n') && !argument.is_empty());
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,5 +244,43 @@ mod tests {
             assert_eq!(number, line, "{text}");
             assert!(why.contains(part), "{why}");
         }
+    }
+
+    #[test]
+    fn any_file_is_accepted_or_refused_with_a_line() {
+        const VALUES: [&str; 10] = [
+            "true",
+            "no",
+            "",
+            "80,U:53",
+            "--json",
+            "-e",
+            "192.0.2.0/24",
+            "100.00",
+            "xml",
+            "= =",
+        ];
+        const PARTS: [&str; 8] = ["=", "\n", "#", "-", "[0]", " ", "\u{0}", "ü"];
+        let mut state = 0x5eed_0c0f_u64;
+        let mut below = |end: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as usize % end
+        };
+        let mut counts = [0; 2];
+        for _ in 0..5_000 {
+            let mut text = String::new();
+            for _ in 0..=below(2) {
+                let (name, value) = (NAMES[below(NAMES.len())].0, VALUES[below(VALUES.len())]);
+                text += &format!("{name} = {value}\n");
+            }
+            if below(2) == 0 {
+                let at = text.floor_char_boundary(below(text.len() + 1));
+                text.insert_str(at, PARTS[below(PARTS.len())]);
+            }
+            counts[usize::from(text_input(&text))] += 1;
+        }
+        assert!(counts.iter().all(|count| *count > 500), "{counts:?}");
     }
 }

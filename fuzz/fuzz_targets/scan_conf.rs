@@ -1,0 +1,15 @@
+//! Any text as a masscan configuration file: refused with the number of a line, or options that
+//! such a file may set.
+//!
+//! The reader is taken file by file: its crate is the program.
+#![no_main]
+#![allow(dead_code)]
+
+#[path = "../../face/cli/src/nmap/conf.rs"]
+mod conf;
+#[path = "../../face/cli/src/nmap/meaning.rs"]
+mod meaning;
+
+use meaning::Meaning;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| conf::text_input(&String::from_utf8_lossy(input)));
