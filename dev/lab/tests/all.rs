@@ -86,6 +86,7 @@ mod guard_iptables;
 mod guard_live;
 mod guard_many;
 mod guard_program;
+mod guard_samples;
 mod inspect_certificates;
 mod inspect_oracle;
 mod inspect_samples;

@@ -77,6 +77,10 @@ const NOT_RUN: &[(&str, &str)] = &[
         "installs into the system; the test of the Debian package does",
     ),
     (
+        "tshark -r drops.pcapng",
+        "needs dropped packets; guard_samples reads such a file by tshark",
+    ),
+    (
         "sh -e rules.sh",
         "changes iptables; guard_iptables runs printed rules in a namespace",
     ),

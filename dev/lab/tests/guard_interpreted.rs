@@ -9,11 +9,11 @@ use bpf::translate::{XdpOptions, skb_program, xdp_program};
 use bpf::vm_cbpf::PacketInfo;
 use bpf::vm_ebpf::maps::{Kind, Maps};
 use bpf::vm_ebpf::{self, Hook, Packet, STEPS_MAX};
-use guard::{Account, Features, Limit, Prefix, Rule, SourceLimit, Verdict};
+use guard::{Account, Features, Limit, Prefix, Rule, Sample, Sampling, SourceLimit, Verdict};
 use lab::random::Random;
 use lab::{require, skip};
 use runtime::filter::select::Select;
-use sys::bpf::{ProgramSpec, ProgramType, TestRun, XDP_FLAG_FRAGS};
+use sys::bpf::{Events, ProgramSpec, ProgramType, TestRun, XDP_FLAG_FRAGS};
 use xdp::{Guard, GuardSpec, SourceMap};
 
 /// File descriptors of the interpreter's maps.
@@ -21,6 +21,10 @@ const COUNTERS: i32 = 1;
 const LIMITS: i32 = 2;
 const PREFIXES: i32 = 3;
 const SOURCES: i32 = 4;
+const EVENTS: i32 = 5;
+
+/// Samples of a rule that its limit lets through at once.
+const SAMPLES_AT_ONCE: u64 = 100;
 
 const EXPRESSIONS: &[&str] = &[
     "udp",
@@ -148,6 +152,7 @@ fn rule(random: &mut Random, id: u32) -> Rule {
 struct Both {
     kernel: Guard,
     _sources: SourceMap,
+    events: Events,
     insns: Vec<Insn>,
     maps: Maps,
 }
@@ -157,24 +162,33 @@ impl Both {
         let entries = guard::trie_entries(rules).unwrap();
         let prefixes: Vec<_> = entries.iter().map(|e| (e.key, e.lists)).collect();
         let sources = SourceMap::create(guard::SOURCES_MAX).unwrap();
+        let events = Events::create("bw_lab", 1 << 20).unwrap();
         let spec = GuardSpec {
             counters_len: guard::counters_len(rules.len()),
             limits_len: guard::limits_len(rules.len()),
             prefixes: &prefixes,
             sources: Some(&sources),
+            events: Some(&events),
         };
-        let emit = |fds: [i32; 4], frags, indirect| {
-            let [counters, limits, prefixes, sources] = fds;
+        let emit = |fds: [i32; 5], frags, indirect| {
+            let [counters, limits, prefixes, sources, events] = fds;
             let maps = guard::Maps {
                 counters,
                 limits,
                 prefixes,
                 sources,
+                samples: Some(Sampling { events, one_in: 1 }),
             };
             guard::emit(rules, dry_run, maps, Features { frags, indirect }).unwrap()
         };
         let kernel = Guard::load(&spec, |maps, features| {
-            let fds = [maps.counters, maps.limits, maps.prefixes, maps.sources];
+            let fds = [
+                maps.counters,
+                maps.limits,
+                maps.prefixes,
+                maps.sources,
+                maps.events,
+            ];
             Ok(emit(fds, features.frags, features.indirect))
         });
         let kernel = kernel.unwrap();
@@ -184,6 +198,7 @@ impl Both {
         maps.add(LIMITS, Kind::Array, (4, spec.limits_len), 1);
         maps.add(PREFIXES, Kind::Trie, (guard::KEY_LEN, 8), prefixes.len());
         maps.add(SOURCES, Kind::LruHash, (guard::KEY_LEN, 8), 1_000);
+        maps.add(EVENTS, Kind::Events, (4, 4), 10_000);
         for (key, lists) in &prefixes {
             let value = lists.to_ne_bytes();
             assert_eq!(
@@ -192,11 +207,12 @@ impl Both {
             );
         }
         let features = kernel.features();
-        let fds = [COUNTERS, LIMITS, PREFIXES, SOURCES];
+        let fds = [COUNTERS, LIMITS, PREFIXES, SOURCES, EVENTS];
         Both {
             insns: emit(fds, features.frags, features.indirect),
             kernel,
             _sources: sources,
+            events,
             maps,
         }
     }
@@ -233,7 +249,26 @@ impl Both {
             Account::of(&self.kernel.counters().unwrap()),
         )
     }
+
+    /// The samples of the interpreter and of the kernel.
+    fn samples(&mut self) -> [Vec<Taken>; 2] {
+        let of = |sample: Sample<'_>| (sample.rule, sample.wire_len, sample.bytes.to_vec());
+        let ours = self.maps.events.iter();
+        let ours = ours.map(|output| of(Sample::read(output).unwrap()));
+        let mut kernels = Vec::new();
+        self.events.read(|output| {
+            let sample = Sample::read(output).unwrap();
+            kernels.push((sample.time_ns, of(sample)));
+        });
+        // The test may have moved to another processor, with a ring of its own.
+        kernels.sort_by_key(|row| row.0);
+        let kernels = kernels.into_iter().map(|row| row.1);
+        [ours.collect(), kernels.collect()]
+    }
 }
+
+/// Rule, length on the wire, and bytes of a sample.
+type Taken = (u32, u32, Vec<u8>);
 
 /// Whether it took less than a second, in which no limit passes more than its burst.
 fn compare(rules: &[Rule], packets: &[Vec<u8>], dry_run: bool) -> bool {
@@ -247,7 +282,20 @@ fn compare(rules: &[Rule], packets: &[Vec<u8>], dry_run: bool) -> bool {
     for (packet, (ours, kernels)) in packets.iter().zip(verdicts) {
         assert_eq!(ours, kernels, "{packet:02x?}\n{names:?}");
     }
-    let (ours, kernels) = both.accounts();
+    let (mut ours, mut kernels) = both.accounts();
+    let samples = both.samples();
+    // The kernel's clock advances, which lets through more samples than the burst.
+    if ours
+        .rules
+        .iter()
+        .all(|rule| rule.dropped <= SAMPLES_AT_ONCE)
+    {
+        let dropped: u64 = ours.rules.iter().map(|rule| rule.dropped).sum();
+        assert_eq!(samples[0].len() as u64, dropped, "{names:?}");
+        assert_eq!(samples[0], samples[1], "{names:?}");
+    } else {
+        (ours.samples, kernels.samples) = Default::default();
+    }
     assert_eq!(ours, kernels, "{names:?}");
     assert_eq!(ours.seen.packets, packets.len() as u64);
     true

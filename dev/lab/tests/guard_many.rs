@@ -32,6 +32,7 @@ fn load(rules: &[Rule], emit: Emit) -> Guard {
         limits_len: guard::limits_len(rules.len()),
         prefixes: &[],
         sources: None,
+        events: None,
     };
     let guard = Guard::load(&spec, |maps, features| {
         let maps = Maps {
@@ -39,6 +40,7 @@ fn load(rules: &[Rule], emit: Emit) -> Guard {
             limits: maps.limits,
             prefixes: maps.prefixes,
             sources: maps.sources,
+            samples: None,
         };
         let features = Features {
             frags: features.frags,

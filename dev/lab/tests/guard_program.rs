@@ -34,6 +34,7 @@ fn load(rules: &[Rule], dry_run: bool) -> Guard {
         limits_len: guard::limits_len(rules.len()),
         prefixes: &prefixes,
         sources: Some(&sources),
+        events: None,
     };
     Guard::load(&spec, |maps, features| {
         let maps = Maps {
@@ -41,6 +42,7 @@ fn load(rules: &[Rule], dry_run: bool) -> Guard {
             limits: maps.limits,
             prefixes: maps.prefixes,
             sources: maps.sources,
+            samples: None,
         };
         let features = Features {
             frags: features.frags,

@@ -8,13 +8,14 @@ mod detect;
 mod iptables;
 mod lists;
 mod rules;
+mod samples;
 mod session;
 mod table;
 
 use std::collections::HashSet;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ pub use detect::{Action, DetectSetup, Detection, Found, Rates, Step, Tap, TapCou
 pub use iptables::iptables;
 pub use lists::ListSpec;
 pub use rules::{RuleSpec, parse, parse_rate, parse_source_rate, read};
+pub use samples::SampleSetup;
+use samples::Samples;
 use table::Table;
 pub use table::{RuleTotals, Totals, check};
 
@@ -66,6 +69,8 @@ pub struct Setup {
     pub may_cut_session: bool,
     /// Detect floods.
     pub detect: Option<DetectSetup>,
+    /// Write samples of dropped packets to a file.
+    pub samples: Option<SampleSetup>,
 }
 
 impl Setup {
@@ -145,6 +150,7 @@ pub struct Guard {
     /// Rules against detected floods.
     found: Vec<RuleSpec>,
     detecting: Option<Detecting>,
+    samples: Option<Samples>,
     began: Instant,
     /// Why generic mode is used, if it was not requested.
     pub fallback: Option<String>,
@@ -164,6 +170,8 @@ pub enum Notice<'a> {
     Flood(&'a Step),
     /// Sampling failed, so floods are no longer detected; the rules stay in force.
     DetectionEnded(Error),
+    /// Samples can no longer be written; the rules stay in force.
+    SamplesEnded(Error),
 }
 
 /// How the guard ended.
@@ -203,7 +211,8 @@ pub fn open(setup: Setup) -> Result<Guard> {
     }
     let session = nic::session_through(&setup.interface)?;
     setup.check_session(session.as_ref(), &specs)?;
-    let table = Table::load(specs, setup.dry_run)?;
+    let samples = setup.samples.as_ref().map(Samples::create).transpose()?;
+    let table = Table::load(specs, options(&setup, &samples))?;
     let (link, fallback) = attach(&table, device.index, setup.mode)?;
     let detecting = match setup.detect {
         Some(detect) => {
@@ -219,9 +228,18 @@ pub fn open(setup: Setup) -> Result<Guard> {
         table,
         found: Vec::new(),
         detecting,
+        samples,
         began: Instant::now(),
         fallback,
     })
+}
+
+/// What the programs do beside the rules.
+fn options<'a>(setup: &Setup, samples: &'a Option<Samples>) -> table::Options<'a> {
+    table::Options {
+        dry_run: setup.dry_run,
+        samples: samples.as_ref().map(Samples::of_program),
+    }
 }
 
 fn attach(
@@ -275,7 +293,16 @@ impl Guard {
     /// # Errors
     /// If the kernel refuses to read the counters.
     pub fn totals(&self) -> Result<Totals> {
-        self.table.totals()
+        let mut totals = self.table.totals()?;
+        if let Some(samples) = &self.samples {
+            samples.correct(&mut totals.samples);
+        }
+        Ok(totals)
+    }
+
+    /// The file for samples of dropped packets.
+    pub fn sample_file(&self) -> Option<&Path> {
+        self.setup.samples.as_ref().map(|s| s.path.as_path())
     }
 
     /// Runs until stopped, or for the given duration.
@@ -293,7 +320,7 @@ impl Guard {
         let sampled = self.detecting.as_mut().map(|d| d.tap().counts());
         let detached = self.link.detach();
         let elapsed = self.began.elapsed();
-        let (totals, unread) = match self.last_totals() {
+        let (totals, unread) = match self.last_totals(stop, &mut notice) {
             Ok(totals) => (totals, None),
             Err(error) => (Totals::default(), Some(error)),
         };
@@ -316,6 +343,9 @@ impl Guard {
         notice: &mut impl FnMut(Notice<'_>),
     ) -> Result<Ended> {
         let mut next = self.began + TICK;
+        if let Some(samples) = &mut self.samples {
+            samples.start(&self.setup.interface)?;
+        }
         loop {
             if stop.is_set() {
                 return Ok(Ended::Stopped);
@@ -334,11 +364,12 @@ impl Guard {
                 self.expire(notice)?;
                 self.check_attached()?;
                 self.table.settle()?;
-                let totals = self.table.totals()?;
+                let totals = self.totals()?;
                 self.detect(&totals, notice);
                 notice(Notice::Progress(&totals));
             }
             self.read_tap(notice);
+            self.read_samples(notice);
             thread::sleep(CHECK_INTERVAL);
         }
     }
@@ -354,7 +385,8 @@ impl Guard {
     fn load(&mut self, specs: Vec<RuleSpec>) -> Result<usize> {
         self.setup.check_session(self.session.as_ref(), &specs)?;
         let count = specs.len();
-        let next = self.table.next(specs, self.setup.dry_run)?;
+        let options = options(&self.setup, &self.samples);
+        let next = self.table.next(specs, options)?;
         self.replace(next)?;
         Ok(count)
     }
@@ -364,7 +396,8 @@ impl Guard {
         if ended.is_empty() {
             return Ok(());
         }
-        let next = self.table.again(self.setup.dry_run)?;
+        let options = options(&self.setup, &self.samples);
+        let next = self.table.again(options)?;
         self.replace(next)?;
         for name in ended {
             self.found.retain(|spec| spec.name != name);
@@ -394,16 +427,35 @@ impl Guard {
         Err(Error::new(ErrorKind::NotFound, what, why))
     }
 
-    /// Reads the totals after the program is detached; the last packets may still be in it.
-    fn last_totals(&self) -> Result<Totals> {
+    /// Writes the samples in the rings. If that fails, sampling ends; the rules stay in force.
+    fn read_samples(&mut self, notice: &mut impl FnMut(Notice<'_>)) {
+        if let Some(samples) = &mut self.samples
+            && let Err(error) = samples.read(&self.table)
+        {
+            notice(Notice::SamplesEnded(error));
+        }
+    }
+
+    /// Reads the totals and the samples after the program is detached; the last packets may still
+    /// be in it.
+    fn last_totals(&mut self, stop: &Stop, notice: &mut impl FnMut(Notice<'_>)) -> Result<Totals> {
         let began = Instant::now();
         loop {
             let totals = self.table.totals()?;
-            if totals.imbalance() == 0 || began.elapsed() >= LAST_MAX {
-                return Ok(totals);
+            self.read_samples(notice);
+            let has_read = |samples: &Samples| samples.has_read(totals.samples.taken);
+            let is_complete = totals.imbalance() == 0 && self.samples.as_ref().is_none_or(has_read);
+            if is_complete || began.elapsed() >= LAST_MAX {
+                break;
             }
             thread::sleep(Duration::from_millis(2));
         }
+        if let Some(samples) = &mut self.samples
+            && let Err(error) = samples.finish(stop)
+        {
+            notice(Notice::SamplesEnded(error));
+        }
+        self.totals()
     }
 }
 

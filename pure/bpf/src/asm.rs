@@ -19,7 +19,8 @@ use core::fmt;
 use crate::ebpf::{
     ATOMIC_COMPARE_EXCHANGE, Alu, CLASS_ALU32, CLASS_ALU64, CLASS_JMP, CLASS_JMP32, CLASS_LD,
     CLASS_LDX, CLASS_ST, CLASS_STX, Cond, Helper, Insn, MODE_ABS, MODE_ATOMIC, MODE_IMM, MODE_IND,
-    MODE_MEM, PSEUDO_KFUNC_CALL, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg, SOURCE_X, Src, Width,
+    MODE_MEM, PSEUDO_CALL, PSEUDO_KFUNC_CALL, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg, SOURCE_X, Src,
+    Width,
 };
 
 /// A position in the program that jumps can refer to before it is known.
@@ -67,6 +68,8 @@ pub struct Asm {
     /// Of each label, whether a jump names it.
     used: Vec<bool>,
     fixups: Vec<(u32, Label)>,
+    /// Calls of functions in the program.
+    calls: Vec<(u32, Label)>,
 }
 
 impl Asm {
@@ -285,6 +288,20 @@ impl Asm {
         });
     }
 
+    /// Calls a function of this program, which begins at the label and ends with [`Asm::exit`]:
+    /// arguments R1 to R5, result R0. It has its own stack frame, and R6 to R9 are saved. The
+    /// distance is not limited as that of a jump.
+    pub fn call_local(&mut self, function: Label) {
+        self.used[function.0 as usize] = true;
+        self.calls.push((self.insns.len() as u32, function));
+        let code = CLASS_JMP | 0x80;
+        self.raw(Insn {
+            code,
+            src: PSEUDO_CALL,
+            ..Insn::default()
+        });
+    }
+
     /// Calls a kernel function by its BTF id in vmlinux: arguments R1 to R5, result R0.
     pub fn call_kfunc(&mut self, btf_id: u32) {
         let code = CLASS_JMP | 0x80;
@@ -314,6 +331,14 @@ impl Asm {
             let distance = i64::from(to) - i64::from(at) - 1;
             self.insns[at as usize].off =
                 i16::try_from(distance).map_err(|_| AsmError::JumpTooFar { at, distance })?;
+        }
+        for &(at, label) in &self.calls {
+            let to = self.labels[label.0 as usize];
+            if to == UNBOUND {
+                return Err(AsmError::UnboundLabel { at });
+            }
+            // Programs are shorter than 2^31 instructions.
+            self.insns[at as usize].imm = to.wrapping_sub(at + 1) as i32;
         }
         Ok(self.insns)
     }
@@ -370,6 +395,25 @@ mod tests {
                 (0xdb, 2, 0xf1),
             ]
         );
+    }
+
+    #[test]
+    fn calls_reach_functions_at_any_distance() {
+        let mut a = Asm::new();
+        let function = a.label();
+        a.call_local(function);
+        a.exit();
+        for _ in 0..40_000 {
+            a.mov(R0, 0);
+        }
+        a.bind(function);
+        a.exit();
+        let call = a.finish().unwrap()[0];
+        assert_eq!((call.src, call.imm), (1, 40_001));
+        let mut a = Asm::new();
+        let nowhere = a.label();
+        a.call_local(nowhere);
+        assert_eq!(a.finish(), Err(AsmError::UnboundLabel { at: 0 }));
     }
 
     #[test]

@@ -13,8 +13,8 @@ use core::fmt::{self, Display, Formatter};
 use crate::cbpf::{self, ANCILLARIES, ANCILLARY_BASE, Form, Reg};
 use crate::ebpf::{
     ATOMIC_COMPARE_EXCHANGE, CLASS_ALU32, CLASS_ALU64, CLASS_JMP, CLASS_JMP32, CLASS_LD, CLASS_LDX,
-    CLASS_ST, CLASS_STX, Insn, MODE_ABS, MODE_ATOMIC, MODE_IND, PSEUDO_KFUNC_CALL, PSEUDO_MAP_FD,
-    PSEUDO_MAP_VALUE, SOURCE_X,
+    CLASS_ST, CLASS_STX, Insn, MODE_ABS, MODE_ATOMIC, MODE_IND, PSEUDO_CALL, PSEUDO_KFUNC_CALL,
+    PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, SOURCE_X,
 };
 
 /// cBPF instructions, one line each.
@@ -230,7 +230,9 @@ fn extended(f: &mut Formatter<'_>, at: usize, insn: Insn) -> fmt::Result {
             _ => write!(f, "? {code:#04x}"),
         },
         CLASS_JMP if code & 0xf0 == 0x80 => {
-            if src == PSEUDO_KFUNC_CALL {
+            if src == PSEUDO_CALL {
+                write!(f, "call {}", at as i64 + 1 + i64::from(imm))
+            } else if src == PSEUDO_KFUNC_CALL {
                 write!(f, "call kernel function of BTF id {imm}")
             } else {
                 match HELPERS.iter().find(|row| row.0 == imm) {
@@ -255,12 +257,13 @@ fn extended(f: &mut Formatter<'_>, at: usize, insn: Insn) -> fmt::Result {
 }
 
 /// Numbers and names of the helpers in [`crate::ebpf::Helper`].
-const HELPERS: [(i32, &str); 12] = [
+const HELPERS: [(i32, &str); 13] = [
     (1, "bpf_map_lookup_elem"),
     (5, "bpf_ktime_get_ns"),
     (7, "bpf_get_prandom_u32"),
     (8, "bpf_get_smp_processor_id"),
     (23, "bpf_redirect"),
+    (25, "bpf_perf_event_output"),
     (51, "bpf_redirect_map"),
     (54, "bpf_xdp_adjust_meta"),
     (65, "bpf_xdp_adjust_tail"),

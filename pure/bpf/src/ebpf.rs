@@ -42,6 +42,9 @@ pub const PSEUDO_MAP_FD: u8 = 1;
 /// Source register value of a 64-bit constant that is an address in a map's value
 /// (`BPF_PSEUDO_MAP_VALUE`).
 pub const PSEUDO_MAP_VALUE: u8 = 2;
+/// Source register value of a call whose constant is the distance to a function in the same program
+/// (`BPF_PSEUDO_CALL`).
+pub const PSEUDO_CALL: u8 = 1;
 /// Source register value of a call whose constant is a BTF id (`BPF_PSEUDO_KFUNC_CALL`).
 pub const PSEUDO_KFUNC_CALL: u8 = 2;
 
@@ -185,6 +188,9 @@ pub enum Helper {
     GetSmpProcessorId = 8,
     /// `bpf_redirect`: redirect to an interface by index (XDP since Linux 4.8).
     Redirect = 23,
+    /// `bpf_perf_event_output`: bytes and the start of the packet to a processor's perf ring (XDP
+    /// and tc since Linux 4.8, packets of several buffers since 5.18).
+    PerfEventOutput = 25,
     /// `bpf_csum_diff`: the sum of RFC 1071, unfolded (Linux 4.6).
     CsumDiff = 28,
     /// `bpf_redirect_map`: redirect to an entry of a device, CPU or socket map (Linux 4.14).

@@ -14,8 +14,8 @@ use alloc::vec::Vec;
 
 use crate::ebpf::{
     CLASS_ALU32, CLASS_ALU64, CLASS_JMP, CLASS_JMP32, CLASS_LD, CLASS_LDX, CLASS_ST, CLASS_STX,
-    Insn, MODE_ABS, MODE_ATOMIC, MODE_IMM, MODE_IND, MODE_MEM, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE,
-    SOURCE_X,
+    Insn, MODE_ABS, MODE_ATOMIC, MODE_IMM, MODE_IND, MODE_MEM, PSEUDO_CALL, PSEUDO_MAP_FD,
+    PSEUDO_MAP_VALUE, SOURCE_X,
 };
 use crate::vm_cbpf::PacketInfo;
 
@@ -32,8 +32,6 @@ const STACK_LEN: usize = 512;
 /// Maximum number of steps that the verifier follows on one path.
 pub const STEPS_MAX: u32 = 1_000_000;
 
-/// Source register of a call of a function in the same program (`BPF_PSEUDO_CALL`).
-const PSEUDO_CALL: u8 = 1;
 /// Mode of sign-extending loads.
 const MODE_MEMSX: u8 = 0x80;
 
@@ -63,6 +61,9 @@ pub trait Kernel {
     fn update(&mut self, map: i32, key: &[u8], value: &[u8], flags: u64) -> i64;
     /// The bytes of a value; `None` if there is no such value.
     fn value(&mut self, number: u32) -> Option<&mut [u8]>;
+    /// `bpf_perf_event_output` to the ring of the only processor: the bytes and the start of the
+    /// packet. 0, or a negative `errno`.
+    fn output(&mut self, map: i32, bytes: &[u8], packet: &[u8]) -> i64;
     /// `bpf_ktime_get_ns` and `bpf_ktime_get_tai_ns`.
     fn now_ns(&mut self) -> u64;
     /// `bpf_get_prandom_u32`.

@@ -4,6 +4,10 @@
 pub(crate) const BLOCK_WORDS: usize = 5;
 /// Index of the last word: packets answered.
 pub(crate) const ANSWERED: usize = 4;
+/// Words of the block for packets that no rule decided: such packets are never dropped, so its
+/// words of dropped packets count samples.
+pub(crate) const SAMPLED: usize = 2;
+pub(crate) const SAMPLES_LOST: usize = 3;
 /// Length of a block in bytes.
 pub(crate) const BLOCK_LEN: usize = BLOCK_WORDS * 8;
 /// Block for all packets.
@@ -55,6 +59,23 @@ impl Counters {
     }
 }
 
+/// Counters of sampled packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SampleCounts {
+    /// Samples in the perf ring.
+    pub taken: u64,
+    /// Samples lost because the ring was full.
+    pub lost: u64,
+}
+
+impl SampleCounts {
+    /// Adds the counters of another program.
+    pub fn add(&mut self, other: &Self) {
+        self.taken += other.taken;
+        self.lost += other.lost;
+    }
+}
+
 /// All counters of a program: `seen = unmatched + Σ packets of rules that decide`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
@@ -62,6 +83,8 @@ pub struct Account {
     pub seen: Counters,
     /// Packets that no rule decided, and that therefore passed.
     pub unmatched: Counters,
+    /// Samples of dropped packets.
+    pub samples: SampleCounts,
     /// One entry per rule, in the order of the program.
     pub rules: Vec<Counters>,
 }
@@ -70,9 +93,19 @@ impl Account {
     /// Reads the words of the counters' map, summed over all processors.
     pub fn of(words: &[u64]) -> Self {
         let mut blocks = words.chunks(BLOCK_WORDS).map(Counters::of);
+        let seen = blocks.next().unwrap_or_default();
+        let second = blocks.next().unwrap_or_default();
         Self {
-            seen: blocks.next().unwrap_or_default(),
-            unmatched: blocks.next().unwrap_or_default(),
+            seen,
+            unmatched: Counters {
+                packets: second.packets,
+                bytes: second.bytes,
+                ..Counters::default()
+            },
+            samples: SampleCounts {
+                taken: second.dropped,
+                lost: second.dropped_bytes,
+            },
             rules: blocks.collect(),
         }
     }

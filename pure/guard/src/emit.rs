@@ -1,35 +1,32 @@
 //! Emits the program: every packet is counted, matched against the rules in order, and passed or
 //! dropped.
-//!
-//! Limits use the generic cell rate algorithm (ITU-T I.371, annex A): each limit stores one time,
-//! at which the next packet is due at the rate. A packet may arrive earlier by the burst. All
-//! processors share that time, so a flood over many queues and from many sources has one limit.
 
 use std::fmt;
 use std::ops::Range;
 
 use bpf::asm::{Asm, AsmError, Label};
 use bpf::cbpf::Program;
-use bpf::ebpf::Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
+use bpf::ebpf::Reg::{R0, R1, R2, R3, R4, R5, R6, R8, R9, R10};
 use bpf::ebpf::{Alu, Cond, Helper, Insn, Width};
 use bpf::translate::{self, TranslateError, XdpOptions};
 
 use crate::addresses::{
-    ADDRESS, BUCKET, BUCKET_KEY, DESTINATION_KEY, DESTINATION_LISTS, FAMILY, SOURCE_KEY,
-    SOURCE_LISTS, STACK_TOP, emit_keys, emit_look_up, emit_test,
+    DESTINATION_KEY, DESTINATION_LISTS, SOURCE_KEY, SOURCE_LISTS, STACK_TOP, emit_keys,
+    emit_look_up, emit_test,
 };
 use crate::challenge;
 use crate::counters::{ANSWERED, BLOCK_LEN, FIRST_RULE, SEEN, UNMATCHED};
 use crate::prefix::{LISTS_MAX, Lists, PREFIXES_MAX};
-use crate::rule::{LIMIT_STRIDE, Limit, RULES_MAX, Rule, SourceLimit, Verdict};
+use crate::rule::{RULES_MAX, Rule, Verdict};
 
+mod limit;
+mod sample;
 mod tree;
 
+pub use limit::TRIES;
+use limit::{ask_limit, ask_source};
+pub use sample::{SAMPLE_HEAD_LEN, SAMPLE_LEN_MAX, SAMPLES_PER_SECOND, Sample, Sampling};
 use tree::Slow;
-
-/// How often a processor retries to advance a limit's time before the packet counts as over the
-/// limit: each failure means that another processor has just let a packet pass.
-pub const TRIES: usize = 8;
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
@@ -56,6 +53,8 @@ pub struct Maps {
     /// Hash table with keys of [`crate::KEY_LEN`] bytes and values of 8 bytes, used only by rules
     /// with per-source limits.
     pub sources: i32,
+    /// Samples of dropped packets; `None` for no samples.
+    pub samples: Option<Sampling>,
 }
 
 /// Kernel features that the program may use; not every kernel has them, nor may every process use
@@ -142,7 +141,7 @@ pub fn emit(
     maps: Maps,
     features: Features,
 ) -> Result<Vec<Insn>, EmitError> {
-    let emitter = Emitter::new(rules, dry_run, maps, features)?;
+    let mut emitter = Emitter::new(rules, dry_run, maps, features)?;
     for insns_max in TREE_INSNS_MAX {
         match emitter.trees(insns_max) {
             Err(EmitError::Asm(_)) => {}
@@ -173,6 +172,8 @@ pub(crate) struct Emitter<'a> {
     dry_run: bool,
     maps: Maps,
     lists: Lists,
+    /// Entry of the function that samples dropped packets.
+    sampler: Option<Label>,
 }
 
 impl<'a> Emitter<'a> {
@@ -191,11 +192,12 @@ impl<'a> Emitter<'a> {
             dry_run,
             maps,
             lists: Lists::of(rules)?,
+            sampler: None,
         })
     }
 
-    fn chain(&self) -> Result<Vec<Insn>, EmitError> {
-        let mut a = Asm::new();
+    fn chain(&mut self) -> Result<Vec<Insn>, EmitError> {
+        let mut a = self.start();
         head(&mut a, self.maps, self.features);
         let mut known = Known::default();
         let mut is_open = true;
@@ -211,11 +213,29 @@ impl<'a> Emitter<'a> {
         if is_open {
             unmatched(&mut a);
         }
+        self.finish(a)
+    }
+
+    /// Starts a program, with a new label for the sampler.
+    fn start(&mut self) -> Asm {
+        let mut a = Asm::new();
+        self.sampler = self.maps.samples.map(|_| a.label());
+        a
+    }
+
+    /// Appends the sampler if anything calls it.
+    fn finish(&self, mut a: Asm) -> Result<Vec<Insn>, EmitError> {
+        if let (Some(label), Some(sampling)) = (self.sampler, self.maps.samples)
+            && a.is_used(label)
+        {
+            a.bind(label);
+            sample::emit(&mut a, sampling);
+        }
         a.finish().map_err(EmitError::Asm)
     }
 
-    fn trees(&self, insns_max: usize) -> Result<Vec<Insn>, EmitError> {
-        let mut a = Asm::new();
+    fn trees(&mut self, insns_max: usize) -> Result<Vec<Insn>, EmitError> {
+        let mut a = self.start();
         head(&mut a, self.maps, self.features);
         let mut slow = Slow::new(&mut a, self.rules.len());
         let mut known = Known::default();
@@ -234,7 +254,7 @@ impl<'a> Emitter<'a> {
             unmatched(&mut a);
         }
         self.slow(&mut a, &slow)?;
-        a.finish().map_err(EmitError::Asm)
+        self.finish(a)
     }
 
     /// Emits some rules, one after the other. Returns whether any packet gets past them.
@@ -402,17 +422,17 @@ impl Emitter<'_> {
     /// Emits what is done with a packet that the rule matches. Only a count continues with the next
     /// rule.
     pub fn act(&self, a: &mut Asm, index: usize) -> Result<(), EmitError> {
-        let (rule, maps, dry_run) = (&self.rules[index], self.maps, self.dry_run);
+        let (rule, maps) = (&self.rules[index], self.maps);
         let block = FIRST_RULE + index;
         count(a, block, 0);
         match rule.verdict {
             Verdict::Count => {}
             Verdict::Pass => end(a, XDP_PASS),
-            Verdict::Drop => drop_packet(a, block, dry_run),
+            Verdict::Drop => self.drop_packet(a, index),
             Verdict::Limit(limit) => {
                 let within = a.label();
                 ask_limit(a, limit, (maps.limits, index), within);
-                drop_packet(a, block, dry_run);
+                self.drop_packet(a, index);
                 a.bind(within);
                 end(a, XDP_PASS);
             }
@@ -421,24 +441,53 @@ impl Emitter<'_> {
                     let name = rule.name.clone();
                     return Err(EmitError::Challenge { name });
                 }
-                answer(a, block, dry_run);
+                self.answer(a, index);
             }
             Verdict::LimitSources(source, all) => {
                 let (own, within) = (a.label(), a.label());
                 // The per-source limit first: a source that exceeds its limit does not use up that
                 // of the others.
                 ask_source(a, source, (maps.sources, rule.id), own);
-                drop_packet(a, block, dry_run);
+                self.drop_packet(a, index);
                 a.bind(own);
                 if let Some(limit) = all {
                     ask_limit(a, limit, (maps.limits, index), within);
-                    drop_packet(a, block, dry_run);
+                    self.drop_packet(a, index);
                     a.bind(within);
                 }
                 end(a, XDP_PASS);
             }
         }
         Ok(())
+    }
+
+    /// Emits a challenge and its outcomes.
+    fn answer(&self, a: &mut Asm, index: usize) {
+        let ends = challenge::emit(a, self.dry_run);
+        a.bind(ends.drop);
+        self.drop_packet(a, index);
+        a.bind(ends.answered);
+        let off = ((FIRST_RULE + index) * BLOCK_LEN + ANSWERED * 8) as i16;
+        a.load(Width::D, R1, R8, off);
+        a.alu(Alu::Add, R1, 1);
+        a.store(Width::D, R8, off, R1);
+        end(a, if self.dry_run { XDP_PASS } else { XDP_TX });
+        a.bind(ends.pass);
+        end(a, XDP_PASS);
+    }
+
+    /// Counts, samples and drops the packet.
+    fn drop_packet(&self, a: &mut Asm, index: usize) {
+        count(a, FIRST_RULE + index, 2);
+        if let Some(sampler) = self.sampler {
+            a.mov(R1, R6);
+            a.load_map_value(R2, self.maps.limits, sample::due_at(index));
+            a.mov32(R3, self.rules[index].id as i32);
+            a.load(Width::D, R4, R10, PACKET_LEN);
+            a.mov(R5, R8);
+            a.call_local(sampler);
+        }
+        end(a, if self.dry_run { XDP_PASS } else { XDP_DROP });
     }
 }
 
@@ -456,105 +505,4 @@ pub(crate) fn refused(rule: &Rule, why: TranslateError) -> EmitError {
 fn end(a: &mut Asm, verdict: i32) {
     a.mov(R0, verdict);
     a.exit();
-}
-
-/// Emits a challenge and its outcomes.
-fn answer(a: &mut Asm, block: usize, dry_run: bool) {
-    let ends = challenge::emit(a, dry_run);
-    a.bind(ends.drop);
-    drop_packet(a, block, dry_run);
-    a.bind(ends.answered);
-    let off = (block * BLOCK_LEN + ANSWERED * 8) as i16;
-    a.load(Width::D, R1, R8, off);
-    a.alu(Alu::Add, R1, 1);
-    a.store(Width::D, R8, off, R1);
-    end(a, if dry_run { XDP_PASS } else { XDP_TX });
-    a.bind(ends.pass);
-    end(a, XDP_PASS);
-}
-
-fn drop_packet(a: &mut Asm, block: usize, dry_run: bool) {
-    count(a, block, 2);
-    end(a, if dry_run { XDP_PASS } else { XDP_DROP });
-}
-
-/// Jumps to `within` and uses the limit if it has room; falls through otherwise.
-fn ask_limit(a: &mut Asm, limit: Limit, (limits_fd, index): (i32, usize), within: Label) {
-    a.call(Helper::KtimeGetNs);
-    a.mov(R7, R0);
-    a.load_map_value(R9, limits_fd, (index * LIMIT_STRIDE) as u32);
-    take(a, limit, within);
-}
-
-/// Like [`ask_limit`], for the limit of the packet's source prefix.
-fn ask_source(a: &mut Asm, source: SourceLimit, (sources_fd, id): (i32, u32), within: Label) {
-    let (masked, known, over) = (a.label(), a.label(), a.label());
-    let [ipv4, ipv6] = source.masks();
-    a.store(Width::W, R10, BUCKET_KEY, id as i32);
-    a.load(Width::W, R1, R10, SOURCE_KEY + FAMILY);
-    a.store(Width::W, R10, BUCKET_KEY + FAMILY, R1);
-    a.load_imm64(R3, ipv4[0]);
-    a.load_imm64(R4, ipv4[1]);
-    let family = i32::from_ne_bytes([0, 0, 0, 4]);
-    a.jump_if(Cond::Eq, R1, family, masked);
-    a.load_imm64(R3, ipv6[0]);
-    a.load_imm64(R4, ipv6[1]);
-    a.bind(masked);
-    for (at, mask) in [(ADDRESS, R3), (ADDRESS + 8, R4)] {
-        a.load(Width::D, R2, R10, SOURCE_KEY + at);
-        a.alu(Alu::And, R2, mask);
-        a.store(Width::D, R10, BUCKET_KEY + at, R2);
-    }
-    a.call(Helper::KtimeGetNs);
-    a.mov(R7, R0);
-    let key = |a: &mut Asm| {
-        a.load_map(R1, sources_fd);
-        a.mov(R2, R10);
-        a.alu(Alu::Add, R2, i32::from(BUCKET_KEY));
-    };
-    key(a);
-    a.call(Helper::MapLookup);
-    a.jump_if(Cond::Ne, R0, 0, known);
-    // The first packet of this source. If another processor sees one at the same moment, one of
-    // both is lost.
-    a.mov(R1, R7);
-    a.alu(Alu::Add, R1, source.limit.interval_ns() as i32);
-    a.store(Width::D, R10, BUCKET, R1);
-    key(a);
-    a.mov(R3, R10);
-    a.alu(Alu::Add, R3, i32::from(BUCKET));
-    a.mov(R4, 0);
-    a.call(Helper::MapUpdate);
-    a.jump_if(Cond::Eq, R0, 0, within);
-    a.jump(over);
-    a.bind(known);
-    a.mov(R9, R0);
-    take(a, source.limit, within);
-    a.bind(over);
-}
-
-/// Expects the time in R7 and the address of the limit's time in R9; jumps to `within` if the limit
-/// has room, and uses it.
-fn take(a: &mut Asm, limit: Limit, within: Label) {
-    let over = a.label();
-    let interval_ns = limit.interval_ns();
-    let ahead_max_ns = u64::from(interval_ns) * u64::from(limit.burst());
-    a.load(Width::D, R0, R9, 0);
-    for _ in 0..TRIES {
-        // R0 = when the next packet is due; R1 = the same after this one: max(due, now) + interval.
-        let is_later = a.label();
-        a.mov(R1, R0);
-        a.jump_if(Cond::Ge, R1, R7, is_later);
-        a.mov(R1, R7);
-        a.bind(is_later);
-        a.alu(Alu::Add, R1, interval_ns as i32);
-        a.mov(R2, R1);
-        a.alu(Alu::Sub, R2, R7);
-        a.load_imm64(R3, ahead_max_ns);
-        a.jump_if(Cond::Gt, R2, R3, over);
-        a.mov(R4, R0);
-        a.compare_exchange(R9, 0, R1);
-        a.jump_if(Cond::Eq, R0, R4, within);
-    }
-    a.bind(over);
 }

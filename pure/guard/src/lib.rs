@@ -15,7 +15,7 @@
 //! [`counters_len`] bytes; and limits, one value for all processors, of [`limits_len`] bytes. Rules
 //! with prefix lists use a third, a trie with the entries of [`trie_entries`]; rules with
 //! per-source limits use a hash table keyed by source (`BPF_MAP_TYPE_LRU_HASH`), which programs may
-//! share.
+//! share. Samples of dropped packets go to perf rings ([`Sampling`]).
 //!
 //! [`detect`] detects floods by their rates.
 #![forbid(unsafe_code)]
@@ -28,8 +28,11 @@ mod emit;
 mod prefix;
 mod rule;
 
-pub use counters::{Account, Counters};
-pub use emit::{EmitError, Features, Maps, TRIES, emit, emit_chain};
+pub use counters::{Account, Counters, SampleCounts};
+pub use emit::{
+    EmitError, Features, Maps, SAMPLE_HEAD_LEN, SAMPLE_LEN_MAX, SAMPLES_PER_SECOND, Sample,
+    Sampling, TRIES, emit, emit_chain,
+};
 pub use prefix::{
     KEY_LEN, LISTS_MAX, List, PREFIXES_MAX, Prefix, TrieEntry, parse_list, trie_entries,
 };

@@ -1,7 +1,7 @@
 //! Programs with all kinds of rules, checked without a kernel.
 
 use bpf::cbpf::{self, Program};
-use bpf::ebpf::{Insn, MODE_ATOMIC};
+use bpf::ebpf::{Insn, MODE_ATOMIC, PSEUDO_CALL};
 
 use super::*;
 
@@ -10,6 +10,15 @@ const MAPS: Maps = Maps {
     limits: 4,
     prefixes: 5,
     sources: 6,
+    samples: None,
+};
+
+const SAMPLING: Maps = Maps {
+    samples: Some(Sampling {
+        events: 7,
+        one_in: 16,
+    }),
+    ..MAPS
 };
 
 fn filter(insns: &[(u16, u8, u8, u32)]) -> Program {
@@ -64,6 +73,9 @@ fn assert_all_reached(insns: &[Insn]) {
             }
             (5, 0x90) => {}
             (5, 0x00) => open.push(to(insn.off)),
+            (5, 0x80) if insn.src == PSEUDO_CALL => {
+                open.extend([at + 1, (at as i64 + 1 + i64::from(insn.imm)) as usize]);
+            }
             (5, 0x80) => open.push(at + 1),
             (5 | 6, _) => open.extend([at + 1, to(insn.off)]),
             _ => open.push(at + 1),
@@ -100,14 +112,16 @@ fn programs_have_no_dead_code_for_any_rules() {
                         rule("second", ipv4(), second, 0),
                         rule("third", matcher.clone(), first, 0),
                     ];
-                    for dry_run in [false, true] {
-                        let insns = emit(&rules, dry_run, MAPS, features).unwrap();
+                    for (dry_run, maps) in [(false, MAPS), (true, MAPS), (false, SAMPLING)] {
+                        let insns = emit(&rules, dry_run, maps, features).unwrap();
                         assert_all_reached(&insns);
                     }
                 }
             }
         }
-        assert_all_reached(&emit(&[], false, MAPS, features).unwrap());
+        for maps in [MAPS, SAMPLING] {
+            assert_all_reached(&emit(&[], false, maps, features).unwrap());
+        }
     }
 }
 

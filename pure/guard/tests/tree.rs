@@ -15,6 +15,7 @@ const MAPS: Maps = Maps {
     limits: 2,
     prefixes: 3,
     sources: 4,
+    samples: None,
 };
 
 /// xorshift64*.

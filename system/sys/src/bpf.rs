@@ -7,12 +7,14 @@
 //! Each call's documentation names the first kernel that has it; without a note it is 4.18.
 
 mod classic;
+mod events;
 mod link;
 mod map;
 mod object;
 mod program;
 
 pub use classic::{ClassicInsn, attach_classic};
+pub use events::Events;
 pub use link::{Link, LinkInfo};
 pub use map::{Map, MapMemory, MapSpec, MapType, UpdateMode, possible_cpu_count};
 pub use object::{ObjectKind, object_ids, open_by_id};

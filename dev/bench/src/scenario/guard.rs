@@ -119,6 +119,7 @@ fn load(rules: &[Rule], emit: Emit) -> Result<(Guard, usize)> {
         limits_len: guard::limits_len(rules.len()),
         prefixes: &[],
         sources: None,
+        events: None,
     };
     let insn_count = std::cell::Cell::new(0);
     let guard = Guard::load(&spec, |maps, features| {
@@ -127,6 +128,7 @@ fn load(rules: &[Rule], emit: Emit) -> Result<(Guard, usize)> {
             limits: maps.limits,
             prefixes: maps.prefixes,
             sources: maps.sources,
+            samples: None,
         };
         let features = Features {
             frags: features.frags,

@@ -11,7 +11,9 @@ use std::time::Duration;
 use ::guard::{Limit, Verdict};
 use clap::ValueEnum;
 use export::prometheus::Endpoint;
-use runtime::guard::{self, Action, DetectSetup, ListSpec, Notice, RuleSpec, Setup, Totals};
+use runtime::guard::{
+    self, Action, DetectSetup, ListSpec, Notice, RuleSpec, SampleSetup, Setup, Totals,
+};
 use runtime::{Reload, Stop, TotalsRequest};
 use sys::privileges::{self, Capability, User};
 use sys::{Error, ErrorKind, Result};
@@ -80,13 +82,19 @@ pub struct Args {
     hook: Hook,
     /// With --hook iptables: print the rules as iptables and ip6tables commands, and change
     /// nothing
-    #[arg(long, conflicts_with_all = ["json", "metrics", "duration", "user", "detect"])]
+    #[arg(long, conflicts_with_all = [
+        "json", "metrics", "duration", "user", "detect", "sample_drops",
+    ])]
     print: bool,
     /// Learn normal rates and report floods; propose a rule against each, or install it until the
     /// flood is over
     #[arg(long, value_enum, value_name = "ACTION")]
     detect: Option<Detect>,
-    /// With --detect: sample one packet in N
+    /// Write the first 256 bytes of dropped packets to a pcapng file, with the name of their rule
+    /// as a comment: one packet in N of --sample, up to 1000/s for each rule
+    #[arg(long, value_name = "FILE")]
+    sample_drops: Option<PathBuf>,
+    /// With --detect and --sample-drops: sample one packet in N
     #[arg(long, value_name = "1/N", value_parser = parse_sample, default_value = "1/16")]
     sample: u32,
     /// With --detect: least=1000/s (lower rates are never a flood), most=RATE (higher rates always
@@ -227,6 +235,7 @@ pub fn run(args: &Args) -> Result<()> {
             }
             Notice::Flood(step) => show.flood(step),
             Notice::DetectionEnded(error) => warn(&mut show, args, "detection ended", error),
+            Notice::SamplesEnded(error) => warn(&mut show, args, "sampling ended", error),
             Notice::Expired(name) => {
                 show.clear();
                 say!("rule \"{name}\" has expired");
@@ -281,6 +290,10 @@ impl Args {
             compiler: self.filter_compiler.into(),
             may_cut_session: self.force,
             detect: self.detect_setup()?,
+            samples: self.sample_drops.clone().map(|path| SampleSetup {
+                path,
+                one_in: self.sample,
+            }),
         })
     }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::guard::{Account, Counters, EmitError, LIMIT_STRIDE, Rule, Verdict};
+use ::guard::{Account, Counters, EmitError, LIMIT_STRIDE, Rule, SampleCounts, Sampling, Verdict};
 use bpf::ebpf::Insn;
+use sys::bpf::Events;
 use sys::{Error, ErrorKind, Result};
 use xdp::{Guard, GuardFeatures, GuardMaps, GuardSpec, SourceMap, XdpProgram};
 
@@ -36,6 +37,8 @@ pub struct Totals {
     pub unmatched: Counters,
     /// Packets decided by rules that a reload removed.
     pub removed: Counters,
+    /// Samples of dropped packets.
+    pub samples: SampleCounts,
     /// The rules in the order of matching.
     pub rules: Vec<RuleTotals>,
 }
@@ -70,6 +73,15 @@ impl Totals {
     }
 }
 
+/// What a program does beside the rules.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// Count what would be dropped, and drop nothing.
+    pub dry_run: bool,
+    /// Sample one dropped packet in this many into these perf rings.
+    pub samples: Option<(&'a Events, u32)>,
+}
+
 /// A rule that is active or expired.
 #[derive(Clone, Debug)]
 struct Entry {
@@ -90,6 +102,8 @@ struct Loaded {
     /// Limits per source, which are passed on to the next program.
     sources: Option<Arc<SourceMap>>,
     ids: Vec<(u64, Verdict)>,
+    /// The names of its rules, for samples.
+    names: Vec<String>,
 }
 
 impl Loaded {
@@ -107,6 +121,7 @@ pub struct Table {
     leaving: Vec<(Instant, Loaded)>,
     /// Counts of replaced programs: seen, unmatched, and of removed rules.
     before: [Counters; 3],
+    samples_before: SampleCounts,
     id_next: u64,
 }
 
@@ -126,13 +141,14 @@ impl Next {
 
 impl Table {
     /// Compiles the rules and loads their program.
-    pub fn load(specs: Vec<RuleSpec>, dry_run: bool) -> Result<Self> {
+    pub fn load(specs: Vec<RuleSpec>, options: Options<'_>) -> Result<Self> {
         let (entries, id_next) = entries(specs, &[], 0)?;
         Ok(Self {
-            loaded: load(&entries, dry_run, None)?,
+            loaded: load(&entries, options, None)?,
             entries,
             leaving: Vec::new(),
             before: Default::default(),
+            samples_before: SampleCounts::default(),
             id_next,
         })
     }
@@ -152,18 +168,18 @@ impl Table {
 
     /// Loads a program for new rules. Rules that are kept retain their counts, limits and remaining
     /// time.
-    pub fn next(&self, specs: Vec<RuleSpec>, dry_run: bool) -> Result<Next> {
+    pub fn next(&self, specs: Vec<RuleSpec>, options: Options<'_>) -> Result<Next> {
         let (entries, id_next) = entries(specs, &self.entries, self.id_next)?;
-        self.load_next(entries, id_next, dry_run)
+        self.load_next(entries, id_next, options)
     }
 
     /// Loads a program for the remaining rules.
-    pub fn again(&self, dry_run: bool) -> Result<Next> {
-        self.load_next(self.entries.clone(), self.id_next, dry_run)
+    pub fn again(&self, options: Options<'_>) -> Result<Next> {
+        self.load_next(self.entries.clone(), self.id_next, options)
     }
 
-    fn load_next(&self, entries: Vec<Entry>, id_next: u64, dry_run: bool) -> Result<Next> {
-        let loaded = load(&entries, dry_run, self.loaded.sources.as_ref())?;
+    fn load_next(&self, entries: Vec<Entry>, id_next: u64, options: Options<'_>) -> Result<Next> {
+        let loaded = load(&entries, options, self.loaded.sources.as_ref())?;
         let old = self.loaded.guard.limits()?;
         let mut new = loaded.guard.limits()?;
         for (to, (id, _)) in loaded.ids.iter().enumerate() {
@@ -220,6 +236,7 @@ impl Table {
             let (_, old) = self.leaving.remove(0);
             let mut befores: Vec<(u64, Counters)> =
                 self.entries.iter().map(|e| (e.id, e.before)).collect();
+            self.samples_before.add(&account.samples);
             add(&account, &old.ids, &mut self.before, &mut befores);
             for (entry, (_, before)) in self.entries.iter_mut().zip(befores) {
                 entry.before = before;
@@ -228,13 +245,25 @@ impl Table {
         Ok(())
     }
 
+    /// The name of a rule of the current program, or of one that was replaced a moment ago.
+    pub fn name(&self, id: u32) -> Option<&str> {
+        let leaving = self.leaving.iter().map(|row| &row.1);
+        leaving.chain([&self.loaded]).find_map(|loaded| {
+            let at = loaded.ids.iter().position(|row| row.0 as u32 == id)?;
+            loaded.names.get(at).map(String::as_str)
+        })
+    }
+
     /// The total counts.
     pub fn totals(&self) -> Result<Totals> {
         let mut sums = self.before;
+        let mut samples = self.samples_before;
         let mut counters: Vec<(u64, Counters)> =
             self.entries.iter().map(|e| (e.id, e.before)).collect();
         for loaded in self.leaving.iter().map(|row| &row.1).chain([&self.loaded]) {
-            add(&loaded.account()?, &loaded.ids, &mut sums, &mut counters);
+            let account = loaded.account()?;
+            samples.add(&account.samples);
+            add(&account, &loaded.ids, &mut sums, &mut counters);
         }
         let rules = self.entries.iter().zip(counters);
         let [seen, unmatched, removed] = sums;
@@ -242,6 +271,7 @@ impl Table {
             seen,
             unmatched,
             removed,
+            samples,
             rules: rules
                 .map(|(entry, (_, counters))| RuleTotals {
                     spec: entry.spec.clone(),
@@ -304,7 +334,11 @@ fn entries(specs: Vec<RuleSpec>, old: &[Entry], mut id: u64) -> Result<(Vec<Entr
 }
 
 /// Loads the program of the rules that have not expired.
-fn load(entries: &[Entry], dry_run: bool, sources: Option<&Arc<SourceMap>>) -> Result<Loaded> {
+fn load(
+    entries: &[Entry],
+    options: Options<'_>,
+    sources: Option<&Arc<SourceMap>>,
+) -> Result<Loaded> {
     let active = || entries.iter().filter(|entry| !entry.is_expired);
     let rules: Vec<Rule> = active().map(|entry| entry.rule.clone()).collect();
     let prefixes: Vec<_> = ::guard::trie_entries(&rules)
@@ -325,10 +359,11 @@ fn load(entries: &[Entry], dry_run: bool, sources: Option<&Arc<SourceMap>>) -> R
         limits_len: ::guard::limits_len(rules.len()),
         prefixes: &prefixes,
         sources: sources.as_deref(),
+        events: options.samples.map(|samples| samples.0),
     };
     let load_by = |by: EmitBy| {
         Guard::load(&spec, |maps, features| {
-            emit(&rules, dry_run, maps, features, by)
+            emit(&rules, options, maps, features, by)
         })
     };
     // A kernel whose verifier refuses the decision trees gets a chain of rules.
@@ -340,6 +375,7 @@ fn load(entries: &[Entry], dry_run: bool, sources: Option<&Arc<SourceMap>>) -> R
         guard,
         sources,
         ids,
+        names: active().map(|entry| entry.spec.name.clone()).collect(),
     })
 }
 
@@ -352,7 +388,7 @@ type EmitBy = fn(
 
 fn emit(
     rules: &[Rule],
-    dry_run: bool,
+    options: Options<'_>,
     maps: GuardMaps,
     features: GuardFeatures,
     by: EmitBy,
@@ -362,12 +398,16 @@ fn emit(
         limits: maps.limits,
         prefixes: maps.prefixes,
         sources: maps.sources,
+        samples: options.samples.map(|(_, one_in)| Sampling {
+            events: maps.events,
+            one_in,
+        }),
     };
     let features = ::guard::Features {
         frags: features.frags,
         indirect: features.indirect,
     };
-    by(rules, dry_run, maps, features).map_err(refused)
+    by(rules, options.dry_run, maps, features).map_err(refused)
 }
 
 /// Checks that the rules fit into one program, and returns its number of instructions. The kernel
@@ -386,12 +426,13 @@ pub fn check(specs: &[RuleSpec]) -> Result<usize> {
         limits: 0,
         prefixes: 0,
         sources: 0,
+        events: 0,
     };
     let features = GuardFeatures {
         frags: true,
         indirect: true,
     };
-    let count = emit(&rules, false, maps, features, ::guard::emit)?.len();
+    let count = emit(&rules, Options::default(), maps, features, ::guard::emit)?.len();
     match count {
         0..=INSNS_MAX => Ok(count),
         _ => Err(Error::new(

@@ -11,8 +11,13 @@ type Result<T> = core::result::Result<T, &'static str>;
 const METADATA_MAX: usize = 32;
 /// `XDP_REDIRECT`.
 const REDIRECT: u64 = 4;
+const EFAULT: u64 = -14_i64 as u64;
 const EINVAL: u64 = -22_i64 as u64;
 const LEN_MAX: usize = 0xffff;
+/// Flags of `bpf_perf_event_output`: the processor (`BPF_F_INDEX_MASK`), and how many bytes of the
+/// packet (`BPF_F_CTXLEN_MASK`).
+const OUTPUT_CPU: u64 = 0xffff_ffff;
+const OUTPUT_LEN: u64 = 0xf_ffff << 32;
 
 impl<K: Kernel> Machine<'_, K> {
     pub(super) fn call(&mut self, helper: i32) -> Result<()> {
@@ -45,6 +50,13 @@ impl<K: Kernel> Machine<'_, K> {
             // One processor.
             8 => 0,
             23 if is_xdp => REDIRECT,
+            25 => {
+                if arg(1)? != CONTEXT {
+                    return Err("the argument is not the context");
+                }
+                let (map, flags, from, len) = (map_of(arg(2)?)?, arg(3)?, arg(4)?, arg(5)?);
+                self.output(map, flags, (from, len as usize))?
+            }
             // The third argument's low bits are the verdict if there is no such entry.
             51 if is_xdp => {
                 let (map, key, flags) = (map_of(arg(1)?)?, arg(2)?, arg(3)?);
@@ -83,6 +95,27 @@ impl<K: Kernel> Machine<'_, K> {
             }
             _ => EINVAL,
         }
+    }
+
+    /// `bpf_perf_event_output`.
+    fn output(&mut self, map: i32, flags: u64, (from, len): (u64, usize)) -> Result<u64> {
+        if self.kernel.sizes(map) != Some((4, 4)) {
+            return Err("no map");
+        }
+        if len > LEN_MAX {
+            return Err("copies too many bytes");
+        }
+        let mut bytes = vec![0; len];
+        self.read(from, &mut bytes)?;
+        // The processor of another number has no ring here.
+        if flags & !(OUTPUT_CPU | OUTPUT_LEN) != 0 || flags & OUTPUT_CPU != OUTPUT_CPU {
+            return Ok(EINVAL);
+        }
+        let start = ((flags & OUTPUT_LEN) >> 32) as usize;
+        Ok(match self.packet.bytes().get(..start) {
+            Some(start) => self.kernel.output(map, &bytes, start) as u64,
+            None => EFAULT,
+        })
     }
 
     /// `bpf_xdp_load_bytes` and `bpf_xdp_store_bytes`.

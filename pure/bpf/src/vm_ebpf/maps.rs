@@ -17,6 +17,9 @@ pub enum Kind {
     /// A prefix length in bits, and the prefix; a look-up returns the longest prefix that covers
     /// the key (`BPF_MAP_TYPE_LPM_TRIE`).
     Trie,
+    /// Perf rings (`BPF_MAP_TYPE_PERF_EVENT_ARRAY`): the maximum number of entries is that of the
+    /// outputs that fit.
+    Events,
 }
 
 #[derive(Clone, Debug)]
@@ -34,6 +37,8 @@ struct Map {
 pub struct Maps {
     maps: Vec<(i32, Map)>,
     values: Vec<Vec<u8>>,
+    /// What programs have output to [`Kind::Events`], oldest first.
+    pub events: Vec<Vec<u8>>,
     /// Time of all clocks.
     pub now_ns: u64,
     /// The next random number.
@@ -44,6 +49,7 @@ const ENOENT: i64 = -2;
 const E2BIG: i64 = -7;
 const EEXIST: i64 = -17;
 const EINVAL: i64 = -22;
+const ENOSPC: i64 = -28;
 
 impl Maps {
     /// Creates a set without maps.
@@ -153,6 +159,7 @@ impl Kernel for Maps {
                 return 0;
             }
             (None, _) if map.kind == Kind::Array => return E2BIG,
+            (None, _) if map.kind == Kind::Events => return EINVAL,
             (None, _) if map.kind == Kind::Trie && prefix(key).is_none() => return EINVAL,
             (None, _) if is_full && map.kind != Kind::LruHash => return E2BIG,
             (None, _) => {}
@@ -165,6 +172,18 @@ impl Kernel for Maps {
             map.entries.push((key.into(), number));
         }
         0
+    }
+
+    fn output(&mut self, fd: i32, bytes: &[u8], packet: &[u8]) -> i64 {
+        match self.map(fd) {
+            Some(map) if map.kind != Kind::Events => EINVAL,
+            Some(map) if self.events.len() < map.entries_max => {
+                self.events.push([bytes, packet].concat());
+                0
+            }
+            Some(_) => ENOSPC,
+            None => EINVAL,
+        }
     }
 
     fn value(&mut self, number: u32) -> Option<&mut [u8]> {

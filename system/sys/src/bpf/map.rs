@@ -22,6 +22,8 @@ pub enum MapType {
     Hash = 1,
     /// Index to value.
     Array = 2,
+    /// Processor to perf ring (Linux 4.3).
+    PerfEventArray = 4,
     /// Index to one value a processor.
     PercpuArray = 6,
     /// Key to value by hashing; a new key replaces the least recently used one (Linux 4.10).
@@ -312,7 +314,7 @@ impl AsFd for Map {
     }
 }
 
-fn page_len() -> usize {
+pub(super) fn page_len() -> usize {
     // SAFETY: sysconf has no precondition.
     let len = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(len).unwrap_or(4096)

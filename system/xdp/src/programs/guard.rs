@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use bpf::ebpf::Insn;
-use sys::bpf::{Map, MapSpec, MapType, UpdateMode};
+use sys::bpf::{Events, Map, MapSpec, MapType, UpdateMode};
 use sys::{Error, ErrorKind, Result};
 
 use crate::XdpProgram;
@@ -24,6 +24,8 @@ pub struct GuardMaps {
     pub prefixes: RawFd,
     /// Descriptor of [`GuardSpec::sources`]; invalid without them.
     pub sources: RawFd,
+    /// Descriptor of [`GuardSpec::events`]; invalid without them.
+    pub events: RawFd,
 }
 
 /// Per-source limits, with keys of [`PREFIX_KEY_LEN`] bytes. Programs may share the map.
@@ -60,6 +62,8 @@ pub struct GuardSpec<'a> {
     pub prefixes: &'a [([u8; PREFIX_KEY_LEN], u64)],
     /// Per-source limits, if the program has any.
     pub sources: Option<&'a SourceMap>,
+    /// Perf rings for samples of packets, if the program takes any.
+    pub events: Option<&'a Events>,
 }
 
 /// Length of a key of [`GuardSpec::prefixes`] in bytes.
@@ -120,6 +124,7 @@ impl Guard {
             limits: limits.as_fd().as_raw_fd(),
             prefixes: prefixes.as_fd().as_raw_fd(),
             sources: spec.sources.map_or(-1, |map| map.0.as_fd().as_raw_fd()),
+            events: spec.events.map_or(-1, |events| events.as_fd().as_raw_fd()),
         };
         // Report the first refusal: that variant is what this kernel should support.
         let mut refusal = None;

@@ -67,6 +67,12 @@ pub fn page(interface: &str, dry_run: bool, totals: &Totals) -> Page {
     let about = "Packets that no rule decided; they passed.";
     let name = "barewire_guard_unmatched_packets_total";
     one(name, Kind::Counter, about, totals.unmatched.packets);
+    let about = "Samples of dropped packets that were written.";
+    let name = "barewire_guard_samples_total";
+    one(name, Kind::Counter, about, totals.samples.taken);
+    let about = "Samples of dropped packets that were lost.";
+    let name = "barewire_guard_samples_lost_total";
+    one(name, Kind::Counter, about, totals.samples.lost);
     let about = "1 if nothing is dropped.";
     one("barewire_guard_dry_run", Kind::Gauge, about, dry_run.into());
     for (name, about, value) in RULES {

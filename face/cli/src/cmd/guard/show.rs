@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ::guard::{Counters, Limit, Verdict};
@@ -74,6 +75,8 @@ pub struct Show {
     /// The response to floods; `None` if detection is off.
     action: Option<Action>,
     json: bool,
+    /// The file for samples of dropped packets.
+    samples: Option<PathBuf>,
     on_terminal: bool,
     /// Lines of the table currently on the terminal.
     drawn: usize,
@@ -110,6 +113,7 @@ impl Show {
             dry_run: opened.is_dry_run(),
             action: opened.action(),
             json,
+            samples: opened.sample_file().map(Path::to_owned),
             on_terminal: io::stderr().is_terminal(),
             drawn: 0,
             before: totals,
@@ -270,6 +274,11 @@ impl Show {
                 totals.removed.dropped
             );
         }
+        if let Some(file) = &self.samples {
+            let taken = counted(totals.samples.taken, "packet");
+            let (file, lost) = (file.display(), totals.samples.lost);
+            let _ = writeln!(text, "  samples: {taken} in {file}, {lost} lost");
+        }
         let unmatched = counted(totals.unmatched.packets, "packet");
         let _ = writeln!(text, "  no rule: {unmatched}");
         match totals.imbalance() {
@@ -330,6 +339,9 @@ impl Show {
             "answered": totals.answered(),
             "unmatched": totals.unmatched.packets,
             "removed": counters(&totals.removed),
+            "samples": self.samples.as_ref().map(|_| {
+                json!({ "taken": totals.samples.taken, "lost": totals.samples.lost })
+            }),
             "imbalance": totals.imbalance(),
             "rules": rules,
         })
