@@ -422,6 +422,20 @@ pub fn libpcap() -> Result<PathBuf> {
     result.clone().map_err(anyhow::Error::msg)
 }
 
+/// Path of `libpfring.so`, built if needed; `BAREWIRE_LIBPFRING` names another one.
+///
+/// # Errors
+/// If it does not build.
+pub fn libpfring() -> Result<PathBuf> {
+    static LIBRARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    if let Some(path) = std::env::var_os("BAREWIRE_LIBPFRING") {
+        return Ok(path.into());
+    }
+    let result = LIBRARY
+        .get_or_init(|| build(&["--lib"], "libpfring.so").map_err(|error| format!("{error:#}")));
+    result.clone().map_err(anyhow::Error::msg)
+}
+
 /// The program behind `cargo xtask`, built if needed, as [`barewire`].
 ///
 /// # Errors

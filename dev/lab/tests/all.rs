@@ -94,6 +94,7 @@ mod nic_host_dependency;
 mod package;
 mod pcap_dropin;
 mod pcap_dropin_live;
+mod pfring_dropin;
 mod port_embedding;
 mod privileges;
 mod scan_banners;

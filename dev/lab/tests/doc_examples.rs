@@ -45,7 +45,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ),
     ("ssh ", "needs another host, and a desktop"),
     ("mkdir lib", "a folder for libpcap.so; pcap_dropin has one"),
-    ("cp target/dropin/", "copies libpcap.so; pcap_dropin does"),
+    (
+        "cp target/dropin/",
+        "copies a library; pcap_dropin and pfring_dropin do",
+    ),
     ("ln -s libpcap", "names libpcap.so; pcap_dropin does"),
     (
         "LD_",

@@ -82,6 +82,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("hping3"), "hping3", &[Set::Test]),
     (Program("ndiff"), "ndiff", &[Set::Test]),
     (Program("nmap"), "nmap", &[Set::Test]),
+    (Program("masscan"), "masscan", &[Set::Test]),
     (Program("iptables"), "iptables", &[Set::Test]),
     (Program("script"), "bsdutils", &[Set::Test]),
     (Program("tmux"), "tmux", &[Set::Test]),

@@ -1,7 +1,7 @@
 //! The functions of libpcap, as C calls them.
 //!
 //! Rules for all of them: pointers may be null (where the original dereferences null at once, they
-//! are refused here); a panic ends at the boundary ([`guard`]); a handle is borrowed only while no
+//! are refused here); a panic ends at the boundary ([`sys::boundary`]); a handle is borrowed only while no
 //! function of the program runs, so that callbacks may use it.
 //!
 //! What callers must ensure, as with the original: pointers are null or valid; a handle is not used
@@ -11,7 +11,6 @@ mod datalink;
 mod devices;
 mod dump;
 mod filter;
-mod guard;
 mod live;
 mod names;
 mod open;

@@ -204,6 +204,9 @@ pub struct PortOptions {
     pub tap: TapMethod,
     /// How a tap's packets are distributed to several queues.
     pub fanout: Fanout,
+    /// Number of the fan-out group (AF_PACKET), which other processes may join, too: each packet
+    /// then goes to one queue of the group. `None` for a group of the port's own.
+    pub fanout_group: Option<u16>,
     /// Whether the kernel computes a flow hash for packets whose card provided none (AF_PACKET), at
     /// some cost.
     pub rss_hash: bool,
@@ -241,6 +244,7 @@ impl Default for PortOptions {
             need_wakeup: true,
             tap: TapMethod::Auto,
             fanout: Fanout::Hash,
+            fanout_group: None,
             rss_hash: false,
             qdisc_bypass: true,
             iommu: IommuInterface::Auto,

@@ -6,6 +6,7 @@
 pub mod address;
 pub mod advice;
 pub mod affinity;
+pub mod boundary;
 pub mod bpf;
 pub mod clock;
 pub mod code;

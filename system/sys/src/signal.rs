@@ -41,6 +41,27 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
+/// Runs `body` with all signals of this thread blocked. A thread that it starts inherits that, and
+/// never runs a signal handler of the program.
+pub fn without_signals<T>(body: impl FnOnce() -> T) -> T {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initialises the set; the other is initialised if the call succeeds, which
+    // it does for a valid operation and set.
+    let changed = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr())
+    };
+    let result = body();
+    if changed == 0 {
+        // SAFETY: the set of before.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        }
+    }
+    result
+}
+
 /// The flag that `SIGHUP` sets from now on, instead of ending the program: a service reloads its
 /// configuration. To be called after [`stop_flag`].
 ///

@@ -50,7 +50,7 @@ const FOR_ALL_TESTS: &str = "dev/skip";
 const UNSAFE_CRATES: &[&str] = &["system/sys", "system/ring", "system/vfio", "system/port"];
 
 /// The crates that may contain unsafe code in one module: an interface called from C.
-const UNSAFE_MODULES: &[(&str, &str)] = &[("face/pcap", "abi")];
+const UNSAFE_MODULES: &[(&str, &str)] = &[("face/pcap", "abi"), ("face/pfring", "abi")];
 
 /// Edges between crates that the layers do not allow, dev-dependencies included: a crate that used
 /// `dev/lab` in its own tests would be compiled twice, with different types.

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
 use std::ptr::null;
 
-use super::guard::guard;
 use super::raw::{Handle, allocated, bytes, free, with};
 use crate::failure::{ERROR, Failure};
 use crate::link;
+use sys::boundary::guard;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_datalink(p: *mut Handle) -> c_int {

@@ -7,9 +7,9 @@ use std::ptr::null_mut;
 use sys::address::InterfaceAddress;
 use sys::link::Link;
 
-use super::guard::guard;
 use super::raw::{bytes, free, put_error};
 use crate::failure::ERROR;
+use sys::boundary::guard;
 
 /// `PCAP_IF_LOOPBACK`, `PCAP_IF_UP`, `PCAP_IF_RUNNING`.
 const LOOPBACK: u32 = 1;

@@ -3,12 +3,12 @@
 use std::ffi::{c_char, c_int, c_long};
 use std::ptr::null_mut;
 
-use super::guard::guard;
 use super::raw::{Handle, PacketHeader, bytes, errno, state};
 use super::stream;
 use crate::failure::{ERROR, Failure, Result};
 use crate::handle::{Kind, State};
 use crate::link;
+use sys::boundary::guard;
 
 const MICROSECONDS_MAGIC: u32 = 0xa1b2_c3d4;
 const NANOSECONDS_MAGIC: u32 = 0xa1b2_3c4d;

@@ -8,13 +8,13 @@ use bpf::cbpf::{INSN_COUNT_MAX, Insn, Program};
 use bpf::disasm::ClassicLine;
 use bpf::vm_cbpf;
 
-use super::guard::guard;
 use super::raw::{Handle, PacketHeader, ProgramRaw, bytes, free, with};
 use super::stream;
 use crate::compile::{self, Target};
 use crate::failure::{ERROR, Failure, Result};
 use crate::handle::Kind;
 use crate::link;
+use sys::boundary::guard;
 
 /// `PCAP_NETMASK_UNKNOWN`.
 const NETMASK_UNKNOWN: u32 = u32::MAX;

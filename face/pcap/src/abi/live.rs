@@ -3,13 +3,13 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
-use super::guard::guard;
 use super::open::{pcap_close, pcap_geterr};
 use super::raw::{Handle, Statistics, allocated, bytes, free, or_null, put_error, state, with};
 use crate::failure::{ACTIVATED, ERROR, Failure, Result};
 use crate::handle::{Kind, Settings, State};
 use crate::live::Live;
 use crate::status;
+use sys::boundary::guard;
 
 /// Maximum number of bytes captured per packet.
 const SNAPLEN_MAX: c_int = crate::link::SNAPLEN_MAX as c_int;

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::{null, null_mut};
 
-use super::guard::guard;
 use super::raw::bytes;
+use sys::boundary::guard;
 
 /// `PROTO_UNDEF`.
 const UNDEFINED: c_int = -1;

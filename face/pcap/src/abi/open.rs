@@ -3,7 +3,6 @@
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null_mut;
 
-use super::guard::guard;
 use super::live::live_fd;
 use super::raw::{Handle, bytes, or_null, put_error, state, with};
 use super::stream::{self, Stream};
@@ -11,6 +10,7 @@ use crate::failure::{ERROR, Failure, Result};
 use crate::handle::{Kind, State};
 use crate::link;
 use crate::savefile::Reader;
+use sys::boundary::guard;
 
 /// `PCAP_TSTAMP_PRECISION_NANO`.
 const NANOSECONDS: c_uint = 1;

@@ -8,10 +8,10 @@ use std::sync::atomic::AtomicBool;
 use bpf::cbpf::Insn;
 use port::Waker;
 
-use super::guard::guard;
 use crate::failure::{ERROR, ERROR_LEN, Failure, Result};
 use crate::handle::State;
 use crate::savefile::Header;
+use sys::boundary::guard;
 
 /// `pcap_t`.
 pub struct Handle {

@@ -4,11 +4,11 @@ use std::ffi::c_int;
 use std::ptr::null;
 use std::sync::atomic::Ordering;
 
-use super::guard::guard;
 use super::raw::{Handle, Handler, PacketHeader, state};
 use crate::failure::{BREAK, ERROR, Failure, Result};
 use crate::handle::State;
 use crate::live::Next;
+use sys::boundary::guard;
 
 /// A packet, whose bytes are valid until the next is read.
 struct Found {

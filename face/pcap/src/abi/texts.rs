@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null;
 
-use super::guard::guard;
 use super::raw::bytes;
 use crate::failure::ERROR;
 use crate::status::{self, TIMESTAMP_TYPES};
+use sys::boundary::guard;
 
 /// The version of the interface: an exported variable of the original.
 #[unsafe(no_mangle)]

@@ -144,7 +144,7 @@ pub(super) fn listen(
     time: TimestampSource,
     options: &PortOptions,
 ) -> Result<Listening> {
-    let in_group = sockets.len() > 1;
+    let in_group = sockets.len() > 1 || options.fanout_group.is_some();
     if filter.ignore_outgoing && in_group {
         // The kernel cannot be queried for the group's option.
         filter.kernel_ignores_outgoing = KernelVersion::running() >= Some(FANOUT_DIRECTION);
@@ -284,7 +284,7 @@ fn join(sources: &[Source], filter: &SocketFilter, options: &PortOptions) -> Res
         rollover: false,
         ignore_outgoing: filter.ignore_outgoing,
     };
-    let mut group = None;
+    let mut group = options.fanout_group;
     for source in sources {
         group = Some(source.socket().join_fanout(&fanout, group)?);
     }

@@ -1,4 +1,5 @@
-//! Catches panics, which would otherwise end the program that uses the library.
+//! The boundary of a library that other programs load: catches panics, which would otherwise end
+//! the program.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};

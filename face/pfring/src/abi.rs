@@ -1,0 +1,44 @@
+//! The functions of PF_RING's library, as C calls them.
+//!
+//! Rules for all of them: pointers may be null, which is an invalid argument; a panic ends at the
+//! boundary ([`sys::boundary`]).
+//!
+//! What callers must ensure, as with the original: pointers are null or valid; a ring is not used
+//! after `pfring_close`; only one thread at a time receives. Everything else may be called by other
+//! threads meanwhile.
+
+mod facts;
+mod open;
+mod receive;
+mod send;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::{CStr, c_char, c_int};
+
+use sys::boundary::guard;
+
+use crate::ring::{Outcome, Ring};
+use crate::status::{GENERIC, INVALID_ARGUMENT};
+
+/// Runs `body` with a ring, and returns its number or its status.
+///
+/// # Safety
+/// `ring` is null or open.
+unsafe fn with(ring: *const Ring, body: impl FnOnce(&Ring) -> Outcome<c_int>) -> c_int {
+    // SAFETY: the caller's promise; all state of a ring is behind locks or atomic.
+    guard(GENERIC, || match unsafe { ring.as_ref() } {
+        Some(ring) => body(ring).unwrap_or_else(|status| status),
+        None => INVALID_ARGUMENT,
+    })
+}
+
+/// The text at a pointer; `None` for null.
+///
+/// # Safety
+/// `text` is null or ends with a zero, and is alive for `'t`.
+unsafe fn bytes<'t>(text: *const c_char) -> Option<&'t [u8]> {
+    // SAFETY: the caller's promise.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())
+}

@@ -1,0 +1,196 @@
+//! Settings, filters, clusters.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::time::Duration;
+
+use super::{bytes, with};
+use crate::ring::Ring;
+use crate::settings::{Mode, Settings, Wanted};
+use crate::status::{INVALID_ARGUMENT, NOT_SUPPORTED, WRONG_CONFIGURATION};
+
+/// Changes a setting.
+///
+/// # Safety
+/// `ring` is null or open.
+unsafe fn set(ring: *mut Ring, change: impl FnOnce(&mut Settings)) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        with(ring, |ring| {
+            ring.set(change);
+            Ok(0)
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_direction(ring: *mut Ring, direction: c_int) -> c_int {
+    let body = |ring: &Ring| {
+        ring.set_wanted(match direction {
+            0 => Wanted::Both,
+            1 => Wanted::Received,
+            2 => Wanted::Sent,
+            _ => return Err(INVALID_ARGUMENT),
+        });
+        Ok(0)
+    };
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_socket_mode(ring: *mut Ring, mode: c_int) -> c_int {
+    let body = |ring: &Ring| {
+        if ring.is_enabled() {
+            return Err(WRONG_CONFIGURATION);
+        }
+        let mode = match mode {
+            0 => Mode::Both,
+            1 => Mode::Send,
+            2 => Mode::Receive,
+            _ => return Err(INVALID_ARGUMENT),
+        };
+        ring.set(|settings| settings.mode = mode);
+        Ok(0)
+    };
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_cluster(ring: *mut Ring, cluster: u32, kind: c_int) -> c_int {
+    let kind = u32::try_from(kind).unwrap_or(u32::MAX);
+    // SAFETY: null or a ring.
+    unsafe { with(ring, |ring| ring.set_cluster(cluster, kind).map(|()| 0)) }
+}
+
+/// A ring leaves its cluster when it is closed or disabled; before it is enabled it is in none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_remove_from_cluster(ring: *mut Ring) -> c_int {
+    let body = |ring: &Ring| match ring.is_enabled() {
+        true => Err(NOT_SUPPORTED),
+        false => {
+            ring.set(|settings| settings.cluster = None);
+            Ok(0)
+        }
+    };
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_bpf_filter(ring: *mut Ring, text: *const c_char) -> c_int {
+    let body = |ring: &Ring| {
+        // SAFETY: null or a text.
+        let text = unsafe { bytes(text) }.ok_or(INVALID_ARGUMENT)?;
+        let text = std::str::from_utf8(text).map_err(|_| INVALID_ARGUMENT)?;
+        ring.set_filter(Some(text)).map(|()| 0)
+    };
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_remove_bpf_filter(ring: *mut Ring) -> c_int {
+    // SAFETY: null or a ring.
+    unsafe { with(ring, |ring| ring.set_filter(None).map(|()| 0)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_application_name(
+    ring: *mut Ring,
+    name: *const c_char,
+) -> c_int {
+    let body = |ring: &Ring| {
+        // SAFETY: null or a text.
+        ring.set_application(unsafe { bytes(name) }.ok_or(INVALID_ARGUMENT)?);
+        Ok(0)
+    };
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }
+}
+
+/// PF_RING shows this text in /proc; here there is no such place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_application_stats(
+    ring: *mut Ring,
+    _text: *const c_char,
+) -> c_int {
+    // SAFETY: null or a ring.
+    unsafe { with(ring, |_| Ok(0)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_sampling_rate(ring: *mut Ring, rate: u32) -> c_int {
+    if rate == 0 {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: null or a ring.
+    unsafe { set(ring, |settings| settings.sampling = rate) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_poll_duration(ring: *mut Ring, duration_ms: u32) -> c_int {
+    let duration = Duration::from_millis(duration_ms.into());
+    // SAFETY: null or a ring.
+    unsafe { set(ring, |settings| settings.poll_duration = duration) }
+}
+
+/// Accepted without effect: the kernel gathers packets by time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_poll_watermark(ring: *mut Ring, _packets: u16) -> c_int {
+    // SAFETY: null or a ring.
+    unsafe { with(ring, |_| Ok(0)) }
+}
+
+/// Accepted without effect: packets are sent in batches of 32, or after a millisecond.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_tx_watermark(ring: *mut Ring, _packets: u16) -> c_int {
+    // SAFETY: null or a ring.
+    unsafe { with(ring, |_| Ok(0)) }
+}
+
+/// Accepted without effect: the hash of a cluster does not depend on the card.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_enable_rss_rehash(ring: *mut Ring) -> c_int {
+    // SAFETY: null or a ring.
+    unsafe { with(ring, |_| Ok(0)) }
+}
+
+/// Queues are chosen by name: `zc:eth0@2`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_channel_id(_ring: *mut Ring, _channel: u32) -> c_int {
+    NOT_SUPPORTED
+}
+
+/// Filters in the card are not supported.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_add_hw_rule(_ring: *mut Ring, _rule: *const c_void) -> c_int {
+    NOT_SUPPORTED
+}
+
+/// Filters in the card are not supported.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_remove_hw_rule(_ring: *mut Ring, _rule: u16) -> c_int {
+    NOT_SUPPORTED
+}
+
+/// Filtering rules are not supported: use `pfring_set_bpf_filter`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_add_filtering_rule(
+    _ring: *mut Ring,
+    _rule: *const c_void,
+) -> c_int {
+    NOT_SUPPORTED
+}
+
+/// Filtering rules are not supported: use `pfring_set_bpf_filter`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_remove_filtering_rule(_ring: *mut Ring, _rule: u16) -> c_int {
+    NOT_SUPPORTED
+}
+
+/// Filtering rules are not supported: use `pfring_set_bpf_filter`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_toggle_filtering_policy(_ring: *mut Ring, _policy: u8) -> c_int {
+    NOT_SUPPORTED
+}

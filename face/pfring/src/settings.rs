@@ -1,0 +1,143 @@
+//! Settings of a ring, made between `pfring_open` and `pfring_enable_ring`.
+
+use std::time::Duration;
+
+use port::{Direction, Fanout, PortOptions, TapMethod};
+use runtime::filter::Expression;
+
+use crate::status::{INVALID_ARGUMENT, NOT_SUPPORTED};
+
+/// `PF_RING_LONG_HEADER`: the extended header is filled, too.
+const LONG_HEADER: u32 = 1 << 2;
+/// `PF_RING_PROMISC`.
+const PROMISCUOUS: u32 = 1 << 3;
+
+/// Wait of `pfring_recv` if the program sets none, as PF_RING's.
+const POLL_DURATION: Duration = Duration::from_millis(500);
+/// Maximum time for which the kernel holds back packets to fill a block.
+const BLOCK_TIMEOUT: Duration = Duration::from_millis(5);
+
+/// Packets of which direction are received (`packet_direction`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// Received and sent ones.
+    #[default]
+    Both,
+    /// Received ones.
+    Received,
+    /// Sent ones.
+    Sent,
+}
+
+/// What a ring is used for (`socket_mode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Sending and receiving.
+    #[default]
+    Both,
+    /// Sending only.
+    Send,
+    /// Receiving only.
+    Receive,
+}
+
+/// Settings of a ring.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Bytes kept per packet; 0 for all.
+    pub snaplen: u32,
+    /// Whether packets for other stations are received.
+    pub promiscuous: bool,
+    /// Whether the extended header is filled.
+    pub long_header: bool,
+    /// Packets of which direction are received.
+    pub wanted: Wanted,
+    /// What the ring is used for.
+    pub mode: Mode,
+    /// The cluster: a group of rings, of any process, that share the packets.
+    pub cluster: Option<(u16, Fanout)>,
+    /// The filter.
+    pub filter: Option<Expression>,
+    /// One packet in this number is returned.
+    pub sampling: u32,
+    /// Maximum wait of a call that waits.
+    pub poll_duration: Duration,
+}
+
+impl Settings {
+    /// The settings of `pfring_open`.
+    pub fn new(caplen: u32, flags: u32) -> Self {
+        Self {
+            snaplen: caplen,
+            promiscuous: flags & PROMISCUOUS != 0,
+            long_header: flags & LONG_HEADER != 0,
+            wanted: Wanted::Both,
+            mode: Mode::Both,
+            cluster: None,
+            filter: None,
+            sampling: 1,
+            poll_duration: POLL_DURATION,
+        }
+    }
+
+    /// Sets the cluster, by `cluster_type` of `pf_ring.h`.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for a number that no fan-out group can have, `NOT_SUPPORTED` for an
+    /// unknown type.
+    pub fn set_cluster(&mut self, number: u32, kind: u32) -> Result<(), i32> {
+        let number = u16::try_from(number).map_err(|_| INVALID_ARGUMENT)?;
+        let fanout = match kind {
+            // By flow, by 2, 4 or 5 of its fields, also those of the inner packet: the kernel's
+            // hash of addresses and ports keeps any of these together.
+            0 | 2..=10 => Fanout::Hash,
+            1 => Fanout::RoundRobin,
+            _ => return Err(NOT_SUPPORTED),
+        };
+        self.cluster = Some((number, fanout));
+        Ok(())
+    }
+
+    /// Options of the port for these settings, and this use of it.
+    pub fn options(&self, direction: Direction) -> PortOptions {
+        let (group, fanout) = match self.cluster {
+            Some((number, fanout)) => (Some(number), fanout),
+            None => (None, Fanout::Hash),
+        };
+        PortOptions {
+            direction,
+            snaplen: self.snaplen,
+            promiscuous: self.promiscuous,
+            outgoing: self.wanted != Wanted::Received,
+            filter_source: self.filter.as_ref().map(Expression::source),
+            fanout,
+            fanout_group: group,
+            block_timeout: BLOCK_TIMEOUT,
+            // Its filter can be replaced without privileges.
+            tap: TapMethod::Tpacket,
+            ..PortOptions::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cluster_types_are_fan_out_modes() {
+        let mut settings = Settings::new(1500, PROMISCUOUS);
+        assert!(settings.promiscuous && !settings.long_header);
+        for (kind, fanout) in [
+            (0, Fanout::Hash),
+            (1, Fanout::RoundRobin),
+            (4, Fanout::Hash),
+        ] {
+            settings.set_cluster(99, kind).unwrap();
+            let options = settings.options(Direction::Rx);
+            assert_eq!((options.fanout_group, options.fanout), (Some(99), fanout));
+        }
+        assert_eq!(settings.set_cluster(1 << 16, 0), Err(INVALID_ARGUMENT));
+        assert_eq!(settings.set_cluster(1, 99), Err(NOT_SUPPORTED));
+    }
+}
