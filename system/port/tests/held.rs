@@ -1,12 +1,13 @@
 //! A batch that stays with its queue is read one packet at a time, and returned by the next call.
 
-use port::{Port, PortOptions};
+use barewire_port::{Port, PortOptions, RxQueue};
 use ring::{Pool, PoolConfig};
 
-const FRAME_COUNT: u32 = 64;
+/// More than each end keeps for itself.
+const FRAME_COUNT: u32 = 1024;
 
 /// Lengths of the packets of the batch that the queue keeps.
-fn held(queue: &port::RxQueue) -> Vec<usize> {
+fn held(queue: &RxQueue) -> Vec<usize> {
     let mut at = 0;
     std::iter::from_fn(|| {
         let (packet, next) = queue.held(at)?;
@@ -29,12 +30,12 @@ fn held_packets_stay_until_the_next_batch() {
         ring_len: 32,
         ..PortOptions::default()
     };
-    let Port { mut rx, mut tx, .. } = port::open("memory:", &options).unwrap();
-    for _ in 0..2 * FRAME_COUNT {
+    let Port { mut rx, mut tx, .. } = barewire_port::open("memory:", &options).unwrap();
+    for round in 0..FRAME_COUNT {
         // The second packet spans several frames.
         let mut batch = tx[0].reserve(8).unwrap();
         for len in [60, 5000, 61] {
-            assert!(batch.write(&vec![0; len]));
+            assert!(batch.write(&vec![0; len]), "round {round}");
         }
         batch.submit().unwrap();
         tx[0].flush().unwrap();

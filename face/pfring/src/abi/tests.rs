@@ -84,10 +84,8 @@ fn packets_of_a_file_are_received_with_and_without_a_copy() {
 fn masscan_gets_zero_for_a_packet() {
     let ring = open("masscan");
     // SAFETY: open, and a text.
-    assert_eq!(
-        unsafe { pfring_set_application_name(ring, c"masscan".as_ptr()) },
-        0
-    );
+    let code = unsafe { pfring_set_application_name(ring, c"masscan".as_ptr()) };
+    assert_eq!(code, 0);
     for len in 60..63 {
         let (code, cap_len, _) = receive(ring, &mut [], 0);
         assert_eq!((code, cap_len), (0, len));
@@ -108,6 +106,7 @@ fn a_filter_selects_before_and_after_enabling() {
         // SAFETY: texts, and rings that are open.
         unsafe {
             let ring = pfring_open(device.as_ptr(), 0, 0);
+            assert!(!ring.is_null());
             if is_enabled {
                 assert_eq!(pfring_enable_ring(ring), 0);
             }
