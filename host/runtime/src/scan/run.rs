@@ -184,6 +184,7 @@ pub fn run(
         error: None,
         state,
         done: scan.setup().from,
+        grabbed: None,
     };
     let grabber = scan.grabber(&cookies, &hops);
     collector.run(&mut port, (prober, grabber), &cookies, stop, &mut notice);
@@ -205,6 +206,8 @@ struct Collector<'s> {
     state: Option<StateFile>,
     /// The next probe as of the last tick.
     done: u128,
+    /// The connections' counts, once the sender has ended.
+    grabbed: Option<GrabCounts>,
 }
 
 impl<'s> Collector<'s> {
@@ -380,7 +383,7 @@ impl<'s> Collector<'s> {
         let segment_bytes = self.live.segment_bytes.load(Ordering::Relaxed);
         self.totals.sent = sent.report.packets.saturating_sub(segments);
         self.totals.sent_bytes = sent.report.bytes.saturating_sub(segment_bytes);
-        self.totals.grabbed = sent.grabbed;
+        self.grabbed = Some(sent.grabbed);
         self.totals.failed = sent.report.failed;
         self.totals.unreachable = sent.unreachable;
         self.sending = Duration::from_nanos(sent.report.span_ns);
@@ -412,7 +415,9 @@ impl<'s> Collector<'s> {
         }
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(mut self) -> Outcome {
+        // Only now: banners that wait to be reported when the sender ends would count twice.
+        self.totals.grabbed = self.grabbed.unwrap_or(self.totals.grabbed);
         Outcome {
             totals: self.totals,
             elapsed: self.began.elapsed(),
