@@ -3,9 +3,11 @@
 
 use std::net::UdpSocket;
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use lab::oracle::TempFile;
+use lab::packet::Raw;
 use lab::process::{Process, barewire};
 use lab::veth::{End, Pair, Veth};
 use lab::{Finished, require, skip};
@@ -125,6 +127,58 @@ fn ip_and_tc_load_objects_that_drop() {
     let filter = ["filter", "add", "dev", name, "ingress", "bpf", "da"];
     tc(&[&filter[..], &["obj", path, "sec", "tc"]].concat());
     assert_eq!(arrived(&pair, [5300, 5400]), [5400]);
+}
+
+/// Number of packets that tc has dropped.
+fn tc_dropped(end: &End) -> u64 {
+    let stats = ["-s", "qdisc", "show", "dev", &end.ifname, "clsact"];
+    let text = end.ns.exec("tc", stats).unwrap();
+    let (_, after) = text.split_once("dropped ").unwrap();
+    let digits = after.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+    digits.parse().unwrap()
+}
+
+#[test]
+fn tc_objects_see_the_tag_that_the_kernel_keeps_outside_the_packet() {
+    require!(skip::lab());
+    require!(skip::program("tc", "iproute2"));
+    let pair = Veth::new().create().unwrap();
+    let drop = object("tc", &["vlan", "5", "and", "udp", "dst", "port", "5300"]);
+    let end = &pair.right;
+    let tc = |args: &[&str]| end.ns.exec("tc", args).unwrap();
+    tc(&["qdisc", "add", "dev", &end.ifname, "clsact"]);
+    let filter = ["filter", "add", "dev", &end.ifname, "ingress", "bpf", "da"];
+    let path = drop.path().to_str().unwrap();
+    tc(&[&filter[..], &["obj", path, "sec", "tc"]].concat());
+    let packet = |tag: &[u8], port: u16| {
+        let mut packet = [&end.mac[..], &pair.left.mac, tag, &[8, 0, 0x45, 0, 0, 28]].concat();
+        packet.extend([0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        packet.extend(
+            [0, 9]
+                .into_iter()
+                .chain(port.to_be_bytes())
+                .chain([0, 8, 0, 0]),
+        );
+        packet
+    };
+    let tagged = |number| [0x81, 0, 0, number];
+    let all = [
+        packet(&[], 5300),
+        packet(&tagged(5), 5400),
+        packet(&tagged(6), 5300),
+        packet(&tagged(5), 5300),
+    ];
+    let sent = pair.left.ns.run(|| {
+        let sender = Raw::sender(&pair.left.ifname).unwrap();
+        all.iter().for_each(|packet| sender.send(packet).unwrap());
+    });
+    sent.unwrap();
+    // The pair keeps the order, so the others have been there when the last one is dropped.
+    let began = Instant::now();
+    while tc_dropped(end) == 0 && began.elapsed() < LIMIT {
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(tc_dropped(end), 1);
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub mod pace;
 pub mod scan;
 pub mod send;
 pub mod stop;
+pub mod text;
 pub mod worker;
 
 pub use stop::{Reload, Stop, TotalsRequest};

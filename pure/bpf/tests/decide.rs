@@ -3,7 +3,7 @@
 mod programs;
 
 use barewire_bpf::cbpf::{Insn, Program};
-use barewire_bpf::decide::{Node, Options, Rule, Tree};
+use barewire_bpf::decide::{Base, Node, Options, Rule, Tree};
 use barewire_bpf::laws;
 use programs::{Row, TCP_PORT_80};
 
@@ -180,6 +180,30 @@ fn many_ports_cost_a_few_comparisons() {
     assert!(tree.leaf(&packet).is_empty());
     packet[23] = 17;
     assert!(tree.leaf(&packet).is_empty());
+}
+
+#[test]
+fn fields_are_within_reach_of_a_load() {
+    for at in [14, 2047, 32_768, 40_000] {
+        let one = |value| {
+            let load = [(0xb1, 0, 0, at), (0x48, 0, 0, 2)];
+            program(
+                &[
+                    &load[..],
+                    &[(0x15, 0, 1, value), (0x06, 0, 0, 1), (0x06, 0, 0, 0)],
+                ]
+                .concat(),
+            )
+        };
+        let programs = [1, 2, 3].map(one);
+        let tree = Tree::new(&rules(&programs, |_| true), &OPTIONS);
+        let bases = tree.nodes.iter().filter_map(|node| match node {
+            Node::Switch(switch) => Some(switch.field.base),
+            Node::Leaf(_) => None,
+        });
+        let is_used = bases.into_iter().any(|base| base == Base::Header(at));
+        assert_eq!(is_used, at < 2048, "{at}");
+    }
 }
 
 #[test]

@@ -6,6 +6,9 @@ use std::ops::Range;
 /// Result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// Maximum number of characters of a text that [`Error::mark`] shows.
+const MARKED_MAX: usize = 120;
+
 /// Reason why a filter was not compiled.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Error {
@@ -46,17 +49,26 @@ impl Error {
     }
 
     /// The text with the position marked below it, as compilers do: two lines without a final line
-    /// end. Control characters become spaces.
+    /// end. Of a long text only the part around the position is shown. Control characters become
+    /// spaces.
     pub fn mark(&self, text: &str) -> String {
-        let plain: String = text
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
         let start = text.floor_char_boundary(self.at.start.min(text.len()));
         let end = text.ceil_char_boundary(self.at.end.min(text.len()));
-        let before = text[..start].chars().count();
-        let width = text[start..end.max(start)].chars().count().max(1);
-        format!("{plain}\n{}{}", " ".repeat(before), "^".repeat(width))
+        let before: Vec<char> = text[..start].chars().collect();
+        let shown_from = match text.chars().nth(MARKED_MAX) {
+            Some(_) => before.len().saturating_sub(MARKED_MAX / 2),
+            None => 0,
+        };
+        let mut rest = text.chars().skip(shown_from);
+        let shown: String = rest.by_ref().take(MARKED_MAX).collect();
+        let plain = shown.replace(|c: char| c.is_control(), " ");
+        let dots = |is_cut: bool| if is_cut { "..." } else { "" };
+        let (left, right) = (dots(shown_from > 0), dots(rest.next().is_some()));
+        let before = before.len() - shown_from;
+        let width = text[start..end.max(start)].chars().count();
+        let width = width.min(shown.chars().count() - before).max(1);
+        let blank = " ".repeat(left.len() + before);
+        format!("{left}{plain}{right}\n{blank}{}", "^".repeat(width))
     }
 }
 
@@ -87,5 +99,21 @@ mod tests {
         // A position after the end, inside a character, or among control characters.
         assert_eq!(Error::new(9..9, "").mark("tcp"), "tcp\n   ^");
         assert_eq!(Error::new(1..2, "").mark("é\tx"), "é x\n^");
+    }
+
+    #[test]
+    fn only_a_part_of_a_long_text_is_shown() {
+        let text = "tcp or ".repeat(100) + "porz" + &" or tcp".repeat(100);
+        let marked = Error::new(700..704, "").mark(&text);
+        let (line, marks) = marked.split_once('\n').unwrap();
+        assert_eq!(line.len(), 3 + MARKED_MAX + 3);
+        assert_eq!(&line[marks.find('^').unwrap()..marks.len()], "porz");
+        let whole = Error::new(0..text.len(), "").mark(&text);
+        let (line, marks) = whole.split_once('\n').unwrap();
+        assert_eq!(line.len(), MARKED_MAX + 3);
+        assert_eq!(marks, "^".repeat(MARKED_MAX));
+        let end = Error::new(text.len()..text.len(), "").mark(&text);
+        let (line, marks) = end.split_once('\n').unwrap();
+        assert_eq!(line.len() + 1, marks.len());
     }
 }

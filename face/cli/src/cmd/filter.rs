@@ -9,7 +9,7 @@ mod packet;
 mod test;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use runtime::filter::select::Select;
@@ -129,18 +129,8 @@ impl FilterArgs {
 }
 
 /// Reads a text file of bounded size.
-fn read_text(path: &PathBuf, len_max: u64) -> Result<String> {
-    use std::io::Read;
-    let what = || format!("read {}", path.display());
-    let mut text = String::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(len_max + 1).read_to_string(&mut text))
-        .map_err(|e| Error::from_io(what(), e))?;
-    if text.len() as u64 > len_max {
-        let why = format!("it is larger than {} KiB", len_max >> 10);
-        return Err(Error::new(ErrorKind::InvalidInput, what(), why));
-    }
-    Ok(text)
+fn read_text(path: &Path, len_max: u64) -> Result<String> {
+    runtime::text::read_text(path, len_max, || format!("read {}", path.display()))
 }
 
 /// The first header of each packet.

@@ -13,6 +13,8 @@ use super::Expression;
 /// Link types whose packets start with the IP header (raw IP, IPv4, IPv6).
 const RAW: [u16; 3] = [101, 228, 229];
 const ETHERNET: u16 = 1;
+/// An interface index that no interface has: a program may run on any.
+const NO_INTERFACE: u32 = 0;
 
 /// What to select.
 #[derive(Clone, Debug)]
@@ -70,11 +72,32 @@ impl Select {
         Ok(Select::Dns(Queries { names, types }))
     }
 
-    /// Compiles one program for a link type, for both IP versions if both are selected.
+    /// Compiles one program for a link type, for both IP versions if both are selected. All of the
+    /// packet, including its VLAN tags, is among its bytes, as in a file or an XDP program.
     ///
     /// # Errors
     /// `InvalidInput` if it cannot be compiled, `Unsupported` for an unsupported link type.
     pub fn compile(&self, link_type: u16) -> Result<Program> {
+        self.compile_for(FilterTarget {
+            link_type,
+            tap: None,
+        })
+    }
+
+    /// Compiles one program for packets of the kernel's network stack (sockets and tc), which keeps
+    /// the outer VLAN tag, the direction and the interface outside the packet's bytes.
+    ///
+    /// # Errors
+    /// As [`Select::compile`].
+    pub fn compile_for_stack(&self, link_type: u16) -> Result<Program> {
+        self.compile_for(FilterTarget {
+            link_type,
+            tap: Some(NO_INTERFACE),
+        })
+    }
+
+    fn compile_for(&self, target: FilterTarget) -> Result<Program> {
+        let link_type = target.link_type;
         let start = || match link_type {
             ETHERNET => Ok(Start::Ethernet),
             raw if RAW.contains(&raw) => Ok(Start::Ip),
@@ -86,7 +109,7 @@ impl Select {
             .with_hint("an expression works on every link type")),
         };
         match self {
-            Select::Expression(expression) => one_expression(expression, link_type),
+            Select::Expression(expression) => one_expression(expression, target),
             Select::P0f(signature) => one_signature(p0f::compile, signature, start()?),
             Select::P0fFuzzy(signature) => one_signature(p0f::compile_fuzzy, signature, start()?),
             Select::Dns(queries) => names(queries, Family::Both, start()?),
@@ -151,10 +174,8 @@ pub fn for_version(signature: &Signature, version: Version) -> Signature {
     }
 }
 
-/// Compiles an expression for the packets of a file.
-fn one_expression(expression: &Expression, link_type: u16) -> Result<Program> {
-    let tap = None;
-    let compiled = expression.compile(FilterTarget { link_type, tap })?;
+fn one_expression(expression: &Expression, target: FilterTarget) -> Result<Program> {
+    let compiled = expression.compile(target)?;
     compiled.ok_or_else(|| {
         let what = "compile the filter";
         Error::new(ErrorKind::InvalidInput, what, "the expression is empty")

@@ -1,10 +1,14 @@
 //! Prefix lists of rules: a file, or the prefixes themselves.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::guard::{List, Prefix, parse_list};
 use sys::{Error, ErrorKind, Result};
+
+use crate::text::read_text;
 
 /// Maximum size of a prefix file, in bytes.
 const LEN_MAX: u64 = 64 << 20;
@@ -56,14 +60,7 @@ impl ListSpec {
     pub fn file(path: &Path) -> Result<Self> {
         let what = || format!("read the prefixes in {}", path.display());
         let invalid = |why: String| Error::new(ErrorKind::InvalidInput, what(), why);
-        let from_io = |e| Error::from_io(what(), e);
-        let len = std::fs::metadata(path).map_err(from_io)?.len();
-        if len > LEN_MAX {
-            return Err(invalid(format!(
-                "it is {len} bytes long; the limit is {LEN_MAX}"
-            )));
-        }
-        let text = std::fs::read_to_string(path).map_err(from_io)?;
+        let text = read_text(path, LEN_MAX, what)?;
         let prefixes = parse_list(&text).map_err(invalid)?;
         Ok(Self {
             origin: Origin::File(path.to_owned()),
@@ -113,9 +110,50 @@ impl ListSpec {
     }
 }
 
+/// The list files of a rule file. A file that several rules name is read once, and its list is
+/// shared.
+pub(super) struct ListFiles<'a> {
+    folder: &'a Path,
+    read: RefCell<BTreeMap<PathBuf, ListSpec>>,
+}
+
+impl<'a> ListFiles<'a> {
+    /// List files with names relative to this folder.
+    pub fn in_folder(folder: &'a Path) -> Self {
+        let read = RefCell::default();
+        Self { folder, read }
+    }
+
+    /// The list in a file.
+    ///
+    /// # Errors
+    /// As [`ListSpec::file`].
+    pub fn list(&self, name: &str) -> Result<ListSpec> {
+        let path = self.folder.join(name);
+        if let Some(list) = self.read.borrow().get(&path) {
+            return Ok(list.clone());
+        }
+        let list = ListSpec::file(&path)?;
+        self.read.borrow_mut().insert(path, list.clone());
+        Ok(list)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_read_once_for_all_rules_that_name_it() {
+        let folder = std::env::temp_dir();
+        let name = format!("barewire-shared-{}.txt", std::process::id());
+        std::fs::write(folder.join(&name), "10.0.0.0/8\n").unwrap();
+        let files = ListFiles::in_folder(&folder);
+        let first = files.list(&name).unwrap();
+        std::fs::remove_file(folder.join(&name)).unwrap();
+        let second = files.list(&name).unwrap();
+        assert!(Arc::ptr_eq(first.list(), second.list()));
+    }
 
     #[test]
     fn a_list_argument_is_prefixes_or_a_file() {

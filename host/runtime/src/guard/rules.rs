@@ -37,8 +37,10 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::ListSpec;
+use super::lists::ListFiles;
 use crate::filter::select::Select;
 use crate::filter::{Compiler, Expression};
+use crate::text::read_text;
 
 /// Prefix of a p0f signature in place of an expression.
 pub(super) const P0F: &str = "p0f:";
@@ -232,14 +234,7 @@ pub(super) fn parse_time(text: &str) -> std::result::Result<Duration, String> {
 /// The error with file name and line.
 pub fn read(path: &Path, compiler: Compiler) -> Result<Vec<RuleSpec>> {
     let what = || format!("read the rules in {}", path.display());
-    let len = std::fs::metadata(path)
-        .map_err(|e| Error::from_io(what(), e))?
-        .len();
-    if len > LEN_MAX {
-        let why = format!("it is {len} bytes long; the limit is {LEN_MAX}");
-        return Err(Error::new(ErrorKind::InvalidInput, what(), why));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| Error::from_io(what(), e))?;
+    let text = read_text(path, LEN_MAX, what)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     parse(&text, folder, compiler).map_err(|why| {
         Error::new(ErrorKind::InvalidInput, what(), why)
@@ -261,10 +256,11 @@ pub fn parse(
         let at = error.span().unwrap_or(0..0);
         on_line(text, &at, error.message())
     })?;
+    let files = ListFiles::in_folder(folder);
     let mut rules = Vec::new();
     for (key, value) in table.get_ref() {
         if key.get_ref() == "allow" {
-            let sources = list(value, "allow", folder);
+            let sources = list(value, "allow", &files);
             let sources = sources.map_err(|(at, why)| on_line(text, &at, &why))?;
             rules.push(RuleSpec::allow(sources));
             continue;
@@ -281,7 +277,7 @@ pub fn parse(
             let Some(table) = entry.get_ref().as_table() else {
                 return Err(on_line(text, &entry.span(), "expected [[rule]]"));
             };
-            let spec = rule(table, folder, compiler, &entry.span(), rules.len() + 1)
+            let spec = rule(table, &files, compiler, &entry.span(), rules.len() + 1)
                 .map_err(|(at, why)| on_line(text, &at, &why))?;
             let is_double = |other: &RuleSpec| other.name == spec.name;
             if rules.iter().any(is_double) {
@@ -324,12 +320,12 @@ struct Keys {
 
 fn rule(
     table: &DeTable<'_>,
-    folder: &Path,
+    files: &ListFiles<'_>,
     compiler: Compiler,
     at: &Range<usize>,
     number: usize,
 ) -> std::result::Result<RuleSpec, Wrong> {
-    let keys = keys(table, folder)?;
+    let keys = keys(table, files)?;
     let wrong = |why: &str| (at.clone(), why.to_owned());
     let limit = limit(&keys);
     let has_list = keys.sources.is_some() || keys.destinations.is_some();
@@ -414,7 +410,7 @@ fn limit(keys: &Keys) -> std::result::Result<Verdict, &'static str> {
     }
 }
 
-fn keys(table: &DeTable<'_>, folder: &Path) -> std::result::Result<Keys, Wrong> {
+fn keys(table: &DeTable<'_>, files: &ListFiles<'_>) -> std::result::Result<Keys, Wrong> {
     let mut keys = Keys::default();
     for (key, value) in table {
         let at = value.span();
@@ -433,8 +429,8 @@ fn keys(table: &DeTable<'_>, folder: &Path) -> std::result::Result<Keys, Wrong> 
                 keys.name = Some(name);
             }
             "match" => keys.expression = Some((at.clone(), text(value, name)?)),
-            "sources" => keys.sources = Some(list(value, name, folder)?),
-            "destinations" => keys.destinations = Some(list(value, name, folder)?),
+            "sources" => keys.sources = Some(list(value, name, files)?),
+            "destinations" => keys.destinations = Some(list(value, name, files)?),
             "verdict" => keys.verdict = Some((at.clone(), text(value, name)?)),
             "rate" => {
                 let rate = parse_rate(&text(value, name)?).map_err(wrong)?;
@@ -479,14 +475,12 @@ fn keys(table: &DeTable<'_>, folder: &Path) -> std::result::Result<Keys, Wrong> 
 fn list(
     value: &Spanned<DeValue<'_>>,
     key: &str,
-    folder: &Path,
+    files: &ListFiles<'_>,
 ) -> std::result::Result<ListSpec, Wrong> {
     let at = value.span();
     let wrong = |why: String| (at.clone(), why);
     match value.get_ref() {
-        DeValue::String(file) => {
-            ListSpec::file(&folder.join(file.as_ref())).map_err(|e| wrong(e.to_string()))
-        }
+        DeValue::String(file) => files.list(file).map_err(|e| wrong(e.to_string())),
         DeValue::Array(array) => {
             let texts: std::result::Result<Vec<String>, Wrong> =
                 array.iter().map(|entry| text(entry, key)).collect();

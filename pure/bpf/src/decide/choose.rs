@@ -11,7 +11,8 @@ use crate::cbpf::Width;
 
 /// Maximum number of values that one field is compared with.
 const VALUES_MAX: usize = 1024;
-/// Fields that end beyond this offset are not considered.
+/// Fields that end beyond this offset are not considered, nor are headers that begin there: an
+/// eBPF load reaches up to 32,767 bytes.
 const END_MAX: u32 = 2048;
 
 /// For each value of a field, the number of ways to match that require it.
@@ -60,7 +61,11 @@ fn rank(field: &Field, values: &Values, way_count: u32) -> Option<(u32, u32, u32
 fn for_each_field(way: &Facts, facts: &Facts, options: &Options, mut each: impl FnMut(Field, u32)) {
     let bytes = way.bytes();
     for (index, first) in bytes.iter().enumerate() {
-        if (first.base != Base::Start && !options.indirect) || first.off + 4 > END_MAX {
+        let is_usable = match first.base {
+            Base::Start => true,
+            Base::Header(at) => options.indirect && at < END_MAX,
+        };
+        if !is_usable || first.off + 4 > END_MAX {
             continue;
         }
         let (mut mask, mut value) = (0, 0);

@@ -78,7 +78,7 @@ impl Name {
             line_at += line.len() + 1;
         }
         if names.is_empty() {
-            return Err(Error::new(text.len()..text.len(), "no names in the list"));
+            return Err(Error::new(text.len()..text.len(), "the list has no names"));
         }
         names.sort();
         names.dedup();
@@ -99,14 +99,14 @@ impl Name {
 fn check(label: &str, at: usize) -> Result<()> {
     let error = |what: String| Error::new(at..at + label.len(), what);
     if label.is_empty() {
-        return Err(error("an empty label".into()).expected("remove one of the dots"));
+        return Err(error("empty label".into()).expected("remove one of the dots"));
     }
     if !label.is_ascii() {
         let what = format!("\"{label}\" is not ASCII");
         return Err(error(what).expected("write its ASCII form, which begins with xn--"));
     }
     if label.len() > LABEL_MAX {
-        let what = format!("a label of {} bytes", label.len());
+        let what = format!("a label of {} bytes is too long", label.len());
         return Err(error(what).expected("at most 63"));
     }
     if label == "*" {
@@ -118,7 +118,7 @@ fn check(label: &str, at: usize) -> Result<()> {
     {
         true => Ok(()),
         false => Err(error(format!(
-            "\"{label}\" has characters that names do not have"
+            "\"{label}\" has characters that are not allowed in names"
         ))),
     }
 }

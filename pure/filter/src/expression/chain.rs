@@ -14,6 +14,8 @@ use crate::{Error, Result};
 
 /// Maximum number of headers to skip.
 const HEADERS_MAX: usize = 16;
+/// Number of tests of one header, in [`header`].
+const TESTS_PER_HEADER: usize = 9;
 /// IPv6 extension headers with a length in units of 8 bytes: hop-by-hop options, destination
 /// options, routing, fragment.
 const EXTENSIONS: [u32; 4] = [0, 60, 43, 44];
@@ -27,11 +29,12 @@ const NETWORK_MAX: u32 = 0xff_ffff;
 impl Parser<'_> {
     /// Compiles a test whether following the headers leads to a protocol.
     pub(super) fn protocol_chain(
-        &self,
+        &mut self,
         proto: Option<&str>,
         number: u32,
         place: Range<usize>,
     ) -> Result<Cond> {
+        self.count_tests(2 * HEADERS_MAX * TESTS_PER_HEADER, place.clone())?;
         match proto {
             None => Ok(self.chain(false, number).or(self.chain(true, number))),
             Some("ip") => Ok(self.chain(false, number)),

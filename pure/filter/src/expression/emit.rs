@@ -6,6 +6,7 @@ use bpf::cbpf::{INSN_COUNT_MAX, Insn, Program};
 
 use super::arith::{LDX_MEM, ST};
 use super::block::{Graph, LDX_MSH, REFUSE, TAKE};
+use super::parse::too_long;
 use crate::{Error, Result};
 
 const JA: u16 = 0x05;
@@ -51,14 +52,11 @@ pub(super) fn emit(
             if start == TAKE { snaplen } else { 0 },
         )];
     }
+    if out.len() > INSN_COUNT_MAX {
+        return Err(too_long(whole));
+    }
     out.reverse();
-    Program::new(out).map_err(|error| {
-        Error::new(
-            whole,
-            format!("the program is invalid or too long: {error}"),
-        )
-        .expected(format!("at most {INSN_COUNT_MAX} instructions fit"))
-    })
+    Program::new(out).map_err(|error| Error::new(whole, format!("the program is invalid: {error}")))
 }
 
 /// The two distances of the next jump to emit, through trampolines if they are long.

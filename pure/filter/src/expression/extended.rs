@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use bpf::cbpf::Insn;
+use bpf::cbpf::{INSN_COUNT_MAX, Insn};
 
 use super::arith::{ADD, ADD_X, AND, Guarded, LDX_MEM, RSH, ST, SUB, TAX, Value};
 use super::block::{Cond, JEQ, JGE, JGT, LD_IMM, LDX_MSH, Test, WITH_X};
@@ -34,6 +34,8 @@ pub(super) const TXA: u16 = 0x87;
 
 /// Maximum length of the TCP options in bytes.
 const OPTIONS_LEN_MAX: usize = 40;
+/// Number of tests of one option, in [`option_step`].
+const TESTS_PER_OPTION: usize = 8;
 /// Maximum number of payload bytes to search, and so the maximum length of the text.
 const WITHIN_MAX: u32 = 1500;
 
@@ -154,7 +156,7 @@ impl Parser<'_> {
         let file = match self.next() {
             Token::Text(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Token::Name(name) => name,
-            _ => return Err(wrong("the name of the file is missing".to_owned())),
+            _ => return Err(wrong("the file name is missing".to_owned())),
         };
         let prefixes = self.options.names.prefixes(&file);
         let prefixes = prefixes.map_err(|why| {
@@ -163,10 +165,14 @@ impl Parser<'_> {
         })?;
         let (v4, v6) = ranges::of(&prefixes);
         let count = v4.len() + v6.len();
-        if count > bpf::cbpf::INSN_COUNT_MAX {
-            let what = format!("{file} has {count} ranges, more than a program's instructions");
-            return Err(wrong(what).expected("barewire guard takes lists of any length"));
+        if count > INSN_COUNT_MAX {
+            let what = format!(
+                "{file} has {count} ranges of addresses; a program has at most {INSN_COUNT_MAX} \
+                 instructions"
+            );
+            return Err(wrong(what).expected("barewire guard has room for a million prefixes"));
         }
+        self.count_tests(2 * count, place.clone())?;
         let link = &self.link;
         let v4 = link
             .protocol(IP)
@@ -232,8 +238,10 @@ impl Parser<'_> {
             _ => 1,
         };
         if at > 0xffff {
-            return Err(Error::new(place, "the payload has no such byte")
-                .expected("expected a number up to 65535"));
+            return Err(
+                Error::new(place, format!("payload offset {at} is out of range"))
+                    .expected("expected a number up to 65535"),
+            );
         }
         let is_there = Cond::Test(step(vec![insn(LD_MEM, END)], JGE, at + len));
         let from = self.link.offset(From::Network) + at;
@@ -251,25 +259,30 @@ impl Parser<'_> {
         let text = match self.next() {
             Token::Text(text) if !text.is_empty() => text,
             _ => {
-                return Err(Error::new(place, "no text to look for").expected(
-                    "expected one in quotation marks, as in contains \"GET\" within 64",
-                ));
+                return Err(
+                    Error::new(place, "the text to search for is missing").expected(
+                        "expected text in quotation marks, as in contains \"GET\" within 64",
+                    ),
+                );
             }
         };
         if self.next() != Token::Name("within".to_owned()) {
-            return Err(Error::new(place, "how far to look is missing")
-                .expected("expected \"within\" and a number of bytes behind the text"));
+            return Err(
+                Error::new(place, "the number of bytes to search is missing")
+                    .expected("expected \"within\" and a number of bytes after the text"),
+            );
         }
         let bound = self.place();
         let within = self.number()?;
         if within > WITHIN_MAX || (within as usize) < text.len() {
-            return Err(
-                Error::new(bound, "not a number of bytes to look in").expected(format!(
-                    "expected {} (the text's length) to {WITHIN_MAX}",
-                    text.len()
-                )),
-            );
+            let what = format!("\"within {within}\" is out of range");
+            return Err(Error::new(bound, what).expected(format!(
+                "expected {} (the length of the text) to {WITHIN_MAX} bytes",
+                text.len()
+            )));
         }
+        let places = within as usize - text.len() + 1;
+        self.count_tests(places * (text.len().div_ceil(4) + 1), bound)?;
         let network = self.link.offset(From::Network);
         let longer = step(vec![insn(LD_MEM, END)], JGT, within);
         let cut = run(vec![insn(LD_IMM, within), insn(ST, END)]);
@@ -301,7 +314,8 @@ impl Parser<'_> {
             Token::Name(name) => OPTIONS.iter().find(|row| row.0 == name).map(|row| row.1),
             _ => None,
         };
-        let kind = kind.ok_or_else(|| unknown_option(place))?;
+        let kind = kind.ok_or_else(|| unknown_option(place.clone()))?;
+        self.count_tests(OPTIONS_LEN_MAX * TESTS_PER_OPTION, place)?;
         let link = &self.link;
         let network = link.offset(From::Network);
         let start = |is_v6| {

@@ -170,8 +170,10 @@ fn quoted(rest: &str, at: usize) -> Result<(Token, usize)> {
             _ => text.push(byte),
         }
     }
-    Err(Error::new(at..at + rest.len(), "the text has no end")
-        .expected("expected a quotation mark at its end"))
+    Err(
+        Error::new(at..at + rest.len(), "the closing quotation mark is missing")
+            .expected("expected \" at the end of the text"),
+    )
 }
 
 fn token(rest: &str, at: usize) -> Result<(Token, usize)> {

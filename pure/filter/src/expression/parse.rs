@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use bpf::cbpf::INSN_COUNT_MAX;
+
 use super::arith::{self, Guarded, Value};
 use super::block::{Cond, JEQ, JGE, JGT};
 use super::lex::{Token, lex};
@@ -14,6 +16,9 @@ use crate::{Error, Result};
 const DEPTH_MAX: usize = 100;
 /// Maximum number of changes between `and` and `or`, each of which adds a level of nesting.
 const CHANGES_MAX: usize = 500;
+/// Maximum number of tests that primitives with many tests may add together. A program has at most
+/// [`INSN_COUNT_MAX`] instructions; the optimizer removes some tests, but not three in four.
+const TESTS_MAX: usize = 4 * INSN_COUNT_MAX;
 
 /// The qualifiers of an identifier, which the next one inherits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +43,8 @@ pub(super) struct Parser<'a> {
     pub(super) at: usize,
     depth: usize,
     changes: usize,
+    /// Number of tests of primitives with many tests.
+    tests: usize,
     /// For each opening parenthesis, the index of the token after its end.
     behind: Vec<usize>,
     pub(super) link: Link,
@@ -62,6 +69,7 @@ pub(super) fn parse(text: &str, options: &Options, tag: Tag) -> Result<Whole> {
         at: 0,
         depth: 0,
         changes: 0,
+        tests: 0,
         link,
         options,
         tag,
@@ -134,7 +142,7 @@ impl Parser<'_> {
 
     pub(super) fn unexpected(&self, expected: impl Into<String>) -> Error {
         let what = match self.peek() {
-            Token::End => "the expression ends too early".to_owned(),
+            Token::End => "unexpected end of the expression".to_owned(),
             Token::Key(key) => format!("unexpected \"{key}\""),
             Token::Number(n) => format!("unexpected number {n}"),
             Token::Dotted(text) | Token::Name(text) => format!("unexpected \"{text}\""),
@@ -191,6 +199,15 @@ impl Parser<'_> {
         }
         let what = "\"and\" and \"or\" alternate too often";
         Err(Error::unsupported(self.place(), what).expected(format!("at most {CHANGES_MAX} times")))
+    }
+
+    /// Counts the tests of a primitive that has many, before they are created.
+    pub(super) fn count_tests(&mut self, count: usize, place: Range<usize>) -> Result<()> {
+        self.tests = self.tests.saturating_add(count);
+        match self.tests <= TESTS_MAX {
+            true => Ok(()),
+            false => Err(too_long(place)),
+        }
     }
 
     /// Whether an identifier, or a parenthesized list of them, starts at a token.
@@ -259,7 +276,7 @@ impl Parser<'_> {
         if !self.is_behind_geneve {
             return Ok(());
         }
-        let what = "tests behind \"geneve\" are not supported by this compiler";
+        let what = "tests after \"geneve\" are not supported by this compiler";
         Err(Error::unsupported(self.place(), what).expected("libpcap's compiler supports them"))
     }
 
@@ -389,9 +406,15 @@ impl Parser<'_> {
             Token::Number(1) => Ok(0x10),
             Token::Number(2) => Ok(0x08),
             Token::Number(4) => Ok(0x00),
-            _ => Err(Error::new(place, "not a size of a load").expected("expected 1, 2 or 4")),
+            _ => Err(Error::new(place, "not the size of a load").expected("expected 1, 2 or 4")),
         }
     }
+}
+
+/// The error about a program that is too long.
+pub(super) fn too_long(place: Range<usize>) -> Error {
+    let what = format!("the program would have more than {INSN_COUNT_MAX} instructions");
+    Error::new(place, what).expected("shorten the expression, or split it into several")
 }
 
 const LEVEL_NONE: u8 = 9;

@@ -133,7 +133,7 @@ impl Parser<'_> {
         };
         if link.labels > 0 && !over_mpls(key) {
             return Err(
-                Error::new(place, format!("\"{key}\" is not tested behind MPLS"))
+                Error::new(place, format!("\"{key}\" cannot be tested after MPLS"))
                     .expected("IPv4 and IPv6 are"),
             );
         }
@@ -169,7 +169,7 @@ impl Parser<'_> {
             "esp" => either(50),
             _ => {
                 return Err(Error::new(place, format!("\"{key}\" alone tests nothing"))
-                    .expected("expected \"host\", \"proto\" or another qualifier behind it"));
+                    .expected("expected \"host\", \"proto\" or another qualifier after it"));
             }
         })
     }
@@ -278,7 +278,7 @@ impl Parser<'_> {
         if !fits {
             return Err(
                 Error::new(place, format!("\"{key}\" cannot follow this header"))
-                    .expected("it is known behind Ethernet"),
+                    .expected("it can follow Ethernet"),
             );
         }
         let link = self.link.clone();

@@ -77,7 +77,7 @@ impl Parser<'_> {
                 self.next();
                 let is_ether = q.proto == Some("ether") && matches!(q.kind, None | Some("host"));
                 if !is_ether || self.link.kind != Kind::Ethernet {
-                    return Err(wrong(place, "a MAC address is not tested here")
+                    return Err(wrong(place, "a MAC address is not valid here")
                         .expected("expected \"ether host\" before it, on Ethernet"));
                 }
                 Ok(self.link.mac(address, q.way))
@@ -90,7 +90,7 @@ impl Parser<'_> {
         }
     }
 
-    fn by_number(&self, n: u32, q: Qualifier, place: Range<usize>) -> Result<Cond> {
+    fn by_number(&mut self, n: u32, q: Qualifier, place: Range<usize>) -> Result<Cond> {
         match q.kind {
             None | Some("host" | "net") if q.proto == Some("decnet") => self.decnet(n, q, place),
             Some("protochain") => self.protocol_chain(q.proto, n, place),
@@ -115,9 +115,8 @@ impl Parser<'_> {
 
     fn decnet(&self, address: u32, q: Qualifier, place: Range<usize>) -> Result<Cond> {
         if self.link.labels > 0 {
-            return Err(
-                wrong(place, "\"decnet\" is not tested behind MPLS").expected("IPv4 and IPv6 are")
-            );
+            return Err(wrong(place, "\"decnet\" cannot be tested after MPLS")
+                .expected("IPv4 and IPv6 are"));
         }
         Ok(self.link.decnet(address, q.way))
     }
@@ -133,19 +132,19 @@ impl Parser<'_> {
         let (value, mask) = address(text, &place)?;
         let masked = self.mask4(mask)?;
         if !matches!(q.kind, None | Some("host" | "net")) {
-            return Err(wrong(place, "an IPv4 address is not tested here")
+            return Err(wrong(place, "an IPv4 address is not valid here")
                 .expected("expected \"host\" or \"net\" before it"));
         }
         let Some(mask) = masked else {
             return self.host((value, mask), q, place);
         };
         if q.kind != Some("net") {
-            return Err(wrong(place, "a mask belongs to a network").expected("expected \"net\""));
+            return Err(wrong(place, "only a network can have a mask").expected("expected \"net\""));
         }
         if value & !mask != 0 {
             return Err(
                 wrong(place, format!("\"{text}\" has bits outside its mask"))
-                    .expected("the bits behind the mask have to be 0"),
+                    .expected("the bits outside the mask must be 0"),
             );
         }
         self.host((value, mask), q, place)
@@ -183,18 +182,18 @@ impl Parser<'_> {
         match q.kind {
             None | Some("host") if len != 128 => {
                 return Err(
-                    wrong(place, "a mask belongs to a network").expected("expected \"net\"")
+                    wrong(place, "only a network can have a mask").expected("expected \"net\"")
                 );
             }
             None | Some("host" | "net") => {}
             _ => {
-                return Err(wrong(place, "an IPv6 address is not tested here")
+                return Err(wrong(place, "an IPv6 address is not valid here")
                     .expected("expected \"host\" or \"net\" before it"));
             }
         }
         if value & !mask != 0 {
             return Err(wrong(place, "the network has bits outside its mask")
-                .expected("the bits behind the mask have to be 0"));
+                .expected("the bits outside the mask must be 0"));
         }
         if !matches!(q.proto, None | Some("ip6")) {
             return Err(
@@ -241,7 +240,7 @@ impl Parser<'_> {
         })
     }
 
-    fn by_name(&self, name: &str, q: Qualifier, place: Range<usize>) -> Result<Cond> {
+    fn by_name(&mut self, name: &str, q: Qualifier, place: Range<usize>) -> Result<Cond> {
         let names = self.options.names;
         let unknown = |what: &str| {
             wrong(place.clone(), format!("unknown {what} \"{name}\"")).expected("expected another")
@@ -303,7 +302,7 @@ impl Parser<'_> {
         if self.link.kind != Kind::Ethernet
             || !matches!(q.proto, None | Some("ip" | "arp" | "rarp"))
         {
-            return Err(wrong(place, "\"gateway\" is not tested here")
+            return Err(wrong(place, "\"gateway\" is not valid here")
                 .expected("expected \"gateway\" or \"ip gateway\", on Ethernet"));
         }
         let address = self.options.names.ether(name).ok_or_else(|| {

@@ -401,6 +401,37 @@ fn errors_point_at_the_word() {
 }
 
 #[test]
+fn too_many_tests_are_refused_before_they_are_compiled() {
+    for (primitive, count) in [
+        ("payload contains \"a\" within 1500", 6),
+        ("payload contains \"abcdefgh\" within 1000", 6),
+        ("tcp option mss", 52),
+        ("ip protochain 51", 57),
+        ("net file large", 2_000),
+    ] {
+        let text = vec![primitive; 65_536 / (primitive.len() + 4)].join(" or ");
+        let options = Options {
+            names: &Large,
+            ..extended(true)
+        };
+        let error = compile(&text, &options).unwrap_err();
+        let what = "the program would have more than 4096 instructions";
+        assert_eq!(error.what, what, "{primitive}");
+        let before = error.at.end / (primitive.len() + 4);
+        assert!(before < count, "{primitive}: {before}");
+    }
+}
+
+struct Large;
+
+impl Names for Large {
+    fn prefixes(&self, _: &str) -> std::result::Result<Vec<(IpAddr, u8)>, String> {
+        let address = |n: u32| IpAddr::from((n << 16).to_be_bytes());
+        Ok((0..4_000).map(|n| (address(2 * n), 24)).collect())
+    }
+}
+
+#[test]
 fn long_lists_are_a_tree() {
     struct Many(u32);
     impl Names for Many {

@@ -19,22 +19,19 @@ pub fn cloudflare(text: &str) -> Result<String> {
     let (signature, at) = parse::fields(text)?;
     let refuse = |field: Field, what: &str| Err(Error::new(at[field as usize].clone(), what));
     if signature.version == Version::Any {
-        return Err(
-            Error::new(0..1, "this dialect has a program for each version of IP")
-                .expected("4 or 6"),
-        );
+        return Err(Error::new(0..1, "this dialect needs an IP version").expected("4 or 6"));
     }
     if signature.ip_options > 10 {
         return refuse(
             Field::IpOptions,
-            "this dialect counts words of IP options, at most 10",
+            "this dialect counts IP options in words, at most 10",
         );
     }
     let unknown = |o: &&TcpOption| matches!(o, TcpOption::Sack | TcpOption::Other(_));
     if let Some(option) = signature.layout.iter().find(unknown) {
         return refuse(
             Field::Layout,
-            &format!("{option} is not known in this dialect"),
+            &format!("this dialect does not support {option}"),
         );
     }
     let needs = |option, quirks: &[Quirks]| {
@@ -44,11 +41,11 @@ pub fn cloudflare(text: &str) -> Result<String> {
     let is_multiple = matches!(signature.window, Window::Mss(_));
     let has_mss = signature.layout.contains(&TcpOption::Mss);
     if !has_mss && (is_multiple || signature.mss.is_some_and(|mss| mss != 0)) {
-        return refuse(Field::Mss, "a segment size needs mss among the options");
+        return refuse(Field::Mss, "a segment size requires the option mss");
     }
     let has_scale = signature.layout.contains(&TcpOption::WindowScale);
     if !has_scale && signature.scale.is_some_and(|scale| scale != 0) {
-        return refuse(Field::Scale, "a scale needs ws among the options");
+        return refuse(Field::Scale, "a scale requires the option ws");
     }
     if signature.window == Window::Multiple(0) {
         return refuse(Field::Window, "nothing is a multiple of 0");
@@ -61,7 +58,7 @@ pub fn cloudflare(text: &str) -> Result<String> {
     ) || needs(TcpOption::Timestamp, linux)
         || needs(TcpOption::WindowScale, &[Quirks::EXCESSIVE_SCALE])
     {
-        return refuse(Field::Quirks, "a quirk needs its option among the options");
+        return refuse(Field::Quirks, "a quirk requires its option");
     }
     Ok(Clauses::of(&signature).join(" and "))
 }

@@ -100,26 +100,41 @@ impl Signature {
             return no(Field::IpOptions, "IPv4 options come in words of 4 bytes");
         }
         if self.ip_options > 0 && self.version == Version::V6 {
-            return no(Field::IpOptions, "IPv6 has no such options");
+            return no(Field::IpOptions, "IPv6 has no IP options");
         }
         if self.version == Version::V6 && self.quirks != self.quirks.without(ONLY_V4) {
-            return no(Field::Quirks, "df, id+, id-, 0+ and linux are of IPv4");
+            return no(
+                Field::Quirks,
+                "df, id+, id-, 0+ and linux are quirks of IPv4",
+            );
         }
         if self.version == Version::V4 && quirk(Quirks::FLOW) {
-            return no(Field::Quirks, "flow is of IPv6");
+            return no(Field::Quirks, "flow is a quirk of IPv6");
         }
         for (one, other, why) in [
-            (Quirks::DF, Quirks::ID_ZERO, "id- is without df"),
-            (Quirks::ID_NONZERO, Quirks::ID_ZERO, "id+ is not id-"),
-            (Quirks::ACK_NONZERO, Quirks::ACK_ZERO, "ack+ is not ack-"),
-            (Quirks::URG_POINTER, Quirks::URG, "uptr+ is without urgf+"),
+            (Quirks::DF, Quirks::ID_ZERO, "id- and df exclude each other"),
+            (
+                Quirks::ID_NONZERO,
+                Quirks::ID_ZERO,
+                "id+ and id- exclude each other",
+            ),
+            (
+                Quirks::ACK_NONZERO,
+                Quirks::ACK_ZERO,
+                "ack+ and ack- exclude each other",
+            ),
+            (
+                Quirks::URG_POINTER,
+                Quirks::URG,
+                "uptr+ and urgf+ exclude each other",
+            ),
         ] {
             if quirk(one) && quirk(other) {
                 return no(Field::Quirks, why);
             }
         }
         if quirk(Quirks::ID_NONZERO) && !quirk(Quirks::DF) {
-            return no(Field::Quirks, "id+ comes with df");
+            return no(Field::Quirks, "id+ requires df");
         }
         self.option_contradiction(has)
     }
@@ -134,23 +149,20 @@ impl Signature {
         if (quirk(Quirks::TS1_ZERO) || quirk(Quirks::TS2_NONZERO) || quirk(Quirks::LINUX))
             && !has(TcpOption::Timestamp)
         {
-            return no(
-                Field::Quirks,
-                "ts1-, ts2+ and linux need ts among the options",
-            );
+            return no(Field::Quirks, "ts1-, ts2+ and linux require the option ts");
         }
         if quirk(Quirks::OPT_NONZERO) && !has_end {
-            return no(Field::Quirks, "opt+ needs bytes behind eol");
+            return no(Field::Quirks, "opt+ needs bytes after eol, as in eol+2");
         }
         // The contents of malformed options are unknown.
         if quirk(Quirks::BAD) {
             return None;
         }
         if !has(TcpOption::Mss) && self.mss.is_some_and(|mss| mss != 0) {
-            return no(Field::Mss, "a segment size needs mss among the options");
+            return no(Field::Mss, "a segment size requires the option mss");
         }
         if !has(TcpOption::WindowScale) && self.scale.is_some_and(|scale| scale != 0) {
-            return no(Field::Scale, "a scale needs ws among the options");
+            return no(Field::Scale, "a scale requires the option ws");
         }
         let excessive = quirk(Quirks::EXCESSIVE_SCALE);
         let scale = match has(TcpOption::WindowScale) {
@@ -160,7 +172,7 @@ impl Signature {
         if scale.is_some_and(|scale| (scale > 14) != excessive) {
             return no(
                 Field::Scale,
-                "exws is a scale above 14, and the other way round",
+                "exws is required if the scale is above 14, and excluded otherwise",
             );
         }
         let mss = match has(TcpOption::Mss) {
@@ -174,7 +186,7 @@ impl Signature {
             if mss.is_some_and(|mss| mss < MSS_LEAST) {
                 return no(
                     Field::Window,
-                    "multiples need a segment size of 100 and more",
+                    "multiples need a segment size of at least 100",
                 );
             }
         }
@@ -184,7 +196,7 @@ impl Signature {
         match super::compile::lengths(&self.layout).is_empty() {
             true => no(
                 Field::Layout,
-                "the options fill no whole number of words of 4 bytes, or more than 40 bytes",
+                "the options do not fill whole words of 4 bytes, or take more than 40 bytes",
             ),
             false => None,
         }
@@ -247,10 +259,10 @@ fn wrong_count(text: &str, pieces: &[Piece<'_>]) -> Error {
         Some(extra) => (extra.start..text.len(), "more than eight fields".to_owned()),
         None => (
             text.len()..text.len(),
-            format!("the {} is missing", FIELDS[pieces.len()]),
+            format!("missing field: {}", FIELDS[pieces.len()]),
         ),
     };
-    Error::new(at, what).expected(format!("a signature is {fields}"))
+    Error::new(at, what).expected(format!("expected {fields}"))
 }
 
 fn parse_version(piece: Piece<'_>) -> Result<Version> {
@@ -325,7 +337,7 @@ fn parse_layout(piece: Piece<'_>) -> Result<Vec<TcpOption>> {
     }
     for part in piece.split(',') {
         if matches!(layout.last(), Some(TcpOption::End(_))) {
-            return Err(Error::new(part.range(), "nothing comes behind eol"));
+            return Err(Error::new(part.range(), "eol must be the last option"));
         }
         if layout.len() == OPTIONS_MAX {
             return Err(Error::new(
@@ -359,8 +371,7 @@ fn parse_layout(piece: Piece<'_>) -> Result<Vec<TcpOption>> {
 fn other(kind: Piece<'_>) -> Result<TcpOption> {
     match kind.number("kind of option", 255)? {
         0..=5 | 8 => {
-            Err(Error::new(kind.range(), "this kind of option has a name")
-                .expected("the name of it"))
+            Err(Error::new(kind.range(), "this kind of option has a name").expected("use its name"))
         }
         number => Ok(TcpOption::Other(number as u8)),
     }

@@ -246,7 +246,7 @@ fn signatures_are_printed_as_written() {
 #[test]
 fn an_invalid_signature_is_reported_with_its_position() {
     for (text, start, what) in [
-        ("4:64:0:*:mss*10,6:mss,sok", 25, "the quirks is missing"),
+        ("4:64:0:*:mss*10,6:mss,sok", 25, "missing field: quirks"),
         ("5:64:0:*:*,*:mss::0", 0, "not an IP version"),
         ("4:300:0:*:*,*:mss::0", 2, "not an initial TTL"),
         ("4:64:0:*:*,*:mss,msss::0", 17, "not a TCP option"),
@@ -255,14 +255,29 @@ fn an_invalid_signature_is_reported_with_its_position() {
         ("4:64:0:*:*,*:mss::1", 18, "payload class"),
         ("4:64:0:*:*,*:mss::0:0", 20, "more than eight fields"),
         ("6:64:0:*:*,*:mss:df:0", 17, "IPv4"),
-        ("4:64:0:1460:*,*:nop,nop,nop,nop::0", 7, "needs mss"),
+        (
+            "4:64:0:1460:*,*:nop,nop,nop,nop::0",
+            7,
+            "requires the option mss",
+        ),
         ("4:64:0:*:*,*:mss,ts::0", 13, "words of 4 bytes"),
-        ("4:64:0:*:*,*:mss:id+:0", 17, "id+ comes with df"),
+        ("4:64:0:*:*,*:mss:id+:0", 17, "id+ requires df"),
         ("4:64:0:*:*,15:nop,ws::0", 11, "exws"),
-        ("4:64:0:*:*,*:eol+3,nop::0", 19, "behind eol"),
+        ("4:64:0:*:*,*:eol+3,nop::0", 19, "the last option"),
     ] {
         let error = Signature::parse(text).unwrap_err();
         assert!(error.to_string().contains(what), "{text}: {error}");
         assert_eq!(error.at.start, start, "{text}: {error}");
+    }
+}
+
+#[test]
+fn options_of_variable_length_do_not_take_exponential_time() {
+    // 21 options of at least 2 bytes: there are 10^9 ways to choose the lengths of most of them,
+    // and none for all.
+    for count in 1..=OPTIONS_MAX {
+        let layout = vec!["?9"; count].join(",");
+        let parsed = Signature::parse(&format!("4:64:0:*:*,0:{layout}::0"));
+        assert_eq!(parsed.is_ok(), count <= 20, "{count}: {parsed:?}");
     }
 }

@@ -9,6 +9,7 @@ use bpf::disasm::{Classic, Extended};
 use bpf::translate::{self, XdpOptions};
 use clap::ValueEnum;
 use filter::print;
+use runtime::filter::select::Select;
 use serde_json::{Value, json};
 use sys::create::CreateOptions;
 use sys::{Error, ErrorKind, Result};
@@ -83,7 +84,7 @@ pub fn run(args: &Args) -> Result<()> {
     let select = args.filter.select()?;
     if let Some(path) = &args.object {
         let link = args.link.unwrap_or(Link::Ethernet);
-        let program = select.compile(link.link_type())?;
+        let program = compiled(&select, args.to, link)?;
         return write_object(path, &object(args.to, args.verdict, &program)?);
     }
     let programs = if args.to == Form::Iptables {
@@ -95,7 +96,7 @@ pub fn run(args: &Args) -> Result<()> {
         select.for_iptables()?
     } else {
         let link = args.link.unwrap_or(Link::Ethernet);
-        vec![("", select.compile(link.link_type())?)]
+        vec![("", compiled(&select, args.to, link)?)]
     };
     let mut text = String::new();
     let mut list = Vec::new();
@@ -115,6 +116,14 @@ pub fn run(args: &Args) -> Result<()> {
         text = format!("{}\n", json!({ "programs": list }));
     }
     super::print(&text)
+}
+
+/// Compiles a filter for where the form runs.
+fn compiled(select: &Select, to: Form, link: Link) -> Result<Program> {
+    match to {
+        Form::Tc | Form::Socket => select.compile_for_stack(link.link_type()),
+        _ => select.compile(link.link_type()),
+    }
 }
 
 /// The object file of a program.

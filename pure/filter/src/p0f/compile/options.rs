@@ -46,7 +46,13 @@ pub(in super::super) fn lengths(layout: &[TcpOption]) -> Vec<Vec<u8>> {
 }
 
 fn combine(layout: &[TcpOption], chosen: &mut Vec<u8>, len: usize, found: &mut Vec<Vec<u8>>) {
-    if len > LEN_MAX || found.len() >= SEARCH_MAX {
+    // Without the minimum of the remaining options, the number of combinations tried would grow
+    // exponentially with their number.
+    let least: usize = layout
+        .iter()
+        .map(|o| usize::from(*o.lengths().start()))
+        .sum();
+    if len + least > LEN_MAX || found.len() >= SEARCH_MAX {
         return;
     }
     let Some((option, rest)) = layout.split_first() else {

@@ -89,12 +89,12 @@ fn the_vectors_have_their_verdicts() {
 #[test]
 fn what_bpftools_does_not_know_is_refused() {
     for (text, start, what) in [
-        ("*:64:0:*:*,*:mss::0", 0, "each version"),
-        ("4:64:11:*:*,*:mss::0", 5, "words of IP options"),
-        ("4:64:0:*:*,*:mss,sack::0", 13, "sack is not known"),
-        ("4:64:0:1460:*,*:nop::0", 7, "needs mss"),
+        ("*:64:0:*:*,*:mss::0", 0, "needs an IP version"),
+        ("4:64:11:*:*,*:mss::0", 5, "IP options in words"),
+        ("4:64:0:*:*,*:mss,sack::0", 13, "does not support sack"),
+        ("4:64:0:1460:*,*:nop::0", 7, "requires the option mss"),
         ("4:64:0:*:%0,*:mss::0", 9, "multiple of 0"),
-        ("4:64:0:*:*,*:mss:ts1-:0", 17, "needs its option"),
+        ("4:64:0:*:*,*:mss:ts1-:0", 17, "requires its option"),
     ] {
         let error = cloudflare(text).unwrap_err();
         assert!(error.to_string().contains(what), "{text}: {error}");
