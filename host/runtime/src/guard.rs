@@ -80,7 +80,8 @@ impl Setup {
         if let Some(file) = &self.file {
             specs.extend(read(file, self.compiler)?);
         }
-        number_names(&mut specs);
+        let is_detected = |name: &str| self.detect.is_some() && detect::is_rule_name(name);
+        number_names(&mut specs, is_detected);
         if specs.iter().any(|spec| spec.verdict == Verdict::Challenge) {
             check_cookies(fs::read_to_string(SYN_COOKIES))?;
         }
@@ -109,13 +110,14 @@ impl Setup {
     }
 }
 
-/// Makes names unique: a rule with the name of an earlier one gets a number, "udp (2)".
-fn number_names(specs: &mut [RuleSpec]) {
+/// Makes names unique: a rule with the name of an earlier one, or with a name that detection gives
+/// to its rules, gets a number, "udp (2)".
+fn number_names(specs: &mut [RuleSpec], is_detected: impl Fn(&str) -> bool) {
     let mut names = HashSet::new();
     for spec in specs {
         let mut name = spec.name.clone();
         let mut number = 2;
-        while !names.insert(name.clone()) {
+        while is_detected(&name) || !names.insert(name.clone()) {
             name = format!("{} ({number})", spec.name);
             number += 1;
         }
@@ -467,9 +469,15 @@ mod tests {
     fn rules_with_the_same_name_get_numbers() {
         let names = ["udp", "tcp", "udp", "udp (2)", "udp"];
         let mut specs = names.map(|name| RuleSpec::new(name, Verdict::Drop));
-        number_names(&mut specs);
+        number_names(&mut specs, detect::is_rule_name);
         let names = specs.map(|spec| spec.name);
         assert_eq!(names, ["udp", "tcp", "udp (2)", "udp (2) (2)", "udp (3)"]);
+        // A rule that was installed by detection, copied to a file.
+        let names = ["detected flood 1", "detected flood x"];
+        let mut specs = names.map(|name| RuleSpec::new(name, Verdict::Drop));
+        number_names(&mut specs, detect::is_rule_name);
+        let names = specs.map(|spec| spec.name);
+        assert_eq!(names, ["detected flood 1 (2)", "detected flood x"]);
     }
 
     #[test]

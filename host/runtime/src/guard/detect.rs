@@ -56,6 +56,15 @@ const LIMITS: Limits = Limits {
 /// Minimum share of a flood's packets, in percent, that an existing rule must match to cover it.
 const COVERED_PERCENT: usize = 90;
 
+/// Name of a derived rule, before its number.
+const RULE_NAME: &str = "detected flood ";
+
+/// Whether detection may give one of its rules this name.
+pub(super) fn is_rule_name(name: &str) -> bool {
+    let number = name.strip_prefix(RULE_NAME);
+    number.is_some_and(|number| number.parse::<u64>().is_ok())
+}
+
 /// What the packets of a flood have in common.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
@@ -334,7 +343,7 @@ impl Detection {
             return steps.push(Step::NoRule { of, why });
         };
         self.found_count += 1;
-        let name = format!("detected flood {}", self.found_count);
+        let name = format!("{RULE_NAME}{}", self.found_count);
         flood.state = State::Ruled(name.clone());
         let matched = derived.covered_count();
         let sampled = packets.len();

@@ -52,15 +52,16 @@ impl Left {
         Some(Self { rest, ..*self })
     }
 
-    /// Whether it can match a packet in which the field has this value.
-    fn allows(&self, field: &Field, value: u32) -> bool {
-        let Some(rest) = &self.rest else {
-            return true;
-        };
-        rest.ways.iter().any(|way| {
+    /// The bits of a field that each way to match requires; `None` if any packet matches.
+    fn required(&self, field: &Field) -> Option<Vec<Bits>> {
+        let bits = |way: &Facts| {
             let bits = way.bits(field.base, field.off, field.width);
-            bits.mask & field.mask & (bits.value ^ value) == 0
-        })
+            Bits {
+                mask: bits.mask & field.mask,
+                ..bits
+            }
+        };
+        Some(self.rest.as_ref()?.ways.iter().map(bits).collect())
     }
 }
 
@@ -224,9 +225,10 @@ impl Builder {
         let Some((field, values)) = choose(rest, &open.facts, &self.options, ways_max) else {
             return false;
         };
+        let required: Vec<_> = open.left.iter().map(|left| left.required(&field)).collect();
         let mut arms = Vec::new();
         for &value in &values {
-            arms.extend(arm(open, &field, value).map(|arm| (value, arm)));
+            arms.extend(arm(open, &field, value, &required).map(|arm| (value, arm)));
         }
         let other = rest_arm(open, &field, &values);
         let short = short_arm(open, &field);
@@ -257,9 +259,9 @@ impl Builder {
 
 type Arm = (Facts, Vec<Left>);
 
-fn left_with(open: &Open, facts: &Facts, allows: impl Fn(&Left) -> bool) -> Vec<Left> {
-    let allowed = open.left.iter().filter(|left| allows(left));
-    up_to_certain(allowed.filter_map(|left| left.reduced(facts)))
+fn left_with(open: &Open, facts: &Facts, allows: impl Fn(usize) -> bool) -> Vec<Left> {
+    let allowed = open.left.iter().enumerate().filter(|(at, _)| allows(*at));
+    up_to_certain(allowed.filter_map(|(_, left)| left.reduced(facts)))
 }
 
 /// The facts if the packet contains the field; `None` if it cannot.
@@ -273,11 +275,17 @@ fn present(open: &Open, field: &Field) -> Option<Facts> {
     (facts.present(field.base, end) && is_possible).then_some(facts)
 }
 
-fn arm(open: &Open, field: &Field, value: u32) -> Option<Arm> {
+fn arm(open: &Open, field: &Field, value: u32, required: &[Option<Vec<Bits>>]) -> Option<Arm> {
     let mut facts = present(open, field)?;
     let mask = field.mask;
     let is_possible = facts.learn(field.base, field.off, field.width, Bits { mask, value });
-    let left = left_with(open, &facts, |left| left.allows(field, value));
+    let fits = |bits: &Bits| bits.mask & (bits.value ^ value) == 0;
+    let allows = |at: usize| {
+        required[at]
+            .as_ref()
+            .is_none_or(|ways| ways.iter().any(fits))
+    };
+    let left = left_with(open, &facts, allows);
     is_possible.then_some((facts, left))
 }
 

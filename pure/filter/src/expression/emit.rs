@@ -91,7 +91,6 @@ fn loads(graph: &Graph, start: usize, share: bool) -> Vec<Option<Vec<Insn>>> {
         let block = &graph.blocks[at];
         let load = &block.test.load;
         // A load that writes scratch memory must run in full, and what it reads may have changed.
-        let writes = |load: &[Insn]| load.iter().any(|insn| insn.code == ST);
         let is_whole = block.test.is_step && (writes(load) || writes(before));
         let shared = match share && !is_whole {
             true => common(before, load),
@@ -109,6 +108,10 @@ fn loads(graph: &Graph, start: usize, share: bool) -> Vec<Option<Vec<Insn>>> {
     loads
 }
 
+fn writes(load: &[Insn]) -> bool {
+    load.iter().any(|insn| insn.code == ST)
+}
+
 /// Number of instructions at the start of `load` that `before` has already executed.
 fn common(before: &[Insn], load: &[Insn]) -> usize {
     if before.is_empty() || load.is_empty() {
@@ -122,9 +125,10 @@ fn common(before: &[Insn], load: &[Insn]) -> usize {
     }
 }
 
-/// The load of the header length into X, if two load sequences share it and nothing else.
+/// The load of the header length into X, if two load sequences share it and nothing else. After a
+/// sequence that writes scratch memory, X may differ from the word it was loaded from.
 fn header(a: &[Insn], b: &[Insn]) -> Vec<Insn> {
-    let agree = common(a, b) > 0 && common(b, a) > 0;
+    let agree = common(a, b) > 0 && common(b, a) > 0 && !writes(a) && !writes(b);
     if agree && is_x(a[0]) && keeps_x(a) && keeps_x(b) {
         return vec![a[0]];
     }
@@ -141,4 +145,26 @@ fn keeps_x(load: &[Insn]) -> bool {
     load[1..]
         .iter()
         .all(|insn| insn.code != 0x07 && insn.code & 7 != 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arith::ADD;
+    use super::*;
+
+    #[test]
+    fn x_is_not_reused_after_its_word_was_written() {
+        let load = |code, k| Insn::new(code, 0, 0, k);
+        let reads = [load(LDX_MEM, 15), load(0x50, 14)];
+        let more = [load(LDX_MEM, 15), load(0x50, 15)];
+        let writes = [
+            load(LDX_MEM, 15),
+            load(0x60, 15),
+            load(ADD, 1),
+            load(ST, 15),
+        ];
+        assert_eq!(header(&reads, &more), [reads[0]]);
+        assert_eq!(header(&reads, &writes), []);
+        assert_eq!(header(&writes, &reads), []);
+    }
 }

@@ -64,7 +64,7 @@ fn thread(graph: &mut Graph, start: usize) -> usize {
         for outcome in [true, false] {
             let block = &graph.blocks[at];
             let mut known = known.clone();
-            if known.len() < FACTS_MAX {
+            if !block.test.is_step && known.len() < FACTS_MAX {
                 known.insert((ids[at], block.test.jump, block.test.k, outcome));
             }
             let next = if outcome { block.yes } else { block.no };
