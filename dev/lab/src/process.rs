@@ -389,14 +389,8 @@ pub fn own_test(module: &str, name: &str) -> (PathBuf, [String; 3]) {
 /// # Errors
 /// If it does not build.
 pub fn barewire() -> Result<PathBuf> {
-    static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    if let Some(path) = std::env::var_os("BAREWIRE_BIN") {
-        return Ok(path.into());
-    }
-    let result = BINARY.get_or_init(|| {
-        build(&["--bin", "barewire"], "barewire").map_err(|error| format!("{error:#}"))
-    });
-    result.clone().map_err(anyhow::Error::msg)
+    static BUILT: Built = OnceLock::new();
+    build_once(&BUILT, "BAREWIRE_BIN", &["--bin", "barewire"], "barewire")
 }
 
 /// The program of an example of the facade crate, built if needed, as [`barewire`].
@@ -413,13 +407,8 @@ pub fn example(name: &str) -> Result<PathBuf> {
 /// # Errors
 /// If it does not build.
 pub fn libpcap() -> Result<PathBuf> {
-    static LIBRARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    if let Some(path) = std::env::var_os("BAREWIRE_LIBPCAP") {
-        return Ok(path.into());
-    }
-    let result = LIBRARY
-        .get_or_init(|| build(&["--lib"], "libpcap.so").map_err(|error| format!("{error:#}")));
-    result.clone().map_err(anyhow::Error::msg)
+    static BUILT: Built = OnceLock::new();
+    build_once(&BUILT, "BAREWIRE_LIBPCAP", &["--lib"], "libpcap.so")
 }
 
 /// Path of `libpfring.so`, built if needed; `BAREWIRE_LIBPFRING` names another one.
@@ -427,12 +416,18 @@ pub fn libpcap() -> Result<PathBuf> {
 /// # Errors
 /// If it does not build.
 pub fn libpfring() -> Result<PathBuf> {
-    static LIBRARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    if let Some(path) = std::env::var_os("BAREWIRE_LIBPFRING") {
+    static BUILT: Built = OnceLock::new();
+    build_once(&BUILT, "BAREWIRE_LIBPFRING", &["--lib"], "libpfring.so")
+}
+
+type Built = OnceLock<Result<PathBuf, String>>;
+
+/// The file that an environment variable names, or else one that is built once per process.
+fn build_once(built: &Built, variable: &str, targets: &[&str], file: &str) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(variable) {
         return Ok(path.into());
     }
-    let result = LIBRARY
-        .get_or_init(|| build(&["--lib"], "libpfring.so").map_err(|error| format!("{error:#}")));
+    let result = built.get_or_init(|| build(targets, file).map_err(|error| format!("{error:#}")));
     result.clone().map_err(anyhow::Error::msg)
 }
 

@@ -3,6 +3,7 @@
 mod adopt;
 mod detached;
 mod forward;
+mod hold;
 mod switch;
 mod wake;
 
@@ -221,15 +222,6 @@ impl RxQueue {
         })
     }
 
-    /// The packet at slot `at` of the batch that was kept by [`RxBatch::hold`], and the slot at
-    /// which the next one begins; the first is at slot 0. `None` after the last.
-    #[inline]
-    pub fn held(&self, at: usize) -> Option<(Packet<'_>, usize)> {
-        let rest = self.slots.get(at..).filter(|rest| !rest.is_empty())?;
-        let slots = &rest[..segment_count(rest)];
-        Some((Packet { slots }, at + slots.len()))
-    }
-
     /// Runs the filter in user space; rejected slots are returned at once.
     fn apply_filter(&mut self) {
         let Some(filter) = &self.filter else { return };
@@ -374,14 +366,6 @@ impl RxBatch<'_> {
             rest = tail;
             Some(PacketMut { slots: first })
         })
-    }
-
-    /// Leaves the packets with the queue, which returns them to the device at its next
-    /// [`receive`](RxQueue::receive); until then [`RxQueue::held`] gives access to them, one at a
-    /// time.
-    #[inline]
-    pub fn hold(self) {
-        std::mem::forget(self);
     }
 
     /// Detaches packet `index` from its batch: returns its frame, owned, and its metadata. A move

@@ -1,0 +1,27 @@
+//! Batches that stay with their queue: the packets are read in place until the next batch is
+//! received.
+
+use ring::slot::segment_count;
+
+use super::{Packet, RxBatch, RxQueue};
+
+impl RxQueue {
+    /// The packet at slot `at` of the batch that was kept by [`RxBatch::hold`], and the slot at
+    /// which the next one begins; the first is at slot 0. `None` after the last.
+    #[inline]
+    pub fn held(&self, at: usize) -> Option<(Packet<'_>, usize)> {
+        let rest = self.slots.get(at..).filter(|rest| !rest.is_empty())?;
+        let slots = &rest[..segment_count(rest)];
+        Some((Packet { slots }, at + slots.len()))
+    }
+}
+
+impl RxBatch<'_> {
+    /// Leaves the packets with the queue, which returns them to the device at its next
+    /// [`receive`](RxQueue::receive); until then [`RxQueue::held`] gives access to them, one at a
+    /// time.
+    #[inline]
+    pub fn hold(self) {
+        std::mem::forget(self);
+    }
+}
