@@ -98,6 +98,7 @@ mod pfring_dropin;
 mod port_embedding;
 mod privileges;
 mod scan_banners;
+mod scan_firewall;
 mod scan_live;
 mod scan_nmap;
 mod scan_output;

@@ -84,6 +84,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("nmap"), "nmap", &[Set::Test]),
     (Program("masscan"), "masscan", &[Set::Test]),
     (Program("iptables"), "iptables", &[Set::Test]),
+    (Program("nft"), "nftables", &[Set::Test]),
     (Program("script"), "bsdutils", &[Set::Test]),
     (Program("tmux"), "tmux", &[Set::Test]),
     (Program("zsh"), "zsh", &[Set::Test]),

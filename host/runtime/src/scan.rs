@@ -1,6 +1,7 @@
 //! A stateless scan over one port: one thread sends probes on schedule, one per queue recognizes
 //! answers, and the caller's thread reports each answer once.
 
+mod firewall;
 mod list;
 mod output;
 mod probes;
@@ -18,6 +19,7 @@ use ::scan::{
     RESERVED, Shard, Targets,
 };
 use port::{Direction, FilterSource, Port, PortName, PortOptions};
+use sys::nftables::OwnedTable;
 use sys::{Error, ErrorKind, Result};
 use traffic::Rate;
 use wire::{Mac, Timestamp};
@@ -66,6 +68,22 @@ pub struct Setup {
     pub ttl: u8,
     /// How banners are read; `None`: they are not.
     pub grab: Option<GrabOptions>,
+    /// Whether a firewall rule keeps the kernel from resetting connections, on ports whose packets
+    /// it receives, too.
+    pub firewall: bool,
+}
+
+impl Setup {
+    /// The name of the port that is opened on an interface. Banners need a port that takes answers
+    /// before the kernel does, or a firewall rule: the kernel does not know the connections and
+    /// would reset them.
+    fn port_name(&self, link: &str) -> String {
+        let name = self.port.clone();
+        name.unwrap_or_else(|| match self.grab {
+            Some(_) if !self.firewall => format!("afxdp:{link}"),
+            _ => link.to_owned(),
+        })
+    }
 }
 
 /// A scan with resolved targets and routes, before anything is sent.
@@ -203,15 +221,23 @@ impl Scan {
         self.on_link.count()
     }
 
-    /// The name of the port that [`run()`] opens. Banners need a port that takes answers before the
-    /// kernel does: the kernel does not know the connections and would reset them.
+    /// The name of the port that [`run()`] opens.
     pub fn port_name(&self) -> String {
-        let link = &self.local.link.name;
-        let name = self.setup.port.clone();
-        name.unwrap_or_else(|| match self.setup.grab {
-            Some(_) => format!("afxdp:{link}"),
-            None => link.clone(),
-        })
+        self.setup.port_name(&self.local.link.name)
+    }
+
+    /// Whether banners are read on a port whose packets the kernel also receives: it resets the
+    /// connections unless a firewall rule drops its resets.
+    pub fn is_reset_by_kernel(&self) -> bool {
+        let name = self.port_name();
+        let takes_answers = name.starts_with("afxdp:") || name.starts_with("vfio:");
+        self.setup.grab.is_some() && !takes_answers
+    }
+
+    /// Sets the firewall rule, if one is wanted and needed.
+    fn firewall(&self) -> Result<Option<OwnedTable>> {
+        let is_set = self.setup.firewall && self.is_reset_by_kernel();
+        is_set.then(|| firewall::open(&self.local.source)).transpose()
     }
 
     fn grabber<'s>(
@@ -302,6 +328,8 @@ fn now() -> Timestamp {
 
 /// Events while the scan runs.
 pub enum Notice<'a> {
+    /// The nftables table of this name drops the kernel's resets until the scan ends.
+    Firewall(&'a str),
     /// Neighbors on the link were resolved: how many answered, of how many.
     Neighbours(usize, u128),
     /// An answer.

@@ -28,6 +28,7 @@ pub mod mmap;
 pub mod neighbour;
 pub mod netlink;
 pub mod netns;
+pub mod nftables;
 pub mod packet;
 pub mod pci;
 pub mod poll;

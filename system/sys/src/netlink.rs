@@ -10,6 +10,7 @@ use crate::{Error, ErrorKind, Result, Unsupported};
 
 #[cfg(feature = "laws")]
 pub mod laws;
+mod transaction;
 
 /// Bytes of `struct nlmsghdr`.
 const HEADER_LEN: usize = 16;

@@ -102,6 +102,10 @@ pub struct Args {
     /// host, so that the kernel does not reset the connections
     #[arg(long)]
     banners: bool,
+    /// Use the plain interface for --banners, and drop the kernel's resets of the connections by a
+    /// firewall rule that the kernel deletes when the scan ends (nftables, Linux 5.12)
+    #[arg(long, requires = "banners")]
+    firewall: bool,
     /// Close a connection after TIME
     #[arg(long, default_value = "10", value_parser = parse_duration, value_name = "TIME")]
     banner_timeout: Duration,
@@ -355,6 +359,7 @@ impl Args {
             options: self.tcp_options.into(),
             ttl: self.ttl,
             grab: self.grab()?,
+            firewall: self.firewall,
         })
     }
 }

@@ -47,9 +47,9 @@ impl Local {
             let why = "its packets have no Ethernet header";
             return Err(Error::new(ErrorKind::Unsupported, what(), why));
         };
-        if let Some(name) = &setup.port {
-            check_source_ports(name, setup.source_ports, own_ports())?;
-        }
+        let name = setup.port_name(&link.name);
+        let is_filtered = setup.firewall && setup.grab.is_some();
+        check_source_ports(&name, setup.source_ports, own_ports(), is_filtered)?;
         let addresses = sys::address::of(link.index)?;
         let mut local = Self {
             source: Source {
@@ -160,11 +160,16 @@ fn own_ports() -> Option<(u16, u16)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Refuses source ports within the host's own range on a port that takes packets from the host: it
-/// would also take answers to the host's own connections.
-fn check_source_ports(name: &str, ports: (u16, u16), own: Option<(u16, u16)>) -> Result<()> {
+/// Refuses source ports within the host's own range on a port that takes packets from the host, and
+/// with a firewall rule: they would also affect the host's own connections.
+fn check_source_ports(
+    name: &str,
+    ports: (u16, u16),
+    own: Option<(u16, u16)>,
+    is_filtered: bool,
+) -> Result<()> {
     let (first, last) = (ports.0, ports.0 + (ports.1 - 1));
-    let takes_traffic = name.starts_with("afxdp:");
+    let takes_traffic = name.starts_with("afxdp:") || is_filtered;
     let Some((own_first, own_last)) = own.filter(|_| takes_traffic) else {
         return Ok(());
     };
@@ -172,14 +177,14 @@ fn check_source_ports(name: &str, ports: (u16, u16), own: Option<(u16, u16)>) ->
         return Ok(());
     }
     let why = format!(
-        "this host uses ports {own_first}-{own_last} for its own connections, and would miss \
-         responses to ports {first}-{last}"
+        "this host uses ports {own_first}-{own_last} for its own connections, and the scan would \
+         interfere with them on ports {first}-{last}"
     );
-    Err(
-        Error::new(ErrorKind::InvalidInput, format!("scan on {name}"), why).with_hint(
-            "use a --source-port outside of that range, or afpacket:, which copies packets",
-        ),
-    )
+    let hint = match is_filtered {
+        true => "use a --source-port outside of that range",
+        false => "use a --source-port outside of that range, or afpacket:, which copies packets",
+    };
+    Err(Error::new(ErrorKind::InvalidInput, format!("scan on {name}"), why).with_hint(hint))
 }
 
 fn first_of(targets: &Targets, is_ipv6: bool) -> Option<IpAddr> {
@@ -218,9 +223,10 @@ mod tests {
             ("afxdp:eth0", (30_000, 2_769), false),
             ("eth0", (40_000, 10), true),
         ] {
-            let result = check_source_ports(name, ports, own);
+            let result = check_source_ports(name, ports, own, false);
             assert_eq!(result.is_ok(), is_ok, "{name} {ports:?}");
         }
-        assert!(check_source_ports("afxdp:eth0", (40_000, 1), None).is_ok());
+        assert!(check_source_ports("afxdp:eth0", (40_000, 1), None, false).is_ok());
+        assert!(check_source_ports("eth0", (40_000, 1), own, true).is_err());
     }
 }

@@ -164,6 +164,10 @@ pub fn run(
             scan.on_link_count(),
         ))?;
     }
+    let firewall = scan.firewall()?;
+    if let Some(table) = &firewall {
+        notice(Notice::Firewall(table.name()))?;
+    }
     opened()?;
     let cookies = Cookies::new(key, *scan.plan().source());
     let frames = scan.frames();
@@ -188,6 +192,7 @@ pub fn run(
     };
     let grabber = scan.grabber(&cookies, &hops);
     collector.run(&mut port, (prober, grabber), &cookies, stop, &mut notice);
+    drop(firewall);
     Ok(collector.outcome())
 }
 

@@ -24,6 +24,7 @@ fn setup(include: &[&str]) -> Setup {
         options: Options::Minimal,
         ttl: 64,
         grab: None,
+        firewall: false,
     }
 }
 

@@ -50,14 +50,15 @@ pub fn begin(scan: &Scan) -> Result<()> {
 /// A warning for banner reads on a port whose packets the kernel also receives.
 fn kernel_resets(scan: &Scan) -> Option<String> {
     let (setup, name) = (scan.setup(), scan.port_name());
-    if setup.grab.is_none() || name.starts_with("afxdp:") || name.starts_with("vfio:") {
+    if !scan.is_reset_by_kernel() || setup.firewall {
         return None;
     }
     let (first, count) = setup.source_ports;
     let last = first + (count - 1);
     Some(format!(
         "warning: the kernel sees the answers on {name} and resets the connections\n\
-         hint: scan on afxdp:{interface}, or drop its resets: nft add table inet barewire; \
+         hint: --firewall drops its resets while the scan runs; or scan on afxdp:{interface}; or \
+         set the rule by hand: nft add table inet barewire; \
          nft add chain inet barewire out '{{ type filter hook output priority 0; }}'; \
          nft add rule inet barewire out tcp sport {first}-{last} tcp flags rst drop",
         interface = scan.interface()
@@ -132,6 +133,7 @@ impl Show {
     /// When an answer cannot be printed.
     pub fn notice(&mut self, notice: &Notice<'_>) -> Result<()> {
         match *notice {
+            Notice::Firewall(table) => firewall(table),
             Notice::Neighbours(found, count) => self.neighbours(found, count),
             Notice::Found(found) => self.found(found)?,
             Notice::Banner(banner, time) => self.banner(banner, time)?,
@@ -255,6 +257,15 @@ impl Show {
         out::last_words(account(totals, outcome.sending, outcome.elapsed).into_bytes());
         printed
     }
+}
+
+/// Reports the firewall rule.
+fn firewall(table: &str) {
+    let text = format!(
+        "the kernel's resets from the scan's ports are dropped until the scan ends (nftables table \
+         {table})\n"
+    );
+    out::words(text.into_bytes());
 }
 
 fn line(mut text: String) -> Vec<u8> {
