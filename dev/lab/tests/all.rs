@@ -97,6 +97,7 @@ mod pcap_dropin_live;
 mod pfring_dropin;
 mod port_embedding;
 mod privileges;
+mod scan_adaptive;
 mod scan_banners;
 mod scan_firewall;
 mod scan_live;

@@ -49,7 +49,15 @@ fn silent(mut stream: TcpStream) {
 
 fn scan(pair: &Pair, args: &[&str]) -> Process {
     let port = format!("afpacket:{}", pair.left.ifname);
-    let common = ["scan", "--json", "--wait", "2", "--banners", "--rate", "2000"];
+    let common = [
+        "scan",
+        "--json",
+        "--wait",
+        "2",
+        "--banners",
+        "--rate",
+        "2000",
+    ];
     let args = [&common, &["-e", &port][..], args].concat();
     pair.left.ns.spawn(barewire().unwrap(), args).unwrap()
 }
@@ -78,7 +86,11 @@ fn banners_are_complete_on_a_plain_port_and_the_rule_is_removed() {
     let finished = scan(&pair, &args).wait(LIMIT).unwrap();
     let (banners, totals) = counted(&finished);
     assert_eq!(banners, 0, "the kernel resets them: {totals}");
-    assert!(finished.stderr.contains("nft add rule"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("nft add rule"),
+        "{}",
+        finished.stderr
+    );
     assert_eq!(ruleset(&pair).trim(), "");
 
     let args = [&args[..], &["--firewall"]].concat();
@@ -88,7 +100,11 @@ fn banners_are_complete_on_a_plain_port_and_the_rule_is_removed() {
     let finished = process.wait(LIMIT).unwrap().checked().unwrap();
     let (banners, totals) = counted(&finished);
     assert_eq!(banners, 65, "{totals}");
-    assert!(!finished.stderr.contains("nft add rule"), "{}", finished.stderr);
+    assert!(
+        !finished.stderr.contains("nft add rule"),
+        "{}",
+        finished.stderr
+    );
     for part in ["barewire-scan-", "61000", "65095", "rst", "drop"] {
         assert!(during.contains(part), "{part}: {during}");
     }
@@ -112,7 +128,9 @@ fn a_killed_scan_leaves_no_rule_and_the_next_one_is_complete() {
         assert!(since.elapsed() < LIMIT, "{}", ruleset(&pair));
         std::thread::sleep(Duration::from_millis(20));
     }
-    let finished = scan(&pair, &[HOSTS, "-p", "22", "--firewall"]).wait(LIMIT).unwrap();
+    let finished = scan(&pair, &[HOSTS, "-p", "22", "--firewall"])
+        .wait(LIMIT)
+        .unwrap();
     let (banners, totals) = counted(&finished.checked().unwrap());
     assert_eq!(banners, 64, "{totals}");
     assert_eq!(ruleset(&pair).trim(), "");

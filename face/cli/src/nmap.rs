@@ -55,7 +55,6 @@ const OPTIONS: &[(&str, Meaning)] = &[
     ("-T3", RATE),
     ("-T4", RATE),
     ("-T5", RATE),
-    ("--min-rate", RATE),
     (
         "-oN",
         Hint("redirect standard output to a file; it is text"),

@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::scan::grab::{Banner, BannerGrabber, GrabOptions};
 use ::scan::{
-    AddrRange, Cookies, FrameOptions, Frames, NextHops, Options, Order, Plan, Ports, Probe,
-    RESERVED, Shard, Targets,
+    AdaptiveRate, AddrRange, AskedRate, Cookies, FrameOptions, Frames, NextHops, Options, Order,
+    Plan, Ports, Probe, RESERVED, RateChange, Shard, Targets,
 };
 use port::{Direction, FilterSource, Port, PortName, PortOptions};
 use sys::nftables::OwnedTable;
@@ -50,6 +50,9 @@ pub struct Setup {
     pub router_mac: Option<Mac>,
     /// Rate in probes or bits per second.
     pub rate: Rate,
+    /// The lowest rate, in the same unit; `None`: the rate is constant. Otherwise it starts there and
+    /// follows the answers.
+    pub rate_min: Option<f64>,
     /// Probes per target, at least one.
     pub attempts: u32,
     /// The shard that this run scans.
@@ -74,6 +77,30 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// How a number becomes a rate in the unit of the highest rate.
+    fn unit(&self) -> fn(f64) -> Rate {
+        match self.rate {
+            Rate::Packets(_) => Rate::Packets,
+            Rate::Bits(_) => Rate::Bits,
+        }
+    }
+
+    /// The rate as asked for.
+    pub fn asked_rate(&self) -> AskedRate {
+        let (max, unit) = match self.rate {
+            Rate::Packets(pps) => (pps, "pps"),
+            Rate::Bits(bps) => (bps, "bps"),
+        };
+        let min = self.rate_min;
+        AskedRate { max, min, unit }
+    }
+
+    /// The law of a rate that follows the answers.
+    fn adaptive(&self) -> Option<AdaptiveRate> {
+        let min = self.rate_min?;
+        Some(AdaptiveRate::new(min, self.asked_rate().max))
+    }
+
     /// The name of the port that is opened on an interface. Banners need a port that takes answers
     /// before the kernel does, or a firewall rule: the kernel does not know the connections and
     /// would reset them.
@@ -237,7 +264,9 @@ impl Scan {
     /// Sets the firewall rule, if one is wanted and needed.
     fn firewall(&self) -> Result<Option<OwnedTable>> {
         let is_set = self.setup.firewall && self.is_reset_by_kernel();
-        is_set.then(|| firewall::open(&self.local.source)).transpose()
+        is_set
+            .then(|| firewall::open(&self.local.source))
+            .transpose()
     }
 
     fn grabber<'s>(
@@ -338,6 +367,8 @@ pub enum Notice<'a> {
     Banner(&'a Banner, Timestamp),
     /// About once a second.
     Progress(&'a Totals, Duration),
+    /// The rate has changed.
+    Rate(&'a RateChange, Timestamp),
     /// All probes were sent; how long answers are waited for.
     Waiting(Duration),
 }

@@ -58,6 +58,11 @@ pub trait Source {
     /// Called before packets are put into a batch.
     fn begin_batch(&mut self) {}
 
+    /// Called before packets are put into a batch: may change the rate.
+    fn pace(&mut self, pacer: &mut Pacer) {
+        let _ = pacer;
+    }
+
     /// Writes the current packet; false if there was no room for it.
     fn put(&mut self, batch: &mut TxBatch<'_>) -> bool;
 
@@ -402,6 +407,7 @@ impl Sending {
     ) -> Result<()> {
         let room = batch.room();
         source.begin_batch();
+        source.pace(pacer);
         let mut filled = 0;
         let mut result = Ok(());
         while let Some(Next::Packet { len, .. }) = *pending {

@@ -10,6 +10,7 @@
 //! key.
 #![forbid(unsafe_code)]
 
+mod adapt;
 mod answer;
 mod cookie;
 mod frame;
@@ -29,6 +30,7 @@ mod seen;
 mod source;
 mod target;
 
+pub use adapt::{AdaptiveRate, RateChange};
 pub use answer::{Answer, AnswerClassifier, Evidence, State};
 pub use cookie::{Cookie, Cookies, ProbeTarget};
 pub use frame::{FrameOptions, Frames, Options};
@@ -40,7 +42,7 @@ pub use plan::{Order, Plan, Probes, Shard};
 pub use port::{Entry, PortList, Ports, Protocol, top_ports};
 pub use probe::Probe;
 pub use prober::Prober;
-pub use report::{Found, Totals};
+pub use report::{AskedRate, Found, Totals};
 pub use seen::{Seen, SeenBefore};
 pub use source::Source;
 pub use target::{AddrRange, RESERVED, Targets, parse_line, parse_range, words_of};

@@ -18,6 +18,7 @@ use std::fmt::Write as _;
 
 use wire::Timestamp;
 
+use crate::adapt::RateChange;
 use crate::grab::Banner;
 use crate::plan::Plan;
 use crate::port::Protocol;
@@ -37,15 +38,33 @@ pub struct Run {
     pub start: Timestamp,
     /// Seed of the probe order.
     pub seed: u64,
+    /// The rate as asked for.
+    pub rate: AskedRate,
     /// Number of target addresses.
     pub target_count: u128,
     /// Each type of probe, with the number of its ports and the ports as ranges: `80,443-445`.
     pub services: Vec<(Probe, usize, String)>,
 }
 
+/// The rate as asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AskedRate {
+    /// The rate, or the highest one.
+    pub max: f64,
+    /// The lowest rate, if it follows the answers.
+    pub min: Option<f64>,
+    /// `pps` or `bps`.
+    pub unit: &'static str,
+}
+
 impl Run {
     /// Describes the run of a plan.
-    pub fn new(plan: &Plan, version: &str, arguments: String, start: Timestamp) -> Self {
+    pub fn new(
+        plan: &Plan,
+        version: &str,
+        arguments: String,
+        (start, rate): (Timestamp, AskedRate),
+    ) -> Self {
         let probes = plan.ports().probes().iter();
         let services = probes.map(|probe| {
             let entries = plan.ports().as_slice().iter();
@@ -59,6 +78,7 @@ impl Run {
             arguments,
             start,
             seed: plan.order().seed,
+            rate,
             target_count: plan.targets().count(),
             services: services.collect(),
         }
@@ -96,6 +116,8 @@ pub struct Ending<'a> {
 pub struct Ended<'a> {
     /// Seconds from the first probe to the end.
     pub seconds: f64,
+    /// Seconds from the first probe to the last.
+    pub sending_seconds: f64,
     /// Whether all probes were sent.
     pub is_complete: bool,
     /// The error that ended the run, if any.
@@ -115,6 +137,8 @@ pub struct Format {
     begin: fn(run: &Run, out: &mut Vec<u8>),
     answer: fn(found: &Found, out: &mut Vec<u8>),
     banner: fn(banner: &Banner, time: Timestamp, out: &mut Vec<u8>),
+    /// Writes a change of the rate, in formats that have such rows.
+    rate: Option<fn(run: &Run, change: &RateChange, time: Timestamp, out: &mut Vec<u8>)>,
     /// The separator between two results.
     between: &'static [u8],
     /// Writes the closing part. Formats that need none write it only after the run has ended.
@@ -201,6 +225,13 @@ impl Report {
     pub fn banner(&mut self, banner: &Banner, time: Timestamp) {
         self.separate();
         (self.format.banner)(banner, time, &mut self.bytes);
+    }
+
+    /// Adds a change of the rate, if the format has rows for it.
+    pub fn rate(&mut self, change: &RateChange, time: Timestamp) {
+        if let Some(write) = self.format.rate {
+            write(&self.run, change, time, &mut self.bytes);
+        }
     }
 
     fn separate(&mut self) {

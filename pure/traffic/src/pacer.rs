@@ -81,6 +81,11 @@ impl Pacer {
         self
     }
 
+    /// Changes the rate, from the next packet on.
+    pub fn set_rate(&mut self, rate: Rate, on_wire: bool) {
+        self.step = Self::new(Pace::Rate { rate, on_wire }).step;
+    }
+
     /// Whether packets are always due at once.
     pub fn is_max(&self) -> bool {
         matches!(self.step, Step::None)

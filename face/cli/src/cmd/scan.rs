@@ -60,6 +60,10 @@ pub struct Args {
     #[arg(long, visible_alias = "max-rate", value_parser = parse_rate)]
     #[arg(default_value = "100", value_name = "RATE")]
     rate: Rate,
+    /// Adapt the rate to the answers, from this rate up to --rate: it falls if fewer probes are
+    /// answered than before
+    #[arg(long, value_parser = parse_rate, value_name = "RATE")]
+    min_rate: Option<Rate>,
     /// Probe each target N more times
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
     #[arg(value_name = "N")]
@@ -218,7 +222,7 @@ pub fn run(args: &Args) -> Result<()> {
         return show::dry_run(&scan, args.output.json);
     }
     let chosen = args.output.chosen(&scan, saved.is_some())?;
-    let mut show = Show::start(chosen.stdout())?;
+    let mut show = Show::start(chosen.stdout(), &scan)?;
     let keep: Vec<_> = to_read_counters(&scan.port_name())?.into_iter().collect();
     let needs = Needs::files(Files::default(), calls_bpf(&[&scan.port_name()])?);
     let outputs = RefCell::new(Outputs::default());
@@ -270,6 +274,30 @@ impl Args {
     fn files(&self) -> impl Iterator<Item = &Path> {
         let files = self.target_file.iter().chain(&self.exclude_file);
         files.chain(&self.state).map(PathBuf::as_path)
+    }
+
+    /// The lowest rate, in the unit of `--rate`.
+    fn rate_min(&self) -> Result<Option<f64>> {
+        let what = "use --min-rate";
+        let min = match (self.min_rate, self.rate) {
+            (None, _) => return Ok(None),
+            (Some(Rate::Packets(min)), Rate::Packets(max))
+            | (Some(Rate::Bits(min)), Rate::Bits(max)) => (min <= max).then_some(min),
+            _ => {
+                let why = "it has another unit than --rate";
+                return Err(refused(what, why.into()).with_hint("give both in pps, or both in bps"));
+            }
+        };
+        if min.is_none() {
+            let why = "it is above --rate, the highest rate".to_owned();
+            return Err(refused(what, why).with_hint("for example --min-rate 100 --rate 10kpps"));
+        }
+        if self.retries != 0 {
+            let why = "second probes of targets that answered change the share of answers";
+            return Err(refused(what, why.into())
+                .with_hint("scan without --retries, or at a constant --rate"));
+        }
+        Ok(min)
     }
 
     fn grab(&self) -> Result<Option<GrabOptions>> {
@@ -347,6 +375,7 @@ impl Args {
             source_ports: self.source_port,
             router_mac: self.router_mac,
             rate: self.rate,
+            rate_min: self.rate_min()?,
             attempts: self.retries + 1,
             shard: self.shard,
             seed: match self.seed.or(saved.map(|saved| saved.seed)) {

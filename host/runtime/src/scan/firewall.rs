@@ -57,9 +57,9 @@ pub(super) fn open(source: &Source) -> Result<OwnedTable> {
         }
     }
     last.map_err(|error| match error.kind() {
-        ErrorKind::Unsupported => error.with_hint(
-            "set the rule by hand: without --firewall it is printed",
-        ),
+        ErrorKind::Unsupported => {
+            error.with_hint("set the rule by hand: without --firewall it is printed")
+        }
         _ => error,
     })
 }

@@ -131,6 +131,7 @@ pub fn close(report: &Report, outcome: &Outcome, out: &mut Vec<u8>) {
     let error = outcome.error.as_ref().map(ToString::to_string);
     let result = Ended {
         seconds: outcome.elapsed.as_secs_f64(),
+        sending_seconds: outcome.sending.as_secs_f64(),
         is_complete: outcome.is_complete,
         error: error.as_deref(),
     };
@@ -215,6 +216,7 @@ impl OutputFile {
         match notice {
             Notice::Found(found) => self.report.answer(found),
             Notice::Banner(banner, time) => self.report.banner(banner, *time),
+            Notice::Rate(change, time) => self.report.rate(change, *time),
             Notice::Progress(totals, _) => {
                 self.totals = **totals;
                 return self.flush(totals, None);

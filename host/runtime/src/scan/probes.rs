@@ -8,6 +8,7 @@ use ::scan::Prober;
 use ::scan::grab::{Banner, BannerGrabber, GrabCounts};
 use port::TxBatch;
 use sys::Result;
+use traffic::{Pacer, Rate};
 
 use super::now;
 use super::run::{Event, Live, clock_us};
@@ -137,6 +138,8 @@ pub struct ProbeSource<'p> {
     began: Instant,
     pub live: &'p Live,
     pub talking: Option<BannerReader<'p>>,
+    /// The rate now, and how a number becomes a rate; `None` if it is constant.
+    rate: Option<(f64, fn(f64) -> Rate)>,
     /// Whether the next packet is a segment rather than a probe.
     is_segment: bool,
 }
@@ -154,8 +157,14 @@ impl<'p> ProbeSource<'p> {
             began,
             live,
             talking,
+            rate: None,
             is_segment: false,
         }
+    }
+
+    /// Follows the rate of [`Live`], which is in this unit.
+    pub fn follow(&mut self, unit: fn(f64) -> Rate) {
+        self.rate = Some((self.live.rate(), unit));
     }
 
     /// Closes all connections early; only their resets remain to be sent.
@@ -195,6 +204,16 @@ impl send::Source for ProbeSource<'_> {
 
     fn begin_batch(&mut self) {
         self.prober.set_clock(clock_us(self.began));
+    }
+
+    fn pace(&mut self, pacer: &mut Pacer) {
+        let wanted = self.live.rate();
+        if let Some((rate, unit)) = &mut self.rate
+            && *rate != wanted
+        {
+            *rate = wanted;
+            pacer.set_rate(unit(wanted), false);
+        }
     }
 
     #[inline]

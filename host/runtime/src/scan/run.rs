@@ -6,7 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ::scan::grab::{Banner, BannerGrabber, GrabCounts};
-use ::scan::{Answer, AnswerClassifier, Cookies, Evidence, Prober, Seen, SeenBefore, State};
+use ::scan::{
+    AdaptiveRate, Answer, AnswerClassifier, Cookies, Evidence, Prober, Seen, SeenBefore, State,
+};
 use port::{Port, RxBatch, RxQueue, TxQueue};
 use sys::{Error, ErrorKind, Result};
 use traffic::{Pace, Pacer};
@@ -38,6 +40,8 @@ const LAST: Limits = Limits {
 };
 /// Longer round trips are not reported.
 const RTT_MAX_US: u32 = 120_000_000;
+/// Interval at which the rate may change.
+const OBSERVE: Duration = Duration::from_millis(250);
 /// Interval of progress reports.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -138,8 +142,21 @@ pub struct Live {
     pub segments: AtomicU64,
     /// As above.
     pub segment_bytes: AtomicU64,
+    /// The rate now, as the bits of a number.
+    rate: AtomicU64,
     /// Whether all probes were sent.
     pub is_probed: AtomicBool,
+}
+
+impl Live {
+    /// The rate now, in the unit of the setup's rate.
+    pub fn rate(&self) -> f64 {
+        f64::from_bits(self.rate.load(Ordering::Relaxed))
+    }
+
+    fn set_rate(&self, rate: f64) {
+        self.rate.store(rate.to_bits(), Ordering::Relaxed);
+    }
 }
 
 /// Runs a scan: resolves next hops, opens the port, sends and listens. Calls `opened` once
@@ -189,6 +206,8 @@ pub fn run(
         state,
         done: scan.setup().from,
         grabbed: None,
+        adaptive: scan.setup().adaptive(),
+        observed: Instant::now(),
     };
     let grabber = scan.grabber(&cookies, &hops);
     collector.run(&mut port, (prober, grabber), &cookies, stop, &mut notice);
@@ -213,6 +232,9 @@ struct Collector<'s> {
     done: u128,
     /// The connections' counts, once the sender has ended.
     grabbed: Option<GrabCounts>,
+    /// The law of the rate, unless it is constant, and when it last took the counts.
+    adaptive: Option<AdaptiveRate>,
+    observed: Instant,
 }
 
 impl<'s> Collector<'s> {
@@ -247,11 +269,19 @@ impl<'s> Collector<'s> {
                 receivers.push(scope.spawn(move || receive(rx, &mut engine, ended)));
             }
             drop((give, segments));
-            let rate = self.scan.setup().rate;
+            let setup = self.scan.setup();
+            let mut rate = setup.rate;
+            if let Some(adaptive) = &self.adaptive {
+                live.set_rate(adaptive.rate());
+                rate = setup.unit()(adaptive.rate());
+            }
             let (sending, from) = (&over, self.scan.setup().from);
             let wait = self.scan.setup().wait;
             let talks = talking.is_some();
-            let source = ProbeSource::new(prober, (from, self.began), live, talking);
+            let mut source = ProbeSource::new(prober, (from, self.began), live, talking);
+            if self.adaptive.is_some() {
+                source.follow(setup.unit());
+            }
             let sender = scope.spawn(move || transmit(tx, source, rate, live, sending));
             let is_probed = || sender.is_finished() || live.is_probed.load(Ordering::Acquire);
             self.collect(&answers, notice, is_probed, None, &over);
@@ -323,6 +353,8 @@ impl<'s> Collector<'s> {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let now = Instant::now();
+            let adapted = self.adapt(now, notice);
+            self.end_on_error(adapted, stop);
             if now >= tick {
                 tick = now + TICK;
                 let segments = self.live.segments.load(Ordering::Relaxed);
@@ -367,6 +399,30 @@ impl<'s> Collector<'s> {
             State::Up => totals.up += 1,
         }
         notice(Notice::Found(found))
+    }
+
+    /// Changes the rate if the share of answers has changed.
+    fn adapt(
+        &mut self,
+        now: Instant,
+        notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let Some(adaptive) = &mut self.adaptive else {
+            return Ok(());
+        };
+        if now < self.observed + OBSERVE || self.live.is_probed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.observed = now;
+        let now_ns = self.began.elapsed().as_nanos() as u64;
+        let answers = self.totals.answers - self.totals.repeated;
+        let done = self.live.done.load(Ordering::Relaxed);
+        let Some(change) = adaptive.observe(now_ns, done, answers) else {
+            return Ok(());
+        };
+        self.live.set_rate(change.to);
+        self.totals.rate_changes += 1;
+        notice(Notice::Rate(&change, super::now()))
     }
 
     /// Records the state of a second ago.

@@ -15,6 +15,7 @@ fn setup(include: &[&str]) -> Setup {
         source_ports: (40_000, 10),
         router_mac: None,
         rate: Rate::Packets(100.0),
+        rate_min: None,
         attempts: 1,
         shard: Shard::WHOLE,
         seed: 1,

@@ -55,6 +55,8 @@ pub struct Totals {
     pub maybe_repeated: u64,
     /// Packets lost between the interface and the scanner: answers may be missing.
     pub lost: u64,
+    /// Changes of the rate.
+    pub rate_changes: u64,
     /// Counts of banner connections.
     pub grabbed: GrabCounts,
 }

@@ -14,6 +14,7 @@ pub(super) static FORMAT: Format = Format {
     begin: |_: &Run, out| out.extend(b"#barewire\n"),
     answer,
     banner,
+    rate: None,
     between: b"",
     end,
     closing: after_last_line,

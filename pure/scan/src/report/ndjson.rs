@@ -2,7 +2,8 @@
 
 use wire::Timestamp;
 
-use super::{Ending, Format, Found, Run, after_last_line, put, title};
+use super::{AskedRate, Ending, Format, Found, Run, after_last_line, put, title};
+use crate::adapt::RateChange;
 use crate::grab::Banner;
 
 pub(super) static FORMAT: Format = Format {
@@ -13,6 +14,7 @@ pub(super) static FORMAT: Format = Format {
     begin: |_: &Run, _| {},
     answer,
     banner,
+    rate: Some(rate),
     between: b"",
     end,
     closing: after_last_line,
@@ -72,6 +74,20 @@ fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
     );
 }
 
+fn rate(run: &Run, change: &RateChange, time: Timestamp, out: &mut Vec<u8>) {
+    let unit = run.rate.unit;
+    put!(
+        out,
+        "{{\"type\":\"rate\",\"time\":\"{time:.6}\",\"from_{unit}\":{},\"to_{unit}\":{},\"share\":",
+        change.from,
+        change.to
+    );
+    match change.share {
+        Some(share) => put!(out, "{share:.4}}}\n"),
+        None => out.extend(b"null}\n"),
+    }
+}
+
 /// Appends a number, or a string if the number is too large for JSON parsers.
 fn number(name: &str, value: u128, out: &mut Vec<u8>) {
     match u64::try_from(value) {
@@ -108,10 +124,22 @@ fn end(run: &Run, _: u64, ending: &Ending<'_>, out: &mut Vec<u8>) {
         ("banners", grabbed.banners),
         ("silent", grabbed.silent),
         ("not_connected", grabbed.refused),
+        ("rate_changes", totals.rate_changes),
         ("seed", run.seed),
     ] {
         put!(out, ",\"{name}\":{value}");
     }
+    let AskedRate { max, min, unit } = run.rate;
+    put!(out, ",\"rate_asked_{unit}\":{max}");
+    if let Some(min) = min {
+        put!(out, ",\"rate_min_{unit}\":{min}");
+    }
+    let count = match unit {
+        "bps" => totals.sent_bytes as f64 * 8.0,
+        _ => totals.sent as f64,
+    };
+    let reached = count / ended.sending_seconds.max(1e-3);
+    put!(out, ",\"rate_reached_{unit}\":{reached:.3}");
     put!(
         out,
         ",\"seconds\":{},\"complete\":{},\"error\":",

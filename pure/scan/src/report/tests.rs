@@ -12,6 +12,12 @@ use crate::{AddrRange, Order, Payloads, PortList, Ports, Shard, Source, Targets}
 
 const START: Timestamp = Timestamp(1_700_000_000_000_000_000);
 
+const RATE: AskedRate = AskedRate {
+    max: 1000.0,
+    min: None,
+    unit: "pps",
+};
+
 fn run() -> Run {
     let source = Source {
         ipv4: Some([198, 51, 100, 7].into()),
@@ -30,7 +36,7 @@ fn run() -> Run {
         block: 1,
     };
     let plan = Plan::new(targets, ports, source, order).unwrap();
-    Run::new(&plan, "1.0", "scan \"<&>\" -p 80".into(), START)
+    Run::new(&plan, "1.0", "scan \"<&>\" -p 80".into(), (START, RATE))
 }
 
 fn target(addr: &str, port: u16) -> ProbeTarget {
@@ -84,6 +90,7 @@ fn close(report: &Report, is_over: bool, out: &mut Vec<u8>) {
     let totals = Totals::default();
     let ended = Ended {
         seconds: 1.5,
+        sending_seconds: 1.0,
         is_complete: true,
         error: None,
     };

@@ -19,6 +19,7 @@ pub(super) static FORMAT: Format = Format {
     begin,
     answer,
     banner,
+    rate: None,
     between: b"",
     end,
     closing: |end| last(end, b"<runstats>").map(|at| (at, true)),

@@ -21,12 +21,7 @@ impl Socket {
     ///
     /// # Errors
     /// What the kernel refuses; `Io` after five seconds of silence.
-    pub fn transaction(
-        &mut self,
-        what: &str,
-        subsystem: u16,
-        requests: &[Message],
-    ) -> Result<()> {
+    pub fn transaction(&mut self, what: &str, subsystem: u16, requests: &[Message]) -> Result<()> {
         let first = self.sequence.wrapping_add(1);
         let [high, low] = subsystem.to_be_bytes();
         // `struct nfgenmsg`: no family, version 0, the subsystem. The kernel acknowledges the

@@ -68,7 +68,12 @@ impl OutputArgs {
             stdout,
             files,
             append: self.append_output || is_resumed,
-            run: Run::new(scan.plan(), env!("CARGO_PKG_VERSION"), words, now),
+            run: Run::new(
+                scan.plan(),
+                env!("CARGO_PKG_VERSION"),
+                words,
+                (now, scan.setup().asked_rate()),
+            ),
         })
     }
 

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use ::scan::Protocol;
 use ::scan::grab::Banner;
 use ::scan::report::Report;
+use ::scan::{Protocol, RateChange};
 use runtime::output::{Output, Piece, Refused, blocked};
 use runtime::scan::{self, Found, Notice, Outcome, Scan, Totals};
 use serde_json::{Value, json};
@@ -32,6 +32,9 @@ pub struct Show {
     is_drawn: bool,
     stdout: Output,
     last: (Totals, Duration),
+    /// The rate as asked for, with its unit.
+    asked: String,
+    unit: &'static str,
 }
 
 /// Starts the writer thread, once privileges are dropped.
@@ -68,10 +71,11 @@ fn kernel_resets(scan: &Scan) -> Option<String> {
 /// One line that describes the scan.
 fn plan_line(scan: &Scan) -> String {
     let (plan, setup) = (scan.plan(), scan.setup());
-    let rate = match setup.rate {
-        Rate::Packets(pps) => si(pps, "pps"),
-        Rate::Bits(bps) => si(bps, "bit/s"),
-    };
+    let asked = setup.asked_rate();
+    let mut rate = si(asked.max, asked.unit);
+    if let Some(min) = asked.min {
+        rate = format!("{} to {rate}", si(min, asked.unit));
+    }
     let mut text = format!(
         "scanning {} and {} from {}: {}, {rate}",
         counted(plan.targets().count(), "address", "addresses"),
@@ -79,7 +83,7 @@ fn plan_line(scan: &Scan) -> String {
         scan.interface(),
         counted(plan.probe_count(), "probe", "probes"),
     );
-    if let Rate::Packets(pps) = setup.rate {
+    if let (Rate::Packets(pps), None) = (setup.rate, asked.min) {
         let seconds = plan.probe_count() as f64 / pps + setup.wait.as_secs_f64();
         let _ = write!(text, ", about {}", span(seconds));
     }
@@ -117,8 +121,11 @@ impl Show {
     ///
     /// # Errors
     /// When standard output is closed.
-    pub fn start(report: Option<Report>) -> Result<Self> {
+    pub fn start(report: Option<Report>, scan: &Scan) -> Result<Self> {
+        let asked = scan.setup().asked_rate();
         Ok(Self {
+            asked: si(asked.max, asked.unit),
+            unit: asked.unit,
             report,
             on_terminal: io::stderr().is_terminal(),
             is_drawn: false,
@@ -138,6 +145,7 @@ impl Show {
             Notice::Found(found) => self.found(found)?,
             Notice::Banner(banner, time) => self.banner(banner, time)?,
             Notice::Progress(totals, elapsed) => self.progress(totals, elapsed),
+            Notice::Rate(change, time) => self.rate(change, time)?,
             Notice::Waiting(wait) => self.waiting(wait),
         }
         Ok(())
@@ -211,6 +219,21 @@ impl Show {
         self.is_drawn = true;
     }
 
+    /// Reports a change of the rate.
+    fn rate(&mut self, change: &RateChange, time: Timestamp) -> Result<()> {
+        if let Some(report) = &mut self.report {
+            report.rate(change, time);
+            self.print_report()?;
+        }
+        self.clear();
+        let (from, to) = (si(change.from, self.unit), si(change.to, self.unit));
+        let why = change.share.map_or_else(String::new, |share| {
+            format!(": {:.0} % of the expected answers arrived", share * 100.0)
+        });
+        out::words(format!("rate {from} to {to}{why}\n").into_bytes());
+        Ok(())
+    }
+
     /// Reports that all probes were sent.
     fn waiting(&mut self, wait: Duration) {
         self.clear();
@@ -224,7 +247,7 @@ impl Show {
     pub fn so_far(&mut self) {
         self.clear();
         let (totals, elapsed) = self.last;
-        out::words(account(&totals, elapsed, elapsed).into_bytes());
+        out::words(account(&totals, (elapsed, &self.asked), elapsed).into_bytes());
     }
 
     /// Ends the progress line, so that what follows starts on its own line.
@@ -254,7 +277,8 @@ impl Show {
                 totals.maybe_repeated
             );
         }
-        out::last_words(account(totals, outcome.sending, outcome.elapsed).into_bytes());
+        let rate = (outcome.sending, self.asked.as_str());
+        out::last_words(account(totals, rate, outcome.elapsed).into_bytes());
         printed
     }
 }
@@ -301,15 +325,19 @@ fn number(value: u128) -> Value {
     u64::try_from(value).map_or_else(|_| value.to_string().into(), Value::from)
 }
 
-fn account(totals: &Totals, sending: Duration, elapsed: Duration) -> String {
+fn account(totals: &Totals, (sending, asked): (Duration, &str), elapsed: Duration) -> String {
     let pps = totals.sent as f64 / sending.as_secs_f64().max(1e-3);
     let mut text = format!(
-        "{} of {} probes sent ({}), {:.3} s\n",
+        "{} of {} probes sent ({}; {asked} asked for), {:.3} s\n",
         totals.sent,
         totals.probes - totals.before.min(totals.probes),
         si(pps, "pps"),
         elapsed.as_secs_f64()
     );
+    if totals.rate_changes != 0 {
+        let changes = counted(totals.rate_changes.into(), "change", "changes");
+        let _ = writeln!(text, "  {changes} of the rate");
+    }
     let up = match totals.up {
         0 => String::new(),
         up => format!(", {} up", counted(up.into(), "host", "hosts")),

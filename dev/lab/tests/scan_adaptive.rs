@@ -1,0 +1,93 @@
+//! `barewire scan --min-rate` through a policer that drops what exceeds its rate.
+
+use std::time::Duration;
+
+use lab::process::barewire;
+use lab::{Pair, Veth, require, skip};
+use serde_json::Value;
+
+/// Time limit of a program; not a measurement.
+const LIMIT: Duration = Duration::from_secs(120);
+/// 32,768 addresses that the right end's kernel answers for.
+const HOSTS: &str = "198.19.0.0/17";
+
+fn network() -> Pair {
+    let pair = Veth::new().create().unwrap();
+    let (left, right) = (&pair.left, &pair.right);
+    let local = ["route", "add", "local", HOSTS, "dev", "lo"];
+    right.ns.ip(local).unwrap();
+    let router = right.ipv4.to_string();
+    left.ns.ip(["route", "add", HOSTS, "via", &router]).unwrap();
+    pair
+}
+
+fn scan(pair: &Pair, args: &[&str]) -> Vec<Value> {
+    let args = [&["scan", "--json", "--wait", "1", HOSTS, "-p", "81"], args].concat();
+    let mut process = pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
+    let finished = process.wait(LIMIT).unwrap().checked().unwrap();
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    finished.stdout.lines().map(parse).collect()
+}
+
+fn changes(lines: &[Value]) -> Vec<&Value> {
+    lines.iter().filter(|line| line["type"] == "rate").collect()
+}
+
+#[test]
+fn the_rate_rises_to_its_maximum_where_nothing_is_lost() {
+    require!(skip::lab());
+    let pair = network();
+    let lines = scan(&pair, &["--min-rate", "500", "--rate", "4000"]);
+    let totals = lines.last().unwrap();
+    assert_eq!(totals["closed"], 32_768, "{totals}");
+    assert_eq!(
+        (&totals["rate_asked_pps"], &totals["rate_min_pps"]),
+        (&4000.0.into(), &500.0.into())
+    );
+    let changes = changes(&lines);
+    assert_eq!(totals["rate_changes"], changes.len());
+    let to: Vec<f64> = changes
+        .iter()
+        .map(|c| c["to_pps"].as_f64().unwrap())
+        .collect();
+    assert_eq!(to, [1000.0, 2000.0, 4000.0], "{changes:?}");
+}
+
+#[test]
+fn the_rate_falls_when_a_policer_drops_probes() {
+    require!(skip::lab(), skip::program("tc", "iproute2"));
+    let pair = network();
+    let (ns, interface) = (&pair.right.ns, pair.right.ifname.as_str());
+    // About 1,500 probes a second, of 58 bytes each.
+    ns.exec("tc", ["qdisc", "add", "dev", interface, "clsact"])
+        .unwrap();
+    let police = [
+        "filter",
+        "add",
+        "dev",
+        interface,
+        "ingress",
+        "protocol",
+        "ip",
+        "matchall",
+        "action",
+        "police",
+        "rate",
+        "700kbit",
+        "burst",
+        "6k",
+        "conform-exceed",
+        "drop/ok",
+    ];
+    ns.exec("tc", police).unwrap();
+    let lines = scan(&pair, &["--min-rate", "250", "--rate", "20000"]);
+    let totals = lines.last().unwrap();
+    let changes = changes(&lines);
+    let falls = changes.iter().filter(|change| !change["share"].is_null());
+    assert!(falls.count() > 0, "{changes:?}");
+    let reached = totals["rate_reached_pps"].as_f64().unwrap();
+    assert!(reached < 10_000.0, "{totals}");
+    // At 20,000 pps more than nine tenths would be lost.
+    let closed = totals["closed"].as_u64().unwrap();
+    assert!(closed > 32_768 * 6 / 10, "{totals}");
+}
