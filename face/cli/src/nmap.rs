@@ -19,10 +19,7 @@ const SUBCOMMAND: &str = "scan";
 /// Options by name, except `-o` and `-s`.
 const OPTIONS: &[(&str, Meaning)] = &[
     ("-iL", Takes("--target-file")),
-    (
-        "-iR",
-        Hint("give a range and scan a part of it: --shard 1/1000"),
-    ),
+    ("-iR", Takes("--random-targets")),
     ("-Pn", Nothing),
     ("-P0", Nothing),
     ("-PN", Nothing),
@@ -250,7 +247,7 @@ mod tests {
             "--source-port=53",
         ];
         assert_eq!(replaced(&line).unwrap(), expected);
-        for word in ["-T4", "-A", "-sT", "-iR", "-oN", "-sZ"] {
+        for word in ["-T4", "-A", "-sT", "-oN", "-sZ"] {
             let error = replaced(&[word, "9"]).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ::scan::grab::{Banner, BannerGrabber, GrabOptions};
 use ::scan::{
     AdaptiveRate, AddrRange, AskedRate, Cookies, FrameOptions, Frames, NextHops, Options, Order,
-    Plan, Ports, Probe, RESERVED, RateChange, Shard, Targets,
+    Plan, PlannedProbe, Ports, Probe, RESERVED, RateChange, Shard, Targets,
 };
 use port::{Direction, FilterSource, Port, PortName, PortOptions};
 use sys::nftables::OwnedTable;
@@ -36,6 +36,10 @@ pub use state::{Saved, StateFile};
 pub struct Setup {
     /// Addresses to scan.
     pub include: Vec<AddrRange>,
+    /// Number of public IPv4 addresses that are chosen at random by the seed, in addition.
+    pub random_count: u64,
+    /// Further probes, of single addresses.
+    pub pairs: Vec<PlannedProbe>,
     /// Addresses to exclude.
     pub exclude: Vec<AddrRange>,
     /// Ports to scan, each with its probe.
@@ -50,8 +54,8 @@ pub struct Setup {
     pub router_mac: Option<Mac>,
     /// Rate in probes or bits per second.
     pub rate: Rate,
-    /// The lowest rate, in the same unit; `None`: the rate is constant. Otherwise it starts there and
-    /// follows the answers.
+    /// The lowest rate, in the same unit; `None`: the rate is constant. Otherwise it starts there
+    /// and follows the answers.
     pub rate_min: Option<f64>,
     /// Probes per target, at least one.
     pub attempts: u32,
@@ -118,6 +122,8 @@ pub struct Scan {
     setup: Setup,
     local: Local,
     plan: Plan,
+    /// The addresses of all probes.
+    addresses: Targets,
     /// On-link targets, whose MAC addresses are still to be resolved.
     on_link: Targets,
     /// Number of reserved addresses left out of larger ranges.
@@ -131,10 +137,24 @@ pub const ON_LINK_MAX: u128 = 1 << 16;
 ///
 /// # Errors
 /// If there is no target, no route, no source address, or no interface to scan from.
-pub fn prepare(setup: Setup) -> Result<Scan> {
+pub fn prepare(mut setup: Setup) -> Result<Scan> {
+    let excluded = Targets::new(setup.exclude.clone(), Vec::new()).ok_or_else(too_many)?;
+    setup
+        .pairs
+        .retain(|(pair, _)| !excluded.contains(pair.addr));
+    if setup.random_count != 0 {
+        let random = random_addrs(&setup).ok_or_else(too_many)?;
+        setup.include.extend(random);
+    }
     let given = Targets::new(setup.include.clone(), setup.exclude.clone()).ok_or_else(too_many)?;
     let targets = without_reserved(&setup).ok_or_else(too_many)?;
-    if targets.count() == 0 {
+    let ranges = targets.ranges().iter().copied();
+    let pairs = setup
+        .pairs
+        .iter()
+        .map(|(pair, _)| AddrRange::single(pair.addr));
+    let addresses = Targets::new(ranges.chain(pairs).collect(), Vec::new()).ok_or_else(too_many)?;
+    if addresses.count() == 0 {
         let why = match given.count() {
             0 => "no target is left after the exclusions",
             _ => "no target is left: to scan reserved addresses, name a range within them",
@@ -142,10 +162,10 @@ pub fn prepare(setup: Setup) -> Result<Scan> {
         return Err(Error::new(ErrorKind::InvalidInput, "scan", why));
     }
     check_families(&setup, &targets)?;
-    let local = Local::find(&setup, &targets)?;
+    let local = Local::find(&setup, &addresses)?;
     let on_link = match setup.router_mac {
         Some(_) => Targets::default(),
-        None => local.on_link(&targets),
+        None => local.on_link(&addresses),
     };
     if on_link.count() > ON_LINK_MAX {
         let why = format!(
@@ -165,8 +185,10 @@ pub fn prepare(setup: Setup) -> Result<Scan> {
         block: setup.block.unwrap_or_else(|| block_len(&setup.rate)),
     };
     let reserved = given.count() - targets.count();
-    let plan = Plan::new(targets, setup.ports.clone(), local.source, order);
+    let (ports, pairs) = (setup.ports.clone(), setup.pairs.clone());
+    let plan = Plan::with_pairs(targets, ports, pairs, local.source, order);
     Ok(Scan {
+        addresses,
         plan: plan.ok_or_else(too_many)?,
         setup,
         local,
@@ -177,10 +199,12 @@ pub fn prepare(setup: Setup) -> Result<Scan> {
 
 /// Some probes are of IPv4 only.
 fn check_families(setup: &Setup, targets: &Targets) -> Result<()> {
-    let mut probes = setup.ports.probes().iter();
+    let mut probes = setup.ports.probes().iter().copied();
     let ipv4_only = probes.find(|probe| probe.is_ipv4_only());
-    let Some(probe) = ipv4_only.filter(|_| targets.ranges().iter().any(|range| range.is_ipv6))
-    else {
+    let ipv4_only = ipv4_only.filter(|_| targets.ranges().iter().any(|range| range.is_ipv6));
+    let pairs = setup.pairs.iter().map(|(pair, _)| pair);
+    let mut pairs = pairs.filter(|pair| pair.addr.is_ipv6() && pair.probe.is_ipv4_only());
+    let Some(probe) = ipv4_only.or_else(|| Some(pairs.next()?.probe)) else {
         return Ok(());
     };
     let why = format!(
@@ -195,6 +219,19 @@ fn too_many() -> Error {
     let why = "there are too many targets";
     Error::new(ErrorKind::InvalidInput, "scan", why)
         .with_hint("scan smaller ranges: for IPv6, addresses or prefixes of /21 or longer")
+}
+
+/// Public IPv4 addresses that are not excluded.
+fn random_addrs(setup: &Setup) -> Option<Vec<AddrRange>> {
+    let all = AddrRange {
+        is_ipv6: false,
+        first: 0,
+        last: u32::MAX.into(),
+    };
+    let exclude = [&setup.exclude, RESERVED].concat();
+    let public = Targets::new(vec![all], exclude)?;
+    let addrs = public.sample(setup.random_count, setup.seed);
+    Some(addrs.into_iter().map(AddrRange::single).collect())
 }
 
 /// The targets; addresses of reserved blocks only if a target lies within the block.
@@ -226,7 +263,7 @@ impl Scan {
     pub fn fingerprint(&self) -> u64 {
         let order = self.plan.order();
         state::fingerprint(
-            self.plan.targets(),
+            (self.plan.targets(), self.plan.pairs()),
             self.plan.ports(),
             order.shard,
             order.attempts,
@@ -328,7 +365,7 @@ impl Scan {
     /// The filter of received packets: possible answers to a probe, and ICMP errors that quote one.
     /// Everything else is left to the host.
     fn filter(&self) -> FilterSource {
-        let parts = Probe::filters(self.plan.ports().probes(), &self.local.source);
+        let parts = Probe::filters(self.plan.kinds(), &self.local.source);
         crate::filter::source(&parts.join(" or "))
     }
 
@@ -339,7 +376,8 @@ impl Scan {
             (hops.router_v4, hops.router_v6) = (Some(mac), Some(mac));
             return Ok(hops);
         }
-        self.local.routers(&self.plan, &self.on_link, &mut hops)?;
+        self.local
+            .routers(&self.addresses, &self.on_link, &mut hops)?;
         if self.on_link.count() != 0 {
             hops.neighbours =
                 sweep::neighbours(&self.local, &self.on_link, &self.setup.rate, stop)?;

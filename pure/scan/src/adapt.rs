@@ -3,9 +3,9 @@
 //!
 //! Probes are in random order, so the share of them that is answered does not depend on time. If it
 //! falls, a link, a router or the target network drops packets at this rate. The law compares the
-//! share in windows of at least a second with the share so far. If fewer answers arrived than chance
-//! explains, the rate falls to a little less than what came through. Otherwise it doubles, and near
-//! the rate that came through it rises slowly and rarely.
+//! share in windows of at least a second with the share so far. If fewer answers arrived than
+//! chance explains, the rate falls to a little less than what came through. Otherwise it doubles,
+//! and near the rate that came through it rises slowly and rarely.
 //!
 //! Answers are counted when they arrive. A window therefore begins [`SETTLE_NS`] after a change,
 //! when answers to earlier probes have arrived: at a steady rate, answers that are missing at its

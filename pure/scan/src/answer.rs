@@ -1,5 +1,6 @@
 //! Evaluates received packets: answers are recognized by the cookie alone.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use wire::{Dissection, LinkType, dissect, dissect_inner};
@@ -230,12 +231,19 @@ impl<'p> AnswerClassifier<'p> {
     /// Recognizes answers to the probes of this plan, made with these cookies.
     pub fn new(plan: &'p Plan, cookies: &'p Cookies) -> Self {
         let ports = plan.ports();
-        let udp = ports.as_slice().iter().filter(|e| e.probe == Probe::Udp);
         let payloads = ports.payloads().as_slice();
-        let elsewhere = udp.filter_map(|entry| {
-            let payload = payloads.get(usize::from(entry.payload))?;
-            payload.is_from_any_port.then_some((entry.port, payload))
-        });
+        let udp = ports.as_slice().iter().filter(|e| e.probe == Probe::Udp);
+        let udp = udp.map(|entry| (entry.port, entry.payload));
+        let pairs = plan.pairs().iter().filter(|(p, _)| p.probe == Probe::Udp);
+        let pairs = pairs.map(|(pair, payload)| (pair.port, *payload));
+        let is_from_any = |(_, payload): &(u16, u16)| {
+            let payload = payloads.get(usize::from(*payload));
+            payload.is_some_and(|payload| payload.is_from_any_port)
+        };
+        let from_any: BTreeSet<_> = udp.chain(pairs).filter(is_from_any).collect();
+        let elsewhere = from_any
+            .into_iter()
+            .filter_map(|(port, payload)| Some((port, payloads.get(usize::from(payload))?)));
         Self {
             plan,
             cookies,
@@ -268,7 +276,7 @@ impl<'p> AnswerClassifier<'p> {
     /// The first answer that any row of the packet's protocol finds.
     fn first(&self, of: &Dissection, say: impl Fn(&Row) -> Option<Answer>) -> Option<Answer> {
         let family = usize::from(of.ip_version == 6);
-        let rows = self.plan.ports().probes().iter().map(|probe| probe.row());
+        let rows = self.plan.kinds().iter().map(|probe| probe.row());
         let is_of = |row: &&Row| [of.ip_protocol, ANY_PROTOCOL].contains(&row.ip_protocol[family]);
         rows.filter(is_of).find_map(say)
     }
@@ -317,18 +325,17 @@ impl<'p> AnswerClassifier<'p> {
         addr: IpAddr,
         port: u16,
     ) -> Option<(ProbeTarget, Cookie)> {
-        let is_asked =
-            self.plan.ports().contains(probe, port) && self.plan.targets().contains(addr);
         let target = ProbeTarget { addr, probe, port };
-        is_asked.then(|| (target, self.cookies.of(&target)))
+        self.plan
+            .contains(&target)
+            .then(|| (target, self.cookies.of(&target)))
     }
 
     /// The payloads of a UDP port.
     pub(crate) fn payloads_of(&self, port: u16) -> impl Iterator<Item = &Payload> {
-        let ports = self.plan.ports();
-        let payloads = ports.payloads().as_slice();
-        let entries = ports.of(Probe::Udp, port).iter();
-        entries.filter_map(|entry| payloads.get(usize::from(entry.payload)))
+        let payloads = self.plan.ports().payloads();
+        let numbers = payloads.numbers_of(port);
+        numbers.filter_map(|number| payloads.as_slice().get(usize::from(number)))
     }
 
     /// UDP ports of the scan whose services answer from another port, with their payloads.

@@ -13,7 +13,7 @@ use crate::port::Protocol;
 use crate::probe::Probe;
 
 /// Destination of a probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProbeTarget {
     /// The target's address.
     pub addr: IpAddr,

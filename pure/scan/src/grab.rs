@@ -215,8 +215,7 @@ impl<'p> BannerGrabber<'p> {
     /// that the peer need not wait for its timer. Only targets of this scan are sent resets, to the
     /// ports it uses.
     fn reset(&mut self, target: &ProbeTarget, incoming: &Incoming<'_>) {
-        let is_asked = self.plan.ports().contains(target.probe, target.port)
-            && self.plan.targets().contains(target.addr)
+        let is_asked = self.plan.contains(target)
             && self.plan.source().port(&self.cookies.of(target)) == incoming.to_port;
         if incoming.flags & RST != 0 || incoming.flags & ACK == 0 || !is_asked {
             return;

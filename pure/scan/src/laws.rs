@@ -4,13 +4,15 @@
 
 mod reply;
 
+use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use wire::Mac;
 
 use crate::{
-    AddrRange, AnswerClassifier, Cookies, FrameOptions, Frames, Options, Order, Payloads, Plan,
-    PortList, Ports, Probe, ProbeTarget, Shard, Source, Targets, parse_line, parse_range,
+    AddrRange, AnswerClassifier, Cookies, FrameOptions, Frames, Options, Order, PairPort, Payloads,
+    Plan, PortList, Ports, Probe, ProbeTarget, Shard, Source, Targets, parse_line, parse_pair,
+    parse_range, words_of,
 };
 
 /// Maximum length of a text: longer ones cover nothing new.
@@ -41,7 +43,22 @@ fn hash(input: &[u8], salt: u64) -> u64 {
     (hash ^ hash >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
+/// A word that is a pair is the same when it is written anew.
+fn pair_law(word: &str) {
+    if let Some(Ok(pair)) = parse_pair(word) {
+        let PairPort { port, protocol } = pair.port;
+        let protocol = protocol.map_or_else(String::new, |of| format!("/{}", of.word()));
+        let text = match pair.addr {
+            IpAddr::V4(addr) => format!("{addr}:{port}{protocol}"),
+            IpAddr::V6(addr) => format!("[{addr}]:{port}{protocol}"),
+        };
+        assert_eq!(parse_pair(&text), Some(Ok(pair)), "{text}");
+        assert!(parse_range(word).is_err(), "{word}");
+    }
+}
+
 fn targets_law(text: &str, input: &[u8]) -> bool {
+    text.lines().flat_map(words_of).for_each(pair_law);
     let mut lists = [Vec::new(), Vec::new()];
     for (line, list) in text.lines().zip([0, 1].into_iter().cycle()) {
         let before = lists[list].len();

@@ -38,11 +38,14 @@ pub use hops::NextHops;
 pub use neighbour::{Solicitor, neighbour};
 pub use payload::{Id, Payload, Payloads};
 pub use permutation::{LEN_MAX, Permutation, Walk};
-pub use plan::{Order, Plan, Probes, Shard};
+pub use plan::{Order, Plan, PlannedProbe, Probes, Shard};
 pub use port::{Entry, PortList, Ports, Protocol, top_ports};
 pub use probe::Probe;
 pub use prober::Prober;
 pub use report::{AskedRate, Found, Totals};
 pub use seen::{Seen, SeenBefore};
 pub use source::Source;
-pub use target::{AddrRange, RESERVED, Targets, parse_line, parse_range, words_of};
+pub use target::{
+    AddrRange, Pair, PairPort, RESERVED, Targets, parse_line, parse_pair, parse_range, split_pair,
+    words_of,
+};

@@ -1,6 +1,7 @@
 //! The order of a scan's probes: arithmetic on one number.
 //!
-//! Every pair of an address and a port has an index in the [permutation](Permutation). A shard
+//! Every pair of an address and a port has an index in the [permutation](Permutation): those of all
+//! addresses and all ports, and further pairs that are in a list. A shard
 //! takes every n-th index. Attempts are grouped in blocks: all first attempts of a block of
 //! indices, then all second ones, and so on, so that the attempts at one target are a block apart.
 //! Nothing here depends on the rate: the n-th probe is the same at any rate and on any machine, and
@@ -9,6 +10,7 @@
 use crate::cookie::ProbeTarget;
 use crate::permutation::{Permutation, Walk};
 use crate::port::{Entry, Ports};
+use crate::probe::Probe;
 use crate::source::Source;
 use crate::target::Targets;
 
@@ -54,11 +56,20 @@ pub struct Order {
     pub block: u64,
 }
 
+/// The destination of a probe, and the index of its payload.
+pub type PlannedProbe = (ProbeTarget, u16);
+
 /// All probes of a scan.
 #[derive(Clone, Debug)]
 pub struct Plan {
     targets: Targets,
     ports: Ports,
+    /// Further probes, sorted, none of which is of an address and a port of the above.
+    pairs: Vec<PlannedProbe>,
+    /// Number of pairs of an address and a port.
+    product: u128,
+    /// The kinds of probes.
+    kinds: Vec<Probe>,
     source: Source,
     order: Order,
     permutation: Permutation,
@@ -70,10 +81,35 @@ impl Plan {
     /// Creates a plan; `None` without targets or without ports, or if there are more than
     /// [`LEN_MAX`](crate::LEN_MAX) pairs of them.
     pub fn new(targets: Targets, ports: Ports, source: Source, order: Order) -> Option<Self> {
+        Self::with_pairs(targets, ports, Vec::new(), source, order)
+    }
+
+    /// Creates a plan of all ports of all targets, and of further pairs. Each probe is planned
+    /// once. `None` if there is none, or more than [`LEN_MAX`](crate::LEN_MAX).
+    pub fn with_pairs(
+        targets: Targets,
+        ports: Ports,
+        mut pairs: Vec<PlannedProbe>,
+        source: Source,
+        order: Order,
+    ) -> Option<Self> {
+        pairs.retain(|(pair, _)| {
+            !(targets.contains(pair.addr) && ports.contains(pair.probe, pair.port))
+        });
+        pairs.sort_unstable();
+        pairs.dedup();
+        let mut kinds = ports.probes().to_vec();
+        kinds.extend(pairs.iter().map(|(pair, _)| pair.probe));
+        kinds.sort_unstable();
+        kinds.dedup();
         let port_count = ports.as_slice().len() as u128;
-        let permutation = Permutation::new(targets.count() * port_count, order.seed)?;
+        let product = targets.count() * port_count;
+        let permutation = Permutation::new(product + pairs.len() as u128, order.seed)?;
         Some(Self {
             targets,
+            pairs,
+            product,
+            kinds,
             source,
             order: Order {
                 attempts: order.attempts.max(1),
@@ -81,7 +117,7 @@ impl Plan {
                 ..order
             },
             permutation,
-            reciprocal: ((1u128 << 64) / port_count).min(u64::MAX.into()) as u64,
+            reciprocal: ((1u128 << 64) / port_count.max(1)).min(u64::MAX.into()) as u64,
             ports,
         })
     }
@@ -94,6 +130,39 @@ impl Plan {
     /// The ports.
     pub fn ports(&self) -> &Ports {
         &self.ports
+    }
+
+    /// Probes in addition to all ports of all targets, sorted.
+    pub fn pairs(&self) -> &[PlannedProbe] {
+        &self.pairs
+    }
+
+    /// The kinds of probes, without duplicates.
+    pub fn kinds(&self) -> &[Probe] {
+        &self.kinds
+    }
+
+    /// Number of addresses that are probed.
+    pub fn addr_count(&self) -> u128 {
+        let addrs = self.pairs.chunk_by(|(a, _), (b, _)| a.addr == b.addr);
+        let further = addrs.filter(|of| !self.targets.contains(of[0].0.addr));
+        let all = if self.product == 0 {
+            0
+        } else {
+            self.targets.count()
+        };
+        all + further.count() as u128
+    }
+
+    /// Whether a probe is in the plan.
+    pub fn contains(&self, target: &ProbeTarget) -> bool {
+        let is_of_all =
+            || self.ports.contains(target.probe, target.port) && self.targets.contains(target.addr);
+        let is_pair = || {
+            let at = self.pairs.partition_point(|(pair, _)| pair < target);
+            self.pairs.get(at).is_some_and(|(pair, _)| pair == target)
+        };
+        is_of_all() || (!self.pairs.is_empty() && is_pair())
     }
 
     /// The scanner's own addresses and ports.
@@ -161,7 +230,10 @@ impl Plan {
 
     /// The pair with a number of the permutation, and its payload.
     #[inline]
-    fn target(&self, number: u128) -> (ProbeTarget, u16) {
+    fn target(&self, number: u128) -> PlannedProbe {
+        if number >= self.product {
+            return self.pairs[(number - self.product) as usize];
+        }
         let ports = self.ports.as_slice();
         let count = ports.len() as u64;
         let (addr, port) = match u64::try_from(number) {
@@ -205,10 +277,10 @@ pub struct Probes<'p> {
 }
 
 impl Iterator for Probes<'_> {
-    type Item = (ProbeTarget, u16);
+    type Item = PlannedProbe;
 
     #[inline]
-    fn next(&mut self) -> Option<(ProbeTarget, u16)> {
+    fn next(&mut self) -> Option<PlannedProbe> {
         if self.left == 0 && !self.turn() {
             return None;
         }

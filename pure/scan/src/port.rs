@@ -2,8 +2,11 @@
 
 mod top;
 
+use crate::cookie::ProbeTarget;
 use crate::payload::Payloads;
+use crate::plan::PlannedProbe;
 use crate::probe::Probe;
+use crate::target::Pair;
 pub use top::top_ports;
 
 /// The protocol of a port.
@@ -70,12 +73,17 @@ impl PortList {
                 }
             };
             let (first, last) = bounds(range)?;
-            if protocol == Some(Protocol::Ip) && last > NUMBER_MAX {
-                return Err(not_a_number(last));
+            if protocol == Some(Protocol::Ip) {
+                check_number(last)?;
             }
             list.push((protocol, first, last));
         }
         Ok(Self(list))
+    }
+
+    /// Whether there is no port.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Adds the first ports of a protocol by [rank](top_ports).
@@ -112,31 +120,11 @@ impl Ports {
     /// # Errors
     /// What is missing, as a sentence without a full stop.
     pub fn new(list: &PortList, probes: &[Probe], payloads: Payloads) -> Result<Self, String> {
-        let of = |protocol| {
-            let found = probes.iter().filter(move |p| p.protocol() == protocol);
-            found.copied().collect::<Vec<_>>()
-        };
-        let or = |found: Vec<Probe>, other| match found.is_empty() {
-            true => vec![other],
-            false => found,
-        };
-        let any = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp, Protocol::Ip];
-        let any = any.map(of).concat();
         let mut entries = Vec::new();
         for &(protocol, first, last) in &list.0 {
-            let probes = match protocol {
-                None if probes.is_empty() => vec![Probe::Syn],
-                None if any.is_empty() => {
-                    return Err("these probes have no ports".into());
-                }
-                None => any.clone(),
-                Some(Protocol::Udp) => or(of(Protocol::Udp), Probe::Udp),
-                Some(Protocol::Sctp) => or(of(Protocol::Sctp), Probe::SctpInit),
-                Some(Protocol::Ip) => or(of(Protocol::Ip), Probe::Protocol),
-                Some(_) => or(of(Protocol::Tcp), Probe::Syn),
-            };
-            if probes.contains(&Probe::Protocol) && last > NUMBER_MAX {
-                return Err(not_a_number(last));
+            let probes = probes_of(protocol, probes)?;
+            if probes.contains(&Probe::Protocol) {
+                check_number(last)?;
             }
             for (port, probe) in (first..=last).flat_map(|n| probes.iter().map(move |p| (n, *p))) {
                 let entry = |payload| Entry {
@@ -155,15 +143,16 @@ impl Ports {
                 entries.dedup();
             }
         }
-        if list.0.is_empty() && !any.is_empty() {
+        let (portless, others): (Vec<Probe>, Vec<Probe>) =
+            probes.iter().partition(|probe| !probe.has_ports());
+        if list.0.is_empty() && !others.is_empty() {
             return Err("these probes need ports".into());
         }
-        let portless = of(Protocol::Icmp).into_iter().map(|probe| Entry {
+        entries.extend(portless.into_iter().map(|probe| Entry {
             probe,
             port: 0,
             payload: 0,
-        });
-        entries.extend(portless);
+        }));
         entries.sort_unstable();
         entries.dedup();
         if entries.is_empty() {
@@ -176,6 +165,45 @@ impl Ports {
             probes,
             payloads,
         })
+    }
+
+    /// No ports: for scans of pairs alone.
+    pub fn none(payloads: Payloads) -> Self {
+        Self {
+            entries: Vec::new(),
+            probes: Vec::new(),
+            payloads,
+        }
+    }
+
+    /// The probes of pairs, as [`Ports::new`] chooses them, sorted and distinct.
+    ///
+    /// # Errors
+    /// What is wrong with one of them, as a sentence without a full stop.
+    pub fn of_pairs(
+        pairs: &[Pair],
+        probes: &[Probe],
+        payloads: &Payloads,
+    ) -> Result<Vec<PlannedProbe>, String> {
+        let mut out = Vec::new();
+        for Pair { addr, port } in pairs {
+            for probe in probes_of(port.protocol, probes)? {
+                if probe == Probe::Protocol {
+                    check_number(port.port)?;
+                }
+                let (addr, port) = (*addr, port.port);
+                let target = ProbeTarget { addr, probe, port };
+                match probe {
+                    Probe::Udp => {
+                        out.extend(payloads.numbers_of(port).map(|payload| (target, payload)));
+                    }
+                    _ => out.push((target, 0)),
+                }
+            }
+        }
+        out.sort_unstable();
+        out.dedup();
+        Ok(out)
     }
 
     /// Parses a list of TCP ports, probed by SYNs.
@@ -226,8 +254,42 @@ const ENTRIES_MAX: usize = (2 * Probe::ALL.len()) << 16;
 /// The last number of an IP protocol.
 const NUMBER_MAX: u16 = 255;
 
-fn not_a_number(number: u16) -> String {
-    format!("{number} is not the number of an IP protocol, from 0 to {NUMBER_MAX}")
+/// Refuses numbers that are not those of IP protocols.
+pub(crate) fn check_number(number: u16) -> Result<(), String> {
+    match number <= NUMBER_MAX {
+        true => Ok(()),
+        false => Err(format!(
+            "{number} is not the number of an IP protocol, from 0 to {NUMBER_MAX}"
+        )),
+    }
+}
+
+/// The probes of ports of a protocol, of the selected ones or by default.
+fn probes_of(protocol: Option<Protocol>, selected: &[Probe]) -> Result<Vec<Probe>, String> {
+    let of = |protocol| {
+        selected
+            .iter()
+            .copied()
+            .filter(move |p| p.protocol() == protocol)
+    };
+    let or = |protocol, other| {
+        let found: Vec<Probe> = of(protocol).collect();
+        if found.is_empty() { vec![other] } else { found }
+    };
+    Ok(match protocol {
+        None if selected.is_empty() => vec![Probe::Syn],
+        None => {
+            let found: Vec<Probe> = selected.iter().copied().filter(|p| p.has_ports()).collect();
+            if found.is_empty() {
+                return Err("these probes have no ports".into());
+            }
+            found
+        }
+        Some(Protocol::Udp) => or(Protocol::Udp, Probe::Udp),
+        Some(Protocol::Sctp) => or(Protocol::Sctp, Probe::SctpInit),
+        Some(Protocol::Ip) => or(Protocol::Ip, Probe::Protocol),
+        Some(_) => or(Protocol::Tcp, Probe::Syn),
+    })
 }
 
 fn bounds(text: &str) -> Result<(u16, u16), String> {

@@ -156,6 +156,11 @@ impl Probe {
         self.row().ip_protocol[1] == NOT_IPV6
     }
 
+    /// Whether the probe has a port, or the number of an IP protocol.
+    pub fn has_ports(self) -> bool {
+        !matches!(self.protocol(), Protocol::Icmp | Protocol::Link)
+    }
+
     /// The protocol that the probe's ports are of.
     pub fn protocol(self) -> Protocol {
         self.row().protocol

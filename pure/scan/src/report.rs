@@ -21,7 +21,6 @@ use wire::Timestamp;
 use crate::adapt::RateChange;
 use crate::grab::Banner;
 use crate::plan::Plan;
-use crate::port::Protocol;
 use crate::probe::Probe;
 
 pub use found::{Found, Totals};
@@ -65,11 +64,13 @@ impl Run {
         arguments: String,
         (start, rate): (Timestamp, AskedRate),
     ) -> Self {
-        let probes = plan.ports().probes().iter();
-        let services = probes.map(|probe| {
-            let entries = plan.ports().as_slice().iter();
-            let ports = entries.filter(|e| e.probe == *probe && probe.protocol() != Protocol::Icmp);
-            let mut ports: Vec<u16> = ports.map(|entry| entry.port).collect();
+        let services = plan.kinds().iter().map(|probe| {
+            let entries = plan.ports().as_slice().iter().map(|e| (e.probe, e.port));
+            let pairs = plan.pairs().iter().map(|(pair, _)| (pair.probe, pair.port));
+            let ports = entries.chain(pairs);
+            let ports = ports.filter(|(of, _)| of == probe && probe.has_ports());
+            let mut ports: Vec<u16> = ports.map(|(_, port)| port).collect();
+            ports.sort_unstable();
             ports.dedup();
             (*probe, ports.len(), ranges(&ports))
         });
@@ -79,7 +80,7 @@ impl Run {
             start,
             seed: plan.order().seed,
             rate,
-            target_count: plan.targets().count(),
+            target_count: plan.addr_count(),
             services: services.collect(),
         }
     }
@@ -124,6 +125,9 @@ pub struct Ended<'a> {
     pub error: Option<&'a str>,
 }
 
+/// Writes a change of the rate.
+type WriteRate = fn(run: &Run, change: &RateChange, time: Timestamp, out: &mut Vec<u8>);
+
 /// An output format.
 pub struct Format {
     /// Name of the format on the command line.
@@ -138,7 +142,7 @@ pub struct Format {
     answer: fn(found: &Found, out: &mut Vec<u8>),
     banner: fn(banner: &Banner, time: Timestamp, out: &mut Vec<u8>),
     /// Writes a change of the rate, in formats that have such rows.
-    rate: Option<fn(run: &Run, change: &RateChange, time: Timestamp, out: &mut Vec<u8>)>,
+    rate: Option<WriteRate>,
     /// The separator between two results.
     between: &'static [u8],
     /// Writes the closing part. Formats that need none write it only after the run has ended.

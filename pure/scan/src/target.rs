@@ -4,13 +4,17 @@
 //! number, a table with as many buckets as ranges is indexed, and then the few ranges of its bucket
 //! are searched: the cost hardly grows with the length of the list.
 
+mod pair;
 mod parse;
 mod reserved;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+pub use pair::{Pair, PairPort, parse_pair, split_pair};
 pub use parse::{parse_line, parse_range, words_of};
 pub use reserved::RESERVED;
+
+use crate::permutation::Permutation;
 
 /// Addresses of one family from `first` to `last`, both included. IPv4 addresses are their 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -213,6 +217,17 @@ impl Targets {
             .partition_point(|range| (range.is_ipv6, range.first) <= key);
         let range = behind.checked_sub(1).map(|at| &self.ranges[at]);
         range.is_some_and(|range| range.is_ipv6 == is_ipv6 && bits <= range.last)
+    }
+
+    /// Up to `count` addresses of the set, chosen at random by a seed, each once.
+    pub fn sample(&self, count: u64, seed: u64) -> Vec<IpAddr> {
+        // Another order than that of the probes.
+        let permutation = Permutation::new(self.count, !seed);
+        let numbers = permutation.iter().flat_map(|of| of.walk(0, 1));
+        numbers
+            .take(usize::try_from(count).unwrap_or(usize::MAX))
+            .map(|number| self.addr(number))
+            .collect()
     }
 
     /// Number of addresses of the set within a range.

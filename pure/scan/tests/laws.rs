@@ -12,7 +12,7 @@ use barewire_scan::laws::{
 };
 
 /// Lines of targets, a selection of probes, and ports.
-const LISTS: [(&str, u8, &str); 10] = [
+const LISTS: [(&str, u8, &str); 11] = [
     ("192.0.2.0/24\n192.0.2.7", 0, "80,443,8000-8100,U:53"),
     ("10.0.0.0/8, 2001:db8::/32 # all\n\n0.0.0.0/0", 0x82, "-"),
     (
@@ -31,6 +31,7 @@ const LISTS: [(&str, u8, &str); 10] = [
     ("192.0.2.0/33", 0, "X:80"),
     ("\t 1.2.3.4\r\n,,\n::1-1.2.3.4", 0xff, "P:256"),
     ("", 4, ""),
+    ("192.0.2.7:443, [2001:db8::1]:53/udp", 0, "80"),
 ];
 
 fn answers() -> Vec<(String, Vec<u8>)> {

@@ -68,8 +68,8 @@ impl OwnedTable {
     /// the rules.
     ///
     /// # Errors
-    /// `Busy` if there is a table of that name; `Unsupported` before Linux 5.12 and without nftables;
-    /// `Permission` without CAP_NET_ADMIN.
+    /// `Busy` if there is a table of that name; `Unsupported` before Linux 5.12 and without
+    /// nftables; `Permission` without CAP_NET_ADMIN.
     pub fn drop_output(name: &str, rules: &[Vec<Match>]) -> Result<Self> {
         let what = format!("create the nftables table {name}");
         let mut messages = vec![

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::scan::grab::GrabOptions;
-use ::scan::{AddrRange, Options, Payloads, PortList, Ports, Probe, Protocol, Shard, parse_range};
+use ::scan::{Options, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, Shard};
 use runtime::scan::{self, Outputs, Saved, Scan, Setup, StateFile, TargetList};
 use runtime::{Stop, TotalsRequest};
 use sys::privileges::User;
@@ -28,13 +28,13 @@ use show::Show;
 #[derive(clap::Args)]
 #[command(after_help = HELP, args_override_self = true)]
 pub struct Args {
-    /// What to scan: addresses, prefixes (192.0.2.0/24), ranges (192.0.2.1-192.0.2.9), names
+    /// What to scan: addresses, prefixes (192.0.2.0/24), ranges (192.0.2.1-192.0.2.9), names, and
+    /// single ports (192.0.2.7:443, [2001:db8::1]:53/udp)
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
     /// Ports: 80,443,8000-8100; - for all; U: begins UDP ports, T: TCP, S: SCTP, P: IP
     /// protocols
     #[arg(long, short = 'p', value_parser = PortList::parse, value_name = "PORTS")]
-    #[arg(required_unless_present_any = ["probe", "top_ports"])]
     ports: Option<PortList>,
     /// Scan the first N TCP ports by importance, too; UDP ports with --probe udp
     #[arg(long, value_name = "N")]
@@ -49,9 +49,12 @@ pub struct Args {
     /// # comments
     #[arg(long, visible_alias = "include-file", value_name = "FILE")]
     target_file: Vec<PathBuf>,
-    /// Exclude these addresses
-    #[arg(long, value_parser = parse_range, value_delimiter = ',', value_name = "TARGETS")]
-    exclude: Vec<AddrRange>,
+    /// Scan N public IPv4 addresses, chosen at random by the seed, too (-iR N)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    random_targets: Option<u64>,
+    /// Exclude these addresses; a name stands for all its addresses
+    #[arg(long, value_name = "TARGETS")]
+    exclude: Vec<String>,
     /// Exclude the addresses in a file; an invalid line is an error
     #[arg(long, visible_alias = "excludefile", value_name = "FILE")]
     exclude_file: Vec<PathBuf>,
@@ -336,6 +339,29 @@ impl Args {
         }
     }
 
+    /// The ports of all targets, and the probes of single ones.
+    fn ports(&self, include: &TargetList) -> Result<(Ports, Vec<PlannedProbe>)> {
+        let list = self.port_list()?;
+        let payloads = Payloads::built_in();
+        let pairs = Ports::of_pairs(&include.pairs, &self.probe, &payloads);
+        let pairs = pairs.map_err(|why| refused("scan", why))?;
+        let is_alone = include.ranges.is_empty() && self.random_targets.is_none();
+        if is_alone && list.is_empty() {
+            return Ok((Ports::none(payloads), pairs));
+        }
+        let ports = Ports::new(&list, &self.probe, payloads);
+        let ports = ports.map_err(|why| {
+            let hint = "give ports: -p 80,443,8000-8100, --top-ports 100, or -p - for all";
+            let error = refused("scan", why);
+            if list.is_empty() {
+                error.with_hint(hint)
+            } else {
+                error
+            }
+        })?;
+        Ok((ports, pairs))
+    }
+
     fn setup(&self, saved: Option<Saved>) -> Result<Setup> {
         let mut include = TargetList::default();
         for text in &self.targets {
@@ -344,12 +370,15 @@ impl Args {
         for file in &self.target_file {
             read(file, &mut include)?;
         }
-        if include.ranges.is_empty() {
+        if include.is_empty() && self.random_targets.is_none() {
             return Err(refused("scan", "no target is given".into())
                 .with_hint("give addresses, prefixes or ranges, or --target-file FILE"));
         }
         let mut exclude = TargetList::excluded();
-        exclude.ranges.clone_from(&self.exclude);
+        for text in &self.exclude {
+            let added = exclude.add_line(text);
+            added.map_err(|why| refused("use --exclude", why))?;
+        }
         for file in &self.exclude_file {
             read(file, &mut exclude)?;
         }
@@ -363,10 +392,10 @@ impl Args {
             let why = "two of them have the same IP version".to_owned();
             return Err(refused("use the source addresses", why));
         }
-        let list = self.port_list()?;
-        let ports = Ports::new(&list, &self.probe, Payloads::built_in());
-        let ports = ports.map_err(|why| refused("scan", why))?;
+        let (ports, pairs) = self.ports(&include)?;
         Ok(Setup {
+            random_count: self.random_targets.unwrap_or(0),
+            pairs,
             include: include.ranges,
             exclude: exclude.ranges,
             ports,

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, ToSocketAddrs};
 
-use ::scan::{AddrRange, parse_range, words_of};
+use ::scan::{AddrRange, Pair, PairPort, parse_pair, parse_range, split_pair, words_of};
 
 /// Maximum number of names to look up: each may take seconds.
 const NAMES_MAX: usize = 10_000;
@@ -14,6 +14,8 @@ const NAME_LEN_MAX: usize = 253;
 pub struct TargetList {
     /// The address ranges.
     pub ranges: Vec<AddrRange>,
+    /// Ports of single addresses.
+    pub pairs: Vec<Pair>,
     name_count: usize,
     takes_all_addrs: bool,
 }
@@ -28,19 +30,78 @@ impl TargetList {
     }
 
     /// Adds the targets of one line, separated by commas or blanks; `#` starts a comment. A name
-    /// stands for all its IPv4 addresses, or for its IPv6 addresses if it has no IPv4 address.
+    /// stands for all its IPv4 addresses, or for its IPv6 addresses if it has no IPv4 address. A
+    /// port after an address or name (`192.0.2.7:443`, `[2001:db8::1]:443`, or `192.0.2.7 443`)
+    /// makes a pair.
     ///
     /// # Errors
     /// The reason why a word is invalid, as a sentence without a full stop.
     pub fn add_line(&mut self, line: &str) -> Result<(), String> {
-        for word in words_of(line) {
+        let mut words = words_of(line).peekable();
+        while let Some(word) = words.next() {
+            if self.add_pair(word)? {
+                continue;
+            }
+            let before = self.ranges.len();
             match parse_range(word) {
                 Ok(range) => self.ranges.push(range),
                 Err(_) if is_name(word) => self.add_name(word)?,
                 Err(why) => return Err(why),
             }
+            let mut ports = Vec::new();
+            while let Some(port) = words.next_if(|word| is_port(word)) {
+                ports.push(PairPort::parse(port)?);
+            }
+            if !ports.is_empty() {
+                self.pair(word, before, &ports)?;
+            }
         }
         Ok(())
+    }
+
+    /// Adds `host:port`; false if the word has another form.
+    fn add_pair(&mut self, word: &str) -> Result<bool, String> {
+        if let Some(pair) = parse_pair(word) {
+            let pair = pair?;
+            let before = self.ranges.len();
+            self.ranges.push(AddrRange::single(pair.addr));
+            self.pair(word, before, &[pair.port])?;
+            return Ok(true);
+        }
+        match split_pair(word) {
+            Some((name, port)) if is_name(name) => {
+                let (port, before) = (PairPort::parse(port)?, self.ranges.len());
+                self.add_name(name)?;
+                self.pair(word, before, &[port])?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Makes pairs of the addresses from an index on.
+    fn pair(&mut self, word: &str, before: usize, ports: &[PairPort]) -> Result<(), String> {
+        if self.takes_all_addrs {
+            return Err(format!(
+                "{word:?} has a port: only whole addresses can be excluded"
+            ));
+        }
+        for range in self.ranges.drain(before..) {
+            if range.first != range.last {
+                return Err(format!(
+                    "{word:?} is followed by a port, and is not one address"
+                ));
+            }
+            let addr = range.first_addr();
+            self.pairs
+                .extend(ports.iter().map(|port| Pair { addr, port: *port }));
+        }
+        Ok(())
+    }
+
+    /// Whether there is no target.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.pairs.is_empty()
     }
 
     fn add_name(&mut self, name: &str) -> Result<(), String> {
@@ -63,6 +124,12 @@ impl TargetList {
             false => Ok(()),
         }
     }
+}
+
+/// Whether a word is a port that follows an address: a number, and perhaps a protocol.
+fn is_port(word: &str) -> bool {
+    let number = word.split('/').next().unwrap_or_default();
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Whether a word can be a host name: letters, digits, dashes and dots, but not a malformed
@@ -136,5 +203,46 @@ mod tests {
                 .unwrap_err()
                 .contains("prefix length")
         );
+    }
+
+    #[test]
+    fn ports_after_an_address_or_name_make_pairs() {
+        let mut list = TargetList::default();
+        list.add_line("192.0.2.1 443 80/tcp, 192.0.2.0/24 192.0.2.2:53/udp [::1]:80 # 9")
+            .unwrap();
+        assert_eq!(list.ranges.len(), 1, "the prefix");
+        let texts: Vec<_> = list
+            .pairs
+            .iter()
+            .map(|p| (p.addr.to_string(), p.port.port))
+            .collect();
+        let expected = [
+            ("192.0.2.1", 443),
+            ("192.0.2.1", 80),
+            ("192.0.2.2", 53),
+            ("::1", 80),
+        ];
+        assert!(
+            texts
+                .iter()
+                .map(|(addr, port)| (addr.as_str(), *port))
+                .eq(expected)
+        );
+        let mut list = TargetList::default();
+        list.add_line("localhost:80").unwrap();
+        list.add_line("localhost 443").unwrap();
+        assert!(list.ranges.is_empty() && list.pairs.len() >= 2);
+        assert!(list.pairs.iter().all(|pair| pair.addr.is_loopback()));
+        for line in [
+            "192.0.2.0/24 80",
+            "80",
+            "192.0.2.1:x",
+            "192.0.2.1 70000",
+            "[::1]:",
+        ] {
+            assert!(TargetList::default().add_line(line).is_err(), "{line}");
+        }
+        let why = TargetList::excluded().add_line("192.0.2.1:80").unwrap_err();
+        assert!(why.contains("whole addresses"), "{why}");
     }
 }

@@ -130,6 +130,9 @@ fn reporter(events: &SyncSender<Event>) -> impl FnMut(Banner) {
     }
 }
 
+/// Makes a rate of a number.
+pub type Unit = fn(f64) -> Rate;
+
 /// The packets of a scan.
 pub struct ProbeSource<'p> {
     pub prober: Prober<'p>,
@@ -138,8 +141,8 @@ pub struct ProbeSource<'p> {
     began: Instant,
     pub live: &'p Live,
     pub talking: Option<BannerReader<'p>>,
-    /// The rate now, and how a number becomes a rate; `None` if it is constant.
-    rate: Option<(f64, fn(f64) -> Rate)>,
+    /// The rate now, and its unit; `None` if it is constant.
+    rate: Option<(f64, Unit)>,
     /// Whether the next packet is a segment rather than a probe.
     is_segment: bool,
 }
@@ -163,7 +166,7 @@ impl<'p> ProbeSource<'p> {
     }
 
     /// Follows the rate of [`Live`], which is in this unit.
-    pub fn follow(&mut self, unit: fn(f64) -> Rate) {
+    pub fn follow(&mut self, unit: Unit) {
         self.rate = Some((self.live.rate(), unit));
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ::scan::{AddrRange, NextHops, Plan, Source, Targets};
+use ::scan::{AddrRange, NextHops, Source, Targets};
 use port::PortName;
 use sys::address::InterfaceAddress;
 use sys::link::Link;
@@ -128,8 +128,8 @@ impl Local {
     }
 
     /// Resolves the routers of targets that are not on the link.
-    pub fn routers(&self, plan: &Plan, on_link: &Targets, hops: &mut NextHops) -> Result<()> {
-        let off_link = Targets::new(plan.targets().ranges().to_vec(), on_link.ranges().to_vec());
+    pub fn routers(&self, targets: &Targets, on_link: &Targets, hops: &mut NextHops) -> Result<()> {
+        let off_link = Targets::new(targets.ranges().to_vec(), on_link.ranges().to_vec());
         let off_link = off_link.unwrap_or_default();
         for is_ipv6 in [false, true] {
             let Some(target) = first_of(&off_link, is_ipv6) else {

@@ -11,7 +11,7 @@ use ::scan::{
 };
 use port::{Port, RxBatch, RxQueue, TxQueue};
 use sys::{Error, ErrorKind, Result};
-use traffic::{Pace, Pacer};
+use traffic::{Pace, Pacer, Rate};
 use wire::Timestamp;
 
 use super::probes::{BannerReader, ProbeSource, Segments};
@@ -269,19 +269,9 @@ impl<'s> Collector<'s> {
                 receivers.push(scope.spawn(move || receive(rx, &mut engine, ended)));
             }
             drop((give, segments));
-            let setup = self.scan.setup();
-            let mut rate = setup.rate;
-            if let Some(adaptive) = &self.adaptive {
-                live.set_rate(adaptive.rate());
-                rate = setup.unit()(adaptive.rate());
-            }
-            let (sending, from) = (&over, self.scan.setup().from);
-            let wait = self.scan.setup().wait;
+            let (wait, sending) = (self.scan.setup().wait, &over);
             let talks = talking.is_some();
-            let mut source = ProbeSource::new(prober, (from, self.began), live, talking);
-            if self.adaptive.is_some() {
-                source.follow(setup.unit());
-            }
+            let (source, rate) = self.source(prober, talking);
             let sender = scope.spawn(move || transmit(tx, source, rate, live, sending));
             let is_probed = || sender.is_finished() || live.is_probed.load(Ordering::Acquire);
             self.collect(&answers, notice, is_probed, None, &over);
@@ -318,6 +308,25 @@ impl<'s> Collector<'s> {
         if let Some(Err(error)) = sent.take().map(|sent| sent.result) {
             self.keep(Err(error));
         }
+    }
+
+    /// The packets to send, and the rate to begin with.
+    fn source<'p>(
+        &self,
+        prober: Prober<'p>,
+        talking: Option<BannerReader<'p>>,
+    ) -> (ProbeSource<'p>, Rate)
+    where
+        's: 'p,
+    {
+        let setup = self.scan.setup();
+        let mut source = ProbeSource::new(prober, (setup.from, self.began), self.live, talking);
+        let Some(adaptive) = &self.adaptive else {
+            return (source, setup.rate);
+        };
+        self.live.set_rate(adaptive.rate());
+        source.follow(setup.unit());
+        (source, setup.unit()(adaptive.rate()))
     }
 
     fn account_received(&mut self, port: &mut Port) {
@@ -498,7 +507,7 @@ fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 fn transmit(
     tx: &mut TxQueue,
     mut source: ProbeSource<'_>,
-    rate: traffic::Rate,
+    rate: Rate,
     live: &Live,
     stop: &Stop,
 ) -> Sent {

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use ::scan::{Ports, Shard, Targets};
+use ::scan::{AddrRange, PlannedProbe, Ports, Shard, Targets};
 use sys::create::CreateOptions;
 use sys::{Error, ErrorKind, Result};
 use toml::de::{DeTable, DeValue};
@@ -84,7 +84,12 @@ fn what(path: &Path) -> String {
 
 /// A 64-bit hash (FNV-1a) of targets, ports, shard and attempts. It distinguishes scans; it is not
 /// cryptographic.
-pub(super) fn fingerprint(targets: &Targets, ports: &Ports, shard: Shard, attempts: u32) -> u64 {
+pub(super) fn fingerprint(
+    (targets, pairs): (&Targets, &[PlannedProbe]),
+    ports: &Ports,
+    shard: Shard,
+    attempts: u32,
+) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut add = |bytes: &[u8]| {
         for byte in bytes {
@@ -102,6 +107,14 @@ pub(super) fn fingerprint(targets: &Targets, ports: &Ports, shard: Shard, attemp
         if entry.payload != 0 {
             add(&entry.payload.to_be_bytes());
         }
+    }
+    for (pair, payload) in pairs {
+        let range = AddrRange::single(pair.addr);
+        add(&[2 + u8::from(range.is_ipv6)]);
+        add(&range.first.to_be_bytes());
+        add(pair.probe.word().as_bytes());
+        add(&pair.port.to_be_bytes());
+        add(&payload.to_be_bytes());
     }
     for number in [shard.index, shard.count, attempts] {
         add(&number.to_be_bytes());

@@ -8,6 +8,8 @@ fn setup(include: &[&str]) -> Setup {
     let ranges = include.iter().map(|text| parse_range(text).unwrap());
     Setup {
         include: ranges.collect(),
+        random_count: 0,
+        pairs: Vec::new(),
         exclude: Vec::new(),
         ports: Ports::tcp("80").unwrap(),
         port: None,
@@ -50,4 +52,19 @@ fn scanning_nothing_is_refused() {
         error.to_string().contains("after the exclusions"),
         "{error}"
     );
+}
+
+#[test]
+fn random_addresses_are_public_and_not_excluded() {
+    let mut random = setup(&[]);
+    random.random_count = 1_000;
+    random.exclude = vec![parse_range("64.0.0.0/2").unwrap()];
+    let addrs = random_addrs(&random).unwrap();
+    assert_eq!(addrs.len(), 1_000);
+    let exclude = [&random.exclude, RESERVED].concat();
+    let is_public = |addr: &AddrRange| !exclude.iter().any(|range| range.covers(addr));
+    assert!(addrs.iter().all(is_public));
+    assert_eq!(random_addrs(&random).unwrap(), addrs);
+    random.seed += 1;
+    assert_ne!(random_addrs(&random).unwrap(), addrs);
 }

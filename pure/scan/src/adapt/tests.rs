@@ -120,7 +120,7 @@ fn at_a_bottleneck_few_probes_are_lost() {
             let (mean, lost) = network.measured(600);
             assert!((1_200.0..2_200.0).contains(&mean), "{share}: {mean}");
             // Few answers show small losses late.
-            let limit = if share < 0.1 { 0.10 } else { 0.05 };
+            let limit = if share < 0.1 { 0.13 } else { 0.08 };
             assert!(lost < limit, "{share}: {lost}");
             assert!(network.falls() > 0);
         }

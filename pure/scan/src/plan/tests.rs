@@ -1,9 +1,10 @@
 //! Exact counts, shards, attempts, and starting at any probe.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::*;
-use crate::target::parse_range;
+use crate::payload::Payloads;
+use crate::target::{parse_pair, parse_range};
 
 fn plan(range: &str, ports: &str, order: Order) -> Plan {
     let targets = Targets::new(vec![parse_range(range).unwrap()], Vec::new()).unwrap();
@@ -40,6 +41,68 @@ fn each_target_is_probed_once_per_attempt() {
             assert!(counts.values().all(|count| *count == attempts));
             assert_eq!(plan.probe_count(), 512 * u128::from(attempts));
         }
+    }
+}
+
+#[test]
+fn pairs_are_probed_once_with_all_others_in_every_shard() {
+    let source = Source {
+        ipv4: Some([192, 0, 2, 1].into()),
+        ipv6: None,
+        ports: (40_000, 1),
+    };
+    let pairs = [
+        // Twice, one that is among all ports of all targets, and one with two payloads.
+        "198.18.9.1:443",
+        "198.18.9.1:443",
+        "198.18.4.7:80",
+        "198.18.4.7:81",
+        "[2001:db8::1]:161/udp",
+    ];
+    let pairs: Vec<_> = pairs
+        .iter()
+        .map(|word| parse_pair(word).unwrap().unwrap())
+        .collect();
+    let payloads = Payloads::built_in();
+    let pairs = Ports::of_pairs(&pairs, &[], &payloads).unwrap();
+    for (range, ports) in [("198.18.4.0/24", "80,443"), ("", "")] {
+        let make = |shard| {
+            let ranges = if range.is_empty() {
+                vec![]
+            } else {
+                vec![parse_range(range).unwrap()]
+            };
+            let targets = Targets::new(ranges, Vec::new()).unwrap();
+            let ports = match ports {
+                "" => Ports::none(payloads.clone()),
+                _ => Ports::tcp(ports).unwrap(),
+            };
+            let order = Order { shard, ..PLAIN };
+            Plan::with_pairs(targets, ports, pairs.clone(), source, order).unwrap()
+        };
+        let further = if range.is_empty() { 5 } else { 4 };
+        let product = if range.is_empty() { 0 } else { 512 };
+        let mut seen = HashSet::new();
+        for index in 0..3 {
+            let plan = make(Shard { index, count: 3 });
+            let all: Vec<_> = plan.probes(0).collect();
+            assert_eq!(all.len() as u128, plan.probe_count());
+            for from in [1, all.len() / 2, all.len()] {
+                assert!(plan.probes(from as u128).eq(all[from..].iter().copied()));
+            }
+            for probe in all {
+                assert!(plan.contains(&probe.0));
+                assert!(seen.insert(probe), "{probe:?}");
+            }
+        }
+        assert_eq!(seen.len(), product + further);
+        let plan = make(Shard::WHOLE);
+        assert_eq!(plan.addr_count(), if range.is_empty() { 3 } else { 258 });
+        let mut target = pairs[0].0;
+        target.port = 9;
+        assert!(!plan.contains(&target));
+        let kinds = [Probe::Syn, Probe::Udp];
+        assert_eq!(plan.kinds(), kinds);
     }
 }
 

@@ -35,6 +35,27 @@ fn ranges_expand_as_documented() {
 }
 
 #[test]
+fn samples_are_distinct_addresses_of_the_set() {
+    let exclude = [ranges(&["8.0.0.0/8"]), RESERVED.to_vec()].concat();
+    let public = Targets::new(ranges(&["0.0.0.0/0"]), exclude).unwrap();
+    let sample = public.sample(5_000, 7);
+    let distinct: BTreeSet<_> = sample.iter().collect();
+    assert_eq!((sample.len(), distinct.len()), (5_000, 5_000));
+    assert!(sample.iter().all(|addr| public.contains(*addr)));
+    let first = |addr: &IpAddr| match addr {
+        IpAddr::V4(addr) => addr.octets()[0],
+        IpAddr::V6(_) => 0,
+    };
+    let blocks: BTreeSet<u8> = sample.iter().map(first).collect();
+    assert!(blocks.len() > 200 && !blocks.contains(&8) && !blocks.contains(&10));
+    assert_eq!(public.sample(5_000, 7), sample, "the seed decides");
+    assert_ne!(public.sample(5_000, 8), sample);
+    let few = Targets::new(ranges(&["192.0.2.0/29"]), Vec::new()).unwrap();
+    assert_eq!(few.sample(100, 1).len(), 8);
+    assert!(Targets::default().sample(1, 1).is_empty());
+}
+
+#[test]
 fn invalid_ranges_are_refused_with_their_text() {
     for text in [
         "",

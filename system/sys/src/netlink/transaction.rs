@@ -41,7 +41,7 @@ impl Socket {
             let len = (bytes.len() - at) as u32;
             bytes[at..at + 4].copy_from_slice(&len.to_ne_bytes());
             bytes[at + 8..at + 12].copy_from_slice(&self.sequence.to_ne_bytes());
-            debug_assert!(len as usize >= HEADER_LEN && len % 4 == 0);
+            debug_assert!(len as usize >= HEADER_LEN && len.is_multiple_of(4));
         }
         // SAFETY: the buffer is live and as long as stated.
         let sent =

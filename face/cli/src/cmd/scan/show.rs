@@ -77,9 +77,16 @@ fn plan_line(scan: &Scan) -> String {
         rate = format!("{} to {rate}", si(min, asked.unit));
     }
     let mut text = format!(
-        "scanning {} and {} from {}: {}, {rate}",
-        counted(plan.targets().count(), "address", "addresses"),
-        counted(setup.ports.as_slice().len() as u128, "port", "ports"),
+        "scanning {}{}{} from {}: {}, {rate}",
+        counted(plan.addr_count(), "address", "addresses"),
+        match setup.ports.as_slice().len() as u128 {
+            0 => String::new(),
+            count => format!(" and {}", counted(count, "port", "ports")),
+        },
+        match plan.pairs().len() as u128 {
+            0 => String::new(),
+            count => format!(", {}", counted(count, "single port", "single ports")),
+        },
         scan.interface(),
         counted(plan.probe_count(), "probe", "probes"),
     );
@@ -409,7 +416,8 @@ pub fn dry_run(scan: &Scan, json: bool) -> Result<()> {
             "type": "plan",
             "interface": scan.interface(),
             "port": scan.port_name(),
-            "addresses": number(plan.targets().count()),
+            "addresses": number(plan.addr_count()),
+            "pairs": plan.pairs().len(),
             "reserved": number(scan.reserved),
             "on_link": number(scan.on_link_count()),
             "ports": scan.setup().ports.as_slice().len(),

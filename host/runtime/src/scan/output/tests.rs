@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::Ipv4Addr;
 
-use ::scan::{Answer, Evidence, Found, Probe, ProbeTarget, State};
+use ::scan::{Answer, AskedRate, Evidence, Found, Probe, ProbeTarget, State};
 use wire::Timestamp;
 
 use super::*;
@@ -14,6 +14,11 @@ fn run() -> Run {
         arguments: "scan".into(),
         start: Timestamp(0),
         seed: 1,
+        rate: AskedRate {
+            max: 100.0,
+            min: None,
+            unit: "pps",
+        },
         target_count: 1,
         services: Vec::new(),
     }
