@@ -87,6 +87,7 @@ mod guard_live;
 mod guard_many;
 mod guard_program;
 mod guard_samples;
+mod guard_tc;
 mod inspect_certificates;
 mod inspect_oracle;
 mod inspect_samples;

@@ -167,6 +167,7 @@ impl InKernel {
         for frags in [false, true] {
             for indirect_by_helper in [false, true] {
                 let options = XdpOptions {
+                    hook: bpf::translate::DirectHook::Xdp,
                     frags,
                     indirect_by_helper,
                     stack_top: 0,

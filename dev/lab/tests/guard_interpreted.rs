@@ -9,12 +9,14 @@ use bpf::translate::{XdpOptions, skb_program, xdp_program};
 use bpf::vm_cbpf::PacketInfo;
 use bpf::vm_ebpf::maps::{Kind, Maps};
 use bpf::vm_ebpf::{self, Hook, Packet, STEPS_MAX};
-use guard::{Account, Features, Limit, Prefix, Rule, Sample, Sampling, SourceLimit, Verdict};
+use guard::{
+    Account, DirectHook, Features, Limit, Prefix, Rule, Sample, Sampling, SourceLimit, Verdict,
+};
 use lab::random::Random;
 use lab::{require, skip};
 use runtime::filter::select::Select;
 use sys::bpf::{Events, ProgramSpec, ProgramType, TestRun, XDP_FLAG_FRAGS};
-use xdp::{Guard, GuardSpec, SourceMap};
+use xdp::{Guard, GuardHook, GuardSpec, SourceMap};
 
 /// File descriptors of the interpreter's maps.
 const COUNTERS: i32 = 1;
@@ -114,7 +116,7 @@ fn list(random: &mut Random) -> Option<guard::List> {
     (!some.is_empty()).then(|| prefixes.collect())
 }
 
-fn rule(random: &mut Random, id: u32) -> Rule {
+pub fn rule(random: &mut Random, id: u32) -> Rule {
     // One packet per second: within a second only the burst passes.
     let limit = |random: &mut Random| Limit::new(1, 1 + random.below(9) as u32).unwrap();
     let verdict = match random.below(6) {
@@ -148,17 +150,76 @@ fn rule(random: &mut Random, id: u32) -> Rule {
     }
 }
 
+fn emit(
+    rules: &[Rule],
+    dry_run: bool,
+    [counters, limits, prefixes, sources, events]: [i32; 5],
+    (hook, frags, indirect): (GuardHook, bool, bool),
+) -> Vec<Insn> {
+    let maps = guard::Maps {
+        counters,
+        limits,
+        prefixes,
+        sources,
+        samples: Some(Sampling { events, one_in: 1 }),
+    };
+    let features = Features {
+        hook: match hook {
+            GuardHook::Xdp => DirectHook::Xdp,
+            GuardHook::Tc => DirectHook::Tc,
+        },
+        frags,
+        indirect,
+    };
+    guard::emit(rules, dry_run, maps, features).unwrap()
+}
+
+/// The interpreter's maps for a set of rules.
+fn interpreted_maps(rules: &[Rule]) -> Maps {
+    let entries = guard::trie_entries(rules).unwrap();
+    let mut maps = Maps::new();
+    maps.now_ns = 5_000_000_000;
+    let (counters_len, limits_len) = (guard::counters_len, guard::limits_len);
+    maps.add(COUNTERS, Kind::Array, (4, counters_len(rules.len())), 1);
+    maps.add(LIMITS, Kind::Array, (4, limits_len(rules.len())), 1);
+    maps.add(PREFIXES, Kind::Trie, (guard::KEY_LEN, 8), entries.len());
+    maps.add(SOURCES, Kind::LruHash, (guard::KEY_LEN, 8), 1_000);
+    maps.add(EVENTS, Kind::Events, (4, 4), 10_000);
+    for entry in &entries {
+        let value = entry.lists.to_ne_bytes();
+        let added = vm_ebpf::Kernel::update(&mut maps, PREFIXES, &entry.key, &value, 0);
+        assert_eq!(added, 0);
+    }
+    maps
+}
+
+/// The tc program of a set of rules, and its maps, for the interpreter.
+pub fn interpreted(rules: &[Rule]) -> (Vec<Insn>, Maps) {
+    let fds = [COUNTERS, LIMITS, PREFIXES, SOURCES, EVENTS];
+    let insns = emit(rules, false, fds, (GuardHook::Tc, true, true));
+    (insns, interpreted_maps(rules))
+}
+
+/// The counts in the interpreter's maps.
+pub fn account(maps: &mut Maps) -> Account {
+    let bytes = maps.get(COUNTERS, &[0; 4]).unwrap();
+    let words = bytes.chunks_exact(8).map(|word| word.try_into().unwrap());
+    let words: Vec<u64> = words.map(u64::from_ne_bytes).collect();
+    Account::of(&words)
+}
+
 /// The program of a set of rules in the interpreter and in the kernel.
-struct Both {
+pub struct Both {
     kernel: Guard,
     _sources: SourceMap,
     events: Events,
     insns: Vec<Insn>,
     maps: Maps,
+    hook: GuardHook,
 }
 
 impl Both {
-    fn new(rules: &[Rule], dry_run: bool) -> Both {
+    pub fn new(rules: &[Rule], dry_run: bool, hook: GuardHook) -> Both {
         let entries = guard::trie_entries(rules).unwrap();
         let prefixes: Vec<_> = entries.iter().map(|e| (e.key, e.lists)).collect();
         let sources = SourceMap::create(guard::SOURCES_MAX).unwrap();
@@ -170,18 +231,8 @@ impl Both {
             sources: Some(&sources),
             events: Some(&events),
         };
-        let emit = |fds: [i32; 5], frags, indirect| {
-            let [counters, limits, prefixes, sources, events] = fds;
-            let maps = guard::Maps {
-                counters,
-                limits,
-                prefixes,
-                sources,
-                samples: Some(Sampling { events, one_in: 1 }),
-            };
-            guard::emit(rules, dry_run, maps, Features { frags, indirect }).unwrap()
-        };
-        let kernel = Guard::load(&spec, |maps, features| {
+        let emit = |fds, frags, indirect| emit(rules, dry_run, fds, (hook, frags, indirect));
+        let kernel = Guard::load(&spec, hook, |maps, features| {
             let fds = [
                 maps.counters,
                 maps.limits,
@@ -192,20 +243,7 @@ impl Both {
             Ok(emit(fds, features.frags, features.indirect))
         });
         let kernel = kernel.unwrap();
-        let mut maps = Maps::new();
-        maps.now_ns = 5_000_000_000;
-        maps.add(COUNTERS, Kind::Array, (4, spec.counters_len), 1);
-        maps.add(LIMITS, Kind::Array, (4, spec.limits_len), 1);
-        maps.add(PREFIXES, Kind::Trie, (guard::KEY_LEN, 8), prefixes.len());
-        maps.add(SOURCES, Kind::LruHash, (guard::KEY_LEN, 8), 1_000);
-        maps.add(EVENTS, Kind::Events, (4, 4), 10_000);
-        for (key, lists) in &prefixes {
-            let value = lists.to_ne_bytes();
-            assert_eq!(
-                vm_ebpf::Kernel::update(&mut maps, PREFIXES, key, &value, 0),
-                0
-            );
-        }
+        let maps = interpreted_maps(rules);
         let features = kernel.features();
         let fds = [COUNTERS, LIMITS, PREFIXES, SOURCES, EVENTS];
         Both {
@@ -214,13 +252,16 @@ impl Both {
             _sources: sources,
             events,
             maps,
+            hook,
         }
     }
 
     /// The verdicts of the interpreter and of the kernel.
-    fn run(&mut self, bytes: &[u8]) -> (u32, u32) {
-        let hook = Hook::Xdp {
-            first_len: bytes.len(),
+    pub fn run(&mut self, bytes: &[u8]) -> (u32, u32) {
+        let first_len = bytes.len();
+        let hook = match self.hook {
+            GuardHook::Xdp => Hook::Xdp { first_len },
+            GuardHook::Tc => Hook::Tc { first_len },
         };
         let mut packet = Packet::new(bytes);
         let info = PacketInfo::UNKNOWN;
@@ -240,12 +281,9 @@ impl Both {
     }
 
     /// The counts of the interpreter and of the kernel.
-    fn accounts(&mut self) -> (Account, Account) {
-        let bytes = self.maps.get(COUNTERS, &[0; 4]).unwrap();
-        let words = bytes.chunks_exact(8).map(|word| word.try_into().unwrap());
-        let words: Vec<u64> = words.map(u64::from_ne_bytes).collect();
+    pub fn accounts(&mut self) -> (Account, Account) {
         (
-            Account::of(&words),
+            account(&mut self.maps),
             Account::of(&self.kernel.counters().unwrap()),
         )
     }
@@ -272,7 +310,7 @@ type Taken = (u32, u32, Vec<u8>);
 
 /// Whether it took less than a second, in which no limit passes more than its burst.
 fn compare(rules: &[Rule], packets: &[Vec<u8>], dry_run: bool) -> bool {
-    let mut both = Both::new(rules, dry_run);
+    let mut both = Both::new(rules, dry_run, GuardHook::Xdp);
     let began = Instant::now();
     let verdicts: Vec<_> = packets.iter().map(|packet| both.run(packet)).collect();
     if began.elapsed() > Duration::from_millis(900) {
@@ -345,6 +383,7 @@ fn filters_decide_the_same_in_interpreter_and_kernel() {
         let mut programs = Vec::new();
         for (frags, indirect_by_helper) in [(false, false), (true, false), (true, true)] {
             let options = XdpOptions {
+                hook: bpf::translate::DirectHook::Xdp,
                 frags,
                 indirect_by_helper,
                 stack_top: 0,
@@ -425,7 +464,7 @@ fn source_limits_are_the_same_in_interpreter_and_kernel() {
         .map(|at| from(sources[at % sources.len()]))
         .collect();
     assert!((0..20).any(|_| compare(&rules, &packets, false)));
-    let mut both = Both::new(&rules, false);
+    let mut both = Both::new(&rules, false, GuardHook::Xdp);
     for packet in &packets {
         both.run(packet);
     }

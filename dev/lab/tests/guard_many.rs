@@ -34,7 +34,7 @@ fn load(rules: &[Rule], emit: Emit) -> Guard {
         sources: None,
         events: None,
     };
-    let guard = Guard::load(&spec, |maps, features| {
+    let guard = Guard::load(&spec, xdp::GuardHook::Xdp, |maps, features| {
         let maps = Maps {
             counters: maps.counters,
             limits: maps.limits,
@@ -43,6 +43,7 @@ fn load(rules: &[Rule], emit: Emit) -> Guard {
             samples: None,
         };
         let features = Features {
+            hook: guard::DirectHook::Xdp,
             frags: features.frags,
             indirect: features.indirect,
         };

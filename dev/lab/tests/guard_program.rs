@@ -36,7 +36,7 @@ fn load(rules: &[Rule], dry_run: bool) -> Guard {
         sources: Some(&sources),
         events: None,
     };
-    Guard::load(&spec, |maps, features| {
+    Guard::load(&spec, xdp::GuardHook::Xdp, |maps, features| {
         let maps = Maps {
             counters: maps.counters,
             limits: maps.limits,
@@ -45,6 +45,7 @@ fn load(rules: &[Rule], dry_run: bool) -> Guard {
             samples: None,
         };
         let features = Features {
+            hook: guard::DirectHook::Xdp,
             frags: features.frags,
             indirect: features.indirect,
         };

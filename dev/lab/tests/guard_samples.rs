@@ -51,14 +51,18 @@ fn samples_are_the_dropped_packets_with_their_rules() {
     require!(skip::lab());
     require!(skip::program("hping3", "hping3"));
     require!(skip::program("tshark", "tshark"));
-    for mode in ["native", "generic"] {
+    for hook in [
+        ["--mode", "native"],
+        ["--mode", "generic"],
+        ["--hook", "tc"],
+    ] {
         let pair = Veth::new().create().unwrap();
         let file = TempFile::new(".pcapng");
         let path = file.path().to_str().unwrap();
         let signature = format!("p0f:{HPING3}");
         let args = [
-            "--mode",
-            mode,
+            hook[0],
+            hook[1],
             "--drop",
             &signature,
             "--drop",
@@ -84,7 +88,7 @@ fn samples_are_the_dropped_packets_with_their_rules() {
         expected.insert(row(&[&signature, "6", "54", "54"]), 10);
         expected.insert(row(&[FLOOD, "17", "60", "60"]), 20);
         expected.insert(row(&[FLOOD, "17", "1000", "256"]), 30);
-        assert_eq!(rows(file.path(), &fields), expected, "{mode}");
+        assert_eq!(rows(file.path(), &fields), expected, "{hook:?}");
         let times = tshark::fields(file.path(), &["frame.time_epoch"], &[]).unwrap();
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
         for time in times.iter().flatten() {

@@ -505,6 +505,7 @@ fn the_documented_capabilities_suffice() {
         return;
     }
     let direct = bpf::translate::XdpOptions {
+        hook: bpf::translate::DirectHook::Xdp,
         frags: false,
         indirect_by_helper: false,
         stack_top: 0,

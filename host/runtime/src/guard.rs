@@ -1,4 +1,4 @@
-//! Drops packets in the driver by rules: one XDP program on one interface.
+//! Drops packets in the driver by rules: one XDP program, or one at tc's ingress, on one interface.
 //!
 //! The program is attached through a bpf_link, so it is detached however the process ends. A new
 //! set of rules is loaded next to the old one and replaces it atomically; counters and limits of
@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use ::guard::Verdict;
 use sys::{Error, ErrorKind, Result};
-use xdp::{AttachMode, XdpLink};
+pub use xdp::GuardHook;
+use xdp::{AttachMode, GuardLink};
 
 use crate::filter::Compiler;
 use crate::worker::Ended;
@@ -59,7 +60,9 @@ pub struct Setup {
     pub rules: Vec<RuleSpec>,
     /// A rule file, read again on request.
     pub file: Option<PathBuf>,
-    /// Attach in this mode only; `None`: native, or generic if the driver does not support native.
+    /// Where packets are dropped.
+    pub hook: GuardHook,
+    /// Attach XDP in this mode only; `None`: native, or generic if the driver does not support native.
     pub mode: Option<AttachMode>,
     /// Count what would be dropped, and drop nothing.
     pub dry_run: bool,
@@ -147,7 +150,7 @@ pub struct Guard {
     setup: Setup,
     /// The SSH session that uses the interface.
     session: Option<nic::Session>,
-    link: XdpLink,
+    link: GuardLink,
     table: Table,
     /// Rules against detected floods.
     found: Vec<RuleSpec>,
@@ -215,7 +218,11 @@ pub fn open(setup: Setup) -> Result<Guard> {
     setup.check_session(session.as_ref(), &specs)?;
     let samples = setup.samples.as_ref().map(Samples::create).transpose()?;
     let table = Table::load(specs, options(&setup, &samples))?;
-    let (link, fallback) = attach(&table, device.index, setup.mode)?;
+    let (link, fallback) = match setup.hook {
+        GuardHook::Xdp => attach(&table, device.index, setup.mode)?,
+        // The mode is of XDP.
+        GuardHook::Tc => attach(&table, device.index, Some(AttachMode::Native))?,
+    };
     let detecting = match setup.detect {
         Some(detect) => {
             let tap = Tap::open(&setup.interface, detect.sample)?;
@@ -239,6 +246,7 @@ pub fn open(setup: Setup) -> Result<Guard> {
 /// What the programs do beside the rules.
 fn options<'a>(setup: &Setup, samples: &'a Option<Samples>) -> table::Options<'a> {
     table::Options {
+        hook: setup.hook,
         dry_run: setup.dry_run,
         samples: samples.as_ref().map(Samples::of_program),
     }
@@ -248,10 +256,10 @@ fn attach(
     table: &Table,
     ifindex: u32,
     mode: Option<AttachMode>,
-) -> Result<(XdpLink, Option<String>)> {
+) -> Result<(GuardLink, Option<String>)> {
     let first = mode.unwrap_or(AttachMode::Native);
     let attach = |mode| {
-        XdpLink::attach(table.program(), ifindex, mode).map_err(|error| match error.kind() {
+        GuardLink::attach(table.program(), ifindex, mode).map_err(|error| match error.kind() {
             ErrorKind::Busy => error.with_hint(
                 "an interface can have only one program: stop the other one (`barewire devices` \
                  shows it; ip link set dev IFACE xdp off removes one attached by ip)",
@@ -270,9 +278,10 @@ fn attach(
 }
 
 impl Guard {
-    /// The attach mode.
-    pub fn mode(&self) -> AttachMode {
-        self.link.mode()
+    /// The attach mode of XDP, or "tc".
+    pub fn mode(&self) -> String {
+        let mode = self.link.mode();
+        mode.map_or_else(|| "tc".to_owned(), |mode| mode.to_string())
     }
 
     /// The interface.
@@ -424,7 +433,7 @@ impl Guard {
             return Ok(());
         }
         let what = format!("guard {}", self.setup.interface);
-        let why = "its XDP program is no longer attached: the interface was deleted, or another \
+        let why = "its program is no longer attached: the interface was deleted, or another \
             process detached or replaced the program";
         Err(Error::new(ErrorKind::NotFound, what, why))
     }

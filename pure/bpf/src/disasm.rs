@@ -257,13 +257,17 @@ fn extended(f: &mut Formatter<'_>, at: usize, insn: Insn) -> fmt::Result {
 }
 
 /// Numbers and names of the helpers in [`crate::ebpf::Helper`].
-const HELPERS: [(i32, &str); 13] = [
+const HELPERS: [(i32, &str); 17] = [
     (1, "bpf_map_lookup_elem"),
     (5, "bpf_ktime_get_ns"),
     (7, "bpf_get_prandom_u32"),
     (8, "bpf_get_smp_processor_id"),
+    (18, "bpf_skb_vlan_push"),
+    (19, "bpf_skb_vlan_pop"),
     (23, "bpf_redirect"),
     (25, "bpf_perf_event_output"),
+    (26, "bpf_skb_load_bytes"),
+    (39, "bpf_skb_pull_data"),
     (51, "bpf_redirect_map"),
     (54, "bpf_xdp_adjust_meta"),
     (65, "bpf_xdp_adjust_tail"),

@@ -186,13 +186,21 @@ pub enum Helper {
     GetPrandomU32 = 7,
     /// `bpf_get_smp_processor_id`.
     GetSmpProcessorId = 8,
+    /// `bpf_skb_vlan_push` (tc, Linux 4.3).
+    SkbVlanPush = 18,
+    /// `bpf_skb_vlan_pop` (tc, Linux 4.3).
+    SkbVlanPop = 19,
     /// `bpf_redirect`: redirect to an interface by index (XDP since Linux 4.8).
     Redirect = 23,
     /// `bpf_perf_event_output`: bytes and the start of the packet to a processor's perf ring (XDP
     /// and tc since Linux 4.8, packets of several buffers since 5.18).
     PerfEventOutput = 25,
+    /// `bpf_skb_load_bytes`: copy out of the packet (tc and sockets, Linux 4.5).
+    SkbLoadBytes = 26,
     /// `bpf_csum_diff`: the sum of RFC 1071, unfolded (Linux 4.6).
     CsumDiff = 28,
+    /// `bpf_skb_pull_data`: make the first bytes of the packet linear (tc, Linux 4.9).
+    SkbPullData = 39,
     /// `bpf_redirect_map`: redirect to an entry of a device, CPU or socket map (Linux 4.14).
     RedirectMap = 51,
     /// `bpf_xdp_adjust_meta`: make room before the packet (Linux 4.15).

@@ -133,6 +133,7 @@ fn verdicts(program: &Program, packet: &[u8], first_len: usize) {
     for (frags, indirect_by_helper) in [(false, false), (false, true), (true, false), (true, true)]
     {
         let options = XdpOptions {
+            hook: crate::translate::DirectHook::Xdp,
             frags,
             indirect_by_helper,
             stack_top: 0,

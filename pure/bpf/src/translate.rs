@@ -26,6 +26,65 @@ mod xdp;
 use plan::Plan;
 pub use xdp::XdpOptions;
 
+/// Hook of a program with direct packet access.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DirectHook {
+    /// Before the network stack (`struct xdp_md`).
+    #[default]
+    Xdp,
+    /// Traffic control (`struct __sk_buff`). The first buffer is the linear part of the packet.
+    Tc,
+}
+
+impl DirectHook {
+    /// Context offset of the address of the packet.
+    pub const fn data(self) -> i16 {
+        match self {
+            Self::Xdp => 0,
+            Self::Tc => 76,
+        }
+    }
+
+    /// Context offset of the address after the first buffer.
+    pub const fn data_end(self) -> i16 {
+        self.data() + 4
+    }
+
+    const fn ifindex(self) -> i16 {
+        match self {
+            Self::Xdp => 12,
+            Self::Tc => 40,
+        }
+    }
+
+    const fn queue_index(self) -> i16 {
+        match self {
+            Self::Xdp => 16,
+            Self::Tc => 12,
+        }
+    }
+
+    /// Copies bytes from anywhere in the packet; the arguments are the same at both hooks.
+    const fn load_bytes(self) -> Helper {
+        match self {
+            Self::Xdp => Helper::XdpLoadBytes,
+            Self::Tc => Helper::SkbLoadBytes,
+        }
+    }
+
+    /// Sets `to` to the length of the whole packet; needs the context in R6, clobbers R0 to R5.
+    pub fn load_len(self, asm: &mut Asm, to: Reg) {
+        match self {
+            Self::Xdp => {
+                asm.mov(R1, R6);
+                asm.call(Helper::XdpGetBuffLen);
+                asm.mov32(to, R0);
+            }
+            Self::Tc => asm.load(Width::W, to, R6, 0),
+        }
+    }
+}
+
 /// Why a filter cannot run at a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TranslateError {

@@ -43,6 +43,11 @@ pub enum Hook {
         /// Length of the directly accessible part.
         first_len: usize,
     },
+    /// A device's traffic control, with direct access.
+    Tc {
+        /// Length of the linear part.
+        first_len: usize,
+    },
     /// A socket's packet.
     Socket,
 }
@@ -136,7 +141,7 @@ pub fn run<K: Kernel>(
     kernel: &mut K,
     steps_max: u32,
 ) -> Result<u32, Fault> {
-    if let Hook::Xdp { first_len } = hook
+    if let Hook::Xdp { first_len } | Hook::Tc { first_len } = hook
         && first_len > packet.bytes().len()
     {
         return Err((0, "the first buffer is longer than the packet"));

@@ -193,6 +193,7 @@ fn extended_seeds() -> Vec<(String, Vec<u8>)> {
     for (name, insns) in filters() {
         let program = Program::new(insns).unwrap();
         let options = XdpOptions {
+            hook: barewire_bpf::translate::DirectHook::Xdp,
             frags: true,
             indirect_by_helper: true,
             stack_top: 0,

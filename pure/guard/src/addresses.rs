@@ -6,8 +6,8 @@
 use bpf::asm::{Asm, Label};
 use bpf::ebpf::Reg::{R0, R1, R2, R3, R4, R6, R10};
 use bpf::ebpf::{Alu, Cond, Helper, Width};
+use bpf::translate::DirectHook;
 
-use crate::emit::{MD_DATA, MD_DATA_END};
 use crate::prefix::KEY_BITS;
 
 /// Stack offset of the source address's key, 24 bytes.
@@ -30,7 +30,7 @@ pub(crate) const ADDRESS: i16 = 8;
 const TAGS_MAX: i16 = 2;
 
 /// Writes both keys; the family of a packet without addresses is 0. Clobbers R0 to R4.
-pub(crate) fn emit_keys(a: &mut Asm) {
+pub(crate) fn emit_keys(a: &mut Asm, hook: DirectHook) {
     let done = a.label();
     for key in [SOURCE_KEY, DESTINATION_KEY] {
         a.store(Width::W, R10, key, KEY_BITS as i32);
@@ -38,8 +38,8 @@ pub(crate) fn emit_keys(a: &mut Asm) {
         a.store(Width::D, R10, key + ADDRESS, 0);
         a.store(Width::D, R10, key + ADDRESS + 8, 0);
     }
-    a.load(Width::W, R2, R6, MD_DATA);
-    a.load(Width::W, R3, R6, MD_DATA_END);
+    a.load(Width::W, R2, R6, hook.data());
+    a.load(Width::W, R3, R6, hook.data_end());
     for tag_count in 0..=TAGS_MAX {
         let network = 14 + 4 * tag_count;
         let (ipv4, ipv6, tagged) = (a.label(), a.label(), a.label());

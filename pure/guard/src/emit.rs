@@ -8,7 +8,7 @@ use bpf::asm::{Asm, AsmError, Label};
 use bpf::cbpf::Program;
 use bpf::ebpf::Reg::{R0, R1, R2, R3, R4, R5, R6, R8, R9, R10};
 use bpf::ebpf::{Alu, Cond, Helper, Insn, Width};
-use bpf::translate::{self, TranslateError, XdpOptions};
+use bpf::translate::{self, DirectHook, TranslateError, XdpOptions};
 
 use crate::addresses::{
     DESTINATION_KEY, DESTINATION_LISTS, SOURCE_KEY, SOURCE_LISTS, STACK_TOP, emit_keys,
@@ -21,6 +21,7 @@ use crate::rule::{RULES_MAX, Rule, Verdict};
 
 mod limit;
 mod sample;
+mod tc;
 mod tree;
 
 pub use limit::TRIES;
@@ -28,13 +29,7 @@ use limit::{ask_limit, ask_source};
 pub use sample::{SAMPLE_HEAD_LEN, SAMPLE_LEN_MAX, SAMPLES_PER_SECOND, Sample, Sampling};
 use tree::Slow;
 
-const XDP_DROP: i32 = 1;
-const XDP_PASS: i32 = 2;
 const XDP_TX: i32 = 3;
-
-/// Field offsets in `struct xdp_md`.
-pub(crate) const MD_DATA: i16 = 0;
-pub(crate) const MD_DATA_END: i16 = 4;
 
 /// Stack offsets of the counters' key and the packet length; addresses and filters use the area
 /// below.
@@ -61,7 +56,10 @@ pub struct Maps {
 /// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// Multi-buffer packets, through a helper (Linux 5.18, program loaded with the frags flag).
+    /// The hook.
+    pub hook: DirectHook,
+    /// Multi-buffer packets, through a helper (XDP: Linux 5.18, program loaded with the frags
+    /// flag).
     pub frags: bool,
     /// Direct loads at X + k, which need CAP_PERFMON.
     pub indirect: bool,
@@ -92,7 +90,7 @@ pub enum EmitError {
         /// The reason.
         why: TranslateError,
     },
-    /// A rule answers SYNs, but this kernel lacks the helpers.
+    /// A rule answers SYNs, but this kernel or hook lacks the helpers.
     Challenge {
         /// The rule's name.
         name: String,
@@ -116,7 +114,7 @@ impl fmt::Display for EmitError {
             }
             Self::Rule { name, why } => write!(f, "rule \"{name}\": {why}"),
             Self::Challenge { name } => {
-                write!(f, "rule \"{name}\": challenge needs Linux 5.18")
+                write!(f, "rule \"{name}\": challenge needs XDP and Linux 5.18")
             }
             Self::Asm(error) => write!(f, "too many or too long rules: {error}"),
         }
@@ -202,7 +200,7 @@ impl<'a> Emitter<'a> {
         let mut known = Known::default();
         let mut is_open = true;
         for (index, rule) in self.rules.iter().enumerate() {
-            known.emit(&mut a, rule, self.maps.prefixes);
+            known.emit(&mut a, rule, self.maps.prefixes, self.features.hook);
             is_open = self.rule(&mut a, (index, rule), translate::emit_xdp)?;
             // No packet gets past a rule that decides every packet, and the verifier refuses
             // unreachable code.
@@ -211,7 +209,7 @@ impl<'a> Emitter<'a> {
             }
         }
         if is_open {
-            unmatched(&mut a);
+            unmatched(&mut a, self.features.hook);
         }
         self.finish(a)
     }
@@ -220,6 +218,9 @@ impl<'a> Emitter<'a> {
     fn start(&mut self) -> Asm {
         let mut a = Asm::new();
         self.sampler = self.maps.samples.map(|_| a.label());
+        if self.features.hook == DirectHook::Tc {
+            tc::emit_entry(&mut a, self.features.indirect);
+        }
         a
     }
 
@@ -242,7 +243,12 @@ impl<'a> Emitter<'a> {
         let mut is_open = true;
         let mut next = 0;
         while is_open && next < self.rules.len() {
-            known.emit(&mut a, &self.rules[next], self.maps.prefixes);
+            known.emit(
+                &mut a,
+                &self.rules[next],
+                self.maps.prefixes,
+                self.features.hook,
+            );
             let part = tree::part(self.rules, next, &known, insns_max);
             next = part.end;
             is_open = match tree::is_worthwhile(&self.rules[part.clone()]) {
@@ -251,7 +257,7 @@ impl<'a> Emitter<'a> {
             };
         }
         if is_open {
-            unmatched(&mut a);
+            unmatched(&mut a, self.features.hook);
         }
         self.slow(&mut a, &slow)?;
         self.finish(a)
@@ -275,7 +281,7 @@ impl<'a> Emitter<'a> {
         for (index, rule) in self.rules.iter().enumerate() {
             let entry = slow.entry(index);
             match is_open {
-                true => known.emit(a, rule, self.maps.prefixes),
+                true => known.emit(a, rule, self.maps.prefixes, self.features.hook),
                 // Present on every path to here, and later.
                 false => known.add(rule),
             }
@@ -286,15 +292,32 @@ impl<'a> Emitter<'a> {
             is_open = self.rule(a, (index, rule), translate::emit_xdp_by_helper)?;
         }
         if is_open {
-            unmatched(a);
+            unmatched(a, self.features.hook);
         }
         Ok(())
     }
 }
 
-fn unmatched(a: &mut Asm) {
+fn unmatched(a: &mut Asm, hook: DirectHook) {
     count(a, UNMATCHED, 0);
-    end(a, XDP_PASS);
+    end(a, pass(hook));
+}
+
+/// The program's result for a packet that passes: `XDP_PASS`; `TCX_NEXT`, so that other programs
+/// see it, too.
+const fn pass(hook: DirectHook) -> i32 {
+    match hook {
+        DirectHook::Xdp => 2,
+        DirectHook::Tc => -1,
+    }
+}
+
+/// `XDP_DROP`, `TCX_DROP`.
+const fn dropped(hook: DirectHook) -> i32 {
+    match hook {
+        DirectHook::Xdp => 1,
+        DirectHook::Tc => 2,
+    }
 }
 
 /// What is on the stack for every packet that reaches a rule.
@@ -316,11 +339,11 @@ impl Known {
 
     /// Emits what the rule needs and no earlier rule has emitted. It runs for every packet that
     /// gets this far, so later rules can use it, too.
-    fn emit(&mut self, a: &mut Asm, rule: &Rule, trie_fd: i32) {
+    fn emit(&mut self, a: &mut Asm, rule: &Rule, trie_fd: i32, hook: DirectHook) {
         let before = *self;
         self.add(rule);
         if self.keys && !before.keys {
-            emit_keys(a);
+            emit_keys(a, hook);
         }
         if self.sources && !before.sources {
             emit_look_up(a, trie_fd, SOURCE_KEY, SOURCE_LISTS);
@@ -336,11 +359,12 @@ impl Known {
 fn head(a: &mut Asm, maps: Maps, features: Features) {
     let found = a.label();
     a.mov(R6, R1);
+    let hook = features.hook;
     if features.frags {
-        a.call(Helper::XdpGetBuffLen);
+        hook.load_len(a, R0);
     } else {
-        a.load(Width::W, R0, R6, MD_DATA_END);
-        a.load(Width::W, R1, R6, MD_DATA);
+        a.load(Width::W, R0, R6, hook.data_end());
+        a.load(Width::W, R1, R6, hook.data());
         a.alu(Alu::Sub, R0, R1);
     }
     a.store(Width::D, R10, PACKET_LEN, R0);
@@ -351,8 +375,7 @@ fn head(a: &mut Asm, maps: Maps, features: Features) {
     a.call(Helper::MapLookup);
     // Never taken: the array has this entry, but the verifier requires the check.
     a.jump_if(Cond::Ne, R0, 0, found);
-    a.mov(R0, XDP_PASS);
-    a.exit();
+    end(a, pass(hook));
     a.bind(found);
     a.mov(R8, R0);
     count(a, SEEN, 0);
@@ -401,6 +424,7 @@ impl Emitter<'_> {
 
     pub fn options(&self) -> XdpOptions {
         XdpOptions {
+            hook: self.features.hook,
             frags: self.features.frags,
             indirect_by_helper: self.features.frags && !self.features.indirect,
             stack_top: STACK_TOP,
@@ -427,17 +451,17 @@ impl Emitter<'_> {
         count(a, block, 0);
         match rule.verdict {
             Verdict::Count => {}
-            Verdict::Pass => end(a, XDP_PASS),
+            Verdict::Pass => end(a, self.pass()),
             Verdict::Drop => self.drop_packet(a, index),
             Verdict::Limit(limit) => {
                 let within = a.label();
                 ask_limit(a, limit, (maps.limits, index), within);
                 self.drop_packet(a, index);
                 a.bind(within);
-                end(a, XDP_PASS);
+                end(a, self.pass());
             }
             Verdict::Challenge => {
-                if !self.features.frags {
+                if !self.features.frags || self.features.hook != DirectHook::Xdp {
                     let name = rule.name.clone();
                     return Err(EmitError::Challenge { name });
                 }
@@ -455,10 +479,14 @@ impl Emitter<'_> {
                     self.drop_packet(a, index);
                     a.bind(within);
                 }
-                end(a, XDP_PASS);
+                end(a, self.pass());
             }
         }
         Ok(())
+    }
+
+    fn pass(&self) -> i32 {
+        pass(self.features.hook)
     }
 
     /// Emits a challenge and its outcomes.
@@ -471,9 +499,9 @@ impl Emitter<'_> {
         a.load(Width::D, R1, R8, off);
         a.alu(Alu::Add, R1, 1);
         a.store(Width::D, R8, off, R1);
-        end(a, if self.dry_run { XDP_PASS } else { XDP_TX });
+        end(a, if self.dry_run { self.pass() } else { XDP_TX });
         a.bind(ends.pass);
-        end(a, XDP_PASS);
+        end(a, self.pass());
     }
 
     /// Counts, samples and drops the packet.
@@ -487,7 +515,15 @@ impl Emitter<'_> {
             a.mov(R5, R8);
             a.call_local(sampler);
         }
-        end(a, if self.dry_run { XDP_PASS } else { XDP_DROP });
+        let hook = self.features.hook;
+        end(
+            a,
+            if self.dry_run {
+                pass(hook)
+            } else {
+                dropped(hook)
+            },
+        );
     }
 }
 

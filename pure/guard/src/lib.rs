@@ -28,6 +28,7 @@ mod emit;
 mod prefix;
 mod rule;
 
+pub use bpf::translate::DirectHook;
 pub use counters::{Account, Counters, SampleCounts};
 pub use emit::{
     EmitError, Features, Maps, SAMPLE_HEAD_LEN, SAMPLE_LEN_MAX, SAMPLES_PER_SECOND, Sample,

@@ -53,7 +53,11 @@ fn rule(name: &str, matcher: Option<Program>, verdict: Verdict, priority: i32) -
 fn all_features() -> impl Iterator<Item = Features> {
     [(true, true), (true, false), (false, true)]
         .into_iter()
-        .map(|(frags, indirect)| Features { frags, indirect })
+        .map(|(frags, indirect)| Features {
+            hook: DirectHook::Xdp,
+            frags,
+            indirect,
+        })
 }
 
 /// Checks jumps as the verifier does: no unreachable code, and no path out of the program.
@@ -185,6 +189,7 @@ fn limits_have_bounds() {
 fn too_many_rules_and_foreign_filters_are_refused() {
     let many = vec![rule("r", None, Verdict::Count, 0); RULES_MAX + 1];
     let features = Features {
+        hook: DirectHook::Xdp,
         frags: true,
         indirect: true,
     };

@@ -130,6 +130,7 @@ fn trees_decide_and_count_as_the_rules_do_in_turn() {
     let mut random = Random(0x7ee5);
     for round in 0..400 {
         let features = Features {
+            hook: bpf::translate::DirectHook::Xdp,
             frags: round % 4 != 0,
             indirect: round % 3 != 0,
         };
@@ -175,6 +176,7 @@ fn ports(random: &mut Random) -> Vec<Rule> {
 #[test]
 fn many_rules_take_few_steps() {
     let features = Features {
+        hook: bpf::translate::DirectHook::Xdp,
         frags: true,
         indirect: true,
     };
@@ -197,7 +199,11 @@ fn as_many_rules_as_there_can_be_have_a_program() {
     let mut random = Random(0x800);
     let rules: Vec<_> = (0..RULES_MAX as u32).map(|id| random.rule(id)).collect();
     for (frags, indirect) in [(true, true), (true, false), (false, true)] {
-        let features = Features { frags, indirect };
+        let features = Features {
+            hook: bpf::translate::DirectHook::Xdp,
+            frags,
+            indirect,
+        };
         assert!(emit(&rules, false, MAPS, features).is_ok());
     }
 }

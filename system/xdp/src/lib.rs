@@ -3,6 +3,7 @@
 //!
 //! A [`Redirect`] is the program that redirects a device's packets to AF_XDP sockets. It is loaded
 //! from a [`RedirectSpec`], attached by an [`XdpLink`], and counts the outcome for each packet.
+//! A [`Guard`] drops packets by rules, in XDP or at tc's ingress.
 //! When the last descriptor of the link is closed, even by kill -9, the kernel detaches it.
 #![forbid(unsafe_code)]
 
@@ -15,12 +16,16 @@ pub mod metadata;
 mod program;
 pub mod programs;
 mod spec;
+mod tc;
 pub mod verifier;
 
 pub use link::XdpLink;
 pub use live::{LIVE_LEN_MAX, LIVE_LEN_MIN, LiveAccount, LiveTransmitter};
 pub use map::{QueueCounters, XskMap};
 pub use program::XdpProgram;
-pub use programs::guard::{Guard, GuardFeatures, GuardMaps, GuardSpec, SourceMap};
+pub use programs::guard::{
+    Guard, GuardFeatures, GuardHook, GuardLink, GuardMaps, GuardProgram, GuardSpec, SourceMap,
+};
 pub use programs::redirect::{Redirect, RedirectCounters};
 pub use spec::{AttachMode, MetadataSpec, ProgramClock, RedirectSpec, TimestampSource};
+pub use tc::{TcLink, TcProgram};

@@ -36,7 +36,7 @@ impl XdpProgram {
             flags,
             ifindex: device.unwrap_or(0),
         })
-        .map_err(|failure| refused(name, failure))?;
+        .map_err(|failure| refused("XDP", name, failure))?;
         let info = program.info()?;
         Ok(Self { program, info })
     }
@@ -57,9 +57,9 @@ impl XdpProgram {
 }
 
 /// Converts the kernel's refusal to an error with the reason.
-fn refused(name: &str, failure: LoadFailure) -> Error {
+pub(crate) fn refused(kind: &str, name: &str, failure: LoadFailure) -> Error {
     let code = failure.source.raw_os_error();
-    let error = Error::from_io(format!("load the XDP program {name}"), failure.source);
+    let error = Error::from_io(format!("load the {kind} program {name}"), failure.source);
     // EPERM and EINVAL; the verifier's reason, if there is one, is the better text.
     match (code, verifier::explain(&failure.log)) {
         (_, Some(text)) => error.with_why(text),

@@ -122,7 +122,7 @@ fn load(rules: &[Rule], emit: Emit) -> Result<(Guard, usize)> {
         events: None,
     };
     let insn_count = std::cell::Cell::new(0);
-    let guard = Guard::load(&spec, |maps, features| {
+    let guard = Guard::load(&spec, xdp::GuardHook::Xdp, |maps, features| {
         let maps = Maps {
             counters: maps.counters,
             limits: maps.limits,
@@ -131,6 +131,7 @@ fn load(rules: &[Rule], emit: Emit) -> Result<(Guard, usize)> {
             samples: None,
         };
         let features = Features {
+            hook: guard::DirectHook::Xdp,
             frags: features.frags,
             indirect: features.indirect,
         };

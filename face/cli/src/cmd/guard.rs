@@ -12,7 +12,7 @@ use ::guard::{Limit, Verdict};
 use clap::ValueEnum;
 use export::prometheus::Endpoint;
 use runtime::guard::{
-    self, Action, DetectSetup, ListSpec, Notice, RuleSpec, SampleSetup, Setup, Totals,
+    self, Action, DetectSetup, GuardHook, ListSpec, Notice, RuleSpec, SampleSetup, Setup, Totals,
 };
 use runtime::{Reload, Stop, TotalsRequest};
 use sys::privileges::{self, Capability, User};
@@ -77,7 +77,8 @@ pub struct Args {
     /// Count what the rules would drop, and drop nothing
     #[arg(long)]
     dry_run: bool,
-    /// Where packets are dropped: in an XDP program, or by iptables (needs --print)
+    /// Where packets are dropped: in an XDP program, in a tc program (after the packet has a socket
+    /// buffer, and after GRO; Linux 6.6), or by iptables (needs --print)
     #[arg(long, value_enum, default_value = "xdp")]
     hook: Hook,
     /// With --hook iptables: print the rules as iptables and ip6tables commands, and change
@@ -130,6 +131,8 @@ pub struct Args {
 enum Hook {
     /// XDP program in the driver
     Xdp,
+    /// tc program at the ingress
+    Tc,
     /// Rules in the raw table of iptables and ip6tables
     Iptables,
 }
@@ -188,6 +191,14 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.print || args.hook == Hook::Iptables {
         return print(args);
+    }
+    if args.hook == Hook::Tc && !matches!(args.mode, Attach::Auto) {
+        let what = "use --mode with --hook tc";
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            what,
+            "the mode is of XDP",
+        ));
     }
     let stop = Stop::on_signals()?;
     let reload = match args.rules {
@@ -269,8 +280,8 @@ fn print(args: &Args) -> Result<()> {
         (Hook::Iptables, false) => Err(refused(
             "barewire prints iptables rules, but does not install them",
         )),
-        (Hook::Xdp, _) => Err(refused(
-            "--print is for iptables rules; XDP rules are not commands",
+        (Hook::Xdp | Hook::Tc, _) => Err(refused(
+            "--print is for iptables rules; rules of a program are not commands",
         )),
     }
 }
@@ -281,6 +292,10 @@ impl Args {
             interface: self.interface.clone().unwrap_or_default(),
             rules: inline_rules(self)?,
             file: self.rules.clone(),
+            hook: match self.hook {
+                Hook::Tc => GuardHook::Tc,
+                Hook::Xdp | Hook::Iptables => GuardHook::Xdp,
+            },
             mode: match self.mode {
                 Attach::Auto => None,
                 Attach::Native => Some(xdp::AttachMode::Native),

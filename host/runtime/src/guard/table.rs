@@ -7,7 +7,7 @@ use ::guard::{Account, Counters, EmitError, LIMIT_STRIDE, Rule, SampleCounts, Sa
 use bpf::ebpf::Insn;
 use sys::bpf::Events;
 use sys::{Error, ErrorKind, Result};
-use xdp::{Guard, GuardFeatures, GuardMaps, GuardSpec, SourceMap, XdpProgram};
+use xdp::{Guard, GuardFeatures, GuardHook, GuardMaps, GuardProgram, GuardSpec, SourceMap};
 
 use super::RuleSpec;
 
@@ -76,6 +76,8 @@ impl Totals {
 /// What a program does beside the rules.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
+    /// Where they run.
+    pub hook: GuardHook,
     /// Count what would be dropped, and drop nothing.
     pub dry_run: bool,
     /// Sample one dropped packet in this many into these perf rings.
@@ -134,7 +136,7 @@ pub struct Next {
 
 impl Next {
     /// The program to attach.
-    pub fn program(&self) -> &XdpProgram {
+    pub fn program(&self) -> &GuardProgram {
         self.loaded.guard.program()
     }
 }
@@ -154,7 +156,7 @@ impl Table {
     }
 
     /// The attached program.
-    pub fn program(&self) -> &XdpProgram {
+    pub fn program(&self) -> &GuardProgram {
         self.loaded.guard.program()
     }
 
@@ -362,7 +364,7 @@ fn load(
         events: options.samples.map(|samples| samples.0),
     };
     let load_by = |by: EmitBy| {
-        Guard::load(&spec, |maps, features| {
+        Guard::load(&spec, options.hook, |maps, features| {
             emit(&rules, options, maps, features, by)
         })
     };
@@ -404,6 +406,10 @@ fn emit(
         }),
     };
     let features = ::guard::Features {
+        hook: match options.hook {
+            GuardHook::Xdp => ::guard::DirectHook::Xdp,
+            GuardHook::Tc => ::guard::DirectHook::Tc,
+        },
         frags: features.frags,
         indirect: features.indirect,
     };
@@ -437,13 +443,13 @@ pub fn check(specs: &[RuleSpec]) -> Result<usize> {
         0..=INSNS_MAX => Ok(count),
         _ => Err(Error::new(
             ErrorKind::InvalidInput,
-            "compile the rules for XDP",
+            "compile the rules",
             format!("the program has {count} instructions; the limit is {INSNS_MAX}"),
         )),
     }
 }
 
 fn refused(error: EmitError) -> Error {
-    let what = "compile the rules for XDP";
+    let what = "compile the rules";
     Error::new(ErrorKind::InvalidInput, what, error.to_string())
 }

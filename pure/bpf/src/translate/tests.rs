@@ -17,6 +17,7 @@ fn program(insns: &[(u16, u8, u8, u32)]) -> Program {
 }
 
 const OPTIONS: XdpOptions = XdpOptions {
+    hook: crate::translate::DirectHook::Xdp,
     frags: false,
     indirect_by_helper: false,
     stack_top: 0,
@@ -112,6 +113,7 @@ fn code_is_generated_once_per_body() {
     let two = xdp_program(
         &tcp_port_80(),
         &XdpOptions {
+            hook: crate::translate::DirectHook::Xdp,
             frags: true,
             ..OPTIONS
         },

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use super::ebpf_width;
-use super::xdp::{MD_DATA, MD_DATA_END, XdpOptions};
+use super::xdp::XdpOptions;
 use crate::asm::{Asm, Label};
 use crate::cbpf;
 use crate::decide::{Base, Field, Node, Switch, Tree};
@@ -48,8 +48,8 @@ pub(super) fn emit(
     match &tree.nodes[0] {
         Node::Leaf(leaf) => ways.asm.jump(leaves[*leaf]),
         Node::Switch(_) => {
-            ways.asm.load(Width::W, R2, R6, MD_DATA);
-            ways.asm.load(Width::W, R3, R6, MD_DATA_END);
+            ways.asm.load(Width::W, R2, R6, options.hook.data());
+            ways.asm.load(Width::W, R3, R6, options.hook.data_end());
             ways.nodes();
         }
     }

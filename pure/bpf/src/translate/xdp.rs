@@ -14,22 +14,18 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::plan::{OFFSET_MAX, Plan, writes_x};
-use super::{Access, Out, TranslateError, ebpf_width};
+use super::{Access, DirectHook, Out, TranslateError, ebpf_width};
 use crate::asm::{Asm, Label};
 use crate::cbpf::{self, Ancillary, Place, Program};
 use crate::ebpf::Reg::{self, R0, R1, R2, R3, R4, R5, R6, R7, R9, R10};
-use crate::ebpf::{Alu, Cond, Helper, Width};
-
-/// Field offsets in `struct xdp_md`.
-pub(super) const MD_DATA: i16 = 0;
-pub(super) const MD_DATA_END: i16 = 4;
-const MD_INGRESS_IFINDEX: i16 = 12;
-const MD_RX_QUEUE_INDEX: i16 = 16;
+use crate::ebpf::{Alu, Cond, Width};
 
 /// Options for reading XDP packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpOptions {
-    /// Also read beyond the first buffer (Linux 5.18, program loaded with the frags flag).
+    /// The hook.
+    pub hook: DirectHook,
+    /// Also read beyond the first buffer (XDP: Linux 5.18, program loaded with the frags flag).
     pub frags: bool,
     /// Load at X + k through a helper (Linux 5.18) instead of directly. A pointer plus a variable
     /// is refused to processes without CAP_PERFMON.
@@ -89,7 +85,7 @@ pub(super) fn emit_by_helper(
 ) -> Result<(), TranslateError> {
     let plan = Plan::new(program)?;
     let mut out = Out::new(asm, &plan, options.stack_top, hit, miss);
-    out.body(&mut ByHelper)
+    out.body(&mut ByHelper(options.hook))
 }
 
 /// Comparisons already made before an instruction.
@@ -127,8 +123,9 @@ impl<'a> Direct<'a> {
     }
 
     fn load_pointers(&self, out: &mut Out<'_>) {
-        out.asm.load(Width::W, R2, R6, MD_DATA);
-        out.asm.load(Width::W, R3, R6, MD_DATA_END);
+        let hook = self.options.hook;
+        out.asm.load(Width::W, R2, R6, hook.data());
+        out.asm.load(Width::W, R3, R6, hook.data_end());
     }
 
     /// What is known on entry to `at`: the minimum of all paths.
@@ -216,7 +213,7 @@ impl<'a> Direct<'a> {
         // X must survive the call.
         let saved = out.scratch() + 4;
         out.asm.store(Width::W, R10, saved, X);
-        load_bytes(out, width, Some(X), k);
+        load_bytes(out, self.options.hook, width, Some(X), k);
         out.asm.load(ebpf_width(width), A, R10, out.scratch());
         out.swap(A, width);
         out.asm.load(Width::W, X, R10, saved);
@@ -251,7 +248,7 @@ impl Access for Direct<'_> {
                 Self::load_at(out, width, A, R2, k);
                 out.swap(A, width);
             }
-            place => ancillary(out, at, place, A, X)?,
+            place => ancillary(out, self.options.hook, (at, place), A, X)?,
         }
         self.report(at, known);
         Ok(())
@@ -285,10 +282,10 @@ impl Access for Direct<'_> {
 }
 
 /// All loads through a helper, from anywhere in the packet: A = R7, X = R9.
-struct ByHelper;
+struct ByHelper(DirectHook);
 
 /// `stack[scratch] = packet[index + k]`, or miss. Clobbers R0 to R5.
-fn load_bytes(out: &mut Out<'_>, width: cbpf::Width, index: Option<Reg>, k: u32) {
+fn load_bytes(out: &mut Out<'_>, hook: DirectHook, width: cbpf::Width, index: Option<Reg>, k: u32) {
     match index {
         Some(x) => {
             out.asm.mov32(R2, x);
@@ -301,7 +298,7 @@ fn load_bytes(out: &mut Out<'_>, width: cbpf::Width, index: Option<Reg>, k: u32)
     out.asm.mov(R3, R10);
     out.asm.alu(Alu::Add, R3, i32::from(out.scratch()));
     out.asm.mov(R4, width.bytes() as i32);
-    out.asm.call(Helper::XdpLoadBytes);
+    out.asm.call(hook.load_bytes());
     out.asm.jump_if(Cond::Ne, R0, 0, out.miss);
 }
 
@@ -323,48 +320,46 @@ impl Access for ByHelper {
     ) -> Result<(), TranslateError> {
         match Place::of(k) {
             Place::Packet(k) | Place::Link(k) => {
-                load_bytes(out, width, None, k);
+                load_bytes(out, self.0, width, None, k);
                 out.asm.load(ebpf_width(width), R7, R10, out.scratch());
                 out.swap(R7, width);
                 Ok(())
             }
-            place => ancillary(out, at, place, R7, R9),
+            place => ancillary(out, self.0, (at, place), R7, R9),
         }
     }
 
     fn load_ind(&mut self, out: &mut Out<'_>, _: usize, width: cbpf::Width, k: u32) {
-        load_bytes(out, width, Some(R9), k);
+        load_bytes(out, self.0, width, Some(R9), k);
         out.asm.load(ebpf_width(width), R7, R10, out.scratch());
         out.swap(R7, width);
     }
 
     fn load_msh(&mut self, out: &mut Out<'_>, _: usize, k: u32) {
-        load_bytes(out, cbpf::Width::B, None, k);
+        load_bytes(out, self.0, cbpf::Width::B, None, k);
         out.asm.load(Width::B, R9, R10, out.scratch());
         out.asm.alu32(Alu::And, R9, 0xf);
         out.asm.alu32(Alu::Lsh, R9, 2);
     }
 
     fn load_len(&mut self, out: &mut Out<'_>, to: Reg) {
-        out.asm.mov(R1, R6);
-        out.asm.call(Helper::XdpGetBuffLen);
-        out.asm.mov32(to, R0);
+        self.0.load_len(out.asm, to);
     }
 }
 
-/// Loads metadata that is available to an XDP program.
+/// Loads metadata that is available at the hook.
 fn ancillary(
     out: &mut Out<'_>,
-    at: usize,
-    place: Place,
+    hook: DirectHook,
+    (at, place): (usize, Place),
     a: Reg,
     x: Reg,
 ) -> Result<(), TranslateError> {
     match place {
         Place::Ancillary(Ancillary::Ifindex) => {
-            out.asm.load(Width::W, a, R6, MD_INGRESS_IFINDEX);
+            out.asm.load(Width::W, a, R6, hook.ifindex());
         }
-        Place::Ancillary(Ancillary::Queue) => out.asm.load(Width::W, a, R6, MD_RX_QUEUE_INDEX),
+        Place::Ancillary(Ancillary::Queue) => out.asm.load(Width::W, a, R6, hook.queue_index()),
         Place::Ancillary(Ancillary::XorX) => out.asm.alu32(Alu::Xor, a, x),
         Place::Ancillary(what) => return Err(TranslateError::Ancillary { at, what }),
         Place::Network(_) | Place::Packet(_) | Place::Link(_) | Place::Nothing => {

@@ -57,6 +57,7 @@ impl<K: Kernel> Machine<'_, K> {
                 let (map, flags, from, len) = (map_of(arg(2)?)?, arg(3)?, arg(4)?, arg(5)?);
                 self.output(map, flags, (from, len as usize))?
             }
+            18 | 19 | 26 | 39 => self.call_tc(helper, [arg(1), arg(2), arg(3), arg(4)])?,
             // The third argument's low bits are the verdict if there is no such entry.
             51 if is_xdp => {
                 let (map, key, flags) = (map_of(arg(1)?)?, arg(2)?, arg(3)?);
@@ -95,6 +96,48 @@ impl<K: Kernel> Machine<'_, K> {
             }
             _ => EINVAL,
         }
+    }
+
+    /// The helpers of tc programs for the packet.
+    fn call_tc(&mut self, helper: i32, args: [Result<u64>; 4]) -> Result<u64> {
+        let [context, second, third, fourth] = args;
+        let Hook::Tc { first_len } = self.hook else {
+            return Err("unknown helper");
+        };
+        if context? != CONTEXT {
+            return Err("the argument is not the context");
+        }
+        match helper {
+            // Pushing a second tag onto the one that was removed puts that into the packet.
+            18 => {
+                let (protocol, tci) = self.info.vlan.ok_or("pushes a first tag")?;
+                let [tag, id] = [protocol.to_be_bytes(), tci.to_be_bytes()];
+                let at = HEADROOM + 12;
+                let tag = [tag[0], tag[1], id[0], id[1]];
+                self.packet.buffer.splice(at..at, tag);
+                self.hook = Hook::Tc {
+                    first_len: first_len + tag.len(),
+                };
+            }
+            19 => {
+                self.info.vlan.ok_or("pops no tag")?;
+                self.packet.buffer.drain(HEADROOM + 12..HEADROOM + 16);
+                self.hook = Hook::Tc {
+                    first_len: first_len.saturating_sub(4),
+                };
+            }
+            26 => {
+                let (at, memory, len) = (second? as u32, third?, fourth? as u32);
+                return self.copy_packet(false, at as usize, memory, len as usize);
+            }
+            _ => {
+                let len = (second? as usize).min(self.packet.bytes().len());
+                self.hook = Hook::Tc {
+                    first_len: first_len.max(len),
+                };
+            }
+        }
+        Ok(0)
     }
 
     /// `bpf_perf_event_output`.

@@ -47,7 +47,7 @@ fn place(address: u64, len: usize, of: usize) -> Result<usize> {
 impl<K: Kernel> Machine<'_, K> {
     /// Checks a direct access to the packet's first buffer or its metadata, and returns its offset.
     fn packet_place(&self, address: u64, len: usize) -> Result<usize> {
-        let Hook::Xdp { first_len } = self.hook else {
+        let (Hook::Xdp { first_len } | Hook::Tc { first_len }) = self.hook else {
             return Err("direct access to a socket's packet");
         };
         match place(address, len, HEADROOM + first_len)? {
@@ -151,13 +151,17 @@ impl<K: Kernel> Machine<'_, K> {
             (Hook::Xdp { .. }, 0) => data,
             (Hook::Xdp { first_len }, 4) => data + first_len as u64,
             (Hook::Xdp { .. }, 8) => PACKET + self.packet.meta as u64,
-            (Hook::Xdp { .. }, 12) | (Hook::Socket, 40) => info.ifindex.into(),
-            (Hook::Xdp { .. }, 16) | (Hook::Socket, 12) => info.queue_index.into(),
-            (Hook::Socket, 0) => self.packet.bytes().len() as u64,
+            (Hook::Xdp { .. }, 12) | (Hook::Socket | Hook::Tc { .. }, 40) => info.ifindex.into(),
+            (Hook::Xdp { .. }, 16) | (Hook::Socket | Hook::Tc { .. }, 12) => {
+                info.queue_index.into()
+            }
+            (Hook::Tc { .. }, 76) => data,
+            (Hook::Tc { first_len }, 80) => data + first_len as u64,
+            (Hook::Socket | Hook::Tc { .. }, 0) => self.packet.bytes().len() as u64,
             (Hook::Socket, 4) => info.packet_type.into(),
             (Hook::Socket, 8) => info.mark.into(),
             (Hook::Socket, 16) => info.protocol.to_be().into(),
-            (Hook::Socket, 20) => info.vlan.is_some().into(),
+            (Hook::Socket | Hook::Tc { .. }, 20) => info.vlan.is_some().into(),
             (Hook::Socket, 24) => tci.into(),
             (Hook::Socket, 28) => protocol.to_be().into(),
             (Hook::Socket, 68) => info.rx_hash.into(),

@@ -4,12 +4,16 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::object::{self, Copyable};
-use super::program::ATTACH_TYPE_XDP;
+use super::program::{ATTACH_TYPE_TCX_INGRESS, ATTACH_TYPE_XDP};
 use super::{LINK_CREATE, LINK_DETACH, LINK_UPDATE, Program, bpf, bpf_fd};
 use crate::{Error, Result};
 
 /// `BPF_LINK_TYPE_XDP` of `enum bpf_link_type`.
 const LINK_TYPE_XDP: u32 = 6;
+/// `BPF_LINK_TYPE_TCX`.
+const LINK_TYPE_TCX: u32 = 11;
+/// `BPF_F_BEFORE`: without a reference, before all other programs.
+const BEFORE: u32 = 1 << 3;
 
 #[repr(C)]
 struct CreateAttr {
@@ -32,7 +36,7 @@ struct DetachAttr {
     link_fd: u32,
 }
 
-/// `struct bpf_link_info` for XDP, whose union begins at byte 16 and is 8-aligned.
+/// `struct bpf_link_info` for XDP and tc, whose union begins at byte 16 and is 8-aligned.
 #[repr(C)]
 #[derive(Default)]
 struct InfoRaw {
@@ -56,6 +60,8 @@ pub struct LinkInfo {
     pub program_id: u32,
     /// For XDP links: the device, 0 once that is gone. `None` for other kinds.
     pub xdp_ifindex: Option<u32>,
+    /// For tc links: the device, 0 once that is gone. `None` for other kinds.
+    pub tc_ifindex: Option<u32>,
 }
 
 /// An attachment; dropping it detaches the program.
@@ -68,10 +74,20 @@ impl Link {
     /// Attaches an XDP program to a device of this network namespace (Linux 5.9). `flags` are the
     /// `XDP_FLAGS_` of `if_link.h`.
     pub fn create_xdp(program: &Program, ifindex: u32, flags: u32) -> Result<Self> {
+        Self::create(program, ifindex, ATTACH_TYPE_XDP, flags)
+    }
+
+    /// Attaches a tc program to the ingress of a device of this network namespace, before all
+    /// others there (TCX, Linux 6.6).
+    pub fn create_tc_ingress(program: &Program, ifindex: u32) -> Result<Self> {
+        Self::create(program, ifindex, ATTACH_TYPE_TCX_INGRESS, BEFORE)
+    }
+
+    fn create(program: &Program, ifindex: u32, attach_type: u32, flags: u32) -> Result<Self> {
         let mut attr = CreateAttr {
             prog_fd: program.as_fd().as_raw_fd() as u32,
             target_ifindex: ifindex,
-            attach_type: ATTACH_TYPE_XDP,
+            attach_type,
             flags,
         };
         // SAFETY: the attribute holds no address, and the command returns a descriptor.
@@ -118,6 +134,7 @@ impl Link {
             id: raw.id,
             program_id: raw.prog_id,
             xdp_ifindex: (raw.kind == LINK_TYPE_XDP).then_some(raw.ifindex),
+            tc_ifindex: (raw.kind == LINK_TYPE_TCX).then_some(raw.ifindex),
         })
     }
 }

@@ -28,6 +28,8 @@ pub const XDP_FLAG_DEVICE_BOUND: u32 = 1 << 6;
 
 /// `BPF_XDP` of `enum bpf_attach_type`.
 pub(super) const ATTACH_TYPE_XDP: u32 = 37;
+/// `BPF_TCX_INGRESS`.
+pub(super) const ATTACH_TYPE_TCX_INGRESS: u32 = 46;
 
 const LICENSE: &CStr = c"Dual BSD/GPL";
 

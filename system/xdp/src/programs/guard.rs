@@ -4,10 +4,10 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use bpf::ebpf::Insn;
-use sys::bpf::{Events, Map, MapSpec, MapType, UpdateMode};
+use sys::bpf::{Events, Map, MapSpec, MapType, TestRun, TestRunResult, UpdateMode};
 use sys::{Error, ErrorKind, Result};
 
-use crate::XdpProgram;
+use crate::{AttachMode, TcLink, TcProgram, XdpLink, XdpProgram};
 
 /// `EPERM`, which would be the same for every variant.
 const EPERM: i32 = 1;
@@ -69,11 +69,21 @@ pub struct GuardSpec<'a> {
 /// Length of a key of [`GuardSpec::prefixes`] in bytes.
 pub const PREFIX_KEY_LEN: usize = 24;
 
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GuardHook {
+    /// XDP.
+    #[default]
+    Xdp,
+    /// tc's ingress (Linux 6.6).
+    Tc,
+}
+
 /// Kernel features that the program may use; not every kernel has them, nor may every process use
 /// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuardFeatures {
-    /// Multi-buffer packets (Linux 5.18).
+    /// Multi-buffer packets (XDP: Linux 5.18).
     pub frags: bool,
     /// Loads at a variable offset from a packet pointer, which need CAP_PERFMON.
     pub indirect: bool,
@@ -95,10 +105,110 @@ const FEATURES: [GuardFeatures; 3] = [
     },
 ];
 
+/// The program at its hook.
+#[derive(Debug)]
+pub enum GuardProgram {
+    /// XDP.
+    Xdp(XdpProgram),
+    /// tc's ingress.
+    Tc(TcProgram),
+}
+
+impl GuardProgram {
+    fn load(hook: GuardHook, insns: &[Insn], features: GuardFeatures) -> Result<Self> {
+        const NAME: &str = "bw_guard";
+        match hook {
+            GuardHook::Xdp => XdpProgram::load(NAME, insns, features.frags, None).map(Self::Xdp),
+            GuardHook::Tc => TcProgram::load(NAME, insns).map(Self::Tc),
+        }
+    }
+
+    /// Runs the program on a packet; see [`sys::bpf::Program::test_run`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn test_run(&self, run: &TestRun<'_>) -> Result<TestRunResult> {
+        match self {
+            Self::Xdp(program) => program.test_run(run),
+            Self::Tc(program) => program.test_run(run),
+        }
+    }
+}
+
+/// The attachment of a program: the kernel detaches it on drop, or when the process dies.
+#[derive(Debug)]
+pub enum GuardLink {
+    /// XDP.
+    Xdp(XdpLink),
+    /// tc's ingress.
+    Tc(TcLink),
+}
+
+impl GuardLink {
+    /// Attaches a program to a device; the mode is for XDP only.
+    ///
+    /// # Errors
+    /// As [`XdpLink::attach`] and [`TcLink::attach`].
+    pub fn attach(program: &GuardProgram, ifindex: u32, mode: AttachMode) -> Result<Self> {
+        match program {
+            GuardProgram::Xdp(program) => XdpLink::attach(program, ifindex, mode).map(Self::Xdp),
+            GuardProgram::Tc(program) => TcLink::attach(program, ifindex).map(Self::Tc),
+        }
+    }
+
+    /// Replaces the attached program atomically: every packet is seen by one of the two.
+    ///
+    /// # Errors
+    /// If the kernel refuses; `InvalidInput` for a program of another hook.
+    pub fn update(&self, program: &GuardProgram) -> Result<()> {
+        match (self, program) {
+            (Self::Xdp(link), GuardProgram::Xdp(program)) => link.update(program),
+            (Self::Tc(link), GuardProgram::Tc(program)) => link.update(program),
+            _ => Err(Error::new(
+                ErrorKind::InvalidInput,
+                "replace the attached program",
+                "the other program is for another hook",
+            )),
+        }
+    }
+
+    /// Detaches now, even if other processes hold the link.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn detach(&self) -> Result<()> {
+        match self {
+            Self::Xdp(link) => link.detach(),
+            Self::Tc(link) => link.detach(),
+        }
+    }
+
+    /// Whether the link is still attached and `program` is the attached program: other processes
+    /// may detach a link, or replace its program.
+    ///
+    /// # Errors
+    /// If the kernel refuses to describe the link.
+    pub fn calls(&self, program: &GuardProgram) -> Result<bool> {
+        match (self, program) {
+            (Self::Xdp(link), GuardProgram::Xdp(program)) => link.calls(program),
+            (Self::Tc(link), GuardProgram::Tc(program)) => link.calls(program),
+            _ => Ok(false),
+        }
+    }
+
+    /// The attach mode of XDP.
+    pub fn mode(&self) -> Option<AttachMode> {
+        match self {
+            Self::Xdp(link) => Some(link.mode()),
+            Self::Tc(_) => None,
+        }
+    }
+}
+
 /// The program with its maps.
 #[derive(Debug)]
 pub struct Guard {
-    program: XdpProgram,
+    program: GuardProgram,
     counters: Map,
     limits: Map,
     /// Kept alive for the program; never read.
@@ -108,12 +218,13 @@ pub struct Guard {
 
 impl Guard {
     /// Creates the maps and loads the program that `emit` returns for them. To replace a program,
-    /// load another and pass it to [`crate::XdpLink::update`].
+    /// load another and pass it to [`GuardLink::update`].
     ///
     /// # Errors
     /// The errors of `emit`; otherwise as [`XdpProgram::load`].
     pub fn load(
         spec: &GuardSpec<'_>,
+        hook: GuardHook,
         emit: impl Fn(GuardMaps, GuardFeatures) -> Result<Vec<Insn>>,
     ) -> Result<Self> {
         let counters = one_value(MapType::PercpuArray, "bw_rules", spec.counters_len)?;
@@ -128,12 +239,13 @@ impl Guard {
         };
         // Report the first refusal: that variant is what this kernel should support.
         let mut refusal = None;
-        for features in FEATURES {
+        let every = |features: &GuardFeatures| hook == GuardHook::Xdp || features.frags;
+        for features in FEATURES.into_iter().filter(every) {
             let insns = match emit(maps, features) {
                 Ok(insns) => insns,
                 Err(error) => return Err(refusal.unwrap_or(error)),
             };
-            match XdpProgram::load("bw_guard", &insns, features.frags, None) {
+            match GuardProgram::load(hook, &insns, features) {
                 Ok(program) => {
                     return Ok(Self {
                         program,
@@ -150,14 +262,14 @@ impl Guard {
         Err(refusal.unwrap_or_else(|| {
             Error::new(
                 ErrorKind::InvalidInput,
-                "load the XDP program",
+                "load the program",
                 "all methods have failed",
             )
         }))
     }
 
     /// The program, for attaching.
-    pub fn program(&self) -> &XdpProgram {
+    pub fn program(&self) -> &GuardProgram {
         &self.program
     }
 

@@ -409,6 +409,7 @@ fn emit_filter(
     pass: Label,
 ) -> Result<bool> {
     let options = XdpOptions {
+        hook: bpf::translate::DirectHook::Xdp,
         frags,
         indirect_by_helper: !variant.indirect,
         stack_top: META,

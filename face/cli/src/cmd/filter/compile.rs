@@ -74,6 +74,7 @@ const TC_ACT_SHOT: i32 = 2;
 
 /// What XDP programs get: packets in one buffer, and root loads them.
 const XDP: XdpOptions = XdpOptions {
+    hook: bpf::translate::DirectHook::Xdp,
     frags: false,
     indirect_by_helper: false,
     stack_top: 0,

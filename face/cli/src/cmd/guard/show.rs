@@ -95,7 +95,7 @@ impl Show {
     /// When standard output is closed.
     pub fn start(opened: &Guard, json: bool) -> Result<Self> {
         out::start()?;
-        let (interface, mode) = (opened.interface().to_owned(), opened.mode().to_string());
+        let (interface, mode) = (opened.interface().to_owned(), opened.mode());
         if let Some(why) = &opened.fallback {
             warning!("warning: {mode} mode, which is slower: {why}");
         }
@@ -105,7 +105,11 @@ impl Show {
             false => "",
         };
         let count = counted(totals.rules.len() as u64, "rule");
-        say!("guarding {interface} with {count}, {mode} mode{dry}");
+        let place = match &*mode {
+            "tc" => "tc ingress".to_owned(),
+            mode => format!("{mode} mode"),
+        };
+        say!("guarding {interface} with {count}, {place}{dry}");
         let now = Instant::now();
         Ok(Self {
             interface,
