@@ -83,6 +83,7 @@ mod guard_face;
 mod guard_flood;
 mod guard_interpreted;
 mod guard_iptables;
+mod guard_iptables_installed;
 mod guard_live;
 mod guard_many;
 mod guard_program;

@@ -29,7 +29,7 @@ use crate::worker::Ended;
 use crate::{Reload, Stop};
 use detect::Detecting;
 pub use detect::{Action, DetectSetup, Detection, Found, Rates, Step, Tap, TapCounts};
-pub use iptables::iptables;
+pub use iptables::{Installed, iptables, undo};
 pub use lists::ListSpec;
 pub use rules::{RuleSpec, parse, parse_rate, parse_source_rate, read};
 pub use samples::SampleSetup;
@@ -62,7 +62,8 @@ pub struct Setup {
     pub file: Option<PathBuf>,
     /// Where packets are dropped.
     pub hook: GuardHook,
-    /// Attach XDP in this mode only; `None`: native, or generic if the driver does not support native.
+    /// Attach XDP in this mode only; `None`: native, or generic if the driver does not support
+    /// native.
     pub mode: Option<AttachMode>,
     /// Count what would be dropped, and drop nothing.
     pub dry_run: bool,

@@ -1,6 +1,7 @@
 //! `barewire guard`: drops packets in the driver according to rules.
 
 mod flood;
+mod iptables;
 mod metrics;
 mod show;
 
@@ -20,7 +21,7 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::args::{Attach, FilterCompiler, parse_duration};
 use crate::confine::{ConfineArgs, Files, Needs};
-use crate::out::{self, say, warning};
+use crate::out::{say, warning};
 use crate::report::counted;
 
 /// Arguments.
@@ -78,7 +79,7 @@ pub struct Args {
     #[arg(long)]
     dry_run: bool,
     /// Where packets are dropped: in an XDP program, in a tc program (after the packet has a socket
-    /// buffer, and after GRO; Linux 6.6), or by iptables (needs --print)
+    /// buffer, and after GRO; Linux 6.6), or by rules of iptables, which are removed at the end
     #[arg(long, value_enum, default_value = "xdp")]
     hook: Hook,
     /// With --hook iptables: print the rules as iptables and ip6tables commands, and change
@@ -95,6 +96,9 @@ pub struct Args {
     /// as a comment: one packet in N of --sample, up to 1000/s for each rule
     #[arg(long, value_name = "FILE")]
     sample_drops: Option<PathBuf>,
+    /// With --hook iptables: remove the rules that a killed barewire has left, and exit
+    #[arg(long, conflicts_with_all = ["print", "rules"])]
+    undo: bool,
     /// With --detect and --sample-drops: sample one packet in N
     #[arg(long, value_name = "1/N", value_parser = parse_sample, default_value = "1/16")]
     sample: u32,
@@ -180,7 +184,7 @@ Examples:
   barewire guard eth0 --pass 'src net 192.0.2.0/24' --limit '1000/s udp dst port 53'
   barewire guard eth0 --rules flood.toml --json
   barewire guard eth0 --detect install --allow 192.0.2.7
-  barewire guard eth0 --hook iptables --print --drop 'udp src port 53'
+  barewire guard eth0 --hook iptables --drop 'udp src port 53'
   barewire guard check flood.toml";
 
 /// Runs the guard, or checks a rule file.
@@ -189,17 +193,19 @@ pub fn run(args: &Args) -> Result<()> {
         let rules = guard::read(file, args.filter_compiler.into())?;
         return show::check(&rules, guard::check(&rules)?);
     }
-    if args.print || args.hook == Hook::Iptables {
-        return print(args);
+    if args.print || args.undo || args.hook == Hook::Iptables {
+        return iptables::run(args);
     }
     if args.hook == Hook::Tc && !matches!(args.mode, Attach::Auto) {
         let what = "use --mode with --hook tc";
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            what,
-            "the mode is of XDP",
-        ));
+        let why = "the mode is of XDP";
+        return Err(Error::new(ErrorKind::InvalidInput, what, why));
     }
+    run_program(args)
+}
+
+/// Runs the guard's program, in XDP or at tc ingress.
+fn run_program(args: &Args) -> Result<()> {
     let stop = Stop::on_signals()?;
     let reload = match args.rules {
         Some(_) => Some(Reload::on_hangup()?),
@@ -222,7 +228,11 @@ pub fn run(args: &Args) -> Result<()> {
         endpoint.start()?;
         say!("metrics at http://{}/metrics", endpoint.address());
     }
-    let mut show = show::Show::start(&opened, args.json)?;
+    let about = show::About::of(&opened);
+    if let Some(why) = &opened.fallback {
+        warning!("warning: {} mode, which is slower: {why}", about.mode);
+    }
+    let mut show = show::Show::start(about, opened.totals()?, args.json)?;
     let outcome = opened.run(
         args.duration,
         &stop,
@@ -263,26 +273,6 @@ fn warn(show: &mut show::Show, args: &Args, what: &str, error: Error) {
     warning!("warning: {what}: {error}");
     if let Some(hint) = error.hint() {
         say!("hint: {hint}");
-    }
-}
-
-/// Prints the rules as iptables commands.
-fn print(args: &Args) -> Result<()> {
-    let refused = |why: &str| {
-        let what = format!("guard {}", args.interface.as_deref().unwrap_or_default());
-        Error::new(ErrorKind::InvalidInput, what, why).with_hint("use --hook iptables --print")
-    };
-    match (args.hook, args.print) {
-        (Hook::Iptables, true) => {
-            let text = guard::iptables(&args.setup()?)?;
-            out::print(&out::stdout(1)?, text.into_bytes())
-        }
-        (Hook::Iptables, false) => Err(refused(
-            "barewire prints iptables rules, but does not install them",
-        )),
-        (Hook::Xdp | Hook::Tc, _) => Err(refused(
-            "--print is for iptables rules; rules of a program are not commands",
-        )),
     }
 }
 

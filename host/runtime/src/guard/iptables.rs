@@ -4,6 +4,9 @@
 //! An expression becomes `-m bpf` bytecode, a prefix list `-s` and `-d`, a limit a chain with
 //! `-m hashlimit`. The jump to the chain is added last, when the chain is complete.
 
+mod installed;
+mod listing;
+
 use std::fmt::Write as _;
 
 use ::filter::print::bytecode;
@@ -15,6 +18,7 @@ use super::rules::P0F;
 use super::{RuleSpec, Setup};
 use crate::filter::Expression;
 use crate::filter::select::Select;
+pub use installed::{Installed, undo};
 
 /// Maximum number of prefixes of a rule: each pair of source and destination is a separate rule.
 const PREFIXES_MAX: usize = 256;
@@ -27,6 +31,26 @@ const LOADS_LEN: [u16; 2] = [0x80, 0x81];
 /// Maximum length of a comment; the kernel accepts 255 bytes.
 const COMMENT_MAX: usize = 200;
 
+/// How commands differ between those that a user runs and those that barewire runs.
+#[derive(Clone, Copy)]
+struct Style {
+    /// Options of every command.
+    options: &'static str,
+    /// First part of the names of chains, and of hashlimit's tables.
+    chain: &'static str,
+    limit: &'static str,
+    /// Comments begin with the number of the rule, and a rule 0 counts all packets.
+    is_numbered: bool,
+}
+
+/// For users.
+const PRINTED: Style = Style {
+    options: "",
+    chain: "barewire",
+    limit: "bw",
+    is_numbered: false,
+};
+
 const COMMANDS: [(&str, bool); 2] = [("iptables", false), ("ip6tables", true)];
 
 /// Shell commands that install the rules. Comments list the commands that undo them, and the
@@ -37,28 +61,39 @@ const COMMANDS: [(&str, bool); 2] = [("iptables", false), ("ip6tables", true)];
 pub fn iptables(setup: &Setup) -> Result<String> {
     let mut specs = setup.specs()?;
     specs.sort_by_key(|spec| spec.priority);
+    commands(setup, &specs, PRINTED)
+}
+
+/// The commands for rules in this order.
+fn commands(setup: &Setup, specs: &[RuleSpec], style: Style) -> Result<String> {
     let mut text = String::new();
     let mut undo = String::new();
     for (command, is_ipv6) in COMMANDS {
         let table = Table {
             command,
+            style,
             is_ipv6,
             interface: &setup.interface,
             dry_run: setup.dry_run,
         };
         let chain = table.chain();
+        let call = format!("{command}{}", style.options);
         let mut chains = vec![chain.clone()];
         let mut rules = String::new();
+        if style.is_numbered {
+            let all = "-m comment --comment 0";
+            let _ = writeln!(rules, "{call} -t raw -A {chain} {all}");
+        }
         for (number, spec) in specs.iter().enumerate() {
             if let Some(own) = table.rule(&mut rules, number + 1, spec)? {
                 chains.push(own);
             }
         }
         for chain in &chains {
-            let _ = writeln!(text, "{command} -t raw -N {chain}");
+            let _ = writeln!(text, "{call} -t raw -N {chain}");
         }
         let hook = format!("PREROUTING -i {} -j {chain}", quoted(&setup.interface));
-        let _ = writeln!(text, "{rules}{command} -t raw -I {hook}");
+        let _ = writeln!(text, "{rules}{call} -t raw -I {hook}");
         let _ = writeln!(undo, "# {command} -t raw -D {hook}");
         for verb in ["-F", "-X"] {
             for chain in &chains {
@@ -110,6 +145,7 @@ fn select(spec: &RuleSpec) -> Result<Option<Select>> {
 /// The raw table of one IP version.
 struct Table<'a> {
     command: &'static str,
+    style: Style,
     is_ipv6: bool,
     interface: &'a str,
     dry_run: bool,
@@ -117,7 +153,7 @@ struct Table<'a> {
 
 impl Table<'_> {
     fn chain(&self) -> String {
-        quoted(&format!("barewire-{}", self.interface))
+        quoted(&format!("{}-{}", self.style.chain, self.interface))
     }
 
     /// Appends the commands of a rule; returns its own chain, if it has one.
@@ -127,7 +163,7 @@ impl Table<'_> {
             Error::new(ErrorKind::Unsupported, what, why)
                 .with_hint("without --hook iptables, an XDP program has all rules")
         };
-        let own = quoted(&format!("barewire-{}-{number}", self.interface));
+        let own = quoted(&format!("{}-{}-{number}", self.style.chain, self.interface));
         let drop = if self.dry_run { "RETURN" } else { "DROP" };
         let limits = self.limits(spec, number, drop).map_err(refused)?;
         let (target, chain) = match spec.verdict {
@@ -150,7 +186,11 @@ impl Table<'_> {
         let Some(addresses) = self.addresses(spec).map_err(refused)? else {
             return Ok(None);
         };
-        let start = format!("{} -t raw -A", self.command);
+        let start = format!("{}{} -t raw -A", self.command, self.style.options);
+        let name = match self.style.is_numbered {
+            true => format!("{number} {}", one_line(&spec.name)),
+            false => one_line(&spec.name),
+        };
         for line in limits {
             let _ = writeln!(text, "{start} {own} {line}");
         }
@@ -158,7 +198,7 @@ impl Table<'_> {
             text,
             "{start} {}{addresses}{matcher} -m comment --comment {}{target}",
             self.chain(),
-            quoted(cut(&one_line(&spec.name)))
+            quoted(cut(&name))
         );
         Ok(chain)
     }
@@ -223,7 +263,12 @@ impl Table<'_> {
             Verdict::LimitSources(source, all) => (Some(source), all),
             _ => return Ok(Vec::new()),
         };
-        let name = |of: &str| quoted(&format!("bw-{}-{number}{of}", self.interface));
+        let name = |of: &str| {
+            quoted(&format!(
+                "{}-{}-{number}{of}",
+                self.style.limit, self.interface
+            ))
+        };
         let mut lines = Vec::new();
         if let Some(source) = source {
             let (ipv4, ipv6) = source.prefix_lens();

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use sys::{Error, Result};
 
 use super::flood;
-use crate::out::{self, say, warning};
+use crate::out::{self, say};
 use crate::report::{counted, si};
 use crate::short::words;
 
@@ -67,16 +67,37 @@ fn matches(rule: &RuleSpec) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
+/// What is shown of a run beside its counts.
+pub struct About {
+    /// The interface.
+    pub interface: String,
+    /// The attach mode of XDP, "tc" or "iptables".
+    pub mode: String,
+    /// Whether nothing is dropped.
+    pub dry_run: bool,
+    /// The response to floods; `None` if detection is off.
+    pub action: Option<Action>,
+    /// The file for samples of dropped packets.
+    pub samples: Option<PathBuf>,
+}
+
+impl About {
+    /// Of a program.
+    pub fn of(opened: &Guard) -> Self {
+        Self {
+            interface: opened.interface().to_owned(),
+            mode: opened.mode(),
+            dry_run: opened.is_dry_run(),
+            action: opened.action(),
+            samples: opened.sample_file().map(Path::to_owned),
+        }
+    }
+}
+
 /// Output of one run.
 pub struct Show {
-    interface: String,
-    mode: String,
-    dry_run: bool,
-    /// The response to floods; `None` if detection is off.
-    action: Option<Action>,
+    about: About,
     json: bool,
-    /// The file for samples of dropped packets.
-    samples: Option<PathBuf>,
     on_terminal: bool,
     /// Lines of the table currently on the terminal.
     drawn: usize,
@@ -93,31 +114,24 @@ impl Show {
     ///
     /// # Errors
     /// When standard output is closed.
-    pub fn start(opened: &Guard, json: bool) -> Result<Self> {
+    pub fn start(about: About, totals: Totals, json: bool) -> Result<Self> {
         out::start()?;
-        let (interface, mode) = (opened.interface().to_owned(), opened.mode());
-        if let Some(why) = &opened.fallback {
-            warning!("warning: {mode} mode, which is slower: {why}");
-        }
-        let totals = opened.totals()?;
-        let dry = match opened.is_dry_run() {
+        let dry = match about.dry_run {
             true => ", dry run: nothing is dropped",
             false => "",
         };
         let count = counted(totals.rules.len() as u64, "rule");
-        let place = match &*mode {
+        let place = match &*about.mode {
             "tc" => "tc ingress".to_owned(),
+            "iptables" => "by iptables".to_owned(),
             mode => format!("{mode} mode"),
         };
+        let interface = &about.interface;
         say!("guarding {interface} with {count}, {place}{dry}");
         let now = Instant::now();
         Ok(Self {
-            interface,
-            mode,
-            dry_run: opened.is_dry_run(),
-            action: opened.action(),
+            about,
             json,
-            samples: opened.sample_file().map(Path::to_owned),
             on_terminal: io::stderr().is_terminal(),
             drawn: 0,
             before: totals,
@@ -144,7 +158,7 @@ impl Show {
 
     /// Prints an event of flood detection.
     pub fn flood(&mut self, step: &Step) {
-        let Some(action) = self.action else {
+        let Some(action) = self.about.action else {
             return;
         };
         self.clear();
@@ -246,11 +260,11 @@ impl Show {
     /// The account: what each rule did with its packets.
     fn account(&self, totals: &Totals, seconds: f64) -> String {
         let mut text = String::new();
-        let would = if self.dry_run { " (dry run)" } else { "" };
+        let would = if self.about.dry_run { " (dry run)" } else { "" };
         let _ = writeln!(
             text,
             "{}: {} seen ({}), {} passed, {} dropped{would} in {seconds:.3} s",
-            self.interface,
+            self.about.interface,
             counted(totals.seen.packets, "packet"),
             si(totals.seen.packets as f64 / seconds.max(1e-3), "pps"),
             totals.passed(),
@@ -278,7 +292,7 @@ impl Show {
                 totals.removed.dropped
             );
         }
-        if let Some(file) = &self.samples {
+        if let Some(file) = &self.about.samples {
             let taken = counted(totals.samples.taken, "packet");
             let (file, lost) = (file.display(), totals.samples.lost);
             let _ = writeln!(text, "  samples: {taken} in {file}, {lost} lost");
@@ -333,9 +347,9 @@ impl Show {
         json!({
             "type": kind,
             "seconds": self.began.elapsed().as_secs_f64(),
-            "interface": self.interface,
-            "mode": self.mode,
-            "dry_run": self.dry_run,
+            "interface": self.about.interface,
+            "mode": self.about.mode,
+            "dry_run": self.about.dry_run,
             "seen": totals.seen.packets,
             "seen_bytes": totals.seen.bytes,
             "passed": totals.passed(),
@@ -343,7 +357,7 @@ impl Show {
             "answered": totals.answered(),
             "unmatched": totals.unmatched.packets,
             "removed": counters(&totals.removed),
-            "samples": self.samples.as_ref().map(|_| {
+            "samples": self.about.samples.as_ref().map(|_| {
                 json!({ "taken": totals.samples.taken, "lost": totals.samples.lost })
             }),
             "imbalance": totals.imbalance(),

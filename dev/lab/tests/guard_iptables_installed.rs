@@ -1,0 +1,183 @@
+//! `barewire guard --hook iptables`: rules that barewire installs and removes.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use lab::oracle::TempFile;
+use lab::process::{Finished, Process, Signal, barewire};
+use lab::{Pair, Veth, require, skip};
+
+use crate::guard_flood::{HPING3, guard, hping3, stop, ten_connections};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const HOOK: [&str; 2] = ["--hook", "iptables"];
+
+macro_rules! require_iptables {
+    () => {
+        require!(skip::lab());
+        require!(skip::program("iptables", "iptables"));
+        require!(skip::program("hping3", "hping3"));
+    };
+}
+
+/// Starts a guard at the right end.
+fn start(pair: &Pair, args: &[&str]) -> Process {
+    guard(pair, &[&HOOK[..], args].concat())
+}
+
+/// Runs a guard that exits by itself.
+fn run(pair: &Pair, args: &[&str]) -> Finished {
+    let args = [&["guard", &pair.right.ifname][..], &HOOK, args].concat();
+    let mut process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
+    process.wait(LIMIT).unwrap()
+}
+
+/// Rules of barewire in the tables.
+fn rules(pair: &Pair) -> String {
+    let list = |command| pair.right.ns.exec(command, ["-t", "raw", "-S"]).unwrap();
+    let lists = [list("iptables"), list("ip6tables")].concat();
+    let lines = lists.lines().filter(|line| line.contains("bwguard"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn installed_rules_drop_what_matches_and_are_removed() {
+    require_iptables!();
+    let pair = Veth::new().create().unwrap();
+    let signature = format!("p0f:{HPING3}");
+    let args = [
+        "--drop",
+        &signature,
+        "--count",
+        "tcp dst port 8080",
+        "--deny",
+        "192.0.2.0/24,198.51.100.0/24,2001:db8::/32",
+        "--limit",
+        "10/s and 1/s per /24 udp dst port 9",
+    ];
+    let process = start(&pair, &args);
+    hping3(&pair, &["-S", "-p", "8080"]);
+    ten_connections(&pair);
+    // Of other packets of hping3, none.
+    hping3(&pair, &["-S", "-p", "8080", "-t", "65"]);
+    // One packet of a source fits, and no more.
+    let socket = pair.left.ns.run(|| UdpSocket::bind((pair.left.ipv4, 0)));
+    let socket = socket.unwrap().unwrap();
+    for _ in 0..20 {
+        // The port is closed, which an answer to an earlier packet may report.
+        let _ = socket.send_to(b"flood", (pair.right.ipv4, 9));
+    }
+    let totals = stop(process);
+    assert_eq!(totals["mode"], "iptables", "{totals}");
+    // In their order: count, deny, drop, limit.
+    let rule = |at: usize, what: &str| totals["rules"][at][what].as_u64().unwrap();
+    assert_eq!((rule(1, "packets"), rule(1, "dropped")), (0, 0), "{totals}");
+    assert_eq!(
+        (rule(2, "packets"), rule(2, "dropped")),
+        (10, 10),
+        "{totals}"
+    );
+    assert!(rule(0, "packets") >= 10 + 10 * 5 + 10, "{totals}");
+    assert!(rule(3, "packets") >= 16, "{totals}");
+    assert!(
+        (15..rule(3, "packets")).contains(&rule(3, "dropped")),
+        "{totals}"
+    );
+    assert_eq!(rules(&pair), "");
+}
+
+#[test]
+fn a_killed_guard_leaves_rules_that_the_next_one_or_undo_removes() {
+    require_iptables!();
+    let pair = Veth::new().create().unwrap();
+    for is_undone in [false, true] {
+        let mut process = start(&pair, &["--drop", "tcp dst port 9", "--limit", "10/s udp"]);
+        // The owner is alive.
+        let refused = run(&pair, &["--undo"]);
+        assert!(
+            refused.stderr.contains("another barewire guard"),
+            "{}",
+            refused.stderr
+        );
+        assert!(rules(&pair).contains("-j bwguard-"), "{}", rules(&pair));
+        process.kill().unwrap();
+        assert!(rules(&pair).contains("-j bwguard-"), "{}", rules(&pair));
+        if is_undone {
+            let undone = run(&pair, &["--undo"]);
+            assert!(
+                undone.stderr.contains("removed the rules"),
+                "{}",
+                undone.stderr
+            );
+        } else {
+            let process = start(&pair, &["--drop", "udp dst port 9"]);
+            let text = process.stderr();
+            assert!(text.contains("earlier run"), "{text}");
+            assert!(!rules(&pair).contains("hashlimit"), "{}", rules(&pair));
+            stop(process);
+        }
+        assert_eq!(rules(&pair), "");
+    }
+    let nothing = run(&pair, &["--undo"]);
+    assert!(
+        nothing.stderr.contains("there are no rules"),
+        "{}",
+        nothing.stderr
+    );
+    ten_connections(&pair);
+}
+
+#[test]
+fn signals_remove_the_rules_and_no_other_chain() {
+    require_iptables!();
+    let pair = Veth::new().create().unwrap();
+    let file = TempFile::new(".toml");
+    let text = "[[rule]]\nname = \"a\"\nmatch = \"udp\"\nverdict = \"drop\"\n";
+    std::fs::write(file.path(), text).unwrap();
+    for signal in [Signal::SIGTERM, Signal::SIGHUP] {
+        let rules_file = file.path().to_str().unwrap();
+        let mut process = start(&pair, &["--rules", rules_file]);
+        assert!(rules(&pair).contains("1 a"), "{}", rules(&pair));
+        process.stop(signal, LIMIT).unwrap().checked().unwrap();
+        assert_eq!(rules(&pair), "");
+    }
+    // No chain of barewire.
+    let other = format!("bwguard-{}-x", pair.right.ifname);
+    pair.right
+        .ns
+        .exec("iptables", ["-t", "raw", "-N", &other])
+        .unwrap();
+    let mut process = start(&pair, &["--drop", "udp"]);
+    // Another process removes the rules.
+    let chain = format!("bwguard-{}", pair.right.ifname);
+    pair.right.ns.exec("iptables", ["-t", "raw", "-F"]).unwrap();
+    pair.right
+        .ns
+        .exec("iptables", ["-t", "raw", "-X", &chain])
+        .unwrap();
+    pair.right
+        .ns
+        .exec("ip6tables", ["-t", "raw", "-F"])
+        .unwrap();
+    let finished = process.wait(LIMIT).unwrap();
+    assert!(!finished.success());
+    assert!(
+        finished.stderr.contains("removed the iptables rules"),
+        "{}",
+        finished.stderr
+    );
+    // Its own chains are gone, and others stay.
+    assert_eq!(rules(&pair), format!("-N {other}"));
+    for (args, why) in [
+        (
+            &["--detect", "propose", "--drop", "udp"][..],
+            "use --detect",
+        ),
+        (&["--drop", "udp", "--mode", "native"], "use --mode"),
+        (&["--challenge", "tcp"], "cookies"),
+    ] {
+        let finished = run(&pair, args);
+        assert!(!finished.success());
+        assert!(finished.stderr.contains(why), "{}", finished.stderr);
+    }
+}
