@@ -329,7 +329,7 @@ macro_rules! laws {
     ($rig:ty) => {
         $crate::laws::laws!($rig: packets_arrive, packets_leave, exhaustion,
             room_is_for_any_parts, a_full_sending_ring, closing_with_packets_in_flight, jumbo,
-            too_long, lying_lengths,
+            too_long, impossible_lengths,
             packets_without_end, addresses_of_the_cards_own, link, reset_and_loss, stopping,
             few_doorbells, any_order,
             link_down_at_first, sent_marks_that_are_lies);

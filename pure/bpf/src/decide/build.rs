@@ -19,14 +19,14 @@ const RULE_COST: usize = 8;
 
 /// A filter that may match the packets of a leaf.
 #[derive(Clone)]
-struct Left {
+struct Remaining {
     index: usize,
     decides: bool,
     /// `None` matches every packet.
     rest: Option<Rc<Reduced>>,
 }
 
-impl Left {
+impl Remaining {
     fn is_certain(&self) -> bool {
         self.rest.as_ref().is_none_or(|rest| rest.is_certain)
     }
@@ -70,7 +70,7 @@ struct Open {
     node: usize,
     depth: u32,
     facts: Facts,
-    left: Vec<Left>,
+    remaining: Vec<Remaining>,
     way_count: usize,
 }
 
@@ -114,31 +114,31 @@ struct Builder {
 
 pub(super) fn build(rules: &[Rule<'_>], options: &Options) -> Tree {
     let facts = Facts::default();
-    let left = rules.iter().enumerate().filter_map(|(index, rule)| {
+    let remaining = rules.iter().enumerate().filter_map(|(index, rule)| {
         let rest = match rule.program {
             None => None,
             Some(program) => Some(Rc::new(reduce(program, &facts)?)),
         };
         let decides = rule.decides;
-        Some(Left {
+        Some(Remaining {
             index,
             decides,
             rest,
         })
     });
-    let left = up_to_certain(left);
+    let remaining = up_to_certain(remaining);
     let mut builder = Builder {
         options: *options,
         nodes: Vec::new(),
         leaves: Vec::new(),
         leaf_of: BTreeMap::new(),
         open: BinaryHeap::new(),
-        cost: left.iter().map(Left::cost).sum(),
+        cost: remaining.iter().map(Remaining::cost).sum(),
     };
-    builder.add(facts, left, 0);
+    builder.add(facts, remaining, 0);
     while let Some(open) = builder.open.pop() {
         if !builder.split(&open) {
-            builder.close(open.node, &open.left);
+            builder.close(open.node, &open.remaining);
         }
     }
     Tree {
@@ -148,11 +148,11 @@ pub(super) fn build(rules: &[Rule<'_>], options: &Options) -> Tree {
 }
 
 /// Removes all filters after one that matches every packet and decides.
-fn up_to_certain(left: impl Iterator<Item = Left>) -> Vec<Left> {
+fn up_to_certain(remaining: impl Iterator<Item = Remaining>) -> Vec<Remaining> {
     let mut list = Vec::new();
-    for left in left {
-        let is_last = left.decides && left.is_certain();
-        list.push(left);
+    for remaining in remaining {
+        let is_last = remaining.decides && remaining.is_certain();
+        list.push(remaining);
         if is_last {
             break;
         }
@@ -161,19 +161,20 @@ fn up_to_certain(left: impl Iterator<Item = Left>) -> Vec<Left> {
 }
 
 impl Builder {
-    fn close(&mut self, node: usize, left: &[Left]) {
+    fn close(&mut self, node: usize, remaining: &[Remaining]) {
         let words = |insn: &Insn| (insn.code, insn.jt, insn.jf, insn.k);
-        let key = left.iter().map(|left| match &left.rest {
-            Some(rest) if !rest.is_certain => {
-                (left.index, rest.program.insns().iter().map(words).collect())
-            }
-            _ => (left.index, Vec::new()),
+        let key = remaining.iter().map(|remaining| match &remaining.rest {
+            Some(rest) if !rest.is_certain => (
+                remaining.index,
+                rest.program.insns().iter().map(words).collect(),
+            ),
+            _ => (remaining.index, Vec::new()),
         });
         let leaves = &mut self.leaves;
         let leaf = *self.leaf_of.entry(key.collect()).or_insert_with(|| {
-            let candidates = left.iter().map(|left| Candidate {
-                index: left.index,
-                program: match &left.rest {
+            let candidates = remaining.iter().map(|remaining| Candidate {
+                index: remaining.index,
+                program: match &remaining.rest {
                     Some(rest) if !rest.is_certain => Some(rest.program.clone()),
                     _ => None,
                 },
@@ -185,19 +186,22 @@ impl Builder {
     }
 
     /// Adds a leaf with these filters; returns its index.
-    fn add(&mut self, facts: Facts, left: Vec<Left>, depth: u32) -> usize {
+    fn add(&mut self, facts: Facts, remaining: Vec<Remaining>, depth: u32) -> usize {
         let node = self.nodes.len();
         self.nodes.push(Node::Leaf(0));
-        let testing = left.iter().filter(|left| !left.is_certain()).count();
+        let testing = remaining
+            .iter()
+            .filter(|remaining| !remaining.is_certain())
+            .count();
         if testing <= 1 || depth >= DEPTH_MAX {
-            self.close(node, &left);
+            self.close(node, &remaining);
         } else {
-            let way_count = left.iter().map(Left::way_count).sum();
+            let way_count = remaining.iter().map(Remaining::way_count).sum();
             self.open.push(Open {
                 node,
                 depth,
                 facts,
-                left,
+                remaining,
                 way_count,
             });
         }
@@ -207,7 +211,7 @@ impl Builder {
     /// Splits a leaf by a field. Returns `false` if no field helps, or the tree would become too
     /// large.
     fn split(&mut self, open: &Open) -> bool {
-        let own: usize = open.left.iter().map(Left::cost).sum();
+        let own: usize = open.remaining.iter().map(Remaining::cost).sum();
         let room = self.options.insn_count_max.saturating_sub(self.cost) + own;
         // The number of ways that fit; fewer do if they are longer than average.
         let mut ways_max = room * open.way_count / own.max(1);
@@ -221,11 +225,18 @@ impl Builder {
     }
 
     fn split_within(&mut self, open: &Open, own: usize, ways_max: usize) -> bool {
-        let rest = open.left.iter().filter_map(|left| left.rest.as_deref());
+        let rest = open
+            .remaining
+            .iter()
+            .filter_map(|remaining| remaining.rest.as_deref());
         let Some((field, values)) = choose(rest, &open.facts, &self.options, ways_max) else {
             return false;
         };
-        let required: Vec<_> = open.left.iter().map(|left| left.required(&field)).collect();
+        let required: Vec<_> = open
+            .remaining
+            .iter()
+            .map(|remaining| remaining.required(&field))
+            .collect();
         let mut arms = Vec::new();
         for &value in &values {
             arms.extend(arm(open, &field, value, &required).map(|arm| (value, arm)));
@@ -233,14 +244,17 @@ impl Builder {
         let other = rest_arm(open, &field, &values);
         let short = short_arm(open, &field);
         let all = arms.iter().map(|(_, arm)| arm).chain([&other, &short]);
-        let added: usize = all.flat_map(|(_, left)| left).map(Left::cost).sum();
+        let added: usize = all
+            .flat_map(|(_, remaining)| remaining)
+            .map(Remaining::cost)
+            .sum();
         let cost = self.cost - own + added;
         if cost > self.options.insn_count_max {
             return false;
         }
         self.cost = cost;
         let depth = open.depth + 1;
-        let mut add = |(facts, left)| self.add(facts, left, depth);
+        let mut add = |(facts, remaining)| self.add(facts, remaining, depth);
         let arms = arms
             .into_iter()
             .map(|(value, arm)| (value, add(arm)))
@@ -257,11 +271,15 @@ impl Builder {
     }
 }
 
-type Arm = (Facts, Vec<Left>);
+type Arm = (Facts, Vec<Remaining>);
 
-fn left_with(open: &Open, facts: &Facts, allows: impl Fn(usize) -> bool) -> Vec<Left> {
-    let allowed = open.left.iter().enumerate().filter(|(at, _)| allows(*at));
-    up_to_certain(allowed.filter_map(|(_, left)| left.reduced(facts)))
+fn reduced_by(open: &Open, facts: &Facts, allows: impl Fn(usize) -> bool) -> Vec<Remaining> {
+    let allowed = open
+        .remaining
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| allows(*at));
+    up_to_certain(allowed.filter_map(|(_, remaining)| remaining.reduced(facts)))
 }
 
 /// The facts if the packet contains the field; `None` if it cannot.
@@ -285,8 +303,8 @@ fn arm(open: &Open, field: &Field, value: u32, required: &[Option<Vec<Bits>>]) -
             .as_ref()
             .is_none_or(|ways| ways.iter().any(fits))
     };
-    let left = left_with(open, &facts, allows);
-    is_possible.then_some((facts, left))
+    let remaining = reduced_by(open, &facts, allows);
+    is_possible.then_some((facts, remaining))
 }
 
 fn rest_arm(open: &Open, field: &Field, values: &[u32]) -> Arm {
@@ -294,13 +312,13 @@ fn rest_arm(open: &Open, field: &Field, values: &[u32]) -> Arm {
         return (Facts::default(), vec![]);
     };
     let is_possible = facts.exclude(*field, values.into());
-    let left = left_with(open, &facts, |_| is_possible);
-    (facts, left)
+    let remaining = reduced_by(open, &facts, |_| is_possible);
+    (facts, remaining)
 }
 
 fn short_arm(open: &Open, field: &Field) -> Arm {
     let mut facts = open.facts.clone();
     let is_possible = facts.absent(field.base, field.off + field.width.bytes());
-    let left = left_with(open, &facts, |_| is_possible);
-    (facts, left)
+    let remaining = reduced_by(open, &facts, |_| is_possible);
+    (facts, remaining)
 }

@@ -324,9 +324,9 @@ impl IgbModel {
             let mut len = part.len() as u64;
             let mut address = None;
             match fault {
-                Some(Fault::Length(lie)) => len = u64::from(lie) & 0xffff,
+                Some(Fault::Length(wrong)) => len = u64::from(wrong) & 0xffff,
                 Some(Fault::Error(bits)) => high |= u64::from(bits),
-                Some(Fault::Address(lie)) => address = Some(lie),
+                Some(Fault::Address(wrong)) => address = Some(wrong),
                 _ => {}
             }
             self.write_descriptor(queue, part, (low, high | len << 32), address);
@@ -344,13 +344,13 @@ impl IgbModel {
         queue: u32,
         part: &[u8],
         (low, high): (u64, u64),
-        lie: Option<u64>,
+        false_address: Option<u64>,
     ) {
         let at = |register| reg::rx(queue, register);
         let base = u64::from(self.get(at(reg::RDBAH))) << 32 | u64::from(self.get(at(reg::RDBAL)));
         let head = self.get(at(reg::RDH));
         let descriptor = base + 16 * u64::from(head);
-        let address = lie.unwrap_or_else(|| self.memory.load64(descriptor));
+        let address = false_address.unwrap_or_else(|| self.memory.load64(descriptor));
         self.memory.write(address, part);
         self.memory.store64(descriptor, low);
         self.memory.store64(descriptor + 8, high);

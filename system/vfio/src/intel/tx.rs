@@ -169,8 +169,8 @@ impl<G: Registers, F: TxFormat> DriverTx for RingTx<G, F> {
     #[inline]
     unsafe fn post_slots(&mut self, slots: &[Slot], offset: u32, lengths: Lengths) -> Posted {
         let pool = self.frames.pool();
-        let lies = |slot: &Slot| slot.place_in(pool) == Some((slot.index(), offset));
-        debug_assert!(slots.iter().all(lies), "the caller's word");
+        let is_placed = |slot: &Slot| slot.place_in(pool) == Some((slot.index(), offset));
+        debug_assert!(slots.iter().all(is_placed), "the caller's word");
         // SAFETY: the caller's word.
         unsafe { self.post_plain(slots, lengths) }
     }

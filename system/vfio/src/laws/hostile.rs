@@ -24,10 +24,10 @@ pub fn too_long<R: Rig>() {
 
 /// A length that the descriptor cannot have is refused and counted; nothing outside a frame is ever
 /// exposed.
-pub fn lying_lengths<R: Rig>() {
+pub fn impossible_lengths<R: Rig>() {
     let mut stand = Stand::<R>::usual();
-    let lies = [0, 2049, 4096, 9000, 0xffff];
-    for (at, len) in lies.into_iter().enumerate() {
+    let lengths = [0, 2049, 4096, 9000, 0xffff];
+    for (at, len) in lengths.into_iter().enumerate() {
         stand
             .card
             .with(|model| R::fault(model, Some(Fault::Length(len))));

@@ -62,8 +62,8 @@ pub struct VirtioModel {
     link_up: bool,
     gone: bool,
     fault: Option<Fault>,
-    /// What it is to lie about next.
-    pub lie: Option<Misbehaviour>,
+    /// What it reports falsely next.
+    pub misbehaviour: Option<Misbehaviour>,
     /// `flags` of the next received headers.
     pub flags: u8,
     /// `csum_start` and `csum_offset` of the next received headers.
@@ -108,7 +108,7 @@ impl VirtioModel {
             link_up: true,
             gone: false,
             fault: None,
-            lie: None,
+            misbehaviour: None,
             flags: 0,
             checksum: (0, 0),
             sent: VecDeque::new(),
@@ -202,7 +202,7 @@ impl VirtioModel {
                 .sum::<usize>();
             buffers.push(chain);
         }
-        let count = match self.lie {
+        let count = match self.misbehaviour {
             Some(Misbehaviour::NumBuffers(count)) => count,
             _ => buffers.len() as u16,
         };
@@ -249,13 +249,13 @@ impl VirtioModel {
             Some(Fault::Address(_)) => {}
             other => self.fault = other,
         }
-        match self.lie.take() {
+        match self.misbehaviour.take() {
             Some(Misbehaviour::Id(id)) => used[0].0 = id,
             Some(Misbehaviour::Twice) => used.push(used[0]),
             Some(Misbehaviour::FirstLength(len)) => used[0].1 = len,
             Some(Misbehaviour::Jump(by)) => self.queues[number].jump(&self.memory, by),
             Some(Misbehaviour::NumBuffers(_)) | None => {}
-            other => self.lie = other,
+            other => self.misbehaviour = other,
         }
     }
 
@@ -277,10 +277,10 @@ impl VirtioModel {
                 _ => self.complain(format!("a header of {:x?}", bytes.get(..12))),
             }
             let mut used = vec![(chain.id.into(), 0, chain.elements.len() as u16)];
-            match self.lie.take() {
+            match self.misbehaviour.take() {
                 Some(Misbehaviour::Id(id)) => used[0].0 = id,
                 Some(Misbehaviour::Twice) => used.push((used[0].0, 0, 1)),
-                other => self.lie = other,
+                other => self.misbehaviour = other,
             }
             self.queues[number].push(&memory, &used);
         }
@@ -324,8 +324,8 @@ impl VirtioModel {
                 }
                 _ => 1,
             };
-            match self.lie {
-                Some(Misbehaviour::Answer(lie)) => answer = lie,
+            match self.misbehaviour {
+                Some(Misbehaviour::Answer(false_answer)) => answer = false_answer,
                 Some(Misbehaviour::Silence) => return,
                 _ => {}
             }

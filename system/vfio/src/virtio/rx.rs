@@ -241,7 +241,7 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
     /// `slots`. Returns false if it is invalid or too long; its frames are then in `back`.
     ///
     /// A device shows a packet's buffers all at once (§2.8.9; with one step of `used.idx` where
-    /// queues are split), so one that is not present yet is a lie.
+    /// queues are split), so one that is not present yet is an error of the device.
     #[cold]
     fn gather(
         &mut self,

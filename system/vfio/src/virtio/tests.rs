@@ -1,7 +1,7 @@
 //! The virtio-net driver on its model: the laws for every set of features that changes the format
 //! of rings or packets, and tests specific to virtio.
 
-mod lies;
+mod misbehaviour;
 mod start;
 
 use std::time::Duration;
@@ -107,7 +107,7 @@ macro_rules! sets {
 
                 #[test]
                 fn false_ids() {
-                    super::lies::false_ids::<Set>();
+                    super::misbehaviour::false_ids::<Set>();
                 }
 
                 #[test]
@@ -122,7 +122,7 @@ macro_rules! sets {
 
                 #[test]
                 fn rings_that_are_scribbled_on() {
-                    super::lies::rings_that_are_scribbled_on::<Set>();
+                    super::misbehaviour::rings_that_are_scribbled_on::<Set>();
                 }
 
                 #[test]

@@ -1,10 +1,10 @@
-//! Devices that lie about ids, counts, lengths and checksums.
+//! Devices that report false ids, counts, lengths and checksums.
 
 use super::*;
 
 /// Ids that were never offered, or are returned twice, are counted and change nothing.
 pub(super) fn false_ids<R: Rig<Model = VirtioModel>>() {
-    for lie in [
+    for misbehaviour in [
         Misbehaviour::Id(u32::from(QUEUE_LEN)),
         Misbehaviour::Id(RING_LEN),
         Misbehaviour::Id(0xffff),
@@ -12,20 +12,24 @@ pub(super) fn false_ids<R: Rig<Model = VirtioModel>>() {
         Misbehaviour::Twice,
     ] {
         let mut stand = Stand::<R>::usual();
-        stand.card.with(|model| model.lie = Some(lie));
+        stand
+            .card
+            .with(|model| model.misbehaviour = Some(misbehaviour));
         assert!(stand.arrive(0, &packet(1, 100)));
         let got = stand.take(0, 64);
         assert_eq!(
             got.len(),
-            usize::from(lie == Misbehaviour::Twice),
-            "{lie:?}"
+            usize::from(misbehaviour == Misbehaviour::Twice),
+            "{misbehaviour:?}"
         );
-        assert_eq!(stand.refused.invalid, 1, "{lie:?}");
+        assert_eq!(stand.refused.invalid, 1, "{misbehaviour:?}");
         // Transmit: the queue reports that it needs a reset, and no frame is returned twice.
-        stand.card.with(|model| model.lie = Some(lie));
+        stand
+            .card
+            .with(|model| model.misbehaviour = Some(misbehaviour));
         assert!(stand.post(0, &packet(1, 100), &[], 64));
         stand.flush(0);
-        assert_eq!(stand.tx[0].health(), Health::Reset, "{lie:?}");
+        assert_eq!(stand.tx[0].health(), Health::Reset, "{misbehaviour:?}");
         assert_eq!(stand.rx[0].health(), Health::Running);
         stand.driver.shut_down();
         let cache = &mut stand.cache;
@@ -34,7 +38,11 @@ pub(super) fn false_ids<R: Rig<Model = VirtioModel>>() {
         stand.rx[0].drain(&mut back);
         stand.tx[0].drain(&mut back);
         let counts = stand.pool.counts();
-        assert_eq!((counts.device, counts.user), (0, 0), "{lie:?}: {counts:?}");
+        assert_eq!(
+            (counts.device, counts.user),
+            (0, 0),
+            "{misbehaviour:?}: {counts:?}"
+        );
     }
 }
 
@@ -127,7 +135,7 @@ fn counts_of_buffers_that_are_lies<R: Rig<Model = VirtioModel>>() {
         let mut stand = Stand::<R>::usual();
         stand
             .card
-            .with(|model| model.lie = Some(Misbehaviour::NumBuffers(count)));
+            .with(|model| model.misbehaviour = Some(Misbehaviour::NumBuffers(count)));
         assert!(stand.arrive(0, &packet(1, 100)));
         assert_eq!(stand.take(0, 64), [], "{count}");
         assert_eq!(stand.refused.invalid, 1, "{count}");
@@ -137,7 +145,7 @@ fn counts_of_buffers_that_are_lies<R: Rig<Model = VirtioModel>>() {
         // Two packets, and the first claims the second as a part of it.
         stand
             .card
-            .with(|model| model.lie = Some(Misbehaviour::NumBuffers(2)));
+            .with(|model| model.misbehaviour = Some(Misbehaviour::NumBuffers(2)));
         assert!(stand.arrive(0, &packet(3, 100)));
         assert!(stand.arrive(0, &packet(4, 100)));
         let got = stand.receive(0);
@@ -164,7 +172,7 @@ fn an_index_that_jumps_is_bounded() {
         let watch = stand.rx[0].watch();
         stand
             .card
-            .with(|model| model.lie = Some(Misbehaviour::Jump(by)));
+            .with(|model| model.misbehaviour = Some(Misbehaviour::Jump(by)));
         assert!(stand.arrive(0, &packet(1, 100)));
         assert!(watch() <= RING_LEN);
         // For any entries, a frame returns once, and each batch ends.
@@ -190,7 +198,7 @@ fn a_device_that_uses_buffers_endlessly_does_not_block() {
     // As far ahead as an index can be: a call looks at as many as the ring has, and returns.
     stand
         .card
-        .with(|model| model.lie = Some(Misbehaviour::Jump(0x7fff)));
+        .with(|model| model.misbehaviour = Some(Misbehaviour::Jump(0x7fff)));
     assert!(stand.arrive(0, &packet(1, 100)));
     stand.take(0, 4096);
     assert!(
@@ -226,8 +234,8 @@ fn fields_that_were_not_negotiated_are_ignored() {
 fn lengths_that_are_lies<R: Rig<Model = VirtioModel>>() {
     let mut stand = Stand::<R>::usual();
     for (at, len) in [0, 11, 12, u32::MAX].into_iter().enumerate() {
-        let lie = Some(Fault::Length(len));
-        stand.card.with(|model| model.set_fault(lie));
+        let fault = Some(Fault::Length(len));
+        stand.card.with(|model| model.set_fault(fault));
         assert!(stand.arrive(0, &packet(1, 100)));
         assert_eq!(stand.receive(0), [], "{len}");
         assert_eq!(stand.refused.invalid, at as u64 + 1, "{len}");
@@ -238,7 +246,7 @@ fn lengths_that_are_lies<R: Rig<Model = VirtioModel>>() {
     // The first buffer of a packet in several: none of it is a packet.
     stand
         .card
-        .with(|model| model.lie = Some(Misbehaviour::FirstLength(12)));
+        .with(|model| model.misbehaviour = Some(Misbehaviour::FirstLength(12)));
     assert!(stand.arrive(0, &packet(3, 5000)));
     assert_eq!(stand.receive(0), []);
     assert_eq!(stand.refused.invalid, before + 1);

@@ -154,7 +154,7 @@ fn the_receive_modes_are_as_requested() {
 
 #[test]
 fn a_control_queue_that_refuses_commands() {
-    for lie in [
+    for misbehaviour in [
         Misbehaviour::Answer(1),
         Misbehaviour::Answer(0x55),
         Misbehaviour::Silence,
@@ -162,16 +162,16 @@ fn a_control_queue_that_refuses_commands() {
         let card = Merge::card();
         let stand = Stand::<Merge>::usual();
         let mut driver = VirtioNet::<_, Split>::open(card.clone()).unwrap();
-        card.with(|model| model.lie = Some(lie));
+        card.with(|model| model.misbehaviour = Some(misbehaviour));
         let error = driver
             .start(&settings::<Merge>(1), &stand.frames, 1)
             .err()
             .unwrap();
-        let expected = match lie {
+        let expected = match misbehaviour {
             Misbehaviour::Silence => ErrorKind::Io,
             _ => ErrorKind::Unsupported,
         };
-        assert_eq!(error.kind(), expected, "{lie:?}: {error}");
+        assert_eq!(error.kind(), expected, "{misbehaviour:?}: {error}");
         driver.shut_down();
         stand.end();
     }
