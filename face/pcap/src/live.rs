@@ -1,11 +1,10 @@
 //! Live captures: a port of barewire, read a batch at a time.
 //!
-//! Packets of a batch are copied, so that they stay valid while the program's callback uses the
-//! handle, and their frames are returned to the device at once. The filter runs in the kernel if
-//! the port supports it; it runs here as well, because packets already in the ring were selected by
-//! the previous one.
+//! Packets are not copied: a batch stays in the device's memory until the next one is received, so
+//! that its packets are valid while the program's callback uses the handle. The filter runs in the
+//! kernel if the port supports it; it runs here as well, because packets already in the ring were
+//! selected by the previous one.
 
-use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -52,15 +51,17 @@ pub struct Live {
     /// Direction of the packets delivered: both, received, sent.
     pub direction: i32,
     timeout: Duration,
-    bytes: Vec<u8>,
-    packets: Vec<(Header, Range<usize>)>,
+    /// The slots at which the current packet of the batch begins, and the next one.
+    current: usize,
     next: usize,
 }
 
 /// The result of reading.
 pub enum Next {
-    /// A packet.
+    /// A packet, in the buffer of the handle.
     Packet(Header),
+    /// A packet in the device's memory, valid until the next call.
+    Held(Header, *const u8),
     /// None yet.
     Nothing,
     /// The end.
@@ -143,8 +144,7 @@ impl Live {
                 1.. => Duration::from_millis(settings.timeout_ms.cast_unsigned().into()),
                 _ => WAIT_MAX,
             },
-            bytes: Vec::new(),
-            packets: Vec::new(),
+            current: 0,
             next: 0,
         })
     }
@@ -170,8 +170,7 @@ impl Live {
     /// Errors of the port.
     pub fn set_filter(&mut self, filter: &Program) -> Result<()> {
         // Packets already received were selected by the old one.
-        self.packets.clear();
-        self.next = 0;
+        self.next = usize::MAX;
         let set = self.switch.set(&mut *self.control, Some(filter));
         let runs_here = matches!(
             set.as_ref().map_err(Error::kind),
@@ -206,7 +205,8 @@ impl Live {
         Ok([received, lost, by_interface])
     }
 
-    /// Reads a packet into `data`. Waits for it if `may_wait`, at most the handle's timeout.
+    /// Reads a packet, which is copied to `data` if it is not in one piece. Waits for it if
+    /// `may_wait`, at most the handle's timeout.
     ///
     /// # Errors
     /// Errors of the port.
@@ -217,67 +217,72 @@ impl Live {
         may_wait: bool,
         data: &mut Vec<u8>,
     ) -> Result<Next> {
-        if self.next == self.packets.len() {
-            let error = |error: Error| failed(&error);
-            self.receive(filter, nanoseconds).map_err(error)?;
-            if self.packets.is_empty() {
-                if self.nonblocking {
-                    let _ = self.rx.arm();
-                    return Ok(Next::Nothing);
-                }
-                if !may_wait {
-                    return Ok(Next::Nothing);
-                }
-                if self.rx.wait(self.timeout).map_err(error)? == Ready::End {
-                    return Ok(Next::End);
-                }
-                self.receive(filter, nanoseconds).map_err(error)?;
+        let error = |error: Error| failed(&error);
+        if !self.find(filter).map_err(error)? {
+            if self.nonblocking {
+                let _ = self.rx.arm();
+                return Ok(Next::Nothing);
+            }
+            if !may_wait {
+                return Ok(Next::Nothing);
+            }
+            if self.rx.wait(self.timeout).map_err(error)? == Ready::End {
+                return Ok(Next::End);
+            }
+            if !self.find(filter).map_err(error)? {
+                return Ok(Next::Nothing);
             }
         }
-        let Some((header, range)) = self.packets.get(self.next) else {
+        let Some((packet, _)) = self.rx.held(self.current) else {
             return Ok(Next::Nothing);
         };
-        self.next += 1;
+        let is_ethernet = self.target.link_type == 1;
+        let tag = packet.vlan().filter(|_| is_ethernet);
+        let time_ns = packet.time_ns().unwrap_or(0);
+        let fraction_ns = (time_ns % 1_000_000_000) as i64;
+        let mut header = Header {
+            seconds: (time_ns / 1_000_000_000) as i64,
+            fraction: match nanoseconds {
+                true => fraction_ns,
+                false => fraction_ns / 1000,
+            },
+            cap_len: packet.cap_len(),
+            wire_len: packet.wire_len(),
+        };
+        if tag.is_none() && packet.is_whole() {
+            return Ok(Next::Held(header, packet.bytes().as_ptr()));
+        }
         data.clear();
-        data.extend_from_slice(&self.bytes[range.clone()]);
-        Ok(Next::Packet(*header))
+        let tag_len = copy(&packet, tag.map(|tag| (tag.tpid, tag.tci)), data);
+        header.cap_len = data.len() as u32;
+        header.wire_len = header.wire_len.saturating_add(tag_len);
+        Ok(Next::Packet(header))
     }
 
-    /// Copies the packets of a batch.
-    fn receive(&mut self, filter: Option<&Program>, nanoseconds: bool) -> sys::Result<()> {
-        self.packets.clear();
-        self.bytes.clear();
+    /// Moves to the next packet of the batch, or of a new one, that is wanted; false if there is
+    /// none.
+    fn find(&mut self, filter: Option<&Program>) -> sys::Result<bool> {
+        if self.find_held(filter) {
+            return Ok(true);
+        }
+        self.rx.receive()?.hold();
         self.next = 0;
-        let is_ethernet = self.target.link_type == 1;
-        let direction = self.direction;
-        let batch = self.rx.receive()?;
-        for packet in batch.iter() {
-            let is_wanted = match direction {
+        Ok(self.find_held(filter))
+    }
+
+    fn find_held(&mut self, filter: Option<&Program>) -> bool {
+        while let Some((packet, next)) = self.rx.held(self.next) {
+            (self.current, self.next) = (self.next, next);
+            let is_wanted = match self.direction {
                 1 => !packet.is_outgoing(),
                 2 => packet.is_outgoing(),
                 _ => true,
             };
-            if !is_wanted || !filter.is_none_or(|filter| selects(filter, &packet)) {
-                continue;
+            if is_wanted && filter.is_none_or(|filter| selects(filter, &packet)) {
+                return true;
             }
-            let start = self.bytes.len();
-            let tag = packet.vlan().filter(|_| is_ethernet);
-            let tag_len = copy(&packet, tag.map(|tag| (tag.tpid, tag.tci)), &mut self.bytes);
-            let end = self.bytes.len();
-            let time_ns = packet.time_ns().unwrap_or(0);
-            let fraction_ns = (time_ns % 1_000_000_000) as i64;
-            let header = Header {
-                seconds: (time_ns / 1_000_000_000) as i64,
-                fraction: match nanoseconds {
-                    true => fraction_ns,
-                    false => fraction_ns / 1000,
-                },
-                cap_len: (end - start) as u32,
-                wire_len: packet.wire_len().saturating_add(tag_len),
-            };
-            self.packets.push((header, start..end));
         }
-        Ok(())
+        false
     }
 
     /// Sends a packet.

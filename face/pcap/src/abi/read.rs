@@ -29,6 +29,10 @@ fn next(state: &mut State, may_wait: bool) -> Result<Read> {
             header: header.into(),
             data: state.data.as_ptr(),
         }),
+        Next::Held(header, data) => Read::Found(Found {
+            header: header.into(),
+            data,
+        }),
         Next::Nothing => Read::Nothing,
         Next::End => Read::End,
     })
