@@ -128,8 +128,7 @@ fn measure(plan: &Plan, packets: &[Vec<u8>], file: &Path) -> Result<Outcome> {
     Ok(Outcome {
         tables: vec![table],
         notes: vec![
-            "programs by libpcap's compiler with its optimizer for both; each selects as many \
-             packets"
+            "libpcap's programs are by its own compiler and optimizer; both select as many packets"
                 .into(),
             format!("the expressions: {}", names.join("; ")),
         ],

@@ -1,8 +1,11 @@
-//! `guard`: what a packet costs that many rules are asked about, by `BPF_PROG_TEST_RUN`: the rules
-//! one after the other, and as decision trees.
+//! `guard`: what a packet costs that many rules are tested on, by `BPF_PROG_TEST_RUN`: the rules
+//! one after the other, and as decision trees; and the time to compile them.
+
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use bpf::ebpf::Insn;
+use bpf::translate::{XdpOptions, xdp_program};
 use guard::{Account, EmitError, Features, Maps, Rule, Verdict};
 use runtime::filter::select::Select;
 use sys::bpf::TestRun;
@@ -26,9 +29,12 @@ type Emit = fn(&[Rule], bool, Maps, Features) -> Result<Vec<Insn>, EmitError>;
 fn run(plan: &Plan) -> Result<Outcome> {
     let database = std::fs::read_to_string(DATABASE);
     let database = database.with_context(|| format!("no {DATABASE}: apt-get install p0f"))?;
-    let signatures = rules(&signatures(&database))?;
+    let signatures = signatures(&database);
     let sets = [
-        ("time a packet, all SYN signatures of p0f", signatures),
+        (
+            "time a packet, all SYN signatures of p0f",
+            rules(&signatures)?,
+        ),
         ("time a packet, 200 expressions", rules(&expressions())?),
     ];
     let mut notes = vec![
@@ -37,7 +43,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
             .into(),
         "no rule: the same program without rules, which counts the packet twice".into(),
     ];
-    let mut tables = Vec::new();
+    let mut tables = vec![compile_time(plan, &signatures)?];
     for (measure, rules) in sets {
         let mut table = Table {
             measure,
@@ -69,6 +75,59 @@ fn run(plan: &Plan) -> Result<Outcome> {
         tables.push(table);
     }
     Ok(Outcome { tables, notes })
+}
+
+/// The time from the text of all signatures to a program for each, and to one program for all.
+fn compile_time(plan: &Plan, signatures: &[String]) -> Result<Table> {
+    let mut table = Table {
+        measure: "compile time, all SYN signatures of p0f",
+        unit: "ms",
+        axis: "signatures",
+        more_is_better: false,
+        reference: "a program each".into(),
+        series: Vec::new(),
+    };
+    let count = signatures.len() as u32;
+    let maps = Maps {
+        counters: 0,
+        limits: 0,
+        prefixes: 0,
+        sources: 0,
+        samples: None,
+    };
+    let features = Features {
+        hook: guard::DirectHook::Xdp,
+        frags: true,
+        indirect: true,
+    };
+    let options = XdpOptions {
+        hook: features.hook,
+        frags: true,
+        indirect_by_helper: false,
+        stack_top: 0,
+    };
+    for _ in 0..plan.rounds {
+        let began = Instant::now();
+        for rule in rules(signatures)? {
+            let program = rule.matcher.context("no filter")?;
+            std::hint::black_box(xdp_program(&program, &options)?);
+        }
+        table.add("a program each", count, milliseconds(began));
+        let ways: [(_, Emit); 2] = [
+            ("one after the other", guard::emit_chain),
+            ("decision trees", guard::emit),
+        ];
+        for (name, emit) in ways {
+            let began = Instant::now();
+            std::hint::black_box(emit(&rules(signatures)?, false, maps, features)?);
+            table.add(name, count, milliseconds(began));
+        }
+    }
+    Ok(table)
+}
+
+fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
 }
 
 /// The signatures of SYNs in p0f's database.

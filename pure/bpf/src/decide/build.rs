@@ -216,21 +216,33 @@ impl Builder {
         // The number of ways that fit; fewer do if they are longer than average.
         let mut ways_max = room * open.way_count / own.max(1);
         while ways_max >= open.way_count {
-            if self.split_within(open, own, ways_max) {
+            let rest = open
+                .remaining
+                .iter()
+                .filter_map(|remaining| remaining.rest.as_deref());
+            let Some(choice) = choose(rest, &open.facts, &self.options, ways_max) else {
+                return false;
+            };
+            if self.split_by(open, own, choice.field, &choice.values) {
                 return true;
             }
-            ways_max /= 2;
+            // The same field would be too large again.
+            ways_max = (ways_max / 2).min(choice.way_count.saturating_sub(1));
         }
         false
     }
 
-    fn split_within(&mut self, open: &Open, own: usize, ways_max: usize) -> bool {
-        let rest = open
-            .remaining
-            .iter()
-            .filter_map(|remaining| remaining.rest.as_deref());
-        let Some((field, values)) = choose(rest, &open.facts, &self.options, ways_max) else {
+    /// Splits a leaf by a field. Returns `false` if the tree would become too large.
+    fn split_by(&mut self, open: &Open, own: usize, field: Field, values: &[u32]) -> bool {
+        let most = self.options.insn_count_max.saturating_add(own);
+        let Some(mut room) = most.checked_sub(self.cost) else {
             return false;
+        };
+        let mut fits = |arm: &[Remaining]| {
+            let cost = arm.iter().map(Remaining::cost).sum();
+            let left = room.checked_sub(cost);
+            room = left.unwrap_or(0);
+            left.is_some()
         };
         let required: Vec<_> = open
             .remaining
@@ -238,21 +250,21 @@ impl Builder {
             .map(|remaining| remaining.required(&field))
             .collect();
         let mut arms = Vec::new();
-        for &value in &values {
-            arms.extend(arm(open, &field, value, &required).map(|arm| (value, arm)));
+        for &value in values {
+            let Some(arm) = arm(open, &field, value, &required) else {
+                continue;
+            };
+            if !fits(&arm.1) {
+                return false;
+            }
+            arms.push((value, arm));
         }
-        let other = rest_arm(open, &field, &values);
+        let other = rest_arm(open, &field, values);
         let short = short_arm(open, &field);
-        let all = arms.iter().map(|(_, arm)| arm).chain([&other, &short]);
-        let added: usize = all
-            .flat_map(|(_, remaining)| remaining)
-            .map(Remaining::cost)
-            .sum();
-        let cost = self.cost - own + added;
-        if cost > self.options.insn_count_max {
+        if !fits(&other.1) || !fits(&short.1) {
             return false;
         }
-        self.cost = cost;
+        self.cost = self.options.insn_count_max - room;
         let depth = open.depth + 1;
         let mut add = |(facts, remaining)| self.add(facts, remaining, depth);
         let arms = arms

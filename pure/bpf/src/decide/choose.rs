@@ -18,14 +18,22 @@ const END_MAX: u32 = 2048;
 /// For each value of a field, the number of ways to match that require it.
 type Values = BTreeMap<u32, u32>;
 
-/// Selects a field, and the values to compare it with, in ascending order. `None` if no field
-/// helps, or if more than this many ways would remain.
+/// A field to branch on.
+pub(super) struct Choice {
+    pub field: Field,
+    /// The values to compare it with, in ascending order.
+    pub values: Vec<u32>,
+    /// The number of ways that remain, over all values.
+    pub way_count: usize,
+}
+
+/// Selects a field. `None` if no field helps, or if more than this many ways would remain.
 pub(super) fn choose<'a>(
     rest: impl Iterator<Item = &'a Reduced>,
     facts: &Facts,
     options: &Options,
     ways_max: usize,
-) -> Option<(Field, Vec<u32>)> {
+) -> Option<Choice> {
     let mut fields: BTreeMap<Field, Values> = BTreeMap::new();
     let mut way_count = 0;
     for way in rest.flat_map(|rule| &rule.ways) {
@@ -40,7 +48,12 @@ pub(super) fn choose<'a>(
         .filter_map(|(field, values)| Some((rank(field, values, way_count)?, field, values)))
         .filter(|((_, all, _), ..)| *all as usize <= ways_max)
         .min_by_key(|(rank, ..)| *rank)?;
-    Some((*best.1, best.2.keys().copied().collect()))
+    let ((_, way_count, _), field, values) = best;
+    Some(Choice {
+        field: *field,
+        values: values.keys().copied().collect(),
+        way_count: way_count as usize,
+    })
 }
 
 /// The rank of a field, lower is better: the most ways that remain for any value, the sum of those

@@ -134,6 +134,11 @@ impl Facts {
         is_possible
     }
 
+    /// Whether values are known that a field does not have.
+    pub fn has_exclusions(&self) -> bool {
+        !self.not.is_empty()
+    }
+
     fn length(&self, base: Base) -> Length {
         let known = self.lengths.iter().find(|length| length.base == base);
         known.copied().unwrap_or(Length {

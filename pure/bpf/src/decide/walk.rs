@@ -112,7 +112,7 @@ pub(super) fn walk(ops: &[Op], facts: &Facts) -> Walk {
     });
     for (at, &op) in ops.iter().enumerate() {
         for state in core::mem::take(&mut states[at]) {
-            walk.step(&mut states, at, op, state);
+            walk.step(&mut states, (ops, at), op, state);
         }
     }
     walk
@@ -132,7 +132,13 @@ fn arrive(states: &mut [Vec<State>], at: usize, state: State) {
 }
 
 impl Walk {
-    fn step(&mut self, states: &mut [Vec<State>], at: usize, op: Op, mut state: State) {
+    fn step(
+        &mut self,
+        states: &mut [Vec<State>],
+        (ops, at): (&[Op], usize),
+        op: Op,
+        mut state: State,
+    ) {
         let seen = &mut self.seen[at];
         let is_first = !seen.is_reached;
         let same = |old: Option<u32>, new: Option<u32>| match is_first {
@@ -158,26 +164,22 @@ impl Walk {
             }
             Op::Jump(skip) => arrive(states, at + 1 + skip as usize, state),
             Op::JumpIf(cond, operand, jt, jf) => {
-                let operand = match operand {
+                let k = match operand {
                     Operand::K(k) => Some(k),
                     Operand::X => state.x.known(),
                 };
                 for (holds, skip) in [(true, jt), (false, jf)] {
-                    let mut way = state.clone();
-                    if let Some(k) = operand {
-                        match way.a.given(cond, k, holds) {
-                            Some(a) => way.a = a,
-                            None => continue,
-                        }
-                        if !learn(&mut way) {
-                            continue;
-                        }
-                    }
+                    let a = match k {
+                        Some(k) => state.a.given(cond, k, holds),
+                        None => Some(state.a),
+                    };
+                    let to = at + 1 + usize::from(skip);
+                    let is_possible =
+                        a.is_some_and(|a| branch(states, (ops, to), &state, a, k.is_some()));
                     match holds {
-                        true => seen.yes = true,
-                        false => seen.no = true,
+                        true => seen.yes |= is_possible,
+                        false => seen.no |= is_possible,
                     }
-                    arrive(states, at + 1 + usize::from(skip), way);
                 }
             }
             Op::Ret(k) => self.end(Some(k), state),
@@ -207,23 +209,59 @@ impl Walk {
     }
 }
 
-/// Adds the facts that follow from a comparison of A. Returns `false` if they contradict known
-/// facts.
-fn learn(state: &mut State) -> bool {
+/// Takes a branch of a conditional jump, after which A has this value. Returns `false` if known
+/// facts exclude it.
+fn branch(
+    states: &mut [Vec<State>],
+    (ops, to): (&[Op], usize),
+    state: &State,
+    a: Value,
+    is_compared: bool,
+) -> bool {
+    // Most jumps lead to a rejection, where the facts no longer matter.
+    if ops.get(to) == Some(&Op::Ret(0)) && !state.facts.has_exclusions() {
+        return !contradicts(&state.facts, &a);
+    }
+    let mut way = state.clone();
+    way.a = a;
+    let is_possible = !is_compared || learn(&mut way);
+    if is_possible {
+        arrive(states, to, way);
+    }
+    is_possible
+}
+
+/// The field that was loaded into A, and its known bits.
+fn loaded(a: &Value) -> Option<(Base, u32, Width, Bits)> {
     let Origin::Load {
         base,
         off,
         width,
         mask,
-    } = state.a.origin
+    } = a.origin
     else {
-        return true;
+        return None;
     };
     let bits = Bits {
-        mask: state.a.bits.mask & mask,
-        value: state.a.bits.value & mask,
+        mask: a.bits.mask & mask,
+        value: a.bits.value & mask,
     };
-    state.facts.learn(base, off, width, bits)
+    Some((base, off, width, bits))
+}
+
+/// Adds the facts that follow from a comparison of A. Returns `false` if they contradict known
+/// facts.
+fn learn(state: &mut State) -> bool {
+    let field = loaded(&state.a);
+    field.is_none_or(|(base, off, width, bits)| state.facts.learn(base, off, width, bits))
+}
+
+/// Whether what is known of A contradicts known bits of the packet.
+fn contradicts(facts: &Facts, a: &Value) -> bool {
+    loaded(a).is_some_and(|(base, off, width, bits)| {
+        let known = facts.bits(base, off, width);
+        known.mask & bits.mask & (known.value ^ bits.value) != 0
+    })
 }
 
 fn address(op: Op, state: &State) -> (Address, Width) {
