@@ -43,6 +43,14 @@ const NOT_RUN: &[(&str, &str)] = &[
         "barewire scan ",
         "needs hosts that answer; scan_live has them",
     ),
+    (
+        "barewire capture ring:",
+        "needs a running cluster; cluster_live has one",
+    ),
+    (
+        "barewire flows ring:",
+        "needs a running cluster; cluster_live has one",
+    ),
     ("ssh ", "needs another host, and a desktop"),
     ("mkdir lib", "a folder for libpcap.so; pcap_dropin has one"),
     (
@@ -103,6 +111,7 @@ const UNTIL_ENDED: &[(&str, &str)] = &[
     ("barewire flows eth0", "eth0"),
     ("barewire flows afxdp:eth0", "eth0"),
     ("barewire forward", "forwarding"),
+    ("barewire cluster run", "open ring:"),
     ("barewire guard eth0", "guarding"),
     ("barewire filter p0f eth0", "listening on"),
     ("barewire capture any", "listening on"),

@@ -84,6 +84,17 @@ pub enum Idle {
     Spin,
 }
 
+impl Idle {
+    /// The same for the receive loops.
+    pub fn pacing(self) -> Pacing {
+        match self {
+            Idle::Gather => Pacing::Gather,
+            Idle::Wait => Pacing::Wait,
+            Idle::Spin => Pacing::Spin,
+        }
+    }
+}
+
 /// How a port is opened for receiving.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Port options")]
@@ -231,11 +242,7 @@ impl PortArgs {
 
     /// What the receive loops do while idle.
     pub fn pacing(&self) -> Pacing {
-        match self.idle {
-            Idle::Gather => Pacing::Gather,
-            Idle::Wait => Pacing::Wait,
-            Idle::Spin => Pacing::Spin,
-        }
+        self.idle.pacing()
     }
 }
 

@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod broken;
 pub mod capture;
+pub mod cluster;
 pub mod doctor;
 pub mod filter;
 pub mod flows;

@@ -56,7 +56,7 @@ pub use account::{
 pub use backend::vfio::card_name as user_mode_card;
 pub use control::{Capabilities, Intake, PortControl, PortDescription, PortEvent};
 pub use matcher::Matcher;
-pub use open::{BACKENDS, open, open_all, shared_pool};
+pub use open::{BACKENDS, frames_of, open, open_all, shared_pool};
 pub use options::{
     AttachMode, BindMode, Direction, Fanout, FilterSource, FilterTarget, IommuInterface,
     PortOptions, TapMethod, TimestampSource,

@@ -1,6 +1,6 @@
 //! Opens ports by name with the backends of this crate.
 
-use ring::Pool;
+use ring::{Pool, PoolConfig};
 use sys::Result;
 
 use crate::backend;
@@ -71,6 +71,15 @@ pub fn open_all(names: &[&str], options: &PortOptions) -> Result<Port> {
 /// As [`open`], for what can be detected before anything is opened; `NoSpace` if memory is short.
 pub fn shared_pool(ports: &[(&str, &PortOptions)]) -> Result<Option<Pool>> {
     Registry::default().shared_pool(ports)
+}
+
+/// Number and length of the frames that a port gives to its device, for a pool that the caller
+/// creates. `None` for a port that copies packets into a pool, if it uses one at all.
+///
+/// # Errors
+/// As [`open`], for what can be detected before anything is opened.
+pub fn frames_of(name: &str, options: &PortOptions) -> Result<Option<PoolConfig>> {
+    Registry::default().frames_of(name, options)
 }
 
 #[cfg(test)]

@@ -253,6 +253,15 @@ impl Registry {
         }
     }
 
+    /// Like [`frames_of`](crate::frames_of).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), for what can be detected before anything is opened.
+    pub fn frames_of(&self, name: &str, options: &PortOptions) -> Result<Option<PoolConfig>> {
+        let (backend, parsed, options) = self.prepare(name, options)?;
+        (backend.frames)(&parsed, &options)
+    }
+
     /// Like [`shared_pool`](crate::shared_pool).
     ///
     /// # Errors

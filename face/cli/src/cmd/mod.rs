@@ -2,6 +2,7 @@
 //! [`run`].
 
 mod capture;
+mod cluster;
 mod devices;
 mod doctor;
 mod extcap;
@@ -29,6 +30,8 @@ pub enum Command {
     Send(Box<send::Args>),
     /// Forward packets from one port to another or both ways, zero-copy where possible
     Forward(Box<forward::Args>),
+    /// Receive packets once and hand them to several programs, balanced by flow, without a copy
+    Cluster(cluster::Args),
     /// Drop or limit packets in the driver (XDP), by rules
     Guard(Box<guard::Args>),
     /// Scan networks for open ports, without keeping state per probe
@@ -56,6 +59,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Doctor(args) => doctor::run(args),
         Command::Send(args) => send::run(args),
         Command::Forward(args) => forward::run(args),
+        Command::Cluster(args) => cluster::run(args),
         Command::Guard(args) => guard::run(args),
         Command::Scan(args) => scan::run(args),
         Command::Flows(args) => flows::run(args),

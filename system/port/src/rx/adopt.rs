@@ -3,9 +3,9 @@
 
 use ring::shared::SEGMENT_COUNT_MAX;
 use ring::slot::{Slot, segment_count};
-use ring::{Frame, FrameCache};
+use ring::{Frame, FrameCache, Pool};
 
-use super::{RxBatch, slot_bytes};
+use super::{RxBatch, RxQueue, slot_bytes};
 
 /// Result of adopting packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,12 +18,26 @@ pub struct Adopted {
     pub too_long: usize,
 }
 
+impl RxQueue {
+    /// Whether its packets are in frames of this pool, which another queue can take over.
+    pub fn has_frames_of(&self, pool: &Pool) -> bool {
+        let own = self.backend.pool();
+        self.backend.has_pool_frames() && own.is_some_and(|own| own.tag() == pool.tag())
+    }
+}
+
 impl RxBatch<'_> {
-    /// Moves packets from the start of the batch into frames of the cache's pool, appends these
-    /// with their metadata to `frames`, and removes the packets from the batch. A packet longer
-    /// than a frame takes several: each but the last [continues](ring::Pool::continues). Stops when
-    /// the pool has no free frame; the other packets stay in the batch.
-    pub fn adopt(&mut self, cache: &mut FrameCache, frames: &mut Vec<Frame>) -> Adopted {
+    /// Moves up to `max` packets from the start of the batch into frames of the cache's pool,
+    /// appends these with their metadata to `frames`, and removes the packets from the batch. A
+    /// packet longer than a frame takes several: each but the last
+    /// [continues](ring::Pool::continues). Stops when the pool has no free frame; the other packets
+    /// stay in the batch.
+    pub fn adopt(
+        &mut self,
+        cache: &mut FrameCache,
+        frames: &mut Vec<Frame>,
+        max: usize,
+    ) -> Adopted {
         let backend = &mut self.queue.backend;
         let tag = cache.pool().tag();
         let is_same = backend.pool().is_some_and(|pool| pool.tag() == tag);
@@ -32,7 +46,7 @@ impl RxBatch<'_> {
             backend.before_transfer();
         }
         let mut adopted = Adopted::default();
-        while self.packets != 0 {
+        while self.packets != 0 && adopted.packets + adopted.too_long < max {
             let slots = &mut self.queue.slots[self.start..];
             let count = segment_count(slots);
             let slots = &mut slots[..count];
@@ -136,7 +150,7 @@ fn copy_packet(slots: &[Slot], cache: &mut FrameCache, frames: &mut Vec<Frame>) 
 
 #[cfg(test)]
 mod tests {
-    use ring::{Pool, PoolConfig};
+    use ring::PoolConfig;
 
     use super::*;
     use crate::port::Port;
@@ -197,7 +211,7 @@ mod tests {
             let mut cache = FrameCache::new(target.clone());
             let mut frames = Vec::new();
             let mut batch = port.rx[0].receive().unwrap();
-            let adopted = batch.adopt(&mut cache, &mut frames);
+            let adopted = batch.adopt(&mut cache, &mut frames, usize::MAX);
             assert!(batch.is_empty());
             drop(batch);
             assert_eq!(adopted.packets, lens.len());
@@ -217,12 +231,12 @@ mod tests {
         let mut batch = port.rx[0].receive().unwrap();
         // The second needs three frames; three of four are free.
         let held = cache.take().unwrap();
-        assert_eq!(batch.adopt(&mut cache, &mut frames).packets, 1);
+        assert_eq!(batch.adopt(&mut cache, &mut frames, usize::MAX).packets, 1);
         assert_eq!((batch.len(), frames.len()), (2, 1));
-        assert_eq!(batch.adopt(&mut cache, &mut frames).packets, 0);
+        assert_eq!(batch.adopt(&mut cache, &mut frames, usize::MAX).packets, 0);
         cache.give(held).unwrap();
         cache.give(frames.remove(0)).unwrap();
-        assert_eq!(batch.adopt(&mut cache, &mut frames).packets, 2);
+        assert_eq!(batch.adopt(&mut cache, &mut frames, usize::MAX).packets, 2);
         drop(batch);
         assert_eq!(frames.len(), 4);
         for frame in frames {

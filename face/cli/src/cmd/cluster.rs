@@ -1,0 +1,331 @@
+//! `barewire cluster`: receives packets once and hands them to several programs without a copy.
+
+mod show;
+mod table;
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use port::{Direction, PortOptions};
+use runtime::cluster::{self, Application, Balance, Notice, Options, Setup, WhenFull};
+use runtime::{Stop, TotalsRequest};
+use sys::privileges::User;
+use sys::{Error, ErrorKind, Result};
+
+use crate::args::{Attach, Bind, FilterCompiler, Idle, PortArgs, Timestamp, parse_duration};
+use crate::confine::{ConfineArgs, Files, Needs};
+use crate::inputs::{self, Inputs};
+
+/// Arguments.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+/// What to do.
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Receive packets and hand them to the programs that open ring:NAME
+    Run(Box<RunArgs>),
+    /// Show running clusters: queues, readers, packets delivered and dropped
+    Show(ShowArgs),
+    /// Show the rates of a running cluster, once a second
+    Top(TopArgs),
+}
+
+/// How packets are distributed over the queues of an application.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum BalanceName {
+    /// By addresses, ports and protocol: both directions of a flow are in one queue
+    Flow,
+    /// By addresses: everything between two hosts is in one queue
+    Addresses,
+    /// One after the other: flows are split
+    RoundRobin,
+}
+
+/// Arguments of `cluster run`.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+struct RunArgs {
+    /// Name of the cluster: programs open ring:NAME
+    #[arg(long, value_name = "NAME")]
+    name: String,
+    /// Input ports, and a filter for their packets (man pcap-filter)
+    #[arg(value_name = "INPUT", required = true, allow_negative_numbers = true)]
+    words: Vec<String>,
+    /// Compiler of filter expressions
+    #[arg(long, value_enum, default_value = "barewire", value_name = "COMPILER")]
+    filter_compiler: FilterCompiler,
+    /// Queues of the only application: one for each instance of the program
+    #[arg(long, default_value_t = 1, value_name = "N", conflicts_with = "app")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
+    queues: u32,
+    /// An application that sees all packets, and its number of queues; repeat for several
+    #[arg(long, value_name = "APP[=QUEUES]", value_parser = parse_application)]
+    app: Vec<Application>,
+    /// How packets are distributed over the queues of an application
+    #[arg(long, value_enum, default_value = "flow")]
+    balance: BalanceName,
+    /// When a queue is full: drop, block, or block for at most MS milliseconds and then drop
+    /// (default: drop; block for capture files)
+    #[arg(long, value_name = "drop|block[=MS]", value_parser = parse_when_full)]
+    when_full: Option<WhenFull>,
+    /// Length of each queue in packets
+    #[arg(long, default_value_t = 4096, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    ring: u32,
+    /// User whose programs may attach, in addition to root and the user of this command; repeat for
+    /// several
+    #[arg(long, value_name = "USER")]
+    allow: Vec<String>,
+    /// Stop after COUNT packets
+    #[arg(short = 'c', long, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Stop after TIME (90s, 5m; without a unit: seconds)
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    duration: Option<Duration>,
+    /// Print rates every second, and the account at the end, as one JSON object per line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    port: InputArgs,
+}
+
+/// How the input ports are opened.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Port options")]
+struct InputArgs {
+    /// XDP attach mode (afxdp:)
+    #[arg(long, value_enum, default_value = "auto")]
+    attach: Attach,
+    /// AF_XDP bind mode (afxdp:)
+    #[arg(long, value_enum, default_value = "auto")]
+    bind: Bind,
+    /// Timestamp source
+    #[arg(long, value_enum, default_value = "auto")]
+    timestamp: Timestamp,
+    /// Busy-poll budget: packets the kernel may process per call (afxdp:)
+    #[arg(long, value_name = "N")]
+    busy_poll: Option<u16>,
+    /// What the thread does when there are no packets
+    #[arg(long, value_enum, default_value = "gather")]
+    idle: Idle,
+    /// CPU to pin the thread to
+    #[arg(long, value_name = "CPU")]
+    cpu: Option<usize>,
+    /// Drop privileges to this user once the ports are open; its programs may attach
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    #[command(flatten)]
+    confine: ConfineArgs,
+}
+
+/// Arguments of `cluster show`.
+#[derive(clap::Args)]
+struct ShowArgs {
+    /// Names of clusters; without, all that this user may see
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `cluster top`.
+#[derive(clap::Args)]
+struct TopArgs {
+    /// Name of the cluster
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Stop after this many reports
+    #[arg(short = 'c', long, value_name = "COUNT")]
+    count: Option<u64>,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+Programs read the packets of a cluster by opening ring:NAME (a queue without a reader), \
+ring:NAME/3 (queue 3) or ring:NAME/APP (a queue of an application): every command of barewire \
+does, and other programs through its libpcap.so. With several applications each packet goes to \
+one queue of each, without a copy.
+
+A queue without a reader, or whose reader was killed, keeps up to --ring packets for the next \
+one. With capture files, and no --when-full, the cluster waits until all packets were read. Ports \
+opened over the cluster's memory (afxdp:, vfio:) are zero-copy; packets of others are copied once. \
+Options of the input ports, such as their queues and rings, are in their names: \
+afxdp:eth0?queues=4.
+
+Examples:
+  barewire cluster run --name ids eth0 --queues 4
+  barewire cluster run --name lab afxdp:eth0 eth1 --app ids=4 --app flows --user nobody
+  barewire cluster run --name web eth0 --balance addresses tcp port 443
+  barewire capture ring:ids/0 -w queue0.pcap
+  barewire flows ring:lab/flows";
+
+fn parse_application(text: &str) -> std::result::Result<Application, String> {
+    let (name, count) = text.split_once('=').unwrap_or((text, "1"));
+    let queue_count = count
+        .parse()
+        .map_err(|_| format!("{count:?} is not a number of queues"))?;
+    Ok(Application {
+        name: name.to_owned(),
+        queue_count,
+    })
+}
+
+fn parse_when_full(text: &str) -> std::result::Result<WhenFull, String> {
+    match text.split_once('=') {
+        None if text == "drop" => Ok(WhenFull::Drop),
+        None if text == "block" => Ok(WhenFull::Block(None)),
+        Some(("block", ms)) => {
+            let ms = ms
+                .parse::<u32>()
+                .map_err(|_| format!("{ms:?} is not a number of milliseconds"))?;
+            Ok(WhenFull::Block(Some(Duration::from_millis(ms.into()))))
+        }
+        _ => Err("use drop, block or block=MS".into()),
+    }
+}
+
+impl RunArgs {
+    fn setup(&self, inputs: &Inputs, filter: &[String], user: Option<&User>) -> Result<Setup> {
+        let port = &self.port;
+        let ports = PortArgs {
+            attach: port.attach,
+            bind: port.bind,
+            timestamp: port.timestamp,
+            queues: 0,
+            ring: 0,
+            busy_poll: port.busy_poll,
+            idle: port.idle,
+            cpus: Vec::from_iter(port.cpu),
+            user: None,
+            confine: port.confine,
+        };
+        let only = Application {
+            name: "all".into(),
+            queue_count: self.queues,
+        };
+        let allow = self.allow.iter().map(|name| User::find(name));
+        Ok(Setup {
+            name: self.name.clone(),
+            inputs: inputs.names().map(str::to_owned).collect(),
+            applications: match self.app.is_empty() {
+                true => vec![only],
+                false => self.app.clone(),
+            },
+            balance: match self.balance {
+                BalanceName::Flow => Balance::Flow,
+                BalanceName::Addresses => Balance::Addresses,
+                BalanceName::RoundRobin => Balance::RoundRobin,
+            },
+            when_full: self.when_full,
+            ring_len: self.ring,
+            filter: self.filter_compiler.expression(filter.join(" ")),
+            options: PortOptions {
+                batch_max: 256,
+                ..ports.options(Direction::Rx)
+            },
+            allow: allow.collect::<Result<_>>()?,
+            user: user.cloned(),
+        })
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    match &args.action {
+        Action::Run(args) => run_cluster(args),
+        Action::Show(args) => show_clusters(args),
+        Action::Top(args) => table::top(&args.name, args.count, args.json),
+    }
+}
+
+fn run_cluster(args: &RunArgs) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let request = TotalsRequest::on_signal()?;
+    crate::args::check_cpus(args.port.cpu.as_slice())?;
+    let user = args.port.user.as_deref().map(User::find).transpose()?;
+    let (ports, filter) = inputs::split(&args.words);
+    let inputs = Inputs::new(ports.to_vec());
+    let opened = cluster::open(&args.setup(&inputs, filter, user.as_ref())?)?;
+    let mut files = Files::default();
+    // The socket, at the end.
+    files.delete(opened.path());
+    let needs = Needs::files(files, inputs.calls_bpf()?);
+    let keep = inputs.to_read_counters()?;
+    args.port
+        .confine
+        .drop_privileges(user.as_ref(), &keep, &needs)?;
+    let mut show = show::Show::start(args.json, &opened)?;
+    let options = Options {
+        count: args.count,
+        duration: args.duration,
+        pacing: args.port.idle.pacing(),
+        cpu: args.port.cpu,
+    };
+    let outcome = cluster::run(opened, &options, &stop, |notice| match notice {
+        Notice::Progress(totals, queues) => {
+            if request.take() {
+                show.so_far(totals, queues);
+            }
+            show.progress(totals, queues);
+        }
+        Notice::Reader(event) => show.reader(&event),
+        Notice::Port(event) => show.event(&event),
+    });
+    let reported = show.end(&outcome);
+    outcome.error.map_or(Ok(()), Err).and(reported)
+}
+
+fn show_clusters(args: &ShowArgs) -> Result<()> {
+    let is_all = args.names.is_empty();
+    let names = match is_all {
+        true => cluster::names(),
+        false => args.names.clone(),
+    };
+    let mut found = Vec::new();
+    for name in names {
+        match cluster::status(&name) {
+            Ok(status) => found.push(status),
+            // A socket left by a process that was killed, or of another user.
+            Err(error)
+                if is_all
+                    && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Permission) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if found.is_empty() && !args.json {
+        let why = "no cluster runs, or none that this user may see";
+        return Err(Error::new(ErrorKind::NotFound, "show clusters", why)
+            .with_hint("start one: barewire cluster run --name ids eth0 --queues 4"));
+    }
+    table::print(&found, args.json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn applications_and_policies_are_parsed() {
+        let application = parse_application("ids=4").unwrap();
+        assert_eq!(
+            (application.name.as_str(), application.queue_count),
+            ("ids", 4)
+        );
+        assert_eq!(parse_application("flows").unwrap().queue_count, 1);
+        assert!(parse_application("ids=x").is_err());
+        for text in ["drop", "block", "block=20"] {
+            assert_eq!(parse_when_full(text).unwrap().name(), text);
+        }
+        for text in ["", "block=", "block=-1", "drop=3", "wait"] {
+            assert!(parse_when_full(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Prints the status of clusters, once or every second.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use runtime::Stop;
+use runtime::cluster::{self, QueueStatus, Status};
+use serde_json::{Value, json};
+use sys::{Error, Result};
+
+use crate::report::si;
+
+fn print_now(text: String) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    let done = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
+    done.map_err(|error| Error::from_io("write to standard output", error))
+}
+
+/// The queues, as a table.
+pub(super) fn queues(queues: &[QueueStatus]) -> String {
+    let names = queues.iter().map(|queue| queue.application.len());
+    let width = names.max().unwrap_or(0).max("application".len());
+    let mut out = format!(
+        "queue {:<width$} {:>9} {:>12} {:>13} {:>13} {:>10} {:>8}\n",
+        "application", "reader", "depth", "delivered", "dropped", "waiting", "lost"
+    );
+    for queue in queues {
+        let reader = queue
+            .reader
+            .map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+        let depth = format!("{}/{}", queue.depth, queue.len);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "{:>5} {:<width$} {reader:>9} {depth:>12} {:>13} {:>13} {:>10} {:>8}",
+            queue.index,
+            queue.application,
+            queue.counts.returned,
+            queue.counts.dropped,
+            queue.counts.waiting(),
+            queue.counts.lost,
+        );
+    }
+    out
+}
+
+/// A queue as JSON.
+pub(super) fn queue_json(queue: &QueueStatus) -> Value {
+    let counts = &queue.counts;
+    json!({
+        "queue": queue.index,
+        "application": queue.application,
+        "reader": queue.reader,
+        "readers": queue.readers,
+        "depth": queue.depth,
+        "ring": queue.len,
+        "handed": counts.handed,
+        "delivered": counts.returned,
+        "waiting": counts.waiting(),
+        "lost": counts.lost,
+        "dropped": counts.dropped,
+        "refused": counts.refused,
+    })
+}
+
+fn status_json(status: &Status) -> Value {
+    let queues: Vec<Value> = status.queues.iter().map(queue_json).collect();
+    json!({
+        "name": status.name,
+        "process": status.process,
+        "seconds": status.seconds,
+        "balance": status.balance,
+        "when_full": status.when_full,
+        "input": {
+            "ports": status.input.ports,
+            "zero_copy": status.input.is_zero_copy,
+            "received": status.input.received,
+            "copied": status.input.copied,
+            "dropped": status.input.dropped,
+        },
+        "queues": queues,
+    })
+}
+
+/// Whether packets of the input are copied, in words.
+pub(super) fn means(is_zero_copy: bool) -> &'static str {
+    match is_zero_copy {
+        true => "zero-copy",
+        false => "copied once",
+    }
+}
+
+fn heading(status: &Status) -> String {
+    format!(
+        "{} (process {}): {}, {}, {} received, {} dropped before the queues; by {}, when full: \
+         {}\n",
+        status.name,
+        status.process,
+        status.input.ports,
+        means(status.input.is_zero_copy),
+        status.input.received,
+        status.input.dropped,
+        status.balance,
+        status.when_full,
+    )
+}
+
+/// Prints clusters.
+///
+/// # Errors
+/// If it cannot be written.
+pub(super) fn print(found: &[Status], as_json: bool) -> Result<()> {
+    if as_json {
+        let all: Vec<Value> = found.iter().map(status_json).collect();
+        return print_now(format!("{:#}\n", Value::Array(all)));
+    }
+    let texts: Vec<String> = found
+        .iter()
+        .map(|status| heading(status) + &queues(&status.queues))
+        .collect();
+    print_now(texts.join("\n"))
+}
+
+/// Prints rates every second until Ctrl-C or the end of the cluster.
+///
+/// # Errors
+/// As [`cluster::status`]; if it cannot be written.
+pub(super) fn top(name: &str, count: Option<u64>, as_json: bool) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let mut before = cluster::status(name)?;
+    let mut at = Instant::now();
+    let mut left = count.unwrap_or(u64::MAX);
+    while left != 0 {
+        let next = at + Duration::from_secs(1);
+        while Instant::now() < next {
+            if stop.is_set() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let status = cluster::status(name)?;
+        let seconds = at.elapsed().as_secs_f64().max(1e-3);
+        at = Instant::now();
+        print_now(rates(&before, &status, seconds, as_json))?;
+        before = status;
+        left -= 1;
+    }
+    Ok(())
+}
+
+fn rates(before: &Status, status: &Status, seconds: f64, as_json: bool) -> String {
+    let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+    let received = rate(status.input.received, before.input.received);
+    let pairs = status.queues.iter().zip(&before.queues);
+    let rows = pairs.map(|(queue, before)| {
+        let (now, before) = (&queue.counts, &before.counts);
+        let delivered = rate(now.returned, before.returned);
+        (queue, delivered, rate(now.dropped, before.dropped))
+    });
+    if as_json {
+        let rows = rows.map(|(queue, delivered, dropped)| {
+            json!({
+                "queue": queue.index,
+                "application": queue.application,
+                "reader": queue.reader,
+                "depth": queue.depth,
+                "delivered_pps": delivered,
+                "dropped_pps": dropped,
+            })
+        });
+        let rows: Vec<Value> = rows.collect();
+        let line = json!({
+            "type": "rates",
+            "name": status.name,
+            "seconds": status.seconds,
+            "received_pps": received,
+            "queues": rows,
+        });
+        return format!("{line}\n");
+    }
+    let mut text = format!(
+        "{}: {} received\n",
+        status.name,
+        si(received.round(), "pps")
+    );
+    for (queue, delivered, dropped) in rows {
+        let reader = queue
+            .reader
+            .map_or_else(|| "no reader".to_owned(), |pid| format!("process {pid}"));
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "  queue {} ({}), {reader}: {} delivered, {} dropped, {} of {} waiting",
+            queue.index,
+            queue.application,
+            si(delivered.round(), "pps"),
+            si(dropped.round(), "pps"),
+            queue.depth,
+            queue.len,
+        );
+    }
+    text
+}

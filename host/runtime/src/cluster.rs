@@ -1,0 +1,466 @@
+//! A cluster: one process receives packets, and hands each of them to one queue of every
+//! application. The readers are other processes, which open the queues as ports (`ring:NAME`).
+//!
+//! ```text
+//!              copy, or the pool's own frames    by flow       a reader each
+//!   port.rx[0] ─┐                                ┌──> queue 0 ──> ring:NAME/0
+//!   port.rx[1] ─┴─> frames of a shared pool ──┬──┴──> queue 1 ──> ring:NAME/1
+//!                                             └─────> queue 2 ──> ring:NAME/2, another application
+//! ```
+//!
+//! The applications share the frame: no byte is copied for the second one. A queue without room
+//! drops, and the drop is counted there; no reader delays another. What a reader had not taken when
+//! it exited waits for the next one.
+//!
+//! One thread moves packets. The calling thread accepts readers and reports.
+
+mod balance;
+mod mover;
+mod readers;
+mod setup;
+mod status;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use port::{PortAccount, PortDescription, PortEvent};
+use ring::shared::{Caller, Handed, Interface};
+use sys::poll::Wanted;
+use sys::{Error, Result};
+
+use crate::Stop;
+use crate::worker::{Ended, Pacing};
+
+pub use balance::Balance;
+pub use setup::{Application, Opened, Setup, WhenFull, open};
+pub use status::{InputStatus, QueueStatus, Status, names, status};
+
+use mover::Mover;
+
+/// Interval of progress reports.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Interval of checks whether readers have exited, and longest time until a reader is accepted.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How long readers have at the end to read what is in their queues.
+const LEAVE_MAX: Duration = Duration::from_secs(2);
+
+/// Maximum number of processes that wait to be attached.
+const CALLER_COUNT_MAX: usize = 64;
+
+/// Options of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Stop after this many packets.
+    pub count: Option<u64>,
+    /// Stop after this long.
+    pub duration: Option<Duration>,
+    /// What the thread does while idle.
+    pub pacing: Pacing,
+    /// Processor to pin the thread to.
+    pub cpu: Option<usize>,
+}
+
+/// Counts of the input, in packets unless noted otherwise: `received = adopted + pool_empty +
+/// too_long + surplus + abandoned`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Packets that the ports delivered.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Packets offered to one queue of each application.
+    pub adopted: u64,
+    /// Number of these that were copied into the pool; the others were in it.
+    pub copied: u64,
+    /// Dropped: the pool had no free frame.
+    pub pool_empty: u64,
+    /// Dropped: in too many frames.
+    pub too_long: u64,
+    /// Received after the last one requested.
+    pub surplus: u64,
+    /// Not handled: the run ended first.
+    pub abandoned: u64,
+}
+
+impl Totals {
+    /// Packets missing from the account (positive) or counted twice (negative).
+    pub fn imbalance(&self) -> i64 {
+        let known = self.adopted + self.pool_empty + self.too_long + self.surplus + self.abandoned;
+        self.received.wrapping_sub(known) as i64
+    }
+}
+
+/// One queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Queue {
+    /// Its number.
+    pub index: u32,
+    /// Name of its application.
+    pub application: String,
+    /// Process id of its reader; `None` if it has none.
+    pub reader: Option<u32>,
+    /// Number of readers so far.
+    pub readers: u64,
+    /// Packets and segments that wait in the ring.
+    pub depth: u32,
+    /// Length of the ring.
+    pub len: u32,
+    /// Its counts.
+    pub counts: Handed,
+}
+
+/// Counts that the thread publishes once a batch.
+#[derive(Debug, Default)]
+struct Shared {
+    totals: [AtomicU64; 8],
+    queues: Vec<SharedQueue>,
+    /// Requests of processes that want to attach.
+    callers: Mutex<Vec<(Caller2, Vec<Interface>)>>,
+    has_callers: AtomicBool,
+    /// Set to have the thread look for readers that have exited.
+    look: AtomicBool,
+    events: Mutex<Vec<Event>>,
+}
+
+/// A caller, in a type with `Debug`.
+struct Caller2(Caller);
+
+impl std::fmt::Debug for Caller2 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Caller")
+    }
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct SharedQueue {
+    handed: AtomicU64,
+    returned: AtomicU64,
+    lost: AtomicU64,
+    dropped: AtomicU64,
+    refused: AtomicU64,
+    depth: AtomicU64,
+    reader: AtomicU64,
+    readers: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn set_totals(&self, totals: &Totals) {
+        let values = [
+            totals.received,
+            totals.received_bytes,
+            totals.adopted,
+            totals.copied,
+            totals.pool_empty,
+            totals.too_long,
+            totals.surplus,
+            totals.abandoned,
+        ];
+        for (place, value) in self.totals.iter().zip(values) {
+            place.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        let [
+            received,
+            received_bytes,
+            adopted,
+            copied,
+            pool_empty,
+            too_long,
+            surplus,
+            abandoned,
+        ] = self
+            .totals
+            .each_ref()
+            .map(|value| value.load(Ordering::Relaxed));
+        Totals {
+            received,
+            received_bytes,
+            adopted,
+            copied,
+            pool_empty,
+            too_long,
+            surplus,
+            abandoned,
+        }
+    }
+}
+
+impl SharedQueue {
+    fn set(&self, counts: &Handed, depth: u32) {
+        let values = [
+            (&self.returned, counts.returned),
+            (&self.lost, counts.lost),
+            (&self.dropped, counts.dropped),
+            (&self.refused, counts.refused),
+            (&self.depth, depth.into()),
+            (&self.handed, counts.handed),
+        ];
+        for (place, value) in values {
+            place.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self, index: u32, application: &str, len: u32) -> Queue {
+        let get = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        let reader = get(&self.reader) as u32;
+        let (returned, lost) = (get(&self.returned), get(&self.lost));
+        Queue {
+            index,
+            application: application.to_owned(),
+            reader: (reader != 0).then_some(reader),
+            readers: get(&self.readers),
+            depth: get(&self.depth) as u32,
+            len,
+            counts: Handed {
+                // Another thread writes them: at least what was returned was handed over.
+                handed: get(&self.handed).max(returned + lost),
+                returned,
+                lost,
+                dropped: get(&self.dropped),
+                refused: get(&self.refused),
+            },
+        }
+    }
+}
+
+/// Something that happened to a reader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A process reads a queue.
+    Attached {
+        /// The queue.
+        queue: u32,
+        /// The process.
+        process: u32,
+    },
+    /// The reader of a queue has exited.
+    Left {
+        /// The queue.
+        queue: u32,
+        /// The process.
+        process: u32,
+        /// Packets that it had taken and not returned.
+        lost: u32,
+        /// Packets that wait for the next reader.
+        kept: u32,
+    },
+    /// A process was refused, and why.
+    Refused(String),
+}
+
+/// Events while packets are moved.
+#[derive(Debug)]
+pub enum Notice<'a> {
+    /// Once a second.
+    Progress(&'a Totals, &'a [Queue]),
+    /// An event of a reader.
+    Reader(Event),
+    /// An event of the input.
+    Port(PortEvent),
+}
+
+/// The outcome.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Counts of the input.
+    pub totals: Totals,
+    /// The queues. Packets that still wait were in a queue, or with its reader, at the end.
+    pub queues: Vec<Queue>,
+    /// The account of the input ports.
+    pub account: PortAccount,
+    /// Their description.
+    pub description: PortDescription,
+    /// Why it ended.
+    pub ended: Ended,
+    /// Time from the start.
+    pub elapsed: Duration,
+    /// The error that ended it early. Everything before it was handled.
+    pub error: Option<Error>,
+}
+
+impl Outcome {
+    /// The difference over the whole cluster: packets that the ports delivered against packets
+    /// received, and packets adopted against packets handed to or dropped by each application.
+    pub fn imbalance(&self) -> u64 {
+        let delivered = self.account.rx_total().delivered;
+        let mut sum = delivered.abs_diff(self.totals.received);
+        sum += self.totals.imbalance().unsigned_abs();
+        let mut rest = self.queues.as_slice();
+        while let Some(first) = rest.first() {
+            let is_same = |queue: &&Queue| queue.application == first.application;
+            let count = rest.iter().take_while(is_same).count();
+            let (queues, others) = rest.split_at(count);
+            let offered = |queue: &Queue| queue.counts.handed + queue.counts.dropped;
+            let offered: u64 = queues.iter().map(offered).sum();
+            sum += offered.abs_diff(self.totals.adopted);
+            rest = others;
+        }
+        sum
+    }
+}
+
+/// Moves packets until the stop flag, the end of the input, the count, the time, or an error.
+pub fn run(
+    opened: Opened,
+    options: &Options,
+    stop: &Stop,
+    mut notice: impl FnMut(Notice<'_>),
+) -> Outcome {
+    let began = Instant::now();
+    let shared = Arc::new(Shared {
+        queues: opened.ends.iter().map(|_| SharedQueue::default()).collect(),
+        ..Shared::default()
+    });
+    let (mut mover, mut desk) = opened.split(options, &shared, stop);
+    let pacing = options.pacing;
+    let cpu = options.cpu;
+    let (mover, result) = thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            let pinned = cpu.map_or(Ok(()), sys::affinity::pin_current_thread);
+            let result = pinned.and_then(|()| mover.run(pacing));
+            (mover, result)
+        });
+        let deadline = options.duration.map(|duration| began + duration);
+        let mut tick = began + TICK;
+        while !thread.is_finished() {
+            desk.serve(&mut notice);
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                stop.set();
+            }
+            if now >= tick {
+                tick += TICK;
+                desk.report(&mut notice);
+            }
+        }
+        let result = thread.join();
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    desk.finish(mover, result, began, notice)
+}
+
+/// The thread that accepts readers and reports.
+struct Desk {
+    control: Box<dyn port::PortControl>,
+    offer: Arc<ring::shared::Offer>,
+    shared: Arc<Shared>,
+    setup: setup::Named,
+    began: Instant,
+    refused_at: Option<Instant>,
+}
+
+impl Desk {
+    /// Accepts readers that wait, at most for [`LOOK_EVERY`].
+    fn serve(&mut self, notice: &mut impl FnMut(Notice<'_>)) {
+        let fd = self.offer.poll_fd();
+        let mut wanted = [Wanted::readable(&fd)];
+        // An error here is one of `accept` as well.
+        let _ = sys::poll::wait(&mut wanted, LOOK_EVERY);
+        for _ in 0..CALLER_COUNT_MAX {
+            match self.offer.next(|process| self.setup.may(process)) {
+                Ok(None) => break,
+                Ok(Some(caller)) => self.answer(caller),
+                Err(error) if self.refused_at.is_none_or(|at| at.elapsed() >= TICK) => {
+                    // Not more often: any process may try again and again.
+                    self.refused_at = Some(Instant::now());
+                    notice(Notice::Reader(Event::Refused(error.why().to_owned())));
+                }
+                Err(_) => {}
+            }
+        }
+        self.shared.look.store(true, Ordering::Relaxed);
+        for event in std::mem::take(&mut *lock(&self.shared.events)) {
+            notice(Notice::Reader(event));
+        }
+    }
+
+    fn answer(&mut self, caller: Caller) {
+        if caller.request == ring::shared::Request::Status {
+            let text = self.status().encode();
+            return caller.answer(&text);
+        }
+        let interfaces = self.setup.interfaces(&self.control.describe());
+        let mut callers = lock(&self.shared.callers);
+        if callers.len() >= CALLER_COUNT_MAX {
+            let why = "too many processes attach at the same time";
+            return caller.refuse(ring::shared::Refusal::Busy, why);
+        }
+        callers.push((Caller2(caller), interfaces));
+        self.shared.has_callers.store(true, Ordering::Release);
+    }
+
+    fn queues(&self) -> Vec<Queue> {
+        let queues = self.shared.queues.iter().enumerate();
+        let read = |(index, queue): (usize, &SharedQueue)| {
+            let application = self.setup.application_of(index as u32);
+            queue.read(index as u32, application, self.setup.ring_len)
+        };
+        queues.map(read).collect()
+    }
+
+    fn status(&self) -> Status {
+        self.setup
+            .status(&self.shared.totals(), self.queues(), self.began.elapsed())
+    }
+
+    fn report(&mut self, notice: &mut impl FnMut(Notice<'_>)) {
+        while let Some(event) = self.control.event() {
+            notice(Notice::Port(event));
+        }
+        notice(Notice::Progress(&self.shared.totals(), &self.queues()));
+    }
+
+    /// Handles what is in the rings of the ports, ends the queues in order, and reports.
+    fn finish(
+        mut self,
+        mut mover: Mover,
+        result: Result<Ended>,
+        began: Instant,
+        mut notice: impl FnMut(Notice<'_>),
+    ) -> Outcome {
+        let mut error = None;
+        let mut keep = |result: Result<()>| {
+            if let Err(first) = result {
+                error.get_or_insert(first);
+            }
+        };
+        let ended = result.unwrap_or_else(|error| {
+            keep(Err(error));
+            Ended::Stopped
+        });
+        keep(self.control.stop());
+        keep(mover.drain());
+        let elapsed = began.elapsed();
+        mover.leave(Instant::now() + LEAVE_MAX);
+        for event in std::mem::take(&mut *lock(&self.shared.events)) {
+            notice(Notice::Reader(event));
+        }
+        // Those who wait get no queue.
+        lock(&self.shared.callers).clear();
+        let queues = self.queues();
+        drop(mover);
+        Outcome {
+            totals: self.shared.totals(),
+            queues,
+            account: self.control.account().unwrap_or_default(),
+            description: self.control.describe(),
+            ended,
+            elapsed,
+            error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

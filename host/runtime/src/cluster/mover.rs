@@ -1,0 +1,409 @@
+//! The thread of a cluster: adopts packets, chooses their queues, hands them over, and takes back
+//! the frames that readers have returned.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use port::{Intake, Ready, RxBatch, RxQueue};
+use ring::shared::{Offer, OwnerEnd};
+use ring::{Frame, FrameCache};
+use sys::Result;
+use wire::LinkType;
+
+use super::balance::{Balance, Hasher, pick};
+use super::setup::{Application, WhenFull};
+use super::{Shared, Totals};
+use crate::Stop;
+use crate::worker::{self, Ended, Engine, Pacing, Verdict};
+
+/// Sleep of the thread while several receive queues are empty, or a queue has no room.
+const NAP: Duration = Duration::from_micros(200);
+
+/// The same while nothing but the last packets is waited for.
+const LONG_NAP: Duration = Duration::from_millis(5);
+
+/// What the mover does.
+pub(super) struct Plan {
+    pub applications: Vec<Application>,
+    pub balance: Balance,
+    pub when_full: WhenFull,
+    pub link_type: LinkType,
+    pub intake: Intake,
+    pub count: Option<u64>,
+}
+
+/// The queues of one application.
+struct Target {
+    first: u32,
+    count: u32,
+    /// The next queue, for round robin.
+    next: u32,
+}
+
+/// The receiving queues, and everything behind them.
+pub(super) struct Mover {
+    rx: Vec<RxQueue>,
+    out: Out,
+}
+
+pub(super) struct Out {
+    pub(super) ends: Vec<OwnerEnd>,
+    pub(super) applications: Vec<Application>,
+    /// The process that reads each queue, or 0.
+    pub(super) readers: Vec<u32>,
+    pub(super) cache: FrameCache,
+    pub(super) shared: Arc<Shared>,
+    pub(super) offer: Arc<Offer>,
+    targets: Vec<Target>,
+    balance: Balance,
+    hasher: Hasher,
+    when_full: WhenFull,
+    intake: Intake,
+    stop: Stop,
+    /// Packets that may still be handed over.
+    left: Option<u64>,
+    totals: Totals,
+    frames: Vec<Frame>,
+    /// The frames of one packet.
+    chain: Vec<Frame>,
+    /// Queues that had no room within the bound: packets for them are dropped until they have.
+    stuck: u64,
+    is_draining: bool,
+}
+
+impl Mover {
+    pub fn new(
+        rx: Vec<RxQueue>,
+        ends: Vec<OwnerEnd>,
+        cache: FrameCache,
+        plan: Plan,
+        shared: Arc<Shared>,
+        offer: Arc<Offer>,
+        stop: &Stop,
+    ) -> Self {
+        let mut first = 0;
+        let mut target = |application: &Application| {
+            let count = application.queue_count;
+            first += count;
+            Target {
+                first: first - count,
+                count,
+                next: 0,
+            }
+        };
+        let targets = plan.applications.iter().map(&mut target).collect();
+        Self {
+            rx,
+            out: Out {
+                readers: vec![0; ends.len()],
+                ends,
+                applications: plan.applications,
+                cache,
+                shared,
+                offer,
+                targets,
+                balance: plan.balance,
+                hasher: Hasher::new(plan.link_type, plan.balance),
+                when_full: plan.when_full,
+                intake: plan.intake,
+                stop: stop.clone(),
+                left: plan.count,
+                totals: Totals::default(),
+                frames: Vec::new(),
+                chain: Vec::new(),
+                stuck: 0,
+                is_draining: false,
+            },
+        }
+    }
+
+    /// Moves packets until the stop flag, the end of all inputs, or the last packet requested.
+    pub fn run(&mut self, pacing: Pacing) -> Result<Ended> {
+        let stop = self.out.stop.clone();
+        let ended = match self.rx.as_mut_slice() {
+            [rx] => worker::run(rx, &mut self.out, &stop, pacing),
+            _ => self.run_several(&stop, pacing),
+        }?;
+        if ended != Ended::Stopped && self.out.when_full == WhenFull::Block(None) {
+            self.out.wait_for_readers();
+        }
+        Ok(ended)
+    }
+
+    /// A batch of each queue in turn: no thread can sleep on several sockets at once.
+    fn run_several(&mut self, stop: &Stop, pacing: Pacing) -> Result<Ended> {
+        let mut open: Vec<&mut RxQueue> = self.rx.iter_mut().collect();
+        while !stop.is_set() {
+            let mut is_idle = true;
+            for rx in &mut open {
+                let mut batch = rx.receive()?;
+                if !batch.is_empty() {
+                    is_idle = false;
+                    if self.out.batch(&mut batch)? == Verdict::Finish {
+                        return Ok(Ended::Finished);
+                    }
+                }
+            }
+            if !is_idle {
+                continue;
+            }
+            self.out.idle()?;
+            let mut at = 0;
+            while let Some(rx) = open.get_mut(at) {
+                match rx.wait(Duration::ZERO)? {
+                    Ready::End => drop(open.remove(at)),
+                    _ => at += 1,
+                }
+            }
+            if open.is_empty() {
+                return Ok(Ended::Input);
+            }
+            match pacing {
+                Pacing::Spin => std::hint::spin_loop(),
+                Pacing::Gather | Pacing::Wait => std::thread::sleep(NAP),
+            }
+        }
+        Ok(Ended::Stopped)
+    }
+
+    /// Handles what is still in the rings of the ports, after their intake was stopped.
+    pub fn drain(&mut self) -> Result<()> {
+        let mut result = Ok(());
+        // The rest of a file can be read another time.
+        if self.out.intake != Intake::File {
+            self.out.is_draining = true;
+            for rx in &mut self.rx {
+                result = result.and(worker::drain(rx, &mut self.out));
+            }
+        }
+        result
+    }
+
+    /// Ends all queues in order, and waits until their readers have returned all frames, at most
+    /// until `end`.
+    pub fn leave(&mut self, end: Instant) {
+        let out = &mut self.out;
+        out.ends.iter_mut().for_each(OwnerEnd::close);
+        loop {
+            out.collect();
+            out.look();
+            let is_reading = |end: &OwnerEnd| end.has_peer() && end.holder().count() != 0;
+            if !out.ends.iter().any(is_reading) || Instant::now() >= end {
+                break;
+            }
+            std::thread::sleep(NAP);
+        }
+        out.publish();
+    }
+}
+
+impl Engine for Out {
+    fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
+        self.totals.received += batch.len() as u64;
+        let bytes = |packet: port::Packet<'_>| u64::from(packet.cap_len());
+        self.totals.received_bytes += batch.iter().map(bytes).sum::<u64>();
+        self.all(batch);
+        self.flush();
+        self.collect();
+        self.publish();
+        self.serve();
+        let is_last = self.left == Some(0) && !self.is_draining;
+        Ok(if is_last {
+            Verdict::Finish
+        } else {
+            Verdict::Continue
+        })
+    }
+
+    fn idle(&mut self) -> Result<Verdict> {
+        self.collect();
+        self.publish();
+        self.serve();
+        Ok(Verdict::Continue)
+    }
+}
+
+impl Out {
+    /// Hands over the packets of a batch, until it is empty.
+    fn all(&mut self, batch: &mut RxBatch<'_>) {
+        while !batch.is_empty() {
+            let max = self.left.unwrap_or(u64::MAX);
+            if max == 0 {
+                self.totals.surplus += batch.len() as u64;
+                batch.skip(batch.len());
+                return;
+            }
+            let max = usize::try_from(max).unwrap_or(usize::MAX);
+            let adopted = batch.adopt(&mut self.cache, &mut self.frames, max);
+            self.totals.adopted += adopted.packets as u64;
+            self.totals.copied += adopted.copied as u64;
+            self.totals.too_long += adopted.too_long as u64;
+            if let Some(left) = &mut self.left {
+                *left -= (adopted.packets + adopted.too_long) as u64;
+            }
+            self.hand_over();
+            let is_done = batch.is_empty() || self.left == Some(0);
+            if !is_done && adopted.packets + adopted.too_long == 0 && !self.wait_for_frames() {
+                let rest = batch.len();
+                match self.intake {
+                    Intake::Live => self.totals.pool_empty += rest as u64,
+                    _ => self.totals.abandoned += rest as u64,
+                }
+                batch.skip(rest);
+            }
+        }
+    }
+
+    /// Waits until readers have received everything that is in the queues; some may not have
+    /// connected yet.
+    fn wait_for_readers(&mut self) {
+        let is_waiting = |end: &OwnerEnd| end.counts().waiting() != 0;
+        while self.ends.iter().any(is_waiting) && !self.stop.is_set() {
+            std::thread::sleep(LONG_NAP);
+            self.collect();
+            self.publish();
+            self.serve();
+        }
+    }
+
+    /// Waits until readers have returned frames. Returns false for an input that does not wait.
+    fn wait_for_frames(&mut self) -> bool {
+        self.flush();
+        if self.collect() != 0 {
+            return true;
+        }
+        let may_wait = self.intake != Intake::Live && !self.stop.is_set();
+        if may_wait {
+            self.serve();
+            std::thread::sleep(NAP);
+        }
+        may_wait
+    }
+
+    /// Hands each adopted packet to one queue of every application.
+    fn hand_over(&mut self) {
+        let mut frames = std::mem::take(&mut self.frames);
+        let pool = self.cache.pool().clone();
+        let mut chain = std::mem::take(&mut self.chain);
+        for frame in frames.drain(..) {
+            let continues = pool.continues(&frame);
+            if !continues && chain.is_empty() {
+                let selected = self.select(&frame);
+                self.wait_for_room(selected, 1);
+                if let Err(frame) = OwnerEnd::hand_frame(&mut self.ends, selected, frame) {
+                    // A frame of this pool is accepted.
+                    let _ = self.cache.give(frame);
+                }
+                continue;
+            }
+            chain.push(frame);
+            if continues {
+                continue;
+            }
+            let selected = self.select(&chain[0]);
+            self.wait_for_room(selected, chain.len() as u32);
+            OwnerEnd::hand_frames(&mut self.ends, selected, &mut chain);
+            for frame in chain.drain(..) {
+                let _ = self.cache.give(frame);
+            }
+        }
+        self.frames = frames;
+        self.chain = chain;
+    }
+
+    /// The queues of the packet that begins in this frame: one of each application, as bits.
+    #[inline]
+    fn select(&mut self, frame: &Frame) -> u64 {
+        let mut hash = None;
+        let mut selected = 0;
+        for target in &mut self.targets {
+            let queue = match (target.count, self.balance) {
+                (1, _) => 0,
+                (count, Balance::RoundRobin) => {
+                    let queue = target.next;
+                    target.next = if queue + 1 == count { 0 } else { queue + 1 };
+                    queue
+                }
+                (count, _) => {
+                    let hash = *hash.get_or_insert_with(|| {
+                        let pool = self.cache.pool();
+                        let wire_len = pool.descriptor(frame).wire_len;
+                        self.hasher.hash(pool.bytes(frame), wire_len)
+                    });
+                    pick(hash, count)
+                }
+            };
+            selected |= 1 << (target.first + queue);
+        }
+        selected
+    }
+
+    /// Waits for room in the selected queues, if the cluster is to wait.
+    #[inline]
+    fn wait_for_room(&mut self, selected: u64, count: u32) {
+        if let WhenFull::Block(limit) = self.when_full {
+            let ready = OwnerEnd::with_room(&mut self.ends, selected, count);
+            self.stuck &= !ready;
+            if ready != selected {
+                self.block(selected & !self.stuck, count, limit);
+            }
+        }
+    }
+
+    #[cold]
+    fn block(&mut self, wanted: u64, count: u32, limit: Option<Duration>) {
+        let began = Instant::now();
+        loop {
+            self.flush();
+            self.collect();
+            let missing = wanted & !OwnerEnd::with_room(&mut self.ends, wanted, count);
+            if missing == 0 {
+                return;
+            }
+            if self.stop.is_set() || limit.is_some_and(|limit| began.elapsed() >= limit) {
+                self.stuck |= missing;
+                return;
+            }
+            self.publish();
+            self.serve();
+            std::thread::sleep(NAP);
+        }
+    }
+
+    fn flush(&mut self) {
+        self.ends.iter_mut().for_each(OwnerEnd::flush);
+    }
+
+    /// Takes back returned frames; returns their number.
+    pub(super) fn collect(&mut self) -> u32 {
+        let mut frames = 0;
+        for end in &mut self.ends {
+            frames += end.collect(&mut self.cache).frames;
+        }
+        // The ports' caches fetch them from the shared list.
+        self.cache.keep_an_eighth();
+        frames
+    }
+
+    /// Publishes the counts, once a batch.
+    pub(super) fn publish(&mut self) {
+        self.shared.set_totals(&self.totals);
+        for (end, shared) in self.ends.iter().zip(&self.shared.queues) {
+            shared.set(&end.counts(), end.depth());
+        }
+    }
+
+    /// Handles requests of the other thread.
+    #[inline]
+    fn serve(&mut self) {
+        let shared = &self.shared;
+        if shared.look.load(Ordering::Relaxed) {
+            shared.look.store(false, Ordering::Relaxed);
+            self.look();
+        }
+        if self.shared.has_callers.load(Ordering::Acquire) {
+            self.admit_all();
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! Checks a topology, opens the ports over one pool, and offers the queues.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use port::{Direction, FilterSource, Intake, Port, PortDescription, PortOptions};
+use ring::shared::{self, Interface, Offer, OwnerEnd};
+use ring::{FrameCache, HOLDER_COUNT_MAX, Pool, PoolConfig};
+use sys::descriptors::Credentials;
+use sys::memfd::Access;
+use sys::privileges::User;
+use sys::{Error, ErrorKind, Result};
+use wire::LinkType;
+
+use super::balance::Balance;
+use super::mover::Mover;
+use super::status::{InputStatus, Status};
+use super::{Desk, Options, Queue, Shared, Totals};
+use crate::Stop;
+use crate::filter::Expression;
+
+/// Maximum number of frames of a pool.
+const FRAME_COUNT_MAX: u64 = 1 << 24;
+
+/// Length of the frames if no port needs longer ones.
+const FRAME_LEN: u32 = 2048;
+
+/// An application: each packet goes to one of its queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Application {
+    /// Its name.
+    pub name: String,
+    /// Number of queues, at least 1.
+    pub queue_count: u32,
+}
+
+/// What happens to a packet for which a queue has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It is dropped, and counted at the queue.
+    Drop,
+    /// The input waits for the reader, at most this long (`None`: until there is room); then it is
+    /// dropped. Other queues receive no packets meanwhile.
+    Block(Option<Duration>),
+}
+
+/// A cluster to open.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Its name.
+    pub name: String,
+    /// Names of the input ports.
+    pub inputs: Vec<String>,
+    /// At least one.
+    pub applications: Vec<Application>,
+    /// How packets are distributed over the queues of an application.
+    pub balance: Balance,
+    /// `None`: drop with live inputs, wait without a bound with files.
+    pub when_full: Option<WhenFull>,
+    /// Length of each queue in packets; rounded up to a power of two.
+    pub ring_len: u32,
+    /// Packets to hand over, as a pcap expression.
+    pub filter: Expression,
+    /// Options of the ports.
+    pub options: PortOptions,
+    /// Users whose processes may attach, in addition to root and the user of this process.
+    pub allow: Vec<User>,
+    /// The user to which this process will drop its privileges.
+    pub user: Option<User>,
+}
+
+/// The part of a setup that is needed while the cluster runs.
+pub(super) struct Named {
+    name: String,
+    label: String,
+    applications: Vec<Application>,
+    balance: Balance,
+    when_full: WhenFull,
+    pub ring_len: u32,
+    may_attach: Vec<u32>,
+    is_zero_copy: bool,
+}
+
+/// A cluster whose ports are open and to which readers can connect.
+pub struct Opened {
+    pub(super) port: Port,
+    pub(super) ends: Vec<OwnerEnd>,
+    pub(super) pool: Pool,
+    pub(super) offer: Arc<Offer>,
+    pub(super) named: Named,
+}
+
+fn what(name: &str) -> String {
+    format!("run cluster {name}")
+}
+
+impl Setup {
+    /// Checks everything that needs no port.
+    ///
+    /// # Errors
+    /// `InvalidInput`, with the reason.
+    fn check(&self) -> Result<()> {
+        let refuse = |why: String| Err(Error::new(ErrorKind::InvalidInput, what(&self.name), why));
+        shared::check_name(&self.name)?;
+        let mut names: Vec<&str> = Vec::new();
+        let mut queues = 0;
+        for application in &self.applications {
+            let name = application.name.as_str();
+            shared::check_name(name)?;
+            if names.contains(&name) {
+                return refuse(format!("two applications are named {name}"));
+            }
+            names.push(name);
+            if application.queue_count == 0 {
+                return refuse(format!("application {name} has no queue"));
+            }
+            queues += u64::from(application.queue_count);
+        }
+        if queues == 0 || queues > u64::from(HOLDER_COUNT_MAX) {
+            return refuse(format!(
+                "{queues} queues; possible are 1 to {HOLDER_COUNT_MAX}"
+            ));
+        }
+        if self.ring_len == 0 || self.ring_len > shared::ENTRY_COUNT_MAX {
+            let (len, max) = (self.ring_len, shared::ENTRY_COUNT_MAX);
+            return refuse(format!("queues of {len} packets; possible are 1 to {max}"));
+        }
+        let own = |input: &&String| {
+            let target = input.strip_prefix("ring:").unwrap_or_default();
+            target.split(['/', '?']).next() == Some(self.name.as_str())
+        };
+        if let Some(input) = self.inputs.iter().find(own) {
+            return refuse(format!(
+                "{input} is a queue of this cluster: packets would loop"
+            ));
+        }
+        Ok(())
+    }
+
+    fn queue_count(&self) -> u32 {
+        let counts = self
+            .applications
+            .iter()
+            .map(|application| application.queue_count);
+        counts.sum()
+    }
+
+    /// The pool: the frames of the ports' devices, and those that the queues and readers can hold.
+    fn pool(&self, ring_len: u32, options: &PortOptions) -> Result<Pool> {
+        let mut frame_len = FRAME_LEN;
+        let mut count = u64::from(self.queue_count()) * 2 * u64::from(ring_len);
+        for input in &self.inputs {
+            if let Some(frames) = port::frames_of(input, options)? {
+                frame_len = frame_len.max(frames.frame_len);
+                // No port gives its device more than half of a pool with other users.
+                count =
+                    (count + u64::from(frames.frame_count)).max(2 * u64::from(frames.frame_count));
+            }
+        }
+        // Frames in the caches of threads, and in a batch.
+        count += 4 * FrameCache::LEN_MAX as u64 + 4096;
+        if count > FRAME_COUNT_MAX {
+            let why = format!("{count} frames are needed; a pool has at most {FRAME_COUNT_MAX}");
+            return Err(Error::new(ErrorKind::InvalidInput, what(&self.name), why)
+                .with_hint("use fewer or shorter queues: --queues, --ring"));
+        }
+        Pool::new(PoolConfig {
+            frame_count: count as u32,
+            frame_len,
+            ..PoolConfig::default()
+        })
+    }
+
+    /// The filter, which also refuses packets of a second link type: the queues have one.
+    fn filter(&self) -> FilterSource {
+        let (source, what) = (self.filter.source(), what(&self.name));
+        let first = OnceLock::new();
+        FilterSource::new(move |target| {
+            let first = *first.get_or_init(|| target.link_type);
+            if target.link_type != first {
+                let [here, there] = [target.link_type, first].map(LinkType);
+                let why = format!("the inputs have several link types: {there}, {here}");
+                return Err(Error::new(ErrorKind::Unsupported, what.clone(), why)
+                    .with_hint("run a cluster for each link type"));
+            }
+            source.compile(target)
+        })
+    }
+}
+
+/// Opens the ports and offers the queues.
+///
+/// # Errors
+/// `InvalidInput` for a topology that is not possible, `Busy` if a cluster of this name runs;
+/// otherwise errors of opening.
+pub fn open(setup: &Setup) -> Result<Opened> {
+    setup.check()?;
+    setup.filter.prepare()?;
+    let ring_len = setup.ring_len.next_power_of_two();
+    let path = shared::path_of(&setup.name)?;
+    let mut options = PortOptions {
+        direction: Direction::Rx,
+        filter_source: Some(setup.filter()),
+        ..setup.options.clone()
+    };
+    let pool = setup.pool(ring_len, &options)?;
+    options.pool = Some(pool.clone());
+    // Before the ports, which may take packets from the host.
+    let offer = Offer::new(&pool, &path, Access::Read, !setup.allow.is_empty());
+    let offer = offer.map_err(|error| {
+        let why = error.why().to_owned();
+        Error::new(error.kind(), what(&setup.name), why)
+    })?;
+    let uid = match &setup.user {
+        Some(user) => {
+            if Credentials::own().uid == 0 {
+                offer.give_to(user.uid, user.gid)?;
+            }
+            user.uid
+        }
+        None => Credentials::own().uid,
+    };
+    let inputs: Vec<&str> = setup.inputs.iter().map(String::as_str).collect();
+    let port = port::open_all(&inputs, &options)?;
+    let description = port.control.describe();
+    let ends = (0..setup.queue_count()).map(|_| OwnerEnd::new(&pool, ring_len, None));
+    let ends: Vec<OwnerEnd> = ends.collect::<Result<_>>()?;
+    let when_full = match (setup.when_full, description.intake) {
+        (Some(when_full), _) => when_full,
+        (None, Intake::Live) => WhenFull::Drop,
+        (None, _) => WhenFull::Block(None),
+    };
+    let others = setup.allow.iter().map(|user| user.uid);
+    Ok(Opened {
+        named: Named {
+            name: setup.name.clone(),
+            label: setup.inputs.join(", "),
+            applications: setup.applications.clone(),
+            balance: setup.balance,
+            when_full,
+            ring_len,
+            may_attach: [0, uid].into_iter().chain(others).collect(),
+            is_zero_copy: port.rx.iter().all(|queue| queue.has_frames_of(&pool)),
+        },
+        port,
+        ends,
+        pool,
+        offer: Arc::new(offer),
+    })
+}
+
+impl Opened {
+    /// The path of the socket, which is removed at the end.
+    pub fn path(&self) -> &std::path::Path {
+        self.offer.path()
+    }
+
+    /// The status before the first packet.
+    pub fn status(&self) -> Status {
+        let queue = |index: u32| Queue {
+            index,
+            application: self.named.application_of(index).to_owned(),
+            len: self.named.ring_len,
+            ..Queue::default()
+        };
+        let queues = (0..self.ends.len() as u32).map(queue).collect();
+        self.named
+            .status(&Totals::default(), queues, Duration::ZERO)
+    }
+
+    /// The description of the input ports.
+    pub fn description(&self) -> PortDescription {
+        self.port.control.describe()
+    }
+
+    pub(super) fn split(
+        self,
+        options: &Options,
+        shared: &Arc<Shared>,
+        stop: &Stop,
+    ) -> (Mover, Desk) {
+        let Self {
+            port,
+            ends,
+            pool,
+            offer,
+            named,
+        } = self;
+        let description = port.control.describe();
+        let mover = Mover::new(
+            port.rx,
+            ends,
+            FrameCache::new(pool),
+            super::mover::Plan {
+                applications: named.applications.clone(),
+                balance: named.balance,
+                when_full: named.when_full,
+                link_type: LinkType(description.link_type),
+                intake: description.intake,
+                count: options.count,
+            },
+            shared.clone(),
+            offer.clone(),
+            stop,
+        );
+        let desk = Desk {
+            control: port.control,
+            offer,
+            shared: shared.clone(),
+            setup: named,
+            began: std::time::Instant::now(),
+            refused_at: None,
+        };
+        (mover, desk)
+    }
+}
+
+impl Named {
+    /// Whether a process may attach.
+    pub fn may(&self, process: Credentials) -> bool {
+        self.may_attach.contains(&process.uid)
+    }
+
+    /// The name of a queue's application.
+    pub fn application_of(&self, mut queue: u32) -> &str {
+        for application in &self.applications {
+            match queue.checked_sub(application.queue_count) {
+                None => return &application.name,
+                Some(rest) => queue = rest,
+            }
+        }
+        ""
+    }
+
+    /// The interfaces of packets by their number, for readers.
+    pub fn interfaces(&self, description: &PortDescription) -> Vec<Interface> {
+        let named = |(link_type, name): &(u16, String)| Interface {
+            link_type: *link_type,
+            name: name.clone(),
+        };
+        match description.interfaces.as_slice() {
+            [] => vec![Interface {
+                link_type: description.link_type,
+                name: description.target.clone(),
+            }],
+            several => several.iter().map(named).collect(),
+        }
+    }
+
+    pub fn status(&self, totals: &Totals, queues: Vec<Queue>, elapsed: Duration) -> Status {
+        Status {
+            name: self.name.clone(),
+            process: std::process::id(),
+            seconds: elapsed.as_secs(),
+            balance: self.balance.name().to_owned(),
+            when_full: self.when_full.name(),
+            input: InputStatus {
+                ports: self.label.clone(),
+                is_zero_copy: self.is_zero_copy,
+                received: totals.received,
+                copied: totals.copied,
+                dropped: totals.pool_empty + totals.too_long,
+            },
+            queues,
+        }
+    }
+}
+
+impl WhenFull {
+    /// The word for it in output and on the command line.
+    pub fn name(self) -> String {
+        match self {
+            Self::Drop => "drop".to_owned(),
+            Self::Block(None) => "block".to_owned(),
+            Self::Block(Some(limit)) => format!("block={}", limit.as_millis()),
+        }
+    }
+}

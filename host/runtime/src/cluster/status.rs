@@ -1,0 +1,220 @@
+//! The status of a running cluster, as its process reports it to others: lines of words separated
+//! by tabs, each word a name and a value.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use ring::shared::{self, Handed};
+use sys::{Error, ErrorKind, Result};
+
+pub use super::Queue as QueueStatus;
+
+/// Maximum number of queues in a status that is accepted.
+const QUEUE_COUNT_MAX: usize = 1024;
+
+/// The input of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InputStatus {
+    /// Names of the ports.
+    pub ports: String,
+    /// Whether their frames are in the cluster's pool, so that packets are not copied.
+    pub is_zero_copy: bool,
+    /// Packets received.
+    pub received: u64,
+    /// Packets copied into the pool.
+    pub copied: u64,
+    /// Packets dropped before the queues: no free frame, or too long.
+    pub dropped: u64,
+}
+
+/// A running cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Its name.
+    pub name: String,
+    /// The process that runs it.
+    pub process: u32,
+    /// Time since its start.
+    pub seconds: u64,
+    /// How packets are distributed.
+    pub balance: String,
+    /// What happens to packets without room.
+    pub when_full: String,
+    /// Its input.
+    pub input: InputStatus,
+    /// Its queues.
+    pub queues: Vec<QueueStatus>,
+}
+
+impl Status {
+    pub(super) fn encode(&self) -> String {
+        let plain = |text: &str| text.replace(|c: char| c.is_control(), " ");
+        let mut out = String::new();
+        let input = &self.input;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "cluster\tname={}\tprocess={}\tseconds={}\tbalance={}\twhen_full={}\tports={}\
+             \tzero_copy={}\treceived={}\tcopied={}\tdropped={}",
+            plain(&self.name),
+            self.process,
+            self.seconds,
+            plain(&self.balance),
+            plain(&self.when_full),
+            plain(&input.ports),
+            u32::from(input.is_zero_copy),
+            input.received,
+            input.copied,
+            input.dropped,
+        );
+        for queue in &self.queues {
+            let counts = &queue.counts;
+            let _ = writeln!(
+                out,
+                "queue\tindex={}\tapplication={}\treader={}\treaders={}\tdepth={}\tlen={}\
+                 \thanded={}\treturned={}\tlost={}\tdropped={}\trefused={}",
+                queue.index,
+                plain(&queue.application),
+                queue.reader.unwrap_or(0),
+                queue.readers,
+                queue.depth,
+                queue.len,
+                counts.handed,
+                counts.returned,
+                counts.lost,
+                counts.dropped,
+                counts.refused,
+            );
+        }
+        out
+    }
+
+    /// Reads a status. The process that sent it is one of root or of this user, but may be of
+    /// another version: unknown words are skipped.
+    fn decode(text: &str) -> Option<Self> {
+        let mut status = Self::default();
+        for line in text.lines() {
+            let (kind, words) = line.split_once('\t')?;
+            let pairs = words.split('\t').filter_map(|word| word.split_once('='));
+            let words: BTreeMap<&str, &str> = pairs.collect();
+            let is_shown = |c: &char| !c.is_control();
+            let text = |name: &str| -> String {
+                let value = words.get(name).copied().unwrap_or_default();
+                value.chars().filter(is_shown).take(4096).collect()
+            };
+            let number = |name: &str| -> u64 {
+                let value = words.get(name).copied().unwrap_or_default();
+                value.parse().unwrap_or(0)
+            };
+            match kind {
+                "cluster" => {
+                    status.name = text("name");
+                    status.process = number("process") as u32;
+                    status.seconds = number("seconds");
+                    status.balance = text("balance");
+                    status.when_full = text("when_full");
+                    status.input = InputStatus {
+                        ports: text("ports"),
+                        is_zero_copy: number("zero_copy") != 0,
+                        received: number("received"),
+                        copied: number("copied"),
+                        dropped: number("dropped"),
+                    };
+                }
+                "queue" if status.queues.len() < QUEUE_COUNT_MAX => {
+                    let reader = number("reader") as u32;
+                    let handed = number("handed");
+                    let returned = number("returned").min(handed);
+                    status.queues.push(QueueStatus {
+                        index: number("index") as u32,
+                        application: text("application"),
+                        reader: (reader != 0).then_some(reader),
+                        readers: number("readers"),
+                        depth: number("depth") as u32,
+                        len: number("len") as u32,
+                        counts: Handed {
+                            handed,
+                            returned,
+                            lost: number("lost").min(handed - returned),
+                            dropped: number("dropped"),
+                            refused: number("refused"),
+                        },
+                    });
+                }
+                _ => {}
+            }
+        }
+        (!status.name.is_empty()).then_some(status)
+    }
+}
+
+/// The names of the clusters of this user and of root; their processes may have exited.
+pub fn names() -> Vec<String> {
+    shared::list().into_iter().map(|(name, _)| name).collect()
+}
+
+/// Asks the process of a running cluster for its status.
+///
+/// # Errors
+/// `NotFound` if there is none of this name, `Permission` if it runs as another user;
+/// `InvalidInput` if its answer is not a status.
+pub fn status(name: &str) -> Result<Status> {
+    let text = shared::status(&shared::find(name)?)?;
+    Status::decode(&text).ok_or_else(|| {
+        let what = format!("show cluster {name}");
+        Error::new(ErrorKind::InvalidInput, what, "its process sent no status")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_as_written() {
+        let status = Status {
+            name: "ids".into(),
+            process: 7,
+            seconds: 61,
+            balance: "flow".into(),
+            when_full: "block=20".into(),
+            input: InputStatus {
+                ports: "eth0, eth1".into(),
+                is_zero_copy: true,
+                received: 1 << 40,
+                copied: 3,
+                dropped: 2,
+            },
+            queues: (0..3)
+                .map(|index| QueueStatus {
+                    index,
+                    application: format!("app{index}"),
+                    reader: (index == 1).then_some(99),
+                    readers: 4,
+                    depth: 5,
+                    len: 1024,
+                    counts: Handed {
+                        handed: 100,
+                        returned: 90,
+                        lost: 2,
+                        dropped: 11,
+                        refused: 1,
+                    },
+                })
+                .collect(),
+        };
+        assert_eq!(Status::decode(&status.encode()), Some(status));
+    }
+
+    #[test]
+    fn other_text_is_no_status() {
+        for text in ["", "x", "queue\tindex=1\n", "cluster\n", "cluster\tname=\n"] {
+            assert_eq!(Status::decode(text), None, "{text:?}");
+        }
+        // More was returned than handed over: bounded.
+        let text = "cluster\tname=a\x1b[2J\tnew=1\nqueue\thanded=3\treturned=9\tlost=9\nother\tx=1";
+        let status = Status::decode(text).unwrap();
+        assert_eq!(status.name, "a[2J");
+        assert_eq!(status.queues[0].counts.waiting(), 0);
+    }
+}

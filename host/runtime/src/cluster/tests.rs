@@ -1,0 +1,229 @@
+//! Clusters over a capture file, with readers in the same process.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+
+use port::PortOptions;
+use ring::shared::{Ready, Request, connect};
+use sys::ErrorKind;
+use sys::memfd::Access;
+
+use super::*;
+use crate::filter::Expression;
+
+/// A capture file that is deleted on drop.
+struct Input(PathBuf);
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Ethernet packets with UDP over IPv4, packet `number` of flow `number % 50`, in both directions.
+fn packet(number: u32) -> Vec<u8> {
+    let flow = (number % 50) as u16;
+    let mut ends = [[10, 0, 0, 1, 0x10, flow as u8], [10, 0, 0, 2, 0, 53]];
+    if number / 50 % 2 == 1 {
+        ends.reverse();
+    }
+    let [from, to] = ends;
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    bytes.extend([0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0]);
+    bytes.extend(&from[..4]);
+    bytes.extend(&to[..4]);
+    bytes.extend(&from[4..]);
+    bytes.extend(&to[4..]);
+    bytes.extend([0, 12, 0, 0]);
+    bytes.extend(number.to_be_bytes());
+    bytes
+}
+
+fn number_of(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(*bytes[42..].first_chunk().unwrap())
+}
+
+fn unique(what: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("test-{what}-{}-{number}", std::process::id())
+}
+
+/// A capture file (pcap, link type Ethernet) of `count` packets.
+fn input(count: u32) -> Input {
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, 1] {
+        file.extend(word.to_le_bytes());
+    }
+    for number in 0..count {
+        let bytes = packet(number);
+        let len = bytes.len() as u32;
+        for word in [1_700_000_000, number, len, len] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(bytes);
+    }
+    let path = std::env::temp_dir().join(unique("cluster") + ".pcap");
+    std::fs::write(&path, file).unwrap();
+    Input(path)
+}
+
+fn setup(input: &Input, applications: &[(&str, u32)]) -> Setup {
+    let applications = applications.iter().map(|&(name, queue_count)| Application {
+        name: name.into(),
+        queue_count,
+    });
+    Setup {
+        name: unique("c"),
+        inputs: vec![input.0.to_str().unwrap().into()],
+        applications: applications.collect(),
+        balance: Balance::Flow,
+        when_full: None,
+        ring_len: 64,
+        filter: Expression::new(""),
+        options: PortOptions::default(),
+        allow: Vec::new(),
+        user: None,
+    }
+}
+
+/// Reads a queue to its end; returns its number and those of its packets.
+fn read(path: PathBuf, request: Request) -> (u32, Vec<u32>) {
+    let (mut peer, terms) = connect(&path, Access::Read, &request).unwrap();
+    let mut numbers = Vec::new();
+    while peer.wait(Duration::from_secs(60)).unwrap() != Ready::End {
+        while let Some(frame) = peer.take() {
+            let bytes = peer.pool().bytes(&frame);
+            assert_eq!(bytes, packet(number_of(bytes)));
+            numbers.push(number_of(bytes));
+            peer.give(frame).unwrap();
+        }
+    }
+    (terms.queue, numbers)
+}
+
+/// All applications receive all packets of a file, which waits for them: the rings are shorter.
+#[test]
+fn every_application_receives_every_packet_and_flows_stay_whole() {
+    if let Err(error) = ring::shared::directory() {
+        skip::skip!("no directory for sockets: {error}");
+    }
+    const COUNT: u32 = 5000;
+    let input = input(COUNT);
+    let opened = open(&setup(&input, &[("ids", 3), ("flows", 1)])).unwrap();
+    let path = opened.path().to_owned();
+    let readers: Vec<_> = [
+        Request::Application("ids".into()),
+        Request::Application("ids".into()),
+        Request::Queue(2),
+        Request::Application("flows".into()),
+    ]
+    .into_iter()
+    .map(|request| {
+        let path = path.clone();
+        thread::spawn(move || read(path, request))
+    })
+    .collect();
+    let outcome = run(opened, &Options::default(), &Stop::new(), |_| {});
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    let mut seen: Vec<(u32, Vec<u32>)> = readers
+        .into_iter()
+        .map(|reader| reader.join().unwrap())
+        .collect();
+    seen.sort();
+    let queues: Vec<u32> = seen.iter().map(|(queue, _)| *queue).collect();
+    assert_eq!(queues, [0, 1, 2, 3]);
+    let all: Vec<u32> = (0..COUNT).collect();
+    assert_eq!(seen[3].1, all);
+    let mut together: Vec<u32> = seen[..3]
+        .iter()
+        .flat_map(|(_, seen)| seen.clone())
+        .collect();
+    together.sort_unstable();
+    assert_eq!(together, all);
+    // Both directions of a flow are in one queue, in order.
+    let mut queue_of = HashMap::new();
+    for (queue, numbers) in &seen[..3] {
+        assert!(!numbers.is_empty() && numbers.is_sorted());
+        for number in numbers {
+            assert_eq!(queue_of.entry(number % 50).or_insert(queue), &queue);
+        }
+    }
+    assert_eq!((outcome.imbalance(), outcome.ended), (0, Ended::Input));
+    let totals = outcome.totals;
+    assert_eq!((totals.adopted, totals.copied), (5000, 5000));
+    for queue in &outcome.queues {
+        let counts = queue.counts;
+        assert_eq!(
+            (counts.returned, counts.dropped, counts.lost),
+            (counts.handed, 0, 0)
+        );
+        assert_eq!(queue.readers, 1);
+    }
+    assert!(!path.exists());
+}
+
+#[test]
+fn the_last_packet_requested_is_the_last_and_a_full_queue_drops_its_own() {
+    if let Err(error) = ring::shared::directory() {
+        skip::skip!("no directory for sockets: {error}");
+    }
+    let input = input(5000);
+    let setup = Setup {
+        when_full: Some(WhenFull::Drop),
+        balance: Balance::RoundRobin,
+        ..setup(&input, &[("a", 2), ("b", 1)])
+    };
+    let opened = open(&setup).unwrap();
+    let options = Options {
+        count: Some(301),
+        ..Options::default()
+    };
+    // No reader: each queue keeps as many as it holds.
+    let outcome = run(opened, &options, &Stop::new(), |_| {});
+    assert_eq!((outcome.ended, outcome.imbalance()), (Ended::Finished, 0));
+    let counts: Vec<_> = outcome
+        .queues
+        .iter()
+        .map(|queue| (queue.counts.handed, queue.counts.dropped))
+        .collect();
+    assert_eq!(counts, [(64, 87), (64, 86), (64, 237)]);
+    assert_eq!(outcome.totals.adopted, 301);
+}
+
+#[test]
+fn impossible_topologies_are_refused_before_anything_is_opened() {
+    if let Err(error) = ring::shared::directory() {
+        skip::skip!("no directory for sockets: {error}");
+    }
+    let input = input(1);
+    let good = setup(&input, &[("a", 1)]);
+    let apps = |list: &[(&str, u32)]| setup(&input, list).applications;
+    let with = |change: &dyn Fn(&mut Setup)| {
+        let mut setup = good.clone();
+        change(&mut setup);
+        open(&setup).err().map(|error| error.kind())
+    };
+    let refused: [&dyn Fn(&mut Setup); 9] = [
+        &|setup| setup.name = "../x".into(),
+        &|setup| setup.applications.clear(),
+        &|setup| setup.applications = apps(&[("a", 1), ("a", 2)]),
+        &|setup| setup.applications = apps(&[("7", 1)]),
+        &|setup| setup.applications = apps(&[("a", 0)]),
+        &|setup| setup.applications = apps(&[("a", 60), ("b", 5)]),
+        &|setup| setup.ring_len = 0,
+        &|setup| setup.ring_len = 1 << 21,
+        &|setup| setup.inputs.push(format!("ring:{}/0", setup.name)),
+    ];
+    for (number, change) in refused.iter().enumerate() {
+        assert_eq!(with(change), Some(ErrorKind::InvalidInput), "case {number}");
+    }
+    let running = open(&good).unwrap();
+    assert_eq!(with(&|_| {}), Some(ErrorKind::Busy));
+    // A path that does not exist; the socket of the first cluster stays.
+    assert!(with(&|setup| setup.inputs = vec!["/missing.pcap".into()]).is_some());
+    assert!(running.path().exists());
+    drop(running);
+    assert_eq!(with(&|_| {}), None);
+}
