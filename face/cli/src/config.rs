@@ -92,14 +92,7 @@ pub fn merged(arguments: &[OsString], settings: &Settings) -> Vec<OsString> {
 /// If it cannot be read, is not TOML, or has an unknown key.
 pub fn read(path: &Path) -> Result<Settings> {
     let what = || format!("read {}", path.display());
-    let len = std::fs::metadata(path)
-        .map_err(|e| Error::from_io(what(), e))?
-        .len();
-    if len > LEN_MAX {
-        let why = format!("it is {len} bytes long; the limit is {LEN_MAX}");
-        return Err(Error::new(ErrorKind::InvalidInput, what(), why));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| Error::from_io(what(), e))?;
+    let text = crate::inputs::read_text(path, LEN_MAX)?;
     settings(&text).map_err(|(why, hint)| {
         let error = Error::new(ErrorKind::InvalidInput, what(), why);
         error.with_hint(hint)

@@ -123,6 +123,28 @@ impl Inputs {
     }
 }
 
+/// Reads a text file, or standard input for `-`, of at most `len_max` bytes. It is read, not
+/// measured: a device or a pipe has no length.
+///
+/// # Errors
+/// The system's error; `InvalidInput` if it is longer.
+pub fn read_text(path: &Path, len_max: u64) -> Result<String> {
+    use std::io::Read as _;
+    let what = || format!("read {}", path.display());
+    let mut text = String::new();
+    let len = match path == Path::new("-") {
+        true => std::io::stdin().take(len_max + 1).read_to_string(&mut text),
+        false => std::fs::File::open(path)
+            .and_then(|file| file.take(len_max + 1).read_to_string(&mut text)),
+    };
+    let len = len.map_err(|error| Error::from_io(what(), error))?;
+    if len as u64 > len_max {
+        let why = format!("it is larger than {} KiB", len_max >> 10);
+        return Err(Error::new(ErrorKind::InvalidInput, what(), why));
+    }
+    Ok(text)
+}
+
 /// Refuses an output that is also an input: opening it would truncate it.
 ///
 /// # Errors

@@ -108,7 +108,11 @@ pub fn replace(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
         }
         if word == "-c" || word == "--conf" {
             // Inserted first, because the command line takes precedence.
-            head.extend(conf::read(Path::new(&value(&word, words.next())?))?);
+            let path = value(&word, words.next())?;
+            head.extend(conf::read(Path::new(&path))?);
+            let mut option = OsString::from("--conf=");
+            option.push(path);
+            head.push(option);
             continue;
         }
         if !one(&word, &mut words, &mut out)? {

@@ -114,15 +114,15 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// The ports of a list for these probes, and the probes that have no port. By default ports are
-    /// probed by SYNs, and those after `U:` by UDP datagrams.
+    /// The ports of a list for these probes, and the probes that have no port. Ports are probed by
+    /// SYNs, and those after `U:` by UDP datagrams, if no probe of their protocol is given.
     ///
     /// # Errors
     /// What is missing, as a sentence without a full stop.
     pub fn new(list: &PortList, probes: &[Probe], payloads: Payloads) -> Result<Self, String> {
         let mut entries = Vec::new();
         for &(protocol, first, last) in &list.0 {
-            let probes = probes_of(protocol, probes)?;
+            let probes = probes_of(protocol, probes);
             if probes.contains(&Probe::Protocol) {
                 check_number(last)?;
             }
@@ -187,7 +187,7 @@ impl Ports {
     ) -> Result<Vec<PlannedProbe>, String> {
         let mut out = Vec::new();
         for Pair { addr, port } in pairs {
-            for probe in probes_of(port.protocol, probes)? {
+            for probe in probes_of(port.protocol, probes) {
                 if probe == Probe::Protocol {
                     check_number(port.port)?;
                 }
@@ -265,7 +265,7 @@ pub(crate) fn check_number(number: u16) -> Result<(), String> {
 }
 
 /// The probes of ports of a protocol, of the selected ones or by default.
-fn probes_of(protocol: Option<Protocol>, selected: &[Probe]) -> Result<Vec<Probe>, String> {
+fn probes_of(protocol: Option<Protocol>, selected: &[Probe]) -> Vec<Probe> {
     let of = |protocol| {
         selected
             .iter()
@@ -276,20 +276,21 @@ fn probes_of(protocol: Option<Protocol>, selected: &[Probe]) -> Result<Vec<Probe
         let found: Vec<Probe> = of(protocol).collect();
         if found.is_empty() { vec![other] } else { found }
     };
-    Ok(match protocol {
-        None if selected.is_empty() => vec![Probe::Syn],
+    match protocol {
         None => {
             let found: Vec<Probe> = selected.iter().copied().filter(|p| p.has_ports()).collect();
+            // Ports with probes of the host alone: nmap and masscan scan both.
             if found.is_empty() {
-                return Err("these probes have no ports".into());
+                vec![Probe::Syn]
+            } else {
+                found
             }
-            found
         }
         Some(Protocol::Udp) => or(Protocol::Udp, Probe::Udp),
         Some(Protocol::Sctp) => or(Protocol::Sctp, Probe::SctpInit),
         Some(Protocol::Ip) => or(Protocol::Ip, Probe::Protocol),
         Some(_) => or(Protocol::Tcp, Probe::Syn),
-    })
+    }
 }
 
 fn bounds(text: &str) -> Result<(u16, u16), String> {
@@ -352,7 +353,7 @@ mod tests {
         assert_eq!(ports("T:80,U:53", &[Udp]), Ok(vec![(Syn, 80), (Udp, 53)]));
         assert_eq!(ports("", &[Echo]), Ok(vec![(Echo, 0)]));
         assert_eq!(ports("T:80", &[Echo]), Ok(vec![(Syn, 80), (Echo, 0)]));
-        assert!(ports("80", &[Echo]).unwrap_err().contains("have no ports"));
+        assert_eq!(ports("80", &[Echo]), Ok(vec![(Syn, 80), (Echo, 0)]));
         assert!(ports("", &[Udp]).unwrap_err().contains("need ports"));
         assert!(ports("", &[]).is_err());
     }

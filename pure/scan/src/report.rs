@@ -150,6 +150,18 @@ pub struct Format {
     /// Finds the start of the closing part in the last bytes of a file, and whether a result
     /// precedes it.
     closing: fn(end: &[u8]) -> Option<(usize, bool)>,
+    /// How a file without its closing part is recognized and continued; `None`: every file that
+    /// ends in a line is continued.
+    cut: Option<Cut>,
+}
+
+/// A format whose files need a closing part, which a kill in the middle of a write can cut off.
+struct Cut {
+    /// Whether a file with these first bytes is a report of this format.
+    is_own: fn(start: &[u8]) -> bool,
+    /// Finds the end of the last whole row, or of what precedes all rows, in the last bytes of a
+    /// file, and whether it is a row.
+    last_row: fn(end: &[u8]) -> Option<(usize, bool)>,
 }
 
 impl std::fmt::Debug for Format {
@@ -173,6 +185,9 @@ pub static NDJSON: &Format = &ndjson::FORMAT;
 
 /// Number of bytes at the end of a file that are searched for the closing part.
 pub const CLOSING_MAX: usize = 4096;
+/// Number of bytes at the end of a cut file that are searched for the last whole row: the longest
+/// row, with a banner of 1,024 bytes of which each takes six, is shorter.
+pub const ROW_MAX: usize = 64 << 10;
 
 /// The results of one run in one format.
 #[derive(Clone, Debug)]
@@ -204,6 +219,26 @@ impl Report {
     /// of bytes to overwrite; `None` if the file does not end as this format requires.
     pub fn continued(format: &'static Format, run: Run, end: &[u8]) -> Option<(Self, usize)> {
         let (at, has_rows) = (format.closing)(end)?;
+        let report = Self {
+            format,
+            run,
+            bytes: Vec::new(),
+            row_count: 0,
+            has_rows,
+        };
+        Some((report, end.len() - at))
+    }
+
+    /// Creates a report that continues a file whose last write was cut off, with these first and
+    /// last bytes; the number of bytes to overwrite is that after the last whole row. `None` if it is
+    /// not a file of this format, or has no such row.
+    pub fn repaired(
+        format: &'static Format,
+        run: Run,
+        (start, end): (&[u8], &[u8]),
+    ) -> Option<(Self, usize)> {
+        let cut = format.cut.as_ref().filter(|cut| (cut.is_own)(start))?;
+        let (at, has_rows) = (cut.last_row)(end)?;
         let report = Self {
             format,
             run,

@@ -145,6 +145,9 @@ struct WriteArgs {
     micro: bool,
 }
 
+/// Maximum length of a filter in a file, in bytes.
+const FILTER_LEN_MAX: u64 = 16 << 20;
+
 const HELP: &str = "\
 A plain interface name is a tap: the host still gets its packets. afxdp:eth0 takes packets that \
 match the filter from the host. `barewire devices` lists the interfaces.
@@ -355,10 +358,7 @@ impl Args {
         Ok(match &self.filter_file {
             None => words.join(" "),
             Some(_) if !words.is_empty() => usage("give -F FILE or a filter expression, not both"),
-            Some(path) => {
-                let what = || format!("read the filter from {}", path.display());
-                std::fs::read_to_string(path).map_err(|e| Error::from_io(what(), e))?
-            }
+            Some(path) => inputs::read_text(path, FILTER_LEN_MAX)?,
         })
     }
 

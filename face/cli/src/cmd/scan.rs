@@ -21,6 +21,7 @@ use wire::Mac;
 
 use crate::args::{calls_bpf, parse_duration, to_read_counters};
 use crate::confine::{ConfineArgs, Files, Needs};
+use crate::inputs;
 use output::OutputArgs;
 use show::Show;
 
@@ -52,6 +53,10 @@ pub struct Args {
     /// Scan N public IPv4 addresses, chosen at random by the seed, too (-iR N)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     random_targets: Option<u64>,
+    /// Read options from a masscan configuration file; of options that can be given once, those of
+    /// the command line count
+    #[arg(long, short = 'c', value_name = "FILE")]
+    conf: Vec<PathBuf>,
     /// Exclude these addresses; a name stands for all its addresses
     #[arg(long, value_name = "TARGETS")]
     exclude: Vec<String>,
@@ -131,6 +136,9 @@ pub struct Args {
     #[command(flatten)]
     confine: ConfineArgs,
 }
+
+/// Maximum length of a list of targets in bytes.
+const LIST_LEN_MAX: u64 = 1 << 30;
 
 const HELP: &str = "\
 Nothing is remembered of a probe: an answer is recognized by numbers that only this run can \
@@ -273,10 +281,21 @@ fn lost_answers(lost: u64) -> Error {
 }
 
 impl Args {
-    /// The files that it reads, and its state.
+    /// The files that it reads, and its state, and where its standard output goes.
     fn files(&self) -> impl Iterator<Item = &Path> {
         let files = self.target_file.iter().chain(&self.exclude_file);
-        files.chain(&self.state).map(PathBuf::as_path)
+        let files = files.chain(&self.state).chain(&self.conf);
+        let is_stdin = |path: &&Path| *path == Path::new("-");
+        let files = files.map(PathBuf::as_path);
+        files
+            .map(move |path| {
+                if is_stdin(&path) {
+                    Path::new("/dev/stdin")
+                } else {
+                    path
+                }
+            })
+            .chain([Path::new("/dev/stdout")])
     }
 
     /// The lowest rate, in the unit of `--rate`.
@@ -428,11 +447,7 @@ fn refused(what: &str, why: String) -> Error {
 
 /// Reads the targets of a file.
 fn read(path: &Path, out: &mut TargetList) -> Result<()> {
-    let text = match path == Path::new("-") {
-        true => std::io::read_to_string(std::io::stdin()),
-        false => fs::read_to_string(path),
-    };
-    let text = text.map_err(|error| Error::from_io(format!("read {}", path.display()), error))?;
+    let text = inputs::read_text(path, LIST_LEN_MAX)?;
     for (number, line) in (1..).zip(text.lines()) {
         out.add_line(line)
             .map_err(|why| refused(&format!("read line {number} of {}", path.display()), why))?;

@@ -3,7 +3,8 @@
 //!
 //! If the process is killed, the file is as its last call left it. If it is killed during a call,
 //! the kernel may end that call early, but only between two pages of the file; then the last rows
-//! and the closing part may be cut off.
+//! and the closing part may be cut off. Continuing the file repairs it: it goes on after the last
+//! whole row.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,7 +14,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ::scan::report::{CLOSING_MAX, Ended, Ending, FORMATS, Format, Report, Run};
+use ::scan::report::{CLOSING_MAX, Ended, Ending, FORMATS, Format, ROW_MAX, Report, Run};
 use sys::create::CreateOptions;
 use sys::{Error, ErrorKind, Result};
 
@@ -174,7 +175,11 @@ impl OutputFile {
             keep,
             ..CreateOptions::BY_UMASK
         };
-        let end = if append { last_bytes(path) } else { Vec::new() };
+        let (start, end) = if append {
+            ends_of(path)
+        } else {
+            Default::default()
+        };
         let file = match append {
             true => options.open(path).map(|made| made.file),
             false => options.create(path),
@@ -190,11 +195,16 @@ impl OutputFile {
         let format = name.format;
         let (report, overwritten) = match end.is_empty() {
             true => (Report::new(format, run.clone()), 0),
-            false => Report::continued(format, run.clone(), &end).ok_or_else(|| {
-                let why = format!("it is not a whole {} file of a scan", format.word);
-                Error::new(ErrorKind::InvalidInput, what(), why)
-                    .with_hint("write to another file, or remove this one")
-            })?,
+            false => {
+                let closing = &end[end.len().saturating_sub(CLOSING_MAX)..];
+                let whole = Report::continued(format, run.clone(), closing);
+                let found = whole.or_else(|| Report::repaired(format, run.clone(), (&start, &end)));
+                found.ok_or_else(|| {
+                    let why = format!("it is not a file of a scan in the format {}", format.word);
+                    Error::new(ErrorKind::InvalidInput, what(), why)
+                        .with_hint("write to another file, or remove this one")
+                })?
+            }
         };
         let at = kind.is_file().then(|| data.len() - overwritten as u64);
         let closing = end[end.len() - overwritten..].to_vec();
@@ -278,19 +288,21 @@ impl OutputFile {
     }
 }
 
-/// Returns the last bytes of an existing regular file.
-fn last_bytes(path: &Path) -> Vec<u8> {
-    let read = || -> io::Result<Vec<u8>> {
+/// Returns the first and the last bytes of an existing regular file.
+fn ends_of(path: &Path) -> (Vec<u8>, Vec<u8>) {
+    let read = || -> io::Result<(Vec<u8>, Vec<u8>)> {
         // Opening a pipe would block if it has no writer.
         if !path.metadata()?.is_file() {
-            return Ok(Vec::new());
+            return Ok(Default::default());
         }
         let file = File::open(path)?;
         let len = file.metadata()?.len();
-        let from = len.saturating_sub(CLOSING_MAX as u64);
-        let mut bytes = vec![0; (len - from) as usize];
-        file.read_exact_at(&mut bytes, from)?;
-        Ok(bytes)
+        let from = len.saturating_sub(ROW_MAX as u64);
+        let mut start = vec![0; len.min(CLOSING_MAX as u64) as usize];
+        file.read_exact_at(&mut start, 0)?;
+        let mut end = vec![0; (len - from) as usize];
+        file.read_exact_at(&mut end, from)?;
+        Ok((start, end))
     };
     read().unwrap_or_default()
 }

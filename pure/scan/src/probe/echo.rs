@@ -4,6 +4,8 @@
 //! received; the sequence number is keyed, too. The data contain the send time, offset by a keyed
 //! number.
 
+use std::net::IpAddr;
+
 use wire::checksum::Sum;
 
 use super::{Numbers, Probe, Row, Stamp, Template};
@@ -27,7 +29,7 @@ pub(super) static ROW: Row = Row {
     template,
     stamp,
     answer,
-    quoted,
+    quoted: |classifier, quote| quoted(classifier, quote, (Probe::Echo, request(quote.to))),
     filter: [
         "icmp and icmp[0] = 0 and icmp[4:2] >= FIRST and icmp[4:2] <= LAST",
         "icmp6 and ip6[40] = 129 and ip6[44:2] >= FIRST and ip6[44:2] <= LAST",
@@ -80,14 +82,20 @@ fn answer(classifier: &AnswerClassifier<'_>, packet: &Received<'_>) -> Option<An
     })
 }
 
-fn quoted(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>) -> Option<Answer> {
+/// The type of a request.
+fn request(addr: IpAddr) -> u8 {
+    if addr.is_ipv6() { REQUEST_V6 } else { REQUEST }
+}
+
+/// Evaluates an ICMP error about a request of this type, which has an identifier and a sequence
+/// number.
+pub(super) fn quoted(
+    classifier: &AnswerClassifier<'_>,
+    quote: &Quote<'_>,
+    (probe, request): (Probe, u8),
+) -> Option<Answer> {
     let [kind, code, _, _, i0, i1, s0, s1] = *quote.start;
-    let request = if quote.to.is_ipv6() {
-        REQUEST_V6
-    } else {
-        REQUEST
-    };
-    let (target, cookie) = classifier.target(Probe::Echo, quote.to, 0)?;
+    let (target, cookie) = classifier.target(probe, quote.to, 0)?;
     let is_ours = (kind, code) == (request, 0)
         && u16::from_be_bytes([i0, i1]) == classifier.source().port(&cookie)
         && u16::from_be_bytes([s0, s1]) == cookie.seq as u16;

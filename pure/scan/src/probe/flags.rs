@@ -104,8 +104,13 @@ fn answer(
     is_ours.then(|| packet.answer(target, state, Evidence::Reset))
 }
 
-/// All errors quote at least the ports and the sequence number (RFC 792).
-fn quoted(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>, probe: Probe) -> Option<Answer> {
+/// Evaluates an ICMP error about a segment of any kind: it quotes at least the ports and the
+/// sequence number (RFC 792).
+pub(super) fn quoted(
+    classifier: &AnswerClassifier<'_>,
+    quote: &Quote<'_>,
+    probe: Probe,
+) -> Option<Answer> {
     let [s0, s1, d0, d1, seq @ ..] = *quote.start;
     let (target, cookie) = classifier.target(probe, quote.to, u16::from_be_bytes([d0, d1]))?;
     let is_ours = u32::from_be_bytes(seq) == cookie.seq

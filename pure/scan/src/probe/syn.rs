@@ -3,8 +3,8 @@
 use wire::LayerKind;
 use wire::checksum::Sum;
 
-use super::{Numbers, Probe, Row, Stamp, Template};
-use crate::answer::{Answer, AnswerClassifier, Evidence, Quote, Received, State};
+use super::{Numbers, Probe, Row, Stamp, Template, flags};
+use crate::answer::{Answer, AnswerClassifier, Evidence, Received, State};
 use crate::frame::Options;
 use crate::payload::Payload;
 use crate::port::Protocol;
@@ -22,7 +22,7 @@ pub(super) static ROW: Row = Row {
     template,
     stamp,
     answer,
-    quoted,
+    quoted: |classifier, quote| flags::quoted(classifier, quote, Probe::Syn),
     filter: [
         "ip and tcp and dst portrange FIRST-LAST",
         "ip6 and tcp and dst portrange FIRST-LAST",
@@ -104,13 +104,4 @@ fn echoed(packet: &Received<'_>) -> Option<u32> {
             _ => return None,
         };
     }
-}
-
-/// Evaluates an ICMP error, which quotes at least the ports and the sequence number (RFC 792).
-fn quoted(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>) -> Option<Answer> {
-    let [s0, s1, d0, d1, seq @ ..] = *quote.start;
-    let (target, cookie) = classifier.target(Probe::Syn, quote.to, u16::from_be_bytes([d0, d1]))?;
-    let is_ours = u32::from_be_bytes(seq) == cookie.seq
-        && u16::from_be_bytes([s0, s1]) == classifier.source().port(&cookie);
-    is_ours.then(|| quote.answer(target, State::Filtered))
 }

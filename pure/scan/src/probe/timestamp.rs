@@ -6,8 +6,8 @@
 
 use wire::checksum::Sum;
 
-use super::{NOT_IPV6, Numbers, Probe, Row, Stamp, Template};
-use crate::answer::{Answer, AnswerClassifier, Evidence, Quote, Received, State};
+use super::{NOT_IPV6, Numbers, Probe, Row, Stamp, Template, echo};
+use crate::answer::{Answer, AnswerClassifier, Evidence, Received, State};
 use crate::frame::Options;
 use crate::payload::Payload;
 use crate::port::Protocol;
@@ -24,7 +24,7 @@ pub(super) static ROW: Row = Row {
     template,
     stamp,
     answer,
-    quoted,
+    quoted: |classifier, quote| echo::quoted(classifier, quote, (Probe::Timestamp, REQUEST)),
     filter: [
         "icmp and icmp[0] = 14 and icmp[4:2] >= FIRST and icmp[4:2] <= LAST",
         "",
@@ -68,13 +68,4 @@ fn answer(classifier: &AnswerClassifier<'_>, packet: &Received<'_>) -> Option<An
         sent_us: Some(u32::from_be_bytes(clock).wrapping_sub(cookie.timestamp)),
         ..packet.answer(target, State::Up, Evidence::Timestamp)
     })
-}
-
-fn quoted(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>) -> Option<Answer> {
-    let [kind, code, _, _, i0, i1, s0, s1] = *quote.start;
-    let (target, cookie) = classifier.target(Probe::Timestamp, quote.to, 0)?;
-    let is_ours = (kind, code) == (REQUEST, 0)
-        && u16::from_be_bytes([i0, i1]) == classifier.source().port(&cookie)
-        && u16::from_be_bytes([s0, s1]) == cookie.seq as u16;
-    is_ours.then(|| quote.answer(target, State::Filtered))
 }

@@ -23,6 +23,7 @@ pub(super) static FORMAT: Format = Format {
     between: b"",
     end: |_: &Run, _: u64, _: &Ending<'_>, _| {},
     closing: after_last_line,
+    cut: None,
 };
 
 fn answer(found: &Found, out: &mut Vec<u8>) {

@@ -21,6 +21,7 @@ pub(super) static FORMAT: Format = Format {
     between: b"",
     end,
     closing: after_last_line,
+    cut: None,
 };
 
 /// Appends text; slashes, commas and tabs are escaped because they separate fields.

@@ -4,7 +4,7 @@
 use wire::Timestamp;
 
 use super::text::service;
-use super::{Ending, Format, Found, Run, last, put};
+use super::{Cut, Ending, Format, Found, Run, last, put};
 use crate::cookie::ProbeTarget;
 use crate::grab::Banner;
 
@@ -20,6 +20,7 @@ pub(super) static FORMAT: Format = Format {
     between: b",\n",
     end: |_: &Run, _: u64, _: &Ending<'_>, out| out.extend(b"\n]\n"),
     closing,
+    cut: Some(Cut { is_own, last_row }),
 };
 
 /// Finds the closing part. An array without objects is `[`, an empty line, and `]`.
@@ -27,6 +28,21 @@ fn closing(end: &[u8]) -> Option<(usize, bool)> {
     let at = last(end, b"\n]")?;
     let is_last = end[at + 2..].iter().all(u8::is_ascii_whitespace);
     is_last.then(|| (at, end[..at].ends_with(b"}")))
+}
+
+fn is_own(start: &[u8]) -> bool {
+    start == b"[\n" || start.starts_with(b"[\n{\"ip\":\"") || start.starts_with(b"[\n\n")
+}
+
+/// Finds the end of the last object: text in it has no line feed.
+fn last_row(end: &[u8]) -> Option<(usize, bool)> {
+    const END: &[u8] = b"}]}";
+    if end.ends_with(END) {
+        return Some((end.len(), true));
+    }
+    let separated = last(end, b"}]},\n").or_else(|| last(end, b"}]}\n"));
+    let row = separated.map(|at| (at + END.len(), true));
+    row.or_else(|| end.starts_with(b"[\n").then_some((2, false)))
 }
 
 fn begin(target: &ProbeTarget, time: Timestamp, out: &mut Vec<u8>) {

@@ -18,6 +18,7 @@ pub(super) static FORMAT: Format = Format {
     between: b"",
     end,
     closing: after_last_line,
+    cut: None,
 };
 
 fn string(text: &str, out: &mut Vec<u8>) {

@@ -186,3 +186,103 @@ fn bytes_of_services_leave_the_form_intact() {
         assert_eq!(controls, expected, "{format:?}");
     }
 }
+
+/// What separates fields or ends text in one of the formats.
+const SEPARATORS: [&[u8]; 10] = [
+    b"a\"b'c",
+    b"a/b//c/",
+    b"--> <!-- --",
+    b"]]>",
+    b"</host>\n</nmaprun>\n",
+    b"}]},\n{",
+    b"\n]\n",
+    b"a,b\t,c",
+    b"\\\"",
+    b"&quot;&#10;",
+];
+
+/// Fields of a format's line for a banner: the same number, whatever the banner.
+fn field_count(format: &Format, line: &str) -> usize {
+    let unescaped = |quote: char, line: &str| {
+        let mut is_escaped = false;
+        let of = |letter: char| {
+            let is_quote = letter == quote && !is_escaped;
+            is_escaped = letter == '\\' && !is_escaped;
+            is_quote
+        };
+        line.chars().map(of).filter(|is| *is).count()
+    };
+    match format.word {
+        // Elements and attributes.
+        "xml" => line.matches(['<', '>', '"']).count(),
+        "grepable" => line.matches(['/', ',', '\t']).count(),
+        "json" | "ndjson" => unescaped('"', line),
+        // Commas outside of quotes.
+        "csv" => line
+            .split('"')
+            .step_by(2)
+            .map(|part| part.matches(',').count())
+            .sum(),
+        _ => 1,
+    }
+}
+
+#[test]
+fn separators_in_banners_do_not_separate() {
+    for format in FORMATS {
+        let line = |start: &[u8]| {
+            let mut report = Report::new(format, run());
+            let mut bytes = Vec::new();
+            report.take(&mut bytes);
+            bytes.clear();
+            report.banner(&banner(start), START);
+            report.take(&mut bytes);
+            String::from_utf8(bytes).unwrap()
+        };
+        let plain = line(b"plain");
+        for hostile in SEPARATORS {
+            let line = line(hostile);
+            let counts = (field_count(format, &line), field_count(format, &plain));
+            assert_eq!(counts.0, counts.1, "{format:?}: {line}");
+            assert_eq!(line.matches('\n').count(), plain.matches('\n').count());
+        }
+    }
+}
+
+/// The arguments are an attribute in XML and a comment elsewhere.
+#[test]
+fn separators_in_arguments_do_not_separate() {
+    for format in FORMATS {
+        for hostile in SEPARATORS {
+            let begun = |arguments: &[u8]| {
+                let mut run = run();
+                run.arguments = String::from_utf8_lossy(arguments).into_owned();
+                let mut bytes = Vec::new();
+                Report::new(format, run).take(&mut bytes);
+                String::from_utf8(bytes).unwrap()
+            };
+            let (plain, text) = (begun(b"plain"), begun(hostile));
+            assert_eq!(
+                text.lines().count(),
+                plain.lines().count(),
+                "{format:?}: {text}"
+            );
+            let marks = |text: &str| text.matches(['<', '>', '"']).count();
+            assert!(
+                format.word != "xml" || marks(&text) == marks(&plain),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_cut_file_is_repaired_only_if_it_is_a_report() {
+    for format in FORMATS.into_iter().filter(|format| format.cut.is_some()) {
+        let whole = file(format, 2, true);
+        let cut = &whole[..whole.len() - 30];
+        assert!(Report::repaired(format, run(), (&whole, cut)).is_some());
+        assert!(Report::repaired(format, run(), (b"[1, 2", cut)).is_none());
+        assert!(Report::repaired(format, run(), (&whole, b"no row")).is_none());
+    }
+}

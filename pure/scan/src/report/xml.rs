@@ -4,7 +4,7 @@
 use wire::Timestamp;
 
 use super::text::{escaped, service};
-use super::{Ending, Format, Found, Run, last, put};
+use super::{Cut, Ending, Format, Found, Run, last, put};
 use crate::answer::State;
 use crate::cookie::ProbeTarget;
 use crate::grab::Banner;
@@ -22,8 +22,29 @@ pub(super) static FORMAT: Format = Format {
     rate: None,
     between: b"",
     end,
-    closing: |end| last(end, b"<runstats>").map(|at| (at, true)),
+    closing,
+    cut: Some(Cut { is_own, last_row }),
 };
+
+/// Finds the closing part, which has to be whole.
+fn closing(end: &[u8]) -> Option<(usize, bool)> {
+    let at = last(end, b"<runstats>")?;
+    let is_whole = end.trim_ascii_end().ends_with(b"</nmaprun>");
+    is_whole.then_some((at, true))
+}
+
+fn is_own(start: &[u8]) -> bool {
+    last(start, b"\n<nmaprun scanner=\"barewire\"").is_some()
+}
+
+/// Finds the end of the last element: text in attributes has no angle bracket.
+fn last_row(end: &[u8]) -> Option<(usize, bool)> {
+    let ends: [&[u8]; 3] = [b"</host>\n", b"\"/>\n", b"xmloutputversion=\"1.05\">\n"];
+    let ends = ends
+        .into_iter()
+        .filter_map(|row| Some(last(end, row)? + row.len()));
+    ends.max().map(|at| (at, true))
+}
 
 /// Appends text as an attribute value.
 fn attribute(text: &[u8], out: &mut Vec<u8>) {

@@ -146,7 +146,7 @@ fn outputs_are_files_of_their_own() {
     assert!(opened.unwrap_err().why().contains("input file"));
     fs::write(&path, "a letter to a friend").unwrap();
     let opened = Outputs::open(&both[..1], &run(), (true, &Totals::default()), &[]);
-    assert!(opened.unwrap_err().why().contains("not a whole xml file"));
+    assert!(opened.unwrap_err().why().contains("in the format xml"));
     for bad in ["xml", "xml:", "exe:file", ":file"] {
         assert!(OutputName::parse(OsStr::new(bad)).is_err(), "{bad}");
     }
@@ -172,4 +172,53 @@ fn a_write_that_fails_leaves_the_file_as_it_was() {
     assert!(outputs.note(&progress).is_err());
     assert!(outputs.note(&progress).is_ok(), "reported once");
     assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+/// Simulates a kill in the middle of a write, at every byte of the last rows.
+#[test]
+fn a_file_that_a_kill_cut_off_is_continued_after_its_last_whole_row() {
+    let folder = Folder::new("cut");
+    let names = folder.names();
+    let mut outputs = open(&names, false);
+    for port in 1..=3 {
+        outputs.note(&Notice::Found(&found(port))).unwrap();
+    }
+    outputs.end(&outcome()).unwrap();
+    for name in &names {
+        let whole = fs::read(&name.path).unwrap();
+        let rows = |bytes: &[u8]| String::from_utf8_lossy(bytes).matches("closed").count();
+        let first = (0..whole.len())
+            .find(|len| rows(&whole[..*len]) == 1)
+            .unwrap();
+        for len in first..whole.len() {
+            fs::write(&name.path, &whole[..len]).unwrap();
+            let mut outputs = open(std::slice::from_ref(name), true);
+            outputs.note(&Notice::Found(&found(9))).unwrap();
+            outputs.end(&outcome()).unwrap();
+            check_ends(std::slice::from_ref(name));
+            let now = fs::read(&name.path).unwrap();
+            // The row that is cut is left out, and the ones before it are kept.
+            let kept = rows(&whole[..len]);
+            let expected = [kept, kept + 1];
+            assert!(
+                expected.contains(&rows(&now)),
+                "{name:?} {len}: {}",
+                rows(&now)
+            );
+            let text = String::from_utf8(now).unwrap();
+            if name.format.word == "json" {
+                assert_eq!(
+                    text.matches("}]},\n{").count() + 1,
+                    rows(text.as_bytes()),
+                    "{text}"
+                );
+            }
+            if name.format.word == "xml" {
+                assert_eq!(
+                    text.matches("<host ").count(),
+                    text.matches("</host>\n").count()
+                );
+            }
+        }
+    }
 }
