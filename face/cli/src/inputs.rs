@@ -123,26 +123,38 @@ impl Inputs {
     }
 }
 
-/// Reads a text file, or standard input for `-`, of at most `len_max` bytes. It is read, not
-/// measured: a device or a pipe has no length.
+/// Reads a text file, as [`read_bytes`].
+///
+/// # Errors
+/// As [`read_bytes`]; `InvalidInput` if it is not UTF-8.
+pub fn read_text(path: &Path, len_max: u64) -> Result<String> {
+    let text = String::from_utf8(read_bytes(path, len_max)?);
+    text.map_err(|_| {
+        let what = format!("read {}", path.display());
+        Error::new(ErrorKind::InvalidInput, what, "it is not UTF-8 text")
+    })
+}
+
+/// Reads a file, or standard input for `-`, of at most `len_max` bytes. It is read, not measured: a
+/// device or a pipe has no length.
 ///
 /// # Errors
 /// The system's error; `InvalidInput` if it is longer.
-pub fn read_text(path: &Path, len_max: u64) -> Result<String> {
+pub fn read_bytes(path: &Path, len_max: u64) -> Result<Vec<u8>> {
     use std::io::Read as _;
     let what = || format!("read {}", path.display());
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let len = match path == Path::new("-") {
-        true => std::io::stdin().take(len_max + 1).read_to_string(&mut text),
+        true => std::io::stdin().take(len_max + 1).read_to_end(&mut bytes),
         false => std::fs::File::open(path)
-            .and_then(|file| file.take(len_max + 1).read_to_string(&mut text)),
+            .and_then(|file| file.take(len_max + 1).read_to_end(&mut bytes)),
     };
     let len = len.map_err(|error| Error::from_io(what(), error))?;
     if len as u64 > len_max {
         let why = format!("it is larger than {} KiB", len_max >> 10);
         return Err(Error::new(ErrorKind::InvalidInput, what(), why));
     }
-    Ok(text)
+    Ok(bytes)
 }
 
 /// Refuses an output that is also an input: opening it would truncate it.

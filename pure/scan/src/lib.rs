@@ -36,7 +36,7 @@ pub use cookie::{Cookie, Cookies, ProbeTarget};
 pub use frame::{FrameOptions, Frames, Options};
 pub use hops::NextHops;
 pub use neighbour::{Solicitor, neighbour};
-pub use payload::{Id, Payload, Payloads};
+pub use payload::{Given, Id, Payload, Payloads, read_payloads};
 pub use permutation::{LEN_MAX, Permutation, Walk};
 pub use plan::{Order, Plan, PlannedProbe, Probes, Shard};
 pub use port::{Entry, PortList, Ports, Protocol, top_ports};

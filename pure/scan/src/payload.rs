@@ -3,9 +3,12 @@
 //! A request may have an identification that answers echo. It is keyed, and verified.
 
 mod check;
+mod file;
 mod rows;
 
 use std::borrow::Cow;
+
+pub use file::read_payloads;
 
 /// Position and encoding of up to 32 keyed bits in a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,6 +89,17 @@ pub struct Payload {
     check: fn(data: &[u8], key: u32) -> Option<bool>,
     /// Whether the service may answer from another port.
     pub is_from_any_port: bool,
+    /// Whether the user gave it.
+    pub is_given: bool,
+}
+
+/// A payload from a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// Ports that it is sent to.
+    pub ports: Vec<u16>,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
 }
 
 impl Payload {
@@ -117,6 +131,44 @@ impl Payloads {
     /// The built-in requests.
     pub fn built_in() -> Self {
         Self(rows::all())
+    }
+
+    /// Adds payloads. They replace the built-in requests for their ports; several for one port are
+    /// all sent.
+    ///
+    /// # Errors
+    /// If there are too many, or one is too long, as a sentence without a full stop.
+    pub fn with(mut self, given: Vec<Given>) -> Result<Self, String> {
+        if given.len() > file::COUNT_MAX {
+            return Err(format!("there are more than {} payloads", file::COUNT_MAX));
+        }
+        let mut given_ports = vec![false; 1 << 16];
+        for port in given.iter().flat_map(|given| &given.ports) {
+            given_ports[usize::from(*port)] = true;
+        }
+        let mut number = 0;
+        self.0.retain_mut(|payload| {
+            number += 1;
+            let is_free = |port: &u16| !given_ports[usize::from(*port)];
+            payload.ports = payload.ports.iter().copied().filter(is_free).collect();
+            // The first one is for ports without a request of their own.
+            number == 1 || !payload.ports.is_empty()
+        });
+        for Given { ports, bytes } in given {
+            if bytes.len() > file::LEN_MAX {
+                return Err(format!("a payload is longer than {} bytes", file::LEN_MAX));
+            }
+            self.0.push(Payload {
+                name: Cow::Borrowed("given"),
+                ports: Cow::Owned(ports),
+                bytes: Cow::Owned(bytes),
+                id: Id::None,
+                check: check::any,
+                is_from_any_port: false,
+                is_given: true,
+            });
+        }
+        Ok(self)
     }
 
     /// All requests.

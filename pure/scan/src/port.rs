@@ -81,6 +81,23 @@ impl PortList {
         Ok(Self(list))
     }
 
+    /// All ports, if none has a letter.
+    ///
+    /// # Errors
+    /// If one has, as a sentence without a full stop.
+    pub fn numbers(&self) -> Result<Vec<u16>, String> {
+        let mut out = Vec::new();
+        for (protocol, first, last) in &self.0 {
+            if protocol.is_some() {
+                return Err("the protocol is UDP: no letter is expected".into());
+            }
+            out.extend(*first..=*last);
+        }
+        out.sort_unstable();
+        out.dedup();
+        Ok(out)
+    }
+
     /// Whether there is no port.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

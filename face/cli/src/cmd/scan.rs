@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::scan::grab::GrabOptions;
-use ::scan::{Options, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, Shard};
+use ::scan::{
+    Given, Options, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, Shard, read_payloads,
+};
 use runtime::scan::{self, Outputs, Saved, Scan, Setup, StateFile, TargetList};
 use runtime::{Stop, TotalsRequest};
 use sys::privileges::User;
@@ -46,6 +48,13 @@ pub struct Args {
     /// protocol (ports are numbers of IP protocols) [default: syn, and udp to the ports of U:]
     #[arg(long, value_parser = Probe::parse, value_delimiter = ',', value_name = "PROBES")]
     probe: Vec<Probe>,
+    /// Send the bytes of a file to UDP ports (53,5353=FILE)
+    #[arg(long, value_parser = PayloadArg::parse, value_name = "PORTS=FILE")]
+    payload: Vec<PayloadArg>,
+    /// Read payloads of UDP ports from a file: a capture (by destination port), or nmap-payloads
+    #[arg(long, visible_alias = "nmap-payloads", visible_alias = "pcap-payloads")]
+    #[arg(value_name = "FILE")]
+    payload_file: Vec<PathBuf>,
     /// Read more targets from a file (- is standard input): on lines of their own or with commas,
     /// # comments
     #[arg(long, visible_alias = "include-file", value_name = "FILE")]
@@ -139,6 +148,8 @@ pub struct Args {
 
 /// Maximum length of a list of targets in bytes.
 const LIST_LEN_MAX: u64 = 1 << 30;
+/// Maximum length of a payload in bytes; a scan refuses shorter ones, too.
+const PAYLOAD_LEN_MAX: u64 = 1 << 16;
 
 const HELP: &str = "\
 Nothing is remembered of a probe: an answer is recognized by numbers that only this run can \
@@ -216,6 +227,24 @@ fn parse_mac(text: &str) -> std::result::Result<Mac, String> {
     Ok(Mac(*bytes.last_chunk().unwrap_or(&[0; 6])))
 }
 
+/// A payload for ports.
+#[derive(Clone, Debug)]
+struct PayloadArg {
+    ports: Vec<u16>,
+    path: PathBuf,
+}
+
+impl PayloadArg {
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let parts = text.split_once('=').filter(|(_, path)| !path.is_empty());
+        let (ports, path) = parts.ok_or("expected PORTS=FILE, for example 53,5353=query.bin")?;
+        Ok(Self {
+            ports: PortList::parse(ports)?.numbers()?,
+            path: path.into(),
+        })
+    }
+}
+
 /// Runs the scan.
 pub fn run(args: &Args) -> Result<()> {
     let stop = Stop::on_signals()?;
@@ -284,7 +313,9 @@ impl Args {
     /// The files that it reads, and its state, and where its standard output goes.
     fn files(&self) -> impl Iterator<Item = &Path> {
         let files = self.target_file.iter().chain(&self.exclude_file);
+        let payloads = self.payload.iter().map(|payload| &payload.path);
         let files = files.chain(&self.state).chain(&self.conf);
+        let files = files.chain(payloads).chain(&self.payload_file);
         let is_stdin = |path: &&Path| *path == Path::new("-");
         let files = files.map(PathBuf::as_path);
         files
@@ -358,10 +389,26 @@ impl Args {
         }
     }
 
+    /// The built-in payloads and those of files.
+    fn payloads(&self) -> Result<Payloads> {
+        let mut given = Vec::new();
+        for PayloadArg { ports, path } in &self.payload {
+            let (ports, bytes) = (ports.clone(), inputs::read_bytes(path, PAYLOAD_LEN_MAX)?);
+            given.push(Given { ports, bytes });
+        }
+        for path in &self.payload_file {
+            let found = read_payloads(&inputs::read_bytes(path, LIST_LEN_MAX)?);
+            let what = || format!("read payloads from {}", path.display());
+            given.extend(found.map_err(|why| refused(&what(), why))?);
+        }
+        let payloads = Payloads::built_in().with(given);
+        payloads.map_err(|why| refused("scan", why))
+    }
+
     /// The ports of all targets, and the probes of single ones.
     fn ports(&self, include: &TargetList) -> Result<(Ports, Vec<PlannedProbe>)> {
         let list = self.port_list()?;
-        let payloads = Payloads::built_in();
+        let payloads = self.payloads()?;
         let pairs = Ports::of_pairs(&include.pairs, &self.probe, &payloads);
         let pairs = pairs.map_err(|why| refused("scan", why))?;
         let is_alone = include.ranges.is_empty() && self.random_targets.is_none();

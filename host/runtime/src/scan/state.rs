@@ -116,6 +116,11 @@ pub(super) fn fingerprint(
         add(&pair.port.to_be_bytes());
         add(&payload.to_be_bytes());
     }
+    let payloads = ports.payloads().as_slice().iter();
+    for payload in payloads.filter(|payload| payload.is_given) {
+        add(&(payload.bytes.len() as u32).to_be_bytes());
+        add(&payload.bytes);
+    }
     for number in [shard.index, shard.count, attempts] {
         add(&number.to_be_bytes());
     }

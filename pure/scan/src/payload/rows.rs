@@ -15,6 +15,7 @@ fn row(name: &'static str, ports: &'static [u16], bytes: &'static [u8]) -> Paylo
         id: Id::None,
         check: check::any,
         is_from_any_port: false,
+        is_given: false,
     }
 }
 

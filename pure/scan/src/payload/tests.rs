@@ -45,6 +45,36 @@ fn every_port_has_a_request_and_some_have_two() {
     assert_eq!(names(9), ["empty"]);
 }
 
+#[test]
+fn given_payloads_replace_the_built_in_ones_of_their_ports() {
+    let given = |ports: &[u16], bytes: &[u8]| Given {
+        ports: ports.to_vec(),
+        bytes: bytes.to_vec(),
+    };
+    let all = vec![given(&[53, 161, 9999], b"one"), given(&[53], b"two")];
+    let payloads = Payloads::built_in().with(all).unwrap();
+    let bytes = |port| {
+        let numbers = payloads.numbers_of(port);
+        let payload = |number| payloads.as_slice()[usize::from(number)].bytes.to_vec();
+        numbers.map(payload).collect::<Vec<_>>()
+    };
+    assert_eq!(bytes(53), [b"one", b"two"]);
+    assert_eq!(bytes(161), [b"one"]);
+    assert_eq!(bytes(9999), [b"one"]);
+    assert_eq!(bytes(9), [b""]);
+    assert_eq!(bytes(123).len(), 1, "NTP is as before");
+    assert!(
+        Payloads::built_in()
+            .with(vec![given(&[1], &[0; 1453])])
+            .is_err()
+    );
+    assert!(
+        Payloads::built_in()
+            .with(vec![given(&[1], b"a"); 257])
+            .is_err()
+    );
+}
+
 /// The answer of a service that echoes the identification, made from the request.
 fn answer(name: &str) -> Vec<u8> {
     let mut bytes = sent(name);
