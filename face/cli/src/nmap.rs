@@ -36,6 +36,7 @@ const OPTIONS: &[(&str, Meaning)] = &[
     ("-F", Is("--top-ports=100")),
     ("-PE", Is("--probe=echo")),
     ("-PP", Is("--probe=timestamp")),
+    ("-PR", Is("--probe=arp")),
     ("-g", Takes("--source-port")),
     ("-S", Takes("--source-ip")),
     (

@@ -23,7 +23,7 @@ mod vendors;
 
 use database::Database;
 use ranges::{Ranges, cut};
-use vendors::Vendors;
+pub use vendors::Vendors;
 
 /// Maximum file size in bytes.
 const FILE_MAX: u64 = 1 << 30;

@@ -11,6 +11,7 @@ mod state;
 mod sweep;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::scan::grab::{Banner, BannerGrabber, GrabOptions};
@@ -24,6 +25,7 @@ use sys::{Error, ErrorKind, Result};
 use traffic::Rate;
 use wire::{Mac, Timestamp};
 
+use crate::origin_table::Vendors;
 pub use ::scan::{Found, Totals};
 pub use list::TargetList;
 pub use output::{OutputName, Outputs, close};
@@ -75,6 +77,8 @@ pub struct Setup {
     pub ttl: u8,
     /// How banners are read; `None`: they are not.
     pub grab: Option<GrabOptions>,
+    /// Vendors of MAC addresses.
+    pub vendors: Arc<Vendors>,
     /// Whether a firewall rule keeps the kernel from resetting connections, on ports whose packets
     /// it receives, too.
     pub firewall: bool,
@@ -163,9 +167,11 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
     }
     check_families(&setup, &targets)?;
     let local = Local::find(&setup, &addresses)?;
+    check_link(&setup, &local, &addresses)?;
+    let has_others = setup.ports.probes() != [Probe::Arp] || !setup.pairs.is_empty();
     let on_link = match setup.router_mac {
-        Some(_) => Targets::default(),
-        None => local.on_link(&addresses),
+        None if has_others => local.on_link(&addresses),
+        _ => Targets::default(),
     };
     if on_link.count() > ON_LINK_MAX {
         let why = format!(
@@ -195,6 +201,32 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
         on_link,
         reserved,
     })
+}
+
+/// ARP requests are answered on the link alone, and a port that takes the answers from the host
+/// would also take those to the host itself.
+fn check_link(setup: &Setup, local: &Local, addresses: &Targets) -> Result<()> {
+    if !setup.ports.probes().contains(&Probe::Arp) {
+        return Ok(());
+    }
+    let name = setup.port_name(&local.link.name);
+    let far = addresses.count() - local.on_link(addresses).count();
+    let (why, hint) = if name.starts_with("afxdp:") {
+        let why = format!("the host would miss replies to its own ARP requests on {name}");
+        (why, format!("scan on {}", local.link.name))
+    } else if far != 0 {
+        let why = format!(
+            "{far} of the targets are not on the link of {}",
+            local.link.name
+        );
+        (
+            why,
+            "scan them by --probe echo, or choose an interface with -e".to_owned(),
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::InvalidInput, "scan by ARP", why).with_hint(hint))
 }
 
 /// Some probes are of IPv4 only.
@@ -306,6 +338,13 @@ impl Scan {
             .transpose()
     }
 
+    /// The vendor of a neighbour's card.
+    fn vendor(&self, found: &Found) -> Option<Box<str>> {
+        let mac = found.mac()?;
+        let vendor = self.setup.vendors.find(mac.0);
+        vendor.map(|name| name.as_ref().into())
+    }
+
     fn grabber<'s>(
         &'s self,
         cookies: &'s Cookies,
@@ -372,6 +411,9 @@ impl Scan {
     /// The next hops of all targets, once neighbours have answered.
     fn hops(&self, stop: &crate::Stop) -> Result<NextHops> {
         let mut hops = NextHops::default();
+        if self.plan.kinds() == [Probe::Arp] {
+            return Ok(hops);
+        }
         if let Some(mac) = self.setup.router_mac {
             (hops.router_v4, hops.router_v6) = (Some(mac), Some(mac));
             return Ok(hops);

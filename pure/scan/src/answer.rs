@@ -63,8 +63,6 @@ pub enum Evidence {
     Arp,
     /// A Neighbor Advertisement.
     Neighbour,
-    /// A packet of the IP protocol that was probed.
-    Ip,
     /// An ICMP error that quotes the probe.
     Icmp {
         /// Whether it is an ICMPv6 error.
@@ -89,7 +87,6 @@ impl Evidence {
             Self::Timestamp => "timestamp-reply",
             Self::Arp => "arp-response",
             Self::Neighbour => "nd-response",
-            Self::Ip => "proto-response",
             Self::Icmp {
                 is_ipv6,
                 kind,
@@ -225,6 +222,8 @@ pub struct AnswerClassifier<'p> {
     cookies: &'p Cookies,
     /// UDP ports of the scan whose services answer from another port, with their payloads.
     elsewhere: Vec<(u16, &'p Payload)>,
+    /// Whether ARP replies are answers.
+    has_arp: bool,
 }
 
 impl<'p> AnswerClassifier<'p> {
@@ -248,6 +247,7 @@ impl<'p> AnswerClassifier<'p> {
             plan,
             cookies,
             elsewhere: elsewhere.take(ELSEWHERE_MAX).collect(),
+            has_arp: plan.kinds().contains(&Probe::Arp),
         }
     }
 
@@ -256,6 +256,11 @@ impl<'p> AnswerClassifier<'p> {
     /// Checksums are not verified: packets from the same machine may not have them yet, and all
     /// others were verified on the way.
     pub fn classify(&self, packet: &[u8]) -> Option<Answer> {
+        if self.has_arp
+            && let Some(answer) = self.arp_reply(packet)
+        {
+            return Some(answer);
+        }
         let mut found = Dissection::EMPTY;
         dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut found);
         if !self.plan.source().is_own(found.dst_addr()?) {

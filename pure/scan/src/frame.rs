@@ -8,6 +8,7 @@ use wire::Mac;
 use wire::checksum::Sum;
 
 use crate::cookie::{Cookie, ProbeTarget};
+use crate::neighbour::Solicitor;
 use crate::payload::Payloads;
 use crate::port::Protocol;
 use crate::probe::{Numbers, Probe, Row, Template};
@@ -157,6 +158,7 @@ fn ipv6(src: [u8; 16], ttl: u8, protocol: u8, len: u16) -> Vec<u8> {
 #[derive(Clone, Debug)]
 pub struct Frames {
     source: Source,
+    solicitor: Solicitor,
     /// For IPv4 and for IPv6, indexed as in [`Frames::frame`]; empty without a source address.
     frames: [Vec<Frame>; 2],
     payload_count: usize,
@@ -181,6 +183,10 @@ impl Frames {
         let v6 = source.ipv6.map(|src| frames(src.into()));
         Self {
             source,
+            solicitor: Solicitor {
+                source,
+                mac: look.src_mac,
+            },
             frames: [v4.unwrap_or_default(), v6.unwrap_or_default()],
             payload_count,
         }
@@ -189,8 +195,11 @@ impl Frames {
     /// Length of a probe with this payload in bytes; 0 without a source address of its family.
     #[inline]
     pub fn len(&self, target: &ProbeTarget, payload: u16) -> usize {
-        self.frame(target, payload)
-            .map_or(0, |frame| frame.bytes.len())
+        let frame = self.frame(target, payload);
+        match target.probe {
+            Probe::Arp => frame.map_or(0, |_| Solicitor::len(target.addr)),
+            _ => frame.map_or(0, |frame| frame.bytes.len()),
+        }
     }
 
     #[inline]
@@ -209,6 +218,9 @@ impl Frames {
         mac: Mac,
         out: &mut [u8],
     ) -> Option<usize> {
+        if target.probe == Probe::Arp {
+            return self.solicitor.write(target.addr, out);
+        }
         let frame = self.frame(target, payload)?;
         let out = out.get_mut(..frame.bytes.len())?;
         out.copy_from_slice(&frame.bytes);

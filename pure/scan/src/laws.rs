@@ -159,7 +159,10 @@ static SCENE: LazyLock<Scene> = LazyLock::new(|| {
     let (Ok(()), Ok(list)) = (parsed, list) else {
         unreachable!("the lists are constants");
     };
-    let ports = Ports::new(&list, &Probe::ALL, Payloads::built_in());
+    // ARP has no cookie.
+    let keyed = Probe::ALL.into_iter().filter(|probe| *probe != Probe::Arp);
+    let keyed: Vec<Probe> = keyed.collect();
+    let ports = Ports::new(&list, &keyed, Payloads::built_in());
     let order = Order {
         seed: 1,
         shard: Shard::WHOLE,

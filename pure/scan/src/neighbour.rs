@@ -11,6 +11,8 @@ use crate::source::Source;
 
 /// Bytes of an Ethernet header.
 const ETHERNET_LEN: usize = 14;
+/// Offset of the sender's MAC address in an ARP packet.
+const ARP_SENDER_AT: usize = 8;
 /// Bytes of an ARP request with its Ethernet header.
 const ARP_LEN: usize = ETHERNET_LEN + arp::ETHERNET_IPV4_LEN;
 const IPV6_LEN: usize = 40;
@@ -93,6 +95,12 @@ impl Solicitor {
 
 /// The address and MAC address in a reply to a request; `None` for other Ethernet packets.
 pub fn neighbour(packet: &[u8]) -> Option<(IpAddr, Mac)> {
+    let (addr, at) = neighbour_at(packet)?;
+    Some((addr, Mac(*packet.get(at..)?.first_chunk()?)))
+}
+
+/// The address in a reply to a request, and the offset of its MAC address in the packet.
+pub(crate) fn neighbour_at(packet: &[u8]) -> Option<(IpAddr, usize)> {
     let kind: [u8; 2] = packet.get(12..14)?.try_into().ok()?;
     let rest = &packet[ETHERNET_LEN..];
     match kind {
@@ -100,16 +108,19 @@ pub fn neighbour(packet: &[u8]) -> Option<(IpAddr, Mac)> {
             let arp = Arp::parse(rest).ok().filter(|arp| arp.operation() == 2)?;
             let found = arp.ethernet_ipv4()?;
             let is_known = found.sender != Ipv4Addr::UNSPECIFIED;
-            is_known.then_some((found.sender.into(), found.sender_mac))
+            is_known.then_some((found.sender.into(), ETHERNET_LEN + ARP_SENDER_AT))
         }
-        [0x86, 0xdd] => advertised(rest),
+        [0x86, 0xdd] => {
+            let (addr, at) = advertised(rest)?;
+            Some((addr, ETHERNET_LEN + at))
+        }
         _ => None,
     }
 }
 
 /// Reads a Neighbor Advertisement (RFC 4861 section 4.4). A hop limit of 255 proves that no router
 /// has forwarded it.
-fn advertised(packet: &[u8]) -> Option<(IpAddr, Mac)> {
+fn advertised(packet: &[u8]) -> Option<(IpAddr, usize)> {
     let (ip, icmp) = packet.split_at_checked(IPV6_LEN)?;
     if ip[6] != ICMPV6 || ip[7] != 255 || icmp.get(..2)? != [ADVERTISEMENT, 0] {
         return None;
@@ -122,8 +133,8 @@ fn advertised(packet: &[u8]) -> Option<(IpAddr, Mac)> {
             return None;
         }
         if *kind == TARGET_LINK {
-            let mac = options.get(2..8)?.first_chunk::<6>()?;
-            return Some((target.into(), Mac(*mac)));
+            options.get(2..8)?;
+            return Some((target.into(), packet.len() - options.len() + 2));
         }
         options = options.get(len..)?;
     }

@@ -3,6 +3,7 @@
 //! A row defines the transport part of a probe, the fields that are filled in, and what counts as
 //! an answer. Everything else (IP headers, order, pacing, reports) is common to all kinds.
 
+mod arp;
 mod echo;
 mod flags;
 mod protocol;
@@ -44,10 +45,12 @@ pub enum Probe {
     Timestamp,
     /// An IPv4 packet of the protocol whose number is the port.
     Protocol,
+    /// An ARP request, or a Neighbor Solicitation.
+    Arp,
 }
 
 /// All rows, indexed by the number of the probe.
-static ROWS: [&Row; 10] = [
+static ROWS: [&Row; 11] = [
     &syn::ROW,
     &udp::ROW,
     &echo::ROW,
@@ -58,6 +61,7 @@ static ROWS: [&Row; 10] = [
     &sctp::ROW,
     &timestamp::ROW,
     &protocol::ROW,
+    &arp::ROW,
 ];
 
 /// In the place of a protocol's number: any.
@@ -116,7 +120,7 @@ pub(crate) struct Numbers<'a> {
 
 impl Probe {
     /// All kinds.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Syn,
         Self::Udp,
         Self::Echo,
@@ -127,6 +131,7 @@ impl Probe {
         Self::SctpInit,
         Self::Timestamp,
         Self::Protocol,
+        Self::Arp,
     ];
 
     #[inline]
@@ -177,6 +182,13 @@ impl Probe {
         };
         let mut parts = Vec::new();
         for row in probes.iter().map(|probe| probe.row()) {
+            if row.protocol == Protocol::Link {
+                let ipv4 = source.ipv4.map(|addr| (row.filter[0], addr.to_string()));
+                let ipv6 = source.ipv6.map(|addr| (row.filter[1], addr.to_string()));
+                let both = ipv4.into_iter().chain(ipv6);
+                parts.extend(both.map(|(filter, addr)| format!("(dst host {addr} and {filter})")));
+                continue;
+            }
             if let Some(addr) = source.ipv4
                 && row.protocol == Protocol::Ip
             {

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use wire::Mac;
+
 use crate::cookie::{BATCH, Cookie, Cookies, ProbeTarget};
 use crate::frame::Frames;
 use crate::hops::NextHops;
@@ -65,7 +67,7 @@ impl<'p> Prober<'p> {
             }
             let target = &self.targets[self.at];
             let len = self.frames.len(target, self.payloads[self.at]);
-            if len != 0 && self.hops.mac(target.addr).is_some() {
+            if len != 0 && self.mac(target).is_some() {
                 return Some(len);
             }
             self.at += 1;
@@ -82,7 +84,7 @@ impl<'p> Prober<'p> {
             return None;
         }
         let (target, cookie) = (&self.targets[self.at], &self.made[self.at]);
-        let mac = self.hops.mac(target.addr)?;
+        let mac = self.mac(target)?;
         let probe = (target, self.payloads[self.at]);
         let len = self
             .frames
@@ -90,6 +92,15 @@ impl<'p> Prober<'p> {
         self.at += 1;
         self.taken += 1;
         Some(len)
+    }
+
+    /// The MAC address that a probe is sent to; ARP requests contain it.
+    #[inline]
+    fn mac(&self, target: &ProbeTarget) -> Option<Mac> {
+        match target.probe {
+            Probe::Arp => Some(Mac([0xff; 6])),
+            _ => self.hops.mac(target.addr),
+        }
     }
 
     /// Sets the time in microseconds that subsequent probes contain.

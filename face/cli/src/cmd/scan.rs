@@ -8,12 +8,14 @@ use std::fs;
 use std::io::Read as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::scan::grab::GrabOptions;
 use ::scan::{
     Given, Options, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, Shard, read_payloads,
 };
+use runtime::origin_table::Vendors;
 use runtime::scan::{self, Outputs, Saved, Scan, Setup, StateFile, TargetList};
 use runtime::{Stop, TotalsRequest};
 use sys::privileges::User;
@@ -43,11 +45,14 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     top_ports: Option<u16>,
-    /// What is sent: syn, udp, echo (no port), ack, fin, xmas, null, sctp-init, timestamp (no
+    /// What is sent: syn, udp, echo (no port), arp (no port), ack, fin, xmas, null, sctp-init, timestamp (no
     /// port),
     /// protocol (ports are numbers of IP protocols) [default: syn, and udp to the ports of U:]
     #[arg(long, value_parser = Probe::parse, value_delimiter = ',', value_name = "PROBES")]
     probe: Vec<Probe>,
+    /// Add the vendors of MAC addresses (--probe arp), from IEEE's oui.csv or Wireshark's manuf
+    #[arg(long, value_name = "FILE")]
+    mac_vendors: Vec<PathBuf>,
     /// Send the bytes of a file to UDP ports (53,5353=FILE)
     #[arg(long, value_parser = PayloadArg::parse, value_name = "PORTS=FILE")]
     payload: Vec<PayloadArg>,
@@ -316,6 +321,7 @@ impl Args {
         let payloads = self.payload.iter().map(|payload| &payload.path);
         let files = files.chain(&self.state).chain(&self.conf);
         let files = files.chain(payloads).chain(&self.payload_file);
+        let files = files.chain(&self.mac_vendors);
         let is_stdin = |path: &&Path| *path == Path::new("-");
         let files = files.map(PathBuf::as_path);
         files
@@ -387,6 +393,16 @@ impl Args {
                 "there is neither TCP nor UDP to scan".into(),
             )),
         }
+    }
+
+    fn vendors(&self) -> Result<Arc<Vendors>> {
+        let mut vendors = Vendors::default();
+        for path in &self.mac_vendors {
+            let added = vendors.add(&inputs::read_bytes(path, LIST_LEN_MAX)?);
+            let what = || format!("read MAC vendors from {}", path.display());
+            added.map_err(|why| refused(&what(), why))?;
+        }
+        Ok(Arc::new(vendors))
     }
 
     /// The built-in payloads and those of files.
@@ -484,6 +500,7 @@ impl Args {
             ttl: self.ttl,
             grab: self.grab()?,
             firewall: self.firewall,
+            vendors: self.vendors()?,
         })
     }
 }

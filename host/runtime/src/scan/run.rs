@@ -109,6 +109,7 @@ fn found(answer: Answer, packet: &[u8], (time, clock_us): (Timestamp, u32)) -> E
     let rtt = rtt.filter(|rtt| *rtt <= RTT_MAX_US);
     Event::Answer(Box::new(Found {
         payload: answer.payload(packet).into(),
+        vendor: None,
         answer,
         time,
         rtt: rtt.map(|rtt| Duration::from_micros(rtt.into())),
@@ -350,7 +351,8 @@ impl<'s> Collector<'s> {
         let mut tick = Instant::now() + TICK;
         loop {
             match answers.recv_timeout(Duration::from_millis(20)) {
-                Ok(Event::Answer(found)) => {
+                Ok(Event::Answer(mut found)) => {
+                    found.vendor = self.scan.vendor(&found);
                     let result = self.answer(&found, notice);
                     self.reported(result, stop);
                 }

@@ -27,6 +27,7 @@ fn setup(include: &[&str]) -> Setup {
         options: Options::Minimal,
         ttl: 64,
         grab: None,
+        vendors: Default::default(),
         firewall: false,
     }
 }

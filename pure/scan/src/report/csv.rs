@@ -9,7 +9,7 @@ use super::{Ending, Format, Found, Run, after_last_line, put};
 use crate::grab::Banner;
 
 const HEADING: &str =
-    "type,time,address,protocol,port,state,reason,ttl,from,rtt_ms,application,banner";
+    "type,time,address,protocol,port,state,reason,ttl,from,rtt_ms,application,banner,mac,vendor";
 
 pub(super) static FORMAT: Format = Format {
     word: "csv",
@@ -44,7 +44,15 @@ fn answer(found: &Found, out: &mut Vec<u8>) {
     if let Some(rtt) = found.rtt {
         put!(out, "{:.3}", rtt.as_secs_f64() * 1e3);
     }
-    out.extend(b",,\n");
+    out.extend(b",,,");
+    if let Some(mac) = found.mac() {
+        put!(out, "{mac}");
+    }
+    out.push(b',');
+    if let Some(vendor) = &found.vendor {
+        safe_cell(vendor.as_bytes(), out);
+    }
+    out.push(b'\n');
 }
 
 fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
@@ -59,5 +67,5 @@ fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
     safe_cell(service(banner).as_bytes(), out);
     out.push(b',');
     safe_cell(&banner.start, out);
-    out.push(b'\n');
+    out.extend(b",,\n");
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use wire::Timestamp;
+use wire::{Mac, Timestamp};
 
 use crate::answer::Answer;
 use crate::grab::GrabCounts;
+use crate::port::Protocol;
 
 /// A received answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,17 @@ pub struct Found {
     pub rtt: Option<Duration>,
     /// Data of the answer: the UDP payload or the MAC address.
     pub payload: Box<[u8]>,
+    /// The vendor of the MAC address, if it is known.
+    pub vendor: Option<Box<str>>,
+}
+
+impl Found {
+    /// The MAC address of a neighbour.
+    pub fn mac(&self) -> Option<Mac> {
+        let is_link = self.answer.target.protocol() == Protocol::Link;
+        let bytes = self.payload.first_chunk().filter(|_| is_link);
+        bytes.map(|bytes| Mac(*bytes))
+    }
 }
 
 /// Counts of a scan.

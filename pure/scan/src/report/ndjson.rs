@@ -44,6 +44,13 @@ fn answer(found: &Found, out: &mut Vec<u8>) {
     if let Some(rtt) = found.rtt {
         put!(out, ",\"rtt_ms\":{}", rtt.as_nanos() as f64 / 1e6);
     }
+    if let Some(mac) = found.mac() {
+        put!(out, ",\"mac\":\"{mac}\"");
+    }
+    if let Some(vendor) = &found.vendor {
+        out.extend(b",\"vendor\":");
+        string(vendor, out);
+    }
     out.extend(b"}\n");
 }
 

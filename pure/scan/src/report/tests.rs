@@ -60,6 +60,7 @@ fn found(addr: &str, port: u16) -> Found {
         time: Timestamp(START.ns() + 1),
         rtt: Some(std::time::Duration::from_micros(1500)),
         payload: Box::default(),
+        vendor: None,
     }
 }
 

@@ -68,7 +68,7 @@ fn scan_type(probe: Probe) -> Option<&'static str> {
         Probe::Null => Some("null"),
         Probe::SctpInit => Some("sctpinit"),
         Probe::Protocol => Some("ipproto"),
-        Probe::Echo | Probe::Timestamp => None,
+        Probe::Echo | Probe::Timestamp | Probe::Arp => None,
     }
 }
 
@@ -130,6 +130,15 @@ fn answer(found: &Found, out: &mut Vec<u8>) {
         _ => "unknown",
     };
     host(target, found.time, (status, reason, answer.ttl), out);
+    if let Some(mac) = found.mac() {
+        put!(out, "<address addr=\"{mac}\" addrtype=\"mac\"");
+        if let Some(vendor) = &found.vendor {
+            out.extend(b" vendor=\"");
+            attribute(vendor.as_bytes(), out);
+            out.push(b'"');
+        }
+        out.extend(b"/>");
+    }
     if !matches!(target.protocol(), Protocol::Icmp | Protocol::Link) {
         put!(
             out,

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use ::scan::grab::Banner;
-use ::scan::report::Report;
+use ::scan::report::{Report, safe};
 use ::scan::{Protocol, RateChange};
 use runtime::output::{Output, Piece, Refused, blocked};
 use runtime::scan::{self, Found, Notice, Outcome, Scan, Totals};
@@ -309,15 +309,22 @@ fn text_line(found: &Found) -> String {
     let target = &answer.target;
     let port = match target.protocol() {
         Protocol::Icmp => "icmp".to_owned(),
+        Protocol::Link => "link".to_owned(),
         protocol => format!("{}/{}", target.port, protocol.word()),
     };
     let mut text = format!(
-        "{:<15}  {port:<9}  {:<8}  {}, ttl {}",
+        "{:<15}  {port:<9}  {:<8}  {}",
         target.addr.to_string(),
         answer.state.word(),
         answer.evidence.word(),
-        answer.ttl
     );
+    let _ = match found.mac() {
+        Some(mac) => write!(text, ", {mac}"),
+        None => write!(text, ", ttl {}", answer.ttl),
+    };
+    if let Some(vendor) = &found.vendor {
+        let _ = write!(text, " ({})", safe(vendor));
+    }
     if answer.from != target.addr {
         let _ = write!(text, ", from {}", answer.from);
     }

@@ -40,6 +40,7 @@ fn found(port: u16) -> Found {
         time: Timestamp(0),
         rtt: None,
         payload: Box::default(),
+        vendor: None,
     }
 }
 
