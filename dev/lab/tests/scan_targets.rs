@@ -1,0 +1,271 @@
+//! `barewire scan` of single ports, of neighbours on the link, and with payloads from files.
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lab::packet::Raw;
+use lab::process::{Process, barewire};
+use lab::{Pair, Veth, require, skip};
+use serde_json::Value;
+use wire::{Dissection, LinkType, dissect};
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// 256 addresses that the right end's kernel answers for.
+const HOSTS: &str = "198.18.4.0/24";
+
+fn network() -> Pair {
+    let pair = Veth::new().ipv6().create().unwrap();
+    let (left, right) = (&pair.left, &pair.right);
+    let hosts = ["route", "add", "local", HOSTS, "dev", "lo"];
+    right.ns.ip(hosts).unwrap();
+    let router = right.ipv4.to_string();
+    left.ns.ip(["route", "add", HOSTS, "via", &router]).unwrap();
+    pair
+}
+
+fn begin(pair: &Pair, args: &[&str]) -> Process {
+    let args = [&["scan", "--json", "--wait", "1"], args].concat();
+    pair.left.ns.spawn(barewire().unwrap(), args).unwrap()
+}
+
+/// Answers and totals.
+fn scan(pair: &Pair, args: &[&str]) -> (Vec<Value>, Value) {
+    let finished = begin(pair, args).wait(LIMIT).unwrap().checked().unwrap();
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    let mut lines: Vec<Value> = finished.stdout.lines().map(parse).collect();
+    let totals = lines.pop().expect("totals");
+    (lines, totals)
+}
+
+/// A file that is removed.
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(name: &str, bytes: &[u8]) -> Self {
+        let name = format!("barewire-scan-targets-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        Self(path)
+    }
+
+    fn name(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Runs `body`; returns the number of SYNs to each address and port that arrived at the right end.
+fn probes(pair: &Pair, body: impl FnOnce() + Send) -> BTreeMap<String, usize> {
+    let right = &pair.right;
+    let raw = right.ns.run(|| Raw::open(&right.ifname)).unwrap().unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut counts = BTreeMap::new();
+            loop {
+                let is_over = over.load(Ordering::Acquire);
+                match raw.receive(Duration::from_millis(50)).unwrap() {
+                    Some(packet) => {
+                        let mut found = Dissection::EMPTY;
+                        dissect(LinkType::ETHERNET, &packet, packet.len() as u32, &mut found);
+                        if found.ip_protocol == 6 && found.tcp_flags == 2 {
+                            let to = format!("{} {}", found.dst_addr().unwrap(), found.dst_port);
+                            *counts.entry(to).or_default() += 1;
+                        }
+                    }
+                    None if is_over => return counts,
+                    None => {}
+                }
+            }
+        });
+        body();
+        over.store(true, Ordering::Release);
+        watcher.join().unwrap()
+    })
+}
+
+#[test]
+fn single_ports_are_probed_once_in_all_shards_and_after_a_kill() {
+    require!(skip::lab());
+    let pair = network();
+    let v6 = pair.right.ipv6.to_string();
+    let mut lines = String::new();
+    let mut expected = BTreeMap::new();
+    for number in 0..200u16 {
+        let (addr, port) = (format!("198.18.4.{number}"), 1000 + number);
+        lines += &format!("{addr}:{port}\n{addr} {}\n", port + 1000);
+        expected.insert(format!("{addr} {port}"), 1);
+        expected.insert(format!("{addr} {}", port + 1000), 1);
+    }
+    lines += &format!("[{v6}]:443\n");
+    expected.insert(format!("{v6} 443"), 1);
+    // All ports of some of the addresses, and a pair that is among them.
+    let args = ["198.18.4.0/28", "-p", "80,81", "198.18.4.3:80"];
+    for number in 0..16 {
+        for port in [80, 81] {
+            expected.insert(format!("198.18.4.{number} {port}"), 1);
+        }
+    }
+    let list = TempFile::new("pairs", lines.as_bytes());
+    let args = [
+        &args[..],
+        &[
+            "-iL",
+            list.name(),
+            "--seed",
+            "5",
+            "--exclude",
+            "198.18.4.199",
+        ],
+    ];
+    let args = args.concat();
+    for port in [1199, 2199] {
+        expected.remove(&format!("198.18.4.199 {port}"));
+    }
+    let shards = probes(&pair, || {
+        for (shard, rate) in [("1/3", "2000"), ("2/3", "5000"), ("3/3", "900")] {
+            let (rows, totals) = scan(
+                &pair,
+                &[&args[..], &["--shard", shard, "--rate", rate]].concat(),
+            );
+            assert_eq!(totals["complete"], true, "{totals}");
+            assert_eq!(totals["closed"], rows.len());
+        }
+    });
+    assert_eq!(shards, expected);
+
+    // Probes of the last two seconds before a kill may be sent again.
+    let state = TempFile::new("state", b"");
+    let args = [&args[..], &["--state", state.name()]].concat();
+    let killed = probes(&pair, || {
+        let mut process = begin(&pair, &[&args[..], &["--rate", "100"]].concat());
+        process.wait_stdout("\n", LIMIT).unwrap();
+        std::thread::sleep(Duration::from_millis(2500));
+        process.kill().unwrap();
+        let (_, totals) = scan(&pair, &[&args[..], &["--rate", "2000"]].concat());
+        assert_eq!(totals["complete"], true, "{totals}");
+    });
+    assert!(killed.keys().eq(expected.keys()));
+}
+
+#[test]
+fn random_targets_are_of_the_number_asked_for() {
+    require!(skip::lab());
+    let pair = network();
+    let gateway = pair.right.ipv4.to_string();
+    pair.left
+        .ns
+        .ip(["route", "add", "default", "via", &gateway])
+        .unwrap();
+    let args = ["-iR", "1000", "-p", "80", "--dry-run", "--seed", "3"];
+    let finished = begin(&pair, &args).wait(LIMIT).unwrap().checked().unwrap();
+    let plan: Value = serde_json::from_str(finished.stdout.trim()).unwrap();
+    assert_eq!(
+        (&plan["addresses"], &plan["probes"]),
+        (&1000.into(), &1000.into())
+    );
+    let again = begin(&pair, &args).wait(LIMIT).unwrap().checked().unwrap();
+    assert_eq!(again.stdout, finished.stdout, "the seed decides");
+}
+
+#[test]
+fn neighbours_are_found_by_arp_and_neighbor_discovery() {
+    require!(skip::lab());
+    let pair = network();
+    let (left, right) = (&pair.left, &pair.right);
+    let (v4, v6) = (right.ipv4.to_string(), right.ipv6.to_string());
+    let mac = right.mac.map(|byte| format!("{byte:02x}")).join(":");
+    let [a, b, c, _] = right.ipv4.octets();
+    let network = format!("{a}.{b}.{c}.0/24");
+    let manuf = TempFile::new("manuf", format!("{}\tLab\n", &mac[..8]).as_bytes());
+    let args = [
+        &network,
+        &v6,
+        "--probe",
+        "arp",
+        "--rate",
+        "2000",
+        "--mac-vendors",
+        manuf.name(),
+    ];
+    let (rows, totals) = scan(&pair, &args);
+    assert_eq!(
+        (&totals["up"], &totals["lost"]),
+        (&2.into(), &0.into()),
+        "{rows:?} {totals}"
+    );
+    for (addr, reason) in [(&v4, "arp-response"), (&v6, "nd-response")] {
+        let row = rows.iter().find(|row| row["address"] == addr.as_str());
+        let row = row.unwrap_or_else(|| panic!("{addr}: {rows:?}"));
+        assert_eq!(
+            (&row["mac"], &row["vendor"]),
+            (&mac.as_str().into(), &"Lab".into())
+        );
+        assert_eq!(
+            (&row["reason"], &row["state"]),
+            (&reason.into(), &"up".into())
+        );
+    }
+    // Not on the link, and a port that would take the host's own replies.
+    for args in [
+        vec!["198.18.4.1", "--probe", "arp"],
+        vec![&v4, "--probe", "arp", "-e", "afxdp"],
+    ] {
+        let port = format!("afxdp:{}", left.ifname);
+        let args: Vec<&str> = args
+            .into_iter()
+            .map(|w| if w == "afxdp" { &port } else { w })
+            .collect();
+        let finished = begin(&pair, &args).wait(LIMIT).unwrap();
+        assert!(
+            finished.stderr.contains("cannot scan by ARP"),
+            "{}",
+            finished.stderr
+        );
+    }
+}
+
+#[test]
+fn payloads_of_files_are_sent() {
+    require!(skip::lab());
+    let pair = network();
+    let host = "198.18.4.5";
+    let bind = || [4001, 4002].map(|port| UdpSocket::bind((host, port)).unwrap());
+    let sockets = pair.right.ns.run(bind).unwrap();
+    let raw = TempFile::new("raw", b"from a file");
+    let text = TempFile::new(
+        "nmap",
+        b"# text\nudp 4002 \"\\x00\\x01\" \"two\"\nudp 4002 \"three\"\n",
+    );
+    let payload = format!("4001={}", raw.name());
+    let args = [
+        host,
+        "-p",
+        "U:4001,4002",
+        "--payload",
+        &payload,
+        "--payload-file",
+        text.name(),
+    ];
+    let (_, totals) = scan(&pair, &args);
+    assert_eq!(totals["sent"], 3, "{totals}");
+    let mut received = Vec::new();
+    for socket in &sockets {
+        socket.set_nonblocking(true).unwrap();
+        let mut buffer = [0; 2048];
+        while let Ok(len) = socket.recv(&mut buffer) {
+            received.push(buffer[..len].to_vec());
+        }
+    }
+    received.sort_unstable();
+    let expected: [&[u8]; 3] = [b"\0\x01two", b"from a file", b"three"];
+    assert_eq!(received, expected);
+}
