@@ -12,4 +12,6 @@ mod meaning;
 
 use meaning::Meaning;
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| conf::text_input(&String::from_utf8_lossy(input)));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    conf::text_input(&String::from_utf8_lossy(input));
+});

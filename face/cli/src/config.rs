@@ -92,7 +92,7 @@ pub fn merged(arguments: &[OsString], settings: &Settings) -> Vec<OsString> {
 /// If it cannot be read, is not TOML, or has an unknown key.
 pub fn read(path: &Path) -> Result<Settings> {
     let what = || format!("read {}", path.display());
-    let text = crate::inputs::read_text(path, LEN_MAX)?;
+    let text = runtime::text::read_text(path, LEN_MAX, what)?;
     settings(&text).map_err(|(why, hint)| {
         let error = Error::new(ErrorKind::InvalidInput, what(), why);
         error.with_hint(hint)

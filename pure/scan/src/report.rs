@@ -230,8 +230,8 @@ impl Report {
     }
 
     /// Creates a report that continues a file whose last write was cut off, with these first and
-    /// last bytes; the number of bytes to overwrite is that after the last whole row. `None` if it is
-    /// not a file of this format, or has no such row.
+    /// last bytes; the number of bytes to overwrite is that after the last whole row. `None` if it
+    /// is not a file of this format, or has no such row.
     pub fn repaired(
         format: &'static Format,
         run: Run,

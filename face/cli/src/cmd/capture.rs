@@ -358,7 +358,10 @@ impl Args {
         Ok(match &self.filter_file {
             None => words.join(" "),
             Some(_) if !words.is_empty() => usage("give -F FILE or a filter expression, not both"),
-            Some(path) => inputs::read_text(path, FILTER_LEN_MAX)?,
+            Some(path) => {
+                let what = || format!("read the filter from {}", path.display());
+                runtime::text::read_text(path, FILTER_LEN_MAX, what)?
+            }
         })
     }
 

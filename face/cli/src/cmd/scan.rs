@@ -1,5 +1,6 @@
 //! `barewire scan`: finds open ports and hosts without keeping state per probe.
 
+mod merge;
 mod output;
 mod show;
 
@@ -45,9 +46,9 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     top_ports: Option<u16>,
-    /// What is sent: syn, udp, echo (no port), arp (no port), ack, fin, xmas, null, sctp-init, timestamp (no
-    /// port),
-    /// protocol (ports are numbers of IP protocols) [default: syn, and udp to the ports of U:]
+    /// What is sent: syn, udp, ack, fin, xmas, null, sctp-init, protocol (ports are numbers of IP
+    /// protocols), and without ports echo, timestamp, arp [default: syn, and udp to the ports of
+    /// U:]
     #[arg(long, value_parser = Probe::parse, value_delimiter = ',', value_name = "PROBES")]
     probe: Vec<Probe>,
     /// Add the vendors of MAC addresses (--probe arp), from IEEE's oui.csv or Wireshark's manuf
@@ -180,7 +181,8 @@ Examples:
   barewire scan 192.0.2.0/24 --probe echo
   barewire scan host.example --top-ports 100
   barewire scan 192.0.2.0/24 -p 80 -oX scan.xml -oJ scan.json
-  barewire scan 198.51.100.0/24 -p 80 --dry-run";
+  barewire scan 198.51.100.0/24 -p 80 --dry-run
+  barewire scan merge shard1.ndjson shard2.ndjson";
 
 /// Sets of TCP options for probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -252,6 +254,9 @@ impl PayloadArg {
 
 /// Runs the scan.
 pub fn run(args: &Args) -> Result<()> {
+    if let Some(files) = merge::files(&args.targets) {
+        return merge::run(&files);
+    }
     let stop = Stop::on_signals()?;
     let request = TotalsRequest::on_signal()?;
     let user = args.user.as_deref().map(User::find).transpose()?;

@@ -200,7 +200,10 @@ impl send::Source for ProbeSource<'_> {
         if let Some(len) = self.prober.next_len() {
             return Ok(packet(len));
         }
-        self.live.is_probed.store(true, Ordering::Release);
+        if !self.live.is_probed.swap(true, Ordering::Release) {
+            let probed_ns = self.began.elapsed().as_nanos() as u64;
+            self.live.probed_ns.store(probed_ns, Ordering::Relaxed);
+        }
         let is_over = self.talking.as_mut().is_none_or(BannerReader::is_over);
         Ok(if is_over { Next::End } else { Next::Pending })
     }

@@ -145,8 +145,10 @@ pub struct Live {
     pub segment_bytes: AtomicU64,
     /// The rate now, as the bits of a number.
     rate: AtomicU64,
-    /// Whether all probes were sent.
+    /// Whether all probes were sent, and how long that took in nanoseconds.
     pub is_probed: AtomicBool,
+    /// As above.
+    pub probed_ns: AtomicU64,
 }
 
 impl Live {
@@ -458,7 +460,11 @@ impl<'s> Collector<'s> {
         self.grabbed = Some(sent.grabbed);
         self.totals.failed = sent.report.failed;
         self.totals.unreachable = sent.unreachable;
-        self.sending = Duration::from_nanos(sent.report.span_ns);
+        // Banners are read after the last probe, too.
+        self.sending = match self.live.probed_ns.load(Ordering::Relaxed) {
+            ns if ns != 0 && segments != 0 => Duration::from_nanos(ns),
+            _ => Duration::from_nanos(sent.report.span_ns),
+        };
         let is_end = sent.next == self.scan.plan().probe_count();
         self.is_complete =
             sent.result.is_ok() && (sent.report.ended == SendEnded::Source || is_end);

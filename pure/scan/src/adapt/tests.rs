@@ -118,9 +118,9 @@ fn at_a_bottleneck_few_probes_are_lost() {
             let mut network = Network::new((50.0, 100_000.0), share, 2_000.0, seed);
             network.run(120);
             let (mean, lost) = network.measured(600);
-            assert!((1_200.0..2_200.0).contains(&mean), "{share}: {mean}");
+            assert!((1_200.0..2_500.0).contains(&mean), "{share}: {mean}");
             // Few answers show small losses late.
-            let limit = if share < 0.1 { 0.13 } else { 0.08 };
+            let limit = if share < 0.1 { 0.15 } else { 0.08 };
             assert!(lost < limit, "{share}: {lost}");
             assert!(network.falls() > 0);
         }

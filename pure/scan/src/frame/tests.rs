@@ -54,7 +54,8 @@ fn probes_are_valid_packets_with_right_checksums() {
     ] {
         let frames = Frames::new(source(), look(options), &payloads);
         for (n, addr) in (0u32..).zip(["192.0.2.1", "255.255.255.255", "2001:db8:9::1"]) {
-            for probe in Probe::ALL {
+            // ARP requests are no IP packets; those of `neighbour` are the same.
+            for probe in Probe::ALL.into_iter().filter(|probe| *probe != Probe::Arp) {
                 for payload in 0..payloads.as_slice().len() as u16 {
                     let addr: IpAddr = addr.parse().unwrap();
                     if addr.is_ipv6() && probe.is_ipv4_only() {

@@ -81,8 +81,9 @@ enum Token<'a> {
     Text(Vec<u8>),
 }
 
-/// Lines of `udp PORTS "PAYLOAD" ...`, continued on further lines up to the next `udp`; strings that
-/// follow each other are one. `source PORT` is ignored: answers are recognized by the source port.
+/// Lines of `udp PORTS "PAYLOAD" ...`, continued on further lines up to the next `udp`; strings
+/// that follow each other are one. `source PORT` is ignored: answers are recognized by the source
+/// port.
 fn text_file(text: &str) -> Result<Vec<Given>, String> {
     let mut out: Vec<Given> = Vec::new();
     let mut expected = Expected::Udp;
@@ -200,8 +201,14 @@ mod tests {
 
     #[test]
     fn payloads_in_text_are_for_their_ports() {
-        let text = "# DNS\nudp 53,5353-5354\n  # a comment\n  \"\\x00\\x01a\\n\"\n  \"b#\\\"\" # end\n\
-                    source 53\nudp 7 \"\\r\\n\\0\"\n";
+        let text = r#"# DNS
+udp 53,5353-5354
+  # a comment
+  "\x00\x01a\n"
+  "b#\"" # end
+source 53
+udp 7 "\r\n\0"
+"#;
         let given = read_payloads(text.as_bytes()).unwrap();
         let expected = [
             (vec![53, 5353, 5354], b"\0\x01a\nb#\"".to_vec()),

@@ -160,8 +160,8 @@ impl Show {
 
     /// Reports how many neighbours answered.
     fn neighbours(&mut self, found: usize, count: u128) {
-        let count = counted(count, "target", "targets");
-        out::words(format!("{found} of {count} on-link targets answered\n").into_bytes());
+        let count = counted(count, "on-link target", "on-link targets");
+        out::words(format!("{found} of {count} answered\n").into_bytes());
     }
 
     fn found(&mut self, found: &Found) -> Result<()> {
