@@ -123,7 +123,7 @@ fn is_file(name: &str) -> Result<bool> {
     Ok(row.is_some_and(|row| row.target == Target::File))
 }
 
-fn read_database(path: &PathBuf) -> Result<Database> {
+fn read_database(path: &std::path::Path) -> Result<Database> {
     let (database, unused) = Database::parse(&super::read_text(path, DATABASE_MAX)?);
     for line in unused {
         warning!("line {} is ignored: {}", line.line, line.error);
