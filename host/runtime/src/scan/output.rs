@@ -3,7 +3,7 @@
 //!
 //! If the process is killed, the file is as its last call left it. If it is killed during a call,
 //! the kernel may end that call early, but only between two pages of the file; then the last rows
-//! and the closing part may be cut off. Continuing the file repairs it: it goes on after the last
+//! and the closing part may be cut off. Continuing the file repairs it: it continues after the last
 //! whole row.
 
 use std::ffi::{OsStr, OsString};
