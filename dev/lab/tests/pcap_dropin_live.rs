@@ -1,11 +1,15 @@
 //! `libpcap.so` on live interfaces: programs using it see what they see with the original.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
 use lab::dropin::Dropin;
+use lab::packet::Udp;
 use lab::process::Process;
 use lab::{Veth, skip};
+
+use crate::afxdp::sender;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -68,4 +72,48 @@ fn devices_are_listed_as_by_the_original() {
     assert!(ours.len() >= 2, "{ours:?}");
     // After the interfaces the original lists devices of other kinds.
     assert_eq!(ours, theirs[..ours.len()]);
+}
+
+/// Packets of many flows arrive on all queues of the interface; a program sees those of each.
+#[test]
+fn packets_of_all_queues_are_captured_by_af_xdp() {
+    const COUNT: u64 = 200;
+    lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
+    let dropin = Dropin::new().unwrap();
+    let pair = Veth::new().queues(4).create().unwrap();
+    let device = format!("afxdp:{}", pair.right.ifname);
+    let mut command = dropin.with(pair.right.ns.command("tcpdump"));
+    command.args([
+        "-nn",
+        "-c",
+        &COUNT.to_string(),
+        "-i",
+        &device,
+        "udp dst port 9",
+    ]);
+    let mut process = Process::spawn(&mut command).unwrap();
+    process.wait_stderr("listening on", LIMIT).unwrap();
+    let out = sender(&pair.left);
+    let mut udp = Udp::between(&pair.left, &pair.right);
+    udp.flow_count = 64;
+    for number in 0..COUNT {
+        out.send(&udp.build(number, 60)).unwrap();
+    }
+    let finished = process.wait(LIMIT).unwrap().checked().unwrap();
+    assert_eq!(finished.stdout.lines().count() as u64, COUNT);
+    let ports: BTreeSet<&str> = finished.stdout.lines().filter_map(source_port).collect();
+    assert_eq!(ports.len(), 64, "{ports:?}");
+    // They were on more than one queue.
+    let queues = (0..4).filter(|queue| {
+        let name = format!("rx_queue_{queue}_xdp_packets");
+        let counters = pair.right.driver_counters().unwrap();
+        counters.get(&name).is_some_and(|count| *count > 0)
+    });
+    assert!(queues.count() > 1, "{:?}", pair.right.driver_counters());
+}
+
+/// The source port of a line such as `… IP 10.0.0.1.1024 > 10.0.0.2.9: UDP, length 18`.
+fn source_port(line: &str) -> Option<&str> {
+    let (source, _) = line.split_once(" > ")?;
+    Some(source.rsplit_once('.')?.1)
 }

@@ -5,7 +5,7 @@
 //! kernel if the port supports it; it runs here as well, because packets already in the ring were
 //! selected by the previous one.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ use bpf::cbpf::Program;
 use bpf::vm_cbpf::{self, PacketInfo};
 use port::{
     Direction, FilterSource, FilterSwitch, FilterTarget, Packet, Port, PortControl, PortOptions,
-    Ready, RxQueue, TapMethod, TxQueue, Waker,
+    Ready, TapMethod, TxQueue, Waker,
 };
+use runtime::in_place::Reader;
 use sys::{Error, ErrorKind};
 
 use crate::failure::{ERROR, Failure, Result};
@@ -36,13 +37,12 @@ const OUTGOING: u8 = 4;
 
 /// An open port.
 pub struct Live {
-    rx: RxQueue,
+    reader: Reader,
     tx: Option<TxQueue>,
     control: Box<dyn PortControl>,
     switch: FilterSwitch,
     /// Whether the port has a filter, which hides packets from this library.
     is_filtered: bool,
-    waker: Waker,
     name: String,
     /// Target for which filters are compiled.
     pub target: FilterTarget,
@@ -51,9 +51,6 @@ pub struct Live {
     /// Direction of the packets delivered: both, received, sent.
     pub direction: i32,
     timeout: Duration,
-    /// The slots at which the current packet of the batch begins, and the next one.
-    current: usize,
-    next: usize,
 }
 
 /// The result of reading.
@@ -77,6 +74,14 @@ fn failed(error: &Error) -> Failure {
     Failure::of(code, error.to_string())
 }
 
+/// Number of queues: all of a card, whose packets are distributed to them. Of a tap one is enough.
+fn queue_count(device: &str) -> u32 {
+    let is_card = ["afxdp:", "vfio:"]
+        .iter()
+        .any(|scheme| device.starts_with(scheme));
+    u32::from(!is_card)
+}
+
 fn options(settings: &Settings) -> PortOptions {
     let timeout_ms = settings.timeout_ms.clamp(0, 1000).cast_unsigned();
     let block_ms = match (settings.immediate, timeout_ms) {
@@ -85,7 +90,7 @@ fn options(settings: &Settings) -> PortOptions {
         (false, timeout_ms) => timeout_ms,
     };
     PortOptions {
-        queue_count: 1,
+        queue_count: queue_count(&settings.device),
         snaplen: settings.snaplen.max(0).cast_unsigned(),
         promiscuous: settings.promiscuous,
         ring_bytes: usize::try_from(settings.buffer_bytes).unwrap_or(0),
@@ -119,23 +124,21 @@ impl Live {
         let mut port = port::open(&settings.device, &options).map_err(|error| failed(&error))?;
         let switch = port.filter_switch();
         let Port { rx, control, .. } = &mut port;
-        let Some(mut rx) = rx.pop() else {
-            return Err(Failure::new("the port has no receiving queue"));
-        };
+        let reader = Reader::new(std::mem::take(rx)).map_err(|error| failed(&error))?;
+        let none = || Failure::new("the port has no receiving queue");
+        let reader = reader.ok_or_else(none)?;
         let known = target.lock().unwrap_or_else(PoisonError::into_inner).take();
         let link_type = control.describe().link_type;
         let target = known.unwrap_or(FilterTarget {
             link_type,
             tap: None,
         });
-        let waker = rx.waker().map_err(|error| failed(&error))?;
         Ok(Self {
-            rx,
+            reader,
             tx: None,
             control: port.control,
             switch,
             is_filtered: false,
-            waker,
             name: settings.device.clone(),
             target,
             nonblocking: settings.nonblocking,
@@ -144,14 +147,12 @@ impl Live {
                 1.. => Duration::from_millis(settings.timeout_ms.cast_unsigned().into()),
                 _ => WAIT_MAX,
             },
-            current: 0,
-            next: 0,
         })
     }
 
     /// A waker that ends a wait from another thread.
     pub fn waker(&self) -> Waker {
-        self.waker.clone()
+        self.reader.waker()
     }
 
     /// The link type, as a `DLT_` number.
@@ -161,7 +162,7 @@ impl Live {
 
     /// A descriptor that is readable when there may be packets.
     pub fn fd(&self) -> Option<RawFd> {
-        self.rx.poll_fd().map(|fd| fd.as_raw_fd())
+        self.reader.fd()
     }
 
     /// Replaces the filter.
@@ -170,7 +171,7 @@ impl Live {
     /// Errors of the port.
     pub fn set_filter(&mut self, filter: &Program) -> Result<()> {
         // Packets already received were selected by the old one.
-        self.next = usize::MAX;
+        self.reader.skip_batch();
         let set = self.switch.set(&mut *self.control, Some(filter));
         let runs_here = matches!(
             set.as_ref().map_err(Error::kind),
@@ -220,20 +221,20 @@ impl Live {
         let error = |error: Error| failed(&error);
         if !self.find(filter).map_err(error)? {
             if self.nonblocking {
-                let _ = self.rx.arm();
+                let _ = self.reader.arm();
                 return Ok(Next::Nothing);
             }
             if !may_wait {
                 return Ok(Next::Nothing);
             }
-            if self.rx.wait(self.timeout).map_err(error)? == Ready::End {
+            if self.reader.wait(self.timeout).map_err(error)? == Ready::End {
                 return Ok(Next::End);
             }
             if !self.find(filter).map_err(error)? {
                 return Ok(Next::Nothing);
             }
         }
-        let Some((packet, _)) = self.rx.held(self.current) else {
+        let Some(packet) = self.reader.packet() else {
             return Ok(Next::Nothing);
         };
         let is_ethernet = self.target.link_type == 1;
@@ -259,30 +260,17 @@ impl Live {
         Ok(Next::Packet(header))
     }
 
-    /// Moves to the next packet of the batch, or of a new one, that is wanted; false if there is
-    /// none.
+    /// Moves to the next packet that is wanted; false if there is none.
     fn find(&mut self, filter: Option<&Program>) -> sys::Result<bool> {
-        if self.find_held(filter) {
-            return Ok(true);
-        }
-        self.rx.receive()?.hold();
-        self.next = 0;
-        Ok(self.find_held(filter))
-    }
-
-    fn find_held(&mut self, filter: Option<&Program>) -> bool {
-        while let Some((packet, next)) = self.rx.held(self.next) {
-            (self.current, self.next) = (self.next, next);
-            let is_wanted = match self.direction {
+        let direction = self.direction;
+        self.reader.advance(|packet| {
+            let is_wanted = match direction {
                 1 => !packet.is_outgoing(),
                 2 => packet.is_outgoing(),
                 _ => true,
             };
-            if is_wanted && filter.is_none_or(|filter| selects(filter, &packet)) {
-                return true;
-            }
-        }
-        false
+            is_wanted && filter.is_none_or(|filter| selects(filter, packet))
+        })
     }
 
     /// Sends a packet.

@@ -2,13 +2,14 @@
 //! at the same time: each part has a lock of its own, which only its own kind of call takes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use port::{
     Direction, DropReason, FilterSwitch, FilterTarget, Port, PortControl, PortOptions, Ready, Waker,
 };
 use runtime::filter::Expression;
+use runtime::in_place::Reader;
 use sys::ErrorKind;
 
 use crate::device::Device;
@@ -30,7 +31,7 @@ pub struct Ring {
     receiver: Mutex<Option<Receiver>>,
     sender: Mutex<Option<Sender>>,
     control: Mutex<Option<Control>>,
-    waker: OnceLock<Waker>,
+    waker: Mutex<Option<Waker>>,
     is_stopped: AtomicBool,
     /// Whether the program is masscan, for which `pfring_recv` returns 0 for a packet.
     is_masscan: AtomicBool,
@@ -70,7 +71,7 @@ impl Ring {
             receiver: Mutex::default(),
             sender: Mutex::default(),
             control: Mutex::default(),
-            waker: OnceLock::new(),
+            waker: Mutex::default(),
             is_stopped: AtomicBool::new(false),
             is_masscan: AtomicBool::new(false),
         })
@@ -139,17 +140,14 @@ impl Ring {
         let mut port = self.open(&settings)?;
         let switch = port.filter_switch();
         let if_index = self.device.link().map_or(0, |link| link.index);
-        if let [queue] = &mut port.rx[..] {
-            let waker = queue.waker().map_err(|error| status::of(&error))?;
-            // After disable and enable the old one is of no use, but does no harm.
-            let _ = self.waker.set(waker);
-        }
-        let mut receiver =
-            (!port.rx.is_empty()).then(|| Receiver::new(std::mem::take(&mut port.rx), if_index));
-        if let Some(receiver) = &mut receiver {
+        let reader = Reader::new(std::mem::take(&mut port.rx));
+        let reader = reader.map_err(|error| status::of(&error))?;
+        *lock(&self.waker) = reader.as_ref().map(Reader::waker);
+        *lock(&self.receiver) = reader.map(|reader| {
+            let mut receiver = Receiver::new(reader, if_index);
             receiver.select(settings.wanted, settings.sampling);
-        }
-        *lock(&self.receiver) = receiver;
+            receiver
+        });
         *lock(&self.sender) = port.tx.pop().map(Sender::new);
         let link_type = port.control.describe().link_type;
         *control = Some(Control {
@@ -197,7 +195,7 @@ impl Ring {
     /// Ends a call that waits for packets, in any thread.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
-        if let Some(waker) = self.waker.get() {
+        if let Some(waker) = &*lock(&self.waker) {
             waker.wake();
         }
     }

@@ -13,6 +13,7 @@ pub mod code;
 pub mod create;
 pub mod descriptors;
 mod dynamic;
+pub mod epoll;
 mod error;
 pub mod ethtool;
 pub mod eventfd;

@@ -1,7 +1,7 @@
 //! Waiting together with other events: a descriptor to poll, and a waker that ends a wait from
 //! another thread.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,13 @@ impl Waker {
     /// Ends the wait, which returns [`Ready::Woken`].
     pub fn wake(&self) {
         self.0.signal();
+    }
+}
+
+impl AsFd for Waker {
+    /// Readable from a wake until the queue's next wait.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -1,0 +1,191 @@
+//! Reads packets one at a time, in the device's memory, from all queues of a port: for libraries
+//! whose interface returns a pointer that is valid until the next call.
+
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::time::{Duration, Instant};
+
+use port::{Packet, Ready, RxQueue, Waker};
+use sys::Result;
+use sys::epoll::Epoll;
+use sys::poll::{self, Wanted};
+
+/// Maximum number of batches searched for a wanted packet by one call.
+const BATCHES_MAX: usize = 64;
+
+/// How often several queues are checked while all are silent: not every event makes a descriptor
+/// readable, such as the deletion of the interface.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The same if a queue has no descriptor.
+const NAP: Duration = Duration::from_millis(1);
+
+/// Reads the queues in turn, a batch of each.
+pub struct Reader {
+    queues: Vec<RxQueue>,
+    /// The queue of the current batch.
+    at: usize,
+    /// The slots of the batch at which the current packet begins, and the one after it.
+    current: usize,
+    next: usize,
+    waker: Waker,
+    /// Descriptors of several queues as one.
+    together: Option<Epoll>,
+}
+
+impl Reader {
+    /// Reads these queues; `None` if there is none.
+    ///
+    /// # Errors
+    /// If no more descriptors can be opened.
+    pub fn new(mut queues: Vec<RxQueue>) -> Result<Option<Self>> {
+        let Some(first) = queues.first_mut() else {
+            return Ok(None);
+        };
+        let waker = first.waker()?;
+        let together = match &queues[..] {
+            [_] => None,
+            _ => join(&queues)?,
+        };
+        Ok(Some(Self {
+            queues,
+            at: 0,
+            current: 0,
+            next: 0,
+            waker,
+            together,
+        }))
+    }
+
+    /// Ends a wait from another thread.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Moves to the next packet that is wanted; false if there is none for now. The previous packet
+    /// is no longer valid.
+    ///
+    /// # Errors
+    /// As [`RxQueue::receive`].
+    pub fn advance(&mut self, mut is_wanted: impl FnMut(&Packet<'_>) -> bool) -> Result<bool> {
+        for _ in 0..BATCHES_MAX {
+            while let Some((packet, next)) = self.queues[self.at].held(self.next) {
+                (self.current, self.next) = (self.next, next);
+                if is_wanted(&packet) {
+                    return Ok(true);
+                }
+            }
+            if !self.receive()? {
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The current packet, valid until the next [`advance`](Self::advance).
+    pub fn packet(&self) -> Option<Packet<'_>> {
+        let held = self.queues[self.at].held(self.current);
+        held.map(|(packet, _)| packet)
+    }
+
+    /// Whether the current batch has another packet.
+    pub fn has_more(&self) -> bool {
+        self.queues[self.at].held(self.next).is_some()
+    }
+
+    /// Skips the rest of the current batch.
+    pub fn skip_batch(&mut self) {
+        self.next = usize::MAX;
+    }
+
+    /// Receives a batch from the next queue that has one.
+    fn receive(&mut self) -> Result<bool> {
+        for _ in 0..self.queues.len() {
+            self.at = (self.at + 1) % self.queues.len();
+            (self.current, self.next) = (0, 0);
+            let batch = self.queues[self.at].receive()?;
+            if !batch.is_empty() {
+                batch.hold();
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Sleeps until there may be packets, the waker is called, or a signal arrives; at most
+    /// `timeout`.
+    ///
+    /// # Errors
+    /// As [`RxQueue::wait`].
+    pub fn wait(&mut self, timeout: Duration) -> Result<Ready> {
+        if let [queue] = &mut self.queues[..] {
+            return queue.wait(timeout);
+        }
+        let start = Instant::now();
+        loop {
+            // What is known without sleeping; the first queue also knows of the waker.
+            let mut is_end = true;
+            for queue in &mut self.queues {
+                match queue.wait(Duration::ZERO)? {
+                    Ready::Timeout => is_end = false,
+                    Ready::End => {}
+                    ready => return Ok(ready),
+                }
+            }
+            if is_end {
+                return Ok(Ready::End);
+            }
+            let left = timeout.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Ok(Ready::Timeout);
+            }
+            if !self.arm()? {
+                return Ok(Ready::Packets);
+            }
+            let mut wanted = vec![Wanted::readable(&self.waker)];
+            wanted.extend(self.together.as_ref().map(Wanted::readable));
+            let longest = match self.together {
+                Some(_) => LOOK_EVERY.min(left),
+                None => NAP.min(left),
+            };
+            let slept = Instant::now();
+            poll::wait(&mut wanted, longest)?;
+            let is_ready = wanted.iter().any(Wanted::is_ready);
+            if !is_ready && slept.elapsed() < longest {
+                // A signal: the caller may want to handle it.
+                return Ok(Ready::Timeout);
+            }
+        }
+    }
+
+    /// Prepares a poll of [`fd`](Self::fd); false if there may be packets already.
+    ///
+    /// # Errors
+    /// As [`RxQueue::arm`].
+    pub fn arm(&mut self) -> Result<bool> {
+        let mut is_silent = true;
+        for queue in &mut self.queues {
+            is_silent &= queue.arm()?;
+        }
+        Ok(is_silent)
+    }
+
+    /// A descriptor that is readable when there may be packets in any queue; see
+    /// [`RxQueue::poll_fd`].
+    pub fn fd(&self) -> Option<RawFd> {
+        match &self.queues[..] {
+            [queue] => queue.poll_fd().map(|fd| fd.as_raw_fd()),
+            _ => self.together.as_ref().map(|all| all.as_fd().as_raw_fd()),
+        }
+    }
+}
+
+/// One descriptor for those of all queues; `None` if a queue has none.
+fn join(queues: &[RxQueue]) -> Result<Option<Epoll>> {
+    let all = Epoll::new()?;
+    for queue in queues {
+        let Some(fd) = queue.poll_fd() else {
+            return Ok(None);
+        };
+        all.add(fd)?;
+    }
+    Ok(Some(all))
+}
