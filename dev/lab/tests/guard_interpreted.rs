@@ -53,8 +53,8 @@ const OWN: &[&str] = &[
     "tcp option mss and not tcp option sackok",
     "payload[0:2] = 0",
     "payload contains \"\\x02\\x04\\x05\\xb4\" within 64",
-    "not payload contains \"GET / HTTP/1.1\" within 512",
-    "not payload contains \"\\x00\\x00\\x00\" within 1400",
+    "not payload contains \"GET / HTTP/1.1\" within 256",
+    "not payload contains \"\\x00\\x00\\x00\" within 400",
     "ttl 20-40",
 ];
 

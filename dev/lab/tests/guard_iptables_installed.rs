@@ -1,9 +1,11 @@
 //! `barewire guard --hook iptables`: rules that barewire installs and removes.
 
 use std::net::UdpSocket;
+use std::path::Path;
 use std::time::Duration;
 
 use lab::oracle::TempFile;
+use lab::packet::{Raw, Udp};
 use lab::process::{Finished, Process, Signal, barewire};
 use lab::{Pair, Veth, require, skip};
 
@@ -180,4 +182,81 @@ fn signals_remove_the_rules_and_no_other_chain() {
         assert!(!finished.success());
         assert!(finished.stderr.contains(why), "{}", finished.stderr);
     }
+}
+
+/// A mount namespace with a BPF file system of its own, as long as this process runs.
+fn bpf_mount(pair: &Pair) -> Process {
+    let script = "mount -t bpf bpf /sys/fs/bpf && echo mounted >&2 && exec sleep 600";
+    let args = ["-m", "sh", "-c", script];
+    let holder = pair.right.ns.spawn("unshare", args).unwrap();
+    holder.wait_stderr("mounted", LIMIT).unwrap();
+    holder
+}
+
+/// The objects in the BPF file system of a process.
+fn pinned(holder: &Process) -> Vec<String> {
+    let process = Path::new("/proc").join(holder.pid().to_string());
+    let folder = process.join("root").join("sys/fs/bpf");
+    let entries = std::fs::read_dir(folder).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("bwguard")).collect()
+}
+
+#[test]
+fn long_programs_are_pinned_as_long_as_their_rules() {
+    require_iptables!();
+    let pair = Veth::new().create().unwrap();
+    let holder = bpf_mount(&pair);
+    let pid = holder.pid().to_string();
+    let binary = barewire().unwrap().display().to_string();
+    let ports: Vec<_> = (0..40)
+        .map(|at| format!("dst port {}", 9 + 2 * at))
+        .collect();
+    let long = format!("udp and ({})", ports.join(" or "));
+    let common = [
+        "-t",
+        &pid,
+        "-m",
+        &binary,
+        "guard",
+        &pair.right.ifname,
+        "--json",
+    ];
+    let args = |more: &[&str]| {
+        let args = [&common[..], &HOOK, more].concat();
+        args.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let start = || {
+        let process = pair
+            .right
+            .ns
+            .spawn("nsenter", args(&["--drop", &long]))
+            .unwrap();
+        process.wait_stderr("guarding", LIMIT).unwrap();
+        process
+    };
+    let process = start();
+    let mut names = pinned(&holder);
+    names.sort();
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(names[0].ends_with("-1-ip6tables"), "{names:?}");
+    let sender = pair.left.ns.run(|| Raw::sender(&pair.left.ifname));
+    let sender = sender.unwrap().unwrap();
+    let mut udp = Udp::between(&pair.left, &pair.right);
+    for port in [9, 10, 49, 87, 88] {
+        udp.destination_port = port;
+        sender.send(&udp.build(0, 60)).unwrap();
+        sender.send(&udp.build(1, 60)).unwrap();
+    }
+    ten_connections(&pair);
+    let totals = stop(process);
+    // Two to each of three ports.
+    assert_eq!(totals["dropped"], 6, "{totals}");
+    assert_eq!((pinned(&holder).len(), rules(&pair)), (0, String::new()));
+    let mut process = start();
+    process.kill().unwrap();
+    assert_eq!(pinned(&holder).len(), 2);
+    let mut undo = pair.right.ns.spawn("nsenter", args(&["--undo"])).unwrap();
+    undo.wait(LIMIT).unwrap().checked().unwrap();
+    assert_eq!((pinned(&holder).len(), rules(&pair)), (0, String::new()));
 }

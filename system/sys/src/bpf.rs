@@ -31,6 +31,7 @@ const MAP_LOOKUP_ELEM: u32 = 1;
 const MAP_UPDATE_ELEM: u32 = 2;
 const MAP_DELETE_ELEM: u32 = 3;
 const PROG_LOAD: u32 = 5;
+const OBJ_PIN: u32 = 6;
 const PROG_TEST_RUN: u32 = 10;
 const PROG_GET_NEXT_ID: u32 = 11;
 const MAP_GET_NEXT_ID: u32 = 12;

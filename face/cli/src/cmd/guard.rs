@@ -166,8 +166,9 @@ first matching rule decides; packets that match no rule pass. Rules on the comma
 checked in this order: --allow, --pass, --count, --deny, --drop, --challenge, --limit, then those \
 in the file with the same priority.
 
-When barewire ends, even by kill -9, the kernel detaches the program. Rules see received packets \
-only; segments that the card has merged (hardware GRO) count as one packet.
+When barewire ends, even by kill -9, the kernel detaches the program. Rules of --hook iptables are \
+removed at the end, after kill -9 by the next start or --undo. Rules see received packets only; \
+segments that the card has merged (hardware GRO) count as one packet.
 
 A rule file:
   [[rule]]

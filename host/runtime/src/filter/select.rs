@@ -122,7 +122,16 @@ impl Select {
     /// # Errors
     /// As [`Select::compile`], and if a program has more than 64 instructions.
     pub fn for_iptables(&self) -> Result<Vec<(&'static str, Program)>> {
-        let programs = match self {
+        let programs = self.iptables_programs()?;
+        for (command, program) in &programs {
+            check_iptables(command, program)?;
+        }
+        Ok(programs)
+    }
+
+    /// As [`Select::for_iptables`], of any length.
+    pub(crate) fn iptables_programs(&self) -> Result<Vec<(&'static str, Program)>> {
+        Ok(match self {
             Select::Expression(_) => vec![("iptables", self.compile(RAW[0])?)],
             Select::P0f(signature) | Select::P0fFuzzy(signature) => {
                 let compile = match self {
@@ -141,18 +150,7 @@ impl Select {
                 ("iptables", names(queries, Family::V4, Start::Ip)?),
                 ("ip6tables", names(queries, Family::V6, Start::Ip)?),
             ],
-        };
-        for (command, program) in &programs {
-            let count = program.insns().len();
-            if count > IPTABLES_MAX {
-                let what = format!("compile the filter for {command}");
-                let why = format!("{count} instructions; -m bpf accepts {IPTABLES_MAX}");
-                let hint = "split the filter over several rules, or use barewire guard, which has \
-                    no such limit";
-                return Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint));
-            }
-        }
-        Ok(programs)
+        })
     }
 
     /// The selection as a port's filter, compiled once the link type is known.
@@ -163,6 +161,19 @@ impl Select {
         let select = self.clone();
         FilterSource::new(move |target| select.compile(target.link_type).map(Some))
     }
+}
+
+/// Refuses a program that is too long for `-m bpf --bytecode`.
+pub(crate) fn check_iptables(command: &str, program: &Program) -> Result<()> {
+    let count = program.insns().len();
+    if count <= IPTABLES_MAX {
+        return Ok(());
+    }
+    let what = format!("compile the filter for {command}");
+    let why = format!("{count} instructions; -m bpf accepts {IPTABLES_MAX}");
+    let hint = "split the filter over several rules, or use barewire guard, which has no such \
+        limit";
+    Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint))
 }
 
 /// The signature restricted to one IP version.

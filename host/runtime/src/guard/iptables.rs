@@ -6,10 +6,11 @@
 
 mod installed;
 mod listing;
+mod pinned;
 
 use std::fmt::Write as _;
 
-use ::filter::print::bytecode;
+use ::filter::print::{IPTABLES_MAX, bytecode};
 use ::guard::{Limit, List, SOURCES_MAX, Verdict};
 use bpf::cbpf::Program;
 use sys::{Error, ErrorKind, Result};
@@ -17,7 +18,7 @@ use sys::{Error, ErrorKind, Result};
 use super::rules::P0F;
 use super::{RuleSpec, Setup};
 use crate::filter::Expression;
-use crate::filter::select::Select;
+use crate::filter::select::{Select, check_iptables};
 pub use installed::{Installed, undo};
 
 /// Maximum number of prefixes of a rule: each pair of source and destination is a separate rule.
@@ -61,17 +62,21 @@ const COMMANDS: [(&str, bool); 2] = [("iptables", false), ("ip6tables", true)];
 pub fn iptables(setup: &Setup) -> Result<String> {
     let mut specs = setup.specs()?;
     specs.sort_by_key(|spec| spec.priority);
-    commands(setup, &specs, PRINTED)
+    let refuse = |command: &str, _: usize, program: &Program| {
+        check_iptables(command, program).map(|()| String::new())
+    };
+    commands(setup, &specs, PRINTED, &refuse)
 }
 
 /// The commands for rules in this order.
-fn commands(setup: &Setup, specs: &[RuleSpec], style: Style) -> Result<String> {
+fn commands(setup: &Setup, specs: &[RuleSpec], style: Style, pin: Pin<'_>) -> Result<String> {
     let mut text = String::new();
     let mut undo = String::new();
     for (command, is_ipv6) in COMMANDS {
         let table = Table {
             command,
             style,
+            pin,
             is_ipv6,
             interface: &setup.interface,
             dry_run: setup.dry_run,
@@ -119,7 +124,7 @@ fn notes(spec: &RuleSpec) -> Vec<String> {
     ) {
         notes.push(note("IPv4 and IPv6 are limited separately"));
     }
-    let program = select(spec).and_then(|select| select.map(|s| s.for_iptables()).transpose());
+    let program = select(spec).and_then(|select| select.map(|s| s.iptables_programs()).transpose());
     let reads_len = |programs: &[(&str, Program)]| {
         let insns = programs.iter().flat_map(|row| row.1.insns());
         insns.into_iter().any(|insn| LOADS_LEN.contains(&insn.code))
@@ -142,10 +147,15 @@ fn select(spec: &RuleSpec) -> Result<Option<Select>> {
     })
 }
 
+/// Pins a program that is too long for bytecode, of a command and the rule of this number; returns
+/// the path.
+type Pin<'a> = &'a dyn Fn(&str, usize, &Program) -> Result<String>;
+
 /// The raw table of one IP version.
 struct Table<'a> {
     command: &'static str,
     style: Style,
+    pin: Pin<'a>,
     is_ipv6: bool,
     interface: &'a str,
     dry_run: bool,
@@ -178,9 +188,9 @@ impl Table<'_> {
                 return Err(refused("iptables does not answer SYNs with cookies".into()));
             }
         };
-        let matcher = match self.program(spec)? {
+        let matcher = match self.program(number, spec)? {
             Of::All => String::new(),
-            Of::Some(code) => format!(" -m bpf --bytecode '{code}'"),
+            Of::Some(text) => text,
             Of::None => return Ok(None),
         };
         let Some(addresses) = self.addresses(spec).map_err(refused)? else {
@@ -204,23 +214,35 @@ impl Table<'_> {
     }
 
     /// The match of a rule's expression for this IP version.
-    fn program(&self, spec: &RuleSpec) -> Result<Of> {
+    fn program(&self, number: usize, spec: &RuleSpec) -> Result<Of> {
         let Some(select) = select(spec)? else {
             return Ok(Of::All);
         };
-        let programs = select.for_iptables().map_err(|error| {
+        let renamed = |error: Error| {
             let what = format!("compile the rule \"{}\" for iptables", spec.name);
             let renamed = Error::new(error.kind(), what, error.why());
             match error.hint() {
                 Some(hint) => renamed.with_hint(hint),
                 None => renamed,
             }
-        })?;
+        };
+        let programs = select.iptables_programs().map_err(renamed)?;
         // An expression has one program for both versions, a signature may be for one only.
         let is_of_both = matches!(select, Select::Expression(_));
         let mut programs = programs.iter();
         let ours = programs.find(|row| is_of_both || row.0 == self.command);
-        Ok(ours.map_or(Of::None, |row| Of::Some(bytecode(row.1.insns()))))
+        let Some((_, program)) = ours else {
+            return Ok(Of::None);
+        };
+        if program.insns().len() <= IPTABLES_MAX {
+            let code = bytecode(program.insns());
+            return Ok(Of::Some(format!(" -m bpf --bytecode '{code}'")));
+        }
+        let path = (self.pin)(self.command, number, program).map_err(renamed)?;
+        Ok(Of::Some(format!(
+            " -m bpf --object-pinned {}",
+            quoted(&path)
+        )))
     }
 
     /// The options for prefix lists; `None` if a list has no prefix of this IP version.
@@ -293,7 +315,7 @@ impl Table<'_> {
 /// The packets of one IP version that a rule matches.
 enum Of {
     All,
-    /// With the bytecode.
+    /// With this match.
     Some(String),
     None,
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use ::guard::{Counters, Verdict};
 use sys::{Error, ErrorKind, Result};
 
-use super::{COMMANDS, Style, commands, listing, notes};
+use super::{COMMANDS, Style, commands, listing, notes, pinned};
 use crate::Stop;
 use crate::guard::table::{RuleTotals, Totals};
 use crate::guard::{CHECK_INTERVAL, LAST_MAX, Outcome, RuleSpec, Setup, TICK};
@@ -61,7 +61,6 @@ impl Installed {
         sys::link::Link::by_name(&setup.interface)?;
         let session = nic::session_through(&setup.interface)?;
         setup.check_session(session.as_ref(), &specs)?;
-        let text = commands(setup, &specs, INSTALLED)?;
         let owner = own(&setup.interface)?;
         let had_leftovers = remove(&setup.interface)?;
         let installed = Self {
@@ -73,8 +72,11 @@ impl Installed {
             began: Instant::now(),
             _owner: owner,
         };
-        // If it fails, drop removes what was installed.
-        shell(&text)?;
+        // If anything fails, drop removes what was installed and pinned.
+        let pin = |command: &str, number, program: &_| {
+            pinned::pin(&setup.interface, (command, number), program)
+        };
+        shell(&commands(setup, &installed.specs, INSTALLED, &pin)?)?;
         Ok(installed)
     }
 
@@ -293,6 +295,7 @@ fn remove(interface: &str) -> Result<bool> {
             }
         }
     }
+    pinned::remove(interface)?;
     Ok(found)
 }
 
