@@ -9,6 +9,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Maximum number of characters of a text that [`Error::mark`] shows.
 const MARKED_MAX: usize = 120;
 
+/// Maximum number of characters of [`Error::what`], which may repeat a word of any length.
+const WHAT_MAX: usize = 200;
+
 /// Reason why a filter was not compiled.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Error {
@@ -26,9 +29,14 @@ pub struct Error {
 impl Error {
     /// Creates an error at a byte range of the text.
     pub fn new(at: Range<usize>, what: impl Into<String>) -> Self {
+        let mut what = what.into();
+        if let Some((end, _)) = what.char_indices().nth(WHAT_MAX) {
+            what.truncate(end);
+            what += "...";
+        }
         Error {
             at,
-            what: what.into(),
+            what,
             expected: String::new(),
             is_unsupported: false,
         }
@@ -99,6 +107,12 @@ mod tests {
         // A position after the end, inside a character, or among control characters.
         assert_eq!(Error::new(9..9, "").mark("tcp"), "tcp\n   ^");
         assert_eq!(Error::new(1..2, "").mark("é\tx"), "é x\n^");
+    }
+
+    #[test]
+    fn a_long_word_is_not_repeated_whole() {
+        let error = Error::new(0..9, format!("unknown word \"{}\"", "é".repeat(60_000)));
+        assert_eq!(error.what.chars().count(), WHAT_MAX + 3);
     }
 
     #[test]

@@ -130,7 +130,13 @@ impl RuleSpec {
                     tap: None,
                 }),
         };
-        let matcher = matcher.map_err(|e| Error::new(e.kind(), what(), e.to_string()))?;
+        let matcher = matcher.map_err(|e| {
+            let error = Error::new(e.kind(), what(), e.to_string());
+            match e.hint() {
+                Some(hint) => error.with_hint(hint.to_owned()),
+                None => error,
+            }
+        })?;
         let has_list = self.sources.is_some() || self.destinations.is_some();
         if matcher.is_none() && !has_list {
             let why = "its expression is empty and would match every packet";
@@ -372,7 +378,10 @@ fn rule(
         priority: keys.priority,
         expires_after: keys.expires_after,
     };
-    spec.compile().map_err(|e| (expression_at, e.to_string()))?;
+    spec.compile().map_err(|e| match e.hint() {
+        Some(hint) => (expression_at, format!("{e}\n  {hint}")),
+        None => (expression_at, e.to_string()),
+    })?;
     Ok(spec)
 }
 
@@ -545,6 +554,12 @@ mod tests {
     fn an_invalid_inline_prefix_is_reported_with_its_own_line() {
         let error = refused("[[rule]]\nsources = [\n\"10.0.0.0/8\",\n\"10.0.0.1/8\"]\n");
         assert!(error.starts_with("line 4: "), "{error}");
+        let error = refused("[[rule]]\nmatch = \"udp and\"\nverdict = \"drop\"\n");
+        assert!(error.starts_with("line 2: "), "{error}");
+        assert!(
+            error.ends_with("\"port\""),
+            "the hint of the expression: {error}"
+        );
         let error = refused("[[rule]]\nverdict = \"drop\"\n");
         assert!(error.contains("no match and no list"), "{error}");
     }

@@ -160,7 +160,7 @@ impl Parser<'_> {
         };
         let prefixes = self.options.names.prefixes(&file);
         let prefixes = prefixes.map_err(|why| {
-            wrong(format!("the prefixes in {file} cannot be used: {why}"))
+            wrong(format!("cannot use the prefixes in \"{file}\": {why}"))
                 .expected("expected a file with one prefix per line")
         })?;
         let (v4, v6) = ranges::of(&prefixes);
@@ -228,8 +228,8 @@ impl Parser<'_> {
     pub(super) fn payload_load(&mut self) -> Result<Guarded> {
         self.next();
         self.next();
-        let at = self.number()?;
         let place = self.place();
+        let at = self.number()?;
         let size = self.size()?;
         self.need("]")?;
         let len = match size {

@@ -116,6 +116,7 @@ pub(super) fn lex(text: &str, is_extended: bool) -> Result<Vec<(Token, Range<usi
                 let len = run(rest, |b| !b" \t\r\n()".contains(&b));
                 match len {
                     0 => token(rest, at)?,
+                    _ if is_joined(&rest[..len]) => token(rest, at)?,
                     _ => (Token::Text(rest[..len].into()), len),
                 }
             }
@@ -134,6 +135,15 @@ fn is_file(tokens: &[(Token, Range<usize>)]) -> bool {
         return false;
     };
     name == "file"
+}
+
+/// Whether a word after `net file` cannot be a file name: libpcap's language may have a network
+/// called "file".
+fn is_joined(word: &str) -> bool {
+    is_keyword(word)
+        || ["&&", "||"]
+            .iter()
+            .any(|operator| word.starts_with(operator))
 }
 
 /// Parses quoted text with the escapes `\\`, `\"`, `\n`, `\r`, `\t` and `\x` with two digits.

@@ -243,7 +243,8 @@ impl Parser<'_> {
     fn by_name(&mut self, name: &str, q: Qualifier, place: Range<usize>) -> Result<Cond> {
         let names = self.options.names;
         let unknown = |what: &str| {
-            wrong(place.clone(), format!("unknown {what} \"{name}\"")).expected("expected another")
+            wrong(place.clone(), format!("unknown {what} \"{name}\""))
+                .expected("expected a name that this host knows, or a number")
         };
         match q.kind {
             None | Some("host") if q.proto == Some("ether") => {

@@ -386,6 +386,7 @@ fn errors_point_at_the_word() {
         ("ttl 64-60", 4..9),
         ("ttl 300", 4..7),
         ("payload[0:3] = 1", 10..11),
+        ("payload[70000] = 1", 8..13),
         ("payload contains GET", 17..20),
         ("payload contains \"GET", 17..21),
         ("payload contains \"\\q\" within 4", 18..19),
@@ -457,4 +458,30 @@ fn long_lists_are_a_tree() {
     }
     let error = compile(&Many(10_000)).unwrap_err();
     assert!(error.to_string().contains("10000 ranges"), "{error}");
+}
+
+#[test]
+fn a_network_called_file_is_still_one() {
+    struct Office;
+    impl Names for Office {
+        fn network(&self, name: &str) -> Option<(u32, u32)> {
+            (name == "file").then_some((0x0a00_0000, 0xff00_0000))
+        }
+    }
+    for text in [
+        "net file",
+        "net file or tcp",
+        "src net file && udp",
+        "(net file)",
+    ] {
+        let [ours, theirs] = [true, false].map(|extended| {
+            let options = Options {
+                extended,
+                names: &Office,
+                ..Options::default()
+            };
+            compile(text, &options).unwrap_or_else(|e| panic!("{text}: {e}"))
+        });
+        assert_eq!(ours, theirs, "{text}");
+    }
 }
