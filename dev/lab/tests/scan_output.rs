@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use lab::process::barewire;
+use lab::process::{Process, barewire};
 use lab::{Finished, Pair, Veth, require, skip};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -147,6 +147,54 @@ fn all_formats_are_read_by_other_programs() {
     std::fs::write(&copy, &printed).unwrap();
     assert_eq!(rows(Path::new(&copy)), Vec::<String>::new());
     assert!(printed.contains("exit=\"success\""), "{printed}");
+}
+
+/// Its configuration, and a list on standard input; the configuration's `ping` is scanned with its
+/// ports.
+#[test]
+fn no_output_is_written_to_a_file_that_the_scan_reads() {
+    require!(skip::lab());
+    let pair = scene();
+    let folder = Folder::new("inputs");
+    let (conf, list) = (folder.file("conf"), folder.file("list"));
+    let text = "range = 198.18.4.1\nports = 81\nping = true\nwait = 1\n";
+    std::fs::write(&conf, text).unwrap();
+    std::fs::write(&list, "198.18.4.1\n").unwrap();
+    let refused = |finished: Finished, path: &str, text: &str| {
+        assert!(!finished.success());
+        let stderr = &finished.stderr;
+        assert!(stderr.contains("it is also an input file"), "{stderr}");
+        assert_eq!(std::fs::read_to_string(path).unwrap(), text);
+    };
+    let spawn = |command: &mut Command| Process::spawn(command).unwrap().wait(LIMIT).unwrap();
+    let mut command = pair.left.ns.command(barewire().unwrap());
+    command.args(["scan", "-c", &conf, "-oX", &conf]);
+    refused(spawn(&mut command), &conf, text);
+    let mut command = pair.left.ns.command("sh");
+    let line = "exec \"$0\" scan -iL - -p 81 --wait 1 -oX \"$1\" < \"$1\"";
+    let command = command
+        .args(["-c", line])
+        .arg(barewire().unwrap())
+        .arg(&list);
+    refused(spawn(command), &list, "198.18.4.1\n");
+
+    let printed = scan(&pair, &["-c", &conf]).stdout;
+    assert!(
+        printed.contains("81/tcp") && printed.contains("icmp"),
+        "{printed}"
+    );
+    let ndjson = [folder.file("1.ndjson"), folder.file("2.ndjson")];
+    for file in &ndjson {
+        scan(&pair, &["-c", &conf, "-oD", file]);
+    }
+    let mut command = pair.left.ns.command(barewire().unwrap());
+    command.args(["scan", "merge"]).args(&ndjson);
+    let merged = spawn(&mut command).checked().unwrap().stdout;
+    let lines: Vec<&str> = merged.lines().collect();
+    assert_eq!(lines.len(), 3, "{merged}");
+    for part in ["\"runs\":2", "\"repeated\":2", "\"up\":1", "\"closed\":1"] {
+        assert!(lines[2].contains(part), "{part}: {}", lines[2]);
+    }
 }
 
 /// A scan is killed three times and resumed: its files are whole each time and keep their rows, and

@@ -183,7 +183,7 @@ pub static FORMATS: [&Format; 6] = [
 /// JSON objects, one per line.
 pub static NDJSON: &Format = &ndjson::FORMAT;
 
-/// Number of bytes at the end of a file that are searched for the closing part.
+/// Number of first bytes by which a file is recognized; the closing part is shorter.
 pub const CLOSING_MAX: usize = 4096;
 /// Number of bytes at the end of a cut file that are searched for the last whole row: the longest
 /// row, with a banner of 1,024 bytes of which each takes six, is shorter.

@@ -196,8 +196,7 @@ impl OutputFile {
         let (report, overwritten) = match end.is_empty() {
             true => (Report::new(format, run.clone()), 0),
             false => {
-                let closing = &end[end.len().saturating_sub(CLOSING_MAX)..];
-                let whole = Report::continued(format, run.clone(), closing);
+                let whole = Report::continued(format, run.clone(), &end);
                 let found = whole.or_else(|| Report::repaired(format, run.clone(), (&start, &end)));
                 found.ok_or_else(|| {
                     let why = format!("it is not a file of a scan in the format {}", format.word);
