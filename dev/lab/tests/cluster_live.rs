@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use lab::dropin::Dropin;
 use lab::oracle::tcpdump::Capture;
 use lab::oracle::{TempFile, write_pcap};
 use lab::packet::{Raw, Udp, number_of};
@@ -407,4 +408,51 @@ fn a_stalled_reader_delays_no_other() {
         "{first}"
     );
     assert_eq!(number(&totals["queues"][1]["dropped"]), 0);
+}
+
+/// tcpdump reads a queue through this build's libpcap.so.
+#[test]
+fn tcpdump_reads_a_queue() {
+    lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
+    let dropin = Dropin::new().unwrap();
+    let pair = Veth::new().create().unwrap();
+    let name = unique();
+    let cluster = Cluster::start(&pair, &name, &[pair.right.ifname.as_str(), "udp"]);
+    let mut command = dropin.command("tcpdump");
+    command.args([
+        "-Z",
+        "root",
+        "-nn",
+        "-c",
+        "20",
+        "-i",
+        &format!("ring:{name}"),
+        FILTER,
+    ]);
+    let mut tcpdump = Process::spawn(&mut command).unwrap();
+    tcpdump.wait_stderr("listening on", LIMIT).unwrap();
+    let sender = pair
+        .left
+        .ns
+        .run(|| Raw::sender(&pair.left.ifname))
+        .unwrap()
+        .unwrap();
+    let plan = Udp::between(&pair.left, &pair.right);
+    for number in 0..20 {
+        sender.send(&plan.build(number, 100)).unwrap();
+    }
+    let finished = tcpdump.wait(LIMIT).unwrap().checked().unwrap();
+    let lines = finished.stdout.lines();
+    assert_eq!(
+        lines
+            .filter(|line| line.contains(".9: UDP, length 58"))
+            .count(),
+        20
+    );
+    assert!(
+        finished.stderr.contains("20 packets captured"),
+        "{}",
+        finished.stderr
+    );
+    cluster.stop();
 }

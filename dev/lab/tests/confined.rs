@@ -54,7 +54,9 @@ fn running_commands_cannot_make_blocked_system_calls() {
         "--wait",
         "60",
     ];
-    let commands: [(&[&str], &str); 7] = [
+    let name = format!("confined-{}", std::process::id());
+    let cluster = ["cluster", "run", "--name", &name, left];
+    let commands: [(&[&str], &str); 8] = [
         (&["capture", left, "-w", path], "listening on"),
         (
             &["capture", left, "-w", path, "-G", "600", "-z", "gzip"],
@@ -62,6 +64,7 @@ fn running_commands_cannot_make_blocked_system_calls() {
         ),
         (&["flows", left, "--plain"], left),
         (&["forward", left, &to], "forwarding"),
+        (&cluster, "open ring:"),
         (&["guard", left, "--count", "tcp"], "guarding"),
         (&scan, "all probes sent"),
         (
@@ -80,25 +83,31 @@ fn running_commands_cannot_make_blocked_system_calls() {
     ];
     for (args, ready) in commands {
         for (more, expected) in [(&[][..], 2), (&["--no-seccomp"][..], 0)] {
-            let args = [&args[..1], more, &args[1..]].concat();
-            let mut process = pair.left.ns.spawn(barewire().unwrap(), &args).unwrap();
-            if !ready.is_empty() {
-                process.wait_stderr(ready, LIMIT).unwrap();
-            }
-            let mut found = modes(&process);
-            // The message may be printed shortly before.
-            for _ in 0..500 {
-                if found.iter().all(|mode| *mode == expected) {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(20));
-                found = modes(&process);
-            }
-            let finished = process.stop(Signal::SIGINT, LIMIT).unwrap();
-            let is_right = !found.is_empty() && found.iter().all(|mode| *mode == expected);
-            assert!(is_right, "{args:?} {found:?} {}", finished.stderr);
+            let words = if args[0] == "cluster" { 2 } else { 1 };
+            let args = [&args[..words], more, &args[words..]].concat();
+            assert_mode(&pair, &args, ready, expected);
         }
     }
+}
+
+/// Starts a command, and checks the seccomp mode of its threads once `ready` is on standard error.
+fn assert_mode(pair: &lab::Pair, args: &[&str], ready: &str, expected: u32) {
+    let mut process = pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
+    if !ready.is_empty() {
+        process.wait_stderr(ready, LIMIT).unwrap();
+    }
+    let mut found = modes(&process);
+    // The message may be printed shortly before.
+    for _ in 0..500 {
+        if found.iter().all(|mode| *mode == expected) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        found = modes(&process);
+    }
+    let finished = process.stop(Signal::SIGINT, LIMIT).unwrap();
+    let is_right = !found.is_empty() && found.iter().all(|mode| *mode == expected);
+    assert!(is_right, "{args:?} {found:?} {}", finished.stderr);
 }
 
 /// Reads packets from its standard input as root, to a set of files in another user's directory or
