@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lab::dropin::Dropin;
 use lab::packet::Udp;
-use lab::process::Process;
+use lab::process::{Process, Signal, barewire};
 use lab::{Pair, Veth, require, skip};
+use serde_json::Value;
 
 use crate::afxdp::sender;
 
@@ -110,7 +111,8 @@ lib = ctypes.CDLL(sys.argv[1])
 lib.pfring_open.restype = ctypes.c_void_p
 ring = ctypes.c_void_p(lib.pfring_open(sys.argv[2].encode(), 1500, 8))
 assert ring.value
-assert lib.pfring_set_cluster(ring, 4711, int(sys.argv[3])) == 0
+if sys.argv[3]:
+    assert lib.pfring_set_cluster(ring, 4711, int(sys.argv[3])) == 0
 assert lib.pfring_set_direction(ring, 1) == 0
 assert lib.pfring_set_bpf_filter(ring, b"udp") == 0
 assert lib.pfring_enable_ring(ring) == 0
@@ -151,16 +153,10 @@ struct Member {
 }
 
 impl Member {
-    fn start(pair: &Pair, dropin: &Dropin, kind: &str) -> Member {
+    fn start(pair: &Pair, dropin: &Dropin, device: &str, kind: &str) -> Member {
         let library = dropin.library();
         let mut command: Command = pair.right.ns.command("python3");
-        command.args([
-            "-c",
-            MEMBER,
-            library.to_str().unwrap(),
-            &pair.right.ifname,
-            kind,
-        ]);
+        command.args(["-c", MEMBER, library.to_str().unwrap(), device, kind]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -188,11 +184,8 @@ impl Member {
     }
 }
 
-/// Sends packets of many flows to two rings of one cluster, in two processes.
-fn cluster(kind: &str) -> [BTreeMap<u16, u64>; 2] {
-    let dropin = Dropin::pfring().unwrap();
-    let pair = Veth::new().create().unwrap();
-    let members = [0, 1].map(|_| Member::start(&pair, &dropin, kind));
+/// Sends the packets of all flows.
+fn send(pair: &Pair) {
     let out = sender(&pair.left);
     for number in 0..PACKETS_PER_FLOW {
         for flow in 0..FLOW_COUNT {
@@ -201,6 +194,14 @@ fn cluster(kind: &str) -> [BTreeMap<u16, u64>; 2] {
             out.send(&udp.build(number, 60)).unwrap();
         }
     }
+}
+
+/// Sends packets of many flows to two rings of one cluster, in two processes.
+fn cluster(kind: &str) -> [BTreeMap<u16, u64>; 2] {
+    let dropin = Dropin::pfring().unwrap();
+    let pair = Veth::new().create().unwrap();
+    let members = [0, 1].map(|_| Member::start(&pair, &dropin, &pair.right.ifname, kind));
+    send(&pair);
     let ended = members.map(Member::end);
     for (flows, counters) in &ended {
         let received: u64 = flows.values().sum();
@@ -236,4 +237,58 @@ fn processes_of_a_cluster_share_flows_or_packets() {
         first.keys().any(|flow| second.contains_key(flow)),
         "{first:?} {second:?}"
     );
+}
+
+/// A queue of a cluster of barewire has a name of PF_RING ZC: `zc:CLUSTER@QUEUE`.
+#[test]
+fn queues_of_a_cluster_are_opened_by_number() {
+    require!(skip::lab(), skip::program("python3", "python3"));
+    let dropin = Dropin::pfring().unwrap();
+    let pair = Veth::new().create().unwrap();
+    let name = std::process::id().to_string();
+    let args = [
+        "cluster",
+        "run",
+        "--json",
+        "--name",
+        &name,
+        &pair.right.ifname,
+    ];
+    let args = [&args[..], &["--queues", "2", "udp dst port 9"]].concat();
+    let mut cluster = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
+    cluster
+        .wait_stderr(&format!("open ring:{name}"), LIMIT)
+        .unwrap();
+    let members = [0, 1].map(|queue| {
+        let device = format!("zc:{name}@{queue}");
+        Member::start(&pair, &dropin, &device, "")
+    });
+    send(&pair);
+    let all = u64::from(FLOW_COUNT) * PACKETS_PER_FLOW;
+    // What has been handed over is in the queues, and is read before the members end.
+    let handed = || {
+        let mut command = Command::new(barewire().unwrap());
+        command.args(["cluster", "show", "--json", &name]);
+        let shown = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+        let shown: Value = serde_json::from_str(&shown.checked().unwrap().stdout).unwrap();
+        let queues = shown[0]["queues"].as_array().unwrap().clone();
+        let counts = queues.iter().map(|queue| queue["handed"].as_u64().unwrap());
+        counts.sum::<u64>()
+    };
+    let end = Instant::now() + LIMIT;
+    while handed() < all {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let [first, second] = members.map(|member| member.end().0);
+    assert_eq!(first.values().chain(second.values()).sum::<u64>(), all);
+    assert!(
+        first.keys().all(|flow| !second.contains_key(flow)),
+        "{first:?} {second:?}"
+    );
+    cluster
+        .stop(Signal::SIGINT, LIMIT)
+        .unwrap()
+        .checked()
+        .unwrap();
 }

@@ -107,6 +107,11 @@ impl Setup {
         for application in &self.applications {
             let name = application.name.as_str();
             shared::check_name(name)?;
+            if name.parse::<u32>().is_ok() {
+                return refuse(format!(
+                    "{name} would be the number of a queue: name the application"
+                ));
+            }
             if names.contains(&name) {
                 return refuse(format!("two applications are named {name}"));
             }

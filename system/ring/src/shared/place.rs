@@ -20,21 +20,21 @@ const SYSTEM: &str = "/run/barewire";
 const SHARED: u32 = 0o1777;
 
 /// Checks the name of a cluster or an application: 1 to 32 letters, digits, `.`, `-` and `_`,
-/// beginning with a letter.
+/// beginning with a letter or digit (programs of PF_RING name clusters by number).
 ///
 /// # Errors
 /// `InvalidInput`.
 pub fn check_name(name: &str) -> Result<()> {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let is_name = name.len() <= NAME_LEN_MAX
-        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(is_valid);
     if is_name {
         return Ok(());
     }
     let what = format!("use the name {name:?}");
     let why = "a name consists of 1 to 32 letters, digits, '.', '-' and '_', and begins with a \
-               letter";
+               letter or digit";
     Err(Error::new(ErrorKind::InvalidInput, what, why))
 }
 
@@ -136,10 +136,20 @@ mod tests {
 
     #[test]
     fn names_cannot_leave_their_directory() {
-        for name in ["x", "ids-1", "a.b_c", &"n".repeat(NAME_LEN_MAX)] {
+        for name in ["x", "ids-1", "a.b_c", "99", &"n".repeat(NAME_LEN_MAX)] {
             check_name(name).unwrap();
         }
-        for name in ["", ".", "..", ".x", "7", "a/b", "a b", "é", &"n".repeat(33)] {
+        for name in [
+            "",
+            ".",
+            "..",
+            ".x",
+            "-7",
+            "a/b",
+            "a b",
+            "é",
+            &"n".repeat(33),
+        ] {
             assert_eq!(
                 check_name(name).unwrap_err().kind(),
                 ErrorKind::InvalidInput
