@@ -9,6 +9,13 @@ const SEE_ALSO: &[(&str, &[&str])] = &[
         "barewire-capture",
         &["tcpdump(8)", "pcap-filter(7)", "tshark(1)"],
     ),
+    ("barewire-cluster", &["ip-link(8)"]),
+    (
+        "barewire-cluster-run",
+        &["pcap-filter(7)", "packet(7)", "systemd.service(5)"],
+    ),
+    ("barewire-cluster-show", &["ss(8)"]),
+    ("barewire-cluster-top", &["top(1)"]),
     ("barewire-completions", &["bash(1)"]),
     ("barewire-devices", &["ethtool(8)", "ip-link(8)"]),
     ("barewire-doctor", &["capabilities(7)", "sysctl(8)"]),
