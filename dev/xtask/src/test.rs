@@ -10,7 +10,7 @@ mod times;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -45,12 +45,12 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         space::check()?;
     }
     let skips_file = skips_file()?;
-    build(args)?;
+    let programs = build(args)?;
     // Only when everything is run, not a package or test by name. QEMU uses one processor, the
     // tests the other.
     let guest = args.is_empty().then(Guest::start);
     let mut tally = Tally::new(Times::new(threads(args), factor));
-    let (status, mut warnings) = tests(args, &skips_file, &mut tally)?;
+    let (status, mut warnings) = tests(args, &skips_file, &programs, &mut tally)?;
     for error in tally.end(status.success(), Instant::now()) {
         eprintln!("{error}");
     }
@@ -98,6 +98,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
 fn tests(
     args: &[String],
     skips_file: &PathBuf,
+    programs: &[(&str, PathBuf)],
     tally: &mut Tally,
 ) -> Result<(ExitStatus, Vec<String>)> {
     // Both streams in one pipe, or lines could not be assigned to suites.
@@ -106,6 +107,7 @@ fn tests(
     command.arg("test").args(cargo_args(args));
     command
         .env("BAREWIRE_SKIPS", skips_file)
+        .envs(programs.iter().map(|(name, path)| (name, path)))
         // By this variable tests know that they are in the guest.
         .env_remove("BAREWIRE_GUEST")
         .stdout(input.try_clone().context("a pipe")?)
@@ -141,30 +143,52 @@ fn tests(
     Ok((end.status, warnings.chain(killed).collect()))
 }
 
-/// Builds everything that will run, with cargo's progress.
-fn build(args: &[String]) -> Result<()> {
+/// What tests start or load, by the variable that names it to them.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("BAREWIRE_BIN", "barewire"),
+    ("BAREWIRE_LIBPCAP", "libpcap.so"),
+    ("BAREWIRE_LIBPFRING", "libpfring.so"),
+];
+
+/// Builds everything that will run, with cargo's progress. Returns the programs that were built,
+/// for the tests.
+fn build(args: &[String]) -> Result<Vec<(&'static str, PathBuf)>> {
     let own = args.iter().position(|arg| arg == "--");
     let own = &args[..own.unwrap_or(args.len())];
     // Doc tests are built when they run.
     if own.iter().any(|arg| arg == "--doc") {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let arguments = cargo_args(own);
     let is_all = arguments.iter().any(|arg| arg == "--workspace");
-    let mut commands = vec![cargo()];
-    commands[0].args(["test", "--no-run"]).args(arguments);
-    if is_all {
-        // Programs that tests start: a test would build them in its own time, and wait for the
-        // guest lab, which builds too.
-        let mut programs: Command = cargo();
-        programs.args(["build", "--workspace", "--bin", "barewire", "--examples"]);
-        commands.push(programs);
+    let mut command = cargo();
+    command.args(["test", "--no-run"]).args(arguments);
+    // Build errors are reported, and counted, by the run.
+    let _ = command.status().context("cannot run cargo")?;
+    if !is_all {
+        return Ok(Vec::new());
     }
-    for mut command in commands {
-        // Build errors are reported, and counted, by the run.
-        let _ = command.status().context("cannot run cargo")?;
+    let mut command = cargo();
+    command.args([
+        "build",
+        "--workspace",
+        "--bin",
+        "barewire",
+        "--examples",
+        "--lib",
+    ]);
+    let is_built = command.status().context("cannot run cargo")?.success();
+    // With options, such as another profile, they are somewhere else.
+    if !is_built || !own.is_empty() {
+        return Ok(Vec::new());
     }
-    Ok(())
+    // A test that asked cargo for them would wait until the guest lab, which builds meanwhile, lets
+    // go of the build directory.
+    let folder = target_dir()?.join("debug");
+    let is_own = |name: &str| std::env::var_os(name).is_none();
+    let programs = PROGRAMS.iter().filter(|(name, _)| is_own(name));
+    let programs = programs.map(|&(name, file)| (name, folder.join(file)));
+    Ok(programs.filter(|(_, path)| path.is_file()).collect())
 }
 
 /// The number of tests that run at once, as libtest determines it.
