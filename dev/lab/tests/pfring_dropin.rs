@@ -2,16 +2,18 @@
 //! cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lab::dropin::Dropin;
 use lab::packet::Udp;
 use lab::process::{Process, Signal, barewire};
 use lab::{Pair, Veth, require, skip};
-use serde_json::Value;
 
 use crate::afxdp::sender;
 
@@ -66,6 +68,8 @@ fn masscan(pair: &Pair, dropin: &Dropin, prefix: &[&str]) -> BTreeSet<String> {
         "--rate",
         "5000",
         "--wait",
+        "5",
+        "--retries",
         "2",
     ]);
     command.args(["-oL", "-"]);
@@ -120,7 +124,6 @@ assert lib.pfring_set_poll_duration(ring, 20) == 0
 print("ready", flush=True)
 header = ctypes.create_string_buffer(209)
 place = ctypes.c_void_p()
-is_over = False
 while True:
     code = lib.pfring_recv(ring, ctypes.byref(place), 0, header, 1)
     assert code in (0, 1), code
@@ -129,11 +132,8 @@ while True:
         packet = ctypes.string_at(place.value, caplen)
         assert caplen == length
         print(struct.unpack_from("!H", packet, 34)[0], flush=True)
-    elif is_over:
-        break
     elif select.select([sys.stdin], [], [], 0)[0]:
-        # What was sent before the end of standard input is in the ring by now.
-        is_over = True
+        break
 stats = (ctypes.c_uint64 * 3)()
 assert lib.pfring_stats(ring, stats) == 0
 print("stats", *stats, flush=True)
@@ -149,8 +149,12 @@ const ROUND_ROBIN: &str = "1";
 
 struct Member {
     child: Child,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    received: Arc<AtomicU64>,
+    reader: JoinHandle<Ended>,
 }
+
+/// The number of packets of each flow, and the counters.
+type Ended = (BTreeMap<u16, u64>, Vec<u64>);
 
 impl Member {
     fn start(pair: &Pair, dropin: &Dropin, device: &str, kind: &str) -> Member {
@@ -161,27 +165,51 @@ impl Member {
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
-        Member { child, lines }
+        let received = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&received);
+        let reader = std::thread::spawn(move || read(lines, &count));
+        Member {
+            child,
+            received,
+            reader,
+        }
     }
 
-    /// Ends it: the number of packets of each flow, and the counters.
-    fn end(mut self) -> (BTreeMap<u16, u64>, Vec<u64>) {
-        let mut stdin = self.child.stdin.take().unwrap();
-        stdin.flush().unwrap();
-        drop(stdin);
-        let (mut flows, mut counters) = (BTreeMap::new(), Vec::new());
-        for line in self.lines {
-            let line = line.unwrap();
-            match line.strip_prefix("stats ") {
-                Some(rest) => {
-                    counters.extend(rest.split(' ').map(|word| word.parse::<u64>().unwrap()));
-                }
-                None => *flows.entry(line.parse().unwrap()).or_default() += 1,
+    fn end(mut self) -> Ended {
+        drop(self.child.stdin.take());
+        let ended = self.reader.join().unwrap();
+        assert!(self.child.wait().unwrap().success());
+        ended
+    }
+}
+
+/// Reads what a member prints; counts packets as they arrive.
+fn read(lines: std::io::Lines<BufReader<ChildStdout>>, received: &AtomicU64) -> Ended {
+    let (mut flows, mut counters) = (BTreeMap::new(), Vec::new());
+    for line in lines {
+        let line = line.unwrap();
+        match line.strip_prefix("stats ") {
+            Some(rest) => {
+                counters.extend(rest.split(' ').map(|word| word.parse::<u64>().unwrap()));
+            }
+            None => {
+                *flows.entry(line.parse().unwrap()).or_default() += 1;
+                received.fetch_add(1, Ordering::Relaxed);
             }
         }
-        assert!(self.child.wait().unwrap().success());
-        (flows, counters)
     }
+    (flows, counters)
+}
+
+/// Waits until both have received all packets, and ends them.
+fn end(members: [Member; 2]) -> [Ended; 2] {
+    let all = u64::from(FLOW_COUNT) * PACKETS_PER_FLOW;
+    let received = |member: &Member| member.received.load(Ordering::Relaxed);
+    let until = Instant::now() + LIMIT;
+    while members.iter().map(received).sum::<u64>() < all && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    members.map(Member::end)
 }
 
 /// Sends the packets of all flows.
@@ -202,7 +230,7 @@ fn cluster(kind: &str) -> [BTreeMap<u16, u64>; 2] {
     let pair = Veth::new().create().unwrap();
     let members = [0, 1].map(|_| Member::start(&pair, &dropin, &pair.right.ifname, kind));
     send(&pair);
-    let ended = members.map(Member::end);
+    let ended = end(members);
     for (flows, counters) in &ended {
         let received: u64 = flows.values().sum();
         assert_eq!(*counters, [received, 0, 0]);
@@ -239,6 +267,15 @@ fn processes_of_a_cluster_share_flows_or_packets() {
     );
 }
 
+/// The socket of a cluster, which a test that fails would leave.
+struct Socket(String);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// A queue of a cluster of barewire has a name of PF_RING ZC: `zc:CLUSTER@QUEUE`.
 #[test]
 fn queues_of_a_cluster_are_opened_by_number() {
@@ -246,6 +283,7 @@ fn queues_of_a_cluster_are_opened_by_number() {
     let dropin = Dropin::pfring().unwrap();
     let pair = Veth::new().create().unwrap();
     let name = std::process::id().to_string();
+    let _socket = Socket(format!("/run/barewire/{name}"));
     let args = [
         "cluster",
         "run",
@@ -264,23 +302,8 @@ fn queues_of_a_cluster_are_opened_by_number() {
         Member::start(&pair, &dropin, &device, "")
     });
     send(&pair);
+    let [first, second] = end(members).map(|(flows, _)| flows);
     let all = u64::from(FLOW_COUNT) * PACKETS_PER_FLOW;
-    // What has been handed over is in the queues, and is read before the members end.
-    let handed = || {
-        let mut command = Command::new(barewire().unwrap());
-        command.args(["cluster", "show", "--json", &name]);
-        let shown = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
-        let shown: Value = serde_json::from_str(&shown.checked().unwrap().stdout).unwrap();
-        let queues = shown[0]["queues"].as_array().unwrap().clone();
-        let counts = queues.iter().map(|queue| queue["handed"].as_u64().unwrap());
-        counts.sum::<u64>()
-    };
-    let end = Instant::now() + LIMIT;
-    while handed() < all {
-        assert!(Instant::now() < end);
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let [first, second] = members.map(|member| member.end().0);
     assert_eq!(first.values().chain(second.values()).sum::<u64>(), all);
     assert!(
         first.keys().all(|flow| !second.contains_key(flow)),

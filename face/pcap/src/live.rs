@@ -221,13 +221,13 @@ impl Live {
         let error = |error: Error| failed(&error);
         if !self.find(filter).map_err(error)? {
             if self.nonblocking {
-                let _ = self.reader.arm();
+                // The descriptor shows only packets that arrive from here on.
+                if self.reader.arm().map_err(error)? {
+                    return Ok(Next::Nothing);
+                }
+            } else if !may_wait {
                 return Ok(Next::Nothing);
-            }
-            if !may_wait {
-                return Ok(Next::Nothing);
-            }
-            if self.reader.wait(self.timeout).map_err(error)? == Ready::End {
+            } else if self.reader.wait(self.timeout).map_err(error)? == Ready::End {
                 return Ok(Next::End);
             }
             if !self.find(filter).map_err(error)? {

@@ -42,16 +42,13 @@ impl Receiver {
         self.sampling = sampling.max(1);
     }
 
-    /// Moves to the next packet; `None` if there is none. The bytes are valid until the next call.
+    /// Moves to the next packet; false if there is none.
     ///
     /// # Errors
     /// Errors of the port.
-    pub fn packet(&mut self) -> Result<Option<(Header, &[u8])>> {
+    pub fn advance(&mut self) -> Result<bool> {
         let Self {
-            reader,
-            copy,
-            skipped,
-            ..
+            reader, skipped, ..
         } = self;
         let (wanted, sampling) = (self.wanted, self.sampling);
         let is_found = reader.advance(|packet| {
@@ -63,10 +60,16 @@ impl Receiver {
             *skipped += u32::from(is_wanted);
             is_wanted && *skipped >= sampling
         })?;
-        let Some(packet) = reader.packet().filter(|_| is_found) else {
-            return Ok(None);
-        };
-        *skipped = 0;
+        if is_found {
+            *skipped = 0;
+        }
+        Ok(is_found)
+    }
+
+    /// The current packet; its bytes are valid until the next [`advance`](Self::advance).
+    pub fn packet(&mut self) -> Option<(Header, &[u8])> {
+        let Self { reader, copy, .. } = self;
+        let packet = reader.packet()?;
         let vlan = packet.vlan();
         let mut wire_len = packet.wire_len();
         let bytes = match vlan {
@@ -85,10 +88,10 @@ impl Receiver {
             if_index: self.if_index,
             hash: packet.rss_hash().unwrap_or(0),
         };
-        Ok(Some((header, bytes)))
+        Some((header, bytes))
     }
 
-    /// Whether [`packet`](Self::packet) has packets without receiving.
+    /// Whether [`advance`](Self::advance) has packets without receiving.
     pub fn has_packet(&self) -> bool {
         self.reader.has_more()
     }
@@ -101,9 +104,16 @@ impl Receiver {
         self.reader.wait(timeout)
     }
 
-    /// A descriptor that is readable when there may be packets.
-    pub fn fd(&mut self) -> Option<RawFd> {
-        let _ = self.reader.arm();
+    /// Prepares a poll of the descriptor; false if there may be packets already.
+    ///
+    /// # Errors
+    /// Errors of the port.
+    pub fn arm(&mut self) -> Result<bool> {
+        self.reader.arm()
+    }
+
+    /// A descriptor that is readable when there may be packets, after [`arm`](Self::arm).
+    pub fn fd(&self) -> Option<RawFd> {
         self.reader.fd()
     }
 }

@@ -1,7 +1,7 @@
 //! The state of a ring. Threads of the program may receive, send, read counters and ask for a stop
 //! at the same time: each part has a lock of its own, which only its own kind of call takes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::header::Header;
 use crate::receiver::Receiver;
 use crate::sender::Sender;
-use crate::settings::{Mode, Settings, Wanted};
+use crate::settings::{LONG_HEADER, Mode, POLL_MS, Settings, Wanted};
 use crate::status::{
     self, GENERIC, INVALID_ARGUMENT, NOT_ENABLED, NOT_SUPPORTED, WRONG_CONFIGURATION,
 };
@@ -33,6 +33,15 @@ pub struct Ring {
     control: Mutex<Option<Control>>,
     waker: Mutex<Option<Waker>>,
     is_stopped: AtomicBool,
+    /// Whether the extended header is filled.
+    pub long_header: bool,
+    /// Settings that may change while a thread receives: [`Wanted`] as a number, one packet in how
+    /// many, and the wait in milliseconds.
+    wanted: AtomicU8,
+    sampling: AtomicU32,
+    poll_ms: AtomicU32,
+    /// Whether the program polls the descriptor.
+    is_polled: AtomicBool,
     /// Whether the program is masscan, for which `pfring_recv` returns 0 for a packet.
     is_masscan: AtomicBool,
 }
@@ -73,6 +82,11 @@ impl Ring {
             control: Mutex::default(),
             waker: Mutex::default(),
             is_stopped: AtomicBool::new(false),
+            long_header: flags & LONG_HEADER != 0,
+            wanted: AtomicU8::new(Wanted::Both as u8),
+            sampling: AtomicU32::new(1),
+            poll_ms: AtomicU32::new(POLL_MS),
+            is_polled: AtomicBool::new(false),
             is_masscan: AtomicBool::new(false),
         })
     }
@@ -82,19 +96,44 @@ impl Ring {
         &self.device
     }
 
-    /// Changes settings, also of a ring that is enabled.
-    pub fn set<T>(&self, change: impl FnOnce(&mut Settings) -> T) -> T {
-        let mut settings = lock(&self.settings);
-        let result = change(&mut settings);
-        let (wanted, sampling) = (settings.wanted, settings.sampling);
-        drop(settings);
-        // A thread that waits for packets holds the lock: it gets them when it starts again.
-        if let Ok(mut receiver) = self.receiver.try_lock()
-            && let Some(receiver) = &mut *receiver
-        {
-            receiver.select(wanted, sampling);
+    /// Changes settings that take effect when the ring is enabled.
+    ///
+    /// # Errors
+    /// `WRONG_CONFIGURATION` if it is.
+    pub fn set(&self, change: impl FnOnce(&mut Settings)) -> Outcome<()> {
+        if self.is_enabled() {
+            return Err(WRONG_CONFIGURATION);
         }
-        result
+        change(&mut lock(&self.settings));
+        Ok(())
+    }
+
+    /// Sets which packets are returned.
+    ///
+    /// # Errors
+    /// `WRONG_CONFIGURATION` if the ring is enabled, and receives no sent packets that are now
+    /// wanted.
+    pub fn set_wanted(&self, wanted: Wanted) -> Outcome<()> {
+        let is_enabled = self.is_enabled();
+        let mut settings = lock(&self.settings);
+        if is_enabled && settings.wanted == Wanted::Received && wanted != Wanted::Received {
+            return Err(WRONG_CONFIGURATION);
+        }
+        if !is_enabled {
+            settings.wanted = wanted;
+        }
+        self.wanted.store(wanted as u8, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sets that one packet in `rate` is returned.
+    pub fn set_sampling(&self, rate: u32) {
+        self.sampling.store(rate, Ordering::Relaxed);
+    }
+
+    /// Sets the longest wait of a call that waits.
+    pub fn set_poll_duration(&self, duration_ms: u32) {
+        self.poll_ms.store(duration_ms, Ordering::Relaxed);
     }
 
     /// Sets the cluster, before the ring is enabled.
@@ -143,11 +182,7 @@ impl Ring {
         let reader = Reader::new(std::mem::take(&mut port.rx));
         let reader = reader.map_err(|error| status::of(&error))?;
         *lock(&self.waker) = reader.as_ref().map(Reader::waker);
-        *lock(&self.receiver) = reader.map(|reader| {
-            let mut receiver = Receiver::new(reader, if_index);
-            receiver.select(settings.wanted, settings.sampling);
-            receiver
-        });
+        *lock(&self.receiver) = reader.map(|reader| Receiver::new(reader, if_index));
         *lock(&self.sender) = port.tx.pop().map(Sender::new);
         let link_type = port.control.describe().link_type;
         *control = Some(Control {
@@ -195,7 +230,10 @@ impl Ring {
     /// Ends a call that waits for packets, in any thread.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
-        if let Some(waker) = &*lock(&self.waker) {
+        // Programs call this in signal handlers, where waiting for a lock may last for ever.
+        if let Ok(waker) = self.waker.try_lock()
+            && let Some(waker) = &*waker
+        {
             waker.wake();
         }
     }
@@ -217,22 +255,37 @@ impl Ring {
     ) -> Outcome<Option<T>> {
         let mut receiver = lock(&self.receiver);
         let receiver = receiver.as_mut().ok_or(NOT_ENABLED)?;
-        let longest = wait_max(may_wait, &self.settings);
-        let start = Instant::now();
+        receiver.select(
+            Wanted::of(self.wanted.load(Ordering::Relaxed)),
+            self.sampling.load(Ordering::Relaxed),
+        );
+        let longest = match may_wait {
+            true => Duration::from_millis(self.poll_ms.load(Ordering::Relaxed).into()),
+            false => Duration::ZERO,
+        };
+        let is_polled = self.is_polled.load(Ordering::Relaxed);
+        let start = may_wait.then(Instant::now);
+        let failed = |error: sys::Error| status::of(&error);
+        let mut has_armed = false;
         loop {
-            match receiver.packet() {
-                Ok(Some((header, bytes))) => return Ok(Some(use_it(header, bytes))),
-                Ok(None) => {}
-                Err(error) => return Err(status::of(&error)),
+            // Borrowed again for the result: the borrow checker cannot see that a packet ends the
+            // loop.
+            if receiver.advance().map_err(failed)? {
+                let found = receiver.packet();
+                return Ok(found.map(|(header, bytes)| use_it(header, bytes)));
             }
-            let left = longest.saturating_sub(start.elapsed());
+            let waited = start.map_or(Duration::ZERO, |start| start.elapsed());
+            let left = longest.saturating_sub(waited);
             if left.is_zero() || self.is_stopped.load(Ordering::Relaxed) {
-                return Ok(None);
+                // The descriptor shows only packets that arrive from here on.
+                if !is_polled || has_armed || receiver.arm().map_err(failed)? {
+                    return Ok(None);
+                }
+                has_armed = true;
+                continue;
             }
-            match receiver.wait(left) {
-                Ok(Ready::End) => return Err(status::UNKNOWN_ADAPTER),
-                Ok(_) => {}
-                Err(error) => return Err(status::of(&error)),
+            if receiver.wait(left).map_err(failed)? == Ready::End {
+                return Err(status::UNKNOWN_ADAPTER);
             }
         }
     }
@@ -260,6 +313,7 @@ impl Ring {
     pub fn fd(&self) -> Outcome<i32> {
         let mut receiver = lock(&self.receiver);
         let receiver = receiver.as_mut().ok_or(NOT_ENABLED)?;
+        self.is_polled.store(true, Ordering::Relaxed);
         receiver.fd().ok_or(NOT_SUPPORTED)
     }
 
@@ -283,14 +337,15 @@ impl Ring {
     }
 
     fn sender<T>(&self, call: impl FnOnce(&Sender) -> sys::Result<T>) -> Outcome<T> {
-        let sender = lock(&self.sender);
-        let Some(sender) = &*sender else {
-            return Err(match self.is_enabled() {
-                true => NOT_SUPPORTED,
-                false => NOT_ENABLED,
-            });
-        };
-        call(sender).map_err(|error| status::of(&error))
+        let called = lock(&self.sender).as_ref().map(call);
+        if let Some(result) = called {
+            return result.map_err(|error| status::of(&error));
+        }
+        // Not with that lock: another thread may be enabling the ring.
+        Err(match self.is_enabled() {
+            true => NOT_SUPPORTED,
+            false => NOT_ENABLED,
+        })
     }
 
     /// Sets or removes the filter.
@@ -336,17 +391,5 @@ impl Ring {
             sum.dropped += queue.lost() - queue.dropped[DropReason::Closed as usize];
         }
         Ok(sum)
-    }
-
-    /// Sets which packets are received.
-    pub fn set_wanted(&self, wanted: Wanted) {
-        self.set(|settings| settings.wanted = wanted);
-    }
-}
-
-fn wait_max(may_wait: bool, settings: &Mutex<Settings>) -> Duration {
-    match may_wait {
-        true => lock(settings).poll_duration,
-        false => Duration::ZERO,
     }
 }

@@ -8,12 +8,12 @@ use runtime::filter::Expression;
 use crate::status::{INVALID_ARGUMENT, NOT_SUPPORTED};
 
 /// `PF_RING_LONG_HEADER`: the extended header is filled, too.
-const LONG_HEADER: u32 = 1 << 2;
+pub const LONG_HEADER: u32 = 1 << 2;
 /// `PF_RING_PROMISC`.
 const PROMISCUOUS: u32 = 1 << 3;
 
-/// Wait of `pfring_recv` if the program sets none, as PF_RING's.
-const POLL_DURATION: Duration = Duration::from_millis(500);
+/// Wait of `pfring_recv` in milliseconds if the program sets none, as PF_RING's.
+pub const POLL_MS: u32 = 500;
 /// Maximum time for which the kernel holds back packets to fill a block.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(5);
 
@@ -27,6 +27,17 @@ pub enum Wanted {
     Received,
     /// Sent ones.
     Sent,
+}
+
+impl Wanted {
+    /// The one with this number.
+    pub fn of(number: u8) -> Self {
+        match number {
+            1 => Self::Received,
+            2 => Self::Sent,
+            _ => Self::Both,
+        }
+    }
 }
 
 /// What a ring is used for (`socket_mode`).
@@ -48,8 +59,6 @@ pub struct Settings {
     pub snaplen: u32,
     /// Whether packets for other stations are received.
     pub promiscuous: bool,
-    /// Whether the extended header is filled.
-    pub long_header: bool,
     /// Packets of which direction are received.
     pub wanted: Wanted,
     /// What the ring is used for.
@@ -58,10 +67,6 @@ pub struct Settings {
     pub cluster: Option<(u16, Fanout)>,
     /// The filter.
     pub filter: Option<Expression>,
-    /// One packet in this number is returned.
-    pub sampling: u32,
-    /// Maximum wait of a call that waits.
-    pub poll_duration: Duration,
 }
 
 impl Settings {
@@ -70,13 +75,10 @@ impl Settings {
         Self {
             snaplen: caplen,
             promiscuous: flags & PROMISCUOUS != 0,
-            long_header: flags & LONG_HEADER != 0,
             wanted: Wanted::Both,
             mode: Mode::Both,
             cluster: None,
             filter: None,
-            sampling: 1,
-            poll_duration: POLL_DURATION,
         }
     }
 
@@ -127,7 +129,7 @@ mod tests {
     #[test]
     fn cluster_types_are_fan_out_modes() {
         let mut settings = Settings::new(1500, PROMISCUOUS);
-        assert!(settings.promiscuous && !settings.long_header);
+        assert!(settings.promiscuous);
         for (kind, fanout) in [
             (0, Fanout::Hash),
             (1, Fanout::RoundRobin),

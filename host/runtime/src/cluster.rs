@@ -367,7 +367,12 @@ impl Desk {
         let mut wanted = [Wanted::readable(&fd)];
         // An error here is one of `accept` as well.
         let _ = sys::poll::wait(&mut wanted, LOOK_EVERY);
+        // Each caller may take its time, but all together not longer than that.
+        let began = Instant::now();
         for _ in 0..CALLER_COUNT_MAX {
+            if began.elapsed() >= LOOK_EVERY {
+                break;
+            }
             match self.offer.next(|process| self.setup.may(process)) {
                 Ok(None) => break,
                 Ok(Some(caller)) => self.answer(caller),

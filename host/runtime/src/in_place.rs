@@ -141,8 +141,11 @@ impl Reader {
                 return Ok(Ready::Packets);
             }
             let mut wanted = vec![Wanted::readable(&self.waker)];
-            wanted.extend(self.together.as_ref().map(Wanted::readable));
-            let longest = match self.together {
+            // A socket is readable as long as a batch of it is held.
+            let is_holding = self.queues.iter().any(RxQueue::is_holding);
+            let together = self.together.as_ref().filter(|_| !is_holding);
+            wanted.extend(together.map(Wanted::readable));
+            let longest = match together {
                 Some(_) => LOOK_EVERY.min(left),
                 None => NAP.min(left),
             };

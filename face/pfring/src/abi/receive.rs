@@ -32,6 +32,10 @@ pub unsafe extern "C" fn pfring_recv(
         // SAFETY: the program's places for a packet and its header.
         let received = unsafe { receive(ring, buffer, len, header, may_wait != 0) };
         let is_masscan = ring.is_masscan();
+        if received == Ok(false) {
+            // A request to stop ends one call.
+            ring.take_stop();
+        }
         if received != Ok(true) {
             // Programs look at the captured length, too.
             // SAFETY: the header has this field.
@@ -56,7 +60,7 @@ unsafe fn receive(
     header: *mut u8,
     may_wait: bool,
 ) -> Outcome<bool> {
-    let is_long = ring.set(|settings| settings.long_header);
+    let is_long = ring.long_header;
     let use_it = |mut found: Header, packet: &[u8]| {
         // SAFETY: the caller's promises: a place for a pointer, at which there are `len` bytes; a
         // place for the header, long if the ring was opened so.
@@ -123,7 +127,7 @@ pub unsafe extern "C" fn pfring_loop(
 ) -> c_int {
     let body = |ring: &Ring| {
         let handler = handler.ok_or(INVALID_ARGUMENT)?;
-        let is_long = ring.set(|settings| settings.long_header);
+        let is_long = ring.long_header;
         ring.take_stop();
         while !ring.take_stop() {
             let mut header = [0; LONG_LEN];

@@ -1,26 +1,11 @@
 //! Settings, filters, clusters.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::time::Duration;
 
 use super::{bytes, with};
 use crate::ring::Ring;
-use crate::settings::{Mode, Settings, Wanted};
-use crate::status::{INVALID_ARGUMENT, NOT_SUPPORTED, WRONG_CONFIGURATION};
-
-/// Changes a setting.
-///
-/// # Safety
-/// `ring` is null or open.
-unsafe fn set(ring: *mut Ring, change: impl FnOnce(&mut Settings)) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        with(ring, |ring| {
-            ring.set(change);
-            Ok(0)
-        })
-    }
-}
+use crate::settings::{Mode, Wanted};
+use crate::status::{INVALID_ARGUMENT, NOT_SUPPORTED};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_set_direction(ring: *mut Ring, direction: c_int) -> c_int {
@@ -30,7 +15,7 @@ pub unsafe extern "C" fn pfring_set_direction(ring: *mut Ring, direction: c_int)
             1 => Wanted::Received,
             2 => Wanted::Sent,
             _ => return Err(INVALID_ARGUMENT),
-        });
+        })?;
         Ok(0)
     };
     // SAFETY: null or a ring.
@@ -40,17 +25,13 @@ pub unsafe extern "C" fn pfring_set_direction(ring: *mut Ring, direction: c_int)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_set_socket_mode(ring: *mut Ring, mode: c_int) -> c_int {
     let body = |ring: &Ring| {
-        if ring.is_enabled() {
-            return Err(WRONG_CONFIGURATION);
-        }
         let mode = match mode {
             0 => Mode::Both,
             1 => Mode::Send,
             2 => Mode::Receive,
             _ => return Err(INVALID_ARGUMENT),
         };
-        ring.set(|settings| settings.mode = mode);
-        Ok(0)
+        ring.set(|settings| settings.mode = mode).map(|()| 0)
     };
     // SAFETY: null or a ring.
     unsafe { with(ring, body) }
@@ -66,15 +47,9 @@ pub unsafe extern "C" fn pfring_set_cluster(ring: *mut Ring, cluster: u32, kind:
 /// A ring leaves its cluster when it is closed or disabled; before it is enabled it is in none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_remove_from_cluster(ring: *mut Ring) -> c_int {
-    let body = |ring: &Ring| match ring.is_enabled() {
-        true => Err(NOT_SUPPORTED),
-        false => {
-            ring.set(|settings| settings.cluster = None);
-            Ok(0)
-        }
-    };
+    let body = |ring: &Ring| ring.set(|settings| settings.cluster = None);
     // SAFETY: null or a ring.
-    unsafe { with(ring, body) }
+    unsafe { with(ring, |ring| body(ring).map(|()| 0)) }
 }
 
 #[unsafe(no_mangle)]
@@ -125,14 +100,23 @@ pub unsafe extern "C" fn pfring_set_sampling_rate(ring: *mut Ring, rate: u32) ->
         return INVALID_ARGUMENT;
     }
     // SAFETY: null or a ring.
-    unsafe { set(ring, |settings| settings.sampling = rate) }
+    unsafe {
+        with(ring, |ring| {
+            ring.set_sampling(rate);
+            Ok(0)
+        })
+    }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_set_poll_duration(ring: *mut Ring, duration_ms: u32) -> c_int {
-    let duration = Duration::from_millis(duration_ms.into());
     // SAFETY: null or a ring.
-    unsafe { set(ring, |settings| settings.poll_duration = duration) }
+    unsafe {
+        with(ring, |ring| {
+            ring.set_poll_duration(duration_ms);
+            Ok(0)
+        })
+    }
 }
 
 /// Accepted without effect: the kernel gathers packets by time.

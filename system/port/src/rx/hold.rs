@@ -6,6 +6,12 @@ use ring::slot::segment_count;
 use super::{Packet, RxBatch, RxQueue};
 
 impl RxQueue {
+    /// Whether a batch that was kept by [`RxBatch::hold`] is still there.
+    #[inline]
+    pub fn is_holding(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
     /// The packet at slot `at` of the batch that was kept by [`RxBatch::hold`], and the slot at
     /// which the next one begins; the first is at slot 0. `None` after the last.
     #[inline]

@@ -88,7 +88,8 @@ impl RxQueue {
             if !self.backend.arm()? {
                 continue;
             }
-            let fd = self.backend.poll_fd();
+            // A socket is readable as long as a batch of it is held.
+            let fd = self.backend.poll_fd().filter(|_| self.slots.is_empty());
             let longest = if fd.is_some() { LOOK_EVERY } else { NAP };
             if waker.wait_beside(fd, left.min(longest))? {
                 // A signal arrived: return, so that the caller can handle it.

@@ -259,7 +259,7 @@ fn names_state_what_to_attach_to() {
     for invalid in [
         "ring:",
         "ring:../x",
-        "ring:7",
+        "ring:-7",
         "ring:x/1?queues=2",
         "ring:x?queues=65",
     ] {
