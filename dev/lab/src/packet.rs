@@ -6,7 +6,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
@@ -21,6 +21,9 @@ use crate::veth::{End, Pair};
 
 /// Start of the payload of every packet built here.
 const MAGIC: [u8; 4] = *b"bwlb";
+
+/// Time limit of all waiting in [`pour`]; if packets are lost, tests that count them fail.
+const POUR_MAX: Duration = Duration::from_secs(60);
 
 /// Ethernet, IPv4 and UDP headers.
 const HEADERS_V4: usize = 14 + 20 + 8;
@@ -223,7 +226,8 @@ pub fn checksum(bytes: &[u8]) -> u16 {
 }
 
 /// Sends `count` packets of 60 bytes, in `flow_count` flows, from the left end of a pair to the
-/// right.
+/// right. Until the right end has received each batch, up to a minute in all, no more are
+/// sent.
 ///
 /// # Panics
 /// If they cannot be sent.
@@ -231,10 +235,18 @@ pub fn pour(pair: &Pair, flow_count: u16, count: u64) {
     let udp = Udp::between(&pair.left, &pair.right).flows(flow_count);
     let sender = pair.left.ns.run(|| Raw::sender(&pair.left.ifname));
     let sender = sender.and_then(|sender| sender).expect("a socket");
+    let received = || Some(pair.right.counters().ok()?.rx_packets);
+    let before = received();
+    let until = Instant::now() + POUR_MAX;
     for number in 0..count {
         sender.send(&udp.build(number, 60)).expect("room to send");
+        let sent = number + 1;
         // veth queues 256 packets until the peer's program has seen them.
-        if number % 64 == 63 {
+        if !sent.is_multiple_of(128) && sent != count {
+            continue;
+        }
+        let expected = before.map(|before| before + sent);
+        while received() < expected && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
         }
     }

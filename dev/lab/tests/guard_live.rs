@@ -41,18 +41,23 @@ fn stop(mut process: Process) -> Value {
 
 /// Waits for a line of JSON with at least `count` packets seen, and returns it.
 fn seen(process: &Process, count: u64) -> Value {
+    reported(process, "seen", count)
+}
+
+/// Waits for a line of JSON with at least `count` in this field, and returns it.
+pub fn reported(process: &Process, field: &str, count: u64) -> Value {
     for _ in 0..3_000 {
         let stdout = process.stdout();
         let mut lines = stdout.split_inclusive('\n').filter(|l| l.ends_with('\n'));
         let last: Option<Value> = lines.next_back().and_then(|l| serde_json::from_str(l).ok());
         if let Some(line) = last
-            && line["seen"].as_u64() >= Some(count)
+            && line[field].as_u64() >= Some(count)
         {
             return line;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    panic!("{count} packets were not seen: {}", process.stdout());
+    panic!("{field} did not reach {count}: {}", process.stdout());
 }
 
 /// A connection through the kernel from left to right that carries some data both ways.

@@ -11,6 +11,7 @@ use lab::{Pair, Veth, require, skip};
 use serde_json::Value;
 
 use crate::guard_flood::{HPING3, guard, hping3, stop, ten_connections};
+use crate::guard_live::reported;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const FLOOD: &str = "udp dst port 9";
@@ -146,6 +147,8 @@ fn samples_continue_with_the_names_of_reloaded_rules() {
     ];
     let process = guard(&pair, &args);
     send(&pair, 10, 60);
+    // Packets that the rules have not seen yet would be those of the new ones.
+    reported(&process, "dropped", 10);
     rule("new");
     process.signal(Signal::SIGHUP).unwrap();
     process.wait_stderr("reloaded: 1 rule", LIMIT).unwrap();
