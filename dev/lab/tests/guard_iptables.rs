@@ -74,7 +74,8 @@ fn a_shell_runs_the_commands_and_undoes_them() {
         // The port is closed, which an answer to an earlier packet may report.
         let _ = socket.send_to(b"flood", (pair.right.ipv4, 9));
     }
-    let limit = counts(&pair, "iptables", &format!("{chain}-5"));
+    let own = format!("barewire5-{}", pair.right.ifname);
+    let limit = counts(&pair, "iptables", &own);
     assert_eq!(limit.len(), 3, "{text}");
     assert!(limit[0] >= 15, "{limit:?}");
     assert!(limit[2] >= 1, "{limit:?}");

@@ -1,8 +1,10 @@
 //! `barewire guard --hook iptables`: rules that barewire installs and removes.
 
+use std::fs::Permissions;
 use std::net::UdpSocket;
-use std::path::Path;
-use std::time::Duration;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use lab::oracle::TempFile;
 use lab::packet::{Raw, Udp};
@@ -29,9 +31,22 @@ fn start(pair: &Pair, args: &[&str]) -> Process {
 
 /// Runs a guard that exits by itself.
 fn run(pair: &Pair, args: &[&str]) -> Finished {
-    let args = [&["guard", &pair.right.ifname][..], &HOOK, args].concat();
+    run_on(pair, &pair.right.ifname, args)
+}
+
+/// As [`run`], on another interface of the right end.
+fn run_on(pair: &Pair, ifname: &str, args: &[&str]) -> Finished {
+    let args = [&["guard", ifname][..], &HOOK, args].concat();
     let mut process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
     process.wait(LIMIT).unwrap()
+}
+
+/// As [`start`], on another interface of the right end.
+fn start_on(pair: &Pair, ifname: &str, args: &[&str]) -> Process {
+    let args = [&["guard", ifname, "--json"][..], &HOOK, args].concat();
+    let process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
+    process.wait_stderr("guarding", LIMIT).unwrap();
+    process
 }
 
 /// Rules of barewire in the tables.
@@ -153,14 +168,8 @@ fn signals_remove_the_rules_and_no_other_chain() {
     // Another process removes the rules.
     let chain = format!("bwguard-{}", pair.right.ifname);
     pair.right.ns.exec("iptables", ["-t", "raw", "-F"]).unwrap();
-    pair.right
-        .ns
-        .exec("iptables", ["-t", "raw", "-X", &chain])
-        .unwrap();
-    pair.right
-        .ns
-        .exec("ip6tables", ["-t", "raw", "-F"])
-        .unwrap();
+    // The guard may have noticed, and removed the chain itself.
+    let _ = pair.right.ns.exec("iptables", ["-t", "raw", "-X", &chain]);
     let finished = process.wait(LIMIT).unwrap();
     assert!(!finished.success());
     assert!(
@@ -182,6 +191,114 @@ fn signals_remove_the_rules_and_no_other_chain() {
         assert!(!finished.success());
         assert!(finished.stderr.contains(why), "{}", finished.stderr);
     }
+}
+
+#[test]
+fn a_guard_ends_when_others_remove_its_rules() {
+    require_iptables!();
+    let pair = Veth::new().create().unwrap();
+    let chain = format!("bwguard-{}", pair.right.ifname);
+    let jump = ["PREROUTING", "-i", &pair.right.ifname, "-j", &chain];
+    let unhook = [&["-t", "raw", "-D"][..], &jump].concat();
+    let flush = ["-t", "raw", "-F"];
+    for (command, args) in [
+        ("iptables", &flush[..]),
+        ("ip6tables", &flush),
+        ("iptables", &unhook),
+        ("ip6tables", &unhook),
+    ] {
+        let mut process = start(&pair, &["--drop", "udp"]);
+        pair.right.ns.exec(command, args).unwrap();
+        let finished = process.wait(LIMIT).unwrap();
+        assert!(!finished.success());
+        let why = format!("removed the {command} rules");
+        assert!(finished.stderr.contains(&why), "{}", finished.stderr);
+        assert_eq!(rules(&pair), "");
+    }
+}
+
+#[test]
+fn interfaces_with_similar_names_have_rules_of_their_own() {
+    require_iptables!();
+    let pair = Veth::new().create().unwrap();
+    let (name, longer) = ("eth0", "eth0-1");
+    let link = ["link", "add", name, "type", "veth", "peer", "name", longer];
+    pair.right.ns.ip(link).unwrap();
+    let other = start_on(&pair, longer, &["--limit", "10/s udp"]);
+    let alone = rules(&pair);
+    assert!(alone.contains("-N bwguard-eth0-1"), "{alone}");
+    let process = start_on(&pair, name, &["--limit", "10/s udp"]);
+    assert!(rules(&pair).contains("-N bwguard1-eth0\n"));
+    stop(process);
+    assert_eq!(rules(&pair), alone);
+    let mut process = start_on(&pair, name, &["--limit", "10/s udp"]);
+    process.kill().unwrap();
+    let undone = run_on(&pair, name, &["--undo"]).checked().unwrap();
+    assert!(
+        undone.stderr.contains("removed the rules"),
+        "{}",
+        undone.stderr
+    );
+    assert_eq!(rules(&pair), alone);
+    stop(other);
+    assert_eq!(rules(&pair), "");
+}
+
+/// An iptables for the start of PATH: before a rule is added, it waits for the file `go`.
+const SLOW: &str = r#"#!/bin/sh
+folder=${0%/*}
+case "$*" in
+*" -A "*)
+    touch "$folder/reached"
+    while [ -d "$folder" ] && ! [ -e "$folder/go" ]; do sleep 0.02; done
+    ;;
+esac
+PATH=${PATH#*:}
+exec iptables "$@"
+"#;
+
+/// A folder that is removed on drop.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_commands_of_a_guard_killed_during_the_start_end_before_others_begin() {
+    require_iptables!();
+    let pair = Veth::new().create().unwrap();
+    let name = format!("bw-slow-iptables-{}", std::process::id());
+    let folder = Folder(std::env::temp_dir().join(name));
+    std::fs::create_dir(&folder.0).unwrap();
+    let slow = folder.0.join("iptables");
+    std::fs::write(&slow, SLOW).unwrap();
+    std::fs::set_permissions(&slow, Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("PATH={}:{path}", folder.0.display());
+    let binary = barewire().unwrap().display().to_string();
+    let interface = &pair.right.ifname;
+    let args = [&[&*path, &binary, "guard", interface], &HOOK[..]].concat();
+    let args = [&args[..], &["--drop", "udp"]].concat();
+    let mut process = pair.right.ns.spawn("env", args).unwrap();
+    let until = Instant::now() + LIMIT;
+    while !folder.0.join("reached").exists() {
+        assert!(Instant::now() < until && process.running().unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    process.kill().unwrap();
+    let undo = || run(&pair, &["--undo"]).stderr;
+    let refused = undo();
+    assert!(refused.contains("another barewire guard"), "{refused}");
+    std::fs::write(folder.0.join("go"), "").unwrap();
+    let mut text = undo();
+    while text.contains("another barewire guard") && Instant::now() < until {
+        text = undo();
+    }
+    assert!(text.contains("removed the rules"), "{text}");
+    assert_eq!(rules(&pair), "");
 }
 
 /// A mount namespace with a BPF file system of its own, as long as this process runs.
@@ -239,7 +356,8 @@ fn long_programs_are_pinned_as_long_as_their_rules() {
     let mut names = pinned(&holder);
     names.sort();
     assert_eq!(names.len(), 2, "{names:?}");
-    assert!(names[0].ends_with("-1-ip6tables"), "{names:?}");
+    let end = format!("-1-ip6tables-{}", pair.right.ifname);
+    assert!(names[0].ends_with(&end), "{names:?}");
     let sender = pair.left.ns.run(|| Raw::sender(&pair.left.ifname));
     let sender = sender.unwrap().unwrap();
     let mut udp = Udp::between(&pair.left, &pair.right);

@@ -37,11 +37,24 @@ const COMMENT_MAX: usize = 200;
 struct Style {
     /// Options of every command.
     options: &'static str,
-    /// First part of the names of chains, and of hashlimit's tables.
+    /// Start of the names of chains, without `-`; and of hashlimit's tables.
     chain: &'static str,
     limit: &'static str,
     /// Comments begin with the number of the rule, and a rule 0 counts all packets.
     is_numbered: bool,
+}
+
+impl Style {
+    /// The chain of an interface.
+    fn chain(&self, interface: &str) -> String {
+        format!("{}-{interface}", self.chain)
+    }
+
+    /// The own chain of the rule of this number. The number comes first, because interfaces may be
+    /// named `eth0` and `eth0-1`.
+    fn rule_chain(&self, number: usize, interface: &str) -> String {
+        format!("{}{number}-{interface}", self.chain)
+    }
 }
 
 /// For users.
@@ -163,7 +176,7 @@ struct Table<'a> {
 
 impl Table<'_> {
     fn chain(&self) -> String {
-        quoted(&format!("{}-{}", self.style.chain, self.interface))
+        quoted(&self.style.chain(self.interface))
     }
 
     /// Appends the commands of a rule; returns its own chain, if it has one.
@@ -173,7 +186,7 @@ impl Table<'_> {
             Error::new(ErrorKind::Unsupported, what, why)
                 .with_hint("without --hook iptables, an XDP program has all rules")
         };
-        let own = quoted(&format!("{}-{}-{number}", self.style.chain, self.interface));
+        let own = quoted(&self.style.rule_chain(number, self.interface));
         let drop = if self.dry_run { "RETURN" } else { "DROP" };
         let limits = self.limits(spec, number, drop).map_err(refused)?;
         let (target, chain) = match spec.verdict {
@@ -417,14 +430,14 @@ mod tests {
         let both = Verdict::LimitSources(source, Limit::new(1_000, 100));
         let text = printed(vec![RuleSpec::new("udp and greater 600", both)]).unwrap();
         for part in [
-            "ip6tables -t raw -N barewire-eth0-1\n",
-            "iptables -t raw -A barewire-eth0-1 -m hashlimit --hashlimit-above 50/sec \
+            "ip6tables -t raw -N barewire1-eth0\n",
+            "iptables -t raw -A barewire1-eth0 -m hashlimit --hashlimit-above 50/sec \
              --hashlimit-burst 1000 --hashlimit-htable-expire 20001 --hashlimit-name bw-eth0-1s \
              --hashlimit-mode srcip --hashlimit-srcmask 24 ",
             "--hashlimit-srcmask 48 ",
             "--hashlimit-above 1000/sec --hashlimit-burst 100 --hashlimit-htable-expire 10000 \
              --hashlimit-name bw-eth0-1 -j DROP\n",
-            "--comment 'udp and greater 600' -g barewire-eth0-1\n",
+            "--comment 'udp and greater 600' -g barewire1-eth0\n",
             "# \"udp and greater 600\": lengths do not include the Ethernet header",
             "# \"udp and greater 600\": IPv4 and IPv6 are limited separately",
         ] {

@@ -2,9 +2,11 @@
 //!
 //! The kernel does not remove them when the process dies. So the next start on the interface
 //! removes what a killed process left: an abstract socket, whose name disappears with its process
-//! and is of one network namespace, shows whether the rules have an owner.
+//! and is of one network namespace, shows whether the rules have an owner. Commands that change the
+//! rules keep it open too: those of a killed process may still run.
 
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::os::unix::process::CommandExt;
@@ -39,7 +41,7 @@ pub struct Installed {
     is_removed: bool,
     began: Instant,
     /// Owner of the rules of this interface, as long as it is open.
-    _owner: UnixDatagram,
+    owner: UnixDatagram,
 }
 
 impl Installed {
@@ -62,7 +64,7 @@ impl Installed {
         let session = nic::session_through(&setup.interface)?;
         setup.check_session(session.as_ref(), &specs)?;
         let owner = own(&setup.interface)?;
-        let had_leftovers = remove(&setup.interface)?;
+        let had_leftovers = remove(&setup.interface, &owner)?;
         let installed = Self {
             interface: setup.interface.clone(),
             notes: specs.iter().flat_map(notes).collect(),
@@ -70,13 +72,14 @@ impl Installed {
             had_leftovers,
             is_removed: false,
             began: Instant::now(),
-            _owner: owner,
+            owner,
         };
         // If anything fails, drop removes what was installed and pinned.
         let pin = |command: &str, number, program: &_| {
             pinned::pin(&setup.interface, (command, number), program)
         };
-        shell(&commands(setup, &installed.specs, INSTALLED, &pin)?)?;
+        let text = commands(setup, &installed.specs, INSTALLED, &pin)?;
+        shell(&text, &installed.owner)?;
         Ok(installed)
     }
 
@@ -94,22 +97,40 @@ impl Installed {
     /// The counts so far. Bytes are counted from the IP header on.
     ///
     /// # Errors
-    /// Errors of iptables; `NotFound` if another process has removed the rules.
+    /// Errors of iptables; `NotFound` if another process has removed the rules of a command, or
+    /// the jump to them.
     pub fn totals(&self) -> Result<Totals> {
-        let mut seen = None;
+        self.read(|command, text| self.check(command, text))
+    }
+
+    /// An error if the rules of a command, of which this is the listing, are not in force.
+    fn check(&self, command: &str, text: &str) -> Result<()> {
+        if is_hooked(text, &self.interface) {
+            return Ok(());
+        }
+        let what = format!("guard {}", self.interface);
+        let why = format!("another process has removed the {command} rules");
+        Err(Error::new(ErrorKind::NotFound, what, why))
+    }
+
+    /// Reads the counts from the listings of both commands, which are checked first.
+    fn read(&self, check: impl Fn(&str, &str) -> Result<()>) -> Result<Totals> {
+        let mut seen = Counters::default();
         let mut rules = vec![Counters::default(); self.specs.len()];
-        let main = chain(&self.interface);
+        let main = INSTALLED.chain(&self.interface);
         for (command, _) in COMMANDS {
-            for line in listing::rules(&list(command)?) {
+            let text = list(command)?;
+            check(command, &text)?;
+            for line in listing::rules(&text) {
                 let counters = line.counters();
                 let is_main = line.chain() == main;
                 if is_main && line.number() == Some(0) {
-                    seen.get_or_insert(Counters::default()).add(&counters);
+                    seen.add(&counters);
                     continue;
                 }
                 let number = match is_main {
                     true => line.number(),
-                    false => number_of(line.chain(), &main),
+                    false => number_of(line.chain(), &self.interface),
                 };
                 let index = number.unwrap_or_default().wrapping_sub(1);
                 let Some(rule) = rules.get_mut(index) else {
@@ -123,11 +144,6 @@ impl Installed {
                 }
             }
         }
-        let seen = seen.ok_or_else(|| {
-            let what = format!("guard {}", self.interface);
-            let why = "another process has removed the iptables rules";
-            Error::new(ErrorKind::NotFound, what, why)
-        })?;
         Ok(self.account(seen, rules))
     }
 
@@ -162,17 +178,19 @@ impl Installed {
         stop: &Stop,
         mut progress: impl FnMut(&Totals),
     ) -> Outcome {
-        let (ended, error) = match self.watch(duration, stop, &mut progress) {
+        let watched = self.watch(duration, stop, &mut progress);
+        // The rules may have been removed since the last report.
+        let (ended, error) = match watched.and_then(|ended| self.totals().and(Ok(ended))) {
             Ok(ended) => (ended, None),
             Err(error) => (Ended::Stopped, Some(error)),
         };
         let elapsed = self.began.elapsed();
-        let unhooked = unhook(&self.interface);
+        let unhooked = unhook(&self.interface, &self.owner);
         let (totals, unread) = match self.last_totals() {
             Ok(totals) => (totals, None),
             Err(error) => (Totals::default(), Some(error)),
         };
-        let removed = remove(&self.interface);
+        let removed = remove(&self.interface, &self.owner);
         self.is_removed = removed.is_ok();
         let error = error.or(unread).or(unhooked.err()).or(removed.err());
         Outcome {
@@ -210,7 +228,7 @@ impl Installed {
     fn last_totals(&self) -> Result<Totals> {
         let began = Instant::now();
         loop {
-            let totals = self.totals()?;
+            let totals = self.read(|_, _| Ok(()))?;
             if totals.imbalance() == 0 || began.elapsed() >= LAST_MAX {
                 return Ok(totals);
             }
@@ -221,7 +239,7 @@ impl Installed {
 impl Drop for Installed {
     fn drop(&mut self) {
         if !self.is_removed {
-            let _ = remove(&self.interface);
+            let _ = remove(&self.interface, &self.owner);
         }
     }
 }
@@ -231,8 +249,7 @@ impl Drop for Installed {
 /// # Errors
 /// `Busy` if a running process has installed them; errors of iptables.
 pub fn undo(interface: &str) -> Result<bool> {
-    let _owner = own(interface)?;
-    remove(interface)
+    remove(interface, &own(interface)?)
 }
 
 /// Becomes the owner of the rules of an interface in this network namespace.
@@ -245,53 +262,61 @@ fn own(interface: &str) -> Result<UnixDatagram> {
         match error.kind() {
             io::ErrorKind::AddrInUse => {
                 let why = "another barewire guard has rules there";
-                Error::new(ErrorKind::Busy, what, why).with_hint("stop it first")
+                let hint = "stop it first; after kill -9, its last commands may still run";
+                Error::new(ErrorKind::Busy, what, why).with_hint(hint)
             }
             _ => Error::from_io(what, error),
         }
     })
 }
 
-fn chain(interface: &str) -> String {
-    format!("{}-{interface}", INSTALLED.chain)
+/// The number of the rule of this interface whose own chain this is.
+fn number_of(name: &str, interface: &str) -> Option<usize> {
+    let (number, _) = name.strip_prefix(INSTALLED.chain)?.split_once('-')?;
+    let number = number.parse().ok()?;
+    (name == INSTALLED.rule_chain(number, interface)).then_some(number)
 }
 
-/// The number of the rule whose own chain this is.
-fn number_of(name: &str, main: &str) -> Option<usize> {
-    name.strip_prefix(main)?.strip_prefix('-')?.parse().ok()
+/// Whether a rule is the jump to the chain of an interface.
+fn is_jump(line: &listing::Line, interface: &str) -> bool {
+    line.chain() == "PREROUTING"
+        && line.value("-i") == Some(interface)
+        && line.value("-j") == Some(&*INSTALLED.chain(interface))
 }
 
-/// Lists the rules of the raw table.
-fn list(command: &str) -> Result<String> {
-    call(command, &["-v", "-S"])
+/// Whether packets enter the chain of an interface, and its rules are there.
+fn is_hooked(text: &str, interface: &str) -> bool {
+    let main = INSTALLED.chain(interface);
+    let is_first = |line: &listing::Line| line.chain() == main && line.number() == Some(0);
+    listing::rules(text).any(|line| is_first(&line))
+        && listing::rules(text).any(|line| is_jump(&line, interface))
 }
 
 /// Removes the jumps to the chain.
-fn unhook(interface: &str) -> Result<()> {
-    let main = chain(interface);
+fn unhook(interface: &str, owner: &UnixDatagram) -> Result<()> {
+    let main = INSTALLED.chain(interface);
     for (command, _) in COMMANDS {
-        let is_jump = |line: &listing::Line| {
-            line.chain() == "PREROUTING" && line.value("-j") == Some(main.as_str())
-        };
-        for _ in listing::rules(&list(command)?).filter(is_jump) {
-            call(command, &["-D", "PREROUTING", "-i", interface, "-j", &main])?;
+        let lines = list(command)?;
+        for _ in listing::rules(&lines).filter(|line| is_jump(line, interface)) {
+            let jump = ["-D", "PREROUTING", "-i", interface, "-j", &main];
+            change(command, &jump, owner)?;
         }
     }
     Ok(())
 }
 
 /// Removes all rules and chains of an interface; returns whether there were any.
-fn remove(interface: &str) -> Result<bool> {
-    unhook(interface)?;
-    let main = chain(interface);
+fn remove(interface: &str, owner: &UnixDatagram) -> Result<bool> {
+    unhook(interface, owner)?;
+    let main = INSTALLED.chain(interface);
     let mut found = false;
     for (command, _) in COMMANDS {
         let mut chains = listing::chains(&list(command)?);
-        chains.retain(|name| *name == main || number_of(name, &main).is_some());
+        chains.retain(|name| *name == main || number_of(name, interface).is_some());
         found |= !chains.is_empty();
         for verb in ["-F", "-X"] {
             for chain in &chains {
-                call(command, &[verb, chain])?;
+                change(command, &[verb, chain], owner)?;
             }
         }
     }
@@ -299,27 +324,46 @@ fn remove(interface: &str) -> Result<bool> {
     Ok(found)
 }
 
-/// Runs iptables on the raw table, and returns what it prints.
-fn call(command: &str, args: &[&str]) -> Result<String> {
+/// A command on the raw table.
+fn raw_table(command: &str, args: &[&str]) -> Command {
     let mut process = Command::new(command);
     process.args(["-w", "10", "-t", "raw"]).args(args);
-    output(process, "")
+    process
+}
+
+/// Lists the rules of the raw table.
+fn list(command: &str) -> Result<String> {
+    output(raw_table(command, &["-v", "-S"]), "", Stdio::piped())
+}
+
+/// Changes the raw table.
+fn change(command: &str, args: &[&str], owner: &UnixDatagram) -> Result<()> {
+    output(raw_table(command, args), "", held(owner)?).map(drop)
 }
 
 /// Runs commands in a shell, up to the first that fails.
-fn shell(text: &str) -> Result<()> {
+fn shell(text: &str, owner: &UnixDatagram) -> Result<()> {
     let mut process = Command::new("sh");
     process.arg("-e");
-    output(process, text).map(drop)
+    output(process, text, held(owner)?).map(drop)
 }
 
-fn output(mut command: Command, input: &str) -> Result<String> {
+/// The owner as the standard output of commands that print nothing there: until they end, no other
+/// process becomes the owner, even if this one is killed.
+fn held(owner: &UnixDatagram) -> Result<Stdio> {
+    let copy = owner.try_clone();
+    let copy = copy.map_err(|error| Error::from_io("duplicate a socket", error))?;
+    Ok(OwnedFd::from(copy).into())
+}
+
+/// Runs a command with this standard input and output; returns the output if it is a pipe.
+fn output(mut command: Command, input: &str, stdout: Stdio) -> Result<String> {
     let what = format!("run {}", command.get_program().to_string_lossy());
     // A process group of its own: Ctrl-C must not end it halfway.
     command.process_group(0);
     let spawned = command
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
+        .stdout(stdout)
         .stderr(Stdio::piped())
         .spawn();
     let mut child = spawned.map_err(|error| Error::from_io(&*what, error))?;
@@ -335,4 +379,41 @@ fn output(mut command: Command, input: &str) -> Result<String> {
     let text = String::from_utf8_lossy(&output.stderr);
     let why = text.lines().next().unwrap_or("it failed without a message");
     Err(Error::new(ErrorKind::Io, what, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_are_of_one_interface() {
+        assert_eq!(number_of("bwguard1-eth0", "eth0"), Some(1));
+        assert_eq!(number_of("bwguard12-eth0-1", "eth0-1"), Some(12));
+        // 28 characters are the limit of iptables.
+        assert_eq!(INSTALLED.rule_chain(10_000, "fifteen-letters").len(), 28);
+        for name in [
+            "bwguard-eth0",
+            "bwguard-eth0-1",
+            "bwguard1-eth0-1",
+            "bwguard-1-eth0",
+            "bwguard+1-eth0",
+            "bwguard01-eth0",
+            "bwguard-eth0-x",
+        ] {
+            assert_eq!(number_of(name, "eth0"), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn rules_are_in_force_with_their_first_one_and_the_jump() {
+        let jump = "-A PREROUTING -i eth0 -c 7 70 -j bwguard-eth0\n";
+        let first = "-A bwguard-eth0 -m comment --comment 0 -c 7 70\n";
+        let other = "-A PREROUTING -i eth0-1 -c 7 70 -j bwguard-eth0-1\n\
+                     -A bwguard-eth0-1 -m comment --comment 0 -c 7 70\n";
+        assert!(is_hooked(&[other, jump, first].concat(), "eth0"));
+        assert!(!is_hooked(&[other, first].concat(), "eth0"));
+        assert!(!is_hooked(&[other, jump].concat(), "eth0"));
+        let elsewhere = jump.replace("-i eth0 ", "-i eth1 ");
+        assert!(!is_hooked(&[&elsewhere, first].concat(), "eth0"));
+    }
 }

@@ -12,16 +12,34 @@ use bpf::translate::skb_program;
 use sys::bpf::{Program, ProgramSpec, ProgramType};
 use sys::{Error, ErrorKind, Result};
 
+use super::COMMANDS;
+
 const FOLDER: &str = "/sys/fs/bpf";
 
-/// First part of the names for an interface. Other network namespaces may have an interface of the
-/// same name, and the file system has no names with dots.
-fn prefix(interface: &str) -> Result<String> {
-    let namespace = fs::metadata("/proc/self/ns/net")
-        .map_err(|error| Error::from_io("identify the network namespace", error))?;
-    // No interface has a colon in its name.
+/// The inode of this network namespace: others may have an interface of the same name.
+fn namespace() -> Result<u64> {
+    fs::metadata("/proc/self/ns/net")
+        .map(|namespace| namespace.ino())
+        .map_err(|error| Error::from_io("identify the network namespace", error))
+}
+
+/// The name of the program of a command and the rule of this number.
+fn name(namespace: u64, interface: &str, (command, number): (&str, usize)) -> String {
+    // The file system has no names with dots, and no interface has a colon in its name.
     let interface = interface.replace('.', ":");
-    Ok(format!("bwguard-{}-{interface}-", namespace.ino()))
+    // The interface comes last, because it may contain what is before it.
+    format!("bwguard-{namespace}-{number}-{command}-{interface}")
+}
+
+/// Whether a name is of a program of this interface.
+fn is_of(text: &str, namespace: u64, interface: &str) -> bool {
+    let mut parts = text.splitn(5, '-').skip(2);
+    let number = parts.next().and_then(|number| number.parse().ok());
+    let (Some(number), Some(command)) = (number, parts.next()) else {
+        return false;
+    };
+    COMMANDS.iter().any(|row| row.0 == command)
+        && text == name(namespace, interface, (command, number))
 }
 
 /// Loads and pins the program of a rule; returns the path.
@@ -48,7 +66,8 @@ pub(super) fn pin(
             None => error,
         }
     })?;
-    let path = format!("{FOLDER}/{}{number}-{command}", prefix(interface)?);
+    let name = name(namespace()?, interface, (command, number));
+    let path = format!("{FOLDER}/{name}");
     program.pin(&path).map_err(|error| {
         Error::from_io(what, error).with_hint(format!(
             "mount the BPF file system: mount -t bpf bpf {FOLDER}"
@@ -60,7 +79,7 @@ pub(super) fn pin(
 /// Removes all pinned programs of an interface.
 pub(super) fn remove(interface: &str) -> Result<()> {
     let what = || format!("remove pinned programs from {FOLDER}");
-    let prefix = prefix(interface)?;
+    let namespace = namespace()?;
     let entries = match fs::read_dir(FOLDER) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -68,15 +87,43 @@ pub(super) fn remove(interface: &str) -> Result<()> {
     };
     let is_ours = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
-        let rest = name.and_then(|name| name.strip_prefix(&prefix));
-        let parts = rest.and_then(|rest| rest.split_once('-'));
-        parts.is_some_and(|(number, command)| {
-            number.parse::<usize>().is_ok() && command.ends_with("tables")
-        })
+        name.is_some_and(|name| is_of(name, namespace, interface))
     };
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     for path in paths.filter(is_ours) {
         fs::remove_file(path).map_err(|error| Error::from_io(what(), error))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_of_one_interface_and_namespace() {
+        let names = [
+            (7, "eth0", ("iptables", 1)),
+            (7, "eth0-1", ("ip6tables", 1)),
+            (7, "eth0-1-iptables", ("iptables", 1)),
+            (7, "eth0.1", ("iptables", 12)),
+            (8, "eth0", ("iptables", 1)),
+        ];
+        for (namespace, interface, rule) in names {
+            let name = name(namespace, interface, rule);
+            for (other, of, _) in names {
+                let is_same = (other, of) == (namespace, interface);
+                assert_eq!(is_of(&name, other, of), is_same, "{name}, {of}");
+            }
+        }
+        for name in [
+            "bwguard-7",
+            "bwguard-7-x-iptables-eth0",
+            "bwguard-7-+1-iptables-eth0",
+            "bwguard-7-1-mytables-eth0",
+            "bwguard-7-1-iptables",
+        ] {
+            assert!(!is_of(name, 7, "eth0"), "{name}");
+        }
+    }
 }
