@@ -10,6 +10,9 @@
 //! Answers are counted when they arrive. A window therefore begins [`SETTLE_NS`] after a change,
 //! when answers to earlier probes have arrived: at a steady rate, answers that are missing at its
 //! end are replaced by earlier ones at its start.
+//!
+//! If no probe is answered any more, at any rate, the rate stays at the lowest one until answers
+//! arrive again: without them nothing shows that a higher rate comes through.
 
 /// Time after a change before counting begins.
 const SETTLE_NS: u64 = 1_000_000_000;
@@ -94,8 +97,10 @@ pub struct AdaptiveRate {
     rate: f64,
     phase: Phase,
     /// Answers per probe, and the number of answers that this is known from; `None` until there are
-    /// answers.
+    /// answers, and when the network has changed.
     share: Option<(f64, f64)>,
+    /// Whether the share was ever known.
+    has_answered: bool,
     /// The rate that came through when answers were last lost.
     capacity: Option<f64>,
     /// Windows without loss since the last change, and how many are needed.
@@ -118,6 +123,7 @@ impl AdaptiveRate {
                 until_ns: SETTLE_NS,
             },
             share: None,
+            has_answered: false,
             capacity: None,
             good: 0,
             hold: HOLD.0,
@@ -166,6 +172,8 @@ impl AdaptiveRate {
                         self.learn(all);
                         counting(now)
                     }
+                    // The new share must not include the time without answers.
+                    None if self.is_waiting() => counting(now),
                     None => counting(start),
                 };
                 change
@@ -179,9 +187,16 @@ impl AdaptiveRate {
             .map_or(0.0, |(share, _)| share * count.sent as f64)
     }
 
+    /// Whether the rate is held until there are answers again.
+    fn is_waiting(&self) -> bool {
+        self.share.is_none() && self.has_answered
+    }
+
     fn is_over(&self, lasted_ns: u64, count: Count) -> bool {
         let (is_enough, max_ns) = match self.share {
             Some(_) => (self.expected(count) >= EXPECTED_ENOUGH, WINDOW_MAX_NS),
+            // Short windows: the one in which answers return has little of the time before.
+            None if self.has_answered && count.answers == 0 => (true, WINDOW_MIN_NS),
             None => (count.answers as f64 >= FIRST_ENOUGH, FIRST_MAX_NS),
         };
         // At very low rates a window has some probes at least.
@@ -210,6 +225,9 @@ impl AdaptiveRate {
         if is_first {
             self.learn(all);
         }
+        if self.is_waiting() {
+            return None;
+        }
         self.good += 1;
         let expected = self.expected(all);
         let change = match self.capacity {
@@ -236,6 +254,7 @@ impl AdaptiveRate {
                 Some((share, all.min(EVIDENCE.0)))
             }
         };
+        self.has_answered |= self.share.is_some();
     }
 
     fn fall(&mut self, share: f64) -> Option<RateChange> {

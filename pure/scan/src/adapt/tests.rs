@@ -151,6 +151,28 @@ fn a_network_that_answers_less_is_scanned_at_full_rate_again() {
     assert_eq!(network.law.rate(), 2_000.0);
 }
 
+/// The link is down, for example, or the scanner is blocked for a while.
+#[test]
+fn while_nothing_is_answered_the_rate_stays_at_its_minimum() {
+    for (seed, outage) in [(11, 60), (12, 600), (13, 61), (14, 603)] {
+        let mut network = Network::new((100.0, 50_000.0), 0.5, f64::MAX, seed);
+        network.run(60);
+        assert_eq!(network.law.rate(), 50_000.0);
+        network.share = 0.0;
+        network.run(30);
+        assert_eq!(network.law.rate(), 100.0, "{:?}", network.changes);
+        let changes = network.changes.len();
+        network.run(outage - 30);
+        assert_eq!(network.changes.len(), changes, "{:?}", network.changes);
+
+        (network.share, network.capacity) = (0.5, 2_000.0);
+        network.run(60);
+        let (mean, lost) = network.measured(600);
+        assert!((1_200.0..2_500.0).contains(&mean), "{mean}");
+        assert!(lost < 0.08, "{lost}");
+    }
+}
+
 #[test]
 fn rates_stay_within_their_limits_for_any_counts() {
     let mut random = Random(9);
