@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lab::dropin::Dropin;
@@ -138,9 +139,13 @@ fn packets_of(path: &Path) -> Vec<Vec<u8>> {
 
 /// Sends numbered packets of all lengths, in 16 flows, from the left end to the right one.
 fn send(pair: &Pair, count: u64) -> Vec<Vec<u8>> {
+    send_range(pair, 0..count)
+}
+
+fn send_range(pair: &Pair, numbers: Range<u64>) -> Vec<Vec<u8>> {
     let plan = Udp::between(&pair.left, &pair.right).flows(16);
     let len = |number: u64| 60 + number * 37 % 1_455;
-    let packets: Vec<_> = (0..count)
+    let packets: Vec<_> = numbers
         .map(|number| plan.build(number, len(number) as usize))
         .collect();
     let file = write_pcap(&packets).unwrap();
@@ -151,8 +156,9 @@ fn send(pair: &Pair, count: u64) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Sends numbered packets of 60 bytes until `is_done`; returns their number.
-fn send_until(pair: &Pair, is_done: &AtomicBool) -> u64 {
+/// Sends numbered packets of 60 bytes up to `limit`, which may rise, until `is_done`; returns their
+/// number.
+fn send_until(pair: &Pair, limit: &AtomicU64, is_done: &AtomicBool) -> u64 {
     let plan = Udp::between(&pair.left, &pair.right).flows(16);
     let sender = pair
         .left
@@ -162,7 +168,7 @@ fn send_until(pair: &Pair, is_done: &AtomicBool) -> u64 {
         .unwrap();
     let mut number = 0;
     while !is_done.load(Ordering::Relaxed) {
-        for _ in 0..32 {
+        for _ in 0..32.min(limit.load(Ordering::Relaxed) - number) {
             sender.send(&plan.build(number, 60)).unwrap();
             number += 1;
         }
@@ -299,13 +305,15 @@ fn killed_readers_lose_at_most_one_packet_each() {
         lines.map(|(_, number)| number.parse().unwrap()).collect()
     };
     let mut seen = Vec::new();
-    let is_done = AtomicBool::new(false);
+    // All packets fit into the ring, however long a reader takes to start.
+    let (limit, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
     let count = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| send_until(&pair, &is_done));
-        for _ in 0..KILLS {
+        let sender = scope.spawn(|| send_until(&pair, &limit, &is_done));
+        for round in 0..KILLS {
+            limit.fetch_add(1_000, Ordering::Relaxed);
             let mut reader = start();
             reader.wait_stdout("packet ", LIMIT).unwrap();
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(round as u64));
             seen.extend(numbers_of(&reader.kill().unwrap().stdout));
         }
         is_done.store(true, Ordering::Relaxed);
@@ -392,10 +400,14 @@ fn a_stalled_reader_delays_no_other() {
     let mut stalled = capture(&format!("ring:{name}/stalled"), one.path());
     let mut other = capture(&format!("ring:{name}/other"), two.path());
     stalled.signal(Signal::SIGSTOP).unwrap();
-    let sent = send(&pair, 12_000);
-    cluster.wait_for("delivered", |status| {
-        number(&status["queues"][1]["delivered"]) == 12_000
-    });
+    let mut sent = Vec::new();
+    for start in (0..12_000).step_by(2_000) {
+        // Half the ring, so that the other reader may be late, too.
+        sent.extend(send_range(&pair, start..start + 2_000));
+        cluster.wait_for("delivered", |status| {
+            number(&status["queues"][1]["delivered"]) == start + 2_000
+        });
+    }
     stalled.kill().unwrap();
     let totals = cluster.stop();
     other.wait(LIMIT).unwrap().checked().unwrap();

@@ -218,7 +218,7 @@ fn files_of_a_killed_scan_are_whole_and_are_continued() {
     let mut kept = EXTENSIONS.map(|_| BTreeSet::new());
     for _ in 0..3 {
         let (before, from) = (row_counts(&prefix), next(&state));
-        let mut process = begin("20");
+        let mut process = begin("10");
         let since = std::time::Instant::now();
         loop {
             let now = row_counts(&prefix);
