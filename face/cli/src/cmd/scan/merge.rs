@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufRead, BufReader, BufWriter, Read as _, Write};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,7 @@ use serde_json::{Map, Value, json};
 use sys::{Error, Result};
 
 use super::refused;
+use crate::out::warning;
 
 /// Maximum length of a line in bytes: a banner has less.
 const LINE_MAX: u64 = 1 << 20;
@@ -60,11 +62,17 @@ fn to_stdout(error: io::Error) -> Error {
 /// What was merged so far.
 #[derive(Default)]
 struct Merged {
-    seen: HashSet<[String; 5]>,
+    /// Hashes of the rows, by both keys; 128 bits, so that no two rows have the same one.
+    seen: HashSet<u128>,
+    keys: [RandomState; 2],
     /// Counts of states, and sums of totals.
     counts: Map<String, Value>,
     runs: u64,
+    files: u64,
+    /// Number of files that end with the totals of a complete scan.
     complete: u64,
+    /// Whether the last line of the current file was such totals.
+    is_complete: bool,
     repeated: u64,
     banners: u64,
 }
@@ -72,11 +80,20 @@ struct Merged {
 impl Merged {
     fn file(&mut self, path: &Path, mut file: impl BufRead, out: &mut impl Write) -> Result<()> {
         let mut line = Vec::new();
+        self.is_complete = false;
         for number in 1u64.. {
             line.clear();
             let len = file.by_ref().take(LINE_MAX).read_until(b'\n', &mut line);
             let what = || format!("read line {number} of {}", path.display());
             if len.map_err(|error| Error::from_io(what(), error))? == 0 {
+                break;
+            }
+            if is_cut(&line) {
+                warning!(
+                    "{}: line {number} is cut off; it is skipped",
+                    path.display()
+                );
+                self.is_complete = false;
                 break;
             }
             if self.row(&line).map_err(|why| refused(&what(), why))? {
@@ -86,6 +103,8 @@ impl Merged {
                 out.write_all(&line).map_err(to_stdout)?;
             }
         }
+        self.files += 1;
+        self.complete += u64::from(self.is_complete);
         Ok(())
     }
 
@@ -95,6 +114,8 @@ impl Merged {
         let row: Map<String, Value> = serde_json::from_slice(line).map_err(|_| wrong())?;
         let word = |name: &str| row.get(name).and_then(Value::as_str).unwrap_or_default();
         let kind = word("type");
+        // Rows after totals are those of another run, which must end as well.
+        self.is_complete = false;
         match kind {
             "totals" => {
                 self.add(&row);
@@ -106,7 +127,9 @@ impl Merged {
         }
         let port = row.get("port").map(Value::to_string).unwrap_or_default();
         let state = word("state");
-        let key = [kind, word("address"), word("protocol"), &port, state].map(str::to_owned);
+        let key = [kind, word("address"), word("protocol"), &port, state];
+        let [high, low] = [0, 1].map(|index| u128::from(self.keys[index].hash_one(key)));
+        let key = high << 64 | low;
         if self.seen.contains(&key) {
             self.repeated += 1;
             return Ok(false);
@@ -125,7 +148,7 @@ impl Merged {
     /// Adds the totals of a run.
     fn add(&mut self, totals: &Map<String, Value>) {
         self.runs += 1;
-        self.complete += u64::from(totals.get("complete") == Some(&Value::Bool(true)));
+        self.is_complete = totals.get("complete") == Some(&Value::Bool(true));
         for name in SUMS {
             let value = totals.get(name).and_then(Value::as_u64);
             self.sum(name, value.unwrap_or(0));
@@ -138,7 +161,8 @@ impl Merged {
             .insert(name.into(), before.saturating_add(value).into());
     }
 
-    /// The totals of all runs. A file without totals is that of a scan that did not end.
+    /// The totals of all runs. A file that does not end with totals is that of a scan that was
+    /// killed.
     fn totals(mut self) -> Value {
         for name in STATES {
             self.sum(name, 0);
@@ -146,7 +170,7 @@ impl Merged {
         let mut totals = json!({
             "type": "totals",
             "runs": self.runs,
-            "complete": self.complete == self.runs && self.runs != 0,
+            "complete": self.complete == self.files && self.files != 0,
             "repeated": self.repeated,
             "banners": self.banners,
         });
@@ -155,6 +179,13 @@ impl Merged {
         }
         totals
     }
+}
+
+/// Whether a line is the beginning of a row that a killed scan, or a full disk, left.
+fn is_cut(line: &[u8]) -> bool {
+    let is_last = line.last() != Some(&b'\n') && (line.len() as u64) < LINE_MAX;
+    let parse = || serde_json::from_slice::<Map<String, Value>>(line);
+    is_last && line.starts_with(b"{") && parse().is_err_and(|error| error.is_eof())
 }
 
 /// The files of `merge`, if these are its arguments.
@@ -214,7 +245,57 @@ mod tests {
         ] {
             assert_eq!(totals[name], count, "{name}: {totals}");
         }
-        assert_eq!(totals["complete"], true);
+        assert_eq!(totals["complete"], false, "the third file has no totals");
+    }
+
+    #[test]
+    fn a_merged_scan_is_complete_if_each_file_ends_with_totals_that_say_so() {
+        let row = answer("192.0.2.1", "open");
+        let interrupted = TOTALS.replace("true", "false");
+        let whole = [&row, TOTALS].concat();
+        for (second, complete) in [
+            ([&row, TOTALS].concat(), true),
+            // The file of an interrupted run, continued by the run that resumed it.
+            ([&row, &interrupted, &row, TOTALS].concat(), true),
+            (format!("{row}{interrupted}"), false),
+            // Killed: without totals, after those of an earlier run, and in its last line.
+            (row.clone(), false),
+            (String::new(), false),
+            ([&row, TOTALS, &row].concat(), false),
+            ([&row, TOTALS, &row[..30]].concat(), false),
+            ([&row, &TOTALS[..TOTALS.len() - 3]].concat(), false),
+        ] {
+            for files in [[&whole, &second], [&second, &whole]] {
+                let (rows, totals) = merged(&files.map(String::as_str)).unwrap();
+                assert_eq!(rows.len(), 1, "{files:?}");
+                assert_eq!(totals["complete"], complete, "{files:?}");
+            }
+        }
+        assert_eq!(merged(&[]).unwrap().1["complete"], false);
+    }
+
+    #[test]
+    fn a_row_that_is_cut_off_at_the_end_is_skipped() {
+        let (first, second) = (
+            answer("192.0.2.1", "open"),
+            answer("192.0.2.2", "\u{e9}\\u00e9"),
+        );
+        let len = second.trim_end().len();
+        for end in 1..len {
+            let bytes = [first.as_bytes(), &second.as_bytes()[..end]].concat();
+            let (mut merged, mut out) = (Merged::default(), Vec::new());
+            merged
+                .file(Path::new("file"), &bytes[..], &mut out)
+                .unwrap();
+            assert_eq!(out, first.as_bytes(), "{end}");
+        }
+        // Whole, without the end of the line.
+        let (rows, _) = merged(&[&[&first, &second[..len]].concat()]).unwrap();
+        assert_eq!(rows.len(), 2);
+        // Not at the end.
+        let text = [&first, &second[..30], "\n", &first].concat();
+        let error = merged(&[&text]).unwrap_err().to_string();
+        assert!(error.contains("line 2"), "{error}");
     }
 
     #[test]
