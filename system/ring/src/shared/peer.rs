@@ -167,7 +167,10 @@ impl PeerEnd {
     /// packets already.
     pub fn arm(&mut self) -> bool {
         sleep::prepare(self.memory.sleeping());
-        self.delivered.peek(1) == 0
+        // The wake-up of the end may have been taken together with the last packets. Acquire: as in
+        // `wait`.
+        let is_closed = self.memory.closed().load(Ordering::Acquire) != 0;
+        self.delivered.peek(1) == 0 && !is_closed
     }
 
     /// Waits for packets, at most `timeout`.
@@ -183,7 +186,10 @@ impl PeerEnd {
         let mut left = timeout;
         loop {
             if !self.arm() {
-                return Ok(Ready::Packets);
+                return Ok(match self.delivered.peek(1) {
+                    0 => Ready::End,
+                    _ => Ready::Packets,
+                });
             }
             let mut wanted = [Wanted::readable(&self.socket)];
             sys::poll::wait(&mut wanted, left)?;

@@ -61,6 +61,7 @@ fn packets_of_several_frames_are_handed_and_kept_whole() {
     // Holds packet 2 when it exits; packet 3 is kept.
     assert_eq!(peer.fill(&mut slots, 1, u32::MAX).filled.packets, 1);
     drop(peer);
+    wait_for_end(&owner);
     let recovered = owner.recover(&mut cache).unwrap();
     assert_eq!(recovered, Recovered { kept: 1, lost: 1 });
     let counts = owner.counts();
@@ -101,6 +102,23 @@ fn an_owner_that_is_killed_is_gone() {
     assert_eq!(peer.wait(LONG).unwrap(), Ready::Gone);
 }
 
+/// The wake-up of the end may be read together with that of packets: the end is seen without it.
+#[test]
+fn the_end_is_seen_without_its_wake_up() {
+    let pool = pool(64);
+    let mut cache = FrameCache::new(pool.clone());
+    let (mut owner, mut peer) = ends(&pool, 8);
+    assert!(hand(&mut owner, &mut cache, 1));
+    owner.close();
+    let socket = peer.poll_fd().try_clone_to_owned().unwrap();
+    let count = UnixStream::from(socket).read(&mut [0; 16]).unwrap();
+    assert!(count > 0);
+    assert_eq!(peer.wait(LONG).unwrap(), Ready::Packets);
+    assert_eq!(take(&mut peer), Some(1));
+    assert!(!peer.arm());
+    assert_eq!(peer.wait(LONG).unwrap(), Ready::End);
+}
+
 #[test]
 fn frames_of_a_live_peer_are_not_used_again() {
     let pool = pool(64);
@@ -116,6 +134,7 @@ fn frames_of_a_live_peer_are_not_used_again() {
         assert_eq!(peer.wait(LONG).unwrap(), Ready::Packets, "before the end");
         if exits {
             drop((first, peer));
+            wait_for_end(&owner);
             drop(owner);
         } else {
             peer.give(first).unwrap();
