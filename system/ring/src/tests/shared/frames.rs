@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::Frame;
-use crate::slot::Filled;
 
 /// A packet of three frames is received whole, by a batch; a packet of several frames whose reader
 /// was killed between two packets is kept whole.
@@ -43,13 +42,9 @@ fn packets_of_several_frames_are_handed_and_kept_whole() {
     owner.flush();
     let mut slots = Vec::new();
     let batch = peer.fill(&mut slots, 2, u32::MAX);
-    let expected = Filled {
-        packets: 1,
-        bytes: 8,
-    };
     assert_eq!(
-        (batch.filled, slots.len()),
-        (expected, 1),
+        (batch.filled.packets, batch.filled.bytes, slots.len()),
+        (1, 8, 1),
         "the second would exceed the batch"
     );
     peer.give_back(&mut slots);
