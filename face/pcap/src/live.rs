@@ -15,7 +15,7 @@ use port::{
     Direction, FilterSource, FilterSwitch, FilterTarget, Packet, Port, PortControl, PortOptions,
     Ready, TapMethod, TxQueue, Waker,
 };
-use runtime::in_place::Reader;
+use runtime::in_place::{Reader, gather, tag_of};
 use sys::{Error, ErrorKind};
 
 use crate::failure::{ERROR, Failure, Result};
@@ -237,8 +237,7 @@ impl Live {
         let Some(packet) = self.reader.packet() else {
             return Ok(Next::Nothing);
         };
-        let is_ethernet = self.target.link_type == 1;
-        let tag = packet.vlan().filter(|_| is_ethernet);
+        let tag = tag_of(&packet, self.target.link_type);
         let time_ns = packet.time_ns().unwrap_or(0);
         let fraction_ns = (time_ns % 1_000_000_000) as i64;
         let mut header = Header {
@@ -253,8 +252,7 @@ impl Live {
         if tag.is_none() && packet.is_whole() {
             return Ok(Next::Held(header, packet.bytes().as_ptr()));
         }
-        data.clear();
-        let tag_len = copy(&packet, tag.map(|tag| (tag.tpid, tag.tci)), data);
+        let tag_len = gather(&packet, tag, data);
         header.cap_len = data.len() as u32;
         header.wire_len = header.wire_len.saturating_add(tag_len);
         Ok(Next::Packet(header))
@@ -315,23 +313,4 @@ fn selects(filter: &Program, packet: &Packet<'_>) -> bool {
         ..PacketInfo::UNKNOWN
     };
     vm_cbpf::run_with(filter, packet.bytes(), packet.wire_len(), &info) != 0
-}
-
-/// Appends a packet's bytes, with the VLAN tag that the kernel removed; returns the length of the
-/// tag.
-fn copy(packet: &Packet<'_>, tag: Option<(u16, u16)>, to: &mut Vec<u8>) -> u32 {
-    let first = packet.bytes();
-    let Some(((tpid, tci), (addresses, rest))) = tag.zip(first.split_at_checked(12)) else {
-        packet
-            .segments()
-            .for_each(|segment| to.extend_from_slice(segment));
-        return 0;
-    };
-    to.extend_from_slice(addresses);
-    to.extend_from_slice(&tpid.to_be_bytes());
-    to.extend_from_slice(&tci.to_be_bytes());
-    to.extend_from_slice(rest);
-    let more = packet.segments().skip(1);
-    more.for_each(|segment| to.extend_from_slice(segment));
-    4
 }

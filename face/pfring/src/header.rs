@@ -33,14 +33,21 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header as in memory.
-    pub fn bytes(&self) -> [u8; LONG_LEN] {
+    /// The short header as in memory.
+    pub fn short(&self) -> [u8; SHORT_LEN] {
+        let mut bytes = [0; SHORT_LEN];
+        bytes[..8].copy_from_slice(&(self.time_ns / 1_000_000_000).to_ne_bytes());
+        bytes[8..16].copy_from_slice(&(self.time_ns % 1_000_000_000 / 1000).to_ne_bytes());
+        bytes[16..20].copy_from_slice(&self.cap_len.to_ne_bytes());
+        bytes[20..].copy_from_slice(&self.wire_len.to_ne_bytes());
+        bytes
+    }
+
+    /// The long header as in memory.
+    pub fn long(&self) -> [u8; LONG_LEN] {
         let mut bytes = [0; LONG_LEN];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        put(0, &(self.time_ns / 1_000_000_000).to_ne_bytes());
-        put(8, &(self.time_ns % 1_000_000_000 / 1000).to_ne_bytes());
-        put(16, &self.cap_len.to_ne_bytes());
-        put(20, &self.wire_len.to_ne_bytes());
+        put(0, &self.short());
         put(TIMESTAMP_NS, &self.time_ns.to_ne_bytes());
         put(DIRECTION, &[u8::from(!self.is_outgoing)]);
         put(IF_INDEX, &self.if_index.to_ne_bytes());
@@ -63,7 +70,8 @@ mod tests {
             if_index: 7,
             hash: 0x0102_0304,
         };
-        let bytes = header.bytes();
+        let bytes = header.long();
+        assert_eq!(bytes[..SHORT_LEN], header.short());
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!([word(0), word(4), word(8), word(12)], [3, 0, 2, 0]);
         assert_eq!([word(16), word(20)], [60, 1514]);

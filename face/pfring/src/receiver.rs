@@ -3,8 +3,8 @@
 use std::os::fd::RawFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use port::{Packet, Ready};
-use runtime::in_place::Reader;
+use port::Ready;
+use runtime::in_place::{Reader, gather, tag_of};
 use sys::Result;
 
 use crate::header::Header;
@@ -18,6 +18,7 @@ pub struct Receiver {
     /// Packets skipped since the last one that was returned.
     skipped: u32,
     if_index: u32,
+    link_type: u16,
     /// The current packet if it is not in one piece: in several segments, or with its VLAN tag
     /// beside it.
     copy: Vec<u8>,
@@ -25,13 +26,14 @@ pub struct Receiver {
 
 impl Receiver {
     /// Returns packets of a reader.
-    pub fn new(reader: Reader, if_index: u32) -> Self {
+    pub fn new(reader: Reader, if_index: u32, link_type: u16) -> Self {
         Self {
             reader,
             wanted: Wanted::Both,
             sampling: 1,
             skipped: 0,
             if_index,
+            link_type,
             copy: Vec::new(),
         }
     }
@@ -70,13 +72,12 @@ impl Receiver {
     pub fn packet(&mut self) -> Option<(Header, &[u8])> {
         let Self { reader, copy, .. } = self;
         let packet = reader.packet()?;
-        let vlan = packet.vlan();
+        let tag = tag_of(&packet, self.link_type);
         let mut wire_len = packet.wire_len();
-        let bytes = match vlan {
+        let bytes = match tag {
             None if packet.is_whole() => packet.bytes(),
             _ => {
-                wire_len = wire_len.saturating_add(if vlan.is_some() { 4 } else { 0 });
-                gather(&packet, copy);
+                wire_len = wire_len.saturating_add(gather(&packet, tag, copy));
                 copy
             }
         };
@@ -116,23 +117,6 @@ impl Receiver {
     pub fn fd(&self) -> Option<RawFd> {
         self.reader.fd()
     }
-}
-
-/// Copies a packet, with its VLAN tag where it was on the wire.
-fn gather(packet: &Packet<'_>, to: &mut Vec<u8>) {
-    to.clear();
-    let mut segments = packet.segments();
-    let first = segments.next().unwrap_or_default();
-    match packet.vlan().zip(first.split_at_checked(12)) {
-        Some((tag, (addresses, rest))) => {
-            to.extend_from_slice(addresses);
-            to.extend_from_slice(&tag.tpid.to_be_bytes());
-            to.extend_from_slice(&tag.tci.to_be_bytes());
-            to.extend_from_slice(rest);
-        }
-        None => to.extend_from_slice(first),
-    }
-    segments.for_each(|segment| to.extend_from_slice(segment));
 }
 
 /// The present time, for packets without a timestamp.

@@ -182,9 +182,10 @@ impl Ring {
         let reader = Reader::new(std::mem::take(&mut port.rx));
         let reader = reader.map_err(|error| status::of(&error))?;
         *lock(&self.waker) = reader.as_ref().map(Reader::waker);
-        *lock(&self.receiver) = reader.map(|reader| Receiver::new(reader, if_index));
-        *lock(&self.sender) = port.tx.pop().map(Sender::new);
         let link_type = port.control.describe().link_type;
+        let receiver = reader.map(|reader| Receiver::new(reader, if_index, link_type));
+        *lock(&self.receiver) = receiver;
+        *lock(&self.sender) = port.tx.pop().map(Sender::new);
         *control = Some(Control {
             control: port.control,
             switch,
@@ -259,23 +260,22 @@ impl Ring {
             Wanted::of(self.wanted.load(Ordering::Relaxed)),
             self.sampling.load(Ordering::Relaxed),
         );
-        let longest = match may_wait {
-            true => Duration::from_millis(self.poll_ms.load(Ordering::Relaxed).into()),
-            false => Duration::ZERO,
-        };
+        let longest = Duration::from_millis(self.poll_ms.load(Ordering::Relaxed).into());
         let is_polled = self.is_polled.load(Ordering::Relaxed);
-        let start = may_wait.then(Instant::now);
+        // Read only once there is no packet: most calls find one.
+        let mut start = None;
         let failed = |error: sys::Error| status::of(&error);
         let mut has_armed = false;
         loop {
-            // Borrowed again for the result: the borrow checker cannot see that a packet ends the
-            // loop.
+            // Two calls: a packet that the first one returned would keep the receiver borrowed.
             if receiver.advance().map_err(failed)? {
                 let found = receiver.packet();
                 return Ok(found.map(|(header, bytes)| use_it(header, bytes)));
             }
-            let waited = start.map_or(Duration::ZERO, |start| start.elapsed());
-            let left = longest.saturating_sub(waited);
+            let left = match may_wait {
+                true => longest.saturating_sub(start.get_or_insert_with(Instant::now).elapsed()),
+                false => Duration::ZERO,
+            };
             if left.is_zero() || self.is_stopped.load(Ordering::Relaxed) {
                 // The descriptor shows only packets that arrive from here on.
                 if !is_polled || has_armed || receiver.arm().map_err(failed)? {
@@ -314,6 +314,8 @@ impl Ring {
         let mut receiver = lock(&self.receiver);
         let receiver = receiver.as_mut().ok_or(NOT_ENABLED)?;
         self.is_polled.store(true, Ordering::Relaxed);
+        // Packets that are there already do not make it readable: a program receives first.
+        let _ = receiver.arm();
         receiver.fd().ok_or(NOT_SUPPORTED)
     }
 

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::time::{Duration, Instant};
 
-use port::{Packet, Ready, RxQueue, Waker};
+use port::{Packet, Ready, RxQueue, Vlan, Waker};
 use sys::Result;
 use sys::epoll::Epoll;
 use sys::poll::{self, Wanted};
@@ -191,4 +191,32 @@ fn join(queues: &[RxQueue]) -> Result<Option<Epoll>> {
         all.add(fd)?;
     }
     Ok(Some(all))
+}
+
+/// The VLAN tag beside a packet, which belongs behind the addresses of an Ethernet packet.
+pub fn tag_of(packet: &Packet<'_>, link_type: u16) -> Option<Vlan> {
+    const ETHERNET: u16 = 1;
+    packet.vlan().filter(|_| link_type == ETHERNET)
+}
+
+/// Copies a packet to `to`, with its tag where it was on the wire; returns the length of the tag.
+pub fn gather(packet: &Packet<'_>, tag: Option<Vlan>, to: &mut Vec<u8>) -> u32 {
+    to.clear();
+    let mut segments = packet.segments();
+    let first = segments.next().unwrap_or_default();
+    let tag_len = match tag.zip(first.split_at_checked(Vlan::AT)) {
+        Some((tag, (addresses, rest))) => {
+            let tag = tag.bytes();
+            to.extend_from_slice(addresses);
+            to.extend_from_slice(&tag);
+            to.extend_from_slice(rest);
+            tag.len() as u32
+        }
+        None => {
+            to.extend_from_slice(first);
+            0
+        }
+    };
+    segments.for_each(|segment| to.extend_from_slice(segment));
+    tag_len
 }

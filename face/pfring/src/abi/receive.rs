@@ -85,9 +85,13 @@ unsafe fn receive(
 /// # Safety
 /// There is room for a header, long or short.
 unsafe fn write_header(header: &Header, is_long: bool, to: *mut u8) {
-    let len = if is_long { LONG_LEN } else { SHORT_LEN };
     // SAFETY: the caller's promise.
-    unsafe { copy_nonoverlapping(header.bytes().as_ptr(), to, len) };
+    unsafe {
+        match is_long {
+            true => to.cast::<[u8; LONG_LEN]>().write_unaligned(header.long()),
+            false => to.cast::<[u8; SHORT_LEN]>().write_unaligned(header.short()),
+        }
+    }
 }
 
 /// Like [`pfring_recv`]. The header's part for what the packet was parsed into stays zero.
