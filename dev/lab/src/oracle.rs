@@ -54,6 +54,27 @@ fn checked(command: &mut Command, input: &Path) -> Result<String> {
     Ok(stdout)
 }
 
+/// The packets of a little-endian pcap file as tcpdump writes it here, read without the code under
+/// test. A record that is cut off is not returned.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn read_pcap(path: &Path) -> Result<Vec<Vec<u8>>> {
+    let file = std::fs::read(path).with_context(|| path.display().to_string())?;
+    let mut rest = file.get(24..).unwrap_or_default();
+    let mut packets = Vec::new();
+    while let Some((head, tail)) = rest.split_first_chunk::<16>() {
+        let len = head[8..].first_chunk().context("a header of 16 bytes")?;
+        let len = u32::from_le_bytes(*len) as usize;
+        let Some((packet, tail)) = tail.split_at_checked(len) else {
+            break;
+        };
+        packets.push(packet.to_vec());
+        rest = tail;
+    }
+    Ok(packets)
+}
+
 /// Writes Ethernet packets to a pcap file (microseconds, one packet per millisecond), without the
 /// code under test.
 ///

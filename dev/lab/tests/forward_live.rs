@@ -1,11 +1,10 @@
 //! `barewire forward` between two veth pairs: real stacks and real programs at both ends.
 
-use std::path::Path as FilePath;
 use std::time::{Duration, Instant};
 
 use crate::forward::{LIMIT, Path, X, Y, number};
 use lab::oracle::tcpdump::Capture;
-use lab::oracle::{TempFile, write_pcap};
+use lab::oracle::{TempFile, read_pcap, write_pcap};
 use lab::packet::{Raw, Udp, number_of};
 use lab::process::{Signal, barewire};
 use lab::{Veth, skip};
@@ -17,22 +16,6 @@ fn names(scheme: &str) -> [String; 2] {
 /// Matches the packets of these tests; their receiver answers with port unreachable.
 const FILTER: &str = "udp dst port 9";
 
-/// The packets of a little-endian pcap file, read without the code under test.
-fn read_pcap(path: &FilePath) -> Vec<Vec<u8>> {
-    let file = std::fs::read(path).unwrap();
-    let mut rest = file.get(24..).unwrap_or_default();
-    let mut packets = Vec::new();
-    while let Some((head, tail)) = rest.split_first_chunk::<16>() {
-        let len = u32::from_le_bytes(*head[8..].first_chunk().unwrap()) as usize;
-        let Some((packet, tail)) = tail.split_at_checked(len) else {
-            break;
-        };
-        packets.push(packet.to_vec());
-        rest = tail;
-    }
-    packets
-}
-
 /// What arrives at B while `body` runs, once `count` packets have arrived.
 fn received(path: &Path, count: usize, filter: &str, body: impl FnOnce()) -> Vec<Vec<u8>> {
     let file = TempFile::new(".pcap");
@@ -40,13 +23,13 @@ fn received(path: &Path, count: usize, filter: &str, body: impl FnOnce()) -> Vec
     body();
     // tcpdump drops at SIGINT what it has not read: wait until it has everything.
     for _ in 0..500 {
-        if read_pcap(file.path()).len() >= count {
+        if read_pcap(file.path()).unwrap().len() >= count {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     capture.stop().unwrap();
-    read_pcap(file.path())
+    read_pcap(file.path()).unwrap()
 }
 
 /// Numbered packets from A to B, of all lengths up to `len_max`.
@@ -203,7 +186,7 @@ fn every_pair_of_ports_forwards() {
     let args = ["-r", output.path().to_str().unwrap(), "-Z", "root", "-w"];
     let args = args.into_iter().chain([copy.path().to_str().unwrap()]);
     path.ns().exec("tcpdump", args).unwrap();
-    assert_same(&read_pcap(copy.path()), &sent);
+    assert_same(&read_pcap(copy.path()).unwrap(), &sent);
 }
 
 #[test]

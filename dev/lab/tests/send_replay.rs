@@ -1,11 +1,10 @@
 //! `barewire send` end to end over a veth pair: what tcpdump receives is the contents of the
 //! capture, rewritten as requested.
 
-use std::path::Path;
 use std::time::Duration;
 
 use lab::oracle::tcpdump::Capture;
-use lab::oracle::{TempFile, tshark, write_pcap};
+use lab::oracle::{TempFile, read_pcap, tshark, write_pcap};
 use lab::process::{Signal, barewire};
 use lab::{Finished, Pair, Veth, skip};
 use serde_json::Value;
@@ -78,23 +77,6 @@ fn summary(finished: &Finished) -> Value {
         .unwrap_or_else(|e| panic!("{e}\n{}\n{}", finished.stdout, finished.stderr))
 }
 
-/// The packets of a little-endian pcap file as written by tcpdump here, read without the code under
-/// test.
-fn read_pcap(path: &Path) -> Vec<Vec<u8>> {
-    let file = std::fs::read(path).unwrap();
-    let mut rest = &file[24..];
-    let mut packets = Vec::new();
-    while let Some((head, tail)) = rest.split_first_chunk::<16>() {
-        let len = u32::from_le_bytes(*head[8..].first_chunk().unwrap()) as usize;
-        let Some((packet, tail)) = tail.split_at_checked(len) else {
-            break;
-        };
-        packets.push(packet.to_vec());
-        rest = tail;
-    }
-    packets
-}
-
 /// What arrives on the right while `body` runs, once `count` packets have arrived.
 fn received(pair: &Pair, count: usize, body: impl FnOnce()) -> (TempFile, Vec<Vec<u8>>) {
     let file = TempFile::new(".pcap");
@@ -103,13 +85,13 @@ fn received(pair: &Pair, count: usize, body: impl FnOnce()) -> (TempFile, Vec<Ve
     body();
     // tcpdump drops at SIGINT what it has not read: wait until it has everything.
     for _ in 0..500 {
-        if read_pcap(file.path()).len() >= count {
+        if read_pcap(file.path()).unwrap().len() >= count {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     capture.stop().unwrap();
-    let packets = read_pcap(file.path());
+    let packets = read_pcap(file.path()).unwrap();
     (file, packets)
 }
 

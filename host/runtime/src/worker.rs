@@ -67,6 +67,9 @@ const GATHER_NS: std::ops::RangeInclusive<u64> = 50_000..=4_000_000;
 /// How long `drain` waits for a block that the kernel has begun; several times the usual timeout.
 const DRAIN_WAIT: Duration = Duration::from_millis(50);
 
+/// Sleep of a thread with several queues while all are empty.
+const NAP: Duration = Duration::from_micros(200);
+
 /// Runs until the stop flag is set, the input ends, or the engine finishes.
 ///
 /// # Errors
@@ -102,6 +105,56 @@ pub fn run(
         }
         if count == 0 && rest(rx, &mut load, pacing)? == Ready::End {
             return Ok(Ended::Input);
+        }
+    }
+    Ok(Ended::Stopped)
+}
+
+/// Like [`run`], for one or several queues in this thread: a batch of each in turn. No thread can
+/// sleep on several sockets at once, so it naps while several are empty.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_all(
+    queues: &mut [RxQueue],
+    engine: &mut impl Engine,
+    stop: &Stop,
+    pacing: Pacing,
+) -> Result<Ended> {
+    if let [rx] = queues {
+        return run(rx, engine, stop, pacing);
+    }
+    let mut open: Vec<&mut RxQueue> = queues.iter_mut().collect();
+    while !stop.is_set() {
+        let mut is_idle = true;
+        for rx in &mut open {
+            let mut batch = rx.receive()?;
+            if !batch.is_empty() {
+                is_idle = false;
+                if engine.batch(&mut batch)? == Verdict::Finish {
+                    return Ok(Ended::Finished);
+                }
+            }
+        }
+        if !is_idle {
+            continue;
+        }
+        if engine.idle()? == Verdict::Finish {
+            return Ok(Ended::Finished);
+        }
+        let mut at = 0;
+        while let Some(rx) = open.get_mut(at) {
+            match rx.wait(Duration::ZERO)? {
+                Ready::End => drop(open.remove(at)),
+                _ => at += 1,
+            }
+        }
+        if open.is_empty() {
+            return Ok(Ended::Input);
+        }
+        match pacing {
+            Pacing::Spin => std::hint::spin_loop(),
+            Pacing::Gather | Pacing::Wait => std::thread::sleep(NAP),
         }
     }
     Ok(Ended::Stopped)

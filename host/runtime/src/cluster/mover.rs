@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use port::{Intake, Ready, RxBatch, RxQueue};
+use port::{Intake, RxBatch, RxQueue};
 use ring::shared::{Offer, OwnerEnd};
 use ring::{Frame, FrameCache};
 use sys::Result;
@@ -17,7 +17,7 @@ use super::{Shared, Totals};
 use crate::Stop;
 use crate::worker::{self, Ended, Engine, Pacing, Verdict};
 
-/// Sleep of the thread while several receive queues are empty, or a queue has no room.
+/// Sleep of the thread while a queue has no room.
 const NAP: Duration = Duration::from_micros(200);
 
 /// The same while nothing but the last packets is waited for.
@@ -121,50 +121,11 @@ impl Mover {
     /// Moves packets until the stop flag, the end of all inputs, or the last packet requested.
     pub fn run(&mut self, pacing: Pacing) -> Result<Ended> {
         let stop = self.out.stop.clone();
-        let ended = match self.rx.as_mut_slice() {
-            [rx] => worker::run(rx, &mut self.out, &stop, pacing),
-            _ => self.run_several(&stop, pacing),
-        }?;
+        let ended = worker::run_all(&mut self.rx, &mut self.out, &stop, pacing)?;
         if ended != Ended::Stopped && self.out.when_full == WhenFull::Block(None) {
             self.out.wait_for_readers();
         }
         Ok(ended)
-    }
-
-    /// A batch of each queue in turn: no thread can sleep on several sockets at once.
-    fn run_several(&mut self, stop: &Stop, pacing: Pacing) -> Result<Ended> {
-        let mut open: Vec<&mut RxQueue> = self.rx.iter_mut().collect();
-        while !stop.is_set() {
-            let mut is_idle = true;
-            for rx in &mut open {
-                let mut batch = rx.receive()?;
-                if !batch.is_empty() {
-                    is_idle = false;
-                    if self.out.batch(&mut batch)? == Verdict::Finish {
-                        return Ok(Ended::Finished);
-                    }
-                }
-            }
-            if !is_idle {
-                continue;
-            }
-            self.out.idle()?;
-            let mut at = 0;
-            while let Some(rx) = open.get_mut(at) {
-                match rx.wait(Duration::ZERO)? {
-                    Ready::End => drop(open.remove(at)),
-                    _ => at += 1,
-                }
-            }
-            if open.is_empty() {
-                return Ok(Ended::Input);
-            }
-            match pacing {
-                Pacing::Spin => std::hint::spin_loop(),
-                Pacing::Gather | Pacing::Wait => std::thread::sleep(NAP),
-            }
-        }
-        Ok(Ended::Stopped)
     }
 
     /// Handles what is still in the rings of the ports, after their intake was stopped.

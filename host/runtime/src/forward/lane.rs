@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use port::{Packet, Ready, RxBatch, RxQueue, TxQueue};
+use port::{Packet, RxBatch, RxQueue, TxQueue};
 use sys::{Error, ErrorKind, Result};
 
 use super::{Budget, Counters, Failing, Intake, Side, Way};
@@ -18,8 +18,6 @@ const PATIENCE: Duration = Duration::from_millis(2);
 const STUCK: Duration = Duration::from_secs(5);
 /// Interval of checks in such a wait.
 const WAIT: Duration = Duration::from_millis(50);
-/// Sleep of a lane with several receive queues when all are empty.
-const NAP: Duration = Duration::from_micros(200);
 
 /// Creates the lanes of one direction: as many as both sides have queues for. Additional receive
 /// queues are distributed over them; additional transmit queues stay with their port.
@@ -66,48 +64,7 @@ pub(super) struct Lane {
 impl Lane {
     /// Forwards until the stop flag, the end of all its inputs, or the budget's end.
     pub(super) fn run(&mut self, stop: &Stop, pacing: Pacing) -> Result<Ended> {
-        match self.rx.as_mut_slice() {
-            [rx] => worker::run(rx, &mut self.out, stop, pacing),
-            _ => self.run_several(stop, pacing),
-        }
-    }
-
-    /// Forwards a batch of each queue in turn: no thread can sleep on several sockets at once.
-    fn run_several(&mut self, stop: &Stop, pacing: Pacing) -> Result<Ended> {
-        let mut open: Vec<&mut RxQueue> = self.rx.iter_mut().collect();
-        while !stop.is_set() {
-            let mut is_idle = true;
-            for rx in &mut open {
-                let mut batch = rx.receive()?;
-                if !batch.is_empty() {
-                    is_idle = false;
-                    if self.out.batch(&mut batch)? == Verdict::Finish {
-                        return Ok(Ended::Finished);
-                    }
-                }
-            }
-            if !is_idle {
-                continue;
-            }
-            if self.out.idle()? == Verdict::Finish {
-                return Ok(Ended::Finished);
-            }
-            let mut at = 0;
-            while let Some(rx) = open.get_mut(at) {
-                match rx.wait(Duration::ZERO)? {
-                    Ready::End => drop(open.remove(at)),
-                    _ => at += 1,
-                }
-            }
-            if open.is_empty() {
-                return Ok(Ended::Input);
-            }
-            match pacing {
-                Pacing::Spin => std::hint::spin_loop(),
-                Pacing::Gather | Pacing::Wait => std::thread::sleep(NAP),
-            }
-        }
-        Ok(Ended::Stopped)
+        worker::run_all(&mut self.rx, &mut self.out, stop, pacing)
     }
 
     /// Forwards what is still in the rings and waits until everything is sent, at most `limit`.
