@@ -121,6 +121,10 @@ fn capture(port: &str, file: &Path) -> Process {
     process
 }
 
+fn packets_of(path: &Path) -> Vec<Vec<u8>> {
+    read_pcap(path).unwrap()
+}
+
 /// Sends numbered packets of all lengths, in 16 flows, from the left end to the right one.
 fn send(pair: &Pair, count: u64) -> Vec<Vec<u8>> {
     send_range(pair, 0..count)
@@ -189,7 +193,7 @@ fn two_applications_receive_what_tcpdump_receives() {
         let totals = cluster.stop();
         // tcpdump drops at SIGINT what it has not read: wait until it has everything.
         let end = std::time::Instant::now() + LIMIT;
-        while !is_zero_copy && read_pcap(oracle.path()).unwrap().len() < sent.len() {
+        while !is_zero_copy && packets_of(oracle.path()).len() < sent.len() {
             assert!(std::time::Instant::now() < end, "tcpdump has fewer packets");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -198,16 +202,10 @@ fn two_applications_receive_what_tcpdump_receives() {
             // The cluster has ended in order.
             reader.wait(LIMIT).unwrap().checked().unwrap();
         }
-        let got: Vec<_> = files
-            .iter()
-            .map(|file| read_pcap(file.path()).unwrap())
-            .collect();
+        let got: Vec<_> = files.iter().map(|file| packets_of(file.path())).collect();
         assert!(got[0] == sent, "{scheme}: {} packets", got[0].len());
         if !is_zero_copy {
-            assert!(
-                read_pcap(oracle.path()).unwrap() == sent,
-                "tcpdump has others"
-            );
+            assert!(packets_of(oracle.path()) == sent, "tcpdump has others");
         }
         let mut together: Vec<_> = got[1..].iter().flatten().cloned().collect();
         together.sort_by_key(|packet| number_of(packet).unwrap());
@@ -337,7 +335,7 @@ fn killed_readers_lose_at_most_one_packet_each() {
         (count, &0.into()),
         "{other}"
     );
-    let numbers = read_pcap(file.path()).unwrap();
+    let numbers = packets_of(file.path());
     let numbers = numbers.iter().map(|packet| number_of(packet).unwrap());
     assert!(numbers.eq(0..count), "the other application has a gap");
 }
@@ -370,7 +368,7 @@ fn a_killed_owner_leaves_nothing_behind() {
             cluster.stop();
             reader.wait(LIMIT).unwrap().checked().unwrap();
         }
-        assert!(read_pcap(file.path()).unwrap() == sent, "round {round}");
+        assert!(packets_of(file.path()) == sent, "round {round}");
     }
 }
 
@@ -401,7 +399,7 @@ fn a_stalled_reader_delays_no_other() {
     stalled.kill().unwrap();
     let totals = cluster.stop();
     other.wait(LIMIT).unwrap().checked().unwrap();
-    assert!(read_pcap(two.path()).unwrap() == sent);
+    assert!(packets_of(two.path()) == sent);
     let first = &totals["queues"][0];
     assert!(number(&first["dropped"]) >= 12_000 - 8_192, "{first}");
     assert_eq!(
