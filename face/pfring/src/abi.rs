@@ -5,8 +5,8 @@
 //!
 //! What callers must ensure, as with the original: pointers are null or valid; a ring is not used
 //! after `pfring_close`; only one thread at a time receives. Everything else may be called by other
-//! threads meanwhile, except `pfring_disable_ring` and `pfring_close`: they end the packet that was
-//! received last.
+//! threads meanwhile, except `pfring_disable_ring` and `pfring_close`: after them the last packet
+//! is no longer valid.
 
 mod facts;
 mod open;

@@ -199,7 +199,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.hook == Hook::Tc && !matches!(args.mode, Attach::Auto) {
         let what = "use --mode with --hook tc";
-        let why = "the mode is of XDP";
+        let why = "only XDP has modes";
         return Err(Error::new(ErrorKind::InvalidInput, what, why));
     }
     run_program(args)

@@ -141,7 +141,7 @@ impl Ring {
             sample_period: 1,
             sample_type: SAMPLE_RAW,
             read_format: 0,
-            // Nobody polls the descriptor, so no output should wake anyone.
+            // The descriptor is not polled: no wake-up is needed.
             bits: WATERMARK,
             wakeup_watermark: len as u32,
             breakpoint_type: 0,
