@@ -196,7 +196,7 @@ fn rules_that_only_xdp_can_carry_out_are_refused() {
     let pair = Veth::new().create().unwrap();
     for (args, why) in [
         (&["--challenge", "tcp"][..], "challenge needs XDP"),
-        (&["--drop", "tcp", "--mode", "native"], "the mode is of XDP"),
+        (&["--drop", "tcp", "--mode", "native"], "only XDP has modes"),
     ] {
         let args = [&["guard", &pair.right.ifname, "--hook", "tc"], args].concat();
         let binary = lab::process::barewire().unwrap();

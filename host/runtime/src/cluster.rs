@@ -119,20 +119,11 @@ struct Shared {
     totals: [AtomicU64; 8],
     queues: Vec<SharedQueue>,
     /// Requests of processes that want to attach.
-    callers: Mutex<Vec<(Caller2, Vec<Interface>)>>,
+    callers: Mutex<Vec<(Caller, Vec<Interface>)>>,
     has_callers: AtomicBool,
     /// Set to have the thread look for readers that have exited.
     look: AtomicBool,
     events: Mutex<Vec<Event>>,
-}
-
-/// A caller, in a type with `Debug`.
-struct Caller2(Caller);
-
-impl std::fmt::Debug for Caller2 {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Caller")
-    }
 }
 
 #[derive(Debug, Default)]
@@ -401,7 +392,7 @@ impl Desk {
             let why = "too many processes attach at the same time";
             return caller.refuse(ring::shared::Refusal::Busy, why);
         }
-        callers.push((Caller2(caller), interfaces));
+        callers.push((caller, interfaces));
         self.shared.has_callers.store(true, Ordering::Release);
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use ring::shared::{Caller, Interface, Refusal, Request, Terms};
 
 use super::mover::Out;
-use super::{Caller2, Event, lock};
+use super::{Event, lock};
 
 impl Out {
     /// Recovers the queues of readers that have exited.
@@ -39,7 +39,7 @@ impl Out {
         // Before the lock: one that is added meanwhile sets it again.
         self.shared.has_callers.store(false, Ordering::Relaxed);
         let callers = std::mem::take(&mut *lock(&self.shared.callers));
-        for (Caller2(caller), interfaces) in callers {
+        for (caller, interfaces) in callers {
             self.admit(caller, interfaces);
         }
     }

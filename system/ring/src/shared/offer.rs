@@ -40,6 +40,7 @@ pub struct Offer {
 }
 
 /// A process that has connected and sent a request.
+#[derive(Debug)]
 pub struct Caller {
     socket: UnixStream,
     /// The process, as the kernel reports it.
