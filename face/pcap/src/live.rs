@@ -15,7 +15,7 @@ use port::{
     Direction, FilterSource, FilterSwitch, FilterTarget, Packet, Port, PortControl, PortOptions,
     Ready, TapMethod, TxQueue, Waker,
 };
-use runtime::in_place::{Reader, gather, tag_of};
+use runtime::in_place::{Reader, gather, queue_count, tag_of};
 use sys::{Error, ErrorKind};
 
 use crate::failure::{ERROR, Failure, Result};
@@ -72,14 +72,6 @@ fn failed(error: &Error) -> Failure {
         _ => ERROR,
     };
     Failure::of(code, error.to_string())
-}
-
-/// Number of queues: all of a card, whose packets are distributed to them. Of a tap one is enough.
-fn queue_count(device: &str) -> u32 {
-    let is_card = ["afxdp:", "vfio:"]
-        .iter()
-        .any(|scheme| device.starts_with(scheme));
-    u32::from(!is_card)
 }
 
 fn options(settings: &Settings) -> PortOptions {

@@ -9,7 +9,7 @@ use port::{
     Direction, DropReason, FilterSwitch, FilterTarget, Port, PortControl, PortOptions, Ready, Waker,
 };
 use runtime::filter::Expression;
-use runtime::in_place::Reader;
+use runtime::in_place::{Reader, queue_count};
 use sys::ErrorKind;
 
 use crate::device::Device;
@@ -206,8 +206,7 @@ impl Ring {
         for name in &self.device.ports {
             for &direction in directions {
                 let options = PortOptions {
-                    // Of a tap one queue is enough; of a card all are read.
-                    queue_count: u32::from(!name.starts_with("afxdp:")),
+                    queue_count: queue_count(name),
                     ..settings.options(direction)
                 };
                 match port::open(name, &options) {

@@ -193,6 +193,15 @@ fn join(queues: &[RxQueue]) -> Result<Option<Epoll>> {
     Ok(Some(all))
 }
 
+/// Number of queues to open of a port: all of a card (0), which distributes packets to them; of a
+/// tap one is enough.
+pub fn queue_count(port: &str) -> u32 {
+    let is_card = ["afxdp:", "vfio:"]
+        .iter()
+        .any(|scheme| port.starts_with(scheme));
+    u32::from(!is_card)
+}
+
 /// The VLAN tag beside a packet, which belongs behind the addresses of an Ethernet packet.
 pub fn tag_of(packet: &Packet<'_>, link_type: u16) -> Option<Vlan> {
     const ETHERNET: u16 = 1;

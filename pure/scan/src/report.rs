@@ -218,15 +218,8 @@ impl Report {
     /// Creates a report that continues a file with these last bytes, and returns it with the number
     /// of bytes to overwrite; `None` if the file does not end as this format requires.
     pub fn continued(format: &'static Format, run: Run, end: &[u8]) -> Option<(Self, usize)> {
-        let (at, has_rows) = (format.closing)(end)?;
-        let report = Self {
-            format,
-            run,
-            bytes: Vec::new(),
-            row_count: 0,
-            has_rows,
-        };
-        Some((report, end.len() - at))
+        let found = (format.closing)(end)?;
+        Some(Self::after(format, run, found, end))
     }
 
     /// Creates a report that continues a file whose last write was cut off, with these first and
@@ -238,7 +231,17 @@ impl Report {
         (start, end): (&[u8], &[u8]),
     ) -> Option<(Self, usize)> {
         let cut = format.cut.as_ref().filter(|cut| (cut.is_own)(start))?;
-        let (at, has_rows) = (cut.last_row)(end)?;
+        let found = (cut.last_row)(end)?;
+        Some(Self::after(format, run, found, end))
+    }
+
+    /// Continues a file whose last bytes are kept up to `at`.
+    fn after(
+        format: &'static Format,
+        run: Run,
+        (at, has_rows): (usize, bool),
+        end: &[u8],
+    ) -> (Self, usize) {
         let report = Self {
             format,
             run,
@@ -246,7 +249,7 @@ impl Report {
             row_count: 0,
             has_rows,
         };
-        Some((report, end.len() - at))
+        (report, end.len() - at)
     }
 
     /// The format of the report.
