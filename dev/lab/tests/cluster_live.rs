@@ -456,3 +456,106 @@ fn tcpdump_reads_a_queue() {
     );
     cluster.stop();
 }
+
+/// The flow of a packet: its source port.
+fn flow_of(packet: &[u8]) -> u16 {
+    u16::from_be_bytes([packet[34], packet[35]])
+}
+
+/// The sum of a field over the queues of an application.
+fn sum_of(status: &Value, application: &str, field: &str) -> u64 {
+    let queues = status["queues"].as_array().unwrap().iter();
+    let its = queues.filter(|queue| queue["application"] == application);
+    its.map(|queue| number(&queue[field])).sum()
+}
+
+/// A topology file: one application sees a part of the packets; the flows of another one's killed
+/// reader move to its other queues, and come back with the next reader.
+#[test]
+fn a_topology_file_filters_packets_and_moves_the_flows_of_a_killed_reader() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let name = unique();
+    let file = TempFile::new(".toml");
+    let text = format!(
+        "name = \"{name}\"\ninputs = [\"afpacket:{}\"]\nfilter = \"{FILTER}\"\n\
+         [[application]]\nname = \"even\"\nfilter = \"udp[0:2] & 1 = 0\"\n\
+         [[application]]\nname = \"moving\"\nqueues = 3\nwhen_gone = \"rehash\"\n",
+        pair.right.ifname
+    );
+    std::fs::write(file.path(), text).unwrap();
+    let args = ["cluster", "run", "--json", file.path().to_str().unwrap()];
+    let process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
+    process
+        .wait_stderr(&format!("open ring:{name}"), LIMIT)
+        .unwrap();
+    let cluster = Cluster { name, process };
+    let name = &cluster.name;
+    let files: Vec<TempFile> = (0..5).map(|_| TempFile::new(".pcap")).collect();
+    let queue =
+        |index: usize, file: usize| capture(&format!("ring:{name}/{index}"), files[file].path());
+    let [even, first, mut second, third] = [0, 1, 2, 3].map(|index| queue(index, index));
+    let wait_moved = |count: u64| {
+        cluster.wait_for("delivered", |status| {
+            sum_of(status, "moving", "delivered") == count
+        });
+    };
+    let mut sent = send_range(&pair, 0..1_600);
+    wait_moved(1_600);
+    let flows_of_second = sum_of(&cluster.status(), "moving", "delivered")
+        - number(&cluster.status()["queues"][1]["delivered"])
+        - number(&cluster.status()["queues"][3]["delivered"]);
+    assert!(flows_of_second > 0, "no flow of 16 in one of three queues");
+    second.kill().unwrap();
+    cluster.wait_for("without a reader", |status| {
+        status["queues"][2]["reader"].is_null()
+    });
+    sent.extend(send_range(&pair, 1_600..3_200));
+    wait_moved(3_200);
+    let again = queue(2, 4);
+    sent.extend(send_range(&pair, 3_200..4_800));
+    wait_moved(4_800);
+    cluster.wait_for("filtered", |status| {
+        let even = number(&status["queues"][0]["delivered"]);
+        even + number(&status["applications"][0]["filtered"]) == 4_800
+    });
+    let picture = TempFile::new(".svg");
+    let mut command = Command::new(barewire().unwrap());
+    command
+        .args(["cluster", "show", name, "--svg"])
+        .arg(picture.path());
+    let mut drawn = Process::spawn(&mut command).unwrap();
+    drawn.wait(LIMIT).unwrap().checked().unwrap();
+    let picture = std::fs::read_to_string(picture.path()).unwrap();
+    let reader = cluster.status()["queues"][3]["reader"].to_string();
+    assert!(
+        picture.contains(&format!("queue 3: process {reader}")),
+        "{picture}"
+    );
+    cluster.stop();
+    for mut reader in [even, first, third, again] {
+        reader.wait(LIMIT).unwrap().checked().unwrap();
+    }
+    let got: Vec<_> = files.iter().map(|file| packets_of(file.path())).collect();
+    let is_even = |packet: &&Vec<u8>| flow_of(packet).is_multiple_of(2);
+    let evens: Vec<_> = sent.iter().filter(is_even).cloned().collect();
+    assert!(got[0] == evens, "{} of {}", got[0].len(), evens.len());
+    let (late, flows) = (&sent[3_200..], |packets: &[Vec<u8>]| -> BTreeSet<u16> {
+        packets.iter().map(|packet| flow_of(packet)).collect()
+    });
+    let part = |index: usize, numbers: Range<u64>| -> Vec<Vec<u8>> {
+        let is_in = |packet: &&Vec<u8>| numbers.contains(&number_of(packet).unwrap());
+        got[index].iter().filter(is_in).cloned().collect()
+    };
+    let [one, three] = [1, 3].map(|index| flows(&part(index, 0..1_600)));
+    let two = flows(&got[4]);
+    assert!(two.is_disjoint(&one) && two.is_disjoint(&three), "{two:?}");
+    assert_eq!((two.len() + one.len() + three.len()), 16);
+    for (index, own) in [(1, &one), (3, &three)] {
+        assert!(own.is_subset(&flows(&part(index, 1_600..3_200))));
+        assert_eq!(&flows(&part(index, 3_200..4_800)), own, "moved back");
+    }
+    let moved = part(1, 1_600..3_200).len() + part(3, 1_600..3_200).len();
+    let back = part(1, 3_200..4_800).len() + part(3, 3_200..4_800).len() + got[4].len();
+    assert_eq!((moved, back), (1_600, late.len()));
+}

@@ -111,7 +111,7 @@ const UNTIL_ENDED: &[(&str, &str)] = &[
     ("barewire flows eth0", "eth0"),
     ("barewire flows afxdp:eth0", "eth0"),
     ("barewire forward", "forwarding"),
-    ("barewire cluster run", "open ring:"),
+    ("barewire cluster run --name", "open ring:"),
     ("barewire guard eth0", "guarding"),
     ("barewire filter p0f eth0", "listening on"),
     ("barewire capture any", "listening on"),
@@ -221,6 +221,8 @@ fn files(folder: &Folder) {
     std::fs::write(folder.0.join("oui.csv"), vendors).unwrap();
     let rules = "[[rule]]\nmatch = \"udp port 9\"\nverdict = \"drop\"\n";
     std::fs::write(folder.0.join("flood.toml"), rules).unwrap();
+    let topology = "name = \"ids\"\ninputs = [\"eth0\"]\n[[application]]\nname = \"all\"\n";
+    std::fs::write(folder.0.join("ids.toml"), topology).unwrap();
     std::fs::write(
         folder.0.join("drop.txt"),
         "203.0.113.0/24 # of the example\n",

@@ -14,11 +14,15 @@
 //!
 //! One thread moves packets. The calling thread accepts readers and reports.
 
+mod application;
 mod balance;
 mod mover;
 mod readers;
+mod select;
 mod setup;
 mod status;
+mod table;
+mod topology;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,9 +37,12 @@ use sys::{Error, Result};
 use crate::Stop;
 use crate::worker::{Ended, Pacing};
 
+pub use application::{Application, WhenFull, WhenGone};
 pub use balance::Balance;
-pub use setup::{Application, Opened, Setup, WhenFull, open};
-pub use status::{InputStatus, QueueStatus, Status, names, status};
+pub use setup::{Opened, Setup, open};
+pub use status::{ApplicationStatus, InputStatus, QueueStatus, Status, names, status};
+pub use table::Table;
+pub use topology::{Topology, read as read_topology};
 
 use mover::Mover;
 
@@ -118,12 +125,20 @@ pub struct Queue {
 struct Shared {
     totals: [AtomicU64; 8],
     queues: Vec<SharedQueue>,
+    applications: Vec<SharedApplication>,
     /// Requests of processes that want to attach.
     callers: Mutex<Vec<(Caller, Vec<Interface>)>>,
     has_callers: AtomicBool,
     /// Set to have the thread look for readers that have exited.
     look: AtomicBool,
     events: Mutex<Vec<Event>>,
+}
+
+/// Counts of an application.
+#[derive(Debug, Default)]
+struct SharedApplication {
+    filtered: AtomicU64,
+    spilled: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -144,6 +159,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
+    /// The filtered and the spilled packets of each application.
+    fn counts(&self) -> Vec<[u64; 2]> {
+        let counts = self.applications.iter().map(|application| {
+            let both = [&application.filtered, &application.spilled];
+            both.map(|count| count.load(Ordering::Relaxed))
+        });
+        counts.collect()
+    }
+
     fn set_totals(&self, totals: &Totals) {
         let values = [
             totals.received,
@@ -266,6 +290,8 @@ pub enum Notice<'a> {
 pub struct Outcome {
     /// Counts of the input.
     pub totals: Totals,
+    /// The applications.
+    pub applications: Vec<ApplicationStatus>,
     /// The queues. Packets that still wait were in a queue, or with its reader, at the end.
     pub queues: Vec<Queue>,
     /// The account of the input ports.
@@ -282,20 +308,17 @@ pub struct Outcome {
 
 impl Outcome {
     /// The difference over the whole cluster: packets that the ports delivered against packets
-    /// received, and packets adopted against packets handed to or dropped by each application.
+    /// received, and packets adopted against packets handed to, dropped by or not selected for each
+    /// application.
     pub fn imbalance(&self) -> u64 {
         let delivered = self.account.rx_total().delivered;
         let mut sum = delivered.abs_diff(self.totals.received);
         sum += self.totals.imbalance().unsigned_abs();
-        let mut rest = self.queues.as_slice();
-        while let Some(first) = rest.first() {
-            let is_same = |queue: &&Queue| queue.application == first.application;
-            let count = rest.iter().take_while(is_same).count();
-            let (queues, others) = rest.split_at(count);
+        for application in &self.applications {
+            let is_its = |queue: &&Queue| queue.application == application.name;
             let offered = |queue: &Queue| queue.counts.handed + queue.counts.dropped;
-            let offered: u64 = queues.iter().map(offered).sum();
-            sum += offered.abs_diff(self.totals.adopted);
-            rest = others;
+            let offered: u64 = self.queues.iter().filter(is_its).map(offered).sum();
+            sum += (offered + application.filtered).abs_diff(self.totals.adopted);
         }
         sum
     }
@@ -311,6 +334,10 @@ pub fn run(
     let began = Instant::now();
     let shared = Arc::new(Shared {
         queues: opened.ends.iter().map(|_| SharedQueue::default()).collect(),
+        applications: opened
+            .applications()
+            .map(|_| SharedApplication::default())
+            .collect(),
         ..Shared::default()
     });
     let (mut mover, mut desk) = opened.split(options, &shared, stop);
@@ -406,8 +433,12 @@ impl Desk {
     }
 
     fn status(&self) -> Status {
-        self.setup
-            .status(&self.shared.totals(), self.queues(), self.began.elapsed())
+        self.setup.status(
+            &self.shared.totals(),
+            self.queues(),
+            &self.shared.counts(),
+            self.began.elapsed(),
+        )
     }
 
     fn report(&mut self, notice: &mut impl FnMut(Notice<'_>)) {
@@ -444,11 +475,12 @@ impl Desk {
         }
         // Those who wait get no queue.
         lock(&self.shared.callers).clear();
-        let queues = self.queues();
+        let status = self.status();
         drop(mover);
         Outcome {
             totals: self.shared.totals(),
-            queues,
+            applications: status.applications,
+            queues: status.queues,
             account: self.control.account().unwrap_or_default(),
             description: self.control.describe(),
             ended,

@@ -1,13 +1,16 @@
 //! `barewire cluster`: receives packets once and hands them to several programs without a copy.
 
+mod picture;
 mod show;
 mod table;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::ValueEnum;
 use port::{Direction, PortOptions};
-use runtime::cluster::{self, Application, Balance, Notice, Options, Setup, WhenFull};
+use runtime::cluster::{
+    self, Application, Balance, Notice, Options, Setup, Status, Topology, WhenFull, WhenGone,
+};
 use runtime::{Stop, TotalsRequest};
 use sys::privileges::User;
 use sys::{Error, ErrorKind, Result};
@@ -34,48 +37,42 @@ enum Action {
     Top(TopArgs),
 }
 
-/// How packets are distributed over the queues of an application.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum BalanceName {
-    /// By addresses, ports and protocol: both directions of a flow are in one queue
-    Flow,
-    /// By addresses: everything between two hosts is in one queue
-    Addresses,
-    /// One after the other: flows are split
-    RoundRobin,
-}
-
 /// Arguments of `cluster run`.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 struct RunArgs {
     /// Name of the cluster: programs open ring:NAME
     #[arg(long, value_name = "NAME")]
-    name: String,
-    /// Input ports, and a filter for their packets (man pcap-filter)
+    name: Option<String>,
+    /// Input ports, and a filter for their packets (man pcap-filter); or a topology file (.toml)
     #[arg(value_name = "INPUT", required = true, allow_negative_numbers = true)]
     words: Vec<String>,
     /// Compiler of filter expressions
     #[arg(long, value_enum, default_value = "barewire", value_name = "COMPILER")]
     filter_compiler: FilterCompiler,
-    /// Queues of the only application: one for each instance of the program
-    #[arg(long, default_value_t = 1, value_name = "N", conflicts_with = "app")]
+    /// Queues of the only application: one for each instance of the program (default: 1)
+    #[arg(long, value_name = "N", conflicts_with = "app")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
-    queues: u32,
+    queues: Option<u32>,
     /// An application that sees all packets, and its number of queues; repeat for several
     #[arg(long, value_name = "APP[=QUEUES]", value_parser = parse_application)]
     app: Vec<Application>,
-    /// How packets are distributed over the queues of an application
-    #[arg(long, value_enum, default_value = "flow")]
-    balance: BalanceName,
-    /// When a queue is full: drop, block, or block for at most MS milliseconds and then drop
-    /// (default: drop; block for capture files)
-    #[arg(long, value_name = "drop|block[=MS]", value_parser = parse_when_full)]
+    /// How packets are distributed over the queues of an application: flow (addresses, ports and
+    /// protocol; default), inner (flow in tunnels), addresses, vlan, round-robin
+    #[arg(long, value_name = "BALANCE", value_parser = Balance::parse)]
+    balance: Option<Balance>,
+    /// When a queue is full: drop; block, for at most MS milliseconds, and then drop; or spill to
+    /// another queue of the application (default: drop; block for capture files)
+    #[arg(long, value_name = "drop|block[=MS]|spill", value_parser = WhenFull::parse)]
     when_full: Option<WhenFull>,
-    /// Length of each queue in packets
-    #[arg(long, default_value_t = 4096, value_name = "N")]
+    /// When a queue has no reader: wait for one (default), or rehash: the other queues with readers
+    /// get its flows meanwhile
+    #[arg(long, value_name = "wait|rehash", value_parser = WhenGone::parse)]
+    when_gone: Option<WhenGone>,
+    /// Length of each queue in packets (default: 4096)
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    ring: u32,
+    ring: Option<u32>,
     /// User whose programs may attach, in addition to root and the user of this command; repeat for
     /// several
     #[arg(long, value_name = "USER")]
@@ -87,6 +84,9 @@ struct RunArgs {
     /// Stop after TIME (90s, 5m; without a unit: seconds)
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     duration: Option<Duration>,
+    /// Check and print the topology; open nothing
+    #[arg(long)]
+    dry_run: bool,
     /// Print rates every second, and the account at the end, as one JSON object per line
     #[arg(long)]
     json: bool,
@@ -129,6 +129,9 @@ struct ShowArgs {
     /// Names of clusters; without, all that this user may see
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+    /// Draw the topology of a cluster to an SVG file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -160,8 +163,18 @@ opened over the cluster's memory (afxdp:, vfio:) are zero-copy; packets of other
 Options of the input ports, such as their queues and rings, are in their names: \
 afxdp:eth0?queues=4.
 
+A topology file (TOML) has what the options have, and more: filters, and policies for each \
+application. docs/cluster.md has all keys:
+  name = \"ids\"
+  inputs = [\"eth0\"]
+  [[application]]
+  name = \"web\"
+  queues = 4
+  filter = \"tcp port 443\"
+
 Examples:
   barewire cluster run --name ids eth0 --queues 4
+  barewire cluster run ids.toml --dry-run
   barewire cluster run --name lab afxdp:eth0 eth1 --app ids=4 --app flows --user nobody
   barewire cluster run --name web eth0 --balance addresses tcp port 443
   barewire capture ring:ids/0 -w queue0.pcap
@@ -172,28 +185,80 @@ fn parse_application(text: &str) -> std::result::Result<Application, String> {
     let queue_count = count
         .parse()
         .map_err(|_| format!("{count:?} is not a number of queues"))?;
-    Ok(Application {
-        name: name.to_owned(),
-        queue_count,
-    })
+    Ok(Application::new(name, queue_count))
 }
 
-fn parse_when_full(text: &str) -> std::result::Result<WhenFull, String> {
-    match text.split_once('=') {
-        None if text == "drop" => Ok(WhenFull::Drop),
-        None if text == "block" => Ok(WhenFull::Block(None)),
-        Some(("block", ms)) => {
-            let ms = ms
-                .parse::<u32>()
-                .map_err(|_| format!("{ms:?} is not a number of milliseconds"))?;
-            Ok(WhenFull::Block(Some(Duration::from_millis(ms.into()))))
-        }
-        _ => Err("use drop, block or block=MS".into()),
-    }
-}
+/// Length of queues, in packets.
+const RING_LEN: u32 = 4096;
 
 impl RunArgs {
-    fn setup(&self, inputs: &Inputs, filter: &[String], user: Option<&User>) -> Result<Setup> {
+    /// The topology file, if the only word is one.
+    fn file(&self) -> Option<&Path> {
+        let [word] = self.words.as_slice() else {
+            return None;
+        };
+        let path = Path::new(word);
+        let is_toml = path
+            .extension()
+            .is_some_and(|extension| extension == "toml");
+        is_toml.then_some(path)
+    }
+
+    /// Refuses options that a topology file has instead.
+    fn check_file(&self, path: &Path) -> Result<()> {
+        let options = [
+            (self.name.is_some(), "--name", "name"),
+            (self.queues.is_some(), "--queues", "queues"),
+            (!self.app.is_empty(), "--app", "[[application]]"),
+            (self.balance.is_some(), "--balance", "balance"),
+            (self.when_full.is_some(), "--when-full", "when_full"),
+            (self.when_gone.is_some(), "--when-gone", "when_gone"),
+            (self.ring.is_some(), "--ring", "ring"),
+            (!self.allow.is_empty(), "--allow", "allow"),
+        ];
+        match options.iter().find(|(is_given, ..)| *is_given) {
+            Some((_, option, key)) => {
+                let what = format!("use {}", path.display());
+                let why = format!("{option} cannot be used with a topology file");
+                let hint = format!("set {key} in the file");
+                Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The topology, from the file or the options.
+    fn topology(&self) -> Result<Topology> {
+        if let Some(path) = self.file() {
+            self.check_file(path)?;
+            return cluster::read_topology(path, self.filter_compiler.into());
+        }
+        let Some(name) = &self.name else {
+            let why = "it has no name";
+            return Err(Error::new(ErrorKind::InvalidInput, "run a cluster", why)
+                .with_hint("--name ids, or the name of a topology file that ends with .toml"));
+        };
+        let (inputs, filter) = inputs::split(&self.words);
+        let mut applications = self.app.clone();
+        if applications.is_empty() {
+            applications.push(Application::new("all", self.queues.unwrap_or(1)));
+        }
+        for application in &mut applications {
+            application.balance = self.balance.clone().unwrap_or_default();
+            application.when_full = self.when_full;
+            application.when_gone = self.when_gone.unwrap_or_default();
+        }
+        Ok(Topology {
+            name: name.clone(),
+            inputs: inputs.to_vec(),
+            filter: self.filter_compiler.expression(filter.join(" ")),
+            ring_len: self.ring,
+            allow: self.allow.clone(),
+            applications,
+        })
+    }
+
+    fn setup(&self, topology: Topology, inputs: &Inputs, user: Option<&User>) -> Result<Setup> {
         let port = &self.port;
         let ports = PortArgs {
             attach: port.attach,
@@ -207,26 +272,13 @@ impl RunArgs {
             user: None,
             confine: port.confine,
         };
-        let only = Application {
-            name: "all".into(),
-            queue_count: self.queues,
-        };
-        let allow = self.allow.iter().map(|name| User::find(name));
+        let allow = topology.allow.iter().map(|name| User::find(name));
         Ok(Setup {
-            name: self.name.clone(),
+            name: topology.name,
             inputs: inputs.names().map(str::to_owned).collect(),
-            applications: match self.app.is_empty() {
-                true => vec![only],
-                false => self.app.clone(),
-            },
-            balance: match self.balance {
-                BalanceName::Flow => Balance::Flow,
-                BalanceName::Addresses => Balance::Addresses,
-                BalanceName::RoundRobin => Balance::RoundRobin,
-            },
-            when_full: self.when_full,
-            ring_len: self.ring,
-            filter: self.filter_compiler.expression(filter.join(" ")),
+            applications: topology.applications,
+            ring_len: topology.ring_len.unwrap_or(RING_LEN),
+            filter: topology.filter,
             options: PortOptions {
                 batch_max: 256,
                 ..ports.options(Direction::Rx)
@@ -251,9 +303,14 @@ fn run_cluster(args: &RunArgs) -> Result<()> {
     let request = TotalsRequest::on_signal()?;
     crate::args::check_cpus(args.port.cpu.as_slice())?;
     let user = args.port.user.as_deref().map(User::find).transpose()?;
-    let (ports, filter) = inputs::split(&args.words);
-    let inputs = Inputs::new(ports.to_vec());
-    let opened = cluster::open(&args.setup(&inputs, filter, user.as_ref())?)?;
+    let topology = args.topology()?;
+    let inputs = Inputs::new(topology.inputs.clone());
+    let setup = args.setup(topology, &inputs, user.as_ref())?;
+    if args.dry_run {
+        setup.check()?;
+        return show_planned(&setup.planned(), args.json);
+    }
+    let opened = cluster::open(&setup)?;
     let mut files = Files::default();
     // The socket, at the end.
     files.delete(opened.path());
@@ -305,7 +362,29 @@ fn show_clusters(args: &ShowArgs) -> Result<()> {
         return Err(Error::new(ErrorKind::NotFound, "show clusters", why)
             .with_hint("start one: barewire cluster run --name ids eth0 --queues 4"));
     }
-    table::print(&found, args.json)
+    match &args.svg {
+        Some(path) => draw(&found, path),
+        None => table::print(&found, args.json),
+    }
+}
+
+/// Prints a cluster that does not run.
+fn show_planned(status: &Status, as_json: bool) -> Result<()> {
+    table::print_now(match as_json {
+        true => format!("{:#}\n", table::status_json(status)),
+        false => picture::tree(status),
+    })
+}
+
+/// Draws one cluster to a file.
+fn draw(found: &[Status], path: &Path) -> Result<()> {
+    let what = || format!("draw a topology to {}", path.display());
+    let [status] = found else {
+        let why = format!("{} clusters run", found.len());
+        return Err(Error::new(ErrorKind::InvalidInput, what(), why)
+            .with_hint("name one: barewire cluster show ids --svg ids.svg"));
+    };
+    std::fs::write(path, picture::svg(status)).map_err(|error| Error::from_io(what(), error))
 }
 
 #[cfg(test)]
@@ -313,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn applications_and_policies_are_parsed() {
+    fn applications_are_parsed() {
         let application = parse_application("ids=4").unwrap();
         assert_eq!(
             (application.name.as_str(), application.queue_count),
@@ -321,11 +400,5 @@ mod tests {
         );
         assert_eq!(parse_application("flows").unwrap().queue_count, 1);
         assert!(parse_application("ids=x").is_err());
-        for text in ["drop", "block", "block=20"] {
-            assert_eq!(parse_when_full(text).unwrap().name(), text);
-        }
-        for text in ["", "block=", "block=-1", "drop=3", "wait"] {
-            assert!(parse_when_full(text).is_err(), "{text}");
-        }
     }
 }

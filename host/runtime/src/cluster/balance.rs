@@ -1,29 +1,114 @@
-//! Distributes packets over the queues of an application, by a hash that is the same for both
-//! directions of a flow.
+//! Distributes packets over the queues of an application: by a hash that is the same for both
+//! directions of a flow, by filters, or by a table.
 
+use std::sync::Arc;
+
+use ring::slot::Slot;
+use ring::{Frame, Pool};
 use wire::{Dissection, Fragment, LinkType};
 
+use super::table::Table;
+use crate::filter::Expression;
+
 /// How packets are distributed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub enum Balance {
     /// By addresses, ports and protocol: all packets of a connection are in one queue. Fragments
     /// are distributed by addresses and protocol, because only the first one has the ports.
     #[default]
     Flow,
+    /// Like `Flow`, by the innermost IP header of tunnelled packets.
+    Inner,
     /// By addresses: all packets between two hosts are in one queue.
     Addresses,
+    /// By the outer VLAN id.
+    Vlan,
     /// One after the other: equal load, flows are split.
     RoundRobin,
+    /// By filters, one for each queue: a packet goes to the first queue whose filter selects it.
+    /// A blank filter selects all packets.
+    Filters(Vec<Expression>),
+    /// By a table of prefixes.
+    Table(Arc<Table>),
+}
+
+/// A hash by which packets are distributed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Flow,
+    Inner,
+    Addresses,
+    Vlan,
 }
 
 impl Balance {
     /// The name in output and on the command line.
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Flow => "flow",
+            Self::Inner => "inner",
             Self::Addresses => "addresses",
+            Self::Vlan => "vlan",
             Self::RoundRobin => "round-robin",
+            Self::Filters(_) => "filters",
+            Self::Table(_) => "table",
         }
+    }
+
+    /// Parses the name of a distribution that needs nothing else.
+    ///
+    /// # Errors
+    /// What was expected.
+    pub fn parse(name: &str) -> std::result::Result<Self, String> {
+        Ok(match name {
+            "flow" => Self::Flow,
+            "inner" => Self::Inner,
+            "addresses" => Self::Addresses,
+            "vlan" => Self::Vlan,
+            "round-robin" => Self::RoundRobin,
+            _ => return Err("use flow, inner, addresses, vlan or round-robin".into()),
+        })
+    }
+
+    /// The hash, if packets are distributed by one.
+    pub(super) fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Flow => Some(Kind::Flow),
+            Self::Inner => Some(Kind::Inner),
+            Self::Addresses => Some(Kind::Addresses),
+            Self::Vlan => Some(Kind::Vlan),
+            Self::RoundRobin | Self::Filters(_) | Self::Table(_) => None,
+        }
+    }
+}
+
+/// What is known of a packet: its first frame, and its metadata.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'a> {
+    pub bytes: &'a [u8],
+    pub wire_len: u32,
+    /// As in [`Slot::info`].
+    pub info: u64,
+}
+
+impl<'a> Seen<'a> {
+    pub fn of(pool: &'a Pool, frame: &'a Frame) -> Self {
+        let descriptor = pool.descriptor(frame);
+        Self {
+            bytes: pool.bytes(frame),
+            wire_len: descriptor.wire_len,
+            info: descriptor.info,
+        }
+    }
+
+    pub fn has(&self, flag: u16) -> bool {
+        self.info & u64::from(flag) != 0
+    }
+
+    /// The tag that is not among the bytes: its protocol and its control information.
+    pub fn tag(&self) -> Option<(u16, u16)> {
+        self.has(Slot::VLAN)
+            .then_some(((self.info >> 32) as u16, (self.info >> 48) as u16))
     }
 }
 
@@ -47,31 +132,74 @@ fn end(address: [u8; 16], port: u16) -> u64 {
     mix(mix(high ^ u64::from(port)).wrapping_add(low))
 }
 
-/// Hashes packets of one link type.
+/// Hashes packets of one link type. Each hash of a packet is computed once.
 pub(super) struct Hasher {
     link_type: LinkType,
-    balance: Balance,
-    dissection: Box<Dissection>,
+    hashes: [Option<u64>; 4],
+    outer: Box<Dissection>,
+    inner: Box<Dissection>,
+    is_dissected: bool,
 }
 
 impl Hasher {
-    pub fn new(link_type: LinkType, balance: Balance) -> Self {
+    pub fn new(link_type: LinkType) -> Self {
         Self {
             link_type,
-            balance,
-            dissection: Box::new(Dissection::EMPTY),
+            hashes: [None; 4],
+            outer: Box::new(Dissection::EMPTY),
+            inner: Box::new(Dissection::EMPTY),
+            is_dissected: false,
         }
     }
 
-    /// The hash of a packet, of which `bytes` are present.
+    /// Begins with the next packet.
     #[inline]
-    pub fn hash(&mut self, bytes: &[u8], wire_len: u32) -> u64 {
-        let packet = &mut *self.dissection;
-        wire::dissect(self.link_type, bytes, wire_len, packet);
-        if packet.ip_version == 0 {
-            return self.by_stations(bytes);
+    pub fn next(&mut self) {
+        self.hashes = [None; 4];
+        self.is_dissected = false;
+    }
+
+    /// The outermost level of the packet.
+    #[inline]
+    pub fn outer(&mut self, seen: &Seen<'_>) -> &Dissection {
+        if !self.is_dissected {
+            self.is_dissected = true;
+            wire::dissect(self.link_type, seen.bytes, seen.wire_len, &mut self.outer);
         }
-        let is_flow = self.balance == Balance::Flow;
+        &self.outer
+    }
+
+    /// A hash of the packet.
+    #[inline]
+    pub fn hash(&mut self, kind: Kind, seen: &Seen<'_>) -> u64 {
+        if let Some(hash) = self.hashes[kind as usize] {
+            return hash;
+        }
+        let hash = self.compute(kind, seen);
+        self.hashes[kind as usize] = Some(hash);
+        hash
+    }
+
+    fn compute(&mut self, kind: Kind, seen: &Seen<'_>) -> u64 {
+        let packet = match kind {
+            Kind::Inner => {
+                let inner = &mut self.inner;
+                wire::dissect_innermost(self.link_type, seen.bytes, seen.wire_len, inner);
+                &self.inner
+            }
+            _ => {
+                self.outer(seen);
+                &self.outer
+            }
+        };
+        if kind == Kind::Vlan {
+            let outer = seen.tag().map(|(_, tci)| tci & 0xfff);
+            return mix(outer.unwrap_or(packet.vlan_outer).into());
+        }
+        if packet.ip_version == 0 {
+            return by_stations(self.link_type, seen.bytes);
+        }
+        let is_flow = kind != Kind::Addresses;
         let has_ports = is_flow && packet.has_ports() && packet.fragment == Fragment::Whole;
         let ports = match has_ports {
             true => [packet.src_port, packet.dst_port],
@@ -82,20 +210,26 @@ impl Hasher {
         let protocol = if is_flow { packet.ip_protocol } else { 0 };
         mix(both ^ u64::from(protocol))
     }
+}
 
-    /// Of packets without an IP header: by the addresses of the stations.
-    fn by_stations(&self, bytes: &[u8]) -> u64 {
-        match bytes.first_chunk::<12>() {
-            Some([a, b, c, d, e, f, g, h, i, j, k, l]) if self.link_type == LinkType::ETHERNET => {
-                let station = |m: [&u8; 6]| {
-                    let [a, b, c, d, e, f] = m.map(|byte| u64::from(*byte));
-                    mix(a << 40 | b << 32 | c << 24 | d << 16 | e << 8 | f)
-                };
-                mix(station([a, b, c, d, e, f]).wrapping_add(station([g, h, i, j, k, l])))
-            }
-            _ => 0,
+/// Of packets without an IP header: by the addresses of the stations.
+fn by_stations(link_type: LinkType, bytes: &[u8]) -> u64 {
+    match bytes.first_chunk::<12>() {
+        Some([a, b, c, d, e, f, g, h, i, j, k, l]) if link_type == LinkType::ETHERNET => {
+            let station = |m: [&u8; 6]| {
+                let [a, b, c, d, e, f] = m.map(|byte| u64::from(*byte));
+                mix(a << 40 | b << 32 | c << 24 | d << 16 | e << 8 | f)
+            };
+            mix(station([a, b, c, d, e, f]).wrapping_add(station([g, h, i, j, k, l])))
         }
+        _ => 0,
     }
+}
+
+/// Another hash of the same packet.
+#[inline]
+pub(super) fn again(hash: u64) -> u64 {
+    mix(hash ^ 0x9e37_79b9_7f4a_7c15)
 }
 
 /// The queue of a hash, from 0 up to `count`.
@@ -122,28 +256,37 @@ mod tests {
         bytes
     }
 
-    fn hash(balance: Balance, bytes: &[u8]) -> u64 {
-        Hasher::new(LinkType::ETHERNET, balance).hash(bytes, bytes.len() as u32)
+    fn hash_with(kind: Kind, bytes: &[u8], info: u64) -> u64 {
+        let seen = Seen {
+            bytes,
+            wire_len: bytes.len() as u32,
+            info,
+        };
+        Hasher::new(LinkType::ETHERNET).hash(kind, &seen)
+    }
+
+    fn hash(kind: Kind, bytes: &[u8]) -> u64 {
+        hash_with(kind, bytes, 0)
     }
 
     #[test]
     fn both_directions_and_all_fragments_have_one_hash() {
         let (a, b) = ((1, 1000), (2, 53));
-        for balance in [Balance::Flow, Balance::Addresses] {
+        for balance in [Kind::Flow, Kind::Inner, Kind::Addresses] {
             let there = hash(balance, &packet(a, b, 0));
             assert_eq!(there, hash(balance, &packet(b, a, 0)));
             let other = hash(balance, &packet((1, 1001), b, 0));
-            assert_eq!(there == other, balance == Balance::Addresses);
+            assert_eq!(there == other, balance == Kind::Addresses);
         }
         // The first fragment has ports, the last has not.
-        let first = hash(Balance::Flow, &packet(a, b, 0x2000));
-        assert_eq!(first, hash(Balance::Flow, &packet((1, 7), (2, 9), 0x0001)));
+        let first = hash(Kind::Flow, &packet(a, b, 0x2000));
+        assert_eq!(first, hash(Kind::Flow, &packet((1, 7), (2, 9), 0x0001)));
         let arp = [packet(a, b, 0), packet(b, a, 0)].map(|mut bytes| {
             bytes[12..14].copy_from_slice(&[8, 6]);
-            hash(Balance::Flow, &bytes)
+            hash(Kind::Flow, &bytes)
         });
         assert_eq!(arp[0], arp[1]);
-        assert_eq!(hash(Balance::Flow, &[]), hash(Balance::Flow, &[1]));
+        assert_eq!(hash(Kind::Flow, &[]), hash(Kind::Flow, &[1]));
     }
 
     #[test]
@@ -152,12 +295,48 @@ mod tests {
             let mut queues = vec![0; count as usize];
             for flow in 0..4000_u32 {
                 let bytes = packet((flow / 100, (flow % 100) as u16), (777, 80), 0);
-                queues[pick(hash(Balance::Flow, &bytes), count) as usize] += 1;
+                queues[pick(hash(Kind::Flow, &bytes), count) as usize] += 1;
             }
             let mean = 4000 / count;
             let is_even = queues.iter().all(|&flows| flows > mean * 8 / 10);
             assert!(is_even, "{queues:?}");
         }
         assert_eq!((pick(0, 4), pick(u64::MAX, 4)), (0, 3));
+    }
+    /// In IP in IP (protocol 4) between fixed ends.
+    fn in_tunnel(inner: &[u8]) -> Vec<u8> {
+        let mut bytes = packet((7, 0), (8, 0), 0)[..34].to_vec();
+        let len = 20 + inner.len() as u16 - 14;
+        bytes[16..18].copy_from_slice(&len.to_be_bytes());
+        bytes[23] = 4;
+        bytes.extend(&inner[14..]);
+        bytes
+    }
+
+    #[test]
+    fn tunnels_and_tags_have_hashes_of_their_own() {
+        let flows = [1, 2].map(|port| packet((1, port), (2, 53), 0));
+        let tunnelled = flows.each_ref().map(|flow| in_tunnel(flow));
+        let [a, b] = tunnelled.each_ref().map(|bytes| hash(Kind::Flow, bytes));
+        assert_eq!(a, b, "one tunnel");
+        for (inside, alone) in tunnelled.iter().zip(&flows) {
+            assert_eq!(hash(Kind::Inner, inside), hash(Kind::Flow, alone));
+        }
+        assert_ne!(hash(Kind::Inner, &flows[0]), hash(Kind::Inner, &flows[1]));
+        let tagged = |tci: u16| {
+            let mut bytes = flows[0].clone();
+            let [high, low] = tci.to_be_bytes();
+            bytes.splice(12..12, [0x81, 0, high, low]);
+            bytes
+        };
+        let by_vlan = |bytes: &[u8]| hash(Kind::Vlan, bytes);
+        assert_eq!(by_vlan(&tagged(0x6005)), by_vlan(&tagged(5)), "priority");
+        assert_ne!(by_vlan(&tagged(6)), by_vlan(&tagged(5)));
+        let removed = u64::from(Slot::VLAN) | 0x8100 << 32 | 0x6005 << 48;
+        assert_eq!(
+            hash_with(Kind::Vlan, &flows[1], removed),
+            by_vlan(&tagged(5))
+        );
+        assert_eq!(by_vlan(&flows[0]), by_vlan(&flows[1]));
     }
 }

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use port::{Intake, RxBatch, RxQueue};
 use ring::shared::{Offer, OwnerEnd};
-use ring::{Frame, FrameCache};
+use ring::{Frame, FrameCache, Pool};
 use sys::Result;
-use wire::LinkType;
 
-use super::balance::{Balance, Hasher, pick};
-use super::setup::{Application, WhenFull};
+use super::application::{Application, WhenFull};
+use super::select::Selector;
 use super::{Shared, Totals};
 use crate::Stop;
 use crate::worker::{self, Ended, Engine, Pacing, Verdict};
@@ -26,19 +25,20 @@ const LONG_NAP: Duration = Duration::from_millis(5);
 /// What the mover does.
 pub(super) struct Plan {
     pub applications: Vec<Application>,
-    pub balance: Balance,
-    pub when_full: WhenFull,
-    pub link_type: LinkType,
+    pub selector: Selector,
+    /// What happens to packets without room, of each application.
+    pub when_full: Vec<WhenFull>,
     pub intake: Intake,
     pub count: Option<u64>,
 }
 
-/// The queues of one application.
-struct Target {
-    first: u32,
-    count: u32,
-    /// The next queue, for round robin.
-    next: u32,
+/// The queues of one application, and what happens to packets for which they have no room.
+struct Group {
+    /// One bit for each queue.
+    queues: u64,
+    when_full: WhenFull,
+    /// Packets that went to another queue of the application.
+    spilled: u64,
 }
 
 /// The receiving queues, and everything behind them.
@@ -55,10 +55,10 @@ pub(super) struct Out {
     pub(super) cache: FrameCache,
     pub(super) shared: Arc<Shared>,
     pub(super) offer: Arc<Offer>,
-    targets: Vec<Target>,
-    balance: Balance,
-    hasher: Hasher,
-    when_full: WhenFull,
+    selector: Selector,
+    groups: Vec<Group>,
+    /// Whether an application does something else than to drop packets without room.
+    has_policies: bool,
     intake: Intake,
     stop: Stop,
     /// Packets that may still be handed over.
@@ -83,16 +83,17 @@ impl Mover {
         stop: &Stop,
     ) -> Self {
         let mut first = 0;
-        let mut target = |application: &Application| {
-            let count = application.queue_count;
-            first += count;
-            Target {
-                first: first - count,
-                count,
-                next: 0,
+        let group = |(application, &when_full): (&Application, &WhenFull)| {
+            let queues = first..first + application.queue_count;
+            first = queues.end;
+            Group {
+                queues: queues.map(|queue| 1 << queue).sum(),
+                when_full,
+                spilled: 0,
             }
         };
-        let targets = plan.applications.iter().map(&mut target).collect();
+        let groups = plan.applications.iter().zip(&plan.when_full);
+        let groups: Vec<Group> = groups.map(group).collect();
         Self {
             rx,
             out: Out {
@@ -102,10 +103,9 @@ impl Mover {
                 cache,
                 shared,
                 offer,
-                targets,
-                balance: plan.balance,
-                hasher: Hasher::new(plan.link_type, plan.balance),
-                when_full: plan.when_full,
+                groups,
+                has_policies: plan.when_full.iter().any(|it| *it != WhenFull::Drop),
+                selector: plan.selector,
                 intake: plan.intake,
                 stop: stop.clone(),
                 left: plan.count,
@@ -122,7 +122,7 @@ impl Mover {
     pub fn run(&mut self, pacing: Pacing) -> Result<Ended> {
         let stop = self.out.stop.clone();
         let ended = worker::run_all(&mut self.rx, &mut self.out, &stop, pacing)?;
-        if ended != Ended::Stopped && self.out.when_full == WhenFull::Block(None) {
+        if ended != Ended::Stopped {
             self.out.wait_for_readers();
         }
         Ok(ended)
@@ -216,11 +216,15 @@ impl Out {
         }
     }
 
-    /// Waits until readers have received everything that is in the queues; some may not have
-    /// connected yet.
+    /// Waits until the readers of applications that block without a bound have received everything
+    /// that is in their queues; some may not have connected yet.
     fn wait_for_readers(&mut self) {
-        let is_waiting = |end: &OwnerEnd| end.counts().waiting() != 0;
-        while self.ends.iter().any(is_waiting) && !self.stop.is_set() {
+        let blocks = |group: &&Group| group.when_full == WhenFull::Block(None);
+        let queues: u64 = self.groups.iter().filter(blocks).map(|it| it.queues).sum();
+        let is_waiting = |(queue, end): (usize, &OwnerEnd)| {
+            queues >> queue & 1 != 0 && end.counts().waiting() != 0
+        };
+        while self.ends.iter().enumerate().any(is_waiting) && !self.stop.is_set() {
             std::thread::sleep(LONG_NAP);
             self.collect();
             self.publish();
@@ -250,8 +254,7 @@ impl Out {
         for frame in frames.drain(..) {
             let continues = pool.continues(&frame);
             if !continues && chain.is_empty() {
-                let selected = self.select(&frame);
-                self.wait_for_room(selected, 1);
+                let selected = self.select(&pool, &frame, 1);
                 if let Err(frame) = OwnerEnd::hand_frame(&mut self.ends, selected, frame) {
                     // A frame of this pool is accepted.
                     let _ = self.cache.give(frame);
@@ -262,8 +265,7 @@ impl Out {
             if continues {
                 continue;
             }
-            let selected = self.select(&chain[0]);
-            self.wait_for_room(selected, chain.len() as u32);
+            let selected = self.select(&pool, &chain[0], chain.len() as u32);
             OwnerEnd::hand_frames(&mut self.ends, selected, &mut chain);
             for frame in chain.drain(..) {
                 let _ = self.cache.give(frame);
@@ -273,62 +275,83 @@ impl Out {
         self.chain = chain;
     }
 
-    /// The queues of the packet that begins in this frame: one of each application, as bits.
+    /// The queues of the packet that begins in this frame, and has `count` frames: one of each
+    /// application at most, as bits.
     #[inline]
-    fn select(&mut self, frame: &Frame) -> u64 {
-        let mut hash = None;
-        let mut selected = 0;
-        for target in &mut self.targets {
-            let queue = match (target.count, self.balance) {
-                (1, _) => 0,
-                (count, Balance::RoundRobin) => {
-                    let queue = target.next;
-                    target.next = if queue + 1 == count { 0 } else { queue + 1 };
-                    queue
-                }
-                (count, _) => {
-                    let hash = *hash.get_or_insert_with(|| {
-                        let pool = self.cache.pool();
-                        let wire_len = pool.descriptor(frame).wire_len;
-                        self.hasher.hash(pool.bytes(frame), wire_len)
-                    });
-                    pick(hash, count)
-                }
-            };
-            selected |= 1 << (target.first + queue);
+    fn select(&mut self, pool: &Pool, frame: &Frame, count: u32) -> u64 {
+        let selected = self.selector.select(pool, frame, &self.readers);
+        match self.has_policies {
+            true => self.make_room(selected, count),
+            false => selected,
+        }
+    }
+
+    /// Waits for room in the selected queues, or selects others, if their applications want it.
+    #[inline]
+    fn make_room(&mut self, mut selected: u64, count: u32) -> u64 {
+        let ready = OwnerEnd::with_room(&mut self.ends, selected, count);
+        self.stuck &= !ready;
+        if ready != selected {
+            selected = self.spill(selected, ready, count);
+            self.block(selected & !self.stuck, count);
         }
         selected
     }
 
-    /// Waits for room in the selected queues, if the cluster is to wait.
-    #[inline]
-    fn wait_for_room(&mut self, selected: u64, count: u32) {
-        if let WhenFull::Block(limit) = self.when_full {
-            let ready = OwnerEnd::with_room(&mut self.ends, selected, count);
-            self.stuck &= !ready;
-            if ready != selected {
-                self.block(selected & !self.stuck, count, limit);
+    /// Replaces queues without room by others of their applications, where these spill.
+    fn spill(&mut self, mut selected: u64, ready: u64, count: u32) -> u64 {
+        for group in &mut self.groups {
+            let full = selected & !ready & group.queues;
+            if group.when_full != WhenFull::Spill || full == 0 {
+                continue;
+            }
+            let others = OwnerEnd::with_room(&mut self.ends, group.queues & !full, count);
+            // The next one behind it, or else the first.
+            let behind = others & !(full | (full - 1));
+            let chosen = if behind == 0 { others } else { behind };
+            if chosen != 0 {
+                selected = selected & !full | 1 << chosen.trailing_zeros();
+                group.spilled += 1;
             }
         }
+        selected
     }
 
+    /// Waits for room in the wanted queues, as far as and as long as their applications block.
     #[cold]
-    fn block(&mut self, wanted: u64, count: u32, limit: Option<Duration>) {
+    fn block(&mut self, wanted: u64, count: u32) {
         let began = Instant::now();
         loop {
-            self.flush();
-            self.collect();
-            let missing = wanted & !OwnerEnd::with_room(&mut self.ends, wanted, count);
+            let waited = began.elapsed();
+            let (mut blocking, mut late) = (0, 0);
+            for group in &self.groups {
+                match group.when_full {
+                    WhenFull::Block(limit) if limit.is_none_or(|limit| waited < limit) => {
+                        blocking |= group.queues & wanted;
+                    }
+                    WhenFull::Block(_) => late |= group.queues & wanted,
+                    WhenFull::Drop | WhenFull::Spill => {}
+                }
+            }
+            let missing = |ends: &mut [OwnerEnd], queues: u64| {
+                queues & !OwnerEnd::with_room(ends, queues, count)
+            };
+            self.stuck |= missing(&mut self.ends, late);
+            let missing = missing(&mut self.ends, blocking);
             if missing == 0 {
                 return;
             }
-            if self.stop.is_set() || limit.is_some_and(|limit| began.elapsed() >= limit) {
+            if self.stop.is_set() {
                 self.stuck |= missing;
                 return;
             }
+            self.flush();
+            self.collect();
             self.publish();
             self.serve();
-            std::thread::sleep(NAP);
+            if missing & !OwnerEnd::with_room(&mut self.ends, missing, count) != 0 {
+                std::thread::sleep(NAP);
+            }
         }
     }
 
@@ -352,6 +375,11 @@ impl Out {
         self.shared.set_totals(&self.totals);
         for (end, shared) in self.ends.iter().zip(&self.shared.queues) {
             shared.set(&end.counts(), end.depth());
+        }
+        let counts = self.groups.iter().zip(self.selector.filtered());
+        for ((group, filtered), shared) in counts.zip(&self.shared.applications) {
+            shared.filtered.store(filtered, Ordering::Relaxed);
+            shared.spilled.store(group.spilled, Ordering::Relaxed);
         }
     }
 

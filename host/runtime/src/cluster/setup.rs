@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use port::{Direction, FilterSource, Intake, Port, PortDescription, PortOptions};
 use ring::shared::{self, Interface, Offer, OwnerEnd};
-use ring::{FrameCache, HOLDER_COUNT_MAX, Pool, PoolConfig};
+use ring::{FrameCache, Pool, PoolConfig};
 use sys::descriptors::Credentials;
 use sys::memfd::Access;
 use sys::privileges::User;
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
+use super::application::{self, Application, WhenFull};
 use super::balance::Balance;
 use super::mover::Mover;
+use super::select::Selector;
 use super::status::{InputStatus, Status};
 use super::{Desk, Options, Queue, Shared, Totals};
 use crate::Stop;
@@ -25,25 +27,6 @@ const FRAME_COUNT_MAX: u64 = 1 << 24;
 /// Length of the frames if no port needs longer ones.
 const FRAME_LEN: u32 = 2048;
 
-/// An application: each packet goes to one of its queues.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Application {
-    /// Its name.
-    pub name: String,
-    /// Number of queues, at least 1.
-    pub queue_count: u32,
-}
-
-/// What happens to a packet for which a queue has no room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenFull {
-    /// It is dropped, and counted at the queue.
-    Drop,
-    /// The input waits for the reader, at most this long (`None`: until there is room); then it is
-    /// dropped. Other queues receive no packets meanwhile.
-    Block(Option<Duration>),
-}
-
 /// A cluster to open.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -53,10 +36,6 @@ pub struct Setup {
     pub inputs: Vec<String>,
     /// At least one.
     pub applications: Vec<Application>,
-    /// How packets are distributed over the queues of an application.
-    pub balance: Balance,
-    /// `None`: drop with live inputs, wait without a bound with files.
-    pub when_full: Option<WhenFull>,
     /// Length of each queue in packets; rounded up to a power of two.
     pub ring_len: u32,
     /// Packets to hand over, as a pcap expression.
@@ -73,9 +52,9 @@ pub struct Setup {
 pub(super) struct Named {
     name: String,
     label: String,
+    filter: String,
     applications: Vec<Application>,
-    balance: Balance,
-    when_full: WhenFull,
+    when_full: Vec<WhenFull>,
     pub ring_len: u32,
     may_attach: Vec<u32>,
     is_zero_copy: bool,
@@ -88,6 +67,7 @@ pub struct Opened {
     pub(super) pool: Pool,
     pub(super) offer: Arc<Offer>,
     pub(super) named: Named,
+    selector: Selector,
 }
 
 fn what(name: &str) -> String {
@@ -99,32 +79,11 @@ impl Setup {
     ///
     /// # Errors
     /// `InvalidInput`, with the reason.
-    fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         let refuse = |why: String| Err(Error::new(ErrorKind::InvalidInput, what(&self.name), why));
         shared::check_name(&self.name)?;
-        let mut names: Vec<&str> = Vec::new();
-        let mut queues = 0;
-        for application in &self.applications {
-            let name = application.name.as_str();
-            shared::check_name(name)?;
-            if name.parse::<u32>().is_ok() {
-                return refuse(format!(
-                    "{name} would be the number of a queue: name the application"
-                ));
-            }
-            if names.contains(&name) {
-                return refuse(format!("two applications are named {name}"));
-            }
-            names.push(name);
-            if application.queue_count == 0 {
-                return refuse(format!("application {name} has no queue"));
-            }
-            queues += u64::from(application.queue_count);
-        }
-        if queues == 0 || queues > u64::from(HOLDER_COUNT_MAX) {
-            return refuse(format!(
-                "{queues} queues; possible are 1 to {HOLDER_COUNT_MAX}"
-            ));
+        if let Err(why) = application::check(&self.applications) {
+            return refuse(why);
         }
         if self.ring_len == 0 || self.ring_len > shared::ENTRY_COUNT_MAX {
             let (len, max) = (self.ring_len, shared::ENTRY_COUNT_MAX);
@@ -140,6 +99,37 @@ impl Setup {
             ));
         }
         Ok(())
+    }
+
+    /// The cluster as it will be, without having opened anything. What depends on the ports is
+    /// missing: policies that are not set, and whether packets are copied.
+    pub fn planned(&self) -> Status {
+        let mut queues = Vec::new();
+        let mut applications = Vec::new();
+        for application in &self.applications {
+            for _ in 0..application.queue_count {
+                queues.push(Queue {
+                    index: queues.len() as u32,
+                    application: application.name.clone(),
+                    len: self.ring_len.next_power_of_two(),
+                    ..Queue::default()
+                });
+            }
+            let when_full = application.when_full.map(WhenFull::name);
+            applications.push(application.status(when_full.unwrap_or_default(), [0; 2]));
+        }
+        Status {
+            name: self.name.clone(),
+            process: 0,
+            seconds: 0,
+            input: InputStatus {
+                ports: self.inputs.join(", "),
+                filter: self.filter.text.trim().to_owned(),
+                ..InputStatus::default()
+            },
+            applications,
+            queues,
+        }
     }
 
     fn queue_count(&self) -> u32 {
@@ -201,6 +191,12 @@ impl Setup {
 pub fn open(setup: &Setup) -> Result<Opened> {
     setup.check()?;
     setup.filter.prepare()?;
+    for application in &setup.applications {
+        application.filter.prepare()?;
+        if let Balance::Filters(filters) = &application.balance {
+            filters.iter().try_for_each(Expression::prepare)?;
+        }
+    }
     let ring_len = setup.ring_len.next_power_of_two();
     let path = shared::path_of(&setup.name)?;
     let mut options = PortOptions {
@@ -230,19 +226,21 @@ pub fn open(setup: &Setup) -> Result<Opened> {
     let description = port.control.describe();
     let ends = (0..setup.queue_count()).map(|_| OwnerEnd::new(&pool, ring_len, None));
     let ends: Vec<OwnerEnd> = ends.collect::<Result<_>>()?;
-    let when_full = match (setup.when_full, description.intake) {
+    let when_full = |application: &Application| match (application.when_full, description.intake) {
         (Some(when_full), _) => when_full,
         (None, Intake::Live) => WhenFull::Drop,
         (None, _) => WhenFull::Block(None),
     };
+    let link_type = LinkType(description.link_type);
     let others = setup.allow.iter().map(|user| user.uid);
     Ok(Opened {
+        selector: Selector::new(&setup.applications, link_type)?,
         named: Named {
             name: setup.name.clone(),
             label: setup.inputs.join(", "),
+            filter: setup.filter.text.trim().to_owned(),
             applications: setup.applications.clone(),
-            balance: setup.balance,
-            when_full,
+            when_full: setup.applications.iter().map(when_full).collect(),
             ring_len,
             may_attach: [0, uid].into_iter().chain(others).collect(),
             is_zero_copy: port.rx.iter().all(|queue| queue.has_frames_of(&pool)),
@@ -269,8 +267,13 @@ impl Opened {
             ..Queue::default()
         };
         let queues = (0..self.ends.len() as u32).map(queue).collect();
+        let unused = vec![[0; 2]; self.named.applications.len()];
         self.named
-            .status(&Totals::default(), queues, Duration::ZERO)
+            .status(&Totals::default(), queues, &unused, Duration::ZERO)
+    }
+
+    pub(super) fn applications(&self) -> impl Iterator<Item = &Application> {
+        self.named.applications.iter()
     }
 
     /// The description of the input ports.
@@ -290,6 +293,7 @@ impl Opened {
             pool,
             offer,
             named,
+            selector,
         } = self;
         let description = port.control.describe();
         let mover = Mover::new(
@@ -298,9 +302,8 @@ impl Opened {
             FrameCache::new(pool),
             super::mover::Plan {
                 applications: named.applications.clone(),
-                balance: named.balance,
-                when_full: named.when_full,
-                link_type: LinkType(description.link_type),
+                selector,
+                when_full: named.when_full.clone(),
                 intake: description.intake,
                 count: options.count,
             },
@@ -352,32 +355,34 @@ impl Named {
         }
     }
 
-    pub fn status(&self, totals: &Totals, queues: Vec<Queue>, elapsed: Duration) -> Status {
+    /// The status; `counts` has the filtered and the spilled packets of each application.
+    pub fn status(
+        &self,
+        totals: &Totals,
+        queues: Vec<Queue>,
+        counts: &[[u64; 2]],
+        elapsed: Duration,
+    ) -> Status {
+        let policies = self.applications.iter().zip(&self.when_full);
+        let applications = policies
+            .zip(counts)
+            .map(|((application, when_full), counts)| {
+                application.status(when_full.name(), *counts)
+            });
         Status {
             name: self.name.clone(),
             process: std::process::id(),
             seconds: elapsed.as_secs(),
-            balance: self.balance.name().to_owned(),
-            when_full: self.when_full.name(),
+            applications: applications.collect(),
             input: InputStatus {
                 ports: self.label.clone(),
+                filter: self.filter.clone(),
                 is_zero_copy: self.is_zero_copy,
                 received: totals.received,
                 copied: totals.copied,
                 dropped: totals.pool_empty + totals.too_long,
             },
             queues,
-        }
-    }
-}
-
-impl WhenFull {
-    /// The word for it in output and on the command line.
-    pub fn name(self) -> String {
-        match self {
-            Self::Drop => "drop".to_owned(),
-            Self::Block(None) => "block".to_owned(),
-            Self::Block(Some(limit)) => format!("block={}", limit.as_millis()),
         }
     }
 }

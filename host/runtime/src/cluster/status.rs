@@ -12,11 +12,33 @@ pub use super::Queue as QueueStatus;
 /// Maximum number of queues in a status that is accepted.
 const QUEUE_COUNT_MAX: usize = 1024;
 
+/// An application of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApplicationStatus {
+    /// Its name.
+    pub name: String,
+    /// How packets are distributed over its queues.
+    pub balance: String,
+    /// The filter of its packets; empty for all.
+    pub filter: String,
+    /// What happens to packets without room.
+    pub when_full: String,
+    /// What happens to packets for a queue without a reader.
+    pub when_gone: String,
+    /// Packets that none of its queues was to receive: its filter, the filters of its queues, or
+    /// its table did not select them.
+    pub filtered: u64,
+    /// Packets that went to another one of its queues, which had room.
+    pub spilled: u64,
+}
+
 /// The input of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InputStatus {
     /// Names of the ports.
     pub ports: String,
+    /// The filter of the ports; empty for none.
+    pub filter: String,
     /// Whether their frames are in the cluster's pool, so that packets are not copied.
     pub is_zero_copy: bool,
     /// Packets received.
@@ -36,12 +58,10 @@ pub struct Status {
     pub process: u32,
     /// Time since its start.
     pub seconds: u64,
-    /// How packets are distributed.
-    pub balance: String,
-    /// What happens to packets without room.
-    pub when_full: String,
     /// Its input.
     pub input: InputStatus,
+    /// Its applications, in the order of their queues.
+    pub applications: Vec<ApplicationStatus>,
     /// Its queues.
     pub queues: Vec<QueueStatus>,
 }
@@ -54,19 +74,32 @@ impl Status {
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
-            "cluster\tname={}\tprocess={}\tseconds={}\tbalance={}\twhen_full={}\tports={}\
-             \tzero_copy={}\treceived={}\tcopied={}\tdropped={}",
+            "cluster\tname={}\tprocess={}\tseconds={}\tports={}\tfilter={}\tzero_copy={}\
+             \treceived={}\tcopied={}\tdropped={}",
             plain(&self.name),
             self.process,
             self.seconds,
-            plain(&self.balance),
-            plain(&self.when_full),
             plain(&input.ports),
+            plain(&input.filter),
             u32::from(input.is_zero_copy),
             input.received,
             input.copied,
             input.dropped,
         );
+        for application in &self.applications {
+            let _ = writeln!(
+                out,
+                "application\tname={}\tbalance={}\tfilter={}\twhen_full={}\twhen_gone={}\
+                 \tfiltered={}\tspilled={}",
+                plain(&application.name),
+                plain(&application.balance),
+                plain(&application.filter),
+                plain(&application.when_full),
+                plain(&application.when_gone),
+                application.filtered,
+                application.spilled,
+            );
+        }
         for queue in &self.queues {
             let counts = &queue.counts;
             let _ = writeln!(
@@ -111,15 +144,25 @@ impl Status {
                     status.name = text("name");
                     status.process = number("process") as u32;
                     status.seconds = number("seconds");
-                    status.balance = text("balance");
-                    status.when_full = text("when_full");
                     status.input = InputStatus {
                         ports: text("ports"),
+                        filter: text("filter"),
                         is_zero_copy: number("zero_copy") != 0,
                         received: number("received"),
                         copied: number("copied"),
                         dropped: number("dropped"),
                     };
+                }
+                "application" if status.applications.len() < QUEUE_COUNT_MAX => {
+                    status.applications.push(ApplicationStatus {
+                        name: text("name"),
+                        balance: text("balance"),
+                        filter: text("filter"),
+                        when_full: text("when_full"),
+                        when_gone: text("when_gone"),
+                        filtered: number("filtered"),
+                        spilled: number("spilled"),
+                    });
                 }
                 "queue" if status.queues.len() < QUEUE_COUNT_MAX => {
                     let reader = number("reader") as u32;
@@ -176,10 +219,18 @@ mod tests {
             name: "ids".into(),
             process: 7,
             seconds: 61,
-            balance: "flow".into(),
-            when_full: "block=20".into(),
+            applications: vec![ApplicationStatus {
+                name: "app0".into(),
+                balance: "flow".into(),
+                filter: "tcp[0] = 3".into(),
+                when_full: "block=20".into(),
+                when_gone: "wait".into(),
+                filtered: 8,
+                spilled: 9,
+            }],
             input: InputStatus {
                 ports: "eth0, eth1".into(),
+                filter: "not port 22".into(),
                 is_zero_copy: true,
                 received: 1 << 40,
                 copied: 3,

@@ -70,16 +70,13 @@ fn input(count: u32) -> Input {
 }
 
 fn setup(input: &Input, applications: &[(&str, u32)]) -> Setup {
-    let applications = applications.iter().map(|&(name, queue_count)| Application {
-        name: name.into(),
-        queue_count,
-    });
+    let applications = applications
+        .iter()
+        .map(|&(name, queue_count)| Application::new(name, queue_count));
     Setup {
         name: unique("c"),
         inputs: vec![input.0.to_str().unwrap().into()],
         applications: applications.collect(),
-        balance: Balance::Flow,
-        when_full: None,
         ring_len: 64,
         filter: Expression::new(""),
         options: PortOptions::default(),
@@ -170,11 +167,11 @@ fn the_last_packet_requested_is_the_last_and_a_full_queue_drops_its_own() {
         skip::skip!("no directory for sockets: {error}");
     }
     let input = input(5000);
-    let setup = Setup {
-        when_full: Some(WhenFull::Drop),
-        balance: Balance::RoundRobin,
-        ..setup(&input, &[("a", 2), ("b", 1)])
-    };
+    let mut setup = setup(&input, &[("a", 2), ("b", 1)]);
+    for application in &mut setup.applications {
+        application.when_full = Some(WhenFull::Drop);
+        application.balance = Balance::RoundRobin;
+    }
     let opened = open(&setup).unwrap();
     let options = Options {
         count: Some(301),
@@ -226,4 +223,93 @@ fn impossible_topologies_are_refused_before_anything_is_opened() {
     assert!(running.path().exists());
     drop(running);
     assert_eq!(with(&|_| {}), None);
+}
+
+/// Runs a cluster of short rings over `count` packets without readers; returns its outcome.
+fn run_alone(count: u32, change: impl FnOnce(&mut Vec<Application>)) -> Outcome {
+    let input = input(count);
+    let mut setup = setup(&input, &[]);
+    setup.ring_len = 1024;
+    change(&mut setup.applications);
+    for application in &mut setup.applications {
+        application.when_full.get_or_insert(WhenFull::Drop);
+    }
+    let opened = open(&setup).unwrap();
+    let outcome = run(opened, &Options::default(), &Stop::new(), |_| {});
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    assert_eq!(outcome.imbalance(), 0);
+    outcome
+}
+
+fn handed(outcome: &Outcome) -> Vec<u64> {
+    let queues = outcome.queues.iter();
+    queues.map(|queue| queue.counts.handed).collect()
+}
+
+/// Flow `n` has source port 0x1000 + n in one direction, and this as destination in the other.
+#[test]
+fn filters_and_tables_choose_applications_and_queues() {
+    if let Err(error) = ring::shared::directory() {
+        skip::skip!("no directory for sockets: {error}");
+    }
+    let text = "10.0.0.1 1\n10.0.0.0/24 0";
+    let tables = [text, "192.0.2.0/24 0"].map(|text| Table::parse("t", text).unwrap());
+    let outcome = run_alone(500, |applications| {
+        applications.push(Application {
+            filter: "port 4096 or port 4097".into(),
+            ..Application::new("filtered", 1)
+        });
+        let filters = ["port 4096", "port 4097 or port 4096", "tcp", "port 4099"];
+        applications.push(Application {
+            balance: Balance::Filters(filters.map(Expression::from).to_vec()),
+            ..Application::new("split", 4)
+        });
+        for (name, table) in ["table", "none"].into_iter().zip(tables) {
+            applications.push(Application {
+                balance: Balance::Table(Arc::new(table)),
+                ..Application::new(name, 2)
+            });
+        }
+    });
+    assert_eq!(handed(&outcome), [20, 10, 10, 0, 10, 0, 500, 0, 0]);
+    let filtered: Vec<u64> = outcome.applications.iter().map(|it| it.filtered).collect();
+    assert_eq!(filtered, [480, 470, 0, 500]);
+}
+
+#[test]
+fn packets_without_room_go_to_another_queue_of_an_application_that_spills() {
+    if let Err(error) = ring::shared::directory() {
+        skip::skip!("no directory for sockets: {error}");
+    }
+    // All packets are between the same two hosts.
+    let outcome = run_alone(4000, |applications| {
+        applications.push(Application {
+            balance: Balance::Addresses,
+            when_full: Some(WhenFull::Spill),
+            ..Application::new("spills", 3)
+        });
+        applications.push(Application {
+            balance: Balance::Addresses,
+            ..Application::new("drops", 3)
+        });
+    });
+    let counts = handed(&outcome);
+    assert_eq!(counts[..3], [1024; 3]);
+    assert_eq!(counts[3..].iter().sum::<u64>(), 1024);
+    let dropped: u64 = outcome.queues[..3].iter().map(|it| it.counts.dropped).sum();
+    assert_eq!(dropped, 4000 - 3 * 1024);
+    let spilled: Vec<u64> = outcome.applications.iter().map(|it| it.spilled).collect();
+    assert_eq!(spilled, [2048, 0]);
+}
+
+#[test]
+fn a_wrong_filter_of_an_application_is_refused_before_the_start() {
+    if let Err(error) = ring::shared::directory() {
+        skip::skip!("no directory for sockets: {error}");
+    }
+    let input = input(1);
+    let mut setup = setup(&input, &[("a", 1)]);
+    setup.applications[0].filter = "port nowhere-to-be-found".into();
+    let error = open(&setup).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
 }

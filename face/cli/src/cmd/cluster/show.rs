@@ -10,7 +10,7 @@ use runtime::output::{Output, Piece, Refused};
 use serde_json::{Value, json};
 use sys::{Error, Result};
 
-use super::table::{means, queue_json, queues as table};
+use super::table::{application_json, left_out, means, queue_json, queues as table};
 use crate::out::{self, say, warning};
 use crate::report::{account_json, counted, event_level, event_line, si, write_account};
 
@@ -221,6 +221,7 @@ impl Show {
             writeln!(out, "  {count} not handed over: {why}")?;
         }
         out.extend(table(&outcome.queues).into_bytes());
+        out.extend(left_out(&outcome.applications).into_bytes());
         match outcome.imbalance() {
             0 => {}
             missing => writeln!(out, "  {missing} unaccounted for, a bug in barewire")?,
@@ -232,6 +233,8 @@ impl Show {
     fn json(&self, outcome: &Outcome) -> Value {
         let totals = &outcome.totals;
         let queues: Vec<Value> = outcome.queues.iter().map(queue_json).collect();
+        let applications = outcome.applications.iter().map(application_json);
+        let applications: Vec<Value> = applications.collect();
         json!({
             "type": "totals",
             "name": self.name,
@@ -256,6 +259,7 @@ impl Show {
                 "abandoned": totals.abandoned,
             },
             "surplus": totals.surplus,
+            "applications": applications,
             "queues": queues,
             "imbalance": outcome.imbalance(),
             "error": outcome.error.as_ref().map(ToString::to_string),

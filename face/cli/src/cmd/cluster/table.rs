@@ -5,13 +5,14 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use runtime::Stop;
-use runtime::cluster::{self, QueueStatus, Status};
+use runtime::cluster::{self, ApplicationStatus, QueueStatus, Status};
 use serde_json::{Value, json};
 use sys::{Error, Result};
 
-use crate::report::si;
+use super::picture;
+use crate::report::{counted, si};
 
-fn print_now(text: String) -> Result<()> {
+pub(super) fn print_now(text: String) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     let done = stdout
         .write_all(text.as_bytes())
@@ -66,16 +67,53 @@ pub(super) fn queue_json(queue: &QueueStatus) -> Value {
     })
 }
 
-fn status_json(status: &Status) -> Value {
+/// An application as JSON.
+pub(super) fn application_json(application: &ApplicationStatus) -> Value {
+    json!({
+        "application": application.name,
+        "filter": application.filter,
+        "balance": application.balance,
+        "when_full": application.when_full,
+        "when_gone": application.when_gone,
+        "filtered": application.filtered,
+        "spilled": application.spilled,
+    })
+}
+
+/// The packets of applications that a filter or a table left out, and those that went to another
+/// queue.
+pub(super) fn left_out(applications: &[ApplicationStatus]) -> String {
+    let mut out = String::new();
+    for application in applications {
+        let (name, filtered, spilled) =
+            (&application.name, application.filtered, application.spilled);
+        let packets = counted(filtered, "packet");
+        // Writing to a String cannot fail.
+        if filtered != 0 {
+            let _ = writeln!(out, "{name}: {packets} not selected (filtered)");
+        }
+        if spilled != 0 {
+            let packets = counted(spilled, "packet");
+            let _ = writeln!(
+                out,
+                "{name}: {packets} in another queue, which had room (spilled)"
+            );
+        }
+    }
+    out
+}
+
+pub(super) fn status_json(status: &Status) -> Value {
     let queues: Vec<Value> = status.queues.iter().map(queue_json).collect();
+    let applications = status.applications.iter().map(application_json);
     json!({
         "name": status.name,
         "process": status.process,
         "seconds": status.seconds,
-        "balance": status.balance,
-        "when_full": status.when_full,
+        "applications": applications.collect::<Vec<Value>>(),
         "input": {
             "ports": status.input.ports,
+            "filter": status.input.filter,
             "zero_copy": status.input.is_zero_copy,
             "received": status.input.received,
             "copied": status.input.copied,
@@ -94,17 +132,14 @@ pub(super) fn means(is_zero_copy: bool) -> &'static str {
 }
 
 fn heading(status: &Status) -> String {
+    let input = &status.input;
     format!(
-        "{} (process {}): {}, {}, {} received, {} dropped before the queues; by {}, when full: \
-         {}\n",
+        "{} (process {}): {}, {} received, {} dropped before the queues\n",
         status.name,
         status.process,
-        status.input.ports,
-        means(status.input.is_zero_copy),
-        status.input.received,
-        status.input.dropped,
-        status.balance,
-        status.when_full,
+        means(input.is_zero_copy),
+        input.received,
+        input.dropped,
     )
 }
 
@@ -119,7 +154,15 @@ pub(super) fn print(found: &[Status], as_json: bool) -> Result<()> {
     }
     let texts: Vec<String> = found
         .iter()
-        .map(|status| heading(status) + &queues(&status.queues))
+        .map(|status| {
+            [
+                heading(status),
+                picture::tree(status),
+                queues(&status.queues),
+                left_out(&status.applications),
+            ]
+            .concat()
+        })
         .collect();
     print_now(texts.join("\n"))
 }

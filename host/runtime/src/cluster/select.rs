@@ -1,0 +1,252 @@
+//! Chooses the queues of a packet: at most one of each application.
+
+use bpf::vm_cbpf::PacketInfo;
+use port::{FilterTarget, Matcher};
+use ring::slot::Slot;
+use ring::{Frame, Pool};
+use sys::Result;
+use wire::LinkType;
+
+use super::application::{Application, WhenGone};
+use super::balance::{Balance, Hasher, Kind, Seen, again, pick};
+use crate::filter::Expression;
+
+/// The queues of one application.
+struct Target {
+    first: u32,
+    count: u32,
+    filter: Option<Matcher>,
+    by: By,
+    is_rehashed: bool,
+    /// Packets that no queue of it was to receive.
+    filtered: u64,
+}
+
+/// How the queue of a packet is found.
+enum By {
+    /// There is only one.
+    Only,
+    Hash(Kind),
+    /// The number of packets so far.
+    RoundRobin(u64),
+    /// `None` selects all packets.
+    Filters(Vec<Option<Matcher>>),
+    Table(std::sync::Arc<super::table::Table>),
+}
+
+/// Chooses queues.
+pub(super) struct Selector {
+    targets: Vec<Target>,
+    hasher: Hasher,
+}
+
+/// Compiles a filter for packets of a link type; `None` if it is blank.
+fn compile(filter: &Expression, link_type: LinkType) -> Result<Option<Matcher>> {
+    let target = FilterTarget {
+        link_type: link_type.0,
+        tap: None,
+    };
+    Ok(filter.compile(target)?.map(Matcher::new))
+}
+
+fn selects(filter: &Matcher, seen: &Seen<'_>) -> bool {
+    /// `PACKET_OUTGOING` of `if_packet.h`.
+    const OUTGOING: u8 = 4;
+    if !seen.has(Slot::VLAN) && !seen.has(Slot::OUTGOING) {
+        return filter.selects(seen.bytes, seen.wire_len);
+    }
+    let info = PacketInfo {
+        packet_type: if seen.has(Slot::OUTGOING) {
+            OUTGOING
+        } else {
+            0
+        },
+        vlan: seen.tag(),
+        ..PacketInfo::UNKNOWN
+    };
+    filter.run(seen.bytes, seen.wire_len, &info) != 0
+}
+
+impl Target {
+    fn new(application: &Application, first: u32, link_type: LinkType) -> Result<Self> {
+        let count = application.queue_count;
+        let by = match &application.balance {
+            Balance::Filters(filters) => {
+                let filters = filters.iter().map(|filter| compile(filter, link_type));
+                By::Filters(filters.collect::<Result<_>>()?)
+            }
+            Balance::Table(table) => By::Table(table.clone()),
+            _ if count == 1 => By::Only,
+            balance => balance.kind().map_or(By::RoundRobin(0), By::Hash),
+        };
+        Ok(Self {
+            first,
+            count,
+            filter: compile(&application.filter, link_type)?,
+            by,
+            is_rehashed: application.when_gone == WhenGone::Rehash,
+            filtered: 0,
+        })
+    }
+
+    /// The queue of a packet, counted from the first of the application.
+    #[inline]
+    fn queue(
+        &mut self,
+        pool: &Pool,
+        frame: &Frame,
+        hasher: &mut Hasher,
+        readers: &[u32],
+    ) -> Option<u32> {
+        if let Some(filter) = &self.filter
+            && !selects(filter, &Seen::of(pool, frame))
+        {
+            return None;
+        }
+        let (queue, hash) = match &mut self.by {
+            By::Only => return Some(0),
+            By::Hash(kind) => {
+                let hash = hasher.hash(*kind, &Seen::of(pool, frame));
+                (pick(hash, self.count), hash)
+            }
+            By::RoundRobin(packets) => {
+                *packets += 1;
+                let queue = (*packets - 1) % u64::from(self.count);
+                (queue as u32, *packets)
+            }
+            By::Filters(filters) => {
+                let seen = Seen::of(pool, frame);
+                let is_it =
+                    |filter: &Option<Matcher>| filter.as_ref().is_none_or(|f| selects(f, &seen));
+                return filters.iter().position(is_it).map(|queue| queue as u32);
+            }
+            By::Table(table) => {
+                let outer = hasher.outer(&Seen::of(pool, frame));
+                let is_ip = outer.ip_version != 0;
+                let found = table.queue(outer.ip_version == 6, [outer.src, outer.dst]);
+                return found.filter(|_| is_ip);
+            }
+        };
+        let is_gone = self.is_rehashed && readers.get((self.first + queue) as usize) == Some(&0);
+        Some(match is_gone {
+            true => self.rehash(queue, hash, readers),
+            false => queue,
+        })
+    }
+
+    /// Another queue of the application that has a reader; the same one if none has.
+    #[cold]
+    fn rehash(&self, queue: u32, hash: u64, readers: &[u32]) -> u32 {
+        let has_reader = |queue: &u32| {
+            let reader = readers.get((self.first + queue) as usize);
+            reader.is_some_and(|&process| process != 0)
+        };
+        let others = (0..self.count).filter(has_reader).count() as u32;
+        let chosen = pick(again(hash), others.max(1)) as usize;
+        (0..self.count)
+            .filter(has_reader)
+            .nth(chosen)
+            .unwrap_or(queue)
+    }
+}
+
+impl Selector {
+    /// Compiles the filters of the applications.
+    ///
+    /// # Errors
+    /// Those of their expressions.
+    pub fn new(applications: &[Application], link_type: LinkType) -> Result<Self> {
+        let mut first = 0;
+        let mut targets = Vec::new();
+        for application in applications {
+            targets.push(Target::new(application, first, link_type)?);
+            first += application.queue_count;
+        }
+        Ok(Self {
+            targets,
+            hasher: Hasher::new(link_type),
+        })
+    }
+
+    /// The queues of the packet that begins in this frame, as bits. `readers` has the process that
+    /// reads each queue, or 0. Of a packet in several frames, only the first one is looked at.
+    #[inline]
+    pub fn select(&mut self, pool: &Pool, frame: &Frame, readers: &[u32]) -> u64 {
+        self.hasher.next();
+        let mut selected = 0;
+        for target in &mut self.targets {
+            match target.queue(pool, frame, &mut self.hasher, readers) {
+                Some(queue) => selected |= 1 << (target.first + queue),
+                None => target.filtered += 1,
+            }
+        }
+        selected
+    }
+
+    /// The packets that no queue of each application was to receive.
+    pub fn filtered(&self) -> impl Iterator<Item = u64> {
+        self.targets.iter().map(|target| target.filtered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ring::{FrameCache, PoolConfig};
+
+    /// The queue of each of `count` flows, with these readers.
+    fn queues(selector: &mut Selector, readers: &[u32], count: u8) -> Vec<u32> {
+        let pool = Pool::new(PoolConfig {
+            frame_count: 64,
+            frame_len: 2048,
+            ..PoolConfig::default()
+        });
+        let pool = pool.unwrap();
+        let mut cache = FrameCache::new(pool.clone());
+        let queue = |flow: u8| {
+            let mut bytes = vec![0; 42];
+            bytes[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+            bytes[17] = 28;
+            bytes[22..24].copy_from_slice(&[64, 17]);
+            bytes[29] = flow;
+            let mut frame = cache.take().unwrap();
+            pool.set_range(&mut frame, 0, bytes.len() as u32);
+            pool.bytes_mut(&mut frame).copy_from_slice(&bytes);
+            let selected = selector.select(&pool, &frame, readers);
+            cache.give(frame).unwrap();
+            assert_eq!(selected.count_ones(), 1);
+            selected.trailing_zeros()
+        };
+        (0..count).map(queue).collect()
+    }
+
+    #[test]
+    fn only_the_flows_of_a_queue_without_a_reader_move() {
+        let application = |when_gone| Application {
+            when_gone,
+            ..Application::new("a", 4)
+        };
+        let selector =
+            |when_gone| Selector::new(&[application(when_gone)], LinkType::ETHERNET).unwrap();
+        let mut rehash = selector(WhenGone::Rehash);
+        let all = queues(&mut rehash, &[1, 2, 3, 4], 200);
+        let gone = queues(&mut rehash, &[1, 2, 0, 4], 200);
+        let mut moved = [0; 4];
+        for (before, after) in all.iter().zip(&gone) {
+            assert_ne!(*after, 2);
+            match before {
+                2 => moved[*after as usize] += 1,
+                _ => assert_eq!(before, after),
+            }
+        }
+        assert!(moved[0] > 0 && moved[1] > 0 && moved[3] > 0, "{moved:?}");
+        assert_eq!(queues(&mut rehash, &[0; 4], 200), all);
+        assert!(
+            queues(&mut rehash, &[0, 0, 0, 4], 200)
+                .iter()
+                .all(|it| *it == 3)
+        );
+        let mut wait = selector(WhenGone::Wait);
+        assert_eq!(queues(&mut wait, &[1, 2, 0, 4], 200), all);
+    }
+}

@@ -1,0 +1,325 @@
+//! The topology file: TOML, one `[[application]]` per application.
+//!
+//! ```toml
+//! name = "ids"                        # programs open ring:ids
+//! inputs = ["eth0", "afxdp:eth1?queues=4"]
+//! filter = "not port 22"              # all packets if absent
+//! ring = 4096                         # packets in each queue
+//! allow = ["suricata"]                # users whose programs may attach
+//!
+//! [[application]]
+//! name = "ids"
+//! queues = 4
+//! balance = "inner"                   # flow, inner, addresses, vlan or round-robin
+//! filter = "tcp or udp"
+//! when_full = "block=20"              # drop, block, block=MS or spill
+//! when_gone = "rehash"                # wait or rehash
+//!
+//! [[application]]
+//! name = "services"
+//! queues = ["udp port 53", "tcp port 443", ""]   # a filter for each queue
+//!
+//! [[application]]
+//! name = "sites"
+//! queues = 2
+//! table = "sites.txt"                 # a prefix and a queue on each line
+//! ```
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use sys::{Error, ErrorKind, Result};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::application::{self, Application, WhenFull, WhenGone};
+use super::balance::Balance;
+use super::table::Table;
+use crate::filter::{Compiler, Expression};
+use crate::text::read_text;
+
+/// Maximum size of a topology file, in bytes.
+const LEN_MAX: u64 = 1 << 20;
+
+/// A topology as configured.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    /// Name of the cluster.
+    pub name: String,
+    /// Names of the input ports.
+    pub inputs: Vec<String>,
+    /// Packets to hand over.
+    pub filter: Expression,
+    /// Length of each queue in packets.
+    pub ring_len: Option<u32>,
+    /// Users whose processes may attach.
+    pub allow: Vec<String>,
+    /// The applications.
+    pub applications: Vec<Application>,
+}
+
+/// An error and its position.
+type Wrong = (Range<usize>, String);
+
+type Parsed<T> = std::result::Result<T, Wrong>;
+
+type Value<'a> = Spanned<DeValue<'a>>;
+
+/// Reads a topology file.
+///
+/// # Errors
+/// The error with file name and line.
+pub fn read(path: &Path, compiler: Compiler) -> Result<Topology> {
+    let what = || format!("read the topology in {}", path.display());
+    let text = read_text(path, LEN_MAX, what)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    parse(&text, folder, compiler).map_err(|why| {
+        Error::new(ErrorKind::InvalidInput, what(), why).with_hint(
+            "`barewire cluster run --help` shows a topology; docs/cluster.md has all keys",
+        )
+    })
+}
+
+/// Parses the text of a topology file; names of tables are relative to `folder`.
+///
+/// # Errors
+/// The error with its line.
+pub(super) fn parse(
+    text: &str,
+    folder: &Path,
+    compiler: Compiler,
+) -> std::result::Result<Topology, String> {
+    let table = DeTable::parse(text).map_err(|error| {
+        let at = error.span().unwrap_or(0..0);
+        on_line(text, &at, error.message())
+    })?;
+    let reader = Reader { folder, compiler };
+    reader
+        .topology(table.get_ref())
+        .map_err(|(at, why)| on_line(text, &at, &why))
+}
+
+fn on_line(text: &str, at: &Range<usize>, why: &str) -> String {
+    let before = text.get(..at.start).unwrap_or(text);
+    format!("line {}: {why}", before.matches('\n').count() + 1)
+}
+
+fn string(value: &Value<'_>, expected: &str) -> Parsed<String> {
+    let text = value.get_ref().as_str().map(str::to_owned);
+    text.ok_or_else(|| (value.span(), format!("expected {expected}")))
+}
+
+fn number(value: &Value<'_>, expected: &str) -> Parsed<u32> {
+    let integer = value.get_ref().as_integer();
+    let number = integer.and_then(|it| u32::from_str_radix(it.as_str(), it.radix()).ok());
+    number.ok_or_else(|| (value.span(), format!("expected {expected}")))
+}
+
+fn strings(value: &Value<'_>, expected: &str) -> Parsed<Vec<String>> {
+    let wrong = || (value.span(), format!("expected {expected}"));
+    let array = value.get_ref().as_array().ok_or_else(wrong)?;
+    array.iter().map(|entry| string(entry, expected)).collect()
+}
+
+struct Reader<'a> {
+    folder: &'a Path,
+    compiler: Compiler,
+}
+
+impl Reader<'_> {
+    fn expression(&self, text: String) -> Expression {
+        Expression::new(text).by(self.compiler)
+    }
+
+    fn topology(&self, table: &DeTable<'_>) -> Parsed<Topology> {
+        let mut topology = Topology {
+            name: String::new(),
+            inputs: Vec::new(),
+            filter: self.expression(String::new()),
+            ring_len: None,
+            allow: Vec::new(),
+            applications: Vec::new(),
+        };
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "name" => topology.name = string(value, "a name")?,
+                "inputs" => topology.inputs = strings(value, "names of ports: [\"eth0\"]")?,
+                "filter" => topology.filter = self.expression(string(value, "an expression")?),
+                "ring" => topology.ring_len = Some(number(value, "a number of packets")?),
+                "allow" => topology.allow = strings(value, "names of users: [\"ids\"]")?,
+                "application" => topology.applications = self.applications(value)?,
+                other => {
+                    let why = format!(
+                        "unknown key \"{other}\": expected name, inputs, filter, ring, allow or \
+                         [[application]]"
+                    );
+                    return Err((key.span(), why));
+                }
+            }
+        }
+        let missing = [
+            (topology.name.is_empty(), "name"),
+            (topology.inputs.is_empty(), "inputs"),
+            (topology.applications.is_empty(), "[[application]]"),
+        ];
+        if let Some((_, key)) = missing.iter().find(|(is_missing, _)| *is_missing) {
+            return Err((0..0, format!("the topology has no {key}")));
+        }
+        Ok(topology)
+    }
+
+    fn applications(&self, value: &Value<'_>) -> Parsed<Vec<Application>> {
+        let expected = || (value.span(), "expected [[application]]".to_owned());
+        let array = value.get_ref().as_array().ok_or_else(expected)?;
+        let mut applications = Vec::new();
+        for entry in array.iter() {
+            let table = entry.get_ref().as_table().ok_or_else(expected)?;
+            applications.push(self.application(table, &entry.span())?);
+            application::check(&applications).map_err(|why| (entry.span(), why))?;
+        }
+        Ok(applications)
+    }
+
+    fn application(&self, table: &DeTable<'_>, at: &Range<usize>) -> Parsed<Application> {
+        let mut application = Application::new("", 1);
+        // The key that decides how packets are distributed, if there is one.
+        let mut chosen: Option<&'static str> = None;
+        let mut choose = |key: &'static str, at: Range<usize>| match chosen.replace(key) {
+            Some(other) => Err((at, format!("{other} and {key} exclude each other"))),
+            None => Ok(()),
+        };
+        for (key, value) in table {
+            let at = || value.span();
+            match key.get_ref().as_ref() {
+                "name" => application.name = string(value, "a name")?,
+                "queues" if value.get_ref().as_array().is_some() => {
+                    choose("a list of queues", at())?;
+                    let filters = strings(value, "expressions: [\"udp port 53\", \"\"]")?;
+                    application.queue_count = filters.len() as u32;
+                    let filters = filters.into_iter().map(|text| self.expression(text));
+                    application.balance = Balance::Filters(filters.collect());
+                }
+                "queues" => {
+                    let expected = "a number of queues, or a list of expressions";
+                    application.queue_count = number(value, expected)?;
+                }
+                "balance" => {
+                    choose("balance", at())?;
+                    let name = string(value, "a word")?;
+                    application.balance = Balance::parse(&name).map_err(|why| (at(), why))?;
+                }
+                "table" => {
+                    choose("table", at())?;
+                    let name = string(value, "the name of a file")?;
+                    let table = Table::file(&self.folder.join(name));
+                    let table = table.map_err(|error| (at(), error.to_string()))?;
+                    application.balance = Balance::Table(Arc::new(table));
+                }
+                "filter" => application.filter = self.expression(string(value, "an expression")?),
+                "when_full" => {
+                    let when = WhenFull::parse(&string(value, "a word")?);
+                    application.when_full = Some(when.map_err(|why| (at(), why))?);
+                }
+                "when_gone" => {
+                    let when = WhenGone::parse(&string(value, "a word")?);
+                    application.when_gone = when.map_err(|why| (at(), why))?;
+                }
+                other => {
+                    let why = format!(
+                        "unknown key \"{other}\": expected name, queues, balance, table, filter, \
+                         when_full or when_gone"
+                    );
+                    return Err((key.span(), why));
+                }
+            }
+        }
+        match application.name.is_empty() {
+            true => Err((at.clone(), "the application has no name".into())),
+            false => Ok(application),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> std::result::Result<Topology, String> {
+        parse(text, Path::new("/nowhere"), Compiler::Barewire)
+    }
+
+    const GOOD: &str = "name = \"ids\"\ninputs = [\"eth0\", \"eth1\"]\nfilter = \"not port 22\"\n\
+                        ring = 512\nallow = [\"nobody\"]\n[[application]]\nname = \"a\"\n\
+                        queues = 4\nbalance = \"inner\"\nfilter = \"tcp\"\nwhen_full = \"spill\"\n\
+                        when_gone = \"rehash\"\n[[application]]\nname = \"b\"\n\
+                        queues = [\"udp\", \"\"]\nwhen_full = \"block=7\"\n";
+
+    #[test]
+    fn a_topology_has_what_its_file_says() {
+        let topology = read(GOOD).unwrap();
+        assert_eq!(
+            (
+                topology.name.as_str(),
+                topology.inputs.len(),
+                topology.ring_len
+            ),
+            ("ids", 2, Some(512))
+        );
+        assert_eq!(
+            (topology.filter.text.as_str(), topology.allow.len()),
+            ("not port 22", 1)
+        );
+        let [a, b] = topology.applications.as_slice() else {
+            panic!("two applications");
+        };
+        assert_eq!(
+            (a.name.as_str(), a.queue_count, a.balance.name()),
+            ("a", 4, "inner")
+        );
+        assert_eq!(
+            (a.when_full, a.when_gone),
+            (Some(WhenFull::Spill), WhenGone::Rehash)
+        );
+        assert_eq!((a.filter.text.as_str(), b.queue_count), ("tcp", 2));
+        assert_eq!(b.when_full.unwrap().name(), "block=7");
+        assert!(matches!(&b.balance, Balance::Filters(f) if f[0].text == "udp"));
+    }
+
+    #[test]
+    fn errors_name_their_line() {
+        let lines = |extra: &str| format!("{GOOD}[[application]]\nname = \"c\"\n{extra}");
+        for (text, expected) in [
+            (String::new(), "line 1: the topology has no name"),
+            (
+                "name = \"x\"\ncolour = 1".into(),
+                "line 2: unknown key \"colour\"",
+            ),
+            ("name = ".into(), "line 1: "),
+            (lines("queues = 0"), "line 17: application c has no queue"),
+            (lines("queues = 60"), "line 17: 66 queues"),
+            (lines("queues = \"x\""), "line 19: expected a number"),
+            (lines("balance = \"luck\""), "line 19: "),
+            (lines("queues = [\"\"]\nbalance = \"flow\""), "line "),
+            (lines("table = \"none.txt\""), "line 19: "),
+            (lines("when_full = \"wait\""), "line 19: use drop, block"),
+            (lines("when_gone = \"drop\""), "line 19: use wait or rehash"),
+            (
+                lines("queues = [\"\"]\nwhen_gone = \"rehash\""),
+                "line 17: ",
+            ),
+            (lines("name2 = 1"), "line 19: unknown key"),
+            (
+                format!("{GOOD}[[application]]\nqueues = 1"),
+                "line 17: the application has no name",
+            ),
+            (
+                format!("{GOOD}[[application]]\nname = \"a\""),
+                "line 17: two applications",
+            ),
+        ] {
+            let why = read(&text).unwrap_err();
+            assert!(why.starts_with(expected), "{text}: {why}");
+        }
+    }
+}
