@@ -327,7 +327,8 @@ impl Scan {
     pub fn is_reset_by_kernel(&self) -> bool {
         let name = self.port_name();
         let takes_answers = name.starts_with("afxdp:") || name.starts_with("vfio:");
-        self.setup.grab.is_some() && !takes_answers
+        let has_tcp = self.plan.kinds().contains(&Probe::Syn);
+        self.setup.grab.is_some() && has_tcp && !takes_answers
     }
 
     /// Sets the firewall rule, if one is wanted and needed.

@@ -92,7 +92,7 @@ impl Application {
 
     /// The most informative field: a name, a path, a greeting.
     pub fn headline(&self) -> Option<Value<'_>> {
-        const FIRST: [Field; 25] = [
+        const FIRST: [Field; 29] = [
             Field::TlsSni,
             Field::HttpHost,
             Field::SocksTarget,
@@ -118,6 +118,10 @@ impl Application {
             Field::PostgresqlDatabase,
             Field::PostgresqlUser,
             Field::RedisCommand,
+            Field::SnmpSysDescr,
+            Field::MemcachedVersion,
+            Field::TelnetText,
+            Field::VncVersion,
         ];
         FIRST.iter().find_map(|field| self.get(*field))
     }

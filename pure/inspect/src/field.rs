@@ -69,6 +69,10 @@ protocols! {
     Mysql "mysql" "MySQL and MariaDB.";
     Postgresql "postgresql" "PostgreSQL.";
     Redis "redis" "Redis (RESP 2 and 3).";
+    Snmp "snmp" "SNMP 1, 2c and 3 (RFC 1157, RFC 3416, RFC 3412).";
+    Memcached "memcached" "memcached's text protocol.";
+    Vnc "vnc" "VNC (RFB, RFC 6143).";
+    Telnet "telnet" "Telnet (RFC 854).";
 }
 
 /// The value of a field, borrowed from the packet.
@@ -311,6 +315,19 @@ fields! {
     RedisCommand "redis_command" Text 32 false "Name of the first command.";
     RedisError "redis_error" Text 32 false "Code of the error that answers it.";
     RedisVersion "redis_version" Text 32 false "Version of the server, of INFO or HELLO.";
+    SnmpVersion "snmp_version" Number 8 false "Version of the first message: 1, 2 (2c) or 3.";
+    SnmpEngine "snmp_engine" Text 64 false
+        "Identifier of the authoritative engine, in hexadecimal (RFC 3411 §5).";
+    SnmpSysDescr "snmp_sys_descr" Text 255 false
+        "Description of the system in the first response (sysDescr.0).";
+    MemcachedVersion "memcached_version" Text 64 false "Version of the server.";
+    VncVersion "vnc_version" Text 8 false "Version of the server: `003.008`.";
+    VncSecurity "vnc_security" Text 48 false
+        "Security types that the server offers, joined by commas (RFC 6143 §7.1.2); 0: it refuses.";
+    TelnetOption "telnet_option" Text 8 true
+        "What the server requests or offers: `do 24`, `will 1` (RFC 855); 16 at the most.";
+    TelnetText "telnet_text" Text 128 false
+        "First line of the server's text, or its prompt for a name.";
 }
 
 impl Field {

@@ -10,6 +10,7 @@
 //! retransmits it. Only the first bytes from a server are kept, for the report.
 
 mod connection;
+mod datagram;
 pub mod hello;
 mod segment;
 mod table;
@@ -29,6 +30,7 @@ use crate::probe::Probe;
 
 pub use connection::Ending;
 use connection::{Connection, Step};
+pub use datagram::DatagramReader;
 use hello::Hello;
 use segment::{ACK, Incoming, Outgoing, RST, Sender};
 use table::Table;

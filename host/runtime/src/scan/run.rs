@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::scan::grab::{Banner, BannerGrabber, GrabCounts};
+use ::scan::grab::{Banner, BannerGrabber, DatagramReader, GrabCounts};
 use ::scan::{
     AdaptiveRate, Answer, AnswerClassifier, Cookies, Evidence, Prober, Seen, SeenBefore, State,
 };
@@ -209,6 +209,8 @@ pub fn run(
         state,
         done: scan.setup().from,
         grabbed: None,
+        datagrams: scan.setup().grab.map(|_| DatagramReader::default()),
+        datagram_count: 0,
         adaptive: scan.setup().adaptive(),
         observed: Instant::now(),
     };
@@ -235,6 +237,9 @@ struct Collector<'s> {
     done: u128,
     /// The connections' counts, once the sender has ended.
     grabbed: Option<GrabCounts>,
+    /// Decodes the answers of UDP services, if banners are read, and how many banners they were.
+    datagrams: Option<DatagramReader>,
+    datagram_count: u64,
     /// The law of the rate, unless it is constant, and when it last took the counts.
     adaptive: Option<AdaptiveRate>,
     observed: Instant,
@@ -396,10 +401,14 @@ impl<'s> Collector<'s> {
     ) -> Result<()> {
         let totals = &mut self.totals;
         totals.answers += 1;
+        // A repeated answer may be that to another request.
+        let reader = self.datagrams.as_mut();
+        let banner = reader.and_then(|r| r.read(&found.answer, &found.payload, found.time.0));
+        self.datagram_count += u64::from(banner.is_some());
         match self.seen.note(&found.answer) {
             SeenBefore::Again => {
                 totals.repeated += 1;
-                return Ok(());
+                return banner.map_or(Ok(()), |b| notice(Notice::Banner(&b, found.time)));
             }
             SeenBefore::Unknown => totals.maybe_repeated += 1,
             SeenBefore::New => {}
@@ -411,7 +420,8 @@ impl<'s> Collector<'s> {
             State::Unfiltered => totals.unfiltered += 1,
             State::Up => totals.up += 1,
         }
-        notice(Notice::Found(found))
+        notice(Notice::Found(found))?;
+        banner.map_or(Ok(()), |b| notice(Notice::Banner(&b, found.time)))
     }
 
     /// Changes the rate if the share of answers has changed.
@@ -496,6 +506,7 @@ impl<'s> Collector<'s> {
     fn outcome(mut self) -> Outcome {
         // Only now: banners that wait to be reported when the sender ends would count twice.
         self.totals.grabbed = self.grabbed.unwrap_or(self.totals.grabbed);
+        self.totals.grabbed.banners += self.datagram_count;
         Outcome {
             totals: self.totals,
             elapsed: self.began.elapsed(),

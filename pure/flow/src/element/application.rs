@@ -172,10 +172,18 @@ elements! {
     RedisCommand = "redisCommand" 232 own String [TEXT] 0, "Name of the first command";
     RedisError = "redisErrorCode" 233 own String [TEXT] 0, "Code of the error that answers it";
     RedisVersion = "redisServerVersion" 234 own String [TEXT] 0, "Version of the server";
+    SnmpVersion = "snmpVersion" 235 own Unsigned8 [1] 0, "Version of the first message";
+    SnmpEngine = "snmpEngineIdentifier" 236 own String [TEXT] 0, "Authoritative engine";
+    SnmpSysDescr = "snmpSystemDescription" 237 own String [TEXT] 0, "sysDescr.0 of a response";
+    MemcachedVersion = "memcachedServerVersion" 238 own String [TEXT] 0, "Version of the server";
+    VncVersion = "vncServerVersion" 239 own String [TEXT] 0, "Protocol version of the server";
+    VncSecurity = "vncSecurityTypes" 240 own String [TEXT] 0, "Offered, joined by commas";
+    TelnetOption = "telnetServerOptions" 241 own String [TEXT] 0, "Requested and offered";
+    TelnetText = "telnetServerText" 242 own String [TEXT] 0, "First line, or prompt";
 }
 
 const _: () = assert!(APPLICATION_LEN == FIELDS.len());
-const APPLICATION_LEN: usize = 120;
+const APPLICATION_LEN: usize = 128;
 
 impl ApplicationElement {
     /// Appends the exported value; text without its length.

@@ -4,8 +4,9 @@ use core::array::from_fn;
 
 use super::arena::slots_of;
 use super::{
-    Decode, DecoderRow, dhcp, dns, dtls, http, ldap, mail, mqtt, mysql, netbios, ntp, postgresql,
-    quic, rdp, redis, rtp, rtsp, sip, smb, socks, ssdp, ssh, tls, wireguard,
+    Decode, DecoderRow, dhcp, dns, dtls, http, ldap, mail, memcached, mqtt, mysql, netbios, ntp,
+    postgresql, quic, rdp, redis, rtp, rtsp, sip, smb, snmp, socks, ssdp, ssh, telnet, tls, vnc,
+    wireguard,
 };
 use crate::field::Protocol;
 use crate::identify::Row;
@@ -251,6 +252,30 @@ decoders! {
         check: Some(redis::first),
         tcp: redis::Redis,
     }
+    Vnc {
+        name: "vnc",
+        protocols: [Vnc],
+        ports: [5900, 5901],
+        starts: vnc::STARTS,
+        check: None,
+        tcp: vnc::Vnc,
+    }
+    Telnet {
+        name: "telnet",
+        protocols: [Telnet],
+        ports: [23, 2323],
+        starts: telnet::STARTS,
+        check: Some(telnet::first),
+        tcp: telnet::Telnet,
+    }
+    Snmp {
+        name: "snmp",
+        protocols: [Snmp],
+        ports: [161],
+        starts: snmp::STARTS,
+        check: Some(snmp::first),
+        udp: snmp::Snmp,
+    }
     Rtsp {
         name: "rtsp",
         protocols: [Rtsp],
@@ -275,6 +300,15 @@ decoders! {
         check: Some(dns::first),
         tcp: dns::Stream,
         udp: dns::Datagrams,
+    }
+    Memcached {
+        name: "memcached",
+        protocols: [Memcached],
+        ports: [11211],
+        starts: memcached::STARTS,
+        check: Some(memcached::first),
+        tcp: memcached::Memcached,
+        udp: memcached::Datagrams,
     }
     // After all others: its first packet only makes the flow a candidate.
     Rtp {

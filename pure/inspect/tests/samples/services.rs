@@ -2,7 +2,7 @@
 
 use super::{Sample, answer, chrome, records};
 use barewire_inspect::Direction::{Forward, Reverse};
-use barewire_inspect::Transport::Tcp;
+use barewire_inspect::Transport::{Tcp, Udp};
 
 /// A MySQL packet: its length, lowest byte first, and its number.
 fn mysql_packet(number: u8, parts: &[&[u8]]) -> Vec<u8> {
@@ -198,8 +198,172 @@ fn redis() -> Vec<Sample> {
     ]
 }
 
+fn memcached() -> Vec<Sample> {
+    let datagram = |text: &str| [&b"\x12\x34\0\0\0\x01\0\0"[..], text.as_bytes()].concat();
+    let stats = "STAT pid 1\r\nSTAT uptime 9\r\nSTAT version 1.5.6\r\nEND\r\n";
+    vec![
+        Sample::new("memcached", Tcp, 11_211)
+            .with(Forward, "version\r\n")
+            .with(Reverse, "VERSION 1.6.18\r\n")
+            .with(Forward, "quit\r\n"),
+        Sample::new("memcached-stats", Tcp, 9999)
+            .with(Forward, "stats\r\n")
+            .with(Reverse, stats),
+        // A value that looks like a version.
+        Sample::new("memcached-get", Tcp, 11_211)
+            .with(Forward, "get a\r\n")
+            .with(Reverse, "VALUE a 0 12\r\nVERSION 1.2\r\nEND\r\n"),
+        Sample::new("memcached-server", Tcp, 9999).with(Reverse, "VERSION 1.4.0\n"),
+        Sample::new("memcached-not", Tcp, 9999)
+            .with(Forward, "get a\r\n")
+            .with(Reverse, "VERSION unknown\r\n"),
+        Sample::new("memcached-udp", Udp, 11_211)
+            .with(Forward, datagram("version\r\n"))
+            .with(Reverse, datagram("VERSION 1.6.18\r\n")),
+        Sample::new("memcached-udp-stats", Udp, 9999)
+            .with(Forward, datagram("stats\r\n"))
+            .with(Reverse, datagram(stats)),
+    ]
+}
+
+fn vnc() -> Vec<Sample> {
+    vec![
+        Sample::new("vnc", Tcp, 5900)
+            .with(Reverse, "RFB 003.008\n")
+            .with(Forward, "RFB 003.008\n")
+            .with(Reverse, b"\x04\x13\x01\x02\x10")
+            .with(Forward, b"\x02")
+            .with(Reverse, [7; 16]),
+        Sample::new("vnc-3.3", Tcp, 9999)
+            .with(Reverse, "RFB 003.008\n")
+            .with(Forward, "RFB 003.003\n")
+            .with(Reverse, b"\0\0\0\x02")
+            .with(Reverse, [7; 16]),
+        Sample::new("vnc-refused", Tcp, 5900)
+            .with(Reverse, "RFB 005.000\n")
+            .with(Forward, "RFB 003.008\n")
+            .with(Reverse, b"\0\0\0\0\x09too many\n"),
+        Sample::new("vnc-silent", Tcp, 5900).with(Reverse, "RFB 003.007\n"),
+        Sample::new("vnc-not", Tcp, 5900).with(Reverse, "RFB 003.008 x"),
+    ]
+}
+
+fn telnet() -> Vec<Sample> {
+    vec![
+        Sample::new("telnet", Tcp, 23)
+            .with(Reverse, b"\xff\xfd\x18\xff\xfd\x20")
+            .with(Forward, b"\xff\xfb\x18\xff\xfc\x20")
+            .with(Reverse, b"\xff\xfa\x18\x01\xff\xf0\xff\xfb\x01")
+            .with(Forward, b"\xff\xfa\x18\0xterm\xff\xf0\xff\xfd\x01")
+            .with(
+                Reverse,
+                b"\r\n\x1b[1mDebian \x1b[0;1mGNU/Linux\r\n\r\nhost login: ",
+            )
+            .with(Forward, "alice\r\n")
+            .with(Reverse, "alice\r\nPassword: "),
+        Sample::new("telnet-text", Tcp, 9999)
+            .with(Reverse, b"\xff\xfb\x03Router\0  \x1b[0mPassword: "),
+        Sample::new("telnet-long", Tcp, 9999)
+            .with(Reverse, b"\xff\xfb\x03\xff\xfe\x8a")
+            .with(Reverse, "word ".repeat(40)),
+        // Frames of MPEG audio begin with the same byte.
+        Sample::new("telnet-not", Tcp, 9999).with(Reverse, b"\xff\xfb\x90\x64\0\0\0\0"),
+    ]
+}
+
+/// A BER element.
+fn ber(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    let len = (body.len() as u16).to_be_bytes();
+    match body.len() {
+        0..=0x7f => [&[tag, len[1]][..], &body].concat(),
+        _ => [&[tag, 0x82][..], &len, &body].concat(),
+    }
+}
+
+fn snmp_message(version: u8, community: &[u8], pdu: &[u8]) -> Vec<u8> {
+    ber(0x30, &[&[2, 1, version], &ber(4, &[community]), pdu])
+}
+
+/// A PDU with these variables: the last number of their names below `system`, and their values.
+fn snmp_pdu(tag: u8, variables: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let list: Vec<u8> = variables
+        .iter()
+        .flat_map(|(number, value)| {
+            let name = ber(6, &[&[0x2b, 6, 1, 2, 1, 1, *number, 0]]);
+            ber(0x30, &[&name, value])
+        })
+        .collect();
+    ber(
+        tag,
+        &[
+            b"\x02\x04\x12\x34\x56\x78\x02\x01\0\x02\x01\0",
+            &ber(0x30, &[&list]),
+        ],
+    )
+}
+
+fn snmp_v3(engine: &[u8], pdu: &[u8]) -> Vec<u8> {
+    let head = ber(
+        0x30,
+        &[b"\x02\x01\x07\x02\x02\x05\xdc\x04\x01\x04\x02\x01\x03"],
+    );
+    let engine = ber(4, &[engine]);
+    let user = b"\x02\x01\x05\x02\x02\x03\xe8\x04\0\x04\0\x04\0";
+    let security = ber(4, &[&ber(0x30, &[&engine, user])]);
+    let scoped = ber(0x30, &[&engine, &[4, 0], pdu]);
+    ber(0x30, &[&[2, 1, 3], &head, &security, &scoped])
+}
+
+fn snmp() -> Vec<Sample> {
+    let null = || vec![5, 0];
+    let linux = b"Linux router 6.1.0-18-amd64 #1 SMP PREEMPT_DYNAMIC Debian 6.1.76-1 (2024-02-01)";
+    let answer = [(5, ber(4, &[b"router"])), (1, ber(4, &[linux]))];
+    let engine = b"\x80\0\x1f\x88\x04abcd";
+    let counter = [(3, vec![0x43, 1, 9])];
+    vec![
+        Sample::new("snmp", Udp, 161)
+            .with(
+                Forward,
+                snmp_message(1, b"public", &snmp_pdu(0xa0, &[(1, null())])),
+            )
+            .with(
+                Reverse,
+                snmp_message(1, b"public", &snmp_pdu(0xa2, &answer)),
+            ),
+        Sample::new("snmp-1", Udp, 9999)
+            .with(
+                Forward,
+                snmp_message(0, b"secret", &snmp_pdu(0xa1, &[(3, null())])),
+            )
+            .with(
+                Reverse,
+                snmp_message(0, b"secret", &snmp_pdu(0xa2, &counter)),
+            ),
+        Sample::new("snmp-3", Udp, 161)
+            .with(Forward, snmp_v3(b"", &snmp_pdu(0xa0, &[])))
+            .with(Reverse, snmp_v3(engine, &snmp_pdu(0xa8, &counter))),
+        Sample::new("snmp-trap", Udp, 162).with(
+            Forward,
+            snmp_message(1, b"public", &snmp_pdu(0xa7, &counter)),
+        ),
+        Sample::new("snmp-not", Udp, 161).with(
+            Forward,
+            snmp_message(1, b"public", &snmp_pdu(0xa9, &counter)),
+        ),
+    ]
+}
+
 /// All samples of this file.
 pub fn all() -> Vec<Sample> {
-    let groups = [mysql(), postgresql(), redis()];
+    let groups = [
+        mysql(),
+        postgresql(),
+        redis(),
+        memcached(),
+        vnc(),
+        telnet(),
+        snmp(),
+    ];
     groups.into_iter().flatten().collect()
 }

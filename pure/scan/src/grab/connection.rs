@@ -43,6 +43,8 @@ pub enum Ending {
     Timeout,
     /// The scan was stopped.
     Stopped,
+    /// There was none: the answer is a datagram.
+    Datagram,
 }
 
 impl Ending {
@@ -55,6 +57,7 @@ impl Ending {
             Self::Enough => "enough",
             Self::Timeout => "timeout",
             Self::Stopped => "stopped",
+            Self::Datagram => "datagram",
         }
     }
 }
@@ -116,10 +119,14 @@ const OWN: &[Field] = &[
     Field::RdpRequested,
     Field::RtspMethod,
     Field::RtspUrl,
+    Field::RedisCommand,
+    Field::MqttVersion,
+    Field::MqttClientId,
+    Field::MqttKeepAliveS,
 ];
 
 /// Receives the findings about the server's data.
-struct OfServer<'a>(&'a mut Application);
+pub struct OfServer<'a>(pub &'a mut Application);
 
 impl FieldSink for OfServer<'_> {
     fn named(&mut self, protocol: inspect::Protocol) {
@@ -147,6 +154,8 @@ pub struct Connection {
     window: u16,
     hello: Hello,
     said: Vec<u8>,
+    /// How many of these bytes are replies to a server that speaks first.
+    reply_len: usize,
     is_closing: bool,
     is_closed_by_peer: bool,
     reading: Reading,
@@ -185,6 +194,7 @@ impl Connection {
             window: syn_ack.window,
             hello,
             said,
+            reply_len: 0,
             is_closing: false,
             is_closed_by_peer: false,
             reading: Reading::Undecided,
@@ -342,6 +352,20 @@ impl Connection {
             }
             Reading::Decoding => self.decode(Direction::Reverse, bytes, now_ns, tools),
             Reading::Over(_) => {}
+        }
+        self.reply(now_ns, tools);
+    }
+
+    /// Appends the reply to what a server has sent that speaks first.
+    fn reply(&mut self, now_ns: u64, tools: &mut Tools) {
+        if self.said.len() != self.reply_len {
+            return;
+        }
+        let reply = self.hello.reply(&self.start);
+        if let Some(new @ [_, ..]) = reply.get(self.reply_len..) {
+            self.said.extend(new);
+            self.reply_len = reply.len();
+            self.decode(Direction::Forward, new, now_ns, tools);
         }
     }
 

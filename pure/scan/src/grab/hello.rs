@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use crate::cookie::ProbeTarget;
 
+mod greeted;
 mod tls;
 
 /// Builds the data to send, with random bytes of this run.
@@ -23,7 +24,13 @@ pub struct Row {
     pub make: Option<Make>,
     /// Possible first bytes of an answer. Anything else is decoded as if nothing had been sent.
     pub answers: &'static [&'static [u8]],
+    /// What is sent next, for a server that speaks first.
+    pub reply: Option<Reply>,
 }
+
+/// First bytes of a server that speaks first, and the reply to everything that it has sent so far:
+/// with more data, the reply becomes longer, but its beginning stays.
+pub type Reply = (&'static [u8], fn(&[u8]) -> Vec<u8>);
 
 /// All services.
 pub const ROWS: &[Row] = &[
@@ -34,6 +41,7 @@ pub const ROWS: &[Row] = &[
         ],
         make: Some(http),
         answers: &[b"HTTP/"],
+        reply: None,
     },
     Row {
         name: "tls",
@@ -42,12 +50,14 @@ pub const ROWS: &[Row] = &[
         ],
         make: Some(tls::hello),
         answers: &[&[22, 3], &[21, 3]],
+        reply: None,
     },
     Row {
         name: "ssh",
         ports: &[22, 2022, 2222],
         make: Some(|_, _| b"SSH-2.0-barewire\r\n".to_vec()),
         answers: &[b"SSH-"],
+        reply: None,
     },
     Row {
         name: "rtsp",
@@ -60,18 +70,21 @@ pub const ROWS: &[Row] = &[
             .into_bytes()
         }),
         answers: &[b"RTSP/"],
+        reply: None,
     },
     Row {
         name: "redis",
         ports: &[6379, 6380],
-        make: Some(|_, _| b"PING\r\nINFO server\r\n".to_vec()),
-        answers: &[],
+        make: Some(|_, _| b"*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n".to_vec()),
+        answers: &[b"$", b"-"],
+        reply: None,
     },
     Row {
         name: "memcached",
         ports: &[11_211],
         make: Some(|_, _| b"version\r\n".to_vec()),
         answers: &[],
+        reply: None,
     },
     Row {
         // SSLRequest: the answer is one letter (PostgreSQL manual, "Message Formats").
@@ -79,6 +92,7 @@ pub const ROWS: &[Row] = &[
         ports: &[5432],
         make: Some(|_, _| vec![0, 0, 0, 8, 4, 210, 22, 47]),
         answers: &[],
+        reply: None,
     },
     Row {
         // X.224 Connection Request that offers TLS and CredSSP (MS-RDPBCGR 2.2.1.1).
@@ -86,14 +100,55 @@ pub const ROWS: &[Row] = &[
         ports: &[3389],
         make: Some(|_, _| vec![3, 0, 0, 19, 14, 0xe0, 0, 0, 0, 0, 0, 1, 0, 8, 0, 3, 0, 0, 0]),
         answers: &[&[3, 0]],
+        reply: None,
+    },
+    Row {
+        name: "smb",
+        ports: &[445],
+        make: Some(smb),
+        answers: &[],
+        reply: None,
+    },
+    Row {
+        // A clean session without an identifier (MQTT 3.1.1, 3.1).
+        name: "mqtt",
+        ports: &[1883],
+        make: Some(|_, _| b"\x10\x0c\0\x04MQTT\x04\x02\0\x3c\0\0".to_vec()),
+        answers: &[&[0x20, 2]],
+        reply: None,
+    },
+    Row {
+        // TXT of version.bind in class CHAOS, with its length (RFC 1035 4.2.2).
+        name: "dns",
+        ports: &[53],
+        make: Some(|_, _| {
+            b"\0\x1e\x62\x77\0\0\0\x01\0\0\0\0\0\0\x07version\x04bind\0\0\x10\0\x03".to_vec()
+        }),
+        answers: &[],
+        reply: None,
+    },
+    Row {
+        name: "telnet",
+        ports: &[23, 2323],
+        make: None,
+        answers: &[],
+        reply: Some((&[greeted::IAC], greeted::telnet)),
+    },
+    Row {
+        name: "vnc",
+        ports: &[5900, 5901, 5902, 5903],
+        make: None,
+        answers: &[],
+        reply: Some((b"RFB ", greeted::vnc)),
     },
     Row {
         name: "speaks first",
         ports: &[
-            21, 23, 24, 25, 109, 110, 119, 143, 194, 220, 587, 2323, 2525, 3306, 5900, 5901, 6667,
+            21, 24, 25, 109, 110, 119, 143, 194, 220, 587, 2525, 3306, 6667,
         ],
         make: None,
         answers: &[],
+        reply: None,
     },
 ];
 
@@ -130,6 +185,17 @@ impl Hello {
         self.bytes(target, random)
     }
 
+    /// The reply to everything that a server has sent that speaks first, by its port or by what it
+    /// sends; empty if there is none.
+    pub fn reply(self, start: &[u8]) -> Vec<u8> {
+        let mut rows = match self.0 {
+            Some(row) if row.make.is_some() => return Vec::new(),
+            Some(_) | None => ROWS.iter(),
+        };
+        let reply = rows.find_map(|row| row.reply.filter(|(first, _)| start.starts_with(first)));
+        reply.map_or_else(Vec::new, |(_, reply)| reply(start))
+    }
+
     /// Whether the server's first bytes answer the data sent; `None` for too few bytes.
     pub fn is_answered_by(self, start: &[u8]) -> Option<bool> {
         let answers = self.0.map_or(&[][..], |row| row.answers);
@@ -146,6 +212,19 @@ fn host(target: &ProbeTarget) -> String {
         IpAddr::V4(addr) => addr.to_string(),
         IpAddr::V6(addr) => format!("[{addr}]"),
     }
+}
+
+/// NEGOTIATE of SMB 2.0.2 to 3.0.2 (MS-SMB2 2.2.3) in a session message.
+fn smb(_: &ProbeTarget, random: &[u8; 32]) -> Vec<u8> {
+    const DIALECTS: [u16; 4] = [0x0202, 0x0210, 0x0300, 0x0302];
+    let mut message = b"\xfeSMB\x40\0\0\0\0\0\0\0\0\0\x01\0".to_vec();
+    message.resize(64, 0);
+    // Length of this structure, dialects, signing enabled; capabilities; an identifier.
+    message.extend([36, 0, DIALECTS.len() as u8, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    message.extend(&random[..16]);
+    message.extend([0; 8]);
+    message.extend(DIALECTS.iter().flat_map(|dialect| dialect.to_le_bytes()));
+    [&(message.len() as u32).to_be_bytes()[..], &message].concat()
 }
 
 fn http(target: &ProbeTarget, _: &[u8; 32]) -> Vec<u8> {
@@ -191,5 +270,37 @@ mod tests {
         assert_eq!(decide(443, &[22, 3, 3]), Some(true));
         assert_eq!(decide(443, &[22, 4]), Some(false));
         assert_eq!(decide(12_345, b"x"), Some(false));
+    }
+
+    #[test]
+    fn a_reply_only_becomes_longer() {
+        let telnet: Vec<u8> = (0..=255).flat_map(|n| [255, 251 + n % 4, n / 2]).collect();
+        for (port, greeting) in [
+            (23, &telnet[..]),
+            (
+                23,
+                b"\xff\xfa\x18\x01\xff\xf0\xff\xfd\x18 \xff\xff\xff\xfd\x18login: ",
+            ),
+            (5900, b"RFB 003.008\n\x02\x01\x02"),
+            (9999, b"RFB 003.003\n\0\0\0\x01"),
+            (9999, b"RFB 1\n"),
+        ] {
+            let whole = Hello::of(port).reply(greeting);
+            assert!(whole.len() <= 512, "{port}");
+            for len in 0..greeting.len() {
+                let part = Hello::of(port).reply(&greeting[..len]);
+                assert!(whole.starts_with(&part), "{port} after {len}");
+            }
+        }
+        let vnc = |text: &str| Hello::of(9999).reply(text.as_bytes());
+        assert_eq!(vnc("RFB 003.889\n"), b"RFB 003.008\n");
+        assert_eq!(vnc("RFB 003.007\n"), b"RFB 003.007\n");
+        assert_eq!(vnc("RFB 003.005\n"), b"RFB 003.003\n");
+        assert_eq!(vnc("RFB 003.x08\n"), b"");
+        // DO is refused once; an offer, too.
+        let telnet = b"\xff\xfd\x18\xff\xfd\x18\xff\xfb\x01\xff\xfc\x03\xff\xfe\x03";
+        assert_eq!(Hello::of(23).reply(telnet), b"\xff\xfc\x18\xff\xfe\x01");
+        // A client that has spoken does not reply.
+        assert_eq!(Hello::of(80).reply(b"RFB 003.008\n"), b"");
     }
 }

@@ -369,6 +369,9 @@ const SSH: &[u8] = b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n";
 const HTTP: &[u8] = b"HTTP/1.1 200 OK\r\nServer: nginx/1.22.1\r\nContent-Type: text/html\r\n\
     Content-Length: 35\r\nConnection: close\r\n\r\n<html><title>hello</title>text</html>";
 const SMTP: &[u8] = b"220 mail.example.org ESMTP Postfix (Debian/GNU)\r\n";
+const TELNET: &[u8] = b"\xff\xfd\x18\xff\xfb\x01\r\nhost login: ";
+const VNC: &[u8] = b"RFB 003.008\n\x02\x01\x02";
+const MEMCACHED: &[u8] = b"VERSION 1.6.18\r\n";
 
 fn json(banner: &Banner) -> String {
     let mut out = Vec::new();
@@ -383,6 +386,15 @@ fn banners_of_services_that_speak_first_or_answer() {
         (25, SMTP, "smtp"),
         (80, HTTP, "http"),
         (12_345, HTTP, "http"),
+        (
+            23,
+            TELNET,
+            r#""telnet_option":["do 24","will 1"],"telnet_text":"host login:""#,
+        ),
+        (12_347, TELNET, "telnet"),
+        (5900, VNC, r#""vnc_version":"003.008","vnc_security":"1,2""#),
+        (12_348, VNC, r#""vnc_security":"1,2""#),
+        (11_211, MEMCACHED, r#""memcached_version":"1.6.18""#),
         (12_346, SSH, "ssh"),
     ] {
         let manner = Manner {
@@ -402,7 +414,16 @@ fn banners_of_services_that_speak_first_or_answer() {
 
 #[test]
 fn a_banner_does_not_depend_on_segmentation() {
-    for (port, text) in [(22, SSH), (80, HTTP), (80, SMTP), (25, SMTP)] {
+    for (port, text) in [
+        (22, SSH),
+        (80, HTTP),
+        (80, SMTP),
+        (25, SMTP),
+        (23, TELNET),
+        (5900, VNC),
+        (12_347, VNC),
+        (11_211, MEMCACHED),
+    ] {
         let whole = converse(port, &Manner::says(text), Wire::default());
         let expected = (json(&whole.banners[0]), text.to_vec());
         for first in 1..text.len() {

@@ -28,7 +28,7 @@ pub(super) fn ntp(data: &[u8], key: u32) -> Option<bool> {
     (data.len() >= 48 && data[0] & 7 == 4).then(|| word(data, 28) == Some(key))
 }
 
-/// SNMP v1: the request id of the response (RFC 1157 section 4.1).
+/// SNMP v1 and v2c: the request id of the response (RFC 3416 section 3).
 pub(super) fn snmp(data: &[u8], key: u32) -> Option<bool> {
     let (0x30, message, _) = ber(data)? else {
         return None;

@@ -54,8 +54,9 @@ const NTP: &[u8; 48] = &{
     bytes[40] = 0xe0;
     bytes
 };
-/// Get of sysDescr.0 with the community `public`.
-const SNMP: &[u8] = b"\x30\x29\x02\x01\0\x04\x06public\xa0\x1c\x02\x04\0\0\0\0\x02\x01\0\x02\x01\0\
+/// Get of sysDescr.0 with the community `public`, version 2c.
+const SNMP: &[u8] =
+    b"\x30\x29\x02\x01\x01\x04\x06public\xa0\x1c\x02\x04\0\0\0\0\x02\x01\0\x02\x01\0\
 \x30\x0e\x30\x0c\x06\x08\x2b\x06\x01\x02\x01\x01\x01\0\x05\0";
 /// Engine discovery (RFC 3414 section 4).
 const SNMP_V3: &[u8] =

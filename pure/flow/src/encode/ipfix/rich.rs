@@ -143,6 +143,10 @@ const GROUPS: &[&[&str]] = &[
     &["mysql_", "tls_", "ja3", "ja4"],
     &["postgresql_", "tls_", "ja3", "ja4"],
     &["redis_"],
+    &["snmp_"],
+    &["memcached_"],
+    &["vnc_"],
+    &["telnet_"],
     &[""],
     &["ndpi"],
     // Several requests or questions.

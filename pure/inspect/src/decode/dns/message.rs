@@ -139,12 +139,16 @@ const NS: u16 = 2;
 const CNAME: u16 = 5;
 const PTR: u16 = 12;
 const MX: u16 = 15;
+const TXT: u16 = 16;
 const AAAA: u16 = 28;
 const SRV: u16 = 33;
 
+/// The class of names such as `version.bind` (RFC 4892): their texts describe the server.
+const CHAOS: u16 = 3;
+
 fn tell_record(
     message: &[u8],
-    kind: u16,
+    (kind, class): (u16, u16),
     data: core::ops::Range<usize>,
     out: &mut dyn FieldSink,
 ) -> bool {
@@ -165,6 +169,14 @@ fn tell_record(
                 return true;
             }
             return false;
+        }
+        TXT if class == CHAOS => {
+            let Some((len, rest)) = bytes.split_first() else {
+                return false;
+            };
+            let text = &rest[..rest.len().min(usize::from(*len))];
+            out.field(Field::DnsAnswer, Value::text(text));
+            return true;
         }
         _ => return false,
     };
@@ -227,9 +239,9 @@ pub(super) fn answers(
     }
     let mut reported = 0;
     for _ in 0..header.answers.min(ANSWER_MAX) {
-        let (kind, _, data) = record(message, at)?;
+        let (kind, class, data) = record(message, at)?;
         at = data.end;
-        if reported < TOLD_MAX && tell_record(message, kind, data, out) {
+        if reported < TOLD_MAX && tell_record(message, (kind, class), data, out) {
             reported += 1;
         }
     }

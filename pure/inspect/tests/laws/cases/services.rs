@@ -112,4 +112,80 @@ pub const SERVICES: &[Case] = &[
         "redis",
         &[(RedisCommand, "GET"), (RedisVersion, "-")],
     ),
+    ("memcached", "memcached", &[(MemcachedVersion, "1.6.18")]),
+    (
+        "memcached-stats",
+        "memcached",
+        &[(MemcachedVersion, "1.5.6")],
+    ),
+    ("memcached-get", "memcached", &[(MemcachedVersion, "-")]),
+    (
+        "memcached-server",
+        "memcached",
+        &[(MemcachedVersion, "1.4.0")],
+    ),
+    ("memcached-not", "unknown", &[]),
+    (
+        "memcached-udp",
+        "memcached",
+        &[(MemcachedVersion, "1.6.18")],
+    ),
+    (
+        "memcached-udp-stats",
+        "memcached",
+        &[(MemcachedVersion, "1.5.6")],
+    ),
+    (
+        "vnc",
+        "vnc",
+        &[(VncVersion, "003.008"), (VncSecurity, "19,1,2,16")],
+    ),
+    (
+        "vnc-3.3",
+        "vnc",
+        &[(VncVersion, "003.008"), (VncSecurity, "2")],
+    ),
+    (
+        "vnc-refused",
+        "vnc",
+        &[(VncVersion, "005.000"), (VncSecurity, "0")],
+    ),
+    (
+        "vnc-silent",
+        "vnc",
+        &[(VncVersion, "003.007"), (VncSecurity, "-")],
+    ),
+    ("vnc-not", "unknown", &[]),
+    (
+        "telnet",
+        "telnet",
+        &[(TelnetOption, "do 24"), (TelnetText, "Debian GNU/Linux")],
+    ),
+    (
+        "telnet-text",
+        "telnet",
+        &[(TelnetOption, "will 3"), (TelnetText, "Router Password:")],
+    ),
+    ("telnet-long", "telnet", &[(TelnetOption, "will 3")]),
+    ("telnet-not", "unknown", &[]),
+    (
+        "snmp",
+        "snmp",
+        &[
+            (SnmpVersion, "2"),
+            (
+                SnmpSysDescr,
+                "Linux router 6.1.0-18-amd64 #1 SMP PREEMPT_DYNAMIC Debian 6.1.76-1 (2024-02-01)",
+            ),
+            (SnmpEngine, "-"),
+        ],
+    ),
+    ("snmp-1", "snmp", &[(SnmpVersion, "1"), (SnmpSysDescr, "-")]),
+    (
+        "snmp-3",
+        "snmp",
+        &[(SnmpVersion, "3"), (SnmpEngine, "80001f880461626364")],
+    ),
+    ("snmp-trap", "snmp", &[(SnmpVersion, "2")]),
+    ("snmp-not", "unknown", &[]),
 ];

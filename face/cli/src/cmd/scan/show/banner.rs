@@ -16,6 +16,14 @@ const SHOWN: &[Field] = &[
     Field::HttpServer,
     Field::RdpSelected,
     Field::MqttReturnCode,
+    Field::NtpStratum,
+    Field::DnsAnswer,
+    Field::SmbDialect,
+    Field::RedisVersion,
+    Field::SnmpEngine,
+    Field::SnmpSysDescr,
+    Field::VncSecurity,
+    Field::TelnetText,
 ];
 
 /// The decoded fields as a JSON object.

@@ -1,0 +1,139 @@
+//! `barewire scan --banners` against real servers of SNMP, memcached, Telnet and DNS.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use lab::oracle::TempFile;
+use lab::process::{Process, barewire};
+use lab::{Pair, Veth, require, skip};
+use serde_json::Value;
+
+/// Time limit of a program; not a measurement.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Starts a server in the right end's namespace.
+fn start(pair: &Pair, program: &str, args: &[&str]) -> Process {
+    let mut command = pair.right.ns.command(program);
+    let command = command.args(args).env("SNMP_PERSISTENT_DIR", "/nonexistent");
+    Process::spawn_with_stdin(command.stdin(Stdio::piped())).unwrap()
+}
+
+/// Waits until a UDP socket is bound to a port of the right end.
+fn wait_bound(pair: &Pair, port: u16) {
+    let since = Instant::now();
+    let row = format!(":{port:04X} ");
+    let is_bound = || {
+        let table = std::fs::read_to_string("/proc/thread-self/net/udp");
+        table.unwrap_or_default().contains(&row)
+    };
+    while !pair.right.ns.run(is_bound).unwrap() {
+        assert!(since.elapsed() < LIMIT, "nothing listens on port {port}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Scans the right end's address; returns the banners and the totals.
+fn banners(pair: &Pair, ports: &str) -> (Vec<Value>, Value) {
+    let target = pair.right.ipv4.to_string();
+    let args = ["scan", &target, "-p", ports, "--banners", "--json"];
+    let args = [&args[..], &["--wait", "2", "--rate", "1000"]].concat();
+    let mut process = pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
+    let stdout = process.wait(LIMIT).unwrap().checked().unwrap().stdout;
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    let mut lines: Vec<Value> = stdout.lines().map(parse).collect();
+    let totals = lines.pop().expect("totals");
+    lines.retain(|line| line["type"] == "banner");
+    (lines, totals)
+}
+
+#[test]
+fn snmpd_says_its_version_system_and_engine() {
+    require!(skip::lab(), skip::program("snmpd", "snmpd"));
+    let pair = Veth::new().offloads().create().unwrap();
+    let file = TempFile::new("conf");
+    std::fs::write(file.path(), "rocommunity public\nsysDescr a router of this test\n").unwrap();
+    let args = ["-f", "-Lo", "-C", "-c", file.path().to_str().unwrap()];
+    let mut server = start(&pair, "snmpd", &[&args[..], &["udp:161"]].concat());
+    wait_bound(&pair, 161);
+    let (banners, totals) = banners(&pair, "U:161");
+    assert_eq!(banners.len(), 2, "one for each version: {totals} {banners:?}");
+    assert_eq!(totals["banners"], 2);
+    for banner in &banners {
+        let ends = (&banner["protocol"], &banner["port"], &banner["end"]);
+        assert_eq!(ends, (&"udp".into(), &161.into(), &"datagram".into()));
+    }
+    let of = |version: u64| {
+        let found = banners.iter().map(|banner| &banner["application"]);
+        let mut found = found.filter(|found| found["snmp_version"] == version);
+        found.next().unwrap_or_else(|| panic!("{banners:?}"))
+    };
+    assert_eq!(of(2)["snmp_sys_descr"], "a router of this test");
+    // Net-SNMP's number with the first bit set (RFC 3411 section 5).
+    let engine = of(3)["snmp_engine"].as_str().unwrap();
+    assert!(engine.starts_with("80001f88"), "{engine}");
+    server.kill().unwrap();
+}
+
+#[test]
+fn memcached_says_its_version_over_tcp_and_udp() {
+    require!(skip::lab(), skip::program("memcached", "memcached"));
+    let pair = Veth::new().offloads().create().unwrap();
+    let args = ["-u", "nobody", "-l", "0.0.0.0", "-p", "11211", "-U", "11211"];
+    let mut server = start(&pair, "memcached", &args);
+    wait_bound(&pair, 11_211);
+    let version = Command::new("memcached").arg("--version").output().unwrap();
+    let version = String::from_utf8(version.stdout).unwrap();
+    let version = version.trim().strip_prefix("memcached ").unwrap();
+    let (banners, totals) = banners(&pair, "11211,U:11211");
+    let mut protocols: Vec<_> = banners.iter().map(|b| b["protocol"].to_string()).collect();
+    protocols.sort_unstable();
+    assert_eq!(protocols, ["\"tcp\"", "\"udp\""], "{totals}");
+    for banner in &banners {
+        assert_eq!(banner["application"]["protocol"], "memcached", "{banner}");
+        assert_eq!(banner["application"]["memcached_version"], version);
+    }
+    server.kill().unwrap();
+}
+
+#[test]
+fn telnetd_says_its_options_and_text() {
+    require!(skip::lab(), skip::program("telnetd", "inetutils-telnetd"));
+    let pair = Veth::new().offloads().create().unwrap();
+    let listen = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, 23));
+    let listener = pair.right.ns.run(listen).unwrap().unwrap();
+    let server = std::thread::spawn(move || {
+        // As inetd does. It waits for replies to its options before it starts the program.
+        let (stream, _) = listener.accept().unwrap();
+        let other = stream.try_clone().unwrap();
+        let mut command = Command::new("telnetd");
+        let command = command.args(["-E", "/bin/echo welcome to this test"]);
+        let command = command.stdin(OwnedFd::from(stream)).stdout(OwnedFd::from(other));
+        command.stderr(Stdio::null()).status().unwrap()
+    });
+    let (banners, totals) = banners(&pair, "23");
+    assert_eq!(banners.len(), 1, "{totals}");
+    let found = &banners[0]["application"];
+    assert_eq!(found["protocol"], "telnet", "{}", banners[0]);
+    let options = found["telnet_option"].as_array().unwrap();
+    assert!(options.contains(&"do 24".into()), "terminal type: {found}");
+    assert_eq!(found["telnet_text"], "welcome to this test", "{}", banners[0]);
+    server.join().unwrap();
+}
+
+#[test]
+fn dnsmasq_says_its_version_over_tcp_and_udp() {
+    require!(skip::lab(), skip::program("dnsmasq", "dnsmasq-base"));
+    let pair = Veth::new().offloads().create().unwrap();
+    let args = ["-k", "-C", "/dev/null", "--no-resolv", "--no-hosts", "--user=root"];
+    let mut server = start(&pair, "dnsmasq", &[&args[..], &["--pid-file="]].concat());
+    wait_bound(&pair, 53);
+    let (banners, totals) = banners(&pair, "53,U:53");
+    assert_eq!(banners.len(), 2, "{totals}");
+    for banner in &banners {
+        let answer = &banner["application"]["dns_answer"][0];
+        assert!(answer.as_str().unwrap().starts_with("dnsmasq-"), "{banner}");
+    }
+    server.kill().unwrap();
+}

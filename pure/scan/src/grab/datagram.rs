@@ -1,0 +1,123 @@
+//! Banners of UDP services: their answers, decoded.
+
+use std::collections::HashSet;
+
+use inspect::{Application, Conversation, Decoders, Direction, Origin, Protocol, Tools};
+
+use super::connection::{OfServer, START_LEN};
+use super::{Banner, Ending};
+use crate::answer::{Answer, Evidence};
+use crate::cookie::ProbeTarget;
+
+/// Maximum number of banners remembered, so that each is reported once.
+const KNOWN_MAX: usize = 1 << 20;
+
+/// Kind of an answer: the protocol, and the set of fields found.
+type Kind = (Protocol, u128);
+
+/// Decodes the answers of UDP services. Each is read on its own; nothing is kept of it but its
+/// kind.
+pub struct DatagramReader {
+    tools: Tools,
+    known: HashSet<(ProbeTarget, Kind)>,
+}
+
+impl std::fmt::Debug for DatagramReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut reader = f.debug_struct("DatagramReader");
+        reader
+            .field("known", &self.known.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for DatagramReader {
+    fn default() -> Self {
+        Self {
+            tools: Tools::new(Decoders::ALL, 1),
+            known: HashSet::new(),
+        }
+    }
+}
+
+impl DatagramReader {
+    /// Reads the data of an answer. Returns its banner, unless the same kind of answer was read from
+    /// this port before: several requests to a port may have different answers, and some services
+    /// repeat theirs.
+    pub fn read(&mut self, answer: &Answer, data: &[u8], time_ns: u64) -> Option<Banner> {
+        if answer.evidence != Evidence::Udp || data.is_empty() {
+            return None;
+        }
+        let target = answer.target;
+        let origin = Origin {
+            from: Direction::Reverse,
+            time_ns,
+            ports: [0, target.port],
+        };
+        let mut application = Application::EMPTY;
+        let mut conversation = Conversation::NEW;
+        let mut sink = OfServer(&mut application);
+        conversation.datagram(&origin, data, &mut self.tools, &mut sink);
+        conversation.finish(&mut self.tools, &mut sink);
+        let fields = application.fields();
+        let mask = fields.fold(0_u128, |mask, (field, _)| mask | 1 << field as u16);
+        let key = (target, (application.protocol(), mask));
+        if self.known.len() >= KNOWN_MAX || !self.known.insert(key) {
+            return None;
+        }
+        Some(Banner {
+            target,
+            application,
+            start: data[..data.len().min(START_LEN)].to_vec(),
+            byte_count: data.len() as u64,
+            ending: Ending::Datagram,
+        })
+    }
+}
+
+// The mask has one bit for each field.
+const _: () = assert!(inspect::FIELDS.len() <= u128::BITS as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::State;
+    use crate::probe::Probe;
+
+    fn answer(port: u16) -> Answer {
+        let addr = [192, 0, 2, 1].into();
+        let probe = Probe::Udp;
+        Answer {
+            target: ProbeTarget { addr, probe, port },
+            state: State::Open,
+            evidence: Evidence::Udp,
+            ttl: 64,
+            from: addr,
+            payload: (0, 0),
+            sent_us: None,
+        }
+    }
+
+    #[test]
+    fn each_kind_of_answer_of_a_port_is_a_banner_once() {
+        let mut reader = DatagramReader::default();
+        let mut read = |port, data: &[u8]| {
+            let banner = reader.read(&answer(port), data, 0)?;
+            let mut out = Vec::new();
+            inspect::json(&banner.application, None, &mut out);
+            Some(String::from_utf8(out).unwrap())
+        };
+        let memcached = b"\0\x01\0\0\0\x01\0\0VERSION 1.6.18\r\n";
+        assert!(read(11_211, memcached).unwrap().contains("1.6.18"));
+        assert_eq!(read(11_211, memcached), None);
+        assert!(read(11_212, memcached).is_some());
+        // The answer of BIND: a text of class CHAOS.
+        let dns = b"\x12\x34\x84\0\0\x01\0\x01\0\0\0\0\x07version\x04bind\0\0\x10\0\x03\
+            \xc0\x0c\0\x10\0\x03\0\0\0\0\0\x07\x069.18.1";
+        let text = read(53, dns).unwrap();
+        assert!(text.contains("\"dns_answer\":[\"9.18.1\"]"), "{text}");
+        assert_eq!(read(9, b"?"), Some(String::new()));
+        assert_eq!(read(9, b"!"), None);
+        assert_eq!(read(10, b""), None);
+    }
+}
