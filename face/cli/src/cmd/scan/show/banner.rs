@@ -22,6 +22,7 @@ const SHOWN: &[Field] = &[
     Field::RedisVersion,
     Field::SnmpEngine,
     Field::SnmpSysDescr,
+    Field::MemcachedVersion,
     Field::VncSecurity,
     Field::TelnetText,
 ];
