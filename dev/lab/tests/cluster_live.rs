@@ -546,7 +546,7 @@ fn a_topology_file_filters_packets_and_moves_the_flows_of_a_killed_reader() {
     check_moves(&got);
 }
 
-/// Checks the queues of `moving`: files 1 to 4 are of its three queues, and of the second one again.
+/// Checks the queues of `moving`: files 1 to 3 are of its queues, file 4 of the second one again.
 fn check_moves(got: &[Vec<Vec<u8>>]) {
     let part = |index: usize, numbers: Range<u64>| -> Vec<u16> {
         let is_in = |packet: &&Vec<u8>| numbers.contains(&number_of(packet).unwrap());

@@ -40,7 +40,7 @@ use crate::worker::{Ended, Pacing};
 pub use application::{Application, WhenFull, WhenGone};
 pub use balance::Balance;
 pub use setup::{Opened, Setup, open};
-pub use status::{ApplicationStatus, InputStatus, QueueStatus, Status, names, status};
+pub use status::{ApplicationStatus, InputStatus, QueueStatus, Status, drain, names, status};
 pub use table::Table;
 pub use topology::{Topology, read as read_topology};
 
@@ -52,7 +52,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// Interval of checks whether readers have exited, and longest time until a reader is accepted.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How long readers have at the end to read what is in their queues.
+/// How long readers have at the end to read what is in their queues, unless a request to drain the
+/// cluster sets another time.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 /// Maximum number of processes that wait to be attached.
@@ -376,6 +377,9 @@ struct Desk {
     setup: setup::Named,
     began: Instant,
     refused_at: Option<Instant>,
+    stop: Stop,
+    /// Requests to drain the cluster, which are answered at the end.
+    drains: Vec<Caller>,
 }
 
 impl Desk {
@@ -413,6 +417,9 @@ impl Desk {
             let text = self.status().encode();
             return caller.answer(&text);
         }
+        if let ring::shared::Request::Drain(_) = caller.request {
+            return self.drain(caller);
+        }
         let interfaces = self.setup.interfaces(&self.control.describe());
         let mut callers = lock(&self.shared.callers);
         if callers.len() >= CALLER_COUNT_MAX {
@@ -421,6 +428,28 @@ impl Desk {
         }
         callers.push((caller, interfaces));
         self.shared.has_callers.store(true, Ordering::Release);
+    }
+
+    /// Ends the run for a process of root or of this user.
+    fn drain(&mut self, caller: Caller) {
+        let own = sys::descriptors::Credentials::own().uid;
+        if ![0, own].contains(&caller.process.uid) {
+            // Closed without an answer.
+            return;
+        }
+        if self.drains.len() < CALLER_COUNT_MAX {
+            self.drains.push(caller);
+            self.stop.set();
+        }
+    }
+
+    /// How long readers have at the end.
+    fn patience(&self) -> Duration {
+        let asked = self.drains.iter().map(|caller| match caller.request {
+            ring::shared::Request::Drain(seconds) => Duration::from_secs(seconds.into()),
+            _ => LEAVE_MAX,
+        });
+        asked.max().unwrap_or(LEAVE_MAX)
     }
 
     fn queues(&self) -> Vec<Queue> {
@@ -469,7 +498,7 @@ impl Desk {
         keep(self.control.stop());
         keep(mover.drain());
         let elapsed = began.elapsed();
-        mover.leave(Instant::now() + LEAVE_MAX);
+        mover.leave(Instant::now() + self.patience());
         for event in std::mem::take(&mut *lock(&self.shared.events)) {
             notice(Notice::Reader(event));
         }
@@ -477,6 +506,9 @@ impl Desk {
         lock(&self.shared.callers).clear();
         let status = self.status();
         drop(mover);
+        for caller in self.drains {
+            caller.answer(&status.encode());
+        }
         Outcome {
             totals: self.shared.totals(),
             applications: status.applications,

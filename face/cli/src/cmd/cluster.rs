@@ -18,6 +18,7 @@ use sys::{Error, ErrorKind, Result};
 use crate::args::{Attach, Bind, FilterCompiler, Idle, PortArgs, Timestamp, parse_duration};
 use crate::confine::{ConfineArgs, Files, Needs};
 use crate::inputs::{self, Inputs};
+use crate::report::counted;
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -35,6 +36,9 @@ enum Action {
     Show(ShowArgs),
     /// Show the rates of a running cluster, once a second
     Top(TopArgs),
+    /// End a running cluster in order: it receives no more packets, and ends once its readers have
+    /// read what is in their queues
+    Drain(DrainArgs),
 }
 
 /// Arguments of `cluster run`.
@@ -147,6 +151,20 @@ struct TopArgs {
     #[arg(short = 'c', long, value_name = "COUNT")]
     count: Option<u64>,
     /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `cluster drain`.
+#[derive(clap::Args)]
+struct DrainArgs {
+    /// Name of the cluster
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// How long readers have; what they have not read by then is lost
+    #[arg(long, value_parser = parse_duration, value_name = "TIME", default_value = "30s")]
+    timeout: Duration,
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -295,6 +313,7 @@ pub fn run(args: &Args) -> Result<()> {
         Action::Run(args) => run_cluster(args),
         Action::Show(args) => show_clusters(args),
         Action::Top(args) => table::top(&args.name, args.count, args.json),
+        Action::Drain(args) => drain(args),
     }
 }
 
@@ -365,6 +384,22 @@ fn show_clusters(args: &ShowArgs) -> Result<()> {
     match &args.svg {
         Some(path) => draw(&found, path),
         None => table::print(&found, args.json),
+    }
+}
+
+/// Ends a cluster, and prints its last status.
+fn drain(args: &DrainArgs) -> Result<()> {
+    let seconds = args.timeout.as_secs_f64().ceil().min(86_400.0) as u32;
+    let status = cluster::drain(&args.name, seconds)?;
+    let waiting: u64 = status.queues.iter().map(|it| it.counts.waiting()).sum();
+    table::print(std::slice::from_ref(&status), args.json)?;
+    match waiting {
+        0 => Ok(()),
+        _ => {
+            let what = format!("drain cluster {}", args.name);
+            let why = format!("{} were not read in time", counted(waiting, "packet"));
+            Err(Error::new(ErrorKind::Lost, what, why))
+        }
     }
 }
 

@@ -111,7 +111,9 @@ impl Out {
                 let why = format!("name one of its applications, ring:NAME/APPLICATION: {names}");
                 Err((Refusal::Invalid, why))
             }
-            Request::Status => Err((Refusal::Invalid, "it has no queue".into())),
+            Request::Status | Request::Drain(_) => {
+                Err((Refusal::Invalid, "it has no queue".into()))
+            }
         }
     }
 }

@@ -318,6 +318,8 @@ impl Opened {
             setup: named,
             began: std::time::Instant::now(),
             refused_at: None,
+            stop: stop.clone(),
+            drains: Vec::new(),
         };
         (mover, desk)
     }

@@ -203,9 +203,26 @@ pub fn names() -> Vec<String> {
 /// `InvalidInput` if its answer is not a status.
 pub fn status(name: &str) -> Result<Status> {
     let text = shared::status(&shared::find(name)?)?;
-    Status::decode(&text).ok_or_else(|| {
-        let what = format!("show cluster {name}");
-        Error::new(ErrorKind::InvalidInput, what, "its process sent no status")
+    decode(&text, || format!("show cluster {name}"))
+}
+
+/// Ends a running cluster in order: it receives no more packets, and its readers have `seconds` to
+/// read what is in their queues. Returns its last status; packets that still wait then are lost.
+///
+/// # Errors
+/// As [`status`]; `InvalidInput` also if its process refuses this one.
+pub fn drain(name: &str, seconds: u32) -> Result<Status> {
+    let text = shared::drain(&shared::find(name)?, seconds)?;
+    decode(&text, || format!("drain cluster {name}"))
+}
+
+fn decode(text: &str, what: impl Fn() -> String) -> Result<Status> {
+    Status::decode(text).ok_or_else(|| {
+        Error::new(
+            ErrorKind::InvalidInput,
+            what(),
+            "its process sent no status",
+        )
     })
 }
 

@@ -313,3 +313,45 @@ fn a_wrong_filter_of_an_application_is_refused_before_the_start() {
     let error = open(&setup).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
 }
+
+/// A cluster that is drained ends after its readers have read what was in their queues.
+#[test]
+fn a_drained_cluster_waits_for_its_readers() {
+    if let Err(error) = ring::shared::directory() {
+        skip::skip!("no directory for sockets: {error}");
+    }
+    let input = input(5000);
+    let setup = setup(&input, &[("a", 1)]);
+    let opened = open(&setup).unwrap();
+    let path = opened.path().to_owned();
+    let (mut peer, _) = thread::scope(|scope| {
+        let (options, stop) = (Options::default(), Stop::new());
+        let run_until = stop.clone();
+        let cluster = scope.spawn(move || run(opened, &options, &run_until, |_| {}));
+        let (mut peer, terms) = connect(&path, Access::Read, &Request::Any).unwrap();
+        assert_eq!(peer.wait(Duration::from_secs(60)).unwrap(), Ready::Packets);
+        let name = setup.name.clone();
+        let drain = scope.spawn(move || drain(&name, 60).unwrap());
+        // The queue is full, and nothing is read until the cluster has been told to end.
+        let end = Instant::now() + Duration::from_secs(60);
+        while !stop.is_set() {
+            assert!(Instant::now() < end, "the request has not arrived");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let mut count = 0;
+        while peer.wait(Duration::from_secs(60)).unwrap() != Ready::End {
+            while let Some(frame) = peer.take() {
+                count += 1;
+                peer.give(frame).unwrap();
+            }
+        }
+        let status = drain.join().unwrap();
+        let outcome = cluster.join().unwrap();
+        assert_eq!((outcome.imbalance(), outcome.ended), (0, Ended::Stopped));
+        let counts = status.queues[0].counts;
+        assert_eq!((counts.returned, counts.waiting()), (count, 0));
+        assert_eq!(outcome.queues[0].counts, counts);
+        (peer, terms)
+    });
+    assert!(peer.take().is_none());
+}

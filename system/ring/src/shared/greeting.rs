@@ -31,6 +31,9 @@ pub enum Request {
     Queue(u32),
     /// The counts of all queues, as text.
     Status,
+    /// To end in order: no more packets are received, and readers have this many seconds to read
+    /// what is in their queues. The answer is the status at the end.
+    Drain(u32),
 }
 
 impl Request {
@@ -40,6 +43,7 @@ impl Request {
             Self::Application(name) => (1, 0, name.as_str()),
             Self::Queue(number) => (2, *number, ""),
             Self::Status => (3, 0, ""),
+            Self::Drain(seconds) => (4, *seconds, ""),
         };
         let mut bytes = [0; REQUEST_LEN];
         bytes[..8].copy_from_slice(&REQUEST);
@@ -67,6 +71,7 @@ impl Request {
             }
             2 => Self::Queue(number(bytes, 12)),
             3 => Self::Status,
+            4 => Self::Drain(number(bytes, 12)),
             _ => return None,
         })
     }
@@ -207,6 +212,7 @@ mod tests {
             Request::Application("ids".into()),
             Request::Queue(7),
             Request::Status,
+            Request::Drain(30),
         ] {
             assert_eq!(Request::decode(&request.encode()), Some(request));
         }

@@ -268,11 +268,31 @@ pub fn connect(path: &Path, access: Access, request: &Request) -> Result<(PeerEn
 /// As [`connect`].
 pub fn status(path: &Path) -> Result<String> {
     let socket = ask(path, &Request::Status)?;
-    let end = Instant::now() + PATIENCE;
+    read_status(&socket, PATIENCE)
+}
+
+/// Asks the owner at `path` to end in order, waits until it has, and returns its last status.
+/// Readers have `seconds` to read what is in their queues.
+///
+/// # Errors
+/// As [`connect`]; `Permission` also if this process may attach, but is neither root's nor of the
+/// owner's user.
+pub fn drain(path: &Path, seconds: u32) -> Result<String> {
+    let socket = ask(path, &Request::Drain(seconds))?;
+    let patience = PATIENCE + Duration::from_secs(seconds.into());
+    socket
+        .set_read_timeout(Some(patience))
+        .map_err(|error| Error::from_io(format!("{ATTACH} at {}", path.display()), error))?;
+    read_status(&socket, patience)
+}
+
+/// Reads a text until the owner closes the connection.
+fn read_status(socket: &UnixStream, patience: Duration) -> Result<String> {
+    let end = Instant::now() + patience;
     let mut text = Vec::new();
     let mut part = [0; 4096];
     while text.len() < STATUS_LEN_MAX && Instant::now() < end {
-        let (len, _) = descriptors::receive(&socket, &mut part).map_err(or_refused)?;
+        let (len, _) = descriptors::receive(socket, &mut part).map_err(or_refused)?;
         if len == 0 {
             break;
         }

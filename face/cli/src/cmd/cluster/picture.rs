@@ -76,7 +76,7 @@ pub(super) fn tree(status: &Status) -> String {
 const ROW: usize = 34;
 
 /// Left edges and widths of the columns: inputs, cluster, applications, queues.
-const COLUMNS: [(usize, usize); 4] = [(10, 200), (270, 200), (530, 300), (890, 230)];
+const COLUMNS: [(usize, usize); 4] = [(10, 200), (270, 220), (550, 360), (970, 230)];
 
 fn escape(text: &str) -> String {
     let mut out = String::new();
@@ -95,7 +95,7 @@ fn escape(text: &str) -> String {
 
 /// Cuts a text that does not fit into a box of this width.
 fn fitted(text: &str, width: usize) -> String {
-    let max = (width - 16) / 7;
+    let max = (width - 16) / 8;
     match text.chars().count() > max {
         true => text.chars().take(max - 1).chain(['…']).collect(),
         false => text.to_owned(),
