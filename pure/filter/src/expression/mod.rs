@@ -22,6 +22,7 @@ mod parse;
 mod primitive;
 mod qualified;
 mod ranges;
+pub mod steering;
 
 pub use lex::is_keyword;
 
