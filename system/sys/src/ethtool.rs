@@ -1,11 +1,18 @@
 //! Properties of an interface that its driver reports: the `SIOCETHTOOL` requests that read (Linux
-//! `include/uapi/linux/ethtool.h`). Nothing here changes anything.
+//! `include/uapi/linux/ethtool.h`). Only the module `steering` changes anything.
 //!
 //! A driver that does not know a request answers `EOPNOTSUPP`, which is reported as `None`.
 
+mod rule;
+mod steering;
+
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::{Error, ErrorKind, Result};
+
+pub use rule::{Fields, IpFields, Masked, Rule, RuleSpec};
+pub use steering::{InstalledRule, NtupleFeature, RuleTable};
 
 const GSET: u32 = 0x01;
 const GDRVINFO: u32 = 0x03;
@@ -135,12 +142,29 @@ impl Ethtool {
         Ok(Self { socket })
     }
 
-    /// Sends a request whose first word is the command; the kernel answers in place. `None` where
-    /// the driver does not know the request.
+    /// Sends a request as [`request`](Self::request) does. `None` where the driver does not know
+    /// it.
+    fn ask(&self, interface: &str, words: &mut [u32]) -> Result<Option<()>> {
+        let Err(error) = self.request(interface, words)? else {
+            return Ok(Some(()));
+        };
+        match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EPERM) => Ok(None),
+            _ => {
+                let what = format!("query the driver of {interface:?}");
+                Err(Error::from_io(what, error))
+            }
+        }
+    }
+
+    /// Sends a request whose first word is the command; the kernel answers in place.
     ///
     /// The caller must size `words` so that the answer fits: the kernel writes no more than the
     /// sizes in the request's header allow.
-    fn ask(&self, interface: &str, words: &mut [u32]) -> Result<Option<()>> {
+    ///
+    /// # Errors
+    /// If the interface does not exist; every other error of the system is in the inner result.
+    fn request(&self, interface: &str, words: &mut [u32]) -> Result<io::Result<()>> {
         let mut name = [0; libc::IFNAMSIZ];
         if interface.len() >= name.len() {
             let why = "interface names have at most 15 bytes";
@@ -166,15 +190,17 @@ impl Ethtool {
             )
         };
         if result >= 0 {
-            return Ok(Some(()));
+            return Ok(Ok(()));
         }
-        let error = Error::last_os(format!("query the driver of {interface:?}"));
-        match error.os_code() {
-            Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EPERM) => Ok(None),
-            Some(libc::ENODEV) => Err(error
-                .with_why("there is no such interface")
-                .with_hint("`barewire devices` lists the interfaces")),
-            _ => Err(error),
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::ENODEV) => {
+                let what = format!("query the driver of {interface:?}");
+                Err(Error::from_io(what, error)
+                    .with_why("there is no such interface")
+                    .with_hint("`barewire devices` lists the interfaces"))
+            }
+            _ => Ok(Err(error)),
         }
     }
 
@@ -306,22 +332,16 @@ impl Ethtool {
 
     /// The driver's own counters, as `ethtool -S`: name and value.
     pub fn statistics(&self, interface: &str) -> Result<Option<Vec<(String, u64)>>> {
-        // struct ethtool_sset_info: cmd, reserved, a mask of 64 bits, then a count for each bit.
-        let mut info = [GSSET_INFO, 0, 1 << STATISTICS_SET, 0, 0];
-        if self.ask(interface, &mut info)?.is_none() {
+        let Some(count) = self.count_of(interface, STATISTICS_SET)? else {
             return Ok(None);
-        }
-        let count = info[4] as usize;
-        if count == 0 || count > COUNT_MAX {
-            return Ok(None);
-        }
+        };
         // struct ethtool_gstrings: cmd, string_set, len; then the names. If queues are added
         // between the calls the set grows, and the kernel writes as many names as it has; so there
         // is room for twice as many.
         let mut names = vec![0; 3 + 2 * count * NAME_LEN / 4];
-        (names[0], names[1], names[2]) = (GSTRINGS, STATISTICS_SET, info[4]);
+        (names[0], names[1], names[2]) = (GSTRINGS, STATISTICS_SET, count as u32);
         let mut values = vec![0; 2 + 2 * 2 * count];
-        (values[0], values[1]) = (GSTATS, info[4]);
+        (values[0], values[1]) = (GSTATS, count as u32);
         if self.ask(interface, &mut names)?.is_none() || self.ask(interface, &mut values)?.is_none()
         {
             return Ok(None);
@@ -330,6 +350,15 @@ impl Ethtool {
         let value = |at: usize| u64::from(values[3 + 2 * at]) << 32 | u64::from(values[2 + 2 * at]);
         let name = |at: usize| text_of(&names[at * NAME_LEN..(at + 1) * NAME_LEN]);
         Ok(Some((0..count).map(|at| (name(at), value(at))).collect()))
+    }
+
+    /// Number of names in a set; `None` also if there is none.
+    fn count_of(&self, interface: &str, set: u32) -> Result<Option<usize>> {
+        // struct ethtool_sset_info: cmd, reserved, a mask of 64 bits, then a count for each bit.
+        let mut info = [GSSET_INFO, 0, 1 << set, 0, 0];
+        let asked = self.ask(interface, &mut info)?;
+        let count = info[4] as usize;
+        Ok(asked.and((1..=COUNT_MAX).contains(&count).then_some(count)))
     }
 }
 

@@ -236,10 +236,7 @@ fn expand(cond: &Cond, value: bool) -> Result<Vec<Cube>, Why> {
         }
         Cond::Choice(test, first, second) => {
             let mut union = product(&test_cubes(test, true)?, &expand(first, value)?)?;
-            union.extend(product(
-                &test_cubes(test, false)?,
-                &expand(second, value)?,
-            )?);
+            union.extend(product(&test_cubes(test, false)?, &expand(second, value)?)?);
             few(&union)?;
             union
         }

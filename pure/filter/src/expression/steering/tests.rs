@@ -143,7 +143,10 @@ fn expansion_is_bounded() {
     let factor = "(ip[20] = 1 or ip[21] = 1 or ip[22] = 1 or ip[23] = 1)";
     let text = [factor; 12].join(" and ");
     let error = rules(&text, &Options::default()).unwrap_err();
-    assert!(error.to_string().contains("too many alternatives"), "{error}");
+    assert!(
+        error.to_string().contains("too many alternatives"),
+        "{error}"
+    );
 }
 
 /// A sequence of pseudo-random numbers (xorshift).
@@ -191,10 +194,7 @@ fn expression(random: &mut Random, depth: usize) -> String {
     if depth == 0 || random.below(3) == 0 {
         return random.one_of(PRIMITIVES).to_owned();
     }
-    let (a, b) = (
-        expression(random, depth - 1),
-        expression(random, depth - 1),
-    );
+    let (a, b) = (expression(random, depth - 1), expression(random, depth - 1));
     let word = random.one_of(&["and", "and", "or"]);
     format!("({a}) {word} ({b})")
 }
@@ -215,7 +215,20 @@ fn packet(random: &mut Random, tag: Option<u16>) -> Vec<u8> {
     match kind {
         0x800 => {
             let options = random.one_of(&[0, 1]);
-            bytes.extend([0x45 + options, tos, 0, 40, 0, 1, 0x40, 0, 64, protocol, 0, 0]);
+            bytes.extend([
+                0x45 + options,
+                tos,
+                0,
+                40,
+                0,
+                1,
+                0x40,
+                0,
+                64,
+                protocol,
+                0,
+                0,
+            ]);
             for _ in 0..2 {
                 bytes.extend([192, 0, 2, random.one_of(&[1, 129])]);
             }
