@@ -17,7 +17,8 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::card::Card;
 
-pub use guard::{Guard, borrow, guard_until_closed, guarded_by};
+pub use crate::guardian::Guard;
+pub use guard::{borrow, guard_until_closed, guarded_by};
 
 /// The driver that gives a card to a process.
 pub const VFIO: &str = "vfio-pci";

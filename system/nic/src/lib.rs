@@ -1,12 +1,14 @@
-//! Properties and features of network interfaces, as the kernel reports them; and binding cards to
-//! vfio-pci and back, the only change that this crate makes.
+//! Properties and features of network interfaces, as the kernel reports them; and two changes of
+//! cards that are undone: binding them to vfio-pci, and isolating a receive queue.
 #![forbid(unsafe_code)]
 
 pub mod bind;
 mod card;
+mod guardian;
 mod holder;
 mod host_dependency;
 mod interface;
+pub mod isolate;
 
 pub use card::{Card, cards, cards_in};
 pub use holder::XdpHolder;

@@ -1,92 +1,22 @@
-//! Binds a card back to its kernel driver when the process that uses it ends, even by `kill -9`: a
-//! small helper process waits for the end of a pipe that the user holds.
-//!
-//! The helper has its own session and its own name, so that it survives when the terminal is closed
-//! or the program is killed by name (pkill(1)). It does not survive when the service or container
-//! of both is stopped. In that case `barewire nic bind kernel` binds the card back.
+//! Binds a card back to its kernel driver when the process that uses it ends: what the helper
+//! process ([`guardian`](crate::guardian)) does for a card. If the helper was ended too, `barewire
+//! nic bind kernel` binds the card back.
 
-use std::fs;
-use std::io::{self, Read, Write};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sys::pci::{PciAddress, PciFunction};
 use sys::{Error, ErrorKind, Result};
 
 use super::{Owner, Place, plan, refuse};
 use crate::card::Card;
+use crate::guardian::{self, Guard};
 
 /// How often to check whether the card is still in use.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long to wait for it on drop.
-const DROP_WAIT: Duration = Duration::from_secs(1);
-/// The helper's name, for ps(1) and pkill(1): at most 15 bytes (`TASK_COMM_LEN`).
-const NAME: &str = "nic-guardian";
-/// What the helper writes when it is ready.
-const READY: [u8; 6] = *b"ready\n";
-
-/// The helper, as seen by the process that it waits for. Dropping this binds the card back.
-#[derive(Debug)]
-pub struct Guard {
-    child: Child,
-}
-
-impl Guard {
-    /// Starts the helper process: `command` must call [`guard_until_closed`]. The helper keeps the
-    /// privileges that this process has now, receives none of the terminal's signals, and holds
-    /// none of our outputs open but standard error. It is ready when this returns.
-    ///
-    /// # Errors
-    /// When it cannot be started.
-    pub fn start(mut command: Command) -> Result<Self> {
-        let failed = |error| Error::from_io("start the process that binds the card back", error);
-        let child = command
-            .arg0(NAME)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(failed)?;
-        let mut guard = Self { child };
-        let mut said = [0; READY.len()];
-        let output = guard.child.stdout.take();
-        match output.map(|mut output| output.read_exact(&mut said)) {
-            Some(Ok(())) if said == READY => Ok(guard),
-            _ => Err(failed(io::Error::other("it exited at once"))),
-        }
-    }
-
-    /// Binds the card back now and waits until that is done; returns whether it succeeded.
-    ///
-    /// # Errors
-    /// If the process cannot be waited for.
-    pub fn release(mut self) -> Result<bool> {
-        self.end()
-    }
-
-    fn end(&mut self) -> Result<bool> {
-        drop(self.child.stdin.take());
-        let status = self.child.wait();
-        status
-            .map(|status| status.success())
-            .map_err(|error| Error::from_io("wait until the card is bound back", error))
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        // The helper waits for every process that has the card open, which may include this one:
-        // then it continues when this one has exited.
-        let end = Instant::now() + DROP_WAIT;
-        while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
-            thread::sleep(LOOK);
-        }
-    }
-}
 
 /// The program that calls [`guard_until_closed`], with its arguments before the card's address.
 static GUARDIAN: OnceLock<(PathBuf, Vec<String>)> = OnceLock::new();
@@ -130,21 +60,8 @@ pub fn borrow(address: PciAddress) -> Result<Option<Guard>> {
 /// # Errors
 /// When it cannot be returned.
 pub fn guard_until_closed(place: &Place, address: PciAddress) -> Result<()> {
-    // If it leads a process group already (a shell started it), it needs no session of its own.
-    let _ = sys::session::begin();
-    // The name of the main thread is also that of the process.
-    let _ = fs::write("/proc/self/comm", NAME);
-    ready().map_err(|error| Error::from_io("tell that the card is guarded", error))?;
-    let mut byte = [0];
-    // The other end never writes; a byte would be ignored.
-    while io::stdin().read(&mut byte).is_ok_and(|count| count != 0) {}
+    guardian::wait_until_closed()?;
     return_card(place, address)
-}
-
-fn ready() -> io::Result<()> {
-    let mut output = io::stdout().lock();
-    output.write_all(&READY)?;
-    output.flush()
 }
 
 fn return_card(place: &Place, address: PciAddress) -> Result<()> {
