@@ -28,6 +28,14 @@ const NOT_RUN: &[(&str, &str)] = &[
         "takes a card from the kernel; the guest suites nic and vfio do",
     ),
     (
+        "barewire nic isolate",
+        "needs a card with ntuple filters; the guest suite nic isolates without them",
+    ),
+    (
+        "barewire capture afxdp:eth0/3 ",
+        "needs a fourth queue; guest_isolate tests that of a card",
+    ),
+    (
         "barewire capture vfio:",
         "needs a card behind an IOMMU; the guest suite vfio has one",
     ),

@@ -12,6 +12,7 @@ mod conformance_port;
 mod guest_afxdp;
 mod guest_devices;
 mod guest_forward;
+mod guest_isolate;
 mod guest_nic;
 mod guest_refused;
 mod guest_vfio;

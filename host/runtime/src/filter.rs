@@ -4,6 +4,7 @@
 pub mod derive;
 mod names;
 pub mod select;
+pub mod steering;
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -46,7 +46,7 @@ pub enum Step {
     },
 }
 
-/// A step of an interface and a queue, for people.
+/// A step of an interface and a queue, for users.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
     /// The interface.
@@ -94,7 +94,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The steps for people.
+    /// The steps for users.
     pub fn lines(&self) -> impl Iterator<Item = Line<'_>> {
         let Record {
             interface, queue, ..

@@ -123,8 +123,8 @@ pub const SUITES: &[Suite] = &[
     },
     Suite {
         name: "nic",
-        summary: "cards that are given to vfio-pci and come back",
-        tests: "guest_nic::",
+        summary: "cards that are given to vfio-pci and come back, and queues that leave RSS",
+        tests: "guest_nic:: guest_isolate::",
         usual: true,
         limit_seconds: 300,
     },

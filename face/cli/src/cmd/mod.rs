@@ -40,7 +40,7 @@ pub enum Command {
     Filter(Box<filter::Args>),
     /// Meter flows on an interface or in a capture file; show, record and export them
     Flows(Box<flows::Args>),
-    /// List network cards and bind them to vfio-pci or back to their kernel driver
+    /// List network cards, bind them to vfio-pci and back, give a class of packets its own queue
     Nic(nic::Args),
     /// Capture for Wireshark (extcap)
     #[command(hide = true)]

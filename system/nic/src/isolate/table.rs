@@ -31,7 +31,7 @@ pub(super) fn is_default(table: &[u32], rings: u32) -> bool {
     rings != 0 && table.iter().all(|&entry| Some(entry) == default.next())
 }
 
-/// The difference of two tables for people.
+/// The difference of two tables for users.
 pub(super) fn changes(from: &[u32], to: &[u32]) -> String {
     let changed: Vec<(u32, u32)> = from
         .iter()

@@ -7,6 +7,9 @@ use sys::ethtool::{Fields, InstalledRule, IpFields, Masked, NtupleFeature};
 
 use super::*;
 
+/// A change of a model's state.
+type Change<'a> = &'a dyn Fn(&mut State);
+
 /// State of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
@@ -273,7 +276,7 @@ fn a_step_that_cannot_be_undone_is_reported_and_undone_later() {
 fn cards_that_cannot_are_refused_with_the_reason() {
     let folder = Folder::new("cannot");
     let store = &folder.0;
-    let refusal = |change: &dyn Fn(&mut State), queue, rules: &[Rule]| {
+    let refusal = |change: Change, queue, rules: &[Rule]| {
         let model = Model::new(4, 8);
         change(&mut model.state.borrow_mut());
         let error = plan(&model, store, queue, rules).unwrap_err();
@@ -281,7 +284,7 @@ fn cards_that_cannot_are_refused_with_the_reason() {
         error.to_string()
     };
     let one = [rule(53)];
-    let cases: [(&dyn Fn(&mut State), u32, &str); 6] = [
+    let cases: [(Change, u32, &str); 6] = [
         (&|state| state.rings = 1, 0, "has one receive queue"),
         (&|state| state.rings = 0, 0, "reports no receive queues"),
         (&|_| {}, 4, "no queue 4"),

@@ -20,12 +20,12 @@ pub struct Undo {
     pub record: Record,
     /// The changes, in order.
     pub steps: Vec<Step>,
-    /// What is left as it is, because somebody else changed it.
+    /// What is left as it is, because another program changed it.
     pub notes: Vec<String>,
 }
 
 impl Undo {
-    /// The steps for people.
+    /// The steps for users.
     pub fn lines(&self) -> impl Iterator<Item = Line<'_>> {
         let queue = self.record.queue;
         let interface = self.record.interface.as_str();

@@ -28,8 +28,14 @@ const MAC: Masked<u64> = Masked {
     mask: 0xffff_ffff_ffff,
 };
 
-/// Rules, their text, and the bytes at some offsets that are not 0.
-fn known() -> Vec<(Rule, &'static str, &'static [(usize, &'static str)])> {
+/// A rule, its text, and its bytes that are not 0, each run with its offset.
+type Known = (Rule, &'static str, &'static [(usize, &'static str)]);
+
+fn known() -> Vec<Known> {
+    [of_ip(), of_ethernet()].concat()
+}
+
+fn of_ip() -> Vec<Known> {
     let port = |number| all(number, u16::MAX);
     let udp4 = IpFields {
         destination_port: port(53),
@@ -44,10 +50,6 @@ fn known() -> Vec<(Rule, &'static str, &'static [(usize, &'static str)])> {
         destination: all(0xc000_0200, 0xffff_ff00),
         tos: all(4, 0xff),
         ..ip(false, 47)
-    };
-    let ethernet = Fields::Ethernet {
-        source: Masked::default(),
-        ether_type: Some(0x806),
     };
     vec![
         (
@@ -84,6 +86,15 @@ fn known() -> Vec<(Rule, &'static str, &'static [(usize, &'static str)])> {
             "ip6 l4proto 58",
             &[(0, "0e"), (41, "3a"), (113, "ff")],
         ),
+    ]
+}
+
+fn of_ethernet() -> Vec<Known> {
+    let ethernet = Fields::Ethernet {
+        source: Masked::default(),
+        ether_type: Some(0x806),
+    };
+    vec![
         (
             Rule {
                 destination: MAC,
