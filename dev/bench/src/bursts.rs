@@ -159,7 +159,7 @@ fn put<'a>(
 }
 
 /// Where the processor time of all threads is read.
-struct Meters {
+pub struct Meters {
     /// This thread and the kernel's packet threads.
     others: Vec<PathBuf>,
     /// The threads of the reader and of the processes it started.
@@ -167,7 +167,8 @@ struct Meters {
 }
 
 impl Meters {
-    fn new(reader: Option<u32>) -> Result<Self> {
+    /// Meters of the calling thread, the kernel's packet threads, and a process.
+    pub fn new(reader: Option<u32>) -> Result<Self> {
         let mut others = vec![PathBuf::from("/proc/thread-self/schedstat")];
         for entry in std::fs::read_dir("/proc")? {
             let path = entry?.path();
@@ -195,7 +196,7 @@ impl Meters {
 
     /// Nanoseconds on a processor (Documentation/scheduler/sched-stats.rst): of the sender with the
     /// kernel's threads, and of the reader.
-    fn read_ns(&self) -> Result<[u64; 2]> {
+    pub fn read_ns(&self) -> Result<[u64; 2]> {
         Ok([sum_ns(&self.others)?, sum_ns(&self.reader)?])
     }
 }

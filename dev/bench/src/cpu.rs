@@ -16,6 +16,19 @@ pub fn of_children() -> Result<f64> {
     Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
+/// Processor time of the calling thread, in seconds.
+pub fn of_thread() -> Result<f64> {
+    // Otherwise the time since the last timer interrupt is missing (`update_curr`).
+    std::thread::yield_now();
+    let path = "/proc/thread-self/schedstat";
+    let text = std::fs::read_to_string(path).with_context(|| format!("read {path}"))?;
+    let first = text
+        .split_whitespace()
+        .next()
+        .context("schedstat is empty")?;
+    Ok(first.parse::<u64>()? as f64 / 1e9)
+}
+
 /// A reading of `/proc/stat`: it includes the work of all processes and the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {

@@ -2,6 +2,7 @@
 
 mod capture;
 pub mod driver;
+mod drop;
 mod filter;
 mod flows;
 mod forward;
@@ -48,6 +49,7 @@ pub const SCENARIOS: &[Scenario] = &[
     wire::SCENARIO,
     filter::SCENARIO,
     guard::SCENARIO,
+    drop::SCENARIO,
     memory::SCENARIO,
     driver::SCENARIO,
     paths::SCENARIO,

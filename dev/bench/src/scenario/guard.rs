@@ -1,11 +1,12 @@
 //! `guard`: what a packet costs that many rules are tested on, by `BPF_PROG_TEST_RUN`: the rules
 //! one after the other, and as decision trees; and the time to compile them.
 
-use std::time::Instant;
-
 use anyhow::{Context, Result, ensure};
 use bpf::ebpf::Insn;
 use bpf::translate::{XdpOptions, xdp_program};
+use bpf::vm_cbpf::PacketInfo;
+use bpf::vm_ebpf::maps::Kind;
+use bpf::vm_ebpf::{self, Hook};
 use guard::{Account, EmitError, Features, Maps, Rule, Verdict};
 use runtime::filter::select::Select;
 use sys::bpf::TestRun;
@@ -13,6 +14,7 @@ use sys::{Error, ErrorKind};
 use xdp::{Guard, GuardSpec};
 
 use super::{Plan, Scenario};
+use crate::cpu;
 use crate::rounds::{Outcome, Table};
 
 /// The row in the table.
@@ -22,9 +24,23 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
+/// For programs that are not loaded.
+const MAPS: Maps = Maps {
+    counters: 1,
+    limits: 2,
+    prefixes: 3,
+    sources: 4,
+    samples: None,
+};
+const FEATURES: Features = Features {
+    hook: guard::DirectHook::Xdp,
+    frags: true,
+    indirect: true,
+};
+
 const DATABASE: &str = "/etc/p0f/p0f.fp";
 
-type Emit = fn(&[Rule], bool, Maps, Features) -> Result<Vec<Insn>, EmitError>;
+pub(super) type Emit = fn(&[Rule], bool, Maps, Features) -> Result<Vec<Insn>, EmitError>;
 
 fn run(plan: &Plan) -> Result<Outcome> {
     let database = std::fs::read_to_string(DATABASE);
@@ -53,21 +69,27 @@ fn run(plan: &Plan) -> Result<Outcome> {
             reference: "one after the other".into(),
             series: Vec::new(),
         };
-        let programs = [
-            ("no rule", load(&[], guard::emit)?),
-            ("one after the other", load(&rules, guard::emit_chain)?),
-            ("decision trees", load(&rules, guard::emit)?),
+        let mut programs = Vec::new();
+        let ways: [(_, &[Rule], Emit); 3] = [
+            ("no rule", &[], guard::emit),
+            ("one after the other", &rules, guard::emit_chain),
+            ("decision trees", &rules, guard::emit),
         ];
-        for (name, (_, insn_count)) in &programs {
+        for (name, rules, emit) in ways {
+            let (guard, insn_count) = load(rules, emit)?;
+            let steps = packets().map(|packet| steps(rules, emit, &packet));
+            let steps = steps.into_iter().collect::<Result<Vec<_>>>()?;
             notes.push(format!(
-                "{measure}: {} rules, {name}: {insn_count} instructions",
+                "{measure}: {} rules, {name}: {insn_count} instructions, of which the packets \
+                 take {steps:?}",
                 rules.len()
             ));
+            programs.push((name, guard));
         }
         let repeat = if plan.quick { 1_000 } else { 1_000_000 };
         for _ in 0..plan.rounds {
             for (at, packet) in (1..).zip(packets()) {
-                for (name, (guard, _)) in &programs {
+                for (name, guard) in &programs {
                     table.add(name, at, time(guard, &packet, repeat)?);
                 }
             }
@@ -80,7 +102,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
 /// The time from the text of all signatures to a program for each, and to one program for all.
 fn compile_time(plan: &Plan, signatures: &[String]) -> Result<Table> {
     let mut table = Table {
-        measure: "compile time, all SYN signatures of p0f",
+        measure: "processor time to compile all SYN signatures of p0f",
         unit: "ms",
         axis: "signatures",
         more_is_better: false,
@@ -88,46 +110,30 @@ fn compile_time(plan: &Plan, signatures: &[String]) -> Result<Table> {
         series: Vec::new(),
     };
     let count = signatures.len() as u32;
-    let maps = Maps {
-        counters: 0,
-        limits: 0,
-        prefixes: 0,
-        sources: 0,
-        samples: None,
-    };
-    let features = Features {
-        hook: guard::DirectHook::Xdp,
-        frags: true,
-        indirect: true,
-    };
     let options = XdpOptions {
-        hook: features.hook,
+        hook: FEATURES.hook,
         frags: true,
         indirect_by_helper: false,
         stack_top: 0,
     };
     for _ in 0..plan.rounds {
-        let began = Instant::now();
+        let began = cpu::of_thread()?;
         for rule in rules(signatures)? {
             let program = rule.matcher.context("no filter")?;
             std::hint::black_box(xdp_program(&program, &options)?);
         }
-        table.add("a program each", count, milliseconds(began));
+        table.add("a program each", count, (cpu::of_thread()? - began) * 1e3);
         let ways: [(_, Emit); 2] = [
             ("one after the other", guard::emit_chain),
             ("decision trees", guard::emit),
         ];
         for (name, emit) in ways {
-            let began = Instant::now();
-            std::hint::black_box(emit(&rules(signatures)?, false, maps, features)?);
-            table.add(name, count, milliseconds(began));
+            let began = cpu::of_thread()?;
+            std::hint::black_box(emit(&rules(signatures)?, false, MAPS, FEATURES)?);
+            table.add(name, count, (cpu::of_thread()? - began) * 1e3);
         }
     }
     Ok(table)
-}
-
-fn milliseconds(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64() * 1e3
 }
 
 /// The signatures of SYNs in p0f's database.
@@ -153,7 +159,7 @@ fn expressions() -> Vec<String> {
     (0..200).map(expression).collect()
 }
 
-fn rules(texts: &[String]) -> Result<Vec<Rule>> {
+pub(super) fn rules(texts: &[String]) -> Result<Vec<Rule>> {
     let rule = |(id, text): (u32, &String)| {
         let select = match text.strip_prefix("p0f:") {
             Some(signature) => Select::p0f(signature)?,
@@ -172,7 +178,7 @@ fn rules(texts: &[String]) -> Result<Vec<Rule>> {
     (0..).zip(texts).map(rule).collect()
 }
 
-fn load(rules: &[Rule], emit: Emit) -> Result<(Guard, usize)> {
+pub(super) fn load(rules: &[Rule], emit: Emit) -> Result<(Guard, usize)> {
     let spec = GuardSpec {
         counters_len: guard::counters_len(rules.len()),
         limits_len: guard::limits_len(rules.len()),
@@ -200,6 +206,24 @@ fn load(rules: &[Rule], emit: Emit) -> Result<(Guard, usize)> {
         Ok(insns)
     })?;
     Ok((guard, insn_count.get()))
+}
+
+/// Instructions that a packet takes, by the interpreter: an independent measure of a noisy clock's.
+fn steps(rules: &[Rule], emit: Emit, packet: &[u8]) -> Result<u32> {
+    let insns = emit(rules, false, MAPS, FEATURES)?;
+    let fits = |steps_max| {
+        let mut maps = vm_ebpf::maps::Maps::new();
+        let count = rules.len();
+        maps.add(1, Kind::Array, (4, guard::counters_len(count)), 1);
+        let hook = Hook::Xdp {
+            first_len: packet.len(),
+        };
+        let mut packet = vm_ebpf::Packet::new(packet);
+        let packet = (hook, &mut packet);
+        vm_ebpf::run(&insns, packet, &PacketInfo::UNKNOWN, &mut maps, steps_max).is_ok()
+    };
+    let all: Vec<u32> = (0..=insns.len() as u32).collect();
+    Ok(all.partition_point(|steps_max| !fits(*steps_max)) as u32)
 }
 
 /// Nanoseconds a packet, which no rule matches.
