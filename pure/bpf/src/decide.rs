@@ -10,9 +10,12 @@
 //! How the tree is built: `walk` runs a filter on what is known about a packet, `reduce` removes
 //! the tests whose result is known, and `choose` selects the field whose values leave the fewest
 //! ways to match. The leaf with the most ways is split first, until no field helps or the
-//! instructions of all leaves reach [`Options::insn_count_max`]. The choice of fields affects only
-//! size and speed.
+//! instructions of all leaves reach [`Options::insn_count_max`]. Filters that test different fields
+//! are separated by `group`, if every match ends the evaluation: a tree for each field, all of them
+//! walked one after the other. The choice of fields affects only size and speed.
 
+use alloc::collections::BTreeMap;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::cbpf::{Program, Width};
@@ -20,6 +23,7 @@ use crate::cbpf::{Program, Width};
 mod build;
 mod choose;
 mod facts;
+mod group;
 mod reduce;
 mod value;
 mod walk;
@@ -104,6 +108,18 @@ pub enum Node {
     Switch(Switch),
     /// A leaf: its index in [`Tree::leaves`].
     Leaf(usize),
+    /// Trees that are all walked, by their roots in [`Tree::nodes`]: any of their leaves may
+    /// contain the packet's first match. All filters in them decide; a filter may be in several.
+    All(Vec<usize>),
+}
+
+/// The tree of a [`Node::All`] that a leaf belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Part {
+    /// The index of the [`Node::All`] in [`Tree::nodes`].
+    pub all: usize,
+    /// The number of the tree in it.
+    pub at: usize,
 }
 
 /// A branch on the value of a field, with indices in [`Tree::nodes`].
@@ -126,8 +142,10 @@ pub struct Switch {
 pub struct Tree {
     /// The nodes; the first is the root.
     pub nodes: Vec<Node>,
-    /// The lists of filters, without duplicates.
+    /// The lists of filters, without duplicates in the same part.
     pub leaves: Vec<Vec<Candidate>>,
+    /// For each leaf, the part it belongs to.
+    pub parts: Vec<Option<Part>>,
 }
 
 impl Tree {
@@ -136,22 +154,51 @@ impl Tree {
         build::build(rules, options)
     }
 
-    /// The filters to run on a packet.
-    pub fn leaf(&self, bytes: &[u8]) -> &[Candidate] {
-        let mut at = 0;
-        loop {
+    /// The filters to run on a packet, in their original order.
+    pub fn leaf(&self, bytes: &[u8]) -> Vec<&Candidate> {
+        let mut found = Vec::new();
+        let mut open = vec![0];
+        while let Some(at) = open.pop() {
             match &self.nodes[at] {
-                Node::Leaf(leaf) => return &self.leaves[*leaf],
-                Node::Switch(switch) => {
-                    at = match switch.field.of(bytes) {
-                        None => switch.short,
-                        Some(value) => switch
-                            .arms
-                            .binary_search_by_key(&value, |(value, _)| *value)
-                            .map_or(switch.other, |arm| switch.arms[arm].1),
-                    };
-                }
+                Node::Leaf(leaf) => found.extend(&self.leaves[*leaf]),
+                Node::All(roots) => open.extend(roots),
+                Node::Switch(switch) => open.push(match switch.field.of(bytes) {
+                    None => switch.short,
+                    Some(value) => switch
+                        .arms
+                        .binary_search_by_key(&value, |(value, _)| *value)
+                        .map_or(switch.other, |arm| switch.arms[arm].1),
+                }),
             }
         }
+        found.sort_by_key(|candidate| candidate.index);
+        found
+    }
+
+    /// The roots of the trees of a [`Node::All`].
+    pub fn roots(&self, all: usize) -> &[usize] {
+        match &self.nodes[all] {
+            Node::All(roots) => roots,
+            _ => &[],
+        }
+    }
+
+    /// The root of the tree that is walked after a leaf; `None` if the leaf ends the walk.
+    pub fn after(&self, leaf: usize) -> Option<usize> {
+        let part = self.parts[leaf]?;
+        self.roots(part.all).get(part.at + 1).copied()
+    }
+
+    /// The lowest index of a filter in each part.
+    pub fn first_of_parts(&self) -> BTreeMap<Part, usize> {
+        let mut firsts = BTreeMap::new();
+        for (leaf, part) in self.leaves.iter().zip(&self.parts) {
+            let indices = leaf.iter().map(|candidate| candidate.index);
+            if let (Some(part), Some(first)) = (*part, indices.min()) {
+                let known = firsts.entry(part).or_insert(first);
+                *known = first.min(*known);
+            }
+        }
+        firsts
     }
 }

@@ -194,18 +194,36 @@ pub fn emit_xdp_by_helper(
     xdp::emit_by_helper(asm, program, options, hit, miss)
 }
 
-/// Appends the way to the leaves of a decision tree, whose labels these are, on an XDP context.
+/// Where the code of a decision tree goes.
+#[derive(Clone, Copy, Debug)]
+pub struct TreeTargets<'a> {
+    /// The label of each leaf.
+    pub leaves: &'a [Label],
+    /// For packets with more buffers, whose first buffer is too short for a field.
+    pub slow: Label,
+    /// Stack offset of a word that [`Node::All`](crate::decide::Node::All) sets to [`NO_MATCH`]:
+    /// for the lowest index of a filter that matches in one of its trees.
+    ///
+    /// It should be no multiple of 8. The verifier then does not track the word's value, which it
+    /// would otherwise do on each path through every later tree.
+    pub best: i16,
+}
+
+/// Above the index of any filter.
+pub const NO_MATCH: i32 = i32::MAX;
+
+/// Appends the way to the leaves of a decision tree, on an XDP context. Returns the label of each
+/// node: code of a leaf continues at that of [`Tree::after`].
 ///
 /// Needs R6 = the context, and R9 = the whole packet's length if [`XdpOptions::frags`]. Keeps R6,
-/// R8 and R9. A packet whose first buffer is too short for a field goes to `slow` if it has more.
+/// R8 and R9, as must the code of leaves.
 pub fn emit_xdp_tree(
     asm: &mut Asm,
     tree: &Tree,
     options: &XdpOptions,
-    leaves: &[Label],
-    slow: Label,
-) {
-    tree::emit(asm, tree, options, leaves, slow);
+    to: &TreeTargets<'_>,
+) -> Vec<Label> {
+    tree::emit(asm, tree, options, to)
 }
 
 /// Appends a filter on a socket's packet.

@@ -138,6 +138,54 @@ fn random_filters_match_the_same_packets_in_a_tree() {
     assert!(switched > 700, "only {switched} fields were compared");
 }
 
+/// A filter that requires a value of one of four bytes, or of either of two.
+fn on_one_field(random: &mut Random) -> Program {
+    let value = random.below(40);
+    let byte = |off| (0x30, 0, 0, off);
+    let (first, second) = (random.below(4), random.below(4));
+    let either = [
+        byte(first),
+        (0x15, 2, 0, value),
+        byte(second),
+        (0x15, 0, 1, value),
+    ];
+    let rows = match random.below(3) {
+        0 => either.to_vec(),
+        1 => vec![byte(first), (0x15, 0, 1, value)],
+        _ => vec![(0xb1, 0, 0, 4), (0x50, 0, 0, 5), (0x15, 0, 1, value)],
+    };
+    program(&[&rows[..], &[(0x06, 0, 0, 1), (0x06, 0, 0, 0)]].concat())
+}
+
+#[test]
+fn filters_on_different_fields_have_trees_of_their_own() {
+    let mut random = Random(0xa11);
+    let mut divided = 0;
+    for round in 0..60 {
+        let count = 120 + random.below(60);
+        let programs: Vec<_> = (0..count).map(|_| on_one_field(&mut random)).collect();
+        let packets = (0..30).map(|_| {
+            let bytes = (0..20).map(|_| random.below(45) as u8);
+            bytes.collect::<Vec<_>>()
+        });
+        let packets: Vec<_> = packets.collect();
+        let packets: Vec<_> = packets.iter().map(Vec::as_slice).collect();
+        let options = Options {
+            indirect: round % 3 != 0,
+            insn_count_max: 4_000,
+        };
+        // One of the filters lets the evaluation go on, now and then.
+        let rules = rules(&programs, |at| round % 4 != 0 || at != 7);
+        let tree = laws::tree(&rules, &options, &packets);
+        let is_all = |node: &Node| matches!(node, Node::All(_));
+        divided += usize::from(tree.nodes.iter().any(is_all));
+        let most = packets.iter().map(|packet| tree.leaf(packet).len()).max();
+        let is_whole = round % 4 != 0 && options.indirect;
+        assert!(!is_whole || most < Some(20), "{most:?} of {count}");
+    }
+    assert!(divided > 20, "only {divided} trees were divided");
+}
+
 fn program(rows: &[Row]) -> Program {
     let insns = rows
         .iter()
@@ -199,7 +247,7 @@ fn fields_are_within_reach_of_a_load() {
         let tree = Tree::new(&rules(&programs, |_| true), &OPTIONS);
         let bases = tree.nodes.iter().filter_map(|node| match node {
             Node::Switch(switch) => Some(switch.field.base),
-            Node::Leaf(_) => None,
+            Node::Leaf(_) | Node::All(_) => None,
         });
         let is_used = bases.into_iter().any(|base| base == Base::Header(at));
         assert_eq!(is_used, at < 2048, "{at}");

@@ -156,6 +156,89 @@ fn trees_decide_and_count_as_the_rules_do_in_turn() {
     }
 }
 
+/// A rule on the protocol and one of: the source, the source port, the destination port, either
+/// port.
+fn rule_on_one_field(random: &mut Random, id: u32) -> Rule {
+    let mut insns = Vec::new();
+    let mut test = |load: &[(u16, u32)], value: u32| {
+        insns.extend(load.iter().map(|(code, k)| Insn::new(*code, 0, 0, *k)));
+        insns.extend([Insn::new(0x15, 1, 0, value), Insn::new(0x06, 0, 0, 0)]);
+    };
+    test(&[(0x28, 12)], 0x800);
+    let value = random.below(60) as u32;
+    match random.below(5) {
+        0 => test(&[(0x20, 26)], 0x0a00_0000 | value),
+        1 => test(&[(0x30, 23)], 17),
+        _ => test(&[(0x30, 23)], 6),
+    }
+    match random.below(4) {
+        0 => test(&[(0xb1, 14), (0x48, 14)], value),
+        1 => test(&[(0xb1, 14), (0x48, 16)], value),
+        2 => test(&[(0x30, 29)], value),
+        _ => insns.extend(
+            [
+                (0xb1, 0, 0, 14),
+                (0x48, 0, 0, 14),
+                (0x15, 2, 0, value),
+                (0x48, 0, 0, 16),
+                (0x15, 0, 1, value),
+                (0x06, 0, 0, 1),
+                (0x06, 0, 0, 0),
+            ]
+            .map(|(code, jt, jf, k)| Insn::new(code, jt, jf, k)),
+        ),
+    }
+    insns.push(Insn::new(0x06, 0, 0, 1));
+    let mut rule = random.rule(id);
+    (rule.sources, rule.destinations) = (None, None);
+    if rule.verdict == Verdict::Count && random.below(20) > 0 {
+        rule.verdict = Verdict::Drop;
+    }
+    rule.matcher = Some(Program::new(insns).unwrap());
+    rule
+}
+
+#[test]
+fn the_first_of_several_fields_rules_decides() {
+    let mut random = Random(0xf1e1d);
+    for round in 0..60 {
+        let features = Features {
+            hook: bpf::translate::DirectHook::Xdp,
+            frags: round % 4 != 0,
+            indirect: round % 3 != 0,
+        };
+        let count = 20 + random.below(100) as u32;
+        let rules: Vec<_> = (0..count)
+            .map(|id| rule_on_one_field(&mut random, id))
+            .collect();
+        let tree = emit(&rules, false, MAPS, features).unwrap();
+        let chain = emit_chain(&rules, false, MAPS, features).unwrap();
+        let (mut tree, mut chain) = (Run::new(&rules, tree), Run::new(&rules, chain));
+        for _ in 0..200 {
+            let mut packet = random.packet();
+            let mut set = |at: usize, value: usize| {
+                if let Some(byte) = packet.get_mut(at) {
+                    *byte = value as u8;
+                }
+            };
+            set(12, 8);
+            set(13, 0);
+            for at in [29, 35, 37, 39] {
+                set(at, random.below(70));
+            }
+            let first_len = match features.frags {
+                true => packet.len() - random.below(2) * random.below(packet.len() + 1),
+                false => packet.len(),
+            };
+            let [ours, expected] =
+                [&mut tree, &mut chain].map(|run| run.verdict(&packet, first_len, STEPS_MAX));
+            assert!(expected.is_some());
+            assert_eq!(ours, expected, "{first_len} of {packet:02x?}\n{rules:?}");
+        }
+        assert_eq!(tree.account(), chain.account(), "{rules:?}");
+    }
+}
+
 /// Rules for UDP to each of 200 ports.
 fn ports(random: &mut Random) -> Vec<Rule> {
     let rule = |id| {

@@ -1,21 +1,26 @@
 //! Builds the tree: the leaf with the most ways to match is split first.
 
-use alloc::collections::{BTreeMap, BinaryHeap};
+use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-use super::choose::choose;
+use super::choose::{Choice, choose};
 use super::facts::{Bits, Facts};
+use super::group::{Division, Group, divide};
 use super::reduce::{Reduced, reduce};
-use super::{Base, Candidate, Field, Node, Options, Rule, Switch, Tree};
+use super::{Base, Candidate, Field, Node, Options, Part, Rule, Switch, Tree};
 use crate::cbpf::Insn;
 
 /// Maximum number of fields that are compared on the path to a leaf.
 const DEPTH_MAX: u32 = 24;
 /// Cost of a filter in addition to its instructions.
 const RULE_COST: usize = 8;
+/// Fewer ways to match are not divided by fields.
+const WAYS_MIN: usize = 16;
+/// How many times fewer ways a division must leave than a split, whose arms may be split further.
+const GAIN_MIN: usize = 2;
 
 /// A filter that may match the packets of a leaf.
 #[derive(Clone)]
@@ -72,6 +77,7 @@ struct Open {
     facts: Facts,
     remaining: Vec<Remaining>,
     way_count: usize,
+    part: Option<Part>,
 }
 
 impl Open {
@@ -100,13 +106,14 @@ impl Ord for Open {
     }
 }
 
-/// Identifies equal lists of filters: index and instructions of each.
-type LeafKey = Vec<(usize, Vec<(u16, u8, u8, u32)>)>;
+/// Identifies equal lists of filters: the part, and index and instructions of each.
+type LeafKey = (Option<Part>, Vec<(usize, Vec<(u16, u8, u8, u32)>)>);
 
 struct Builder {
     options: Options,
     nodes: Vec<Node>,
     leaves: Vec<Vec<Candidate>>,
+    parts: Vec<Option<Part>>,
     leaf_of: BTreeMap<LeafKey, usize>,
     open: BinaryHeap<Open>,
     cost: usize,
@@ -131,19 +138,21 @@ pub(super) fn build(rules: &[Rule<'_>], options: &Options) -> Tree {
         options: *options,
         nodes: Vec::new(),
         leaves: Vec::new(),
+        parts: Vec::new(),
         leaf_of: BTreeMap::new(),
         open: BinaryHeap::new(),
         cost: remaining.iter().map(Remaining::cost).sum(),
     };
-    builder.add(facts, remaining, 0);
+    builder.add((facts, remaining), 0, None);
     while let Some(open) = builder.open.pop() {
         if !builder.split(&open) {
-            builder.close(open.node, &open.remaining);
+            builder.close(open.node, &open.remaining, open.part);
         }
     }
     Tree {
         nodes: builder.nodes,
         leaves: builder.leaves,
+        parts: builder.parts,
     }
 }
 
@@ -161,7 +170,7 @@ fn up_to_certain(remaining: impl Iterator<Item = Remaining>) -> Vec<Remaining> {
 }
 
 impl Builder {
-    fn close(&mut self, node: usize, remaining: &[Remaining]) {
+    fn close(&mut self, node: usize, remaining: &[Remaining], part: Option<Part>) {
         let words = |insn: &Insn| (insn.code, insn.jt, insn.jf, insn.k);
         let key = remaining.iter().map(|remaining| match &remaining.rest {
             Some(rest) if !rest.is_certain => (
@@ -170,8 +179,9 @@ impl Builder {
             ),
             _ => (remaining.index, Vec::new()),
         });
-        let leaves = &mut self.leaves;
-        let leaf = *self.leaf_of.entry(key.collect()).or_insert_with(|| {
+        let (leaves, parts) = (&mut self.leaves, &mut self.parts);
+        let key = (part, key.collect());
+        let leaf = *self.leaf_of.entry(key).or_insert_with(|| {
             let candidates = remaining.iter().map(|remaining| Candidate {
                 index: remaining.index,
                 program: match &remaining.rest {
@@ -180,13 +190,14 @@ impl Builder {
                 },
             });
             leaves.push(candidates.collect());
+            parts.push(part);
             leaves.len() - 1
         });
         self.nodes[node] = Node::Leaf(leaf);
     }
 
     /// Adds a leaf with these filters; returns its index.
-    fn add(&mut self, facts: Facts, remaining: Vec<Remaining>, depth: u32) -> usize {
+    fn add(&mut self, (facts, remaining): Arm, depth: u32, part: Option<Part>) -> usize {
         let node = self.nodes.len();
         self.nodes.push(Node::Leaf(0));
         let testing = remaining
@@ -194,7 +205,7 @@ impl Builder {
             .filter(|remaining| !remaining.is_certain())
             .count();
         if testing <= 1 || depth >= DEPTH_MAX {
-            self.close(node, &remaining);
+            self.close(node, &remaining, part);
         } else {
             let way_count = remaining.iter().map(Remaining::way_count).sum();
             self.open.push(Open {
@@ -203,24 +214,39 @@ impl Builder {
                 facts,
                 remaining,
                 way_count,
+                part,
             });
         }
         node
     }
 
-    /// Splits a leaf by a field. Returns `false` if no field helps, or the tree would become too
-    /// large.
+    /// Splits a leaf. Returns `false` if no field helps, or the tree would become too large.
     fn split(&mut self, open: &Open) -> bool {
         let own: usize = open.remaining.iter().map(Remaining::cost).sum();
         let room = self.options.insn_count_max.saturating_sub(self.cost) + own;
         // The number of ways that fit; fewer do if they are longer than average.
         let mut ways_max = room * open.way_count / own.max(1);
-        while ways_max >= open.way_count {
-            let rest = open
-                .remaining
-                .iter()
-                .filter_map(|remaining| remaining.rest.as_deref());
-            let Some(choice) = choose(rest, &open.facts, &self.options, ways_max) else {
+        let mut may_divide = open.part.is_none()
+            && open.way_count >= WAYS_MIN
+            && open.remaining.iter().all(|remaining| remaining.decides);
+        while ways_max >= open.way_count || may_divide {
+            let choose = |ways_max| {
+                let rest = open.remaining.iter().filter_map(|r| r.rest.as_deref());
+                choose(rest, &open.facts, &self.options, ways_max)
+            };
+            let choice = choose(ways_max);
+            if core::mem::take(&mut may_divide) {
+                // A field that few filters do not test comes first: its split copies only those.
+                let few = choose(ways_max.min(open.way_count + open.way_count / 2));
+                let few = few.filter(|few| few.worst < open.way_count);
+                if match few {
+                    Some(few) => self.split_by(open, own, few.field, &few.values),
+                    None => self.divide(open, own, choice.as_ref()),
+                } {
+                    return true;
+                }
+            }
+            let Some(choice) = choice else {
                 return false;
             };
             if self.split_by(open, own, choice.field, &choice.values) {
@@ -230,6 +256,61 @@ impl Builder {
             ways_max = (ways_max / 2).min(choice.way_count.saturating_sub(1));
         }
         false
+    }
+
+    /// Replaces a leaf by a tree for each of several fields, if that leaves fewer ways to test than
+    /// the choice of one field.
+    fn divide(&mut self, open: &Open, own: usize, choice: Option<&Choice>) -> bool {
+        let rest: Vec<_> = open.remaining.iter().map(|r| r.rest.as_deref()).collect();
+        let Some(division) = divide(&rest, &open.facts, &self.options) else {
+            return false;
+        };
+        let worst = choice.map_or(open.way_count, |choice| choice.worst);
+        if division.worst() * GAIN_MIN > worst {
+            return false;
+        }
+        let groups: Vec<_> = division
+            .groups
+            .iter()
+            .map(|group| (group, group_arms(open, group)))
+            .collect();
+        let Division { rest, .. } = &division;
+        let rest: Vec<_> = rest.iter().map(|at| open.remaining[*at].clone()).collect();
+        let arms = groups.iter().flat_map(|(_, arms)| arms);
+        let cost = arms.flat_map(|(_, arm)| &arm.1).chain(&rest);
+        let cost = self.cost - own + cost.map(Remaining::cost).sum::<usize>();
+        if cost > self.options.insn_count_max {
+            return false;
+        }
+        self.cost = cost;
+        let mut roots = Vec::new();
+        for (group, arms) in groups {
+            let part = Some(Part {
+                all: open.node,
+                at: roots.len(),
+            });
+            let node = self.nodes.len();
+            self.nodes.push(Node::Leaf(0));
+            let none = || (Facts::default(), Vec::new());
+            let depth = open.depth + 2;
+            self.switch(
+                open,
+                node,
+                group.field,
+                (arms, none(), none()),
+                (depth, part),
+            );
+            roots.push(node);
+        }
+        if !rest.is_empty() {
+            let part = Some(Part {
+                all: open.node,
+                at: roots.len(),
+            });
+            roots.push(self.add((open.facts.clone(), rest), open.depth + 1, part));
+        }
+        self.nodes[open.node] = Node::All(roots);
+        true
     }
 
     /// Splits a leaf by a field. Returns `false` if the tree would become too large.
@@ -265,22 +346,47 @@ impl Builder {
             return false;
         }
         self.cost = self.options.insn_count_max - room;
-        let depth = open.depth + 1;
-        let mut add = |(facts, remaining)| self.add(facts, remaining, depth);
+        let below = (open.depth + 1, open.part);
+        self.switch(open, open.node, field, (arms, other, short), below);
+        true
+    }
+
+    /// Makes a node a switch, with leaves of this depth and part.
+    fn switch(
+        &mut self,
+        open: &Open,
+        node: usize,
+        field: Field,
+        (arms, other, short): (Vec<(u32, Arm)>, Arm, Arm),
+        (depth, part): (u32, Option<Part>),
+    ) {
+        let mut add = |arm| self.add(arm, depth, part);
         let arms = arms
             .into_iter()
             .map(|(value, arm)| (value, add(arm)))
             .collect();
         let (other, short) = (add(other), add(short));
-        self.nodes[open.node] = Node::Switch(Switch {
+        self.nodes[node] = Node::Switch(Switch {
             field,
             known_len: open.facts.least(Base::Start),
             arms,
             other,
             short,
         });
-        true
     }
+}
+
+/// The filters of a group by value. All other packets are none of its filters' matches.
+fn group_arms(open: &Open, group: &Group) -> Vec<(u32, Arm)> {
+    let arm = |(&value, filters): (&u32, &BTreeSet<usize>)| {
+        let field = &group.field;
+        let mut facts = present(open, field)?;
+        let mask = field.mask;
+        let is_possible = facts.learn(field.base, field.off, field.width, Bits { mask, value });
+        let remaining = reduced_by(open, &facts, |at| filters.contains(&at));
+        is_possible.then_some((value, (facts, remaining)))
+    };
+    group.values.iter().filter_map(arm).collect()
 }
 
 type Arm = (Facts, Vec<Remaining>);

@@ -1,7 +1,6 @@
 //! Selects the field to compare next: the one that leaves the fewest ways to match, whatever its
 //! value is.
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::facts::{Byte, Facts};
@@ -10,13 +9,10 @@ use super::{Base, Field, Options};
 use crate::cbpf::Width;
 
 /// Maximum number of values that one field is compared with.
-const VALUES_MAX: usize = 1024;
+pub(super) const VALUES_MAX: usize = 1024;
 /// Fields that end beyond this offset are not considered, nor are headers that begin there: an
 /// eBPF load reaches up to 32,767 bytes.
 const END_MAX: u32 = 2048;
-
-/// For each value of a field, the number of ways to match that require it.
-type Values = BTreeMap<u32, u32>;
 
 /// A field to branch on.
 pub(super) struct Choice {
@@ -25,6 +21,8 @@ pub(super) struct Choice {
     pub values: Vec<u32>,
     /// The number of ways that remain, over all values.
     pub way_count: usize,
+    /// The most ways that remain for any value.
+    pub worst: usize,
 }
 
 /// Selects a field. `None` if no field helps, or if more than this many ways would remain.
@@ -34,44 +32,88 @@ pub(super) fn choose<'a>(
     options: &Options,
     ways_max: usize,
 ) -> Option<Choice> {
-    let mut fields: BTreeMap<Field, Values> = BTreeMap::new();
+    let mut all = Vec::new();
     let mut way_count = 0;
     for way in rest.flat_map(|rule| &rule.ways) {
         way_count += 1;
         for_each_field(way, facts, options, |field, value| {
-            *fields.entry(field).or_default().entry(value).or_default() += 1;
+            all.push(packed(&field, value));
         });
     }
-    let best = fields
-        .iter()
-        .filter(|(_, values)| values.len() <= VALUES_MAX)
-        .filter_map(|(field, values)| Some((rank(field, values, way_count)?, field, values)))
-        .filter(|((_, all, _), ..)| *all as usize <= ways_max)
-        .min_by_key(|(rank, ..)| *rank)?;
-    let ((_, way_count, _), field, values) = best;
+    all.sort_unstable();
+    let fields = all.chunk_by(|one, other| field_bits(*one) == field_bits(*other));
+    let ((worst, way_count, _), field) = fields
+        .filter_map(|field| Some((rank(field, way_count)?, field)))
+        .filter(|((_, all, _), _)| *all as usize <= ways_max)
+        .min_by_key(|(rank, _)| *rank)?;
+    let values = field.chunk_by(|one, other| one == other);
     Some(Choice {
-        field: *field,
-        values: values.keys().copied().collect(),
+        field: unpacked(field[0]),
+        values: values.map(|same| same[0] as u32).collect(),
         way_count: way_count as usize,
+        worst: worst as usize,
     })
 }
 
+/// A field and its value as one number: numbers of the same field are next to each other when
+/// sorted, with the values in ascending order.
+fn packed(field: &Field, value: u32) -> u128 {
+    let base = match field.base {
+        Base::Start => 0,
+        // Up to `END_MAX`.
+        Base::Header(at) => at + 1,
+    };
+    let place = u64::from(base) << 32 | u64::from(field.off << 3 | field.width.bytes());
+    u128::from(place) << 64 | u128::from(field.mask) << 32 | u128::from(value)
+}
+
+fn field_bits(packed: u128) -> u128 {
+    packed >> 32
+}
+
+fn unpacked(packed: u128) -> Field {
+    let (base, place) = ((packed >> 96) as u32, (packed >> 64) as u32);
+    Field {
+        base: base.checked_sub(1).map_or(Base::Start, Base::Header),
+        off: place >> 3,
+        width: match place & 7 {
+            1 => Width::B,
+            2 => Width::H,
+            _ => Width::W,
+        },
+        mask: (packed >> 32) as u32,
+    }
+}
+
 /// The rank of a field, lower is better: the most ways that remain for any value, the sum of those
-/// that remain for all values, and how narrow the field is.
-fn rank(field: &Field, values: &Values, way_count: u32) -> Option<(u32, u32, u32)> {
-    let decided: u32 = values.values().sum();
-    let most = values.values().max()?;
+/// that remain for all values, and how narrow the field is. Its values are in ascending order.
+fn rank(values: &[u128], way_count: u32) -> Option<(u32, u32, u32)> {
+    let (mut most, mut count) = (0, 0);
+    for same in values.chunk_by(|one, other| one == other) {
+        most = most.max(same.len() as u32);
+        count += 1;
+    }
+    if count as usize > VALUES_MAX {
+        return None;
+    }
+    let decided = values.len() as u32;
     let open = way_count.checked_sub(decided)?;
     let worst = open + most;
-    let all = open * (values.len() as u32 + 1) + decided;
+    let all = open * (count + 1) + decided;
     // If all ways require the same value, a comparison at least excludes other packets.
     let helps = worst < way_count || (open == 0 && way_count > 1);
-    helps.then_some((worst, all, 8 - field.width.bytes()))
+    let width = (values[0] >> 64) as u32 & 7;
+    helps.then_some((worst, all, 8 - width))
 }
 
 /// Calls `each` for every byte, half word and word that the way requires to have a value not known
 /// yet.
-fn for_each_field(way: &Facts, facts: &Facts, options: &Options, mut each: impl FnMut(Field, u32)) {
+pub(super) fn for_each_field(
+    way: &Facts,
+    facts: &Facts,
+    options: &Options,
+    mut each: impl FnMut(Field, u32),
+) {
     let bytes = way.bytes();
     for (index, first) in bytes.iter().enumerate() {
         let is_usable = match first.base {

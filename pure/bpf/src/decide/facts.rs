@@ -69,28 +69,27 @@ impl Facts {
 
     /// The known bits of a number in network byte order.
     pub fn bits(&self, base: Base, off: u32, width: Width) -> Bits {
-        (0..width.bytes()).fold(Bits::default(), |bits, at| {
-            let (mask, value) = self.byte(base, off + at);
-            Bits {
-                mask: bits.mask << 8 | u32::from(mask),
-                value: bits.value << 8 | u32::from(value),
-            }
-        })
+        let (mut bits, end) = (Bits::default(), off + width.bytes());
+        let first = self.bytes.partition_point(|byte| byte.key() < (base, off));
+        let known = self.bytes[first..].iter();
+        for byte in known.take_while(|byte| byte.base == base && byte.off < end) {
+            let shift = 8 * (end - 1 - byte.off);
+            bits.mask |= u32::from(byte.mask) << shift;
+            bits.value |= u32::from(byte.value) << shift;
+        }
+        bits
     }
 
     /// Adds known bits of a number. Returns `false` if they contradict known facts.
     pub fn learn(&mut self, base: Base, off: u32, width: Width, bits: Bits) -> bool {
         let mut is_new = false;
+        let mut place = self.bytes.partition_point(|byte| byte.key() < (base, off));
         for at in 0..width.bytes() {
             let shift = 8 * (width.bytes() - 1 - at);
             let (mask, value) = ((bits.mask >> shift) as u8, (bits.value >> shift) as u8);
-            if mask == 0 {
-                continue;
-            }
-            let key = (base, off + at);
-            match self.bytes.binary_search_by_key(&key, Byte::key) {
-                Ok(found) => {
-                    let byte = &mut self.bytes[found];
+            let off = off + at;
+            match self.bytes.get_mut(place) {
+                Some(byte) if byte.key() == (base, off) => {
                     if byte.mask & mask & (byte.value ^ value) != 0 {
                         return false;
                     }
@@ -98,8 +97,8 @@ impl Facts {
                     byte.mask |= mask;
                     byte.value |= value & mask;
                 }
-                Err(place) => {
-                    let (base, off) = key;
+                _ if mask == 0 => continue,
+                _ => {
                     let value = value & mask;
                     let byte = Byte {
                         base,
@@ -111,6 +110,7 @@ impl Facts {
                     is_new = true;
                 }
             }
+            place += 1;
         }
         !is_new
             || !self

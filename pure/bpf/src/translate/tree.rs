@@ -3,14 +3,15 @@
 //!
 //! Fields are compared without swapping their bytes: the constants are swapped instead.
 
+use alloc::vec;
 use alloc::vec::Vec;
 
-use super::ebpf_width;
 use super::xdp::XdpOptions;
+use super::{NO_MATCH, TreeTargets, ebpf_width};
 use crate::asm::{Asm, Label};
 use crate::cbpf;
 use crate::decide::{Base, Field, Node, Switch, Tree};
-use crate::ebpf::Reg::{R1, R2, R3, R4, R5, R6, R7, R9};
+use crate::ebpf::Reg::{R1, R2, R3, R4, R5, R6, R7, R9, R10};
 use crate::ebpf::{Alu, Cond, Reg, Width};
 
 /// Maximum number of values that are compared one after the other.
@@ -24,66 +25,101 @@ struct Ways<'a> {
     slow: Label,
     /// The label of each node.
     labels: Vec<Label>,
+    /// Whether the node comes after another tree, whose leaves may have changed R2.
+    is_later: Vec<bool>,
 }
 
 pub(super) fn emit(
     asm: &mut Asm,
     tree: &Tree,
     options: &XdpOptions,
-    leaves: &[Label],
-    slow: Label,
-) {
+    to: &TreeTargets<'_>,
+) -> Vec<Label> {
     let label = |node: &Node| match node {
-        Node::Leaf(leaf) => leaves[*leaf],
-        Node::Switch(_) => asm.label(),
+        Node::Leaf(leaf) => to.leaves[*leaf],
+        Node::Switch(_) | Node::All(_) => asm.label(),
     };
-    let labels = tree.nodes.iter().map(label).collect();
+    let mut labels: Vec<_> = tree.nodes.iter().map(label).collect();
+    let mut is_later = vec![false; tree.nodes.len()];
+    for (at, node) in tree.nodes.iter().enumerate() {
+        match node {
+            Node::All(roots) => roots[1..].iter().for_each(|root| is_later[*root] = true),
+            // Nothing to test: straight to the next tree.
+            Node::Leaf(leaf) if tree.leaves[*leaf].is_empty() => {
+                if let Some(next) = tree.after(*leaf) {
+                    labels[at] = labels[next];
+                }
+            }
+            _ => {}
+        }
+    }
     let mut ways = Ways {
         asm,
         tree,
         options,
-        slow,
+        slow: to.slow,
         labels,
+        is_later,
     };
     match &tree.nodes[0] {
-        Node::Leaf(leaf) => ways.asm.jump(leaves[*leaf]),
-        Node::Switch(_) => {
-            ways.asm.load(Width::W, R2, R6, options.hook.data());
-            ways.asm.load(Width::W, R3, R6, options.hook.data_end());
-            ways.nodes();
+        Node::Leaf(leaf) => ways.asm.jump(to.leaves[*leaf]),
+        Node::Switch(_) | Node::All(_) => {
+            ways.load_pointers();
+            ways.nodes(to.best);
         }
     }
+    ways.labels
 }
 
 impl Ways<'_> {
-    fn nodes(&mut self) {
+    fn load_pointers(&mut self) {
+        let hook = self.options.hook;
+        self.asm.load(Width::W, R2, R6, hook.data());
+        self.asm.load(Width::W, R3, R6, hook.data_end());
+    }
+
+    fn nodes(&mut self, best: i16) {
         let tree = self.tree;
         for (at, node) in tree.nodes.iter().enumerate() {
-            if let Node::Switch(switch) = node {
-                self.asm.bind(self.labels[at]);
-                self.switch(switch);
+            match node {
+                Node::Leaf(_) => {}
+                Node::Switch(switch) => {
+                    self.asm.bind(self.labels[at]);
+                    if self.is_later[at] {
+                        // The verifier has to see the length checked again, too.
+                        self.load_pointers();
+                    }
+                    self.switch(switch, self.is_later[at]);
+                }
+                Node::All(roots) => {
+                    self.asm.bind(self.labels[at]);
+                    self.asm.store(Width::W, R10, best, NO_MATCH);
+                    self.asm.jump(self.labels[roots[0]]);
+                }
             }
         }
     }
 
-    fn switch(&mut self, switch: &Switch) {
+    fn switch(&mut self, switch: &Switch, is_later: bool) {
         let field = &switch.field;
         let short = self.labels[switch.short];
         let end = field.off + field.width.bytes();
+        let known = if is_later { 0 } else { switch.known_len };
+        let least = if is_later { switch.known_len } else { 0 };
         let mut shorts = Vec::new();
         let base = match field.base {
             Base::Start => {
-                self.need(switch, None, end, &mut shorts);
+                self.need((switch, known), None, end.max(least), &mut shorts);
                 R2
             }
             Base::Header(at) => {
-                self.need(switch, None, at + 1, &mut shorts);
+                self.need((switch, known), None, (at + 1).max(least), &mut shorts);
                 self.asm.load(Width::B, R1, R2, at as i16);
                 self.asm.alu32(Alu::And, R1, 0xf);
                 self.asm.alu32(Alu::Lsh, R1, 2);
                 self.asm.mov(R5, R2);
                 self.asm.alu(Alu::Add, R5, R1);
-                self.need(switch, Some(R1), end, &mut shorts);
+                self.need((switch, known), Some(R1), end, &mut shorts);
                 R5
             }
         };
@@ -113,9 +149,16 @@ impl Ways<'_> {
         }
     }
 
-    /// Checks that the packet has this many bytes, counted from R5 if X is given.
-    fn need(&mut self, switch: &Switch, x: Option<Reg>, end: u32, shorts: &mut Vec<Short>) {
-        if x.is_none() && end <= switch.known_len {
+    /// Checks that the packet has this many bytes, counted from R5 if X is given, unless as many are
+    /// known to be present.
+    fn need(
+        &mut self,
+        (switch, known): (&Switch, u32),
+        x: Option<Reg>,
+        end: u32,
+        shorts: &mut Vec<Short>,
+    ) {
+        if x.is_none() && end <= known {
             return;
         }
         let to = match self.options.frags {
