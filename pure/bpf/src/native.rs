@@ -80,11 +80,18 @@ impl<'a> Compiler<'a> {
         self.ops.len()
     }
 
-    /// Sets A and X to 0, and scratch memory where it is read.
+    /// Sets A and X to 0, and scratch memory where it is read; keeps the length on the wire.
     fn prologue(&mut self) {
-        self.code.put(&[0x41, 0x89, 0xd0]); // mov r8d, edx
-        self.code.put(&[0x31, 0xc0]); // xor eax, eax
-        self.code.put(&[0x45, 0x31, 0xc9]); // xor r9d, r9d
+        if self.ops.iter().any(|op| matches!(op, Op::LoadLen(_))) {
+            self.code.put(&[0x41, 0x89, 0xd0]); // mov r8d, edx
+        }
+        let [a, x] = reads_unset(self.ops);
+        if a {
+            self.code.put(&[0x31, 0xc0]); // xor eax, eax
+        }
+        if x {
+            self.code.put(&[0x45, 0x31, 0xc9]); // xor r9d, r9d
+        }
         if self.ops.iter().any(|op| matches!(op, Op::LoadMem(..))) {
             for word in 0..MEMORY_WORDS as u32 {
                 // mov dword [rsp + place], 0
@@ -279,6 +286,60 @@ impl<'a> Compiler<'a> {
     }
 }
 
+/// Whether some path reads A, or X, before it sets it. A third of a short program's instructions
+/// would set registers that it overwrites.
+fn reads_unset(ops: &[Op]) -> [bool; 2] {
+    let mut reads_unset = [false; 2];
+    // Whether all paths to an instruction have set A and X; `None` if it is unreachable.
+    let mut set: Vec<Option<[bool; 2]>> = vec![None; ops.len()];
+    set[0] = Some([false; 2]);
+    for (at, &op) in ops.iter().enumerate() {
+        let Some(mut now) = set[at] else { continue };
+        let (reads, writes) = registers(op);
+        for register in 0..2 {
+            reads_unset[register] |= reads[register] && !now[register];
+            now[register] |= writes[register];
+        }
+        let next = match op {
+            Op::Ret(_) | Op::RetA => [None, None],
+            Op::Jump(skip) => [Some(skip as usize), None],
+            Op::JumpIf(_, _, jt, jf) => [jt, jf].map(|skip| Some(skip.into())),
+            _ => [Some(0), None],
+        };
+        for skip in next.into_iter().flatten() {
+            if let Some(there) = set.get_mut(at + 1 + skip) {
+                let [a, x] = there.unwrap_or(now);
+                *there = Some([a && now[0], x && now[1]]);
+            }
+        }
+    }
+    reads_unset
+}
+
+/// Which of A and X an instruction reads, and which it writes.
+fn registers(op: Op) -> ([bool; 2], [bool; 2]) {
+    const NONE: [bool; 2] = [false, false];
+    const A: [bool; 2] = [true, false];
+    const X: [bool; 2] = [false, true];
+    const BOTH: [bool; 2] = [true, true];
+    let one = |register| if register == Reg::A { A } else { X };
+    match op {
+        Op::LoadAbs(..) => (NONE, A),
+        Op::LoadInd(..) | Op::Txa => (X, A),
+        Op::LoadMsh(_) => (NONE, X),
+        Op::LoadLen(register) | Op::LoadImm(register, _) | Op::LoadMem(register, _) => {
+            (NONE, one(register))
+        }
+        Op::Store(register, _) => (one(register), NONE),
+        Op::Tax => (A, X),
+        Op::Alu(_, Operand::X) => (BOTH, A),
+        Op::Alu(_, Operand::K(_)) => (A, A),
+        Op::JumpIf(_, Operand::X, ..) => (BOTH, NONE),
+        Op::JumpIf(..) | Op::RetA => (A, NONE),
+        Op::Jump(_) | Op::Ret(_) => (NONE, NONE),
+    }
+}
+
 /// Offset of a scratch memory word from the stack pointer: a signed byte.
 fn place(word: u32) -> u8 {
     (word as u8).wrapping_mul(4).wrapping_sub(64)
@@ -314,6 +375,35 @@ mod tests {
             (0x16, 0, 0, 0),
         ]);
         assert_eq!(count(&twice.unwrap()), 2);
+    }
+
+    #[test]
+    fn registers_are_cleared_where_a_path_reads_them_unset() {
+        let (xor_a, xor_x) = ([0x31, 0xc0].as_slice(), [0x45, 0x31, 0xc9].as_slice());
+        let clears = |insns: &[(u16, u8, u8, u32)]| {
+            let code = bytes(insns).unwrap();
+            let head = &code[..code.len().min(5)];
+            [xor_a, xor_x].map(|xor| head.windows(xor.len()).any(|w| w == xor))
+        };
+        let loads = [
+            (0x28, 0, 0, 12),
+            (0x15, 0, 1, 1),
+            (0x06, 0, 0, 9),
+            (0x06, 0, 0, 0),
+        ];
+        assert_eq!(clears(&loads), [false, false]);
+        assert_eq!(clears(&[(0x16, 0, 0, 0)]), [true, false]);
+        // One of two paths sets X before both read it.
+        let one_path = [
+            (0x30, 0, 0, 9),
+            (0x15, 0, 1, 6),
+            (0xb1, 0, 0, 14),
+            (0x50, 0, 0, 14),
+            (0x16, 0, 0, 0),
+        ];
+        assert_eq!(clears(&one_path), [false, true]);
+        let both = [(0xb1, 0, 0, 14), (0x50, 0, 0, 14), (0x16, 0, 0, 0)];
+        assert_eq!(clears(&both), [false, false]);
     }
 
     #[test]
