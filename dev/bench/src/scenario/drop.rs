@@ -65,9 +65,11 @@ impl Drop for Attached {
             Self::Process(process) => process
                 .signal(Signal::SIGTERM)
                 .and_then(|()| process.wait(LIMIT)),
-            Self::Settings(undo) => Process::spawn(undo).and_then(|mut p| p.wait(LIMIT)),
+            Self::Settings(undo) => Process::spawn(undo)
+                .and_then(|mut undo| undo.wait(LIMIT))
+                .and_then(Finished::checked),
         };
-        if let Err(error) = ended.and_then(Finished::checked) {
+        if let Err(error) = ended {
             eprintln!("{error:#}");
         }
     }
