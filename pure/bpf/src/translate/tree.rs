@@ -149,8 +149,8 @@ impl Ways<'_> {
         }
     }
 
-    /// Checks that the packet has this many bytes, counted from R5 if X is given, unless as many are
-    /// known to be present.
+    /// Checks that the packet has this many bytes, counted from R5 if X is given, unless as many
+    /// are known to be present.
     fn need(
         &mut self,
         (switch, known): (&Switch, u32),

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Where rules test different fields, a tree has a part for each field (`bpf::decide::Node::All`),
-//! and the packet's first rule may be in any part. A match is then noted on the stack ([`BEST`]) and
-//! the other parts are walked, until no earlier rule can match.
+//! and the packet's first rule may be in any part. A match is then noted on the stack ([`BEST`])
+//! and the other parts are walked, until no earlier rule can match.
 //!
 //! Consecutive rules that need the same look-ups share a tree. If a packet has several buffers, and
 //! the first is too short for a field, the rules are evaluated one after the other by code at the
