@@ -109,6 +109,7 @@ mod scan_output;
 mod scan_probes;
 mod scan_services;
 mod scan_targets;
+mod scan_tun;
 mod send_generate;
 mod send_neighbour;
 mod send_replay;

@@ -207,9 +207,35 @@ fn certificates_of_an_openssl_server_are_read() {
         .stdin(Stdio::piped());
     let mut server = Process::spawn_with_stdin(command).unwrap();
     wait_bound(&pair, 443);
-    let args = ["198.18.4.1", "-p", "443"];
+    let pem = lab::oracle::TempFile::new("chain");
+    let pem = pem.path().to_str().unwrap();
+    let args = ["198.18.4.1-198.18.4.2", "-p", "443", "-oP", pem];
     let (banners, totals) = parsed(scan(&pair, &args).wait(LIMIT).unwrap());
-    assert_eq!(banners.len(), 1, "{totals}");
+    assert_eq!(banners.len(), 2, "{totals}");
+    // Both services have the same certificate.
+    let text = std::fs::read_to_string(pem).unwrap();
+    assert_eq!(
+        text.matches("-----BEGIN CERTIFICATE-----").count(),
+        1,
+        "{text}"
+    );
+    let print = |file: &str| {
+        let args = ["x509", "-noout", "-fingerprint", "-sha256", "-in", file];
+        let output = Command::new("openssl").args(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(print(pem), print(cert));
+    let digits = print(pem)
+        .trim()
+        .rsplit('=')
+        .next()
+        .unwrap()
+        .replace(':', "");
+    assert!(
+        text.contains(&format!("sha256:{}", digits.to_lowercase())),
+        "{text}"
+    );
     let found = &banners[0]["application"];
     assert_eq!(found["tls_subject"], "banner.example", "{found}");
     assert_eq!(found["tls_issuer"], "banner.example");

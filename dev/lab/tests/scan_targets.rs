@@ -269,3 +269,49 @@ fn payloads_of_files_are_sent() {
     let expected: [&[u8]; 3] = [b"\0\x01two", b"from a file", b"three"];
     assert_eq!(received, expected);
 }
+
+#[test]
+fn the_opt_out_list_is_never_probed() {
+    require!(skip::lab(), skip::program("unshare", "util-linux"));
+    let pair = network();
+    let given = TempFile::new(
+        "opt-out",
+        b"# by mail\n198.18.4.0/25\n198.18.4.200 198.18.4.201\n",
+    );
+    let barewire = barewire().unwrap();
+    // This host's list, in a mount namespace of its own.
+    let script = format!(
+        "mount -t tmpfs none /etc && mkdir /etc/barewire && \
+         echo 198.18.4.192/27 > /etc/barewire/opt-out.txt && \
+         exec {} scan {HOSTS} 198.18.4.7:80 -p 80 --rate 2000 --wait 1 --json --opt-out {} $*",
+        barewire.display(),
+        given.name()
+    );
+    let run = |more: &[&str]| {
+        let args = [&["-m", "sh", "-c", &script, "sh"], more].concat();
+        let mut process = pair.left.ns.spawn("unshare", args).unwrap();
+        process.wait(LIMIT).unwrap().checked().unwrap()
+    };
+    let mut said = String::new();
+    let seen = probes(&pair, || said = run(&[]).stderr);
+    // 256 without 128, 32 (of which two are in both lists), and none of the single target.
+    assert_eq!(seen.len(), 96, "{seen:?}");
+    assert!(seen.values().all(|count| *count == 1));
+    for addr in [
+        "198.18.4.7 80",
+        "198.18.4.127 80",
+        "198.18.4.193 80",
+        "198.18.4.200 80",
+    ] {
+        assert!(!seen.contains_key(addr), "{addr}");
+    }
+    assert!(
+        said.contains("160 addresses are skipped: they are in the opt-out list"),
+        "{said}"
+    );
+    let plan: Value = serde_json::from_str(run(&["--dry-run"]).stdout.trim()).unwrap();
+    assert_eq!(
+        (&plan["opted_out"], &plan["probes"]),
+        (&160.into(), &96.into())
+    );
+}

@@ -20,6 +20,7 @@ use ::scan::{
     Plan, PlannedProbe, Ports, Probe, RESERVED, RateChange, Shard, Targets,
 };
 use port::{Direction, FilterSource, Port, PortName, PortOptions};
+use sys::link::Link;
 use sys::nftables::OwnedTable;
 use sys::{Error, ErrorKind, Result};
 use traffic::Rate;
@@ -28,7 +29,8 @@ use wire::{Mac, Timestamp};
 use crate::origin_table::Vendors;
 pub use ::scan::{Found, Totals};
 pub use list::TargetList;
-pub use output::{OutputName, Outputs, close};
+pub use output::{OutputName, OutputOptions, Outputs, Rotation, close};
+use probes::ETHERNET_LEN;
 use route::Local;
 pub use run::run;
 pub use state::{Saved, StateFile};
@@ -44,6 +46,8 @@ pub struct Setup {
     pub pairs: Vec<PlannedProbe>,
     /// Addresses to exclude.
     pub exclude: Vec<AddrRange>,
+    /// Addresses whose owners do not want to be scanned, excluded in addition.
+    pub opt_out: Vec<AddrRange>,
     /// Ports to scan, each with its probe.
     pub ports: Ports,
     /// The port to send and receive on; `None`: the interface of the route to the first target.
@@ -112,11 +116,13 @@ impl Setup {
     /// The name of the port that is opened on an interface. Banners need a port that takes answers
     /// before the kernel does, or a firewall rule: the kernel does not know the connections and
     /// would reset them.
-    fn port_name(&self, link: &str) -> String {
+    fn port_name(&self, link: &Link) -> String {
         let name = self.port.clone();
         name.unwrap_or_else(|| match self.grab {
-            Some(_) if !self.firewall => format!("afxdp:{link}"),
-            _ => link.to_owned(),
+            Some(_) if !self.firewall && !route::is_bare(link.hardware) => {
+                format!("afxdp:{}", link.name)
+            }
+            _ => link.name.clone(),
         })
     }
 }
@@ -132,6 +138,8 @@ pub struct Scan {
     on_link: Targets,
     /// Number of reserved addresses left out of larger ranges.
     pub reserved: u128,
+    /// Number of target addresses removed by the opt-out list.
+    pub opted_out: u128,
 }
 
 /// Maximum number of on-link targets: each MAC address is resolved before the scan.
@@ -142,6 +150,7 @@ pub const ON_LINK_MAX: u128 = 1 << 16;
 /// # Errors
 /// If there is no target, no route, no source address, or no interface to scan from.
 pub fn prepare(mut setup: Setup) -> Result<Scan> {
+    let opted_out = opt_out(&mut setup).ok_or_else(too_many)?;
     let excluded = Targets::new(setup.exclude.clone(), Vec::new()).ok_or_else(too_many)?;
     setup
         .pairs
@@ -200,7 +209,27 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
         local,
         on_link,
         reserved,
+        opted_out,
     })
+}
+
+/// Adds the opt-out list to the exclusions; returns how many addresses it removes that are targets
+/// otherwise. Random targets are chosen among the others.
+fn opt_out(setup: &mut Setup) -> Option<u128> {
+    let list = std::mem::take(&mut setup.opt_out);
+    if list.is_empty() {
+        return Some(0);
+    }
+    let count = |setup: &Setup| {
+        let targets = without_reserved(setup)?;
+        let pairs = setup.pairs.iter().map(|(pair, _)| pair.addr);
+        let ranges = targets.ranges().iter().copied();
+        let all = ranges.chain(pairs.map(AddrRange::single)).collect();
+        Some(Targets::new(all, setup.exclude.clone())?.count())
+    };
+    let before = count(setup)?;
+    setup.exclude.extend(list);
+    Some(before - count(setup)?)
 }
 
 /// ARP requests are answered on the link alone, and a port that takes the answers from the host
@@ -209,7 +238,7 @@ fn check_link(setup: &Setup, local: &Local, addresses: &Targets) -> Result<()> {
     if !setup.ports.probes().contains(&Probe::Arp) {
         return Ok(());
     }
-    let name = setup.port_name(&local.link.name);
+    let name = setup.port_name(&local.link);
     let far = addresses.count() - local.on_link(addresses).count();
     let (why, hint) = if name.starts_with("afxdp:") {
         let why = format!("the host would miss replies to its own ARP requests on {name}");
@@ -319,7 +348,7 @@ impl Scan {
 
     /// The name of the port that [`run()`] opens.
     pub fn port_name(&self) -> String {
-        self.setup.port_name(&self.local.link.name)
+        self.setup.port_name(&self.local.link)
     }
 
     /// Whether banners are read on a port whose packets the kernel also receives: it resets the
@@ -352,11 +381,11 @@ impl Scan {
         hops: &'s NextHops,
     ) -> Option<BannerGrabber<'s>> {
         let local = (self.local.mac, self.setup.ttl);
-        let grab = self.setup.grab?;
+        let grab = self.setup.grab.clone()?;
         Some(BannerGrabber::new(&self.plan, cookies, hops, local, grab))
     }
 
-    /// The first probes as frames; unresolved next hops have MAC address 0.
+    /// The first probes as they are sent; unresolved next hops have MAC address 0.
     pub fn sample(&self, count: usize) -> Vec<Vec<u8>> {
         let (frames, cookies) = (self.frames(), Cookies::new([0; 16], self.local.source));
         let probes = self.plan.probes(0).take(count);
@@ -366,6 +395,9 @@ impl Scan {
             let numbers = (&cookies.of(&target), 0);
             let len = frames.write((&target, payload), numbers, mac, &mut out);
             out.truncate(len.unwrap_or(0));
+            if self.is_bare() {
+                out.drain(..out.len().min(ETHERNET_LEN));
+            }
             out
         };
         probes.map(frame).collect()
@@ -378,6 +410,11 @@ impl Scan {
             options: self.setup.options,
         };
         Frames::new(self.local.source, look, self.plan.ports().payloads())
+    }
+
+    /// Whether packets have no Ethernet header on the interface.
+    pub fn is_bare(&self) -> bool {
+        self.local.is_bare
     }
 
     /// Opens the port to send and receive; the filter passes only answers to probes.

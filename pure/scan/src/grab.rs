@@ -9,6 +9,7 @@
 //! dropped and acknowledged up to the gap (RFC 9293 §3.10.7.4, RFC 5681 §4.2), so the server
 //! retransmits it. Only the first bytes from a server are kept, for the report.
 
+mod certificates;
 mod connection;
 mod datagram;
 pub mod hello;
@@ -28,22 +29,26 @@ use crate::hops::NextHops;
 use crate::plan::Plan;
 use crate::probe::Probe;
 
+pub use certificates::Certificate;
 pub use connection::Ending;
 use connection::{Connection, Step};
 pub use datagram::DatagramReader;
 use hello::Hello;
+pub use hello::{IDENTITY_MAX, Identity};
 use segment::{ACK, Incoming, Outgoing, RST, Sender};
 use table::Table;
 
 /// Limits and settings of connections.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct GrabOptions {
     /// Maximum number of open connections.
     pub connection_count_max: u32,
     /// Maximum duration of a connection.
     pub timeout_ns: u64,
-    /// Random bytes for TLS, new for each run.
-    pub random: [u8; 32],
+    /// What the scanner says about itself.
+    pub identity: Identity,
+    /// Whether the certificates of TLS servers are kept.
+    pub keeps_certificates: bool,
 }
 
 /// The banner of a service.
@@ -59,6 +64,8 @@ pub struct Banner {
     pub byte_count: u64,
     /// Why the connection ended.
     pub ending: Ending,
+    /// Certificates of the server that no banner had before, if they are kept.
+    pub certificates: Vec<Certificate>,
 }
 
 /// Counters of banner grabbing.
@@ -82,6 +89,8 @@ pub struct GrabCounts {
 
 /// Maximum number of segments that wait to be sent; excess ones are dropped as if lost in transit.
 const OUT_MAX: usize = 1 << 15;
+/// Number of certificates remembered, so that each is reported once.
+const CERTIFICATES_MAX: usize = 1 << 20;
 /// Number of connections remembered, so that none is opened twice.
 const KNOWN_MAX: usize = 1 << 22;
 
@@ -96,6 +105,8 @@ pub struct BannerGrabber<'p> {
     tools: Tools,
     table: Table,
     known: std::collections::HashSet<ProbeTarget>,
+    /// SHA-256 of the certificates that were reported.
+    known_certificates: std::collections::HashSet<[u8; 32]>,
     out: std::collections::VecDeque<Outgoing>,
     counted: GrabCounts,
 }
@@ -119,6 +130,7 @@ impl<'p> BannerGrabber<'p> {
             tools: Tools::new(inspect::Decoders::ALL, pages),
             table: Table::new(grab.connection_count_max),
             known: Default::default(),
+            known_certificates: Default::default(),
             out: Default::default(),
             counted: GrabCounts::default(),
             grab,
@@ -177,7 +189,7 @@ impl<'p> BannerGrabber<'p> {
     fn open(&mut self, target: ProbeTarget, incoming: &Incoming<'_>, now_ns: u64) {
         let cookie = self.cookies.of(&target);
         let hello = Hello::of(target.port);
-        let first = hello.bytes(&target, &self.grab.random);
+        let first = hello.bytes(&target, &self.grab.identity);
         let mut connection = Connection::new(
             target,
             self.plan.source().port(&cookie),
@@ -186,6 +198,9 @@ impl<'p> BannerGrabber<'p> {
             (hello, first),
             (now_ns, self.grab.timeout_ns),
         );
+        if self.grab.keeps_certificates {
+            connection.keep_certificates();
+        }
         if self.known.len() >= KNOWN_MAX || self.table.is_full() {
             self.counted.refused += 1;
             return self.reset(&target, incoming);
@@ -247,7 +262,11 @@ impl<'p> BannerGrabber<'p> {
         };
         self.counted.repeated += u64::from(step.is_repeated);
         let banner = step.ended.map(|ending| {
-            let banner = connection.banner(ending, &mut self.tools);
+            let mut banner = connection.banner(ending, &mut self.tools);
+            let known = &mut self.known_certificates;
+            banner.certificates.retain(|certificate| {
+                known.len() < CERTIFICATES_MAX && known.insert(certificate.sha256)
+            });
             match banner.byte_count {
                 0 => self.counted.silent += 1,
                 _ => self.counted.banners += 1,
@@ -276,7 +295,7 @@ impl<'p> BannerGrabber<'p> {
             let Some(connection) = self.table.get_mut(slot) else {
                 continue;
             };
-            let step = connection.tick(now_ns, &self.grab.random);
+            let step = connection.tick(now_ns, &self.grab.identity);
             self.act(slot, step, report);
         }
     }

@@ -11,6 +11,7 @@ mod grepable;
 mod json;
 mod list;
 mod ndjson;
+mod pem;
 mod text;
 mod xml;
 
@@ -171,13 +172,14 @@ impl std::fmt::Debug for Format {
 }
 
 /// All output formats.
-pub static FORMATS: [&Format; 6] = [
+pub static FORMATS: [&Format; 7] = [
     &xml::FORMAT,
     &grepable::FORMAT,
     &list::FORMAT,
     &json::FORMAT,
     &ndjson::FORMAT,
     &csv::FORMAT,
+    &pem::FORMAT,
 ];
 
 /// JSON objects, one per line.

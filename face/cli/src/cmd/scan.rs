@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::scan::grab::GrabOptions;
+use ::scan::grab::{GrabOptions, IDENTITY_MAX, Identity};
 use ::scan::{
-    Given, Options, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, Shard, read_payloads,
+    AddrRange, Given, Options, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, Shard,
+    read_payloads,
 };
 use runtime::origin_table::Vendors;
 use runtime::scan::{self, Outputs, Saved, Scan, Setup, StateFile, TargetList};
@@ -25,7 +26,7 @@ use traffic::Rate;
 use wire::Mac;
 
 use crate::args::{calls_bpf, parse_duration, to_read_counters};
-use crate::confine::{ConfineArgs, Files, Needs};
+use crate::confine::{ConfineArgs, Needs};
 use crate::inputs;
 use output::OutputArgs;
 use show::Show;
@@ -78,6 +79,10 @@ pub struct Args {
     /// Exclude the addresses in a file; an invalid line is an error
     #[arg(long, visible_alias = "excludefile", value_name = "FILE")]
     exclude_file: Vec<PathBuf>,
+    /// Exclude the addresses in this file, too: those whose owners do not want to be scanned
+    /// [default: /etc/barewire/opt-out.txt if it exists, which is read in any case]
+    #[arg(long, value_name = "FILE")]
+    opt_out: Vec<PathBuf>,
 
     /// Probes per second (100, 250kpps), or bits per second (3Mbps)
     #[arg(long, visible_alias = "max-rate", value_parser = parse_rate)]
@@ -140,6 +145,14 @@ pub struct Args {
     #[arg(long, default_value_t = 4096, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     connections: u32,
+    /// User agent in HTTP and RTSP requests
+    #[arg(long, visible_alias = "http-user-agent", value_parser = parse_identity)]
+    #[arg(default_value = Identity::USER_AGENT, value_name = "TEXT")]
+    user_agent: String,
+    /// Whom to contact about the scan, a mail address or a URL: in the user agent, HTTP's From, and
+    /// the identification of SSH
+    #[arg(long, value_parser = parse_identity, value_name = "TEXT")]
+    contact: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
     /// Print what would be sent, and send nothing
@@ -152,6 +165,8 @@ pub struct Args {
     confine: ConfineArgs,
 }
 
+/// The opt-out list of this host, always read if it exists.
+const OPT_OUT: &str = "/etc/barewire/opt-out.txt";
 /// Maximum length of a list of targets in bytes.
 const LIST_LEN_MAX: u64 = 1 << 30;
 /// Maximum length of a payload in bytes; a scan refuses shorter ones, too.
@@ -168,7 +183,8 @@ UDP probes carry a request of the usual service of their port (DNS, NTP, SNMP, S
 on), and nothing to other ports.
 
 Private, multicast and other reserved addresses are skipped in larger ranges: to scan them, name \
-a range within them. Without --rate, 100 packets a second are sent.
+a range within them. Addresses in /etc/barewire/opt-out.txt are never scanned. Without --rate, \
+100 packets a second are sent.
 
 Each of the --retries goes to every target, one second after the previous probe or as soon as the \
 rate allows.
@@ -217,6 +233,17 @@ fn parse_rate(text: &str) -> std::result::Result<Rate, String> {
         Some(hint) => format!("{}\nhint: {hint}", error.why),
         None => error.why,
     })
+}
+
+/// A user agent or a contact, which become part of lines.
+fn parse_identity(text: &str) -> std::result::Result<String, String> {
+    let is_printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    match is_printable && (1..=IDENTITY_MAX).contains(&text.len()) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "expected 1 to {IDENTITY_MAX} printable ASCII characters"
+        )),
+    }
 }
 
 fn parse_source_ports(text: &str) -> std::result::Result<(u16, u16), String> {
@@ -274,7 +301,7 @@ pub fn run(args: &Args) -> Result<()> {
     let chosen = args.output.chosen(&scan, saved.is_some())?;
     let mut show = Show::start(chosen.stdout(), &scan)?;
     let keep: Vec<_> = to_read_counters(&scan.port_name())?.into_iter().collect();
-    let needs = Needs::files(Files::default(), calls_bpf(&[&scan.port_name()])?);
+    let needs = Needs::files(chosen.needed(), calls_bpf(&[&scan.port_name()])?);
     let outputs = RefCell::new(Outputs::default());
     let drop_privileges = || {
         *outputs.borrow_mut() = chosen.open(args.files())?;
@@ -323,6 +350,7 @@ impl Args {
     /// The files that it reads, and its state, and where its standard output goes.
     fn files(&self) -> impl Iterator<Item = &Path> {
         let files = self.target_file.iter().chain(&self.exclude_file);
+        let files = files.chain(&self.opt_out);
         let payloads = self.payload.iter().map(|payload| &payload.path);
         let files = files.chain(&self.state).chain(&self.conf);
         let files = files.chain(payloads).chain(&self.payload_file);
@@ -371,7 +399,12 @@ impl Args {
         Ok(Some(GrabOptions {
             connection_count_max: self.connections,
             timeout_ns: self.banner_timeout.as_nanos().min(u64::MAX.into()) as u64,
-            random: random()?,
+            identity: Identity {
+                random: random()?,
+                user_agent: self.user_agent.clone(),
+                contact: self.contact.clone(),
+            },
+            keeps_certificates: self.output.has("pem"),
         }))
     }
 
@@ -449,6 +482,18 @@ impl Args {
         Ok((ports, pairs))
     }
 
+    /// The addresses of the opt-out lists.
+    fn opt_out(&self) -> Result<Vec<AddrRange>> {
+        let mut list = TargetList::excluded();
+        // One that cannot be looked for must not be ignored.
+        let is_there = !matches!(Path::new(OPT_OUT).try_exists(), Ok(false));
+        let default = is_there.then_some(Path::new(OPT_OUT));
+        for path in self.opt_out.iter().map(PathBuf::as_path).chain(default) {
+            read(path, &mut list)?;
+        }
+        Ok(list.ranges)
+    }
+
     fn setup(&self, saved: Option<Saved>) -> Result<Setup> {
         let mut include = TargetList::default();
         for text in &self.targets {
@@ -485,6 +530,7 @@ impl Args {
             pairs,
             include: include.ranges,
             exclude: exclude.ranges,
+            opt_out: self.opt_out()?,
             ports,
             port: self.interface.clone(),
             source_addrs: self.source_ip.clone(),

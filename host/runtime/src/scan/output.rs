@@ -72,13 +72,56 @@ impl OutputName {
     }
 }
 
+/// When a file is closed and the next one opened, if it has any row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rotation {
+    /// Once it has this many bytes.
+    Size(u64),
+    /// After this time.
+    Age(Duration),
+}
+
+/// How files are opened, and when they are closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputOptions {
+    /// Whether existing files are continued; otherwise they are truncated.
+    pub append: bool,
+    /// When the next file is begun; `None`: never.
+    pub rotation: Option<Rotation>,
+}
+
 /// The files of one scan.
 #[derive(Debug, Default)]
-pub struct Outputs(Vec<OutputFile>);
+pub struct Outputs {
+    files: Vec<OutputFile>,
+    rotation: Option<Rotation>,
+    /// Files that are not overwritten, by device and inode.
+    keep: Vec<(u64, u64)>,
+}
+
+/// The file of a series: `scan.xml`, `scan.2.xml`, and so on.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    if number < 2 {
+        return path.to_owned();
+    }
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!(".{number}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
+/// The number of the last file of a series that exists.
+fn last_number(path: &Path) -> u32 {
+    let exists = |number: &u32| numbered(path, *number).exists();
+    1 + (2..u32::MAX).take_while(exists).count() as u32
+}
 
 impl Outputs {
-    /// Opens the files: `append` continues existing ones, otherwise they are truncated. None may be
-    /// one of the files to `keep`, compared by device and inode.
+    /// Opens the files. None may be one of the files to `keep`, compared by device and inode. If
+    /// they are rotated, a continued file is the last of its series.
     ///
     /// # Errors
     /// `InvalidInput` for two outputs to the same file, for pipes, and for a file to continue that
@@ -86,16 +129,27 @@ impl Outputs {
     pub fn open(
         names: &[OutputName],
         run: &Run,
-        (append, totals): (bool, &Totals),
+        (options, totals): (OutputOptions, &Totals),
         keep: &[(u64, u64)],
     ) -> Result<Self> {
-        let mut keep = keep.to_vec();
-        let mut outputs = Self::default();
+        let mut outputs = Self {
+            files: Vec::new(),
+            rotation: options.rotation,
+            keep: keep.to_vec(),
+        };
         for name in names {
-            let (mut file, identity) = OutputFile::open(name, run, append, &keep)?;
-            keep.extend(identity);
+            let number = match options {
+                OutputOptions {
+                    append: true,
+                    rotation: Some(_),
+                } => last_number(&name.path),
+                _ => 1,
+            };
+            let (name, append) = ((name, number), options.append);
+            let (mut file, identity) = OutputFile::open(name, run, append, &outputs.keep)?;
+            outputs.keep.extend(identity);
             file.flush(totals, None)?;
-            outputs.0.push(file);
+            outputs.files.push(file);
         }
         Ok(outputs)
     }
@@ -106,8 +160,11 @@ impl Outputs {
     /// A file that cannot be written; the notice is in the others nevertheless.
     pub fn note(&mut self, notice: &Notice<'_>) -> Result<()> {
         let mut result = Ok(());
-        for file in &mut self.0 {
-            let noted = file.note(notice);
+        for file in &mut self.files {
+            let mut noted = file.note(notice);
+            if noted.is_ok() && self.rotation.is_some_and(|rotation| file.is_due(rotation)) {
+                noted = file.rotate(&mut self.keep);
+            }
             result = result.and(noted);
         }
         result
@@ -119,7 +176,7 @@ impl Outputs {
     /// A file that cannot be written; the others are still completed.
     pub fn end(mut self, outcome: &Outcome) -> Result<()> {
         let mut result = Ok(());
-        for file in &mut self.0 {
+        for file in &mut self.files {
             let ended = file.flush(&outcome.totals, Some(outcome));
             result = result.and(ended);
         }
@@ -147,9 +204,18 @@ pub fn close(report: &Report, outcome: &Outcome, out: &mut Vec<u8>) {
 /// A file in one format.
 #[derive(Debug)]
 struct OutputFile {
+    /// The name as given, and the number of this file in its series.
+    name: OutputName,
+    number: u32,
     path: PathBuf,
     file: File,
     report: Report,
+    run: Run,
+    opened: Instant,
+    /// Whether a row was written.
+    has_rows: bool,
+    /// Whether what precedes the rows was written.
+    begun: bool,
     /// Offset of the closing part; `None` for a device, which has no offsets.
     at: Option<u64>,
     /// The closing part as last written.
@@ -163,12 +229,12 @@ struct OutputFile {
 impl OutputFile {
     /// Opens a file; returns it with its device and inode.
     fn open(
-        name: &OutputName,
+        (name, number): (&OutputName, u32),
         run: &Run,
         append: bool,
         keep: &[(u64, u64)],
     ) -> Result<(Self, Option<(u64, u64)>)> {
-        let path = &name.path;
+        let path = &numbered(&name.path, number);
         let what = || format!("write {}", path.display());
         let failed = |error| Error::from_io(what(), error);
         let options = CreateOptions {
@@ -208,9 +274,15 @@ impl OutputFile {
         let at = kind.is_file().then(|| data.len() - overwritten as u64);
         let closing = end[end.len() - overwritten..].to_vec();
         let opened = Self {
+            name: name.clone(),
+            number,
             path: path.clone(),
             file,
             report,
+            run: run.clone(),
+            opened: Instant::now(),
+            has_rows: false,
+            begun: false,
             at,
             closing,
             totals: Totals::default(),
@@ -239,6 +311,29 @@ impl OutputFile {
         Ok(())
     }
 
+    /// Whether the next file is to be begun.
+    fn is_due(&self, rotation: Rotation) -> bool {
+        let is_over = match rotation {
+            Rotation::Size(len) => self.at.is_some_and(|at| at >= len),
+            Rotation::Age(age) => self.opened.elapsed() >= age,
+        };
+        is_over && self.has_rows && self.at.is_some()
+    }
+
+    /// Begins the next file. This one is complete with its closing part.
+    fn rotate(&mut self, keep: &mut Vec<(u64, u64)>) -> Result<()> {
+        let totals = self.totals;
+        self.flush(&totals, None)?;
+        let next = (&self.name, self.number + 1);
+        let opened = Self::open(next, &self.run, false, keep);
+        let (mut file, identity) = opened.inspect_err(|_| self.is_broken = true)?;
+        keep.extend(identity);
+        file.flush(&totals, None)?;
+        file.totals = totals;
+        *self = file;
+        Ok(())
+    }
+
     /// Writes the new rows, followed by the closing part.
     fn flush(&mut self, totals: &Totals, outcome: Option<&Outcome>) -> Result<()> {
         self.flushed = Instant::now();
@@ -248,6 +343,8 @@ impl OutputFile {
         let mut bytes = Vec::new();
         self.report.take(&mut bytes);
         let row_len = bytes.len();
+        self.has_rows |= row_len != 0 && self.begun;
+        self.begun = true;
         let ending = Ending {
             totals,
             now: now(),

@@ -141,6 +141,8 @@ pub struct ProbeSource<'p> {
     began: Instant,
     pub live: &'p Live,
     pub talking: Option<BannerReader<'p>>,
+    /// Where packets are written first whose Ethernet header is not sent.
+    bare: Option<Box<Bare>>,
     /// The rate now, and its unit; `None` if it is constant.
     rate: Option<(f64, Unit)>,
     /// Whether the next packet is a segment rather than a probe.
@@ -152,7 +154,7 @@ impl<'p> ProbeSource<'p> {
         prober: Prober<'p>,
         (from, began): (u128, Instant),
         live: &'p Live,
-        talking: Option<BannerReader<'p>>,
+        (talking, is_bare): (Option<BannerReader<'p>>, bool),
     ) -> Self {
         Self {
             prober,
@@ -160,6 +162,7 @@ impl<'p> ProbeSource<'p> {
             began,
             live,
             talking,
+            bare: is_bare.then(|| Box::new(Bare::NEW)),
             rate: None,
             is_segment: false,
         }
@@ -174,7 +177,58 @@ impl<'p> ProbeSource<'p> {
     pub fn close_all(&mut self) -> Option<Closing<'_, 'p>> {
         let talking = self.talking.as_mut()?;
         talking.grabber.close_all(&mut reporter(&talking.events));
-        Some(Closing(&mut talking.grabber))
+        Some(Closing(&mut talking.grabber, self.bare.as_deref_mut()))
+    }
+}
+
+/// Length of an Ethernet header.
+pub const ETHERNET_LEN: usize = 14;
+/// Maximum length of a packet of a scan.
+const PACKET_MAX: usize = 2048;
+
+/// A packet on a device without Ethernet headers: it is written with one, which is not sent.
+pub struct Bare([u8; PACKET_MAX]);
+
+impl Bare {
+    const NEW: Self = Self([0; PACKET_MAX]);
+
+    /// Writes a packet to a buffer, without its Ethernet header if there is a `bare`; returns the
+    /// length of what is sent.
+    #[inline]
+    fn put(
+        bare: Option<&mut Self>,
+        out: &mut [u8],
+        write: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Option<usize> {
+        let Some(Self(room)) = bare else {
+            return write(out);
+        };
+        let len = write(room)?;
+        let packet = room.get(ETHERNET_LEN..len)?;
+        out.get_mut(..packet.len())?.copy_from_slice(packet);
+        Some(packet.len())
+    }
+}
+
+/// Puts an Ethernet header before an IP packet: without addresses, and with the type of its
+/// version.
+pub fn with_header<'a>(packet: &[u8], room: &'a mut Vec<u8>) -> &'a [u8] {
+    let ethertype: [u8; 2] = match packet.first().map(|byte| byte >> 4) {
+        Some(6) => [0x86, 0xdd],
+        _ => [8, 0],
+    };
+    room.clear();
+    room.extend([0; 12]);
+    room.extend(ethertype);
+    room.extend(packet);
+    room
+}
+
+/// Length of a packet as it is sent.
+fn sent_len(len: usize, is_bare: bool) -> usize {
+    match is_bare {
+        true => len.saturating_sub(ETHERNET_LEN),
+        false => len,
     }
 }
 
@@ -189,16 +243,17 @@ fn packet(len: usize) -> Next {
 impl send::Source for ProbeSource<'_> {
     #[inline]
     fn next(&mut self) -> Result<Next> {
+        let is_bare = self.bare.is_some();
         if let Some(talking) = &mut self.talking {
             talking.work();
             let len = talking.grabber.next_len();
             self.is_segment = len.is_some();
             if let Some(len) = len {
-                return Ok(packet(len));
+                return Ok(packet(sent_len(len, is_bare)));
             }
         }
         if let Some(len) = self.prober.next_len() {
-            return Ok(packet(len));
+            return Ok(packet(sent_len(len, is_bare)));
         }
         if !self.live.is_probed.swap(true, Ordering::Release) {
             let probed_ns = self.began.elapsed().as_nanos() as u64;
@@ -227,10 +282,11 @@ impl send::Source for ProbeSource<'_> {
         let Some(buffer) = batch.buffer() else {
             return false;
         };
-        let written = match (&mut self.talking, self.is_segment) {
-            (Some(talking), true) => talking.grabber.write(buffer),
-            _ => self.prober.write(buffer),
+        let write = |out: &mut [u8]| match (&mut self.talking, self.is_segment) {
+            (Some(talking), true) => talking.grabber.write(out),
+            _ => self.prober.write(out),
         };
+        let written = Bare::put(self.bare.as_deref_mut(), buffer, write);
         let Some(len) = written else {
             return false;
         };
@@ -255,15 +311,19 @@ impl send::Source for ProbeSource<'_> {
 }
 
 /// The last segments of connections closed early.
-pub struct Closing<'t, 'p>(&'t mut BannerGrabber<'p>);
+pub struct Closing<'t, 'p>(&'t mut BannerGrabber<'p>, Option<&'t mut Bare>);
 
 impl send::Source for Closing<'_, '_> {
     fn next(&mut self) -> Result<Next> {
-        Ok(self.0.next_len().map_or(Next::End, packet))
+        let is_bare = self.1.is_some();
+        let len = self.0.next_len();
+        Ok(len.map_or(Next::End, |len| packet(sent_len(len, is_bare))))
     }
 
     fn put(&mut self, batch: &mut TxBatch<'_>) -> bool {
-        let written = batch.buffer().and_then(|buffer| self.0.write(buffer));
+        let write = |out: &mut [u8]| self.0.write(out);
+        let buffer = batch.buffer();
+        let written = buffer.and_then(|buffer| Bare::put(self.1.as_deref_mut(), buffer, write));
         if let Some(len) = written {
             batch.advance(len);
         }

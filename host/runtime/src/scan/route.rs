@@ -16,8 +16,11 @@ use crate::send::next_hop_mac;
 pub(super) struct Local {
     /// The interface.
     pub link: Link,
-    /// Its MAC address.
+    /// Its MAC address; zeros if it has none.
     pub mac: Mac,
+    /// Whether its packets have no Ethernet header: tun, PPP, IP tunnels. There are no neighbours
+    /// to resolve on it.
+    pub is_bare: bool,
     /// Source addresses and ports.
     pub source: Source,
     addresses: Vec<InterfaceAddress>,
@@ -43,11 +46,21 @@ impl Local {
             let hint = format!("ip link set {} up", link.name);
             return Err(Error::new(ErrorKind::InvalidInput, what(), "it is down").with_hint(hint));
         }
-        let Some(mac) = link.address.first_chunk::<6>().copied().map(Mac) else {
-            let why = "its packets have no Ethernet header";
+        let is_bare = is_bare(link.hardware);
+        let mac = match is_bare {
+            true => Some(NO_MAC),
+            false => link.address.first_chunk::<6>().copied().map(Mac),
+        };
+        let Some(mac) = mac else {
+            let why = "its packets have neither an Ethernet header nor an IP header at the start";
             return Err(Error::new(ErrorKind::Unsupported, what(), why));
         };
-        let name = setup.port_name(&link.name);
+        let name = setup.port_name(&link);
+        if is_bare && !is_bare_port(&name, &link.name) {
+            let why = format!("{name} needs an Ethernet header, which its packets do not have");
+            let hint = format!("scan on {}", link.name);
+            return Err(Error::new(ErrorKind::Unsupported, what(), why).with_hint(hint));
+        }
         let is_filtered = setup.firewall && setup.grab.is_some();
         check_source_ports(&name, setup.source_ports, own_ports(), is_filtered)?;
         let addresses = sys::address::of(link.index)?;
@@ -58,6 +71,7 @@ impl Local {
                 ports: setup.source_ports,
             },
             mac,
+            is_bare,
             addresses,
             link,
         };
@@ -110,6 +124,9 @@ impl Local {
 
     /// The targets reachable without a router.
     pub fn on_link(&self, targets: &Targets) -> Targets {
+        if self.is_bare {
+            return Targets::default();
+        }
         let mut ranges = Vec::new();
         for own in &self.addresses {
             let prefix = prefix_of(own);
@@ -129,6 +146,10 @@ impl Local {
 
     /// Resolves the routers of targets that are not on the link.
     pub fn routers(&self, targets: &Targets, on_link: &Targets, hops: &mut NextHops) -> Result<()> {
+        if self.is_bare {
+            (hops.router_v4, hops.router_v6) = (Some(NO_MAC), Some(NO_MAC));
+            return Ok(());
+        }
         let off_link = Targets::new(targets.ranges().to_vec(), on_link.ranges().to_vec());
         let off_link = off_link.unwrap_or_default();
         for is_ipv6 in [false, true] {
@@ -151,6 +172,26 @@ impl Local {
         }
         Ok(())
     }
+}
+
+/// In place of MAC addresses where there are none.
+const NO_MAC: Mac = Mac([0; 6]);
+
+/// Whether packets of this hardware (`ARPHRD_`) begin with an IP header: PPP, tunnels of IP in IP
+/// (also SIT and GRE), and devices without a header, such as tun and WireGuard.
+pub(super) fn is_bare(hardware: u16) -> bool {
+    const PPP: u16 = 512;
+    const TUNNEL: u16 = 768;
+    const TUNNEL6: u16 = 769;
+    const SIT: u16 = 776;
+    const GRE: u16 = 778;
+    const NONE: u16 = 0xfffe;
+    matches!(hardware, PPP | TUNNEL | TUNNEL6 | SIT | GRE | NONE)
+}
+
+/// Whether a port is one that packets without an Ethernet header are sent on.
+fn is_bare_port(name: &str, link: &str) -> bool {
+    name == link || name.starts_with("afpacket:")
 }
 
 /// The port range of this host's own connections (ip-sysctl, `ip_local_port_range`).

@@ -14,7 +14,7 @@ use sys::{Error, ErrorKind, Result};
 use traffic::{Pace, Pacer, Rate};
 use wire::Timestamp;
 
-use super::probes::{BannerReader, ProbeSource, Segments};
+use super::probes::{BannerReader, ProbeSource, Segments, with_header};
 use super::{Found, Notice, Outcome, Scan, StateFile, Totals, now};
 use crate::Stop;
 use crate::send::{self, Limits, SendEnded};
@@ -62,6 +62,8 @@ struct Receiving<'p> {
     received: &'p AtomicU64,
     /// When the prober's clock was 0.
     began: Instant,
+    /// Room for packets of a device without Ethernet headers, which are put before them.
+    bare: Option<Vec<u8>>,
 }
 
 impl Engine for Receiving<'_> {
@@ -72,11 +74,15 @@ impl Engine for Receiving<'_> {
         let clock_us = clock_us(self.began);
         let mut segments = Segments::default();
         for packet in batch.iter() {
-            let answer = self.classifier.classify(packet.bytes());
+            let bytes = match &mut self.bare {
+                Some(room) => with_header(packet.bytes(), room),
+                None => packet.bytes(),
+            };
+            let answer = self.classifier.classify(bytes);
             if let Some(answer) = answer
                 && self
                     .events
-                    .send(found(answer, packet.bytes(), (time, clock_us)))
+                    .send(found(answer, bytes, (time, clock_us)))
                     .is_err()
             {
                 return Ok(Verdict::Finish);
@@ -84,7 +90,7 @@ impl Engine for Receiving<'_> {
             // Resets, datagrams and ICMP errors that answer probes belong to no connection.
             let is_segment = |answer: Answer| answer.evidence == Evidence::SynAck;
             if self.segments.is_some() && answer.is_none_or(is_segment) {
-                segments.push(packet.bytes());
+                segments.push(bytes);
             }
         }
         if let Some(to) = &self.segments
@@ -209,7 +215,11 @@ pub fn run(
         state,
         done: scan.setup().from,
         grabbed: None,
-        datagrams: scan.setup().grab.map(|_| DatagramReader::default()),
+        datagrams: scan
+            .setup()
+            .grab
+            .as_ref()
+            .map(|_| DatagramReader::default()),
         datagram_count: 0,
         adaptive: scan.setup().adaptive(),
         observed: Instant::now(),
@@ -272,6 +282,7 @@ impl<'s> Collector<'s> {
                     segments: segments.clone(),
                     received: &live.received,
                     began: self.began,
+                    bare: self.scan.is_bare().then(Vec::new),
                 };
                 let ended = &ended;
                 receivers.push(scope.spawn(move || receive(rx, &mut engine, ended)));
@@ -328,7 +339,12 @@ impl<'s> Collector<'s> {
         's: 'p,
     {
         let setup = self.scan.setup();
-        let mut source = ProbeSource::new(prober, (setup.from, self.began), self.live, talking);
+        let mut source = ProbeSource::new(
+            prober,
+            (setup.from, self.began),
+            self.live,
+            (talking, self.scan.is_bare()),
+        );
         let Some(adaptive) = &self.adaptive else {
             return (source, setup.rate);
         };

@@ -11,6 +11,7 @@ fn setup(include: &[&str]) -> Setup {
         random_count: 0,
         pairs: Vec::new(),
         exclude: Vec::new(),
+        opt_out: Vec::new(),
         ports: Ports::tcp("80").unwrap(),
         port: None,
         source_addrs: Vec::new(),
@@ -68,4 +69,26 @@ fn random_addresses_are_public_and_not_excluded() {
     assert_eq!(random_addrs(&random).unwrap(), addrs);
     random.seed += 1;
     assert_ne!(random_addrs(&random).unwrap(), addrs);
+}
+
+#[test]
+fn the_opt_out_list_is_excluded_and_counted_once() {
+    let range = |text| parse_range(text).unwrap();
+    let mut setup = setup(&["192.0.2.0/24", "2001:db8::/120", "9.255.255.0-10.0.0.255"]);
+    setup.exclude = vec![range("192.0.2.0/25")];
+    setup.random_count = 0;
+    // Half of it is excluded already, and 10.0.0.0/24 is reserved.
+    setup.opt_out = [
+        "192.0.2.64/26",
+        "192.0.2.128/26",
+        "2001:db8::7",
+        "10.0.0.0/8",
+    ]
+    .map(range)
+    .to_vec();
+    assert_eq!(opt_out(&mut setup), Some(65));
+    let left = without_reserved(&setup).unwrap();
+    assert_eq!(left.count(), 64 + 255 + 256);
+    assert!(!left.contains([192, 0, 2, 130].into()));
+    assert_eq!(opt_out(&mut setup), Some(0));
 }

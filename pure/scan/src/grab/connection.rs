@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use inspect::{Application, Conversation, Direction, End, Field, FieldSink, Origin, Tools, Value};
 
 use super::Banner;
-use super::hello::Hello;
+use super::certificates::Certificates;
+use super::hello::{Hello, Identity};
 use super::segment::{ACK, FIN, Incoming, Outgoing, PSH, RST, SYN, WINDOW};
 use crate::cookie::ProbeTarget;
 
@@ -162,6 +163,7 @@ pub struct Connection {
     conversation: Conversation,
     application: Application,
     start: Vec<u8>,
+    certificates: Option<Box<Certificates>>,
     byte_count: u64,
     early: u64,
     ended: bool,
@@ -201,6 +203,7 @@ impl Connection {
             conversation: Conversation::NEW,
             application: Application::EMPTY,
             start: Vec::new(),
+            certificates: None,
             byte_count: 0,
             early: 0,
             ended: false,
@@ -211,6 +214,11 @@ impl Connection {
             repeats: 0,
             noted_ns: NEVER,
         }
+    }
+
+    /// Keeps the certificates that the server sends.
+    pub fn keep_certificates(&mut self) {
+        self.certificates = Some(Box::new(Certificates::NEW));
     }
 
     pub fn target(&self) -> &ProbeTarget {
@@ -342,6 +350,9 @@ impl Connection {
         self.byte_count += bytes.len() as u64;
         let room = START_LEN - self.start.len();
         self.start.extend(&bytes[..bytes.len().min(room)]);
+        if let Some(certificates) = &mut self.certificates {
+            certificates.read(bytes);
+        }
         match self.reading {
             Reading::Undecided => {
                 // These few bytes are all still in `start`.
@@ -472,7 +483,7 @@ impl Connection {
     }
 
     /// Handles expired timers.
-    pub fn tick(&mut self, now_ns: u64, random: &[u8; 32]) -> Step {
+    pub fn tick(&mut self, now_ns: u64, who: &Identity) -> Step {
         if now_ns >= self.deadline_ns {
             return self.abort(Ending::Timeout);
         }
@@ -484,7 +495,7 @@ impl Connection {
             if self.byte_count != 0 {
                 return self.close(Ending::Quiet, now_ns);
             }
-            self.said = self.hello.later(&self.target, random);
+            self.said = self.hello.later(&self.target, who);
             return Step {
                 send: self.more(now_ns),
                 ..Step::default()
@@ -553,6 +564,10 @@ impl Connection {
             start: std::mem::take(&mut self.start),
             byte_count: self.byte_count,
             ending,
+            certificates: self
+                .certificates
+                .take()
+                .map_or_else(Vec::new, |kept| kept.found),
         }
     }
 }

@@ -71,6 +71,7 @@ impl DatagramReader {
             start: data[..data.len().min(START_LEN)].to_vec(),
             byte_count: data.len() as u64,
             ending: Ending::Datagram,
+            certificates: Vec::new(),
         })
     }
 }

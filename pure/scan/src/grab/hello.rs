@@ -11,8 +11,43 @@ use crate::cookie::ProbeTarget;
 mod greeted;
 mod tls;
 
-/// Builds the data to send, with random bytes of this run.
-pub type Make = fn(&ProbeTarget, &[u8; 32]) -> Vec<u8>;
+/// What a scanner says about itself, where a protocol has a place for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Random bytes for TLS, new for each run.
+    pub random: [u8; 32],
+    /// The name of the program: printable ASCII, at most [`IDENTITY_MAX`] bytes.
+    pub user_agent: String,
+    /// Whom to contact: likewise.
+    pub contact: Option<String>,
+}
+
+/// Maximum length of a user agent and of a contact in bytes.
+pub const IDENTITY_MAX: usize = 128;
+
+impl Identity {
+    /// The default user agent.
+    pub const USER_AGENT: &str = "barewire (network scan)";
+
+    /// User agent and contact as one text.
+    fn agent(&self) -> String {
+        let Some(contact) = &self.contact else {
+            return self.user_agent.clone();
+        };
+        format!("{} ({contact})", self.user_agent)
+    }
+
+    /// The contact, if it is a mail address.
+    fn mail(&self) -> Option<&str> {
+        let contact = self.contact.as_deref()?;
+        let (name, host) = contact.split_once('@')?;
+        let is_address = !name.is_empty() && !host.is_empty() && !contact.contains(' ');
+        is_address.then_some(contact)
+    }
+}
+
+/// Builds the data to send.
+pub type Make = fn(&ProbeTarget, &Identity) -> Vec<u8>;
 
 /// A service, and the data to send to it.
 pub struct Row {
@@ -55,17 +90,18 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "ssh",
         ports: &[22, 2022, 2222],
-        make: Some(|_, _| b"SSH-2.0-barewire\r\n".to_vec()),
+        make: Some(ssh),
         answers: &[b"SSH-"],
         reply: None,
     },
     Row {
         name: "rtsp",
         ports: &[554, 8554],
-        make: Some(|target, _| {
+        make: Some(|target, who| {
             format!(
-                "OPTIONS rtsp://{}/ RTSP/1.0\r\nCSeq: 1\r\n\r\n",
-                host(target)
+                "OPTIONS rtsp://{}/ RTSP/1.0\r\nCSeq: 1\r\nUser-Agent: {}\r\n\r\n",
+                host(target),
+                who.agent()
             )
             .into_bytes()
         }),
@@ -166,9 +202,9 @@ impl Hello {
     }
 
     /// The data to send first; empty if the server speaks first.
-    pub fn bytes(self, target: &ProbeTarget, random: &[u8; 32]) -> Vec<u8> {
+    pub fn bytes(self, target: &ProbeTarget, who: &Identity) -> Vec<u8> {
         let make = self.0.and_then(|row| row.make);
-        make.map_or_else(Vec::new, |make| make(target, random))
+        make.map_or_else(Vec::new, |make| make(target, who))
     }
 
     /// Whether a request is sent to a silent server.
@@ -177,12 +213,12 @@ impl Hello {
     }
 
     /// The data to send to a server that remained silent.
-    pub fn later(&mut self, target: &ProbeTarget, random: &[u8; 32]) -> Vec<u8> {
+    pub fn later(&mut self, target: &ProbeTarget, who: &Identity) -> Vec<u8> {
         if !self.is_later() {
             return Vec::new();
         }
         self.0 = Some(LATER);
-        self.bytes(target, random)
+        self.bytes(target, who)
     }
 
     /// The reply to everything that a server has sent that speaks first, by its port or by what it
@@ -215,22 +251,31 @@ fn host(target: &ProbeTarget) -> String {
 }
 
 /// NEGOTIATE of SMB 2.0.2 to 3.0.2 (MS-SMB2 2.2.3) in a session message.
-fn smb(_: &ProbeTarget, random: &[u8; 32]) -> Vec<u8> {
+fn smb(_: &ProbeTarget, who: &Identity) -> Vec<u8> {
     const DIALECTS: [u16; 4] = [0x0202, 0x0210, 0x0300, 0x0302];
     let mut message = b"\xfeSMB\x40\0\0\0\0\0\0\0\0\0\x01\0".to_vec();
     message.resize(64, 0);
     // Length of this structure, dialects, signing enabled; capabilities; an identifier.
     message.extend([36, 0, DIALECTS.len() as u8, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
-    message.extend(&random[..16]);
+    message.extend(&who.random[..16]);
     message.extend([0; 8]);
     message.extend(DIALECTS.iter().flat_map(|dialect| dialect.to_le_bytes()));
     [&(message.len() as u32).to_be_bytes()[..], &message].concat()
 }
 
-fn http(target: &ProbeTarget, _: &[u8; 32]) -> Vec<u8> {
-    let host = host(target);
+/// An identification, with the contact as its comment (RFC 4253 §4.2: 255 bytes at most).
+fn ssh(_: &ProbeTarget, who: &Identity) -> Vec<u8> {
+    let comment = who.contact.as_ref();
+    let comment = comment.map_or_else(String::new, |contact| format!(" {contact}"));
+    format!("SSH-2.0-barewire{comment}\r\n").into_bytes()
+}
+
+fn http(target: &ProbeTarget, who: &Identity) -> Vec<u8> {
+    let (host, agent) = (host(target), who.agent());
+    let from = who.mail();
+    let from = from.map_or_else(String::new, |mail| format!("From: {mail}\r\n"));
     format!(
-        "GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: barewire (network scan)\r\nAccept: */*\r\n\
+        "GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {agent}\r\n{from}Accept: */*\r\n\
          Connection: close\r\n\r\n"
     )
     .into_bytes()
@@ -240,6 +285,37 @@ fn http(target: &ProbeTarget, _: &[u8; 32]) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::probe::Probe;
+
+    fn who(contact: Option<&str>) -> Identity {
+        Identity {
+            random: [1; 32],
+            user_agent: Identity::USER_AGENT.into(),
+            contact: contact.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn contacts_are_where_a_protocol_has_a_place_for_them() {
+        let target = ProbeTarget {
+            addr: [192, 0, 2, 1].into(),
+            probe: Probe::Syn,
+            port: 80,
+        };
+        let text = |port, contact| {
+            let bytes = Hello::of(port).bytes(&target, &who(contact));
+            String::from_utf8(bytes).unwrap()
+        };
+        let plain = text(80, None);
+        assert!(plain.contains("\r\nUser-Agent: barewire (network scan)\r\nAccept"));
+        assert!(!plain.contains("From:"));
+        let mail = text(80, Some("abuse@example.org"));
+        assert!(mail.contains("\r\nUser-Agent: barewire (network scan) (abuse@example.org)\r\n"));
+        assert!(mail.contains("\r\nFrom: abuse@example.org\r\n"));
+        let page = text(80, Some("https://scan.example.org/"));
+        assert!(page.contains("(https://scan.example.org/)\r\n") && !page.contains("From:"));
+        assert_eq!(text(22, Some("me@x")), "SSH-2.0-barewire me@x\r\n");
+        assert!(text(554, Some("me@x")).contains("User-Agent: barewire (network scan) (me@x)"));
+    }
 
     #[test]
     fn ports_belong_to_one_row_and_hellos_are_short() {
@@ -254,7 +330,12 @@ mod tests {
                 probe: Probe::Syn,
                 port,
             };
-            assert!(Hello::of(port).bytes(&target, &[1; 32]).len() <= 512);
+            let long = "x".repeat(IDENTITY_MAX);
+            let who = Identity {
+                user_agent: long.clone(),
+                ..who(Some(&long))
+            };
+            assert!(Hello::of(port).bytes(&target, &who).len() <= 768);
         }
     }
 

@@ -69,7 +69,12 @@ impl Scene {
         let grab = GrabOptions {
             connection_count_max: count,
             timeout_ns: 10_000 * MS,
-            random: [7; 32],
+            identity: Identity {
+                random: [7; 32],
+                user_agent: Identity::USER_AGENT.into(),
+                contact: None,
+            },
+            keeps_certificates: true,
         };
         BannerGrabber::new(&self.plan, &self.cookies, &self.hops, (MAC, 64), grab)
     }

@@ -71,6 +71,7 @@ fn banner(start: &[u8]) -> Banner {
         start: start.to_vec(),
         byte_count: start.len() as u64,
         ending: GrabEnding::Closed,
+        certificates: Vec::new(),
     }
 }
 

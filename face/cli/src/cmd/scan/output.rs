@@ -5,25 +5,31 @@ use std::path::Path;
 
 use ::scan::State;
 use ::scan::report::{Format, NDJSON, Report, Run};
-use runtime::scan::{Notice, OutputName, Outputs, Scan, Totals};
+use runtime::scan::{Notice, OutputName, OutputOptions, Outputs, Rotation, Scan, Totals};
 use sys::{Error, Result};
 use wire::Timestamp;
 
 use super::refused;
+use crate::args::{parse_duration, parse_size};
+use crate::confine::Files;
 use crate::inputs;
 
 /// Output options of `barewire scan`.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Output options")]
 pub struct OutputArgs {
-    /// Also write the results to a file: xml, grepable, list, json, ndjson, csv, or all (FILE is
-    /// then a prefix); - prints them instead of text. -oX, -oG, -oL, -oJ, -oD, -oC and -oA FILE are
-    /// short for it
+    /// Also write the results to a file: xml, grepable, list, json, ndjson, csv, pem
+    /// (certificates, with --banners), or all (FILE is then a prefix); - prints them instead of
+    /// text. -oX, -oG, -oL, -oJ, -oD, -oC, -oP and -oA FILE are short for it
     #[arg(long, value_name = "FORMAT:FILE")]
     output: Vec<OsString>,
     /// Append to existing files; without it they are truncated, unless --state resumes a scan
-    #[arg(long)]
+    #[arg(long, visible_alias = "append")]
     append_output: bool,
+    /// Begin the next file (scan.2.xml after scan.xml) once one has this many bytes (100MB), or
+    /// after this time (1h), if it has any row
+    #[arg(long, value_parser = parse_rotation, value_name = "SIZE|TIME")]
+    rotate: Option<Rotation>,
     /// Report open ports only
     #[arg(long, visible_alias = "open-only")]
     open: bool,
@@ -32,12 +38,24 @@ pub struct OutputArgs {
     pub json: bool,
 }
 
+/// Parses a size or a time, which has a unit.
+fn parse_rotation(text: &str) -> std::result::Result<Rotation, String> {
+    let has_unit = text.ends_with(['s', 'm', 'h', 'd']);
+    match parse_duration(text) {
+        Ok(age) if has_unit && !age.is_zero() => Ok(Rotation::Age(age)),
+        _ => match parse_size(text) {
+            Ok(len @ 1..) => Ok(Rotation::Size(len)),
+            _ => Err("expected a size such as 100MB, or a time such as 1h".into()),
+        },
+    }
+}
+
 /// The selected outputs.
 pub struct Chosen {
     /// The format on standard output, unless it is text.
     stdout: Option<&'static Format>,
     files: Vec<OutputName>,
-    append: bool,
+    options: OutputOptions,
     run: Run,
 }
 
@@ -67,7 +85,10 @@ impl OutputArgs {
         Ok(Chosen {
             stdout,
             files,
-            append: self.append_output || is_resumed,
+            options: OutputOptions {
+                append: self.append_output || is_resumed,
+                rotation: self.rotate,
+            },
             run: Run::new(
                 scan.plan(),
                 env!("CARGO_PKG_VERSION"),
@@ -75,6 +96,15 @@ impl OutputArgs {
                 (now, scan.setup().asked_rate()),
             ),
         })
+    }
+
+    /// Whether this format is written.
+    pub fn has(&self, word: &str) -> bool {
+        let names = self
+            .output
+            .iter()
+            .filter_map(|text| OutputName::parse(text).ok());
+        names.flatten().any(|name| name.format.word == word)
     }
 
     /// Whether the options exclude a notice from the output.
@@ -95,6 +125,17 @@ impl Chosen {
         Some(Report::new(format, self.run.clone()))
     }
 
+    /// The files that are written while the scan runs.
+    pub fn needed(&self) -> Files {
+        let mut files = Files::default();
+        if self.options.rotation.is_some() {
+            self.files
+                .iter()
+                .for_each(|name| files.write_beside(&name.path));
+        }
+        files
+    }
+
     /// Opens the output files; none of them may be an input file of the scan.
     ///
     /// # Errors
@@ -102,7 +143,7 @@ impl Chosen {
     pub fn open<'p>(&self, inputs: impl Iterator<Item = &'p Path>) -> Result<Outputs> {
         let keep: Vec<_> = inputs.filter_map(inputs::identity).collect();
         let totals = Totals::default();
-        Outputs::open(&self.files, &self.run, (self.append, &totals), &keep).map_err(explained)
+        Outputs::open(&self.files, &self.run, (self.options, &totals), &keep).map_err(explained)
     }
 }
 

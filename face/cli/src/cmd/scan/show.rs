@@ -109,6 +109,13 @@ fn plan_line(scan: &Scan) -> String {
             counted(scan.reserved, "address is", "addresses are")
         );
     }
+    if scan.opted_out != 0 {
+        let _ = write!(
+            text,
+            "\n{} skipped: they are in the opt-out list",
+            counted(scan.opted_out, "address is", "addresses are")
+        );
+    }
     text
 }
 
@@ -403,10 +410,14 @@ fn account(totals: &Totals, (sending, asked): (Duration, &str), elapsed: Duratio
 }
 
 /// A packet in the format of `capture`.
-fn shown(packet: &Vec<u8>) -> String {
+fn shown(packet: &[u8], is_bare: bool) -> String {
     let mut found = Dissection::EMPTY;
-    dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut found);
-    let (dissection, bytes) = (&found, packet.as_slice());
+    let link_type = match is_bare {
+        true => LinkType::RAW,
+        false => LinkType::ETHERNET,
+    };
+    dissect(link_type, packet, packet.len() as u32, &mut found);
+    let (dissection, bytes) = (&found, packet);
     Summary { dissection, bytes }.to_string()
 }
 
@@ -416,6 +427,7 @@ fn shown(packet: &Vec<u8>) -> String {
 /// When it cannot be printed.
 pub fn dry_run(scan: &Scan, json: bool) -> Result<()> {
     let frames = scan.sample(SAMPLE_COUNT);
+    let shown = |packet: &Vec<u8>| shown(packet, scan.is_bare());
     let mut text = String::new();
     if json {
         let plan = scan.plan();
@@ -426,6 +438,7 @@ pub fn dry_run(scan: &Scan, json: bool) -> Result<()> {
             "addresses": number(plan.addr_count()),
             "pairs": plan.pairs().len(),
             "reserved": number(scan.reserved),
+            "opted_out": number(scan.opted_out),
             "on_link": number(scan.on_link_count()),
             "ports": scan.setup().ports.as_slice().len(),
             "probes": number(plan.probe_count()),

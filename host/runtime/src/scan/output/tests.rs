@@ -93,7 +93,11 @@ fn check_ends(names: &[OutputName]) {
 }
 
 fn open(names: &[OutputName], append: bool) -> Outputs {
-    Outputs::open(names, &run(), (append, &Totals::default()), &[]).unwrap()
+    let options = OutputOptions {
+        append,
+        rotation: None,
+    };
+    Outputs::open(names, &run(), (options, &Totals::default()), &[]).unwrap()
 }
 
 #[test]
@@ -120,10 +124,11 @@ fn files_are_whole_at_any_time_and_can_be_continued() {
     for name in &names {
         let text = fs::read_to_string(&name.path).unwrap();
         let rows = text.matches("192.0.2.1").count();
-        let per_row = if ["ndjson", "csv"].contains(&name.format.word) {
-            2
-        } else {
-            1
+        let per_row = match name.format.word {
+            "ndjson" | "csv" => 2,
+            // Certificates alone.
+            "pem" => 0,
+            _ => 1,
         };
         assert_eq!(rows, 12 * per_row, "{text}");
     }
@@ -143,10 +148,32 @@ fn outputs_are_files_of_their_own() {
         OutputName::parse(&text).unwrap().remove(0)
     };
     let both = [name("xml"), name("json")];
-    let opened = Outputs::open(&both, &run(), (false, &Totals::default()), &[]);
+    let opened = Outputs::open(
+        &both,
+        &run(),
+        (
+            OutputOptions {
+                append: false,
+                rotation: None,
+            },
+            &Totals::default(),
+        ),
+        &[],
+    );
     assert!(opened.unwrap_err().why().contains("input file"));
     fs::write(&path, "a letter to a friend").unwrap();
-    let opened = Outputs::open(&both[..1], &run(), (true, &Totals::default()), &[]);
+    let opened = Outputs::open(
+        &both[..1],
+        &run(),
+        (
+            OutputOptions {
+                append: true,
+                rotation: None,
+            },
+            &Totals::default(),
+        ),
+        &[],
+    );
     assert!(opened.unwrap_err().why().contains("in the format xml"));
     for bad in ["xml", "xml:", "exe:file", ":file"] {
         assert!(OutputName::parse(OsStr::new(bad)).is_err(), "{bad}");
@@ -227,5 +254,62 @@ fn a_file_that_a_kill_cut_off_is_continued_after_its_last_whole_row() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn files_are_rotated_by_size_and_each_is_whole() {
+    let folder = Folder::new("rotated");
+    for format in FORMATS.into_iter().filter(|format| format.word != "pem") {
+        let name = OutputName {
+            format,
+            path: folder.0.join(format!("scan.{}", format.extension)),
+        };
+        let names = [name.clone()];
+        let options = OutputOptions {
+            append: false,
+            rotation: Some(Rotation::Size(1)),
+        };
+        let totals = Totals::default();
+        let mut outputs = Outputs::open(&names, &run(), (options, &totals), &[]).unwrap();
+        for port in 1..=3 {
+            outputs.note(&Notice::Found(&found(port))).unwrap();
+            let progress = Notice::Progress(&totals, Duration::ZERO);
+            outputs.note(&progress).unwrap();
+        }
+        outputs.end(&outcome()).unwrap();
+        // One row each; the last one has none.
+        for number in 1..=4 {
+            let bytes = fs::read(numbered(&name.path, number)).unwrap();
+            let end = &bytes[bytes.len().saturating_sub(CLOSING_MAX)..];
+            let is_whole = bytes.is_empty() || Report::continued(format, run(), end).is_some();
+            assert!(is_whole, "{format:?} {number}");
+            let rows = String::from_utf8(bytes).unwrap().contains("192.0.2.1");
+            assert_eq!(rows, number < 4, "{format:?} {number}");
+        }
+        assert!(!numbered(&name.path, 5).exists());
+        // A continued series continues its last file.
+        let options = OutputOptions {
+            append: true,
+            ..options
+        };
+        let mut outputs = Outputs::open(&names, &run(), (options, &totals), &[]).unwrap();
+        outputs.note(&Notice::Found(&found(9))).unwrap();
+        outputs.end(&outcome()).unwrap();
+        let text = fs::read_to_string(numbered(&name.path, 4)).unwrap();
+        assert!(text.contains("192.0.2.1"), "{format:?}");
+    }
+}
+
+#[test]
+fn numbers_precede_extensions() {
+    for (path, expected) in [
+        ("a/scan.xml", "a/scan.2.xml"),
+        ("scan", "scan.2"),
+        ("a.b/.hidden", "a.b/.hidden.2"),
+        ("x.tar.gz", "x.tar.2.gz"),
+    ] {
+        assert_eq!(numbered(Path::new(path), 2), Path::new(expected));
+        assert_eq!(numbered(Path::new(path), 1), Path::new(path));
     }
 }

@@ -1,6 +1,7 @@
 //! A TLS ClientHello (RFC 5246 §7.4.1.2) for version 1.2 and older, in which the server's
 //! certificates are not encrypted.
 
+use super::Identity;
 use crate::cookie::ProbeTarget;
 
 /// Cipher suites from ECDHE with AES-GCM to RSA with 3DES, so that old servers answer, too.
@@ -29,7 +30,7 @@ fn extension(out: &mut Vec<u8>, kind: u16, body: &[u8]) {
 }
 
 /// Builds the record. No server name is sent: an address is not valid there (RFC 6066 §3).
-pub fn hello(_: &ProbeTarget, random: &[u8; 32]) -> Vec<u8> {
+pub fn hello(_: &ProbeTarget, who: &Identity) -> Vec<u8> {
     let mut extensions = Vec::new();
     extension(&mut extensions, 10, &list(GROUPS));
     extension(&mut extensions, 11, &[1, 0]);
@@ -39,7 +40,7 @@ pub fn hello(_: &ProbeTarget, random: &[u8; 32]) -> Vec<u8> {
     extension(&mut extensions, 23, &[]);
     extension(&mut extensions, 0xff01, &[0]);
     let mut body = vec![3, 3];
-    body.extend(random);
+    body.extend(who.random);
     // No session.
     body.push(0);
     body.extend(list(SUITES));

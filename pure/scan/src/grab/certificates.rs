@@ -1,0 +1,252 @@
+//! The certificates that a TLS server sends (RFC 5246 §7.4.2), whole, up to TLS 1.2: later versions
+//! encrypt them. They are not verified.
+
+use sha2::{Digest as _, Sha256};
+
+/// Maximum length of a certificate, and number of certificates kept of a chain.
+pub const CERTIFICATE_MAX: usize = 16 << 10;
+const CHAIN_MAX: usize = 8;
+
+/// Content type of a handshake record, and the first byte of its version.
+const HANDSHAKE: u8 = 22;
+const MAJOR: u8 = 3;
+/// Types of handshake messages.
+const CERTIFICATE: u8 = 11;
+const SERVER_HELLO_DONE: u8 = 14;
+
+/// A certificate, as sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificate {
+    /// SHA-256 of its bytes.
+    pub sha256: [u8; 32],
+    /// Its bytes (DER).
+    pub der: Box<[u8]>,
+}
+
+/// What the next byte of the handshake belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// Type and length of a message.
+    Message,
+    /// A message that is skipped: bytes left.
+    Skipped(u32),
+    /// Length of the list of certificates.
+    List,
+    /// Length of a certificate; bytes left of the list.
+    Length(u32),
+    /// A certificate: bytes left of it, and of the list.
+    Certificate(u32, u32),
+    Over,
+}
+
+/// Collects the certificates of a stream that arrives in pieces of any length.
+#[derive(Clone, Debug)]
+pub struct Certificates {
+    /// Head of the current record, and bytes left of the record.
+    record: Vec<u8>,
+    record_left: u16,
+    at: At,
+    /// Numbers that are not complete yet.
+    number: Vec<u8>,
+    certificate: Vec<u8>,
+    /// The certificates that were complete.
+    pub found: Vec<Certificate>,
+}
+
+impl Certificates {
+    /// None yet.
+    pub const NEW: Self = Self {
+        record: Vec::new(),
+        record_left: 0,
+        at: At::Message,
+        number: Vec::new(),
+        certificate: Vec::new(),
+        found: Vec::new(),
+    };
+
+    /// Reads the next bytes from the server.
+    pub fn read(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        while self.at != At::Over && !rest.is_empty() {
+            if self.record_left == 0 {
+                self.record.push(rest[0]);
+                rest = &rest[1..];
+                self.head();
+                continue;
+            }
+            let (part, behind) = rest.split_at(rest.len().min(self.record_left.into()));
+            self.record_left -= part.len() as u16;
+            rest = behind;
+            self.handshake(part);
+        }
+    }
+
+    /// Checks the head of a record, as far as it is present.
+    fn head(&mut self) {
+        match self.record[..] {
+            [HANDSHAKE, MAJOR, _, high, low] => {
+                self.record_left = u16::from_be_bytes([high, low]);
+                self.record.clear();
+            }
+            [HANDSHAKE] | [HANDSHAKE, MAJOR] | [HANDSHAKE, MAJOR, ..] => {}
+            // Anything else: another protocol, an alert, or what follows the handshake.
+            _ => self.at = At::Over,
+        }
+    }
+
+    fn handshake(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() && self.at != At::Over {
+            match self.at {
+                At::Message | At::List | At::Length(_) => {
+                    self.number.push(rest[0]);
+                    rest = &rest[1..];
+                    self.number();
+                }
+                At::Skipped(left) => {
+                    let len = rest.len().min(left as usize);
+                    rest = &rest[len..];
+                    self.at = match left - len as u32 {
+                        0 => At::Message,
+                        left => At::Skipped(left),
+                    };
+                }
+                At::Certificate(left, list) => {
+                    let (part, behind) = rest.split_at(rest.len().min(left as usize));
+                    rest = behind;
+                    let room = CERTIFICATE_MAX.saturating_sub(self.certificate.len());
+                    self.certificate.extend(&part[..part.len().min(room)]);
+                    self.certificate(left - part.len() as u32, list - part.len() as u32);
+                }
+                At::Over => {}
+            }
+        }
+    }
+
+    /// Continues after a number, once it is complete.
+    fn number(&mut self) {
+        let next = match (self.at, &self.number[..]) {
+            (At::Message, &[CERTIFICATE, _, _, _]) => At::List,
+            (At::Message, &[SERVER_HELLO_DONE, _, _, _]) => At::Over,
+            (At::Message, &[_, a, b, c]) => match u32::from_be_bytes([0, a, b, c]) {
+                0 => At::Message,
+                len => At::Skipped(len),
+            },
+            (At::List, &[a, b, c]) => match u32::from_be_bytes([0, a, b, c]) {
+                0 => At::Over,
+                len => At::Length(len),
+            },
+            (At::Length(list), &[a, b, c]) => {
+                let len = u32::from_be_bytes([0, a, b, c]);
+                match list.checked_sub(3).and_then(|list| list.checked_sub(len)) {
+                    // Its length fits in the list.
+                    Some(rest) if len != 0 => At::Certificate(len, rest + len),
+                    _ => At::Over,
+                }
+            }
+            _ => return,
+        };
+        self.number.clear();
+        self.at = next;
+    }
+
+    /// Continues after bytes of a certificate.
+    fn certificate(&mut self, left: u32, list: u32) {
+        if left != 0 {
+            self.at = At::Certificate(left, list);
+            return;
+        }
+        let der = std::mem::take(&mut self.certificate);
+        // A longer one is cut off, and worthless.
+        if der.len() < CERTIFICATE_MAX {
+            self.found.push(Certificate {
+                sha256: Sha256::digest(&der).into(),
+                der: der.into(),
+            });
+        }
+        self.at = match list {
+            0 => At::Over,
+            _ if self.found.len() == CHAIN_MAX => At::Over,
+            list => At::Length(list),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sized(bytes: &[u8]) -> Vec<u8> {
+        [&(bytes.len() as u32).to_be_bytes()[1..], bytes].concat()
+    }
+
+    fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+        [&[kind][..], &sized(body)].concat()
+    }
+
+    /// A server's first flight in records of this length.
+    fn flight(chain: &[Vec<u8>], record_len: usize) -> Vec<u8> {
+        let list = chain.iter().flat_map(|der| sized(der)).collect::<Vec<_>>();
+        let parts = [
+            message(2, &[7; 70]),
+            message(CERTIFICATE, &sized(&list)),
+            message(12, &[8; 300]),
+            message(SERVER_HELLO_DONE, &[]),
+        ];
+        let record = |part: &[u8]| {
+            let len = (part.len() as u16).to_be_bytes();
+            [&[HANDSHAKE, MAJOR, 3][..], &len, part].concat()
+        };
+        parts.concat().chunks(record_len).flat_map(record).collect()
+    }
+
+    fn read(bytes: &[u8], step: usize) -> Vec<Vec<u8>> {
+        let mut certificates = Certificates::NEW;
+        bytes.chunks(step).for_each(|part| certificates.read(part));
+        assert!(certificates.record.len() <= 5 && certificates.number.len() <= 4);
+        assert!(certificates.certificate.len() <= CERTIFICATE_MAX);
+        let found = certificates.found.into_iter();
+        found.map(|certificate| certificate.der.to_vec()).collect()
+    }
+
+    #[test]
+    fn chains_do_not_depend_on_records_or_segments() {
+        let chain = [vec![0x30; 900], vec![0x31; 1], vec![0x32; 333]];
+        for record_len in [1, 100, 16_384] {
+            let bytes = flight(&chain, record_len);
+            for step in [1, 2, 7, 536, 100_000] {
+                assert_eq!(read(&bytes, step), chain, "{record_len} {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_and_malformed_chains_are_bounded() {
+        let long = [vec![0x30; CERTIFICATE_MAX], vec![0x31; 9]];
+        assert_eq!(read(&flight(&long, 16_384), 1000), [vec![0x31; 9]]);
+        let many = vec![vec![0x30; 5]; 20];
+        assert_eq!(read(&flight(&many, 16_384), 1000).len(), CHAIN_MAX);
+        // 16 MiB announced, and a certificate that is longer than its list.
+        for list in [
+            &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff][..],
+            &[0, 0, 4, 0, 0, 2],
+        ] {
+            let mut bytes = vec![HANDSHAKE, MAJOR, 3, 0x40, 0];
+            bytes.extend(message(CERTIFICATE, list));
+            bytes.extend([5; 300]);
+            assert_eq!(read(&bytes, 10).len(), 0);
+        }
+        assert_eq!(read(b"HTTP/1.1 400 Bad Request", 3).len(), 0);
+        assert_eq!(read(&[21, 3, 3, 0, 2, 2, 40], 3).len(), 0);
+        let mut seed = 7_u64;
+        for _ in 0..2_000 {
+            let mut bytes = flight(&[vec![0x30; 40]], 50);
+            for _ in 0..3 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let at = (seed >> 33) as usize % bytes.len();
+                bytes[at] = (seed >> 8) as u8;
+            }
+            assert_eq!(read(&bytes, 1), read(&bytes, 64));
+        }
+    }
+}
