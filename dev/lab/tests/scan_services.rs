@@ -124,7 +124,7 @@ fn telnetd_says_its_options_and_text() {
         let (stream, _) = listener.accept().unwrap();
         let other = stream.try_clone().unwrap();
         let mut command = Command::new("telnetd");
-        let command = command.args(["-E", "/bin/echo welcome to this test"]);
+        let command = command.args(["-E", "/bin/cat"]);
         let command = command
             .stdin(OwnedFd::from(stream))
             .stdout(OwnedFd::from(other));
@@ -136,7 +136,7 @@ fn telnetd_says_its_options_and_text() {
     assert_eq!(found["protocol"], "telnet", "{}", banners[0]);
     let options = found["telnet_option"].as_array().unwrap();
     assert!(options.contains(&"do 24".into()), "terminal type: {found}");
-    // The system's name, which it sends before the program's text.
+    // The name of the system.
     let text = found["telnet_text"].as_str().unwrap();
     assert!(text.starts_with("Linux "), "{}", banners[0]);
     server.join().unwrap();

@@ -9,6 +9,7 @@ mod route;
 mod run;
 mod state;
 mod sweep;
+mod transmit;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -81,6 +82,8 @@ pub struct Setup {
     pub ttl: u8,
     /// How banners are read; `None`: they are not.
     pub grab: Option<GrabOptions>,
+    /// Number of queues that send, at most those of the port; `None`: as many as the rate needs.
+    pub queues: Option<u32>,
     /// Vendors of MAC addresses.
     pub vendors: Arc<Vendors>,
     /// Whether a firewall rule keeps the kernel from resetting connections, on ports whose packets

@@ -41,7 +41,7 @@ pub use permutation::{LEN_MAX, Permutation, Walk};
 pub use plan::{Order, Plan, PlannedProbe, Probes, Shard};
 pub use port::{Entry, PortList, Ports, Protocol, top_ports};
 pub use probe::Probe;
-pub use prober::Prober;
+pub use prober::{Lane, Prober};
 pub use report::{AskedRate, Found, Totals};
 pub use seen::{Seen, SeenBefore};
 pub use source::Source;

@@ -16,9 +16,64 @@ const NOWHERE: ProbeTarget = ProbeTarget {
     port: 0,
 };
 
+/// A share of the probes of a plan: of blocks of consecutive indices, every `count`-th one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// Number of this lane, below `count`.
+    pub index: u32,
+    /// Number of lanes, at least one.
+    pub count: u32,
+    /// Indices in a block, at least one.
+    pub block_len: u32,
+}
+
+impl Lane {
+    /// All probes.
+    pub const WHOLE: Self = Self {
+        index: 0,
+        count: 1,
+        block_len: BATCH as u32,
+    };
+
+    /// Indices after which it is the first lane's turn again.
+    fn round_len(&self) -> u128 {
+        u128::from(self.block_len) * u128::from(self.count)
+    }
+
+    /// The first index of this lane that is not below `index`.
+    fn next(&self, index: u128) -> u128 {
+        let start = index - index % self.round_len();
+        let own = start + u128::from(self.index) * u128::from(self.block_len);
+        match index {
+            _ if index < own => own,
+            _ if index < own + u128::from(self.block_len) => index,
+            _ => own + self.round_len(),
+        }
+    }
+
+    /// Indices of this lane from `index`, which is one of them, to the end of its block.
+    fn left(&self, index: u128) -> u128 {
+        let len = u128::from(self.block_len);
+        len - index % len
+    }
+
+    /// The first index that is not below any of these at which all lanes can stop: each has sent
+    /// its probes before it, and none after it.
+    pub fn boundary(&self, indices: &[u128]) -> u128 {
+        let last = indices.iter().copied().max().unwrap_or(0);
+        last.div_ceil(self.round_len()) * self.round_len()
+    }
+}
+
 /// Writes the probes of a plan into buffers.
 pub struct Prober<'p> {
+    plan: &'p Plan,
+    lane: Lane,
+    /// The first index that is not written.
+    until: u128,
     probes: Probes<'p>,
+    /// Index of the next probe of `probes`.
+    next: u128,
     cookies: &'p Cookies,
     frames: &'p Frames,
     hops: &'p NextHops,
@@ -33,16 +88,22 @@ pub struct Prober<'p> {
 }
 
 impl<'p> Prober<'p> {
-    /// Starts at a given probe of a plan.
+    /// Starts at a given probe of a plan; of those from there on, the lane's are written.
     pub fn new(
         plan: &'p Plan,
-        from: u128,
+        (from, lane): (u128, Lane),
         cookies: &'p Cookies,
         frames: &'p Frames,
         hops: &'p NextHops,
     ) -> Self {
+        let until = plan.probe_count();
+        let next = lane.next(from).min(until);
         Self {
-            probes: plan.probes(from),
+            plan,
+            lane,
+            until,
+            probes: plan.probes(next),
+            next,
             cookies,
             frames,
             hops,
@@ -52,7 +113,7 @@ impl<'p> Prober<'p> {
             clock_us: 0,
             at: 0,
             len: 0,
-            taken: from,
+            taken: next,
             unreachable: 0,
         }
     }
@@ -108,9 +169,30 @@ impl<'p> Prober<'p> {
         self.clock_us = clock_us;
     }
 
-    /// Index of the next probe in the plan.
+    /// Index of the next probe in the plan: all before it were written or skipped, as far as they
+    /// are of this lane.
+    #[inline]
     pub fn taken(&self) -> u128 {
         self.taken
+    }
+
+    /// Index of this lane's next probe; the number of probes at the end.
+    pub fn next_index(&self) -> u128 {
+        self.lane.next(self.taken).min(self.plan.probe_count())
+    }
+
+    /// Its lane.
+    pub fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    /// Ends before a probe, at which it has not arrived yet.
+    pub fn stop_at(&mut self, index: u128) {
+        self.until = self.until.min(index);
+        // Begins again with what is not written yet.
+        self.taken = self.next_index();
+        (self.next, self.at, self.len) = (self.taken, 0, 0);
+        self.probes = self.plan.probes(self.next);
     }
 
     /// Probes skipped because their targets' MAC addresses could not be resolved.
@@ -118,18 +200,71 @@ impl<'p> Prober<'p> {
         self.unreachable
     }
 
+    /// Skips the blocks of other lanes; returns how many of its own probes follow, at most a batch.
+    fn skip(&mut self) -> u128 {
+        let own = self.lane.next(self.next);
+        if own != self.next && own < self.until {
+            self.probes = self.plan.probes(own);
+        }
+        (self.next, self.taken) = (own, own);
+        self.lane.left(own).min(BATCH as u128)
+    }
+
     #[inline]
     fn refill(&mut self) -> bool {
         self.len = 0;
         self.at = 0;
-        let slots = self.targets.iter_mut().zip(&mut self.payloads);
+        let room = match self.lane.count {
+            1 => BATCH as u128,
+            _ => self.skip(),
+        };
+        let left = self.until.saturating_sub(self.next).min(room) as usize;
+        let slots = self.targets.iter_mut().zip(&mut self.payloads).take(left);
         for ((target, payload), next) in slots.zip(&mut self.probes) {
             (*target, *payload) = next;
             self.len += 1;
         }
         let len = self.len;
+        self.next += len as u128;
         self.cookies
             .of_all(&self.targets[..len], &mut self.made[..len]);
         len != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_share_all_indices_and_stop_at_a_boundary() {
+        for (count, block_len) in [(1, 16), (2, 16), (3, 1), (4, 64), (7, 5)] {
+            let lane = |index| Lane {
+                index,
+                count,
+                block_len,
+            };
+            let owners: Vec<u32> = (0..1_000)
+                .map(|n| {
+                    let mut own = (0..count).filter(|index| lane(*index).next(n) == n);
+                    let owner = own.next().expect("an owner");
+                    assert_eq!(own.next(), None, "{n}");
+                    owner
+                })
+                .collect();
+            for index in 0..count {
+                for n in 0..500_usize {
+                    let next = owners[n..].iter().position(|owner| *owner == index);
+                    let expected = (n + next.unwrap()) as u128;
+                    assert_eq!(lane(index).next(n as u128), expected);
+                }
+            }
+            // Wherever they are, the lane that is furthest on has not passed the boundary.
+            let at = [3, 77, 210];
+            let boundary = lane(0).boundary(&at);
+            assert!(boundary >= 210 && boundary < 210 + lane(0).round_len());
+            let next = (0..count).map(|index| lane(index).next(boundary));
+            assert_eq!(next.min(), Some(boundary));
+        }
     }
 }

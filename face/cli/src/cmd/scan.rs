@@ -2,6 +2,7 @@
 
 mod merge;
 mod output;
+mod parse;
 mod show;
 
 use std::cell::RefCell;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::scan::grab::{GrabOptions, IDENTITY_MAX, Identity};
+use ::scan::grab::{GrabOptions, Identity};
 use ::scan::{
     AddrRange, Given, Options, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, Shard,
     read_payloads,
@@ -29,6 +30,7 @@ use crate::args::{calls_bpf, parse_duration, to_read_counters};
 use crate::confine::{ConfineArgs, Needs};
 use crate::inputs;
 use output::OutputArgs;
+use parse::{PayloadArg, parse_identity, parse_mac, parse_rate, parse_source_ports};
 use show::Show;
 
 /// Arguments.
@@ -112,6 +114,10 @@ pub struct Args {
     /// Port to scan from: an interface, or afxdp:eth0 and so on [default: that of the route]
     #[arg(long, short = 'e', visible_alias = "adapter", value_name = "PORT")]
     interface: Option<String>,
+    /// Send on N queues of the port, each with its own thread [default: one for every 500 kpps of
+    /// --rate, up to the number of cores]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256), value_name = "N")]
+    queues: Option<u32>,
     /// Source address [default: the interface's]; one IPv4 and one IPv6 address at most
     #[arg(long, visible_alias = "adapter-ip", value_name = "ADDRESS")]
     source_ip: Vec<IpAddr>,
@@ -221,61 +227,6 @@ impl From<OptionsText> for Options {
             OptionsText::Windows => Self::Windows,
             OptionsText::Bsd => Self::Bsd,
         }
-    }
-}
-
-fn parse_rate(text: &str) -> std::result::Result<Rate, String> {
-    let rate = match text.parse() {
-        Ok(number) => Rate::packets(number),
-        Err(_) => Rate::parse(text),
-    };
-    rate.map_err(|error| match error.hint {
-        Some(hint) => format!("{}\nhint: {hint}", error.why),
-        None => error.why,
-    })
-}
-
-/// A user agent or a contact, which become part of lines.
-fn parse_identity(text: &str) -> std::result::Result<String, String> {
-    let is_printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-    match is_printable && (1..=IDENTITY_MAX).contains(&text.len()) {
-        true => Ok(text.to_owned()),
-        false => Err(format!(
-            "expected 1 to {IDENTITY_MAX} printable ASCII characters"
-        )),
-    }
-}
-
-fn parse_source_ports(text: &str) -> std::result::Result<(u16, u16), String> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    match (first.trim().parse::<u16>(), last.trim().parse::<u16>()) {
-        (Ok(first @ 1..), Ok(last)) if first <= last => Ok((first, last - first + 1)),
-        _ => Err("expected a port from 1 to 65535, or a range such as 40000-40099".into()),
-    }
-}
-
-fn parse_mac(text: &str) -> std::result::Result<Mac, String> {
-    let range = traffic::Range::macs(text).map_err(|error| error.why)?;
-    let bits = range.single().ok_or("expected one MAC address")?;
-    let bytes = bits.to_be_bytes();
-    Ok(Mac(*bytes.last_chunk().unwrap_or(&[0; 6])))
-}
-
-/// A payload for ports.
-#[derive(Clone, Debug)]
-struct PayloadArg {
-    ports: Vec<u16>,
-    path: PathBuf,
-}
-
-impl PayloadArg {
-    fn parse(text: &str) -> std::result::Result<Self, String> {
-        let parts = text.split_once('=').filter(|(_, path)| !path.is_empty());
-        let (ports, path) = parts.ok_or("expected PORTS=FILE, for example 53,5353=query.bin")?;
-        Ok(Self {
-            ports: PortList::parse(ports)?.numbers()?,
-            path: path.into(),
-        })
     }
 }
 
@@ -551,6 +502,7 @@ impl Args {
             ttl: self.ttl,
             grab: self.grab()?,
             firewall: self.firewall,
+            queues: self.queues,
             vendors: self.vendors()?,
         })
     }
@@ -577,24 +529,4 @@ fn random<const LEN: usize>() -> Result<[u8; LEN]> {
         .and_then(|mut file| file.read_exact(&mut bytes))
         .map_err(|error| Error::from_io("read random numbers from /dev/urandom", error))?;
     Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_and_port_lists_are_parsed() {
-        assert_eq!(parse_rate("100"), Ok(Rate::Packets(100.0)));
-        assert_eq!(parse_rate("0.5"), Ok(Rate::Packets(0.5)));
-        assert_eq!(parse_rate("3Mbps"), Ok(Rate::Bits(3e6)));
-        assert!(parse_rate("0").is_err() && parse_rate("fast").is_err());
-        assert_eq!(parse_source_ports("40000-40009"), Ok((40_000, 10)));
-        assert_eq!(parse_source_ports("65535"), Ok((65_535, 1)));
-        assert_eq!(parse_source_ports("1-65535"), Ok((1, 65_535)));
-        for bad in ["0", "", "9-8", "1-", "70000"] {
-            assert!(parse_source_ports(bad).is_err(), "{bad}");
-        }
-        assert_eq!(parse_mac("02:00:00:00:00:09"), Ok(Mac([2, 0, 0, 0, 0, 9])));
-    }
 }

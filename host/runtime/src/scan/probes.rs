@@ -11,7 +11,8 @@ use sys::Result;
 use traffic::{Pacer, Rate};
 
 use super::now;
-use super::run::{Event, Live, clock_us};
+use super::run::{Event, clock_us};
+use super::transmit::Live;
 use crate::send::{self, Next};
 
 /// Maximum number of batches of received segments handled before the next packet is sent.
@@ -136,6 +137,10 @@ pub type Unit = fn(f64) -> Rate;
 /// The packets of a scan.
 pub struct ProbeSource<'p> {
     pub prober: Prober<'p>,
+    /// Number of its lane.
+    lane: usize,
+    /// Whether it ends at the prober's end, without waiting for connections.
+    is_ending: bool,
     pub from: u128,
     /// When the prober's clock was 0.
     began: Instant,
@@ -151,13 +156,15 @@ pub struct ProbeSource<'p> {
 
 impl<'p> ProbeSource<'p> {
     pub fn new(
-        prober: Prober<'p>,
+        (prober, lane): (Prober<'p>, usize),
         (from, began): (u128, Instant),
         live: &'p Live,
         (talking, is_bare): (Option<BannerReader<'p>>, bool),
     ) -> Self {
         Self {
             prober,
+            lane,
+            is_ending: false,
             from,
             began,
             live,
@@ -171,6 +178,17 @@ impl<'p> ProbeSource<'p> {
     /// Follows the rate of [`Live`], which is in this unit.
     pub fn follow(&mut self, unit: Unit) {
         self.rate = Some((self.live.rate(), unit));
+    }
+
+    /// Number of its lane.
+    pub fn lane(&self) -> usize {
+        self.lane
+    }
+
+    /// Ends before a probe; connections are left as they are.
+    pub fn stop_at(&mut self, index: u128) {
+        self.is_ending = true;
+        self.prober.stop_at(index);
     }
 
     /// Closes all connections early; only their resets remain to be sent.
@@ -244,7 +262,7 @@ impl send::Source for ProbeSource<'_> {
     #[inline]
     fn next(&mut self) -> Result<Next> {
         let is_bare = self.bare.is_some();
-        if let Some(talking) = &mut self.talking {
+        if let Some(talking) = self.talking.as_mut().filter(|_| !self.is_ending) {
             talking.work();
             let len = talking.grabber.next_len();
             self.is_segment = len.is_some();
@@ -255,11 +273,14 @@ impl send::Source for ProbeSource<'_> {
         if let Some(len) = self.prober.next_len() {
             return Ok(packet(sent_len(len, is_bare)));
         }
-        if !self.live.is_probed.swap(true, Ordering::Release) {
-            let probed_ns = self.began.elapsed().as_nanos() as u64;
-            self.live.probed_ns.store(probed_ns, Ordering::Relaxed);
+        if self.is_ending {
+            self.is_segment = false;
+            return Ok(Next::End);
         }
-        let is_over = self.talking.as_mut().is_none_or(BannerReader::is_over);
+        self.live.end(self.lane, self.began.elapsed());
+        let is_probed = self.live.is_probed.load(Ordering::Acquire);
+        let is_over = |talking: &mut BannerReader<'_>| is_probed && talking.is_over();
+        let is_over = self.talking.as_mut().is_none_or(is_over);
         Ok(if is_over { Next::End } else { Next::Pending })
     }
 
@@ -298,7 +319,7 @@ impl send::Source for ProbeSource<'_> {
                 .fetch_add(len as u64, Ordering::Relaxed);
         } else {
             let done = self.prober.taken() - self.from;
-            self.live.done.store(done as u64, Ordering::Relaxed);
+            self.live.set_done(self.lane, done as u64);
         }
         true
     }

@@ -1,6 +1,6 @@
 //! The threads of a scan.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,15 +9,16 @@ use ::scan::grab::{Banner, BannerGrabber, DatagramReader, GrabCounts};
 use ::scan::{
     AdaptiveRate, Answer, AnswerClassifier, Cookies, Evidence, Prober, Seen, SeenBefore, State,
 };
-use port::{Port, RxBatch, RxQueue, TxQueue};
-use sys::{Error, ErrorKind, Result};
-use traffic::{Pace, Pacer, Rate};
+use port::{Port, RxBatch, RxQueue};
+use sys::{Error, Result};
+use traffic::Rate;
 use wire::Timestamp;
 
 use super::probes::{BannerReader, ProbeSource, Segments, with_header};
+use super::transmit::{Live, Sent, transmit};
 use super::{Found, Notice, Outcome, Scan, StateFile, Totals, now};
 use crate::Stop;
-use crate::send::{self, Limits, SendEnded};
+use crate::send::SendEnded;
 use crate::worker::{self, Engine, Pacing, Verdict};
 
 /// Maximum number of answers queued for the thread that reports them; receivers wait when it is
@@ -25,19 +26,12 @@ use crate::worker::{self, Engine, Pacing, Verdict};
 const ANSWERS_MAX: usize = 1 << 14;
 /// Maximum number of answers remembered, so that each is reported once.
 const SEEN_MAX: usize = 1 << 24;
-/// How far sending may catch up after a pause, which bounds the burst.
-const LAG_MAX_NS: u64 = 5_000_000;
 /// How long to wait for answers to the last probes when the scan is ended early and its state is
 /// kept.
 const LAST_MAX: Duration = Duration::from_millis(800);
 /// Maximum number of batches of segments queued for the connections; receivers wait when it is
 /// full.
 const SEGMENTS_MAX: usize = 256;
-/// Limits on the resets of connections that are closed early.
-const LAST: Limits = Limits {
-    packet_count: None,
-    duration: Some(Duration::from_millis(500)),
-};
 /// Longer round trips are not reported.
 const RTT_MAX_US: u32 = 120_000_000;
 /// Interval at which the rate may change.
@@ -127,47 +121,6 @@ fn receive(rx: &mut RxQueue, engine: &mut Receiving<'_>, ended: &Stop) -> Result
     worker::drain(rx, engine)
 }
 
-/// The result of the sending thread.
-struct Sent {
-    report: send::Report,
-    result: Result<()>,
-    unreachable: u128,
-    /// The next probe that would have been sent.
-    next: u128,
-    grabbed: GrabCounts,
-}
-
-/// Live figures of the sending thread.
-#[derive(Default)]
-pub struct Live {
-    /// Packets sent, updated about once a second.
-    sent: AtomicU64,
-    /// Probes of this run that were sent or skipped.
-    pub done: AtomicU64,
-    received: AtomicU64,
-    /// Packets that are segments of connections, and their bytes.
-    pub segments: AtomicU64,
-    /// As above.
-    pub segment_bytes: AtomicU64,
-    /// The rate now, as the bits of a number.
-    rate: AtomicU64,
-    /// Whether all probes were sent, and how long that took in nanoseconds.
-    pub is_probed: AtomicBool,
-    /// As above.
-    pub probed_ns: AtomicU64,
-}
-
-impl Live {
-    /// The rate now, in the unit of the setup's rate.
-    pub fn rate(&self) -> f64 {
-        f64::from_bits(self.rate.load(Ordering::Relaxed))
-    }
-
-    fn set_rate(&self, rate: f64) {
-        self.rate.store(rate.to_bits(), Ordering::Relaxed);
-    }
-}
-
 /// Runs a scan: resolves next hops, opens the port, sends and listens. Calls `opened` once
 /// privileges are no longer needed, and keeps `state` up to date.
 ///
@@ -197,8 +150,11 @@ pub fn run(
     opened()?;
     let cookies = Cookies::new(key, *scan.plan().source());
     let frames = scan.frames();
-    let prober = Prober::new(scan.plan(), scan.setup().from, &cookies, &frames, &hops);
-    let live = Live::default();
+    let lanes = scan.lanes(port.tx.len());
+    let from = scan.setup().from;
+    let prober = |lane| Prober::new(scan.plan(), (from, lane), &cookies, &frames, &hops);
+    let probers = lanes.iter().map(|lane| prober(*lane)).collect();
+    let live = Live::new(lanes.len());
     let mut collector = Collector {
         scan,
         totals: Totals {
@@ -225,7 +181,7 @@ pub fn run(
         observed: Instant::now(),
     };
     let grabber = scan.grabber(&cookies, &hops);
-    collector.run(&mut port, (prober, grabber), &cookies, stop, &mut notice);
+    collector.run(&mut port, (probers, grabber), &cookies, stop, &mut notice);
     drop(firewall);
     Ok(collector.outcome())
 }
@@ -259,7 +215,7 @@ impl<'s> Collector<'s> {
     fn run(
         &mut self,
         port: &mut Port,
-        (prober, grabber): (Prober<'_>, Option<BannerGrabber<'_>>),
+        (probers, grabber): (Vec<Prober<'_>>, Option<BannerGrabber<'_>>),
         cookies: &Cookies,
         stop: &Stop,
         notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
@@ -271,7 +227,6 @@ impl<'s> Collector<'s> {
         let talking = grabber
             .map(|grabber| BannerReader::new(grabber, inbox, give.clone(), self.scan.setup().wait));
         let segments = talking.as_ref().map(|_| segments);
-        let tx = &mut port.tx[0];
         let sent = &mut None;
         thread::scope(|scope| {
             let mut receivers = Vec::new();
@@ -290,8 +245,9 @@ impl<'s> Collector<'s> {
             drop((give, segments));
             let (wait, sending) = (self.scan.setup().wait, &over);
             let talks = talking.is_some();
-            let (source, rate) = self.source(prober, talking);
-            let sender = scope.spawn(move || transmit(tx, source, rate, live, sending));
+            let (sources, rate) = self.sources(probers, talking);
+            let tx = &mut port.tx;
+            let sender = scope.spawn(move || transmit(tx, sources, rate, live, sending));
             let is_probed = || sender.is_finished() || live.is_probed.load(Ordering::Acquire);
             self.collect(&answers, notice, is_probed, None, &over);
             if talks && !sender.is_finished() {
@@ -329,28 +285,34 @@ impl<'s> Collector<'s> {
         }
     }
 
-    /// The packets to send, and the rate to begin with.
-    fn source<'p>(
+    /// The packets to send on each queue, and each one's rate to begin with. Connections are on the
+    /// first.
+    fn sources<'p>(
         &self,
-        prober: Prober<'p>,
-        talking: Option<BannerReader<'p>>,
-    ) -> (ProbeSource<'p>, Rate)
+        probers: Vec<Prober<'p>>,
+        mut talking: Option<BannerReader<'p>>,
+    ) -> (Vec<ProbeSource<'p>>, Rate)
     where
         's: 'p,
     {
         let setup = self.scan.setup();
-        let mut source = ProbeSource::new(
-            prober,
-            (setup.from, self.began),
-            self.live,
-            (talking, self.scan.is_bare()),
-        );
-        let Some(adaptive) = &self.adaptive else {
-            return (source, setup.rate);
+        let (unit, count) = (setup.unit(), probers.len());
+        let asked = setup.asked_rate().max;
+        let rate = self.adaptive.as_ref().map_or(asked, AdaptiveRate::rate);
+        if self.adaptive.is_some() {
+            self.live.set_rate(rate);
+        }
+        let source = |(lane, prober)| {
+            let began = (setup.from, self.began);
+            let options = (talking.take(), self.scan.is_bare());
+            let mut source = ProbeSource::new((prober, lane), began, self.live, options);
+            if self.adaptive.is_some() {
+                source.follow(unit);
+            }
+            source
         };
-        self.live.set_rate(adaptive.rate());
-        source.follow(setup.unit());
-        (source, setup.unit()(adaptive.rate()))
+        let sources = probers.into_iter().enumerate().map(source).collect();
+        (sources, unit(rate / count as f64))
     }
 
     fn account_received(&mut self, port: &mut Port) {
@@ -392,7 +354,7 @@ impl<'s> Collector<'s> {
             if now >= tick {
                 tick = now + TICK;
                 let segments = self.live.segments.load(Ordering::Relaxed);
-                let sent = self.live.sent.load(Ordering::Relaxed);
+                let sent = self.live.sent();
                 self.totals.sent = sent.saturating_sub(segments);
                 self.totals.received = self.live.received.load(Ordering::Relaxed);
                 let result = notice(Notice::Progress(&self.totals, self.began.elapsed()));
@@ -455,7 +417,7 @@ impl<'s> Collector<'s> {
         self.observed = now;
         let now_ns = self.began.elapsed().as_nanos() as u64;
         let answers = self.totals.answers - self.totals.repeated;
-        let done = self.live.done.load(Ordering::Relaxed);
+        let done = self.live.done();
         let Some(change) = adaptive.observe(now_ns, done, answers) else {
             return Ok(());
         };
@@ -466,7 +428,7 @@ impl<'s> Collector<'s> {
 
     /// Records the state of a second ago.
     fn note(&mut self) -> Result<()> {
-        let done = self.live.done.load(Ordering::Relaxed);
+        let done = self.live.done();
         let now = self.scan.setup().from + u128::from(done);
         let before = std::mem::replace(&mut self.done, now);
         self.state
@@ -536,53 +498,4 @@ impl<'s> Collector<'s> {
 fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     let result = thread.join();
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// The sending thread.
-fn transmit(
-    tx: &mut TxQueue,
-    mut source: ProbeSource<'_>,
-    rate: Rate,
-    live: &Live,
-    stop: &Stop,
-) -> Sent {
-    let on_wire = false;
-    let mut pacer = Pacer::new(Pace::Rate { rate, on_wire }).with_lag_max(LAG_MAX_NS);
-    let mut progress = |report: &send::Report| live.sent.store(report.packets, Ordering::Relaxed);
-    let limits = Limits::default();
-    let (report, result) = send::send(tx, &mut source, &mut pacer, &limits, stop, &mut progress);
-    live.sent.store(report.packets, Ordering::Relaxed);
-    let result = result.and(match report.failed {
-        0 => Ok(()),
-        failed => Err(refused(failed)),
-    });
-    if report.ended == SendEnded::Stopped
-        && let Some(mut closing) = source.close_all()
-    {
-        // Not in the report, which covers what was sent until the end.
-        let _ = send::send(
-            tx,
-            &mut closing,
-            &mut pacer,
-            &LAST,
-            &Stop::new(),
-            &mut |_| {},
-        );
-    }
-    Sent {
-        grabbed: source
-            .talking
-            .as_ref()
-            .map(BannerReader::counted)
-            .unwrap_or_default(),
-        report,
-        result,
-        unreachable: source.prober.unreachable(),
-        next: source.prober.taken(),
-    }
-}
-
-fn refused(failed: u64) -> Error {
-    let why = format!("{failed} were refused by the interface");
-    Error::new(ErrorKind::Io, "send all probes", why).with_hint("scan again, at a lower --rate")
 }

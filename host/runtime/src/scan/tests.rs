@@ -28,6 +28,7 @@ fn setup(include: &[&str]) -> Setup {
         options: Options::Minimal,
         ttl: 64,
         grab: None,
+        queues: None,
         vendors: Default::default(),
         firewall: false,
     }

@@ -10,7 +10,7 @@ use sys::{Error, Result};
 use wire::Timestamp;
 
 use super::refused;
-use crate::args::{parse_duration, parse_size};
+use crate::args::parse_duration;
 use crate::confine::Files;
 use crate::inputs;
 
@@ -38,15 +38,29 @@ pub struct OutputArgs {
     pub json: bool,
 }
 
-/// Parses a size or a time, which has a unit.
+/// Parses a size in bytes, or a time.
 fn parse_rotation(text: &str) -> std::result::Result<Rotation, String> {
-    let has_unit = text.ends_with(['s', 'm', 'h', 'd']);
+    const UNITS: [(&str, u64); 8] = [
+        ("B", 1),
+        ("kB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TB", 1_000_000_000_000),
+    ];
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = text[digits.len()..].trim();
+    let unit = UNITS.iter().find(|(name, _)| *name == unit);
+    if let (Some((_, unit)), Ok(number @ 1..)) = (unit, digits.trim().parse::<u64>()) {
+        return Ok(Rotation::Size(number.saturating_mul(*unit)));
+    }
+    // A number alone could be either.
+    let has_unit = digits.len() < text.len();
     match parse_duration(text) {
-        Ok(age) if has_unit && !age.is_zero() => Ok(Rotation::Age(age)),
-        _ => match parse_size(text) {
-            Ok(len @ 1..) => Ok(Rotation::Size(len)),
-            _ => Err("expected a size such as 100MB, or a time such as 1h".into()),
-        },
+        Ok(age) if has_unit => Ok(Rotation::Age(age)),
+        _ => Err("expected a size such as 100MB, or a time such as 1h".into()),
     }
 }
 
@@ -152,5 +166,26 @@ fn explained(error: Error) -> Error {
     match error.why().contains("input file") {
         true => error.with_hint("each output needs a file of its own"),
         false => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn rotations_are_sizes_or_times() {
+        assert_eq!(parse_rotation("100MB"), Ok(Rotation::Size(100_000_000)));
+        assert_eq!(parse_rotation("4KiB"), Ok(Rotation::Size(4096)));
+        assert_eq!(parse_rotation("1B"), Ok(Rotation::Size(1)));
+        assert_eq!(
+            parse_rotation("5m"),
+            Ok(Rotation::Age(Duration::from_secs(300)))
+        );
+        for bad in ["", "5", "0MB", "MB", "0s", "1x", "-1MB"] {
+            assert!(parse_rotation(bad).is_err(), "{bad}");
+        }
     }
 }

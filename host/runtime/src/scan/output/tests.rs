@@ -195,7 +195,7 @@ fn a_write_that_fails_leaves_the_file_as_it_was() {
     outputs.note(&progress).unwrap();
     let before = fs::read(&path).unwrap();
     // Opened read-only, so that writing fails.
-    outputs.0[0].file = File::open(&path).unwrap();
+    outputs.files[0].file = File::open(&path).unwrap();
     outputs.note(&Notice::Found(&found(2))).unwrap();
     assert!(outputs.note(&progress).is_err());
     assert!(outputs.note(&progress).is_ok(), "reported once");

@@ -1,0 +1,83 @@
+//! Values of options of `barewire scan`.
+
+use std::path::PathBuf;
+
+use ::scan::PortList;
+use ::scan::grab::IDENTITY_MAX;
+use traffic::Rate;
+use wire::Mac;
+
+pub fn parse_rate(text: &str) -> std::result::Result<Rate, String> {
+    let rate = match text.parse() {
+        Ok(number) => Rate::packets(number),
+        Err(_) => Rate::parse(text),
+    };
+    rate.map_err(|error| match error.hint {
+        Some(hint) => format!("{}\nhint: {hint}", error.why),
+        None => error.why,
+    })
+}
+
+/// A user agent or a contact, which become part of lines.
+pub fn parse_identity(text: &str) -> std::result::Result<String, String> {
+    let is_printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    match is_printable && (1..=IDENTITY_MAX).contains(&text.len()) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "expected 1 to {IDENTITY_MAX} printable ASCII characters"
+        )),
+    }
+}
+
+pub fn parse_source_ports(text: &str) -> std::result::Result<(u16, u16), String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.trim().parse::<u16>(), last.trim().parse::<u16>()) {
+        (Ok(first @ 1..), Ok(last)) if first <= last => Ok((first, last - first + 1)),
+        _ => Err("expected a port from 1 to 65535, or a range such as 40000-40099".into()),
+    }
+}
+
+pub fn parse_mac(text: &str) -> std::result::Result<Mac, String> {
+    let range = traffic::Range::macs(text).map_err(|error| error.why)?;
+    let bits = range.single().ok_or("expected one MAC address")?;
+    let bytes = bits.to_be_bytes();
+    Ok(Mac(*bytes.last_chunk().unwrap_or(&[0; 6])))
+}
+
+/// A payload for ports.
+#[derive(Clone, Debug)]
+pub struct PayloadArg {
+    pub ports: Vec<u16>,
+    pub path: PathBuf,
+}
+
+impl PayloadArg {
+    pub fn parse(text: &str) -> std::result::Result<Self, String> {
+        let parts = text.split_once('=').filter(|(_, path)| !path.is_empty());
+        let (ports, path) = parts.ok_or("expected PORTS=FILE, for example 53,5353=query.bin")?;
+        Ok(Self {
+            ports: PortList::parse(ports)?.numbers()?,
+            path: path.into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_port_lists_are_parsed() {
+        assert_eq!(parse_rate("100"), Ok(Rate::Packets(100.0)));
+        assert_eq!(parse_rate("0.5"), Ok(Rate::Packets(0.5)));
+        assert_eq!(parse_rate("3Mbps"), Ok(Rate::Bits(3e6)));
+        assert!(parse_rate("0").is_err() && parse_rate("fast").is_err());
+        assert_eq!(parse_source_ports("40000-40009"), Ok((40_000, 10)));
+        assert_eq!(parse_source_ports("65535"), Ok((65_535, 1)));
+        assert_eq!(parse_source_ports("1-65535"), Ok((1, 65_535)));
+        for bad in ["0", "", "9-8", "1-", "70000"] {
+            assert!(parse_source_ports(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_mac("02:00:00:00:00:09"), Ok(Mac([2, 0, 0, 0, 0, 9])));
+    }
+}

@@ -1,0 +1,321 @@
+//! The sending threads of a scan: one for each queue, and each with its lane of the probes.
+//!
+//! A lane has every n-th block of consecutive probes. When the scan is ended early, all lanes go on
+//! to the same index, so that its state is one number: all probes before it were sent, and none
+//! after it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use ::scan::Lane;
+use ::scan::grab::GrabCounts;
+use port::TxQueue;
+use sys::{Error, ErrorKind, Result};
+use traffic::{Pace, Pacer, Rate};
+
+use super::Scan;
+use super::probes::{BannerReader, ProbeSource};
+use crate::Stop;
+use crate::send::{self, Limits, SendEnded};
+
+/// How far sending may catch up after a pause, which bounds the burst.
+const LAG_MAX_NS: u64 = 5_000_000;
+/// Limits on the resets of connections that are closed early.
+const LAST: Limits = Limits {
+    packet_count: None,
+    duration: Some(Duration::from_millis(500)),
+};
+/// How long lanes may take to arrive at the index where they end.
+const BOUNDARY: Limits = Limits {
+    packet_count: None,
+    duration: Some(Duration::from_secs(5)),
+};
+/// Packets a second for which one more queue is used, unless a number is given.
+const QUEUE_PPS: f64 = 500_000.0;
+/// Part of a second that a block of a lane takes at most.
+const BLOCKS_PER_SECOND: f64 = 50.0;
+const BLOCK_MAX: u32 = 1024;
+/// Shortest probe with its preamble and gap, in bits.
+const PROBE_BITS: f64 = 84.0 * 8.0;
+
+impl Scan {
+    /// The lanes of the probes, at most one for each of this many queues.
+    pub(super) fn lanes(&self, queue_count: usize) -> Vec<Lane> {
+        let pps = match self.setup().rate {
+            Rate::Packets(pps) => pps,
+            Rate::Bits(bps) => bps / PROBE_BITS,
+        };
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let wanted = match self.setup().queues {
+            Some(count) => count as usize,
+            None => ((pps / QUEUE_PPS) as usize).min(cores),
+        };
+        let count = wanted.clamp(1, queue_count.max(1)) as u32;
+        let block = pps / f64::from(count) / BLOCKS_PER_SECOND;
+        let block_len = (block as u32).clamp(1, BLOCK_MAX).next_power_of_two();
+        let lane = |index| Lane {
+            index,
+            count,
+            block_len,
+        };
+        match count {
+            1 => vec![Lane::WHOLE],
+            _ => (0..count).map(lane).collect(),
+        }
+    }
+}
+
+/// Live figures of the sending threads.
+pub struct Live {
+    lanes: Vec<Sending>,
+    /// Lanes that have probes left.
+    probing: AtomicUsize,
+    pub received: AtomicU64,
+    /// Packets that are segments of connections, and their bytes.
+    pub segments: AtomicU64,
+    /// As above.
+    pub segment_bytes: AtomicU64,
+    /// The rate of all lanes now, as the bits of a number.
+    rate: AtomicU64,
+    /// Whether all probes were sent, and how long that took in nanoseconds.
+    pub is_probed: AtomicBool,
+    /// As above.
+    pub probed_ns: AtomicU64,
+}
+
+/// Figures of a lane, in a cache line of their own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Sending {
+    /// Packets sent, updated about once a second.
+    sent: AtomicU64,
+    /// How far it is, counted from the first probe of this run.
+    done: AtomicU64,
+    /// Whether it has no probes left.
+    is_over: AtomicBool,
+}
+
+impl Live {
+    pub fn new(lane_count: usize) -> Self {
+        Self {
+            lanes: (0..lane_count).map(|_| Sending::default()).collect(),
+            probing: AtomicUsize::new(lane_count),
+            received: AtomicU64::default(),
+            segments: AtomicU64::default(),
+            segment_bytes: AtomicU64::default(),
+            rate: AtomicU64::default(),
+            is_probed: AtomicBool::default(),
+            probed_ns: AtomicU64::default(),
+        }
+    }
+
+    /// The rate of each lane now, in the unit of the setup's rate.
+    pub fn rate(&self) -> f64 {
+        f64::from_bits(self.rate.load(Ordering::Relaxed)) / self.lanes.len().max(1) as f64
+    }
+
+    pub fn set_rate(&self, rate: f64) {
+        self.rate.store(rate.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Packets sent.
+    pub fn sent(&self) -> u64 {
+        let sent = self
+            .lanes
+            .iter()
+            .map(|lane| lane.sent.load(Ordering::Relaxed));
+        sent.sum()
+    }
+
+    /// Probes of this run that were sent or skipped: all up to this number.
+    pub fn done(&self) -> u64 {
+        let left = self
+            .lanes
+            .iter()
+            .filter(|lane| !lane.is_over.load(Ordering::Acquire));
+        let done = left.map(|lane| lane.done.load(Ordering::Relaxed));
+        done.min().unwrap_or_else(|| {
+            let done = self
+                .lanes
+                .iter()
+                .map(|lane| lane.done.load(Ordering::Relaxed));
+            done.max().unwrap_or(0)
+        })
+    }
+
+    fn set_sent(&self, lane: usize, packets: u64) {
+        if let Some(lane) = self.lanes.get(lane) {
+            lane.sent.store(packets, Ordering::Relaxed);
+        }
+    }
+
+    pub fn set_done(&self, lane: usize, done: u64) {
+        if let Some(lane) = self.lanes.get(lane) {
+            lane.done.store(done, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that a lane has no probes left.
+    pub fn end(&self, lane: usize, elapsed: Duration) {
+        let Some(lane) = self.lanes.get(lane) else {
+            return;
+        };
+        if !lane.is_over.swap(true, Ordering::AcqRel)
+            && self.probing.fetch_sub(1, Ordering::AcqRel) == 1
+        {
+            self.probed_ns
+                .store(elapsed.as_nanos() as u64, Ordering::Relaxed);
+            self.is_probed.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// The result of the sending threads.
+pub struct Sent {
+    pub report: send::Report,
+    pub result: Result<()>,
+    pub unreachable: u128,
+    /// The next probe that would have been sent.
+    pub next: u128,
+    pub grabbed: GrabCounts,
+}
+
+/// Sends all packets: `rate` is that of each source.
+pub fn transmit(
+    tx: &mut [TxQueue],
+    sources: Vec<ProbeSource<'_>>,
+    rate: Rate,
+    live: &Live,
+    stop: &Stop,
+) -> Sent {
+    let meeting = Meeting {
+        barrier: Barrier::new(sources.len()),
+        indices: Mutex::default(),
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = tx
+            .iter_mut()
+            .zip(sources)
+            .map(|(tx, source)| {
+                let meeting = &meeting;
+                scope.spawn(move || lane(tx, source, rate, (live, stop), meeting))
+            })
+            .collect();
+        let ended = threads.into_iter().map(|thread| {
+            let result = thread.join();
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        ended.reduce(merged).unwrap_or_else(|| Sent {
+            report: send::Report::default(),
+            result: Ok(()),
+            unreachable: 0,
+            next: 0,
+            grabbed: GrabCounts::default(),
+        })
+    })
+}
+
+/// The results of two lanes as one.
+fn merged(one: Sent, other: Sent) -> Sent {
+    let mut report = one.report;
+    report.packets += other.report.packets;
+    report.bytes += other.report.bytes;
+    report.failed += other.report.failed;
+    report.span_ns = report.span_ns.max(other.report.span_ns);
+    if other.report.ended != SendEnded::Source {
+        report.ended = other.report.ended;
+    }
+    Sent {
+        report,
+        result: one.result.and(other.result),
+        unreachable: one.unreachable + other.unreachable,
+        next: one.next.min(other.next),
+        // Connections are on the first lane.
+        grabbed: one.grabbed,
+    }
+}
+
+/// Where the lanes wait for each other at the end.
+struct Meeting {
+    barrier: Barrier,
+    /// Each lane's next probe; `None` after an error.
+    indices: Mutex<Vec<Option<u128>>>,
+}
+
+impl Meeting {
+    /// Waits for all lanes. Returns the index at which they end; `None` if there are no others, or
+    /// one of them has failed.
+    fn boundary(&self, source: &ProbeSource<'_>, has_failed: bool) -> Option<u128> {
+        let index = source.prober.next_index();
+        let mut indices = self.indices.lock().unwrap_or_else(PoisonError::into_inner);
+        indices.push((!has_failed).then_some(index));
+        drop(indices);
+        self.barrier.wait();
+        let indices = self.indices.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: Option<Vec<u128>> = indices.iter().copied().collect();
+        let all = all.filter(|all| all.len() > 1)?;
+        Some(source.prober.lane().boundary(&all))
+    }
+}
+
+/// One sending thread.
+fn lane(
+    tx: &mut TxQueue,
+    mut source: ProbeSource<'_>,
+    rate: Rate,
+    (live, stop): (&Live, &Stop),
+    meeting: &Meeting,
+) -> Sent {
+    let on_wire = false;
+    let number = source.lane();
+    let mut pacer = Pacer::new(Pace::Rate { rate, on_wire }).with_lag_max(LAG_MAX_NS);
+    let mut progress = |report: &send::Report| live.set_sent(number, report.packets);
+    let limits = Limits::default();
+    let (mut report, mut result) =
+        send::send(tx, &mut source, &mut pacer, &limits, stop, &mut progress);
+    if result.is_err() {
+        stop.set();
+    }
+    let boundary = meeting.boundary(&source, result.is_err());
+    if let Some(index) = boundary.filter(|_| report.ended == SendEnded::Stopped) {
+        source.stop_at(index);
+        let mut pacer = Pacer::new(Pace::Rate { rate, on_wire }).with_lag_max(LAG_MAX_NS);
+        let go_on = Stop::new();
+        let (rest, ended) = send::send(tx, &mut source, &mut pacer, &BOUNDARY, &go_on, &mut |_| {});
+        report.packets += rest.packets;
+        report.bytes += rest.bytes;
+        report.failed += rest.failed;
+        report.span_ns += rest.span_ns;
+        result = ended;
+    }
+    live.set_sent(number, report.packets);
+    let result = result.and(match report.failed {
+        0 => Ok(()),
+        failed => Err(refused(failed)),
+    });
+    if report.ended == SendEnded::Stopped
+        && let Some(mut closing) = source.close_all()
+    {
+        // Not in the report, which covers what was sent until the end.
+        let go_on = Stop::new();
+        let _ = send::send(tx, &mut closing, &mut pacer, &LAST, &go_on, &mut |_| {});
+    }
+    Sent {
+        grabbed: source
+            .talking
+            .as_ref()
+            .map(BannerReader::counted)
+            .unwrap_or_default(),
+        report,
+        result,
+        unreachable: source.prober.unreachable(),
+        next: source.prober.next_index(),
+    }
+}
+
+fn refused(failed: u64) -> Error {
+    let why = format!("{failed} were refused by the interface");
+    Error::new(ErrorKind::Io, "send all probes", why).with_hint("scan again, at a lower --rate")
+}
