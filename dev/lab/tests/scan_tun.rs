@@ -53,7 +53,7 @@ impl Tunnel {
         let path = right.path();
         let mut command = left.command("python3");
         let command = command.args(["-c", BRIDGE, path.to_str().unwrap()]);
-        let mut bridge = Process::spawn_with_stdin(command.stdin(Stdio::piped())).unwrap();
+        let bridge = Process::spawn_with_stdin(command.stdin(Stdio::piped())).unwrap();
         bridge.wait_stderr("ready", LIMIT).unwrap();
         for (ns, v4, v6) in [
             (&left, "10.99.0.1/32", "fd99::1/128"),
@@ -114,7 +114,7 @@ fn count(lines: &[Value], protocol: &str, state: &str) -> usize {
 #[test]
 fn a_scan_finds_its_way_through_a_tun() {
     require!(skip::lab(), skip::program("python3", "python3"));
-    let tunnel = Tunnel::new();
+    let mut tunnel = Tunnel::new();
     for targets in ["10.99.1.0/28", "fd99:1::/124"] {
         // UDP ports without a service are reported by ICMP, at a rate that the kernel limits.
         let lines = tunnel.scan(&[targets, "-p", "80,81", "--probe", "syn,echo"]);
@@ -147,7 +147,7 @@ fn banners_are_read_through_a_tun() {
         skip::program("python3", "python3"),
         skip::program("nft", "nftables")
     );
-    let tunnel = Tunnel::new();
+    let mut tunnel = Tunnel::new();
     let lines = tunnel.scan(&["10.99.1.0/30", "-p", "80", "--banners", "--firewall"]);
     let banners = lines.iter().filter(|line| line["type"] == "banner");
     let banners: Vec<_> = banners.collect();
@@ -164,7 +164,7 @@ fn banners_are_read_through_a_tun() {
 #[test]
 fn what_needs_an_ethernet_header_is_refused_on_a_tun() {
     require!(skip::lab(), skip::program("python3", "python3"));
-    let tunnel = Tunnel::new();
+    let mut tunnel = Tunnel::new();
     for (args, why) in [
         (
             &["-p", "80", "-e", "afxdp:t0"][..],

@@ -139,6 +139,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
         &[Set::Fixture, Set::Test],
     ),
     (Program("openssl"), "openssl", &[Set::Test, Set::Fixture]),
+    (Program("sqlite3"), "sqlite3", &[Set::Test]),
     (Program("snmpd"), "snmpd", &[Set::Test]),
     (Program("memcached"), "memcached", &[Set::Test]),
     (Program("telnetd"), "inetutils-telnetd", &[Set::Test]),

@@ -12,6 +12,7 @@ mod json;
 mod list;
 mod ndjson;
 mod pem;
+mod sql;
 mod text;
 mod xml;
 
@@ -172,7 +173,7 @@ impl std::fmt::Debug for Format {
 }
 
 /// All output formats.
-pub static FORMATS: [&Format; 7] = [
+pub static FORMATS: [&Format; 8] = [
     &xml::FORMAT,
     &grepable::FORMAT,
     &list::FORMAT,
@@ -180,6 +181,7 @@ pub static FORMATS: [&Format; 7] = [
     &ndjson::FORMAT,
     &csv::FORMAT,
     &pem::FORMAT,
+    &sql::FORMAT,
 ];
 
 /// JSON objects, one per line.

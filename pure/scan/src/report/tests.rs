@@ -288,3 +288,47 @@ fn a_cut_file_is_repaired_only_if_it_is_a_report() {
         assert!(Report::repaired(format, run(), (&whole, b"no row")).is_none());
     }
 }
+
+/// SQLite reads all rows of a file, those of a cut and continued one, and none twice.
+#[test]
+fn sqlite_reads_statements() {
+    if std::process::Command::new("sqlite3")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        skip::skip!("sqlite3 is not installed: apt-get install sqlite3");
+    }
+    let format = FORMATS.into_iter().find(|format| format.word == "sql");
+    let format = format.unwrap();
+    let read = |files: &[&[u8]], query: &str| {
+        use std::io::Write as _;
+        use std::process::{Command, Stdio};
+        let mut command = Command::new("sqlite3");
+        let command = command.args(["-bail", ":memory:"]);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let mut stdin = process.stdin.take().unwrap();
+        files.iter().for_each(|file| stdin.write_all(file).unwrap());
+        writeln!(stdin, "{query}").unwrap();
+        drop(stdin);
+        let output = process.wait_with_output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let counts = "SELECT count(*) FROM answers; SELECT count(*) FROM banners;";
+    let three = file(format, 3, true);
+    assert_eq!(read(&[&three], counts), "3\n1");
+    assert_eq!(read(&[&three, &file(format, 5, false)], counts), "5\n1");
+    let (mut more, overwritten) = Report::continued(format, run(), &three).unwrap();
+    let mut bytes = three[..three.len() - overwritten].to_vec();
+    more.answer(&found("2001:db8::7", 9));
+    more.banner(&banner(b"\'); DROP TABLE answers; --"), START);
+    more.take(&mut bytes);
+    close(&more, false, &mut bytes);
+    assert_eq!(read(&[&bytes], counts), "4\n2");
+    let query = "SELECT port, state, rtt_ms, mac FROM answers WHERE address = \'2001:db8::7\';";
+    assert_eq!(read(&[&bytes], query), "9|open|1.5|");
+    let query = "SELECT start FROM banners WHERE start LIKE \'%DROP%\';";
+    assert_eq!(read(&[&bytes], query), "\'); DROP TABLE answers; --");
+}

@@ -18,9 +18,9 @@ use crate::inputs;
 #[derive(clap::Args)]
 #[command(next_help_heading = "Output options")]
 pub struct OutputArgs {
-    /// Also write the results to a file: xml, grepable, list, json, ndjson, csv, pem
-    /// (certificates, with --banners), or all (FILE is then a prefix); - prints them instead of
-    /// text. -oX, -oG, -oL, -oJ, -oD, -oC, -oP and -oA FILE are short for it
+    /// Also write the results to a file: xml, grepable, list, json, ndjson, csv, sql
+    /// (for SQLite), pem (certificates, with --banners), or all (FILE is then a prefix); - prints
+    /// them instead of text. -oX, -oG, -oL, -oJ, -oD, -oC, -oQ, -oP and -oA FILE are short for it
     #[arg(long, value_name = "FORMAT:FILE")]
     output: Vec<OsString>,
     /// Append to existing files; without it they are truncated, unless --state resumes a scan

@@ -125,7 +125,7 @@ fn files_are_whole_at_any_time_and_can_be_continued() {
         let text = fs::read_to_string(&name.path).unwrap();
         let rows = text.matches("192.0.2.1").count();
         let per_row = match name.format.word {
-            "ndjson" | "csv" => 2,
+            "ndjson" | "csv" | "sql" => 2,
             // Certificates alone.
             "pem" => 0,
             _ => 1,
