@@ -1,8 +1,8 @@
 //! Writes probes into memory and drops them: what a scan costs before the device.
 //!
-//! `generate KIND COUNT`, where KIND is `ipv4`, `ipv6` or `exclude` (a million single addresses are
-//! excluded). Run it under `valgrind --tool=callgrind` for two counts: the difference is the cost of
-//! the probes between them, without the start.
+//! `generate KIND COUNT`, where KIND is `ipv4`, `ipv6` or `exclude` (a million single addresses
+//! are excluded). Run it under `valgrind --tool=callgrind` for two counts: the difference is the
+//! cost of the probes between them, without the start.
 
 use std::hint::black_box;
 use std::time::Instant;

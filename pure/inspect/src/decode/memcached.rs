@@ -1,5 +1,5 @@
-//! memcached's text protocol (memcached `doc/protocol.txt`), over TCP and UDP: the server's version,
-//! if `version` or `stats` asks for it.
+//! memcached's text protocol (memcached `doc/protocol.txt`), over TCP and UDP: the version of the
+//! server, if `version` or `stats` asks for it.
 //!
 //! Keys and values are not reported: they may be secrets. The binary protocol is not decoded.
 

@@ -1,5 +1,5 @@
-//! SNMP versions 1, 2c and 3 (RFC 1157 §4, RFC 3416 §3, RFC 3412 §6): the version, the identifier of
-//! the authoritative engine (RFC 3414 §2.4), and the description of the system (sysDescr.0, RFC
+//! SNMP versions 1, 2c and 3 (RFC 1157 §4, RFC 3416 §3, RFC 3412 §6): the version, the identifier
+//! of the authoritative engine (RFC 3414 §2.4), and the description of the system (sysDescr.0, RFC
 //! 3418) in a response.
 //!
 //! Communities and user names are not reported: they may be secrets.

@@ -41,9 +41,9 @@ impl Default for DatagramReader {
 }
 
 impl DatagramReader {
-    /// Reads the data of an answer. Returns its banner, unless the same kind of answer was read from
-    /// this port before: several requests to a port may have different answers, and some services
-    /// repeat theirs.
+    /// Reads the data of an answer. Returns its banner, unless the same kind of answer was read
+    /// from this port before: several requests to a port may have different answers, and some
+    /// services repeat theirs.
     pub fn read(&mut self, answer: &Answer, data: &[u8], time_ns: u64) -> Option<Banner> {
         if answer.evidence != Evidence::Udp || data.is_empty() {
             return None;
