@@ -87,6 +87,7 @@ mod guard_iptables;
 mod guard_iptables_installed;
 mod guard_live;
 mod guard_many;
+mod guard_names;
 mod guard_program;
 mod guard_samples;
 mod guard_tc;

@@ -73,6 +73,64 @@ fn errors_show_the_position_and_what_was_expected() {
 }
 
 /// The signatures of a capture are those that p0f prints.
+/// A capture of one query for each name.
+fn queries(names: &[&str]) -> TempFile {
+    let mut capture = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    capture.extend([0, 0, 4, 0, 1, 0, 0, 0]);
+    for name in names {
+        let mut packet = vec![2; 12];
+        packet.extend([8, 0, 0x45, 0, 0, 80, 0, 7, 0x40, 0, 64, 17, 0, 0]);
+        packet.extend([10, 0, 0, 1, 10, 0, 0, 2, 0xc0, 0, 0, 53, 0, 60, 0, 0]);
+        packet.extend([1, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+        for label in name.split('.') {
+            packet.push(label.len() as u8);
+            packet.extend(label.bytes());
+        }
+        packet.extend([0, 0, 1, 0, 1]);
+        capture.extend([0; 8]);
+        capture.extend([packet.len() as u8, 0, 0, 0].repeat(2));
+        capture.extend(packet);
+    }
+    let file = TempFile::new(".pcap");
+    std::fs::write(file.path(), capture).unwrap();
+    file
+}
+
+#[test]
+fn lists_of_ten_thousand_names_are_tested_in_user_space() {
+    let list = TempFile::new(".txt");
+    let names: Vec<String> = (0..10_000)
+        .map(|at| format!("host{at}.example.com"))
+        .collect();
+    std::fs::write(list.path(), names.join("\n") + "\n*.zone.test\n").unwrap();
+    let names = [
+        "host9999.Example.com",
+        "host10000.example.com",
+        "a.zone.test",
+        "zone.test",
+    ];
+    let capture = queries(&names);
+    let file = ["--dns-file", list.path().to_str().unwrap()];
+    let capture = capture.path().to_str().unwrap();
+    assert_eq!(
+        stdout(&[&["test", capture, "--count"], &file[..]].concat()),
+        "2\n"
+    );
+    let types = ["--qtype", "TXT"];
+    assert_eq!(
+        stdout(&[&["test", capture, "--count"], &file[..], &types].concat()),
+        "0\n"
+    );
+    let refused = run(&[&["compile"], &file[..]].concat());
+    assert!(!refused.success());
+    assert!(refused.stderr.contains("10001 names"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("guard --deny-names"),
+        "{}",
+        refused.stderr
+    );
+}
+
 #[test]
 fn printed_signatures_equal_those_of_p0f() {
     let p0f = skip::program("p0f", "p0f");

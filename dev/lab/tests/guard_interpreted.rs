@@ -10,13 +10,14 @@ use bpf::vm_cbpf::PacketInfo;
 use bpf::vm_ebpf::maps::{Kind, Maps};
 use bpf::vm_ebpf::{self, Hook, Packet, STEPS_MAX};
 use guard::{
-    Account, DirectHook, Features, Limit, Prefix, Rule, Sample, Sampling, SourceLimit, Verdict,
+    Account, DirectHook, Features, Limit, Name, NameTest, Prefix, QueryType, Rule, Sample,
+    Sampling, SourceLimit, Verdict,
 };
 use lab::random::Random;
 use lab::{require, skip};
 use runtime::filter::select::Select;
 use sys::bpf::{Events, ProgramSpec, ProgramType, TestRun, XDP_FLAG_FRAGS};
-use xdp::{Guard, GuardHook, GuardSpec, SourceMap};
+use xdp::{Guard, GuardHook, GuardNames, GuardSpec, SourceMap};
 
 /// File descriptors of the interpreter's maps.
 const COUNTERS: i32 = 1;
@@ -24,6 +25,9 @@ const LIMITS: i32 = 2;
 const PREFIXES: i32 = 3;
 const SOURCES: i32 = 4;
 const EVENTS: i32 = 5;
+const NAMES: i32 = 6;
+const SCRATCH: i32 = 7;
+const FDS: [i32; 7] = [COUNTERS, LIMITS, PREFIXES, SOURCES, EVENTS, NAMES, SCRATCH];
 
 /// Samples of a rule that its limit lets through at once.
 const SAMPLES_AT_ONCE: u64 = 100;
@@ -89,6 +93,16 @@ pub fn packet(random: &mut Random) -> Vec<u8> {
             packet.extend([10, half, address(random), address(random)]);
         }
     }
+    if protocol == 17 && random.below(3) == 0 {
+        packet.extend([
+            0x9c, 0x40, 0, 53, 0, 0, 0, 0, 1, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0,
+        ]);
+        for _ in 0..random.below(3) {
+            packet.extend([b"\x01a", b"\x01B", b"\x01x"][random.below(3) as usize]);
+        }
+        packet.extend(b"\x04Test\0");
+        packet.extend([0, 1 + random.below(2) as u8, 0, 1]);
+    }
     let port = [9, 53, 55, 80][random.below(4) as usize];
     packet.extend([
         0x9c,
@@ -129,6 +143,16 @@ fn list(random: &mut Random) -> Option<guard::List> {
     (!some.is_empty()).then(|| prefixes.collect())
 }
 
+fn names(random: &mut Random) -> Option<NameTest> {
+    const LISTS: [&str; 3] = ["a.test", "*.test *.b.test", "test *.a.test x.b.test"];
+    let list = LISTS.get(random.below(12) as usize)?;
+    let types = [vec![], vec![QueryType(1)]][random.below(2) as usize].clone();
+    Some(NameTest {
+        list: Name::parse_list(list).unwrap().into(),
+        types,
+    })
+}
+
 pub fn rule(random: &mut Random, id: u32) -> Rule {
     // One packet per second: within a second only the burst passes.
     let limit = |random: &mut Random| Limit::new(1, 1 + random.below(9) as u32).unwrap();
@@ -158,6 +182,7 @@ pub fn rule(random: &mut Random, id: u32) -> Rule {
         matcher: matcher.unwrap(),
         sources: any(3),
         destinations: any(5),
+        names: names(random),
         verdict,
         priority: 0,
     }
@@ -166,13 +191,15 @@ pub fn rule(random: &mut Random, id: u32) -> Rule {
 fn emit(
     rules: &[Rule],
     dry_run: bool,
-    [counters, limits, prefixes, sources, events]: [i32; 5],
+    [counters, limits, prefixes, sources, events, names, scratch]: [i32; 7],
     (hook, frags, indirect): (GuardHook, bool, bool),
 ) -> Vec<Insn> {
     let maps = guard::Maps {
         counters,
         limits,
         prefixes,
+        names,
+        scratch,
         sources,
         samples: Some(Sampling { events, one_in: 1 }),
     };
@@ -198,6 +225,16 @@ fn interpreted_maps(rules: &[Rule]) -> Maps {
     maps.add(PREFIXES, Kind::Trie, (guard::KEY_LEN, 8), entries.len());
     maps.add(SOURCES, Kind::LruHash, (guard::KEY_LEN, 8), 1_000);
     maps.add(EVENTS, Kind::Events, (4, 4), 10_000);
+    let names = guard::name_table(rules).unwrap();
+    maps.add(NAMES, Kind::Hash, (names.key_len, 16), names.entries.len());
+    maps.add(SCRATCH, Kind::Array, (4, names.scratch_len), 1);
+    for entry in &names.entries {
+        let value = entry.lists.map(u64::to_ne_bytes).concat();
+        assert_eq!(
+            vm_ebpf::Kernel::update(&mut maps, NAMES, &entry.key, &value, 0),
+            0
+        );
+    }
     for entry in &entries {
         let value = entry.lists.to_ne_bytes();
         let added = vm_ebpf::Kernel::update(&mut maps, PREFIXES, &entry.key, &value, 0);
@@ -208,8 +245,7 @@ fn interpreted_maps(rules: &[Rule]) -> Maps {
 
 /// The tc program of a set of rules, and its maps, for the interpreter.
 pub fn interpreted(rules: &[Rule]) -> (Vec<Insn>, Maps) {
-    let fds = [COUNTERS, LIMITS, PREFIXES, SOURCES, EVENTS];
-    let insns = emit(rules, false, fds, (GuardHook::Tc, true, true));
+    let insns = emit(rules, false, FDS, (GuardHook::Tc, true, true));
     (insns, interpreted_maps(rules))
 }
 
@@ -235,12 +271,23 @@ impl Both {
     pub fn new(rules: &[Rule], dry_run: bool, hook: GuardHook) -> Both {
         let entries = guard::trie_entries(rules).unwrap();
         let prefixes: Vec<_> = entries.iter().map(|e| (e.key, e.lists)).collect();
+        let table = guard::name_table(rules).unwrap();
+        let names: Vec<_> = table
+            .entries
+            .iter()
+            .map(|e| (&e.key[..], e.lists))
+            .collect();
         let sources = SourceMap::create(guard::SOURCES_MAX).unwrap();
         let events = Events::create("bw_lab", 1 << 20).unwrap();
         let spec = GuardSpec {
             counters_len: guard::counters_len(rules.len()),
             limits_len: guard::limits_len(rules.len()),
             prefixes: &prefixes,
+            names: (table.key_len > 0).then_some(GuardNames {
+                key_len: table.key_len,
+                scratch_len: table.scratch_len,
+                entries: &names,
+            }),
             sources: Some(&sources),
             events: Some(&events),
         };
@@ -252,15 +299,16 @@ impl Both {
                 maps.prefixes,
                 maps.sources,
                 maps.events,
+                maps.names,
+                maps.scratch,
             ];
             Ok(emit(fds, features.frags, features.indirect))
         });
         let kernel = kernel.unwrap();
         let maps = interpreted_maps(rules);
         let features = kernel.features();
-        let fds = [COUNTERS, LIMITS, PREFIXES, SOURCES, EVENTS];
         Both {
-            insns: emit(fds, features.frags, features.indirect),
+            insns: emit(FDS, features.frags, features.indirect),
             kernel,
             _sources: sources,
             events,
@@ -464,6 +512,7 @@ fn source_limits_are_the_same_in_interpreter_and_kernel() {
         matcher: None,
         sources: None,
         destinations: None,
+        names: None,
         verdict: Verdict::LimitSources(source, None),
         priority: 0,
     }];

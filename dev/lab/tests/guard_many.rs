@@ -19,6 +19,7 @@ fn rule(id: u32, text: &str, verdict: Verdict) -> Rule {
         matcher: Some(select.compile(1).unwrap_or_else(|e| panic!("{text}: {e}"))),
         sources: None,
         destinations: None,
+        names: None,
         verdict,
         priority: 0,
     }
@@ -31,6 +32,7 @@ fn load(rules: &[Rule], emit: Emit) -> Guard {
         counters_len: guard::counters_len(rules.len()),
         limits_len: guard::limits_len(rules.len()),
         prefixes: &[],
+        names: None,
         sources: None,
         events: None,
     };
@@ -39,6 +41,8 @@ fn load(rules: &[Rule], emit: Emit) -> Guard {
             counters: maps.counters,
             limits: maps.limits,
             prefixes: maps.prefixes,
+            names: maps.names,
+            scratch: maps.scratch,
             sources: maps.sources,
             samples: None,
         };

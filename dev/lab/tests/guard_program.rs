@@ -20,6 +20,7 @@ fn rule(name: &str, expression: &str, verdict: Verdict) -> Rule {
         matcher: runtime::filter::compile(expression, 1).unwrap(),
         sources: None,
         destinations: None,
+        names: None,
         verdict,
         priority: 0,
     }
@@ -33,6 +34,7 @@ fn load(rules: &[Rule], dry_run: bool) -> Guard {
         counters_len: guard::counters_len(rules.len()),
         limits_len: guard::limits_len(rules.len()),
         prefixes: &prefixes,
+        names: None,
         sources: Some(&sources),
         events: None,
     };
@@ -41,6 +43,8 @@ fn load(rules: &[Rule], dry_run: bool) -> Guard {
             counters: maps.counters,
             limits: maps.limits,
             prefixes: maps.prefixes,
+            names: maps.names,
+            scratch: maps.scratch,
             sources: maps.sources,
             samples: None,
         };
@@ -175,6 +179,7 @@ fn a_p0f_signature_works_as_a_rule() {
         matcher: Some(Select::p0f(signature).unwrap().compile(1).unwrap()),
         sources: None,
         destinations: None,
+        names: None,
         verdict: Verdict::Drop,
         priority: 0,
     }];

@@ -85,6 +85,7 @@ fn a_removed_tag_is_put_back_for_the_rules_only() {
         matcher: runtime::filter::compile("vlan 9 and udp", 1).unwrap(),
         sources: None,
         destinations: None,
+        names: None,
         verdict: guard::Verdict::Count,
         priority: 0,
     }];

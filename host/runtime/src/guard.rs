@@ -30,7 +30,7 @@ use crate::{Reload, Stop};
 use detect::Detecting;
 pub use detect::{Action, DetectSetup, Detection, Found, Rates, Step, Tap, TapCounts};
 pub use iptables::{Installed, iptables, undo};
-pub use lists::ListSpec;
+pub use lists::{Item, ListSpec};
 pub use rules::{RuleSpec, parse, parse_rate, parse_source_rate, read};
 pub use samples::SampleSetup;
 use samples::Samples;
@@ -509,6 +509,14 @@ mod tests {
         check(&lists[1..]).unwrap();
         let error = check(&lists).unwrap_err();
         assert!(error.to_string().contains("prefix lists"), "{error}");
+        let names = |number: usize| {
+            let list = ListSpec::inline(vec![format!("*.n{number}.test")]).unwrap();
+            RuleSpec::of_names(&number.to_string(), list, Verdict::Drop)
+        };
+        let names: Vec<RuleSpec> = (0..=::guard::LISTS_MAX).map(names).collect();
+        check(&names[1..]).unwrap();
+        let error = check(&names).unwrap_err();
+        assert!(error.to_string().contains("lists of names"), "{error}");
     }
 
     #[test]

@@ -64,8 +64,9 @@ impl DirectHook {
         }
     }
 
-    /// Copies bytes from anywhere in the packet; the arguments are the same at both hooks.
-    const fn load_bytes(self) -> Helper {
+    /// The helper that copies bytes from anywhere in the packet: context, offset, memory, length;
+    /// the result is 0 if they are there.
+    pub const fn load_bytes(self) -> Helper {
         match self {
             Self::Xdp => Helper::XdpLoadBytes,
             Self::Tc => Helper::SkbLoadBytes,

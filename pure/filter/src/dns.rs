@@ -8,12 +8,14 @@
 mod compile;
 mod matching;
 mod name;
+mod set;
 #[cfg(test)]
 mod tests;
 
 pub use compile::compile;
-pub use matching::matches;
+pub use matching::{matches, matches_any};
 pub use name::{Name, QueryType};
+pub use set::QuerySet;
 
 /// Queries to match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,13 +1,15 @@
 //! Reads the packet's IP addresses as keys of the prefix trie, on the stack, and looks them up.
 //!
 //! Up to two VLAN tags (802.1Q, 802.1ad) are skipped. The addresses are read from the first buffer,
-//! which holds the headers with every driver.
+//! or from a copy of the packet's start if its headers continue in the next buffer.
 
 use bpf::asm::{Asm, Label};
 use bpf::ebpf::Reg::{R0, R1, R2, R3, R4, R6, R10};
 use bpf::ebpf::{Alu, Cond, Helper, Width};
 use bpf::translate::DirectHook;
 
+use crate::emit::PACKET_LEN;
+use crate::headers::{Family, Head, NETWORK_MAX, emit_copy, emit_network};
 use crate::prefix::KEY_BITS;
 
 /// Stack offset of the source address's key, 24 bytes.
@@ -22,16 +24,28 @@ pub(crate) const DESTINATION_LISTS: i16 = -80;
 pub(crate) const BUCKET_KEY: i16 = -104;
 /// Stack offset of a new value for that key.
 pub(crate) const BUCKET: i16 = -112;
+/// Stack offset of what [`crate::emit::names`] finds in a query: the type, 8 bytes, and the lists
+/// that contain the name.
+pub(crate) const QUERY: i16 = -128;
+/// Stack offset of the lists that contain the name.
+pub(crate) const NAME_LISTS: i16 = QUERY + 8;
 /// Lowest stack offset in use.
-pub(crate) const STACK_TOP: i16 = -112;
+pub(crate) const STACK_TOP: i16 = -128;
 
 pub(crate) const FAMILY: i16 = 4;
 pub(crate) const ADDRESS: i16 = 8;
-const TAGS_MAX: i16 = 2;
+/// Bytes up to the end of an IPv6 header.
+const HEAD_LEN: i16 = NETWORK_MAX + 40;
+/// Stack area of a copy of the headers, which filters use later.
+const COPY: i16 = STACK_TOP - (HEAD_LEN + 7) / 8 * 8;
+/// Stack offset of the copy: addresses are in whole words, as the verifier requires on the stack.
+const HEAD: i16 = COPY + 2;
+const _: () = assert!(HEAD + HEAD_LEN <= STACK_TOP);
 
-/// Writes both keys; the family of a packet without addresses is 0. Clobbers R0 to R4.
-pub(crate) fn emit_keys(a: &mut Asm, hook: DirectHook) {
-    let done = a.label();
+/// Writes both keys; the family of a packet without addresses is 0. `has_buffers`: packets may have
+/// several. Clobbers R0 to R5, and R7.
+pub(crate) fn emit_keys(a: &mut Asm, hook: DirectHook, has_buffers: bool) {
+    let (done, short) = (a.label(), a.label());
     for key in [SOURCE_KEY, DESTINATION_KEY] {
         a.store(Width::W, R10, key, KEY_BITS as i32);
         a.store(Width::W, R10, key + FAMILY, 0);
@@ -40,39 +54,31 @@ pub(crate) fn emit_keys(a: &mut Asm, hook: DirectHook) {
     }
     a.load(Width::W, R2, R6, hook.data());
     a.load(Width::W, R3, R6, hook.data_end());
-    for tag_count in 0..=TAGS_MAX {
-        let network = 14 + 4 * tag_count;
-        let (ipv4, ipv6, tagged) = (a.label(), a.label(), a.label());
-        need(a, network, done);
-        a.load(Width::H, R1, R2, network - 2);
-        a.swap_be(R1, 16);
-        a.jump_if(Cond::Eq, R1, 0x0800, ipv4);
-        a.jump_if(Cond::Eq, R1, 0x86dd, ipv6);
-        if tag_count < TAGS_MAX {
-            a.jump_if(Cond::Eq, R1, 0x8100, tagged);
-            a.jump_if(Cond::Eq, R1, 0x88a8, tagged);
+    read(a, Head::Packet, (short, done));
+    a.bind(short);
+    if has_buffers {
+        // The verifier requires that all of it is set.
+        for word in (COPY..STACK_TOP).step_by(8) {
+            a.store(Width::D, R10, word, 0);
         }
-        a.jump(done);
-        a.bind(ipv4);
-        need(a, network + 20, done);
-        copy(a, 4, network + 12, 1);
-        a.jump(done);
-        a.bind(ipv6);
-        need(a, network + 40, done);
-        copy(a, 6, network + 8, 4);
-        if tag_count < TAGS_MAX {
-            a.jump(done);
-        }
-        a.bind(tagged);
+        a.load(Width::D, R4, R10, PACKET_LEN);
+        emit_copy(a, hook, (R10, HEAD), HEAD_LEN, done);
+        read(a, Head::Copy, (done, done));
     }
     a.bind(done);
 }
 
-/// Jumps to `short` unless the packet's first buffer has at least this many bytes.
-fn need(a: &mut Asm, len: i16, short: Label) {
-    a.mov(R4, R2);
-    a.alu(Alu::Add, R4, i32::from(len));
-    a.jump_if(Cond::Gt, R4, R3, short);
+/// Reads the addresses from the head.
+fn read(a: &mut Asm, head: Head, (short, done): (Label, Label)) {
+    emit_network(a, head, (short, done), |a, family, network| {
+        let (number, len, at, word_count) = match family {
+            Family::V4 => (4, 20, 12, 1),
+            Family::V6 => (6, 40, 8, 4),
+        };
+        head.need(a, network + len, short);
+        copy(a, number, network + at, word_count);
+        a.jump(done);
+    });
 }
 
 /// Copies both addresses, of `word_count` words each, from packet offset `at`.

@@ -1,29 +1,32 @@
 //! Emits the program: every packet is counted, matched against the rules in order, and passed or
 //! dropped.
 
-use std::fmt;
 use std::ops::Range;
 
-use bpf::asm::{Asm, AsmError, Label};
+use bpf::asm::{Asm, Label};
 use bpf::cbpf::Program;
 use bpf::ebpf::Reg::{R0, R1, R2, R3, R4, R5, R6, R8, R9, R10};
 use bpf::ebpf::{Alu, Cond, Helper, Insn, Width};
 use bpf::translate::{self, DirectHook, TranslateError, XdpOptions};
 
 use crate::addresses::{
-    DESTINATION_KEY, DESTINATION_LISTS, SOURCE_KEY, SOURCE_LISTS, STACK_TOP, emit_keys,
-    emit_look_up, emit_test,
+    DESTINATION_KEY, DESTINATION_LISTS, NAME_LISTS, QUERY, SOURCE_KEY, SOURCE_LISTS, STACK_TOP,
+    emit_keys, emit_look_up, emit_test,
 };
 use crate::challenge;
 use crate::counters::{ANSWERED, BLOCK_LEN, FIRST_RULE, SEEN, UNMATCHED};
-use crate::prefix::{LISTS_MAX, Lists, PREFIXES_MAX};
+use crate::names::NameLists;
+use crate::prefix::Lists;
 use crate::rule::{RULES_MAX, Rule, Verdict};
 
+mod error;
 mod limit;
+pub(crate) mod names;
 mod sample;
 mod tc;
 mod tree;
 
+pub use error::EmitError;
 pub use limit::TRIES;
 use limit::{ask_limit, ask_source};
 pub use sample::{SAMPLE_HEAD_LEN, SAMPLE_LEN_MAX, SAMPLES_PER_SECOND, Sample, Sampling};
@@ -45,6 +48,11 @@ pub struct Maps {
     pub limits: i32,
     /// The trie of [`crate::trie_entries`], used only by rules with prefix lists.
     pub prefixes: i32,
+    /// Hash table with the entries of [`crate::name_table`], used only by rules with names.
+    pub names: i32,
+    /// Per-CPU array with one entry of [`crate::NameTable::scratch_len`] bytes, used only by rules
+    /// with names.
+    pub scratch: i32,
     /// Hash table with keys of [`crate::KEY_LEN`] bytes and values of 8 bytes, used only by rules
     /// with per-source limits.
     pub sources: i32,
@@ -65,64 +73,6 @@ pub struct Features {
     pub indirect: bool,
 }
 
-/// Why no program was emitted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EmitError {
-    /// More than [`RULES_MAX`] rules.
-    TooMany {
-        /// Number of rules.
-        count: usize,
-    },
-    /// More than [`LISTS_MAX`] different prefix lists.
-    TooManyLists {
-        /// Number of lists.
-        count: usize,
-    },
-    /// More than [`PREFIXES_MAX`] prefixes in all lists together.
-    TooManyPrefixes {
-        /// Number of prefixes.
-        count: usize,
-    },
-    /// A rule's filter cannot run in XDP.
-    Rule {
-        /// The rule's name.
-        name: String,
-        /// The reason.
-        why: TranslateError,
-    },
-    /// A rule answers SYNs, but this kernel or hook lacks the helpers.
-    Challenge {
-        /// The rule's name.
-        name: String,
-    },
-    /// The program is too long.
-    Asm(AsmError),
-}
-
-impl fmt::Display for EmitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooMany { count } => write!(f, "{count} rules; the limit is {RULES_MAX}"),
-            Self::TooManyLists { count } => {
-                write!(f, "{count} prefix lists; the limit is {LISTS_MAX}")
-            }
-            Self::TooManyPrefixes { count } => {
-                write!(
-                    f,
-                    "{count} prefixes in all lists; the limit is {PREFIXES_MAX}"
-                )
-            }
-            Self::Rule { name, why } => write!(f, "rule \"{name}\": {why}"),
-            Self::Challenge { name } => {
-                write!(f, "rule \"{name}\": challenge needs XDP and Linux 5.18")
-            }
-            Self::Asm(error) => write!(f, "too many or too long rules: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for EmitError {}
-
 /// Maximum number of filter instructions in one decision tree: the values to try in this order.
 /// Fewer instructions make shorter jumps.
 const TREE_INSNS_MAX: [usize; 3] = [12_000, 4_000, 1_500];
@@ -131,8 +81,8 @@ const TREE_INSNS_MAX: [usize; 3] = [12_000, 4_000, 1_500];
 /// drop, and passes everything.
 ///
 /// # Errors
-/// `TooMany`, `TooManyLists`, `TooManyPrefixes`; `Rule` for a filter that needs something XDP
-/// lacks; `Asm` for a program that is too long.
+/// `TooMany`, `TooManyLists`, `TooManyPrefixes`, `TooManyNameLists`, `TooManyNames`; `Rule` for a
+/// filter that needs something XDP lacks; `Asm` for a program that is too long.
 pub fn emit(
     rules: &[Rule],
     dry_run: bool,
@@ -170,8 +120,11 @@ pub(crate) struct Emitter<'a> {
     dry_run: bool,
     maps: Maps,
     lists: Lists,
+    name_lists: NameLists,
     /// Entry of the function that samples dropped packets.
     sampler: Option<Label>,
+    /// Entry of the function that looks names up.
+    namer: Option<Label>,
 }
 
 impl<'a> Emitter<'a> {
@@ -190,7 +143,9 @@ impl<'a> Emitter<'a> {
             dry_run,
             maps,
             lists: Lists::of(rules)?,
+            name_lists: NameLists::of(rules)?,
             sampler: None,
+            namer: None,
         })
     }
 
@@ -200,7 +155,7 @@ impl<'a> Emitter<'a> {
         let mut known = Known::default();
         let mut is_open = true;
         for (index, rule) in self.rules.iter().enumerate() {
-            known.emit(&mut a, rule, self.maps.prefixes, self.features.hook);
+            known.emit(&mut a, rule, self);
             is_open = self.rule(&mut a, (index, rule), translate::emit_xdp)?;
             // No packet gets past a rule that decides every packet, and the verifier refuses
             // unreachable code.
@@ -214,18 +169,25 @@ impl<'a> Emitter<'a> {
         self.finish(a)
     }
 
-    /// Starts a program, with a new label for the sampler.
+    /// Starts a program, with new labels for its functions.
     fn start(&mut self) -> Asm {
         let mut a = Asm::new();
         self.sampler = self.maps.samples.map(|_| a.label());
+        self.namer = (self.name_lists.key_len > 0).then(|| a.label());
         if self.features.hook == DirectHook::Tc {
             tc::emit_entry(&mut a, self.features.indirect);
         }
         a
     }
 
-    /// Appends the sampler if anything calls it.
+    /// Appends the functions that anything calls.
     fn finish(&self, mut a: Asm) -> Result<Vec<Insn>, EmitError> {
+        if let Some(label) = self.namer
+            && a.is_used(label)
+        {
+            a.bind(label);
+            names::emit(&mut a, &self.name_lists, self.maps, self.features);
+        }
         if let (Some(label), Some(sampling)) = (self.sampler, self.maps.samples)
             && a.is_used(label)
         {
@@ -243,12 +205,7 @@ impl<'a> Emitter<'a> {
         let mut is_open = true;
         let mut next = 0;
         while is_open && next < self.rules.len() {
-            known.emit(
-                &mut a,
-                &self.rules[next],
-                self.maps.prefixes,
-                self.features.hook,
-            );
+            known.emit(&mut a, &self.rules[next], self);
             let part = tree::part(self.rules, next, &known, insns_max);
             next = part.end;
             is_open = match tree::is_worthwhile(&self.rules[part.clone()]) {
@@ -281,7 +238,7 @@ impl<'a> Emitter<'a> {
         for (index, rule) in self.rules.iter().enumerate() {
             let entry = slow.entry(index);
             match is_open {
-                true => known.emit(a, rule, self.maps.prefixes, self.features.hook),
+                true => known.emit(a, rule, self),
                 // Present on every path to here, and later.
                 false => known.add(rule),
             }
@@ -326,6 +283,7 @@ pub(crate) struct Known {
     keys: bool,
     sources: bool,
     destinations: bool,
+    names: bool,
 }
 
 impl Known {
@@ -333,23 +291,28 @@ impl Known {
     pub fn add(&mut self, rule: &Rule) {
         self.sources |= rule.sources.is_some();
         self.destinations |= rule.destinations.is_some();
+        self.names |= rule.names.is_some();
         let limits_sources = matches!(rule.verdict, Verdict::LimitSources(..));
         self.keys |= self.sources || self.destinations || limits_sources;
     }
 
     /// Emits what the rule needs and no earlier rule has emitted. It runs for every packet that
     /// gets this far, so later rules can use it, too.
-    fn emit(&mut self, a: &mut Asm, rule: &Rule, trie_fd: i32, hook: DirectHook) {
+    fn emit(&mut self, a: &mut Asm, rule: &Rule, emitter: &Emitter<'_>) {
         let before = *self;
         self.add(rule);
+        let (maps, features) = (emitter.maps, emitter.features);
         if self.keys && !before.keys {
-            emit_keys(a, hook);
+            emit_keys(a, features.hook, features.frags);
         }
         if self.sources && !before.sources {
-            emit_look_up(a, trie_fd, SOURCE_KEY, SOURCE_LISTS);
+            emit_look_up(a, maps.prefixes, SOURCE_KEY, SOURCE_LISTS);
         }
         if self.destinations && !before.destinations {
-            emit_look_up(a, trie_fd, DESTINATION_KEY, DESTINATION_LISTS);
+            emit_look_up(a, maps.prefixes, DESTINATION_KEY, DESTINATION_LISTS);
+        }
+        if self.names && !before.names {
+            emitter.look_up_name(a);
         }
     }
 }
@@ -431,7 +394,19 @@ impl Emitter<'_> {
         }
     }
 
-    /// Goes to `miss` unless the addresses are in the rule's lists.
+    /// Calls the function that looks a query's name up.
+    fn look_up_name(&self, a: &mut Asm) {
+        let Some(namer) = self.namer else { return };
+        a.store(Width::D, R10, QUERY, 0);
+        a.store(Width::D, R10, NAME_LISTS, 0);
+        a.mov(R1, R6);
+        a.mov(R2, R10);
+        a.alu(Alu::Add, R2, i32::from(QUERY));
+        a.load(Width::D, R3, R10, PACKET_LEN);
+        a.call_local(namer);
+    }
+
+    /// Goes to `miss` unless the addresses and the name are in the rule's lists.
     pub fn test_lists(&self, a: &mut Asm, rule: &Rule, miss: Label) {
         for (list, at) in [
             (&rule.sources, SOURCE_LISTS),
@@ -440,6 +415,18 @@ impl Emitter<'_> {
             if let Some(list) = list {
                 emit_test(a, at, self.lists.bit(list), miss);
             }
+        }
+        if let Some(test) = &rule.names {
+            emit_test(a, NAME_LISTS, self.name_lists.bit(&test.list), miss);
+            let hit = a.label();
+            a.load(Width::D, R1, R10, QUERY);
+            for kind in &test.types {
+                a.jump_if(Cond::Eq, R1, i32::from(kind.0), hit);
+            }
+            if !test.types.is_empty() {
+                a.jump(miss);
+            }
+            a.bind(hit);
         }
     }
 

@@ -13,8 +13,9 @@
 //!
 //! The program uses two maps, which the caller creates: counters, one value per processor, of
 //! [`counters_len`] bytes; and limits, one value for all processors, of [`limits_len`] bytes. Rules
-//! with prefix lists use a third, a trie with the entries of [`trie_entries`]; rules with
-//! per-source limits use a hash table keyed by source (`BPF_MAP_TYPE_LRU_HASH`), which programs may
+//! with prefix lists use a third, a trie with the entries of [`trie_entries`]; rules with lists of
+//! DNS names a hash table with those of [`name_table`], and scratch memory; rules with per-source
+//! limits use a hash table keyed by source (`BPF_MAP_TYPE_LRU_HASH`), which programs may
 //! share. Samples of dropped packets go to perf rings ([`Sampling`]).
 //!
 //! [`detect`] detects floods by their rates.
@@ -25,6 +26,8 @@ mod challenge;
 mod counters;
 pub mod detect;
 mod emit;
+mod headers;
+mod names;
 mod prefix;
 mod rule;
 
@@ -34,6 +37,8 @@ pub use emit::{
     EmitError, Features, Maps, SAMPLE_HEAD_LEN, SAMPLE_LEN_MAX, SAMPLES_PER_SECOND, Sample,
     Sampling, TRIES, emit, emit_chain,
 };
+pub use filter::dns::{Name, QueryType};
+pub use names::{NAMES_MAX, NameEntry, NameList, NameTable, NameTest, name_table};
 pub use prefix::{
     KEY_LEN, LISTS_MAX, List, PREFIXES_MAX, Prefix, TrieEntry, parse_list, trie_entries,
 };

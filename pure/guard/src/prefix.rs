@@ -238,6 +238,7 @@ mod tests {
             matcher: None,
             sources: Some(sources),
             destinations,
+            names: None,
             verdict: Verdict::Drop,
             priority: 0,
         }

@@ -7,6 +7,7 @@ use bpf::cbpf::Program;
 use bpf::vm_cbpf;
 
 use crate::counters::BLOCK_LEN;
+use crate::names::NameTest;
 use crate::prefix::List;
 
 /// Maximum number of rules per program: the counters of all rules are one per-CPU value, which the
@@ -166,6 +167,8 @@ pub struct Rule {
     pub sources: Option<List>,
     /// The IP destination must also be in this list.
     pub destinations: Option<List>,
+    /// It must also be a DNS query for one of these names.
+    pub names: Option<NameTest>,
     /// What happens to matching packets.
     pub verdict: Verdict,
     /// Rules with a lower number are evaluated first.
@@ -173,6 +176,25 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// Creates a rule that matches every packet.
+    pub fn new(name: &str, verdict: Verdict) -> Self {
+        Self {
+            id: 0,
+            name: name.to_owned(),
+            matcher: None,
+            sources: None,
+            destinations: None,
+            names: None,
+            verdict,
+            priority: 0,
+        }
+    }
+
+    /// Whether packets must be in lists, of prefixes or names.
+    pub fn has_lists(&self) -> bool {
+        self.sources.is_some() || self.destinations.is_some() || self.names.is_some()
+    }
+
     /// Whether the program would match this packet, with these addresses.
     pub fn matches(&self, packet: &[u8], source: IpAddr, destination: IpAddr) -> bool {
         let holds = |list: &Option<List>, address| {
@@ -183,6 +205,10 @@ impl Rule {
         let matcher = self.matcher.as_ref();
         holds(&self.sources, source)
             && holds(&self.destinations, destination)
+            && self
+                .names
+                .as_ref()
+                .is_none_or(|names| names.matches(packet))
             && matcher.is_none_or(|program| vm_cbpf::run(program, packet, wire_len) != 0)
     }
 }

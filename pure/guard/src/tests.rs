@@ -9,6 +9,8 @@ const MAPS: Maps = Maps {
     counters: 3,
     limits: 4,
     prefixes: 5,
+    names: 8,
+    scratch: 9,
     sources: 6,
     samples: None,
 };
@@ -40,13 +42,9 @@ fn ipv4() -> Option<Program> {
 
 fn rule(name: &str, matcher: Option<Program>, verdict: Verdict, priority: i32) -> Rule {
     Rule {
-        id: 0,
-        name: name.into(),
         matcher,
-        sources: None,
-        destinations: None,
-        verdict,
         priority,
+        ..Rule::new(name, verdict)
     }
 }
 
@@ -145,6 +143,36 @@ fn addresses_are_looked_up_once_for_any_rules() {
         // The counters' map and the trie, by the helper bpf_map_lookup_elem.
         let calls = insns.iter().filter(|i| (i.code, i.imm) == (0x85, 1));
         assert_eq!(calls.count(), 3);
+    }
+}
+
+#[test]
+fn names_are_looked_up_by_one_function() {
+    for (list, look_ups) in [("a.test", 1), ("*.a.test", 1), ("a.test *.b.test", 2)] {
+        let mut rules = vec![rule("count", ipv4(), Verdict::Count, 0); 5];
+        for (at, types) in [
+            (1, vec![]),
+            (2, vec![QueryType(1), QueryType(255)]),
+            (4, vec![]),
+        ] {
+            let list = Name::parse_list(list).unwrap().into();
+            rules[at].names = Some(NameTest { list, types });
+        }
+        rules[4].matcher = None;
+        let all = [DirectHook::Xdp, DirectHook::Tc]
+            .into_iter()
+            .flat_map(|hook| {
+                let is_possible = move |f: &Features| hook == DirectHook::Xdp || f.frags;
+                all_features()
+                    .map(move |f| Features { hook, ..f })
+                    .filter(is_possible)
+            });
+        for features in all {
+            let insns = emit(&rules, false, MAPS, features).unwrap();
+            assert_all_reached(&insns);
+            let has = |map| insns.iter().filter(|i| i.is_wide() && i.imm == map).count();
+            assert_eq!(has(MAPS.names), look_ups);
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Compares the program with decision trees and the one that evaluates every rule: they give the
 //! same verdict and counts for packets in one buffer and in several.
 
+use std::net::IpAddr;
+
 use barewire_guard::{
     Account, Features, KEY_LEN, Limit, List, Maps, Prefix, RULES_MAX, Rule, Verdict, counters_len,
     emit, emit_chain, limits_len, trie_entries,
@@ -14,6 +16,8 @@ const MAPS: Maps = Maps {
     counters: 1,
     limits: 2,
     prefixes: 3,
+    names: 0,
+    scratch: 0,
     sources: 4,
     samples: None,
 };
@@ -82,6 +86,7 @@ impl Random {
             matcher: (self.below(12) > 0).then(|| self.filter()),
             sources: list("10.1.0.0/16").filter(|_| self.below(9) == 0),
             destinations: list("10.0.0.0/24").filter(|_| self.below(9) == 0),
+            names: None,
             verdict,
             priority: 0,
         }
@@ -237,6 +242,66 @@ fn the_first_of_several_fields_rules_decides() {
         }
         assert_eq!(tree.account(), chain.account(), "{rules:?}");
     }
+}
+
+#[test]
+fn addresses_are_found_in_any_buffer() {
+    let mut random = Random(0xb0f);
+    let mut dropped = 0;
+    for (frags, indirect) in [(true, true), (true, false), (false, true)] {
+        let features = Features {
+            hook: bpf::translate::DirectHook::Xdp,
+            frags,
+            indirect,
+        };
+        let list: List = ["10.1.0.0/16", "2001:db8::/32"]
+            .map(|p| Prefix::parse(p).unwrap())
+            .into();
+        let rules = [Rule {
+            sources: Some(list.clone()),
+            destinations: Some(
+                ["10.0.0.0/24", "2001:db8::/32"]
+                    .map(|p| Prefix::parse(p).unwrap())
+                    .into(),
+            ),
+            ..Rule::new("both", Verdict::Drop)
+        }];
+        let mut run = Run::new(&rules, emit(&rules, false, MAPS, features).unwrap());
+        for _ in 0..3_000 {
+            let mut packet = random.packet();
+            if packet[12] == 0x86 && packet.len() > 54 && random.below(2) == 0 {
+                packet[22..26].copy_from_slice(&[0x20, 1, 0xd, 0xb8]);
+                packet[38..42].copy_from_slice(&[0x20, 1, 0xd, 0xb8]);
+            }
+            let address = |v4: usize, v6: usize| match packet[12] {
+                8 => {
+                    let four: Option<&[u8; 4]> = packet.get(v4..).and_then(|p| p.first_chunk());
+                    four.map(|four| IpAddr::from(*four))
+                }
+                _ => {
+                    let six: Option<&[u8; 16]> = packet.get(v6..).and_then(|p| p.first_chunk());
+                    six.map(|six| IpAddr::from(*six))
+                }
+            };
+            let both = address(26, 22).zip(address(30, 38));
+            let expected = both.is_some_and(|(from, to)| rules[0].matches(&packet, from, to));
+            for _ in 0..random.below(3) {
+                packet.splice(12..12, [0x81, 0, 0, 1]);
+            }
+            let first_len = match frags {
+                true => random.below(packet.len() + 1),
+                false => packet.len(),
+            };
+            let verdict = run.verdict(&packet, first_len, STEPS_MAX);
+            assert_eq!(
+                verdict,
+                Some(2 - u32::from(expected)),
+                "{first_len} of {packet:02x?}"
+            );
+            dropped += u32::from(expected);
+        }
+    }
+    assert!(dropped > 1_000, "{dropped}");
 }
 
 /// Rules for UDP to each of 200 ports.

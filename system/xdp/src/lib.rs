@@ -24,7 +24,8 @@ pub use live::{LIVE_LEN_MAX, LIVE_LEN_MIN, LiveAccount, LiveTransmitter};
 pub use map::{QueueCounters, XskMap};
 pub use program::XdpProgram;
 pub use programs::guard::{
-    Guard, GuardFeatures, GuardHook, GuardLink, GuardMaps, GuardProgram, GuardSpec, SourceMap,
+    Guard, GuardFeatures, GuardHook, GuardLink, GuardMaps, GuardNames, GuardProgram, GuardSpec,
+    SourceMap,
 };
 pub use programs::redirect::{Redirect, RedirectCounters};
 pub use spec::{AttachMode, MetadataSpec, ProgramClock, RedirectSpec, TimestampSource};

@@ -29,6 +29,8 @@ const MAPS: Maps = Maps {
     counters: 1,
     limits: 2,
     prefixes: 3,
+    names: 0,
+    scratch: 0,
     sources: 4,
     samples: None,
 };
@@ -171,6 +173,7 @@ pub(super) fn rules(texts: &[String]) -> Result<Vec<Rule>> {
             matcher: Some(select.compile(1)?),
             sources: None,
             destinations: None,
+            names: None,
             verdict: Verdict::Drop,
             priority: 0,
         })
@@ -183,6 +186,7 @@ pub(super) fn load(rules: &[Rule], emit: Emit) -> Result<(Guard, usize)> {
         counters_len: guard::counters_len(rules.len()),
         limits_len: guard::limits_len(rules.len()),
         prefixes: &[],
+        names: None,
         sources: None,
         events: None,
     };
@@ -192,6 +196,8 @@ pub(super) fn load(rules: &[Rule], emit: Emit) -> Result<(Guard, usize)> {
             counters: maps.counters,
             limits: maps.limits,
             prefixes: maps.prefixes,
+            names: maps.names,
+            scratch: maps.scratch,
             sources: maps.sources,
             samples: None,
         };

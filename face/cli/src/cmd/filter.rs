@@ -99,7 +99,7 @@ enum Dialect {
 }
 
 /// Maximum size of a list of names, in bytes.
-const LIST_MAX: u64 = 1 << 20;
+const LIST_MAX: u64 = 64 << 20;
 
 impl FilterArgs {
     fn select(&self) -> Result<Select> {

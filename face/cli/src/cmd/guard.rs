@@ -45,6 +45,10 @@ pub struct Args {
     /// Drop packets from these sources: a list as with --allow
     #[arg(long, value_name = "LIST")]
     deny: Vec<String>,
+    /// Drop DNS queries for the names in a file, separated by white space or commas;
+    /// *.example.com is every name with exactly one more label
+    #[arg(long, value_name = "FILE")]
+    deny_names: Vec<PathBuf>,
     /// Pass packets that match this expression (man pcap-filter); later rules are not checked
     #[arg(long, value_name = "EXPR")]
     pass: Vec<String>,
@@ -163,8 +167,8 @@ enum Other {
 const HELP: &str = "\
 An XDP program in the driver drops the packets, before they reach the host's network stack. The \
 first matching rule decides; packets that match no rule pass. Rules on the command line are \
-checked in this order: --allow, --pass, --count, --deny, --drop, --challenge, --limit, then those \
-in the file with the same priority.
+checked in this order: --allow, --pass, --count, --deny, --deny-names, --drop, --challenge, \
+--limit, then those in the file with the same priority.
 
 When barewire ends, even by kill -9, the kernel detaches the program. Rules of --hook iptables are \
 removed at the end, after kill -9 by the next start or --undo. Rules see received packets only; \
@@ -183,6 +187,7 @@ A rule file:
 Examples:
   barewire guard eth0 --dry-run --drop 'udp src port 53 and greater 600'
   barewire guard eth0 --pass 'src net 192.0.2.0/24' --limit '1000/s udp dst port 53'
+  barewire guard eth0 --deny-names names.txt
   barewire guard eth0 --rules flood.toml --json
   barewire guard eth0 --detect install --allow 192.0.2.7
   barewire guard eth0 --hook iptables --drop 'udp src port 53'
@@ -329,7 +334,9 @@ impl Args {
         files.read_beside(file);
         for rule in &totals.rules {
             let lists = [&rule.spec.sources, &rule.spec.destinations];
-            for path in lists.into_iter().flatten().filter_map(ListSpec::path) {
+            let prefixes = lists.into_iter().flatten().filter_map(ListSpec::path);
+            let names = rule.spec.names.as_ref().and_then(ListSpec::path);
+            for path in prefixes.chain(names) {
                 files.read_beside(path);
             }
         }
@@ -379,6 +386,14 @@ fn inline_rules(args: &Args) -> Result<Vec<RuleSpec>> {
         let sources = ListSpec::argument(text)?;
         let name = format!("deny {}", sources.name());
         rules.push(RuleSpec::of_sources(&name, sources, Verdict::Drop));
+    }
+    for path in &args.deny_names {
+        let name = format!("deny {}", path.display());
+        rules.push(RuleSpec::of_names(
+            &name,
+            ListSpec::file(path)?,
+            Verdict::Drop,
+        ));
     }
     rules.extend(plain(&args.drop, Verdict::Drop));
     rules.extend(plain(&args.challenge, Verdict::Challenge));

@@ -157,7 +157,8 @@ impl Names for HostNames {
 
     fn prefixes(&self, file: &str) -> Result<Vec<(IpAddr, u8)>, String> {
         once(&self.prefixes, file, || {
-            let list = ListSpec::file(Path::new(file)).map_err(|error| error.why().to_owned())?;
+            let list: ListSpec =
+                ListSpec::file(Path::new(file)).map_err(|error| error.why().to_owned())?;
             Ok(list.list().iter().map(Prefix::parts).collect())
         })
     }

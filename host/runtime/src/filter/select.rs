@@ -97,17 +97,7 @@ impl Select {
     }
 
     fn compile_for(&self, target: FilterTarget) -> Result<Program> {
-        let link_type = target.link_type;
-        let start = || match link_type {
-            ETHERNET => Ok(Start::Ethernet),
-            raw if RAW.contains(&raw) => Ok(Start::Ip),
-            other => Err(Error::new(
-                ErrorKind::Unsupported,
-                "compile the filter",
-                format!("link type {other} is neither Ethernet nor raw IP"),
-            )
-            .with_hint("an expression works on every link type")),
-        };
+        let start = || start_of(target.link_type);
         match self {
             Select::Expression(expression) => one_expression(expression, target),
             Select::P0f(signature) => one_signature(p0f::compile, signature, start()?),
@@ -160,6 +150,23 @@ impl Select {
         }
         let select = self.clone();
         FilterSource::new(move |target| select.compile(target.link_type).map(Some))
+    }
+}
+
+/// Where packets of a link type start, for signatures and names.
+///
+/// # Errors
+/// `Unsupported` if it is neither Ethernet nor raw IP.
+pub fn start_of(link_type: u16) -> Result<Start> {
+    match link_type {
+        ETHERNET => Ok(Start::Ethernet),
+        raw if RAW.contains(&raw) => Ok(Start::Ip),
+        other => Err(Error::new(
+            ErrorKind::Unsupported,
+            "compile the filter",
+            format!("link type {other} is neither Ethernet nor raw IP"),
+        )
+        .with_hint("an expression works on every link type")),
     }
 }
 

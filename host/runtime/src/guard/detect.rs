@@ -113,7 +113,7 @@ pub enum Step {
     /// A flood begins.
     Begins(Rates),
     /// A rule that matches the flood and no normal packet.
-    Rule(Found),
+    Rule(Box<Found>),
     /// No rule could be derived against a flood.
     NoRule {
         /// The flood.
@@ -361,12 +361,12 @@ impl Detection {
             expires_after: Some(self.setup.expires_after),
             ..RuleSpec::new(&expression, Verdict::Drop)
         };
-        steps.push(Step::Rule(Found {
+        steps.push(Step::Rule(Box::new(Found {
             of,
             spec,
             sampled,
             matched,
-        }));
+        })));
     }
 
     fn remove_unused(&mut self, steps: &mut Vec<Step>) {

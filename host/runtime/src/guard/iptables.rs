@@ -186,6 +186,9 @@ impl Table<'_> {
             Error::new(ErrorKind::Unsupported, what, why)
                 .with_hint("without --hook iptables, an XDP program has all rules")
         };
+        if spec.names.is_some() {
+            return Err(refused("iptables has no lists of DNS names".into()));
+        }
         let own = quoted(&self.style.rule_chain(number, self.interface));
         let drop = if self.dry_run { "RETURN" } else { "DROP" };
         let limits = self.limits(spec, number, drop).map_err(refused)?;
@@ -461,6 +464,14 @@ mod tests {
             ),
             (RuleSpec::new("vlan 5", Verdict::Drop), "vlan 5"),
             (RuleSpec::new("tcp", Verdict::Challenge), "cookies"),
+            (
+                RuleSpec::of_names(
+                    "names",
+                    ListSpec::inline(vec!["a.test".into()]).unwrap(),
+                    Verdict::Drop,
+                ),
+                "lists of DNS names",
+            ),
             (
                 RuleSpec::new(&many.join(" or "), Verdict::Drop),
                 "-m bpf accepts 64",

@@ -21,6 +21,11 @@
 //! sources = "drop.txt"                  # a file with a prefix a line, beside the rule file
 //! destinations = ["192.0.2.0/24"]       # or the prefixes
 //! verdict = "drop"                      # match may be absent then
+//!
+//! [[rule]]
+//! names = "names.txt"                   # DNS queries for the names in a file, or ["*.a.test"]
+//! qtype = ["A", "ANY"]                  # only of these types; all if absent
+//! verdict = "drop"
 //! ```
 //!
 //! `allow = "friends.txt"`, or `allow = ["192.0.2.0/24"]`, before the first rule is a list of
@@ -30,14 +35,17 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use ::guard::{BURST_MAX, Limit, RATE_PPS_MAX, RULES_MAX, Rule, SourceLimit, Verdict};
+use ::guard::{
+    BURST_MAX, Limit, Name, NameTest, QueryType, RATE_PPS_MAX, RULES_MAX, Rule, SourceLimit,
+    Verdict,
+};
 use port::FilterTarget;
 use sys::{Error, ErrorKind, Result};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::ListSpec;
-use super::lists::ListFiles;
+use super::lists::{Item, ListFiles};
 use crate::filter::select::Select;
 use crate::filter::{Compiler, Expression};
 use crate::text::read_text;
@@ -64,6 +72,10 @@ pub struct RuleSpec {
     pub sources: Option<ListSpec>,
     /// List that must also contain the IP destination.
     pub destinations: Option<ListSpec>,
+    /// List that must also contain the name that a DNS query asks for.
+    pub names: Option<ListSpec<Name>>,
+    /// With names: the types of queries; all if empty.
+    pub types: Vec<QueryType>,
     /// What happens to matching packets.
     pub verdict: Verdict,
     /// Rules with a lower number are matched first.
@@ -81,6 +93,8 @@ impl RuleSpec {
             compiler: Compiler::default(),
             sources: None,
             destinations: None,
+            names: None,
+            types: Vec::new(),
             verdict,
             priority: 0,
             expires_after: None,
@@ -91,6 +105,15 @@ impl RuleSpec {
     pub fn of_sources(name: &str, sources: ListSpec, verdict: Verdict) -> Self {
         Self {
             sources: Some(sources),
+            ..Self::new("", verdict)
+        }
+        .named(name)
+    }
+
+    /// Creates a rule from a list of DNS names, for queries of all types.
+    pub fn of_names(name: &str, names: ListSpec<Name>, verdict: Verdict) -> Self {
+        Self {
+            names: Some(names),
             ..Self::new("", verdict)
         }
         .named(name)
@@ -137,21 +160,29 @@ impl RuleSpec {
                 None => error,
             }
         })?;
-        let has_list = self.sources.is_some() || self.destinations.is_some();
-        if matcher.is_none() && !has_list {
+        let mut rule = Rule {
+            matcher,
+            priority: self.priority,
+            ..Rule::new(&self.name, self.verdict)
+        };
+        self.fill_lists(&mut rule);
+        if rule.matcher.is_none() && !rule.has_lists() {
             let why = "its expression is empty and would match every packet";
             return Err(Error::new(ErrorKind::InvalidInput, what(), why)
                 .with_hint("\"greater 0\" matches every packet"));
         }
-        Ok(Rule {
-            id: 0,
-            name: self.name.clone(),
-            matcher,
-            sources: self.sources.as_ref().map(|s| s.list().clone()),
-            destinations: self.destinations.as_ref().map(|s| s.list().clone()),
-            verdict: self.verdict,
-            priority: self.priority,
-        })
+        Ok(rule)
+    }
+
+    /// Sets the lists of a rule to those of this one.
+    pub(super) fn fill_lists(&self, rule: &mut Rule) {
+        let list = |list: &Option<ListSpec>| list.as_ref().map(|list| list.list().clone());
+        rule.sources = list(&self.sources);
+        rule.destinations = list(&self.destinations);
+        rule.names = self.names.as_ref().map(|names| NameTest {
+            list: names.list().clone(),
+            types: self.types.clone(),
+        });
     }
 }
 
@@ -262,11 +293,14 @@ pub fn parse(
         let at = error.span().unwrap_or(0..0);
         on_line(text, &at, error.message())
     })?;
-    let files = ListFiles::in_folder(folder);
+    let files = Files {
+        prefixes: ListFiles::in_folder(folder),
+        names: ListFiles::in_folder(folder),
+    };
     let mut rules = Vec::new();
     for (key, value) in table.get_ref() {
         if key.get_ref() == "allow" {
-            let sources = list(value, "allow", &files);
+            let sources = list(value, "allow", &files.prefixes);
             let sources = sources.map_err(|(at, why)| on_line(text, &at, &why))?;
             rules.push(RuleSpec::allow(sources));
             continue;
@@ -300,6 +334,12 @@ pub fn parse(
     Ok(rules)
 }
 
+/// The files that rules refer to.
+struct Files<'a> {
+    prefixes: ListFiles<'a>,
+    names: ListFiles<'a, Name>,
+}
+
 /// An error and its position.
 type Wrong = (Range<usize>, String);
 
@@ -322,11 +362,13 @@ struct Keys {
     expires_after: Option<Duration>,
     sources: Option<ListSpec>,
     destinations: Option<ListSpec>,
+    names: Option<ListSpec<Name>>,
+    types: Option<(Range<usize>, Vec<QueryType>)>,
 }
 
 fn rule(
     table: &DeTable<'_>,
-    files: &ListFiles<'_>,
+    files: &Files<'_>,
     compiler: Compiler,
     at: &Range<usize>,
     number: usize,
@@ -334,11 +376,18 @@ fn rule(
     let keys = keys(table, files)?;
     let wrong = |why: &str| (at.clone(), why.to_owned());
     let limit = limit(&keys);
-    let has_list = keys.sources.is_some() || keys.destinations.is_some();
+    let has_list = keys.sources.is_some() || keys.destinations.is_some() || keys.names.is_some();
+    if let (None, Some((at, _))) = (&keys.names, &keys.types) {
+        return Err((at.clone(), "qtype belongs to names".to_owned()));
+    }
     let (expression_at, expression) = match keys.expression {
         Some(expression) => expression,
         None if has_list => (at.clone(), String::new()),
-        None => return Err(wrong("the rule has no match and no list of prefixes")),
+        None => {
+            return Err(wrong(
+                "the rule has no match and no list of prefixes or names",
+            ));
+        }
     };
     let (verdict_at, verdict) = keys
         .verdict
@@ -374,6 +423,8 @@ fn rule(
         compiler,
         sources: keys.sources,
         destinations: keys.destinations,
+        names: keys.names,
+        types: keys.types.map(|types| types.1).unwrap_or_default(),
         verdict,
         priority: keys.priority,
         expires_after: keys.expires_after,
@@ -419,7 +470,7 @@ fn limit(keys: &Keys) -> std::result::Result<Verdict, &'static str> {
     }
 }
 
-fn keys(table: &DeTable<'_>, files: &ListFiles<'_>) -> std::result::Result<Keys, Wrong> {
+fn keys(table: &DeTable<'_>, files: &Files<'_>) -> std::result::Result<Keys, Wrong> {
     let mut keys = Keys::default();
     for (key, value) in table {
         let at = value.span();
@@ -438,8 +489,10 @@ fn keys(table: &DeTable<'_>, files: &ListFiles<'_>) -> std::result::Result<Keys,
                 keys.name = Some(name);
             }
             "match" => keys.expression = Some((at.clone(), text(value, name)?)),
-            "sources" => keys.sources = Some(list(value, name, files)?),
-            "destinations" => keys.destinations = Some(list(value, name, files)?),
+            "sources" => keys.sources = Some(list(value, name, &files.prefixes)?),
+            "destinations" => keys.destinations = Some(list(value, name, &files.prefixes)?),
+            "names" => keys.names = Some(list(value, name, &files.names)?),
+            "qtype" => keys.types = Some((at.clone(), types(value)?)),
             "verdict" => keys.verdict = Some((at.clone(), text(value, name)?)),
             "rate" => {
                 let rate = parse_rate(&text(value, name)?).map_err(wrong)?;
@@ -471,7 +524,8 @@ fn keys(table: &DeTable<'_>, files: &ListFiles<'_>) -> std::result::Result<Keys,
             other => {
                 let why = format!(
                     "unknown key \"{other}\": expected name, match, sources, destinations, \
-                     verdict, rate, burst, source_rate, source_burst, priority or expires"
+                     names, qtype, verdict, rate, burst, source_rate, source_burst, priority or \
+                     expires"
                 );
                 return Err((key.span(), why));
             }
@@ -480,12 +534,12 @@ fn keys(table: &DeTable<'_>, files: &ListFiles<'_>) -> std::result::Result<Keys,
     Ok(keys)
 }
 
-/// Reads a list of prefixes: inline, or the name of another file.
-fn list(
+/// Reads a list: inline, or the name of another file.
+fn list<T: Item + Clone>(
     value: &Spanned<DeValue<'_>>,
     key: &str,
-    files: &ListFiles<'_>,
-) -> std::result::Result<ListSpec, Wrong> {
+    files: &ListFiles<'_, T>,
+) -> std::result::Result<ListSpec<T>, Wrong> {
     let at = value.span();
     let wrong = |why: String| (at.clone(), why);
     match value.get_ref() {
@@ -495,13 +549,26 @@ fn list(
                 array.iter().map(|entry| text(entry, key)).collect();
             for entry in array.iter() {
                 // At the line of the entry itself.
-                ::guard::Prefix::parse(&text(entry, key)?).map_err(|why| (entry.span(), why))?;
+                T::parse(&text(entry, key)?).map_err(|why| (entry.span(), why))?;
             }
             ListSpec::inline(texts?).map_err(wrong)
         }
         _ => Err(wrong(format!(
-            "{key} must be a file name in quotes, or an array of prefixes"
+            "{key} must be a file name in quotes, or an array of {}",
+            T::PLURAL
         ))),
+    }
+}
+
+/// Reads types of queries: one, or an array.
+fn types(value: &Spanned<DeValue<'_>>) -> std::result::Result<Vec<QueryType>, Wrong> {
+    let one = |value: &Spanned<DeValue<'_>>| {
+        let text = text(value, "qtype")?;
+        QueryType::parse(&text).map_err(|e| (value.span(), format!("{}; {}", e.what, e.expected)))
+    };
+    match value.get_ref() {
+        DeValue::Array(array) => array.iter().map(one).collect(),
+        _ => Ok(vec![one(value)?]),
     }
 }
 
@@ -521,74 +588,4 @@ fn integer(value: &Spanned<DeValue<'_>>, key: &str) -> std::result::Result<i64, 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refused(text: &str) -> String {
-        parse(text, Path::new(""), Compiler::default()).unwrap_err()
-    }
-
-    #[test]
-    fn list_errors_give_the_line_in_the_rules_and_in_the_list() {
-        let folder = std::env::temp_dir();
-        let name = format!("barewire-lists-{}.txt", std::process::id());
-        let path = folder.join(&name);
-        std::fs::write(&path, "10.0.0.0/8\n2001:db8::/32 # ours\n").unwrap();
-        let text = format!(
-            "allow = [\"192.0.2.1\"]\n[[rule]]\nsources = \"{name}\"\nverdict = \"drop\"\n"
-        );
-        let rules = parse(&text, &folder, Compiler::default()).unwrap();
-        assert_eq!(rules.len(), 2);
-        assert_eq!(rules[0].priority, i32::MIN);
-        assert_eq!(rules[1].compile().unwrap().sources.unwrap().len(), 2);
-        std::fs::write(&path, "10.0.0.0/8\n10.0.0.0/64\n").unwrap();
-        let error = parse(&text, &folder, Compiler::default()).unwrap_err();
-        assert!(error.starts_with("line 3: "), "{error}");
-        assert!(error.contains("line 2: \"10.0.0.0/64\""), "{error}");
-        std::fs::remove_file(&path).unwrap();
-        let error = parse(&text, &folder, Compiler::default()).unwrap_err();
-        assert!(error.contains(&name), "{error}");
-    }
-
-    #[test]
-    fn an_invalid_inline_prefix_is_reported_with_its_own_line() {
-        let error = refused("[[rule]]\nsources = [\n\"10.0.0.0/8\",\n\"10.0.0.1/8\"]\n");
-        assert!(error.starts_with("line 4: "), "{error}");
-        let error = refused("[[rule]]\nmatch = \"udp and\"\nverdict = \"drop\"\n");
-        assert!(error.starts_with("line 2: "), "{error}");
-        assert!(
-            error.ends_with("\"port\""),
-            "the hint of the expression: {error}"
-        );
-        let error = refused("[[rule]]\nverdict = \"drop\"\n");
-        assert!(error.contains("no match and no list"), "{error}");
-    }
-
-    #[test]
-    fn limits_per_source_are_read() {
-        let verdict = |keys: &str| {
-            let text = format!("[[rule]]\nmatch = \"udp\"\nverdict = \"limit\"\n{keys}\n");
-            parse(&text, Path::new(""), Compiler::default())
-                .map(|rules| rules[0].verdict.to_string())
-        };
-        let own = "source_rate = \"50/s per /24,/48\"\nsource_burst = 7";
-        assert_eq!(verdict(own).unwrap(), "limit 50/s per /24,/48");
-        let both = format!("{own}\nrate = \"1k/s\"");
-        assert_eq!(verdict(&both).unwrap(), "limit 1000/s and 50/s per /24,/48");
-        for (keys, why) in [
-            ("", "no rate and no source_rate"),
-            (
-                "rate = \"9/s\"\nsource_burst = 1",
-                "source_burst belongs to",
-            ),
-            ("source_rate = \"9/s\"\nburst = 1", "burst belongs to rate"),
-            (
-                "source_rate = \"9/s per 24\"",
-                "line 4: \"9/s per 24\": expected",
-            ),
-        ] {
-            let error = verdict(keys).unwrap_err();
-            assert!(error.contains(why), "{keys}: {error}");
-        }
-    }
-}
+mod tests;

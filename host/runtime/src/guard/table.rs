@@ -7,7 +7,9 @@ use ::guard::{Account, Counters, EmitError, LIMIT_STRIDE, Rule, SampleCounts, Sa
 use bpf::ebpf::Insn;
 use sys::bpf::Events;
 use sys::{Error, ErrorKind, Result};
-use xdp::{Guard, GuardFeatures, GuardHook, GuardMaps, GuardProgram, GuardSpec, SourceMap};
+use xdp::{
+    Guard, GuardFeatures, GuardHook, GuardMaps, GuardNames, GuardProgram, GuardSpec, SourceMap,
+};
 
 use super::RuleSpec;
 
@@ -311,9 +313,8 @@ fn entries(specs: Vec<RuleSpec>, old: &[Entry], mut id: u64) -> Result<(Vec<Entr
         let is_same = |entry: &&Entry| entry.spec == spec && !is_taken(entry.id);
         if let Some(same) = old.iter().find(is_same) {
             let mut same = same.clone();
-            // The contents of its prefix lists may have changed.
-            same.rule.sources = spec.sources.as_ref().map(|s| s.list().clone());
-            same.rule.destinations = spec.destinations.as_ref().map(|s| s.list().clone());
+            // The contents of its lists may have changed.
+            spec.fill_lists(&mut same.rule);
             same.spec = spec;
             entries.push(same);
             continue;
@@ -348,6 +349,12 @@ fn load(
         .iter()
         .map(|entry| (entry.key, entry.lists))
         .collect();
+    let names = ::guard::name_table(&rules).map_err(refused)?;
+    let entries: Vec<_> = names
+        .entries
+        .iter()
+        .map(|e| (&e.key[..], e.lists))
+        .collect();
     let limits_sources = |rule: &Rule| matches!(rule.verdict, Verdict::LimitSources(..));
     let sources = match sources {
         Some(sources) => Some(Arc::clone(sources)),
@@ -360,6 +367,11 @@ fn load(
         counters_len: ::guard::counters_len(rules.len()),
         limits_len: ::guard::limits_len(rules.len()),
         prefixes: &prefixes,
+        names: (names.key_len > 0).then_some(GuardNames {
+            key_len: names.key_len,
+            scratch_len: names.scratch_len,
+            entries: &entries,
+        }),
         sources: sources.as_deref(),
         events: options.samples.map(|samples| samples.0),
     };
@@ -399,6 +411,8 @@ fn emit(
         counters: maps.counters,
         limits: maps.limits,
         prefixes: maps.prefixes,
+        names: maps.names,
+        scratch: maps.scratch,
         sources: maps.sources,
         samples: options.samples.map(|(_, one_in)| Sampling {
             events: maps.events,
@@ -427,10 +441,13 @@ pub fn check(specs: &[RuleSpec]) -> Result<usize> {
     let mut rules = rules?;
     ::guard::order(&mut rules);
     ::guard::trie_entries(&rules).map_err(refused)?;
+    ::guard::name_table(&rules).map_err(refused)?;
     let maps = GuardMaps {
         counters: 0,
         limits: 0,
         prefixes: 0,
+        names: 0,
+        scratch: 0,
         sources: 0,
         events: 0,
     };

@@ -1,6 +1,8 @@
 //! Compiles names: the headers once, then one name after another, a word at a time. Letters are
 //! compared with bit 0x20 set, so that case does not matter and no other bytes are confused.
 
+use bpf::cbpf::INSN_COUNT_MAX;
+
 use super::{Family, Name, Queries};
 use crate::code::Explained;
 use crate::code::emit::{
@@ -20,6 +22,21 @@ const QUESTION: u32 = 8 + 12;
 pub fn compile(queries: &Queries, family: Family, start: Start) -> Result<Explained> {
     if queries.names.is_empty() {
         return Err(Error::new(0..0, "no names"));
+    }
+    let too_long = |why: String| {
+        let what = format!(
+            "{} names make too long a program: {why}",
+            queries.names.len()
+        );
+        Error::new(0..0, what).expected(
+            "barewire guard --deny-names FILE and barewire filter test --dns-file FILE look names \
+             up in a table; for a program, use fewer names, or a *. name for many",
+        )
+    };
+    if queries.names.len() > INSN_COUNT_MAX {
+        return Err(too_long(format!(
+            "the limit is {INSN_COUNT_MAX} instructions"
+        )));
     }
     let mut e = Emit::default();
     let ip = if start == Start::Ethernet { 14 } else { 0 };
@@ -44,13 +61,7 @@ pub fn compile(queries: &Queries, family: Family, start: Start) -> Result<Explai
     for (index, name) in below.iter().enumerate() {
         one_name(&mut e, name, queries, base + 1, index + 1 == below.len());
     }
-    e.finish(KEEP).map_err(|why| {
-        let what = format!(
-            "{} names make too long a program: {why}",
-            queries.names.len()
-        );
-        Error::new(0..0, what).expected("use fewer names, or a *. name for many")
-    })
+    e.finish(KEEP).map_err(|why| too_long(why.to_string()))
 }
 
 /// Loads the length of the IP header into X.

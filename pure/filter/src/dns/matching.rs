@@ -1,11 +1,17 @@
 //! Reference implementation of the rules, which compiled programs are tested against.
 
-use super::Queries;
+use super::{Name, Queries, QueryType};
 
 /// Whether a packet, from its IP header on, is a matching query.
 pub fn matches(queries: &Queries, packet: &[u8]) -> bool {
+    matches_any(&queries.names, &queries.types, packet)
+}
+
+/// Whether a packet, from its IP header on, is a query for any of these names, and of any of these
+/// types; of all types if there are none.
+pub fn matches_any(names: &[Name], types: &[QueryType], packet: &[u8]) -> bool {
     question(packet).is_some_and(|(labels, kind)| {
-        let has_name = queries.names.iter().any(|name| {
+        let has_name = names.iter().any(|name| {
             let wanted = labels_of(name.wire());
             let skip = usize::from(name.is_below());
             labels.len() == wanted.len() + skip
@@ -14,16 +20,30 @@ pub fn matches(queries: &Queries, packet: &[u8]) -> bool {
                     .zip(&wanted)
                     .all(|(a, b)| a.eq_ignore_ascii_case(b))
         });
-        let has_type = queries.types.is_empty() || queries.types.iter().any(|t| t.0 == kind);
-        has_name && has_type
+        has_name && (types.is_empty() || types.iter().any(|t| t.0 == kind))
     })
 }
 
 /// Labels and type of a query's first question.
 fn question(packet: &[u8]) -> Option<(Vec<&[u8]>, u16)> {
-    let u16_at = |bytes: &[u8], at: usize| -> Option<u16> {
-        Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
-    };
+    let mut rest = questions(packet)?;
+    let mut labels = Vec::new();
+    loop {
+        let (&len, after) = rest.split_first()?;
+        if len == 0 {
+            u16_at(after, 2)?;
+            return Some((labels, u16_at(after, 0)?));
+        }
+        if len > 63 {
+            return None;
+        }
+        labels.push(after.get(..len.into())?);
+        rest = &after[len.into()..];
+    }
+}
+
+/// A query's bytes after the DNS header.
+pub(super) fn questions(packet: &[u8]) -> Option<&[u8]> {
     let first = *packet.first()?;
     let header_len = match first >> 4 {
         4 => {
@@ -40,23 +60,14 @@ fn question(packet: &[u8]) -> Option<(Vec<&[u8]>, u16)> {
     let udp = packet.get(header_len..)?;
     let dns = udp.get(8..)?;
     let is_query = *dns.get(2)? & 0x80 == 0 && u16_at(dns, 4)? != 0;
-    if u16_at(udp, 2)? != 53 || !is_query {
-        return None;
+    match u16_at(udp, 2)? == 53 && is_query {
+        true => dns.get(12..),
+        false => None,
     }
-    let mut rest = dns.get(12..)?;
-    let mut labels = Vec::new();
-    loop {
-        let (&len, after) = rest.split_first()?;
-        if len == 0 {
-            u16_at(after, 2)?;
-            return Some((labels, u16_at(after, 0)?));
-        }
-        if len > 63 {
-            return None;
-        }
-        labels.push(after.get(..len.into())?);
-        rest = &after[len.into()..];
-    }
+}
+
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 fn labels_of(wire: &[u8]) -> Vec<&[u8]> {

@@ -148,7 +148,7 @@ fn compiled_programs_agree_with_the_rules() {
     let (mut checked, mut matching) = (0, 0);
     for types in [&[][..], &["A"], &["A", "TYPE99"]] {
         let q = queries(list, types);
-        let programs = programs(&q);
+        let (programs, set) = (programs(&q), QuerySet::new(&q));
         for _ in 0..12_000 {
             let bytes = random_packet(&q, &mut random);
             let is_v6 = bytes[0] >> 4 == 6;
@@ -159,6 +159,7 @@ fn compiled_programs_agree_with_the_rules() {
                 let other = if is_v6 { Family::V4 } else { Family::V6 };
                 let bytes = if *start == Start::Ip { &bytes } else { &frame };
                 let verdict = bpf::vm_cbpf::run(program, bytes, bytes.len() as u32) != 0;
+                assert_eq!(set.matches(*start, bytes), expected, "{bytes:02x?}");
                 let expected = expected && *family != other;
                 assert_eq!(verdict, expected, "{family:?} {start:?} {bytes:02x?}");
             }

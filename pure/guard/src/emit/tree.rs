@@ -157,9 +157,7 @@ fn tree_of(rules: &[Rule], indirect: bool) -> Tree {
         .iter()
         .map(|rule| decide::Rule {
             program: rule.matcher.as_ref(),
-            decides: rule.verdict.decides()
-                && rule.sources.is_none()
-                && rule.destinations.is_none(),
+            decides: rule.verdict.decides() && !rule.has_lists(),
         })
         .collect();
     Tree::new(&rules, &options)

@@ -22,6 +22,10 @@ pub struct GuardMaps {
     pub limits: RawFd,
     /// Trie with the entries of [`GuardSpec::prefixes`].
     pub prefixes: RawFd,
+    /// Hash table with the entries of [`GuardSpec::names`]; invalid without them.
+    pub names: RawFd,
+    /// Per-CPU array with one entry: memory of the program; invalid without names.
+    pub scratch: RawFd,
     /// Descriptor of [`GuardSpec::sources`]; invalid without them.
     pub sources: RawFd,
     /// Descriptor of [`GuardSpec::events`]; invalid without them.
@@ -60,10 +64,23 @@ pub struct GuardSpec<'a> {
     pub limits_len: usize,
     /// Keys of the trie (`struct bpf_lpm_trie_key`, 20 bytes of data), with their values.
     pub prefixes: &'a [([u8; PREFIX_KEY_LEN], u64)],
+    /// Names, if the program looks any up.
+    pub names: Option<GuardNames<'a>>,
     /// Per-source limits, if the program has any.
     pub sources: Option<&'a SourceMap>,
     /// Perf rings for samples of packets, if the program takes any.
     pub events: Option<&'a Events>,
+}
+
+/// The hash table of names.
+#[derive(Clone, Copy, Debug)]
+pub struct GuardNames<'a> {
+    /// Length of a key in bytes.
+    pub key_len: usize,
+    /// Bytes of memory for each processor.
+    pub scratch_len: usize,
+    /// Keys and values.
+    pub entries: &'a [(&'a [u8], [u64; 2])],
 }
 
 /// Length of a key of [`GuardSpec::prefixes`] in bytes.
@@ -213,6 +230,7 @@ pub struct Guard {
     limits: Map,
     /// Kept alive for the program; never read.
     _prefixes: Map,
+    _names: Option<[Map; 2]>,
     features: GuardFeatures,
 }
 
@@ -230,10 +248,17 @@ impl Guard {
         let counters = one_value(MapType::PercpuArray, "bw_rules", spec.counters_len)?;
         let limits = one_value(MapType::Array, "bw_limits", spec.limits_len)?;
         let prefixes = trie(spec.prefixes)?;
+        let names = spec.names.as_ref().map(names).transpose()?;
+        let [table, scratch] = match &names {
+            Some(maps) => maps.each_ref().map(|map| map.as_fd().as_raw_fd()),
+            None => [-1; 2],
+        };
         let maps = GuardMaps {
             counters: counters.as_fd().as_raw_fd(),
             limits: limits.as_fd().as_raw_fd(),
             prefixes: prefixes.as_fd().as_raw_fd(),
+            names: table,
+            scratch,
             sources: spec.sources.map_or(-1, |map| map.0.as_fd().as_raw_fd()),
             events: spec.events.map_or(-1, |events| events.as_fd().as_raw_fd()),
         };
@@ -252,6 +277,7 @@ impl Guard {
                         counters,
                         limits,
                         _prefixes: prefixes,
+                        _names: names,
                         features,
                     });
                 }
@@ -348,15 +374,45 @@ fn trie(prefixes: &[([u8; PREFIX_KEY_LEN], u64)]) -> Result<Map> {
     })?;
     for (key, value) in prefixes {
         map.update(key, &value.to_ne_bytes(), UpdateMode::Any)
-            .map_err(|error| match error.os_code() {
-                Some(ENOMEM) => Error::new(
-                    ErrorKind::NoSpace,
-                    format!("load {count} prefixes"),
-                    "the kernel has no memory for them; each takes about 200 bytes",
-                )
-                .with_hint("they count against a control group's memory limit, too"),
-                _ => error,
-            })?;
+            .map_err(|error| no_memory(error, count, "prefixes", 200))?;
     }
     Ok(map)
+}
+
+/// Creates a hash table with these names, and the memory to build keys in.
+fn names(names: &GuardNames<'_>) -> Result<[Map; 2]> {
+    let count = u32::try_from(names.entries.len()).unwrap_or(u32::MAX);
+    // The kernel's element: hash chain, hash, padding, key and value.
+    let element_len = names.key_len + 64;
+    let refused = |error| no_memory(error, count, "names", element_len);
+    let table = Map::create(&MapSpec {
+        kind: MapType::Hash,
+        name: "bw_names",
+        key_size: names.key_len as u32,
+        value_size: 16,
+        max_entries: count.max(1),
+        mappable: false,
+    })
+    .map_err(refused)?;
+    for (key, words) in names.entries {
+        let value = words.map(u64::to_ne_bytes).concat();
+        table
+            .update(key, &value, UpdateMode::Any)
+            .map_err(refused)?;
+    }
+    let scratch = one_value(MapType::PercpuArray, "bw_scratch", names.scratch_len)?;
+    Ok([table, scratch])
+}
+
+/// Explains that the kernel has no memory for a map's entries of `len` bytes each.
+fn no_memory(error: Error, count: u32, of: &str, len: usize) -> Error {
+    match error.os_code() {
+        Some(ENOMEM) => Error::new(
+            ErrorKind::NoSpace,
+            format!("load {count} {of}"),
+            format!("the kernel has no memory for them; each takes about {len} bytes"),
+        )
+        .with_hint("they count against a control group's memory limit, too"),
+        _ => error,
+    }
 }

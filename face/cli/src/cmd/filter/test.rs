@@ -1,7 +1,9 @@
 //! `barewire filter test`: runs a filter on the packets of a capture file.
 
+use ::filter::dns::QuerySet;
 use port::{PortOptions, RxBatch};
 use runtime::capture::{Context, Held, Printer, Style, TimeStyle};
+use runtime::filter::select::{Select, start_of};
 use runtime::{Engine, Pacing, Stop, Verdict, worker};
 use sys::{Error, Result};
 
@@ -27,8 +29,13 @@ pub struct Args {
 /// Prints the selected packets and the counts.
 pub fn run(args: &Args) -> Result<()> {
     let select = args.filter.select()?;
+    // A table of names has no limit on their number, and needs no program.
+    let queries = match &select {
+        Select::Dns(queries) => Some(QuerySet::new(queries)),
+        _ => None,
+    };
     let options = PortOptions {
-        filter_source: Some(select.source()),
+        filter_source: queries.is_none().then(|| select.source()),
         ..PortOptions::default()
     };
     let mut port = port::open(&file_port(&args.file), &options)?;
@@ -41,8 +48,12 @@ pub fn run(args: &Args) -> Result<()> {
         json: args.json,
         ..Style::default()
     };
+    if queries.is_some() {
+        start_of(description.link_type)?;
+    }
     let mut test = Test {
         selected: 0,
+        queries,
         link_type: description.link_type,
         links,
         printer: (!args.count).then(|| Printer::new(style)),
@@ -80,6 +91,7 @@ const FLUSH_LEN: usize = 64 << 10;
 
 struct Test {
     selected: u64,
+    queries: Option<QuerySet>,
     link_type: u16,
     links: Vec<(u16, String)>,
     printer: Option<Printer>,
@@ -99,10 +111,6 @@ impl Test {
 impl Engine for Test {
     fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
         for packet in batch.iter() {
-            self.selected += 1;
-            let Some(printer) = &mut self.printer else {
-                continue;
-            };
             let interface = packet.interface_index();
             let of_file = self.links.get(usize::from(interface));
             let (link_type, name) = of_file.map_or((self.link_type, ""), |(link_type, name)| {
@@ -116,6 +124,15 @@ impl Engine for Test {
                     joined = segments.concat();
                     &joined[..]
                 }
+            };
+            if let Some(queries) = &self.queries
+                && !queries.matches(start_of(link_type)?, bytes)
+            {
+                continue;
+            }
+            self.selected += 1;
+            let Some(printer) = &mut self.printer else {
+                continue;
             };
             let held = Held {
                 time_ns: packet.time_ns().unwrap_or(0),

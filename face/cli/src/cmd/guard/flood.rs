@@ -16,7 +16,7 @@ pub fn text(step: &Step, action: Action) -> String {
                 spec,
                 sampled,
                 matched,
-            } = found;
+            } = &**found;
             let did = match action {
                 Action::Install => format!("installed \"{}\"", spec.name),
                 Action::Propose => "proposed".to_owned(),

@@ -8,7 +8,7 @@ use std::time::Instant;
 use ::guard::{Counters, Limit, Verdict};
 use runtime::Ended;
 use runtime::guard::{
-    Action, Guard, ListSpec, Outcome, RuleSpec, RuleTotals, Step, TapCounts, Totals,
+    Action, Guard, Item, ListSpec, Outcome, RuleSpec, RuleTotals, Step, TapCounts, Totals,
 };
 use runtime::output::{Output, Piece, Refused};
 use serde_json::{Value, json};
@@ -53,18 +53,29 @@ pub fn check(rules: &[RuleSpec], insn_count: usize) -> Result<()> {
 
 /// What a rule matches, in one line.
 fn matches(rule: &RuleSpec) -> String {
-    let list = |word: &str, list: &Option<ListSpec>| {
-        let list = list.as_ref()?;
-        let name = words(&list.name(), NAME_WIDTH);
-        Some(format!("{word} {name} ({} prefixes)", list.list().len()))
-    };
     let expression = Some(&rule.expression).filter(|e| !e.is_empty()).cloned();
+    let mut names = list("names", &rule.names);
+    if let (Some(names), false) = (&mut names, rule.types.is_empty()) {
+        *names += &format!(" of type {}", type_names(rule).join(" or "));
+    }
     let parts = [
         list("sources", &rule.sources),
         list("destinations", &rule.destinations),
+        names,
         expression,
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn list<T: Item>(word: &str, list: &Option<ListSpec<T>>) -> Option<String> {
+    let list = list.as_ref()?;
+    let (name, count) = (words(&list.name(), NAME_WIDTH), list.list().len());
+    Some(format!("{word} {name} ({count} {})", T::PLURAL))
+}
+
+/// The types of the queries that a rule matches.
+fn type_names(rule: &RuleSpec) -> Vec<String> {
+    rule.types.iter().map(ToString::to_string).collect()
 }
 
 /// What is shown of a run beside its counts.
@@ -319,6 +330,8 @@ impl Show {
                 value["sources"] = rule.spec.sources.as_ref().map(ListSpec::name).into();
                 let destinations = rule.spec.destinations.as_ref();
                 value["destinations"] = destinations.map(ListSpec::name).into();
+                value["names"] = rule.spec.names.as_ref().map(ListSpec::name).into();
+                value["qtype"] = type_names(&rule.spec).into();
                 value["verdict"] = match rule.spec.verdict {
                     Verdict::Pass => "pass".into(),
                     Verdict::Drop => "drop".into(),

@@ -96,7 +96,7 @@ fn words(steps: &[Step]) -> Vec<&'static str> {
 
 fn rule(steps: &[Step]) -> Found {
     match steps {
-        [Step::Rule(found)] => found.clone(),
+        [Step::Rule(found)] => Found::clone(found),
         _ => panic!("{steps:?}"),
     }
 }
