@@ -48,11 +48,13 @@ impl Remaining {
         insns + RULE_COST
     }
 
-    /// The filter reduced by additional facts; `None` if it cannot match.
-    fn reduced(&self, facts: &Facts) -> Option<Self> {
+    /// The filter reduced by additional facts; `None` if it cannot match. `about` is the field that
+    /// all these facts are about, except for the packet's length.
+    fn reduced(&self, facts: &Facts, about: Option<&Field>) -> Option<Self> {
         let rest = match &self.rest {
             None => None,
-            Some(rest) => Some(Rc::new(reduce(&rest.program, facts)?)),
+            Some(rest) if about.is_some_and(|field| !rest.reads(field)) => Some(rest.clone()),
+            Some(rest) => Some(Rc::new(rest.reduced(facts)?)),
         };
         Some(Self { rest, ..*self })
     }
@@ -383,7 +385,7 @@ fn group_arms(open: &Open, group: &Group) -> Vec<(u32, Arm)> {
         let mut facts = present(open, field)?;
         let mask = field.mask;
         let is_possible = facts.learn(field.base, field.off, field.width, Bits { mask, value });
-        let remaining = reduced_by(open, &facts, |at| filters.contains(&at));
+        let remaining = reduced_by(open, &facts, Some(field), |at| filters.contains(&at));
         is_possible.then_some((value, (facts, remaining)))
     };
     group.values.iter().filter_map(arm).collect()
@@ -391,13 +393,18 @@ fn group_arms(open: &Open, group: &Group) -> Vec<(u32, Arm)> {
 
 type Arm = (Facts, Vec<Remaining>);
 
-fn reduced_by(open: &Open, facts: &Facts, allows: impl Fn(usize) -> bool) -> Vec<Remaining> {
+fn reduced_by(
+    open: &Open,
+    facts: &Facts,
+    about: Option<&Field>,
+    allows: impl Fn(usize) -> bool,
+) -> Vec<Remaining> {
     let allowed = open
         .remaining
         .iter()
         .enumerate()
         .filter(|(at, _)| allows(*at));
-    up_to_certain(allowed.filter_map(|(_, remaining)| remaining.reduced(facts)))
+    up_to_certain(allowed.filter_map(|(_, remaining)| remaining.reduced(facts, about)))
 }
 
 /// The facts if the packet contains the field; `None` if it cannot.
@@ -421,7 +428,7 @@ fn arm(open: &Open, field: &Field, value: u32, required: &[Option<Vec<Bits>>]) -
             .as_ref()
             .is_none_or(|ways| ways.iter().any(fits))
     };
-    let remaining = reduced_by(open, &facts, allows);
+    let remaining = reduced_by(open, &facts, Some(field), allows);
     is_possible.then_some((facts, remaining))
 }
 
@@ -430,13 +437,13 @@ fn rest_arm(open: &Open, field: &Field, values: &[u32]) -> Arm {
         return (Facts::default(), vec![]);
     };
     let is_possible = facts.exclude(*field, values.into());
-    let remaining = reduced_by(open, &facts, |_| is_possible);
+    let remaining = reduced_by(open, &facts, Some(field), |_| is_possible);
     (facts, remaining)
 }
 
 fn short_arm(open: &Open, field: &Field) -> Arm {
     let mut facts = open.facts.clone();
     let is_possible = facts.absent(field.base, field.off + field.width.bytes());
-    let remaining = reduced_by(open, &facts, |_| is_possible);
+    let remaining = reduced_by(open, &facts, None, |_| is_possible);
     (facts, remaining)
 }

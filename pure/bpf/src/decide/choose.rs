@@ -115,12 +115,22 @@ pub(super) fn for_each_field(
     mut each: impl FnMut(Field, u32),
 ) {
     let bytes = way.bytes();
+    // Both are sorted.
+    let mut known = facts.bytes().iter().peekable();
+    let new: Vec<u8> = bytes
+        .iter()
+        .map(|byte| {
+            while known.next_if(|known| known.key() < byte.key()).is_some() {}
+            let same = known.peek().filter(|known| known.key() == byte.key());
+            byte.mask & !same.map_or(0, |known| known.mask)
+        })
+        .collect();
     for (index, first) in bytes.iter().enumerate() {
         let is_usable = match first.base {
             Base::Start => true,
             Base::Header(at) => options.indirect && at < END_MAX,
         };
-        if !is_usable || first.off + 4 > END_MAX {
+        if new[index] == 0 || !is_usable || first.off + 4 > END_MAX {
             continue;
         }
         let (mut mask, mut value) = (0, 0);
@@ -131,7 +141,7 @@ pub(super) fn for_each_field(
             else {
                 break;
             };
-            let new = byte.mask & !facts.byte(byte.base, byte.off).0;
+            let new = new[index + count - 1];
             if new == 0 {
                 break;
             }

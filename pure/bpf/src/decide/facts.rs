@@ -14,6 +14,14 @@ pub(super) struct Bits {
     pub value: u32,
 }
 
+impl Bits {
+    /// Whether these are all bits of a field, with one of these values (in ascending order).
+    fn is_one_of(self, field: &Field, values: &[u32]) -> bool {
+        self.mask & field.mask == field.mask
+            && values.binary_search(&(self.value & field.mask)).is_ok()
+    }
+}
+
 /// The known bits of one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Byte {
@@ -24,7 +32,7 @@ pub(super) struct Byte {
 }
 
 impl Byte {
-    fn key(&self) -> (Base, u32) {
+    pub fn key(&self) -> (Base, u32) {
         (self.base, self.off)
     }
 }
@@ -119,11 +127,39 @@ impl Facts {
                 .any(|(field, values)| self.is_one_of(field, values))
     }
 
+    /// Whether [`Self::learn`] would not contradict known facts.
+    pub fn allows(&self, base: Base, off: u32, width: Width, bits: Bits) -> bool {
+        let known = self.bits(base, off, width);
+        if known.mask & bits.mask & (known.value ^ bits.value) != 0 {
+            return false;
+        }
+        if bits.mask & !known.mask == 0 || self.not.is_empty() {
+            return true;
+        }
+        let end = off + width.bytes();
+        let is_excluded = |field: &Field, values: &[u32]| {
+            let mut merged = self.bits(field.base, field.off, field.width);
+            let field_end = field.off + field.width.bytes();
+            // The bytes that both have.
+            for at in field.off.max(off)..field_end.min(end) {
+                let (from, to) = (8 * (end - 1 - at), 8 * (field_end - 1 - at));
+                if field.base == base {
+                    merged.mask |= (bits.mask >> from & 0xff) << to;
+                    merged.value |= ((bits.value & bits.mask) >> from & 0xff) << to;
+                }
+            }
+            merged.is_one_of(field, values)
+        };
+        !self
+            .not
+            .iter()
+            .any(|(field, values)| is_excluded(field, values))
+    }
+
     /// Whether the field is known to have one of these values (in ascending order).
     fn is_one_of(&self, field: &Field, values: &[u32]) -> bool {
-        let bits = self.bits(field.base, field.off, field.width);
-        bits.mask & field.mask == field.mask
-            && values.binary_search(&(bits.value & field.mask)).is_ok()
+        self.bits(field.base, field.off, field.width)
+            .is_one_of(field, values)
     }
 
     /// Adds that the field has none of these values (in ascending order). Returns `false` if that
@@ -132,11 +168,6 @@ impl Facts {
         let is_possible = !self.is_one_of(&field, &values);
         self.not.push((field, values));
         is_possible
-    }
-
-    /// Whether values are known that a field does not have.
-    pub fn has_exclusions(&self) -> bool {
-        !self.not.is_empty()
     }
 
     fn length(&self, base: Base) -> Length {

@@ -6,33 +6,67 @@ use alloc::vec::Vec;
 
 use super::facts::Facts;
 use super::walk::{OFFSET_MAX, Seen, is_xor, walk};
-use crate::cbpf::{Alu, Insn, MEMORY_WORDS, Op, Operand, Place, Program, Reg};
+use super::{Base, Field};
+use crate::cbpf::{Alu, Insn, MEMORY_WORDS, Op, Operand, Place, Program, Reg, Width};
 
 /// A reduced filter.
 #[derive(Clone, Debug)]
 pub(super) struct Reduced {
     pub program: Program,
+    ops: Vec<Op>,
     /// Facts about the packets that it matches: one entry for each way to match.
     pub ways: Vec<Facts>,
     /// Whether it matches every packet with these facts.
     pub is_certain: bool,
 }
 
+impl Reduced {
+    /// Reduces further; `None` if it matches no packet with these facts.
+    pub fn reduced(&self, facts: &Facts) -> Option<Self> {
+        if self.program.backward_jump().is_some() {
+            return Some(self.clone());
+        }
+        reduce_ops(&self.program, &self.ops, facts)
+    }
+
+    /// Whether it may load bytes of a field.
+    pub fn reads(&self, field: &Field) -> bool {
+        let end = field.off + field.width.bytes();
+        let overlaps = |off: u32, width: Width| {
+            field.base == Base::Start && off < end && field.off < off.saturating_add(width.bytes())
+        };
+        self.ops.iter().any(|op| match *op {
+            Op::LoadAbs(width, k) => match Place::of(k) {
+                Place::Packet(off) | Place::Link(off) => overlaps(off, width),
+                _ => true,
+            },
+            Op::LoadMsh(off) => overlaps(off, Width::B),
+            Op::LoadInd(..) => true,
+            _ => false,
+        })
+    }
+}
+
 /// Reduces a filter; `None` if it matches no packet with these facts.
 pub(super) fn reduce(program: &Program, facts: &Facts) -> Option<Reduced> {
+    let ops: Vec<Op> = program.ops().collect();
     if program.backward_jump().is_some() {
         return Some(Reduced {
             program: program.clone(),
+            ops,
             ways: vec![facts.clone()],
             is_certain: false,
         });
     }
-    let ops: Vec<Op> = program.ops().collect();
-    let walk = walk(&ops, facts);
+    reduce_ops(program, &ops, facts)
+}
+
+fn reduce_ops(program: &Program, ops: &[Op], facts: &Facts) -> Option<Reduced> {
+    let walk = walk(ops, facts);
     if walk.matches.is_empty() {
         return None;
     }
-    let program = Rest::new(program, &ops, &walk.seen)
+    let program = Rest::new(program, ops, &walk.seen)
         .link()
         .unwrap_or_else(|| program.clone());
     let is_certain = matches!(
@@ -44,6 +78,7 @@ pub(super) fn reduce(program: &Program, facts: &Facts) -> Option<Reduced> {
         }]
     );
     Some(Reduced {
+        ops: program.ops().collect(),
         program,
         ways: walk.matches,
         is_certain,

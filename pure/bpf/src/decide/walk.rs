@@ -90,6 +90,13 @@ pub(super) struct Walk {
     pub matches: Vec<Facts>,
 }
 
+/// The states at each instruction.
+struct States {
+    at: Vec<Vec<State>>,
+    /// Lists that have been used, with their memory.
+    empty: Vec<Vec<State>>,
+}
+
 /// The address of a load.
 enum Address {
     Known(Base, u32),
@@ -99,46 +106,50 @@ enum Address {
 }
 
 pub(super) fn walk(ops: &[Op], facts: &Facts) -> Walk {
-    let mut states: Vec<Vec<State>> = vec![Vec::new(); ops.len()];
+    let mut states = States {
+        at: vec![Vec::new(); ops.len()],
+        empty: Vec::new(),
+    };
     let mut walk = Walk {
         seen: vec![Seen::NOT; ops.len()],
         matches: Vec::new(),
     };
-    states[0].push(State {
+    states.at[0].push(State {
         a: Value::constant(0),
         x: Value::constant(0),
         memory: Vec::new(),
         facts: facts.clone(),
     });
     for (at, &op) in ops.iter().enumerate() {
-        for state in core::mem::take(&mut states[at]) {
+        let mut here = core::mem::take(&mut states.at[at]);
+        for state in here.drain(..) {
             walk.step(&mut states, (ops, at), op, state);
         }
+        states.empty.push(here);
     }
     walk
 }
 
-fn arrive(states: &mut [Vec<State>], at: usize, state: State) {
-    let Some(here) = states.get_mut(at) else {
-        return;
-    };
-    if here.len() < STATES_MAX {
-        if !here.contains(&state) {
-            here.push(state);
+impl States {
+    fn arrive(&mut self, at: usize, state: State) {
+        let Some(here) = self.at.get_mut(at) else {
+            return;
+        };
+        if here.capacity() == 0 {
+            *here = self.empty.pop().unwrap_or_default();
         }
-    } else if let Some(last) = here.last_mut() {
-        last.join(&state);
+        if here.len() < STATES_MAX {
+            if !here.contains(&state) {
+                here.push(state);
+            }
+        } else if let Some(last) = here.last_mut() {
+            last.join(&state);
+        }
     }
 }
 
 impl Walk {
-    fn step(
-        &mut self,
-        states: &mut [Vec<State>],
-        (ops, at): (&[Op], usize),
-        op: Op,
-        mut state: State,
-    ) {
+    fn step(&mut self, states: &mut States, (ops, at): (&[Op], usize), op: Op, mut state: State) {
         let seen = &mut self.seen[at];
         let is_first = !seen.is_reached;
         let same = |old: Option<u32>, new: Option<u32>| match is_first {
@@ -159,28 +170,24 @@ impl Walk {
                 seen.is_inside &= inside == Inside::Yes;
                 seen.is_outside &= inside == Inside::No;
                 if inside != Inside::No {
-                    arrive(states, at + 1, state);
+                    states.arrive(at + 1, state);
                 }
             }
-            Op::Jump(skip) => arrive(states, at + 1 + skip as usize, state),
+            Op::Jump(skip) => states.arrive(at + 1 + skip as usize, state),
             Op::JumpIf(cond, operand, jt, jf) => {
                 let k = match operand {
                     Operand::K(k) => Some(k),
                     Operand::X => state.x.known(),
                 };
-                for (holds, skip) in [(true, jt), (false, jf)] {
-                    let a = match k {
-                        Some(k) => state.a.given(cond, k, holds),
-                        None => Some(state.a),
-                    };
-                    let to = at + 1 + usize::from(skip);
-                    let is_possible =
-                        a.is_some_and(|a| branch(states, (ops, to), &state, a, k.is_some()));
-                    match holds {
-                        true => seen.yes |= is_possible,
-                        false => seen.no |= is_possible,
-                    }
-                }
+                let a = |holds| match k {
+                    Some(k) => state.a.given(cond, k, holds),
+                    None => Some(state.a),
+                };
+                let [yes, no] = [(a(true), jt), (a(false), jf)]
+                    .map(|(a, skip)| (a, at + 1 + usize::from(skip)));
+                let (first, second) = branches(states, ops, state, [yes, no], k.is_some());
+                seen.yes |= first;
+                seen.no |= second;
             }
             Op::Ret(k) => self.end(Some(k), state),
             Op::RetA => {
@@ -189,7 +196,7 @@ impl Walk {
             }
             _ => {
                 if compute(&mut state, op) {
-                    arrive(states, at + 1, state);
+                    states.arrive(at + 1, state);
                 }
             }
         }
@@ -209,26 +216,44 @@ impl Walk {
     }
 }
 
-/// Takes a branch of a conditional jump, after which A has this value. Returns `false` if known
-/// facts exclude it.
-fn branch(
-    states: &mut [Vec<State>],
-    (ops, to): (&[Op], usize),
-    state: &State,
-    a: Value,
+/// Takes both branches of a conditional jump: for each the value of A after it, `None` if that is
+/// impossible, and the instruction. Returns which of them known facts do not exclude.
+fn branches(
+    states: &mut States,
+    ops: &[Op],
+    state: State,
+    [yes, no]: [(Option<Value>, usize); 2],
     is_compared: bool,
-) -> bool {
+) -> (bool, bool) {
     // Most jumps lead to a rejection, where the facts no longer matter.
-    if ops.get(to) == Some(&Op::Ret(0)) && !state.facts.has_exclusions() {
-        return !contradicts(&state.facts, &a);
+    let rejects = |to: usize| ops.get(to) == Some(&Op::Ret(0));
+    let is_possible = |a: Option<Value>| {
+        a.is_some_and(|a| {
+            let field = loaded(&a).filter(|_| is_compared);
+            field.is_none_or(|(base, off, width, bits)| state.facts.allows(base, off, width, bits))
+        })
+    };
+    let possible = (is_possible(yes.0), is_possible(no.0));
+    let goes_on = |is_possible: bool, (a, to): (Option<Value>, usize)| {
+        a.filter(|_| is_possible && !rejects(to)).map(|a| (a, to))
+    };
+    let ways = [goes_on(possible.0, yes), goes_on(possible.1, no)];
+    let mut arrive = |mut state: State, (a, to): (Value, usize)| {
+        state.a = a;
+        if is_compared {
+            learn(&mut state);
+        }
+        states.arrive(to, state);
+    };
+    match ways {
+        [Some(yes), Some(no)] => {
+            arrive(state.clone(), yes);
+            arrive(state, no);
+        }
+        [Some(way), None] | [None, Some(way)] => arrive(state, way),
+        [None, None] => {}
     }
-    let mut way = state.clone();
-    way.a = a;
-    let is_possible = !is_compared || learn(&mut way);
-    if is_possible {
-        arrive(states, to, way);
-    }
-    is_possible
+    possible
 }
 
 /// The field that was loaded into A, and its known bits.
@@ -249,19 +274,11 @@ fn loaded(a: &Value) -> Option<(Base, u32, Width, Bits)> {
     Some((base, off, width, bits))
 }
 
-/// Adds the facts that follow from a comparison of A. Returns `false` if they contradict known
-/// facts.
-fn learn(state: &mut State) -> bool {
-    let field = loaded(&state.a);
-    field.is_none_or(|(base, off, width, bits)| state.facts.learn(base, off, width, bits))
-}
-
-/// Whether what is known of A contradicts known bits of the packet.
-fn contradicts(facts: &Facts, a: &Value) -> bool {
-    loaded(a).is_some_and(|(base, off, width, bits)| {
-        let known = facts.bits(base, off, width);
-        known.mask & bits.mask & (known.value ^ bits.value) != 0
-    })
+/// Adds the facts that follow from a comparison of A.
+fn learn(state: &mut State) {
+    if let Some((base, off, width, bits)) = loaded(&state.a) {
+        state.facts.learn(base, off, width, bits);
+    }
 }
 
 fn address(op: Op, state: &State) -> (Address, Width) {
