@@ -51,6 +51,7 @@ const NOT_RUN: &[(&str, &str)] = &[
         "barewire scan ",
         "needs hosts that answer; scan_live has them",
     ),
+    ("perf ", "needs perf and inferno, and a release build"),
     (
         "sqlite3 scan.db",
         "needs the results of a scan; the tests of pure/scan read such statements",
