@@ -6,6 +6,7 @@ mod drop;
 mod filter;
 mod flows;
 mod forward;
+mod give_back;
 mod guard;
 mod live;
 mod memory;
@@ -50,6 +51,7 @@ pub const SCENARIOS: &[Scenario] = &[
     filter::SCENARIO,
     guard::SCENARIO,
     drop::SCENARIO,
+    give_back::SCENARIO,
     memory::SCENARIO,
     driver::SCENARIO,
     paths::SCENARIO,

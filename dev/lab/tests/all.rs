@@ -90,6 +90,7 @@ mod guard_many;
 mod guard_names;
 mod guard_program;
 mod guard_samples;
+mod guard_steer;
 mod guard_tc;
 mod inspect_certificates;
 mod inspect_oracle;

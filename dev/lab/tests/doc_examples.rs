@@ -236,6 +236,8 @@ fn files(folder: &Folder) {
     std::fs::write(folder.0.join("flood.toml"), rules).unwrap();
     let topology = "name = \"ids\"\ninputs = [\"eth0\"]\n[[application]]\nname = \"all\"\n";
     std::fs::write(folder.0.join("ids.toml"), topology).unwrap();
+    let steer = rules.replace("drop", "user");
+    std::fs::write(folder.0.join("steer.toml"), steer).unwrap();
     std::fs::write(
         folder.0.join("drop.txt"),
         "203.0.113.0/24 # of the example\n",

@@ -6,10 +6,12 @@
 
 mod detect;
 mod iptables;
+pub mod kept;
 mod lists;
 mod rules;
 mod samples;
 mod session;
+pub mod steer;
 mod table;
 
 use std::collections::HashSet;
@@ -30,10 +32,12 @@ use crate::{Reload, Stop};
 use detect::Detecting;
 pub use detect::{Action, DetectSetup, Detection, Found, Rates, Step, Tap, TapCounts};
 pub use iptables::{Installed, iptables, undo};
+use kept::Kept;
 pub use lists::{Item, ListSpec};
 pub use rules::{RuleSpec, parse, parse_rate, parse_source_rate, read};
 pub use samples::SampleSetup;
 use samples::Samples;
+use steer::{Sockets, SteerSetup, Steered};
 use table::Table;
 pub use table::{RuleTotals, Totals, check};
 
@@ -75,6 +79,10 @@ pub struct Setup {
     pub detect: Option<DetectSetup>,
     /// Write samples of dropped packets to a file.
     pub samples: Option<SampleSetup>,
+    /// How packets are steered to user space, if rules do that.
+    pub steer: SteerSetup,
+    /// Leave the program attached if the process is killed.
+    pub keep: bool,
 }
 
 impl Setup {
@@ -97,10 +105,14 @@ impl Setup {
         let Some(session) = session.filter(|_| !self.dry_run && !self.may_cut_session) else {
             return Ok(());
         };
-        let rules: Result<Vec<_>> = specs.iter().map(RuleSpec::compile).collect();
-        let mut rules = rules?;
-        ::guard::order(&mut rules);
-        let Some(rule) = session::cut_by(session, &rules) else {
+        let compiled = |in_user_space| -> Result<Vec<_>> {
+            let specs = specs.iter().filter(|s| s.in_user_space == in_user_space);
+            let mut rules: Vec<_> = specs.map(RuleSpec::compile).collect::<Result<_>>()?;
+            ::guard::order(&mut rules);
+            Ok(rules)
+        };
+        let (rules, user) = (compiled(false)?, compiled(true)?);
+        let Some(rule) = session::cut_by(session, &rules, &user) else {
             return Ok(());
         };
         let client = session.client.ip();
@@ -157,6 +169,13 @@ pub struct Guard {
     found: Vec<RuleSpec>,
     detecting: Option<Detecting>,
     samples: Option<Samples>,
+    /// The sockets of rules that steer.
+    sockets: Option<Sockets>,
+    steered: Option<Steered>,
+    /// Until its end.
+    kept: Option<Kept>,
+    /// Whether a killed process had left its program attached; it was removed.
+    pub had_leftover: bool,
     began: Instant,
     /// Why generic mode is used, if it was not requested.
     pub fallback: Option<String>,
@@ -178,6 +197,8 @@ pub enum Notice<'a> {
     DetectionEnded(Error),
     /// Samples can no longer be written; the rules stay in force.
     SamplesEnded(Error),
+    /// The worker of this queue has ended: its packets pass or are dropped, as configured.
+    WorkerEnded(u32, Error),
 }
 
 /// How the guard ended.
@@ -218,11 +239,28 @@ pub fn open(setup: Setup) -> Result<Guard> {
     let session = nic::session_through(&setup.interface)?;
     setup.check_session(session.as_ref(), &specs)?;
     let samples = setup.samples.as_ref().map(Samples::create).transpose()?;
-    let table = Table::load(specs, options(&setup, &samples))?;
-    let (link, fallback) = match setup.hook {
-        GuardHook::Xdp => attach(&table, device.index, setup.mode)?,
+    let sockets = Sockets::create(&device, &setup.steer, setup.hook, &specs)?;
+    let (specs, user) = steer::split(specs);
+    let load = |mode| {
+        let is_generic = mode == AttachMode::Generic;
+        Table::load(
+            specs.clone(),
+            options(&setup, &samples, &sockets, is_generic),
+        )
+    };
+    let mode = match setup.hook {
+        GuardHook::Xdp => setup.mode,
         // The mode is of XDP.
-        GuardHook::Tc => attach(&table, device.index, Some(AttachMode::Native))?,
+        GuardHook::Tc => Some(AttachMode::Native),
+    };
+    let had_leftover = kept::remove(&setup.interface)?;
+    let (table, link, fallback) = attach(load, device.index, mode)?;
+    let steered = match (&sockets, link.mode()) {
+        (Some(sockets), Some(mode)) if !setup.dry_run => {
+            let interface = &setup.interface;
+            Some(Steered::open(interface, mode, sockets, &setup.steer, user)?)
+        }
+        _ => None,
     };
     let detecting = match setup.detect {
         Some(detect) => {
@@ -230,6 +268,10 @@ pub fn open(setup: Setup) -> Result<Guard> {
             Some(Detecting::new(Detection::new(detect), tap))
         }
         None => None,
+    };
+    let kept = match setup.keep {
+        true => Some(Kept::keep(&setup.interface, &link)?),
+        false => None,
     };
     Ok(Guard {
         setup,
@@ -239,27 +281,40 @@ pub fn open(setup: Setup) -> Result<Guard> {
         found: Vec::new(),
         detecting,
         samples,
+        sockets,
+        steered,
+        kept,
+        had_leftover,
         began: Instant::now(),
         fallback,
     })
 }
 
 /// What the programs do beside the rules.
-fn options<'a>(setup: &Setup, samples: &'a Option<Samples>) -> table::Options<'a> {
+fn options<'a>(
+    setup: &Setup,
+    samples: &'a Option<Samples>,
+    sockets: &'a Option<Sockets>,
+    is_generic: bool,
+) -> table::Options<'a> {
     table::Options {
         hook: setup.hook,
         dry_run: setup.dry_run,
         samples: samples.as_ref().map(Samples::of_program),
+        sockets: sockets.as_ref(),
+        is_generic,
     }
 }
 
+/// Loads the program and attaches it; also returns why generic mode is used, if it was not
+/// requested.
 fn attach(
-    table: &Table,
+    load: impl Fn(AttachMode) -> Result<Table>,
     ifindex: u32,
     mode: Option<AttachMode>,
-) -> Result<(GuardLink, Option<String>)> {
+) -> Result<(Table, GuardLink, Option<String>)> {
     let first = mode.unwrap_or(AttachMode::Native);
-    let attach = |mode| {
+    let attach = |table: &Table, mode| {
         GuardLink::attach(table.program(), ifindex, mode).map_err(|error| match error.kind() {
             ErrorKind::Busy => error.with_hint(
                 "an interface can have only one program: stop the other one (`barewire devices` \
@@ -268,11 +323,13 @@ fn attach(
             _ => error,
         })
     };
-    match attach(first) {
-        Ok(link) => Ok((link, None)),
+    let table = load(first)?;
+    match attach(&table, first) {
+        Ok(link) => Ok((table, link, None)),
         Err(error) if error.kind() == ErrorKind::Unsupported && mode.is_none() => {
-            let link = attach(AttachMode::Generic)?;
-            Ok((link, Some(error.to_string())))
+            let table = load(AttachMode::Generic)?;
+            let link = attach(&table, AttachMode::Generic)?;
+            Ok((table, link, Some(error.to_string())))
         }
         Err(error) => Err(error),
     }
@@ -309,7 +366,16 @@ impl Guard {
         if let Some(samples) = &self.samples {
             samples.correct(&mut totals.samples);
         }
+        if let Some(steered) = &self.steered {
+            totals.steer = Some(steered.totals(totals.steered())?);
+        }
         Ok(totals)
+    }
+
+    /// How steered packets return to the host: `live`, or the name of a TAP interface; `None`
+    /// without rules that steer.
+    pub fn give_back(&self) -> Option<&str> {
+        self.steered.as_ref().map(Steered::give_back)
     }
 
     /// The file for samples of dropped packets.
@@ -331,13 +397,15 @@ impl Guard {
         };
         let sampled = self.detecting.as_mut().map(|d| d.tap().counts());
         let detached = self.link.detach();
+        drop(self.kept.take());
         let elapsed = self.began.elapsed();
+        let finished = self.steered.as_mut().map_or(Ok(()), Steered::finish);
         let (totals, unread) = match self.last_totals(stop, &mut notice) {
             Ok(totals) => (totals, None),
             Err(error) => (Totals::default(), Some(error)),
         };
         // When a device is removed, its link goes with it.
-        let error = error.or(unread).or(detached.err());
+        let error = error.or(unread).or(detached.err()).or(finished.err());
         Outcome {
             totals,
             elapsed,
@@ -358,6 +426,9 @@ impl Guard {
         if let Some(samples) = &mut self.samples {
             samples.start(&self.setup.interface)?;
         }
+        if let Some(steered) = &mut self.steered {
+            steered.start()?;
+        }
         loop {
             if stop.is_set() {
                 return Ok(Ended::Stopped);
@@ -376,6 +447,11 @@ impl Guard {
                 self.expire(notice)?;
                 self.check_attached()?;
                 self.table.settle()?;
+                if let Some(steered) = &mut self.steered {
+                    while let Some((queue, error)) = steered.ended() {
+                        notice(Notice::WorkerEnded(queue, error));
+                    }
+                }
                 let totals = self.totals()?;
                 self.detect(&totals, notice);
                 notice(Notice::Progress(&totals));
@@ -390,17 +466,29 @@ impl Guard {
     fn reload(&mut self) -> Result<usize> {
         let mut specs = self.setup.specs()?;
         specs.extend(self.found.iter().cloned());
-        self.load(specs)
-    }
-
-    /// Replaces the rules; returns their number.
-    fn load(&mut self, specs: Vec<RuleSpec>) -> Result<usize> {
         self.setup.check_session(self.session.as_ref(), &specs)?;
         let count = specs.len();
-        let options = options(&self.setup, &self.samples);
-        let next = self.table.next(specs, options)?;
+        let (specs, user) = steer::split(specs);
+        if self.sockets.is_none() {
+            steer::check_absent(&specs, &user)?;
+        }
+        let next = self.table.next(specs, self.options())?;
+        if let Some(steered) = &self.steered {
+            steered.replace(user)?;
+        }
         self.replace(next)?;
         Ok(count)
+    }
+
+    /// Replaces the rules in the program.
+    fn load(&mut self, specs: Vec<RuleSpec>) -> Result<()> {
+        let next = self.table.next(specs, self.options())?;
+        self.replace(next)
+    }
+
+    fn options(&self) -> table::Options<'_> {
+        let is_generic = self.link.mode() == Some(AttachMode::Generic);
+        options(&self.setup, &self.samples, &self.sockets, is_generic)
     }
 
     fn expire(&mut self, notice: &mut impl FnMut(Notice<'_>)) -> Result<()> {
@@ -408,8 +496,7 @@ impl Guard {
         if ended.is_empty() {
             return Ok(());
         }
-        let options = options(&self.setup, &self.samples);
-        let next = self.table.again(options)?;
+        let next = self.table.again(self.options())?;
         self.replace(next)?;
         for name in ended {
             self.found.retain(|spec| spec.name != name);
@@ -456,7 +543,10 @@ impl Guard {
             let totals = self.table.totals()?;
             self.read_samples(notice);
             let has_read = |samples: &Samples| samples.has_read(totals.samples.taken);
-            let is_complete = totals.imbalance() == 0 && self.samples.as_ref().is_none_or(has_read);
+            let steer = totals.steer.as_ref();
+            let is_complete = totals.imbalance() == 0
+                && steer.is_none_or(|steer| steer.imbalance() == 0 && steer.waiting == 0)
+                && self.samples.as_ref().is_none_or(has_read);
             if is_complete || began.elapsed() >= LAST_MAX {
                 break;
             }
@@ -472,60 +562,4 @@ impl Guard {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rules_with_the_same_name_get_numbers() {
-        let names = ["udp", "tcp", "udp", "udp (2)", "udp"];
-        let mut specs = names.map(|name| RuleSpec::new(name, Verdict::Drop));
-        number_names(&mut specs, detect::is_rule_name);
-        let names = specs.map(|spec| spec.name);
-        assert_eq!(names, ["udp", "tcp", "udp (2)", "udp (2) (2)", "udp (3)"]);
-        // A rule that was installed by detection, copied to a file.
-        let names = ["detected flood 1", "detected flood x"];
-        let mut specs = names.map(|name| RuleSpec::new(name, Verdict::Drop));
-        number_names(&mut specs, detect::is_rule_name);
-        let names = specs.map(|spec| spec.name);
-        assert_eq!(names, ["detected flood 1 (2)", "detected flood x"]);
-    }
-
-    #[test]
-    fn rules_that_do_not_fit_one_program_are_refused() {
-        let rule = |verdict| RuleSpec::new("udp port 53 or tcp port 80", verdict);
-        let one = check(&[rule(Verdict::Drop)]).unwrap();
-        let two = check(&[rule(Verdict::Count), rule(Verdict::Drop)]).unwrap();
-        assert!(0 < one && one < two, "{one} {two}");
-        let many = vec![rule(Verdict::Count); ::guard::RULES_MAX + 1];
-        let error = check(&many).unwrap_err();
-        assert!(error.to_string().contains("limit is 800"), "{error}");
-        // An error of the whole set only: each list is valid, but together there are too many.
-        let lists: Vec<RuleSpec> = (0..=::guard::LISTS_MAX)
-            .map(|number| {
-                let list = ListSpec::argument(&format!("10.0.{number}.0/24")).unwrap();
-                RuleSpec::of_sources(&format!("list {number}"), list, Verdict::Drop)
-            })
-            .collect();
-        check(&lists[1..]).unwrap();
-        let error = check(&lists).unwrap_err();
-        assert!(error.to_string().contains("prefix lists"), "{error}");
-        let names = |number: usize| {
-            let list = ListSpec::inline(vec![format!("*.n{number}.test")]).unwrap();
-            RuleSpec::of_names(&number.to_string(), list, Verdict::Drop)
-        };
-        let names: Vec<RuleSpec> = (0..=::guard::LISTS_MAX).map(names).collect();
-        check(&names[1..]).unwrap();
-        let error = check(&names).unwrap_err();
-        assert!(error.to_string().contains("lists of names"), "{error}");
-    }
-
-    #[test]
-    fn challenges_need_syn_cookies_enabled_in_the_kernel() {
-        assert!(check_cookies(Ok("1\n".into())).is_ok());
-        let error = check_cookies(Ok("0\n".into())).unwrap_err().to_string();
-        assert!(error.contains("tcp_syncookies is 0"), "{error}");
-        let missing = io::Error::from(io::ErrorKind::NotFound);
-        let error = check_cookies(Err(missing)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-    }
-}
+mod tests;

@@ -1,8 +1,8 @@
 //! The program's counters, and their layout in the map.
 
-/// Words of a block: packets, bytes, packets dropped, bytes dropped, packets answered.
+/// Words of a block: packets, bytes, packets dropped, bytes dropped, packets answered or steered.
 pub(crate) const BLOCK_WORDS: usize = 5;
-/// Index of the last word: packets answered.
+/// Index of the last word: packets answered, or redirected to a socket: no rule does both.
 pub(crate) const ANSWERED: usize = 4;
 /// Words of the block for packets that no rule decided: such packets are never dropped, so its
 /// words of dropped packets count samples.
@@ -30,6 +30,8 @@ pub struct Counters {
     pub dropped_bytes: u64,
     /// Matching SYNs that were answered with a cookie and did not go to the host.
     pub answered: u64,
+    /// Matching packets that were redirected to an AF_XDP socket.
+    pub steered: u64,
 }
 
 impl Counters {
@@ -41,12 +43,26 @@ impl Counters {
             dropped: word(2),
             dropped_bytes: word(3),
             answered: word(ANSWERED),
+            steered: 0,
         }
     }
 
-    /// Packets that went to the host.
+    /// The counters of a rule with the verdict [`Verdict::User`], read as those of another one.
+    ///
+    /// [`Verdict::User`]: crate::Verdict::User
+    #[must_use]
+    pub fn of_user(self) -> Self {
+        Self {
+            answered: 0,
+            steered: self.answered,
+            ..self
+        }
+    }
+
+    /// Packets that went to the host, without those that user space returned to it.
     pub fn passed(&self) -> u64 {
-        self.packets.saturating_sub(self.dropped + self.answered)
+        self.packets
+            .saturating_sub(self.dropped + self.answered + self.steered)
     }
 
     /// Adds the counters of the same rule in another program.
@@ -56,6 +72,7 @@ impl Counters {
         self.dropped += other.dropped;
         self.dropped_bytes += other.dropped_bytes;
         self.answered += other.answered;
+        self.steered += other.steered;
     }
 }
 

@@ -23,6 +23,7 @@ mod error;
 mod limit;
 pub(crate) mod names;
 mod sample;
+mod steer;
 mod tc;
 mod tree;
 
@@ -30,6 +31,7 @@ pub use error::EmitError;
 pub use limit::TRIES;
 use limit::{ask_limit, ask_source};
 pub use sample::{SAMPLE_HEAD_LEN, SAMPLE_LEN_MAX, SAMPLES_PER_SECOND, Sample, Sampling};
+pub use steer::Steering;
 use tree::Slow;
 
 const XDP_TX: i32 = 3;
@@ -89,7 +91,22 @@ pub fn emit(
     maps: Maps,
     features: Features,
 ) -> Result<Vec<Insn>, EmitError> {
+    emit_steering(rules, dry_run, maps, features, None)
+}
+
+/// Like [`emit()`], for rules of which some may have the verdict [`Verdict::User`].
+///
+/// # Errors
+/// As [`emit()`]; `User` for such a rule without `steering` or at another hook than XDP.
+pub fn emit_steering(
+    rules: &[Rule],
+    dry_run: bool,
+    maps: Maps,
+    features: Features,
+    steering: Option<Steering>,
+) -> Result<Vec<Insn>, EmitError> {
     let mut emitter = Emitter::new(rules, dry_run, maps, features)?;
+    emitter.steering = steering;
     for insns_max in TREE_INSNS_MAX {
         match emitter.trees(insns_max) {
             Err(EmitError::Asm(_)) => {}
@@ -110,7 +127,23 @@ pub fn emit_chain(
     maps: Maps,
     features: Features,
 ) -> Result<Vec<Insn>, EmitError> {
-    Emitter::new(rules, dry_run, maps, features)?.chain()
+    emit_chain_steering(rules, dry_run, maps, features, None)
+}
+
+/// Like [`emit_chain()`], for rules of which some may have the verdict [`Verdict::User`].
+///
+/// # Errors
+/// As [`emit_steering()`].
+pub fn emit_chain_steering(
+    rules: &[Rule],
+    dry_run: bool,
+    maps: Maps,
+    features: Features,
+    steering: Option<Steering>,
+) -> Result<Vec<Insn>, EmitError> {
+    let mut emitter = Emitter::new(rules, dry_run, maps, features)?;
+    emitter.steering = steering;
+    emitter.chain()
 }
 
 /// The program's parameters.
@@ -125,6 +158,8 @@ pub(crate) struct Emitter<'a> {
     sampler: Option<Label>,
     /// Entry of the function that looks names up.
     namer: Option<Label>,
+    /// Where packets for user space go.
+    steering: Option<Steering>,
 }
 
 impl<'a> Emitter<'a> {
@@ -146,6 +181,7 @@ impl<'a> Emitter<'a> {
             name_lists: NameLists::of(rules)?,
             sampler: None,
             namer: None,
+            steering: None,
         })
     }
 
@@ -176,6 +212,8 @@ impl<'a> Emitter<'a> {
         self.namer = (self.name_lists.key_len > 0).then(|| a.label());
         if self.features.hook == DirectHook::Tc {
             tc::emit_entry(&mut a, self.features.indirect);
+        } else if let Some(mark) = self.steering.and_then(|steering| steering.mark) {
+            steer::emit_entry(&mut a, mark);
         }
         a
     }
@@ -454,6 +492,13 @@ impl Emitter<'_> {
                 }
                 self.answer(a, index);
             }
+            Verdict::User => {
+                let name = || rule.name.clone();
+                let is_xdp = self.features.hook == DirectHook::Xdp;
+                let steering = self.steering.filter(|_| is_xdp);
+                let steering = steering.ok_or_else(|| EmitError::User { name: name() })?;
+                self.steer(a, index, steering);
+            }
             Verdict::LimitSources(source, all) => {
                 let (own, within) = (a.label(), a.label());
                 // The per-source limit first: a source that exceeds its limit does not use up that
@@ -489,6 +534,26 @@ impl Emitter<'_> {
         end(a, if self.dry_run { self.pass() } else { XDP_TX });
         a.bind(ends.pass);
         end(a, self.pass());
+    }
+
+    /// Redirects the packet to the socket of its queue. In a dry run it passes, and is counted.
+    fn steer(&self, a: &mut Asm, index: usize, steering: Steering) {
+        let gone = a.label();
+        if !self.dry_run {
+            steer::emit_redirect(a, steering, gone);
+        }
+        let off = ((FIRST_RULE + index) * BLOCK_LEN + ANSWERED * 8) as i16;
+        if !self.dry_run {
+            a.load(Width::D, R1, R8, off);
+            a.alu(Alu::Add, R1, 1);
+            a.store(Width::D, R8, off, R1);
+            end(a, steer::XDP_REDIRECT);
+            a.bind(gone);
+        }
+        match steering.drops && !self.dry_run {
+            true => self.drop_packet(a, index),
+            false => end(a, self.pass()),
+        }
     }
 
     /// Counts, samples and drops the packet.

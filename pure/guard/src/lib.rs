@@ -16,7 +16,8 @@
 //! with prefix lists use a third, a trie with the entries of [`trie_entries`]; rules with lists of
 //! DNS names a hash table with those of [`name_table`], and scratch memory; rules with per-source
 //! limits use a hash table keyed by source (`BPF_MAP_TYPE_LRU_HASH`), which programs may
-//! share. Samples of dropped packets go to perf rings ([`Sampling`]).
+//! share. Samples of dropped packets go to perf rings ([`Sampling`]), and packets for user space to
+//! AF_XDP sockets ([`Steering`]).
 //!
 //! [`detect`] detects floods by their rates.
 #![forbid(unsafe_code)]
@@ -35,7 +36,7 @@ pub use bpf::translate::DirectHook;
 pub use counters::{Account, Counters, SampleCounts};
 pub use emit::{
     EmitError, Features, Maps, SAMPLE_HEAD_LEN, SAMPLE_LEN_MAX, SAMPLES_PER_SECOND, Sample,
-    Sampling, TRIES, emit, emit_chain,
+    Sampling, Steering, TRIES, emit, emit_chain, emit_chain_steering, emit_steering,
 };
 pub use filter::dns::{Name, QueryType};
 pub use names::{NAMES_MAX, NameEntry, NameList, NameTable, NameTest, name_table};

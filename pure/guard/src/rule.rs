@@ -124,6 +124,8 @@ pub enum Verdict {
     /// the host; pass an ACK that returns a valid cookie, and drop other packets to a listener.
     /// Packets of connections, and packets to no socket of this host, pass.
     Challenge,
+    /// Redirect it to the AF_XDP socket of its receive queue, where user space decides.
+    User,
 }
 
 impl Verdict {
@@ -140,6 +142,7 @@ impl fmt::Display for Verdict {
             Self::Drop => f.write_str("drop"),
             Self::Count => f.write_str("count"),
             Self::Challenge => f.write_str("challenge"),
+            Self::User => f.write_str("user"),
             Self::Limit(limit) => write!(f, "limit {}/s", limit.rate_pps),
             Self::LimitSources(source, all) => {
                 if let Some(all) = all {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bpf::cbpf::Program;
 use ring::Pool;
 use sys::Result;
+use xdp::XskMap;
 
 pub(crate) use words::{OPTION_NAMES, apply};
 
@@ -187,6 +188,10 @@ pub struct PortOptions {
     pub batch_max: usize,
     /// Where to attach the XDP program.
     pub attach: AttachMode,
+    /// The map of an attached XDP program of the caller (AF_XDP): it redirects the packets, and the
+    /// port attaches none. Its sockets are entered in the map, and removed when their queue is
+    /// dropped. The port then counts as seen what reached the sockets.
+    pub sockets: Option<Arc<XskMap>>,
     /// How to bind the socket.
     pub bind: BindMode,
     /// The timestamp source.
@@ -236,6 +241,7 @@ impl Default for PortOptions {
             ring_bytes: 0,
             batch_max: 64,
             attach: AttachMode::Auto,
+            sockets: None,
             bind: BindMode::Auto,
             timestamp: TimestampSource::Auto,
             promiscuous: true,

@@ -11,6 +11,7 @@ mod events;
 mod link;
 mod map;
 mod object;
+mod pin;
 mod program;
 
 pub use classic::{ClassicInsn, attach_classic};
@@ -18,6 +19,7 @@ pub use events::Events;
 pub use link::{Link, LinkInfo};
 pub use map::{Map, MapMemory, MapSpec, MapType, UpdateMode, possible_cpu_count};
 pub use object::{ObjectKind, object_ids, open_by_id};
+pub use pin::{open_pinned, pin};
 pub use program::{
     LoadFailure, Program, ProgramInfo, ProgramSpec, ProgramType, TestRun, TestRunResult,
     XDP_FLAG_DEVICE_BOUND, XDP_FLAG_FRAGS,
@@ -32,6 +34,7 @@ const MAP_UPDATE_ELEM: u32 = 2;
 const MAP_DELETE_ELEM: u32 = 3;
 const PROG_LOAD: u32 = 5;
 const OBJ_PIN: u32 = 6;
+const OBJ_GET: u32 = 7;
 const PROG_TEST_RUN: u32 = 10;
 const PROG_GET_NEXT_ID: u32 = 11;
 const MAP_GET_NEXT_ID: u32 = 12;

@@ -39,6 +39,7 @@ pub mod route;
 pub mod seccomp;
 pub mod session;
 pub mod signal;
+pub mod tun;
 pub mod vfio;
 pub mod xsk;
 

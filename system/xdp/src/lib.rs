@@ -19,7 +19,8 @@ mod spec;
 mod tc;
 pub mod verifier;
 
-pub use link::XdpLink;
+pub use link::{XdpLink, remove_pinned};
+pub use live::turns::{Turns, with_identifier};
 pub use live::{LIVE_LEN_MAX, LIVE_LEN_MIN, LiveAccount, LiveTransmitter};
 pub use map::{QueueCounters, XskMap};
 pub use program::XdpProgram;

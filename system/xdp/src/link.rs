@@ -55,6 +55,15 @@ impl XdpLink {
         self.link.detach()
     }
 
+    /// Gives it a name in a mounted BPF file system: it stays attached until the file is removed,
+    /// even if the process dies.
+    ///
+    /// # Errors
+    /// If the name exists, or the path is in another file system.
+    pub fn pin(&self, path: &str) -> Result<()> {
+        pin(self.link.as_fd(), path)
+    }
+
     /// Interface index of the device.
     pub fn ifindex(&self) -> u32 {
         self.ifindex
@@ -81,6 +90,29 @@ impl XdpLink {
         let is_attached = info.xdp_ifindex.is_some_and(|index| index != 0);
         Ok(is_attached && info.program_id == program.info().id)
     }
+}
+
+/// Gives a link a name.
+pub(crate) fn pin(link: BorrowedFd<'_>, path: &str) -> Result<()> {
+    sys::bpf::pin(link, path).map_err(|error| Error::from_io(format!("pin {path}"), error))
+}
+
+/// Detaches the program of the link with this name in a BPF file system, and removes the name.
+/// Returns false if there is none.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn remove_pinned(path: &str) -> Result<bool> {
+    let failed = |error| Error::from_io(format!("remove {path}"), error);
+    let fd = match sys::bpf::open_pinned(path) {
+        Ok(fd) => fd,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(failed(error)),
+    };
+    // Its interface may be gone.
+    let _ = Link::from_fd(fd).detach();
+    std::fs::remove_file(path).map_err(failed)?;
+    Ok(true)
 }
 
 impl AsFd for XdpLink {

@@ -2,6 +2,9 @@
 //! `ndo_xdp_xmit` sends them. No socket buffer is allocated, and one system call sends thousands of
 //! packets.
 //!
+//! [`LiveTransmitter::to_host`] instead passes the packets to the host's network stack, as received
+//! from the device.
+//!
 //! This suits a load generator, not a host: nothing checks for free ring space. Packets that the
 //! device does not accept are dropped and appear only in the device's counters, so
 //! [`LiveTransmitter::account`] reads those.
@@ -18,6 +21,8 @@
 //! # Since Linux
 //! 5.18
 
+pub mod turns;
+
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,7 +31,7 @@ use sys::bpf::{Map, MapMemory, MapSpec, MapType, TestRun, UpdateMode};
 use sys::link::{Link, LinkStats, XdpFeatures};
 use sys::{Error, ErrorKind, Result};
 
-use crate::programs::transmit::{self, SLOT_HEAD_LEN, TransmitMaps, control};
+use crate::programs::transmit::{self, Exit, SLOT_HEAD_LEN, TransmitMaps, control};
 use crate::{AttachMode, XdpLink, XdpProgram};
 
 /// Minimum packet length: an Ethernet header.
@@ -59,12 +64,15 @@ pub struct LiveAccount {
 pub struct LiveTransmitter {
     program: XdpProgram,
     /// Kept alive for the program.
-    _maps: [Map; 3],
+    _maps: Vec<Map>,
     resident: Option<Resident>,
     control: MapMemory,
     slots: MapMemory,
     /// The frame that the kernel replicates; only its length matters.
     frame: Vec<u8>,
+    /// The device and the queue on which packets for the host arrive (`struct xdp_md`); otherwise
+    /// empty.
+    context: Vec<u8>,
     lens: Vec<u32>,
     next: usize,
     wrap: usize,
@@ -83,6 +91,49 @@ impl LiveTransmitter {
     pub fn new(ifindex: u32, slot_count: u32) -> Result<Self> {
         let device = Link::by_index(ifindex)?;
         check_ready(&device)?;
+        let map = Map::create(&MapSpec {
+            kind: MapType::Devmap,
+            name: "bw_tx_device",
+            key_size: 4,
+            value_size: 4,
+            max_entries: 1,
+            mappable: false,
+        })?;
+        map.update(&[0; 4], &ifindex.to_ne_bytes(), UpdateMode::Any)?;
+        let exit = Exit::Device(map.as_fd().as_raw_fd());
+        Self::with_exit(&device, slot_count, exit, vec![map])
+    }
+
+    /// Creates a transmitter to the host's network stack: packets arrive there as received on a
+    /// queue of the device, behind its XDP program in the driver. One in generic mode sees them;
+    /// with `mark`, this number is in the 8 bytes before each packet, where a program finds it
+    /// through `bpf_xdp_adjust_meta`.
+    ///
+    /// # Errors
+    /// `Gone` if the link is down; `Permission`.
+    pub fn to_host(
+        ifindex: u32,
+        queue_index: u32,
+        slot_count: u32,
+        mark: Option<u64>,
+    ) -> Result<Self> {
+        let device = Link::by_index(ifindex)?;
+        let mut new = Self::with_exit(&device, slot_count, Exit::Host { mark }, Vec::new())?;
+        new.context_of(queue_index);
+        Ok(new)
+    }
+
+    /// Fills in the context: data, data_end, data_meta, ingress_ifindex, rx_queue_index and
+    /// egress_ifindex. The kernel checks the first two against the frame.
+    fn context_of(&mut self, queue_index: u32) {
+        self.context = [0, 0, 0, self.ifindex, queue_index, 0]
+            .into_iter()
+            .flat_map(u32::to_ne_bytes)
+            .collect();
+    }
+
+    /// `maps`: those that the exit uses.
+    fn with_exit(device: &Link, slot_count: u32, exit: Exit, mut maps: Vec<Map>) -> Result<Self> {
         // Link header and one VLAN tag: the kernel's own limit for redirected frames.
         let len_max = device.mtu.saturating_add(14 + 4).min(LIVE_LEN_MAX);
         let stride = (len_max + SLOT_HEAD_LEN as u32).next_power_of_two();
@@ -109,37 +160,32 @@ impl LiveTransmitter {
             value_size: control::LEN,
             ..spec
         })?;
-        let device_map = Map::create(&MapSpec {
-            kind: MapType::Devmap,
-            name: "bw_tx_device",
-            value_size: 4,
-            mappable: false,
-            ..spec
-        })?;
-        device_map.update(&[0; 4], &ifindex.to_ne_bytes(), UpdateMode::Any)?;
         let insns = transmit::generate(&TransmitMaps {
             control_fd: control_map.as_fd().as_raw_fd(),
             slots_fd: slots_map.as_fd().as_raw_fd(),
-            device_fd: device_map.as_fd().as_raw_fd(),
+            exit,
             slot_count,
             stride,
             len_max,
         })?;
+        let (control, slots) = (control_map.memory()?, slots_map.memory()?);
+        maps.extend([slots_map, control_map]);
         let program = XdpProgram::load("bw_transmit", &insns, false, None)?;
         Ok(Self {
             resident: Resident::new(&program).ok(),
             program,
-            control: control_map.memory()?,
-            slots: slots_map.memory()?,
-            _maps: [slots_map, control_map, device_map],
+            control,
+            slots,
+            _maps: maps,
             frame: vec![0; len_max as usize],
+            context: Vec::new(),
             // A slot that was never written is longer than any packet: refused, not sent.
             lens: vec![u32::MAX; slot_count as usize],
             next: 0,
             wrap: slot_count as usize,
             stride: stride as usize,
             len_max,
-            ifindex,
+            ifindex: device.index,
             stats_before: device.stats,
         })
     }
@@ -260,8 +306,13 @@ impl LiveTransmitter {
         self.word(control::NEXT).store(self.next as u64, Relaxed);
         let before = self.word(control::SUBMITTED).load(Relaxed);
         self.slots.publish();
+        // data_end: the kernel checks it against the length.
+        if let Some(data_end) = self.context.get_mut(4..8) {
+            data_end.copy_from_slice(&frame_len.to_ne_bytes());
+        }
         let run = TestRun {
             data: &self.frame[..frame_len as usize],
+            context: &self.context,
             repeat: count,
             live_frames: true,
             batch_size: BATCH_SIZE,

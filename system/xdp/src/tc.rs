@@ -1,6 +1,8 @@
 //! A program at tc's ingress, attached through a bpf_link (TCX): where XDP is not possible, or not
 //! wanted. It runs after the packet has a socket buffer, and after GRO.
 
+use std::os::fd::AsFd;
+
 use bpf::ebpf::Insn;
 use sys::bpf::{Link, Program, ProgramInfo, ProgramSpec, ProgramType, TestRun, TestRunResult};
 use sys::{Error, ErrorKind, KernelVersion, Result, Unsupported};
@@ -72,6 +74,14 @@ impl TcLink {
     /// Detaches now, even if other processes hold the link.
     pub fn detach(&self) -> Result<()> {
         self.link.detach()
+    }
+
+    /// As [`XdpLink::pin`](crate::XdpLink::pin).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pin(&self, path: &str) -> Result<()> {
+        crate::link::pin(self.link.as_fd(), path)
     }
 
     /// Whether the link is still attached and `program` is the attached program.

@@ -4,6 +4,7 @@ mod flood;
 mod iptables;
 mod metrics;
 mod show;
+mod steer;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -67,6 +68,8 @@ pub struct Args {
     /// EXPR' both (/48: of IPv6)
     #[arg(long, value_name = "RATE EXPR")]
     limit: Vec<String>,
+    #[command(flatten)]
+    steer: steer::SteerArgs,
     /// Compiler of filter expressions
     #[arg(
         long,
@@ -100,8 +103,13 @@ pub struct Args {
     /// as a comment: one packet in N of --sample, up to 1000/s for each rule
     #[arg(long, value_name = "FILE")]
     sample_drops: Option<PathBuf>,
-    /// With --hook iptables: remove the rules that a killed barewire has left, and exit
-    #[arg(long, conflicts_with_all = ["print", "rules"])]
+    /// Keep the program attached if barewire is killed: the rules stay in force, and steered
+    /// packets are handled as --on-failure says. The next start or --undo removes it
+    #[arg(long, conflicts_with_all = ["print", "user"])]
+    keep: bool,
+    /// Remove the rules of --hook iptables, or the program of --keep, that a killed barewire has
+    /// left, and exit
+    #[arg(long, conflicts_with_all = ["print", "rules", "keep"])]
     undo: bool,
     /// With --detect and --sample-drops: sample one packet in N
     #[arg(long, value_name = "1/N", value_parser = parse_sample, default_value = "1/16")]
@@ -168,9 +176,11 @@ const HELP: &str = "\
 An XDP program in the driver drops the packets, before they reach the host's network stack. The \
 first matching rule decides; packets that match no rule pass. Rules on the command line are \
 checked in this order: --allow, --pass, --count, --deny, --deny-names, --drop, --challenge, \
---limit, then those in the file with the same priority.
+--limit, --steer, then those in the file with the same priority. Steered packets are checked by the rules in user \
+space, in the order --user-pass, --user-count, --user-drop, --user-limit, then [[user]] in the \
+file; those that no rule drops return to the host.
 
-When barewire ends, even by kill -9, the kernel detaches the program. Rules of --hook iptables are \
+When barewire ends, even by kill -9, the kernel detaches the program (except with --keep). Rules of --hook iptables are \
 removed at the end, after kill -9 by the next start or --undo. Rules see received packets only; \
 segments that the card has merged (hardware GRO) count as one packet.
 
@@ -178,7 +188,7 @@ A rule file:
   [[rule]]
   name = \"SYN flood\"
   match = \"tcp dst port 80 and tcp[tcpflags] & tcp-syn != 0\"
-  verdict = \"limit\"    # pass, drop, count, limit or challenge
+  verdict = \"limit\"    # pass, drop, count, limit, challenge or user
   rate = \"1000/s\"      # with limit
   burst = 100          # with limit; a tenth of the rate if absent
   priority = 10        # lower numbers first; 0 if absent
@@ -199,7 +209,15 @@ pub fn run(args: &Args) -> Result<()> {
         let rules = guard::read(file, args.filter_compiler.into())?;
         return show::check(&rules, guard::check(&rules)?);
     }
-    if args.print || args.undo || args.hook == Hook::Iptables {
+    if args.undo && args.hook != Hook::Iptables {
+        let interface = args.interface.as_deref().unwrap_or_default();
+        match guard::kept::remove(interface)? {
+            true => say!("detached the program on {interface}"),
+            false => say!("no program was left on {interface}"),
+        }
+        return Ok(());
+    }
+    if args.print || args.hook == Hook::Iptables {
         return iptables::run(args);
     }
     if args.hook == Hook::Tc && !matches!(args.mode, Attach::Auto) {
@@ -221,7 +239,11 @@ fn run_program(args: &Args) -> Result<()> {
     let user = args.user.as_deref().map(User::find).transpose()?;
     let opened = guard::open(args.setup()?)?;
     let mut endpoint = args.metrics.map(Endpoint::bind).transpose()?;
-    let needs = Needs::files(args.files(&opened.totals()?), true);
+    let mut files = args.files(&opened.totals()?);
+    if args.keep {
+        files.delete(&guard::kept::folder().join("link"));
+    }
+    let needs = Needs::files(files, true);
     args.confine
         .drop_privileges(user.as_ref(), &to_keep(args), &needs)?;
     check_readable(args);
@@ -233,6 +255,9 @@ fn run_program(args: &Args) -> Result<()> {
         endpoint.show(page(&opened.totals()?));
         endpoint.start()?;
         say!("metrics at http://{}/metrics", endpoint.address());
+    }
+    if opened.had_leftover {
+        warning!("warning: detached the program that an earlier run had left");
     }
     let about = show::About::of(&opened);
     if let Some(why) = &opened.fallback {
@@ -263,6 +288,10 @@ fn run_program(args: &Args) -> Result<()> {
             Notice::Flood(step) => show.flood(step),
             Notice::DetectionEnded(error) => warn(&mut show, args, "detection ended", error),
             Notice::SamplesEnded(error) => warn(&mut show, args, "sampling ended", error),
+            Notice::WorkerEnded(queue, error) => {
+                let end = steer::ended(args, queue);
+                warn(&mut show, args, &end, error);
+            }
             Notice::Expired(name) => {
                 show.clear();
                 say!("rule \"{name}\" has expired");
@@ -305,6 +334,8 @@ impl Args {
                 path,
                 one_in: self.sample,
             }),
+            steer: self.steer.setup(),
+            keep: self.keep,
         })
     }
 
@@ -332,7 +363,8 @@ impl Args {
             return files;
         };
         files.read_beside(file);
-        for rule in &totals.rules {
+        let user = totals.steer.iter().flat_map(|steer| &steer.rules);
+        for rule in totals.rules.iter().chain(user) {
             let lists = [&rule.spec.sources, &rule.spec.destinations];
             let prefixes = lists.into_iter().flatten().filter_map(ListSpec::path);
             let names = rule.spec.names.as_ref().and_then(ListSpec::path);
@@ -345,7 +377,8 @@ impl Args {
 }
 
 /// Capabilities to keep: new programs are loaded only when a rule file is reloaded or a rule of one
-/// expires, and for rules against detected floods.
+/// expires, and for rules against detected floods. Live frames, which are runs of a program, need
+/// what reading a map needs.
 fn to_keep(args: &Args) -> Vec<Capability> {
     match args.rules.is_some() || args.detect == Some(Detect::Install) {
         true => vec![Capability::Bpf, Capability::Perfmon, Capability::NetAdmin],
@@ -398,8 +431,10 @@ fn inline_rules(args: &Args) -> Result<Vec<RuleSpec>> {
     rules.extend(plain(&args.drop, Verdict::Drop));
     rules.extend(plain(&args.challenge, Verdict::Challenge));
     for text in &args.limit {
-        rules.push(limit_rule(text)?);
+        rules.push(limit_rule("--limit", text)?);
     }
+    rules.extend(plain(&args.steer.steer, Verdict::User));
+    rules.extend(args.steer.rules()?);
     for rule in &mut rules {
         rule.compiler = args.filter_compiler.into();
     }
@@ -407,10 +442,11 @@ fn inline_rules(args: &Args) -> Result<Vec<RuleSpec>> {
 }
 
 /// Parses `1000/s EXPR`.
-fn limit_rule(text: &str) -> Result<RuleSpec> {
+fn limit_rule(option: &str, text: &str) -> Result<RuleSpec> {
     let refused = |why: String| {
-        let what = format!("use --limit '{text}'");
-        Error::new(ErrorKind::InvalidInput, what, why).with_hint("--limit '1000/s udp dst port 53'")
+        let what = format!("use {option} '{text}'");
+        let hint = format!("{option} '1000/s udp dst port 53'");
+        Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint)
     };
     let (verdict, expression) = limit_verdict(text.trim()).map_err(refused)?;
     Ok(RuleSpec::new(expression, verdict))

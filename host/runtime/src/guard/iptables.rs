@@ -6,7 +6,7 @@
 
 mod installed;
 mod listing;
-mod pinned;
+pub(super) mod pinned;
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ use bpf::cbpf::Program;
 use sys::{Error, ErrorKind, Result};
 
 use super::rules::P0F;
-use super::{RuleSpec, Setup};
+use super::{RuleSpec, Setup, steer};
 use crate::filter::Expression;
 use crate::filter::select::{Select, check_iptables};
 pub use installed::{Installed, undo};
@@ -101,6 +101,9 @@ fn commands(setup: &Setup, specs: &[RuleSpec], style: Style, pin: Pin<'_>) -> Re
         if style.is_numbered {
             let all = "-m comment --comment 0";
             let _ = writeln!(rules, "{call} -t raw -A {chain} {all}");
+        }
+        if let Some(spec) = specs.iter().find(|spec| spec.in_user_space) {
+            return Err(steer::not_here(&spec.name));
         }
         for (number, spec) in specs.iter().enumerate() {
             if let Some(own) = table.rule(&mut rules, number + 1, spec)? {
@@ -200,6 +203,7 @@ impl Table<'_> {
             Verdict::Limit(_) | Verdict::LimitSources(..) => {
                 (format!(" -g {own}"), Some(own.clone()))
             }
+            Verdict::User => return Err(steer::not_here(&spec.name)),
             Verdict::Challenge => {
                 return Err(refused("iptables does not answer SYNs with cookies".into()));
             }

@@ -4,7 +4,7 @@
 //! [[rule]]
 //! name = "SYN flood on the web server"
 //! match = "tcp dst port 80 and tcp[tcpflags] & (tcp-syn|tcp-ack) == tcp-syn"
-//! verdict = "limit"     # pass, drop, count, limit or challenge
+//! verdict = "limit"     # pass, drop, count, limit, challenge or user
 //! rate = "1000/s"       # with limit: packets a second that pass
 //! burst = 100           # with limit: packets that pass at once; a tenth of the rate if absent
 //! source_rate = "50/s per /24"   # with limit: of each source prefix; with rate or instead of it
@@ -28,17 +28,20 @@
 //! verdict = "drop"
 //! ```
 //!
+//! `[[user]]` is a rule in user space, for the packets of rules with the verdict `user`: it has the
+//! same keys, without `expires` and limits per source, and the verdict pass, drop, count or limit.
+//!
 //! `allow = "friends.txt"`, or `allow = ["192.0.2.0/24"]`, before the first rule is a list of
 //! sources whose packets pass before any rule is checked.
 
+mod rates;
+
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use ::guard::{
-    BURST_MAX, Limit, Name, NameTest, QueryType, RATE_PPS_MAX, RULES_MAX, Rule, SourceLimit,
-    Verdict,
-};
+use ::guard::{BURST_MAX, Limit, Name, NameTest, QueryType, RULES_MAX, Rule, SourceLimit, Verdict};
 use port::FilterTarget;
 use sys::{Error, ErrorKind, Result};
 use toml::Spanned;
@@ -46,9 +49,12 @@ use toml::de::{DeTable, DeValue};
 
 use super::ListSpec;
 use super::lists::{Item, ListFiles};
+use super::steer::{self, USER_RULES_MAX};
 use crate::filter::select::Select;
 use crate::filter::{Compiler, Expression};
 use crate::text::read_text;
+pub(super) use rates::parse_time;
+pub use rates::{parse_rate, parse_source_rate};
 
 /// Prefix of a p0f signature in place of an expression.
 pub(super) const P0F: &str = "p0f:";
@@ -82,6 +88,8 @@ pub struct RuleSpec {
     pub priority: i32,
     /// How long after loading the rule expires.
     pub expires_after: Option<Duration>,
+    /// Whether it is matched in user space, among packets that another rule steers there.
+    pub in_user_space: bool,
 }
 
 impl RuleSpec {
@@ -98,6 +106,7 @@ impl RuleSpec {
             verdict,
             priority: 0,
             expires_after: None,
+            in_user_space: false,
         }
     }
 
@@ -125,6 +134,14 @@ impl RuleSpec {
             priority: i32::MIN,
             ..Self::of_sources(&format!("allow {}", sources.name()), sources, Verdict::Pass)
         }
+    }
+
+    /// Whether the prefixes in its lists are the same: files may have changed.
+    pub(super) fn has_same_lists(&self, other: &Self) -> bool {
+        let same = |ours: &Option<ListSpec>, theirs: &Option<ListSpec>| {
+            ours.as_ref().map(ListSpec::list) == theirs.as_ref().map(ListSpec::list)
+        };
+        same(&self.sources, &other.sources) && same(&self.destinations, &other.destinations)
     }
 
     fn named(mut self, name: &str) -> Self {
@@ -186,85 +203,6 @@ impl RuleSpec {
     }
 }
 
-/// Parses a rate in packets per second: `1000/s`, `20k/s`, `1M/s`, `1000pps`, `1000`.
-///
-/// # Errors
-/// The expected format.
-pub fn parse_rate(text: &str) -> std::result::Result<u32, String> {
-    let expected = || {
-        format!(
-            "\"{text}\" is not a rate: expected packets per second such as 1000/s, 20k/s or 1M/s"
-        )
-    };
-    let trimmed = text.trim();
-    let number = trimmed.strip_suffix("/s").or(trimmed.strip_suffix("pps"));
-    let number = number.unwrap_or(trimmed).trim();
-    let digits = number.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit: u32 = match &number[digits.len()..] {
-        "" => 1,
-        "k" => 1_000,
-        "M" => 1_000_000,
-        _ => return Err(expected()),
-    };
-    let count: u32 = digits.trim().parse().map_err(|_| expected())?;
-    let rate = count.saturating_mul(unit);
-    match (1..=RATE_PPS_MAX).contains(&rate) {
-        true => Ok(rate),
-        false => Err(format!(
-            "the rate \"{text}\" is not between 1/s and {}M/s",
-            RATE_PPS_MAX / 1_000_000
-        )),
-    }
-}
-
-/// Parses a rate per source: `100/s`, `100/s per /24`, `100/s per /24,/48`.
-///
-/// # Errors
-/// The expected format.
-pub fn parse_source_rate(text: &str) -> std::result::Result<SourceLimit, String> {
-    let (rate, lens) = match text.split_once(" per ") {
-        Some((rate, lens)) => (rate, Some(lens)),
-        None => (text, None),
-    };
-    let rate = parse_rate(rate)?;
-    let expected = || {
-        format!(
-            "\"{text}\": expected prefix lengths of IPv4 and IPv6 such as \
-             \"per /24\" or \"per /24,/48\""
-        )
-    };
-    let len = |text: &str| {
-        let digits = text.trim().strip_prefix('/').ok_or_else(expected)?;
-        digits.parse::<u8>().map_err(|_| expected())
-    };
-    let (ipv4, ipv6) = match lens.map(|lens| lens.split_once(',').unwrap_or((lens, ""))) {
-        None => (SourceLimit::IPV4_LEN, SourceLimit::IPV6_LEN),
-        Some((ipv4, "")) => (len(ipv4)?, SourceLimit::IPV6_LEN),
-        Some((ipv4, ipv6)) => (len(ipv4)?, len(ipv6)?),
-    };
-    let limit = Limit::new(rate, Limit::burst_of(rate)).ok_or_else(expected)?;
-    SourceLimit::new(limit, ipv4, ipv6).ok_or_else(expected)
-}
-
-/// Parses a time such as `90s`, `10m`, `2h`, `7d`.
-pub(super) fn parse_time(text: &str) -> std::result::Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => 0,
-    };
-    let seconds = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
-    match seconds {
-        Some(seconds @ 1..=1_000_000_000) => Ok(Duration::from_secs(seconds)),
-        _ => Err(format!(
-            "\"{text}\" is not a time: expected one such as 90s, 10m, 2h or 7d"
-        )),
-    }
-}
-
 /// Reads a rule file and compiles every filter in it.
 ///
 /// # Errors
@@ -297,36 +235,50 @@ pub fn parse(
         prefixes: ListFiles::in_folder(folder),
         names: ListFiles::in_folder(folder),
     };
-    let mut rules = Vec::new();
+    let mut rules: Vec<RuleSpec> = Vec::new();
+    let mut names = HashSet::new();
+    let mut counts = [0_usize; 2];
     for (key, value) in table.get_ref() {
         if key.get_ref() == "allow" {
             let sources = list(value, "allow", &files.prefixes);
             let sources = sources.map_err(|(at, why)| on_line(text, &at, &why))?;
-            rules.push(RuleSpec::allow(sources));
+            let allow = RuleSpec::allow(sources);
+            names.insert(allow.name.clone());
+            rules.push(allow);
             continue;
         }
-        if key.get_ref() != "rule" {
-            let why = format!("unknown key \"{}\": expected [[rule]]", key.get_ref());
+        let in_user_space = key.get_ref() == "user";
+        if key.get_ref() != "rule" && !in_user_space {
+            let key_name = key.get_ref();
+            let why = format!("unknown key \"{key_name}\": expected [[rule]] or [[user]]");
             return Err(on_line(text, &key.span(), &why));
         }
         let Some(array) = value.get_ref().as_array() else {
-            let why = "expected [[rule]], with two brackets";
-            return Err(on_line(text, &key.span(), why));
+            let why = format!("expected [[{}]], with two brackets", key.get_ref());
+            return Err(on_line(text, &key.span(), &why));
         };
         for entry in array.iter() {
             let Some(table) = entry.get_ref().as_table() else {
-                return Err(on_line(text, &entry.span(), "expected [[rule]]"));
+                return Err(on_line(text, &entry.span(), "expected a table"));
             };
-            let spec = rule(table, &files, compiler, &entry.span(), rules.len() + 1)
+            let mut spec = rule(table, &files, compiler, &entry.span(), rules.len() + 1)
                 .map_err(|(at, why)| on_line(text, &at, &why))?;
-            let is_double = |other: &RuleSpec| other.name == spec.name;
-            if rules.iter().any(is_double) {
+            if in_user_space {
+                spec.in_user_space = true;
+                steer::check(&spec).map_err(|e| on_line(text, &entry.span(), &e.to_string()))?;
+            }
+            if !names.insert(spec.name.clone()) {
                 let why = format!("another rule has the name \"{}\"", spec.name);
                 return Err(on_line(text, &entry.span(), &why));
             }
             rules.push(spec);
-            if rules.len() > RULES_MAX {
-                let why = format!("more than {RULES_MAX} rules");
+            let (count, rules_max) = match in_user_space {
+                true => (&mut counts[1], USER_RULES_MAX),
+                false => (&mut counts[0], RULES_MAX),
+            };
+            *count += 1;
+            if *count > rules_max {
+                let why = format!("more than {rules_max} rules");
                 return Err(on_line(text, &entry.span(), &why));
             }
         }
@@ -409,10 +361,11 @@ fn rule(
         "drop" => Verdict::Drop,
         "count" => Verdict::Count,
         "challenge" => Verdict::Challenge,
+        "user" => Verdict::User,
         "limit" => limit.map_err(wrong)?,
         other => {
             let why = format!(
-                "unknown verdict \"{other}\": expected pass, drop, count, limit or challenge"
+                "unknown verdict \"{other}\": expected pass, drop, count, limit, challenge or user"
             );
             return Err((verdict_at, why));
         }
@@ -428,6 +381,7 @@ fn rule(
         verdict,
         priority: keys.priority,
         expires_after: keys.expires_after,
+        in_user_space: false,
     };
     spec.compile().map_err(|e| match e.hint() {
         Some(hint) => (expression_at, format!("{e}\n  {hint}")),

@@ -10,14 +10,18 @@ const FLAGS: [u8; 2] = [0x18, 0x10];
 /// Payload bytes of an SSH keystroke (RFC 4253): length, padding, payload and MAC.
 const PAYLOAD_LEN: usize = 36;
 
-/// The first of these rules, in order, that drops packets of the client.
-pub fn cut_by<'a>(session: &Session, rules: &'a [Rule]) -> Option<&'a Rule> {
+/// The first of these rules, in order, that drops packets of the client. `user`: rules in user
+/// space.
+pub fn cut_by<'a>(session: &Session, rules: &'a [Rule], user: &'a [Rule]) -> Option<&'a Rule> {
     FLAGS.iter().find_map(|&flags| {
         let packet = packet(session, flags);
         let (client, server) = (session.client.ip(), session.server.ip());
         let decides =
             |rule: &&Rule| rule.verdict.decides() && rule.matches(&packet, client, server);
-        let first = rules.iter().find(decides)?;
+        let mut first = rules.iter().find(decides)?;
+        if first.verdict == Verdict::User {
+            first = user.iter().find(decides)?;
+        }
         (first.verdict == Verdict::Drop).then_some(first)
     })
 }
@@ -72,7 +76,7 @@ mod tests {
 
     fn cut(session: &Session, specs: &[RuleSpec]) -> Option<String> {
         let rules: Vec<Rule> = specs.iter().map(|s| s.compile().unwrap()).collect();
-        cut_by(session, &rules).map(|rule| rule.name.clone())
+        cut_by(session, &rules, &[]).map(|rule| rule.name.clone())
     }
 
     #[test]
@@ -97,6 +101,20 @@ mod tests {
             let name = rule.name.clone();
             assert_eq!(cut(session, &[rule]).is_some(), is_cut, "{name}");
         }
+    }
+
+    #[test]
+    fn rules_in_user_space_are_asked_about_steered_packets() {
+        let v4 = session("192.0.2.7:50000", "198.51.100.1:22");
+        let rule = |text: &str, verdict| RuleSpec::new(text, verdict).compile().unwrap();
+        let steer = [rule("tcp", Verdict::User)];
+        let drop = [
+            rule("port 80", Verdict::Drop),
+            rule("port 22", Verdict::Drop),
+        ];
+        assert_eq!(cut_by(&v4, &steer, &drop).unwrap().name, "port 22");
+        assert!(cut_by(&v4, &steer, &drop[..1]).is_none());
+        assert!(cut_by(&v4, &[], &drop).is_none());
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! The active rules with their program, and their counts over all programs so far.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::guard::{Account, Counters, EmitError, LIMIT_STRIDE, Rule, SampleCounts, Sampling, Verdict};
+use ::guard::{
+    Account, Counters, EmitError, LIMIT_STRIDE, Rule, SampleCounts, Sampling, Steering, Verdict,
+};
 use bpf::ebpf::Insn;
 use sys::bpf::Events;
 use sys::{Error, ErrorKind, Result};
@@ -12,6 +15,7 @@ use xdp::{
 };
 
 use super::RuleSpec;
+use super::steer::{Sockets, SteerTotals};
 
 /// How long a replaced program may still run on some processor; its counts are read until then.
 const LEAVE: Duration = Duration::from_secs(2);
@@ -30,7 +34,8 @@ pub struct RuleTotals {
     pub counters: Counters,
 }
 
-/// Totals of all packets: `seen = unmatched + Σ packets of rules that decide + removed`.
+/// Totals of all packets: `seen = unmatched + Σ packets of rules that decide + removed`, and `seen =
+/// passed + dropped + answered + steered`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// All packets that reached the program.
@@ -43,6 +48,8 @@ pub struct Totals {
     pub samples: SampleCounts,
     /// The rules in the order of matching.
     pub rules: Vec<RuleTotals>,
+    /// What became of packets that were redirected to user space, if any may be.
+    pub steer: Option<SteerTotals>,
 }
 
 impl Totals {
@@ -56,7 +63,12 @@ impl Totals {
         self.deciding().map(|c| c.answered).sum::<u64>() + self.removed.answered
     }
 
-    /// Packets passed to the host.
+    /// Packets redirected to user space.
+    pub fn steered(&self) -> u64 {
+        self.deciding().map(|c| c.steered).sum::<u64>() + self.removed.steered
+    }
+
+    /// Packets passed to the host by the program.
     pub fn passed(&self) -> u64 {
         let rules: u64 = self.deciding().map(Counters::passed).sum();
         self.unmatched.packets + rules + self.removed.passed()
@@ -66,7 +78,8 @@ impl Totals {
     pub fn imbalance(&self) -> i64 {
         self.seen
             .packets
-            .wrapping_sub(self.passed() + self.dropped() + self.answered()) as i64
+            .wrapping_sub(self.passed() + self.dropped() + self.answered() + self.steered())
+            as i64
     }
 
     fn deciding(&self) -> impl Iterator<Item = &Counters> {
@@ -84,6 +97,10 @@ pub struct Options<'a> {
     pub dry_run: bool,
     /// Sample one dropped packet in this many into these perf rings.
     pub samples: Option<(&'a Events, u32)>,
+    /// Where packets for user space go.
+    pub sockets: Option<&'a Sockets>,
+    /// Whether XDP is attached in generic mode, in which the program sees returned packets again.
+    pub is_generic: bool,
 }
 
 /// A rule that is active or expired.
@@ -112,7 +129,13 @@ struct Loaded {
 
 impl Loaded {
     fn account(&self) -> Result<Account> {
-        Ok(Account::of(&self.guard.counters()?))
+        let mut account = Account::of(&self.guard.counters()?);
+        for (counters, (_, verdict)) in account.rules.iter_mut().zip(&self.ids) {
+            if *verdict == Verdict::User {
+                *counters = counters.of_user();
+            }
+        }
+        Ok(account)
     }
 }
 
@@ -283,6 +306,7 @@ impl Table {
                     counters,
                 })
                 .collect(),
+            steer: None,
         })
     }
 }
@@ -381,7 +405,8 @@ fn load(
         })
     };
     // A kernel whose verifier refuses the decision trees gets a chain of rules.
-    let guard = load_by(::guard::emit).or_else(|_| load_by(::guard::emit_chain))?;
+    let guard =
+        load_by(::guard::emit_steering).or_else(|_| load_by(::guard::emit_chain_steering))?;
     let ids = active()
         .map(|entry| (entry.id, entry.spec.verdict))
         .collect();
@@ -398,6 +423,7 @@ type EmitBy = fn(
     bool,
     ::guard::Maps,
     ::guard::Features,
+    Option<Steering>,
 ) -> std::result::Result<Vec<Insn>, EmitError>;
 
 fn emit(
@@ -427,7 +453,12 @@ fn emit(
         frags: features.frags,
         indirect: features.indirect,
     };
-    by(rules, options.dry_run, maps, features).map_err(refused)
+    let steering = options.sockets.map(|sockets| Steering {
+        sockets: sockets.map.as_fd().as_raw_fd(),
+        drops: sockets.drops,
+        mark: options.is_generic.then_some(sockets.mark),
+    });
+    by(rules, options.dry_run, maps, features, steering).map_err(refused)
 }
 
 /// Checks that the rules fit into one program, and returns its number of instructions. The kernel
@@ -437,7 +468,8 @@ fn emit(
 /// `InvalidInput` for a rule that cannot be compiled, or if there are too many rules, prefixes or
 /// instructions.
 pub fn check(specs: &[RuleSpec]) -> Result<usize> {
-    let rules: Result<Vec<Rule>> = specs.iter().map(RuleSpec::compile).collect();
+    let in_kernel = specs.iter().filter(|spec| !spec.in_user_space);
+    let rules: Result<Vec<Rule>> = in_kernel.map(RuleSpec::compile).collect();
     let mut rules = rules?;
     ::guard::order(&mut rules);
     ::guard::trie_entries(&rules).map_err(refused)?;
@@ -455,7 +487,15 @@ pub fn check(specs: &[RuleSpec]) -> Result<usize> {
         frags: true,
         indirect: true,
     };
-    let count = emit(&rules, Options::default(), maps, features, ::guard::emit)?.len();
+    let by: EmitBy = |rules, dry_run, maps, features, _| {
+        let steering = Steering {
+            sockets: 0,
+            drops: false,
+            mark: None,
+        };
+        ::guard::emit_steering(rules, dry_run, maps, features, Some(steering))
+    };
+    let count = emit(&rules, Options::default(), maps, features, by)?.len();
     match count {
         0..=INSNS_MAX => Ok(count),
         _ => Err(Error::new(

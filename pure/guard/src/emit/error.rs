@@ -49,6 +49,11 @@ pub enum EmitError {
         /// The rule's name.
         name: String,
     },
+    /// A rule redirects to user space, but there are no sockets, or the hook is not XDP.
+    User {
+        /// The rule's name.
+        name: String,
+    },
     /// The program is too long.
     Asm(AsmError),
 }
@@ -75,6 +80,9 @@ impl fmt::Display for EmitError {
             Self::Rule { name, why } => write!(f, "rule \"{name}\": {why}"),
             Self::Challenge { name } => {
                 write!(f, "rule \"{name}\": challenge needs XDP and Linux 5.18")
+            }
+            Self::User { name } => {
+                write!(f, "rule \"{name}\": only XDP can redirect to user space")
             }
             Self::Asm(error) => write!(f, "too many or too long rules: {error}"),
         }

@@ -109,13 +109,11 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         true => Promiscuous::hold(device.link.index).ok(),
         false => None,
     };
-    if let (true, Some(attachment)) = (plan.has_rx, &attachment) {
+    let own = attachment.as_deref().map(|a| a.redirect.sockets());
+    if let (true, Some(sockets)) = (plan.has_rx, own.or(options.sockets.as_deref())) {
         for queue in &opening.queues {
             let socket = queue.shared.socket.as_fd();
-            attachment
-                .redirect
-                .sockets()
-                .set(queue.shared.spec.queue_index, socket)?;
+            sockets.set(queue.shared.spec.queue_index, socket)?;
         }
     }
     // Complete: the guard has nothing left to undo.
@@ -266,6 +264,7 @@ impl QueueParts<'_> {
             },
             metadata: self.metadata.is_wanted(),
             busy_poll: options.busy_poll_budget.is_some(),
+            sockets: options.sockets.clone(),
         };
         let backend = Rx::new(
             parts,

@@ -1,11 +1,11 @@
 //! Programs: load, describe, run on a given packet.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::object::{self, Copyable};
-use super::{OBJ_PIN, PROG_LOAD, PROG_TEST_RUN, bpf, bpf_fd, name_text, object_name};
+use super::{PROG_LOAD, PROG_TEST_RUN, bpf, bpf_fd, name_text, object_name};
 use crate::{Error, Result};
 
 /// Kinds of program that we load; the value is the kernel's `enum bpf_prog_type`.
@@ -37,13 +37,6 @@ const LICENSE: &CStr = c"Dual BSD/GPL";
 const LOG_LEN_FIRST: usize = 256 << 10;
 /// The largest buffer. The kernel's limit is `UINT_MAX >> 2`; nobody reads that much.
 const LOG_LEN_MAX: usize = 16 << 20;
-
-#[repr(C)]
-struct PinAttr {
-    path: u64,
-    fd: u32,
-    flags: u32,
-}
 
 /// The parameters of a program to load.
 #[derive(Clone, Copy, Debug)]
@@ -246,15 +239,7 @@ impl Program {
     /// # Errors
     /// `AlreadyExists`; `PermissionDenied` for a path in another file system.
     pub fn pin(&self, path: &str) -> io::Result<()> {
-        let path = CString::new(path)?;
-        let mut attr = PinAttr {
-            path: path.as_ptr() as u64,
-            fd: self.fd.as_raw_fd() as u32,
-            flags: 0,
-        };
-        // SAFETY: the kernel reads the path up to its zero byte, which is live memory.
-        unsafe { bpf(OBJ_PIN, &mut attr) }?;
-        Ok(())
+        super::pin(self.fd.as_fd(), path)
     }
 
     /// The kernel's info about it.

@@ -200,6 +200,18 @@ impl GuardLink {
         }
     }
 
+    /// Gives it a name in a mounted BPF file system: it stays attached until the file is removed,
+    /// even if the process dies.
+    ///
+    /// # Errors
+    /// If the name exists, or the path is in another file system.
+    pub fn pin(&self, path: &str) -> Result<()> {
+        match self {
+            Self::Xdp(link) => link.pin(path),
+            Self::Tc(link) => link.pin(path),
+        }
+    }
+
     /// Whether the link is still attached and `program` is the attached program: other processes
     /// may detach a link, or replace its program.
     ///

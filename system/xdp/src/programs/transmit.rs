@@ -1,5 +1,5 @@
 //! The transmit program: run over the kernel's live test frames, it fills each one with the next
-//! packet from the user-space ring and redirects it to the device.
+//! packet from the user-space ring and redirects it to the device, or passes it to the host.
 //!
 //! ```text
 //! index = control.next                 control.next = index + 1, or 0 at control.wrap
@@ -7,6 +7,7 @@
 //! adjust_tail(length - frame)          only where lengths differ
 //! copy the bytes                       64 at a time, then 32, 16, 8, 4, 2, 1
 //! redirect_map(device)                 submitted += 1, or refused += 1
+//! or write the mark, and pass          submitted += 1
 //! ```
 //!
 //! It runs on one processor at a time, so its counters need no atomic operations.
@@ -18,7 +19,7 @@ use bpf::ebpf::Reg::{self, R0, R1, R2, R3, R4, R6, R7, R8, R9};
 use bpf::ebpf::{Alu, Cond, Helper, Insn, Width};
 use sys::{Error, ErrorKind, Result};
 
-use super::redirect::XDP_REDIRECT;
+use super::redirect::{XDP_PASS, XDP_REDIRECT};
 
 /// `XDP_DROP` of `enum xdp_action`.
 const XDP_DROP: i32 = 1;
@@ -26,6 +27,7 @@ const XDP_DROP: i32 = 1;
 /// Field offsets in `struct xdp_md`.
 const MD_DATA: i16 = 0;
 const MD_DATA_END: i16 = 4;
+const MD_DATA_META: i16 = 8;
 
 /// Byte offsets of the words in the control map's value.
 pub(crate) mod control {
@@ -46,12 +48,21 @@ pub(crate) mod control {
 /// Length of the header before a slot's packet, which contains its length.
 pub(crate) const SLOT_HEAD_LEN: usize = 8;
 
+/// Where packets go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Exit {
+    /// The device in this map (`BPF_MAP_TYPE_DEVMAP`).
+    Device(RawFd),
+    /// The host's network stack, with this number in the 8 bytes before the packet.
+    Host { mark: Option<u64> },
+}
+
 /// Maps and layout that the program uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TransmitMaps {
     pub control_fd: RawFd,
     pub slots_fd: RawFd,
-    pub device_fd: RawFd,
+    pub exit: Exit,
     pub slot_count: u32,
     /// Distance between slots in bytes, a power of two.
     pub stride: u32,
@@ -103,11 +114,21 @@ pub(crate) fn generate(maps: &TransmitMaps) -> Result<Vec<Insn>> {
         a.bind(shorter);
     }
 
-    a.load_map(R1, maps.device_fd);
-    a.mov(R2, 0);
-    a.mov(R3, XDP_DROP);
-    a.call(Helper::RedirectMap);
-    a.jump_if(Cond::Ne, R0, XDP_REDIRECT, refuse);
+    match maps.exit {
+        Exit::Device(device_fd) => {
+            a.load_map(R1, device_fd);
+            a.mov(R2, 0);
+            a.mov(R3, XDP_DROP);
+            a.call(Helper::RedirectMap);
+            a.jump_if(Cond::Ne, R0, XDP_REDIRECT, refuse);
+        }
+        Exit::Host { mark } => {
+            if let Some(mark) = mark {
+                write_mark(&mut a, mark, refuse);
+            }
+            a.mov(R0, XDP_PASS);
+        }
+    }
     count(&mut a, R1, control::SUBMITTED);
     a.exit();
 
@@ -142,6 +163,26 @@ fn copy(a: &mut Asm, len: i16, shorter: Label) {
     }
     a.mov(R2, R4);
     a.alu(Alu::Add, R8, i32::from(len));
+}
+
+/// Writes the mark before the packet, which is no metadata of it afterwards. Clobbers R0 to R5.
+fn write_mark(a: &mut Asm, mark: u64, refuse: Label) {
+    const LEN: i32 = 8;
+    a.mov(R1, R6);
+    a.mov(R2, -LEN);
+    a.call(Helper::XdpAdjustMeta);
+    a.jump_if(Cond::Ne, R0, 0, refuse);
+    a.load(Width::W, R2, R6, MD_DATA_META);
+    a.load(Width::W, R3, R6, MD_DATA);
+    a.mov(R1, R2);
+    a.alu(Alu::Add, R1, LEN);
+    // Never taken, but the verifier requires the check.
+    a.jump_if(Cond::Gt, R1, R3, refuse);
+    a.load_imm64(R3, mark);
+    a.store(Width::D, R2, 0, R3);
+    a.mov(R1, R6);
+    a.mov(R2, LEN);
+    a.call(Helper::XdpAdjustMeta);
 }
 
 /// `counter += 1`.

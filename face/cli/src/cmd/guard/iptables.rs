@@ -38,11 +38,8 @@ fn check(args: &Args) -> Result<()> {
         let why = "rules of a program are not commands; use it with --hook iptables";
         return refused("--print", why);
     }
-    if args.undo && !is_iptables {
-        let why = "the kernel detaches programs itself; use it with --hook iptables";
-        return refused("--undo", why);
-    }
     let options = [
+        ("--keep", args.keep),
         ("--detect", args.detect.is_some()),
         ("--sample-drops", args.sample_drops.is_some()),
         ("--user", args.user.is_some()),

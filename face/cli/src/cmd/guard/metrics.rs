@@ -35,6 +35,9 @@ const RULES: &[Family] = &[
     ),
 ];
 
+/// Rules in user space beyond this number have no metrics of their own.
+const RULES_MAX: usize = 800;
+
 /// Renders the metrics page.
 pub fn page(interface: &str, dry_run: bool, totals: &Totals) -> Page {
     let mut page = Page::default();
@@ -73,11 +76,48 @@ pub fn page(interface: &str, dry_run: bool, totals: &Totals) -> Page {
     let about = "Samples of dropped packets that were lost.";
     let name = "barewire_guard_samples_lost_total";
     one(name, Kind::Counter, about, totals.samples.lost);
+    let about = "Packets redirected to user space.";
+    let name = "barewire_guard_steered_packets_total";
+    one(name, Kind::Counter, about, totals.steered());
+    if let Some(steer) = &totals.steer {
+        for (name, about, value) in [
+            (
+                "barewire_guard_steered_returned_packets_total",
+                "Steered packets returned to the host.",
+                steer.given_back,
+            ),
+            (
+                "barewire_guard_steered_dropped_packets_total",
+                "Steered packets dropped in user space.",
+                steer.dropped,
+            ),
+            (
+                "barewire_guard_steered_lost_packets_total",
+                "Steered packets lost because the ring of a worker was full.",
+                steer.lost,
+            ),
+            (
+                "barewire_guard_steered_failed_packets_total",
+                "Steered packets that could not be returned.",
+                steer.failed,
+            ),
+        ] {
+            one(name, Kind::Counter, about, value);
+        }
+        let about = "Workers in user space.";
+        let workers = steer.workers as u64;
+        one("barewire_guard_workers", Kind::Gauge, about, workers);
+    }
     let about = "1 if nothing is dropped.";
     one("barewire_guard_dry_run", Kind::Gauge, about, dry_run.into());
     for (name, about, value) in RULES {
         page.family(name, Kind::Counter, about);
         for rule in &totals.rules {
+            let labels = [("interface", interface), ("rule", &*rule.spec.name)];
+            page.value(name, &labels, value(&rule.counters));
+        }
+        let user = totals.steer.iter().flat_map(|steer| &steer.rules);
+        for rule in user.take(RULES_MAX) {
             let labels = [("interface", interface), ("rule", &*rule.spec.name)];
             page.value(name, &labels, value(&rule.counters));
         }

@@ -14,7 +14,7 @@ use runtime::output::{Output, Piece, Refused};
 use serde_json::{Value, json};
 use sys::{Error, Result};
 
-use super::flood;
+use super::{flood, steer};
 use crate::out::{self, say};
 use crate::report::{counted, si};
 use crate::short::words;
@@ -139,6 +139,9 @@ impl Show {
         };
         let interface = &about.interface;
         say!("guarding {interface} with {count}, {place}{dry}");
+        if let Some(steered) = &totals.steer {
+            say!("{}", steer::way(steered));
+        }
         let now = Instant::now();
         Ok(Self {
             about,
@@ -217,6 +220,16 @@ impl Show {
                 rule.counters.dropped,
             ));
         }
+        if let Some(steered) = &totals.steer {
+            let before = self.before.steer.clone().unwrap_or_default();
+            lines.push(format!(
+                "  to user space  steered {}  returned {}  dropped {}  lost {}",
+                rate(steered.steered, before.steered),
+                rate(steered.given_back, before.given_back),
+                rate(steered.dropped, before.dropped),
+                rate(steered.lost + steered.failed, before.lost + before.failed),
+            ));
+        }
         if let Some(more) = totals.rules.len().checked_sub(TABLE_LEN + 1) {
             lines.push(format!("  and {} more", counted(more as u64 + 1, "rule")));
         }
@@ -271,10 +284,14 @@ impl Show {
     /// The account: what each rule did with its packets.
     fn account(&self, totals: &Totals, seconds: f64) -> String {
         let mut text = String::new();
+        let steered = match &totals.steer {
+            Some(_) => format!(", {} steered", totals.steered()),
+            None => String::new(),
+        };
         let would = if self.about.dry_run { " (dry run)" } else { "" };
         let _ = writeln!(
             text,
-            "{}: {} seen ({}), {} passed, {} dropped{would} in {seconds:.3} s",
+            "{}: {} seen ({}), {} passed, {} dropped{would}{steered} in {seconds:.3} s",
             self.about.interface,
             counted(totals.seen.packets, "packet"),
             si(totals.seen.packets as f64 / seconds.max(1e-3), "pps"),
@@ -284,6 +301,7 @@ impl Show {
         for rule in &totals.rules {
             let answered = match rule.spec.verdict {
                 Verdict::Challenge => format!(", {} answered", rule.counters.answered),
+                Verdict::User => format!(", {} steered", rule.counters.steered),
                 _ => String::new(),
             };
             let _ = writeln!(
@@ -308,6 +326,9 @@ impl Show {
             let (file, lost) = (file.display(), totals.samples.lost);
             let _ = writeln!(text, "  samples: {taken} in {file}, {lost} lost");
         }
+        if let Some(steered) = &totals.steer {
+            steer::write(&mut text, steered);
+        }
         let unmatched = counted(totals.unmatched.packets, "packet");
         let _ = writeln!(text, "  no rule: {unmatched}");
         match totals.imbalance() {
@@ -320,43 +341,7 @@ impl Show {
     }
 
     fn line(&self, kind: &str, totals: &Totals) -> Value {
-        let rules: Vec<Value> = totals
-            .rules
-            .iter()
-            .map(|rule| {
-                let mut value = counters(&rule.counters);
-                value["name"] = rule.spec.name.clone().into();
-                value["match"] = rule.spec.expression.clone().into();
-                value["sources"] = rule.spec.sources.as_ref().map(ListSpec::name).into();
-                let destinations = rule.spec.destinations.as_ref();
-                value["destinations"] = destinations.map(ListSpec::name).into();
-                value["names"] = rule.spec.names.as_ref().map(ListSpec::name).into();
-                value["qtype"] = type_names(&rule.spec).into();
-                value["verdict"] = match rule.spec.verdict {
-                    Verdict::Pass => "pass".into(),
-                    Verdict::Drop => "drop".into(),
-                    Verdict::Count => "count".into(),
-                    Verdict::Challenge => "challenge".into(),
-                    Verdict::Limit(limit) => {
-                        value["rate_pps"] = limit.rate_pps().into();
-                        value["burst"] = limit.burst().into();
-                        "limit".into()
-                    }
-                    Verdict::LimitSources(source, all) => {
-                        value["rate_pps"] = all.map(Limit::rate_pps).into();
-                        value["burst"] = all.map(Limit::burst).into();
-                        value["source_rate_pps"] = source.limit.rate_pps().into();
-                        value["source_burst"] = source.limit.burst().into();
-                        let (ipv4, ipv6) = source.prefix_lens();
-                        value["source_prefix_lens"] = json!([ipv4, ipv6]);
-                        "limit".into()
-                    }
-                };
-                value["priority"] = rule.spec.priority.into();
-                value["expired"] = rule.is_expired.into();
-                value
-            })
-            .collect();
+        let rules: Vec<Value> = totals.rules.iter().map(rule).collect();
         json!({
             "type": kind,
             "seconds": self.began.elapsed().as_secs_f64(),
@@ -368,6 +353,7 @@ impl Show {
             "passed": totals.passed(),
             "dropped": totals.dropped(),
             "answered": totals.answered(),
+            "steered": totals.steered(),
             "unmatched": totals.unmatched.packets,
             "removed": counters(&totals.removed),
             "samples": self.about.samples.as_ref().map(|_| {
@@ -375,17 +361,55 @@ impl Show {
             }),
             "imbalance": totals.imbalance(),
             "rules": rules,
+            "steer": totals.steer.as_ref().map(steer::to_json),
         })
     }
 }
 
-fn counters(counters: &Counters) -> Value {
+/// A rule and its counts.
+pub fn rule(rule: &RuleTotals) -> Value {
+    let mut value = counters(&rule.counters);
+    value["name"] = rule.spec.name.clone().into();
+    value["match"] = rule.spec.expression.clone().into();
+    value["sources"] = rule.spec.sources.as_ref().map(ListSpec::name).into();
+    let destinations = rule.spec.destinations.as_ref();
+    value["destinations"] = destinations.map(ListSpec::name).into();
+    value["names"] = rule.spec.names.as_ref().map(ListSpec::name).into();
+    value["qtype"] = type_names(&rule.spec).into();
+    value["verdict"] = match rule.spec.verdict {
+        Verdict::Pass => "pass".into(),
+        Verdict::Drop => "drop".into(),
+        Verdict::Count => "count".into(),
+        Verdict::Challenge => "challenge".into(),
+        Verdict::User => "user".into(),
+        Verdict::Limit(limit) => {
+            value["rate_pps"] = limit.rate_pps().into();
+            value["burst"] = limit.burst().into();
+            "limit".into()
+        }
+        Verdict::LimitSources(source, all) => {
+            value["rate_pps"] = all.map(Limit::rate_pps).into();
+            value["burst"] = all.map(Limit::burst).into();
+            value["source_rate_pps"] = source.limit.rate_pps().into();
+            value["source_burst"] = source.limit.burst().into();
+            let (ipv4, ipv6) = source.prefix_lens();
+            value["source_prefix_lens"] = json!([ipv4, ipv6]);
+            "limit".into()
+        }
+    };
+    value["priority"] = rule.spec.priority.into();
+    value["expired"] = rule.is_expired.into();
+    value
+}
+
+pub fn counters(counters: &Counters) -> Value {
     json!({
         "packets": counters.packets,
         "bytes": counters.bytes,
         "dropped": counters.dropped,
         "dropped_bytes": counters.dropped_bytes,
         "answered": counters.answered,
+        "steered": counters.steered,
     })
 }
 

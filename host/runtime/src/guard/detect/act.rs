@@ -95,6 +95,7 @@ impl Guard {
     fn install(&mut self, spec: &RuleSpec) -> Result<()> {
         let mut specs = self.table.specs();
         specs.push(spec.clone());
+        self.setup.check_session(self.session.as_ref(), &specs)?;
         self.load(specs)?;
         self.found.push(spec.clone());
         Ok(())
@@ -105,6 +106,6 @@ impl Guard {
         self.found.retain(|spec| spec.name != name);
         let mut specs = self.table.specs();
         specs.retain(|spec| spec.name != name);
-        self.load(specs).map(drop)
+        self.load(specs)
     }
 }

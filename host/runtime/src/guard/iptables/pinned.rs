@@ -14,10 +14,10 @@ use sys::{Error, ErrorKind, Result};
 
 use super::COMMANDS;
 
-const FOLDER: &str = "/sys/fs/bpf";
+pub(in crate::guard) const FOLDER: &str = "/sys/fs/bpf";
 
 /// The inode of this network namespace: others may have an interface of the same name.
-fn namespace() -> Result<u64> {
+pub(in crate::guard) fn namespace() -> Result<u64> {
     fs::metadata("/proc/self/ns/net")
         .map(|namespace| namespace.ino())
         .map_err(|error| Error::from_io("identify the network namespace", error))

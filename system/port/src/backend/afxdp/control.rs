@@ -78,7 +78,7 @@ pub(super) struct Control {
 
 impl Control {
     fn queue_account(&self, view: &QueueView) -> Result<Option<QueueAccount>> {
-        let (Some(rx), Some(attachment)) = (&view.rx, &self.attachment) else {
+        let Some(rx) = &view.rx else {
             return Ok(None);
         };
         // The reader's counters first and the program's last: packets in transit appear as missing
@@ -110,8 +110,14 @@ impl Control {
         if queue.dropped[DropReason::Closed as usize] == 0 {
             queue.in_flight = view.shared.rx_waiting();
         }
-        let program = attachment.redirect.counters(queue.queue_index)?;
-        add_program(&mut queue, &program);
+        match &self.attachment {
+            Some(attachment) => {
+                let program = attachment.redirect.counters(queue.queue_index)?;
+                add_program(&mut queue, &program);
+            }
+            // The caller's program counts; this is what reached the socket.
+            None => queue.seen = queue.delivered + queue.dropped_total() + queue.in_flight,
+        }
         Ok(Some(queue))
     }
 

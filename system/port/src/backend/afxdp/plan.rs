@@ -158,6 +158,9 @@ impl Plan {
         options: &PortOptions,
     ) -> Result<Option<Attachment>> {
         let queue_max = self.queue_max(device);
+        if options.sockets.is_some() {
+            return Ok(None);
+        }
         if self.has_rx {
             return attach::attach(device, queue_max, options).map(Some);
         }

@@ -10,6 +10,7 @@ use ring::slot::{Slot, Vlan, prefetch};
 use ring::{Consumer, Frame, FrameCache, Pool, Producer};
 use sys::xsk::{Descriptor, PACKET_CONTINUES};
 use sys::{Error, ErrorKind, Result};
+use xdp::XskMap;
 use xdp::metadata::{FLAG_HASH, FLAG_TIME, FLAG_VLAN, MAGIC, METADATA_LEN, RawMetadata};
 
 use super::super::clock::{Clock, now_ns};
@@ -50,6 +51,7 @@ pub(super) struct Rx {
     idle_calls: u32,
     shared: Arc<Shared>,
     attachment: Option<Arc<Attachment>>,
+    sockets: Option<Arc<XskMap>>,
     counters: Arc<RxCounters>,
 }
 
@@ -60,6 +62,8 @@ pub(super) struct RxSettings {
     /// Whether the program writes metadata before each packet.
     pub metadata: bool,
     pub busy_poll: bool,
+    /// The map of the caller's program.
+    pub sockets: Option<Arc<XskMap>>,
 }
 
 impl Rx {
@@ -88,6 +92,7 @@ impl Rx {
             idle_calls: 0,
             shared,
             attachment,
+            sockets: settings.sockets,
             counters,
         }
     }
@@ -395,8 +400,15 @@ impl Drop for Rx {
     fn drop(&mut self) {
         // First the program stops using the socket (packets continue to the host), then it closes:
         // closing a socket that packets are still redirected to has crashed kernels.
+        let queue_index = self.shared.spec.queue_index;
+        if let Some(sockets) = &self.sockets {
+            // The kernel removes a closed socket, too.
+            let _ = sockets.clear(queue_index);
+        }
         if let Some(attachment) = &self.attachment {
-            attachment.forget(self.shared.spec.queue_index);
+            attachment.forget(queue_index);
+        }
+        if self.sockets.is_some() || self.attachment.is_some() {
             thread::sleep(Duration::from_millis(1));
         }
         let left = self.shared.rx_waiting();

@@ -47,6 +47,7 @@ impl Rig {
             times: Times::None,
             metadata,
             busy_poll: false,
+            sockets: None,
         };
         let rx = Rx::new(
             parts.unwrap(),
