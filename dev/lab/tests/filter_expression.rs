@@ -164,6 +164,54 @@ fn decnet() -> Vec<(u16, Vec<u8>)> {
     list
 }
 
+/// Geneve (RFC 8926) over IPv4 and IPv6, with options of several lengths, around Ethernet and IP.
+fn tunnels() -> Vec<(u16, Vec<u8>)> {
+    let mut inner = Vec::new();
+    for (ethertype, network) in [0x806, 0x800, 0x86dd].into_iter().flat_map(|kind| {
+        let known = networks().into_iter();
+        known.filter(move |row| row.0 == kind).step_by(5)
+    }) {
+        let addresses = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1];
+        for header in headers(ethertype).iter().step_by(2) {
+            inner.push((0x6558_u16, [&addresses[..], header, &network].concat()));
+        }
+        inner.push((ethertype, network));
+    }
+    let mut list = Vec::new();
+    for (at, (kind, packet)) in inner.into_iter().enumerate() {
+        let words = [0, 1, 3, 63][at % 4];
+        let geneve = geneve(words, 7 + at as u8 % 2, kind);
+        let udp = [0x30, 0x39, 0x17, 0xc1, 0, 99, 0, 0];
+        let tunnel = [&udp[..], &geneve, &packet].concat();
+        let mut header = vec![0x45 + at as u8 % 2, 0, 0, 200, 0, 1, 0, 0, 64, 17, 0, 0];
+        header.extend([192, 0, 2, 1, 192, 0, 2, 2]);
+        header.extend(vec![1; at % 2 * 4]);
+        list.push((0x800, [&header[..], &tunnel].concat()));
+        let mut header = vec![0x60, 0, 0, 0, 0, 200, 17, 64];
+        header.extend([0x20; 32]);
+        list.push((0x86dd, [&header[..], &tunnel].concat()));
+    }
+    // Another version, and Geneve in Geneve.
+    let mut list: Vec<_> = list.into_iter().step_by(3).collect();
+    let mut header = vec![
+        0x45, 0, 0, 200, 0, 1, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2,
+    ];
+    header.extend([0x30, 0x39, 0x17, 0xc1, 0, 99, 0, 0]);
+    let nested = [&header[..], &geneve(1, 7, 0x800), &list[0].1].concat();
+    list.push((0x800, nested));
+    header.extend([0x40, 0, 8, 0, 0, 0, 7, 0, 0x45, 0, 0, 20]);
+    list.push((0x800, header));
+    list
+}
+
+fn geneve(words: u8, vni: u8, kind: u16) -> Vec<u8> {
+    let mut header = vec![words, 0];
+    header.extend(kind.to_be_bytes());
+    header.extend([0, 0, vni, 0]);
+    header.extend(vec![3; usize::from(words) * 4]);
+    header
+}
+
 fn headers(ethertype: u16) -> Vec<Vec<u8>> {
     let kind = ethertype.to_be_bytes();
     let ppp = if ethertype == 0x800 {
@@ -232,6 +280,23 @@ fn packets(link_type: u16) -> Vec<Vec<u8>> {
             }
             104 => list.push([&[0x0f, 0][..], &kind, &network].concat()),
             _ => list.push(network),
+        }
+    }
+    for (ethertype, network) in tunnels() {
+        let kind = ethertype.to_be_bytes();
+        match link_type {
+            1 => {
+                let addresses = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+                list.push([&addresses[..], &kind, &network].concat());
+                let tag = [0x81, 0, 0, 5];
+                list.push([&addresses[..], &tag, &kind, &network].concat());
+            }
+            113 => {
+                let start = [0, 4, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0];
+                list.push([&start[..], &kind, &network].concat());
+            }
+            101 => list.push(network),
+            _ => {}
         }
     }
     list

@@ -1,18 +1,18 @@
 //! Arithmetic on packet bytes: `ip[0] & 0xf`.
 
-use bpf::cbpf::{Insn, MEMORY_WORDS};
+use bpf::cbpf::Insn;
 
 use super::block::{Cond, JEQ, LD_IMM, Test, WITH_X};
-use super::extended::CELLS;
+use super::extended::{CELLS, LD_MEM};
 
 /// A value; the code of an operation is that of its instruction with a constant.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Number(u32),
     Length,
-    /// Packet bytes at a computed offset: after the IPv4 header if there is a load of X, a size bit
-    /// and an offset.
-    Load(Option<Insn>, u16, u32, Box<Value>),
+    /// Packet bytes at a computed offset: instructions that load the variable part of the offset
+    /// into X, if there is one; a size bit, and a constant part.
+    Load(Vec<Insn>, u16, u32, Box<Value>),
     Op(u16, Box<Value>, Box<Value>),
     Negate(Box<Value>),
     /// Bytes at an offset that earlier steps stored in scratch memory.
@@ -69,16 +69,16 @@ pub(super) fn operate(op: u16, a: Value, b: Value) -> Option<Value> {
     }))
 }
 
-/// The test `a jump b`; `None` if it needs more scratch memory than there is.
-pub(super) fn relate(jump: u16, a: &Value, b: &Value) -> Option<Cond> {
+/// The test `a jump b`; `None` if it needs more scratch words than are free.
+pub(super) fn relate(jump: u16, a: &Value, b: &Value, words: usize) -> Option<Cond> {
     let mut load = Vec::new();
     let (jump, k) = match *b {
         Value::Number(k) => {
-            evaluate(a, 0, &mut load)?;
+            evaluate(a, 0, words, &mut load)?;
             (jump, k)
         }
         _ => {
-            operands(a, b, 0, &mut load)?;
+            operands(a, b, 0, words, &mut load)?;
             if jump == JEQ {
                 load.push(insn(SUB + WITH_X, 0));
                 (JEQ, 0)
@@ -92,10 +92,7 @@ pub(super) fn relate(jump: u16, a: &Value, b: &Value) -> Option<Cond> {
     if is_step && load.iter().any(|i| is_cell(i) && i.code == ST) {
         return None;
     }
-    Some(Cond::Test(Test {
-        is_step,
-        ..Test::new(load, jump, k)
-    }))
+    Some(Cond::Test(Test::new(load, jump, k)))
 }
 
 fn insn(code: u16, k: u32) -> Insn {
@@ -103,25 +100,25 @@ fn insn(code: u16, k: u32) -> Insn {
 }
 
 /// Loads the value into A, using scratch words from `free` up.
-fn evaluate(value: &Value, free: u32, out: &mut Vec<Insn>) -> Option<()> {
+fn evaluate(value: &Value, free: u32, words: usize, out: &mut Vec<Insn>) -> Option<()> {
     match value {
         Value::Number(k) => out.push(insn(LD_IMM, *k)),
         Value::Length => out.push(insn(0x80, 0)),
         Value::Load(header, size, offset, index) => {
-            load(*header, *size, *offset, index, free, out)?;
+            load(header, (*size, *offset), index, (free, words), out)?;
         }
         Value::Step(insns) => out.extend(insns),
         Value::Negate(inner) => {
-            evaluate(inner, free, out)?;
+            evaluate(inner, free, words, out)?;
             out.push(insn(0x84, 0));
         }
         Value::Op(op, a, b) => match **b {
             Value::Number(k) => {
-                evaluate(a, free, out)?;
+                evaluate(a, free, words, out)?;
                 out.push(insn(*op, k));
             }
             _ => {
-                operands(a, b, free, out)?;
+                operands(a, b, free, words, out)?;
                 out.push(insn(op + WITH_X, 0));
             }
         },
@@ -130,37 +127,51 @@ fn evaluate(value: &Value, free: u32, out: &mut Vec<Insn>) -> Option<()> {
 }
 
 /// Loads `a` into A and `b` into X, using scratch words from `free` up.
-fn operands(a: &Value, b: &Value, free: u32, out: &mut Vec<Insn>) -> Option<()> {
-    if free as usize >= MEMORY_WORDS {
+fn operands(a: &Value, b: &Value, free: u32, words: usize, out: &mut Vec<Insn>) -> Option<()> {
+    if free as usize >= words {
         return None;
     }
-    evaluate(b, free, out)?;
+    evaluate(b, free, words, out)?;
     out.push(insn(ST, free));
-    evaluate(a, free + 1, out)?;
+    evaluate(a, free + 1, words, out)?;
     out.push(insn(LDX_MEM, free));
     Some(())
 }
 
 fn load(
-    header: Option<Insn>,
-    size: u16,
-    offset: u32,
+    prefix: &[Insn],
+    (size, offset): (u16, u32),
     index: &Value,
-    free: u32,
+    (free, words): (u32, usize),
     out: &mut Vec<Insn>,
 ) -> Option<()> {
-    match (header, index) {
-        (None, Value::Number(k)) => out.push(insn(0x20 | size, offset.wrapping_add(*k))),
-        (Some(header), Value::Number(k)) => {
-            out.extend([header, insn(0x40 | size, offset.wrapping_add(*k))]);
+    match index {
+        Value::Number(k) if prefix.is_empty() => {
+            out.push(insn(0x20 | size, offset.wrapping_add(*k)));
+            return Some(());
         }
-        (header, index) => {
-            evaluate(index, free, out)?;
-            if let Some(header) = header {
-                out.extend([header, insn(ADD_X, 0)]);
-            }
-            out.extend([insn(TAX, 0), insn(0x40 | size, offset)]);
+        Value::Number(k) => {
+            out.extend(prefix);
+            out.push(insn(0x40 | size, offset.wrapping_add(*k)));
+            return Some(());
         }
+        _ => evaluate(index, free, words, out)?,
     }
+    // More than a load of X overwrites A.
+    let is_long = prefix.len() > 1;
+    if is_long {
+        if free as usize >= words {
+            return None;
+        }
+        out.push(insn(ST, free));
+    }
+    out.extend(prefix);
+    if is_long {
+        out.push(insn(LD_MEM, free));
+    }
+    if !prefix.is_empty() {
+        out.push(insn(ADD_X, 0));
+    }
+    out.extend([insn(TAX, 0), insn(0x40 | size, offset)]);
     Some(())
 }

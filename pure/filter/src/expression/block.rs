@@ -4,6 +4,9 @@ use std::collections::HashMap;
 
 use bpf::cbpf::Insn;
 
+use super::arith::{LDX_MEM, ST};
+use super::extended::LD_MEM;
+
 pub(super) const JEQ: u16 = 0x15;
 pub(super) const JGT: u16 = 0x25;
 pub(super) const JGE: u16 = 0x35;
@@ -26,9 +29,12 @@ pub(super) struct Test {
 }
 
 impl Test {
-    /// Creates a test that uses no scratch memory.
+    /// Creates a test. It is a step if it reads scratch memory that it has not written.
     pub(super) fn new(load: Vec<Insn>, jump: u16, k: u32) -> Test {
-        let is_step = false;
+        let is_step = load.iter().enumerate().any(|(at, insn)| {
+            let is_written = |before: &Insn| before.code == ST && before.k == insn.k;
+            matches!(insn.code, LD_MEM | LDX_MEM) && !load[..at].iter().any(is_written)
+        });
         Test {
             load,
             jump,

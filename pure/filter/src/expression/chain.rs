@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use super::arith::{ADD, ADD_X, LDX_MEM, MUL, ST};
-use super::block::{Cond, JEQ};
-use super::extended::{AT, LD_MEM, LDB_IND, NEXT, insn, ip_header, run, step};
+use super::arith::{ADD, ADD_X, AND, LDX_MEM, MUL, ST, TAX};
+use super::block::{Cond, JEQ, LD_IMM};
+use super::extended::{AT, LD_MEM, LDB_IND, LDH_IND, NEXT, TXA, insn, ip_header, run, step};
 use super::lower::{From, IP, IPV6, Size};
 use super::parse::Parser;
 use crate::{Error, Result};
@@ -23,6 +23,8 @@ const NO_NEXT: u32 = 59;
 const AUTHENTICATION: u32 = 51;
 const UDP: u32 = 17;
 const GENEVE_PORT: u32 = 6081;
+/// EtherType of Ethernet in another protocol (Transparent Ethernet Bridging).
+const ETHERNET: u32 = 0x6558;
 /// Maximum virtual network identifier (VNI).
 const NETWORK_MAX: u32 = 0xff_ffff;
 
@@ -34,6 +36,7 @@ impl Parser<'_> {
         number: u32,
         place: Range<usize>,
     ) -> Result<Cond> {
+        self.need_constant("protochain", place.clone())?;
         self.count_tests(2 * HEADERS_MAX * TESTS_PER_HEADER, place.clone())?;
         match proto {
             None => Ok(self.chain(false, number).or(self.chain(true, number))),
@@ -57,35 +60,84 @@ impl Parser<'_> {
         Cond::All(vec![self.link.protocol(protocol), run(start), walk])
     }
 
-    /// Compiles a test for a Geneve header, and its VNI. Tests of the inner packet are refused.
-    pub(super) fn geneve(&mut self) -> Result<Cond> {
+    /// Compiles a test for a Geneve header, and its VNI. The primitives that follow apply to the
+    /// inner packet, whose offsets are stored in scratch memory.
+    pub(super) fn geneve(&mut self, start: Range<usize>) -> Result<Cond> {
         let place = self.place();
         let network = self.optional_number();
         if network.is_some_and(|n| n > NETWORK_MAX) {
             return Err(Error::new(place, "the number of \"geneve\" is too large")
                 .expected(format!("at most {NETWORK_MAX}")));
         }
-        self.is_behind_geneve = true;
-        let link = &self.link;
+        let link = self.link.clone();
+        let bases = self.link.reserve().ok_or_else(|| {
+            Error::unsupported(start, "too many nested \"geneve\"").expected("at most 4")
+        })?;
+        let [Some(header), Some(link_type), Some(payload)] =
+            [bases.header, bases.link_type, bases.payload]
+        else {
+            return Ok(Cond::Const(false));
+        };
         let over = |from: From| {
             let mut list = vec![
                 link.eq(from, 2, Size::H, GENEVE_PORT),
                 link.masked(from, 8, Size::B, 0, 0xc0),
             ];
             list.extend(network.map(|n| link.masked(from, 12, Size::W, n << 8, 0xffff_ff00)));
-            // libpcap loads the inner protocol here, so a packet that ends before it is rejected.
-            let mut load = link.load(from, 10, Size::H);
-            load.truncate(2);
+            // The offset of the Geneve header, after that of UDP.
+            let mut load = link.prefix(from);
+            if load.is_empty() {
+                load.extend([insn(LD_IMM, 0), insn(TAX, 0)]);
+            }
+            load.extend([insn(TXA, 0), insn(ADD, link.offset(from).wrapping_add(8))]);
+            load.push(insn(ST, link_type));
             list.push(run(load));
             Cond::All(list)
         };
         let v4 = link.ip4(UDP).and(link.first_fragment());
         let next = link.eq(From::Network, 6, Size::B, UDP);
         let v6 = link.protocol(IPV6).and(next);
-        Ok(v4
+        let either = v4
             .and(over(From::Transport4))
-            .or(v6.and(over(From::Transport6))))
+            .or(v6.and(over(From::Transport6)));
+        // Options are in units of 4 bytes. The EtherType is in the header, or in that of the inner
+        // Ethernet packet.
+        let end = run(vec![
+            insn(LDX_MEM, link_type),
+            insn(LDB_IND, 0),
+            insn(AND, 0x3f),
+            insn(MUL, 4),
+            insn(ADD, 8),
+            insn(ADD_X, 0),
+            insn(ST, header),
+            insn(ST, payload),
+            insn(TXA, 0),
+            insn(ADD, 2),
+            insn(ST, link_type),
+        ]);
+        let is_ethernet = step(
+            vec![insn(LDX_MEM, link_type), insn(LDH_IND, 0)],
+            JEQ,
+            ETHERNET,
+        );
+        let inner = run(vec![
+            insn(LD_MEM, header),
+            insn(ADD, 12),
+            insn(ST, link_type),
+            insn(ADD, 2),
+            insn(ST, payload),
+        ]);
+        let inner = Cond::Choice(is_ethernet, Box::new(inner), Box::new(Cond::Const(true)));
+        self.link.push_geneve(bases);
+        Ok(Cond::All(vec![either, end, inner]))
     }
+}
+
+/// Steps that set scratch words to 0.
+pub(super) fn clear(words: Range<u32>) -> Cond {
+    let mut load = vec![insn(LD_IMM, 0)];
+    load.extend(words.map(|word| insn(ST, word)));
+    run(load)
 }
 
 /// Tests the header at the offset in scratch memory, then `next` for the header after it.

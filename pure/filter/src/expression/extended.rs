@@ -30,6 +30,7 @@ pub(super) const AT: u32 = 15;
 pub(super) const LD_MEM: u16 = 0x60;
 pub(super) const LDH: u16 = 0x28;
 pub(super) const LDB_IND: u16 = 0x50;
+pub(super) const LDH_IND: u16 = 0x48;
 pub(super) const TXA: u16 = 0x87;
 
 /// Maximum length of the TCP options in bytes.
@@ -243,6 +244,7 @@ impl Parser<'_> {
                     .expected("expected a number up to 65535"),
             );
         }
+        self.need_constant("payload", place)?;
         let is_there = Cond::Test(step(vec![insn(LD_MEM, END)], JGE, at + len));
         let from = self.link.offset(From::Network) + at;
         Ok(Guarded {
@@ -281,6 +283,7 @@ impl Parser<'_> {
                 text.len()
             )));
         }
+        self.need_constant("payload", bound.clone())?;
         let places = within as usize - text.len() + 1;
         self.count_tests(places * (text.len().div_ceil(4) + 1), bound)?;
         let network = self.link.offset(From::Network);
@@ -315,6 +318,7 @@ impl Parser<'_> {
             _ => None,
         };
         let kind = kind.ok_or_else(|| unknown_option(place.clone()))?;
+        self.need_constant("tcp option", place.clone())?;
         self.count_tests(OPTIONS_LEN_MAX * TESTS_PER_OPTION, place)?;
         let link = &self.link;
         let network = link.offset(From::Network);

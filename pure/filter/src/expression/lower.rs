@@ -2,9 +2,13 @@
 //!
 //! The tests and their order are those of pcap-filter(7) as compiled by libpcap 1.10.
 
-use bpf::cbpf::Insn;
+use std::ops::Range;
 
-use super::block::{Cond, JEQ, JGE, JGT, JSET, LDX_MSH, Test};
+use bpf::cbpf::{Insn, MEMORY_WORDS};
+
+use super::arith::{ADD_X, AND, LDX_MEM, LSH, TAX};
+use super::block::{Cond, JEQ, JGE, JGT, JSET, LDX_MSH, Test, WITH_X};
+use super::extended::{CELLS, LD_MEM, LDB_IND, insn, step};
 
 /// Size of a load.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,10 +54,23 @@ pub(super) enum Kind {
     Loop,
 }
 
+/// The scratch words that earlier steps stored the variable parts of offsets in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bases {
+    pub(super) header: Option<u32>,
+    pub(super) link_type: Option<u32>,
+    pub(super) payload: Option<u32>,
+}
+
 /// Offsets that apply at one point of an expression.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     pub(super) kind: Kind,
+    bases: Bases,
+    /// Number of scratch words in use for bases, from [`CELLS`] down.
+    words: u32,
+    /// Whether it is the inner packet of Geneve, which has an Ethernet header or none.
+    is_inner: bool,
     header: u32,
     link_type: u32,
     payload: u32,
@@ -95,6 +112,9 @@ impl Link {
         };
         Some(Link {
             kind,
+            bases: Bases::default(),
+            words: 0,
+            is_inner: false,
             header: 0,
             link_type: at,
             payload,
@@ -118,12 +138,83 @@ impl Link {
     pub(super) fn push_pppoe(&mut self) {
         self.header = self.payload + self.network + 6;
         self.kind = Kind::Ppp;
+        self.is_inner = false;
+        (self.bases.header, self.bases.link_type) = (self.bases.payload, self.bases.payload);
         self.link_type = self.header;
         self.payload = self.header + 2;
         (self.network, self.network_no_snap) = (0, 0);
     }
 
-    /// An offset as a constant; relative to X for `Transport4`.
+    /// Reserves three scratch words for the bases of another packet; `None` if too few are left.
+    pub(super) fn reserve(&mut self) -> Option<Bases> {
+        self.words += 3;
+        let first = CELLS.checked_sub(self.words).filter(|&first| first > 0)?;
+        Some(Bases {
+            header: Some(first),
+            link_type: Some(first + 1),
+            payload: Some(first + 2),
+        })
+    }
+
+    /// The scratch words that are reserved.
+    pub(super) fn words(&self) -> Range<u32> {
+        CELLS.saturating_sub(self.words)..CELLS
+    }
+
+    /// The offsets that follow apply to the inner packet of Geneve. As in libpcap, MPLS labels
+    /// before it still count.
+    pub(super) fn push_geneve(&mut self, bases: Bases) {
+        self.kind = Kind::Ethernet;
+        self.bases = bases;
+        self.is_inner = true;
+        (self.header, self.link_type, self.payload, self.network) = (0, 0, 0, 0);
+    }
+
+    /// Number of scratch words that arithmetic may use.
+    pub(super) fn free_words(&self) -> usize {
+        match self.words {
+            0 => MEMORY_WORDS,
+            words => CELLS.saturating_sub(words) as usize,
+        }
+    }
+
+    /// Whether offsets of the network header are variable.
+    pub(super) fn is_variable(&self) -> bool {
+        self.bases.payload.is_some()
+    }
+
+    /// Tests for an Ethernet header, if it may be missing: then the link header and its payload are
+    /// at the same offset.
+    pub(super) fn with_header(&self, cond: Cond) -> Cond {
+        let (true, Some(header), Some(payload)) =
+            (self.is_inner, self.bases.header, self.bases.payload)
+        else {
+            return cond;
+        };
+        let load = vec![insn(LD_MEM, header), insn(LDX_MEM, payload)];
+        Cond::Test(step(load, JEQ + WITH_X, 0)).negate().and(cond)
+    }
+
+    /// The scratch word with the variable part of an offset.
+    fn base(&self, from: From) -> Option<u32> {
+        match from {
+            From::Header => self.bases.header,
+            From::LinkType => self.bases.link_type,
+            _ => self.bases.payload,
+        }
+    }
+
+    /// Loads the variable part of an offset into X; empty if it is constant. For `Transport4`, the
+    /// length of the IPv4 header is included.
+    pub(super) fn prefix(&self, from: From) -> Vec<Insn> {
+        match (from, self.base(from)) {
+            (From::Transport4, _) => self.header_length(),
+            (_, Some(word)) => vec![insn(LDX_MEM, word)],
+            (_, None) => Vec::new(),
+        }
+    }
+
+    /// An offset as a constant; relative to X if it has a prefix.
     pub(super) fn offset(&self, from: From) -> u32 {
         match from {
             From::Header => self.header,
@@ -136,17 +227,28 @@ impl Link {
         }
     }
 
-    /// Loads the length of the IPv4 header into X.
-    pub(super) fn header_length(&self) -> Insn {
-        Insn::new(LDX_MSH, 0, 0, self.offset(From::Network))
+    /// Loads the length of the IPv4 header, and the variable part of its offset, into X.
+    pub(super) fn header_length(&self) -> Vec<Insn> {
+        let at = self.offset(From::Network);
+        match self.bases.payload {
+            None => vec![insn(LDX_MSH, at)],
+            Some(word) => vec![
+                insn(LDX_MEM, word),
+                insn(LDB_IND, at),
+                insn(AND, 0xf),
+                insn(LSH, 2),
+                insn(ADD_X, 0),
+                insn(TAX, 0),
+            ],
+        }
     }
 
     pub(super) fn load(&self, from: From, offset: u32, size: Size) -> Vec<Insn> {
         let k = self.offset(from).wrapping_add(offset);
-        if from == From::Transport4 {
-            return vec![self.header_length(), Insn::new(0x40 | size as u16, 0, 0, k)];
-        }
-        vec![Insn::new(0x20 | size as u16, 0, 0, k)]
+        let mut load = self.prefix(from);
+        let mode = if load.is_empty() { 0x20 } else { 0x40 };
+        load.push(insn(mode | size as u16, k));
+        load
     }
 
     pub(super) fn test(&self, from: From, offset: u32, size: Size, jump: u16, k: u32) -> Cond {
@@ -387,7 +489,8 @@ impl Link {
     }
 
     pub(super) fn mac(&self, address: [u8; 6], way: Way) -> Cond {
-        way.both(|is_src| self.bytes(From::Header, if is_src { 6 } else { 0 }, &address))
+        let is = way.both(|is_src| self.bytes(From::Header, if is_src { 6 } else { 0 }, &address));
+        self.with_header(is)
     }
 }
 

@@ -26,7 +26,7 @@ pub mod steering;
 
 pub use lex::is_keyword;
 
-use bpf::cbpf::Program;
+use bpf::cbpf::{Invalid, Program};
 
 use crate::{Error, Result};
 pub use names::{Builtin, Names, Service};
@@ -107,13 +107,19 @@ pub fn compile(text: &str, options: &Options) -> Result<Program> {
             return Err(Error::new(0..text.len(), what));
         }
     }
-    emit::emit(
-        &graph,
-        start,
-        options.snaplen,
-        options.optimize,
-        0..text.len(),
-    )
+    let emit = |graph: &block::Graph, start| {
+        let share_loads = options.optimize;
+        emit::emit(graph, start, options.snaplen, share_loads, 0..text.len())
+    };
+    let program = emit(&graph, start)?;
+    match program.kernel_refusal() {
+        // Tests behind a header that an earlier alternative may not have found.
+        Some(Invalid::MemoryUnset { .. }) => {
+            let start = graph.add(&chain::clear(parsed.bases), start, block::REFUSE);
+            emit(&graph, start)
+        }
+        _ => Ok(program),
+    }
 }
 
 #[cfg(test)]

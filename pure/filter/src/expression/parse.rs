@@ -34,6 +34,8 @@ pub(super) struct Whole {
     pub(super) cond: Cond,
     /// Whether it tests a VLAN tag that a live socket may keep outside the packet.
     pub(super) has_live_vlan: bool,
+    /// The scratch words with the variable parts of offsets.
+    pub(super) bases: Range<u32>,
 }
 
 pub(super) type Parsed = (Cond, Option<Qualifier>);
@@ -52,8 +54,6 @@ pub(super) struct Parser<'a> {
     pub(super) tag: Tag,
     /// Whether the first `vlan` on a live socket has been parsed.
     pub(super) has_live_vlan: bool,
-    /// Whether a `geneve` came before, so that further primitives would test the inner packet.
-    pub(super) is_behind_geneve: bool,
 }
 
 pub(super) fn parse(text: &str, options: &Options, tag: Tag) -> Result<Whole> {
@@ -74,7 +74,6 @@ pub(super) fn parse(text: &str, options: &Options, tag: Tag) -> Result<Whole> {
         options,
         tag,
         has_live_vlan: false,
-        is_behind_geneve: false,
     };
     if *parser.peek() == Token::End {
         return Ok(parser.whole(Cond::Const(true)));
@@ -108,6 +107,7 @@ impl Parser<'_> {
         Whole {
             cond,
             has_live_vlan: self.has_live_vlan,
+            bases: self.link.words(),
         }
     }
 
@@ -242,7 +242,6 @@ impl Parser<'_> {
 
     /// Parses one identifier, or a parenthesized list of them, with the given qualifiers.
     pub(super) fn identifier(&mut self, qualifier: Option<Qualifier>) -> Result<Cond> {
-        self.check_layer()?;
         if self.take("not") {
             return self.deeper(|p| Ok(p.identifier(qualifier)?.negate()));
         }
@@ -271,17 +270,19 @@ impl Parser<'_> {
         })
     }
 
-    /// Refuses primitives after `geneve`: tests of the inner packet are not supported.
-    fn check_layer(&self) -> Result<()> {
-        if !self.is_behind_geneve {
-            return Ok(());
+    /// Refuses a primitive that needs constant offsets, after a header of variable length.
+    pub(super) fn need_constant(&self, what: &str, place: Range<usize>) -> Result<()> {
+        match self.link.is_variable() {
+            false => Ok(()),
+            true => Err(Error::new(
+                place,
+                format!("\"{what}\" cannot follow a header of variable length"),
+            )
+            .expected("it can be tested before \"geneve\"")),
         }
-        let what = "tests after \"geneve\" are not supported by this compiler";
-        Err(Error::unsupported(self.place(), what).expected("libpcap's compiler supports them"))
     }
 
     fn term(&mut self) -> Result<Parsed> {
-        self.check_layer()?;
         if self.take("not") {
             return self.deeper(|p| {
                 let (cond, qualifier) = p.term()?;
@@ -322,7 +323,7 @@ impl Parser<'_> {
         };
         self.next();
         let b = self.arithmetic(0)?;
-        let test = arith::relate(jump, &a.value, &b.value)
+        let test = arith::relate(jump, &a.value, &b.value, self.link.free_words())
             .ok_or_else(|| Error::new(place, "the arithmetic needs too much scratch memory"))?;
         let mut list = a.guard;
         list.extend(b.guard);

@@ -75,7 +75,7 @@ impl Parser<'_> {
             }
             "geneve" => {
                 self.next();
-                self.geneve()?
+                self.geneve(place)?
             }
             "llc" => {
                 self.next();
@@ -183,7 +183,9 @@ impl Parser<'_> {
                     .expected("\"ip multicast\" and \"ip6 multicast\" test the IP header"));
             }
             (None | Some("ether"), "broadcast") => link.mac([0xff; 6], Way::Dst),
-            (None | Some("ether"), _) => link.test(From::Header, 0, Size::B, JSET, 1),
+            (None | Some("ether"), _) => {
+                link.with_header(link.test(From::Header, 0, Size::B, JSET, 1))
+            }
             (Some("ip"), "broadcast") => {
                 let hosts = !self.options.netmask;
                 let any = destination(0, hosts).or(destination(hosts, hosts));
@@ -310,7 +312,8 @@ impl Parser<'_> {
     /// the packet or in it; only a tag in the packet shifts what follows.
     fn vlan(&mut self, number: Option<u32>) -> Cond {
         let link = self.link.clone();
-        let is_first_live = self.options.tap.is_some() && !self.has_live_vlan;
+        let is_outer = !self.link.is_variable();
+        let is_first_live = self.options.tap.is_some() && !self.has_live_vlan && is_outer;
         self.has_live_vlan |= is_first_live;
         let tags = [0x8100, 0x88a8, 0x9100];
         let in_packet = Cond::Any(tags.map(|tag| link.protocol(tag)).into());
@@ -362,7 +365,6 @@ impl Parser<'_> {
     ) -> Result<Guarded> {
         let link = &self.link;
         let (mut guard, steps) = (index.guard, index.steps);
-        let mut header = None;
         let from = match protocol {
             "ether" => From::Header,
             "ip" | "ip6" | "arp" | "rarp" | "atalk" | "decnet" | "lat" | "sca" | "moprc"
@@ -374,7 +376,6 @@ impl Parser<'_> {
                 guard.insert(0, link.protocol(IP));
                 guard.push(self.abbreviation(protocol, place)?);
                 guard.push(link.first_fragment());
-                header = Some(link.header_length());
                 From::Transport4
             }
             "icmp6" => {
@@ -389,7 +390,8 @@ impl Parser<'_> {
                 );
             }
         };
-        let value = Value::Load(header, size, link.offset(from), Box::new(index.value));
+        let prefix = link.prefix(from);
+        let value = Value::Load(prefix, size, link.offset(from), Box::new(index.value));
         Ok(Guarded {
             value,
             guard,

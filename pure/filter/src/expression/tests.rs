@@ -70,9 +70,50 @@ fn a_gateway_has_the_mac_address_and_not_the_other() {
     for text in ["gateway other", "gateway 192.0.2.1", "src gateway router"] {
         assert!(compile(text, &options).is_err(), "{text}");
     }
-    let unsupported = compile("geneve and ip", &options).unwrap_err();
+    let link_type = 165;
+    let unsupported = compile(
+        "ip",
+        &Options {
+            link_type,
+            ..options
+        },
+    )
+    .unwrap_err();
     assert!(unsupported.is_unsupported);
     assert!(!compile("tcp porz 80", &options).unwrap_err().is_unsupported);
+}
+
+#[test]
+fn programs_behind_geneve_run_in_the_kernel_and_are_bounded() {
+    for text in [
+        "geneve and tcp port 80",
+        "geneve 7 or tcp",
+        "not geneve and vlan 5 and udp[0] = 1",
+    ] {
+        assert_eq!(program(text).kernel_refusal(), None, "{text}");
+    }
+    let nested = |count| vec!["geneve"; count].join(" and ") + " and tcp";
+    assert!(compile(&nested(4), &Options::default()).is_ok());
+    assert!(
+        compile(&nested(5), &Options::default())
+            .unwrap_err()
+            .is_unsupported
+    );
+    let options = Options {
+        extended: true,
+        ..Options::default()
+    };
+    for text in [
+        "protochain 6",
+        "payload[0] = 1",
+        "payload contains \"a\" within 9",
+        "tcp option mss",
+    ] {
+        assert!(compile(text, &options).is_ok());
+        let error = compile(&format!("geneve and {text}"), &options).unwrap_err();
+        assert!(error.what.contains("variable length"), "{text}: {error}");
+    }
+    assert!(compile("geneve and ttl 5-9", &options).is_ok());
 }
 
 #[test]
