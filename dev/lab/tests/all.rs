@@ -56,6 +56,7 @@ mod file_corpus;
 mod filter_command;
 mod filter_derive;
 mod filter_expression;
+mod filter_links;
 mod filter_object;
 mod filter_p0f;
 mod flow_applications;

@@ -303,7 +303,7 @@ fn packets(link_type: u16) -> Vec<Vec<u8>> {
 }
 
 /// Compares both compilers on one expression; returns the differences.
-fn compare(
+pub fn compare(
     text: &str,
     link_type: u16,
     packets: &[Vec<u8>],

@@ -7,13 +7,15 @@
 use bpf::cbpf::Program;
 use bpf::vm_cbpf::{self, PacketInfo};
 
-use crate::dns::{self, Family, Name, Queries, QueryType};
+use crate::dns::{self, Family, Name, Queries, QuerySet, QueryType};
 use crate::expression::{Options, compile};
 use crate::p0f::{self, Handshake, Signature, Start, raw_signature};
 use crate::{Error, Result};
 
-/// The supported link types, and one that is not supported.
-const LINK_TYPES: [u16; 10] = [1, 0, 9, 101, 108, 113, 228, 229, 276, 105];
+/// Supported link types, and one that is not supported.
+const LINK_TYPES: [u16; 18] = [
+    1, 0, 9, 101, 108, 113, 228, 229, 276, 105, 127, 119, 163, 6, 10, 7, 8, 165,
+];
 
 /// Maximum packet length: longer packets cover nothing new.
 const PACKET_LEN_MAX: usize = 512;
@@ -141,10 +143,12 @@ pub fn names_input(input: &[u8]) -> bool {
         return false;
     };
     bpf::laws::program_input(&made.program, packet);
+    let set = QuerySet::new(&queries);
     for len in [packet.len(), packet.len() / 2] {
         let cut = &packet[..len];
         let verdict = vm_cbpf::run(&made.program, cut, packet.len() as u32) != 0;
         assert_eq!(verdict, dns::matches(&queries, cut), "{text:?}");
+        assert_eq!(verdict, set.matches(Start::Ip, cut), "{text:?}");
     }
     true
 }

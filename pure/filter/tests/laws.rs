@@ -12,12 +12,22 @@ use barewire_filter::laws::{
 
 /// One expression per line.
 const EXPRESSIONS: &str = include_str!("../../../testdata/filter/expressions.txt");
+/// Expressions on other link types.
+const LINKS: &str = include_str!("../../../testdata/filter/links.txt");
 /// Expressions that only a live socket supports.
 const LIVE: [&str; 4] = [
     "inbound and vlan 5",
     "(tcp port 80 and vlan) or ip",
     "vlan and vlan 7 and tcp",
     "ifindex 3 or not vlan",
+];
+
+/// Expressions on frames of 802.11, with a radiotap header.
+const FRAMES: [&str; 4] = [
+    "type data subtype qos-data and dir tods and tcp port 80",
+    "wlan host 2:0:0:0:0:1 or wlan ra 2:0:0:0:0:2",
+    "not type mgt and radio[2] = 8 and link[0] & 8 != 0",
+    "ip or geneve 7 and vlan 5",
 ];
 
 /// Expressions of the extended language, which a flag selects.
@@ -38,6 +48,17 @@ fn packet() -> Vec<u8> {
     packet
 }
 
+/// A QoS data frame with LLC, SNAP and the packet's IP header, behind radiotap.
+fn frame() -> Vec<u8> {
+    let mut frame = vec![0, 0, 8, 0, 0, 0, 0, 0, 0x88, 1, 0, 0];
+    frame.extend([
+        2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3, 0x10, 0, 0, 0,
+    ]);
+    frame.extend([0xaa, 0xaa, 3, 0, 0, 0]);
+    frame.extend(&packet()[12..]);
+    frame
+}
+
 /// Every eighth expression of the list, and those for live sockets.
 fn seeds() -> Vec<(String, Vec<u8>)> {
     let some = EXPRESSIONS.lines().step_by(8);
@@ -55,7 +76,11 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
         let input = input_of(text, 1, IS_EXTENDED, &packet());
         (format!("extended-{at}"), input)
     });
-    files.chain(live).chain(extended).collect()
+    let frames = FRAMES.iter().enumerate().map(|(at, text)| {
+        let input = input_of(text, 127, 0, &frame());
+        (format!("frame-{at}"), input)
+    });
+    files.chain(live).chain(extended).chain(frames).collect()
 }
 
 /// Signatures, each with a SYN.
@@ -195,7 +220,12 @@ impl Random {
 
 #[test]
 fn random_words_hold() {
-    let lines: Vec<&str> = EXPRESSIONS.lines().chain(LIVE).chain(EXTENDED).collect();
+    let live = LIVE.into_iter().chain(EXTENDED).chain(FRAMES);
+    let lines: Vec<&str> = EXPRESSIONS
+        .lines()
+        .chain(LINKS.lines())
+        .chain(live)
+        .collect();
     let words: Vec<&str> = lines.iter().flat_map(|l| l.split_whitespace()).collect();
     let mut random = Random(0x5eed_0f17);
     let mut compiled = 0;
@@ -208,13 +238,13 @@ fn random_words_hold() {
                 _ => words[random.below(words.len())],
             })
             .collect();
-        let mut packet = packet();
+        let mut packet = [packet, frame][random.below(2)]();
         for _ in 0..random.below(4) {
             let at = random.below(packet.len());
             packet[at] = random.below(256) as u8;
         }
         let mut input = input_of(&some.join(" "), 1, random.pick_flags(), &packet);
-        input[0] = random.below(10) as u8;
+        input[0] = random.below(18) as u8;
         compiled += usize::from(expression_input(&input));
     }
     assert!(compiled > 500, "only {compiled} of 20000 were expressions");

@@ -38,7 +38,9 @@ const KEYS: &[(&str, &str)] = &[
     ("broadcast", "broadcast"), ("multicast", "multicast"), ("and", "and"), ("or", "or"),
     ("not", "not"), ("len", "len"), ("length", "len"), ("inbound", "inbound"),
     ("outbound", "outbound"), ("ifindex", "ifindex"), ("vlan", "vlan"), ("mpls", "mpls"),
-    ("pppoed", "pppoed"), ("pppoes", "pppoes"),
+    ("pppoed", "pppoed"), ("pppoes", "pppoes"), ("addr1", "addr1"), ("address1", "addr1"),
+    ("addr2", "addr2"), ("address2", "addr2"), ("addr3", "addr3"), ("address3", "addr3"),
+    ("addr4", "addr4"), ("address4", "addr4"), ("ra", "ra"), ("ta", "ta"),
 ];
 
 /// Named constants of pcap-filter(7).

@@ -9,6 +9,7 @@ use bpf::cbpf::{Insn, MEMORY_WORDS};
 use super::arith::{ADD_X, AND, LDX_MEM, LSH, TAX};
 use super::block::{Cond, JEQ, JGE, JGT, JSET, LDX_MSH, Test, WITH_X};
 use super::extended::{CELLS, LD_MEM, LDB_IND, insn, step};
+use super::wlan::Radio;
 
 /// Size of a load.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub(super) enum Size {
 /// Base of an offset.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum From {
+    /// The first byte of all.
+    Start,
     Header,
     LinkType,
     /// The payload of the link header: an LLC header or the network header.
@@ -52,6 +55,17 @@ pub(super) enum Kind {
     /// network order.
     Null,
     Loop,
+    /// 802.11, behind a radio header.
+    Wlan(Radio),
+    /// Link types whose payload begins with an LLC header: FDDI, Token Ring, ATM (RFC 1483), IP
+    /// over Fibre Channel.
+    Fddi,
+    TokenRing,
+    Atm,
+    FibreChannel,
+    Arcnet,
+    /// SLIP with the header of BSD, which libpcap takes for the IP header in tests of the version.
+    Slip,
 }
 
 /// The scratch words that earlier steps stored the variable parts of offsets in.
@@ -86,11 +100,6 @@ pub(super) const RARP: u32 = 0x8035;
 pub(super) const DECNET: u32 = 0x6003;
 pub(super) const SAP_ISO: u32 = 0xfe;
 pub(super) const SAP_IPX: u32 = 0xe0;
-const SAP_IP: u32 = 0x06;
-const SAP_NETBEUI: u32 = 0xf0;
-const ATALK: u32 = 0x809b;
-const AARP: u32 = 0x80f3;
-const LENGTH_MAX: u32 = 1500;
 
 impl Link {
     /// The offsets of a link type, given its LINKTYPE number.
@@ -108,17 +117,37 @@ impl Link {
             104 => (Kind::Hdlc, 2, 4, 0),
             0 => (Kind::Null, 0, 4, 0),
             108 => (Kind::Loop, 0, 4, 0),
+            105 => (Kind::Wlan(Radio::None), 24, 0, 3),
+            119 => (Kind::Wlan(Radio::Prism), 24, 0, 3),
+            127 => (Kind::Wlan(Radio::Radiotap), 24, 0, 3),
+            163 => (Kind::Wlan(Radio::Avs), 24, 0, 3),
+            6 => (Kind::TokenRing, 14, 14, 3),
+            10 => (Kind::Fddi, 13, 13, 3),
+            100 => (Kind::Atm, 0, 0, 3),
+            122 => (Kind::FibreChannel, 16, 16, 3),
+            7 => (Kind::Arcnet, 2, 6, 0),
+            129 => (Kind::Arcnet, 4, 8, 0),
+            8 => (Kind::Slip, 0, 16, 0),
             _ => return None,
         };
+        let words = match kind {
+            Kind::Wlan(_) => 2,
+            _ => 0,
+        };
+        let has_llc = matches!(
+            kind,
+            Kind::Wlan(_) | Kind::TokenRing | Kind::Fddi | Kind::Atm | Kind::FibreChannel
+        );
         Some(Link {
             kind,
-            bases: Bases::default(),
-            words: 0,
+            bases: outermost(kind),
+            words,
             is_inner: false,
             header: 0,
             link_type: at,
             payload,
-            network: 0,
+            // An LLC header and SNAP.
+            network: if has_llc { 8 } else { 0 },
             network_no_snap: no_snap,
             labels: 0,
         })
@@ -154,6 +183,11 @@ impl Link {
             link_type: Some(first + 1),
             payload: Some(first + 2),
         })
+    }
+
+    /// The bases of the packet as a whole.
+    pub(super) fn outermost(&self) -> Bases {
+        outermost(self.kind)
     }
 
     /// The scratch words that are reserved.
@@ -198,6 +232,7 @@ impl Link {
     /// The scratch word with the variable part of an offset.
     fn base(&self, from: From) -> Option<u32> {
         match from {
+            From::Start => None,
             From::Header => self.bases.header,
             From::LinkType => self.bases.link_type,
             _ => self.bases.payload,
@@ -217,6 +252,7 @@ impl Link {
     /// An offset as a constant; relative to X if it has a prefix.
     pub(super) fn offset(&self, from: From) -> u32 {
         match from {
+            From::Start => 0,
             From::Header => self.header,
             From::LinkType => self.link_type,
             From::Llc => self.payload,
@@ -268,7 +304,7 @@ impl Link {
         Cond::Test(Test::new(load, JEQ, k))
     }
 
-    fn bytes(&self, from: From, offset: u32, bytes: &[u8]) -> Cond {
+    pub(super) fn bytes(&self, from: From, offset: u32, bytes: &[u8]) -> Cond {
         let mut end = bytes.len();
         let mut list = Vec::new();
         while end > 0 {
@@ -284,125 +320,6 @@ impl Link {
             list.push(self.eq(from, offset + end as u32, size, value));
         }
         Cond::All(list)
-    }
-
-    fn is_length(&self) -> Cond {
-        self.test(From::LinkType, 0, Size::H, JGT, LENGTH_MAX)
-            .negate()
-    }
-
-    fn snap(&self, organization: u32, ethertype: u32) -> Cond {
-        let [_, a, b, c] = organization.to_be_bytes();
-        let [.., d, e] = ethertype.to_be_bytes();
-        self.bytes(From::Llc, 0, &[0xaa, 0xaa, 3, a, b, c, d, e])
-    }
-
-    /// Tests the protocol after the link header: an EtherType or LLC SAP.
-    pub(super) fn protocol(&self, protocol: u32) -> Cond {
-        if self.labels > 0 {
-            let version = match protocol {
-                IP => 0x40,
-                _ => 0x60,
-            };
-            let last = self.masked(From::LastLabel, 2, Size::B, 1, 1);
-            return last.and(self.masked(From::Network, 0, Size::B, version, 0xf0));
-        }
-        match self.kind {
-            Kind::Ethernet => self.ethernet(protocol),
-            Kind::Sll | Kind::Sll2 => self.cooked(protocol),
-            Kind::Ppp | Kind::PppSerial => self.eq(From::LinkType, 0, Size::H, ppp(protocol)),
-            Kind::Hdlc => {
-                let number = if protocol == SAP_ISO {
-                    0xfefe
-                } else {
-                    protocol
-                };
-                self.eq(From::LinkType, 0, Size::H, number)
-            }
-            Kind::Raw => match protocol {
-                IP => self.masked(From::Network, 0, Size::B, 0x40, 0xf0),
-                IPV6 => self.masked(From::Network, 0, Size::B, 0x60, 0xf0),
-                _ => Cond::Const(false),
-            },
-            Kind::Null | Kind::Loop => self.loopback(protocol),
-            Kind::Raw4 => Cond::Const(protocol == IP),
-            Kind::Raw6 => Cond::Const(protocol == IPV6),
-        }
-    }
-
-    fn ethernet(&self, protocol: u32) -> Cond {
-        let by_type = |p| self.eq(From::LinkType, 0, Size::H, p);
-        match protocol {
-            SAP_ISO | SAP_IP | SAP_NETBEUI => {
-                let saps = protocol << 8 | protocol;
-                self.is_length().and(self.eq(From::Llc, 0, Size::H, saps))
-            }
-            SAP_IPX => {
-                let llc = self.eq(From::Llc, 0, Size::B, SAP_IPX);
-                let raw = llc.or(self.eq(From::Llc, 0, Size::H, 0xffff));
-                let any = self.snap(0, 0x8137).or(raw);
-                by_type(0x8137).or(self.is_length().and(any))
-            }
-            ATALK => by_type(ATALK).or(self.is_length().and(self.snap(0x08_0007, ATALK))),
-            AARP => by_type(AARP).or(self.is_length().and(self.snap(0, AARP))),
-            0..=LENGTH_MAX => {
-                let sap = self.eq(From::Llc, 0, Size::B, protocol);
-                self.is_length().and(sap)
-            }
-            _ => by_type(protocol),
-        }
-    }
-
-    /// Tests for an LLC header of IEEE 802.3, excluding NetWare packets that look like one.
-    pub(super) fn llc(&self) -> Cond {
-        let netware = self.eq(From::Llc, 0, Size::H, 0xffff);
-        self.is_length().and(netware.negate())
-    }
-
-    /// Tests the control field of an LLC header.
-    pub(super) fn llc_control(&self, value: u32, mask: u32) -> Cond {
-        self.llc()
-            .and(self.masked(From::Llc, 2, Size::B, value, mask))
-    }
-
-    /// Tests the address family of BSD loopback. Each BSD has its own number for IPv6. Files of
-    /// either byte order are supported: no two numbers are equal when swapped.
-    fn loopback(&self, protocol: u32) -> Cond {
-        let families: &[u32] = match protocol {
-            IP => &[2],
-            IPV6 => &[24, 28, 30],
-            _ => return Cond::Const(false),
-        };
-        let family = |k| self.eq(From::Header, 0, Size::W, k);
-        let either = |&k: &u32| match self.kind {
-            Kind::Loop => family(k),
-            _ => family(k.swap_bytes()).or(family(k)),
-        };
-        Cond::Any(families.iter().map(either).collect())
-    }
-
-    fn cooked(&self, protocol: u32) -> Cond {
-        let is_llc = self.eq(From::LinkType, 0, Size::H, 4);
-        match protocol {
-            SAP_ISO | SAP_IP | SAP_NETBEUI => {
-                is_llc.and(self.eq(From::Llc, 0, Size::H, protocol << 8 | protocol))
-            }
-            SAP_IPX => is_llc
-                .and(
-                    self.eq(From::Llc, 0, Size::B, SAP_IPX)
-                        .or(self.snap(0, 0x8137)),
-                )
-                .or(self.eq(From::LinkType, 0, Size::H, 1))
-                .or(self.eq(From::LinkType, 0, Size::H, 0x8137)),
-            ATALK => self
-                .eq(From::LinkType, 0, Size::H, ATALK)
-                .or(is_llc.and(self.snap(0x08_0007, ATALK))),
-            AARP => self
-                .eq(From::LinkType, 0, Size::H, AARP)
-                .or(is_llc.and(self.snap(0, AARP))),
-            0..=LENGTH_MAX => is_llc.and(self.eq(From::Llc, 0, Size::B, protocol)),
-            _ => self.eq(From::LinkType, 0, Size::H, protocol),
-        }
     }
 
     /// Tests for an IPv4 packet of a protocol.
@@ -489,23 +406,29 @@ impl Link {
     }
 
     pub(super) fn mac(&self, address: [u8; 6], way: Way) -> Cond {
-        let is = way.both(|is_src| self.bytes(From::Header, if is_src { 6 } else { 0 }, &address));
+        let Some((source, destination)) = self.mac_offsets() else {
+            return Cond::Const(false);
+        };
+        if self.is_wlan() {
+            return self.wlan_mac(address, way);
+        }
+        let is = way.both(|is_src| {
+            let at = if is_src { source } else { destination };
+            self.bytes(From::Header, at, &address)
+        });
         self.with_header(is)
     }
 }
 
-/// The PPP protocol that corresponds to an EtherType; PPP numbers are unchanged.
-fn ppp(protocol: u32) -> u32 {
-    match protocol {
-        IP => 0x21,
-        IPV6 => 0x57,
-        DECNET => 0x27,
-        ATALK => 0x29,
-        0x600 => 0x25,
-        SAP_ISO => 0x23,
-        0x42 => 0x31,
-        SAP_IPX => 0x2b,
-        other => other,
+/// The scratch words of a packet whose link header has a variable length.
+fn outermost(kind: Kind) -> Bases {
+    match kind {
+        Kind::Wlan(radio) => Bases {
+            header: (radio != Radio::None).then_some(CELLS - 2),
+            payload: Some(CELLS - 1),
+            link_type: None,
+        },
+        _ => Bases::default(),
     }
 }
 
@@ -517,6 +440,11 @@ pub(super) enum Way {
     Dst,
     Either,
     Both,
+    /// One of the four addresses of an 802.11 frame, from 0.
+    Address(u8),
+    /// The receiver or the transmitter of an 802.11 frame.
+    Receiver,
+    Transmitter,
 }
 
 impl Way {
@@ -525,7 +453,8 @@ impl Way {
             Way::Src => end(true),
             Way::Dst => end(false),
             Way::Both => end(true).and(end(false)),
-            Way::Default | Way::Either => end(true).or(end(false)),
+            // Addresses of 802.11 frames are refused elsewhere.
+            _ => end(true).or(end(false)),
         }
     }
 }

@@ -20,9 +20,11 @@ mod names;
 mod optimize;
 mod parse;
 mod primitive;
+mod protocol;
 mod qualified;
 mod ranges;
 pub mod steering;
+mod wlan;
 
 pub use lex::is_keyword;
 
@@ -111,6 +113,18 @@ pub fn compile(text: &str, options: &Options) -> Result<Program> {
         let share_loads = options.optimize;
         emit::emit(graph, start, options.snaplen, share_loads, 0..text.len())
     };
+    if let Some(radio) = parsed.radio {
+        let words = parsed.bases.clone();
+        let blocks = graph.blocks.iter();
+        let read: Vec<u32> = blocks
+            .flat_map(|b| wlan::reads(&b.test.load, &words))
+            .collect();
+        let link = lower::Link::new(options.link_type);
+        let steps = link.and_then(|link| link.wlan_start(radio, |word| read.contains(&word)));
+        if let Some(steps) = steps {
+            start = graph.add(&steps, start, block::REFUSE);
+        }
+    }
     let program = emit(&graph, start)?;
     match program.kernel_refusal() {
         // Tests behind a header that an earlier alternative may not have found.

@@ -8,7 +8,8 @@ use bpf::cbpf::INSN_COUNT_MAX;
 use super::arith::{self, Guarded, Value};
 use super::block::{Cond, JEQ, JGE, JGT};
 use super::lex::{Token, lex};
-use super::lower::{Link, Way};
+use super::lower::{Kind, Link, Way};
+use super::wlan::Radio;
 use super::{Options, Tag};
 use crate::{Error, Result};
 
@@ -36,6 +37,8 @@ pub(super) struct Whole {
     pub(super) has_live_vlan: bool,
     /// The scratch words with the variable parts of offsets.
     pub(super) bases: Range<u32>,
+    /// The header before that of 802.11, if packets have one.
+    pub(super) radio: Option<Radio>,
 }
 
 pub(super) type Parsed = (Cond, Option<Qualifier>);
@@ -59,8 +62,9 @@ pub(super) struct Parser<'a> {
 pub(super) fn parse(text: &str, options: &Options, tag: Tag) -> Result<Whole> {
     let link = Link::new(options.link_type).ok_or_else(|| {
         let what = format!("link type {} is not supported", options.link_type);
-        Error::unsupported(0..text.len(), what)
-            .expected("supported are Ethernet, NULL, LOOP, raw IP, Linux cooked and PPP")
+        Error::unsupported(0..text.len(), what).expected(
+            "supported are Ethernet, 802.11, NULL, LOOP, raw IP, Linux cooked, PPP and others",
+        )
     })?;
     let tokens = lex(text, options.extended)?;
     let mut parser = Parser {
@@ -108,6 +112,10 @@ impl Parser<'_> {
             cond,
             has_live_vlan: self.has_live_vlan,
             bases: self.link.words(),
+            radio: match Link::new(self.options.link_type).map(|link| link.kind) {
+                Some(Kind::Wlan(radio)) => Some(radio),
+                _ => None,
+            },
         }
     }
 
@@ -278,7 +286,7 @@ impl Parser<'_> {
                 place,
                 format!("\"{what}\" cannot follow a header of variable length"),
             )
-            .expected("it can be tested before \"geneve\"")),
+            .expected("802.11 and what follows \"geneve\" have one")),
         }
     }
 

@@ -6,10 +6,11 @@ use bpf::cbpf::{ANCILLARY_BASE, Insn};
 
 use super::Tag;
 use super::arith::{Guarded, Value};
-use super::block::{Cond, JEQ, JGE, JGT, JSET, Test};
+use super::block::{Cond, JEQ, JGE, JGT, Test};
 use super::lex::Token;
 use super::lower::{ARP, DECNET, From, IP, IPV6, Kind, RARP, SAP_IPX, SAP_ISO, Size, Way};
 use super::parse::{Parsed, Parser};
+use super::wlan::Radio;
 use crate::{Error, Result};
 
 /// Absolute loads of a byte, a half word and a word. (The kernel checks the offset only.)
@@ -82,9 +83,10 @@ impl Parser<'_> {
                 self.llc(place)?
             }
             "src" | "dst" | "host" | "net" | "port" | "portrange" | "proto" | "protochain"
-            | "gateway" => {
+            | "gateway" | "addr1" | "addr2" | "addr3" | "addr4" | "ra" | "ta" => {
                 return self.qualified(None);
             }
+            "type" | "subtype" | "direction" => self.frame_control(key)?,
             _ => return Err(self.unsupported(key, place)),
         };
         Ok((cond, None))
@@ -103,10 +105,10 @@ impl Parser<'_> {
             }
             Token::Key(
                 "src" | "dst" | "host" | "net" | "port" | "portrange" | "proto" | "protochain"
-                | "gateway",
+                | "gateway" | "addr1" | "addr2" | "addr3" | "addr4" | "ra" | "ta",
             ) => self.qualified(Some(key)),
             Token::Key(other @ ("type" | "subtype" | "direction")) => {
-                Err(self.unsupported(other, self.place()))
+                Ok((self.frame_control(other)?, None))
             }
             _ => Ok((self.abbreviation(key, place)?, None)),
         }
@@ -114,7 +116,7 @@ impl Parser<'_> {
 
     fn unsupported(&self, key: &str, place: Range<usize>) -> Error {
         match key {
-            "radio" | "byte" | "type" | "subtype" | "direction" => Error::unsupported(
+            "byte" => Error::unsupported(
                 place,
                 format!("\"{key}\" is not supported by this compiler"),
             )
@@ -178,14 +180,16 @@ impl Parser<'_> {
         let link = &self.link;
         let destination = |value, mask| link.masked(From::Network, 16, Size::W, value, mask);
         Ok(match (proto, kind) {
-            (None | Some("ether"), _) if link.kind != Kind::Ethernet => {
+            // The broadcast address of ARCNET, of one byte.
+            (None | Some("ether"), _) if link.kind == Kind::Arcnet => {
+                link.eq(From::Header, 1, Size::B, 0)
+            }
+            (None | Some("ether"), _) if link.mac_offsets().is_none() => {
                 return Err(Error::new(place, format!("the link type has no {kind}"))
                     .expected("\"ip multicast\" and \"ip6 multicast\" test the IP header"));
             }
             (None | Some("ether"), "broadcast") => link.mac([0xff; 6], Way::Dst),
-            (None | Some("ether"), _) => {
-                link.with_header(link.test(From::Header, 0, Size::B, JSET, 1))
-            }
+            (None | Some("ether"), _) => link.multicast(),
             (Some("ip"), "broadcast") => {
                 let hosts = !self.options.netmask;
                 let any = destination(0, hosts).or(destination(hosts, hosts));
@@ -212,6 +216,7 @@ impl Parser<'_> {
         let sent = match (self.link.kind, self.options.tap) {
             (Kind::Sll, _) => self.link.eq(From::Header, 0, Size::H, 4),
             (Kind::Sll2, _) => self.link.eq(From::Header, 10, Size::B, 4),
+            (Kind::Slip, _) => self.link.eq(From::Header, 0, Size::B, 0).negate(),
             (_, Some(_)) => ancillary(LDH, PACKET_TYPE, JEQ, PACKET_OUTGOING, None),
             _ => {
                 return Err(Error::new(place, "these packets carry no direction")
@@ -233,9 +238,13 @@ impl Parser<'_> {
 
     /// Compiles a test for an LLC header, and for the type of its PDU given by name.
     fn llc(&mut self, place: Range<usize>) -> Result<Cond> {
-        if self.link.kind != Kind::Ethernet {
+        let has_llc = matches!(
+            self.link.kind,
+            Kind::Ethernet | Kind::Wlan(_) | Kind::Fddi | Kind::TokenRing | Kind::Atm
+        );
+        if !has_llc {
             return Err(Error::new(place, "the link type has no LLC header here")
-                .expected("\"llc\" is known on Ethernet"));
+                .expected("\"llc\" is known on Ethernet, 802.11, FDDI, Token Ring and ATM"));
         }
         let Token::Name(name) = self.peek().clone() else {
             return Ok(self.link.llc());
@@ -252,6 +261,7 @@ impl Parser<'_> {
     }
 
     fn layer(&mut self, key: &str, place: Range<usize>) -> Result<Cond> {
+        let number_place = self.place();
         let number = match key {
             "pppoed" => None,
             _ => self.optional_number(),
@@ -262,14 +272,15 @@ impl Parser<'_> {
             _ => 0xffff,
         };
         if number.is_some_and(|n| n > most) {
-            return Err(
-                Error::new(place, format!("the number of \"{key}\" is too large"))
-                    .expected(format!("at most {most}")),
-            );
+            return Err(Error::new(
+                number_place,
+                format!("the number of \"{key}\" is too large"),
+            )
+            .expected(format!("at most {most}")));
         }
         let is_ethernet = self.link.kind == Kind::Ethernet;
         let fits = match key {
-            "vlan" => is_ethernet && self.link.labels == 0,
+            "vlan" => (is_ethernet || self.link.is_wlan()) && self.link.labels == 0,
             "mpls" => {
                 is_ethernet
                     || matches!(self.link.kind, Kind::Ppp | Kind::Hdlc)
@@ -367,6 +378,9 @@ impl Parser<'_> {
         let (mut guard, steps) = (index.guard, index.steps);
         let from = match protocol {
             "ether" => From::Header,
+            "radio" if matches!(link.kind, Kind::Wlan(radio) if radio != Radio::None) => {
+                From::Start
+            }
             "ip" | "ip6" | "arp" | "rarp" | "atalk" | "decnet" | "lat" | "sca" | "moprc"
             | "mopdl" => {
                 guard.push(self.abbreviation(protocol, place)?);

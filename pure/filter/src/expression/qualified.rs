@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::block::Cond;
 use super::lex::Token;
-use super::lower::{ARP, From, IP, IPV6, Kind, RARP, SAP_ISO, Size, Way};
+use super::lower::{ARP, From, IP, IPV6, RARP, SAP_ISO, Size, Way};
 use super::parse::{Parsed, Parser, Qualifier};
 use crate::{Error, Result};
 
@@ -38,6 +38,14 @@ impl Parser<'_> {
         let (first, other) = match *self.peek() {
             Token::Key("src") => (Way::Src, "dst"),
             Token::Key("dst") => (Way::Dst, "src"),
+            Token::Key(key @ ("addr1" | "addr2" | "addr3" | "addr4" | "ra" | "ta")) => {
+                self.next();
+                return match key {
+                    "ra" => Way::Receiver,
+                    "ta" => Way::Transmitter,
+                    _ => Way::Address(key.as_bytes()[4] - b'1'),
+                };
+            }
             _ => return Way::Default,
         };
         self.next();
@@ -60,6 +68,12 @@ impl Parser<'_> {
         let Some(q) = qualifier else {
             return Err(self.unexpected("expected a qualifier such as \"host\" before it"));
         };
+        let is_mac = q.proto == Some("ether") && matches!(q.kind, None | Some("host"));
+        let is_of_frame = matches!(q.way, Way::Address(_) | Way::Receiver | Way::Transmitter);
+        if is_of_frame && !(is_mac && self.link.is_wlan()) {
+            let what = "only 802.11 frames have these addresses";
+            return Err(wrong(place, what).expected("expected \"wlan\" and a MAC address"));
+        }
         match self.peek().clone() {
             Token::Number(n) => {
                 self.next();
@@ -76,9 +90,9 @@ impl Parser<'_> {
             Token::Mac(address) => {
                 self.next();
                 let is_ether = q.proto == Some("ether") && matches!(q.kind, None | Some("host"));
-                if !is_ether || self.link.kind != Kind::Ethernet {
+                if !is_ether || self.link.mac_offsets().is_none() {
                     return Err(wrong(place, "a MAC address is not valid here")
-                        .expected("expected \"ether host\" before it, on Ethernet"));
+                        .expected("expected \"ether host\" before it, on Ethernet or 802.11"));
                 }
                 Ok(self.link.mac(address, q.way))
             }
@@ -172,11 +186,15 @@ impl Parser<'_> {
 
     fn ipv6(&mut self, value: u128, q: Qualifier, place: Range<usize>) -> Result<Cond> {
         let mut len = 128;
+        let mut len_place = place.clone();
         if self.take("/") {
+            len_place = self.place();
             len = self.number()?;
         }
         if len > 128 {
-            return Err(wrong(place, "the mask is longer than 128 bits").expected("at most 128"));
+            return Err(
+                wrong(len_place, "the mask is longer than 128 bits").expected("at most 128")
+            );
         }
         let mask = u128::MAX.checked_shl(128 - len).unwrap_or(0);
         match q.kind {
@@ -300,7 +318,7 @@ impl Parser<'_> {
 
     /// Matches packets that pass a gateway: to or from its MAC address, but not its IPv4 address.
     fn gateway(&self, name: &str, q: Qualifier, place: Range<usize>) -> Result<Cond> {
-        if self.link.kind != Kind::Ethernet
+        if self.link.mac_offsets().is_none()
             || !matches!(q.proto, None | Some("ip" | "arp" | "rarp"))
         {
             return Err(wrong(place, "\"gateway\" is not valid here")
