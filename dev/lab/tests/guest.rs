@@ -13,6 +13,7 @@ mod guest_afxdp;
 mod guest_devices;
 mod guest_forward;
 mod guest_isolate;
+mod guest_kernels;
 mod guest_nic;
 mod guest_refused;
 mod guest_vfio;

@@ -7,6 +7,7 @@
 mod detect;
 mod iptables;
 pub mod kept;
+mod kernel;
 mod lists;
 mod rules;
 mod samples;

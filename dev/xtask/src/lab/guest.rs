@@ -149,6 +149,9 @@ const ERRORS: &str = "errors";
 /// The library that compiles filters, if Debian has it.
 const LIBPCAP: &str = "/usr/lib/x86_64-linux-gnu/libpcap.so.0.8";
 
+/// p0f's database of signatures, if p0f is installed.
+const P0F: &str = "/etc/p0f/p0f.fp";
+
 /// Printed by init on the console when it starts the job.
 const UP: &str = "init: up after";
 
@@ -424,6 +427,9 @@ fn initramfs(parts: &Parts, run: &Run<'_>, file: &Path) -> Result<()> {
     let libpcap = Path::new(LIBPCAP);
     if !run.programs.is_empty() && libpcap.exists() {
         archive.program(LIBPCAP.trim_start_matches('/'), libpcap)?;
+    }
+    if !run.programs.is_empty() && Path::new(P0F).exists() {
+        archive.file(P0F.trim_start_matches('/'), &std::fs::read(P0F)?)?;
     }
     for (path, program) in &run.programs {
         archive.program(path, program)?;

@@ -23,6 +23,8 @@ pub struct Suite {
     pub tests: &'static str,
     /// Whether it is part of `cargo xtask test`, which has minutes.
     pub usual: bool,
+    /// The Debian suite of its kernel, if it needs another one than the rest.
+    pub kernel: Option<&'static str>,
     /// Seconds after which it counts as hung; several times what it takes on two busy processors.
     pub limit_seconds: u64,
 }
@@ -35,6 +37,7 @@ pub const SUITES: &[Suite] = &[
         summary: "what devices and doctor say of every card is true",
         tests: "guest_devices::",
         usual: true,
+        kernel: None,
         limit_seconds: 300,
     },
     Suite {
@@ -42,6 +45,7 @@ pub const SUITES: &[Suite] = &[
         summary: "AF_XDP: zero-copy on igb and virtio-net, generic on e1000",
         tests: "guest_afxdp::",
         usual: true,
+        kernel: None,
         limit_seconds: 400,
     },
     Suite {
@@ -49,6 +53,7 @@ pub const SUITES: &[Suite] = &[
         summary: "cards driven in user space, behind the IOMMU: igb",
         tests: "guest_vfio::",
         usual: true,
+        kernel: None,
         limit_seconds: 400,
     },
     Suite {
@@ -56,6 +61,7 @@ pub const SUITES: &[Suite] = &[
         summary: "the same of e1000 and virtio-net (split, packed), against the kernel's drivers",
         tests: "guest_vfio_cards::",
         usual: true,
+        kernel: None,
         limit_seconds: 400,
     },
     Suite {
@@ -63,6 +69,7 @@ pub const SUITES: &[Suite] = &[
         summary: "cards in user space whose wire is pulled, or that are reset under us",
         tests: "guest_vfio_link::",
         usual: true,
+        kernel: None,
         limit_seconds: 400,
     },
     Suite {
@@ -70,6 +77,7 @@ pub const SUITES: &[Suite] = &[
         summary: "what cards in user space say of packets, let in, and spread over queues",
         tests: "guest_vfio_packets::",
         usual: true,
+        kernel: None,
         limit_seconds: 300,
     },
     Suite {
@@ -77,6 +85,7 @@ pub const SUITES: &[Suite] = &[
         summary: "readers of cards in user space that sleep, or have stopped",
         tests: "guest_vfio_idle::",
         usual: true,
+        kernel: None,
         limit_seconds: 300,
     },
     Suite {
@@ -84,6 +93,7 @@ pub const SUITES: &[Suite] = &[
         summary: "the conformance suite of ports, by AF_XDP zero-copy on igb",
         tests: "--exact conformance_port::igb_zero_copy",
         usual: true,
+        kernel: None,
         limit_seconds: 900,
     },
     Suite {
@@ -91,6 +101,7 @@ pub const SUITES: &[Suite] = &[
         summary: "the same by drivers in user space: igb, e1000",
         tests: "--exact conformance_port::igb_vfio conformance_port::e1000_vfio",
         usual: true,
+        kernel: None,
         limit_seconds: 900,
     },
     Suite {
@@ -98,6 +109,7 @@ pub const SUITES: &[Suite] = &[
         summary: "the same on virtio-net, by AF_XDP zero-copy and in user space",
         tests: "--exact conformance_port::virtio_zero_copy conformance_port::virtio_vfio",
         usual: true,
+        kernel: None,
         limit_seconds: 900,
     },
     Suite {
@@ -105,6 +117,7 @@ pub const SUITES: &[Suite] = &[
         summary: "the same by AF_XDP in generic mode on e1000",
         tests: "--exact conformance_port::e1000_generic",
         usual: true,
+        kernel: None,
         limit_seconds: 900,
     },
     Suite {
@@ -112,6 +125,7 @@ pub const SUITES: &[Suite] = &[
         summary: "forwarding between cards driven in user space",
         tests: "guest_forward::",
         usual: true,
+        kernel: None,
         limit_seconds: 300,
     },
     Suite {
@@ -119,6 +133,7 @@ pub const SUITES: &[Suite] = &[
         summary: "errors for cards that cannot be used",
         tests: "guest_refused::",
         usual: true,
+        kernel: None,
         limit_seconds: 300,
     },
     Suite {
@@ -126,6 +141,23 @@ pub const SUITES: &[Suite] = &[
         summary: "cards that are given to vfio-pci and come back, and queues that leave RSS",
         tests: "guest_nic:: guest_isolate::",
         usual: true,
+        kernel: None,
+        limit_seconds: 300,
+    },
+    Suite {
+        name: "linux-6.1",
+        summary: "programs that the verifier of Linux 6.1 accepts",
+        tests: "guest_kernels::",
+        usual: true,
+        kernel: Some("bookworm"),
+        limit_seconds: 300,
+    },
+    Suite {
+        name: "linux-5.10",
+        summary: "programs that the verifier of Linux 5.10 accepts, older than supported kernels",
+        tests: "guest_kernels::",
+        usual: true,
+        kernel: Some("bullseye"),
         limit_seconds: 300,
     },
 ];
@@ -216,23 +248,45 @@ impl Sum {
     }
 }
 
-/// Runs suites in as few guests as possible.
+/// Runs suites in as few guests as possible, those of each kernel together.
 ///
 /// # Errors
 /// If the guest cannot be built although this machine could run one: something does not build, or
 /// fetched data is not what was signed.
 pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
     let mut sum = Sum::default();
-    let parts = match fetch::parts(&options.kernel) {
+    let mut common = None;
+    let mut left = suites.to_vec();
+    while let Some(first) = left.first() {
+        let kernel = first.kernel;
+        let (these, others) = left.iter().partition(|suite| suite.kernel == kernel);
+        left = others;
+        run_on(kernel, &these, options, &mut common, &mut sum)?;
+    }
+    Ok(sum)
+}
+
+/// Runs suites of one kernel. Programs are built, and the accelerator is chosen, for the first one.
+fn run_on(
+    kernel: Option<&str>,
+    suites: &[&Suite],
+    options: &Options,
+    common: &mut Option<(Programs, String)>,
+    sum: &mut Sum,
+) -> Result<()> {
+    let parts = match fetch::parts(kernel.unwrap_or(&options.kernel)) {
         Ok(parts) => parts,
         Err(error) if error.is::<fetch::NoGuest>() => {
             sum.not_run(suites, &format!("no guest here: {error:#}"));
-            return Ok(sum);
+            return Ok(());
         }
         Err(error) => return Err(error.context("putting the guest together")),
     };
-    let programs = build::programs(options, true)?;
-    let accelerator = accelerator::choose(&parts, options)?;
+    if common.is_none() {
+        let programs = build::programs(options, true)?;
+        *common = Some((programs, accelerator::choose(&parts, options)?));
+    }
+    let (programs, accelerator) = common.as_ref().context("programs")?;
     let mut rounds = Rounds::new(suites);
     while let Some(batch) = rounds.next_batch() {
         let names: Vec<_> = batch.suites.iter().map(|suite| suite.name).collect();
@@ -243,10 +297,10 @@ pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
         );
         let run = guest::Run {
             job: job(&batch.suites),
-            programs: in_guest(&programs)?,
+            programs: in_guest(programs)?,
             limit: options.limit.unwrap_or(Duration::from_secs(300)),
             boot_limit: None,
-            accelerator: &accelerator,
+            accelerator,
             machine: options.machine,
         };
         // The files of a first run are kept.
@@ -258,14 +312,16 @@ pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
         let outcome = guest::run(&parts, &run, &dir, |line| progress.line(line))?;
         report(&outcome, options);
         let attempts = progress.end(&outcome);
-        rounds.done(&batch, attempts, &outcome, &mut sum);
+        rounds.done(&batch, attempts, &outcome, sum);
     }
-    Ok(sum)
+    Ok(())
 }
 
 /// The script that runs suites one after another.
 fn job(suites: &[&Suite]) -> String {
     let mut job = String::from("export BAREWIRE_GUEST=1 RUST_BACKTRACE=1\nall=0\n");
+    // Before Linux 5.11 BPF maps are locked memory.
+    job += "ulimit -l unlimited\n";
     job += &format!("export BAREWIRE_GUEST_QUEUES={}\n", guest::virtio_queues());
     // Variables that tests read, for debugging.
     for name in ["BAREWIRE_CASE", "BAREWIRE_SEED", "BAREWIRE_NO_SKIPS"] {

@@ -9,13 +9,13 @@ use ::guard::{
 };
 use bpf::ebpf::Insn;
 use sys::bpf::Events;
-use sys::{Error, ErrorKind, Result};
+use sys::{Error, ErrorKind, KernelVersion, Result};
 use xdp::{
     Guard, GuardFeatures, GuardHook, GuardMaps, GuardNames, GuardProgram, GuardSpec, SourceMap,
 };
 
-use super::RuleSpec;
 use super::steer::{Sockets, SteerTotals};
+use super::{RuleSpec, kernel};
 
 /// How long a replaced program may still run on some processor; its counts are read until then.
 const LEAVE: Duration = Duration::from_secs(2);
@@ -405,8 +405,9 @@ fn load(
         })
     };
     // A kernel whose verifier refuses the decision trees gets a chain of rules.
-    let guard =
-        load_by(::guard::emit_steering).or_else(|_| load_by(::guard::emit_chain_steering))?;
+    let guard = load_by(::guard::emit_steering)
+        .or_else(|_| load_by(::guard::emit_chain_steering))
+        .map_err(|error| kernel::too_old(error, &rules, KernelVersion::running()))?;
     let ids = active()
         .map(|entry| (entry.id, entry.spec.verdict))
         .collect();

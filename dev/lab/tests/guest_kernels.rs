@@ -1,0 +1,196 @@
+//! In guests with other kernels than this machine's: what barewire loads into them is accepted by
+//! their verifiers, and works. A kernel that is too old for something is named in the error.
+
+use std::time::Duration;
+
+use lab::oracle::TempFile;
+use lab::packet::pour;
+use lab::process::{Process, Signal};
+use lab::random::Random;
+use lab::{Pair, Veth, guest};
+use serde_json::Value;
+use sys::KernelVersion;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The database of p0f.
+const DATABASE: &str = "/etc/p0f/p0f.fp";
+
+fn is_at_least(major: u16, minor: u16) -> bool {
+    KernelVersion::running() >= Some(KernelVersion::new(major, minor))
+}
+
+fn spawn(pair: &Pair, args: &[&str]) -> Process {
+    pair.right.ns.spawn("barewire", args).unwrap()
+}
+
+/// Loads rules, sends 128 packets of UDP, and returns the totals.
+fn guarded(pair: &Pair, args: &[&str]) -> Value {
+    let args = [&["guard", &pair.right.ifname, "--json"], args].concat();
+    let mut process = spawn(pair, &args);
+    process.wait_stderr("guarding", LIMIT).unwrap();
+    for end in [&pair.left, &pair.right] {
+        end.wait_up(LIMIT).unwrap();
+    }
+    pour(pair, 4, 128);
+    let ended = process.stop(Signal::SIGINT, LIMIT).unwrap();
+    let stdout = ended.checked().unwrap().stdout;
+    let totals: Value = serde_json::from_str(stdout.lines().last().unwrap_or_default()).unwrap();
+    assert_eq!(totals["imbalance"], 0);
+    totals
+}
+
+/// Fails with an error that names the kernel which is needed.
+fn refused(pair: &Pair, args: &[&str], since: &str) {
+    let args = [&["guard", &pair.right.ifname], args].concat();
+    let ended = spawn(pair, &args).wait(LIMIT).unwrap();
+    let expected = format!("needs Linux {since}");
+    assert!(ended.stderr.contains(&expected), "{}", ended.stderr);
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+}
+
+fn packets(totals: &Value, key: &str) -> u64 {
+    totals[key].as_u64().unwrap_or_default()
+}
+
+#[test]
+fn rules_of_the_guard_are_accepted_and_drop() {
+    lab::require!(guest::inside());
+    let pair = Veth::new().create().unwrap();
+    let totals = guarded(&pair, &["--drop", "udp"]);
+    assert_eq!(packets(&totals, "dropped"), 128);
+    let list = TempFile::new("prefixes");
+    std::fs::write(list.path(), "10.0.0.0/8\n192.168.0.0/16\n2001:db8::/32\n").unwrap();
+    let list = list.path().to_str().unwrap();
+    let totals = guarded(&pair, &["--deny", list, "--allow", "198.51.100.7"]);
+    assert!(packets(&totals, "seen") >= 128);
+}
+
+#[test]
+fn limits_and_challenges_are_accepted_or_the_kernel_is_too_old() {
+    lab::require!(guest::inside());
+    let pair = Veth::new().create().unwrap();
+    for limit in ["1/s udp", "1/s and 1/s per /24 udp"] {
+        let args = ["--limit", limit];
+        if is_at_least(5, 12) {
+            let totals = guarded(&pair, &args);
+            assert!(packets(&totals, "dropped") > 0);
+        } else {
+            refused(&pair, &args, "5.12");
+        }
+    }
+    let args = ["--challenge", "tcp dst port 443"];
+    match is_at_least(5, 18) {
+        true => drop(guarded(&pair, &args)),
+        false => refused(&pair, &args, "5.18"),
+    }
+    let args = ["--hook", "tc", "--drop", "udp"];
+    match is_at_least(6, 6) {
+        true => assert_eq!(packets(&guarded(&pair, &args), "dropped"), 128),
+        false => refused(&pair, &args, "6.6"),
+    }
+}
+
+/// Loads a file of rules as one program.
+fn many(rules: &[String]) {
+    let file = TempFile::new("rules.toml");
+    let rules = rules.iter().map(|rule| {
+        let rule = rule.replace('"', "\\\"");
+        format!("[[rule]]\nmatch = \"{rule}\"\nverdict = \"drop\"\n")
+    });
+    std::fs::write(file.path(), rules.collect::<String>()).unwrap();
+    let pair = Veth::new().create().unwrap();
+    let totals = guarded(&pair, &["--rules", file.path().to_str().unwrap()]);
+    assert!(packets(&totals, "seen") >= 128);
+}
+
+#[test]
+fn all_signatures_of_p0f_are_accepted() {
+    let has_database = || match std::path::Path::new(DATABASE).exists() {
+        true => Ok(()),
+        false => Err(lab::skip::Missing::Program {
+            name: "p0f".into(),
+            package: "p0f".into(),
+        }),
+    };
+    lab::require!(guest::inside(), has_database());
+    let database = std::fs::read_to_string(DATABASE).unwrap();
+    let requests = database.split("[tcp:request]").nth(1).unwrap();
+    let requests = requests.split("\n[").next().unwrap();
+    let signatures = requests.lines().filter_map(|line| {
+        let (key, value) = line.split_once('=')?;
+        (key.trim() == "sig").then(|| format!("p0f:{}", value.trim()))
+    });
+    let signatures: Vec<_> = signatures.collect();
+    assert!(signatures.len() >= 90, "{}", signatures.len());
+    many(&signatures);
+}
+
+#[test]
+fn two_hundred_expressions_are_accepted() {
+    lab::require!(guest::inside());
+    let mut random = Random::seeded("expressions of the guest");
+    let expressions: Vec<_> = (0..200)
+        .map(|_| {
+            let mut below = |bound| random.below(bound);
+            let port = 1 + below(300);
+            match below(5) {
+                0 => format!("src net 10.{}.{}.0/24 and tcp", below(4), below(8)),
+                1 => format!("udp dst port {port} and ip[8] < {}", below(255)),
+                2 => format!("tcp dst portrange {port}-{}", port + below(9)),
+                3 => format!("ip6 and udp src port {port}"),
+                _ => format!("tcp[tcpflags] = {} and dst port {port}", below(64)),
+            }
+        })
+        .collect();
+    many(&expressions);
+}
+
+/// Captures 64 packets that a filter selects.
+fn captured(pair: &Pair, port: &str) {
+    let args = [
+        "capture",
+        port,
+        "-c",
+        "64",
+        "-w",
+        "/dev/null",
+        "udp and ip[8] > 1",
+    ];
+    let mut process = spawn(pair, &args);
+    process.wait_stderr("listening on", LIMIT).unwrap();
+    for end in [&pair.left, &pair.right] {
+        end.wait_up(LIMIT).unwrap();
+    }
+    pour(pair, 4, 128);
+    process.wait(LIMIT).unwrap().checked().unwrap();
+}
+
+#[test]
+fn filters_are_accepted_in_xdp_and_on_sockets() {
+    lab::require!(guest::inside());
+    let pair = Veth::new().create().unwrap();
+    let name = &pair.right.ifname;
+    for port in [
+        format!("afxdp:{name}?attach=native"),
+        format!("afxdp:{name}?attach=generic"),
+        format!("afpacket:{name}?tap=tpacket"),
+    ] {
+        captured(&pair, &port);
+    }
+    let port = format!("afpacket:{name}?tap=bpf");
+    if is_at_least(5, 12) {
+        captured(&pair, &port);
+    }
+    // With a large MTU a socket needs packets of several buffers.
+    let pair = Veth::new().mtu(9000).create().unwrap();
+    let port = format!("afxdp:{}?attach=native", pair.right.ifname);
+    if is_at_least(6, 6) {
+        captured(&pair, &port);
+    } else {
+        let args = ["capture", &port, "-w", "/dev/null"];
+        let ended = spawn(&pair, &args).wait(LIMIT).unwrap();
+        assert!(ended.stderr.contains("several buffers"), "{}", ended.stderr);
+        assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+    }
+}
