@@ -24,7 +24,8 @@ pub use undo::{Undo, plan_undo, undo, undo_when_closed};
 
 /// What does the same without the card's support.
 const ELSEWHERE: &str = "without rules of the card, an XDP program can select the class: \
-                         `barewire guard --steer`, or `afxdp:IFACE` with the expression as its filter";
+                         `barewire guard --steer`, or `afxdp:IFACE` with the expression as its \
+                         filter";
 
 /// A change of the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
