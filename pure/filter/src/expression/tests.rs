@@ -117,6 +117,22 @@ fn programs_behind_geneve_run_in_the_kernel_and_are_bounded() {
 }
 
 #[test]
+fn numbers_out_of_range_are_marked() {
+    for (text, number) in [
+        ("ip and vlan 5000", "5000"),
+        ("mpls 1048576", "1048576"),
+        ("pppoes 65536 and ip", "65536"),
+        ("tcp port 65536", "65536"),
+        ("geneve 16777216", "16777216"),
+        ("net 192.0.2.0/33", "33"),
+        ("net 2001:db8::/129", "129"),
+    ] {
+        let error = compile(text, &Options::default()).unwrap_err();
+        assert_eq!(&text[error.at.clone()], number, "{text}: {error}");
+    }
+}
+
+#[test]
 fn size_and_nesting_are_bounded() {
     for text in [
         "(".repeat(60_000),
