@@ -120,6 +120,7 @@ mod send_replay;
 mod send_source;
 mod send_xdplive;
 mod several_inputs;
+mod suricata_queues;
 mod wire_corpus;
 mod wire_tcpdump;
 mod wire_tshark;

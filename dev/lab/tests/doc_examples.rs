@@ -64,6 +64,10 @@ const NOT_RUN: &[(&str, &str)] = &[
         "barewire flows ring:",
         "needs a running cluster; cluster_live has one",
     ),
+    (
+        "LD_LIBRARY_PATH=/opt/barewire/lib suricata ",
+        "needs a running cluster; suricata_queues has one",
+    ),
     ("ssh ", "needs another host, and a desktop"),
     ("mkdir lib", "a folder for libpcap.so; pcap_dropin has one"),
     (

@@ -6,9 +6,9 @@
 //! docs/guides/guest-lab.md.
 
 mod accelerator;
-mod apt;
+pub mod apt;
 mod build;
-mod fetch;
+pub mod fetch;
 mod guest;
 mod initramfs;
 mod look;

@@ -121,8 +121,9 @@ impl Apt {
         let _ = std::fs::remove_dir_all(&debs);
         std::fs::create_dir_all(&debs)?;
         std::fs::create_dir_all(into)?;
-        for package in packages {
-            eprintln!("lab: fetching {package}");
+        match packages {
+            [first, _, _, _, ..] => eprintln!("fetching {first} and {} others", packages.len() - 1),
+            few => eprintln!("fetching {}", few.join(", ")),
         }
         let mut command = self.command("apt-get");
         judged(

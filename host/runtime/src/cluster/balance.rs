@@ -13,8 +13,9 @@ use crate::filter::Expression;
 /// How packets are distributed.
 #[derive(Clone, Debug, Default)]
 pub enum Balance {
-    /// By addresses, ports and protocol: all packets of a connection are in one queue. Fragments
-    /// are distributed by addresses and protocol, because only the first one has the ports.
+    /// By addresses, ports and protocol: all packets of a connection are in one queue, also the
+    /// ICMP errors that quote them. Fragments are distributed by addresses and protocol, because
+    /// only the first one has the ports.
     #[default]
     Flow,
     /// Like `Flow`, by the innermost IP header of tunnelled packets.
@@ -196,6 +197,8 @@ impl Hasher {
             let outer = seen.tag().map(|(_, tci)| tci & 0xfff);
             return mix(outer.unwrap_or(packet.vlan_outer).into());
         }
+        let quoted = quoted(seen.bytes, packet);
+        let packet = quoted.as_ref().unwrap_or(packet);
         if packet.ip_version == 0 {
             return by_stations(self.link_type, seen.bytes);
         }
@@ -210,6 +213,17 @@ impl Hasher {
         let protocol = if is_flow { packet.ip_protocol } else { 0 };
         mix(both ^ u64::from(protocol))
     }
+}
+
+/// The packet that an ICMP error quotes.
+#[inline]
+fn quoted(bytes: &[u8], packet: &Dissection) -> Option<Dissection> {
+    if !packet.inner_is_quote {
+        return None;
+    }
+    let mut inner = Dissection::EMPTY;
+    let is_ip = wire::dissect_inner(bytes, packet, &mut inner) && inner.ip_version != 0;
+    is_ip.then_some(inner)
 }
 
 /// Of packets without an IP header: by the addresses of the stations.
@@ -338,5 +352,20 @@ mod tests {
             by_vlan(&tagged(5))
         );
         assert_eq!(by_vlan(&flows[0]), by_vlan(&flows[1]));
+    }
+    #[test]
+    fn icmp_errors_have_the_hash_of_the_flow_that_they_quote() {
+        let flow = packet((1, 1000), (2, 53), 0);
+        // Port unreachable, from the destination or from a router.
+        for from in [2, 9] {
+            let mut error = packet((from, 0), (1, 0), 0)[..34].to_vec();
+            error[23] = 1;
+            error[17] = 20 + 8 + 28;
+            error.extend([3, 3, 0, 0, 0, 0, 0, 0]);
+            error.extend(&flow[14..]);
+            for kind in [Kind::Flow, Kind::Inner, Kind::Addresses] {
+                assert_eq!(hash(kind, &error), hash(kind, &flow), "{from} {kind:?}");
+            }
+        }
     }
 }
