@@ -212,7 +212,8 @@ fn a_file_that_a_kill_cut_off_is_continued_after_its_last_whole_row() {
         outputs.note(&Notice::Found(&found(port))).unwrap();
     }
     outputs.end(&outcome()).unwrap();
-    for name in &names {
+    // A file of certificates has no row of an answer.
+    for name in names.iter().filter(|name| name.format.word != "pem") {
         let whole = fs::read(&name.path).unwrap();
         // The totals of JSON lines have this name, too.
         let mark = if name.format.word == "ndjson" {
