@@ -176,13 +176,13 @@ const HELP: &str = "\
 An XDP program in the driver drops the packets, before they reach the host's network stack. The \
 first matching rule decides; packets that match no rule pass. Rules on the command line are \
 checked in this order: --allow, --pass, --count, --deny, --deny-names, --drop, --challenge, \
---limit, --steer, then those in the file with the same priority. Steered packets are checked by the rules in user \
-space, in the order --user-pass, --user-count, --user-drop, --user-limit, then [[user]] in the \
-file; those that no rule drops return to the host.
+--limit, --steer, then those in the file with the same priority. Steered packets are checked by \
+the rules in user space, in the order --user-pass, --user-count, --user-drop, --user-limit, then \
+[[user]] in the file; those that no rule drops return to the host.
 
-When barewire ends, even by kill -9, the kernel detaches the program (except with --keep). Rules of --hook iptables are \
-removed at the end, after kill -9 by the next start or --undo. Rules see received packets only; \
-segments that the card has merged (hardware GRO) count as one packet.
+When barewire ends, even by kill -9, the kernel detaches the program (except with --keep). Rules \
+of --hook iptables are removed at the end, after kill -9 by the next start or --undo. Rules see \
+received packets only; segments that the card has merged (hardware GRO) count as one packet.
 
 A rule file:
   [[rule]]
@@ -256,14 +256,7 @@ fn run_program(args: &Args) -> Result<()> {
         endpoint.start()?;
         say!("metrics at http://{}/metrics", endpoint.address());
     }
-    if opened.had_leftover {
-        warning!("warning: detached the program that an earlier run had left");
-    }
-    let about = show::About::of(&opened);
-    if let Some(why) = &opened.fallback {
-        warning!("warning: {} mode, which is slower: {why}", about.mode);
-    }
-    let mut show = show::Show::start(about, opened.totals()?, args.json)?;
+    let mut show = start_show(&opened, args.json)?;
     let outcome = opened.run(
         args.duration,
         &stop,
@@ -300,6 +293,18 @@ fn run_program(args: &Args) -> Result<()> {
     );
     let reported = show.end(&outcome);
     outcome.error.map_or(Ok(()), Err).and(reported)
+}
+
+/// Starts the output, with warnings about the start.
+fn start_show(opened: &guard::Guard, json: bool) -> Result<show::Show> {
+    if opened.had_leftover {
+        warning!("warning: detached the program that an earlier run had left");
+    }
+    let about = show::About::of(opened);
+    if let Some(why) = &opened.fallback {
+        warning!("warning: {} mode, which is slower: {why}", about.mode);
+    }
+    show::Show::start(about, opened.totals()?, json)
 }
 
 fn warn(show: &mut show::Show, args: &Args, what: &str, error: Error) {

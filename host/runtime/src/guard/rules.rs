@@ -357,18 +357,8 @@ fn rule(
         return Err((at.clone(), why.to_owned()));
     }
     let verdict = match verdict.as_str() {
-        "pass" => Verdict::Pass,
-        "drop" => Verdict::Drop,
-        "count" => Verdict::Count,
-        "challenge" => Verdict::Challenge,
-        "user" => Verdict::User,
         "limit" => limit.map_err(wrong)?,
-        other => {
-            let why = format!(
-                "unknown verdict \"{other}\": expected pass, drop, count, limit, challenge or user"
-            );
-            return Err((verdict_at, why));
-        }
+        other => plain_verdict(other).map_err(|why| (verdict_at, why))?,
     };
     let spec = RuleSpec {
         name: keys.name.unwrap_or_else(|| format!("rule {number}")),
@@ -388,6 +378,22 @@ fn rule(
         None => (expression_at, e.to_string()),
     })?;
     Ok(spec)
+}
+
+/// Parses a verdict without parameters.
+fn plain_verdict(word: &str) -> std::result::Result<Verdict, String> {
+    Ok(match word {
+        "pass" => Verdict::Pass,
+        "drop" => Verdict::Drop,
+        "count" => Verdict::Count,
+        "challenge" => Verdict::Challenge,
+        "user" => Verdict::User,
+        other => {
+            return Err(format!(
+                "unknown verdict \"{other}\": expected pass, drop, count, limit, challenge or user"
+            ));
+        }
+    })
 }
 
 /// Parses the verdict of a limit.

@@ -1,5 +1,5 @@
-//! Packets that rules steer to user space: one worker for each receive queue decides about them, and
-//! returns those that it does not drop to the host.
+//! Packets that rules steer to user space: one worker for each receive queue decides about them,
+//! and returns those that it does not drop to the host.
 //!
 //! ```text
 //!   program ─ verdict user ─> AF_XDP socket of the queue ─> worker ─> dropped
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A flow arrives at one queue, so one worker has all its packets, and returns them in the order of
-//! arrival. `steered = given back + dropped + lost + failed + waiting`.
+//! arrival. `steered = returned + dropped + lost + failed + waiting`.
 
 mod complete;
 mod give;

@@ -34,8 +34,8 @@ pub struct RuleTotals {
     pub counters: Counters,
 }
 
-/// Totals of all packets: `seen = unmatched + Σ packets of rules that decide + removed`, and `seen =
-/// passed + dropped + answered + steered`.
+/// Totals of all packets: `seen = unmatched + Σ packets of rules that decide + removed`, and
+/// `seen = passed + dropped + answered + steered`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// All packets that reached the program.
@@ -48,7 +48,7 @@ pub struct Totals {
     pub samples: SampleCounts,
     /// The rules in the order of matching.
     pub rules: Vec<RuleTotals>,
-    /// What became of packets that were redirected to user space, if any may be.
+    /// What happened to packets that were redirected to user space, if any may be.
     pub steer: Option<SteerTotals>,
 }
 

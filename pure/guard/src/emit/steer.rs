@@ -2,10 +2,10 @@
 //! (`BPF_MAP_TYPE_XSKMAP`).
 //!
 //! User space may return packets to the host through live frames (`BPF_PROG_TEST_RUN` with
-//! `XDP_PASS`). A program in the driver does not see these again, but one in generic mode does: they
-//! then carry a mark in the 8 bytes before the packet, a number that only this process knows. The
-//! entry of the program passes a marked packet uncounted, and erases the mark, so that the memory
-//! cannot mark another packet later.
+//! `XDP_PASS`). A program in the driver does not see these again, but one in generic mode does:
+//! they then carry a mark in the 8 bytes before the packet, a number that only this process knows.
+//! The entry of the program passes a marked packet uncounted, and erases the mark, so that the
+//! memory cannot mark another packet later.
 
 use bpf::asm::{Asm, Label};
 use bpf::ebpf::Reg::{R0, R1, R2, R3, R6};

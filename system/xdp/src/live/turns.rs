@@ -7,10 +7,10 @@ use sys::Result;
 /// No free identifier.
 const ENOSPC: i32 = 28;
 
-/// Minimum average interval between the runs of all transmitters. Each call creates a page pool, which takes one of 65,533
-/// identifiers and returns it only an RCU grace period after the call (`net/core/xdp.c`,
-/// `__mem_id_cyclic_get`, `__xdp_mem_allocator_rcu_free`). Grace periods of seconds occur on a busy
-/// machine: at 54,000 calls per second the identifiers ran out.
+/// Minimum average interval between the runs of all transmitters. Each call creates a page pool,
+/// which takes one of 65,533 identifiers and returns it only an RCU grace period after the call
+/// (`net/core/xdp.c`, `__mem_id_cyclic_get`, `__xdp_mem_allocator_rcu_free`). Grace periods of
+/// seconds occur on a busy machine: at 54,000 calls per second the identifiers ran out.
 const CALL_GAP: Duration = Duration::from_micros(100);
 /// Number of calls that may directly follow each other after a pause.
 const CALL_BURST: u32 = 16;

@@ -3,6 +3,7 @@
 use ::guard::Counters;
 use export::prometheus::{Kind, Page};
 use runtime::guard::Totals;
+use runtime::guard::steer::SteerTotals;
 
 /// A metric of each rule: name, description, value.
 type Family = (&'static str, &'static str, fn(&Counters) -> u64);
@@ -37,6 +38,37 @@ const RULES: &[Family] = &[
 
 /// Rules in user space beyond this number have no metrics of their own.
 const RULES_MAX: usize = 800;
+
+/// Adds the metrics of packets that were redirected to user space.
+fn steered(steer: &SteerTotals, one: &mut impl FnMut(&str, Kind, &str, u64)) {
+    for (name, about, value) in [
+        (
+            "barewire_guard_steered_returned_packets_total",
+            "Steered packets returned to the host.",
+            steer.given_back,
+        ),
+        (
+            "barewire_guard_steered_dropped_packets_total",
+            "Steered packets dropped in user space.",
+            steer.dropped,
+        ),
+        (
+            "barewire_guard_steered_lost_packets_total",
+            "Steered packets lost because the ring of a worker was full.",
+            steer.lost,
+        ),
+        (
+            "barewire_guard_steered_failed_packets_total",
+            "Steered packets that could not be returned.",
+            steer.failed,
+        ),
+    ] {
+        one(name, Kind::Counter, about, value);
+    }
+    let about = "Workers in user space.";
+    let workers = steer.workers as u64;
+    one("barewire_guard_workers", Kind::Gauge, about, workers);
+}
 
 /// Renders the metrics page.
 pub fn page(interface: &str, dry_run: bool, totals: &Totals) -> Page {
@@ -80,33 +112,7 @@ pub fn page(interface: &str, dry_run: bool, totals: &Totals) -> Page {
     let name = "barewire_guard_steered_packets_total";
     one(name, Kind::Counter, about, totals.steered());
     if let Some(steer) = &totals.steer {
-        for (name, about, value) in [
-            (
-                "barewire_guard_steered_returned_packets_total",
-                "Steered packets returned to the host.",
-                steer.given_back,
-            ),
-            (
-                "barewire_guard_steered_dropped_packets_total",
-                "Steered packets dropped in user space.",
-                steer.dropped,
-            ),
-            (
-                "barewire_guard_steered_lost_packets_total",
-                "Steered packets lost because the ring of a worker was full.",
-                steer.lost,
-            ),
-            (
-                "barewire_guard_steered_failed_packets_total",
-                "Steered packets that could not be returned.",
-                steer.failed,
-            ),
-        ] {
-            one(name, Kind::Counter, about, value);
-        }
-        let about = "Workers in user space.";
-        let workers = steer.workers as u64;
-        one("barewire_guard_workers", Kind::Gauge, about, workers);
+        steered(steer, &mut one);
     }
     let about = "1 if nothing is dropped.";
     one("barewire_guard_dry_run", Kind::Gauge, about, dry_run.into());

@@ -1,5 +1,5 @@
-//! Returns packets to the host: as received on the guarded interface (live frames), or through a TAP
-//! interface. Both keep the order: the kernel has handled a packet when the call returns.
+//! Returns packets to the host: as received on the guarded interface (live frames), or through a
+//! TAP interface. Both keep the order: the kernel has handled a packet when the call returns.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -129,7 +129,7 @@ impl Live {
     }
 }
 
-/// What became of packets.
+/// What happened to packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Given {
     /// Returned to the host: packets as received, however many segments they were divided into.
@@ -195,8 +195,8 @@ impl Giver {
         }
     }
 
-    /// Returns what is still waiting; what became of all packets since the last call, and the first
-    /// error.
+    /// Returns what is still waiting, to the host; reports what happened to all packets since the
+    /// last call, and the first error.
     pub fn flush(&mut self) -> (Given, Option<Error>) {
         if let Way::Live(live) = &mut self.way
             && let Err(why) = live.run(&mut self.done)
