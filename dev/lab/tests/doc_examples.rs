@@ -32,7 +32,7 @@ const NOT_RUN: &[(&str, &str)] = &[
         "needs a card with ntuple filters; the guest suite nic isolates without them",
     ),
     (
-        "barewire capture afxdp:eth0/3 ",
+        "barewire capture afxdp:eth0/3",
         "needs a fourth queue; guest_isolate tests that of a card",
     ),
     (
@@ -242,6 +242,7 @@ fn files(folder: &Folder) {
     std::fs::write(folder.0.join("ids.toml"), topology).unwrap();
     let steer = rules.replace("drop", "user");
     std::fs::write(folder.0.join("steer.toml"), steer).unwrap();
+    std::fs::write(folder.0.join("names.txt"), "*.example.org\n").unwrap();
     std::fs::write(
         folder.0.join("drop.txt"),
         "203.0.113.0/24 # of the example\n",
