@@ -485,6 +485,8 @@ impl Desk {
         began: Instant,
         mut notice: impl FnMut(Notice<'_>),
     ) -> Outcome {
+        // Also after an error of an input: queues that are full do not hold up the end.
+        self.stop.set();
         let mut error = None;
         let mut keep = |result: Result<()>| {
             if let Err(first) = result {

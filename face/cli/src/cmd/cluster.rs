@@ -4,6 +4,7 @@ mod picture;
 mod show;
 mod table;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,12 +13,14 @@ use runtime::cluster::{
     self, Application, Balance, Notice, Options, Setup, Status, Topology, WhenFull, WhenGone,
 };
 use runtime::{Stop, TotalsRequest};
+use sys::create::CreateOptions;
 use sys::privileges::User;
 use sys::{Error, ErrorKind, Result};
 
 use crate::args::{Attach, Bind, FilterCompiler, Idle, PortArgs, Timestamp, parse_duration};
 use crate::confine::{ConfineArgs, Files, Needs};
 use crate::inputs::{self, Inputs};
+use crate::out::warning;
 use crate::report::counted;
 
 /// Arguments.
@@ -373,6 +376,8 @@ fn show_clusters(args: &ShowArgs) -> Result<()> {
             Err(error)
                 if is_all
                     && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Permission) => {}
+            // A cluster that ends answers nobody.
+            Err(error) if is_all => warning!("warning: cluster {name}: {error}"),
             Err(error) => return Err(error),
         }
     }
@@ -387,9 +392,20 @@ fn show_clusters(args: &ShowArgs) -> Result<()> {
     }
 }
 
+/// Longest timeout of `cluster drain`.
+const DRAIN_MAX: Duration = Duration::from_secs(86_400);
+
 /// Ends a cluster, and prints its last status.
 fn drain(args: &DrainArgs) -> Result<()> {
-    let seconds = args.timeout.as_secs_f64().ceil().min(86_400.0) as u32;
+    if args.timeout > DRAIN_MAX {
+        let what = format!("drain cluster {}", args.name);
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            what,
+            "the timeout is longer than a day",
+        ));
+    }
+    let seconds = args.timeout.as_secs_f64().ceil() as u32;
     let status = cluster::drain(&args.name, seconds)?;
     let waiting: u64 = status.queues.iter().map(|it| it.counts.waiting()).sum();
     table::print(std::slice::from_ref(&status), args.json)?;
@@ -419,7 +435,9 @@ fn draw(found: &[Status], path: &Path) -> Result<()> {
         return Err(Error::new(ErrorKind::InvalidInput, what(), why)
             .with_hint("name one: barewire cluster show ids --svg ids.svg"));
     };
-    std::fs::write(path, picture::svg(status)).map_err(|error| Error::from_io(what(), error))
+    let file = CreateOptions::BY_UMASK.create(path);
+    file.and_then(|mut file| file.write_all(picture::svg(status).as_bytes()))
+        .map_err(|error| Error::from_io(what(), error))
 }
 
 #[cfg(test)]

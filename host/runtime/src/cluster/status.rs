@@ -210,7 +210,7 @@ pub fn status(name: &str) -> Result<Status> {
 /// read what is in their queues. Returns its last status; packets that still wait then are lost.
 ///
 /// # Errors
-/// As [`status`]; `InvalidInput` also if its process refuses this one.
+/// As [`status`]; `Permission` also for users that may only attach.
 pub fn drain(name: &str, seconds: u32) -> Result<Status> {
     let text = shared::drain(&shared::find(name)?, seconds)?;
     decode(&text, || format!("drain cluster {name}"))

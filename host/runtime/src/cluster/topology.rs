@@ -29,6 +29,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use port::FilterTarget;
 use sys::{Error, ErrorKind, Result};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -128,15 +129,27 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn expression(&self, text: String) -> Expression {
-        Expression::new(text).by(self.compiler)
+    /// An expression, which is compiled for Ethernet: its errors have a line then. Those of another
+    /// link type show when the ports are open.
+    fn expression(&self, value: &Value<'_>, expected: &str) -> Parsed<Expression> {
+        let expression = Expression::new(string(value, expected)?).by(self.compiler);
+        let ethernet = FilterTarget {
+            link_type: 1,
+            tap: None,
+        };
+        match expression.compile(ethernet) {
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                Err((value.span(), error.to_string()))
+            }
+            _ => Ok(expression),
+        }
     }
 
     fn topology(&self, table: &DeTable<'_>) -> Parsed<Topology> {
         let mut topology = Topology {
             name: String::new(),
             inputs: Vec::new(),
-            filter: self.expression(String::new()),
+            filter: Expression::new("").by(self.compiler),
             ring_len: None,
             allow: Vec::new(),
             applications: Vec::new(),
@@ -145,7 +158,7 @@ impl Reader<'_> {
             match key.get_ref().as_ref() {
                 "name" => topology.name = string(value, "a name")?,
                 "inputs" => topology.inputs = strings(value, "names of ports: [\"eth0\"]")?,
-                "filter" => topology.filter = self.expression(string(value, "an expression")?),
+                "filter" => topology.filter = self.expression(value, "an expression")?,
                 "ring" => topology.ring_len = Some(number(value, "a number of packets")?),
                 "allow" => topology.allow = strings(value, "names of users: [\"ids\"]")?,
                 "application" => topology.applications = self.applications(value)?,
@@ -195,10 +208,16 @@ impl Reader<'_> {
                 "name" => application.name = string(value, "a name")?,
                 "queues" if value.get_ref().as_array().is_some() => {
                     choose("a list of queues", at())?;
-                    let filters = strings(value, "expressions: [\"udp port 53\", \"\"]")?;
+                    let expected = "expressions: [\"udp port 53\", \"\"]";
+                    let filters = value
+                        .get_ref()
+                        .as_array()
+                        .into_iter()
+                        .flat_map(|it| it.iter());
+                    let filters = filters.map(|filter| self.expression(filter, expected));
+                    let filters = filters.collect::<Parsed<Vec<_>>>()?;
                     application.queue_count = filters.len() as u32;
-                    let filters = filters.into_iter().map(|text| self.expression(text));
-                    application.balance = Balance::Filters(filters.collect());
+                    application.balance = Balance::Filters(filters);
                 }
                 "queues" => {
                     let expected = "a number of queues, or a list of expressions";
@@ -216,7 +235,7 @@ impl Reader<'_> {
                     let table = table.map_err(|error| (at(), error.to_string()))?;
                     application.balance = Balance::Table(Arc::new(table));
                 }
-                "filter" => application.filter = self.expression(string(value, "an expression")?),
+                "filter" => application.filter = self.expression(value, "an expression")?,
                 "when_full" => {
                     let when = WhenFull::parse(&string(value, "a word")?);
                     application.when_full = Some(when.map_err(|why| (at(), why))?);
@@ -302,6 +321,8 @@ mod tests {
             (lines("balance = \"luck\""), "line 19: "),
             (lines("queues = [\"\"]\nbalance = \"flow\""), "line "),
             (lines("table = \"none.txt\""), "line 19: "),
+            (lines("filter = \"tcp prot 80\""), "line 19: "),
+            (lines("queues = [\"tcp prot 80\"]"), "line 19: "),
             (lines("when_full = \"wait\""), "line 19: use drop, block"),
             (lines("when_gone = \"drop\""), "line 19: use wait or rehash"),
             (

@@ -283,7 +283,14 @@ pub fn drain(path: &Path, seconds: u32) -> Result<String> {
     socket
         .set_read_timeout(Some(patience))
         .map_err(|error| Error::from_io(format!("{ATTACH} at {}", path.display()), error))?;
-    read_status(&socket, patience)
+    read_status(&socket, patience).map_err(|error| match error.kind() {
+        ErrorKind::Permission => {
+            let why = "the owner refused this process, or has exited";
+            Error::new(ErrorKind::Permission, ATTACH, why)
+                .with_hint("only root and the owner's own user may end it")
+        }
+        _ => error,
+    })
 }
 
 /// Reads a text until the owner closes the connection.

@@ -102,7 +102,7 @@ fn fitted(text: &str, width: usize) -> String {
     }
 }
 
-/// An SVG document in the making.
+/// An unfinished SVG document.
 struct Drawing {
     body: String,
 }
