@@ -9,13 +9,14 @@ mod refuse;
 
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use sys::pci::{PciAddress, PciFunction};
 use sys::{Error, ErrorKind, Result};
 
 use crate::card::Card;
+use crate::records;
 
 pub use crate::guardian::Guard;
 pub use guard::{borrow, guard_until_closed, guarded_by};
@@ -31,7 +32,7 @@ pub struct Place {
     /// `/proc`.
     pub proc: PathBuf,
     /// A directory with one file for each card that we have bound to vfio-pci, which names the
-    /// former driver.
+    /// former driver; other users must not be able to write in it.
     pub memory: PathBuf,
     /// Whether its interfaces are those of this namespace: then the kernel can be asked for what is
     /// not in sysfs.
@@ -43,7 +44,7 @@ impl Default for Place {
         Self {
             sys: "/sys".into(),
             proc: "/proc".into(),
-            memory: "/run/barewire/bind".into(),
+            memory: records::FOLDER.into(),
             is_live: true,
         }
     }
@@ -55,7 +56,17 @@ impl Place {
     }
 
     fn former_file(&self, address: PciAddress) -> PathBuf {
-        self.memory.join(address.to_string())
+        self.memory.join(format!("bind-{address}"))
+    }
+
+    /// The recorded driver, which may be empty; `None` without a record.
+    fn former(&self, address: PciAddress) -> Result<Option<String>> {
+        let file = self.former_file(address);
+        let text = records::read(&file).map_err(|error| {
+            let what = format!("read the record {}", file.display());
+            Error::from_io(what, error).with_hint("run as root; delete what another user made")
+        })?;
+        Ok(text.map(|text| text.trim().to_owned()))
     }
 }
 
@@ -168,13 +179,13 @@ pub fn plan(place: &Place, address: PciAddress, owner: Owner, force: bool) -> Re
                 refuse::shared_group(&card)?;
                 refuse::in_use_by_kernel(place, &function, &card)?;
             }
-            (to_vfio(place, &function, &card), Some(VFIO.to_owned()))
+            (to_vfio(place, &function, &card)?, Some(VFIO.to_owned()))
         }
         Owner::Kernel => {
             if !force {
                 refuse::in_use_by_process(place, &function, &card)?;
             }
-            to_kernel(place, &function, &card)
+            to_kernel(place, &function, &card)?
         }
     };
     Ok(Plan {
@@ -206,9 +217,9 @@ fn change(place: &Place, function: &PciFunction, card: &Card, allow: &str) -> Ve
     steps
 }
 
-fn to_vfio(place: &Place, function: &PciFunction, card: &Card) -> Vec<Step> {
+fn to_vfio(place: &Place, function: &PciFunction, card: &Card) -> Result<Vec<Step>> {
     if card.driver.as_deref() == Some(VFIO) {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let mut steps = Vec::new();
     for (module, sign) in [
@@ -225,20 +236,23 @@ fn to_vfio(place: &Place, function: &PciFunction, card: &Card) -> Vec<Step> {
     let file = place.former_file(card.address);
     // An earlier attempt may have failed half-way: then the existing record is right, not the
     // present state.
-    if card.driver.is_some() || !file.exists() {
+    if card.driver.is_some() || place.former(card.address)?.is_none() {
         steps.push(Step::Remember {
             file,
             driver: card.driver.clone().unwrap_or_default(),
         });
     }
     steps.extend(change(place, function, card, VFIO));
-    steps
+    Ok(steps)
 }
 
-fn to_kernel(place: &Place, function: &PciFunction, card: &Card) -> (Vec<Step>, Option<String>) {
+fn to_kernel(
+    place: &Place,
+    function: &PciFunction,
+    card: &Card,
+) -> Result<(Vec<Step>, Option<String>)> {
     let file = place.former_file(card.address);
-    let former = fs::read_to_string(&file).ok();
-    let former = former.map(|text| text.trim().to_owned());
+    let former = place.former(card.address)?;
     let is_remembered = former.is_some();
     let former = former.filter(|name| is_name(name));
     match card.driver.as_deref() {
@@ -252,7 +266,7 @@ fn to_kernel(place: &Place, function: &PciFunction, card: &Card) -> (Vec<Step>, 
                 }
                 steps.push(Step::Forget(file));
             }
-            return (steps, Some(driver.to_owned()));
+            return Ok((steps, Some(driver.to_owned())));
         }
         _ => {}
     }
@@ -274,7 +288,7 @@ fn to_kernel(place: &Place, function: &PciFunction, card: &Card) -> (Vec<Step>, 
     if is_remembered {
         steps.push(Step::Forget(file));
     }
-    (steps, former)
+    Ok((steps, former))
 }
 
 /// Whether a recorded name can be that of a driver: it is written into sysfs later.
@@ -368,14 +382,12 @@ impl Plan {
                 }
             }),
             Step::Remember { file, driver } => {
-                let folder = file.parent().unwrap_or(Path::new("/"));
-                fs::create_dir_all(folder)
-                    .and_then(|()| fs::write(file, format!("{driver}\n")))
-                    .map_err(|error| {
-                        let what = format!("record the driver of {}", self.card.address);
-                        let error = Error::from_io(what, error);
-                        error.with_hint("run as root; /run must exist")
-                    })
+                let written = records::write(file, &format!("{driver}\n"));
+                written.map(drop).map_err(|error| {
+                    let what = format!("record the driver of {}", self.card.address);
+                    let error = Error::from_io(what, error);
+                    error.with_hint("run as root; /run must exist")
+                })
             }
             // If the record cannot be deleted, that is reported the next time.
             Step::Forget(file) => {

@@ -3,7 +3,7 @@
 //!
 //! The helper has its own session and its own name, so that it survives when the terminal is closed
 //! or the program is killed by name (pkill(1)). It does not survive when the service or container
-//! of both is stopped. In that case the change stays, and the record of it in `/run/barewire`.
+//! of both is stopped. In that case the change stays, and the record of it in `/run/barewire-nic`.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -92,7 +92,7 @@ pub(crate) fn wait_until_closed() -> Result<()> {
     let _ = sys::session::begin();
     // The name of the main thread is also that of the process.
     let _ = fs::write("/proc/self/comm", NAME);
-    ready().map_err(|error| Error::from_io("tell that the card is guarded", error))?;
+    ready().map_err(|error| Error::from_io("report that the helper is ready", error))?;
     let mut byte = [0];
     // The other end never writes; a byte would be ignored.
     while io::stdin().read(&mut byte).is_ok_and(|count| count != 0) {}

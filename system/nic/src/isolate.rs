@@ -208,7 +208,7 @@ pub fn plan(device: &dyn Device, store: &Store, queue: u32, rules: &[Rule]) -> R
     if !rules.is_empty() {
         let installed = steering(device)?;
         free_of_rules(device, queue, &installed)?;
-        ntuple_was_off = is_switched_on(device)?;
+        ntuple_was_off = must_switch_on(device)?;
         if ntuple_was_off {
             steps.push(Step::Ntuple(true));
         }
@@ -288,7 +288,7 @@ fn steering(device: &dyn Device) -> Result<RuleTable> {
 }
 
 /// Whether the feature must be switched on.
-fn is_switched_on(device: &dyn Device) -> Result<bool> {
+fn must_switch_on(device: &dyn Device) -> Result<bool> {
     match device.ntuple()? {
         Some(feature) if !feature.is_on && !feature.is_changeable => {
             let why = "its driver has ntuple filters off, and does not switch them on for this \

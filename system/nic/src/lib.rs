@@ -9,6 +9,7 @@ mod holder;
 mod host_dependency;
 mod interface;
 pub mod isolate;
+mod records;
 
 pub use card::{Card, cards, cards_in};
 pub use holder::XdpHolder;

@@ -18,7 +18,7 @@ impl Copy {
         let place = Place {
             sys: root.join("sys"),
             proc: root.join("proc"),
-            memory: root.join("run/bind"),
+            memory: root.join("run/barewire-nic"),
             is_live: false,
         };
         for folder in [
@@ -28,6 +28,7 @@ impl Copy {
             "sys/module/vfio_pci",
             "sys/module/vfio_iommu_type1",
             "proc",
+            "run",
         ] {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
@@ -126,7 +127,7 @@ fn a_card_is_bound_and_bound_back_to_the_same_driver() {
         let there = plan(&copy.place, address, Owner::Vfio, false).unwrap();
         let device = "/sys/bus/pci/devices/0000:01:00.0";
         let mut expected = vec![
-            format!("echo {former} > /run/bind/0000:01:00.0"),
+            format!("echo {former} > /run/barewire-nic/bind-0000:01:00.0"),
             format!("echo vfio-pci > {device}/driver_override"),
             format!("echo 0000:01:00.0 > {device}/driver/unbind"),
             "echo 0000:01:00.0 > /sys/bus/pci/drivers_probe".to_owned(),
@@ -194,8 +195,7 @@ fn a_card_bound_by_another_program_returns_to_the_matching_driver() {
     assert_eq!(back.function.driver().as_deref(), Some("igb"));
     // What is remembered is no place to write other things from.
     copy.drive("0000:01:00.0", VFIO);
-    fs::create_dir_all(&copy.place.memory).unwrap();
-    fs::write(copy.place.former_file(address), "igb\nvfio\n/../..").unwrap();
+    records::write(&copy.place.former_file(address), "igb\nvfio\n/../..").unwrap();
     let back = plan(&copy.place, address, Owner::Kernel, false).unwrap();
     assert_eq!(back.wanted, None);
 }

@@ -2,18 +2,18 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File, TryLockError};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use sys::ethtool::RuleSpec;
 use sys::{Error, ErrorKind, Result};
 
 use super::Device;
+use crate::records;
 
 /// First line of a record.
 const HEAD: &str = "barewire isolated queue 1";
-/// Maximum length of a record in bytes.
-const LEN_MAX: u64 = 4 << 20;
+/// What to do if the directory cannot be used.
+const HINT: &str = "run as root; /run must exist; delete what another user made";
 
 /// What a card was like before one of its queues was isolated, and what was changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,12 +117,13 @@ pub struct Store {
 
 impl Default for Store {
     fn default() -> Self {
-        Self::in_folder("/run/barewire/isolate")
+        Self::in_folder(records::FOLDER)
     }
 }
 
 impl Store {
-    /// The records in a directory, which is created when needed.
+    /// The records in a directory, which is created when needed; it is refused if other users can
+    /// write in it.
     pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
@@ -131,16 +132,15 @@ impl Store {
 
     /// The file of an interface's record.
     pub fn file(&self, device: &dyn Device) -> PathBuf {
-        self.folder.join(device.key())
+        self.folder.join(format!("isolate-{}", device.key()))
     }
 
     /// Waits until no other process changes records or cards, until the result is dropped.
     pub(super) fn turn(&self) -> Result<File> {
         let failed = |error| Error::from_io(format!("lock {}", self.folder.display()), error);
-        fs::create_dir_all(&self.folder)
-            .and_then(|()| File::open(&self.folder))
+        records::open_folder(&self.folder)
             .and_then(|folder| folder.lock().map(|()| folder))
-            .map_err(|error| failed(error).with_hint("run as root; /run must exist"))
+            .map_err(|error| failed(error).with_hint(HINT))
     }
 
     /// The record of an interface, if it has an isolated queue.
@@ -150,13 +150,11 @@ impl Store {
     pub fn read(&self, device: &dyn Device) -> Result<Option<Record>> {
         let file = self.file(device);
         let what = || format!("read the record {}", file.display());
-        let mut text = String::new();
-        match File::open(&file) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::from_io(what(), error)),
-            Ok(open) => open.take(LEN_MAX).read_to_string(&mut text),
-        }
-        .map_err(|error| Error::from_io(what(), error))?;
+        let text =
+            records::read(&file).map_err(|error| Error::from_io(what(), error).with_hint(HINT))?;
+        let Some(text) = text else {
+            return Ok(None);
+        };
         let Some(record) = Record::parse(&text) else {
             let name = device.name();
             let why = "it is damaged";
@@ -171,25 +169,16 @@ impl Store {
 
     /// Writes a record completely or not at all; the result marks it as in use.
     pub(super) fn write(&self, device: &dyn Device, record: &Record) -> Result<File> {
-        let file = self.file(device);
-        let unfinished = file.with_extension("unfinished");
-        let write = || {
-            fs::write(&unfinished, record.to_text())?;
-            let open = File::open(&unfinished)?;
-            open.lock()?;
-            fs::rename(&unfinished, &file)?;
-            Ok(open)
-        };
-        write().map_err(|error| {
+        records::write(&self.file(device), &record.to_text()).map_err(|error| {
             let what = format!("record the state of {}", record.interface);
-            Error::from_io(what, error).with_hint("run as root; /run must exist")
+            Error::from_io(what, error).with_hint(HINT)
         })
     }
 
     /// Whether a process that lives uses the record.
     pub(super) fn is_owned(&self, device: &dyn Device) -> bool {
-        let open = File::open(self.file(device));
-        open.is_ok_and(|open| matches!(open.try_lock_shared(), Err(TryLockError::WouldBlock)))
+        let open = records::open(&self.file(device)).ok().flatten();
+        open.is_some_and(|open| matches!(open.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
     pub(super) fn remove(&self, device: &dyn Device) -> Result<()> {

@@ -37,7 +37,7 @@ pub(super) struct BindArgs {
 
 const HELP: &str = "\
 A card bound to vfio-pci has no kernel interface. `barewire nic bind kernel` rebinds it to the \
-driver it had before (recorded in /run/barewire/bind).
+driver it had before (recorded in /run/barewire-nic).
 
 Without --force, bind refuses a card that carries the default route or this SSH session, whose \
 interface has an address, an XDP program or an upper device, or that shares its IOMMU group with \

@@ -51,7 +51,7 @@ service, protocols, and ports of TCP, UDP and SCTP, joined by \"and\" and \"or\"
 expressions are refused. Not every card supports every rule: a step that the driver refuses is \
 reported, and the steps before it are undone.
 
-The previous state is recorded in /run/barewire/isolate; --undo restores it. With --until-exit and \
+The previous state is recorded in /run/barewire-nic; --undo restores it. With --until-exit and \
 --run a small helper process restores it when barewire ends, even by kill -9.
 
 Examples:
