@@ -10,6 +10,7 @@ const SEE_ALSO: &[(&str, &[&str])] = &[
         &["tcpdump(8)", "pcap-filter(7)", "tshark(1)"],
     ),
     ("barewire-cluster", &["ip-link(8)"]),
+    ("barewire-cluster-drain", &["systemctl(1)"]),
     (
         "barewire-cluster-run",
         &["pcap-filter(7)", "packet(7)", "systemd.service(5)"],
@@ -45,6 +46,7 @@ const SEE_ALSO: &[(&str, &[&str])] = &[
         "barewire-nic-bind",
         &["driverctl(8)", "lspci(8)", "modprobe(8)"],
     ),
+    ("barewire-nic-isolate", &["ethtool(8)"]),
     ("barewire-nic-list", &["lspci(8)"]),
     ("barewire-scan", &["masscan(8)", "nmap(1)", "zmap(1)"]),
     ("barewire-send", &["tcpreplay(1)", "trafgen(8)"]),
