@@ -15,7 +15,7 @@ mod undo;
 use std::fmt;
 use std::fs::File;
 
-use sys::ethtool::{Rule, RuleTable};
+use sys::ethtool::{InstalledRule, Rule, RuleTable};
 use sys::{Error, ErrorKind, Result};
 
 pub use device::{Device, Live};
@@ -116,20 +116,41 @@ impl Plan {
     pub fn carry_out(&self, device: &dyn Device, store: &Store) -> Result<File> {
         let _turn = store.turn()?;
         no_record(device, store)?;
-        let owned = store.write(device, &self.record)?;
-        for step in &self.steps {
-            let Err(error) = carry_out_step(device, self.record.queue, step) else {
-                continue;
-            };
-            let Err(left) = undo::undo_locked(device, store, &self.record) else {
-                return Err(refused_by_driver(error, step));
+        let mut record = self.record.clone();
+        let owned = store.write(device, &record)?;
+        let changed = self.change(device, store, &mut record, owned);
+        changed.map_err(|error| {
+            let Err(left) = undo::undo_locked(device, store, &record) else {
+                return error;
             };
             let name = &self.record.interface;
-            return Err(error.with_hint(format!(
+            error.with_hint(format!(
                 "it could not be undone ({left}): barewire nic isolate {name} --undo"
-            )));
+            ))
+        })
+    }
+
+    /// Executes the steps, and records what is known of them after each. The lock that marks the
+    /// record as in use moves to each new file.
+    fn change(
+        &self,
+        device: &dyn Device,
+        store: &Store,
+        record: &mut Record,
+        mut owned: File,
+    ) -> Result<File> {
+        for step in &self.steps {
+            let done = carry_out_step(device, record.queue, step);
+            let location = done.map_err(|error| refused_by_driver(error, step))?;
+            if let Some(location) = location.filter(|at| !record.added.contains(at)) {
+                record.added.push(location);
+                owned = store.write(device, record)?;
+            }
         }
-        Ok(owned)
+        record.is_complete = true;
+        let complete = store.write(device, record);
+        drop(owned);
+        complete
     }
 }
 
@@ -145,30 +166,33 @@ fn refused_by_driver(error: Error, step: &Step) -> Error {
     error.with_hint(format!("nothing was changed; {hint}; {ELSEWHERE}"))
 }
 
-fn carry_out_step(device: &dyn Device, queue: u32, step: &Step) -> Result<()> {
+/// Executes a step; returns the location of an added rule.
+fn carry_out_step(device: &dyn Device, queue: u32, step: &Step) -> Result<Option<u32>> {
     match step {
-        Step::Ntuple(on) => device.set_ntuple(*on),
-        Step::Insert(rule, location) => device.insert(rule, queue, *location).map(drop),
-        Step::Delete(location) => device.delete(*location),
-        Step::Table { to, is_default, .. } => {
-            if *is_default {
-                device.set_table(&[])?;
-                // The driver may have another default.
-                if device.table()?.as_ref() == Some(to) {
-                    return Ok(());
-                }
-            }
-            device.set_table(to)?;
-            match device.table()?.as_ref() == Some(to) {
-                true => Ok(()),
-                false => {
-                    let what = format!("set the RSS indirection table of {:?}", device.name());
-                    let why = "the driver accepted it and did not do it";
-                    Err(Error::new(ErrorKind::Unsupported, what, why))
-                }
-            }
+        Step::Ntuple(on) => device.set_ntuple(*on)?,
+        Step::Insert(rule, location) => return device.insert(rule, queue, *location).map(Some),
+        Step::Delete(location) => device.delete(*location)?,
+        Step::Table { to, is_default, .. } => set_table(device, to, *is_default)?,
+    }
+    Ok(None)
+}
+
+fn set_table(device: &dyn Device, table: &[u32], is_default: bool) -> Result<()> {
+    let is_set = || Ok(device.table()?.as_deref() == Some(table));
+    if is_default {
+        device.set_table(&[])?;
+        // The driver may have another default.
+        if is_set()? {
+            return Ok(());
         }
     }
+    device.set_table(table)?;
+    if is_set()? {
+        return Ok(());
+    }
+    let what = format!("set the RSS indirection table of {:?}", device.name());
+    let why = "the driver accepted it and stored another one";
+    Err(Error::new(ErrorKind::Unsupported, what, why))
 }
 
 fn refused(device: &dyn Device, kind: ErrorKind, why: impl Into<String>) -> Error {
@@ -204,7 +228,7 @@ pub fn plan(device: &dyn Device, store: &Store, queue: u32, rules: &[Rule]) -> R
     let before = spreading(device, queue)?;
     let mut notes = Vec::new();
     let mut steps = Vec::new();
-    let (mut locations, mut ntuple_was_off) = (Vec::new(), false);
+    let (mut locations, mut added, mut ntuple_was_off) = (Vec::new(), Vec::new(), false);
     if !rules.is_empty() {
         let installed = steering(device)?;
         free_of_rules(device, queue, &installed)?;
@@ -213,6 +237,7 @@ pub fn plan(device: &dyn Device, store: &Store, queue: u32, rules: &[Rule]) -> R
             steps.push(Step::Ntuple(true));
         }
         let chosen = choose(device, &installed, rules.len())?;
+        added = chosen.iter().copied().flatten().collect();
         let inserts = rules.iter().zip(chosen);
         steps.extend(inserts.map(|(rule, at)| Step::Insert(*rule, at)));
         locations = installed.rules.iter().map(|rule| rule.location).collect();
@@ -244,6 +269,8 @@ pub fn plan(device: &dyn Device, store: &Store, queue: u32, rules: &[Rule]) -> R
         after,
         locations,
         rules: rules.iter().map(Rule::spec).collect(),
+        added,
+        is_complete: false,
     };
     Ok(Plan {
         record,
@@ -303,16 +330,7 @@ fn must_switch_on(device: &dyn Device) -> Result<bool> {
 /// No rule of another program puts packets on the queue.
 fn free_of_rules(device: &dyn Device, queue: u32, installed: &RuleTable) -> Result<()> {
     for rule in &installed.rules {
-        let reaches = match (rule.queue, rule.context) {
-            (Some(first), Some(context)) => {
-                let table = device.context_table(context)?;
-                // The kernel adds the rule's queue to the entry of the table.
-                table.is_none_or(|table| table.iter().any(|entry| first + entry == queue))
-            }
-            (Some(target), None) => target == queue,
-            (None, _) => false,
-        };
-        if reaches {
+        if reaches(device, rule, queue)? {
             let (name, location) = (device.name(), rule.location);
             let why = format!("its rule {location} puts packets on queue {queue}");
             let hint = format!(
@@ -323,6 +341,20 @@ fn free_of_rules(device: &dyn Device, queue: u32, installed: &RuleTable) -> Resu
         }
     }
     Ok(())
+}
+
+/// Whether a rule can put packets on a queue.
+fn reaches(device: &dyn Device, rule: &InstalledRule, queue: u32) -> Result<bool> {
+    Ok(match (rule.queue, rule.context) {
+        (Some(first), Some(context)) => {
+            let table = device.context_table(context)?;
+            // The kernel adds the rule's queue to the entry of the table.
+            let is_queue = |entry: &u32| first.checked_add(*entry) == Some(queue);
+            table.is_none_or(|table| table.iter().any(is_queue))
+        }
+        (Some(target), None) => target == queue,
+        (None, _) => false,
+    })
 }
 
 /// Locations for new rules: `None` where the driver chooses, otherwise the last free ones, so that

@@ -8,8 +8,11 @@ use std::io::{self, Write};
 
 use ::nic::Card;
 use ::nic::bind::Place;
+use ::nic::isolate::{self as queues, Store};
 use serde_json::{Value, json};
 use sys::{Error, Result};
+
+use crate::out::now;
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -59,7 +62,11 @@ pub fn run(args: &Args) -> Result<()> {
             ::nic::bind::guard_until_closed(&Place::default(), address.parse()?)
         }
         Action::GuardQueue { index } => {
-            ::nic::isolate::undo_when_closed(&::nic::isolate::Store::default(), *index)
+            let notes = queues::undo_when_closed(&Store::default(), *index)?;
+            for note in notes {
+                now!("note: {note}");
+            }
+            Ok(())
         }
     }
 }

@@ -36,6 +36,10 @@ pub struct Record {
     pub locations: Vec<u32>,
     /// The added rules.
     pub rules: Vec<RuleSpec>,
+    /// Locations of the added rules: until all steps are done, those that are known.
+    pub added: Vec<u32>,
+    /// Whether all steps are done.
+    pub is_complete: bool,
 }
 
 impl Record {
@@ -49,13 +53,16 @@ impl Record {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
-            "queue {}\nntuple_was_off {}\nbefore {}\nis_default {}\nafter {}\nlocations {}\n",
+            "queue {}\nntuple_was_off {}\nbefore {}\nis_default {}\nafter {}\nlocations {}\n\
+             added {}\nis_complete {}\n",
             self.queue,
             yes_or_no(self.ntuple_was_off),
             list(&self.before),
             yes_or_no(self.is_default),
             list(&self.after),
             list(&self.locations),
+            list(&self.added),
+            yes_or_no(self.is_complete),
         );
         for rule in &self.rules {
             text += &format!("rule {}\n", rule.to_hex());
@@ -83,6 +90,8 @@ impl Record {
             is_default: yes_or_no(field("is_default")?)?,
             after: numbers(field("after")?)?,
             locations: numbers(field("locations")?)?,
+            added: numbers(field("added")?)?,
+            is_complete: yes_or_no(field("is_complete")?)?,
             rules: Vec::new(),
         };
         for line in lines.by_ref() {
@@ -204,9 +213,12 @@ mod tests {
             after: vec![0, 1, 2, 0],
             locations: Vec::new(),
             rules: Vec::new(),
+            added: Vec::new(),
+            is_complete: false,
         };
         assert_eq!(Record::parse(&record.to_text()), Some(record.clone()));
         record.locations = vec![7, 9];
+        (record.added, record.is_complete) = (vec![62, 61], true);
         record.rules = vec![RuleSpec::from_hex(&"a0".repeat(148)).unwrap(); 2];
         let text = record.to_text();
         assert_eq!(Record::parse(&text), Some(record));

@@ -19,8 +19,24 @@ struct State {
     rules: Option<RuleTable>,
 }
 
+/// What a driver does when a rule is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deletion {
+    /// It deletes the rule.
+    Done,
+    /// Another program deletes it before.
+    Late,
+    /// It finds no such rule, and keeps it.
+    Failed,
+}
+
 /// A model of a card and its driver.
 struct Model {
+    deletion: Cell<Deletion>,
+    /// Whether it stores other tables than those that it is given.
+    alters_tables: bool,
+    /// Whether it reports rules with other values than those that it is given.
+    alters_rules: bool,
     state: RefCell<State>,
     /// Number of changes after which each further change is refused.
     refuses_after: Cell<usize>,
@@ -46,6 +62,9 @@ impl Model {
             }),
             refuses_after: Cell::new(usize::MAX),
             recovers: true,
+            deletion: Cell::new(Deletion::Done),
+            alters_tables: false,
+            alters_rules: false,
         }
     }
 
@@ -111,9 +130,10 @@ impl Device for Model {
         self.change("set the table")?;
         let mut state = self.state.borrow_mut();
         let rings = state.rings;
-        let default = (0..state.table.len() as u32).map(|i| i % rings).collect();
+        let default: Vec<_> = (0..state.table.len() as u32).map(|i| i % rings).collect();
         state.table = match table {
             [] => default,
+            table if self.alters_tables && table != default => vec![0; table.len()],
             table => table.to_vec(),
         };
         Ok(())
@@ -143,7 +163,10 @@ impl Device for Model {
         assert!(!taken(&location), "{location} is in use");
         rules.push(InstalledRule {
             location,
-            spec: rule.spec(),
+            spec: match self.alters_rules {
+                true => self::rule(9).spec(),
+                false => rule.spec(),
+            },
             queue: Some(queue),
             context: None,
         });
@@ -152,11 +175,18 @@ impl Device for Model {
 
     fn delete(&self, location: u32) -> Result<()> {
         self.change("delete a rule")?;
+        let none = Error::new(ErrorKind::NotFound, "delete a rule", "there is none");
+        if self.deletion.get() == Deletion::Failed {
+            return Err(none);
+        }
         let mut state = self.state.borrow_mut();
         let rules = &mut state.rules.as_mut().unwrap().rules;
         let at = rules.iter().position(|rule| rule.location == location);
         rules.remove(at.expect("no such rule"));
-        Ok(())
+        match self.deletion.get() {
+            Deletion::Late => Err(none),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -335,11 +365,108 @@ fn changes_of_others_stay() {
     model.add_rule(7, 99, Some(3), None);
     model.state.borrow_mut().table = vec![2; 8];
     let undo = undo(&model, store).unwrap();
-    assert_eq!(undo.notes.len(), 2, "{:?}", undo.notes);
+    assert_eq!(undo.notes.len(), 3, "{:?}", undo.notes);
+    assert!(
+        undo.notes[1].contains("these locations: 7;"),
+        "{:?}",
+        undo.notes
+    );
     let state = model.state();
     assert_eq!(state.table, [2; 8]);
     assert_eq!(state.rules.unwrap().rules.len(), 1);
     assert!(state.ntuple.unwrap().is_on);
+}
+
+#[test]
+fn a_table_that_the_driver_altered_is_replaced() {
+    let folder = Folder::new("altered-table");
+    let store = &folder.0;
+    for recovers in [true, false] {
+        let model = Model {
+            recovers,
+            alters_tables: true,
+            ..Model::new(4, 8)
+        };
+        let before = model.state();
+        let plan = plan(&model, store, 3, &[rule(53)]).unwrap();
+        if !recovers {
+            // The three steps are done, and no undoing.
+            model.refuses_after.set(3);
+        }
+        let error = plan.carry_out(&model, store).unwrap_err();
+        assert!(error.to_string().contains("stored another one"), "{error}");
+        let hint = error.hint().unwrap_or_default();
+        if recovers {
+            assert!(hint.starts_with("nothing was changed"), "{hint}");
+        } else {
+            assert!(hint.contains("could not be undone"), "{hint}");
+            assert_eq!(model.state().table, [0; 8]);
+            model.refuses_after.set(usize::MAX);
+            let undo = undo(&model, store).unwrap();
+            assert_eq!(undo.notes, [""; 0]);
+        }
+        assert_eq!(model.state(), before);
+        assert_eq!(store.read(&model).unwrap(), None);
+    }
+}
+
+#[test]
+fn rules_that_the_driver_altered_are_deleted() {
+    let folder = Folder::new("altered-rules");
+    let store = &folder.0;
+    for chooses_location in [false, true] {
+        let model = Model {
+            alters_rules: true,
+            ..Model::new(4, 8)
+        };
+        if let Some(table) = &mut model.state.borrow_mut().rules {
+            table.chooses_location = chooses_location;
+        }
+        let before = model.state();
+        let plan = plan(&model, store, 3, &[rule(53), rule(54)]).unwrap();
+        drop(plan.carry_out(&model, store).unwrap());
+        assert_eq!(model.state().rules.unwrap().rules.len(), 2);
+        let undo = undo(&model, store).unwrap();
+        assert_eq!((undo.steps.len(), undo.notes.len()), (4, 0), "{undo:?}");
+        assert_eq!(model.state(), before);
+    }
+}
+
+/// A process may be killed before it records the location of a rule, or anything after that.
+#[test]
+fn rules_of_a_killed_process_are_deleted() {
+    let folder = Folder::new("killed");
+    let (store, model) = (&folder.0, Model::new(4, 8));
+    let before = model.state();
+    let plan = plan(&model, store, 3, &[rule(53), rule(54)]).unwrap();
+    let record = Record {
+        added: vec![61],
+        ..plan.record.clone()
+    };
+    drop(store.write(&model, &record).unwrap());
+    model.set_ntuple(true).unwrap();
+    model.add_rule(61, 99, Some(3), None);
+    model.add_rule(5, 54, Some(3), None);
+    model.state.borrow_mut().table = vec![2; 8];
+    undo(&model, store).unwrap();
+    assert_eq!(model.state(), before);
+}
+
+#[test]
+fn rules_that_are_not_found_count_as_deleted_if_they_are_gone() {
+    let folder = Folder::new("not-found");
+    let (store, model) = (&folder.0, Model::new(4, 8));
+    let before = model.state();
+    let undo = || undo::undo_if_isolated(&model, store);
+    assert!(undo().unwrap().is_none());
+    let plan = plan(&model, store, 3, &[rule(53)]).unwrap();
+    drop(plan.carry_out(&model, store).unwrap());
+    model.deletion.set(Deletion::Failed);
+    assert_eq!(undo().unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(store.read(&model).unwrap().is_some(), "kept");
+    model.deletion.set(Deletion::Late);
+    assert!(undo().unwrap().is_some());
+    assert_eq!(model.state(), before);
 }
 
 /// A sequence of pseudo-random numbers (xorshift).

@@ -4,9 +4,10 @@
 use std::thread;
 use std::time::Duration;
 
+use sys::ethtool::InstalledRule;
 use sys::{Error, ErrorKind, Result};
 
-use super::{Device, Line, Live, Record, Step, Store, carry_out_step, refused};
+use super::{Device, Line, Live, Record, Step, Store, carry_out_step, reaches, refused};
 use crate::guardian;
 
 /// How often, and after what time, undoing is tried again by the helper.
@@ -42,10 +43,14 @@ impl Undo {
 /// # Errors
 /// `NotFound` if no queue of it is isolated, `Busy` if a process that isolated one still runs.
 pub fn plan_undo(device: &dyn Device, store: &Store) -> Result<Undo> {
+    let record = unused_record(device, store)?.ok_or_else(|| not_isolated(device))?;
+    steps(device, &record)
+}
+
+/// The record of an interface, if it has an isolated queue and no process uses it.
+fn unused_record(device: &dyn Device, store: &Store) -> Result<Option<Record>> {
     let Some(record) = store.read(device)? else {
-        let what = format!("undo the isolation of a queue of {}", device.name());
-        let why = "none of its queues is isolated by barewire";
-        return Err(Error::new(ErrorKind::NotFound, what, why));
+        return Ok(None);
     };
     if store.is_owned(device) {
         let why = format!("the process that isolated its queue {} runs", record.queue);
@@ -53,7 +58,13 @@ pub fn plan_undo(device: &dyn Device, store: &Store) -> Result<Undo> {
             refused(device, ErrorKind::Busy, why).with_hint("end that process, which undoes it")
         );
     }
-    steps(device, &record)
+    Ok(Some(record))
+}
+
+fn not_isolated(device: &dyn Device) -> Error {
+    let what = format!("undo the isolation of a queue of {}", device.name());
+    let why = "none of its queues is isolated by barewire";
+    Error::new(ErrorKind::NotFound, what, why)
 }
 
 /// Restores an interface and deletes the record.
@@ -61,9 +72,16 @@ pub fn plan_undo(device: &dyn Device, store: &Store) -> Result<Undo> {
 /// # Errors
 /// As [`plan_undo`]; and if a step fails, after all others were tried. The record is then kept.
 pub fn undo(device: &dyn Device, store: &Store) -> Result<Undo> {
+    undo_if_isolated(device, store)?.ok_or_else(|| not_isolated(device))
+}
+
+/// As [`undo`]; `None` if no queue is isolated. An error of the kind `NotFound` is one of a step.
+pub(super) fn undo_if_isolated(device: &dyn Device, store: &Store) -> Result<Option<Undo>> {
     let _turn = store.turn()?;
-    let undo = plan_undo(device, store)?;
-    undo_locked(device, store, &undo.record)
+    let record = unused_record(device, store)?;
+    record
+        .map(|record| undo_locked(device, store, &record))
+        .transpose()
 }
 
 /// [`undo`] for a process that has the turn, whoever uses the record.
@@ -71,7 +89,14 @@ pub(super) fn undo_locked(device: &dyn Device, store: &Store, record: &Record) -
     let undo = steps(device, record)?;
     let mut result = Ok(());
     for step in &undo.steps {
-        let done = carry_out_step(device, record.queue, step);
+        let done = match carry_out_step(device, record.queue, step) {
+            Err(error) if error.kind() == ErrorKind::NotFound => match step {
+                // Another program was faster.
+                Step::Delete(location) if is_gone(device, *location) => Ok(()),
+                _ => Err(error),
+            },
+            done => done.map(drop),
+        };
         result = result.and(done);
     }
     result?;
@@ -79,12 +104,20 @@ pub(super) fn undo_locked(device: &dyn Device, store: &Store, record: &Record) -
     Ok(undo)
 }
 
+/// Whether a location is known to have no rule.
+fn is_gone(device: &dyn Device, location: u32) -> bool {
+    let rules = device.rules().ok().flatten();
+    rules.is_some_and(|table| table.rules.iter().all(|rule| rule.location != location))
+}
+
 fn steps(device: &dyn Device, record: &Record) -> Result<Undo> {
     let mut steps = Vec::new();
     let mut notes = Vec::new();
     let name = device.name();
     let table = device.table()?.unwrap_or_default();
-    if table == record.after && table != record.before {
+    // While the steps are not done, another table is taken for one that the driver stored instead.
+    let is_ours = table == record.after || !record.is_complete;
+    if is_ours && table != record.before {
         steps.push(Step::Table {
             from: table,
             to: record.before.clone(),
@@ -96,18 +129,27 @@ fn steps(device: &dyn Device, record: &Record) -> Result<Undo> {
              is; `ethtool -X {name} default` restores the default"
         ));
     }
-    let mut others = 0;
+    let (mut others, mut left) = (0, Vec::new());
     if !record.rules.is_empty() {
         for rule in device.rules()?.unwrap_or_default().rules {
-            let is_ours = rule.queue == Some(record.queue)
-                && rule.context.is_none()
-                && !record.locations.contains(&rule.location)
-                && record.rules.iter().any(|own| own.is_same(&rule.spec));
-            match is_ours {
-                true => steps.push(Step::Delete(rule.location)),
-                false => others += 1,
+            if is_ours_at(record, &rule) {
+                steps.push(Step::Delete(rule.location));
+                continue;
+            }
+            others += 1;
+            // A rule that is not understood is reported: it must not prevent the undoing.
+            if reaches(device, &rule, record.queue).unwrap_or(true) {
+                left.push(rule.location.to_string());
             }
         }
+    }
+    if !left.is_empty() {
+        notes.push(format!(
+            "rules of another program still put packets on queue {} and are left as they are, at \
+             these locations: {}; `ethtool -N {name} delete N` deletes one",
+            record.queue,
+            left.join(", ")
+        ));
     }
     let is_on = device.ntuple()?.is_some_and(|feature| feature.is_on);
     if record.ntuple_was_off && is_on {
@@ -128,20 +170,35 @@ fn steps(device: &dyn Device, record: &Record) -> Result<Undo> {
     })
 }
 
+/// Whether barewire added a rule. Its location and queue decide: drivers may report other flags or
+/// masks than those that were asked for.
+fn is_ours_at(record: &Record, rule: &InstalledRule) -> bool {
+    let is_candidate = rule.queue == Some(record.queue)
+        && rule.context.is_none()
+        && !record.locations.contains(&rule.location);
+    // The process may have been killed before it recorded a location that the driver chose.
+    let is_like_ours = || record.rules.iter().any(|own| own.is_same(&rule.spec));
+    let is_known = record.added.contains(&rule.location);
+    is_candidate && (is_known || (!record.is_complete && is_like_ours()))
+}
+
 /// The main function of the helper process: waits for the end of standard input, then restores the
 /// interface. Nothing is to be done if no queue is isolated any more, or the interface is gone.
+/// Returns the notes of [`Undo`].
 ///
 /// # Errors
 /// If it cannot be restored.
-pub fn undo_when_closed(store: &Store, index: u32) -> Result<()> {
+pub fn undo_when_closed(store: &Store, index: u32) -> Result<Vec<String>> {
     guardian::wait_until_closed()?;
     let mut tries = 0;
     loop {
-        let done = Live::by_index(index).and_then(|device| undo(&device, store));
+        let done = match Live::by_index(index) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            device => device.and_then(|device| undo_if_isolated(&device, store)),
+        };
         tries += 1;
         match done {
-            Ok(_) => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Ok(undo) => return Ok(undo.map(|undo| undo.notes).unwrap_or_default()),
             // The process is about to end.
             Err(error) if tries == TRIES => return Err(error),
             Err(_) => thread::sleep(PAUSE),
