@@ -89,7 +89,8 @@ pub struct GrabCounts {
 
 /// Maximum number of segments that wait to be sent; excess ones are dropped as if lost in transit.
 const OUT_MAX: usize = 1 << 15;
-/// Number of certificates remembered, so that each is reported once.
+/// Number of certificates remembered, so that each is reported once. Further ones are reported as
+/// often as they are sent.
 const CERTIFICATES_MAX: usize = 1 << 20;
 /// Number of connections remembered, so that none is opened twice.
 const KNOWN_MAX: usize = 1 << 22;
@@ -264,8 +265,9 @@ impl<'p> BannerGrabber<'p> {
         let banner = step.ended.map(|ending| {
             let mut banner = connection.banner(ending, &mut self.tools);
             let known = &mut self.known_certificates;
-            banner.certificates.retain(|certificate| {
-                known.len() < CERTIFICATES_MAX && known.insert(certificate.sha256)
+            banner.certificates.retain(|certificate| match known.len() {
+                ..CERTIFICATES_MAX => known.insert(certificate.sha256),
+                _ => !known.contains(&certificate.sha256),
             });
             match banner.byte_count {
                 0 => self.counted.silent += 1,

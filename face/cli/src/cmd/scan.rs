@@ -147,7 +147,7 @@ pub struct Args {
     /// Close a connection after TIME
     #[arg(long, default_value = "10", value_parser = parse_duration, value_name = "TIME")]
     banner_timeout: Duration,
-    /// Maximum number of open connections; each takes 6 KiB
+    /// Maximum number of open connections; each takes 6 KiB, and up to 64 KiB more with -oP
     #[arg(long, default_value_t = 4096, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     connections: u32,

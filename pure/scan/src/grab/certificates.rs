@@ -64,6 +64,11 @@ impl Certificates {
         found: Vec::new(),
     };
 
+    /// Whether no more certificates follow.
+    pub fn is_over(&self) -> bool {
+        self.at == At::Over
+    }
+
     /// Reads the next bytes from the server.
     pub fn read(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
@@ -114,7 +119,8 @@ impl Certificates {
                 At::Certificate(left, list) => {
                     let (part, behind) = rest.split_at(rest.len().min(left as usize));
                     rest = behind;
-                    let room = CERTIFICATE_MAX.saturating_sub(self.certificate.len());
+                    // One byte more, to tell longer ones apart.
+                    let room = (CERTIFICATE_MAX + 1).saturating_sub(self.certificate.len());
                     self.certificate.extend(&part[..part.len().min(room)]);
                     self.certificate(left - part.len() as u32, list - part.len() as u32);
                 }
@@ -158,7 +164,7 @@ impl Certificates {
         }
         let der = std::mem::take(&mut self.certificate);
         // A longer one is cut off, and worthless.
-        if der.len() < CERTIFICATE_MAX {
+        if der.len() <= CERTIFICATE_MAX {
             self.found.push(Certificate {
                 sha256: Sha256::digest(&der).into(),
                 der: der.into(),
@@ -204,7 +210,7 @@ mod tests {
         let mut certificates = Certificates::NEW;
         bytes.chunks(step).for_each(|part| certificates.read(part));
         assert!(certificates.record.len() <= 5 && certificates.number.len() <= 4);
-        assert!(certificates.certificate.len() <= CERTIFICATE_MAX);
+        assert!(certificates.certificate.len() <= CERTIFICATE_MAX + 1);
         let found = certificates.found.into_iter();
         found.map(|certificate| certificate.der.to_vec()).collect()
     }
@@ -222,8 +228,12 @@ mod tests {
 
     #[test]
     fn long_and_malformed_chains_are_bounded() {
-        let long = [vec![0x30; CERTIFICATE_MAX], vec![0x31; 9]];
-        assert_eq!(read(&flight(&long, 16_384), 1000), [vec![0x31; 9]]);
+        let long = [
+            vec![0x30; CERTIFICATE_MAX + 1],
+            vec![0x31; 9],
+            vec![0x32; CERTIFICATE_MAX],
+        ];
+        assert_eq!(read(&flight(&long, 16_384), 1000), long[1..]);
         let many = vec![vec![0x30; 5]; 20];
         assert_eq!(read(&flight(&many, 16_384), 1000).len(), CHAIN_MAX);
         // 16 MiB announced, and a certificate that is longer than its list.

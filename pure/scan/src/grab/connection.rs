@@ -334,7 +334,7 @@ impl Connection {
             self.read(fresh, now_ns, tools);
             self.quiet_ns = now_ns
                 + match self.reading {
-                    Reading::Over(End::Done) => QUIET_DONE_NS,
+                    Reading::Over(End::Done) if !self.awaits_certificates() => QUIET_DONE_NS,
                     _ => QUIET_NS,
                 };
         }
@@ -411,9 +411,17 @@ impl Connection {
         }
     }
 
-    /// Whether the decoders have finished.
+    /// Whether certificates may follow: the decoders need no more than the first one's fields.
+    fn awaits_certificates(&self) -> bool {
+        let kept = self.certificates.as_ref();
+        kept.is_some_and(|kept| !kept.is_over())
+    }
+
+    /// Whether nothing that follows is needed.
     fn is_read(&self) -> bool {
-        matches!(self.reading, Reading::Over(_)) || self.conversation.is_unknown(Direction::Reverse)
+        let is_decoded = matches!(self.reading, Reading::Over(_))
+            || self.conversation.is_unknown(Direction::Reverse);
+        is_decoded && !self.awaits_certificates()
     }
 
     /// The step that follows from the current state.

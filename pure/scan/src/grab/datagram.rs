@@ -9,7 +9,8 @@ use super::{Banner, Ending};
 use crate::answer::{Answer, Evidence};
 use crate::cookie::ProbeTarget;
 
-/// Maximum number of banners remembered, so that each is reported once.
+/// Maximum number of banners remembered, so that each is reported once. Further ones are reported
+/// as often as they arrive.
 const KNOWN_MAX: usize = 1 << 20;
 
 /// Kind of an answer: the protocol, and the set of fields found.
@@ -20,6 +21,7 @@ type Kind = (Protocol, u128);
 pub struct DatagramReader {
     tools: Tools,
     known: HashSet<(ProbeTarget, Kind)>,
+    known_max: usize,
 }
 
 impl std::fmt::Debug for DatagramReader {
@@ -36,6 +38,7 @@ impl Default for DatagramReader {
         Self {
             tools: Tools::new(Decoders::ALL, 1),
             known: HashSet::new(),
+            known_max: KNOWN_MAX,
         }
     }
 }
@@ -62,8 +65,11 @@ impl DatagramReader {
         let fields = application.fields();
         let mask = fields.fold(0_u128, |mask, (field, _)| mask | 1 << field as u16);
         let key = (target, (application.protocol(), mask));
-        if self.known.len() >= KNOWN_MAX || !self.known.insert(key) {
+        if self.known.contains(&key) {
             return None;
+        }
+        if self.known.len() < self.known_max {
+            self.known.insert(key);
         }
         Some(Banner {
             target,
@@ -120,5 +126,17 @@ mod tests {
         assert_eq!(read(9, b"?"), Some(String::new()));
         assert_eq!(read(9, b"!"), None);
         assert_eq!(read(10, b""), None);
+    }
+
+    #[test]
+    fn banners_are_reported_also_when_no_more_are_remembered() {
+        let mut reader = DatagramReader {
+            known_max: 2,
+            ..DatagramReader::default()
+        };
+        let mut read = |port| reader.read(&answer(port), b"?", 0).is_some();
+        assert_eq!([1, 2, 1, 2].map(&mut read), [true, true, false, false]);
+        assert_eq!([3, 4, 3, 1].map(&mut read), [true, true, true, false]);
+        assert_eq!(reader.known.len(), 2);
     }
 }
