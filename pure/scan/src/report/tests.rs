@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use inspect::Application;
+use inspect::{Application, Field, FieldSink as _, Protocol, Value};
 
 use super::*;
 use crate::answer::{Answer, Evidence, State};
@@ -329,6 +329,44 @@ fn sqlite_reads_statements() {
     assert_eq!(read(&[&bytes], counts), "4\n2");
     let query = "SELECT port, state, rtt_ms, mac FROM answers WHERE address = \'2001:db8::7\';";
     assert_eq!(read(&[&bytes], query), "9|open|1.5|");
-    let query = "SELECT start FROM banners WHERE start LIKE \'%DROP%\';";
+    // Builds of SQLite differ in whether LIKE matches blobs.
+    let query = "SELECT start FROM banners WHERE CAST(start AS TEXT) LIKE \'%DROP%\';";
     assert_eq!(read(&[&bytes], query), "\'); DROP TABLE answers; --");
+    let query = "SELECT vendor FROM answers; SELECT title, fields FROM banners;";
+    let fields = r#"{"protocol":"http","by":"content","http_server":"a','b"}"#;
+    let expected = format!("O'Brien's\nit's, '); --|{fields}");
+    assert_eq!(read(&[&quoted(format)], query), expected);
+}
+
+/// A file whose vendor, title and decoded field have quotes.
+fn quoted(format: &'static Format) -> Vec<u8> {
+    let mut report = Report::new(format, run());
+    let vendor = Some("O'Brien's".into());
+    report.answer(&Found {
+        vendor,
+        ..found("192.0.2.1", 80)
+    });
+    let mut banner = banner(b"<title>it's, '); --</title>");
+    let bytes = b"a','b";
+    let text = Value::Text {
+        bytes,
+        is_cut: false,
+    };
+    banner.application.named(Protocol::Http);
+    banner.application.field(Field::HttpServer, text);
+    report.banner(&banner, START);
+    let mut out = Vec::new();
+    report.take(&mut out);
+    close(&report, true, &mut out);
+    out
+}
+
+/// As above, for hosts without SQLite.
+#[test]
+fn quotes_in_statements_are_doubled() {
+    let format = FORMATS.into_iter().find(|format| format.word == "sql");
+    let text = String::from_utf8(quoted(format.unwrap())).unwrap();
+    for expected in ["'O''Brien''s'", "'it''s, ''); --'", ":\"a'',''b\""] {
+        assert!(text.contains(expected), "{text}");
+    }
 }
