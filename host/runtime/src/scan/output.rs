@@ -119,13 +119,28 @@ fn last_number(path: &Path) -> u32 {
     1 + (2..u32::MAX).take_while(exists).count() as u32
 }
 
+/// Refuses to begin a series where one is: its last files would be taken for those of this scan
+/// when it is continued.
+fn refuse_series(path: &Path) -> Result<()> {
+    let second = numbered(path, 2);
+    if !second.exists() {
+        return Ok(());
+    }
+    let what = format!("write {}", path.display());
+    let why = format!("{} is of an earlier series", second.display());
+    Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(
+        "move or remove the files of the series, write to another file, or use --append-output",
+    ))
+}
+
 impl Outputs {
     /// Opens the files. None may be one of the files to `keep`, compared by device and inode. If
     /// they are rotated, a continued file is the last of its series.
     ///
     /// # Errors
-    /// `InvalidInput` for two outputs to the same file, for pipes, and for a file to continue that
-    /// does not end as its format requires; and any error of the system.
+    /// `InvalidInput` for two outputs to the same file, for pipes, for a new series whose second
+    /// file exists, and for a file to continue that does not end as its format requires; and any
+    /// error of the system.
     pub fn open(
         names: &[OutputName],
         run: &Run,
@@ -137,6 +152,12 @@ impl Outputs {
             rotation: options.rotation,
             keep: keep.to_vec(),
         };
+        if options.rotation.is_some() && !options.append {
+            // Before any of the files is truncated.
+            names
+                .iter()
+                .try_for_each(|name| refuse_series(&name.path))?;
+        }
         for name in names {
             let number = match options {
                 OutputOptions {

@@ -303,6 +303,30 @@ fn files_are_rotated_by_size_and_each_is_whole() {
 }
 
 #[test]
+fn a_new_series_is_not_mixed_with_an_old_one() {
+    let folder = Folder::new("series");
+    let names = folder.names();
+    let options = |append, rotation| OutputOptions { append, rotation };
+    let rotation = Some(Rotation::Size(1));
+    let open = |options| Outputs::open(&names, &run(), (options, &Totals::default()), &[]);
+    let last = names.last().unwrap();
+    fs::write(&names[0].path, b"old").unwrap();
+    let second = numbered(&last.path, 2);
+    fs::write(&second, b"old").unwrap();
+    let error = open(options(false, rotation)).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(second.to_str().unwrap()), "{text}");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    // Nothing is truncated.
+    assert_eq!(fs::read(&names[0].path).unwrap(), b"old");
+    assert_eq!(fs::read(&second).unwrap(), b"old");
+    open(options(false, None)).unwrap();
+    fs::remove_file(&second).unwrap();
+    open(options(false, rotation)).unwrap();
+    open(options(true, rotation)).unwrap();
+}
+
+#[test]
 fn numbers_precede_extensions() {
     for (path, expected) in [
         ("a/scan.xml", "a/scan.2.xml"),
