@@ -1,7 +1,7 @@
 //! The packets a scan sends: segments of banner connections first, then probes.
 
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel};
 use std::time::{Duration, Instant};
 
 use ::scan::Prober;
@@ -104,6 +104,11 @@ impl<'p> BannerReader<'p> {
         }
     }
 
+    /// Takes no more segments: receivers that wait for room in the inbox, or would, go on.
+    fn hang_up(&mut self) {
+        self.inbox = channel().1;
+    }
+
     /// Whether the wait for the last answers is over and all connections are closed.
     fn is_over(&mut self) -> bool {
         let probed = *self.probed.get_or_insert_with(Instant::now);
@@ -178,6 +183,19 @@ impl<'p> ProbeSource<'p> {
     /// Follows the rate of [`Live`], which is in this unit.
     pub fn follow(&mut self, unit: Unit) {
         self.rate = Some((self.live.rate(), unit));
+    }
+
+    /// The rate now; `None` if it is constant.
+    pub fn rate(&self) -> Option<Rate> {
+        self.rate.map(|(rate, unit)| unit(rate))
+    }
+
+    /// Reads no more from the connections. Their receivers would wait while the lanes end, and the
+    /// rings overflow.
+    pub fn hang_up(&mut self) {
+        if let Some(talking) = &mut self.talking {
+            talking.hang_up();
+        }
     }
 
     /// Number of its lane.
@@ -349,5 +367,57 @@ impl send::Source for Closing<'_, '_> {
             batch.advance(len);
         }
         written.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use ::scan::grab::{GrabOptions, Identity};
+    use ::scan::{Cookies, NextHops, Order, Plan, Ports, Shard, Source, Targets, parse_range};
+    use wire::Mac;
+
+    use super::*;
+
+    #[test]
+    fn receivers_do_not_wait_for_a_reader_that_has_ended() {
+        let source = Source {
+            ipv4: Some([198, 51, 100, 7].into()),
+            ipv6: None,
+            ports: (61_000, 10),
+        };
+        let order = Order {
+            seed: 1,
+            shard: Shard::WHOLE,
+            attempts: 1,
+            block: 1,
+        };
+        let targets = Targets::new(vec![parse_range("192.0.2.0/24").unwrap()], Vec::new());
+        let ports = Ports::tcp("80").unwrap();
+        let plan = Plan::new(targets.unwrap(), ports, source, order).unwrap();
+        let (cookies, hops) = (Cookies::new([3; 16], source), NextHops::default());
+        let options = GrabOptions {
+            connection_count_max: 1,
+            timeout_ns: 1,
+            identity: Identity {
+                random: [7; 32],
+                user_agent: Identity::USER_AGENT.into(),
+                contact: None,
+            },
+            keeps_certificates: false,
+        };
+        let grabber = BannerGrabber::new(&plan, &cookies, &hops, (Mac([2; 6]), 64), options);
+        let (give, inbox) = sync_channel(1);
+        let (events, _answers) = sync_channel(1);
+        let mut reader = BannerReader::new(grabber, inbox, events, Duration::ZERO);
+        give.send(Segments::default()).unwrap();
+        let (done, result) = channel();
+        // The inbox is full: it waits.
+        std::thread::spawn(move || {
+            let _ = done.send(give.send(Segments::default()).is_err());
+        });
+        reader.hang_up();
+        assert_eq!(result.recv_timeout(Duration::from_secs(60)), Ok(true));
     }
 }

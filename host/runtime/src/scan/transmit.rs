@@ -27,33 +27,43 @@ const LAST: Limits = Limits {
     packet_count: None,
     duration: Some(Duration::from_millis(500)),
 };
-/// How long lanes may take to arrive at the index where they end.
+/// How long lanes may take to arrive at the index where they end: somebody waits for it.
 const BOUNDARY: Limits = Limits {
     packet_count: None,
-    duration: Some(Duration::from_secs(5)),
+    duration: Some(Duration::from_secs(60)),
 };
 /// Packets a second for which one more queue is used, unless a number is given.
 const QUEUE_PPS: f64 = 500_000.0;
 /// Part of a second that a block of a lane takes at most.
 const BLOCKS_PER_SECOND: f64 = 50.0;
 const BLOCK_MAX: u32 = 1024;
-/// Shortest probe with its preamble and gap, in bits.
+/// Shortest probe with its preamble and gap, and the longest one, in bits.
 const PROBE_BITS: f64 = 84.0 * 8.0;
+const PROBE_BITS_MAX: f64 = 1514.0 * 8.0;
+
+/// Probes a second at a rate, if each has this many bits.
+fn pps(rate: Rate, probe_bits: f64) -> f64 {
+    match rate {
+        Rate::Packets(pps) => pps,
+        Rate::Bits(bps) => bps / probe_bits,
+    }
+}
 
 impl Scan {
     /// The lanes of the probes, at most one for each of this many queues.
     pub(super) fn lanes(&self, queue_count: usize) -> Vec<Lane> {
-        let pps = match self.setup().rate {
-            Rate::Packets(pps) => pps,
-            Rate::Bits(bps) => bps / PROBE_BITS,
-        };
+        let setup = self.setup();
+        let pps_max = pps(setup.rate, PROBE_BITS);
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let wanted = match self.setup().queues {
+        let wanted = match setup.queues {
             Some(count) => count as usize,
-            None => ((pps / QUEUE_PPS) as usize).min(cores),
+            None => ((pps_max / QUEUE_PPS) as usize).min(cores),
         };
         let count = wanted.clamp(1, queue_count.max(1)) as u32;
-        let block = pps / f64::from(count) / BLOCKS_PER_SECOND;
+        // Lanes end at the end of a block, also at the lowest rate.
+        let lowest = setup.rate_min.map(setup.unit());
+        let pps_min = lowest.map_or(pps_max, |rate| pps(rate, PROBE_BITS_MAX));
+        let block = pps_min / f64::from(count) / BLOCKS_PER_SECOND;
         let block_len = (block as u32).clamp(1, BLOCK_MAX).next_power_of_two();
         let lane = |index| Lane {
             index,
@@ -260,6 +270,12 @@ impl Meeting {
     }
 }
 
+/// A pacer for one call of [`send::send`], whose clock begins at 0.
+fn pacer(rate: Rate) -> Pacer {
+    let on_wire = false;
+    Pacer::new(Pace::Rate { rate, on_wire }).with_lag_max(LAG_MAX_NS)
+}
+
 /// One sending thread.
 fn lane(
     tx: &mut TxQueue,
@@ -268,21 +284,27 @@ fn lane(
     (live, stop): (&Live, &Stop),
     meeting: &Meeting,
 ) -> Sent {
-    let on_wire = false;
     let number = source.lane();
-    let mut pacer = Pacer::new(Pace::Rate { rate, on_wire }).with_lag_max(LAG_MAX_NS);
     let mut progress = |report: &send::Report| live.set_sent(number, report.packets);
     let limits = Limits::default();
-    let (mut report, mut result) =
-        send::send(tx, &mut source, &mut pacer, &limits, stop, &mut progress);
+    let (mut report, mut result) = send::send(
+        tx,
+        &mut source,
+        &mut pacer(rate),
+        &limits,
+        stop,
+        &mut progress,
+    );
+    source.hang_up();
     if result.is_err() {
         stop.set();
     }
+    let rate = source.rate().unwrap_or(rate);
     let boundary = meeting.boundary(&source, result.is_err());
     if let Some(index) = boundary.filter(|_| report.ended == SendEnded::Stopped) {
         source.stop_at(index);
-        let mut pacer = Pacer::new(Pace::Rate { rate, on_wire }).with_lag_max(LAG_MAX_NS);
         let go_on = Stop::new();
+        let mut pacer = pacer(rate);
         let (rest, ended) = send::send(tx, &mut source, &mut pacer, &BOUNDARY, &go_on, &mut |_| {});
         report.packets += rest.packets;
         report.bytes += rest.bytes;
@@ -300,7 +322,14 @@ fn lane(
     {
         // Not in the report, which covers what was sent until the end.
         let go_on = Stop::new();
-        let _ = send::send(tx, &mut closing, &mut pacer, &LAST, &go_on, &mut |_| {});
+        let _ = send::send(
+            tx,
+            &mut closing,
+            &mut pacer(rate),
+            &LAST,
+            &go_on,
+            &mut |_| {},
+        );
     }
     Sent {
         grabbed: source
