@@ -193,7 +193,8 @@ mod tests {
     #[test]
     fn name_files_are_read_once() {
         let folder = std::env::temp_dir().join(format!("barewire-names-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        // Fails if it exists: another user may have created it.
+        std::fs::create_dir(&folder).unwrap();
         let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
         write(
             "services",

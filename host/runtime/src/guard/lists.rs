@@ -220,6 +220,7 @@ mod tests {
         assert!(error.contains("up to 32"), "{error}");
         assert!(ListSpec::<Prefix>::inline(Vec::new()).is_err());
     }
+
     #[test]
     fn an_invalid_name_is_reported_with_its_line() {
         let names = ListSpec::<Name>::inline(vec!["a.test".into(), "*.B.test".into()]).unwrap();
@@ -227,10 +228,13 @@ mod tests {
             (names.list().len(), names.name().as_str()),
             (2, "a.test, *.B.test")
         );
-        let path = std::env::temp_dir().join(format!("barewire-names-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("barewire-lists-{}", std::process::id()));
+        // Fails if it exists: another user may have created it.
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("names");
         std::fs::write(&path, "# ours\na.test b.test\nc..test\n").unwrap();
         let error = ListSpec::<Name>::file(&path).unwrap_err().to_string();
-        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
         assert!(
             error.contains("names in") && error.contains("line 3: empty label"),
             "{error}"

@@ -8,9 +8,11 @@ fn refused(text: &str) -> String {
 
 #[test]
 fn list_errors_give_the_line_in_the_rules_and_in_the_list() {
-    let folder = std::env::temp_dir();
-    let name = format!("barewire-lists-{}.txt", std::process::id());
-    let path = folder.join(&name);
+    let folder = std::env::temp_dir().join(format!("barewire-rules-{}", std::process::id()));
+    // Fails if it exists: another user may have created it.
+    std::fs::create_dir(&folder).unwrap();
+    let name = "lists.txt";
+    let path = folder.join(name);
     std::fs::write(&path, "10.0.0.0/8\n2001:db8::/32 # ours\n").unwrap();
     let text =
         format!("allow = [\"192.0.2.1\"]\n[[rule]]\nsources = \"{name}\"\nverdict = \"drop\"\n");
@@ -24,7 +26,8 @@ fn list_errors_give_the_line_in_the_rules_and_in_the_list() {
     assert!(error.contains("line 2: \"10.0.0.0/64\""), "{error}");
     std::fs::remove_file(&path).unwrap();
     let error = parse(&text, &folder, Compiler::default()).unwrap_err();
-    assert!(error.contains(&name), "{error}");
+    assert!(error.contains(name), "{error}");
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
