@@ -10,8 +10,10 @@ use crate::{Error, Result};
 
 /// `TUNSETIFF` of `if_tun.h`.
 const TUNSETIFF: u64 = 0x4004_54ca;
-const IFF_TAP: i16 = 0x0002;
-const IFF_NO_PI: i16 = 0x1000;
+const IFF_TAP: u16 = 0x0002;
+const IFF_NO_PI: u16 = 0x1000;
+/// Fail if the interface exists: another process may hold it, or keep it for later.
+const IFF_TUN_EXCL: u16 = 0x8000;
 /// `ARPHRD_ETHER`.
 const ETHERNET: u16 = 1;
 
@@ -42,7 +44,7 @@ impl Tap {
                 failed(error).with_hint("the kernel module tun provides /dev/net/tun")
             })?;
         let mut request = Request::new(name);
-        request.value[..2].copy_from_slice(&(IFF_TAP | IFF_NO_PI).to_ne_bytes());
+        request.value[..2].copy_from_slice(&(IFF_TAP | IFF_NO_PI | IFF_TUN_EXCL).to_ne_bytes());
         request.call(&file, TUNSETIFF).map_err(failed)?;
         // The kernel may have completed it: "bw%d".
         let name = &*request.name();
