@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use port::{Counter, RxBatch, RxQueue};
 use sys::{Error, Result};
@@ -18,6 +18,11 @@ pub const BATCH_MAX: usize = 64;
 const WAIT_MAX: Duration = Duration::from_millis(100);
 /// Sleep of an ending worker before the last look.
 const LAST_WAIT: Duration = Duration::from_millis(20);
+
+/// Full batches in a row, and their time, after which packets are returned and counts published:
+/// fewer runs return more packets per second, but a packet must not wait as long as a flood lasts.
+const FULL_BATCHES_MAX: u32 = 8;
+const FULL_TIME_MAX: Duration = Duration::from_millis(1);
 
 /// Calls in a row that return no packet because of an error, after which the worker ends.
 const FAILURES_MAX: u32 = 8;
@@ -63,6 +68,7 @@ impl Running {
             decisions: [Decision::GiveBack; BATCH_MAX],
             joined: Vec::new(),
             failures: 0,
+            full: FullBatches::default(),
         };
         let thread = thread::Builder::new()
             .name(format!("steer-{queue_index}"))
@@ -116,6 +122,30 @@ struct Worker {
     joined: Vec<u8>,
     /// Calls in a row that returned no packet because of an error.
     failures: u32,
+    full: FullBatches,
+}
+
+/// Full batches since the last call of [`Worker::flush`].
+#[derive(Debug, Default)]
+struct FullBatches {
+    count: u32,
+    since: Option<Instant>,
+}
+
+impl FullBatches {
+    /// Records a batch that arrived at `began` and is handled now; whether a flush is due.
+    fn is_flush_due(&mut self, len: usize, began: Instant, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(began);
+        self.count += 1;
+        // More packets are waiting, so a longer run costs them no time.
+        let is_due = len < BATCH_MAX
+            || self.count >= FULL_BATCHES_MAX
+            || now.saturating_duration_since(since) >= FULL_TIME_MAX;
+        if is_due {
+            *self = Self::default();
+        }
+        is_due
+    }
 }
 
 impl Worker {
@@ -126,7 +156,7 @@ impl Worker {
             let batch = self.rx.receive()?;
             if !batch.is_empty() {
                 is_last_look = false;
-                let is_full = batch.len() >= BATCH_MAX;
+                let (len, began) = (batch.len(), Instant::now());
                 let dropped = handle(
                     &batch,
                     &mut self.joined,
@@ -135,8 +165,7 @@ impl Worker {
                 );
                 drop(batch);
                 self.counts.dropped.add(dropped);
-                // More packets are waiting, so a longer run costs them no time.
-                if !is_full {
+                if self.full.is_flush_due(len, began, Instant::now()) {
                     self.flush()?;
                 }
                 continue;
@@ -218,4 +247,25 @@ fn handle(
         }
     }
     dropped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_full_batches_is_flushed_all_the_same() {
+        let now = Instant::now();
+        let mut full = FullBatches::default();
+        let due = (0..32).map(|_| full.is_flush_due(BATCH_MAX, now, now));
+        assert_eq!(due.filter(|due| *due).count(), 4);
+        // Slow decisions.
+        let mut full = FullBatches::default();
+        assert!(!full.is_flush_due(BATCH_MAX, now, now));
+        assert!(full.is_flush_due(BATCH_MAX, now + FULL_TIME_MAX, now + FULL_TIME_MAX));
+        // The time counts from the first batch after a flush.
+        let later = now + FULL_TIME_MAX;
+        assert!(!full.is_flush_due(BATCH_MAX, later, later));
+        assert!(full.is_flush_due(BATCH_MAX - 1, later, later));
+    }
 }
