@@ -251,12 +251,26 @@ fn bpf_mount(pair: &Pair) -> Process {
     holder
 }
 
+/// Occupies the name of the link, as any user can do.
+fn take_name(pair: &Pair, holder: &Process) {
+    let name = &pair.right.ifname;
+    let script = format!(
+        "ln -s nothing /sys/fs/bpf/bwguard-$(stat -Lc %i /proc/self/ns/net)-link-{name} && \
+         echo taken >&2"
+    );
+    let pid = holder.pid().to_string();
+    let args = ["-t", &pid, "-m", "sh", "-c", &script];
+    let process = pair.right.ns.spawn("nsenter", args).unwrap();
+    process.wait_stderr("taken", LIMIT).unwrap();
+}
+
 #[test]
 fn a_kept_program_stays_after_kill_9_until_the_next_start_or_undo() {
     require!(skip::lab());
     for is_undone in [false, true] {
         let pair = Veth::new().create().unwrap();
         let holder = bpf_mount(&pair);
+        take_name(&pair, &holder);
         let pid = holder.pid().to_string();
         let program = barewire().unwrap().display().to_string();
         let start = |args: &[&str]| {
@@ -277,6 +291,8 @@ fn a_kept_program_stays_after_kill_9_until_the_next_start_or_undo() {
             process
         };
         let mut process = guard();
+        let text = process.stderr();
+        assert!(text.contains("not a file that root has created"), "{text}");
         pour(&pair, 1, 10);
         reported(&process, "steered", 10);
         process.kill().unwrap();

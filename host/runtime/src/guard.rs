@@ -4,6 +4,7 @@
 //! set of rules is loaded next to the old one and replaces it atomically; counters and limits of
 //! rules that stay are carried over.
 
+mod attach;
 mod detect;
 mod iptables;
 pub mod kept;
@@ -30,21 +31,18 @@ use xdp::{AttachMode, GuardLink};
 use crate::filter::Compiler;
 use crate::worker::Ended;
 use crate::{Reload, Stop};
+use attach::{Attached, attach, device};
 use detect::Detecting;
 pub use detect::{Action, DetectSetup, Detection, Found, Rates, Step, Tap, TapCounts};
 pub use iptables::{Installed, iptables, undo};
-use kept::Kept;
+use kept::{Kept, Leftover};
 pub use lists::{Item, ListSpec};
 pub use rules::{RuleSpec, parse, parse_rate, parse_source_rate, read};
 pub use samples::SampleSetup;
 use samples::Samples;
-use steer::{Sockets, SteerSetup, Steered};
+use steer::{Sockets, SteerSetup, SteerTotals, Steered};
 use table::Table;
 pub use table::{RuleTotals, Totals, check};
-
-/// ARP hardware types whose packets have an Ethernet header (`if_arp.h`).
-const ARPHRD_ETHER: u16 = 1;
-const ARPHRD_LOOPBACK: u16 = 772;
 
 /// 0: none, 1: when a listener's queue is full, 2: always (tcp(7)).
 const SYN_COOKIES: &str = "/proc/sys/net/ipv4/tcp_syncookies";
@@ -177,6 +175,8 @@ pub struct Guard {
     kept: Option<Kept>,
     /// Whether a killed process had left its program attached; it was removed.
     pub had_leftover: bool,
+    /// What has the name of such a program and is none: it was left alone.
+    pub foreign_name: Option<Error>,
     began: Instant,
     /// Why generic mode is used, if it was not requested.
     pub fallback: Option<String>,
@@ -231,12 +231,7 @@ pub fn open(setup: Setup) -> Result<Guard> {
                 .with_hint("--drop 'EXPR', --limit 'RATE EXPR', --rules FILE or --detect propose"),
         );
     }
-    let device = sys::link::Link::by_name(&setup.interface)?;
-    if !matches!(device.hardware, ARPHRD_ETHER | ARPHRD_LOOPBACK) {
-        let what = format!("guard {}", setup.interface);
-        let why = "its packets have no Ethernet header, and the rules need one";
-        return Err(Error::new(ErrorKind::Unsupported, what, why));
-    }
+    let device = device(&setup.interface)?;
     let session = nic::session_through(&setup.interface)?;
     setup.check_session(session.as_ref(), &specs)?;
     let samples = setup.samples.as_ref().map(Samples::create).transpose()?;
@@ -254,8 +249,15 @@ pub fn open(setup: Setup) -> Result<Guard> {
         // The mode is of XDP.
         GuardHook::Tc => Some(AttachMode::Native),
     };
-    let had_leftover = kept::remove(&setup.interface)?;
-    let (table, link, fallback) = attach(load, device.index, mode)?;
+    let mut leftover = Leftover::find(&setup.interface, device.index, setup.keep)?;
+    let foreign_name = leftover.foreign.take();
+    let Attached {
+        table,
+        link,
+        fallback,
+        had_leftover,
+        owner,
+    } = attach(load, device.index, mode, leftover)?;
     let steered = match (&sockets, link.mode()) {
         (Some(sockets), Some(mode)) if !setup.dry_run => {
             let interface = &setup.interface;
@@ -270,9 +272,9 @@ pub fn open(setup: Setup) -> Result<Guard> {
         }
         None => None,
     };
-    let kept = match setup.keep {
-        true => Some(Kept::keep(&setup.interface, &link)?),
-        false => None,
+    let kept = match owner.filter(|_| setup.keep) {
+        Some(owner) => Some(Kept::keep(&setup.interface, &link, owner)?),
+        None => None,
     };
     Ok(Guard {
         setup,
@@ -286,6 +288,7 @@ pub fn open(setup: Setup) -> Result<Guard> {
         steered,
         kept,
         had_leftover,
+        foreign_name,
         began: Instant::now(),
         fallback,
     })
@@ -304,35 +307,6 @@ fn options<'a>(
         samples: samples.as_ref().map(Samples::of_program),
         sockets: sockets.as_ref(),
         is_generic,
-    }
-}
-
-/// Loads the program and attaches it; also returns why generic mode is used, if it was not
-/// requested.
-fn attach(
-    load: impl Fn(AttachMode) -> Result<Table>,
-    ifindex: u32,
-    mode: Option<AttachMode>,
-) -> Result<(Table, GuardLink, Option<String>)> {
-    let first = mode.unwrap_or(AttachMode::Native);
-    let attach = |table: &Table, mode| {
-        GuardLink::attach(table.program(), ifindex, mode).map_err(|error| match error.kind() {
-            ErrorKind::Busy => error.with_hint(
-                "an interface can have only one program: stop the other one (`barewire devices` \
-                 shows it; ip link set dev IFACE xdp off removes one attached by ip)",
-            ),
-            _ => error,
-        })
-    };
-    let table = load(first)?;
-    match attach(&table, first) {
-        Ok(link) => Ok((table, link, None)),
-        Err(error) if error.kind() == ErrorKind::Unsupported && mode.is_none() => {
-            let table = load(AttachMode::Generic)?;
-            let link = attach(&table, AttachMode::Generic)?;
-            Ok((table, link, Some(error.to_string())))
-        }
-        Err(error) => Err(error),
     }
 }
 
@@ -363,13 +337,14 @@ impl Guard {
     /// # Errors
     /// If the kernel refuses to read the counters.
     pub fn totals(&self) -> Result<Totals> {
+        // The program's counters last: a packet counts there before anywhere else.
+        let steer = self.steered.as_ref().map(Steered::totals).transpose()?;
         let mut totals = self.table.totals()?;
         if let Some(samples) = &self.samples {
             samples.correct(&mut totals.samples);
         }
-        if let Some(steered) = &self.steered {
-            totals.steer = Some(steered.totals(totals.steered())?);
-        }
+        let steered = totals.steered();
+        totals.steer = steer.map(|steer| SteerTotals { steered, ..steer });
         Ok(totals)
     }
 
@@ -474,10 +449,12 @@ impl Guard {
             steer::check_absent(&specs, &user)?;
         }
         let next = self.table.next(specs, self.options())?;
-        if let Some(steered) = &self.steered {
-            steered.replace(user)?;
-        }
+        let steered = self.steered.as_ref();
+        let user = steered.map(|s| s.prepare(user)).transpose()?;
         self.replace(next)?;
+        if let (Some(steered), Some(user)) = (&self.steered, user) {
+            steered.replace(user);
+        }
         Ok(count)
     }
 
@@ -541,7 +518,7 @@ impl Guard {
     fn last_totals(&mut self, stop: &Stop, notice: &mut impl FnMut(Notice<'_>)) -> Result<Totals> {
         let began = Instant::now();
         loop {
-            let totals = self.table.totals()?;
+            let totals = self.totals()?;
             self.read_samples(notice);
             let has_read = |samples: &Samples| samples.has_read(totals.samples.taken);
             let steer = totals.steer.as_ref();

@@ -10,7 +10,7 @@ use bpf::asm::Asm;
 use bpf::ebpf::Reg::{self, R0, R1, R2, R3};
 use bpf::ebpf::{Alu, Helper, Width};
 use sys::bpf::{Map, MapSpec, MapType, TestRun};
-use sys::xsk::XskSocket;
+use sys::xsk::{Bind, XskSocket};
 use sys::{Error, ErrorKind, KernelVersion};
 
 use crate::{XdpProgram, XskMap, btf};
@@ -98,6 +98,13 @@ pub const FEATURES: &[Feature] = &[
         device_metadata,
     ),
     row(
+        "packets of several buffers on AF_XDP",
+        6,
+        6,
+        "afxdp: and steering with an MTU over 3.5 KB",
+        multi_buffer_sockets,
+    ),
+    row(
         "VLAN tag from the device",
         6,
         8,
@@ -178,6 +185,33 @@ pub(crate) fn xdp_link() -> Presence {
 
 fn frags() -> Presence {
     answer(program(true, |_| {}))
+}
+
+/// Whether sockets take packets of several buffers. Before, the kernel drops such a packet when a
+/// program redirects it, and counts it nowhere.
+///
+/// # Since Linux
+/// 6.6
+pub fn multi_buffer_sockets() -> Presence {
+    let bind = Bind {
+        ifindex: u32::MAX >> 1,
+        queue_index: 0,
+        zero_copy: false,
+        need_wakeup: false,
+        multi_buffer: true,
+        shared: None,
+    };
+    let socket = match XskSocket::open() {
+        Ok(socket) => socket,
+        Err(error) => return refused(&error),
+    };
+    // Flags are checked first: EINVAL for an unknown one, ENODEV for the interface.
+    match socket.bind(bind) {
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
+            Presence::No("AF_XDP sockets refuse XDP_USE_SG".into())
+        }
+        _ => Presence::Yes,
+    }
 }
 
 fn buff_len() -> Presence {

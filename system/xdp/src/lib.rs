@@ -19,14 +19,14 @@ mod spec;
 mod tc;
 pub mod verifier;
 
-pub use link::{XdpLink, remove_pinned};
+pub use link::{PinnedLink, XdpLink};
 pub use live::turns::{Turns, with_identifier};
-pub use live::{LIVE_LEN_MAX, LIVE_LEN_MIN, LiveAccount, LiveTransmitter};
+pub use live::{LIVE_HOST_HEAD_LEN, LIVE_LEN_MAX, LIVE_LEN_MIN, LiveAccount, LiveTransmitter};
 pub use map::{QueueCounters, XskMap};
 pub use program::XdpProgram;
 pub use programs::guard::{
-    Guard, GuardFeatures, GuardHook, GuardLink, GuardMaps, GuardNames, GuardProgram, GuardSpec,
-    SourceMap,
+    GUARD_NAME, Guard, GuardFeatures, GuardHook, GuardLink, GuardMaps, GuardNames, GuardProgram,
+    GuardSpec, SourceMap,
 };
 pub use programs::redirect::{Redirect, RedirectCounters};
 pub use spec::{AttachMode, MetadataSpec, ProgramClock, RedirectSpec, TimestampSource};

@@ -1,6 +1,7 @@
 //! Attachment of a program to a device, for the lifetime of this process.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 
 use sys::bpf::{Link, ObjectKind, Program, object_ids, open_by_id};
 use sys::{Error, ErrorKind, KernelVersion, Result, Unsupported};
@@ -97,22 +98,64 @@ pub(crate) fn pin(link: BorrowedFd<'_>, path: &str) -> Result<()> {
     sys::bpf::pin(link, path).map_err(|error| Error::from_io(format!("pin {path}"), error))
 }
 
-/// Detaches the program of the link with this name in a BPF file system, and removes the name.
-/// Returns false if there is none.
-///
-/// # Errors
-/// If the kernel refuses.
-pub fn remove_pinned(path: &str) -> Result<bool> {
-    let failed = |error| Error::from_io(format!("remove {path}"), error);
-    let fd = match sys::bpf::open_pinned(path) {
-        Ok(fd) => fd,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(failed(error)),
-    };
-    // Its interface may be gone.
-    let _ = Link::from_fd(fd).detach();
-    std::fs::remove_file(path).map_err(failed)?;
-    Ok(true)
+/// A link with a name in a BPF file system, which any user may be able to write to.
+#[derive(Debug)]
+pub struct PinnedLink {
+    link: Link,
+    path: String,
+}
+
+impl PinnedLink {
+    /// Opens the link that `path` names, if it attaches a program of this name to this device, or
+    /// if the device is gone. `None` if there is no such path; `Some(Err)` says what it is instead,
+    /// and it is left alone.
+    pub fn open(path: &str, ifindex: u32, program_name: &str) -> Option<Result<Self>> {
+        let what = || format!("use {path}");
+        let foreign = |why: &str| Some(Err(Error::new(ErrorKind::InvalidInput, what(), why)));
+        let found = match std::fs::symlink_metadata(path) {
+            Ok(found) => found,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Err(error) => return Some(Err(Error::from_io(what(), error))),
+        };
+        // The kernel follows symbolic links; nobody else can replace a file of root's.
+        if !found.is_file() || found.uid() != 0 {
+            return foreign("it is not a file that root has created");
+        }
+        let link = match sys::bpf::open_pinned(path) {
+            Ok(fd) => Link::from_fd(fd),
+            Err(error) => return Some(Err(Error::from_io(what(), error))),
+        };
+        let info = match link.info() {
+            Ok(info) => info,
+            Err(error) => return Some(Err(error)),
+        };
+        match info.xdp_ifindex.or(info.tc_ifindex) {
+            Some(0) => {}
+            Some(index) if index == ifindex => {
+                let program = open_by_id(ObjectKind::Program, info.program_id);
+                let program = program.and_then(|fd| Program::from_fd(fd).info());
+                if !program.is_ok_and(|program| program.name == program_name) {
+                    return foreign("it attaches another program");
+                }
+            }
+            _ => return foreign("it attaches nothing to this interface"),
+        }
+        Some(Ok(Self {
+            link,
+            path: path.to_owned(),
+        }))
+    }
+
+    /// Detaches the program, and removes the name.
+    ///
+    /// # Errors
+    /// If the file cannot be removed.
+    pub fn remove(self) -> Result<()> {
+        // Its interface may be gone.
+        let _ = self.link.detach();
+        std::fs::remove_file(&self.path)
+            .map_err(|error| Error::from_io(format!("remove {}", self.path), error))
+    }
 }
 
 impl AsFd for XdpLink {

@@ -39,6 +39,9 @@ pub const LIVE_LEN_MIN: u32 = 14;
 /// Maximum packet length: a page less the kernel's overhead. (256 bytes of headroom, and the
 /// frame's head and tail; 3,300 is safe on every 64-bit kernel so far.)
 pub const LIVE_LEN_MAX: u32 = 3_300;
+/// What a packet for the host may have beside an IP packet of the MTU: the link header, and two
+/// VLAN tags.
+pub const LIVE_HOST_HEAD_LEN: u32 = 14 + 2 * 4;
 /// Packets between two flushes: the kernel's default. A veth's ring holds 256, and larger batches
 /// may fill it faster than it is drained.
 const BATCH_SIZE: u32 = 64;
@@ -107,10 +110,12 @@ impl LiveTransmitter {
     /// Creates a transmitter to the host's network stack: packets arrive there as received on a
     /// queue of the device, behind its XDP program in the driver. One in generic mode sees them;
     /// with `mark`, this number is in the 8 bytes before each packet, where a program finds it
-    /// through `bpf_xdp_adjust_meta`.
+    /// through `bpf_xdp_adjust_meta`. There is room for [`LIVE_HOST_HEAD_LEN`] bytes beside an IP
+    /// packet of the MTU, up to [`LIVE_LEN_MAX`] in all. Nothing tells whether the stack keeps a
+    /// packet: it drops those of a link that is down.
     ///
     /// # Errors
-    /// `Gone` if the link is down; `Permission`.
+    /// `NotFound` if there is no such device; `Permission`; the kernel's refusal before Linux 5.18.
     pub fn to_host(
         ifindex: u32,
         queue_index: u32,
@@ -134,8 +139,12 @@ impl LiveTransmitter {
 
     /// `maps`: those that the exit uses.
     fn with_exit(device: &Link, slot_count: u32, exit: Exit, mut maps: Vec<Map>) -> Result<Self> {
-        // Link header and one VLAN tag: the kernel's own limit for redirected frames.
-        let len_max = device.mtu.saturating_add(14 + 4).min(LIVE_LEN_MAX);
+        let head_len = match exit {
+            Exit::Host { .. } => LIVE_HOST_HEAD_LEN,
+            // Link header and one VLAN tag: the kernel's own limit for redirected frames.
+            _ => 14 + 4,
+        };
+        let len_max = device.mtu.saturating_add(head_len).min(LIVE_LEN_MAX);
         let stride = (len_max + SLOT_HEAD_LEN as u32).next_power_of_two();
         let slot_count = slot_count.max(1);
         let Some(value_size) = stride.checked_mul(slot_count).filter(|&n| n <= 1 << 28) else {

@@ -104,11 +104,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     sample_drops: Option<PathBuf>,
     /// Keep the program attached if barewire is killed: the rules stay in force, and steered
-    /// packets are handled as --on-failure says. The next start or --undo removes it
+    /// packets are handled as --on-failure says. The next start or --undo detaches it
     #[arg(long, conflicts_with_all = ["print", "user"])]
     keep: bool,
-    /// Remove the rules of --hook iptables, or the program of --keep, that a killed barewire has
-    /// left, and exit
+    /// Detach the program of --keep that a killed barewire has left, and exit; with --hook
+    /// iptables, remove the rules that one has left
     #[arg(long, conflicts_with_all = ["print", "rules", "keep"])]
     undo: bool,
     /// With --detect and --sample-drops: sample one packet in N
@@ -181,8 +181,9 @@ the rules in user space, in the order --user-pass, --user-count, --user-drop, --
 [[user]] in the file; those that no rule drops return to the host.
 
 When barewire ends, even by kill -9, the kernel detaches the program (except with --keep). Rules \
-of --hook iptables are removed at the end, after kill -9 by the next start or --undo. Rules see \
-received packets only; segments that the card has merged (hardware GRO) count as one packet.
+of --hook iptables are removed at the end, after kill -9 by the next start or --hook iptables \
+--undo. Rules see received packets only; segments that the card has merged (hardware GRO) count \
+as one packet.
 
 A rule file:
   [[rule]]
@@ -211,11 +212,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.undo && args.hook != Hook::Iptables {
         let interface = args.interface.as_deref().unwrap_or_default();
-        match guard::kept::remove(interface)? {
-            true => say!("detached the program on {interface}"),
-            false => say!("no program was left on {interface}"),
-        }
-        return Ok(());
+        return undo(interface);
     }
     if args.print || args.hook == Hook::Iptables {
         return iptables::run(args);
@@ -226,6 +223,19 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(Error::new(ErrorKind::InvalidInput, what, why));
     }
     run_program(args)
+}
+
+/// Detaches the program that a killed process has left.
+fn undo(interface: &str) -> Result<()> {
+    let (was_there, foreign) = guard::kept::remove(interface)?;
+    if let Some(error) = foreign {
+        warning!("warning: {error}");
+    }
+    match was_there {
+        true => say!("detached the program on {interface}"),
+        false => say!("no program was left on {interface}"),
+    }
+    Ok(())
 }
 
 /// Runs the guard's program, in XDP or at tc ingress.
@@ -241,7 +251,9 @@ fn run_program(args: &Args) -> Result<()> {
     let mut endpoint = args.metrics.map(Endpoint::bind).transpose()?;
     let mut files = args.files(&opened.totals()?);
     if args.keep {
-        files.delete(&guard::kept::folder().join("link"));
+        for folder in guard::kept::folders() {
+            files.delete(&folder.join("file"));
+        }
     }
     let needs = Needs::files(files, true);
     args.confine
@@ -299,6 +311,9 @@ fn run_program(args: &Args) -> Result<()> {
 fn start_show(opened: &guard::Guard, json: bool) -> Result<show::Show> {
     if opened.had_leftover {
         warning!("warning: detached the program that an earlier run had left");
+    }
+    if let Some(error) = &opened.foreign_name {
+        warning!("warning: {error}");
     }
     let about = show::About::of(opened);
     if let Some(why) = &opened.fallback {

@@ -1,22 +1,31 @@
 //! A program that stays attached when the process is killed, on request: its link has a name in the
-//! BPF file system.
+//! BPF file system. Everybody may create names there, so a name is not trusted; who owns the
+//! program of an interface is decided by a lock in a directory of root's.
 
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
+use sys::link::Link;
 use sys::{Error, ErrorKind, Result};
-use xdp::GuardLink;
+use xdp::{GUARD_NAME, GuardLink, PinnedLink};
 
 use super::iptables::pinned::{FOLDER, namespace};
+
+/// The directory of locks.
+const LOCKS: &str = "/run/barewire-guard";
+/// Names to try: others may have created some.
+const NAMES_MAX: u32 = 64;
+/// Attempts to lock a file that its owner deletes at that moment.
+const LOCKS_MAX: u32 = 100;
 
 /// The name of the link, removed on drop.
 #[derive(Debug)]
 pub(super) struct Kept {
     path: String,
     /// Held as long as the process lives.
-    _owner: UnixDatagram,
+    _owner: Owner,
 }
 
 impl Kept {
@@ -24,67 +33,177 @@ impl Kept {
     ///
     /// # Errors
     /// `Busy` if the link of another process has it.
-    pub fn keep(interface: &str, link: &GuardLink) -> Result<Self> {
-        let owner = own(interface)?;
-        let path = path(interface)?;
-        link.pin(&path).map_err(|error| {
-            let hint = format!("mount the BPF file system: mount -t bpf bpf {FOLDER}");
-            error.with_hint(hint)
-        })?;
-        Ok(Self {
-            path,
-            _owner: owner,
-        })
+    pub fn keep(interface: &str, link: &GuardLink, owner: Owner) -> Result<Self> {
+        let mut number = 0;
+        loop {
+            let path = path(interface, number)?;
+            match link.pin(&path) {
+                Ok(()) => {
+                    let _owner = owner;
+                    return Ok(Self { path, _owner });
+                }
+                Err(_) if number + 1 < NAMES_MAX && fs::symlink_metadata(&path).is_ok() => {
+                    number += 1;
+                }
+                Err(error) => {
+                    let hint = format!("mount the BPF file system: mount -t bpf bpf {FOLDER}");
+                    return Err(error.with_hint(hint));
+                }
+            }
+        }
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let _ = xdp::remove_pinned(&self.path);
+        // The link was detached before.
+        let _ = fs::remove_file(&self.path);
     }
 }
 
-/// The directory with the names of links.
-pub fn folder() -> &'static Path {
-    Path::new(FOLDER)
+/// The directories with the names of links and with locks.
+pub fn folders() -> [&'static Path; 2] {
+    [Path::new(FOLDER), Path::new(LOCKS)]
+}
+
+/// The program that a killed process has left on an interface.
+#[derive(Debug)]
+pub(super) struct Leftover {
+    links: Vec<PinnedLink>,
+    owner: Option<Owner>,
+    /// What has the name of a link and is none: it is left alone.
+    pub foreign: Option<Error>,
+}
+
+impl Leftover {
+    /// Looks for it. With `keeps`, this process becomes the owner even if there is none.
+    ///
+    /// # Errors
+    /// `Busy` if the process still runs; those of the lock.
+    pub fn find(interface: &str, ifindex: u32, keeps: bool) -> Result<Self> {
+        let mut found = Self {
+            links: Vec::new(),
+            owner: None,
+            foreign: None,
+        };
+        for number in 0..NAMES_MAX {
+            match PinnedLink::open(&path(interface, number)?, ifindex, GUARD_NAME) {
+                None => {}
+                Some(Ok(link)) => found.links.push(link),
+                Some(Err(error)) => found.foreign = found.foreign.or(Some(error)),
+            }
+        }
+        if keeps || !found.links.is_empty() {
+            found.owner = Some(Owner::become_owner(interface)?);
+        }
+        Ok(found)
+    }
+
+    /// Detaches it. Returns whether there was one, and the owner.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn remove(self) -> Result<(bool, Option<Owner>)> {
+        let was_there = !self.links.is_empty();
+        for link in self.links {
+            link.remove()?;
+        }
+        Ok((was_there, self.owner))
+    }
 }
 
 /// Detaches the program that a killed process has left on an interface. Returns whether there was
-/// one.
+/// one, and what has the name of one but is none.
 ///
 /// # Errors
 /// `Busy` if the process still runs; those of the file system.
-pub fn remove(interface: &str) -> Result<bool> {
-    let path = path(interface)?;
-    if !Path::new(&path).exists() {
-        return Ok(false);
-    }
-    let _owner = own(interface)?;
-    xdp::remove_pinned(&path)
+pub fn remove(interface: &str) -> Result<(bool, Option<Error>)> {
+    let ifindex = match Link::by_name(interface) {
+        Ok(device) => device.index,
+        // Its link's name may still be there, with the number 0.
+        Err(error) if error.kind() == ErrorKind::NotFound => 0,
+        Err(error) => return Err(error),
+    };
+    let mut leftover = Leftover::find(interface, ifindex, false)?;
+    let foreign = leftover.foreign.take();
+    Ok((leftover.remove()?.0, foreign))
 }
 
-fn path(interface: &str) -> Result<String> {
+fn path(interface: &str, number: u32) -> Result<String> {
     // The file system has no names with dots, and no interface has a colon in its name.
     let interface = interface.replace('.', ":");
+    let number = match number {
+        0 => String::new(),
+        number => number.to_string(),
+    };
+    let namespace = namespace()?;
     Ok(format!(
-        "{FOLDER}/bwguard-{}-link-{interface}",
-        namespace()?
+        "{FOLDER}/bwguard-{namespace}-link{number}-{interface}"
     ))
 }
 
-/// A name that only one process of the namespace can have.
-fn own(interface: &str) -> Result<UnixDatagram> {
-    let name = format!("barewire guard keep {interface}");
-    let address = SocketAddr::from_abstract_name(name);
-    let bound = address.and_then(|address| UnixDatagram::bind_addr(&address));
-    bound.map_err(|error| {
-        let what = format!("guard {interface}");
-        match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                let why = "another barewire guard keeps its program there";
-                Error::new(ErrorKind::Busy, what, why).with_hint("stop it first")
+/// The process that may keep a program on an interface: only one in a network namespace.
+#[derive(Debug)]
+pub(super) struct Owner {
+    file: PathBuf,
+    /// Locked; closed, and so unlocked, after the file is deleted.
+    _lock: File,
+}
+
+impl Owner {
+    fn become_owner(interface: &str) -> Result<Self> {
+        let folder = Path::new(LOCKS);
+        let what = || format!("guard {interface}");
+        let failed = |error| {
+            let hint = "run as root; /run must exist";
+            Error::from_io(format!("lock a file in {LOCKS}"), error).with_hint(hint)
+        };
+        let file = folder.join(format!("{}-{interface}", namespace()?));
+        for _ in 0..LOCKS_MAX {
+            let lock = open_lock(folder, &file).map_err(failed)?;
+            match lock.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let why = "another barewire guard keeps its program there";
+                    return Err(Error::new(ErrorKind::Busy, what(), why).with_hint("stop it first"));
+                }
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
-            _ => Error::from_io(what, error),
+            // Its last owner may have deleted it in the meantime.
+            let is_same = |now: fs::Metadata| {
+                let of_lock = lock.metadata();
+                of_lock.is_ok_and(|l| (l.dev(), l.ino()) == (now.dev(), now.ino()))
+            };
+            if fs::symlink_metadata(&file).is_ok_and(is_same) {
+                return Ok(Self { file, _lock: lock });
+            }
         }
-    })
+        let why = "the file of its lock changes all the time";
+        Err(Error::new(ErrorKind::Busy, what(), why))
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+/// Opens a file of a directory that only root can write to.
+fn open_lock(folder: &Path, file: &Path) -> io::Result<File> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(folder)?;
+    if !found.is_dir() || found.uid() != 0 || found.mode() & 0o022 != 0 {
+        let why = "the directory is not root's alone";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(file)
 }

@@ -27,6 +27,7 @@ use sys::ethtool::Ethtool;
 use sys::link::Link;
 use sys::tun::Tap;
 use sys::{Error, ErrorKind, Result};
+use xdp::feature::{self, Presence};
 use xdp::{GuardHook, XskMap};
 
 pub use self::give::GiveBack;
@@ -34,7 +35,7 @@ pub use self::rules::{USER_RULES_MAX, check};
 use super::{RuleSpec, RuleTotals};
 use complete::Completer;
 use give::{Giver, Ingress, Live, Way};
-use rules::{RuleWorker, UserRules};
+use rules::{NextRules, RuleWorker, UserRules};
 use worker::Running;
 
 /// What a worker decides about a packet.
@@ -124,6 +125,8 @@ impl SteerTotals {
 pub(super) struct Sockets {
     pub map: Arc<XskMap>,
     pub drops: bool,
+    /// Whether they take packets of several buffers.
+    pub takes_frags: bool,
     /// The mark of returned packets, used in generic mode.
     pub mark: u64,
 }
@@ -152,6 +155,7 @@ impl Sockets {
         Ok(Some(Self {
             map: Arc::new(XskMap::create(device.rx_queue_max.max(1))?),
             drops: setup.drops_on_failure,
+            takes_frags: !matches!(feature::multi_buffer_sockets(), Presence::No(_)),
             mark: random(),
         }))
     }
@@ -241,7 +245,7 @@ impl Steered {
         let completers = queues.iter();
         let completers = completers.map(|_| Completer::new(device.mtu, completes));
         let rules = Arc::new(UserRules::new(queues.len()));
-        rules.replace(specs)?;
+        rules.replace(rules.prepare(specs)?);
         Ok(Self {
             port: RefCell::new(port),
             give_back,
@@ -274,12 +278,17 @@ impl Steered {
         Ok(())
     }
 
-    /// Replaces the rules in user space.
+    /// Compiles new rules for user space.
     ///
     /// # Errors
-    /// Those of a rule; then the old rules stay.
-    pub fn replace(&self, specs: Vec<RuleSpec>) -> Result<()> {
-        self.rules.replace(specs)
+    /// Those of a rule.
+    pub fn prepare(&self, specs: Vec<RuleSpec>) -> Result<NextRules> {
+        self.rules.prepare(specs)
+    }
+
+    /// Replaces the rules in user space.
+    pub fn replace(&self, next: NextRules) {
+        self.rules.replace(next);
     }
 
     /// How packets return to the host: `live`, or the name of the TAP interface.
@@ -312,17 +321,16 @@ impl Steered {
         result
     }
 
-    /// The counts so far. `steered`: what the program has redirected.
+    /// The counts so far, without what the program has redirected.
     ///
     /// # Errors
     /// If the kernel refuses to read the counters of a socket.
-    pub fn totals(&self, steered: u64) -> Result<SteerTotals> {
+    pub fn totals(&self) -> Result<SteerTotals> {
         // The workers' counters first: what a worker does meanwhile is still waiting for it.
         let mut totals = SteerTotals {
             give_back: self.give_back.clone(),
             // Those that are not started yet.
             workers: self.ways.len(),
-            steered,
             ..SteerTotals::default()
         };
         let mut abandoned = 0;
@@ -398,14 +406,20 @@ fn ways(
         let why = format!("{} has no Ethernet address", device.name);
         return Err(Error::new(ErrorKind::Unsupported, what, why));
     };
-    let mut name = format!("bw-{}", device.name);
-    // IFNAMSIZ, with the zero byte.
-    while name.len() > 15 {
-        name.pop();
-    }
+    let name = tap_name(device);
     let tap = Arc::new(Tap::create(&name, address, device.mtu, &device.name)?);
     let ways = queues.iter().map(|_| Way::Tap(tap.clone()));
     Ok((tap.name().to_owned(), ways.collect()))
+}
+
+/// The name of the TAP interface of a device.
+fn tap_name(device: &Link) -> String {
+    let name = format!("bw-{}", device.name);
+    // IFNAMSIZ, with the zero byte. A shortened name could be that of two devices.
+    match name.len() {
+        0..=15 => name,
+        _ => format!("bw-{}", device.index),
+    }
 }
 
 /// Whether packets may arrive as another host's stack on this machine has built them.

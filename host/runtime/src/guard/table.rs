@@ -399,8 +399,10 @@ fn load(
         sources: sources.as_deref(),
         events: options.samples.map(|samples| samples.0),
     };
+    // Without them, the driver delivers none, or the stack makes each one buffer.
+    let takes_frags = options.sockets.is_none_or(|sockets| sockets.takes_frags);
     let load_by = |by: EmitBy| {
-        Guard::load(&spec, options.hook, |maps, features| {
+        Guard::load_for(&spec, (options.hook, takes_frags), |maps, features| {
             emit(&rules, options, maps, features, by)
         })
     };

@@ -67,7 +67,7 @@ pub fn with_identifier(
                     "the kernel has no free page pool identifier, and each call needs one: other \
                      programs use them, or the kernel releases them slowly",
                 )
-                .with_hint("afpacket: sends without page pools"));
+                .with_hint("end them, or use a way without live frames"));
         }
         sleep(FULL_RETRY);
         left = left.saturating_sub(FULL_RETRY);

@@ -122,6 +122,9 @@ const FEATURES: [GuardFeatures; 3] = [
     },
 ];
 
+/// The program's name in the kernel.
+pub const GUARD_NAME: &str = "bw_guard";
+
 /// The program at its hook.
 #[derive(Debug)]
 pub enum GuardProgram {
@@ -133,10 +136,10 @@ pub enum GuardProgram {
 
 impl GuardProgram {
     fn load(hook: GuardHook, insns: &[Insn], features: GuardFeatures) -> Result<Self> {
-        const NAME: &str = "bw_guard";
+        let name = GUARD_NAME;
         match hook {
-            GuardHook::Xdp => XdpProgram::load(NAME, insns, features.frags, None).map(Self::Xdp),
-            GuardHook::Tc => TcProgram::load(NAME, insns).map(Self::Tc),
+            GuardHook::Xdp => XdpProgram::load(name, insns, features.frags, None).map(Self::Xdp),
+            GuardHook::Tc => TcProgram::load(name, insns).map(Self::Tc),
         }
     }
 
@@ -257,6 +260,18 @@ impl Guard {
         hook: GuardHook,
         emit: impl Fn(GuardMaps, GuardFeatures) -> Result<Vec<Insn>>,
     ) -> Result<Self> {
+        Self::load_for(spec, (hook, true), emit)
+    }
+
+    /// As [`Guard::load`]; says also whether the program may see multi-buffer packets.
+    ///
+    /// # Errors
+    /// As [`Guard::load`].
+    pub fn load_for(
+        spec: &GuardSpec<'_>,
+        (hook, frags): (GuardHook, bool),
+        emit: impl Fn(GuardMaps, GuardFeatures) -> Result<Vec<Insn>>,
+    ) -> Result<Self> {
         let counters = one_value(MapType::PercpuArray, "bw_rules", spec.counters_len)?;
         let limits = one_value(MapType::Array, "bw_limits", spec.limits_len)?;
         let prefixes = trie(spec.prefixes)?;
@@ -276,8 +291,11 @@ impl Guard {
         };
         // Report the first refusal: that variant is what this kernel should support.
         let mut refusal = None;
-        let every = |features: &GuardFeatures| hook == GuardHook::Xdp || features.frags;
-        for features in FEATURES.into_iter().filter(every) {
+        let is_possible = |features: &GuardFeatures| match hook {
+            GuardHook::Xdp => frags || !features.frags,
+            GuardHook::Tc => features.frags,
+        };
+        for features in FEATURES.into_iter().filter(is_possible) {
             let insns = match emit(maps, features) {
                 Ok(insns) => insns,
                 Err(error) => return Err(refusal.unwrap_or(error)),

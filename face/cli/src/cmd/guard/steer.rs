@@ -48,7 +48,7 @@ enum GiveBack {
     Auto,
     /// As received on the interface (live frames, Linux 5.18)
     Live,
-    /// As received on a TAP interface of its own, bw-IFACE
+    /// As received on a TAP interface of its own: bw-IFACE, or bw- and the index of a long name
     Tap,
 }
 
@@ -57,7 +57,7 @@ enum GiveBack {
 enum OnFailure {
     /// They pass to the host
     Pass,
-    /// They are dropped, as long as barewire runs
+    /// They are dropped, as long as the program is attached
     Drop,
 }
 

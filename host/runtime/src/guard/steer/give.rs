@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use sys::tun::Tap;
 use sys::{Error, ErrorKind, Result};
-use xdp::{LIVE_LEN_MAX, LIVE_LEN_MIN, LiveTransmitter, Turns, with_identifier};
+use xdp::{
+    LIVE_HOST_HEAD_LEN, LIVE_LEN_MAX, LIVE_LEN_MIN, LiveTransmitter, Turns, with_identifier,
+};
 
 use super::complete::{Completer, Failed};
 
@@ -64,8 +66,7 @@ impl Live {
     /// `Unsupported` for packets longer than a live frame, or if the kernel has none.
     pub fn open(ingress: Ingress) -> Result<Self> {
         let what = "return packets by live frames";
-        // The link header, and one VLAN tag.
-        if ingress.mtu + 14 + 4 > LIVE_LEN_MAX {
+        if ingress.mtu.saturating_add(LIVE_HOST_HEAD_LEN) > LIVE_LEN_MAX {
             let why = format!(
                 "packets of MTU {} do not fit: {LIVE_LEN_MAX} bytes do",
                 ingress.mtu
@@ -169,10 +170,10 @@ impl Giver {
             error,
         } = self;
         let result = completer.pass(packet, |part| match way {
+            _ if part.len() < LIVE_LEN_MIN as usize => Err(too_short()),
             Way::Tap(tap) => tap
                 .write(part)
                 .map_err(|error| Error::from_io("write to the TAP interface", error)),
-            Way::Live(_) if part.len() < LIVE_LEN_MIN as usize => Err(too_short()),
             Way::Live(live) => {
                 if live.filled == SLOTS
                     && let Err(why) = live.run(done)
@@ -188,7 +189,10 @@ impl Giver {
             (Ok(()), Way::Live(live)) => live.ends += 1,
             (Err(failed), _) => {
                 done.failed += 1;
-                if let Failed::Other(why) = failed {
+                // The way works: this packet is too short or too long for it, as its sender chose.
+                if let Failed::Other(why) = failed
+                    && why.kind() != ErrorKind::InvalidInput
+                {
                     error.get_or_insert(why);
                 }
             }

@@ -171,6 +171,10 @@ struct Set {
     before: Counters,
 }
 
+/// Rules that are not in force yet.
+#[derive(Debug)]
+pub struct NextRules(Vec<Arc<UserRule>>);
+
 impl UserRules {
     /// Creates an empty set for this number of workers.
     pub fn new(worker_count: usize) -> Self {
@@ -181,18 +185,18 @@ impl UserRules {
         }
     }
 
-    /// Replaces the rules. Those that are the same keep their counts and limits.
+    /// Compiles new rules. Those that are the same will keep their counts and limits.
     ///
     /// # Errors
-    /// Those of a rule; then the old rules stay.
-    pub fn replace(&self, mut specs: Vec<RuleSpec>) -> Result<()> {
+    /// Those of a rule.
+    pub fn prepare(&self, mut specs: Vec<RuleSpec>) -> Result<NextRules> {
         if specs.len() > USER_RULES_MAX {
             let what = "load the rules in user space";
             let why = format!("{} rules; the limit is {USER_RULES_MAX}", specs.len());
             return Err(Error::new(ErrorKind::InvalidInput, what, why));
         }
         specs.sort_by_key(|spec| spec.priority);
-        let mut set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
+        let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
         let old: HashMap<&str, &Arc<UserRule>> = set
             .rules
             .iter()
@@ -209,6 +213,12 @@ impl UserRules {
                 None => Arc::new(UserRule::new(spec, self.worker_count)?),
             });
         }
+        Ok(NextRules(rules))
+    }
+
+    /// Replaces the rules.
+    pub fn replace(&self, NextRules(rules): NextRules) {
+        let mut set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
         let staying: HashSet<_> = rules.iter().map(Arc::as_ptr).collect();
         let gone = set.rules.iter();
         let gone = gone.filter(|rule| !staying.contains(&Arc::as_ptr(rule)));
@@ -224,7 +234,6 @@ impl UserRules {
         set.removed.extend(gone);
         set.rules = rules.into();
         self.version.fetch_add(1, Ordering::Release);
-        Ok(())
     }
 
     /// The counts of every rule, and of removed ones.
@@ -379,7 +388,7 @@ mod tests {
             user(RuleSpec::new("not port 443", Verdict::Drop)),
             user(RuleSpec::of_sources("list", list, Verdict::Drop)),
         ];
-        shared.replace(rules.clone()).unwrap();
+        shared.replace(shared.prepare(rules.clone()).unwrap());
         assert_eq!(decide(&mut worker, &packets), [GiveBack, Drop, Drop]);
         let counts = |shared: &UserRules| {
             let (rules, removed) = shared.totals();
@@ -393,10 +402,10 @@ mod tests {
             (vec![(3, 0), (0, 0), (1, 0), (1, 1), (1, 1)], 0)
         );
         // Rules that stay keep their counts, and those that go are in the sum.
-        shared.replace(rules[..3].to_vec()).unwrap();
+        shared.replace(shared.prepare(rules[..3].to_vec()).unwrap());
         assert_eq!(decide(&mut worker, &packets), [GiveBack; 3]);
         assert_eq!(counts(&shared), (vec![(6, 0), (0, 0), (2, 0)], 2));
-        shared.replace(Vec::new()).unwrap();
+        shared.replace(shared.prepare(Vec::new()).unwrap());
         assert_eq!(decide(&mut worker, &packets), [GiveBack; 3]);
         // Of rules that decide: one that only counts has no packets of its own.
         assert_eq!(counts(&shared), (vec![], 4));
@@ -422,7 +431,7 @@ mod tests {
             assert!(error.to_string().contains("\"tcp\""), "{error}");
         }
         let many = (0..=USER_RULES_MAX).map(|_| RuleSpec::new("udp", Verdict::Drop));
-        let error = UserRules::new(1).replace(many.collect()).unwrap_err();
+        let error = UserRules::new(1).prepare(many.collect()).unwrap_err();
         assert!(error.to_string().contains("16384"), "{error}");
     }
 }

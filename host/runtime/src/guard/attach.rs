@@ -1,0 +1,72 @@
+//! The interface, and the attachment of the program to it.
+
+use sys::link::Link;
+use sys::{Error, ErrorKind, Result};
+use xdp::{AttachMode, GuardLink};
+
+use super::kept::{Leftover, Owner};
+use super::table::Table;
+
+/// ARP hardware types whose packets have an Ethernet header (`if_arp.h`).
+const ARPHRD_ETHER: u16 = 1;
+const ARPHRD_LOOPBACK: u16 = 772;
+
+/// The interface, if its packets have an Ethernet header.
+pub(super) fn device(interface: &str) -> Result<Link> {
+    let device = Link::by_name(interface)?;
+    if matches!(device.hardware, ARPHRD_ETHER | ARPHRD_LOOPBACK) {
+        return Ok(device);
+    }
+    let what = format!("guard {interface}");
+    let why = "its packets have no Ethernet header, and the rules need one";
+    Err(Error::new(ErrorKind::Unsupported, what, why))
+}
+
+/// An attached program.
+pub(super) struct Attached {
+    pub table: Table,
+    pub link: GuardLink,
+    /// Why generic mode is used, if it was not requested.
+    pub fallback: Option<String>,
+    pub had_leftover: bool,
+    /// If this process owns the program that stays.
+    pub owner: Option<Owner>,
+}
+
+/// Loads the program and attaches it in the place of what a killed process has left, which stays if
+/// the program cannot be loaded.
+pub(super) fn attach(
+    load: impl Fn(AttachMode) -> Result<Table>,
+    ifindex: u32,
+    mode: Option<AttachMode>,
+    leftover: Leftover,
+) -> Result<Attached> {
+    let first = mode.unwrap_or(AttachMode::Native);
+    let attach = |table: &Table, mode| {
+        GuardLink::attach(table.program(), ifindex, mode).map_err(|error| match error.kind() {
+            ErrorKind::Busy => error.with_hint(
+                "an interface can have only one program: stop the other one (`barewire devices` \
+                 shows it; ip link set dev IFACE xdp off removes one attached by ip)",
+            ),
+            _ => error,
+        })
+    };
+    let table = load(first)?;
+    let (had_leftover, owner) = leftover.remove()?;
+    let (table, link, fallback) = match attach(&table, first) {
+        Ok(link) => (table, link, None),
+        Err(error) if error.kind() == ErrorKind::Unsupported && mode.is_none() => {
+            let table = load(AttachMode::Generic)?;
+            let link = attach(&table, AttachMode::Generic)?;
+            (table, link, Some(error.to_string()))
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(Attached {
+        table,
+        link,
+        fallback,
+        had_leftover,
+        owner,
+    })
+}
