@@ -30,7 +30,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts the helper process: `command` must call [`wait_until_closed`]. The helper keeps the
+    /// Starts the helper process: `command` must call `wait_until_closed`. The helper keeps the
     /// privileges that this process has now, receives none of the terminal's signals, and holds
     /// none of our outputs open but standard error. It is ready when this returns.
     ///

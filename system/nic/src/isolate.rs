@@ -3,7 +3,7 @@
 //! the queue.
 //!
 //! [`plan`] determines the steps, which can be printed; [`Plan::carry_out`] executes them, after it
-//! has recorded the previous state in a file below `/run`. [`undo`] restores exactly that state,
+//! has recorded the previous state in a file below `/run`. [`undo()`] restores exactly that state,
 //! however far the steps came. An interface has one isolated queue at a time: table and rules of
 //! several could not be restored in any order.
 

@@ -2,7 +2,7 @@
 //! such rules can express it.
 //!
 //! The parsed condition is expanded to a union of conjunctions of masked comparisons of bytes
-//! ([`cube`]). Each conjunction must consist of fields that the kernel's rule format has
+//! (`cube`). Each conjunction must consist of fields that the kernel's rule format has
 //! (`struct ethtool_rx_flow_spec` of Linux `include/uapi/linux/ethtool.h`).
 //!
 //! A rule states less than a filter about packets that a card does not parse to the end. Tests that

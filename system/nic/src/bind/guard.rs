@@ -1,5 +1,5 @@
 //! Binds a card back to its kernel driver when the process that uses it ends: what the helper
-//! process ([`guardian`](crate::guardian)) does for a card. If the helper was ended too, `barewire
+//! process ([`guardian`]) does for a card. If the helper was ended too, `barewire
 //! nic bind kernel` binds the card back.
 
 use std::path::PathBuf;

@@ -46,7 +46,7 @@ impl Turns {
     }
 }
 
-/// Calls `run` until it finds an identifier for its page pool (see [`CALL_GAP`]). A call that found
+/// Calls `run` until it finds an identifier for its page pool (see `CALL_GAP`). A call that found
 /// none has sent nothing.
 ///
 /// # Errors
