@@ -1,5 +1,5 @@
 //! A program that stays attached when the process is killed, on request: its link has a name in the
-//! BPF file system. Everybody may create names there, so a name is not trusted; who owns the
+//! BPF file system. Any user may create names there, so a name is not trusted; who owns the
 //! program of an interface is decided by a lock in a directory of root's.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
