@@ -22,6 +22,31 @@ impl EventFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(raw) }))
     }
 
+    /// Takes over one that another process made, and sets it to non-blocking.
+    ///
+    /// The mode belongs to both processes: one that changes it back and fills the counter makes
+    /// [`signal`](Self::signal) wait until it reads.
+    ///
+    /// # Errors
+    /// `InvalidInput` for any other kind of descriptor.
+    pub fn of_peer(fd: OwnedFd) -> Result<Self> {
+        let what = "use an eventfd of another process";
+        let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let kind = std::fs::read_link(link).map_err(|error| Error::from_io(what, error))?;
+        if kind.as_os_str() != "anon_inode:[eventfd]" {
+            let why = format!("the descriptor is {}", kind.display());
+            return Err(Error::new(crate::ErrorKind::InvalidInput, what, why));
+        }
+        // SAFETY: plain system calls on an open descriptor.
+        unsafe {
+            let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
+            if libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) < 0 {
+                return Err(Error::last_os(what));
+            }
+        }
+        Ok(Self(fd))
+    }
+
     /// Signals it.
     pub fn signal(&self) {
         // SAFETY: writes eight bytes of a live value to a descriptor that we own. A full counter
@@ -106,6 +131,22 @@ mod tests {
         let short = Duration::from_micros(10);
         wait(Some(other.as_fd()), short);
         wait(None, short);
+    }
+
+    #[test]
+    fn only_an_eventfd_of_a_peer_is_accepted() {
+        // SAFETY: a plain system call; the result is checked.
+        let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        assert!(raw >= 0);
+        // SAFETY: new, and owned by nothing else.
+        let event = EventFd::of_peer(unsafe { OwnedFd::from_raw_fd(raw) }).unwrap();
+        // It would block otherwise.
+        assert!(!event.take());
+        event.signal();
+        assert!(event.take());
+        let (pipe, _writer) = std::io::pipe().unwrap();
+        let error = EventFd::of_peer(pipe.into()).unwrap_err();
+        assert!(error.to_string().contains("pipe"), "{error}");
     }
 
     #[test]

@@ -102,6 +102,17 @@ impl Mapping {
         Self::map(Some(fd), len, 0, libc::PROT_READ, flags)
     }
 
+    /// Maps `len` bytes of a memory file of another process from `offset`, a multiple of the page
+    /// length, shared and writable. Pages that the file does not have yet are not allocated.
+    ///
+    /// # Errors
+    /// Any error of the system.
+    pub fn shared_sparse(fd: BorrowedFd<'_>, len: usize, offset: i64) -> Result<Self> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        Self::map(Some(fd), len, offset, prot, flags)
+    }
+
     /// Maps `len` bytes of a file for reading.
     pub fn read_only(fd: BorrowedFd<'_>, len: usize) -> Result<Self> {
         let mapping = Self::map(Some(fd), len, 0, libc::PROT_READ, libc::MAP_PRIVATE)?;

@@ -47,7 +47,13 @@ const LAYERS: &[Layer] = &[
 const FOR_ALL_TESTS: &str = "dev/skip";
 
 /// The crates that may contain unsafe code.
-const UNSAFE_CRATES: &[&str] = &["system/sys", "system/ring", "system/vfio", "system/port"];
+const UNSAFE_CRATES: &[&str] = &[
+    "system/sys",
+    "system/ring",
+    "system/vfio",
+    "system/vhost",
+    "system/port",
+];
 
 /// The crates that may contain unsafe code in one module: an interface called from C.
 const UNSAFE_MODULES: &[(&str, &str)] = &[("face/pcap", "abi"), ("face/pfring", "abi")];
