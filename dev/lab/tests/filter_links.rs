@@ -5,17 +5,17 @@ use lab::random::Random;
 
 use super::filter_expression::compare;
 
-const EXPRESSIONS: &str = include_str!("../../../testdata/filter/links.txt");
+pub(super) const EXPRESSIONS: &str = include_str!("../../../testdata/filter/links.txt");
 
 /// 802.11 alone and behind Prism or AVS, radiotap, and AVS; Token Ring, FDDI, ATM (RFC 1483), IP
 /// over Fibre Channel, ARCNET of BSD and of Linux, SLIP.
 const LINK_TYPES: [u16; 11] = [105, 119, 127, 163, 6, 10, 100, 122, 7, 129, 8];
 
-fn of<T: Copy>(random: &mut Random, all: &[T]) -> T {
+pub(super) fn of<T: Copy>(random: &mut Random, all: &[T]) -> T {
     all[random.below(all.len() as u64) as usize]
 }
 
-fn network(random: &mut Random, ethertype: [u8; 2]) -> Vec<u8> {
+pub(super) fn network(random: &mut Random, ethertype: [u8; 2]) -> Vec<u8> {
     let mut out = Vec::new();
     match ethertype {
         [0x88, 0x47] => out.extend([0, 0, of(random, &[0x50, 0x51]), 64]),
@@ -73,7 +73,7 @@ fn network(random: &mut Random, ethertype: [u8; 2]) -> Vec<u8> {
     out
 }
 
-fn llc(random: &mut Random) -> Vec<u8> {
+pub(super) fn llc(random: &mut Random) -> Vec<u8> {
     let mut out = vec![];
     match random.below(7) {
         0 => out.extend([0x42, 0x42, of(random, &[3, 0xaf, 5]), 0, 0, 0, 0]),
@@ -98,14 +98,14 @@ fn llc(random: &mut Random) -> Vec<u8> {
     out
 }
 
-fn mac(random: &mut Random) -> [u8; 6] {
+pub(super) fn mac(random: &mut Random) -> [u8; 6] {
     match random.below(3) {
         0 => [0xff; 6],
         _ => [of(random, &[0, 0, 1]), 0, 0, 0, 0, of(random, &[1, 2])],
     }
 }
 
-fn wlan(random: &mut Random) -> Vec<u8> {
+pub(super) fn wlan(random: &mut Random) -> Vec<u8> {
     let kind = of(random, &[0, 1, 2, 2, 2, 3]);
     let subtype = of(random, &[0, 0, 4, 8, 8, 10, 11, 12, 13, 14, 15]);
     let direction = of(random, &[0, 1, 2, 3]);

@@ -12,6 +12,8 @@ pub(super) enum Token {
     Dotted(String),
     Ipv6(Ipv6Addr),
     Mac([u8; 6]),
+    /// An ARCNET address: `$` and one or two hexadecimal digits.
+    Aid(u8),
     Name(String),
     /// Quoted text, or a file name: only in the extended language.
     Text(Vec<u8>),
@@ -41,6 +43,17 @@ const KEYS: &[(&str, &str)] = &[
     ("pppoed", "pppoed"), ("pppoes", "pppoes"), ("addr1", "addr1"), ("address1", "addr1"),
     ("addr2", "addr2"), ("address2", "addr2"), ("addr3", "addr3"), ("address3", "addr3"),
     ("addr4", "addr4"), ("address4", "addr4"), ("ra", "ra"), ("ta", "ta"),
+    ("l1", "l1"), ("l2", "l2"), ("iih", "iih"), ("lsp", "lsp"), ("snp", "snp"),
+    ("csnp", "csnp"), ("psnp", "psnp"), ("ifname", "ifname"), ("on", "ifname"),
+    ("rset", "rset"), ("ruleset", "rset"), ("rnr", "rnr"), ("rulenum", "rnr"),
+    ("srnr", "srnr"), ("subrulenum", "srnr"), ("reason", "reason"), ("action", "action"),
+    ("vpi", "vpi"), ("vci", "vci"), ("lane", "lane"), ("oam", "oam"), ("oamf4", "oam"),
+    ("oamf4sc", "oamf4s"), ("oamf4s", "oamf4s"), ("oamf4ec", "oamf4e"), ("oamf4e", "oamf4e"),
+    ("metac", "metac"), ("bcc", "bcc"), ("sc", "sc"), ("ilmic", "ilmic"),
+    ("connectmsg", "connectmsg"), ("metaconnect", "metaconnect"), ("fisu", "fisu"),
+    ("lssu", "lssu"), ("lsu", "lssu"), ("msu", "msu"), ("hfisu", "hfisu"), ("hlssu", "hlssu"),
+    ("hmsu", "hmsu"), ("sio", "sio"), ("opc", "opc"), ("dpc", "dpc"), ("sls", "sls"),
+    ("hsio", "hsio"), ("hopc", "hopc"), ("hdpc", "hdpc"), ("hsls", "hsls"),
 ];
 
 /// Named constants of pcap-filter(7).
@@ -51,7 +64,8 @@ const CONSTANTS: &[(&str, u32)] = &[
     ("icmp-routersolicit", 10), ("icmp-timxceed", 11), ("icmp-paramprob", 12),
     ("icmp-tstamp", 13), ("icmp-tstampreply", 14), ("icmp-ireq", 15), ("icmp-ireqreply", 16),
     ("icmp-maskreq", 17), ("icmp-maskreply", 18), ("icmp6type", 0), ("icmp6code", 1),
-    ("icmp6-destinationrunreach", 1), ("icmp6-packettoobig", 2), ("icmp6-timeexceeded", 3),
+    ("icmp6-destinationrunreach", 1), ("icmp6-destinationunreach", 1),
+    ("icmp6-packettoobig", 2), ("icmp6-timeexceeded", 3),
     ("icmp6-parameterproblem", 4), ("icmp6-echo", 128), ("icmp6-echoreply", 129),
     ("icmp6-multicastlistenerquery", 130), ("icmp6-multicastlistenerreportv1", 131),
     ("icmp6-multicastlistenerdone", 132), ("icmp6-routersolicit", 133),
@@ -194,6 +208,12 @@ fn token(rest: &str, at: usize) -> Result<(Token, usize)> {
         let len = run(escaped, |b| !b" !()\n\t".contains(&b));
         if len > 0 && escaped.is_char_boundary(len) {
             return Ok((Token::Name(escaped[..len].to_owned()), len + 1));
+        }
+    }
+    if let Some(hex) = rest.strip_prefix('$') {
+        let len = run(hex, |b| b.is_ascii_hexdigit()).min(2);
+        if let Ok(address) = u8::from_str_radix(&hex[..len], 16) {
+            return Ok((Token::Aid(address), len + 1));
         }
     }
     let word = word(bytes);

@@ -9,6 +9,7 @@ use bpf::cbpf::{Insn, MEMORY_WORDS};
 use super::arith::{ADD_X, AND, LDX_MEM, LSH, TAX};
 use super::block::{Cond, JEQ, JGE, JGT, JSET, LDX_MSH, Test, WITH_X};
 use super::extended::{CELLS, LD_MEM, LDB_IND, insn, step};
+use super::links::{self, Layout};
 use super::wlan::Radio;
 
 /// Size of a load.
@@ -66,6 +67,23 @@ pub(super) enum Kind {
     Arcnet,
     /// SLIP with the header of BSD, which libpcap takes for the IP header in tests of the version.
     Slip,
+    /// PPP of BSD/OS.
+    PppBsdos,
+    /// A header with an EtherType that is never a length: Symantec firewalls, IP over IEEE 1394.
+    EtherType,
+    /// The log of OpenBSD's and FreeBSD's pf(4): the header begins with its length.
+    PfLog,
+    FrameRelay,
+    /// Raw ATM of Solaris, with an LLC header if no `lane` came before.
+    SunAtm,
+    /// MTP2 of SS7; `link_type` is the offset of its length indicator.
+    Mtp2,
+    /// Observability packets of Solaris (ipnet).
+    IpNet,
+    /// Juniper's headers, which have a magic number but no type.
+    Juniper,
+    /// Link types of which only bytes, length and metadata can be tested.
+    Other,
 }
 
 /// The scratch words that earlier steps stored the variable parts of offsets in.
@@ -85,6 +103,8 @@ pub(super) struct Link {
     words: u32,
     /// Whether it is the inner packet of Geneve, which has an Ethernet header or none.
     is_inner: bool,
+    /// Whether it is a packet of ATM LANE, unless it is one of LE Control.
+    pub(super) is_lane: bool,
     header: u32,
     link_type: u32,
     payload: u32,
@@ -92,6 +112,9 @@ pub(super) struct Link {
     network_no_snap: u32,
     pub(super) labels: u32,
 }
+
+/// The LE header of an LE Control packet of ATM LANE.
+const LE_CONTROL: u32 = 0xff00;
 
 pub(super) const IP: u32 = 0x800;
 pub(super) const IPV6: u32 = 0x86dd;
@@ -104,51 +127,29 @@ pub(super) const SAP_IPX: u32 = 0xe0;
 impl Link {
     /// The offsets of a link type, given its LINKTYPE number.
     pub(super) fn new(link_type: u16) -> Option<Link> {
-        let (kind, at, payload, no_snap) = match link_type {
-            1 => (Kind::Ethernet, 12, 14, 3),
-            101 => (Kind::Raw, 0, 0, 0),
-            228 => (Kind::Raw4, 0, 0, 0),
-            229 => (Kind::Raw6, 0, 0, 0),
-            113 => (Kind::Sll, 14, 16, 0),
-            276 => (Kind::Sll2, 0, 20, 0),
-            9 => (Kind::Ppp, 2, 4, 0),
-            50 => (Kind::PppSerial, 2, 4, 0),
-            51 => (Kind::PppSerial, 6, 8, 0),
-            104 => (Kind::Hdlc, 2, 4, 0),
-            0 => (Kind::Null, 0, 4, 0),
-            108 => (Kind::Loop, 0, 4, 0),
-            105 => (Kind::Wlan(Radio::None), 24, 0, 3),
-            119 => (Kind::Wlan(Radio::Prism), 24, 0, 3),
-            127 => (Kind::Wlan(Radio::Radiotap), 24, 0, 3),
-            163 => (Kind::Wlan(Radio::Avs), 24, 0, 3),
-            6 => (Kind::TokenRing, 14, 14, 3),
-            10 => (Kind::Fddi, 13, 13, 3),
-            100 => (Kind::Atm, 0, 0, 3),
-            122 => (Kind::FibreChannel, 16, 16, 3),
-            7 => (Kind::Arcnet, 2, 6, 0),
-            129 => (Kind::Arcnet, 4, 8, 0),
-            8 => (Kind::Slip, 0, 16, 0),
-            _ => return None,
-        };
-        let words = match kind {
-            Kind::Wlan(_) => 2,
-            _ => 0,
-        };
-        let has_llc = matches!(
+        let Layout {
             kind,
-            Kind::Wlan(_) | Kind::TokenRing | Kind::Fddi | Kind::Atm | Kind::FibreChannel
-        );
+            header,
+            link_type,
+            payload,
+            network,
+            network_no_snap,
+        } = links::layout(link_type)?;
         Some(Link {
             kind,
             bases: outermost(kind),
-            words,
+            words: match kind {
+                Kind::Wlan(_) => 2,
+                Kind::PfLog => 1,
+                _ => 0,
+            },
             is_inner: false,
-            header: 0,
-            link_type: at,
+            is_lane: false,
+            header,
+            link_type,
             payload,
-            // An LLC header and SNAP.
-            network: if has_llc { 8 } else { 0 },
-            network_no_snap: no_snap,
+            network,
+            network_no_snap,
             labels: 0,
         })
     }
@@ -167,7 +168,7 @@ impl Link {
     pub(super) fn push_pppoe(&mut self) {
         self.header = self.payload + self.network + 6;
         self.kind = Kind::Ppp;
-        self.is_inner = false;
+        (self.is_inner, self.is_lane) = (false, false);
         (self.bases.header, self.bases.link_type) = (self.bases.payload, self.bases.payload);
         self.link_type = self.header;
         self.payload = self.header + 2;
@@ -200,8 +201,22 @@ impl Link {
     pub(super) fn push_geneve(&mut self, bases: Bases) {
         self.kind = Kind::Ethernet;
         self.bases = bases;
-        self.is_inner = true;
+        (self.is_inner, self.is_lane) = (true, false);
         (self.header, self.link_type, self.payload, self.network) = (0, 0, 0, 0);
+    }
+
+    /// The offsets that follow apply to the Ethernet packet of ATM LANE, after the LE header.
+    pub(super) fn push_lane(&mut self) {
+        let at = self.payload + 2;
+        self.kind = Kind::Ethernet;
+        self.is_lane = true;
+        (self.header, self.link_type, self.payload) = (at, at + 12, at + 14);
+        (self.network, self.network_no_snap) = (0, 3);
+    }
+
+    /// Whether the packet is one of Ethernet without anything before its header.
+    pub(super) fn is_plain_ethernet(&self) -> bool {
+        self.kind == Kind::Ethernet && (self.header == 0 || self.is_lane)
     }
 
     /// Number of scratch words that arithmetic may use.
@@ -217,9 +232,13 @@ impl Link {
         self.bases.payload.is_some()
     }
 
-    /// Tests for an Ethernet header, if it may be missing: then the link header and its payload are
-    /// at the same offset.
+    /// Tests for an Ethernet header, if it may be missing: in Geneve, the link header and its
+    /// payload are then at the same offset; in ATM LANE, an LE Control packet has none.
     pub(super) fn with_header(&self, cond: Cond) -> Cond {
+        if self.is_lane {
+            let control = self.eq(From::Start, self.header - 2, Size::H, LE_CONTROL);
+            return control.negate().and(cond);
+        }
         let (true, Some(header), Some(payload)) =
             (self.is_inner, self.bases.header, self.bases.payload)
         else {
@@ -427,6 +446,10 @@ fn outermost(kind: Kind) -> Bases {
             header: (radio != Radio::None).then_some(CELLS - 2),
             payload: Some(CELLS - 1),
             link_type: None,
+        },
+        Kind::PfLog => Bases {
+            payload: Some(CELLS - 1),
+            ..Bases::default()
         },
         _ => Bases::default(),
     }

@@ -1,28 +1,32 @@
 //! Compiles pcap-filter(7) expressions to classic BPF, without libpcap.
 //!
 //! The text is split into words (`lex`), parsed and lowered in one pass (a `vlan` shifts what
-//! follows it, so order matters), then jumps are threaded and instructions emitted. Keywords of
-//! libpcap 1.10 and link types that this compiler does not support are refused by name, with
-//! [`Error::is_unsupported`](crate::Error::is_unsupported).
+//! follows it, so order matters), then jumps are threaded and instructions emitted. All keywords of
+//! libpcap 1.10 are known; tests of headers on link types without a layout in `links` are refused
+//! with [`Error::is_unsupported`](crate::Error::is_unsupported).
 //!
 //! On a live socket the kernel keeps the outer VLAN tag outside the packet. An expression with
 //! `vlan` is then parsed twice, once for packets with their tag outside and once for packets with
 //! the tag among their bytes; `block` joins both.
 
 mod arith;
+mod atm;
 mod block;
 mod chain;
 mod emit;
 mod extended;
 mod lex;
+mod links;
 mod lower;
 mod names;
 mod optimize;
 mod parse;
+mod pf;
 mod primitive;
 mod protocol;
 mod qualified;
 mod ranges;
+mod ss7;
 pub mod steering;
 mod wlan;
 
@@ -113,15 +117,13 @@ pub fn compile(text: &str, options: &Options) -> Result<Program> {
         let share_loads = options.optimize;
         emit::emit(graph, start, options.snaplen, share_loads, 0..text.len())
     };
-    if let Some(radio) = parsed.radio {
+    if let Some(link) = lower::Link::new(options.link_type).filter(|link| link.is_variable()) {
         let words = parsed.bases.clone();
         let blocks = graph.blocks.iter();
         let read: Vec<u32> = blocks
             .flat_map(|b| wlan::reads(&b.test.load, &words))
             .collect();
-        let link = lower::Link::new(options.link_type);
-        let steps = link.and_then(|link| link.wlan_start(radio, |word| read.contains(&word)));
-        if let Some(steps) = steps {
+        if let Some(steps) = link.start(|word| read.contains(&word)) {
             start = graph.add(&steps, start, block::REFUSE);
         }
     }

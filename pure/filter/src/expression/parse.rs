@@ -37,8 +37,6 @@ pub(super) struct Whole {
     pub(super) has_live_vlan: bool,
     /// The scratch words with the variable parts of offsets.
     pub(super) bases: Range<u32>,
-    /// The header before that of 802.11, if packets have one.
-    pub(super) radio: Option<Radio>,
 }
 
 pub(super) type Parsed = (Cond, Option<Qualifier>);
@@ -66,6 +64,7 @@ pub(super) fn parse(text: &str, options: &Options, tag: Tag) -> Result<Whole> {
             "supported are Ethernet, 802.11, NULL, LOOP, raw IP, Linux cooked, PPP and others",
         )
     })?;
+    let link_kind = link.kind;
     let tokens = lex(text, options.extended)?;
     let mut parser = Parser {
         behind: matching(&tokens),
@@ -82,7 +81,11 @@ pub(super) fn parse(text: &str, options: &Options, tag: Tag) -> Result<Whole> {
     if *parser.peek() == Token::End {
         return Ok(parser.whole(Cond::Const(true)));
     }
-    let (cond, _) = parser.expression()?;
+    let (mut cond, _) = parser.expression()?;
+    if link_kind == Kind::Wlan(Radio::Ppi) {
+        let outermost = Link::new(options.link_type).map(|link| link.ppi());
+        cond = outermost.unwrap_or(Cond::Const(false)).and(cond);
+    }
     if *parser.peek() != Token::End {
         return Err(parser.unexpected("expected \"and\", \"or\" or the end"));
     }
@@ -112,10 +115,6 @@ impl Parser<'_> {
             cond,
             has_live_vlan: self.has_live_vlan,
             bases: self.link.words(),
-            radio: match Link::new(self.options.link_type).map(|link| link.kind) {
-                Some(Kind::Wlan(radio)) => Some(radio),
-                _ => None,
-            },
         }
     }
 
@@ -155,7 +154,7 @@ impl Parser<'_> {
             Token::Number(n) => format!("unexpected number {n}"),
             Token::Dotted(text) | Token::Name(text) => format!("unexpected \"{text}\""),
             Token::Text(_) => "unexpected text".to_owned(),
-            Token::Ipv6(_) | Token::Mac(_) => "unexpected address".to_owned(),
+            Token::Ipv6(_) | Token::Mac(_) | Token::Aid(_) => "unexpected address".to_owned(),
         };
         Error::new(self.place(), what).expected(expected)
     }
@@ -229,7 +228,9 @@ impl Parser<'_> {
             return false;
         }
         match self.tokens[at].0 {
-            Token::Dotted(_) | Token::Ipv6(_) | Token::Mac(_) | Token::Name(_) => true,
+            Token::Dotted(_) | Token::Ipv6(_) | Token::Mac(_) | Token::Aid(_) | Token::Name(_) => {
+                true
+            }
             Token::Number(_) => {
                 at += 1;
                 while open > 0 && self.tokens[at].0 == Token::Key(")") {

@@ -5,12 +5,13 @@ use std::ops::Range;
 use bpf::cbpf::{ANCILLARY_BASE, Insn};
 
 use super::Tag;
-use super::arith::{Guarded, Value};
-use super::block::{Cond, JEQ, JGE, JGT, Test};
+use super::arith::{Guarded, OR, Value};
+use super::block::{Cond, JEQ, JGE, JGT, JSET, Test};
 use super::lex::Token;
 use super::lower::{ARP, DECNET, From, IP, IPV6, Kind, RARP, SAP_IPX, SAP_ISO, Size, Way};
 use super::parse::{Parsed, Parser};
 use super::wlan::Radio;
+use super::{atm, pf, ss7};
 use crate::{Error, Result};
 
 /// Absolute loads of a byte, a half word and a word. (The kernel checks the offset only.)
@@ -46,6 +47,7 @@ impl Parser<'_> {
             return Err(self.unexpected("expected a qualifier such as \"host\" or \"port\""));
         };
         let place = self.place();
+        self.need_headers(key, &place)?;
         if is_protocol(key) {
             return self.protocol_first(key);
         }
@@ -87,7 +89,18 @@ impl Parser<'_> {
                 return self.qualified(None);
             }
             "type" | "subtype" | "direction" => self.frame_control(key)?,
-            _ => return Err(self.unsupported(key, place)),
+            "byte" => {
+                self.next();
+                self.byte()?
+            }
+            "ifname" | "rset" | "rnr" | "srnr" | "reason" | "action" => self.pf(key)?,
+            _ if atm::is_keyword(key) => self.atm(key)?,
+            _ if ss7::is_keyword(key) => self.ss7(key)?,
+            _ => {
+                return Err(
+                    self.unexpected("expected a primitive such as \"tcp\" or \"host 192.0.2.1\"")
+                );
+            }
         };
         Ok((cond, None))
     }
@@ -114,25 +127,53 @@ impl Parser<'_> {
         }
     }
 
-    fn unsupported(&self, key: &str, place: Range<usize>) -> Error {
-        match key {
-            "byte" => Error::unsupported(
-                place,
-                format!("\"{key}\" is not supported by this compiler"),
-            )
-            .expected("libpcap's compiler may support it"),
-            _ => self.unexpected("expected a primitive such as \"tcp\" or \"host 192.0.2.1\""),
+    /// Refuses tests of headers on link types whose headers are unknown.
+    fn need_headers(&self, key: &str, place: &Range<usize>) -> Result<()> {
+        let is_other = match self.link.kind {
+            Kind::Other => true,
+            Kind::Mtp2 => !ss7::is_keyword(key),
+            _ => false,
+        };
+        let is_general = matches!(
+            key,
+            "less" | "greater" | "byte" | "inbound" | "outbound" | "ifindex"
+        );
+        if !is_other || is_general || pf::is_keyword(key) || atm::is_keyword(key) {
+            return Ok(());
         }
+        let what = format!("\"{key}\" is not supported on this link type");
+        let expected = "expected bytes such as \"link[0]\", \"len\" or \"less\"";
+        Err(Error::unsupported(place.clone(), what).expected(expected))
+    }
+
+    /// Compiles a test of one byte of the link header: `byte 2 = 5`.
+    fn byte(&mut self) -> Result<Cond> {
+        let at = self.number()?;
+        let place = self.place();
+        let operator = self.next();
+        let Token::Key(operator @ ("=" | "<" | ">" | "&" | "|")) = operator else {
+            return Err(Error::new(place, "not a test of a byte")
+                .expected("expected one of =, <, >, & and |"));
+        };
+        let k = self.number()?;
+        let test = |jump| self.link.test(From::Header, at, Size::B, jump, k);
+        Ok(match operator {
+            "=" => test(JEQ),
+            ">" => test(JGT),
+            "<" => test(JGE).negate(),
+            "&" => test(JSET),
+            _ => {
+                let mut load = self.link.load(From::Header, at, Size::B);
+                load.push(Insn::new(OR, 0, 0, k));
+                Cond::Test(Test::new(load, JEQ, 0)).negate()
+            }
+        })
     }
 
     /// Compiles a protocol given by its name alone.
     pub(super) fn abbreviation(&self, key: &str, place: Range<usize>) -> Result<Cond> {
         let link = &self.link;
         let either = |protocol| link.ip4(protocol).or(link.ip6(protocol));
-        let iso = |pdu| {
-            let is = link.eq(From::NetworkNoSnap, 0, Size::B, pdu);
-            link.protocol(SAP_ISO).and(is)
-        };
         if link.labels > 0 && !over_mpls(key) {
             return Err(
                 Error::new(place, format!("\"{key}\" cannot be tested after MPLS"))
@@ -155,9 +196,16 @@ impl Parser<'_> {
             "ipx" => link.protocol(SAP_IPX),
             "netbeui" => link.protocol(0xf0),
             "iso" => link.protocol(SAP_ISO),
-            "clnp" => iso(0x81),
-            "esis" => iso(0x82),
-            "isis" => iso(0x83),
+            "clnp" => link.iso(0x81),
+            "esis" => link.iso(0x82),
+            "isis" => link.iso(0x83),
+            "l1" => link.isis(&[0x1a, 0x18, 0x12, 0x0f, 0x11]),
+            "l2" => link.isis(&[0x1b, 0x19, 0x14, 0x10, 0x11]),
+            "iih" => link.isis(&[0x11, 0x0f, 0x10]),
+            "lsp" => link.isis(&[0x12, 0x14]),
+            "snp" => link.isis(&[0x1b, 0x1a, 0x18, 0x19]),
+            "csnp" => link.isis(&[0x18, 0x19]),
+            "psnp" => link.isis(&[0x1a, 0x1b]),
             "icmp" => link.ip4(1),
             "igmp" => link.ip4(2),
             "igrp" => link.ip4(9),
@@ -213,10 +261,16 @@ impl Parser<'_> {
     }
 
     fn direction(&self, is_outbound: bool, place: Range<usize>) -> Result<Cond> {
+        let header = |at, size, jump, k| self.link.test(From::Header, at, size, jump, k);
         let sent = match (self.link.kind, self.options.tap) {
+            (Kind::PfLog, _) => return Ok(header(60, Size::B, JEQ, 1 + u32::from(is_outbound))),
+            (Kind::IpNet, _) => return Ok(header(2, Size::H, JEQ, 2 - u32::from(is_outbound))),
+            (Kind::Juniper, _) => header(3, Size::B, JSET, 1).negate(),
             (Kind::Sll, _) => self.link.eq(From::Header, 0, Size::H, 4),
             (Kind::Sll2, _) => self.link.eq(From::Header, 10, Size::B, 4),
-            (Kind::Slip, _) => self.link.eq(From::Header, 0, Size::B, 0).negate(),
+            (Kind::Slip, _) if self.options.link_type == 8 => {
+                self.link.eq(From::Header, 0, Size::B, 0).negate()
+            }
             (_, Some(_)) => ancillary(LDH, PACKET_TYPE, JEQ, PACKET_OUTGOING, None),
             _ => {
                 return Err(Error::new(place, "these packets carry no direction")
@@ -240,14 +294,16 @@ impl Parser<'_> {
     fn llc(&mut self, place: Range<usize>) -> Result<Cond> {
         let has_llc = matches!(
             self.link.kind,
-            Kind::Ethernet | Kind::Wlan(_) | Kind::Fddi | Kind::TokenRing | Kind::Atm
-        );
+            Kind::Wlan(_) | Kind::Fddi | Kind::TokenRing | Kind::Atm | Kind::SunAtm
+        ) || self.link.is_plain_ethernet();
         if !has_llc {
             return Err(Error::new(place, "the link type has no LLC header here")
                 .expected("\"llc\" is known on Ethernet, 802.11, FDDI, Token Ring and ATM"));
         }
-        let Token::Name(name) = self.peek().clone() else {
-            return Ok(self.link.llc());
+        let name = match self.peek().clone() {
+            Token::Name(name) => name,
+            Token::Key("rnr") => "rnr".to_owned(),
+            _ => return Ok(self.link.llc()),
         };
         let place = self.place();
         self.next();
@@ -378,8 +434,17 @@ impl Parser<'_> {
         let (mut guard, steps) = (index.guard, index.steps);
         let from = match protocol {
             "ether" => From::Header,
-            "radio" if matches!(link.kind, Kind::Wlan(radio) if radio != Radio::None) => {
+            "radio"
+                if matches!(
+                    link.kind,
+                    Kind::Wlan(Radio::Radiotap | Radio::Avs | Radio::Prism)
+                ) =>
+            {
                 From::Start
+            }
+            _ if matches!(link.kind, Kind::Other | Kind::Mtp2) => {
+                let what = format!("\"{protocol}\" is not supported on this link type");
+                return Err(Error::unsupported(place, what).expected("expected \"link\""));
             }
             "ip" | "ip6" | "arp" | "rarp" | "atalk" | "decnet" | "lat" | "sca" | "moprc"
             | "mopdl" => {
@@ -461,5 +526,12 @@ fn is_protocol(key: &str) -> bool {
                 | "clnp"
                 | "esis"
                 | "isis"
+                | "l1"
+                | "l2"
+                | "iih"
+                | "lsp"
+                | "snp"
+                | "csnp"
+                | "psnp"
         )
 }

@@ -8,6 +8,9 @@ const SAP_NETBEUI: u32 = 0xf0;
 const ATALK: u32 = 0x809b;
 const AARP: u32 = 0x80f3;
 const LENGTH_MAX: u32 = 1500;
+/// PPP protocols: IP with a header compressed by Van Jacobson's scheme, or one that could be.
+const VJ_COMPRESSED: u32 = 0x2d;
+const VJ_UNCOMPRESSED: u32 = 0x2f;
 
 impl Link {
     fn is_length(&self) -> Cond {
@@ -32,9 +35,16 @@ impl Link {
             return last.and(self.masked(From::Network, 0, Size::B, version, 0xf0));
         }
         match self.kind {
+            Kind::Ethernet if self.is_lane => self.with_header(self.ethernet(protocol)),
             Kind::Ethernet => self.ethernet(protocol),
             Kind::Sll | Kind::Sll2 => self.cooked(protocol),
-            Kind::Ppp | Kind::PppSerial => self.eq(From::LinkType, 0, Size::H, ppp(protocol)),
+            Kind::PppBsdos if protocol == IP => {
+                let is = |number| self.eq(From::LinkType, 0, Size::H, number);
+                is(0x21).or(is(VJ_COMPRESSED)).or(is(VJ_UNCOMPRESSED))
+            }
+            Kind::Ppp | Kind::PppSerial | Kind::PppBsdos => {
+                self.eq(From::LinkType, 0, Size::H, ppp(protocol))
+            }
             Kind::Hdlc => {
                 let number = if protocol == SAP_ISO {
                     0xfefe
@@ -59,9 +69,54 @@ impl Link {
                 IPV6 => self.masked(From::Header, 0, Size::B, 0x60, 0xf0),
                 _ => Cond::Const(false),
             },
+            Kind::EtherType => self.eq(From::LinkType, 0, Size::H, protocol),
+            Kind::SunAtm => self.atm_llc().and(self.llc_protocol(protocol)),
+            Kind::PfLog | Kind::FrameRelay | Kind::IpNet => self.by_number(protocol),
+            Kind::Juniper => self.masked(From::Header, 0, Size::W, 0x4d47_4300, 0xffff_ff00),
+            Kind::Mtp2 | Kind::Other => Cond::Const(false),
             Kind::Raw4 => Cond::Const(protocol == IP),
             Kind::Raw6 => Cond::Const(protocol == IPV6),
         }
+    }
+
+    /// Tests a type field with numbers of its own: address families, or the NLPID (RFC 2427).
+    fn by_number(&self, protocol: u32) -> Cond {
+        let (size, numbers): (_, &[u32]) = match (self.kind, protocol) {
+            (Kind::PfLog, IP) => (Size::B, &[2]),
+            // Of Linux, OpenBSD, FreeBSD and macOS.
+            (Kind::PfLog, IPV6) => (Size::B, &[10, 24, 28, 30]),
+            (Kind::IpNet, IP) => (Size::B, &[2]),
+            (Kind::IpNet, IPV6) => (Size::B, &[26]),
+            (Kind::FrameRelay, IP) => (Size::H, &[0x03cc]),
+            (Kind::FrameRelay, IPV6) => (Size::H, &[0x038e]),
+            (Kind::FrameRelay, SAP_ISO) => (Size::H, &[0x0381, 0x0382, 0x0383]),
+            _ => return Cond::Const(false),
+        };
+        let (from, at) = match self.kind {
+            Kind::PfLog => (From::Start, 1),
+            _ => (From::LinkType, 0),
+        };
+        let is = |&number: &u32| self.eq(from, at, size, number);
+        Cond::Any(numbers.iter().map(is).collect())
+    }
+
+    /// Tests for a PDU of an OSI network protocol.
+    pub(super) fn iso(&self, pdu: u32) -> Cond {
+        let at = match self.kind {
+            Kind::FrameRelay => return self.eq(From::LinkType, 0, Size::H, 0x0300 | pdu),
+            // A byte of padding (RFC 1547).
+            Kind::Hdlc => 1,
+            _ => 0,
+        };
+        let is = self.eq(From::NetworkNoSnap, at, Size::B, pdu);
+        self.protocol(SAP_ISO).and(is)
+    }
+
+    /// Tests for an IS-IS PDU of one of these types.
+    pub(super) fn isis(&self, types: &[u32]) -> Cond {
+        let is = |&kind: &u32| self.eq(From::NetworkNoSnap, 4, Size::B, kind);
+        self.iso(0x83)
+            .and(Cond::Any(types.iter().map(is).collect()))
     }
 
     fn ethernet(&self, protocol: u32) -> Cond {
@@ -139,6 +194,7 @@ impl Link {
         match self.kind {
             Kind::Wlan(_) => return self.data_frame(),
             Kind::Fddi | Kind::TokenRing | Kind::Atm => return Cond::Const(true),
+            Kind::SunAtm => return self.atm_llc(),
             _ => {}
         }
         let netware = self.eq(From::Llc, 0, Size::H, 0xffff);

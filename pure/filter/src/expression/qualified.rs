@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::block::Cond;
 use super::lex::Token;
-use super::lower::{ARP, From, IP, IPV6, RARP, SAP_ISO, Size, Way};
+use super::lower::{ARP, From, IP, IPV6, Kind, RARP, SAP_ISO, Size, Way};
 use super::parse::{Parsed, Parser, Qualifier};
 use crate::{Error, Result};
 
@@ -89,12 +89,23 @@ impl Parser<'_> {
             }
             Token::Mac(address) => {
                 self.next();
-                let is_ether = q.proto == Some("ether") && matches!(q.kind, None | Some("host"));
-                if !is_ether || self.link.mac_offsets().is_none() {
+                if !is_mac || self.link.mac_offsets().is_none() {
                     return Err(wrong(place, "a MAC address is not valid here")
                         .expected("expected \"ether host\" before it, on Ethernet or 802.11"));
                 }
                 Ok(self.link.mac(address, q.way))
+            }
+            Token::Aid(address) => {
+                self.next();
+                if !is_mac || self.link.kind != Kind::Arcnet {
+                    return Err(wrong(place, "an ARCNET address is not valid here")
+                        .expected("expected \"link host\" before it, on ARCNET"));
+                }
+                let end = |is_src: bool| {
+                    self.link
+                        .eq(From::Header, u32::from(!is_src), Size::B, address.into())
+                };
+                Ok(q.way.both(end))
             }
             Token::Name(name) => {
                 self.next();
@@ -245,10 +256,7 @@ impl Parser<'_> {
             Some("ip") => link.ip4(n),
             Some("ip6") => link.ip6(n),
             Some("ether") if !only_ip || matches!(n, IP | IPV6) => link.protocol(n),
-            Some("iso") if !only_ip => {
-                let pdu = link.eq(From::NetworkNoSnap, 0, Size::B, n);
-                link.protocol(SAP_ISO).and(pdu)
-            }
+            Some("iso") if !only_ip => link.iso(n),
             Some(proto) => {
                 return Err(
                     wrong(place, format!("\"{proto}\" carries no other protocol"))

@@ -14,6 +14,7 @@ use super::extended::{LD_MEM, LDB_IND, TXA, insn, run};
 use super::lex::Token;
 use super::lower::{From, Kind, Link, Size, Way};
 use super::parse::Parser;
+use super::pf;
 use crate::{Error, Result};
 
 const LDB: u16 = 0x30;
@@ -44,6 +45,8 @@ pub(super) enum Radio {
     None,
     /// Radiotap: the length is at 2, in little-endian order.
     Radiotap,
+    /// PPI: the length is at 2, in little-endian order, and the link type at 4.
+    Ppi,
     /// AVS: the length is at 4.
     Avs,
     /// Prism, with 144 bytes, or AVS.
@@ -140,6 +143,11 @@ impl Link {
         matches!(self.kind, Kind::Wlan(_))
     }
 
+    /// Tests for 802.11 in a PPI packet, which can carry packets of any link type.
+    pub(super) fn ppi(&self) -> Cond {
+        self.eq(From::Start, 4, Size::W, 105_u32.swap_bytes())
+    }
+
     fn bit(&self, at: u32, bit: u32) -> Cond {
         self.test(From::Header, at, Size::B, JSET, bit)
     }
@@ -203,9 +211,15 @@ impl Link {
         }
     }
 
-    /// Steps that compute the offsets of the 802.11 header and of its payload, if tests use them.
-    pub(super) fn wlan_start(&self, radio: Radio, uses: impl Fn(u32) -> bool) -> Option<Cond> {
+    /// Steps that compute the variable parts of offsets, if tests use them: those of the 802.11
+    /// header and of its payload, or that of the packet in a log of pf(4).
+    pub(super) fn start(&self, uses: impl Fn(u32) -> bool) -> Option<Cond> {
         let bases = self.outermost();
+        let radio = match self.kind {
+            Kind::Wlan(radio) => radio,
+            Kind::PfLog => return bases.payload.filter(|&word| uses(word)).map(pf::start),
+            _ => return None,
+        };
         let payload = bases.payload.filter(|&word| uses(word));
         let header = bases.header.filter(|&word| payload.is_some() || uses(word));
         let mut steps = Vec::new();
@@ -234,7 +248,7 @@ fn header_start(radio: Radio, word: u32) -> Cond {
             let prism = store(vec![insn(LD_IMM, 144)]);
             Cond::Choice(is_avs, Box::new(avs()), Box::new(prism))
         }
-        Radio::None | Radio::Radiotap => store(vec![
+        Radio::None | Radio::Radiotap | Radio::Ppi => store(vec![
             insn(LDB, 3),
             insn(LSH, 8),
             insn(TAX, 0),
