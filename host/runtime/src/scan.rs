@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ::scan::grab::{Banner, BannerGrabber, GrabOptions};
 use ::scan::{
     AdaptiveRate, AddrRange, AskedRate, Cookies, FrameOptions, Frames, NextHops, Options, Order,
-    Plan, PlannedProbe, Ports, Probe, RESERVED, RateChange, Shard, Targets,
+    Plan, PlannedProbe, Ports, Probe, RESERVED, RangeList, RateChange, Shard, Targets,
 };
 use port::{Direction, FilterSource, Port, PortName, PortOptions};
 use sys::link::Link;
@@ -164,12 +164,13 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
     }
     let given = Targets::new(setup.include.clone(), setup.exclude.clone()).ok_or_else(too_many)?;
     let targets = without_reserved(&setup).ok_or_else(too_many)?;
-    let ranges = targets.ranges().iter().copied();
+    let ranges = targets.ranges();
     let pairs = setup
         .pairs
         .iter()
         .map(|(pair, _)| AddrRange::single(pair.addr));
-    let addresses = Targets::new(ranges.chain(pairs).collect(), Vec::new()).ok_or_else(too_many)?;
+    let addresses = Targets::new(ranges.chain(pairs).collect::<RangeList>(), Vec::new())
+        .ok_or_else(too_many)?;
     if addresses.count() == 0 {
         let why = match given.count() {
             0 => "no target is left after the exclusions",
@@ -226,8 +227,8 @@ fn opt_out(setup: &mut Setup) -> Option<u128> {
     let count = |setup: &Setup| {
         let targets = without_reserved(setup)?;
         let pairs = setup.pairs.iter().map(|(pair, _)| pair.addr);
-        let ranges = targets.ranges().iter().copied();
-        let all = ranges.chain(pairs.map(AddrRange::single)).collect();
+        let all = targets.ranges().chain(pairs.map(AddrRange::single));
+        let all: RangeList = all.collect();
         Some(Targets::new(all, setup.exclude.clone())?.count())
     };
     let before = count(setup)?;
@@ -265,7 +266,7 @@ fn check_link(setup: &Setup, local: &Local, addresses: &Targets) -> Result<()> {
 fn check_families(setup: &Setup, targets: &Targets) -> Result<()> {
     let mut probes = setup.ports.probes().iter().copied();
     let ipv4_only = probes.find(|probe| probe.is_ipv4_only());
-    let ipv4_only = ipv4_only.filter(|_| targets.ranges().iter().any(|range| range.is_ipv6));
+    let ipv4_only = ipv4_only.filter(|_| targets.has_family(true));
     let pairs = setup.pairs.iter().map(|(pair, _)| pair);
     let mut pairs = pairs.filter(|pair| pair.addr.is_ipv6() && pair.probe.is_ipv4_only());
     let Some(probe) = ipv4_only.or_else(|| Some(pairs.next()?.probe)) else {
@@ -303,7 +304,7 @@ fn without_reserved(setup: &Setup) -> Option<Targets> {
     let is_named = |range: &AddrRange| RESERVED.iter().any(|block| block.covers(range));
     let (named, others): (Vec<_>, Vec<_>) = setup.include.iter().copied().partition(is_named);
     let others = Targets::new(others, RESERVED.to_vec())?;
-    let include = others.ranges().iter().copied().chain(named).collect();
+    let include: RangeList = others.ranges().chain(named).collect();
     Targets::new(include, setup.exclude.clone())
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use barewire_scan::{
     AddrRange, Cookies, FrameOptions, Frames, Lane, NextHops, Options, Order, Payloads, Plan,
-    Ports, Prober, Shard, Source, Targets, parse_range,
+    Ports, Prober, RangeList, Shard, Source, Targets, parse_range,
 };
 use wire::Mac;
 
@@ -37,7 +37,7 @@ fn main() {
     };
     let excluded = match kind.as_str() {
         "exclude" => (0..EXCLUDED).map(single).collect(),
-        _ => Vec::new(),
+        _ => RangeList::default(),
     };
     let targets = Targets::new(vec![parse_range(range).expect("a range")], excluded);
     let source = Source {

@@ -6,9 +6,11 @@
 
 use std::net::IpAddr;
 
+use aes::Aes128;
+pub(crate) use aes::Block;
 use aes::cipher::{BlockEncrypt as _, KeyInit as _};
-use aes::{Aes128, Block};
 
+use crate::plan::PlannedProbe;
 use crate::port::Protocol;
 use crate::probe::Probe;
 
@@ -45,7 +47,8 @@ pub struct Cookie {
 }
 
 impl Cookie {
-    fn of_block(block: &Block) -> Self {
+    #[inline(always)]
+    pub(crate) fn of_block(block: &Block) -> Self {
         let word = |at: usize| {
             let bytes = [block[at], block[at + 1], block[at + 2], block[at + 3]];
             u32::from_le_bytes(bytes)
@@ -63,80 +66,103 @@ impl Cookie {
 #[derive(Clone)]
 pub struct Cookies {
     cipher: Aes128,
-    src_v4: [u8; 4],
-    src_v6: [u8; 16],
+    src_v4: u32,
+    /// The encrypted IPv6 source address.
+    src_v6: u128,
 }
 
 /// Cookies computed at once, so that the cipher's blocks overlap in the processor.
-pub const BATCH: usize = 16;
+pub(crate) const BATCH: usize = 16;
 
 impl Cookies {
     /// Cookies with this key, for probes from these addresses.
     pub fn new(key: [u8; 16], source: crate::Source) -> Self {
+        let cipher = Aes128::new(&key.into());
+        let src_v6 = source.ipv6.map_or([0; 16], |addr| addr.octets());
+        let mut chain = Block::from(src_v6);
+        cipher.encrypt_block(&mut chain);
         Self {
-            cipher: Aes128::new(&key.into()),
-            src_v4: source.ipv4.map_or([0; 4], |addr| addr.octets()),
-            src_v6: source.ipv6.map_or([0; 16], |addr| addr.octets()),
+            cipher,
+            src_v4: source
+                .ipv4
+                .map_or(0, |addr| u32::from_le_bytes(addr.octets())),
+            src_v6: u128::from_le_bytes(chain.into()),
         }
     }
 
     /// The cookie of one probe.
     pub fn of(&self, target: &ProbeTarget) -> Cookie {
-        let mut block = self.block(target);
-        self.cipher.encrypt_block(&mut block);
+        let mut block = Block::default();
+        self.encrypt([target].into_iter(), core::slice::from_mut(&mut block));
         Cookie::of_block(&block)
     }
 
-    /// Computes the cookies of up to `BATCH` probes.
+    /// Computes the cookies of up to `BATCH` probes, as blocks.
     ///
     /// # Panics
-    /// If there are more, or `out` has a different length: a bug of the caller.
+    /// If `out` has fewer: a bug of the caller.
     #[inline]
-    pub fn of_all(&self, targets: &[ProbeTarget], out: &mut [Cookie]) {
-        let mut blocks = [Block::default(); BATCH];
-        let blocks = &mut blocks[..targets.len()];
-        for (block, target) in blocks.iter_mut().zip(targets) {
-            *block = self.block(target);
+    pub(crate) fn of_all(&self, probes: &[PlannedProbe], out: &mut [Block; BATCH]) {
+        let targets = probes.iter().map(|(target, _)| target);
+        self.encrypt(targets, &mut out[..probes.len()]);
+    }
+
+    /// Encrypts the message that identifies each probe, all at once. The message of IPv4 has one
+    /// block; that of IPv6 has three, chained as in CBC-MAC, of which the first is the source
+    /// address, encrypted at the start.
+    #[inline(always)]
+    fn encrypt<'t>(
+        &self,
+        targets: impl ExactSizeIterator<Item = &'t ProbeTarget> + Clone,
+        blocks: &mut [Block],
+    ) {
+        let mut has_v6 = false;
+        for (block, target) in blocks.iter_mut().zip(targets.clone()) {
+            *block = match target.addr {
+                IpAddr::V4(addr) => self.last_block(target, 4, addr.octets()),
+                IpAddr::V6(addr) => {
+                    has_v6 = true;
+                    let addr = u128::from_le_bytes(addr.octets());
+                    (addr ^ self.src_v6).to_le_bytes().into()
+                }
+            };
+        }
+        if has_v6 {
+            self.chain(targets, blocks);
         }
         self.cipher.encrypt_blocks(blocks);
-        assert_eq!(targets.len(), out.len(), "a cookie for each probe");
-        for (cookie, block) in out.iter_mut().zip(blocks.iter()) {
-            *cookie = Cookie::of_block(block);
+    }
+
+    /// Encrypts the second blocks of IPv6, and chains the last ones.
+    fn chain<'t>(&self, targets: impl Iterator<Item = &'t ProbeTarget>, blocks: &mut [Block]) {
+        let before: [Block; BATCH] =
+            core::array::from_fn(|at| blocks.get(at).copied().unwrap_or_default());
+        self.cipher.encrypt_blocks(blocks);
+        for ((block, before), target) in blocks.iter_mut().zip(before).zip(targets) {
+            *block = match target.addr {
+                IpAddr::V4(_) => before,
+                IpAddr::V6(_) => {
+                    let last = self.last_block(target, 6, [0; 4]);
+                    let chained = u128::from_le_bytes((*block).into());
+                    (chained ^ u128::from_le_bytes(last.into()))
+                        .to_le_bytes()
+                        .into()
+                }
+            };
         }
     }
 
-    /// The last block of the message that identifies a probe. IPv4 has one block; IPv6 has three,
-    /// chained as in CBC-MAC. The first byte of the last block contains the family, and the first
-    /// block of an IPv6 message is never a last block, so no message is a prefix of another.
-    #[inline]
-    fn block(&self, target: &ProbeTarget) -> Block {
-        let mut block = Block::default();
-        let [high, low] = target.port.to_be_bytes();
-        block[1] = target.probe as u8;
-        (block[2], block[3]) = (high, low);
-        match target.addr {
-            IpAddr::V4(addr) => {
-                block[0] = 4;
-                block[4..8].copy_from_slice(&addr.octets());
-                block[8..12].copy_from_slice(&self.src_v4);
-            }
-            IpAddr::V6(addr) => {
-                block[0] = 6;
-                let mut chain = Block::from(addr.octets());
-                self.cipher.encrypt_block(&mut chain);
-                xor(&mut chain, &self.src_v6);
-                self.cipher.encrypt_block(&mut chain);
-                xor(&mut block, &chain);
-            }
-        }
-        block
-    }
-}
-
-#[inline]
-fn xor(block: &mut Block, with: &[u8]) {
-    for (byte, other) in block.iter_mut().zip(with) {
-        *byte ^= other;
+    /// Family, probe, port and the addresses of IPv4.
+    #[inline(always)]
+    fn last_block(&self, target: &ProbeTarget, family: u8, addr: [u8; 4]) -> Block {
+        let src = if family == 4 { self.src_v4 } else { 0 };
+        let words = u64::from(family)
+            | u64::from(target.probe as u8) << 8
+            | u64::from(target.port.swap_bytes()) << 16
+            | u64::from(u32::from_le_bytes(addr)) << 32;
+        (u128::from(words) | u128::from(src) << 64)
+            .to_le_bytes()
+            .into()
     }
 }
 
@@ -184,8 +210,10 @@ mod tests {
         let cookies = Cookies::new([7; 16], source(1));
         let targets = targets();
         for count in 0..=targets.len() {
-            let mut out = vec![Cookie::default(); count];
-            cookies.of_all(&targets[..count], &mut out);
+            let planned = targets[..count].iter().map(|target| (*target, 0));
+            let mut blocks = [Block::default(); BATCH];
+            cookies.of_all(&planned.collect::<Vec<_>>(), &mut blocks);
+            let out: Vec<_> = blocks[..count].iter().map(Cookie::of_block).collect();
             let single: Vec<Cookie> = targets[..count]
                 .iter()
                 .map(|target| cookies.of(target))

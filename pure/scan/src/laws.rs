@@ -72,7 +72,8 @@ fn targets_law(text: &str, input: &[u8]) -> bool {
     let Some(set) = Targets::new(include.clone(), exclude.clone()) else {
         return false;
     };
-    for pair in set.ranges().windows(2) {
+    let ranges: Vec<AddrRange> = set.ranges().collect();
+    for pair in ranges.windows(2) {
         let (before, after) = (pair[0], pair[1]);
         assert!((before.is_ipv6, before.last) < (after.is_ipv6, after.first));
     }
@@ -80,10 +81,7 @@ fn targets_law(text: &str, input: &[u8]) -> bool {
         let single = AddrRange::single(addr);
         list.iter().any(|range| range.covers(&single))
     };
-    let lens = set
-        .ranges()
-        .iter()
-        .map(|range| range.last - range.first + 1);
+    let lens = ranges.iter().map(|range| range.last - range.first + 1);
     assert_eq!(lens.sum::<u128>(), set.count());
     let samples = (0..SAMPLE_COUNT).map(|n| u128::from(hash(input, n)) << 48);
     let ends = [0, set.count().saturating_sub(1)];

@@ -37,7 +37,7 @@ pub use frame::{FrameOptions, Frames, Options};
 pub use hops::NextHops;
 pub use neighbour::{Solicitor, neighbour};
 pub use payload::{Given, Id, Payload, Payloads, read_payloads};
-pub use permutation::{LEN_MAX, Permutation, Walk};
+pub use permutation::{LEN_MAX, ORDER_VERSION, Permutation, Walk};
 pub use plan::{Order, Plan, PlannedProbe, Probes, Shard};
 pub use port::{Entry, PortList, Ports, Protocol, top_ports};
 pub use probe::Probe;
@@ -46,6 +46,6 @@ pub use report::{AskedRate, Found, Totals};
 pub use seen::{Seen, SeenBefore};
 pub use source::Source;
 pub use target::{
-    AddrRange, Pair, PairPort, RESERVED, Targets, parse_line, parse_pair, parse_range, split_pair,
-    words_of,
+    AddrRange, Pair, PairPort, RESERVED, RangeList, Targets, parse_line, parse_pair, parse_range,
+    split_pair, words_of,
 };

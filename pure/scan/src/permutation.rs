@@ -1,18 +1,24 @@
 //! An invertible permutation of `0..len` for any length, with random access.
 //!
 //! A generalized Feistel network (Black and Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA
-//! 2002) over a rectangle of `rows × columns` cells that is hardly larger than `len`: the number of
-//! columns is its square root. In even rounds a function of the column moves the row, in odd rounds
-//! one of the row moves the column. The functions take the high half of a product where masscan
-//! divides, so no round has a division. A cell at or above `len` (at most `sqrt(len)` cells) goes
-//! through the rounds again until it is below, so the cost does not depend on how close `len` is to
-//! a power of two or a prime.
+//! 2002) over a rectangle of `rows × columns` cells that is hardly larger than `len`. The number of
+//! columns is a power of two close to its square root, so that an index is split into row and
+//! column by a shift and a mask, and a round that moves the column is an exclusive or; a round that
+//! moves the row takes the high half of a product where masscan divides. Nothing is divided. A cell
+//! at or above `len` (fewer than there are columns) goes through the rounds again until it is
+//! below, so the cost does not depend on how close `len` is to a power of two or a prime.
 //!
 //! The order need not be secret: anyone with the seed can run a shard of the same scan. Forged
 //! answers are detected by the [cookie](crate::Cookies), which has another key.
+//!
+//! A saved scan and the shards of a scan rely on the order: [`ORDER_VERSION`] changes with it.
 
-/// Number of rounds. Four pass the tests of this module; two more cost 2 ns.
-const ROUNDS: usize = 6;
+/// Number of rounds. Three do not pass the tests of this module.
+const ROUNDS: usize = 4;
+
+/// The version of the order: the same seed and length give the same permutation under the same
+/// version alone.
+pub const ORDER_VERSION: u32 = 2;
 
 /// Longest permutation: halves stay below 2^62, so that the sum of two fits into 64 bits.
 pub const LEN_MAX: u128 = 1 << 124;
@@ -21,8 +27,14 @@ pub const LEN_MAX: u128 = 1 << 124;
 #[derive(Clone, Debug)]
 pub struct Permutation {
     len: u128,
+    /// Number of rows; the last may be incomplete.
     rows: u64,
-    columns: u64,
+    /// Number of complete rows.
+    rows_complete: u64,
+    /// Number of columns in the last row if it is incomplete.
+    columns_last: u64,
+    /// Binary logarithm of the number of columns, at least 1.
+    column_bits: u32,
     keys: [u64; ROUNDS],
 }
 
@@ -33,14 +45,13 @@ struct Cell {
     column: u64,
 }
 
-/// A bijection on 64 bits in which every bit of the input reaches the high bits of the output:
-/// the finalizer of SplitMix64 without its last shift.
+/// A function of 64 bits in which every bit of the input reaches the high bits of the output: two
+/// multiplications, with both halves of the first product.
 #[inline(always)]
 fn mix(value: u64) -> u64 {
-    let mut z = value;
-    z = (z ^ z >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 29).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z
+    let product = u128::from(value) * 0xbf58_476d_1ce4_e5b9;
+    let folded = (product >> 64) as u64 ^ product as u64;
+    folded.wrapping_mul(0x94d0_49bb_1331_11eb)
 }
 
 /// Maps 64 bits to a number below `limit`.
@@ -55,19 +66,20 @@ impl Permutation {
         if len == 0 || len > LEN_MAX {
             return None;
         }
-        let mut columns = len.isqrt();
-        columns += u128::from(columns * columns < len);
-        let rows = len.div_ceil(columns);
+        let column_bits = len.ilog2().div_ceil(2).max(1);
         let mut keys = [0; ROUNDS];
         let mut state = seed;
         for key in &mut keys {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            *key = mix(mix(state) ^ state >> 31);
+            *key = mix(mix(state ^ state >> 32) ^ state >> 31);
         }
+        let (rows_complete, columns_last) = split(len, column_bits);
         Some(Self {
             len,
-            rows: rows as u64,
-            columns: columns as u64,
+            rows: rows_complete + u64::from(columns_last != 0),
+            rows_complete,
+            columns_last,
+            column_bits,
             keys,
         })
     }
@@ -96,7 +108,7 @@ impl Permutation {
         let mut cell = self.cell(number);
         loop {
             cell = self.back(cell);
-            if self.number(cell) < self.len {
+            if !self.is_beyond(cell) {
                 return self.number(cell);
             }
         }
@@ -119,61 +131,81 @@ impl Permutation {
     }
 
     fn cell(&self, index: u128) -> Cell {
-        let columns = u128::from(self.columns);
-        Cell {
-            row: (index / columns) as u64,
-            column: (index % columns) as u64,
-        }
+        let (row, column) = split(index, self.column_bits);
+        Cell { row, column }
     }
 
     #[inline(always)]
     fn number(&self, cell: Cell) -> u128 {
-        u128::from(cell.row) * u128::from(self.columns) + u128::from(cell.column)
+        u128::from(cell.row) << self.column_bits | u128::from(cell.column)
+    }
+
+    /// Whether a cell is at or above `len`.
+    #[inline(always)]
+    fn is_beyond(&self, cell: Cell) -> bool {
+        cell.row >= self.rows_complete && cell.column >= self.columns_last
     }
 
     /// The image of a cell, below `len`.
     #[inline(always)]
     fn image(&self, cell: Cell) -> Cell {
         let mut cell = self.forth(cell);
-        while self.number(cell) >= self.len {
+        // At most as many cells as there are columns are beyond, hardly ever one.
+        while self.is_beyond(cell) {
             cell = self.forth(cell);
         }
         cell
     }
 
     #[inline(always)]
-    fn forth(&self, mut cell: Cell) -> Cell {
-        for pair in self.keys.chunks_exact(2) {
-            cell.row += below(mix(cell.column ^ pair[0]), self.rows);
-            if cell.row >= self.rows {
-                cell.row -= self.rows;
-            }
-            cell.column += below(mix(cell.row ^ pair[1]), self.columns);
-            if cell.column >= self.columns {
-                cell.column -= self.columns;
-            }
-        }
-        cell
+    fn forth(&self, cell: Cell) -> Cell {
+        let keys = &self.keys;
+        let row = self.moved(cell.row, cell.column ^ keys[0]);
+        let column = cell.column ^ self.column_of(mix(row ^ keys[1]));
+        let row = self.moved(row, column ^ keys[2]);
+        let column = column ^ self.column_of(mix(row ^ keys[3]));
+        Cell { row, column }
     }
 
-    fn back(&self, mut cell: Cell) -> Cell {
-        for pair in self.keys.chunks_exact(2).rev() {
-            let column = below(mix(cell.row ^ pair[1]), self.columns);
-            cell.column += if cell.column < column {
-                self.columns
-            } else {
-                0
-            };
-            cell.column -= column;
-            let row = below(mix(cell.column ^ pair[0]), self.rows);
-            cell.row += if cell.row < row { self.rows } else { 0 };
-            cell.row -= row;
-        }
-        cell
+    fn back(&self, cell: Cell) -> Cell {
+        let keys = &self.keys;
+        let column = cell.column ^ self.column_of(mix(cell.row ^ keys[3]));
+        let row = self.moved_back(cell.row, column ^ keys[2]);
+        let column = column ^ self.column_of(mix(row ^ keys[1]));
+        let row = self.moved_back(row, column ^ keys[0]);
+        Cell { row, column }
+    }
+
+    /// Moves a row on by a function of the column.
+    #[inline(always)]
+    fn moved(&self, row: u64, column: u64) -> u64 {
+        let row = row + below(mix(column), self.rows);
+        row - if row >= self.rows { self.rows } else { 0 }
+    }
+
+    fn moved_back(&self, row: u64, column: u64) -> u64 {
+        let by = below(mix(column), self.rows);
+        row + if row < by { self.rows } else { 0 } - by
+    }
+
+    /// Maps 64 bits to a column.
+    #[inline(always)]
+    fn column_of(&self, bits: u64) -> u64 {
+        // The shift is of 2 to 63 bits: masked, it needs no check.
+        bits >> (self.column_bits.wrapping_neg() & 63)
     }
 }
 
-/// Iterator over a part of the permutation, without a division per step.
+/// The row and the column of an index.
+fn split(index: u128, column_bits: u32) -> (u64, u64) {
+    let columns = 1u128 << column_bits;
+    (
+        (index >> column_bits) as u64,
+        (index & (columns - 1)) as u64,
+    )
+}
+
+/// Iterator over a part of the permutation.
 #[derive(Clone, Debug)]
 pub struct Walk<'p> {
     permutation: &'p Permutation,
@@ -182,24 +214,55 @@ pub struct Walk<'p> {
     left: u128,
 }
 
+impl Walk<'_> {
+    /// The cell of the next number; advances to the one after it.
+    #[inline(always)]
+    fn advance(&mut self) -> Cell {
+        let permutation = self.permutation;
+        let cell = permutation.image(self.at);
+        let bits = permutation.column_bits & 63;
+        let column = self.at.column + self.step.column;
+        self.at.row += self.step.row + (column >> bits);
+        self.at.column = column & !(u64::MAX << bits);
+        cell
+    }
+
+    /// Writes the next numbers to `out` and returns how many: fewer than it has room for at the
+    /// end alone. Faster than one by one.
+    #[inline]
+    pub fn fill(&mut self, out: &mut [u128]) -> usize {
+        let count = usize::try_from(self.left).map_or(out.len(), |left| left.min(out.len()));
+        for number in &mut out[..count] {
+            let cell = self.advance();
+            *number = self.permutation.number(cell);
+        }
+        self.left -= count as u128;
+        count
+    }
+
+    /// As [`fill`](Self::fill), for a permutation of at most 2^64.
+    #[inline]
+    pub(crate) fn fill_narrow(&mut self, out: &mut [u64]) -> usize {
+        debug_assert!(self.permutation.len <= 1 << 64, "a number has 64 bits");
+        let count = usize::try_from(self.left).map_or(out.len(), |left| left.min(out.len()));
+        let bits = self.permutation.column_bits & 63;
+        for number in &mut out[..count] {
+            let cell = self.advance();
+            *number = cell.row << bits | cell.column;
+        }
+        self.left -= count as u128;
+        count
+    }
+}
+
 impl Iterator for Walk<'_> {
     type Item = u128;
 
     #[inline]
     fn next(&mut self) -> Option<u128> {
-        if self.left == 0 {
-            return None;
-        }
-        self.left -= 1;
-        let permutation = self.permutation;
-        let number = permutation.number(permutation.image(self.at));
-        self.at.row += self.step.row;
-        self.at.column += self.step.column;
-        if self.at.column >= permutation.columns {
-            self.at.column -= permutation.columns;
-            self.at.row += 1;
-        }
-        Some(number)
+        self.left = self.left.checked_sub(1)?;
+        let cell = self.advance();
+        Some(self.permutation.number(cell))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

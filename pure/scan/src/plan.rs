@@ -7,12 +7,17 @@
 //! Nothing here depends on the rate: the n-th probe is the same at any rate and on any machine, and
 //! a scan can begin at any probe.
 
-use crate::cookie::ProbeTarget;
+mod divisor;
+
+use std::net::IpAddr;
+
+use crate::cookie::{BATCH, ProbeTarget};
 use crate::permutation::{Permutation, Walk};
 use crate::port::{Entry, Ports};
 use crate::probe::Probe;
 use crate::source::Source;
 use crate::target::Targets;
+use divisor::Divisor;
 
 /// One part of a scan that is split between machines or runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +78,10 @@ pub struct Plan {
     source: Source,
     order: Order,
     permutation: Permutation,
-    /// 2^64 / number of ports, rounded down.
-    reciprocal: u64,
+    /// The number of ports.
+    port_count: Divisor,
+    /// Whether every number has 64 bits.
+    is_narrow: bool,
 }
 
 impl Plan {
@@ -116,8 +123,9 @@ impl Plan {
                 block: order.block.max(1),
                 ..order
             },
+            is_narrow: permutation.len() <= 1 << 64,
             permutation,
-            reciprocal: ((1u128 << 64) / port_count.max(1)).min(u64::MAX.into()) as u64,
+            port_count: Divisor::new(port_count as u64),
             ports,
         })
     }
@@ -234,28 +242,28 @@ impl Plan {
         if number >= self.product {
             return self.pairs[(number - self.product) as usize];
         }
-        let ports = self.ports.as_slice();
-        let count = ports.len() as u64;
-        let (addr, port) = match u64::try_from(number) {
-            Ok(number) => {
-                // The estimate is right, or one too low.
-                let estimate = ((u128::from(number) * u128::from(self.reciprocal)) >> 64) as u64;
-                let rest = number - estimate * count;
-                let is_low = rest >= count;
-                let rest = if is_low { rest - count } else { rest };
-                (u128::from(estimate + u64::from(is_low)), rest)
-            }
-            Err(_) => {
-                let count = u128::from(count);
-                (number / count, (number % count) as u64)
-            }
-        };
+        let (addr, port) = self.port_count.div_rem_wide(number);
+        self.probe(self.targets.addr(addr), port)
+    }
+
+    /// The pair with a number of 64 bits.
+    #[inline(always)]
+    fn target_narrow(&self, number: u64) -> PlannedProbe {
+        if u128::from(number) >= self.product {
+            return self.pairs[(u128::from(number) - self.product) as usize];
+        }
+        let (addr, port) = self.port_count.div_rem(number);
+        self.probe(self.targets.addr_narrow(addr), port)
+    }
+
+    /// The probe of a port, by its place in the list.
+    #[inline(always)]
+    fn probe(&self, addr: IpAddr, port: u64) -> PlannedProbe {
         let Entry {
             probe,
             port,
             payload,
-        } = ports[port as usize];
-        let addr = self.targets.addr(addr);
+        } = self.ports.as_slice()[port as usize];
         (ProbeTarget { addr, probe, port }, payload)
     }
 }
@@ -291,6 +299,48 @@ impl Iterator for Probes<'_> {
 }
 
 impl Probes<'_> {
+    /// Writes the next probes to `out` and returns how many: fewer than it has room for at the end
+    /// alone.
+    #[inline]
+    pub(crate) fn fill(&mut self, out: &mut [PlannedProbe]) -> usize {
+        let mut done = 0;
+        for part in out.chunks_mut(BATCH) {
+            let mut at = 0;
+            while at < part.len() {
+                if self.left == 0 && !self.turn() {
+                    return done + at;
+                }
+                at += self.fill_part(&mut part[at..]);
+            }
+            done += at;
+        }
+        done
+    }
+
+    /// The next probes of this attempt, at most a batch: all numbers first, then all look-ups, so
+    /// that those overlap in the processor.
+    #[inline(always)]
+    fn fill_part(&mut self, out: &mut [PlannedProbe]) -> usize {
+        let room = out.len().min(BATCH);
+        let room = usize::try_from(self.left).map_or(room, |left| left.min(room));
+        let out = &mut out[..room];
+        if self.plan.is_narrow {
+            let mut numbers = [0u64; BATCH];
+            self.walk.fill_narrow(&mut numbers[..room]);
+            for (probe, number) in out.iter_mut().zip(&numbers) {
+                *probe = self.plan.target_narrow(*number);
+            }
+        } else {
+            let mut numbers = [0u128; BATCH];
+            self.walk.fill(&mut numbers[..room]);
+            for (probe, number) in out.iter_mut().zip(&numbers) {
+                *probe = self.plan.target(*number);
+            }
+        }
+        self.left -= room as u128;
+        room
+    }
+
     /// Starts the next attempt or the next block; false at the end.
     #[cold]
     fn turn(&mut self) -> bool {

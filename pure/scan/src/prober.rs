@@ -4,17 +4,28 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use wire::Mac;
 
-use crate::cookie::{BATCH, Cookie, Cookies, ProbeTarget};
+use crate::cookie::{BATCH, Block, Cookie, Cookies, ProbeTarget};
 use crate::frame::Frames;
 use crate::hops::NextHops;
-use crate::plan::{Plan, Probes};
+use crate::plan::{Plan, PlannedProbe, Probes};
 use crate::probe::Probe;
 
-const NOWHERE: ProbeTarget = ProbeTarget {
-    addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-    probe: Probe::Syn,
-    port: 0,
-};
+const NOWHERE: PlannedProbe = (
+    ProbeTarget {
+        addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        probe: Probe::Syn,
+        port: 0,
+    },
+    0,
+);
+
+/// How a probe of the batch is sent.
+#[derive(Clone, Copy)]
+struct Sending {
+    /// Its length; 0 if it is not sent, because there is no next hop or no source address.
+    len: u32,
+    mac: Mac,
+}
 
 /// A share of the probes of a plan: of blocks of consecutive indices, every `count`-th one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +88,9 @@ pub struct Prober<'p> {
     cookies: &'p Cookies,
     frames: &'p Frames,
     hops: &'p NextHops,
-    targets: [ProbeTarget; BATCH],
-    payloads: [u16; BATCH],
-    made: [Cookie; BATCH],
+    batch: [PlannedProbe; BATCH],
+    cookie_blocks: [Block; BATCH],
+    sendings: [Sending; BATCH],
     clock_us: u32,
     at: usize,
     len: usize,
@@ -107,9 +118,12 @@ impl<'p> Prober<'p> {
             cookies,
             frames,
             hops,
-            targets: [NOWHERE; BATCH],
-            payloads: [0; BATCH],
-            made: [Cookie::default(); BATCH],
+            batch: [NOWHERE; BATCH],
+            cookie_blocks: [Block::default(); BATCH],
+            sendings: [Sending {
+                len: 0,
+                mac: Mac([0; 6]),
+            }; BATCH],
             clock_us: 0,
             at: 0,
             len: 0,
@@ -126,10 +140,9 @@ impl<'p> Prober<'p> {
             if self.at == self.len && !self.refill() {
                 return None;
             }
-            let target = &self.targets[self.at];
-            let len = self.frames.len(target, self.payloads[self.at]);
-            if len != 0 && self.mac(target).is_some() {
-                return Some(len);
+            let len = self.sendings[self.at].len;
+            if len != 0 {
+                return Some(len as usize);
             }
             self.at += 1;
             self.taken += 1;
@@ -144,23 +157,31 @@ impl<'p> Prober<'p> {
         if self.at == self.len {
             return None;
         }
-        let (target, cookie) = (&self.targets[self.at], &self.made[self.at]);
-        let mac = self.mac(target)?;
-        let probe = (target, self.payloads[self.at]);
-        let len = self
-            .frames
-            .write(probe, (cookie, self.clock_us), mac, out)?;
+        let Sending { len, mac } = self.sendings[self.at];
+        let (target, payload) = &self.batch[self.at];
+        if len == 0 {
+            return None;
+        }
+        let cookie = Cookie::of_block(&self.cookie_blocks[self.at]);
+        let numbers = (&cookie, self.clock_us);
+        let len = self.frames.write((target, *payload), numbers, mac, out)?;
         self.at += 1;
         self.taken += 1;
         Some(len)
     }
 
-    /// The MAC address that a probe is sent to; ARP requests contain it.
-    #[inline]
-    fn mac(&self, target: &ProbeTarget) -> Option<Mac> {
-        match target.probe {
+    /// The length of a probe, and the MAC address that it is sent to; ARP requests contain it.
+    #[inline(always)]
+    fn sending(&self, (target, payload): &PlannedProbe) -> Sending {
+        let mac = match target.probe {
             Probe::Arp => Some(Mac([0xff; 6])),
             _ => self.hops.mac(target.addr),
+        };
+        // No packet is longer than 2^32 bytes.
+        let len = self.frames.len(target, *payload) as u32;
+        Sending {
+            len: mac.map_or(0, |_| len),
+            mac: mac.unwrap_or(Mac([0; 6])),
         }
     }
 
@@ -219,15 +240,14 @@ impl<'p> Prober<'p> {
             _ => self.skip(),
         };
         let left = self.until.saturating_sub(self.next).min(room) as usize;
-        let slots = self.targets.iter_mut().zip(&mut self.payloads).take(left);
-        for ((target, payload), next) in slots.zip(&mut self.probes) {
-            (*target, *payload) = next;
-            self.len += 1;
-        }
-        let len = self.len;
+        let len = self.probes.fill(&mut self.batch[..left]);
+        self.len = len;
         self.next += len as u128;
-        self.cookies
-            .of_all(&self.targets[..len], &mut self.made[..len]);
+        let batch = &self.batch[..len];
+        self.cookies.of_all(batch, &mut self.cookie_blocks);
+        for at in 0..len {
+            self.sendings[at] = self.sending(&self.batch[at]);
+        }
         len != 0
     }
 }

@@ -2,19 +2,23 @@
 //!
 //! Ranges are sorted and disjoint, each with the number of addresses before it. To look up a
 //! number, a table with as many buckets as ranges is indexed, and then the few ranges of its bucket
-//! are searched: the cost hardly grows with the length of the list.
+//! are compared: the cost hardly grows with the length of the list. A [`Table`] has one family.
 
+mod list;
 mod pair;
 mod parse;
 mod reserved;
+mod table;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+pub use list::RangeList;
 pub use pair::{Pair, PairPort, parse_pair, split_pair};
 pub use parse::{parse_line, parse_range, words_of};
 pub use reserved::RESERVED;
 
 use crate::permutation::Permutation;
+use table::Table;
 
 /// Addresses of one family from `first` to `last`, both included. IPv4 addresses are their 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,71 +68,15 @@ fn bits_of(addr: IpAddr) -> (bool, u128) {
     }
 }
 
-/// Sorts ranges and merges those that overlap or touch.
-fn merged(mut ranges: Vec<AddrRange>) -> Vec<AddrRange> {
-    ranges.sort_unstable();
-    let mut out: Vec<AddrRange> = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        match out.last_mut() {
-            Some(last)
-                if last.is_ipv6 == range.is_ipv6 && range.first <= last.last.saturating_add(1) =>
-            {
-                last.last = last.last.max(range.last);
-            }
-            _ => out.push(range),
-        }
-    }
-    out
-}
-
-/// The parts of sorted `ranges` that are not in sorted `without`.
-fn subtract(ranges: &[AddrRange], without: &[AddrRange]) -> Vec<AddrRange> {
-    let mut out = Vec::with_capacity(ranges.len());
-    let mut at = 0;
-    for range in ranges {
-        let mut first = range.first;
-        // Ranges that end before this one begins are not needed any more.
-        while let Some(cut) = without.get(at)
-            && (cut.is_ipv6, cut.last) < (range.is_ipv6, range.first)
-        {
-            at += 1;
-        }
-        let mut is_open = true;
-        for cut in &without[at..] {
-            if cut.is_ipv6 != range.is_ipv6 || cut.first > range.last {
-                break;
-            }
-            if cut.first > first {
-                let last = cut.first - 1;
-                out.push(AddrRange {
-                    first,
-                    last,
-                    ..*range
-                });
-            }
-            if cut.last >= range.last {
-                is_open = false;
-                break;
-            }
-            first = first.max(cut.last + 1);
-        }
-        if is_open {
-            out.push(AddrRange { first, ..*range });
-        }
-    }
-    out
-}
-
 /// A numbered set of addresses.
 #[derive(Clone, Debug, Default)]
 pub struct Targets {
-    ranges: Vec<AddrRange>,
-    /// Number of addresses before each range.
-    before: Vec<u128>,
+    v4: Table<u32>,
+    /// Their numbers follow those of IPv4.
+    v6: Table<u128>,
+    /// Number of IPv4 addresses.
+    v4_count: u64,
     count: u128,
-    /// For each bucket of `1 << shift` numbers, the range of its first number.
-    buckets: Vec<u32>,
-    shift: u32,
 }
 
 impl Targets {
@@ -136,59 +84,49 @@ impl Targets {
     pub const COUNT_MAX: u128 = 1 << 107;
 
     /// All addresses of `include` that are not in `exclude`; overlapping ranges count once.
-    /// `None` above [`COUNT_MAX`](Self::COUNT_MAX) addresses or 2^32 ranges.
-    pub fn new(include: Vec<AddrRange>, exclude: Vec<AddrRange>) -> Option<Self> {
-        let ranges = subtract(&merged(include), &merged(exclude));
-        if u32::try_from(ranges.len()).is_err() {
-            return None;
-        }
-        let mut before = Vec::with_capacity(ranges.len());
-        let mut count = 0u128;
-        for range in &ranges {
-            before.push(count);
-            count = count.checked_add((range.last - range.first).checked_add(1)?)?;
-        }
-        if count > Self::COUNT_MAX {
-            return None;
-        }
-        let mut targets = Self {
-            ranges,
-            before,
-            count,
-            buckets: Vec::new(),
-            shift: 0,
-        };
-        targets.fill_buckets();
-        Some(targets)
+    /// `None` above [`COUNT_MAX`](Self::COUNT_MAX) addresses or 2^32 ranges of a family.
+    pub fn new(include: impl Into<RangeList>, exclude: impl Into<RangeList>) -> Option<Self> {
+        let (mut include, mut exclude) = (include.into(), exclude.into());
+        exclude.merge();
+        include.merge();
+        Self::of_merged(&include, &exclude)
     }
 
-    fn fill_buckets(&mut self) {
-        let wanted = self.ranges.len().next_power_of_two() as u128;
-        while self.count >> self.shift > wanted {
-            self.shift += 1;
-        }
-        let mut range = 0;
-        for bucket in 0..=(self.count >> self.shift) {
-            let first = bucket << self.shift;
-            while self
-                .before
-                .get(range + 1)
-                .is_some_and(|before| *before <= first)
-            {
-                range += 1;
-            }
-            self.buckets.push(range as u32);
-        }
+    /// As [`new`](Self::new), without the lists themselves: both are merged.
+    fn of_merged(include: &RangeList, exclude: &RangeList) -> Option<Self> {
+        let v4 = Table::new(&include.v4, &exclude.v4, Self::COUNT_MAX)?;
+        let v6 = Table::new(&include.v6, &exclude.v6, Self::COUNT_MAX)?;
+        let count = v4.count() + v6.count();
+        (count <= Self::COUNT_MAX).then_some(Self {
+            v4_count: v4.count() as u64,
+            v4,
+            v6,
+            count,
+        })
     }
 
     /// Number of addresses.
+    #[inline]
     pub fn count(&self) -> u128 {
         self.count
     }
 
-    /// The ranges, sorted and disjoint.
-    pub fn ranges(&self) -> &[AddrRange] {
-        &self.ranges
+    /// The ranges, sorted and disjoint, IPv4 first.
+    pub fn ranges(&self) -> impl Iterator<Item = AddrRange> {
+        self.v4.ranges().chain(self.v6.ranges())
+    }
+
+    /// Number of ranges.
+    pub fn range_count(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
+    /// Whether there is an address of a family.
+    pub fn has_family(&self, is_ipv6: bool) -> bool {
+        match is_ipv6 {
+            true => self.v6.count() != 0,
+            false => self.v4_count != 0,
+        }
     }
 
     /// The address with a number.
@@ -197,26 +135,33 @@ impl Targets {
     /// If the number is not below [`count`](Self::count): a bug of the caller.
     #[inline]
     pub fn addr(&self, number: u128) -> IpAddr {
-        let bucket = (number >> self.shift) as usize;
-        let first = self.buckets[bucket] as usize;
-        let last = self
-            .buckets
-            .get(bucket + 1)
-            .map_or(self.ranges.len(), |r| *r as usize + 1);
-        let within = self.before[first..last].partition_point(|before| *before <= number) - 1;
-        let range = &self.ranges[first + within];
-        range.addr(range.first + (number - self.before[first + within]))
+        let behind = number.wrapping_sub(self.v4_count.into());
+        match number < self.v4_count.into() {
+            true => Ipv4Addr::from_bits(self.v4.addr(number as u32)).into(),
+            false => Ipv6Addr::from_bits(self.v6.addr(behind)).into(),
+        }
+    }
+
+    /// The address with a number of 64 bits.
+    ///
+    /// # Panics
+    /// As [`addr`](Self::addr).
+    #[inline(always)]
+    pub(crate) fn addr_narrow(&self, number: u64) -> IpAddr {
+        let behind = number.wrapping_sub(self.v4_count);
+        match number < self.v4_count {
+            true => Ipv4Addr::from_bits(self.v4.addr(number as u32)).into(),
+            false => Ipv6Addr::from_bits(self.v6.addr(behind.into())).into(),
+        }
     }
 
     /// Whether the set contains an address.
+    #[inline]
     pub fn contains(&self, addr: IpAddr) -> bool {
-        let (is_ipv6, bits) = bits_of(addr);
-        let key = (is_ipv6, bits);
-        let behind = self
-            .ranges
-            .partition_point(|range| (range.is_ipv6, range.first) <= key);
-        let range = behind.checked_sub(1).map(|at| &self.ranges[at]);
-        range.is_some_and(|range| range.is_ipv6 == is_ipv6 && bits <= range.last)
+        match addr {
+            IpAddr::V4(addr) => self.v4.contains(addr.to_bits()),
+            IpAddr::V6(addr) => self.v6.contains(addr.to_bits()),
+        }
     }
 
     /// Up to `count` addresses of the set, chosen at random by a seed, each once.
@@ -232,7 +177,7 @@ impl Targets {
 
     /// Number of addresses of the set within a range.
     pub fn count_in(&self, within: &AddrRange) -> u128 {
-        let ranges = self.ranges.iter().filter(|r| r.is_ipv6 == within.is_ipv6);
+        let ranges = self.ranges().filter(|r| r.is_ipv6 == within.is_ipv6);
         let counts = ranges.map(|range| {
             let (first, last) = (range.first.max(within.first), range.last.min(within.last));
             if first <= last { last - first + 1 } else { 0 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ::scan::{AddrRange, NextHops, Source, Targets};
+use ::scan::{AddrRange, NextHops, RangeList, Source, Targets};
 use port::PortName;
 use sys::address::InterfaceAddress;
 use sys::link::Link;
@@ -136,7 +136,7 @@ impl Local {
                     ranges.push(AddrRange {
                         first,
                         last,
-                        ..*range
+                        ..range
                     });
                 }
             }
@@ -150,7 +150,9 @@ impl Local {
             (hops.router_v4, hops.router_v6) = (Some(NO_MAC), Some(NO_MAC));
             return Ok(());
         }
-        let off_link = Targets::new(targets.ranges().to_vec(), on_link.ranges().to_vec());
+        let lists = [targets, on_link].map(|set| set.ranges().collect::<RangeList>());
+        let [targets, on_link] = lists;
+        let off_link = Targets::new(targets, on_link);
         let off_link = off_link.unwrap_or_default();
         for is_ipv6 in [false, true] {
             let Some(target) = first_of(&off_link, is_ipv6) else {
@@ -229,10 +231,7 @@ fn check_source_ports(
 }
 
 fn first_of(targets: &Targets, is_ipv6: bool) -> Option<IpAddr> {
-    let first = targets
-        .ranges()
-        .iter()
-        .find(|range| range.is_ipv6 == is_ipv6)?;
+    let first = targets.ranges().find(|range| range.is_ipv6 == is_ipv6)?;
     Some(first.first_addr())
 }
 

@@ -15,8 +15,14 @@ use toml::de::{DeTable, DeValue};
 
 use super::Scan;
 
-/// First line of a state file.
-const TITLE: &str = "# barewire scan, state 1: give it to --state, with the same targets and ports";
+/// First line of a state file. Its number is the version of the order of probes.
+const TITLE: &str = "# barewire scan, state 2: give it to --state, with the same targets and ports";
+/// The beginning of the first line in every version.
+const TITLE_OF_ANY: &str = "# barewire scan, state ";
+const _: () = assert!(
+    ::scan::ORDER_VERSION == 2,
+    "the title of a state file has its number"
+);
 
 /// The contents of a state file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +51,32 @@ impl Saved {
         if text.is_empty() {
             return Ok(None);
         }
-        let saved = Self::parse(&text).ok_or_else(|| {
-            let why = "it is not a state file of barewire scan";
-            Error::new(ErrorKind::InvalidInput, what(path), why)
-                .with_hint("use another file, or remove this one")
+        let saved = Self::parse(&text).ok_or_else(|| match Self::other_version(&text) {
+            Some(version) => {
+                let why = format!(
+                    "its version is {version}, and this barewire has another order of probes, \
+                     version {}",
+                    ::scan::ORDER_VERSION
+                );
+                Error::new(ErrorKind::InvalidInput, what(path), why).with_hint(
+                    "finish the scan with the barewire that began it, or remove the file to begin \
+                     anew",
+                )
+            }
+            None => {
+                let why = "it is not a state file of barewire scan";
+                Error::new(ErrorKind::InvalidInput, what(path), why)
+                    .with_hint("use another file, or remove this one")
+            }
         })?;
         Ok(Some(saved))
+    }
+
+    /// The version of a state file, if it is another one.
+    fn other_version(text: &str) -> Option<u32> {
+        let (version, _) = text.strip_prefix(TITLE_OF_ANY)?.split_once(':')?;
+        let version = version.parse().ok()?;
+        (version != ::scan::ORDER_VERSION).then_some(version)
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -181,6 +207,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn states_of_other_versions_are_refused() {
+        let saved = Saved {
+            fingerprint: 1,
+            seed: 2,
+            block: 3,
+            next: 4,
+        };
+        let text = saved.text();
+        let dir = std::env::temp_dir().join(format!("barewire-state-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("state");
+        for (version, is_read) in [("2", true), ("1", false), ("3", false)] {
+            let text = text.replace("state 2:", &format!("state {version}:"));
+            fs::write(&path, text).unwrap();
+            match Saved::read(&path) {
+                Ok(found) => assert!(is_read && found == Some(saved)),
+                Err(error) => {
+                    let why = error.to_string();
+                    assert!(
+                        !is_read && why.contains(&format!("version is {version}")),
+                        "{why}"
+                    );
+                }
+            }
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
     fn saved_state_is_read_back() {
         let saved = Saved {
             fingerprint: 0xff,
@@ -199,7 +254,7 @@ mod tests {
         for len in 0..text.len() - 1 {
             assert_eq!(Saved::parse(&text[..len]), None, "{len}");
         }
-        for wrong in ["", "x = 1", "# barewire scan, state 2"] {
+        for wrong in ["", "x = 1", "# barewire scan, state 3"] {
             assert_eq!(Saved::parse(wrong), None);
         }
         assert_eq!(

@@ -168,7 +168,7 @@ fn lookups_among_a_million_exclusions_are_right() {
         first: (n << 12) | (n % 4096),
         last: (n << 12) | (n % 4096),
     });
-    let targets = Targets::new(ranges(&["0.0.0.0/0"]), exclude.collect()).unwrap();
+    let targets = Targets::new(ranges(&["0.0.0.0/0"]), exclude.collect::<RangeList>()).unwrap();
     assert_eq!(targets.count(), (1 << 32) - (1 << 20));
     for sample in 0..100_000u128 {
         let number = sample.wrapping_mul(2_654_435_761) % targets.count();
