@@ -70,11 +70,9 @@ fn main() {
     let ready = began.elapsed();
     let mut buffer = [0_u8; 2048];
     let began = Instant::now();
-    for _ in 0..count {
-        if prober.next_len().is_none() {
-            break;
-        }
-        black_box(prober.write(black_box(&mut buffer)));
+    prober.stop_at(count.into());
+    while prober.next_len().is_some() && prober.write(&mut buffer).is_some() {
+        black_box(&mut buffer);
     }
     let ns = began.elapsed().as_nanos() as f64 / count.max(1) as f64;
     println!(

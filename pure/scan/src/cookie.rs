@@ -49,15 +49,12 @@ pub struct Cookie {
 impl Cookie {
     #[inline(always)]
     pub(crate) fn of_block(block: &Block) -> Self {
-        let word = |at: usize| {
-            let bytes = [block[at], block[at + 1], block[at + 2], block[at + 3]];
-            u32::from_le_bytes(bytes)
-        };
+        let word = |at: usize| [block[at], block[at + 1], block[at + 2], block[at + 3]];
         Self {
-            seq: word(0),
-            source_port: word(4),
-            ip_id: word(8) as u16,
-            timestamp: word(12),
+            seq: u32::from_be_bytes(word(0)),
+            source_port: u32::from_le_bytes(word(4)),
+            ip_id: u16::from_be_bytes([block[8], block[9]]),
+            timestamp: u32::from_le_bytes(word(12)),
         }
     }
 }
@@ -72,7 +69,7 @@ pub struct Cookies {
 }
 
 /// Cookies computed at once, so that the cipher's blocks overlap in the processor.
-pub(crate) const BATCH: usize = 16;
+pub(crate) const BATCH: usize = 64;
 
 impl Cookies {
     /// Cookies with this key, for probes from these addresses.
@@ -107,6 +104,32 @@ impl Cookies {
         self.encrypt(targets, &mut out[..probes.len()]);
     }
 
+    /// Computes the cookies of up to `BATCH` probes to IPv4 addresses, given by their
+    /// [words](word), as blocks.
+    #[inline(always)]
+    pub(crate) fn of_words_v4(&self, words: &[u64], out: &mut [Block; BATCH]) {
+        let out = &mut out[..words.len()];
+        for (block, word) in out.iter_mut().zip(words) {
+            *block = block_of(*word, self.src_v4);
+        }
+        self.cipher.encrypt_blocks(out);
+    }
+
+    /// As [`of_words_v4`](Self::of_words_v4), to IPv6 addresses, which are given as they lie in
+    /// memory.
+    #[inline(always)]
+    pub(crate) fn of_words_v6(&self, words: &[u64], addrs: &[u128], out: &mut [Block; BATCH]) {
+        let out = &mut out[..words.len()];
+        for (block, addr) in out.iter_mut().zip(addrs) {
+            *block = (addr ^ self.src_v6).to_le_bytes().into();
+        }
+        self.cipher.encrypt_blocks(out);
+        for (block, word) in out.iter_mut().zip(words) {
+            *block = chained(*block, block_of(*word, 0));
+        }
+        self.cipher.encrypt_blocks(out);
+    }
+
     /// Encrypts the message that identifies each probe, all at once. The message of IPv4 has one
     /// block; that of IPv6 has three, chained as in CBC-MAC, of which the first is the source
     /// address, encrypted at the start.
@@ -119,7 +142,10 @@ impl Cookies {
         let mut has_v6 = false;
         for (block, target) in blocks.iter_mut().zip(targets.clone()) {
             *block = match target.addr {
-                IpAddr::V4(addr) => self.last_block(target, 4, addr.octets()),
+                IpAddr::V4(addr) => {
+                    let addr = u32::from_le_bytes(addr.octets());
+                    block_of(word(false, target.probe, target.port, addr), self.src_v4)
+                }
                 IpAddr::V6(addr) => {
                     has_v6 = true;
                     let addr = u128::from_le_bytes(addr.octets());
@@ -141,29 +167,37 @@ impl Cookies {
         for ((block, before), target) in blocks.iter_mut().zip(before).zip(targets) {
             *block = match target.addr {
                 IpAddr::V4(_) => before,
-                IpAddr::V6(_) => {
-                    let last = self.last_block(target, 6, [0; 4]);
-                    let chained = u128::from_le_bytes((*block).into());
-                    (chained ^ u128::from_le_bytes(last.into()))
-                        .to_le_bytes()
-                        .into()
-                }
+                IpAddr::V6(_) => chained(
+                    *block,
+                    block_of(word(true, target.probe, target.port, 0), 0),
+                ),
             };
         }
     }
+}
 
-    /// Family, probe, port and the addresses of IPv4.
-    #[inline(always)]
-    fn last_block(&self, target: &ProbeTarget, family: u8, addr: [u8; 4]) -> Block {
-        let src = if family == 4 { self.src_v4 } else { 0 };
-        let words = u64::from(family)
-            | u64::from(target.probe as u8) << 8
-            | u64::from(target.port.swap_bytes()) << 16
-            | u64::from(u32::from_le_bytes(addr)) << 32;
-        (u128::from(words) | u128::from(src) << 64)
-            .to_le_bytes()
-            .into()
-    }
+/// The last block of the message that identifies a probe.
+#[inline(always)]
+fn block_of(word: u64, src_v4: u32) -> Block {
+    (u128::from(word) | u128::from(src_v4) << 64)
+        .to_le_bytes()
+        .into()
+}
+
+/// The first half of that block, to be stored in little-endian order: family, probe, port, and the
+/// address of IPv4. `addr` has its bytes in little-endian order, too.
+#[inline(always)]
+pub(crate) fn word(is_ipv6: bool, probe: Probe, port: u16, addr: u32) -> u64 {
+    let family = if is_ipv6 { 6 } else { 4 };
+    let port = u64::from(port.swap_bytes());
+    family | u64::from(probe as u8) << 8 | port << 16 | u64::from(addr) << 32
+}
+
+/// The exclusive or of an encrypted block and the next one.
+#[inline(always)]
+fn chained(block: Block, next: Block) -> Block {
+    let bits = u128::from_le_bytes(block.into()) ^ u128::from_le_bytes(next.into());
+    bits.to_le_bytes().into()
 }
 
 #[cfg(test)]

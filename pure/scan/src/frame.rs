@@ -2,6 +2,8 @@
 //!
 //! The sums of all constant parts are kept, so a checksum only adds the fields that were written.
 
+mod syn;
+
 use std::net::IpAddr;
 
 use wire::Mac;
@@ -13,6 +15,7 @@ use crate::payload::Payloads;
 use crate::port::Protocol;
 use crate::probe::{Numbers, Probe, Row, Stamp, Template};
 use crate::source::Source;
+pub(crate) use syn::{SynFields, SynFrame};
 
 /// TCP options of a SYN, by which the target may recognize the operating system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -213,6 +216,12 @@ impl Frames {
         frames.get(target.probe as usize * self.payload_count + usize::from(payload))
     }
 
+    /// The template of SYNs of a family through this next hop; `None` without a source address.
+    pub(crate) fn syn(&self, is_ipv6: bool, mac: Mac) -> Option<SynFrame> {
+        let frame = self.frames[usize::from(is_ipv6)].first()?;
+        SynFrame::new(frame, mac, self.source, is_ipv6)
+    }
+
     /// Writes a probe to the start of `out` and returns its length, or `None` if it does not fit or
     /// there is no source address of its family. `clock_us` is the send time, in microseconds.
     #[inline]
@@ -228,31 +237,21 @@ impl Frames {
         }
         let frame = self.frame(target, payload)?;
         let len = frame.bytes.len();
-        if target.probe == Probe::Syn
-            && len <= HEAD_LEN
-            && let Some(room) = out.first_chunk_mut::<HEAD_LEN>()
-        {
-            // With constant lengths and the stamp inlined it takes half of the instructions.
-            *room = frame.head;
-            let stamp = crate::probe::stamp_syn;
-            self.fill(frame, target, (cookie, clock_us), mac, (room, stamp));
-            return Some(len);
-        }
         let out = out.get_mut(..len)?;
         out.copy_from_slice(&frame.bytes);
-        self.fill(frame, target, (cookie, clock_us), mac, (out, frame.stamp));
+        self.fill(frame, target, (cookie, clock_us), mac, out);
         Some(len)
     }
 
     /// Fills the fields that differ into a copy of a frame.
-    #[inline(always)]
+    #[inline]
     fn fill(
         &self,
         frame: &Frame,
         target: &ProbeTarget,
         (cookie, clock_us): (&Cookie, u32),
         mac: Mac,
-        (out, stamp): (&mut [u8], impl Fn(&Stamp, &mut [u8], Sum, &Numbers<'_>)),
+        out: &mut [u8],
     ) {
         let numbers = Numbers {
             src_port: self.source.port(cookie),
@@ -280,7 +279,7 @@ impl Frames {
                     true => sum.add_u32(dst),
                     false => sum,
                 };
-                stamp(&template.stamp, transport, sum, &numbers);
+                (frame.stamp)(&template.stamp, transport, sum, &numbers);
             }
             IpAddr::V6(addr) => {
                 let (ip, transport) = ip.split_at_mut(IPV6_LEN);
@@ -288,7 +287,7 @@ impl Frames {
                 ip[2..4].copy_from_slice(&cookie.ip_id.to_be_bytes());
                 ip[24..40].copy_from_slice(&addr.octets());
                 let sum = sum.add_bytes(&addr.octets());
-                stamp(&template.stamp, transport, sum, &numbers);
+                (frame.stamp)(&template.stamp, transport, sum, &numbers);
             }
         }
     }

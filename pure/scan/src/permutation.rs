@@ -3,8 +3,8 @@
 //! A generalized Feistel network (Black and Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA
 //! 2002) over a rectangle of `rows × columns` cells that is hardly larger than `len`. The number of
 //! columns is a power of two close to its square root, so that an index is split into row and
-//! column by a shift and a mask, and a round that moves the column is an exclusive or; a round that
-//! moves the row takes the high half of a product where masscan divides. Nothing is divided. A cell
+//! column by a shift, and a round that moves the column is an exclusive or; a round that moves the
+//! row takes the high half of a product where masscan divides. Nothing is divided. A cell
 //! at or above `len` (fewer than there are columns) goes through the rounds again until it is
 //! below, so the cost does not depend on how close `len` is to a power of two or a prime.
 //!
@@ -31,10 +31,10 @@ pub struct Permutation {
     rows: u64,
     /// Number of complete rows.
     rows_complete: u64,
-    /// Number of columns in the last row if it is incomplete.
+    /// The first column beyond the last row if it is incomplete, otherwise 0.
     columns_last: u64,
-    /// Binary logarithm of the number of columns, at least 1.
-    column_bits: u32,
+    /// 64 less the binary logarithm of the number of columns, 2 to 63.
+    column_shift: u32,
     keys: [u64; ROUNDS],
 }
 
@@ -42,6 +42,8 @@ pub struct Permutation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cell {
     row: u64,
+    /// In the upper bits: the lower ones are 0. So a carry out of the column is one of 64 bits, and
+    /// the upper bits of a product are a column by a mask.
     column: u64,
 }
 
@@ -66,20 +68,20 @@ impl Permutation {
         if len == 0 || len > LEN_MAX {
             return None;
         }
-        let column_bits = len.ilog2().div_ceil(2).max(1);
+        let column_shift = 64 - len.ilog2().div_ceil(2).max(1);
         let mut keys = [0; ROUNDS];
         let mut state = seed;
         for key in &mut keys {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             *key = mix(mix(state ^ state >> 32) ^ state >> 31);
         }
-        let (rows_complete, columns_last) = split(len, column_bits);
+        let end = Cell::of(len << column_shift);
         Some(Self {
             len,
-            rows: rows_complete + u64::from(columns_last != 0),
-            rows_complete,
-            columns_last,
-            column_bits,
+            rows: end.row + u64::from(end.column != 0),
+            rows_complete: end.row,
+            columns_last: end.column,
+            column_shift,
             keys,
         })
     }
@@ -124,20 +126,20 @@ impl Permutation {
         };
         Walk {
             permutation: self,
-            at: self.cell(from.min(self.len - 1)),
-            step: self.cell(stride.min(self.len - 1)),
+            at: from.min(self.len - 1) << self.column_shift,
+            step: stride.min(self.len - 1) << self.column_shift,
             left,
         }
     }
 
     fn cell(&self, index: u128) -> Cell {
-        let (row, column) = split(index, self.column_bits);
-        Cell { row, column }
+        Cell::of(index << self.column_shift)
     }
 
     #[inline(always)]
     fn number(&self, cell: Cell) -> u128 {
-        u128::from(cell.row) << self.column_bits | u128::from(cell.column)
+        // Masked, the shift needs no check.
+        (u128::from(cell.row) << 64 | u128::from(cell.column)) >> (self.column_shift & 63)
     }
 
     /// Whether a cell is at or above `len`.
@@ -180,7 +182,8 @@ impl Permutation {
     #[inline(always)]
     fn moved(&self, row: u64, column: u64) -> u64 {
         let row = row + below(mix(column), self.rows);
-        row - if row >= self.rows { self.rows } else { 0 }
+        // Below `rows` the difference wraps, and is the greater one.
+        row.min(row.wrapping_sub(self.rows))
     }
 
     fn moved_back(&self, row: u64, column: u64) -> u64 {
@@ -191,26 +194,29 @@ impl Permutation {
     /// Maps 64 bits to a column.
     #[inline(always)]
     fn column_of(&self, bits: u64) -> u64 {
-        // The shift is of 2 to 63 bits: masked, it needs no check.
-        bits >> (self.column_bits.wrapping_neg() & 63)
+        bits & (u64::MAX << (self.column_shift & 63))
     }
 }
 
-/// The row and the column of an index.
-fn split(index: u128, column_bits: u32) -> (u64, u64) {
-    let columns = 1u128 << column_bits;
-    (
-        (index >> column_bits) as u64,
-        (index & (columns - 1)) as u64,
-    )
+impl Cell {
+    /// The cell of an index that is shifted by the bits below the column.
+    #[inline(always)]
+    fn of(shifted: u128) -> Self {
+        Self {
+            row: (shifted >> 64) as u64,
+            column: shifted as u64,
+        }
+    }
 }
 
 /// Iterator over a part of the permutation.
 #[derive(Clone, Debug)]
 pub struct Walk<'p> {
     permutation: &'p Permutation,
-    at: Cell,
-    step: Cell,
+    /// The next index, shifted by the bits below the column.
+    at: u128,
+    /// What is added to it.
+    step: u128,
     left: u128,
 }
 
@@ -218,12 +224,9 @@ impl Walk<'_> {
     /// The cell of the next number; advances to the one after it.
     #[inline(always)]
     fn advance(&mut self) -> Cell {
-        let permutation = self.permutation;
-        let cell = permutation.image(self.at);
-        let bits = permutation.column_bits & 63;
-        let column = self.at.column + self.step.column;
-        self.at.row += self.step.row + (column >> bits);
-        self.at.column = column & !(u64::MAX << bits);
+        let cell = self.permutation.image(Cell::of(self.at));
+        // Beyond the end of the longest permutation it wraps, and is not used.
+        self.at = self.at.wrapping_add(self.step);
         cell
     }
 
@@ -245,10 +248,9 @@ impl Walk<'_> {
     pub(crate) fn fill_narrow(&mut self, out: &mut [u64]) -> usize {
         debug_assert!(self.permutation.len <= 1 << 64, "a number has 64 bits");
         let count = usize::try_from(self.left).map_or(out.len(), |left| left.min(out.len()));
-        let bits = self.permutation.column_bits & 63;
         for number in &mut out[..count] {
             let cell = self.advance();
-            *number = cell.row << bits | cell.column;
+            *number = self.permutation.number(cell) as u64;
         }
         self.left -= count as u128;
         count

@@ -11,7 +11,7 @@ mod divisor;
 
 use std::net::IpAddr;
 
-use crate::cookie::{BATCH, ProbeTarget};
+use crate::cookie::{BATCH, ProbeTarget, word};
 use crate::permutation::{Permutation, Walk};
 use crate::port::{Entry, Ports};
 use crate::probe::Probe;
@@ -298,47 +298,98 @@ impl Iterator for Probes<'_> {
     }
 }
 
-impl Probes<'_> {
-    /// Writes the next probes to `out` and returns how many: fewer than it has room for at the end
-    /// alone.
+impl<'p> Probes<'p> {
+    /// Writes the next probes to `out`, at most a batch, and returns how many: fewer than it has
+    /// room for at the end alone. All numbers come first and then all look-ups, which overlap in
+    /// the processor.
     #[inline]
     pub(crate) fn fill(&mut self, out: &mut [PlannedProbe]) -> usize {
-        let mut done = 0;
-        for part in out.chunks_mut(BATCH) {
-            let mut at = 0;
-            while at < part.len() {
-                if self.left == 0 && !self.turn() {
-                    return done + at;
-                }
-                at += self.fill_part(&mut part[at..]);
-            }
-            done += at;
-        }
-        done
-    }
-
-    /// The next probes of this attempt, at most a batch: all numbers first, then all look-ups, so
-    /// that those overlap in the processor.
-    #[inline(always)]
-    fn fill_part(&mut self, out: &mut [PlannedProbe]) -> usize {
-        let room = out.len().min(BATCH);
-        let room = usize::try_from(self.left).map_or(room, |left| left.min(room));
-        let out = &mut out[..room];
-        if self.plan.is_narrow {
+        let plan = self.plan;
+        if plan.is_narrow {
             let mut numbers = [0u64; BATCH];
-            self.walk.fill_narrow(&mut numbers[..room]);
-            for (probe, number) in out.iter_mut().zip(&numbers) {
-                *probe = self.plan.target_narrow(*number);
+            let count = self.numbers(&mut numbers[..out.len()], Walk::fill_narrow);
+            for (probe, number) in out.iter_mut().zip(&numbers[..count]) {
+                *probe = plan.target_narrow(*number);
             }
+            count
         } else {
             let mut numbers = [0u128; BATCH];
-            self.walk.fill(&mut numbers[..room]);
-            for (probe, number) in out.iter_mut().zip(&numbers) {
-                *probe = self.plan.target(*number);
+            let count = self.numbers(&mut numbers[..out.len()], Walk::fill);
+            for (probe, number) in out.iter_mut().zip(&numbers[..count]) {
+                *probe = plan.target(*number);
             }
+            count
         }
-        self.left -= room as u128;
-        room
+    }
+
+    /// As [`fill`](Self::fill), of a plan that has only SYNs to IPv4 addresses: their
+    /// [words](word). `numbers` is where the numbers are written, at least as many.
+    #[inline(always)]
+    pub(crate) fn fill_syns_v4(&mut self, words: &mut [u64], numbers: &mut [u64; BATCH]) -> usize {
+        let plan = self.plan;
+        let (targets, ports) = (&plan.targets, plan.ports.as_slice());
+        let count = self.numbers(&mut numbers[..words.len()], Walk::fill_narrow);
+        let out = words.iter_mut().zip(&numbers[..count]);
+        if let [only] = ports {
+            let of_port = word(false, Probe::Syn, only.port, 0);
+            for (out, number) in out {
+                let addr = targets.addr_v4(*number).swap_bytes();
+                *out = of_port | u64::from(addr) << 32;
+            }
+            return count;
+        }
+        for (out, number) in out {
+            let (addr, port) = plan.port_count.div_rem(*number);
+            let addr = targets.addr_v4(addr).swap_bytes();
+            *out = word(false, Probe::Syn, ports[port as usize].port, addr);
+        }
+        count
+    }
+
+    /// As [`fill_syns_v4`](Self::fill_syns_v4), to IPv6 addresses. Their bytes are in `addrs`, in
+    /// little-endian order.
+    #[inline(always)]
+    pub(crate) fn fill_syns_v6(&mut self, words: &mut [u64], addrs: &mut [u128; BATCH]) -> usize {
+        let plan = self.plan;
+        let (targets, ports) = (&plan.targets, plan.ports.as_slice());
+        let count = self.numbers(&mut addrs[..words.len()], Walk::fill);
+        let out = words.iter_mut().zip(&mut addrs[..count]);
+        if let [only] = ports {
+            let of_port = word(true, Probe::Syn, only.port, 0);
+            for (out, number) in out {
+                *number = targets.addr_v6(*number).swap_bytes();
+                *out = of_port;
+            }
+            return count;
+        }
+        for (out, number) in out {
+            let (addr, port) = plan.port_count.div_rem_wide(*number);
+            *number = targets.addr_v6(addr).swap_bytes();
+            *out = word(true, Probe::Syn, ports[port as usize].port, 0);
+        }
+        count
+    }
+
+    /// The next numbers, of any attempts; returns how many: fewer than there is room at the end
+    /// alone.
+    #[inline(always)]
+    fn numbers<T>(
+        &mut self,
+        out: &mut [T],
+        fill: impl Fn(&mut Walk<'p>, &mut [T]) -> usize,
+    ) -> usize {
+        let mut at = 0;
+        while at < out.len() {
+            if self.left == 0 && !self.turn() {
+                break;
+            }
+            let room = out.len() - at;
+            let room = usize::try_from(self.left).map_or(room, |left| left.min(room));
+            fill(&mut self.walk, &mut out[at..at + room]);
+            self.left -= room as u128;
+            at += room;
+        }
+        at
     }
 
     /// Starts the next attempt or the next block; false at the end.

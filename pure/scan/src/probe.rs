@@ -20,7 +20,6 @@ use crate::frame::Options;
 use crate::payload::{Id, Payload};
 use crate::port::Protocol;
 use crate::source::Source;
-pub(crate) use syn::stamp as stamp_syn;
 
 /// Kind of probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

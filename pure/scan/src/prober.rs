@@ -1,5 +1,7 @@
 //! Writes probes as frames, one after another; cookies are computed in batches.
 
+mod syn;
+
 use std::net::{IpAddr, Ipv4Addr};
 
 use wire::Mac;
@@ -9,6 +11,7 @@ use crate::frame::Frames;
 use crate::hops::NextHops;
 use crate::plan::{Plan, PlannedProbe, Probes};
 use crate::probe::Probe;
+use syn::SynBatch;
 
 const NOWHERE: PlannedProbe = (
     ProbeTarget {
@@ -88,13 +91,16 @@ pub struct Prober<'p> {
     cookies: &'p Cookies,
     frames: &'p Frames,
     hops: &'p NextHops,
+    /// All probes are in here, if they are SYNs through one next hop.
+    syns: Option<SynBatch>,
     batch: [PlannedProbe; BATCH],
     cookie_blocks: [Block; BATCH],
     sendings: [Sending; BATCH],
     clock_us: u32,
     at: usize,
     len: usize,
-    taken: u128,
+    /// Index of the first probe of the batch.
+    base: u128,
     unreachable: u128,
 }
 
@@ -118,6 +124,7 @@ impl<'p> Prober<'p> {
             cookies,
             frames,
             hops,
+            syns: SynBatch::new(plan, frames, hops),
             batch: [NOWHERE; BATCH],
             cookie_blocks: [Block::default(); BATCH],
             sendings: [Sending {
@@ -127,7 +134,7 @@ impl<'p> Prober<'p> {
             clock_us: 0,
             at: 0,
             len: 0,
-            taken: next,
+            base: next,
             unreachable: 0,
         }
     }
@@ -140,12 +147,14 @@ impl<'p> Prober<'p> {
             if self.at == self.len && !self.refill() {
                 return None;
             }
+            if let Some(syns) = &self.syns {
+                return Some(syns.probe_len());
+            }
             let len = self.sendings[self.at].len;
             if len != 0 {
                 return Some(len as usize);
             }
             self.at += 1;
-            self.taken += 1;
             self.unreachable += 1;
         }
     }
@@ -157,6 +166,12 @@ impl<'p> Prober<'p> {
         if self.at == self.len {
             return None;
         }
+        if let Some(syns) = &self.syns {
+            let block = &self.cookie_blocks[self.at];
+            let len = syns.write(self.at, block, self.clock_us, out)?;
+            self.at += 1;
+            return Some(len);
+        }
         let Sending { len, mac } = self.sendings[self.at];
         let (target, payload) = &self.batch[self.at];
         if len == 0 {
@@ -166,7 +181,6 @@ impl<'p> Prober<'p> {
         let numbers = (&cookie, self.clock_us);
         let len = self.frames.write((target, *payload), numbers, mac, out)?;
         self.at += 1;
-        self.taken += 1;
         Some(len)
     }
 
@@ -194,12 +208,12 @@ impl<'p> Prober<'p> {
     /// are of this lane.
     #[inline]
     pub fn taken(&self) -> u128 {
-        self.taken
+        self.base + self.at as u128
     }
 
     /// Index of this lane's next probe; the number of probes at the end.
     pub fn next_index(&self) -> u128 {
-        self.lane.next(self.taken).min(self.plan.probe_count())
+        self.lane.next(self.taken()).min(self.plan.probe_count())
     }
 
     /// Its lane.
@@ -211,8 +225,8 @@ impl<'p> Prober<'p> {
     pub fn stop_at(&mut self, index: u128) {
         self.until = self.until.min(index);
         // Begins again with what is not written yet.
-        self.taken = self.next_index();
-        (self.next, self.at, self.len) = (self.taken, 0, 0);
+        self.base = self.next_index();
+        (self.next, self.at, self.len) = (self.base, 0, 0);
         self.probes = self.plan.probes(self.next);
     }
 
@@ -227,12 +241,13 @@ impl<'p> Prober<'p> {
         if own != self.next && own < self.until {
             self.probes = self.plan.probes(own);
         }
-        (self.next, self.taken) = (own, own);
+        (self.next, self.base) = (own, own);
         self.lane.left(own).min(BATCH as u128)
     }
 
     #[inline]
     fn refill(&mut self) -> bool {
+        self.base += self.at as u128;
         self.len = 0;
         self.at = 0;
         let room = match self.lane.count {
@@ -240,6 +255,12 @@ impl<'p> Prober<'p> {
             _ => self.skip(),
         };
         let left = self.until.saturating_sub(self.next).min(room) as usize;
+        if let Some(syns) = &mut self.syns {
+            let blocks = &mut self.cookie_blocks;
+            self.len = syns.fill(&mut self.probes, left, self.cookies, blocks);
+            self.next += self.len as u128;
+            return self.len != 0;
+        }
         let len = self.probes.fill(&mut self.batch[..left]);
         self.len = len;
         self.next += len as u128;
@@ -255,6 +276,74 @@ impl<'p> Prober<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The frames of SYNs that a prober writes are those that are made one by one, whatever lies
+    /// behind them in the buffer.
+    #[test]
+    fn batches_of_syns_are_the_probes_of_the_plan() {
+        use crate::frame::{FrameOptions, Options};
+        use crate::{Order, Payloads, Ports, Shard, Source, Targets, parse_range};
+        let source = Source {
+            ipv4: Some([198, 51, 100, 7].into()),
+            ipv6: Some("2001:db8:1::7".parse().unwrap()),
+            ports: (61_000, 4_000),
+        };
+        let (mac, router) = (Mac([2, 0, 0, 0, 0, 1]), Mac([4, 5, 6, 7, 8, 9]));
+        let hops = NextHops {
+            router_v4: Some(router),
+            router_v6: Some(router),
+            ..NextHops::default()
+        };
+        for (range, ports) in [
+            ("192.0.2.0/26", "80"),
+            ("10.0.0.0/29", "80-90,443"),
+            ("2001:db8::/122", "80"),
+            ("2001:db8::/122", "1-3"),
+            ("2001:db8::/60", "65535"),
+            ("2001:db8::/40", "80,443,8080"),
+        ] {
+            for options in [
+                Options::Minimal,
+                Options::Linux,
+                Options::Windows,
+                Options::Bsd,
+            ] {
+                let order = Order {
+                    seed: 3,
+                    shard: Shard { index: 1, count: 2 },
+                    attempts: 2,
+                    block: 21,
+                };
+                let targets = Targets::new(vec![parse_range(range).unwrap()], Vec::new());
+                let ports = Ports::tcp(ports).unwrap();
+                let plan = Plan::new(targets.unwrap(), ports, source, order).unwrap();
+                let cookies = Cookies::new([9; 16], source);
+                let look = FrameOptions {
+                    src_mac: mac,
+                    ttl: 64,
+                    options,
+                };
+                let frames = Frames::new(source, look, &Payloads::built_in());
+                let mut prober = Prober::new(&plan, (5, Lane::WHOLE), &cookies, &frames, &hops);
+                assert!(prober.syns.is_some(), "{range}");
+                prober.set_clock(77);
+                let mut count = 5;
+                for (target, payload) in plan.probes(5).take(500) {
+                    let mut expected = [0xaa; 2048];
+                    let numbers = (&cookies.of(&target), 77);
+                    let len = frames.write((&target, payload), numbers, router, &mut expected);
+                    assert_eq!((prober.next_len(), prober.taken()), (len, count));
+                    let len = len.unwrap();
+                    let mut room = vec![0x55; if count % 2 == 0 { 2048 } else { len }];
+                    assert_eq!(prober.write(&mut room[..len - 1]), None);
+                    assert_eq!(prober.write(&mut room), Some(len));
+                    assert_eq!(room[..len], expected[..len], "{target:?}");
+                    count += 1;
+                }
+                assert!(count == 505 || prober.next_len().is_none());
+            }
+        }
+    }
 
     #[test]
     fn lanes_share_all_indices_and_stop_at_a_boundary() {

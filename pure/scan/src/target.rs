@@ -155,6 +155,24 @@ impl Targets {
         }
     }
 
+    /// The IPv4 address with a number, of a set that has no others.
+    ///
+    /// # Panics
+    /// As [`addr`](Self::addr).
+    #[inline(always)]
+    pub(crate) fn addr_v4(&self, number: u64) -> u32 {
+        self.v4.addr(number as u32)
+    }
+
+    /// The IPv6 address with a number, of a set that has no others.
+    ///
+    /// # Panics
+    /// As [`addr`](Self::addr).
+    #[inline(always)]
+    pub(crate) fn addr_v6(&self, number: u128) -> u128 {
+        self.v6.addr(number)
+    }
+
     /// Whether the set contains an address.
     #[inline]
     pub fn contains(&self, addr: IpAddr) -> bool {

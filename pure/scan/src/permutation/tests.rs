@@ -28,7 +28,7 @@ fn lengths_to_2_16_are_bijections() {
     let mut len = 1u128;
     while len <= 1 << 16 {
         let permutation = Permutation::new(len, u64::from(round)).unwrap();
-        let (rows, bits) = (permutation.rows, permutation.column_bits);
+        let (rows, bits) = (permutation.rows, 64 - permutation.column_shift);
         round += 1;
         for index in 0..u128::from(rows) << bits {
             let number = permutation.number(permutation.forth(permutation.cell(index)));
@@ -38,7 +38,7 @@ fn lengths_to_2_16_are_bijections() {
         }
         let shape = |len| {
             let other = Permutation::new(len, 0).unwrap();
-            (other.rows, other.column_bits)
+            (other.rows, 64 - other.column_shift)
         };
         let mut last = len;
         while last < 1 << 16 && shape(last + 1) == (rows, bits) {

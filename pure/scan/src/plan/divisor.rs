@@ -33,6 +33,9 @@ impl Divisor {
     /// Quotient and remainder.
     #[inline(always)]
     pub(super) fn div_rem(self, number: u64) -> (u64, u64) {
+        if self.divisor == 1 {
+            return (number, 0);
+        }
         // The estimate is right, or one too low.
         let estimate = ((u128::from(number) * u128::from(self.reciprocal)) >> 64) as u64;
         let rest = number - estimate * self.divisor;

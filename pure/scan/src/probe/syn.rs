@@ -47,9 +47,8 @@ fn template(_is_ipv6: bool, options: Options, _: &Payload) -> Template {
     }
 }
 
-/// Fills in ports, numbers and the checksum.
-#[inline(always)]
-pub(crate) fn stamp(stamp: &Stamp, tcp: &mut [u8], sum: Sum, numbers: &Numbers<'_>) {
+#[inline]
+fn stamp(stamp: &Stamp, tcp: &mut [u8], sum: Sum, numbers: &Numbers<'_>) {
     let Some((head, rest)) = tcp.split_first_chunk_mut::<HEADER_LEN>() else {
         return;
     };

@@ -208,22 +208,20 @@ impl<T: Bits> Table<T> {
     #[inline(always)]
     pub fn addr(&self, number: T) -> T {
         let bucket = number.bucket(self.shift);
-        let (first, last) = match self.buckets.get(bucket..) {
-            Some([first, last, ..]) => (*first as usize, *last as usize),
-            _ => return Self::beyond(),
-        };
-        let Some(window) = self.entries.get(first..).and_then(<[_]>::first_chunk) else {
-            return Self::beyond();
-        };
-        let window: &[Entry<T>; WINDOW] = window;
-        let [_, a, b, c] = window;
-        let is_at = |entry: &Entry<T>| usize::from(entry.before <= number);
-        let mut within = is_at(a) + is_at(b) + is_at(c);
-        // What is read behind the last range may count, too.
-        within = within.min(last - first);
-        if within == WINDOW - 1 && last - first >= WINDOW {
+        let ends = &self.buckets[bucket..bucket + 2];
+        let (first, last) = (ends[0] as usize, ends[1] as usize);
+        if T::IS_IPV6 && first == last {
+            // Comparing numbers of 128 bits takes longer, and there are few ranges.
+            return number.plus(self.entries[first].offset);
+        }
+        let window = &self.entries[first..first + WINDOW];
+        let is_at = |index: usize| usize::from(window[index].before <= number);
+        if last - first >= WINDOW {
             return self.search(number, first, last);
         }
+        let within = is_at(1) + is_at(2) + is_at(3);
+        // What is read behind the last range may count, too.
+        let within = within.min(last - first);
         number.plus(window[within].offset)
     }
 
@@ -232,11 +230,6 @@ impl<T: Bits> Table<T> {
         let ranges = &self.entries[first..=last];
         let within = ranges.partition_point(|entry| entry.before <= number);
         number.plus(ranges[within - 1].offset)
-    }
-
-    #[cold]
-    fn beyond() -> T {
-        panic!("a number beyond the targets")
     }
 
     /// Whether an address is in a range.
