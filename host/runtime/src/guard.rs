@@ -10,6 +10,7 @@ mod iptables;
 pub mod kept;
 mod kernel;
 mod lists;
+mod owner;
 mod rules;
 mod samples;
 mod session;
@@ -352,6 +353,11 @@ impl Guard {
     /// without rules that steer.
     pub fn give_back(&self) -> Option<&str> {
         self.steered.as_ref().map(Steered::give_back)
+    }
+
+    /// Whether the card removes VLAN tags, so that steered packets return without theirs.
+    pub fn loses_tags(&self) -> bool {
+        self.steered.as_ref().is_some_and(Steered::loses_tags)
     }
 
     /// The file for samples of dropped packets.

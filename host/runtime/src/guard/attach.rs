@@ -4,7 +4,8 @@ use sys::link::Link;
 use sys::{Error, ErrorKind, Result};
 use xdp::{AttachMode, GuardLink};
 
-use super::kept::{Leftover, Owner};
+use super::kept::Leftover;
+use super::owner::Owner;
 use super::table::Table;
 
 /// ARP hardware types whose packets have an Ethernet header (`if_arp.h`).
@@ -46,7 +47,8 @@ pub(super) fn attach(
         GuardLink::attach(table.program(), ifindex, mode).map_err(|error| match error.kind() {
             ErrorKind::Busy => error.with_hint(
                 "an interface can have only one program: stop the other one (`barewire devices` \
-                 shows it; ip link set dev IFACE xdp off removes one attached by ip)",
+                 shows it; ip link set dev IFACE xdp off removes one attached by ip), or use \
+                 --hook tc beside it",
             ),
             _ => error,
         })

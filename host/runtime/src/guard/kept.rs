@@ -2,23 +2,18 @@
 //! BPF file system. Any user may create names there, so a name is not trusted; who owns the
 //! program of an interface is decided by a lock in a directory of root's.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 
 use sys::link::Link;
 use sys::{Error, ErrorKind, Result};
 use xdp::{GUARD_NAME, GuardLink, PinnedLink};
 
 use super::iptables::pinned::{FOLDER, namespace};
+use super::owner::{Kind, LOCKS, Owner};
 
-/// The directory of locks.
-const LOCKS: &str = "/run/barewire-guard";
 /// Names to try: others may have created some.
 const NAMES_MAX: u32 = 64;
-/// Attempts to lock a file that its owner deletes at that moment.
-const LOCKS_MAX: u32 = 100;
 
 /// The name of the link, removed on drop.
 #[derive(Debug)]
@@ -94,7 +89,7 @@ impl Leftover {
             }
         }
         if keeps || !found.links.is_empty() {
-            found.owner = Some(Owner::become_owner(interface)?);
+            found.owner = Some(Owner::become_owner(Kind::Program, interface)?);
         }
         Ok(found)
     }
@@ -140,70 +135,4 @@ fn path(interface: &str, number: u32) -> Result<String> {
     Ok(format!(
         "{FOLDER}/bwguard-{namespace}-link{number}-{interface}"
     ))
-}
-
-/// The process that may keep a program on an interface: only one in a network namespace.
-#[derive(Debug)]
-pub(super) struct Owner {
-    file: PathBuf,
-    /// Locked; closed, and so unlocked, after the file is deleted.
-    _lock: File,
-}
-
-impl Owner {
-    fn become_owner(interface: &str) -> Result<Self> {
-        let folder = Path::new(LOCKS);
-        let what = || format!("guard {interface}");
-        let failed = |error| {
-            let hint = "run as root; /run must exist";
-            Error::from_io(format!("lock a file in {LOCKS}"), error).with_hint(hint)
-        };
-        let file = folder.join(format!("{}-{interface}", namespace()?));
-        for _ in 0..LOCKS_MAX {
-            let lock = open_lock(folder, &file).map_err(failed)?;
-            match lock.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
-                    let why = "another barewire guard keeps its program there";
-                    return Err(Error::new(ErrorKind::Busy, what(), why).with_hint("stop it first"));
-                }
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
-            }
-            // Its last owner may have deleted it in the meantime.
-            let is_same = |now: fs::Metadata| {
-                let of_lock = lock.metadata();
-                of_lock.is_ok_and(|l| (l.dev(), l.ino()) == (now.dev(), now.ino()))
-            };
-            if fs::symlink_metadata(&file).is_ok_and(is_same) {
-                return Ok(Self { file, _lock: lock });
-            }
-        }
-        let why = "the file of its lock changes all the time";
-        Err(Error::new(ErrorKind::Busy, what(), why))
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.file);
-    }
-}
-
-/// Opens a file of a directory that only root can write to.
-fn open_lock(folder: &Path, file: &Path) -> io::Result<File> {
-    match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let found = fs::symlink_metadata(folder)?;
-    if !found.is_dir() || found.uid() != 0 || found.mode() & 0o022 != 0 {
-        let why = "the directory is not root's alone";
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    }
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(file)
 }

@@ -203,6 +203,7 @@ fn random() -> u64 {
 pub(super) struct Steered {
     port: RefCell<Port>,
     give_back: String,
+    loses_tags: bool,
     ways: Vec<Way>,
     completers: Vec<Completer>,
     workers: Option<WorkerSource>,
@@ -249,6 +250,7 @@ impl Steered {
         Ok(Self {
             port: RefCell::new(port),
             give_back,
+            loses_tags: removes_tags(&device),
             ways,
             completers: completers.collect(),
             workers: setup.workers.clone(),
@@ -294,6 +296,11 @@ impl Steered {
     /// How packets return to the host: `live`, or the name of the TAP interface.
     pub fn give_back(&self) -> &str {
         &self.give_back
+    }
+
+    /// Whether the card removes VLAN tags: returned packets do not have them.
+    pub fn loses_tags(&self) -> bool {
+        self.loses_tags
     }
 
     /// The queue of a worker that has ended by itself, and its error; each only once.
@@ -420,6 +427,15 @@ fn tap_name(device: &Link) -> String {
         0..=15 => name,
         _ => format!("bw-{}", device.index),
     }
+}
+
+/// Whether the card removes VLAN tags from received packets.
+fn removes_tags(device: &Link) -> bool {
+    let offloads = Ethtool::open().and_then(|ethtool| ethtool.offloads(&device.name));
+    offloads
+        .ok()
+        .flatten()
+        .is_some_and(|offloads| offloads.rx_vlan)
 }
 
 /// Whether packets may arrive as another host's stack on this machine has built them.

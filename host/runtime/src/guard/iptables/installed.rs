@@ -1,14 +1,10 @@
 //! Rules that barewire installs, reads the counters of, and removes at the end.
 //!
 //! The kernel does not remove them when the process dies. So the next start on the interface
-//! removes what a killed process left: an abstract socket, whose name disappears with its process
-//! and is of one network namespace, shows whether the rules have an owner. Commands that change the
-//! rules keep it open too: those of a killed process may still run.
+//! removes what a killed process left: a lock shows whether the rules have an owner. Commands that
+//! change the rules hold it too: those of a killed process may still run.
 
-use std::io::{self, Write};
-use std::os::fd::OwnedFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -19,6 +15,7 @@ use sys::{Error, ErrorKind, Result};
 
 use super::{COMMANDS, Style, commands, listing, notes, pinned};
 use crate::Stop;
+use crate::guard::owner::{Kind, Owner};
 use crate::guard::table::{RuleTotals, Totals};
 use crate::guard::{CHECK_INTERVAL, LAST_MAX, Outcome, RuleSpec, Setup, TICK};
 use crate::worker::Ended;
@@ -40,8 +37,8 @@ pub struct Installed {
     pub had_leftovers: bool,
     is_removed: bool,
     began: Instant,
-    /// Owner of the rules of this interface, as long as it is open.
-    owner: UnixDatagram,
+    /// Of the rules of this interface, as long as the process lives.
+    owner: Owner,
 }
 
 impl Installed {
@@ -63,7 +60,7 @@ impl Installed {
         sys::link::Link::by_name(&setup.interface)?;
         let session = nic::session_through(&setup.interface)?;
         setup.check_session(session.as_ref(), &specs)?;
-        let owner = own(&setup.interface)?;
+        let owner = Owner::become_owner(Kind::Rules, &setup.interface)?;
         let had_leftovers = remove(&setup.interface, &owner)?;
         let installed = Self {
             interface: setup.interface.clone(),
@@ -249,25 +246,7 @@ impl Drop for Installed {
 /// # Errors
 /// `Busy` if a running process has installed them; errors of iptables.
 pub fn undo(interface: &str) -> Result<bool> {
-    remove(interface, &own(interface)?)
-}
-
-/// Becomes the owner of the rules of an interface in this network namespace.
-fn own(interface: &str) -> Result<UnixDatagram> {
-    let name = format!("barewire guard iptables {interface}");
-    let address = SocketAddr::from_abstract_name(name);
-    let bound = address.and_then(|address| UnixDatagram::bind_addr(&address));
-    bound.map_err(|error| {
-        let what = format!("use iptables on {interface}");
-        match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                let why = "another barewire guard has rules there";
-                let hint = "stop it first; after kill -9, its last commands may still run";
-                Error::new(ErrorKind::Busy, what, why).with_hint(hint)
-            }
-            _ => Error::from_io(what, error),
-        }
-    })
+    remove(interface, &Owner::become_owner(Kind::Rules, interface)?)
 }
 
 /// The number of the rule of this interface whose own chain this is.
@@ -293,7 +272,7 @@ fn is_hooked(text: &str, interface: &str) -> bool {
 }
 
 /// Removes the jumps to the chain.
-fn unhook(interface: &str, owner: &UnixDatagram) -> Result<()> {
+fn unhook(interface: &str, owner: &Owner) -> Result<()> {
     let main = INSTALLED.chain(interface);
     for (command, _) in COMMANDS {
         let lines = list(command)?;
@@ -306,7 +285,7 @@ fn unhook(interface: &str, owner: &UnixDatagram) -> Result<()> {
 }
 
 /// Removes all rules and chains of an interface; returns whether there were any.
-fn remove(interface: &str, owner: &UnixDatagram) -> Result<bool> {
+fn remove(interface: &str, owner: &Owner) -> Result<bool> {
     unhook(interface, owner)?;
     let main = INSTALLED.chain(interface);
     let mut found = false;
@@ -337,23 +316,15 @@ fn list(command: &str) -> Result<String> {
 }
 
 /// Changes the raw table.
-fn change(command: &str, args: &[&str], owner: &UnixDatagram) -> Result<()> {
-    output(raw_table(command, args), "", held(owner)?).map(drop)
+fn change(command: &str, args: &[&str], owner: &Owner) -> Result<()> {
+    output(raw_table(command, args), "", owner.held()?).map(drop)
 }
 
 /// Runs commands in a shell, up to the first that fails.
-fn shell(text: &str, owner: &UnixDatagram) -> Result<()> {
+fn shell(text: &str, owner: &Owner) -> Result<()> {
     let mut process = Command::new("sh");
     process.arg("-e");
-    output(process, text, held(owner)?).map(drop)
-}
-
-/// The owner as the standard output of commands that print nothing there: until they end, no other
-/// process becomes the owner, even if this one is killed.
-fn held(owner: &UnixDatagram) -> Result<Stdio> {
-    let copy = owner.try_clone();
-    let copy = copy.map_err(|error| Error::from_io("duplicate a socket", error))?;
-    Ok(OwnedFd::from(copy).into())
+    output(process, text, owner.held()?).map(drop)
 }
 
 /// Runs a command with this standard input and output; returns the output if it is a pipe.
