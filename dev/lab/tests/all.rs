@@ -94,6 +94,8 @@ mod guard_names;
 mod guard_program;
 mod guard_samples;
 mod guard_steer;
+mod guard_steer_load;
+mod guard_steer_traffic;
 mod guard_tc;
 mod inspect_certificates;
 mod inspect_oracle;

@@ -17,14 +17,14 @@ use super::guard_live::reported;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The ways back, and modes.
-const WAYS: [(&str, &str); 4] = [
+pub const WAYS: [(&str, &str); 4] = [
     ("native", "live"),
     ("generic", "live"),
     ("native", "tap"),
     ("generic", "tap"),
 ];
 
-fn guard(pair: &Pair, args: &[&str]) -> Process {
+pub fn guard(pair: &Pair, args: &[&str]) -> Process {
     let args = [&["guard", &pair.right.ifname, "--json"], args].concat();
     let process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
     process
@@ -36,7 +36,7 @@ fn guard(pair: &Pair, args: &[&str]) -> Process {
 }
 
 /// Stops it as Ctrl-C does, and checks that every packet is accounted for.
-fn stop(mut process: Process) -> Value {
+pub fn stop(mut process: Process) -> Value {
     let finished = process.stop(Signal::SIGINT, LIMIT).unwrap();
     let stdout = finished.checked().unwrap().stdout;
     let line = stdout.lines().last().unwrap_or_default();
@@ -47,11 +47,11 @@ fn stop(mut process: Process) -> Value {
     totals
 }
 
-fn number(value: &Value) -> u64 {
+pub fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-fn assert_adds_up(totals: &Value) {
+pub fn assert_adds_up(totals: &Value) {
     assert_eq!(totals["imbalance"], 0, "{totals}");
     let ends = ["passed", "dropped", "answered", "steered"];
     let sum: u64 = ends.iter().map(|end| number(&totals[end])).sum();
@@ -64,8 +64,12 @@ fn assert_adds_up(totals: &Value) {
 }
 
 /// A connection through the kernel from left to right that sends `data` and gets its length back.
-fn transfer(pair: &Pair, data: &[u8]) {
-    let address = SocketAddr::from((pair.right.ipv4, 8080));
+pub fn transfer(pair: &Pair, data: &[u8]) {
+    transfer_to(pair, SocketAddr::from((pair.right.ipv4, 8080)), data);
+}
+
+/// As [`transfer`], to this address of the right end.
+pub fn transfer_to(pair: &Pair, address: SocketAddr, data: &[u8]) {
     let listener = pair.right.ns.run(|| TcpListener::bind(address)).unwrap();
     let listener = listener.unwrap();
     let reader = std::thread::spawn(move || {
@@ -88,7 +92,7 @@ fn transfer(pair: &Pair, data: &[u8]) {
     assert!(reader.join().unwrap() == data, "other bytes than were sent");
 }
 
-fn random_bytes(len: usize) -> Vec<u8> {
+pub fn random_bytes(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let next = |_| {
         state ^= state << 13;

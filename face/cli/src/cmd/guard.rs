@@ -322,8 +322,8 @@ fn start_show(opened: &guard::Guard, json: bool) -> Result<show::Show> {
     if opened.loses_tags() {
         let interface = opened.interface();
         say!(
-            "{interface} removes VLAN tags (rx-vlan-offload): tagged packets that are steered return \
-             without; `ethtool -K {interface} rxvlan off` keeps the tags"
+            "{interface} removes VLAN tags (rx-vlan-offload): tagged packets that are steered \
+             return without; `ethtool -K {interface} rxvlan off` keeps the tags"
         );
     }
     show::Show::start(about, opened.totals()?, json)

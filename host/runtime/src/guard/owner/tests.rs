@@ -1,3 +1,5 @@
+//! One owner at a time, in a directory that nobody else can change.
+
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
