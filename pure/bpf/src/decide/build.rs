@@ -6,7 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-use super::choose::{Choice, choose};
+use super::choose::{Choice, Fields};
 use super::facts::{Bits, Facts};
 use super::group::{Division, Group, divide};
 use super::reduce::{Reduced, reduce};
@@ -41,10 +41,7 @@ impl Remaining {
     }
 
     fn cost(&self) -> usize {
-        let insns = self
-            .rest
-            .as_ref()
-            .map_or(0, |rest| rest.program.insns().len());
+        let insns = self.rest.as_ref().map_or(0, |rest| rest.insns.len());
         insns + RULE_COST
     }
 
@@ -59,13 +56,12 @@ impl Remaining {
         Some(Self { rest, ..*self })
     }
 
-    /// The bits of a field that each way to match requires; `None` if any packet matches.
-    fn required(&self, field: &Field) -> Option<Vec<Bits>> {
+    fn required(&self, field: &Field) -> Required {
         let bits = |way: &Facts| {
             let bits = way.bits(field.base, field.off, field.width);
             Bits {
                 mask: bits.mask & field.mask,
-                ..bits
+                value: bits.value & field.mask,
             }
         };
         Some(self.rest.as_ref()?.ways.iter().map(bits).collect())
@@ -175,10 +171,9 @@ impl Builder {
     fn close(&mut self, node: usize, remaining: &[Remaining], part: Option<Part>) {
         let words = |insn: &Insn| (insn.code, insn.jt, insn.jf, insn.k);
         let key = remaining.iter().map(|remaining| match &remaining.rest {
-            Some(rest) if !rest.is_certain => (
-                remaining.index,
-                rest.program.insns().iter().map(words).collect(),
-            ),
+            Some(rest) if !rest.is_certain => {
+                (remaining.index, rest.insns.iter().map(words).collect())
+            }
             _ => (remaining.index, Vec::new()),
         });
         let (leaves, parts) = (&mut self.leaves, &mut self.parts);
@@ -187,7 +182,7 @@ impl Builder {
             let candidates = remaining.iter().map(|remaining| Candidate {
                 index: remaining.index,
                 program: match &remaining.rest {
-                    Some(rest) if !rest.is_certain => Some(rest.program.clone()),
+                    Some(rest) if !rest.is_certain => Some(rest.program()),
                     _ => None,
                 },
             });
@@ -231,15 +226,16 @@ impl Builder {
         let mut may_divide = open.part.is_none()
             && open.way_count >= WAYS_MIN
             && open.remaining.iter().all(|remaining| remaining.decides);
+        if ways_max < open.way_count && !may_divide {
+            return false;
+        }
+        let rest = open.remaining.iter().filter_map(|r| r.rest.as_deref());
+        let fields = Fields::new(rest, &open.facts, &self.options);
         while ways_max >= open.way_count || may_divide {
-            let choose = |ways_max| {
-                let rest = open.remaining.iter().filter_map(|r| r.rest.as_deref());
-                choose(rest, &open.facts, &self.options, ways_max)
-            };
-            let choice = choose(ways_max);
+            let choice = fields.choose(ways_max);
             if core::mem::take(&mut may_divide) {
                 // A field that few filters do not test comes first: its split copies only those.
-                let few = choose(ways_max.min(open.way_count + open.way_count / 2));
+                let few = fields.choose(ways_max.min(open.way_count + open.way_count / 2));
                 let few = few.filter(|few| few.worst < open.way_count);
                 if match few {
                     Some(few) => self.split_by(open, own, few.field, &few.values),
@@ -342,8 +338,8 @@ impl Builder {
             }
             arms.push((value, arm));
         }
-        let other = rest_arm(open, &field, values);
-        let short = short_arm(open, &field);
+        let other = rest_arm(open, &field, values, &required);
+        let short = short_arm(open, &field, &required);
         if !fits(&other.1) || !fits(&short.1) {
             return false;
         }
@@ -418,32 +414,41 @@ fn present(open: &Open, field: &Field) -> Option<Facts> {
     (facts.present(field.base, end) && is_possible).then_some(facts)
 }
 
-fn arm(open: &Open, field: &Field, value: u32, required: &[Option<Vec<Bits>>]) -> Option<Arm> {
+/// The bits of a field that each way to match requires; `None` if any packet matches.
+type Required = Option<Vec<Bits>>;
+
+/// Whether a filter may match, if only such ways can.
+fn may(required: &Required, fits: impl Fn(&Bits) -> bool) -> bool {
+    required.as_ref().is_none_or(|ways| ways.iter().any(fits))
+}
+
+fn arm(open: &Open, field: &Field, value: u32, required: &[Required]) -> Option<Arm> {
     let mut facts = present(open, field)?;
     let mask = field.mask;
     let is_possible = facts.learn(field.base, field.off, field.width, Bits { mask, value });
     let fits = |bits: &Bits| bits.mask & (bits.value ^ value) == 0;
-    let allows = |at: usize| {
-        required[at]
-            .as_ref()
-            .is_none_or(|ways| ways.iter().any(fits))
-    };
+    let allows = |at: usize| may(&required[at], fits);
     let remaining = reduced_by(open, &facts, Some(field), allows);
     is_possible.then_some((facts, remaining))
 }
 
-fn rest_arm(open: &Open, field: &Field, values: &[u32]) -> Arm {
+fn rest_arm(open: &Open, field: &Field, values: &[u32], required: &[Required]) -> Arm {
     let Some(mut facts) = present(open, field) else {
         return (Facts::default(), vec![]);
     };
     let is_possible = facts.exclude(*field, values.into());
-    let remaining = reduced_by(open, &facts, Some(field), |_| is_possible);
+    let fits = |bits: &Bits| bits.mask != field.mask || values.binary_search(&bits.value).is_err();
+    let allows = |at: usize| is_possible && may(&required[at], fits);
+    let remaining = reduced_by(open, &facts, Some(field), allows);
     (facts, remaining)
 }
 
-fn short_arm(open: &Open, field: &Field) -> Arm {
+fn short_arm(open: &Open, field: &Field, required: &[Required]) -> Arm {
     let mut facts = open.facts.clone();
     let is_possible = facts.absent(field.base, field.off + field.width.bytes());
-    let remaining = reduced_by(open, &facts, None, |_| is_possible);
+    // Known bits of the last byte are those of a byte that the packet has.
+    let fits = |bits: &Bits| bits.mask & 0xff == 0;
+    let allows = |at: usize| is_possible && may(&required[at], fits);
+    let remaining = reduced_by(open, &facts, None, allows);
     (facts, remaining)
 }

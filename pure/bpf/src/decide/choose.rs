@@ -2,6 +2,7 @@
 //! value is.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::facts::{Byte, Facts};
 use super::reduce::Reduced;
@@ -25,39 +26,62 @@ pub(super) struct Choice {
     pub worst: usize,
 }
 
-/// Selects a field. `None` if no field helps, or if more than this many ways would remain.
-pub(super) fn choose<'a>(
-    rest: impl Iterator<Item = &'a Reduced>,
-    facts: &Facts,
-    options: &Options,
-    ways_max: usize,
-) -> Option<Choice> {
-    let mut all = Vec::new();
-    let mut way_count = 0;
-    for way in rest.flat_map(|rule| &rule.ways) {
-        way_count += 1;
-        for_each_field(way, facts, options, |field, value| {
-            all.push(packed(&field, value));
-        });
+/// The fields that help, with their values.
+pub(super) struct Fields {
+    /// Fields with values, sorted.
+    all: Vec<u128>,
+    /// The rank of each field, and its place in the list.
+    ranks: Vec<(Rank, Range<usize>)>,
+}
+
+impl Fields {
+    /// Collects the fields that the ways to match require to have values not known yet.
+    pub fn new<'a>(
+        rest: impl Iterator<Item = &'a Reduced>,
+        facts: &Facts,
+        options: &Options,
+    ) -> Self {
+        let mut all = Vec::new();
+        let mut way_count = 0;
+        for way in rest.flat_map(|rule| &rule.ways) {
+            way_count += 1;
+            for_each_field(way, facts, options, |field, value| {
+                all.push(packed(&field, value));
+            });
+        }
+        all.sort_unstable();
+        let mut ranks = Vec::new();
+        let mut start = 0;
+        for field in all.chunk_by(|one, other| field_bits(*one) == field_bits(*other)) {
+            let end = start + field.len();
+            if let Some(rank) = rank(field, way_count) {
+                ranks.push((rank, start..end));
+            }
+            start = end;
+        }
+        Self { all, ranks }
     }
-    all.sort_unstable();
-    let fields = all.chunk_by(|one, other| field_bits(*one) == field_bits(*other));
-    let ((worst, way_count, _), field) = fields
-        .filter_map(|field| Some((rank(field, way_count)?, field)))
-        .filter(|((_, all, _), _)| *all as usize <= ways_max)
-        .min_by_key(|(rank, _)| *rank)?;
-    let values = field.chunk_by(|one, other| one == other);
-    Some(Choice {
-        field: unpacked(field[0]),
-        values: values.map(|same| same[0] as u32).collect(),
-        way_count: way_count as usize,
-        worst: worst as usize,
-    })
+
+    /// Selects a field. `None` if no field helps, or if more than this many ways would remain.
+    pub fn choose(&self, ways_max: usize) -> Option<Choice> {
+        let fields = self.ranks.iter();
+        let ((worst, way_count, _), field) = fields
+            .filter(|((_, all, _), _)| *all as usize <= ways_max)
+            .min_by_key(|(rank, _)| *rank)?;
+        let field = &self.all[field.clone()];
+        let values = field.chunk_by(|one, other| one == other);
+        Some(Choice {
+            field: unpacked(field[0]),
+            values: values.map(|same| same[0] as u32).collect(),
+            way_count: *way_count as usize,
+            worst: *worst as usize,
+        })
+    }
 }
 
 /// A field and its value as one number: numbers of the same field are next to each other when
 /// sorted, with the values in ascending order.
-fn packed(field: &Field, value: u32) -> u128 {
+pub(super) fn packed(field: &Field, value: u32) -> u128 {
     let base = match field.base {
         Base::Start => 0,
         // Up to `END_MAX`.
@@ -67,11 +91,11 @@ fn packed(field: &Field, value: u32) -> u128 {
     u128::from(place) << 64 | u128::from(field.mask) << 32 | u128::from(value)
 }
 
-fn field_bits(packed: u128) -> u128 {
+pub(super) fn field_bits(packed: u128) -> u128 {
     packed >> 32
 }
 
-fn unpacked(packed: u128) -> Field {
+pub(super) fn unpacked(packed: u128) -> Field {
     let (base, place) = ((packed >> 96) as u32, (packed >> 64) as u32);
     Field {
         base: base.checked_sub(1).map_or(Base::Start, Base::Header),
@@ -86,8 +110,11 @@ fn unpacked(packed: u128) -> Field {
 }
 
 /// The rank of a field, lower is better: the most ways that remain for any value, the sum of those
-/// that remain for all values, and how narrow the field is. Its values are in ascending order.
-fn rank(values: &[u128], way_count: u32) -> Option<(u32, u32, u32)> {
+/// that remain for all values, and how narrow the field is.
+type Rank = (u32, u32, u32);
+
+/// Computes the rank of a field, given its values in ascending order; `None` if it does not help.
+fn rank(values: &[u128], way_count: u32) -> Option<Rank> {
     let (mut most, mut count) = (0, 0);
     for same in values.chunk_by(|one, other| one == other) {
         most = most.max(same.len() as u32);
@@ -120,17 +147,20 @@ pub(super) fn for_each_field(
     let new: Vec<u8> = bytes
         .iter()
         .map(|byte| {
-            while known.next_if(|known| known.key() < byte.key()).is_some() {}
-            let same = known.peek().filter(|known| known.key() == byte.key());
+            while known
+                .next_if(|known| known.place() < byte.place())
+                .is_some()
+            {}
+            let same = known.peek().filter(|known| known.place() == byte.place());
             byte.mask & !same.map_or(0, |known| known.mask)
         })
         .collect();
     for (index, first) in bytes.iter().enumerate() {
-        let is_usable = match first.base {
+        let is_usable = match first.base() {
             Base::Start => true,
             Base::Header(at) => options.indirect && at < END_MAX,
         };
-        if new[index] == 0 || !is_usable || first.off + 4 > END_MAX {
+        if new[index] == 0 || !is_usable || first.off() + 4 > END_MAX {
             continue;
         }
         let (mut mask, mut value) = (0, 0);
@@ -154,8 +184,8 @@ pub(super) fn for_each_field(
                 _ => continue,
             };
             let field = Field {
-                base: first.base,
-                off: first.off,
+                base: first.base(),
+                off: first.off(),
                 width,
                 mask,
             };
@@ -165,5 +195,5 @@ pub(super) fn for_each_field(
 }
 
 fn follows(first: &Byte, byte: &Byte, count: usize) -> bool {
-    byte.base == first.base && byte.off == first.off + count as u32 - 1
+    byte.place() == first.place() + count as u64 - 1
 }

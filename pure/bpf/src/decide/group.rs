@@ -8,7 +8,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use super::choose::{VALUES_MAX, for_each_field};
+use super::choose::{VALUES_MAX, field_bits, for_each_field, packed, unpacked};
 use super::facts::Facts;
 use super::reduce::Reduced;
 use super::{Field, Options};
@@ -56,15 +56,18 @@ pub(super) fn divide(
     facts: &Facts,
     options: &Options,
 ) -> Option<Division> {
-    let mut fields: BTreeMap<Field, Vec<(Way, u32)>> = BTreeMap::new();
+    let mut all: Vec<Requirement> = Vec::new();
     for (at, rest) in rest.iter().enumerate() {
         let ways = rest.iter().flat_map(|rest| &rest.ways);
         for (number, way) in ways.enumerate() {
             for_each_field(way, facts, options, |field, value| {
-                fields.entry(field).or_default().push(((at, number), value));
+                all.push((packed(&field, value), (at, number)));
             });
         }
     }
+    all.sort_unstable();
+    let fields = all.chunk_by(|one, other| field_bits(one.0) == field_bits(other.0));
+    let fields: Vec<&[Requirement]> = fields.filter(|all| all.len() >= WAYS_MIN).collect();
     let ways = |at: usize| rest[at].map_or(0, |rest| rest.ways.len());
     let mut open: BTreeSet<Way> = (0..rest.len())
         .flat_map(|at| (0..ways(at)).map(move |number| (at, number)))
@@ -95,26 +98,31 @@ pub(super) fn divide(
     })
 }
 
-/// The field that separates the most of the open ways.
-fn best(
-    fields: &BTreeMap<Field, Vec<(Way, u32)>>,
-    open: &BTreeSet<Way>,
-) -> Option<(Field, Vec<(Way, u32)>)> {
-    let separated = |all: &Vec<(Way, u32)>| {
-        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-        for (_, value) in all.iter().filter(|(way, _)| open.contains(way)) {
-            *counts.entry(*value).or_default() += 1;
+/// A field and its value, packed, and the way that requires it.
+type Requirement = (u128, Way);
+
+/// The field that separates the most of the open ways. Requirements are grouped by field, and
+/// sorted.
+fn best(fields: &[&[Requirement]], open: &BTreeSet<Way>) -> Option<(Field, Vec<(Way, u32)>)> {
+    let separated = |all: &[Requirement]| {
+        let (mut most, mut sum, mut count) = (0, 0, 0);
+        for same in all.chunk_by(|one, other| one.0 == other.0) {
+            let ways = same.iter().filter(|(_, way)| open.contains(way)).count();
+            most = most.max(ways);
+            sum += ways;
+            count += usize::from(ways > 0);
         }
-        let most = counts.values().max().copied().unwrap_or(0);
-        let sum: usize = counts.values().sum();
-        let fits = sum >= WAYS_MIN && counts.len() <= VALUES_MAX;
+        let fits = sum >= WAYS_MIN && count <= VALUES_MAX;
         fits.then_some(sum - most)
     };
     let (_, field, all) = fields
         .iter()
-        .filter_map(|(field, all)| Some((separated(all)?, field, all)))
+        .filter_map(|all| Some((separated(all)?, unpacked(all[0].0), all)))
         .filter(|(separated, ..)| *separated >= WAYS_MIN - 1)
         .max_by_key(|(separated, field, _)| (*separated, field.width.bytes()))?;
-    let ways = all.iter().filter(|(way, _)| open.contains(way)).copied();
-    Some((*field, ways.collect()))
+    let ways = all.iter().filter(|(_, way)| open.contains(way));
+    Some((
+        field,
+        ways.map(|(packed, way)| (*way, *packed as u32)).collect(),
+    ))
 }

@@ -1,6 +1,7 @@
 //! Reduces a filter by the facts about a packet: removes the tests whose result is known, and the
 //! instructions that only they needed.
 
+use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -12,7 +13,9 @@ use crate::cbpf::{Alu, Insn, MEMORY_WORDS, Op, Operand, Place, Program, Reg, Wid
 /// A reduced filter.
 #[derive(Clone, Debug)]
 pub(super) struct Reduced {
-    pub program: Program,
+    /// The program before all reductions.
+    original: Rc<Program>,
+    pub insns: Vec<Insn>,
     ops: Vec<Op>,
     /// Facts about the packets that it matches: one entry for each way to match.
     pub ways: Vec<Facts>,
@@ -23,10 +26,15 @@ pub(super) struct Reduced {
 impl Reduced {
     /// Reduces further; `None` if it matches no packet with these facts.
     pub fn reduced(&self, facts: &Facts) -> Option<Self> {
-        if self.program.backward_jump().is_some() {
+        if self.original.backward_jump().is_some() {
             return Some(self.clone());
         }
-        reduce_ops(&self.program, &self.ops, facts)
+        reduce_ops(&self.original, (&self.insns, &self.ops), facts)
+    }
+
+    /// The reduced program.
+    pub fn program(&self) -> Program {
+        Program::new(self.insns.clone()).unwrap_or_else(|_| (*self.original).clone())
     }
 
     /// Whether it may load bytes of a field.
@@ -49,37 +57,37 @@ impl Reduced {
 
 /// Reduces a filter; `None` if it matches no packet with these facts.
 pub(super) fn reduce(program: &Program, facts: &Facts) -> Option<Reduced> {
+    let original = Rc::new(program.clone());
     let ops: Vec<Op> = program.ops().collect();
     if program.backward_jump().is_some() {
         return Some(Reduced {
-            program: program.clone(),
+            insns: program.insns().to_vec(),
+            original,
             ops,
             ways: vec![facts.clone()],
             is_certain: false,
         });
     }
-    reduce_ops(program, &ops, facts)
+    reduce_ops(&original, (program.insns(), &ops), facts)
 }
 
-fn reduce_ops(program: &Program, ops: &[Op], facts: &Facts) -> Option<Reduced> {
+fn reduce_ops(
+    original: &Rc<Program>,
+    (insns, ops): (&[Insn], &[Op]),
+    facts: &Facts,
+) -> Option<Reduced> {
     let walk = walk(ops, facts);
     if walk.matches.is_empty() {
         return None;
     }
-    let program = Rest::new(program, ops, &walk.seen)
+    let (insns, ops) = Rest::new(insns, ops, &walk.seen)
         .link()
-        .unwrap_or_else(|| program.clone());
-    let is_certain = matches!(
-        program.insns(),
-        [Insn {
-            code: 0x06,
-            k: 1..,
-            ..
-        }]
-    );
+        .unwrap_or_else(|| (insns.to_vec(), ops.to_vec()));
+    let is_certain = matches!(ops[..], [Op::Ret(1..)]);
     Some(Reduced {
-        ops: program.ops().collect(),
-        program,
+        original: original.clone(),
+        insns,
+        ops,
         ways: walk.matches,
         is_certain,
     })
@@ -109,17 +117,22 @@ struct Rest<'a> {
     /// Whether the instruction can lead to a match.
     matches: Vec<bool>,
     is_kept: Vec<bool>,
+    /// The first instruction that is kept, from each one on; [`NONE`] for the end with result 0.
+    targets: Vec<u32>,
 }
 
+const NONE: u32 = u32::MAX;
+
 impl<'a> Rest<'a> {
-    fn new(program: &'a Program, ops: &[Op], seen: &'a [Seen]) -> Self {
+    fn new(insns: &'a [Insn], ops: &[Op], seen: &'a [Seen]) -> Self {
         let rewritten = ops.iter().zip(seen).map(|(op, seen)| rewrite(*op, seen));
         let mut rest = Self {
-            insns: program.insns(),
+            insns,
             ops: rewritten.collect(),
             seen,
             matches: vec![false; ops.len()],
             is_kept: vec![false; ops.len()],
+            targets: vec![NONE; ops.len()],
         };
         rest.find_matches();
         rest.find_kept();
@@ -176,6 +189,12 @@ impl<'a> Rest<'a> {
                 _ => writes & after != 0 || self.may_refuse(at),
             };
             self.is_kept[at] = is_kept;
+            self.targets[at] = match (is_kept, self.ops[at]) {
+                (true, _) => at as u32,
+                // Both branches lead to the same instruction.
+                (false, Op::JumpIf(_, _, jt, _)) => self.targets[at + 1 + usize::from(jt)],
+                _ => self.next(at)[0].map_or(NONE, |to| self.targets[to]),
+            };
             live[at] = match is_kept {
                 true => after & !writes | reads,
                 false => after,
@@ -196,20 +215,14 @@ impl<'a> Rest<'a> {
 
     /// The next instruction that is kept; `None` for the end with result 0.
     fn target(&self, to: Option<usize>) -> Option<usize> {
-        let mut at = to?;
-        while self.matches[at] && !self.is_kept[at] {
-            at = match self.ops[at] {
-                // Both branches lead to the same instruction.
-                Op::JumpIf(_, _, jt, _) => at + 1 + usize::from(jt),
-                _ => self.next(at)[0]?,
-            };
-        }
-        self.matches[at].then_some(at)
+        let target = self.targets[to?];
+        (target != NONE).then_some(target as usize)
     }
 
     /// Builds the program; `None` if a jump has become too long.
-    fn link(&self) -> Option<Program> {
-        let kept: Vec<usize> = (0..self.ops.len()).filter(|at| self.is_kept[*at]).collect();
+    fn link(&self) -> Option<(Vec<Insn>, Vec<Op>)> {
+        let mut kept = Vec::with_capacity(self.ops.len());
+        kept.extend((0..self.ops.len()).filter(|at| self.is_kept[*at]));
         // The new index of each instruction; some need a jump after them.
         let mut places = vec![0; self.ops.len()];
         let mut at = 0;
@@ -224,27 +237,34 @@ impl<'a> Rest<'a> {
         let end = at;
         let place = |to: Option<usize>| to.map_or(end, |to| places[to]);
         let mut insns = Vec::with_capacity(end + 1);
+        let mut ops = Vec::with_capacity(end + 1);
         let mut uses_end = false;
         for (index, &from) in kept.iter().enumerate() {
             let after = insns.len() + 1;
             let mut insn = self.insn(from);
-            if let Op::JumpIf(..) = self.ops[from] {
+            let mut op = self.ops[from];
+            if let Op::JumpIf(_, _, jt, jf) = &mut op {
                 let [yes, no] = self.next(from).map(|to| self.target(to));
                 uses_end |= yes.is_none() || no.is_none();
                 insn.jt = u8::try_from(place(yes) - after).ok()?;
                 insn.jf = u8::try_from(place(no) - after).ok()?;
+                (*jt, *jf) = (insn.jt, insn.jf);
             }
             insns.push(insn);
+            ops.push(op);
             if jumps(index, from) {
                 let to = self.target(self.next(from)[0]);
                 uses_end |= to.is_none();
-                insns.push(Insn::new(0x05, 0, 0, (place(to) - after - 1) as u32));
+                let skip = (place(to) - after - 1) as u32;
+                insns.push(Insn::new(0x05, 0, 0, skip));
+                ops.push(Op::Jump(skip));
             }
         }
         if uses_end {
             insns.push(Insn::new(0x06, 0, 0, 0));
+            ops.push(Op::Ret(0));
         }
-        Program::new(insns).ok()
+        Some((insns, ops))
     }
 
     fn insn(&self, at: usize) -> Insn {

@@ -120,14 +120,42 @@ pub(super) fn walk(ops: &[Op], facts: &Facts) -> Walk {
         memory: Vec::new(),
         facts: facts.clone(),
     });
-    for (at, &op) in ops.iter().enumerate() {
+    let continues = continued(ops);
+    for at in 0..ops.len() {
         let mut here = core::mem::take(&mut states.at[at]);
         for state in here.drain(..) {
-            walk.step(&mut states, (ops, at), op, state);
+            walk.run(&mut states, (ops, &continues), at, state);
         }
-        states.empty.push(here);
+        if here.capacity() > 0 {
+            states.empty.push(here);
+        }
     }
     walk
+}
+
+/// For each instruction, whether only one other leads to it. A state is not stored there, because
+/// no other can meet it; only the ends of the filter are reached in order.
+fn continued(ops: &[Op]) -> Vec<bool> {
+    let mut counts = vec![0u32; ops.len()];
+    let mut count = |to: usize| {
+        if let Some(count) = counts.get_mut(to) {
+            *count += 1;
+        }
+    };
+    for (at, op) in ops.iter().enumerate() {
+        match *op {
+            Op::Ret(_) | Op::RetA => {}
+            Op::Jump(skip) => count(at + 1 + skip as usize),
+            Op::JumpIf(_, _, jt, jf) => {
+                count(at + 1 + usize::from(jt));
+                count(at + 1 + usize::from(jf));
+            }
+            _ => count(at + 1),
+        }
+    }
+    let is_end = |op: &Op| matches!(op, Op::Ret(_) | Op::RetA);
+    let counts = counts.into_iter().zip(ops);
+    counts.map(|(n, op)| n == 1 && !is_end(op)).collect()
 }
 
 impl States {
@@ -149,7 +177,30 @@ impl States {
 }
 
 impl Walk {
-    fn step(&mut self, states: &mut States, (ops, at): (&[Op], usize), op: Op, mut state: State) {
+    /// Runs a state until it meets others, or ends.
+    fn run(
+        &mut self,
+        states: &mut States,
+        (ops, continues): (&[Op], &[bool]),
+        mut at: usize,
+        mut state: State,
+    ) {
+        while let Some(next) = self.step(states, (ops, at), &mut state) {
+            if continues.get(next) != Some(&true) {
+                return states.arrive(next, state);
+            }
+            at = next;
+        }
+    }
+
+    /// Executes an instruction; returns the next one.
+    fn step(
+        &mut self,
+        states: &mut States,
+        (ops, at): (&[Op], usize),
+        state: &mut State,
+    ) -> Option<usize> {
+        let op = ops[at];
         let seen = &mut self.seen[at];
         let is_first = !seen.is_reached;
         let same = |old: Option<u32>, new: Option<u32>| match is_first {
@@ -160,20 +211,18 @@ impl Walk {
         seen.a = same(seen.a, state.a.known());
         match op {
             Op::LoadAbs(..) | Op::LoadInd(..) | Op::LoadMsh(_) => {
-                let (address, width) = address(op, &state);
+                let (address, width) = address(op, state);
                 let known = match address {
                     Address::Known(Base::Start, off) => Some(off),
                     _ => None,
                 };
                 seen.at = same(seen.at, known);
-                let inside = load(&mut state, op, address, width);
+                let inside = load(state, op, address, width);
                 seen.is_inside &= inside == Inside::Yes;
                 seen.is_outside &= inside == Inside::No;
-                if inside != Inside::No {
-                    states.arrive(at + 1, state);
-                }
+                (inside != Inside::No).then_some(at + 1)
             }
-            Op::Jump(skip) => states.arrive(at + 1 + skip as usize, state),
+            Op::Jump(skip) => Some(at + 1 + skip as usize),
             Op::JumpIf(cond, operand, jt, jf) => {
                 let k = match operand {
                     Operand::K(k) => Some(k),
@@ -185,46 +234,43 @@ impl Walk {
                 };
                 let [yes, no] = [(a(true), jt), (a(false), jf)]
                     .map(|(a, skip)| (a, at + 1 + usize::from(skip)));
-                let (first, second) = branches(states, ops, state, [yes, no], k.is_some());
-                seen.yes |= first;
-                seen.no |= second;
+                let (possible, next) = branches(states, ops, state, [yes, no], k.is_some());
+                seen.yes |= possible.0;
+                seen.no |= possible.1;
+                next
             }
             Op::Ret(k) => self.end(Some(k), state),
-            Op::RetA => {
-                let result = state.a.known();
-                self.end(result, state);
-            }
-            _ => {
-                if compute(&mut state, op) {
-                    states.arrive(at + 1, state);
-                }
-            }
+            Op::RetA => self.end(state.a.known(), state),
+            _ => compute(state, op).then_some(at + 1),
         }
     }
 
-    fn end(&mut self, result: Option<u32>, state: State) {
+    /// Ends a path: it has no next instruction.
+    fn end(&mut self, result: Option<u32>, state: &mut State) -> Option<usize> {
         if result == Some(0) {
-            return;
+            return None;
         }
         if self.matches.len() < STATES_MAX {
             if !self.matches.contains(&state.facts) {
-                self.matches.push(state.facts);
+                self.matches.push(core::mem::take(&mut state.facts));
             }
         } else if let Some(last) = self.matches.last_mut() {
             last.join(&state.facts);
         }
+        None
     }
 }
 
 /// Takes both branches of a conditional jump: for each the value of A after it, `None` if that is
-/// impossible, and the instruction. Returns which of them known facts do not exclude.
+/// impossible, and the instruction. Returns which of them known facts do not exclude, and the one
+/// that this state takes.
 fn branches(
     states: &mut States,
     ops: &[Op],
-    state: State,
+    state: &mut State,
     [yes, no]: [(Option<Value>, usize); 2],
     is_compared: bool,
-) -> (bool, bool) {
+) -> ((bool, bool), Option<usize>) {
     // Most jumps lead to a rejection, where the facts no longer matter.
     let rejects = |to: usize| ops.get(to) == Some(&Op::Ret(0));
     let is_possible = |a: Option<Value>| {
@@ -238,22 +284,24 @@ fn branches(
         a.filter(|_| is_possible && !rejects(to)).map(|a| (a, to))
     };
     let ways = [goes_on(possible.0, yes), goes_on(possible.1, no)];
-    let mut arrive = |mut state: State, (a, to): (Value, usize)| {
+    let take = |state: &mut State, (a, to): (Value, usize)| {
         state.a = a;
         if is_compared {
-            learn(&mut state);
+            learn(state);
         }
-        states.arrive(to, state);
+        to
     };
-    match ways {
+    let next = match ways {
         [Some(yes), Some(no)] => {
-            arrive(state.clone(), yes);
-            arrive(state, no);
+            let mut other = state.clone();
+            let to = take(&mut other, yes);
+            states.arrive(to, other);
+            Some(take(state, no))
         }
-        [Some(way), None] | [None, Some(way)] => arrive(state, way),
-        [None, None] => {}
-    }
-    possible
+        [Some(way), None] | [None, Some(way)] => Some(take(state, way)),
+        [None, None] => None,
+    };
+    (possible, next)
 }
 
 /// The field that was loaded into A, and its known bits.
