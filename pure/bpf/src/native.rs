@@ -14,15 +14,18 @@
 //! stack pointer, in the 128 bytes that a leaf function may use.
 //!
 //! A load is preceded by a comparison with the captured length, unless every path to it has already
-//! compared at least as many bytes.
+//! compared at least as many bytes. Short runs of tests are evaluated without jumps (`chain`), in
+//! ecx, edx, r10d and r11d.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::cbpf::{Alu, Cond, LINK_BASE, MEMORY_WORDS, Op, Operand, Program, Reg, Width};
 
+mod chain;
 mod encode;
 
+use chain::Chain;
 use encode::{Code, Jump};
 
 /// Machine code of a program; `None` if only the interpreter can run it: backward jumps and loads
@@ -45,6 +48,11 @@ pub fn x86_64(program: &Program) -> Option<Vec<u8>> {
         compiler.code.bind(at);
         // Unreachable instructions are omitted.
         if let Some(known) = compiler.known[at] {
+            if !compiler.is_replaced[at]
+                && let Some(chain) = chain::find(&ops, at)
+            {
+                compiler.chain(at, &chain, known);
+            }
             compiler.op(at, *op, known);
         }
     }
@@ -61,6 +69,8 @@ struct Compiler<'a> {
     /// Number of bytes known to be present when an instruction is reached; `None` if it is
     /// unreachable.
     known: Vec<Option<u32>>,
+    /// Whether an instruction is one of a run of tests that is evaluated as a whole.
+    is_replaced: Vec<bool>,
     code: Code,
 }
 
@@ -71,8 +81,10 @@ impl<'a> Compiler<'a> {
         Compiler {
             ops,
             known,
-            // One label for each instruction, and one for the rejection after the last.
-            code: Code::new(ops.len() + 1),
+            is_replaced: vec![false; ops.len()],
+            // Two labels for each instruction: itself, and the code for short packets if a run of
+            // tests begins there; and one for the rejection after the last.
+            code: Code::new(2 * ops.len() + 1),
         }
     }
 
@@ -101,6 +113,20 @@ impl<'a> Compiler<'a> {
         }
     }
 
+    /// Evaluates a run of tests, if the packet is long enough; the code for others follows.
+    fn chain(&mut self, at: usize, chain: &Chain, known: u32) {
+        for &at in &chain.ops {
+            self.is_replaced[at] = true;
+        }
+        let short = self.ops.len() + 1 + at;
+        if chain.len > known {
+            self.code.put_with(&[0x48, 0x81, 0xfe], chain.len); // cmp rsi, len
+            self.code.jump(Jump::Below, short);
+        }
+        chain.emit(&mut self.code, short);
+        self.code.bind(short);
+    }
+
     /// Records a path to an instruction with this many bytes known to be present.
     fn reaches(&mut self, at: usize, known: u32) {
         if let Some(there) = self.known.get_mut(at) {
@@ -114,11 +140,7 @@ impl<'a> Compiler<'a> {
             Op::LoadInd(width, index) => self.load_ind(width, index),
             Op::LoadMsh(index) => {
                 self.present(index, 1, &mut known);
-                // movzx r9d, byte [rdi + index]; and r9d, 15; shl r9d, 2
-                self.code.put(&[0x44, 0x0f, 0xb6, 0x8f]);
-                self.code.put(&index.to_le_bytes());
-                self.code
-                    .put(&[0x41, 0x83, 0xe1, 0x0f, 0x41, 0xc1, 0xe1, 0x02]);
+                chain::load_header_len(&mut self.code, index);
             }
             Op::LoadLen(Reg::A) => self.code.put(&[0x44, 0x89, 0xc0]),
             Op::LoadLen(Reg::X) => self.code.put(&[0x45, 0x89, 0xc1]),

@@ -15,6 +15,34 @@ pub(super) enum Jump {
     Above,
 }
 
+impl Jump {
+    /// The opposite condition.
+    pub(super) fn not(self) -> Jump {
+        match self {
+            Jump::Always => Jump::Always,
+            Jump::Below => Jump::NotBelow,
+            Jump::NotBelow => Jump::Below,
+            Jump::Equal => Jump::NotEqual,
+            Jump::NotEqual => Jump::Equal,
+            Jump::NotAbove => Jump::Above,
+            Jump::Above => Jump::NotAbove,
+        }
+    }
+
+    /// The low four bits of the opcode.
+    fn code(self) -> u8 {
+        match self {
+            Jump::Always => 0,
+            Jump::Below => 2,
+            Jump::NotBelow => 3,
+            Jump::Equal => 4,
+            Jump::NotEqual => 5,
+            Jump::NotAbove => 6,
+            Jump::Above => 7,
+        }
+    }
+}
+
 /// Code under construction.
 pub(super) struct Code {
     bytes: Vec<u8>,
@@ -52,15 +80,19 @@ impl Code {
     pub(super) fn jump(&mut self, jump: Jump, to: usize) {
         match jump {
             Jump::Always => self.put(&[0xe9]),
-            Jump::Below => self.put(&[0x0f, 0x82]),
-            Jump::NotBelow => self.put(&[0x0f, 0x83]),
-            Jump::Equal => self.put(&[0x0f, 0x84]),
-            Jump::NotEqual => self.put(&[0x0f, 0x85]),
-            Jump::NotAbove => self.put(&[0x0f, 0x86]),
-            Jump::Above => self.put(&[0x0f, 0x87]),
+            _ => self.put(&[0x0f, 0x80 | jump.code()]),
         }
         self.jumps.push((self.bytes.len(), to));
         self.put(&[0; 4]);
+    }
+
+    /// Emits a conditional move to ecx: from edx, or from r10d, which is 0.
+    pub(super) fn move_if(&mut self, jump: Jump, from_edx: bool) {
+        let code = 0x40 | jump.code();
+        match from_edx {
+            true => self.put(&[0x0f, code, 0xca]),
+            false => self.put(&[0x41, 0x0f, code, 0xca]),
+        }
     }
 
     /// Returns the code with all distances filled in.

@@ -50,6 +50,68 @@ impl Random {
         insns.push(Insn::new(0x16, 0, 0, 0));
         Program::new(insns).ok()
     }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+
+    /// Tests in a row that end the filter or continue, as in most filters.
+    fn run_of_tests(&mut self) -> Program {
+        let insn = |code, k| Insn::new(code, 0, 0, k);
+        let count = 1 + self.below(6);
+        let (mut insns, mut jumps) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            if self.below(4) == 0 {
+                insns.push(insn(0xb1, self.below(4) as u32));
+            }
+            for _ in 0..[1, 1, 1, 2, 0][self.below(5) as usize] {
+                let code = self.of(&[0x30, 0x28, 0x20, 0x50, 0x48, 0x40, 0x80]);
+                insns.push(insn(code, self.below(14) as u32));
+            }
+            if self.below(3) == 0 {
+                insns.push(insn(0x54, self.of(&[1, 3, 0xff, 0x100, 0x0101_0101, !1])));
+            }
+            jumps.push(insns.len());
+            let k = self.of(&[0, 1, 2, 0x100, 0x101, 0x0101_0001, 9, 0x1_0000]);
+            insns.push(insn(self.of(&[0x15, 0x15, 0x25, 0x35, 0x45]), k));
+        }
+        let end = insns.len();
+        insns.extend([insn(0x06, 9), insn(0x06, 0)]);
+        let last = jumps.len() - 1;
+        for (number, at) in jumps.into_iter().enumerate() {
+            let to = |result: u64| (end + result as usize - at - 1) as u8;
+            let exits = [to(self.below(2)), to(self.below(2))];
+            let side = self.below(3);
+            if number == last || side == 0 {
+                insns[at].jt = exits[0];
+            }
+            if number == last || side == 1 {
+                insns[at].jf = exits[1];
+            }
+        }
+        Program::new(insns).unwrap()
+    }
+}
+
+#[test]
+fn runs_of_tests_have_the_verdict_of_one_after_the_other() {
+    let mut random = Random(0x5eed_cafe);
+    let mut counts = [0; 2];
+    for _ in 0..50_000 {
+        let matcher = Matcher::new(random.run_of_tests());
+        for _ in 0..4 {
+            let len = random.below(26);
+            let packet: Vec<u8> = (0..len).map(|_| random.of(&[0, 1, 1, 2])).collect();
+            let packet = packet.into_boxed_slice();
+            let wire_len = packet.len() as u32 + random.below(3) as u32;
+            let expected = vm_cbpf::run(matcher.program(), &packet, wire_len);
+            let result = matcher.run(&packet, wire_len, &PacketInfo::UNKNOWN);
+            let text = bpf::disasm::Classic(matcher.program().insns());
+            assert_eq!(result, expected, "{packet:x?} of {wire_len}\n{text}");
+            counts[usize::from(expected != 0)] += 1;
+        }
+    }
+    assert!(counts.iter().all(|count| *count > 20_000), "{counts:?}");
 }
 
 #[test]
