@@ -12,6 +12,7 @@ mod live;
 mod memory;
 mod paths;
 mod send;
+mod vm;
 pub mod wire;
 
 use anyhow::Result;
@@ -55,4 +56,5 @@ pub const SCENARIOS: &[Scenario] = &[
     memory::SCENARIO,
     driver::SCENARIO,
     paths::SCENARIO,
+    vm::SCENARIO,
 ];

@@ -28,6 +28,7 @@ pub mod process;
 pub mod random;
 pub mod skip;
 pub mod veth;
+pub mod vm;
 mod watchdog;
 
 pub use inline::Inline;

@@ -125,6 +125,7 @@ mod send_source;
 mod send_xdplive;
 mod several_inputs;
 mod suricata_queues;
+mod vm_live;
 mod wire_corpus;
 mod wire_tcpdump;
 mod wire_tshark;

@@ -68,6 +68,22 @@ const NOT_RUN: &[(&str, &str)] = &[
         "LD_LIBRARY_PATH=/opt/barewire/lib suricata ",
         "needs a running cluster; suricata_queues has one",
     ),
+    (
+        "barewire forward vm:",
+        "needs a virtual machine; vm_live has one",
+    ),
+    (
+        "barewire forward ring:",
+        "needs a running cluster and a virtual machine; vm_live has one",
+    ),
+    (
+        "barewire capture vm:",
+        "needs a virtual machine; vm_live has one",
+    ),
+    (
+        "barewire send trace.pcap vm:",
+        "needs a virtual machine; vm_live has one",
+    ),
     ("ssh ", "needs another host, and a desktop"),
     ("mkdir lib", "a folder for libpcap.so; pcap_dropin has one"),
     (

@@ -7,6 +7,8 @@ use sys::privileges::{self, Capability, User};
 use sys::seccomp::{self, Keep};
 use sys::{Error, ErrorKind, Result, landlock};
 
+use port::PortName;
+
 use crate::out::say;
 
 pub use files::Files;
@@ -39,6 +41,21 @@ impl Needs {
             files: Some(files),
             calls: Keep { exec: false, bpf },
         }
+    }
+
+    /// Adds the files that ports of these names delete when they are closed.
+    ///
+    /// # Errors
+    /// As [`PortName::parse`].
+    pub fn of_ports<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Needs> {
+        for name in names {
+            let name = PortName::parse(name)?;
+            let file = name.backend().and_then(|row| (row.deletes)(&name));
+            if let (Some(files), Some(file)) = (&mut self.files, file) {
+                files.delete(&file);
+            }
+        }
+        Ok(self)
     }
 }
 

@@ -28,7 +28,10 @@ pub fn event_line(name: &str, event: &PortEvent) -> String {
 pub fn event_level(event: &PortEvent) -> Level {
     match event {
         PortEvent::Of(_, event) => event_level(event),
-        PortEvent::LinkUp | PortEvent::MtuChanged(_) => Level::Info,
+        PortEvent::LinkUp
+        | PortEvent::MtuChanged(_)
+        | PortEvent::Connected
+        | PortEvent::Waiting(_) => Level::Info,
         _ => Level::Warning,
     }
 }

@@ -9,4 +9,5 @@ mod keep;
 pub(crate) mod memory;
 pub(crate) mod ring;
 pub(crate) mod vfio;
+pub(crate) mod vm;
 pub(crate) mod xdplive;

@@ -80,6 +80,14 @@ pub enum PortEvent {
     /// Another process detached or replaced the port's XDP program; the text is why it is not
     /// attached again. A receiving port is then no longer usable.
     Detached(String),
+    /// No virtual machine is connected; the text is where the port waits for one.
+    Waiting(String),
+    /// The front-end (QEMU) of a virtual machine has connected. The link comes up with the guest's
+    /// driver.
+    Connected,
+    /// A virtual machine was disconnected because of what its front-end sent, or a vring is no
+    /// longer used because of what its guest wrote; the text is what.
+    Misbehaved(String),
     /// An event of one of several ports that were opened as one, with its interface.
     Of(String, Box<PortEvent>),
 }
@@ -98,6 +106,14 @@ impl fmt::Display for PortEvent {
             Self::Detached(why) => {
                 write!(f, "the XDP program was detached by another process: {why}")
             }
+            Self::Waiting(place) => {
+                write!(
+                    f,
+                    "no virtual machine is connected; waiting for one on {place}"
+                )
+            }
+            Self::Connected => f.write_str("a virtual machine has connected"),
+            Self::Misbehaved(what) => f.write_str(what),
             Self::Of(interface, event) => write!(f, "{interface}: {event}"),
         }
     }

@@ -16,6 +16,7 @@ pub const BACKENDS: &[Backend] = &[
     backend::xdplive::BACKEND,
     backend::vfio::BACKEND,
     backend::ring::BACKEND,
+    backend::vm::BACKEND,
     backend::file::BACKEND,
 ];
 

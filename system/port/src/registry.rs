@@ -2,7 +2,7 @@
 //!
 //! The backends of this crate are listed in `open.rs`; a program adds its own to a [`Registry`].
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ring::{Pool, PoolConfig};
 use sys::privileges::Capability;
@@ -83,6 +83,8 @@ pub struct Backend {
     /// Number and length of the frames that a port allocates if the caller supplies no pool. `None`
     /// for one that has nothing to share.
     pub frames: fn(&PortName, &PortOptions) -> Result<Option<PoolConfig>>,
+    /// File that an open port deletes when it is closed, if any.
+    pub deletes: fn(&PortName) -> Option<PathBuf>,
     /// Opens a port.
     pub open: fn(&PortName, &PortOptions) -> Result<Port>,
     /// Opens several of its targets, each with its own options, as one port that returns their
@@ -114,6 +116,7 @@ impl Backend {
             faster: "",
             renamed: &[],
             frames: |_, _| Ok(None),
+            deletes: |_| None,
             open,
             merge: None,
         }

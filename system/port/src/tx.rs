@@ -36,6 +36,12 @@ pub trait TxBackend: Send {
         Ok(None)
     }
 
+    /// Whether [`transfer`](Self::transfer) copies the packets. It is then called with slots in any
+    /// memory, leaves their tokens unchanged, and writes separate VLAN tags into the copies.
+    fn copies_slots(&self) -> bool {
+        false
+    }
+
     /// Whether the queue carries packet metadata, including a separate VLAN tag, to the receiver.
     /// If not, the tag must be restored in the packet before sending.
     fn carries_metadata(&self) -> bool {
@@ -117,6 +123,12 @@ impl TxQueue {
     #[inline]
     pub(crate) fn carries_metadata(&self) -> bool {
         self.backend.carries_metadata()
+    }
+
+    /// As [`TxBackend::copies_slots`].
+    #[inline]
+    pub(crate) fn copies_slots(&self) -> bool {
+        self.backend.copies_slots()
     }
 
     /// As [`TxBackend::transfer`].

@@ -33,7 +33,7 @@ fn use_vring(vring: &mut Vring) -> Result<(), Broken> {
             vring.done(head, 0);
         }
         vring.publish();
-        vring.request_kick();
+        vring.request_kick(0);
         for len in [60, 5000] {
             vring.send(len, std::iter::once(&bytes[..len]))?;
         }

@@ -283,6 +283,8 @@ pub struct Guard<'q> {
 
 impl Guard<'_> {
     fn stop(&mut self) -> Option<u16> {
+        // The guest must see what was taken before the index at which the vring ends.
+        self.publish();
         if let Some(kick) = self.state.kick.take() {
             self.queue.set.remove(kick.as_fd());
         }
@@ -360,7 +362,7 @@ impl Guard<'_> {
             Err(why) => self.fail(why),
         }
         if let Some(vring) = self.started() {
-            vring.request_kick();
+            vring.request_kick(0);
         }
     }
 }

@@ -490,16 +490,18 @@ impl Vring {
         self.load(self.available, 0, Ordering::Relaxed) & NO_INTERRUPT == 0
     }
 
-    /// Requests a kick with the next chain; false if there is one already (§2.7.9).
-    pub fn request_kick(&mut self) -> bool {
+    /// Requests a kick when more than `count` chains are there (§2.7.9); false if there are some
+    /// already, or the ring is invalid. `count` is at most the number of those that are there.
+    pub fn request_kick(&mut self, count: u32) -> bool {
         if self.has(feature::EVENT_IDX) {
             let at = 4 + 8 * self.layout.size as usize;
-            self.store(self.used, at, self.next, Ordering::Relaxed);
+            let event = self.next.wrapping_add(count as u16);
+            self.store(self.used, at, event, Ordering::Relaxed);
         } else {
             self.store(self.used, 0, 0, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
-        self.waiting() == Ok(0)
+        self.waiting() == Ok(count)
     }
 
     /// Requests no kicks until [`request_kick`](Self::request_kick).

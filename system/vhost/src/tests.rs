@@ -174,7 +174,7 @@ fn both_sides_sleep_and_are_woken() {
             let request = || {
                 queue.take_kicks();
                 let mut guard = queue.lock();
-                guard.running().unwrap().0.request_kick()
+                guard.running().unwrap().0.request_kick(0)
             };
             assert!(request(), "nothing is there");
             assert!(guest.send(0, &bytes(60, number as u8)));

@@ -86,10 +86,16 @@ const NOTHING_HELD: &str = "nothing is held that a killed process could leave";
 const NO_TX: &str = "files are written by others here";
 
 /// Backends without a rig, with the tests that they have instead.
-const WITHOUT_RIG: &[(&str, &str)] = &[(
-    "ring",
-    "the sender is the owner of a cluster: its own tests in `port`, and cluster_live",
-)];
+const WITHOUT_RIG: &[(&str, &str)] = &[
+    (
+        "ring",
+        "the sender is the owner of a cluster: its own tests in `port`, and cluster_live",
+    ),
+    (
+        "vm",
+        "the other end is a virtual machine: its own tests in `port`, and vm_live",
+    ),
+];
 
 /// All rigs. Tests are named after them.
 pub const RIGS: &[Rig] = &[

@@ -225,7 +225,7 @@ pub fn run(args: &Args) -> Result<()> {
     let make_files = (is_set && user.is_none()).then_some(Capability::DacOverride);
     let counters = inputs.to_read_counters()?;
     let keep: Vec<Capability> = make_files.into_iter().chain(counters).collect();
-    let needs = args.needs(inputs.calls_bpf()?, is_set);
+    let needs = args.needs(&inputs, is_set)?;
     let confine = args.port.confine;
     confine.drop_privileges(user.as_ref(), &keep, &needs)?;
     let sink = sink.map_or_else(make, Ok)?;
@@ -372,17 +372,19 @@ impl Args {
     }
 
     /// What the command still needs once everything is open.
-    fn needs(&self, bpf: bool, is_set: bool) -> Needs {
+    fn needs(&self, inputs: &Inputs, is_set: bool) -> Result<Needs> {
         let mut files = Files::default();
         if let Some(path) = self.write.write.as_ref().filter(|_| is_set) {
             files.write_pattern(path);
         }
         // A command may do anything with the files.
         let exec = self.write.postrotate.is_some();
-        Needs {
+        let bpf = inputs.calls_bpf()?;
+        let needs = Needs {
             files: (!exec).then_some(files),
             calls: Keep { exec, bpf },
-        }
+        };
+        needs.of_ports(inputs.names())
     }
 
     /// Waits until a program reads the named pipe, if the output is one.

@@ -336,7 +336,7 @@ fn run_cluster(args: &RunArgs) -> Result<()> {
     let mut files = Files::default();
     // The socket, at the end.
     files.delete(opened.path());
-    let needs = Needs::files(files, inputs.calls_bpf()?);
+    let needs = Needs::files(files, inputs.calls_bpf()?).of_ports(inputs.names())?;
     let keep = inputs.to_read_counters()?;
     args.port
         .confine

@@ -280,7 +280,8 @@ pub fn run(args: &Args) -> Result<()> {
         keep.push(Capability::DacOverride);
     }
     let names: Vec<&str> = inputs.names().chain(args.egress.port()).collect();
-    let needs = Needs::files(args.files(), crate::args::calls_bpf(&names)?);
+    let calls_bpf = crate::args::calls_bpf(&names)?;
+    let needs = Needs::files(args.files(), calls_bpf).of_ports(names)?;
     args.port_args
         .confine
         .drop_privileges(user.as_ref(), &keep, &needs)?;

@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> Result<()> {
     let names = [args.from.as_str(), args.to.as_str()];
     let to_count = crate::args::to_read_counters_of(&names)?;
     let keep: Vec<_> = to_send.into_iter().chain(to_count).collect();
-    let needs = Needs::files(Files::default(), crate::args::calls_bpf(&names)?);
+    let needs = Needs::files(Files::default(), crate::args::calls_bpf(&names)?).of_ports(names)?;
     args.port
         .confine
         .drop_privileges(user.as_ref(), &keep, &needs)?;

@@ -6,7 +6,7 @@ mod template;
 use std::path::Path;
 use std::time::Duration;
 
-use port::{Direction, Port, PortName, PortOptions};
+use port::{Direction, Port, PortEvent, PortName, PortOptions};
 use runtime::send::{Generated, Limits, Replay, ReplayOptions, Report, Source, Target};
 use runtime::{Stop, TotalsRequest};
 use sys::{Error, ErrorKind, Result, privileges};
@@ -15,6 +15,7 @@ use traffic::{AddrMap, Pace, Pacer, PortMap, Range, Rate, Rewriter, Tag};
 use crate::args::{check_cpus, parse_duration};
 use crate::confine::{ConfineArgs, Files, Needs};
 use crate::out;
+use crate::report::{event_level, event_line};
 use show::Progress;
 use template::TemplateArgs;
 
@@ -503,8 +504,8 @@ fn drop_privileges(args: &Args, port: &str, file: Option<&str>) -> Result<()> {
                 .then_some(privileges::Capability::DacReadSearch),
         );
     }
-    args.confine
-        .drop_privileges(user.as_ref(), &keep, &Needs::files(files, calls_bpf))?;
+    let needs = Needs::files(files, calls_bpf).of_ports([port])?;
+    args.confine.drop_privileges(user.as_ref(), &keep, &needs)?;
     out::start()
 }
 
@@ -514,6 +515,7 @@ fn transmit<S: Source>(args: &Args, mut port: Port, source: &mut S, pace: Pace) 
         sys::affinity::pin_current_thread(cpu)?;
     }
     let mut progress = Progress::start(&port.name, pace, TotalsRequest::on_signal()?);
+    await_receiver(&mut port, &stop)?;
     let mut pacer = Pacer::new(pace);
     let (report, result) = runtime::send::send(
         &mut port.tx[0],
@@ -526,6 +528,25 @@ fn transmit<S: Source>(args: &Args, mut port: Port, source: &mut S, pace: Pace) 
     progress.end();
     show::summary(&report, &port.name, args.json)?;
     result.map(|()| report)
+}
+
+/// Waits until a port that says so has a receiver: a virtual machine whose driver is ready.
+fn await_receiver(port: &mut Port, stop: &Stop) -> Result<()> {
+    let mut is_awaited = false;
+    loop {
+        while let Some(event) = port.control.event() {
+            match event {
+                PortEvent::Waiting(_) => is_awaited = true,
+                PortEvent::LinkUp => is_awaited = false,
+                _ => {}
+            }
+            out::line(event_level(&event), event_line(&port.name, &event));
+        }
+        if !is_awaited || stop.is_set() {
+            return Ok(());
+        }
+        port.tx[0].wait(false, Duration::from_millis(100))?;
+    }
 }
 
 /// Unsent packets are an error, reported once at the end.

@@ -1,5 +1,6 @@
 //! Forwards packets of a batch to a sending queue: their frames are transferred if both queues use
-//! the same pool, otherwise they are copied.
+//! the same pool, otherwise they are copied: by the sending queue itself if it can do so directly
+//! to where they must be, or into its frames.
 
 use std::ptr;
 
@@ -51,26 +52,30 @@ impl RxBatch<'_> {
         }
     }
 
-    /// `None` if the two queues share no frames.
+    /// `None` if the two queues share no frames, and the sending one does not copy them itself.
     fn move_frames(&mut self, tx: &mut TxQueue, count: usize) -> Result<Option<Forwarded>> {
-        let pool = match self.queue.backend.pool() {
-            Some(pool) if self.queue.backend.has_pool_frames() => pool.clone(),
-            _ => return Ok(None),
-        };
-        if tx.pool().is_none_or(|other| other.tag() != pool.tag()) {
-            return Ok(None);
-        }
         let mut end = self.start;
         for _ in 0..count {
             end += segment_count(&self.queue.slots[end..]);
         }
-        self.queue.backend.before_transfer();
-        let slots = &mut self.queue.slots[self.start..end];
-        if !tx.carries_metadata() {
-            for slot in slots.iter_mut().filter(|slot| slot.has(Slot::VLAN)) {
-                restore_tag(slot, &pool);
+        let copies = tx.copies_slots();
+        if !copies {
+            let pool = match self.queue.backend.pool() {
+                Some(pool) if self.queue.backend.has_pool_frames() => pool.clone(),
+                _ => return Ok(None),
+            };
+            if tx.pool().is_none_or(|other| other.tag() != pool.tag()) {
+                return Ok(None);
+            }
+            self.queue.backend.before_transfer();
+            if !tx.carries_metadata() {
+                let slots = self.queue.slots[self.start..end].iter_mut();
+                for slot in slots.filter(|slot| slot.has(Slot::VLAN)) {
+                    restore_tag(slot, &pool);
+                }
             }
         }
+        let slots = &mut self.queue.slots[self.start..end];
         let Some(taken) = tx.transfer(slots)? else {
             return Ok(None);
         };
@@ -85,6 +90,10 @@ impl RxBatch<'_> {
         }
         self.start += taken.len();
         self.packets -= forwarded.packets;
+        if copies {
+            forwarded.copied = forwarded.packets;
+            tx.counters().copied.add(forwarded.copied as u64);
+        }
         Ok(Some(forwarded))
     }
 

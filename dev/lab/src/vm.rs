@@ -1,0 +1,303 @@
+//! A virtual machine outside of the tests' namespaces: QEMU with one virtio-net by vhost-user. Its
+//! parts are those that `cargo xtask lab` fetches.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::process::{Finished, Process};
+use crate::skip::Missing;
+
+/// Environment variable with the directory of the parts; as in `cargo xtask lab`.
+const CACHE: &str = "BAREWIRE_LAB_CACHE";
+
+/// Modules of the driver, in this order.
+const MODULES: &[&str] = &["failover", "net_failover", "virtio_net"];
+
+/// The guest's first program: sets the address, reports each step on the console, and pings the
+/// peer, if there is one, after each start.
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t devtmpfs dev /dev
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+exec >/dev/console 2>&1 </dev/console
+for module in failover net_failover virtio_net; do insmod /modules/$module.ko; done
+for word in $(cat /proc/cmdline); do
+    case $word in own=*|peer=*|mtu=*) eval "$word" ;; esac
+done
+while [ ! -e /sys/class/net/eth0 ]; do sleep 0.1; done
+[ -n "$mtu" ] && ip link set eth0 mtu $mtu
+ip address add $own/24 dev eth0
+ip link set eth0 up
+echo vm: up
+[ -n "$peer" ] && ping -c 10 -i 0.1 -w 60 $peer && echo vm: answered
+while true; do
+    count=$(cat /sys/class/net/eth0/statistics/rx_packets)
+    echo vm: received $count after $(cut -d' ' -f1 /proc/uptime)
+    sleep 1
+done
+"#;
+
+/// The parts of a virtual machine.
+struct Parts {
+    qemu: PathBuf,
+    kernel: PathBuf,
+    busybox: PathBuf,
+}
+
+impl Parts {
+    fn find() -> Option<Parts> {
+        let cache = match std::env::var_os(CACHE) {
+            Some(cache) => PathBuf::from(cache),
+            None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/lab"),
+        };
+        let parts = Parts {
+            qemu: cache.join("qemu-trixie"),
+            kernel: cache.join("kernel-trixie-backports"),
+            busybox: cache.join("busybox/usr/bin/busybox"),
+        };
+        let is_there = parts.qemu.is_dir() && parts.kernel.is_dir() && parts.busybox.is_file();
+        is_there.then_some(parts)
+    }
+}
+
+/// Whether the parts are there.
+///
+/// # Errors
+/// What is missing.
+pub fn available() -> Result<(), Missing> {
+    match Parts::find() {
+        Some(_) if cfg!(target_arch = "x86_64") => Ok(()),
+        _ => {
+            let what = "QEMU, a kernel and busybox in target/lab (cargo xtask lab boots 1)";
+            Err(Missing::Machine(what.into()))
+        }
+    }
+}
+
+/// A directory, deleted on drop.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What the guest's card is connected to.
+#[derive(Clone, Debug)]
+pub enum Link {
+    /// The socket of a vhost-user back-end.
+    VhostUser(PathBuf),
+    /// A TAP interface, in the namespace at this path.
+    Tap(PathBuf, String),
+}
+
+/// What differs between machines.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The other end of its card.
+    pub link: Link,
+    /// The guest's IPv4 address.
+    pub own: String,
+    /// The address that it pings after each start; empty for none.
+    pub peer: String,
+    /// MTU of its interface; 0 for the default.
+    pub mtu: u32,
+    /// MAC address of its interface.
+    pub mac: String,
+}
+
+/// A virtual machine, killed on drop.
+pub struct Machine {
+    process: Process,
+    folder: Folder,
+}
+
+impl Machine {
+    /// Starts a machine.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(name: &str, options: &Options) -> Result<Machine> {
+        let parts = Parts::find().context("no parts: see `available`")?;
+        let folder = std::env::temp_dir().join(format!("bw-vm-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder)?;
+        let folder = Folder(folder);
+        let initramfs = initramfs(&parts, &folder.0)?;
+        let mut command = qemu(&parts, &options.link);
+        command.args([
+            "-M",
+            "q35,memory-backend=mem",
+            "-accel",
+            "tcg",
+            "-cpu",
+            "max",
+        ]);
+        command.args(["-m", "256", "-nodefaults", "-display", "none"]);
+        command.args(["-object", "memory-backend-memfd,id=mem,size=256M,share=on"]);
+        command.arg("-kernel").arg(parts.kernel.join("vmlinuz"));
+        command.arg("-initrd").arg(initramfs);
+        let mut append = format!(
+            "console=ttyS0 quiet panic=-1 net.ifnames=0 no_timer_check rdinit=/init own={}",
+            options.own
+        );
+        if !options.peer.is_empty() {
+            append += &format!(" peer={}", options.peer);
+        }
+        if options.mtu != 0 {
+            append += &format!(" mtu={}", options.mtu);
+        }
+        command.args(["-append", &append]);
+        let console = folder.0.join("console").display().to_string();
+        command.args(["-serial", &format!("file:{console}")]);
+        let monitor = folder.0.join("monitor").display().to_string();
+        command.args(["-monitor", &format!("unix:{monitor},server=on,wait=off")]);
+        let netdev = match &options.link {
+            Link::VhostUser(socket) => {
+                let socket = socket.display();
+                let chardev = format!("socket,id=vhost,path={socket},reconnect-ms=200");
+                command.args(["-chardev", &chardev]);
+                "vhost-user,id=net,chardev=vhost".to_owned()
+            }
+            Link::Tap(_, ifname) => {
+                format!("tap,id=net,ifname={ifname},script=no,downscript=no")
+            }
+        };
+        command.args(["-netdev", &netdev]);
+        let device = format!("virtio-net-pci,netdev=net,mac={}", options.mac);
+        command.args(["-device", &device]);
+        let process = Process::spawn(&mut command)?;
+        Ok(Machine { process, folder })
+    }
+
+    /// What the guest has printed.
+    pub fn console(&self) -> String {
+        let bytes = std::fs::read(self.folder.0.join("console")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Waits until the guest has printed `text` at least `count` times.
+    ///
+    /// # Errors
+    /// If `limit` passes first, or QEMU ends; the error has the console.
+    pub fn wait_console(&mut self, text: &str, count: usize, limit: Duration) -> Result<()> {
+        let until = Instant::now() + limit;
+        loop {
+            let console = self.console();
+            if console.matches(text).count() >= count {
+                return Ok(());
+            }
+            let runs = self.process.running()?;
+            if !runs || Instant::now() > until {
+                let errors = self.process.stderr();
+                bail!(
+                    "{text:?} was not printed {count} times (runs: {runs}):\n{console}\n{errors}"
+                );
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The guest's counts of received packets so far, with the time since its start in seconds.
+    pub fn counters(&self) -> Vec<(f64, f64)> {
+        let console = self.console();
+        let lines = console.lines();
+        lines
+            .filter_map(|line| {
+                let words = line.trim().strip_prefix("vm: received ")?;
+                let (count, time) = words.split_once(" after ")?;
+                Some((time.parse().ok()?, count.parse().ok()?))
+            })
+            .collect()
+    }
+
+    /// Gives a command to QEMU's monitor.
+    ///
+    /// # Errors
+    /// If it cannot be reached.
+    pub fn monitor(&self, command: &str) -> Result<()> {
+        let mut socket = UnixStream::connect(self.folder.0.join("monitor"))?;
+        socket.write_all(format!("{command}\n").as_bytes())?;
+        // The monitor prints its prompt after it has taken the command.
+        socket.set_read_timeout(Some(Duration::from_secs(60)))?;
+        let mut text = Vec::new();
+        let mut bytes = [0; 4096];
+        while text.windows(6).filter(|at| at == b"(qemu)").count() < 2 {
+            let len = std::io::Read::read(&mut socket, &mut bytes)?;
+            ensure!(len != 0, "the monitor has closed the connection");
+            text.extend_from_slice(&bytes[..len]);
+        }
+        Ok(())
+    }
+
+    /// Kills QEMU, as `kill -9` does.
+    ///
+    /// # Errors
+    /// If it cannot be waited for.
+    pub fn kill(mut self) -> Result<Finished> {
+        self.process.kill()
+    }
+}
+
+/// The program with its own libraries and firmware. It ends with this process.
+fn qemu(parts: &Parts, link: &Link) -> Command {
+    let libraries = parts.qemu.join("usr/lib/x86_64-linux-gnu");
+    let mut command = match link {
+        Link::VhostUser(_) => Command::new("setpriv"),
+        Link::Tap(ns, _) => {
+            let mut command = Command::new("nsenter");
+            command
+                .arg(format!("--net={}", ns.display()))
+                .arg("setpriv");
+            command
+        }
+    };
+    command.args(["--pdeathsig", "KILL", "--"]);
+    command.arg(libraries.join("ld-linux-x86-64.so.2"));
+    command.arg("--library-path").arg(&libraries);
+    command.arg(parts.qemu.join("usr/bin/qemu-system-x86_64"));
+    for share in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
+        command.arg("-L").arg(parts.qemu.join(share));
+    }
+    command
+}
+
+/// Writes the guest's file system: busybox packs it.
+fn initramfs(parts: &Parts, folder: &Path) -> Result<PathBuf> {
+    let root = folder.join("root");
+    for name in ["bin", "modules", "dev", "proc", "sys"] {
+        std::fs::create_dir_all(root.join(name))?;
+    }
+    std::fs::write(root.join("init"), INIT)?;
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(root.join("init"), mode)?;
+    std::fs::copy(&parts.busybox, root.join("bin/busybox"))?;
+    for module in MODULES {
+        let name = format!("{module}.ko");
+        let from = parts.kernel.join("modules").join(&name);
+        std::fs::copy(&from, root.join("modules").join(&name))
+            .with_context(|| from.display().to_string())?;
+    }
+    let file = folder.join("initramfs");
+    let script = format!(
+        "find . | {} cpio -o -H newc > {}",
+        parts.busybox.canonicalize()?.display(),
+        file.display()
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).current_dir(&root);
+    let output = command.stdin(Stdio::null()).output()?;
+    ensure!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(file)
+}

@@ -1,0 +1,160 @@
+//! `vm:` a virtual machine's network device: the port is a vhost-user back-end, to which QEMU
+//! connects.
+//!
+//! Packets from the guest are copied out of its memory once, into frames of the pool, before
+//! anything reads them: the guest could change them at any time. Packets to the guest are copied
+//! into its buffers, directly from where they are if they are forwarded.
+//!
+//! The port is there before the virtual machine, and stays when that ends: front-ends connect one
+//! after the other. Without one there is nothing to receive, and no room to send.
+
+mod control;
+mod rx;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ring::{FrameCache, Pool, PoolConfig};
+use sys::{Error, ErrorKind, Result};
+use vhost::{Queues, Server};
+
+use self::control::{Control, Part};
+use self::rx::Rx;
+use self::tx::Tx;
+use crate::control::Capabilities;
+use crate::options::{FilterTarget, PortOptions, TimestampSource};
+use crate::port::Port;
+use crate::registry::{Backend, PortName};
+use crate::rx::RxQueue;
+use crate::tx::TxQueue;
+
+/// Row in the table of backends.
+pub(crate) const BACKEND: Backend = Backend {
+    summary: "virtual machine: QEMU connects its virtio-net by vhost-user",
+    example: "vm:web, vm:/tmp/web.sock",
+    needs: "a directory to create the socket in; QEMU with shared memory (memory-backend-memfd)",
+    frames,
+    deletes: |name| path(name).ok(),
+    ..Backend::new("vm", open)
+};
+
+/// Room before a packet, so that headers can be prepended.
+const HEADROOM: u32 = 256;
+
+/// Maximum length of a packet: 64 KiB with an Ethernet header and a VLAN tag.
+const PACKET_LEN_MAX: u32 = 65535 + 18;
+
+/// Frames of each queue besides those in caches: for batches that the program holds.
+const FRAMES_A_QUEUE: u32 = 2048;
+
+/// Maximum number of queue pairs.
+const PAIR_COUNT_MAX: u32 = 64;
+
+/// Maximum length of a socket's path in bytes (unix(7)).
+const PATH_LEN_MAX: usize = 107;
+
+fn pair_count(name: &PortName, options: &PortOptions) -> Result<u32> {
+    let count = options.queue_count.max(1);
+    if count > PAIR_COUNT_MAX {
+        let what = format!("open vm:{}", name.target);
+        let why = format!("{count} queue pairs; at most {PAIR_COUNT_MAX}");
+        return Err(Error::new(ErrorKind::InvalidInput, what, why));
+    }
+    Ok(count)
+}
+
+fn frames(name: &PortName, options: &PortOptions) -> Result<Option<PoolConfig>> {
+    let count = pair_count(name, options)?;
+    Ok(Some(PoolConfig {
+        frame_count: count * (FRAMES_A_QUEUE + 2 * FrameCache::LEN_MAX as u32),
+        ..PoolConfig::default()
+    }))
+}
+
+/// The path of the socket: that in the name, or one in the directory of this user's sockets.
+fn path(name: &PortName) -> Result<PathBuf> {
+    let target = &name.target;
+    let refuse = |why: String| {
+        let what = format!("open vm:{target}");
+        Err(Error::new(ErrorKind::InvalidInput, what, why))
+    };
+    let path = match target.contains('/') {
+        true => PathBuf::from(target),
+        false => {
+            ring::shared::check_name(target)?;
+            let folder = ring::shared::directory()?.join("vm");
+            match std::fs::create_dir(&folder) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    let what = format!("create {}", folder.display());
+                    return Err(Error::from_io(what, error));
+                }
+                _ => folder.join(target),
+            }
+        }
+    };
+    match path.as_os_str().as_bytes().len() {
+        0..=PATH_LEN_MAX => Ok(path),
+        len => refuse(format!("the path has {len} bytes; at most {PATH_LEN_MAX}")),
+    }
+}
+
+fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
+    let count = pair_count(name, options)?;
+    let path = path(name)?;
+    if options.timestamp == TimestampSource::Device {
+        let what = format!("open vm:{}", name.target);
+        let why = "a guest's packets have no timestamps of a device";
+        return Err(Error::new(ErrorKind::Unsupported, what, why));
+    }
+    let pool = match (&options.pool, frames(name, options)?) {
+        (Some(pool), _) => pool.clone(),
+        (None, config) => Pool::new(config.unwrap_or_default())?,
+    };
+    let ethernet = FilterTarget {
+        link_type: 1,
+        tap: None,
+    };
+    let filter = options.for_packets(ethernet)?.filter;
+    let queues = Arc::new(Queues::new(count)?);
+    let discards = !options.direction.has_rx();
+    let server = Arc::new(Server::listen(&path, queues, discards)?);
+    let (mut rx, mut tx, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+    for pair in 0..count {
+        let part = Part::default();
+        if options.direction.has_rx() {
+            let backend = Rx::new(server.clone(), pair, &pool, options, &part);
+            let (counters, filter) = (part.rx.clone(), filter.clone());
+            let batch_max = options.batch_max;
+            rx.push(RxQueue::new(
+                Box::new(backend),
+                pair,
+                batch_max,
+                filter,
+                counters,
+            ));
+        }
+        if options.direction.has_tx() {
+            let backend = Tx::new(server.clone(), pair, &pool, part.tx.clone());
+            tx.push(TxQueue::new(Box::new(backend), pair, part.tx.clone()));
+        }
+        parts.push(part);
+    }
+    let is_stamped = options.timestamp != TimestampSource::None;
+    Ok(Port {
+        name: format!("vm:{}", name.target),
+        control: Box::new(Control::new(&name.target, server, parts, &pool, options)),
+        capabilities: Capabilities {
+            detach_moves: true,
+            timestamps: is_stamped && options.direction.has_rx(),
+            multi_buffer: true,
+            packet_len_max: PACKET_LEN_MAX,
+            ..Capabilities::default()
+        },
+        rx,
+        tx,
+    })
+}
