@@ -66,8 +66,8 @@ impl SynFrame {
         self.len
     }
 
-    /// Writes a probe of IPv4 and returns its length; `None` if it does not fit. Bytes behind it may
-    /// be written, too.
+    /// Writes a probe of IPv4 and returns its length; `None` if it does not fit. Bytes behind it
+    /// may be written, too.
     #[inline(always)]
     pub(crate) fn write_v4(&self, fields: SynFields, out: &mut [u8]) -> Option<usize> {
         let Some(room) = out.first_chunk_mut::<HEAD_V4_LEN>() else {
