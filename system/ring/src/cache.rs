@@ -253,6 +253,12 @@ impl FrameCache {
         }
     }
 
+    /// Like [`take_from_peer`](Self::take_from_peer), for each of `indices`.
+    #[inline]
+    pub(crate) fn take_run_from_peer(&mut self, indices: &[u32]) {
+        self.keep_run(indices, Owner::Peer);
+    }
+
     /// Like [`reclaim`](Self::reclaim), for each of `indices`.
     ///
     /// # Safety

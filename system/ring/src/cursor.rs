@@ -16,6 +16,9 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicU32, Cell, Ordering};
 
+/// Length of a cache line in bytes.
+const LINE: usize = 64;
+
 /// One end's handle to the memory of a ring, wherever it is. `keep` owns the memory.
 ///
 /// It is consumed when it becomes a [`Producer`] or a [`Consumer`], and cannot be cloned. So safe
@@ -150,6 +153,14 @@ impl<T: Copy> Producer<T> {
         room.min(self.memory.mask + 1).min(want)
     }
 
+    /// Number of entries that can be written, as found by the last call of
+    /// [`reserve`](Self::reserve).
+    #[inline(always)]
+    pub(crate) fn granted(&self) -> u32 {
+        let room = self.limit.wrapping_sub(self.head);
+        room.min(self.memory.mask + 1)
+    }
+
     /// Writes the `offset`-th reserved entry.
     ///
     /// # Panics
@@ -161,6 +172,25 @@ impl<T: Copy> Producer<T> {
         let entry = self.memory.entry(self.head.wrapping_add(offset));
         // SAFETY: entries from `head` up to `limit` belong to this side.
         entry.with_mut(|p| unsafe { p.write(value) });
+    }
+
+    /// Writes the reserved entries from the `offset`-th on.
+    ///
+    /// # Panics
+    /// As [`write`](Self::write).
+    #[inline(always)]
+    pub(crate) fn write_run(&mut self, offset: u32, values: impl ExactSizeIterator<Item = T>) {
+        let granted = self.limit.wrapping_sub(self.head);
+        let end = u64::from(offset) + values.len() as u64;
+        assert!(end <= u64::from(granted), "write beyond the reserve");
+        let mut at = self.head.wrapping_add(offset);
+        for value in values {
+            // SAFETY: as in `write`.
+            self.memory
+                .entry(at)
+                .with_mut(|p| unsafe { p.write(value) });
+            at = at.wrapping_add(1);
+        }
     }
 
     /// Submits the first `count` reserved entries to the consumer.
@@ -228,6 +258,21 @@ impl<T: Copy> Consumer<T> {
         ready.min(self.memory.mask + 1).min(want)
     }
 
+    /// Fetches the cache lines of the first `count` peeked entries, all at once: the other side has
+    /// written them on another processor.
+    #[inline]
+    pub(crate) fn prefetch(&self, count: u32) {
+        let len = size_of::<T>().max(1);
+        let step = (LINE / len).max(1) as u32;
+        let mut offset = 0;
+        while offset < count {
+            let index = self.tail.wrapping_add(offset) & self.memory.mask;
+            let entry = self.memory.entries.wrapping_add(index as usize);
+            sys::advice::prefetch(&[entry.addr()]);
+            offset += step;
+        }
+    }
+
     /// Reads the `offset`-th peeked entry. The other side wrote it: check the value.
     ///
     /// # Panics
@@ -244,6 +289,23 @@ impl<T: Copy> Consumer<T> {
         // Volatile: the value that is checked is the one that is used, even if the other side
         // writes it again in the meantime.
         entry.with(|p| unsafe { p.read_volatile() })
+    }
+
+    /// Reads the peeked entries from the `offset`-th on.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    #[inline(always)]
+    pub(crate) fn read_run(&self, offset: u32, values: &mut [T]) {
+        let found = self.limit.wrapping_sub(self.tail);
+        let end = u64::from(offset) + values.len() as u64;
+        assert!(end <= u64::from(found), "read beyond the peek");
+        let mut at = self.tail.wrapping_add(offset);
+        for value in values {
+            // SAFETY: as in `read`.
+            *value = self.memory.entry(at).with(|p| unsafe { p.read_volatile() });
+            at = at.wrapping_add(1);
+        }
     }
 
     /// Releases the first `count` entries to the producer.

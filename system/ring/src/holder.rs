@@ -16,6 +16,9 @@ use crate::pool::{Owner, Pool};
 /// Maximum number of processes that hold frames of one pool.
 pub const HOLDER_COUNT_MAX: u32 = 64;
 
+/// Replaces an index that a process returned without holding the frame.
+pub(crate) const REFUSED: u32 = u32::MAX;
+
 /// The other processes that hold a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
@@ -45,11 +48,14 @@ impl Pool {
     /// The caller holds `index`, as for [`FrameCache::give_index`], and no longer writes the frame.
     #[inline]
     pub(crate) unsafe fn hand_to(&self, index: u32, first: &Holder, count: u32) -> bool {
+        let Some(entry) = self.holdings().get(index as usize) else {
+            return false;
+        };
         if !self.pass(index, Owner::User, Owner::Peer) {
             return false;
         }
         // No other thread accesses the entry of a frame that this process held until it is marked.
-        holding::begin(&self.holdings()[index as usize], first.number, count);
+        holding::begin(entry, first.number, count);
         true
     }
 }
@@ -104,6 +110,12 @@ impl Holder {
         self.count
     }
 
+    /// How many more frames it may hold.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> u32 {
+        self.count_max.saturating_sub(self.count)
+    }
+
     /// Whether it may hold `more` frames in addition.
     #[inline]
     pub fn has_room(&self, more: u32) -> bool {
@@ -135,6 +147,62 @@ impl Holder {
         *word &= !bit;
         self.count -= 1;
         holding::end(&self.pool.holdings()[index as usize], self.number)
+    }
+
+    /// Like `end`, for several frames. Those that it did not hold become [`REFUSED`]; the others of
+    /// which it was the last holder are written to `free`, which is as long. Returns the number of
+    /// frames that it held, and of those in `free`. With `ALONE`, no other thread has holders of
+    /// the pool's frames.
+    #[inline(always)]
+    pub(crate) fn end_run<const ALONE: bool>(
+        &mut self,
+        indices: &mut [u32],
+        free: &mut [u32],
+    ) -> (u32, usize) {
+        let (held, holdings) = (&mut *self.held, self.pool.holdings());
+        let (mut ended, mut free_count) = (0, 0);
+        for index in indices {
+            let bit = 1_u64 << (*index % 64);
+            let word = held.get_mut(*index as usize / 64);
+            let entry = holdings.get(*index as usize);
+            let (Some(word), Some(entry)) = (word, entry) else {
+                *index = REFUSED;
+                continue;
+            };
+            if *word & bit == 0 {
+                *index = REFUSED;
+                continue;
+            }
+            *word ^= bit;
+            ended += 1;
+            let is_last = match ALONE {
+                true => holding::end_alone(entry),
+                false => holding::end(entry, self.number),
+            };
+            if let Some(place) = free.get_mut(free_count) {
+                *place = *index;
+            }
+            free_count += usize::from(is_last == Some(true));
+        }
+        self.count -= ended;
+        (ended, free_count)
+    }
+
+    /// Records that frames were handed to it, one with each call; [`add`](Self::add) counts them.
+    #[inline(always)]
+    pub(crate) fn marker(&mut self) -> impl FnMut(u32) {
+        let held = &mut *self.held;
+        move |index| {
+            if let Some(word) = held.get_mut(index as usize / 64) {
+                *word |= 1 << (index % 64);
+            }
+        }
+    }
+
+    /// Counts marked frames.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, count: u32) {
+        self.count += count;
     }
 
     /// Takes back a frame that the process returned; the frame becomes free when its last holder

@@ -27,6 +27,18 @@ pub(crate) fn begin(held: &AtomicU32, number: u32, count: u32) {
     held.store(entry(number, count), Ordering::Relaxed);
 }
 
+/// Like [`end`], for a thread that all holders of the frame belong to: a load and a store.
+#[inline]
+pub(crate) fn end_alone(held: &AtomicU32) -> Option<bool> {
+    let left = parts(held.load(Ordering::Relaxed)).1.checked_sub(1)?;
+    let new = match left {
+        0 => 0,
+        _ => entry(SEVERAL, left),
+    };
+    held.store(new, Ordering::Relaxed);
+    Some(left == 0)
+}
+
 /// Removes holder `number`, which must be one of the holders; returns whether it was the last.
 /// `None` if the frame has no holder.
 #[inline]

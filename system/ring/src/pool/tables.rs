@@ -26,6 +26,8 @@ pub(super) struct Tables {
     memory: Mapping,
     /// Address of the owners in `memory`, computed once.
     owners: NonNull<AtomicU8>,
+    /// The same of the holders.
+    holdings: NonNull<AtomicU32>,
     frame_count: u32,
 }
 
@@ -38,9 +40,12 @@ impl Tables {
         let memory = Mapping::anonymous(len.next_multiple_of(4096))?;
         // SAFETY: the owners lie after all else, within the mapping.
         let owners = unsafe { memory.base().add((RECORD_LEN + 8) * count + 8) }.cast();
+        // SAFETY: the holders lie after the links, within the mapping.
+        let holdings = unsafe { memory.base().add((RECORD_LEN + 4) * count + 8) }.cast();
         let tables = Self {
             memory,
             owners,
+            holdings,
             frame_count,
         };
         let empty = free::empty();
@@ -97,14 +102,10 @@ impl Tables {
     }
 
     /// Returns the entries of other processes that hold each frame, see [`crate::Holder`].
-    #[inline]
+    #[inline(always)]
     pub fn holdings(&self) -> &[AtomicU32] {
-        let count = self.frame_count as usize;
-        // SAFETY: n words after the links, aligned to 4, only accessed atomically.
-        unsafe {
-            let first = self.links().add(8 + 4 * count).cast();
-            std::slice::from_raw_parts(first.as_ptr(), count)
-        }
+        // SAFETY: n words after the links (see `new`), aligned to 4, only accessed atomically.
+        unsafe { std::slice::from_raw_parts(self.holdings.as_ptr(), self.frame_count as usize) }
     }
 
     #[inline(always)]

@@ -3,7 +3,10 @@
 use super::{PeerEnd, SEGMENT_COUNT_MAX};
 use crate::descriptor::Descriptor;
 use crate::pool::Owner;
-use crate::slot::{Filled, Slot};
+use crate::slot::{Filled, Room, Slot};
+
+/// Frames whose indices are written to the ring at a time.
+const CHUNK: usize = 64;
 
 /// A batch received from the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,10 +23,29 @@ impl PeerEnd {
     /// index of its frame, which this process holds until [`give_back`](Self::give_back).
     pub fn fill(&mut self, slots: &mut Vec<Slot>, max: usize, snaplen: u32) -> Batch {
         let max = u32::try_from(max).unwrap_or(u32::MAX);
+        let ready = self.delivered.peek(max);
+        let (filled, used) = self.fill_whole(slots, ready, snaplen);
+        if used == ready {
+            self.delivered.release(used);
+            return Batch { filled, refused: 0 };
+        }
+        self.fill_rest(slots, max, snaplen, Batch { filled, refused: 0 }, used)
+    }
+
+    /// Continues with a packet of several frames, or one that is refused.
+    #[cold]
+    fn fill_rest(
+        &mut self,
+        slots: &mut Vec<Slot>,
+        max: u32,
+        snaplen: u32,
+        mut batch: Batch,
+        mut used: u32,
+    ) -> Batch {
         let count = self.delivered.peek(max.saturating_add(SEGMENT_COUNT_MAX));
         slots.reserve(count as usize);
         let start = slots.len();
-        let (mut batch, mut at, mut used) = (Batch::default(), 0, 0);
+        let mut at = used;
         // First slot, captured bytes and remaining snaplen of the current packet.
         let (mut first, mut bytes, mut rest) = (start, 0, snaplen);
         while at < count {
@@ -60,6 +82,52 @@ impl PeerEnd {
         self.delivered.release(used);
         self.refused += batch.refused;
         batch
+    }
+
+    /// Appends the slots of up to `ready` packets of one frame each, until one that has several or
+    /// is refused; returns how many descriptors were used.
+    #[inline(always)]
+    fn fill_whole(&mut self, slots: &mut Vec<Slot>, ready: u32, snaplen: u32) -> (Filled, u32) {
+        let mut filled = Filled::default();
+        if self.is_skipping {
+            return (filled, 0);
+        }
+        self.delivered.prefetch(ready);
+        let pool = &self.pool;
+        let (owners, frame_len) = (pool.owners(), pool.frame_len());
+        let (base, shift) = (pool.base().as_ptr(), frame_len.trailing_zeros());
+        let mut room = Room::new(slots, ready as usize);
+        let mut used = 0;
+        while used < ready {
+            let packet = self.delivered.read(used);
+            let end = u64::from(packet.offset) + u64::from(packet.cap_len);
+            let is_valid = end <= u64::from(frame_len) && !packet.continues();
+            if !is_valid || !owners.pass(packet.index, Owner::Peer, Owner::User) {
+                break;
+            }
+            let len = packet.cap_len.min(snaplen);
+            let place = ((packet.index as usize) << shift) + packet.offset as usize;
+            // SAFETY: as in `slot`; not more often than there is room.
+            unsafe {
+                let data = base.add(place);
+                let Descriptor {
+                    index,
+                    time_ns,
+                    hash,
+                    info,
+                    ..
+                } = packet;
+                let at = room.place();
+                Slot::write(at, data, len, index, time_ns, hash, info);
+                (*at).wire_len = packet.wire_len.max(packet.cap_len);
+                room.advance(1);
+            }
+            filled.bytes += u64::from(len);
+            used += 1;
+        }
+        room.finish();
+        filled.packets = used as usize;
+        (filled, used)
     }
 
     /// Creates the slot of a frame that the owner handed over; `rest` is what snaplen leaves of the
@@ -113,14 +181,24 @@ impl PeerEnd {
     fn give_indices(&mut self, indices: impl Iterator<Item = u32>) {
         // The ring has room for all frames that a peer may hold, unless its owner breaks the
         // protocol: then the frames are the owner's loss.
-        let room = self.returned.reserve(u32::MAX);
-        let mut count = 0;
+        let (_, most) = indices.size_hint();
+        let most = most.and_then(|most| u32::try_from(most).ok());
+        let room = self.returned.reserve(most.unwrap_or(u32::MAX));
+        let owners = self.pool.owners();
+        let (mut chunk, mut len, mut count) = ([0; CHUNK], 0, 0);
         for index in indices {
-            if self.pool.pass(index, Owner::User, Owner::Peer) && count < room {
-                self.returned.write(count, index);
-                count += 1;
+            if !owners.pass(index, Owner::User, Owner::Peer) || count + len as u32 >= room {
+                continue;
+            }
+            chunk[len] = index;
+            len += 1;
+            if len == CHUNK {
+                self.returned.write_run(count, chunk.iter().copied());
+                (count, len) = (count + CHUNK as u32, 0);
             }
         }
+        self.returned.write_run(count, chunk[..len].iter().copied());
+        count += len as u32;
         self.returned.submit(count);
     }
 }

@@ -19,7 +19,10 @@ use crate::pool::Pool;
 use crate::sleep;
 use crate::slot::Slot;
 
+mod collect;
 mod recover;
+mod rest;
+mod run;
 
 pub use recover::Recovered;
 
@@ -205,10 +208,17 @@ impl OwnerEnd {
     }
 
     /// Whether there is room for a packet of `count` frames.
-    #[inline]
+    #[inline(always)]
     pub fn has_room(&mut self, count: u32) -> bool {
         let wanted = self.written + count;
-        self.holder.has_room(count) && self.delivered.reserve(wanted) == wanted
+        self.holder.has_room(count)
+            && (self.delivered.granted() >= wanted || self.look_for_room(wanted))
+    }
+
+    /// Reads the peer's position.
+    #[cold]
+    fn look_for_room(&mut self, wanted: u32) -> bool {
+        self.delivered.reserve(wanted) == wanted
     }
 
     /// Hands a packet of one frame with its metadata to the peer, which the next
@@ -258,15 +268,14 @@ impl OwnerEnd {
             return 0;
         };
         let is_packet = !last.continues()
-            && (others.is_empty()
-                || others.len() < SEGMENT_COUNT_MAX as usize
-                    && others.iter().all(Descriptor::continues));
+            && others.len() < SEGMENT_COUNT_MAX as usize
+            && others.iter().all(Descriptor::continues);
         let ready = Self::with_room(ends, selected, packet.len() as u32);
         if ready == 0 || !is_packet {
             return 0;
         }
         let first = &ends[ready.trailing_zeros() as usize];
-        if !others.is_empty() && !packet.iter().all(|part| first.pool.is_held(part.index)) {
+        if !packet.iter().all(|part| first.pool.is_held(part.index)) {
             return 0;
         }
         for part in packet {
@@ -275,8 +284,8 @@ impl OwnerEnd {
                 let pool = &first.pool;
                 pool.hand_to(part.index, &first.holder, ready.count_ones())
             };
+            debug_assert!(handed, "checked above");
             if !handed {
-                debug_assert!(others.is_empty(), "checked above");
                 return 0;
             }
         }
@@ -345,7 +354,6 @@ impl OwnerEnd {
     }
 
     /// Writes the packet into the ring, which has room.
-    #[inline]
     fn write(&mut self, packet: &[Descriptor]) {
         let mut follows = 0;
         for part in packet {
@@ -384,31 +392,6 @@ impl OwnerEnd {
         {
             descriptors::wake(socket);
         }
-    }
-
-    /// Takes back the frames that the peer has returned so far, at most one ring of them.
-    #[inline]
-    pub fn collect(&mut self, cache: &mut FrameCache) -> Collected {
-        let count = self.returned.peek(2 * self.memory.entry_count);
-        let mut collected = Collected::default();
-        if count == 0 {
-            return collected;
-        }
-        let mut packets = 0;
-        for at in 0..count {
-            let index = self.returned.read(at);
-            match self.holder.take_back(index, cache) {
-                true => {
-                    collected.frames += 1;
-                    packets += u64::from(!self.followers.remove(index));
-                }
-                false => collected.refused += 1,
-            }
-        }
-        self.returned.release(count);
-        self.counts.returned += packets;
-        self.counts.refused += u64::from(collected.refused);
-        collected
     }
 
     /// Closes the connection to the peer, as the kernel does when this process is killed: the peer

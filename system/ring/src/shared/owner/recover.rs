@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sys::{Error, ErrorKind, Result};
 
+use super::rest::{Entry, rest};
 use super::{FOLLOWS, OwnerEnd, QueueMemory};
 use crate::cache::FrameCache;
 use crate::cursor::{Consumer, Producer};
@@ -17,6 +18,16 @@ pub struct Recovered {
     pub kept: u32,
     /// Packets that it had taken and not returned: their frames are free now.
     pub lost: u32,
+}
+
+impl Entry for Descriptor {
+    fn frame(&self) -> usize {
+        self.index as usize
+    }
+
+    fn follows(&self) -> bool {
+        self.info & FOLLOWS != 0
+    }
 }
 
 impl OwnerEnd {
@@ -46,7 +57,9 @@ impl OwnerEnd {
         self.flush();
         self.collect(cache);
         let mut is_kept = vec![false; self.pool.frame_count() as usize];
-        let rest = self.rest(&mut is_kept);
+        let (ring, count) = (&self.handed, self.delivered.pending());
+        let holds = |frame: usize| self.holder.holds(frame as u32);
+        let rest = rest(ring, self.head, count, &mut is_kept, holds);
         let Self {
             holder, followers, ..
         } = self;
@@ -75,42 +88,6 @@ impl OwnerEnd {
         self.before = [self.counts.handed - u64::from(kept), self.counts.dropped];
         self.flush();
         Ok(Recovered { kept, lost })
-    }
-
-    /// The packets between the peer's position and this end's, marked as kept: those whose frames
-    /// it still holds.
-    fn rest(&self, is_kept: &mut [bool]) -> Vec<Descriptor> {
-        let mask = self.handed.len() - 1;
-        let count = self.delivered.pending();
-        let entry = |age: u32| self.handed[self.head.wrapping_sub(age) as usize & mask];
-        // From the newest entry: a frame that was returned early may be in an older one as well.
-        let mut usable = vec![false; count as usize];
-        for age in 1..=count {
-            let index = entry(age).index;
-            let is_new = !std::mem::replace(&mut is_kept[index as usize], true);
-            usable[(count - age) as usize] = is_new && self.holder.holds(index);
-        }
-        is_kept.fill(false);
-        let entries: Vec<Descriptor> = (1..=count).rev().map(entry).collect();
-        let mut rest = Vec::new();
-        let mut at = 0;
-        while at < entries.len() {
-            let mut end = at + 1;
-            while end < entries.len() && entries[end].info & FOLLOWS != 0 {
-                end += 1;
-            }
-            // A position within a packet, or a frame returned before it was taken: only a peer that
-            // breaks the protocol causes these.
-            let is_whole = entries[at].info & FOLLOWS == 0;
-            if is_whole && usable[at..end].iter().all(|&usable| usable) {
-                for packet in &entries[at..end] {
-                    is_kept[packet.index as usize] = true;
-                    rest.push(*packet);
-                }
-            }
-            at = end;
-        }
-        rest
     }
 
     /// Connects the queue to its next peer.

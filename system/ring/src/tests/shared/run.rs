@@ -1,0 +1,146 @@
+//! Batches for several queues: what is handed over, where it stops, and what is returned.
+
+use super::*;
+use crate::Frame;
+
+/// Frames whose packets have these numbers in their bytes.
+fn frames(cache: &mut FrameCache, numbers: std::ops::Range<u64>) -> Vec<Frame> {
+    let frames = numbers.map(|number| {
+        let mut frame = cache.take().unwrap();
+        let pool = cache.pool().clone();
+        pool.set_range(&mut frame, 0, 8);
+        pool.bytes_mut(&mut frame)
+            .copy_from_slice(&number.to_ne_bytes());
+        frame
+    });
+    frames.collect()
+}
+
+fn number_of(pool: &Pool, frame: &Frame) -> u64 {
+    u64::from_ne_bytes(pool.bytes(frame).try_into().unwrap())
+}
+
+/// Takes and returns everything that is in a queue; returns the numbers.
+fn read(peer: &mut PeerEnd) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    while let Some(frame) = peer.take() {
+        numbers.push(number_of(peer.pool(), &frame));
+        peer.give(frame).unwrap();
+    }
+    numbers
+}
+
+/// Random batches for random sets of three queues: each receives what was selected for it, in
+/// order, and nothing is handed over in part.
+#[test]
+fn batches_are_handed_to_the_selected_queues() {
+    let pool = pool(512);
+    let mut cache = FrameCache::new(pool.clone());
+    let (mut owners, mut peers): (Vec<_>, Vec<_>) = (0..3).map(|_| ends(&pool, 32)).unzip();
+    let mut random = Random::seeded("batches for queues");
+    let mut next = 0;
+    let mut expected = vec![Vec::new(); 3];
+    let mut seen = vec![Vec::new(); 3];
+    for _ in 0..300 {
+        let count = u64::from(random.below(130));
+        let mut batch = frames(&mut cache, next..next + count);
+        next += count;
+        let mut run = batch.drain(..);
+        loop {
+            let mut chosen = Vec::new();
+            let select = |frame: &Frame| {
+                let selected = u64::from(random.below(8));
+                chosen.push((number_of(&pool, frame), selected));
+                selected
+            };
+            let stopped = OwnerEnd::hand_run(&mut owners, &mut cache, &mut run, select);
+            if let Some((frame, selected)) = &stopped {
+                // The last one that was selected for, which nobody has.
+                assert_eq!(chosen.pop(), Some((number_of(&pool, frame), *selected)));
+            }
+            for (number, selected) in chosen {
+                for (queue, expected) in expected.iter_mut().enumerate() {
+                    if selected >> queue & 1 != 0 {
+                        expected.push(number);
+                    }
+                }
+            }
+            let Some((frame, selected)) = stopped else {
+                break;
+            };
+            let full = (0..3).filter(|&at| !owners[at].has_room(1));
+            let full: u64 = full.map(|at| 1 << at).sum();
+            assert_ne!(selected & full, 0, "it stopped beside room");
+            cache.give(frame).unwrap();
+            owners.iter_mut().for_each(OwnerEnd::flush);
+            for (peer, seen) in peers.iter_mut().zip(&mut seen) {
+                seen.extend(read(peer));
+            }
+            assert_eq!(OwnerEnd::collect_all(&mut owners, &mut cache).refused, 0);
+        }
+        drop(run);
+        owners.iter_mut().for_each(OwnerEnd::flush);
+    }
+    for (peer, seen) in peers.iter_mut().zip(&mut seen) {
+        seen.extend(read(peer));
+    }
+    OwnerEnd::collect_all(&mut owners, &mut cache);
+    assert_eq!(seen, expected);
+    assert!(expected.iter().all(|numbers| numbers.len() > 1000));
+    let counts = pool.counts();
+    assert_eq!((counts.user, counts.peer), (0, 0), "a frame is lost");
+    for owner in &owners {
+        assert_eq!((owner.counts().waiting(), owner.holder().count()), (0, 0));
+    }
+}
+
+/// A frame that continues in the next one, and an end that does not exist.
+#[test]
+fn other_packets_are_returned() {
+    let pool = pool(64);
+    let mut cache = FrameCache::new(pool.clone());
+    let (owner, mut peer) = ends(&pool, 16);
+    let mut owners = [owner];
+    let mut batch = frames(&mut cache, 0..5);
+    pool.set_continues(&mut batch[1]);
+    let mut run = batch.drain(..);
+    let select = |frame: &Frame| u64::from(number_of(&pool, frame) != 2) << 1 | 1;
+    let mut hand = |cache: &mut FrameCache, select: &dyn Fn(&Frame) -> u64| {
+        let stopped = OwnerEnd::hand_run(&mut owners, cache, &mut run, select);
+        let (frame, selected) = stopped.unwrap();
+        let number = number_of(&pool, &frame);
+        cache.give(frame).unwrap();
+        (number, selected)
+    };
+    assert_eq!(hand(&mut cache, &|_| 1), (1, 0));
+    // Number 2 is handed over.
+    assert_eq!(hand(&mut cache, &select), (3, 0b11));
+    drop(run);
+    owners[0].flush();
+    assert_eq!(read(&mut peer), [0, 2]);
+}
+
+/// One of two holders in another thread's hands: frames of both are freed once.
+#[test]
+fn some_of_the_holders_collect_as_well() {
+    let pool = pool(64);
+    let mut cache = FrameCache::new(pool.clone());
+    let (mut owners, mut peers): (Vec<_>, Vec<_>) = (0..2).map(|_| ends(&pool, 16)).unzip();
+    for round in 0..20 {
+        let mut batch = frames(&mut cache, 0..10);
+        let mut run = batch.drain(..);
+        let stopped = OwnerEnd::hand_run(&mut owners, &mut cache, &mut run, |_| 0b11);
+        assert_eq!(stopped, None);
+        drop(run);
+        owners.iter_mut().for_each(OwnerEnd::flush);
+        assert_eq!(read(&mut peers[round % 2]).len(), 10);
+        assert_eq!(read(&mut peers[1 - round % 2]).len(), 10);
+        let (first, second) = owners.split_at_mut(1);
+        let mut other = FrameCache::new(pool.clone());
+        std::thread::scope(|scope| {
+            scope.spawn(|| OwnerEnd::collect_all(second, &mut other));
+            OwnerEnd::collect_all(first, &mut cache);
+        });
+    }
+    assert_eq!(pool.counts().free, 64);
+}
