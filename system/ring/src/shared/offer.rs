@@ -62,6 +62,11 @@ impl Caller {
     }
 }
 
+/// A process in an error message.
+fn named(process: Credentials) -> String {
+    format!("process {} of user {}", process.pid, process.uid)
+}
+
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let data = fs::symlink_metadata(path).ok()?;
     Some((data.dev(), data.ino()))
@@ -87,8 +92,10 @@ impl Offer {
                 Err(error) if error.os_code() == Some(ECONNREFUSED) => {
                     fs::remove_file(path).map_err(from_io)?;
                 }
-                Ok(_) => {
-                    let why = format!("{}: another process offers queues there", path.display());
+                Ok(socket) => {
+                    let who = descriptors::credentials(&socket).map(named);
+                    let who = who.unwrap_or_else(|_| "another process".into());
+                    let why = format!("{}: {who} offers queues there", path.display());
                     return Err(Error::new(ErrorKind::Busy, OFFER, why));
                 }
                 // Nothing is known: a process may listen.
@@ -148,10 +155,7 @@ impl Offer {
         let process = descriptors::credentials(&socket)?;
         if !may(process) {
             // Closed without a greeting.
-            let why = format!(
-                "process {} of user {} has no access",
-                process.pid, process.uid
-            );
+            let why = format!("{} has no access", named(process));
             return Err(Error::new(ErrorKind::Permission, OFFER, why));
         }
         socket
@@ -217,8 +221,9 @@ fn ask(path: &Path, request: &Request) -> Result<UnixStream> {
     })?;
     let owner = descriptors::credentials(&socket)?;
     if owner.uid != 0 && owner.uid != Credentials::own().uid {
-        let why = "the owner is another user's process";
-        return Err(Error::new(ErrorKind::Permission, ATTACH, why));
+        let why = format!("its owner is {}, neither root nor this user", named(owner));
+        return Err(Error::new(ErrorKind::Permission, ATTACH, why)
+            .with_hint("any user may create a name in /run/barewire: this is another cluster"));
     }
     socket.set_read_timeout(Some(PATIENCE)).map_err(from_io)?;
     descriptors::send_bytes(&socket, &request.encode()).map_err(or_refused)?;

@@ -178,3 +178,62 @@ fn a_full_queue_of_connections_does_not_block_a_peer() {
     drop(listener);
     std::fs::remove_file(&path).unwrap();
 }
+
+/// Environment variable of a child that offers queues as another user: the path.
+const IMPOSTOR: &str = "BAREWIRE_RING_IMPOSTOR";
+
+/// The child: listens, and answers nobody.
+#[test]
+fn impostor() {
+    let Some(path) = std::env::var_os(IMPOSTOR) else {
+        return;
+    };
+    let _listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+    println!("listening");
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// Another user's process has taken the name: its pool is not opened, and the error says whose it
+/// is. A second owner of the name is
+/// refused too.
+#[test]
+fn an_owner_of_another_user_is_refused() {
+    use std::os::unix::process::CommandExt;
+    if descriptors::Credentials::own().uid != 0 {
+        skip::skip!("only root can start a process of another user");
+    }
+    let path = path("impostor");
+    let program = std::env::temp_dir().join(format!("bw-ring-{}-program", std::process::id()));
+    // The build directory may be root's only.
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut child = Command::new(&program)
+        .args(["--exact", "tests::shared::names::impostor", "--nocapture"])
+        .env(IMPOSTOR, &path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .uid(65534)
+        .gid(65534)
+        .spawn()
+        .unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("listening") {
+        line.clear();
+        let len = std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+        assert_ne!(len, 0, "the other process ended");
+    }
+    let whose = format!("process {} of user 65534", child.id());
+    let refused = connect(&path, Access::Read, &Request::Any).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Permission);
+    assert!(refused.why().contains(&whose), "{refused}");
+    assert_eq!(status(&path).unwrap_err().kind(), ErrorKind::Permission);
+    let taken = Offer::new(&pool(4), &path, Access::Read, false)
+        .err()
+        .unwrap();
+    assert_eq!(taken.kind(), ErrorKind::Busy);
+    assert!(taken.why().contains(&whose), "{taken}");
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    let _ = std::fs::remove_file(&path);
+    let _ = std::fs::remove_file(&program);
+}
