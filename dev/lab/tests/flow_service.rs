@@ -322,27 +322,34 @@ fn under_nohup_sighup_reloads_and_never_ends_the_probe() {
     }
 }
 
-/// systemd reports no problem in the unit.
+/// systemd reports no problem in the units.
 #[test]
-fn the_systemd_unit_is_valid() {
+fn the_systemd_units_are_valid() {
     require!(skip::program("systemd-analyze", "systemd"));
+    for name in ["barewire-flows", "barewire-cluster"] {
+        check_unit(name);
+    }
+}
+
+fn check_unit(name: &str) {
     let folder = Folder::new("unit");
-    let unit = folder.0.join("barewire-flows@.service");
-    let text = std::fs::read_to_string(root().join("dist/barewire-flows@.service")).unwrap();
+    let unit = folder.0.join(format!("{name}@.service"));
+    let text = std::fs::read_to_string(root().join(format!("dist/{name}@.service"))).unwrap();
     let program = barewire().unwrap();
     // The program is not installed here.
     let text = text.replace("/usr/bin/barewire", program.to_str().unwrap());
     std::fs::write(&unit, text).unwrap();
     let mut command = Command::new("systemd-analyze");
     command.args(["verify", "--man=no", "--recursive-errors=no"]);
-    command.arg(folder.0.join("barewire-flows@eth0.service"));
-    std::fs::copy(&unit, folder.0.join("barewire-flows@eth0.service")).unwrap();
+    let instance = folder.0.join(format!("{name}@eth0.service"));
+    std::fs::copy(&unit, &instance).unwrap();
+    command.arg(&instance);
     let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
     assert!(finished.success(), "{}", finished.stderr);
     let ours: Vec<&str> = finished
         .stderr
         .lines()
-        .filter(|line| line.contains("barewire-flows"))
+        .filter(|line| line.contains(name))
         .collect();
     assert!(ours.is_empty(), "{ours:#?}");
 }

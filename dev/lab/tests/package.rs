@@ -138,8 +138,10 @@ fn the_debian_package_is_installed_started_upgraded_and_purged() {
         done
         bash -euc 'source /usr/share/bash-completion/completions/barewire; complete -p barewire'
 
-        systemd-analyze verify --man=no --recursive-errors=no barewire-flows@eth0.service 2>&1 |
-            grep barewire && exit 1
+        for unit in barewire-flows@eth0 barewire-cluster@ids; do
+            systemd-analyze verify --man=no --recursive-errors=no "$unit.service" 2>&1 |
+                grep barewire && exit 1
+        done
 
         : started, by the command of the unit and a configuration of the administrator
         cat > /etc/barewire/flows-lo.toml <<END
@@ -247,12 +249,12 @@ fn the_tarball_runs_where_it_is_unpacked() {
     ] {
         assert!(folder.0.join(file).is_file(), "{file}");
     }
-    let unit = folder.0.join("lib/systemd/system/barewire-flows@.service");
-    let unit = std::fs::read_to_string(unit).unwrap();
-    assert!(
-        unit.contains("ExecStart=/usr/local/bin/barewire "),
-        "{unit}"
-    );
+    for service in ["barewire-flows@.service", "barewire-cluster@.service"] {
+        let unit = folder.0.join("lib/systemd/system").join(service);
+        let unit = std::fs::read_to_string(unit).unwrap();
+        let start = "ExecStart=/usr/local/bin/barewire ";
+        assert!(unit.contains(start), "{unit}");
+    }
     let licences = folder.0.join("share/doc/barewire/THIRD-PARTY-LICENSES");
     let licences = std::fs::read_to_string(licences).unwrap();
     assert!(licences.contains("rustls ") && licences.contains("Apache License"));

@@ -22,6 +22,9 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::run::{cargo, quietly, root, take_option, target_dir, visibly, which};
 use tree::Tree;
 
+/// Units of systemd, in `dist`.
+const UNITS: [&str; 2] = ["barewire-flows@.service", "barewire-cluster@.service"];
+
 /// Builds one kind of package.
 type Make = fn(&Parts) -> Result<()>;
 

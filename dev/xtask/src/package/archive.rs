@@ -5,8 +5,8 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use super::Parts;
 use super::tree::Tree;
+use super::{Parts, UNITS};
 use crate::run::{quietly, root};
 
 /// Builds the tarball.
@@ -14,14 +14,13 @@ pub fn make(parts: &Parts) -> Result<()> {
     let name = format!("barewire-{}-{}", parts.version, parts.arch);
     let tree = Tree::new(parts.work.join("tarball"))?;
     parts.common(&tree, &name)?;
-    let unit = std::fs::read_to_string(root().join("dist/barewire-flows@.service"))?;
-    let local = unit.replace("/usr/bin/barewire", "/usr/local/bin/barewire");
-    ensure!(local != unit, "the unit does not start /usr/bin/barewire");
-    tree.text(
-        &local,
-        &format!("{name}/lib/systemd/system/barewire-flows@.service"),
-        0o644,
-    )?;
+    for service in UNITS {
+        let unit = std::fs::read_to_string(root().join("dist").join(service))?;
+        let local = unit.replace("/usr/bin/barewire", "/usr/local/bin/barewire");
+        ensure!(local != unit, "{service} does not start /usr/bin/barewire");
+        let place = format!("{name}/lib/systemd/system/{service}");
+        tree.text(&local, &place, 0o644)?;
+    }
     let doc = format!("{name}/share/doc/barewire");
     for file in [
         "README.md",

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::tree::Tree;
-use super::{Parts, binary};
+use super::{Parts, UNITS, binary};
 use crate::run::{quietly, root};
 
 /// Scripts of `dist/deb` that dpkg runs.
@@ -24,12 +24,10 @@ const MAINTAINER: (&str, &str) = ("barewire packagers", "packagers@barewire.inva
 pub fn make(parts: &Parts) -> Result<()> {
     let tree = Tree::new(parts.work.join("deb"))?;
     parts.common(&tree, "usr")?;
-    let unit = root().join("dist/barewire-flows@.service");
-    tree.copy(
-        &unit,
-        "usr/lib/systemd/system/barewire-flows@.service",
-        0o644,
-    )?;
+    for service in UNITS {
+        let place = format!("usr/lib/systemd/system/{service}");
+        tree.copy(&root().join("dist").join(service), &place, 0o644)?;
+    }
     tree.copy(
         &root().join("dist/flows-example.toml"),
         CONFIGURATION,
