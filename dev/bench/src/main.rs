@@ -10,6 +10,7 @@ mod applications;
 mod bursts;
 mod cpu;
 mod guest;
+mod hop;
 mod link;
 mod machine;
 mod meter;
@@ -55,6 +56,12 @@ struct Args {
     /// Receive from a port, touching every packet, until SIGTERM: the subject of `capture`
     #[arg(long, hide = true, value_name = "PORT")]
     read: Option<String>,
+    /// Pass this many batches to this many consumers: the subject of `cluster`, under callgrind
+    #[arg(long, hide = true, num_args = 2, value_names = ["CONSUMERS", "ROUNDS"])]
+    hop: Option<Vec<String>>,
+    /// Read a queue to its end on this processor: the other process of `cluster`
+    #[arg(long, hide = true, num_args = 2, value_names = ["SOCKET", "CPU"])]
+    hop_reader: Option<Vec<String>>,
     /// Measure rates or cost in the guest: the inner part of `paths`
     #[arg(long, hide = true, value_name = "rates|cost")]
     in_guest: Option<String>,
@@ -77,6 +84,12 @@ fn main() -> Result<()> {
     if let Some(words) = &args.drive {
         scenario::driver::drive(&words[0], words[1].parse()?)?;
         return Ok(());
+    }
+    if let Some(words) = &args.hop {
+        return scenario::cluster::pass(&words[0], &words[1]);
+    }
+    if let Some(words) = &args.hop_reader {
+        return hop::read(words[0].as_ref(), words[1].parse()?);
     }
     if let Some(port) = &args.read {
         return reader::run(port);

@@ -1,6 +1,7 @@
 //! The scenarios. A new one is a file here and a row in [`SCENARIOS`].
 
 mod capture;
+pub mod cluster;
 pub mod driver;
 mod drop;
 mod filter;
@@ -54,6 +55,7 @@ pub const SCENARIOS: &[Scenario] = &[
     drop::SCENARIO,
     give_back::SCENARIO,
     memory::SCENARIO,
+    cluster::SCENARIO,
     driver::SCENARIO,
     paths::SCENARIO,
     vm::SCENARIO,

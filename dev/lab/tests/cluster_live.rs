@@ -18,28 +18,28 @@ use lab::{Pair, Veth, skip};
 use port::{PortOptions, Ready};
 use serde_json::Value;
 
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Matches the packets of these tests.
-const FILTER: &str = "udp dst port 9";
+pub(crate) const FILTER: &str = "udp dst port 9";
 
 /// Environment variable of the child that reads a queue: the port.
 const READER: &str = "BAREWIRE_CLUSTER_READER";
 
-fn unique() -> String {
+pub(crate) fn unique() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("lab-{}-{number}", std::process::id())
 }
 
 /// A running cluster on the right end of a pair.
-struct Cluster {
+pub(crate) struct Cluster {
     name: String,
     process: Process,
 }
 
 impl Cluster {
-    fn start(pair: &Pair, name: &str, args: &[&str]) -> Cluster {
+    pub(crate) fn start(pair: &Pair, name: &str, args: &[&str]) -> Cluster {
         let fixed = ["cluster", "run", "--json", "--name", name];
         let args = fixed.iter().chain(args);
         let process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
@@ -53,7 +53,7 @@ impl Cluster {
     }
 
     /// Stops it, and returns its totals.
-    fn stop(mut self) -> Value {
+    pub(crate) fn stop(mut self) -> Value {
         let finished = self.process.stop(Signal::SIGINT, LIMIT).unwrap();
         let finished = finished.checked().unwrap();
         let last = finished.stdout.lines().last().unwrap();
@@ -65,7 +65,7 @@ impl Cluster {
         totals
     }
 
-    fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         let mut command = Command::new(barewire().unwrap());
         command.args(["cluster", "show", "--json", &self.name]);
         let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
@@ -87,7 +87,7 @@ impl Cluster {
     }
 
     /// Waits until each application's queues have together delivered `count` packets.
-    fn wait_delivered(&self, count: u64) {
+    pub(crate) fn wait_delivered(&self, count: u64) {
         self.wait_for("delivered", |status| {
             let queues = status["queues"].as_array().unwrap();
             let mut sums = BTreeMap::<&str, u64>::new();
@@ -113,7 +113,7 @@ fn number(value: &Value) -> u64 {
 }
 
 /// `barewire capture` of a queue into a file.
-fn capture(port: &str, file: &Path) -> Process {
+pub(crate) fn capture(port: &str, file: &Path) -> Process {
     let mut command = Command::new(barewire().unwrap());
     command.args(["capture", port, "-w", file.to_str().unwrap()]);
     let process = Process::spawn(&mut command).unwrap();
@@ -121,7 +121,7 @@ fn capture(port: &str, file: &Path) -> Process {
     process
 }
 
-fn packets_of(path: &Path) -> Vec<Vec<u8>> {
+pub(crate) fn packets_of(path: &Path) -> Vec<Vec<u8>> {
     read_pcap(path).unwrap()
 }
 

@@ -208,7 +208,7 @@ fn conflicting_options_are_refused() {
 }
 
 /// A second veth pair between the same namespaces.
-fn second_pair(pair: &Pair) -> [String; 2] {
+pub(crate) fn second_pair(pair: &Pair) -> [String; 2] {
     let [left, right] = ["second0", "second1"].map(str::to_owned);
     let name = pair.right.ns.name();
     let args = ["link", "add", &left, "type", "veth", "peer", "name", &right];

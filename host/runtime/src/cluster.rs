@@ -16,6 +16,7 @@
 
 mod application;
 mod balance;
+mod merge;
 mod mover;
 mod readers;
 mod select;
@@ -39,6 +40,7 @@ use crate::worker::{Ended, Pacing};
 
 pub use application::{Application, WhenFull, WhenGone};
 pub use balance::Balance;
+pub use merge::{WINDOW_MAX, parse as parse_merge};
 pub use setup::{Opened, Setup, open};
 pub use status::{ApplicationStatus, InputStatus, QueueStatus, Status, drain, names, status};
 pub use table::Table;
@@ -92,6 +94,8 @@ pub struct Totals {
     pub surplus: u64,
     /// Not handled: the run ended first.
     pub abandoned: u64,
+    /// Handed over out of order: they arrived after the merge window.
+    pub late: u64,
 }
 
 impl Totals {
@@ -124,7 +128,7 @@ pub struct Queue {
 /// Counts that the thread publishes once a batch.
 #[derive(Debug, Default)]
 struct Shared {
-    totals: [AtomicU64; 8],
+    totals: [AtomicU64; 9],
     queues: Vec<SharedQueue>,
     applications: Vec<SharedApplication>,
     /// Requests of processes that want to attach.
@@ -179,6 +183,7 @@ impl Shared {
             totals.too_long,
             totals.surplus,
             totals.abandoned,
+            totals.late,
         ];
         for (place, value) in self.totals.iter().zip(values) {
             place.store(value, Ordering::Relaxed);
@@ -195,6 +200,7 @@ impl Shared {
             too_long,
             surplus,
             abandoned,
+            late,
         ] = self
             .totals
             .each_ref()
@@ -208,6 +214,7 @@ impl Shared {
             too_long,
             surplus,
             abandoned,
+            late,
         }
     }
 }
@@ -443,6 +450,21 @@ impl Desk {
         }
     }
 
+    /// Answers requests while readers read what is left: there are no more queues.
+    fn serve_ending(&mut self) {
+        let Ok(Some(caller)) = self.offer.next(|process| self.setup.may(process)) else {
+            return;
+        };
+        match caller.request {
+            ring::shared::Request::Status => caller.answer(&self.status().encode()),
+            ring::shared::Request::Drain(_) => self.drain(caller),
+            _ => {
+                let why = "it is ending: its readers read what is left";
+                caller.refuse(ring::shared::Refusal::Busy, why);
+            }
+        }
+    }
+
     /// How long readers have at the end.
     fn patience(&self) -> Duration {
         let asked = self.drains.iter().map(|caller| match caller.request {
@@ -500,7 +522,8 @@ impl Desk {
         keep(self.control.stop());
         keep(mover.drain());
         let elapsed = began.elapsed();
-        mover.leave(Instant::now() + self.patience());
+        let end = Instant::now() + self.patience();
+        mover.leave(end, || self.serve_ending());
         for event in std::mem::take(&mut *lock(&self.shared.events)) {
             notice(Notice::Reader(event));
         }

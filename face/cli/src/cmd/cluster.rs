@@ -12,6 +12,7 @@ use port::{Direction, PortOptions};
 use runtime::cluster::{
     self, Application, Balance, Notice, Options, Setup, Status, Topology, WhenFull, WhenGone,
 };
+use runtime::notify::Manager;
 use runtime::{Stop, TotalsRequest};
 use sys::create::CreateOptions;
 use sys::privileges::User;
@@ -80,6 +81,9 @@ struct RunArgs {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     ring: Option<u32>,
+    /// Put the packets of several inputs in order of time: each waits this long for earlier ones
+    #[arg(long, value_name = "MS", value_parser = cluster::parse_merge)]
+    merge: Option<Duration>,
     /// User whose programs may attach, in addition to root and the user of this command; repeat for
     /// several
     #[arg(long, value_name = "USER")]
@@ -235,6 +239,7 @@ impl RunArgs {
             (self.when_full.is_some(), "--when-full", "when_full"),
             (self.when_gone.is_some(), "--when-gone", "when_gone"),
             (self.ring.is_some(), "--ring", "ring"),
+            (self.merge.is_some(), "--merge", "merge"),
             (!self.allow.is_empty(), "--allow", "allow"),
         ];
         match options.iter().find(|(is_given, ..)| *is_given) {
@@ -274,6 +279,7 @@ impl RunArgs {
             inputs: inputs.to_vec(),
             filter: self.filter_compiler.expression(filter.join(" ")),
             ring_len: self.ring,
+            merge: self.merge,
             allow: self.allow.clone(),
             applications,
         })
@@ -300,6 +306,7 @@ impl RunArgs {
             applications: topology.applications,
             ring_len: topology.ring_len.unwrap_or(RING_LEN),
             filter: topology.filter,
+            merge: topology.merge,
             options: PortOptions {
                 batch_max: 256,
                 ..ports.options(Direction::Rx)
@@ -332,6 +339,7 @@ fn run_cluster(args: &RunArgs) -> Result<()> {
         setup.check()?;
         return show_planned(&setup.planned(), args.json);
     }
+    let manager = Manager::from_environment();
     let opened = cluster::open(&setup)?;
     let mut files = Files::default();
     // The socket, at the end.
@@ -342,6 +350,7 @@ fn run_cluster(args: &RunArgs) -> Result<()> {
         .confine
         .drop_privileges(user.as_ref(), &keep, &needs)?;
     let mut show = show::Show::start(args.json, &opened)?;
+    manager.ready();
     let options = Options {
         count: args.count,
         duration: args.duration,
@@ -358,6 +367,7 @@ fn run_cluster(args: &RunArgs) -> Result<()> {
         Notice::Reader(event) => show.reader(&event),
         Notice::Port(event) => show.event(&event),
     });
+    manager.stopping();
     let reported = show.end(&outcome);
     outcome.error.map_or(Ok(()), Err).and(reported)
 }

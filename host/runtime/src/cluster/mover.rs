@@ -4,13 +4,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use std::vec::Drain;
 
 use port::{Intake, RxBatch, RxQueue};
 use ring::shared::{Offer, OwnerEnd};
+use ring::slot::Slot;
 use ring::{Frame, FrameCache, Pool};
 use sys::Result;
 
 use super::application::{Application, WhenFull};
+use super::merge::{Merge, now_ns};
 use super::select::Selector;
 use super::{Shared, Totals};
 use crate::Stop;
@@ -30,6 +33,8 @@ pub(super) struct Plan {
     pub when_full: Vec<WhenFull>,
     pub intake: Intake,
     pub count: Option<u64>,
+    /// How long packets wait for earlier ones of other inputs.
+    pub merge: Option<Duration>,
 }
 
 /// The queues of one application, and what happens to packets for which they have no room.
@@ -67,6 +72,7 @@ pub(super) struct Out {
     frames: Vec<Frame>,
     /// The frames of one packet.
     chain: Vec<Frame>,
+    merge: Option<Merge>,
     /// Queues that had no room within the bound: packets for them are dropped until they have.
     stuck: u64,
     is_draining: bool,
@@ -94,6 +100,8 @@ impl Mover {
         };
         let groups = plan.applications.iter().zip(&plan.when_full);
         let groups: Vec<Group> = groups.map(group).collect();
+        // One queue is in order.
+        let merge = plan.merge.filter(|_| rx.len() > 1);
         Self {
             rx,
             out: Out {
@@ -112,6 +120,7 @@ impl Mover {
                 totals: Totals::default(),
                 frames: Vec::new(),
                 chain: Vec::new(),
+                merge: merge.map(Merge::new),
                 stuck: 0,
                 is_draining: false,
             },
@@ -123,6 +132,7 @@ impl Mover {
         let stop = self.out.stop.clone();
         let ended = worker::run_all(&mut self.rx, &mut self.out, &stop, pacing)?;
         if ended != Ended::Stopped {
+            self.out.release(true);
             self.out.wait_for_readers();
         }
         Ok(ended)
@@ -138,12 +148,13 @@ impl Mover {
                 result = result.and(worker::drain(rx, &mut self.out));
             }
         }
+        self.out.release(true);
         result
     }
 
     /// Ends all queues in order, and waits until their readers have returned all frames, at most
-    /// until `end`.
-    pub fn leave(&mut self, end: Instant) {
+    /// until `end`. Calls `serve` meanwhile.
+    pub fn leave(&mut self, end: Instant, mut serve: impl FnMut()) {
         let out = &mut self.out;
         out.ends.iter_mut().for_each(OwnerEnd::close);
         loop {
@@ -153,6 +164,8 @@ impl Mover {
             if !out.ends.iter().any(is_reading) || Instant::now() >= end {
                 break;
             }
+            out.publish();
+            serve();
             std::thread::sleep(NAP);
         }
         out.publish();
@@ -164,7 +177,9 @@ impl Engine for Out {
         self.totals.received += batch.len() as u64;
         let bytes = |packet: port::Packet<'_>| u64::from(packet.cap_len());
         self.totals.received_bytes += batch.iter().map(bytes).sum::<u64>();
+        self.set_now();
         self.all(batch);
+        self.release(false);
         self.flush();
         self.collect();
         self.publish();
@@ -178,6 +193,9 @@ impl Engine for Out {
     }
 
     fn idle(&mut self) -> Result<Verdict> {
+        self.set_now();
+        self.release(false);
+        self.flush();
         self.collect();
         self.publish();
         self.serve();
@@ -246,32 +264,103 @@ impl Out {
         may_wait
     }
 
-    /// Hands each adopted packet to one queue of every application.
+    fn set_now(&mut self) {
+        if let Some(merge) = &mut self.merge {
+            merge.set_now(now_ns());
+        }
+    }
+
+    /// Passes adopted packets on: to the queues, or to the others that wait for earlier ones.
     fn hand_over(&mut self) {
+        let Some(merge) = &mut self.merge else {
+            return self.hand_all();
+        };
+        let pool = self.cache.pool();
+        let mut frames = self.frames.drain(..);
+        while let Some(first) = frames.next() {
+            let descriptor = pool.descriptor(&first);
+            let mut rest = Vec::new();
+            let mut continues = descriptor.continues();
+            while continues && let Some(frame) = frames.next() {
+                continues = pool.continues(&frame);
+                rest.push(frame);
+            }
+            let has_time = descriptor.info & u64::from(Slot::TIME) != 0;
+            // Without a time, now.
+            let time_ns = if has_time {
+                descriptor.time_ns
+            } else {
+                u64::MAX
+            };
+            merge.add(time_ns, first, rest);
+        }
+        drop(frames);
+        self.totals.late = merge.late();
+        // More than fit.
+        self.release(false);
+    }
+
+    /// Hands over the packets that have waited for earlier ones of other inputs; with `is_end`, all
+    /// of them.
+    fn release(&mut self, is_end: bool) {
+        let Some(merge) = &mut self.merge else {
+            return;
+        };
+        while let Some((first, rest)) = merge.next(is_end) {
+            self.frames.push(first);
+            self.frames.extend(rest);
+        }
+        if !self.frames.is_empty() {
+            self.hand_all();
+        }
+    }
+
+    /// Hands each packet to one queue of every application.
+    fn hand_all(&mut self) {
         let mut frames = std::mem::take(&mut self.frames);
         let pool = self.cache.pool().clone();
-        let mut chain = std::mem::take(&mut self.chain);
-        for frame in frames.drain(..) {
-            let continues = pool.continues(&frame);
-            if !continues && chain.is_empty() {
-                let selected = self.select(&pool, &frame, 1);
-                if let Err(frame) = OwnerEnd::hand_frame(&mut self.ends, selected, frame) {
-                    // A frame of this pool is accepted.
-                    let _ = self.cache.give(frame);
-                }
+        let mut run = frames.drain(..);
+        loop {
+            let (selector, readers) = (&mut self.selector, &self.readers);
+            let select = |frame: &Frame| selector.select(&pool, frame, readers);
+            let (ends, cache) = (&mut self.ends, &mut self.cache);
+            let Some((frame, selected)) = OwnerEnd::hand_run(ends, cache, &mut run, select) else {
+                break;
+            };
+            if pool.continues(&frame) {
+                self.hand_chain(&pool, frame, &mut run);
                 continue;
             }
-            chain.push(frame);
-            if continues {
-                continue;
-            }
-            let selected = self.select(&pool, &chain[0], chain.len() as u32);
-            OwnerEnd::hand_frames(&mut self.ends, selected, &mut chain);
-            for frame in chain.drain(..) {
+            // One of the selected queues has no room.
+            let selected = match self.has_policies {
+                true => self.make_room(selected, 1),
+                false => selected,
+            };
+            if let Err(frame) = OwnerEnd::hand_frame(&mut self.ends, selected, frame) {
+                // A frame of this pool is accepted.
                 let _ = self.cache.give(frame);
             }
         }
+        drop(run);
         self.frames = frames;
+    }
+
+    /// Hands over a packet of several frames, of which `run` has the others.
+    fn hand_chain(&mut self, pool: &Pool, first: Frame, run: &mut Drain<'_, Frame>) {
+        let mut chain = std::mem::take(&mut self.chain);
+        chain.push(first);
+        for frame in run {
+            let continues = pool.continues(&frame);
+            chain.push(frame);
+            if !continues {
+                break;
+            }
+        }
+        let selected = self.select(pool, &chain[0], chain.len() as u32);
+        OwnerEnd::hand_frames(&mut self.ends, selected, &mut chain);
+        for frame in chain.drain(..) {
+            let _ = self.cache.give(frame);
+        }
         self.chain = chain;
     }
 
@@ -361,10 +450,7 @@ impl Out {
 
     /// Takes back returned frames; returns their number.
     pub(super) fn collect(&mut self) -> u32 {
-        let mut frames = 0;
-        for end in &mut self.ends {
-            frames += end.collect(&mut self.cache).frames;
-        }
+        let frames = OwnerEnd::collect_all(&mut self.ends, &mut self.cache).frames;
         // The ports' caches fetch them from the shared list.
         self.cache.keep_an_eighth();
         frames

@@ -14,6 +14,7 @@ use wire::LinkType;
 
 use super::application::{self, Application, WhenFull};
 use super::balance::Balance;
+use super::merge;
 use super::mover::Mover;
 use super::select::Selector;
 use super::status::{InputStatus, Status};
@@ -40,6 +41,9 @@ pub struct Setup {
     pub ring_len: u32,
     /// Packets to hand over, as a pcap expression.
     pub filter: Expression,
+    /// How long packets wait for earlier ones of other inputs; `None`: they are handed over as
+    /// received.
+    pub merge: Option<Duration>,
     /// Options of the ports.
     pub options: PortOptions,
     /// Users whose processes may attach, in addition to root and the user of this process.
@@ -56,6 +60,7 @@ pub(super) struct Named {
     applications: Vec<Application>,
     when_full: Vec<WhenFull>,
     pub ring_len: u32,
+    merge: Option<Duration>,
     may_attach: Vec<u32>,
     is_zero_copy: bool,
 }
@@ -68,6 +73,11 @@ pub struct Opened {
     pub(super) offer: Arc<Offer>,
     pub(super) named: Named,
     selector: Selector,
+}
+
+/// A window for output; 0 if there is none.
+fn milliseconds(window: Option<Duration>) -> u64 {
+    window.map_or(0, |window| window.as_millis() as u64)
 }
 
 fn what(name: &str) -> String {
@@ -88,6 +98,14 @@ impl Setup {
         if self.ring_len == 0 || self.ring_len > shared::ENTRY_COUNT_MAX {
             let (len, max) = (self.ring_len, shared::ENTRY_COUNT_MAX);
             return refuse(format!("queues of {len} packets; possible are 1 to {max}"));
+        }
+        if let Some(window) = self.merge
+            && (window.is_zero() || window > merge::WINDOW_MAX)
+        {
+            let max = merge::WINDOW_MAX.as_millis();
+            return refuse(format!(
+                "packets may wait for 1 to {max} ms for earlier ones"
+            ));
         }
         let own = |input: &&String| {
             let target = input.strip_prefix("ring:").unwrap_or_default();
@@ -125,6 +143,7 @@ impl Setup {
             input: InputStatus {
                 ports: self.inputs.join(", "),
                 filter: self.filter.text.trim().to_owned(),
+                merge_ms: milliseconds(self.merge),
                 ..InputStatus::default()
             },
             applications,
@@ -151,6 +170,9 @@ impl Setup {
                 count =
                     (count + u64::from(frames.frame_count)).max(2 * u64::from(frames.frame_count));
             }
+        }
+        if self.merge.is_some() {
+            count += u64::from(merge::FRAME_COUNT_MAX);
         }
         // Frames in the caches of threads, and in a batch.
         count += 4 * FrameCache::LEN_MAX as u64 + 4096;
@@ -242,6 +264,7 @@ pub fn open(setup: &Setup) -> Result<Opened> {
             applications: setup.applications.clone(),
             when_full: setup.applications.iter().map(when_full).collect(),
             ring_len,
+            merge: setup.merge,
             may_attach: [0, uid].into_iter().chain(others).collect(),
             is_zero_copy: port.rx.iter().all(|queue| queue.has_frames_of(&pool)),
         },
@@ -306,6 +329,7 @@ impl Opened {
                 when_full: named.when_full.clone(),
                 intake: description.intake,
                 count: options.count,
+                merge: named.merge,
             },
             shared.clone(),
             offer.clone(),
@@ -383,6 +407,8 @@ impl Named {
                 received: totals.received,
                 copied: totals.copied,
                 dropped: totals.pool_empty + totals.too_long,
+                merge_ms: milliseconds(self.merge),
+                late: totals.late,
             },
             queues,
         }

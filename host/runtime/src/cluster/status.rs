@@ -47,6 +47,10 @@ pub struct InputStatus {
     pub copied: u64,
     /// Packets dropped before the queues: no free frame, or too long.
     pub dropped: u64,
+    /// How long packets wait for earlier ones of other inputs, in milliseconds; 0: not at all.
+    pub merge_ms: u64,
+    /// Packets that arrived later than that.
+    pub late: u64,
 }
 
 /// A running cluster.
@@ -75,7 +79,7 @@ impl Status {
         let _ = writeln!(
             out,
             "cluster\tname={}\tprocess={}\tseconds={}\tports={}\tfilter={}\tzero_copy={}\
-             \treceived={}\tcopied={}\tdropped={}",
+             \treceived={}\tcopied={}\tdropped={}\tmerge_ms={}\tlate={}",
             plain(&self.name),
             self.process,
             self.seconds,
@@ -85,6 +89,8 @@ impl Status {
             input.received,
             input.copied,
             input.dropped,
+            input.merge_ms,
+            input.late,
         );
         for application in &self.applications {
             let _ = writeln!(
@@ -151,6 +157,8 @@ impl Status {
                         received: number("received"),
                         copied: number("copied"),
                         dropped: number("dropped"),
+                        merge_ms: number("merge_ms"),
+                        late: number("late"),
                     };
                 }
                 "application" if status.applications.len() < QUEUE_COUNT_MAX => {
@@ -252,6 +260,8 @@ mod tests {
                 received: 1 << 40,
                 copied: 3,
                 dropped: 2,
+                merge_ms: 20,
+                late: 5,
             },
             queues: (0..3)
                 .map(|index| QueueStatus {

@@ -79,6 +79,7 @@ fn setup(input: &Input, applications: &[(&str, u32)]) -> Setup {
         applications: applications.collect(),
         ring_len: 64,
         filter: Expression::new(""),
+        merge: None,
         options: PortOptions::default(),
         allow: Vec::new(),
         user: None,

@@ -5,6 +5,7 @@
 //! inputs = ["eth0", "afxdp:eth1?queues=4"]
 //! filter = "not port 22"              # all packets if absent
 //! ring = 4096                         # packets in each queue
+//! merge = 20                          # in order of time: packets wait 20 ms for earlier ones
 //! allow = ["suricata"]                # users whose programs may attach
 //!
 //! [[application]]
@@ -28,6 +29,7 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use port::FilterTarget;
 use sys::{Error, ErrorKind, Result};
@@ -36,6 +38,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::application::{self, Application, WhenFull, WhenGone};
 use super::balance::Balance;
+use super::merge;
 use super::table::Table;
 use crate::filter::{Compiler, Expression};
 use crate::text::read_text;
@@ -54,6 +57,8 @@ pub struct Topology {
     pub filter: Expression,
     /// Length of each queue in packets.
     pub ring_len: Option<u32>,
+    /// How long packets wait for earlier ones of other inputs.
+    pub merge: Option<Duration>,
     /// Users whose processes may attach.
     pub allow: Vec<String>,
     /// The applications.
@@ -117,6 +122,12 @@ fn number(value: &Value<'_>, expected: &str) -> Parsed<u32> {
     number.ok_or_else(|| (value.span(), format!("expected {expected}")))
 }
 
+/// A merge window in milliseconds.
+fn window(value: &Value<'_>) -> Parsed<Duration> {
+    let ms = number(value, "a number of milliseconds")?;
+    merge::parse(&ms.to_string()).map_err(|why| (value.span(), why))
+}
+
 fn strings(value: &Value<'_>, expected: &str) -> Parsed<Vec<String>> {
     let wrong = || (value.span(), format!("expected {expected}"));
     let array = value.get_ref().as_array().ok_or_else(wrong)?;
@@ -151,6 +162,7 @@ impl Reader<'_> {
             inputs: Vec::new(),
             filter: Expression::new("").by(self.compiler),
             ring_len: None,
+            merge: None,
             allow: Vec::new(),
             applications: Vec::new(),
         };
@@ -160,12 +172,13 @@ impl Reader<'_> {
                 "inputs" => topology.inputs = strings(value, "names of ports: [\"eth0\"]")?,
                 "filter" => topology.filter = self.expression(value, "an expression")?,
                 "ring" => topology.ring_len = Some(number(value, "a number of packets")?),
+                "merge" => topology.merge = Some(window(value)?),
                 "allow" => topology.allow = strings(value, "names of users: [\"ids\"]")?,
                 "application" => topology.applications = self.applications(value)?,
                 other => {
                     let why = format!(
-                        "unknown key \"{other}\": expected name, inputs, filter, ring, allow or \
-                         [[application]]"
+                        "unknown key \"{other}\": expected name, inputs, filter, ring, merge, \
+                         allow or [[application]]"
                     );
                     return Err((key.span(), why));
                 }
@@ -269,8 +282,9 @@ mod tests {
     }
 
     const GOOD: &str = "name = \"ids\"\ninputs = [\"eth0\", \"eth1\"]\nfilter = \"not port 22\"\n\
-                        ring = 512\nallow = [\"nobody\"]\n[[application]]\nname = \"a\"\n\
-                        queues = 4\nbalance = \"inner\"\nfilter = \"tcp\"\nwhen_full = \"spill\"\n\
+                        ring = 512\nmerge = 20\nallow = [\"nobody\"]\n\
+                        [[application]]\nname = \"a\"\nqueues = 4\nbalance = \"inner\"\n\
+                        filter = \"tcp\"\nwhen_full = \"spill\"\n\
                         when_gone = \"rehash\"\n[[application]]\nname = \"b\"\n\
                         queues = [\"udp\", \"\"]\nwhen_full = \"block=7\"\n";
 
@@ -285,6 +299,7 @@ mod tests {
             ),
             ("ids", 2, Some(512))
         );
+        assert_eq!(topology.merge, Some(Duration::from_millis(20)));
         assert_eq!(
             (topology.filter.text.as_str(), topology.allow.len()),
             ("not port 22", 1)
@@ -315,28 +330,33 @@ mod tests {
                 "line 2: unknown key \"colour\"",
             ),
             ("name = ".into(), "line 1: "),
-            (lines("queues = 0"), "line 17: application c has no queue"),
-            (lines("queues = 60"), "line 17: 66 queues"),
-            (lines("queues = \"x\""), "line 19: expected a number"),
-            (lines("balance = \"luck\""), "line 19: "),
+            (
+                "name = \"x\"\nmerge = 0".into(),
+                "line 2: expected milliseconds",
+            ),
+            ("merge = 10001".into(), "line 1: expected milliseconds"),
+            (lines("queues = 0"), "line 18: application c has no queue"),
+            (lines("queues = 60"), "line 18: 66 queues"),
+            (lines("queues = \"x\""), "line 20: expected a number"),
+            (lines("balance = \"luck\""), "line 20: "),
             (lines("queues = [\"\"]\nbalance = \"flow\""), "line "),
-            (lines("table = \"none.txt\""), "line 19: "),
-            (lines("filter = \"tcp prot 80\""), "line 19: "),
-            (lines("queues = [\"tcp prot 80\"]"), "line 19: "),
-            (lines("when_full = \"wait\""), "line 19: use drop, block"),
-            (lines("when_gone = \"drop\""), "line 19: use wait or rehash"),
+            (lines("table = \"none.txt\""), "line 20: "),
+            (lines("filter = \"tcp prot 80\""), "line 20: "),
+            (lines("queues = [\"tcp prot 80\"]"), "line 20: "),
+            (lines("when_full = \"wait\""), "line 20: use drop, block"),
+            (lines("when_gone = \"drop\""), "line 20: use wait or rehash"),
             (
                 lines("queues = [\"\"]\nwhen_gone = \"rehash\""),
-                "line 17: ",
+                "line 18: ",
             ),
-            (lines("name2 = 1"), "line 19: unknown key"),
+            (lines("name2 = 1"), "line 20: unknown key"),
             (
                 format!("{GOOD}[[application]]\nqueues = 1"),
-                "line 17: the application has no name",
+                "line 18: the application has no name",
             ),
             (
                 format!("{GOOD}[[application]]\nname = \"a\""),
-                "line 17: two applications",
+                "line 18: two applications",
             ),
         ] {
             let why = read(&text).unwrap_err();

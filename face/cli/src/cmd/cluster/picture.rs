@@ -219,6 +219,7 @@ mod tests {
                 Application::new("flows", 1),
             ],
             ring_len: 100,
+            merge: None,
             filter: "not port 22".into(),
             options: port::PortOptions::default(),
             allow: Vec::new(),

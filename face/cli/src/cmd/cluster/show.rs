@@ -220,6 +220,10 @@ impl Show {
         for (count, why) in lines.iter().filter(|(count, _)| *count != 0) {
             writeln!(out, "  {count} not handed over: {why}")?;
         }
+        if totals.late != 0 {
+            let late = counted(totals.late, "packet");
+            writeln!(out, "  {late} out of order: later than --merge (late)")?;
+        }
         out.extend(table(&outcome.queues).into_bytes());
         out.extend(left_out(&outcome.applications).into_bytes());
         match outcome.imbalance() {
@@ -259,6 +263,7 @@ impl Show {
                 "abandoned": totals.abandoned,
             },
             "surplus": totals.surplus,
+            "late": totals.late,
             "applications": applications,
             "queues": queues,
             "imbalance": outcome.imbalance(),

@@ -118,6 +118,8 @@ pub(super) fn status_json(status: &Status) -> Value {
             "received": status.input.received,
             "copied": status.input.copied,
             "dropped": status.input.dropped,
+            "merge_ms": status.input.merge_ms,
+            "late": status.input.late,
         },
         "queues": queues,
     })
@@ -133,8 +135,12 @@ pub(super) fn means(is_zero_copy: bool) -> &'static str {
 
 fn heading(status: &Status) -> String {
     let input = &status.input;
+    let merged = match input.merge_ms {
+        0 => String::new(),
+        ms => format!(", in order of time within {ms} ms, {} late", input.late),
+    };
     format!(
-        "{} (process {}): {}, {} received, {} dropped before the queues\n",
+        "{} (process {}): {}, {} received, {} dropped before the queues{merged}\n",
         status.name,
         status.process,
         means(input.is_zero_copy),
