@@ -115,6 +115,7 @@ mod scan_nmap;
 mod scan_output;
 mod scan_probes;
 mod scan_queues;
+mod scan_servers;
 mod scan_services;
 mod scan_targets;
 mod scan_tun;

@@ -1,14 +1,15 @@
 //! `cargo xtask setup`: installs the programs that demo, tests and benchmarks run, from Debian.
 //!
 //! Checks first and installs only what is missing, so a machine that has everything needs neither
-//! network nor root.
+//! network nor root. Some programs are unpacked below `target` instead ([`unpacked`]).
+
+mod unpacked;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-use crate::lab::apt::{self, Apt};
 use crate::run::{is_root, no_more, take_flag, visibly, which};
 
 /// What a program is needed for.
@@ -189,12 +190,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         if is_broker_missing(&sets) {
             missing.push(("Apache Kafka", "of Maven"));
         }
-        if is_suricata_missing(&sets) {
-            missing.push((
-                "Suricata",
-                "of trixie-backports, unpacked into target/suricata",
-            ));
-        }
+        missing.extend(unpacked::missing(&sets));
         for (what, package) in &missing {
             println!("missing: {what} (package {package})");
         }
@@ -210,7 +206,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     install(&missing)?;
     install_modules(&sets);
     install_broker(&sets);
-    unpack_suricata(&sets);
+    unpacked::unpack(&sets);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -222,7 +218,7 @@ pub fn ensure(sets: &[Set]) -> Result<()> {
     install(&missing(sets))?;
     install_modules(sets);
     install_broker(sets);
-    unpack_suricata(sets);
+    unpacked::unpack(sets);
     Ok(())
 }
 
@@ -262,39 +258,6 @@ fn install_broker(sets: &[Set]) {
         .context("the project of the broker")
         .and_then(|()| visibly(command.current_dir(broker())));
     if let Err(error) = fetched {
-        eprintln!("warning: {error:#}\nwarning: tests that need it will be skipped");
-    }
-}
-
-fn suricata() -> PathBuf {
-    crate::run::root().join("target/suricata")
-}
-
-fn is_suricata_missing(sets: &[Set]) -> bool {
-    cfg!(target_arch = "x86_64")
-        && sets.contains(&Set::Test)
-        && !suricata().join("usr/bin/suricata").is_file()
-}
-
-/// Unpacks Suricata of Debian's backports and all its libraries, which may be newer than those of
-/// this machine; nothing is installed. Without it its tests are skipped.
-fn unpack_suricata(sets: &[Set]) {
-    if !is_suricata_missing(sets) {
-        return;
-    }
-    eprintln!("missing: Suricata");
-    let folder = suricata();
-    let lists = folder.with_extension("apt");
-    let into = folder.with_extension("new");
-    let unpacked = Apt::open(&lists, apt::RELEASE).and_then(|apt| {
-        let packages = apt.with_libraries(&["suricata"])?;
-        let _ = std::fs::remove_dir_all(&into);
-        apt.unpack(&packages, &into)?;
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::rename(&into, &folder).context("the directory of Suricata")
-    });
-    let _ = std::fs::remove_dir_all(&lists);
-    if let Err(error) = unpacked {
         eprintln!("warning: {error:#}\nwarning: tests that need it will be skipped");
     }
 }

@@ -35,7 +35,7 @@ use connection::{Connection, Step};
 pub use datagram::DatagramReader;
 use hello::Hello;
 pub use hello::{IDENTITY_MAX, Identity};
-use segment::{ACK, Incoming, Outgoing, RST, Sender};
+use segment::{ACK, Incoming, Outgoing, RST, SYN, Sender};
 use table::Table;
 
 /// Limits and settings of connections.
@@ -85,6 +85,8 @@ pub struct GrabCounts {
     pub repeated: u64,
     /// Segments that arrived out of order, and were dropped.
     pub early: u64,
+    /// Segments received for a connection after its first SYN+ACK, late ones included.
+    pub received: u64,
 }
 
 /// Maximum number of segments that wait to be sent; excess ones are dropped as if lost in transit.
@@ -223,6 +225,8 @@ impl<'p> BannerGrabber<'p> {
         let Some(connection) = self.table.get_mut(slot) else {
             return;
         };
+        // A repeated SYN+ACK counts as a repeated answer.
+        self.counted.received += u64::from(incoming.flags & SYN == 0);
         let early = connection.early_count();
         let step = connection.receive(incoming, now_ns, &mut self.tools);
         self.counted.early += connection.early_count() - early;
@@ -235,6 +239,7 @@ impl<'p> BannerGrabber<'p> {
     fn reset(&mut self, target: &ProbeTarget, incoming: &Incoming<'_>) {
         let is_asked = self.plan.contains(target)
             && self.plan.source().port(&self.cookies.of(target)) == incoming.to_port;
+        self.counted.received += u64::from(is_asked && incoming.flags & (SYN | RST) == 0);
         if incoming.flags & RST != 0 || incoming.flags & ACK == 0 || !is_asked {
             return;
         }

@@ -121,6 +121,7 @@ const OWN: &[Field] = &[
     Field::RtspMethod,
     Field::RtspUrl,
     Field::RedisCommand,
+    Field::PostgresqlUser,
     Field::MqttVersion,
     Field::MqttClientId,
     Field::MqttKeepAliveS,
@@ -155,7 +156,8 @@ pub struct Connection {
     window: u16,
     hello: Hello,
     said: Vec<u8>,
-    /// How many of these bytes are replies to a server that speaks first.
+    /// How many of these bytes are the hello, and how many the replies that follow it.
+    hello_len: usize,
     reply_len: usize,
     is_closing: bool,
     is_closed_by_peer: bool,
@@ -195,6 +197,7 @@ impl Connection {
             expected: syn_ack.seq.wrapping_add(1),
             window: syn_ack.window,
             hello,
+            hello_len: said.len(),
             said,
             reply_len: 0,
             is_closing: false,
@@ -367,9 +370,9 @@ impl Connection {
         self.reply(now_ns, tools);
     }
 
-    /// Appends the reply to what a server has sent that speaks first.
+    /// Appends the reply to what the server has sent.
     fn reply(&mut self, now_ns: u64, tools: &mut Tools) {
-        if self.said.len() != self.reply_len {
+        if self.said.len() != self.hello_len + self.reply_len {
             return;
         }
         let reply = self.hello.reply(&self.start);
@@ -504,6 +507,7 @@ impl Connection {
                 return self.close(Ending::Quiet, now_ns);
             }
             self.said = self.hello.later(&self.target, who);
+            self.hello_len = self.said.len();
             return Step {
                 send: self.more(now_ns),
                 ..Step::default()

@@ -59,12 +59,12 @@ pub struct Row {
     pub make: Option<Make>,
     /// Possible first bytes of an answer. Anything else is decoded as if nothing had been sent.
     pub answers: &'static [&'static [u8]],
-    /// What is sent next, for a server that speaks first.
+    /// What is sent next, for a server that speaks first, or once it has answered.
     pub reply: Option<Reply>,
 }
 
-/// First bytes of a server that speaks first, and the reply to everything that it has sent so far:
-/// with more data, the reply becomes longer, but its beginning stays.
+/// First bytes of a server, and the reply to everything that it has sent so far: with more data,
+/// the reply becomes longer, but its beginning stays.
 pub type Reply = (&'static [u8], fn(&[u8]) -> Vec<u8>);
 
 /// All services.
@@ -127,8 +127,8 @@ pub const ROWS: &[Row] = &[
         name: "postgresql",
         ports: &[5432],
         make: Some(|_, _| vec![0, 0, 0, 8, 4, 210, 22, 47]),
-        answers: &[],
-        reply: None,
+        answers: &[b"N", b"S", b"E"],
+        reply: Some((b"N", greeted::postgresql)),
     },
     Row {
         // X.224 Connection Request that offers TLS and CredSSP (MS-RDPBCGR 2.2.1.1).
@@ -221,14 +221,14 @@ impl Hello {
         self.bytes(target, who)
     }
 
-    /// The reply to everything that a server has sent that speaks first, by its port or by what it
-    /// sends; empty if there is none.
+    /// The reply to everything that a server has sent: to the answer to the first data, or to a
+    /// server that speaks first, by what it sends. Empty if there is none.
     pub fn reply(self, start: &[u8]) -> Vec<u8> {
-        let mut rows = match self.0 {
-            Some(row) if row.make.is_some() => return Vec::new(),
-            Some(_) | None => ROWS.iter(),
+        let to = |row: &Row| row.reply.filter(|(first, _)| start.starts_with(first));
+        let reply = match self.0 {
+            Some(row) if row.make.is_some() => to(row),
+            Some(_) | None => ROWS.iter().filter(|row| row.make.is_none()).find_map(to),
         };
-        let reply = rows.find_map(|row| row.reply.filter(|(first, _)| start.starts_with(first)));
         reply.map_or_else(Vec::new, |(_, reply)| reply(start))
     }
 
@@ -365,6 +365,7 @@ mod tests {
             (5900, b"RFB 003.008\n\x02\x01\x02"),
             (9999, b"RFB 003.003\n\0\0\0\x01"),
             (9999, b"RFB 1\n"),
+            (5432, b"NR\0\0\0\x08\0\0\0\x05salt"),
         ] {
             let whole = Hello::of(port).reply(greeting);
             assert!(whole.len() <= 512, "{port}");
@@ -383,5 +384,10 @@ mod tests {
         assert_eq!(Hello::of(23).reply(telnet), b"\xff\xfc\x18\xff\xfe\x01");
         // A client that has spoken does not reply.
         assert_eq!(Hello::of(80).reply(b"RFB 003.008\n"), b"");
+        // PostgreSQL without TLS; with it, nothing else is sent in the clear.
+        let startup = Hello::of(5432).reply(b"N");
+        assert_eq!(startup[..8], [0, 0, 0, startup.len() as u8, 0, 3, 0, 0]);
+        assert_eq!(Hello::of(5432).reply(b"S"), b"");
+        assert_eq!(Hello::of(9999).reply(b"N"), b"");
     }
 }

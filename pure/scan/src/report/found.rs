@@ -72,3 +72,11 @@ pub struct Totals {
     /// Counts of banner connections.
     pub grabbed: GrabCounts,
 }
+
+impl Totals {
+    /// Received packets that are neither answers nor segments of banner connections.
+    pub fn unrelated(&self) -> u64 {
+        let related = self.answers + self.grabbed.received;
+        self.received.saturating_sub(related)
+    }
+}

@@ -120,6 +120,7 @@ fn end(run: &Run, _: u64, ending: &Ending<'_>, out: &mut Vec<u8>) {
         ("failed", totals.failed),
         ("received", totals.received),
         ("answers", totals.answers),
+        ("unrelated", totals.unrelated()),
         ("open", totals.open),
         ("closed", totals.closed),
         ("filtered", totals.filtered),

@@ -17,13 +17,14 @@ const LINE_MAX: u64 = 1 << 20;
 /// Maximum number of answers and banners.
 const ROWS_MAX: usize = 1 << 24;
 /// Totals of runs that add up.
-const SUMS: [&str; 12] = [
+const SUMS: [&str; 13] = [
     "sent",
     "sent_bytes",
     "failed",
     "unreachable",
     "received",
     "answers",
+    "unrelated",
     "maybe_repeated",
     "lost",
     "connections",

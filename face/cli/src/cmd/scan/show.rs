@@ -376,7 +376,7 @@ fn account(totals: &Totals, (sending, asked): (Duration, &str), elapsed: Duratio
         text,
         "  {} packets received, {} of them unrelated to probes; {} lost",
         totals.received,
-        totals.received.saturating_sub(totals.answers),
+        totals.unrelated(),
         totals.lost
     );
     let grabbed = &totals.grabbed;

@@ -1,4 +1,4 @@
-//! Replies to servers that speak first.
+//! Replies to servers that speak first, or have answered the first data.
 
 /// Length of a version (RFC 6143 §7.1.1).
 const VERSION_LEN: usize = 12;
@@ -29,6 +29,12 @@ pub fn vnc(start: &[u8]) -> Vec<u8> {
         _ => b"RFB 003.008\n",
     };
     reply.to_vec()
+}
+
+/// Startup message of protocol 3.0 after a refused SSLRequest: the server names its authentication
+/// method, or the reason of an error (PostgreSQL manual, "Message Formats").
+pub fn postgresql(_: &[u8]) -> Vec<u8> {
+    b"\0\0\0\x17\0\x03\0\0user\0barewire\0\0".to_vec()
 }
 
 /// Refuses each option that the server requests or offers, once (RFC 1143 §4).

@@ -1,0 +1,287 @@
+//! `barewire scan --banners` against servers of Debian: each runs in a root directory of its own, of
+//! the packages that `cargo xtask setup` unpacks.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use lab::process::{Process, barewire};
+use lab::skip::Missing;
+use lab::{Pair, Veth, require, skip};
+use serde_json::Value;
+
+/// Time limit of a program; not a measurement.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Makes a root directory in the mount namespace of the shell, `$T`, from the packages, `$R`. The
+/// names of the users are those of the packages.
+const ROOT: &str = r#"
+R=$1 T=/mnt
+mount -t tmpfs -o mode=755 tmpfs $T
+cp -a "$R/etc" "$R/var" $T/
+mkdir $T/usr $T/dev $T/proc $T/run $T/tmp
+chmod 1777 $T/tmp
+for d in bin sbin lib lib64; do ln -s usr/$d $T/$d; done
+mount --bind "$R/usr" $T/usr
+mount --rbind /dev $T/dev
+mount -t proc proc $T/proc
+printf '%s\n' root:x:0:0::/:/bin/sh nobody:x:65534:65534::/:/bin/false > $T/etc/passwd
+printf '%s\n' root:x:0: nogroup:x:65534: > $T/etc/group
+id=100
+for name in www-data sshd postfix postgres dovecot dovenull mysql mosquitto ftp; do
+    id=$((id + 1))
+    echo $name:x:$id:$id::/tmp:/bin/false >> $T/etc/passwd
+    echo $name:x:$id: >> $T/etc/group
+done
+echo postdrop:x:200: >> $T/etc/group
+eval "$2"
+"#;
+
+fn packages() -> Result<PathBuf, Missing> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers");
+    match folder.join("usr/sbin/vsftpd").is_file() {
+        true => Ok(folder),
+        false => Err(Missing::Machine(
+            "servers below target (cargo xtask setup)".into(),
+        )),
+    }
+}
+
+/// A server in the right end's namespace. All its processes end on drop.
+struct Server {
+    pair: Pair,
+    process: Process,
+}
+
+impl Server {
+    /// Runs a script that starts a server in `$T`; returns when all ports are listened to.
+    fn start(script: &str, ports: &[u16]) -> Server {
+        let pair = Veth::new().offloads().create().unwrap();
+        let mut command = pair.right.ns.command("unshare");
+        command.args(["--mount", "--propagation", "private", "--pid", "--fork"]);
+        command.args(["--kill-child", "--mount-proc", "sh", "-euc", ROOT, "sh"]);
+        command.arg(packages().unwrap()).arg(script);
+        let process = Process::spawn_with_stdin(command.stdin(Stdio::null())).unwrap();
+        let mut server = Server { pair, process };
+        server.wait_listening(ports);
+        server
+    }
+
+    fn wait_listening(&mut self, ports: &[u16]) {
+        let since = Instant::now();
+        let is_listening = || {
+            let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default();
+            // State 0A is LISTEN.
+            let row = |port: &u16| format!(":{port:04X} 00000000:0000 0A");
+            ports.iter().all(|port| table.contains(&row(port)))
+        };
+        while !self.pair.right.ns.run(is_listening).unwrap() {
+            let is_running = self.process.running().unwrap();
+            assert!(is_running, "it ended: {}", self.process.stderr());
+            assert!(since.elapsed() < LIMIT, "nothing listens on {ports:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The banner at each port, and the totals.
+    fn banners(&self, ports: &[u16]) -> (Vec<Value>, Value) {
+        let list: Vec<_> = ports.iter().map(u16::to_string).collect();
+        let (target, list) = (self.pair.right.ipv4.to_string(), list.join(","));
+        let args = ["scan", &target, "-p", &list, "--banners", "--json"];
+        let args = [&args[..], &["--wait", "2", "--rate", "1000"]].concat();
+        let mut process = self.pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
+        let stdout = process.wait(LIMIT).unwrap().checked().unwrap().stdout;
+        let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        let mut lines: Vec<Value> = stdout.lines().map(parse).collect();
+        let totals = lines.pop().expect("totals");
+        let of = |port: &u16| {
+            let is_it = |line: &&Value| line["type"] == "banner" && line["port"] == *port;
+            let found: Vec<_> = lines.iter().filter(is_it).collect();
+            assert_eq!(found.len(), 1, "port {port}: {totals} {lines:?}");
+            found[0].clone()
+        };
+        (ports.iter().map(of).collect(), totals)
+    }
+
+    /// What the only server at a port says, decoded.
+    fn application(&self, port: u16) -> Value {
+        self.banners(&[port]).0[0]["application"].take()
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("{value}"))
+}
+
+#[test]
+fn nginx_says_its_version_title_and_certificate() {
+    require!(skip::lab(), packages().map(drop));
+    let script = r#"
+chroot $T openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=www.example.org \
+    -addext subjectAltName=DNS:www.example.org,DNS:example.org \
+    -keyout /tmp/key.pem -out /tmp/cert.pem 2> /dev/null
+cat > $T/etc/nginx/nginx.conf << END
+daemon off;
+pid /run/nginx.pid;
+error_log stderr;
+events {}
+http {
+    access_log off;
+    ssl_certificate /tmp/cert.pem;
+    ssl_certificate_key /tmp/key.pem;
+    server { listen 80; listen 443 ssl; root /tmp; }
+}
+END
+echo '<title>A page of this test</title>' > $T/tmp/index.html
+exec chroot $T nginx
+"#;
+    let server = Server::start(script, &[80, 443]);
+    let (banners, totals) = server.banners(&[80, 443]);
+    let plain = &banners[0];
+    assert_eq!(plain["title"], "A page of this test");
+    assert_eq!(plain["application"]["http_status"], 200);
+    let name = text(&plain["application"]["http_server"]);
+    assert!(name.starts_with("nginx/1."), "{name}");
+    let tls = &banners[1]["application"];
+    assert_eq!(tls["protocol"], "tls", "{}", banners[1]);
+    assert_eq!(tls["tls_version"], "1.2", "{tls}");
+    assert_eq!(totals["unrelated"], 0, "{totals}");
+    assert_eq!(totals["open"], 2, "{totals}");
+}
+
+#[test]
+fn openssh_says_its_version_and_algorithms() {
+    require!(skip::lab(), packages().map(drop));
+    let script = r#"
+mkdir -p $T/run/sshd
+chroot $T ssh-keygen -q -t ed25519 -N '' -f /tmp/key
+exec chroot $T /usr/sbin/sshd -D -e -f /dev/null -h /tmp/key
+"#;
+    let server = Server::start(script, &[22]);
+    let found = server.application(22);
+    assert_eq!(found["protocol"], "ssh");
+    let name = text(&found["ssh_server"]);
+    assert!(name.starts_with("SSH-2.0-OpenSSH_1"), "{name}");
+    assert_eq!(text(&found["hassh_server"]).len(), 32, "{found}");
+}
+
+#[test]
+fn redis_says_its_version() {
+    require!(skip::lab(), packages().map(drop));
+    let script = "exec chroot $T redis-server --protected-mode no --save ''";
+    let found = Server::start(script, &[6379]).application(6379);
+    assert_eq!(found["protocol"], "redis");
+    assert!(text(&found["redis_version"]).starts_with("8."), "{found}");
+}
+
+#[test]
+fn mosquitto_accepts_a_client_without_a_name() {
+    require!(skip::lab(), packages().map(drop));
+    let script = r#"
+printf 'listener 1883\nallow_anonymous true\n' > $T/tmp/conf
+exec chroot $T mosquitto -c /tmp/conf
+"#;
+    let found = Server::start(script, &[1883]).application(1883);
+    assert_eq!(found["protocol"], "mqtt");
+    assert_eq!(found["mqtt_return_code"], 0);
+}
+
+#[test]
+fn vsftpd_says_its_greeting() {
+    require!(skip::lab(), packages().map(drop));
+    let script = r#"
+mkdir -p $T/run/vsftpd/empty
+cat > $T/etc/vsftpd.conf << END
+listen=YES
+background=NO
+secure_chroot_dir=/run/vsftpd/empty
+ftpd_banner=FTP of this test
+END
+exec chroot $T vsftpd
+"#;
+    let found = Server::start(script, &[21]).application(21);
+    assert_eq!(found["protocol"], "ftp");
+    assert_eq!(found["mail_greeting"], "220 FTP of this test");
+}
+
+#[test]
+fn postfix_says_its_greeting() {
+    require!(skip::lab(), packages().map(drop));
+    let script = r#"
+chown postfix $T/var/lib/postfix 2> /dev/null || chroot $T chown postfix /var/lib/postfix
+cp $T/usr/share/postfix/master.cf.dist $T/etc/postfix/master.cf
+cat > $T/etc/postfix/main.cf << END
+compatibility_level=3.9
+myhostname=mail.example.org
+mydestination=
+maillog_file=/dev/stdout
+END
+exec chroot $T postfix start-fg
+"#;
+    let found = Server::start(script, &[25]).application(25);
+    assert_eq!(found["protocol"], "smtp");
+    assert_eq!(found["mail_greeting"], "220 mail.example.org ESMTP Postfix");
+}
+
+#[test]
+fn dovecot_says_its_greetings() {
+    require!(skip::lab(), packages().map(drop));
+    let script = r#"
+cat > $T/tmp/conf << END
+dovecot_config_version = 2.4.0
+dovecot_storage_version = 2.4.0
+protocols = imap pop3
+ssl = no
+log_path = /dev/stderr
+mail_driver = maildir
+mail_path = /tmp/mail
+passdb static {
+  password = test
+}
+userdb static {
+}
+END
+exec chroot $T dovecot -F -c /tmp/conf
+"#;
+    let server = Server::start(script, &[110, 143]);
+    let (banners, _) = server.banners(&[110, 143]);
+    for (banner, (name, start)) in banners.iter().zip([("pop3", "+OK "), ("imap", "* OK ")]) {
+        let found = &banner["application"];
+        assert_eq!(found["protocol"], name, "{banner}");
+        let greeting = text(&found["mail_greeting"]);
+        let is_dovecot = greeting.starts_with(start) && greeting.contains("Dovecot");
+        assert!(is_dovecot, "{greeting}");
+    }
+}
+
+#[test]
+fn mariadb_says_its_version() {
+    require!(skip::lab(), packages().map(drop));
+    let script = r#"
+mkdir $T/tmp/data
+chroot $T chown mysql /tmp/data
+exec chroot $T mariadbd --no-defaults --user=mysql --datadir=/tmp/data --socket=/tmp/socket \
+    --bind-address=0.0.0.0 --skip-grant-tables
+"#;
+    let found = Server::start(script, &[3306]).application(3306);
+    assert_eq!(found["protocol"], "mysql");
+    let version = text(&found["mysql_version"]);
+    assert!(version.contains("MariaDB"), "{version}");
+}
+
+#[test]
+fn postgresql_says_how_clients_authenticate() {
+    require!(skip::lab(), packages().map(drop));
+    let script = r#"
+mkdir $T/tmp/data
+chroot $T chown postgres:postgres /tmp/data
+run="chroot --userspec=postgres:postgres $T"
+bin=/usr/lib/postgresql/17/bin
+$run $bin/initdb -D /tmp/data --auth-local=trust --auth-host=scram-sha-256 --no-sync > /dev/null
+echo 'host all all all scram-sha-256' > $T/tmp/data/pg_hba.conf
+exec $run $bin/postgres -D /tmp/data -c listen_addresses='*' -k /tmp
+"#;
+    let found = Server::start(script, &[5432]).application(5432);
+    assert_eq!(found["protocol"], "postgresql", "{found}");
+    assert_eq!(found["postgresql_auth"], "SCRAM-SHA-256", "{found}");
+}
