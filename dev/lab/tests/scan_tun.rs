@@ -128,6 +128,22 @@ fn a_scan_finds_its_way_through_a_tun() {
             "{totals}"
         );
     }
+    // Both families in random order: the kernel is told the protocol of each packet, which PPP
+    // needs and a tun does not.
+    let both = [
+        "10.99.1.0/28",
+        "fd99:1::/124",
+        "-p",
+        "80,81",
+        "--retries",
+        "2",
+    ];
+    let lines = tunnel.scan(&both);
+    assert_eq!(count(&lines, "tcp", "open"), 32, "{lines:?}");
+    assert_eq!(count(&lines, "tcp", "closed"), 32, "{lines:?}");
+    let totals = lines.last().unwrap();
+    let counts = (&totals["sent"], &totals["failed"], &totals["repeated"]);
+    assert_eq!(counts, (&192.into(), &0.into(), &128.into()), "{totals}");
     let lines = tunnel.scan(&["10.99.1.1", "-p", "U:9"]);
     assert_eq!(count(&lines, "udp", "closed"), 1, "{lines:?}");
     let plan = tunnel.scan(&["10.99.1.1", "-p", "80", "--dry-run"]);

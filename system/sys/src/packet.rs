@@ -471,6 +471,32 @@ impl PacketSocket {
         usize::try_from(result).map_err(|_| io::Error::last_os_error())
     }
 
+    /// As [`kick`](Self::kick), with the EtherType of all packets in the ring, for devices without
+    /// a link header: the kernel reads the protocol from the header otherwise, and PPP discards
+    /// packets of an unknown one.
+    ///
+    /// # Errors
+    /// The bare errno, because the caller continues with most of them.
+    pub fn kick_as(&self, interface_index: u32, ethertype: u16) -> io::Result<usize> {
+        // SAFETY: `sockaddr_ll` is plain data for which zero is valid.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = ethertype.to_be();
+        address.sll_ifindex = interface_index as i32;
+        // SAFETY: no buffer is passed; the kernel reads the address, of this length, in the call.
+        let result = unsafe {
+            libc::sendto(
+                self.fd.as_raw_fd(),
+                std::ptr::null::<c_void>(),
+                0,
+                libc::MSG_DONTWAIT,
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+            )
+        };
+        usize::try_from(result).map_err(|_| io::Error::last_os_error())
+    }
+
     /// Discards the packets in the socket's queue (not those in its ring).
     pub fn discard(&self) {
         // Limited, because packets could arrive faster than this if the socket has no filter.

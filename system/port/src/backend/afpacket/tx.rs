@@ -38,6 +38,10 @@ const KICK_AT: u32 = 32;
 /// Pause before the next attempt when the interface's queue was full.
 const RETRY_PAUSE: Duration = Duration::from_micros(50);
 
+/// EtherTypes (`ETH_P_IP`, `ETH_P_IPV6`).
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+
 /// Offsets in `struct tpacket2_hdr`, and its length; the packet follows immediately.
 const STATUS: usize = 0;
 const LEN: usize = 4;
@@ -55,8 +59,11 @@ pub(super) struct Tx {
     memory: Mapping,
     socket: PacketSocket,
     interface_name: String,
+    interface_index: u32,
     link_header_len: usize,
     mtu: usize,
+    /// The EtherType of the waiting packets, on devices without a link header.
+    ethertype: u16,
     frame_len: usize,
     frame_count: u32,
     /// First frame that waits for the kernel.
@@ -102,8 +109,10 @@ impl Tx {
             memory,
             socket,
             interface_name: link.name.clone(),
+            interface_index: link.index,
             link_header_len,
             mtu: link.mtu as usize,
+            ethertype: 0,
             frame_len: frame_len as usize,
             frame_count,
             tail: 0,
@@ -253,7 +262,10 @@ impl Tx {
     /// Makes the kernel send what waits. Packets for which it has no room continue to wait.
     fn kick(&mut self) -> Result<()> {
         while self.waiting != 0 {
-            let result = self.socket.kick();
+            let result = match self.ethertype {
+                0 => self.socket.kick(),
+                ethertype => self.socket.kick_as(self.interface_index, ethertype),
+            };
             self.counters.kicks.add(1);
             self.advance();
             let Err(error) = result else {
@@ -282,6 +294,28 @@ impl Tx {
         Ok(())
     }
 
+    /// Sends the waiting packets first if the next one is of another IP version, on devices without
+    /// a link header: one call sends packets of one EtherType. Returns false if some of them must
+    /// wait.
+    fn is_of_kind(&mut self, packet: &[u8]) -> bool {
+        let ethertype = match packet.first().map(|byte| byte >> 4) {
+            _ if self.link_header_len != 0 => return true,
+            Some(4) => ETHERTYPE_IPV4,
+            Some(6) => ETHERTYPE_IPV6,
+            _ => 0,
+        };
+        if ethertype != self.ethertype && self.waiting != 0 {
+            if let Err(error) = self.kick() {
+                self.failed = Some(error);
+            }
+            if self.waiting != 0 {
+                return false;
+            }
+        }
+        self.ethertype = ethertype;
+        true
+    }
+
     /// Moves one filled slot (or the segments of one packet) into the run of waiting frames;
     /// returns the number of slots.
     fn take(&mut self, slots: &[Slot]) -> usize {
@@ -295,7 +329,7 @@ impl Tx {
         let packet =
             unsafe { std::slice::from_raw_parts(slot.data().as_ptr(), slot.cap_len() as usize) };
         // A packet in several segments is longer than a frame, hence than the MTU.
-        if count > 1 || !self.fits(packet) {
+        if count > 1 || !self.fits(packet) || !self.is_of_kind(packet) {
             self.counters.failed.add(1);
             return count;
         }
@@ -369,7 +403,7 @@ impl TxBackend for Tx {
             return Ok(Some(frame));
         };
         let packet = cache.pool().bytes(&frame);
-        if packet.len() <= self.room() as usize && self.fits(packet) {
+        if packet.len() <= self.room() as usize && self.fits(packet) && self.is_of_kind(packet) {
             let from = NonNull::from(packet).cast::<u8>();
             // SAFETY: the frame after the waiting ones is available, so ours, and has the room.
             unsafe {
