@@ -12,8 +12,31 @@ const ROOM: usize = 512;
 /// Part of the room that decoders may fill. The rest is for the number of transactions.
 const FILLED_MAX: usize = 496;
 
-/// A set of fields.
 type Present = Set<{ words(FIELDS.len()) }>;
+
+/// A set of fields, with room for each of [`FIELDS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FieldSet(Present);
+
+impl FieldSet {
+    /// No field.
+    pub const NONE: FieldSet = FieldSet(Present::NONE);
+
+    /// Whether each of these fields is in another set.
+    pub fn is_subset(self, other: FieldSet) -> bool {
+        self.0.without(other.0).is_empty()
+    }
+}
+
+impl FromIterator<Field> for FieldSet {
+    fn from_iter<I: IntoIterator<Item = Field>>(fields: I) -> FieldSet {
+        let mut set = Present::NONE;
+        fields
+            .into_iter()
+            .for_each(|field| set.insert(field as usize));
+        FieldSet(set)
+    }
+}
 
 /// Length of a field's head: the low byte of the field's number; then two flags, four more bits of
 /// the number, and the length.
@@ -73,6 +96,11 @@ impl Application {
     /// Whether nothing was found.
     pub fn is_empty(&self) -> bool {
         self.len == 0 && self.protocol == Protocol::Unknown
+    }
+
+    /// The fields that are present.
+    pub fn field_set(&self) -> FieldSet {
+        FieldSet(self.present)
     }
 
     /// Whether the field is present.
@@ -328,6 +356,25 @@ impl<'a> Iterator for Fields<'a> {
 mod tests {
     use super::*;
     use std::vec::Vec;
+
+    #[test]
+    fn sets_of_fields_are_subsets_of_those_with_more() {
+        let all: FieldSet = FIELDS.iter().map(|row| row.field).collect();
+        for row in FIELDS {
+            let one = FieldSet::from_iter([row.field]);
+            let others = FIELDS.iter().map(|other| other.field);
+            let others: FieldSet = others.filter(|other| *other != row.field).collect();
+            assert!(one.is_subset(all) && one.is_subset(one) && FieldSet::NONE.is_subset(one));
+            assert!(
+                !one.is_subset(others) && !all.is_subset(others),
+                "{}",
+                row.name
+            );
+        }
+        let mut a = Application::EMPTY;
+        a.field(Field::DnsName, Value::text(b"example.org"));
+        assert_eq!(a.field_set(), FieldSet::from_iter([Field::DnsName]));
+    }
 
     #[test]
     fn reported_fields_are_kept_once_and_in_order() {

@@ -45,7 +45,7 @@ pub mod stream;
 mod text;
 mod transaction;
 
-pub use application::Application;
+pub use application::{Application, FieldSet};
 pub use community_id::{CommunityId, community_id};
 pub use conversation::{Conversation, DEPTH_MAX, End, Tools};
 pub use date::DateTime;

@@ -6,7 +6,7 @@ pub(crate) const fn words(count: usize) -> usize {
 }
 
 /// Numbers below `64 * W`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Set<const W: usize>([u64; W]);
 
 impl<const W: usize> Set<W> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use inspect::{Application, Conversation, Decoders, Direction, Origin, Protocol, Tools};
+use inspect::{Application, Conversation, Decoders, Direction, FieldSet, Origin, Protocol, Tools};
 
 use super::connection::{OfServer, START_LEN};
 use super::{Banner, Ending};
@@ -14,7 +14,7 @@ use crate::cookie::ProbeTarget;
 const KNOWN_MAX: usize = 1 << 20;
 
 /// Kind of an answer: the protocol, and the set of fields found.
-type Kind = (Protocol, u128);
+type Kind = (Protocol, FieldSet);
 
 /// Decodes the answers of UDP services. Each is read on its own; nothing is kept of it but its
 /// kind.
@@ -62,9 +62,7 @@ impl DatagramReader {
         let mut sink = OfServer(&mut application);
         conversation.datagram(&origin, data, &mut self.tools, &mut sink);
         conversation.finish(&mut self.tools, &mut sink);
-        let fields = application.fields();
-        let mask = fields.fold(0_u128, |mask, (field, _)| mask | 1 << field as u16);
-        let key = (target, (application.protocol(), mask));
+        let key = (target, (application.protocol(), application.field_set()));
         if self.known.contains(&key) {
             return None;
         }
@@ -81,9 +79,6 @@ impl DatagramReader {
         })
     }
 }
-
-// The mask has one bit for each field.
-const _: () = assert!(inspect::FIELDS.len() <= u128::BITS as usize);
 
 #[cfg(test)]
 mod tests {

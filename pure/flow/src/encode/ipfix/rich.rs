@@ -5,7 +5,7 @@
 //! a template with all fields serves mixtures. If a record alone does not fit into a message,
 //! fields are omitted ([`Trim`]), not the record.
 
-use inspect::{Application, FIELDS, Field};
+use inspect::{Application, FIELDS, Field, FieldSet};
 
 use super::lists::{self, ListSize};
 use super::write::{Writer, specifier, variable};
@@ -166,9 +166,6 @@ const GROUPS: &[&[&str]] = &[
     &["socks_", "inner_protocol", "http_", "transactions"],
 ];
 
-// A group's mask has one bit for each field.
-const _: () = assert!(FIELDS.len() <= u128::BITS as usize);
-
 /// Prefix of the fields that do not depend on the protocol, which are in every nonempty group.
 const EVERYWHERE: &str = "ndpi";
 
@@ -197,8 +194,7 @@ struct Rest<'a> {
 /// A group of fields.
 struct Group {
     number: usize,
-    /// Bit `field as u8` for each field.
-    mask: u128,
+    fields: FieldSet,
     elements: Vec<&'static ApplicationElement>,
 }
 
@@ -253,9 +249,7 @@ impl Rich {
                 let fields: Vec<Field> = rows.map(|row| row.field).collect();
                 Group {
                     number,
-                    mask: fields
-                        .iter()
-                        .fold(0, |mask, field| mask | 1 << *field as u8),
+                    fields: fields.iter().copied().collect(),
                     elements: fields.iter().map(|f| &APPLICATION[*f as usize]).collect(),
                 }
             });
@@ -274,9 +268,8 @@ impl Rich {
     /// The smallest group that has all fields of an application; the group without fields if none
     /// has.
     fn group_of(&self, application: &Application) -> &Group {
-        let present = application.fields();
-        let mask = present.fold(0_u128, |mask, (field, _)| mask | 1 << field as u8);
-        let serves = |group: &&Group| mask & !group.mask == 0;
+        let present = application.field_set();
+        let serves = |group: &&Group| present.is_subset(group.fields);
         let groups = self.groups.iter().filter(serves);
         let smallest = groups.min_by_key(|group| group.elements.len());
         // The first one always exists.
