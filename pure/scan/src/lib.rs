@@ -46,6 +46,6 @@ pub use report::{AskedRate, Found, Totals};
 pub use seen::{Seen, SeenBefore};
 pub use source::Source;
 pub use target::{
-    AddrRange, Pair, PairPort, RESERVED, RangeList, Targets, parse_line, parse_pair, parse_range,
-    split_pair, words_of,
+    AddrRange, Pair, PairPort, RESERVED, RangeList, Targets, parse_line, parse_octets, parse_pair,
+    parse_range, split_pair, words_of,
 };

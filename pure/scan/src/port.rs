@@ -184,6 +184,29 @@ impl Ports {
         })
     }
 
+    /// The ports that are not in a list; one without a letter is of every protocol that has ports.
+    ///
+    /// # Errors
+    /// If none is left, as a sentence without a full stop.
+    pub fn without(mut self, list: &PortList) -> Result<Self, String> {
+        let is_excluded = |entry: &Entry| {
+            let (probe, port) = (entry.probe, entry.port);
+            let mut rows = list.0.iter();
+            probe.has_ports()
+                && rows.any(|(protocol, first, last)| {
+                    let is_of = protocol.is_none_or(|protocol| protocol == probe.protocol());
+                    is_of && (*first..=*last).contains(&port)
+                })
+        };
+        self.entries.retain(|entry| !is_excluded(entry));
+        if self.entries.is_empty() {
+            return Err("no port is left after the exclusions".into());
+        }
+        self.probes = self.entries.iter().map(|entry| entry.probe).collect();
+        self.probes.dedup();
+        Ok(self)
+    }
+
     /// No ports: for scans of pairs alone.
     pub fn none(payloads: Payloads) -> Self {
         Self {
@@ -385,6 +408,36 @@ mod tests {
         assert_eq!(ports.of(Probe::Syn, 161).len(), 0);
         assert_eq!(ports.as_slice().len(), 5);
         assert_eq!(ports.probes(), [Probe::Udp]);
+    }
+
+    #[test]
+    fn excluded_ports_are_not_among_them() {
+        let without = |text: &str, excluded: &str| {
+            let list = PortList::parse(text).unwrap();
+            let ports = Ports::new(&list, &[Probe::Syn, Probe::Echo], Payloads::built_in());
+            let ports = ports
+                .unwrap()
+                .without(&PortList::parse(excluded).unwrap())?;
+            let found = ports.as_slice().iter().map(|e| (e.probe, e.port)).collect();
+            Ok::<Vec<_>, String>(found)
+        };
+        use Probe::{Echo, Syn, Udp};
+        let all = "79-82,U:53,80";
+        let found = [(Syn, 79), (Syn, 82), (Udp, 53), (Echo, 0)];
+        assert_eq!(without(all, "80-81").unwrap(), found);
+        let found = [
+            (Syn, 79),
+            (Syn, 80),
+            (Syn, 81),
+            (Syn, 82),
+            (Udp, 80),
+            (Echo, 0),
+        ];
+        assert_eq!(without(all, "U:53,T:1").unwrap(), found);
+        assert_eq!(without(all, "0-").unwrap(), [(Echo, 0)]);
+        let list = PortList::parse("80").unwrap();
+        let ports = Ports::new(&list, &[], Payloads::built_in()).unwrap();
+        assert!(ports.without(&list).is_err());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use list::RangeList;
 pub use pair::{Pair, PairPort, parse_pair, split_pair};
-pub use parse::{parse_line, parse_range, words_of};
+pub use parse::{parse_line, parse_octets, parse_range, words_of};
 pub use reserved::RESERVED;
 
 use crate::permutation::Permutation;

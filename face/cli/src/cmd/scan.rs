@@ -30,7 +30,9 @@ use crate::args::{calls_bpf, parse_duration, to_read_counters};
 use crate::confine::{ConfineArgs, Needs};
 use crate::inputs;
 use output::OutputArgs;
-use parse::{PayloadArg, parse_identity, parse_mac, parse_rate, parse_source_ports};
+use parse::{
+    PayloadArg, parse_identity, parse_mac, parse_rate, parse_seed, parse_source_ports, parse_wait,
+};
 use show::Show;
 
 /// Arguments.
@@ -45,6 +47,9 @@ pub struct Args {
     /// protocols
     #[arg(long, short = 'p', value_parser = PortList::parse, value_name = "PORTS")]
     ports: Option<PortList>,
+    /// Exclude these ports, of -p and --top-ports; without a letter, of every protocol
+    #[arg(long, value_parser = PortList::parse, value_name = "PORTS")]
+    exclude_ports: Option<PortList>,
     /// Scan the first N TCP ports by importance, too; UDP ports with --probe udp
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
@@ -98,14 +103,14 @@ pub struct Args {
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
     #[arg(value_name = "N")]
     retries: u32,
-    /// Wait TIME for answers to the last probes (8s, 500ms; without a unit: seconds)
-    #[arg(long, default_value = "8", value_parser = parse_duration, value_name = "TIME")]
+    /// Wait TIME for answers to the last probes (8s, 500ms; without a unit: seconds; 0; forever)
+    #[arg(long, default_value = "8", value_parser = parse_wait, value_name = "TIME")]
     wait: Duration,
     /// Scan one of N parts: 1/4 is the first of four; all parts need the same --seed
     #[arg(long, default_value = "1/1", value_parser = Shard::parse, value_name = "I/N")]
     shard: Shard,
     /// Seed for the order of probes [default: random]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = parse_seed, value_name = "N")]
     seed: Option<u64>,
     /// Save the state in this file, or resume the scan saved there
     #[arg(long, visible_alias = "resume", value_name = "FILE")]
@@ -430,6 +435,13 @@ impl Args {
                 error
             }
         })?;
+        let ports = match &self.exclude_ports {
+            Some(list) => {
+                let left = ports.without(list);
+                left.map_err(|why| refused("use --exclude-ports", why))?
+            }
+            None => ports,
+        };
         Ok((ports, pairs))
     }
 

@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, ToSocketAddrs};
 
-use ::scan::{AddrRange, Pair, PairPort, parse_pair, parse_range, split_pair, words_of};
+use ::scan::{
+    AddrRange, Pair, PairPort, parse_octets, parse_pair, parse_range, split_pair, words_of,
+};
 
 /// Maximum number of names to look up: each may take seconds.
 const NAMES_MAX: usize = 10_000;
@@ -43,10 +45,11 @@ impl TargetList {
                 continue;
             }
             let before = self.ranges.len();
-            match parse_range(word) {
-                Ok(range) => self.ranges.push(range),
-                Err(_) if is_name(word) => self.add_name(word)?,
-                Err(why) => return Err(why),
+            match (parse_range(word), parse_octets(word)) {
+                (Ok(range), _) => self.ranges.push(range),
+                (_, Some(ranges)) => self.ranges.extend(ranges?),
+                _ if is_name(word) => self.add_name(word)?,
+                (Err(why), _) => return Err(why),
             }
             let mut ports = Vec::new();
             while let Some(port) = words.next_if(|word| is_port(word)) {

@@ -9,7 +9,7 @@ use ::scan::grab::{Banner, BannerGrabber, DatagramReader, GrabCounts};
 use ::scan::{
     AdaptiveRate, Answer, AnswerClassifier, Cookies, Evidence, Prober, Seen, SeenBefore, State,
 };
-use port::{Port, RxBatch, RxQueue};
+use port::{Port, PortControl, RxBatch, RxQueue};
 use sys::{Error, Result};
 use traffic::Rate;
 use wire::Timestamp;
@@ -186,6 +186,12 @@ pub fn run(
     Ok(collector.outcome())
 }
 
+/// What arrives while the scan runs.
+struct Incoming<'p> {
+    answers: Receiver<Event>,
+    control: &'p mut dyn PortControl,
+}
+
 /// The reporting thread's state: collects answers, figures and errors.
 struct Collector<'s> {
     scan: &'s Scan,
@@ -221,6 +227,13 @@ impl<'s> Collector<'s> {
         notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
     ) {
         let (give, answers) = sync_channel(ANSWERS_MAX);
+        let Port {
+            rx, tx, control, ..
+        } = port;
+        let mut incoming = Incoming {
+            answers,
+            control: control.as_mut(),
+        };
         let (segments, inbox) = sync_channel(SEGMENTS_MAX);
         let (over, ended) = (stop.child(), Stop::new());
         let (live, plan) = (self.live, self.scan.plan());
@@ -230,7 +243,7 @@ impl<'s> Collector<'s> {
         let sent = &mut None;
         thread::scope(|scope| {
             let mut receivers = Vec::new();
-            for rx in &mut port.rx {
+            for rx in rx {
                 let mut engine = Receiving {
                     classifier: AnswerClassifier::new(plan, cookies),
                     events: give.clone(),
@@ -246,14 +259,13 @@ impl<'s> Collector<'s> {
             let (wait, sending) = (self.scan.setup().wait, &over);
             let talks = talking.is_some();
             let (sources, rate) = self.sources(probers, talking);
-            let tx = &mut port.tx;
             let sender = scope.spawn(move || transmit(tx, sources, rate, live, sending));
             let is_probed = || sender.is_finished() || live.is_probed.load(Ordering::Acquire);
-            self.collect(&answers, notice, is_probed, None, &over);
+            self.collect(&mut incoming, notice, is_probed, None, &over);
             if talks && !sender.is_finished() {
                 // The sender itself waits for the last answers: they begin connections.
                 self.keep(notice(Notice::Waiting(wait)));
-                self.collect(&answers, notice, || sender.is_finished(), None, &over);
+                self.collect(&mut incoming, notice, || sender.is_finished(), None, &over);
             }
             *sent = Some(join(sender));
             let all_sent = self.account_sent(sent.as_ref());
@@ -261,12 +273,12 @@ impl<'s> Collector<'s> {
                 if !talks {
                     self.keep(notice(Notice::Waiting(wait)));
                     let until = Instant::now() + wait;
-                    self.collect(&answers, notice, || false, Some(until), &over);
+                    self.collect(&mut incoming, notice, || false, Some(until), &over);
                 }
             } else if self.state.is_some() {
                 // Keeps the state from falling back to before the last probes.
                 let until = Instant::now() + LAST_MAX;
-                self.collect(&answers, notice, || false, Some(until), &Stop::new());
+                self.collect(&mut incoming, notice, || false, Some(until), &Stop::new());
             }
             if let (Some(state), Some(sent)) = (&mut self.state, sent.as_ref()) {
                 let noted = state.note(sent.next);
@@ -274,12 +286,12 @@ impl<'s> Collector<'s> {
             }
             // The receivers drain their rings and end; then the channel is closed.
             ended.set();
-            self.collect(&answers, notice, || false, None, &Stop::new());
+            self.collect(&mut incoming, notice, || false, None, &Stop::new());
             for receiver in receivers {
                 self.keep(join(receiver));
             }
         });
-        self.account_received(port);
+        self.account_received(&mut incoming);
         if let Some(Err(error)) = sent.take().map(|sent| sent.result) {
             self.keep(Err(error));
         }
@@ -315,8 +327,8 @@ impl<'s> Collector<'s> {
         (sources, unit(rate / count as f64))
     }
 
-    fn account_received(&mut self, port: &mut Port) {
-        match port.control.account() {
+    fn account_received(&mut self, incoming: &mut Incoming<'_>) {
+        match incoming.control.account() {
             Ok(account) => self.totals.lost = account.rx_total().lost(),
             Err(error) => self.keep(Err(error)),
         }
@@ -327,7 +339,7 @@ impl<'s> Collector<'s> {
     /// receivers have ended.
     fn collect(
         &mut self,
-        answers: &Receiver<Event>,
+        incoming: &mut Incoming<'_>,
         notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
         is_done: impl Fn() -> bool,
         until: Option<Instant>,
@@ -335,7 +347,7 @@ impl<'s> Collector<'s> {
     ) {
         let mut tick = Instant::now() + TICK;
         loop {
-            match answers.recv_timeout(Duration::from_millis(20)) {
+            match incoming.answers.recv_timeout(Duration::from_millis(20)) {
                 Ok(Event::Answer(mut found)) => {
                     found.vendor = self.scan.vendor(&found);
                     let result = self.answer(&found, notice);
@@ -357,6 +369,9 @@ impl<'s> Collector<'s> {
                 let sent = self.live.sent();
                 self.totals.sent = sent.saturating_sub(segments);
                 self.totals.received = self.live.received.load(Ordering::Relaxed);
+                if let Ok(account) = incoming.control.account() {
+                    self.totals.lost = account.rx_total().lost();
+                }
                 let result = notice(Notice::Progress(&self.totals, self.began.elapsed()));
                 self.reported(result, stop);
                 // The state is written last: everything it counts as done was reported before.

@@ -46,6 +46,60 @@ pub fn parse_range(text: &str) -> Result<AddrRange, String> {
     })
 }
 
+/// Maximum number of ranges that octets stand for.
+const OCTETS_MAX: usize = 1 << 16;
+
+/// Parses nmap's octets: `192.0.2.*`, `10.0-3.7.1-254`; `None` for any other
+/// form. They stand for at most 65,536 ranges.
+///
+/// # Errors
+/// What is wrong with them, as a sentence without a full stop.
+pub fn parse_octets(text: &str) -> Option<Result<Vec<AddrRange>, String>> {
+    let mut parts = text.split('.');
+    let mut octets = [(0, 0); 4];
+    for octet in &mut octets {
+        let part = parts.next()?;
+        let number = |text: &str, absent: u8| match text {
+            "" => Some(absent),
+            _ => text.parse::<u8>().ok().filter(|_| !text.starts_with('+')),
+        };
+        *octet = match part.split_once('-') {
+            _ if part == "*" => (0, 255),
+            Some((first, last)) => (number(first, 0)?, number(last, 255)?),
+            None => (
+                number(part, 0).filter(|_| !part.is_empty())?,
+                number(part, 0)?,
+            ),
+        };
+    }
+    if parts.next().is_some() {
+        return None;
+    }
+    let [a, b, c, d] = octets;
+    if octets.iter().any(|(first, last)| first > last) {
+        return Some(Err(format!("{text:?} ends before it begins")));
+    }
+    let count = |(first, last): (u8, u8)| usize::from(last - first) + 1;
+    if count(a) * count(b) * count(c) > OCTETS_MAX {
+        let why = format!("{text:?} stands for more than {OCTETS_MAX} ranges");
+        return Some(Err(format!("{why}: a prefix such as 10.0.0.0/8 is one")));
+    }
+    let mut out = Vec::new();
+    for a in a.0..=a.1 {
+        for b in b.0..=b.1 {
+            for c in c.0..=c.1 {
+                let last = |d| bits_of(IpAddr::from([a, b, c, d])).1;
+                out.push(AddrRange {
+                    is_ipv6: false,
+                    first: last(d.0),
+                    last: last(d.1),
+                });
+            }
+        }
+    }
+    Some(Ok(out))
+}
+
 fn prefix(text: &str, base: IpAddr, len: &str) -> Result<AddrRange, String> {
     let (is_ipv6, bits) = bits_of(base);
     let width = if is_ipv6 { 128 } else { 32 };

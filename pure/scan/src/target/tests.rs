@@ -1,6 +1,7 @@
 //! Sets of addresses compared with a plain list.
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 
 use super::*;
 
@@ -75,6 +76,41 @@ fn invalid_ranges_are_refused_with_their_text() {
         let error = parse_range(text).unwrap_err();
         assert!(error.contains(text), "{text}: {error}");
     }
+}
+
+#[test]
+fn octets_are_ranges_of_addresses() {
+    let of = |text: &str| {
+        let ranges = parse_octets(text)?.unwrap();
+        let targets = Targets::new(ranges, Vec::new()).unwrap();
+        let bounds = |range: &AddrRange| {
+            let end = |bits| Ipv4Addr::from(bits as u32).to_string();
+            format!("{}-{}", end(range.first), end(range.last))
+        };
+        Some(targets.ranges().iter().map(bounds).collect::<Vec<_>>())
+    };
+    assert_eq!(of("192.0.2.*").unwrap(), ["192.0.2.0-192.0.2.255"]);
+    let found = ["10.0.1.1-10.0.1.9", "10.0.2.1-10.0.2.9"];
+    assert_eq!(of("10.0.1-2.1-9").unwrap(), found);
+    assert_eq!(
+        of("10.0.-1.250-").unwrap(),
+        ["10.0.0.250-10.0.0.255", "10.0.1.250-10.0.1.255"]
+    );
+    assert_eq!(of("10.*.*.*").unwrap(), ["10.0.0.0-10.255.255.255"]);
+    for other in [
+        "",
+        "10.0.0",
+        "10.0.0.",
+        "10.0.0.0.1",
+        "1-300.0.0.0",
+        "a.b.c.*",
+        "+1.0.0.*",
+        "::",
+    ] {
+        assert_eq!(of(other), None, "{other}");
+    }
+    assert!(parse_octets("10.0.9-1.1").unwrap().is_err());
+    assert!(parse_octets("1-2.*.*.*").unwrap().is_err());
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Values of options of `barewire scan`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ::scan::PortList;
 use ::scan::grab::IDENTITY_MAX;
 use traffic::Rate;
 use wire::Mac;
+
+use crate::args::parse_duration;
 
 pub fn parse_rate(text: &str) -> std::result::Result<Rate, String> {
     let rate = match text.parse() {
@@ -16,6 +19,25 @@ pub fn parse_rate(text: &str) -> std::result::Result<Rate, String> {
         Some(hint) => format!("{}\nhint: {hint}", error.why),
         None => error.why,
     })
+}
+
+/// A time to wait, which may be none, or `forever`: until the scan is stopped.
+pub fn parse_wait(text: &str) -> std::result::Result<Duration, String> {
+    match text {
+        "0" | "0s" => Ok(Duration::ZERO),
+        "forever" => Ok(Duration::from_secs(1_000_000_000)),
+        _ => parse_duration(text),
+    }
+}
+
+/// A seed; `time` is the time of now, as masscan has it.
+pub fn parse_seed(text: &str) -> std::result::Result<u64, String> {
+    if text == "time" {
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        return Ok(now.as_nanos() as u64);
+    }
+    text.parse()
+        .map_err(|_| "expected a number from 0 to 18446744073709551615".to_owned())
 }
 
 /// A user agent or a contact, which become part of lines.
@@ -72,6 +94,12 @@ mod tests {
         assert_eq!(parse_rate("0.5"), Ok(Rate::Packets(0.5)));
         assert_eq!(parse_rate("3Mbps"), Ok(Rate::Bits(3e6)));
         assert!(parse_rate("0").is_err() && parse_rate("fast").is_err());
+        assert_eq!(parse_wait("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_wait("1.5"), Ok(Duration::from_millis(1500)));
+        assert!(parse_wait("forever").unwrap() > Duration::from_secs(1 << 29));
+        assert!(parse_wait("-1").is_err());
+        assert_eq!(parse_seed("18446744073709551615"), Ok(u64::MAX));
+        assert!(parse_seed("time").unwrap() != 0 && parse_seed("now").is_err());
         assert_eq!(parse_source_ports("40000-40009"), Ok((40_000, 10)));
         assert_eq!(parse_source_ports("65535"), Ok((65_535, 1)));
         assert_eq!(parse_source_ports("1-65535"), Ok((1, 65_535)));

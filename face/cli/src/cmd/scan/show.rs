@@ -221,12 +221,15 @@ impl Show {
         let part = done as f64 / totals.probes.max(1) as f64 * 100.0;
         out::words(
             format!(
-                "\r{part:5.1} %  sent {} ({})  open {}  closed {}  filtered {}\x1b[K",
+                "\r{part:5.1} %{}  sent {} ({} of {})  open {}  closed {}  filtered {}  lost {}\x1b[K",
+                left(totals, sent),
                 totals.sent,
                 si(sent, "pps"),
+                self.asked,
                 totals.open,
                 totals.closed,
-                totals.filtered
+                totals.filtered,
+                totals.lost
             )
             .into_bytes(),
         );
@@ -294,6 +297,18 @@ impl Show {
         let rate = (outcome.sending, self.asked.as_str());
         out::last_words(account(totals, rate, outcome.elapsed).into_bytes());
         printed
+    }
+}
+
+/// The time that is left at this rate of probes a second.
+fn left(totals: &Totals, pps: f64) -> String {
+    let done = totals.before + u128::from(totals.sent) + u128::from(totals.failed);
+    let left = totals.probes.saturating_sub(done + totals.unreachable);
+    match left {
+        0 => String::new(),
+        // The first figures are not there yet.
+        _ if pps < 1e-3 => String::new(),
+        _ => format!("  {} left", span(left as f64 / pps)),
     }
 }
 
