@@ -53,6 +53,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ),
     ("perf ", "needs perf and inferno, and a release build"),
     (
+        "duckdb -c",
+        "needs the results of a scan; scan_tables reads such files",
+    ),
+    (
         "sqlite3 scan.db",
         "needs the results of a scan; the tests of pure/scan read such statements",
     ),

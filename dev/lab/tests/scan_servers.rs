@@ -1,4 +1,4 @@
-//! `barewire scan --banners` against servers of Debian: each runs in a root directory of its own, of
+//! `barewire scan --banners` against real servers of VNC, Redis, MQTT, SMB, HTTP and SSH.
 //! the packages that `cargo xtask setup` unpacks.
 
 use std::path::PathBuf;

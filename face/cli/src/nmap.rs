@@ -8,7 +8,7 @@ mod meaning;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use ::scan::report::FORMATS;
+use runtime::scan::OutputFormat;
 use sys::{Error, ErrorKind, Result};
 
 use meaning::Meaning::{self, Hint, Is, Nothing, Takes};
@@ -30,7 +30,16 @@ const OPTIONS: &[(&str, Meaning)] = &[
     ),
     ("-v", Nothing),
     ("-vv", Nothing),
+    ("-vvv", Nothing),
     ("-d", Nothing),
+    ("-dd", Nothing),
+    (
+        "-r",
+        Hint("the order of probes is always random, by --seed"),
+    ),
+    ("-R", NAMES),
+    ("-f", FRAGMENTS),
+    ("-D", SPOOF),
     ("--reason", Nothing),
     ("--randomize-hosts", Nothing),
     ("-F", Is("--top-ports=100")),
@@ -63,6 +72,72 @@ const OPTIONS: &[(&str, Meaning)] = &[
     ),
 ];
 
+/// Long options by name, with their value after `=` or in the next argument.
+const LONG: &[(&str, Meaning)] = &[
+    ("--echo", Is("--dry-run")),
+    (
+        "--offline",
+        Hint("--dry-run shows what would be sent, and sends nothing"),
+    ),
+    ("--ping", Is("--probe=echo")),
+    ("--shards", Takes("--shard")),
+    ("--max-retries", Takes("--retries")),
+    ("--gateway-mac", Takes("--router-mac")),
+    ("--connection-timeout", Takes("--banner-timeout")),
+    ("--interactive", Nothing),
+    ("--nmap", Nothing),
+    ("--privileged", Nothing),
+    ("--disable-arp-ping", Nothing),
+    ("--send-eth", Nothing),
+    (
+        "--show",
+        Hint("all answers are shown, and --open leaves out all but open ports"),
+    ),
+    (
+        "--readscan",
+        Hint("results are text, JSON, Parquet or SQLite: there is no binary format"),
+    ),
+    ("--adapter-mac", SPOOF),
+    ("--source-mac", SPOOF),
+    ("--spoof-mac", SPOOF),
+    ("--iflist", Hint("`barewire devices` lists interfaces")),
+    (
+        "--packet-trace",
+        Hint("`barewire capture` prints packets; --dry-run shows the first ones"),
+    ),
+    ("--pfring", Hint("-e afxdp:IFACE is a fast port")),
+    (
+        "--stats-every",
+        Hint("progress is shown each second on a terminal; --json has the totals"),
+    ),
+    ("--script", SCRIPTS),
+    ("--traceroute", Hint("there is no traceroute")),
+    ("--host-timeout", TIMES),
+    ("--scan-delay", TIMES),
+    ("--max-rtt-timeout", TIMES),
+    (
+        "--data-length",
+        Hint("--payload PORTS=FILE sends bytes of yours to UDP ports"),
+    ),
+    ("--dns-servers", NAMES),
+    ("--system-dns", Nothing),
+    (
+        "--http-header",
+        Hint("--user-agent and --contact are sent in HTTP requests"),
+    ),
+    (
+        "--rotate-dir",
+        Hint("--rotate numbers the files beside the first one"),
+    ),
+    ("--rotate-size", Takes("--rotate")),
+];
+
+const SPOOF: Meaning = Hint("probes are sent from addresses of this host only");
+const FRAGMENTS: Meaning = Hint("probes are not fragmented");
+const NAMES: Meaning = Hint("addresses are not resolved to names");
+const SCRIPTS: Meaning = Hint("--banners reads what services send; there are no scripts");
+const TIMES: Meaning =
+    Hint("no host is waited for: --rate sets the rate, --wait the time after the last probe");
 const RATE: Meaning = Hint("--rate 10kpps sets the rate; there are no timing templates");
 
 /// Scan types by letter: `U` in `-sU`.
@@ -82,10 +157,7 @@ const SCANS: &[(char, Meaning)] = &[
         'T',
         Hint("the default, --probe syn, finds the same ports; --banners connects to them"),
     ),
-    (
-        'C',
-        Hint("--banners reads what services send; there are no scripts"),
-    ),
+    ('C', SCRIPTS),
     ('L', Hint("--dry-run shows what would be sent")),
 ];
 
@@ -101,7 +173,11 @@ pub fn replace(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     let mut words = arguments.into_iter();
     let mut head: Vec<OsString> = words.by_ref().take(2).collect();
     let mut out = Vec::new();
+    let mut file = conf::OutputFile::default();
     while let Some(word) = words.next() {
+        if file.take(&word, &mut words)? {
+            continue;
+        }
         if word == "--" {
             out.push(word);
             out.extend(words);
@@ -120,6 +196,7 @@ pub fn replace(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
             out.push(word);
         }
     }
+    head.extend(file.option()?);
     Ok([head, out].concat())
 }
 
@@ -142,6 +219,15 @@ fn one(
         take(text, meaning, words, out)?;
         return Ok(true);
     }
+    if let Some(found) = long(text) {
+        let (name, meaning, value) = found;
+        let value = value.map(OsString::from);
+        return take(name, meaning, &mut value.into_iter().chain(words), out).map(|()| true);
+    }
+    if text.len() > 3 && ["-PS", "-PA", "-PU", "-PY"].contains(&&text[..3]) {
+        let hint = "there is no host discovery: each target is probed at all ports";
+        return Err(refused(text, NOT_OURS.to_owned(), hint.to_owned()));
+    }
     // Several letters may be combined: -sSU.
     let Some(letters) = text.strip_prefix("-s").filter(|rest| !rest.is_empty()) else {
         return Ok(false);
@@ -161,6 +247,18 @@ fn one(
     Ok(true)
 }
 
+/// Finds a long option: its name, its meaning, and its value if that follows `=`.
+fn long(text: &str) -> Option<(&'static str, &'static Meaning, Option<&str>)> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (text, None),
+    };
+    let (name, meaning) = LONG.iter().find(|row| row.0 == name)?;
+    Some((name, meaning, value))
+}
+
+const NOT_OURS: &str = "it is not an option of barewire scan";
+
 fn take(
     text: &str,
     meaning: &Meaning,
@@ -176,8 +274,7 @@ fn take(
         }
         Nothing => {}
         Hint(hint) => {
-            let why = "it is not an option of barewire scan".to_owned();
-            return Err(refused(text, why, (*hint).to_owned()));
+            return Err(refused(text, NOT_OURS.to_owned(), (*hint).to_owned()));
         }
     }
     Ok(())
@@ -205,8 +302,14 @@ fn output(word: &str) -> Option<&'static str> {
     if letter == 'A' {
         return Some("all");
     }
-    let found = FORMATS.iter().find(|format| format.letter == letter);
-    found.map(|format| format.word)
+    let mut formats = formats().into_iter();
+    let found = formats.find(|format| format.letter() == letter);
+    found.map(OutputFormat::word)
+}
+
+/// All formats of files.
+fn formats() -> Vec<OutputFormat> {
+    OutputFormat::all(&export::scan::FORMATS)
 }
 
 #[cfg(test)]
@@ -227,10 +330,10 @@ mod tests {
         let words = replaced(&["-oX", "a", "-p80", "-oA", "b", "--", "-oX"]);
         let expected = ["--output=xml:a", "-p80", "--output=all:b", "--", "-oX"];
         assert_eq!(words.unwrap(), expected);
-        for format in FORMATS {
-            let option = format!("-o{}", format.letter);
+        for format in formats() {
+            let option = format!("-o{}", format.letter());
             let words = replaced(&[&option, "f"]).unwrap();
-            assert_eq!(words, [format!("--output={}:f", format.word)]);
+            assert_eq!(words, [format!("--output={}:f", format.word())]);
         }
         assert!(replaced(&["-oX"]).is_err());
         let other = ["barewire", "capture", "-oX", "a"].map(OsString::from);
@@ -256,6 +359,32 @@ mod tests {
             let error = replaced(&[word, "9"]).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }
+        let line = [
+            "--echo",
+            "--shards=1/4",
+            "--max-retries",
+            "2",
+            "--output-format",
+            "json",
+        ];
+        let line = [&line[..], &["--output-filename=a.json", "--interactive"]].concat();
+        let expected = [
+            "--output=json:a.json",
+            "--dry-run",
+            "--shard=1/4",
+            "--retries=2",
+        ];
+        assert_eq!(replaced(&line).unwrap(), expected);
+        for word in [
+            "--script=x",
+            "-PS80",
+            "--spoof-mac",
+            "--output-format=binary",
+        ] {
+            let error = replaced(&[word, "9"]).unwrap_err().to_string();
+            assert!(error.contains(&word[..5]), "{error}");
+        }
+        assert!(replaced(&["--output-format=json"]).is_err());
         let same = ["10.0.0.1", "-p", "80", "--open", "-s"];
         assert_eq!(replaced(&same).unwrap(), same);
     }
@@ -272,6 +401,7 @@ mod tests {
             .collect();
         let rows = OPTIONS
             .iter()
+            .chain(LONG)
             .map(|row| &row.1)
             .chain(SCANS.iter().map(|row| &row.1));
         for meaning in rows.chain(conf::meanings()) {

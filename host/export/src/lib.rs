@@ -26,6 +26,7 @@ mod part;
 pub mod prometheus;
 pub mod query;
 mod rotation;
+pub mod scan;
 mod sctp;
 mod sink;
 mod target;

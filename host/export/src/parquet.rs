@@ -21,6 +21,7 @@ use flow::{EndReason, Extra, OwnedExtra, Record};
 use sys::{Error, ErrorKind, Result};
 use wire::Timestamp;
 
+pub(crate) use self::file::properties;
 use self::file::{File, Layout};
 use crate::account::DropReason;
 use crate::columns::Rows;

@@ -30,7 +30,7 @@ use wire::{Mac, Timestamp};
 use crate::origin_table::Vendors;
 pub use ::scan::{Found, Totals};
 pub use list::TargetList;
-pub use output::{OutputName, OutputOptions, Outputs, Rotation, close};
+pub use output::{OutputFormat, OutputName, OutputOptions, Outputs, Rotation, close};
 use probes::ETHERNET_LEN;
 use route::Local;
 pub use run::run;

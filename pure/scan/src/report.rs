@@ -13,6 +13,7 @@ mod list;
 mod ndjson;
 mod pem;
 mod sql;
+mod table;
 mod text;
 mod xml;
 
@@ -26,7 +27,8 @@ use crate::plan::Plan;
 use crate::probe::Probe;
 
 pub use found::{Found, Totals};
-pub use text::{first_line, safe, title};
+pub use table::{OpenTable, TableFile, TableFormat, TableOptions};
+pub use text::{first_line, safe, service, title};
 
 /// The properties of a run that are known before its first result.
 #[derive(Clone, Debug)]

@@ -50,23 +50,28 @@ impl Layout {
         let schema = Type::group_type_builder("flow")
             .with_fields(fields)
             .build()?;
-        let level = ZstdLevel::try_new(1)?;
-        let properties = WriterProperties::builder()
-            .set_created_by(concat!("barewire ", env!("CARGO_PKG_VERSION")).to_owned())
-            .set_compression(Compression::ZSTD(level))
-            .set_dictionary_page_size_limit(DICTIONARY_LEN)
-            // Minimum and maximum of each column in each row group, by which readers skip. Those of
-            // pages would be most of a small file.
-            .set_statistics_enabled(EnabledStatistics::Chunk)
-            .set_offset_index_disabled(true)
-            .build();
         Ok(Layout {
             columns,
             is_nano,
             schema: Arc::new(schema),
-            properties: Arc::new(properties),
+            properties: properties()?,
         })
     }
+}
+
+/// Properties of all files: compression, and what readers skip by.
+pub(crate) fn properties() -> ParquetResult<Arc<WriterProperties>> {
+    let level = ZstdLevel::try_new(1)?;
+    let properties = WriterProperties::builder()
+        .set_created_by(concat!("barewire ", env!("CARGO_PKG_VERSION")).to_owned())
+        .set_compression(Compression::ZSTD(level))
+        .set_dictionary_page_size_limit(DICTIONARY_LEN)
+        // Minimum and maximum of each column in each row group, by which readers skip. Those of
+        // pages would be most of a small file.
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_offset_index_disabled(true)
+        .build();
+    Ok(Arc::new(properties))
 }
 
 fn field(column: &Column, is_nano: bool) -> ParquetResult<Type> {

@@ -14,11 +14,16 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ::scan::report::{CLOSING_MAX, Ended, Ending, FORMATS, Format, ROW_MAX, Report, Run};
+use ::scan::report::{
+    CLOSING_MAX, Ended, Ending, FORMATS, Format, ROW_MAX, Report, Run, TableFormat,
+};
 use sys::create::CreateOptions;
 use sys::{Error, ErrorKind, Result};
 
+use self::table::TableOutput;
 use super::{Notice, Outcome, Totals, now};
+
+mod table;
 
 /// Number of bytes of rows that triggers a write.
 const LEN_MAX: usize = 64 << 10;
@@ -26,21 +31,67 @@ const LEN_MAX: usize = 64 << 10;
 /// second, always triggers a write.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
+/// The format of a file.
+#[derive(Clone, Copy, Debug)]
+pub enum OutputFormat {
+    /// Text.
+    Text(&'static Format),
+    /// A format of another crate.
+    Table(&'static TableFormat),
+}
+
+impl OutputFormat {
+    /// All formats of text, followed by these.
+    pub fn all(tables: &[&'static TableFormat]) -> Vec<Self> {
+        let text = FORMATS.iter().copied().map(Self::Text);
+        text.chain(tables.iter().copied().map(Self::Table))
+            .collect()
+    }
+
+    /// Name of the format on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Text(format) => format.word,
+            Self::Table(format) => format.word,
+        }
+    }
+
+    /// Letter of the short option.
+    pub fn letter(self) -> char {
+        match self {
+            Self::Text(format) => format.letter,
+            Self::Table(format) => format.letter,
+        }
+    }
+
+    /// File name extension.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Text(format) => format.extension,
+            Self::Table(format) => format.extension,
+        }
+    }
+}
+
 /// An output as given on the command line: a format and a file.
 #[derive(Clone, Debug)]
 pub struct OutputName {
     /// The format.
-    pub format: &'static Format,
+    pub format: OutputFormat,
     /// The file.
     pub path: PathBuf,
 }
 
 impl OutputName {
-    /// Parses `xml:scan.xml`; `all:scan` is one file in each format.
+    /// Parses `xml:scan.xml`; `all:scan` is one file in each format. `tables` are the formats in
+    /// addition to those of text.
     ///
     /// # Errors
     /// The reason why the text is invalid, as a sentence without a full stop.
-    pub fn parse(text: &OsStr) -> std::result::Result<Vec<Self>, String> {
+    pub fn parse(
+        text: &OsStr,
+        tables: &[&'static TableFormat],
+    ) -> std::result::Result<Vec<Self>, String> {
         let bytes = text.as_bytes();
         let colon = bytes.iter().position(|byte| *byte == b':');
         let (word, path) = bytes.split_at(colon.unwrap_or(bytes.len()));
@@ -49,21 +100,22 @@ impl OutputName {
         if path.is_empty() {
             return Err(format!("{shown:?} has no file: expected FORMAT:FILE"));
         }
+        let formats = OutputFormat::all(tables);
         if word == b"all" {
-            let of = |format: &&'static Format| {
+            let of = |format: OutputFormat| {
                 let mut name = path.as_bytes().to_vec();
                 name.push(b'.');
-                name.extend(format.extension.as_bytes());
+                name.extend(format.extension().as_bytes());
                 Self {
                     format,
                     path: OsString::from_vec(name).into(),
                 }
             };
-            return Ok(FORMATS.iter().map(of).collect());
+            return Ok(formats.into_iter().map(of).collect());
         }
-        let found = FORMATS.iter().find(|row| row.word.as_bytes() == word);
-        let format = found.ok_or_else(|| {
-            let words: Vec<&str> = FORMATS.iter().map(|row| row.word).collect();
+        let mut of_word = formats.iter().filter(|row| row.word().as_bytes() == word);
+        let format = of_word.next().copied().ok_or_else(|| {
+            let words: Vec<&str> = formats.iter().map(|row| row.word()).collect();
             let words = words.join(", ");
             format!("unknown format in {shown:?}: there are {words}, and all")
         })?;
@@ -94,6 +146,7 @@ pub struct OutputOptions {
 #[derive(Debug, Default)]
 pub struct Outputs {
     files: Vec<OutputFile>,
+    tables: Vec<TableOutput>,
     rotation: Option<Rotation>,
     /// Files that are not overwritten, by device and inode.
     keep: Vec<(u64, u64)>,
@@ -149,14 +202,18 @@ impl Outputs {
     ) -> Result<Self> {
         let mut outputs = Self {
             files: Vec::new(),
+            tables: Vec::new(),
             rotation: options.rotation,
             keep: keep.to_vec(),
         };
-        if options.rotation.is_some() && !options.append {
+        if !options.append {
             // Before any of the files is truncated.
-            names
-                .iter()
-                .try_for_each(|name| refuse_series(&name.path))?;
+            let is_series = |name: &&OutputName| match name.format {
+                OutputFormat::Table(format) if !format.is_continued => true,
+                _ => options.rotation.is_some(),
+            };
+            let mut series = names.iter().filter(is_series);
+            series.try_for_each(|name| refuse_series(&name.path))?;
         }
         for name in names {
             let number = match options {
@@ -166,11 +223,28 @@ impl Outputs {
                 } => last_number(&name.path),
                 _ => 1,
             };
-            let (name, append) = ((name, number), options.append);
-            let (mut file, identity) = OutputFile::open(name, run, append, &outputs.keep)?;
-            outputs.keep.extend(identity);
-            file.flush(totals, None)?;
-            outputs.files.push(file);
+            match name.format {
+                OutputFormat::Text(format) => {
+                    let place = (format, &*name.path, number);
+                    let opened = OutputFile::open(place, run, options.append, &outputs.keep);
+                    let (mut file, identity) = opened?;
+                    outputs.keep.extend(identity);
+                    file.flush(totals, None)?;
+                    outputs.files.push(file);
+                }
+                OutputFormat::Table(format) => {
+                    let is_continued = options.append && format.is_continued;
+                    let number = match options.append && !is_continued && name.path.exists() {
+                        true => last_number(&name.path) + 1,
+                        false => number,
+                    };
+                    let place = (name.path.clone(), number);
+                    let keep = &outputs.keep;
+                    let table = TableOutput::open(format, place, run, is_continued, keep)?;
+                    outputs.keep.push(table.identity());
+                    outputs.tables.push(table);
+                }
+            }
         }
         Ok(outputs)
     }
@@ -188,6 +262,13 @@ impl Outputs {
             }
             result = result.and(noted);
         }
+        for table in &mut self.tables {
+            let mut noted = table.note(notice);
+            if noted.is_ok() && self.rotation.is_some_and(|rotation| table.is_due(rotation)) {
+                noted = table.rotate(&mut self.keep);
+            }
+            result = result.and(noted);
+        }
         result
     }
 
@@ -201,6 +282,10 @@ impl Outputs {
             let ended = file.flush(&outcome.totals, Some(outcome));
             result = result.and(ended);
         }
+        for table in &mut self.tables {
+            let ended = table.commit(&outcome.totals, Some(outcome));
+            result = result.and(ended);
+        }
         result
     }
 }
@@ -208,25 +293,30 @@ impl Outputs {
 /// Appends the closing part of a report of a scan that has ended.
 pub fn close(report: &Report, outcome: &Outcome, out: &mut Vec<u8>) {
     let error = outcome.error.as_ref().map(ToString::to_string);
-    let result = Ended {
-        seconds: outcome.elapsed.as_secs_f64(),
-        sending_seconds: outcome.sending.as_secs_f64(),
-        is_complete: outcome.is_complete,
-        error: error.as_deref(),
-    };
     let ending = Ending {
         totals: &outcome.totals,
         now: now(),
-        result: Some(result),
+        result: Some(ended(outcome, error.as_deref())),
     };
     report.close(&ending, out);
+}
+
+/// The result of a scan that has ended, with its error.
+fn ended<'a>(outcome: &Outcome, error: Option<&'a str>) -> Ended<'a> {
+    Ended {
+        seconds: outcome.elapsed.as_secs_f64(),
+        sending_seconds: outcome.sending.as_secs_f64(),
+        is_complete: outcome.is_complete,
+        error,
+    }
 }
 
 /// A file in one format.
 #[derive(Debug)]
 struct OutputFile {
+    format: &'static Format,
     /// The name as given, and the number of this file in its series.
-    name: OutputName,
+    name: PathBuf,
     number: u32,
     path: PathBuf,
     file: File,
@@ -250,12 +340,12 @@ struct OutputFile {
 impl OutputFile {
     /// Opens a file; returns it with its device and inode.
     fn open(
-        (name, number): (&OutputName, u32),
+        (format, name, number): (&'static Format, &Path, u32),
         run: &Run,
         append: bool,
         keep: &[(u64, u64)],
     ) -> Result<(Self, Option<(u64, u64)>)> {
-        let path = &numbered(&name.path, number);
+        let path = &numbered(name, number);
         let what = || format!("write {}", path.display());
         let failed = |error| Error::from_io(what(), error);
         let options = CreateOptions {
@@ -279,7 +369,6 @@ impl OutputFile {
             return Err(Error::new(ErrorKind::InvalidInput, what(), why)
                 .with_hint("write to - and pipe standard output"));
         }
-        let format = name.format;
         let (report, overwritten) = match end.is_empty() {
             true => (Report::new(format, run.clone()), 0),
             false => {
@@ -295,7 +384,8 @@ impl OutputFile {
         let at = kind.is_file().then(|| data.len() - overwritten as u64);
         let closing = end[end.len() - overwritten..].to_vec();
         let opened = Self {
-            name: name.clone(),
+            format,
+            name: name.to_owned(),
             number,
             path: path.clone(),
             file,
@@ -345,7 +435,7 @@ impl OutputFile {
     fn rotate(&mut self, keep: &mut Vec<(u64, u64)>) -> Result<()> {
         let totals = self.totals;
         self.flush(&totals, None)?;
-        let next = (&self.name, self.number + 1);
+        let next = (self.format, &*self.name, self.number + 1);
         let opened = Self::open(next, &self.run, false, keep);
         let (mut file, identity) = opened.inspect_err(|_| self.is_broken = true)?;
         keep.extend(identity);

@@ -67,7 +67,7 @@ pub(super) fn as_is(letter: char, out: &mut Vec<u8>) {
 }
 
 /// Returns the name of a service's protocol; empty if it is unknown.
-pub(super) fn service(banner: &crate::grab::Banner) -> String {
+pub fn service(banner: &crate::grab::Banner) -> String {
     let name = banner.application.name();
     name.map_or_else(String::new, |name| name.into_owned())
 }

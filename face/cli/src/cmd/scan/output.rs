@@ -5,7 +5,9 @@ use std::path::Path;
 
 use ::scan::State;
 use ::scan::report::{Format, NDJSON, Report, Run};
-use runtime::scan::{Notice, OutputName, OutputOptions, Outputs, Rotation, Scan, Totals};
+use runtime::scan::{
+    Notice, OutputFormat, OutputName, OutputOptions, Outputs, Rotation, Scan, Totals,
+};
 use sys::{Error, Result};
 use wire::Timestamp;
 
@@ -19,8 +21,9 @@ use crate::inputs;
 #[command(next_help_heading = "Output options")]
 pub struct OutputArgs {
     /// Also write the results to a file: xml, grepable, list, json, ndjson, csv, sql
-    /// (for SQLite), pem (certificates, with --banners), or all (FILE is then a prefix); - prints
-    /// them instead of text. -oX, -oG, -oL, -oJ, -oD, -oC, -oQ, -oP and -oA FILE are short for it
+    /// (for SQLite), pem (certificates, with --banners), parquet, sqlite (a database), or all (FILE
+    /// is then a prefix); - prints them instead of text. -oX, -oG, -oL, -oJ, -oD, -oC, -oQ, -oP,
+    /// -oK, -oS and -oA FILE are short for it
     #[arg(long, value_name = "FORMAT:FILE")]
     output: Vec<OsString>,
     /// Append to existing files; without it they are truncated, unless --state resumes a scan
@@ -82,11 +85,21 @@ impl OutputArgs {
         let mut stdout = self.json.then_some(NDJSON);
         let mut files = Vec::new();
         for text in &self.output {
-            let names = OutputName::parse(text);
+            let names = OutputName::parse(text, &export::scan::FORMATS);
             for name in names.map_err(|why| refused("write the results", why))? {
-                if name.path != Path::new("-") {
-                    files.push(name);
-                } else if stdout.replace(name.format).is_some() {
+                let format = match name.format {
+                    _ if name.path != Path::new("-") => {
+                        files.push(name);
+                        continue;
+                    }
+                    OutputFormat::Text(format) => format,
+                    OutputFormat::Table(format) => {
+                        let why = format!("{} cannot be printed", format.word);
+                        let error = refused("write the results", why);
+                        return Err(error.with_hint("name a file"));
+                    }
+                };
+                if stdout.replace(format).is_some() {
                     let why = "two formats are to be printed on standard output";
                     return Err(refused("write the results", why.into()));
                 }
@@ -117,8 +130,8 @@ impl OutputArgs {
         let names = self
             .output
             .iter()
-            .filter_map(|text| OutputName::parse(text).ok());
-        names.flatten().any(|name| name.format.word == word)
+            .filter_map(|text| OutputName::parse(text, &export::scan::FORMATS).ok());
+        names.flatten().any(|name| name.format.word() == word)
     }
 
     /// Whether the options exclude a notice from the output.
@@ -142,10 +155,14 @@ impl Chosen {
     /// The files that are written while the scan runs.
     pub fn needed(&self) -> Files {
         let mut files = Files::default();
-        if self.options.rotation.is_some() {
-            self.files
-                .iter()
-                .for_each(|name| files.write_beside(&name.path));
+        let is_rotated = self.options.rotation.is_some();
+        for name in &self.files {
+            match name.format {
+                _ if is_rotated => files.write_beside(&name.path),
+                // The log of a database.
+                OutputFormat::Table(format) if format.is_continued => files.delete(&name.path),
+                _ => {}
+            }
         }
         files
     }

@@ -68,7 +68,7 @@ impl Folder {
     fn names(&self) -> Vec<OutputName> {
         let mut text = OsString::from("all:");
         text.push(self.0.join("out"));
-        OutputName::parse(&text).unwrap()
+        OutputName::parse(&text, &[]).unwrap()
     }
 }
 
@@ -82,7 +82,7 @@ impl Drop for Folder {
 fn check_ends(names: &[OutputName]) {
     for name in names {
         let text = fs::read_to_string(&name.path).unwrap();
-        let end = match name.format.word {
+        let end = match name.format.word() {
             "xml" => "</runstats>\n</nmaprun>\n",
             "json" => "\n]\n",
             _ => continue,
@@ -124,7 +124,7 @@ fn files_are_whole_at_any_time_and_can_be_continued() {
     for name in &names {
         let text = fs::read_to_string(&name.path).unwrap();
         let rows = text.matches("192.0.2.1").count();
-        let per_row = match name.format.word {
+        let per_row = match name.format.word() {
             "ndjson" | "csv" | "sql" => 2,
             // Certificates alone.
             "pem" => 0,
@@ -145,7 +145,7 @@ fn outputs_are_files_of_their_own() {
     let name = |word: &str| {
         let mut text = OsString::from(format!("{word}:"));
         text.push(&path);
-        OutputName::parse(&text).unwrap().remove(0)
+        OutputName::parse(&text, &[]).unwrap().remove(0)
     };
     let both = [name("xml"), name("json")];
     let opened = Outputs::open(
@@ -176,7 +176,7 @@ fn outputs_are_files_of_their_own() {
     );
     assert!(opened.unwrap_err().why().contains("in the format xml"));
     for bad in ["xml", "xml:", "exe:file", ":file"] {
-        assert!(OutputName::parse(OsStr::new(bad)).is_err(), "{bad}");
+        assert!(OutputName::parse(OsStr::new(bad), &[]).is_err(), "{bad}");
     }
 }
 
@@ -186,7 +186,7 @@ fn a_write_that_fails_leaves_the_file_as_it_was() {
     let folder = Folder::new("full");
     let path = folder.0.join("out.json");
     let names = [OutputName {
-        format: FORMATS.iter().find(|format| format.word == "json").unwrap(),
+        format: OutputFormat::Text(FORMATS.iter().find(|f| f.word == "json").unwrap()),
         path: path.clone(),
     }];
     let mut outputs = open(&names, false);
@@ -213,10 +213,10 @@ fn a_file_that_a_kill_cut_off_is_continued_after_its_last_whole_row() {
     }
     outputs.end(&outcome()).unwrap();
     // A file of certificates has no row of an answer.
-    for name in names.iter().filter(|name| name.format.word != "pem") {
+    for name in names.iter().filter(|name| name.format.word() != "pem") {
         let whole = fs::read(&name.path).unwrap();
         // The totals of JSON lines have this name, too.
-        let mark = if name.format.word == "ndjson" {
+        let mark = if name.format.word() == "ndjson" {
             ":\"closed\""
         } else {
             "closed"
@@ -241,14 +241,14 @@ fn a_file_that_a_kill_cut_off_is_continued_after_its_last_whole_row() {
                 rows(&now)
             );
             let text = String::from_utf8(now).unwrap();
-            if name.format.word == "json" {
+            if name.format.word() == "json" {
                 assert_eq!(
                     text.matches("}]},\n{").count() + 1,
                     rows(text.as_bytes()),
                     "{text}"
                 );
             }
-            if name.format.word == "xml" {
+            if name.format.word() == "xml" {
                 assert_eq!(
                     text.matches("<host ").count(),
                     text.matches("</host>\n").count()
@@ -263,7 +263,7 @@ fn files_are_rotated_by_size_and_each_is_whole() {
     let folder = Folder::new("rotated");
     for format in FORMATS.into_iter().filter(|format| format.word != "pem") {
         let name = OutputName {
-            format,
+            format: OutputFormat::Text(format),
             path: folder.0.join(format!("scan.{}", format.extension)),
         };
         let names = [name.clone()];
