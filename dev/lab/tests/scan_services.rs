@@ -1,4 +1,4 @@
-//! `barewire scan --banners` against real servers of SNMP, memcached, Telnet and DNS.
+//! `barewire scan --banners` against real servers of SNMP, memcached, Telnet, DNS, VNC and SMB.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -162,5 +162,88 @@ fn dnsmasq_says_its_version_over_tcp_and_udp() {
         let answer = &banner["application"]["dns_answer"][0];
         assert!(answer.as_str().unwrap().starts_with("dnsmasq-"), "{banner}");
     }
+    server.kill().unwrap();
+}
+
+/// Starts a server in the right end's namespace, and waits until it listens on a port.
+fn listening(pair: &Pair, program: &str, args: &[&str], port: u16) -> Process {
+    let mut server = pair.right.ns.spawn(program, args).unwrap();
+    let since = Instant::now();
+    // State 10 is LISTEN (`net/ipv4/tcp_ipv4.c`).
+    let is_row = |line: &str| line.contains(&format!(":{port:04X} ")) && line.contains(" 0A ");
+    let listens = || {
+        let tables = ["tcp", "tcp6"].map(|name| format!("/proc/thread-self/net/{name}"));
+        let tables = tables.map(|path| std::fs::read_to_string(path).unwrap_or_default());
+        tables.iter().any(|table| table.lines().any(is_row))
+    };
+    while !pair.right.ns.run(listens).unwrap() {
+        let is_running = server.running().unwrap();
+        assert!(
+            is_running && since.elapsed() < LIMIT,
+            "{program} does not listen on {port}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server
+}
+
+/// The decoded fields of the one banner of a TCP port.
+fn application(pair: &Pair, port: u16) -> Value {
+    let (banners, totals) = banners(pair, &port.to_string());
+    assert_eq!(banners.len(), 1, "{totals}");
+    banners[0]["application"].clone()
+}
+
+#[test]
+fn a_vnc_server_says_its_version_and_security_types() {
+    require!(
+        skip::lab(),
+        skip::program("Xvnc", "tigervnc-standalone-server")
+    );
+    let pair = Veth::new().offloads().create().unwrap();
+    let display = format!(":{}", 4000 + std::process::id() % 1000);
+    let args = [
+        &*display,
+        "-rfbport",
+        "5900",
+        "-SecurityTypes",
+        "None,VncAuth",
+    ];
+    let args = [&args[..], &["-nolisten", "unix", "-geometry", "64x64"]].concat();
+    let mut server = listening(&pair, "Xvnc", &args, 5900);
+    let found = application(&pair, 5900);
+    assert_eq!(found["protocol"], "vnc");
+    assert_eq!(found["vnc_version"], "003.008");
+    let types = found["vnc_security"].as_str().unwrap();
+    // None and VNC authentication (RFC 6143 section 7.1.2).
+    let mut types: Vec<&str> = types
+        .split([',', ' '])
+        .filter(|word| !word.is_empty())
+        .collect();
+    types.sort_unstable();
+    assert_eq!(types, ["1", "2"]);
+    server.stop(lab::process::Signal::SIGTERM, LIMIT).unwrap();
+}
+
+const SMB_SERVER: &str = "
+from impacket import smbserver
+server = smbserver.SimpleSMBServer('0.0.0.0', 445)
+server.setSMB2Support(True)
+server.start()
+";
+
+#[test]
+fn an_smb_server_says_its_dialect() {
+    require!(
+        skip::lab(),
+        // In Debian's Python; the first of the path may be another one.
+        skip::program("impacket-netview", "python3-impacket")
+    );
+    let pair = Veth::new().offloads().create().unwrap();
+    let mut server = listening(&pair, "/usr/bin/python3", &["-c", SMB_SERVER], 445);
+    let found = application(&pair, 445);
+    assert_eq!(found["protocol"], "smb");
+    // It knows no later one.
+    assert_eq!(found["smb_dialect"], "2.0.2");
     server.kill().unwrap();
 }

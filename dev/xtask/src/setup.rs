@@ -145,6 +145,12 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("snmpd"), "snmpd", &[Set::Test]),
     (Program("memcached"), "memcached", &[Set::Test]),
     (Program("telnetd"), "inetutils-telnetd", &[Set::Test]),
+    (Program("Xvnc"), "tigervnc-standalone-server", &[Set::Test]),
+    (
+        Program("impacket-netview"),
+        "python3-impacket",
+        &[Set::Test],
+    ),
     (Program("editcap"), "wireshark-common", &[Set::Fixture]),
     (Program("tcprewrite"), "tcpreplay", &[Set::Fixture]),
     (Program("traceroute"), "traceroute", &[Set::Fixture]),
