@@ -3,6 +3,8 @@
 //!
 //! `BAREWIRE_ONLY=name` selects the files with this in their names, and prints all differences.
 
+#[path = "inspect/fields.rs"]
+mod fields;
 #[path = "inspect/flows.rs"]
 mod flows;
 
@@ -11,6 +13,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use self::fields::{FIELDS, LEAST, NAMES, as_ours};
 pub use self::flows::decode;
 use self::flows::{AND, ENDS, Found, Pair, ends, pair};
 use inspect::{Field, Kind, Protocol, community_id};
@@ -37,21 +40,6 @@ fn name(path: &Path) -> String {
 /// tshark's names for the packets of a pair of endpoints.
 pub type Names = BTreeMap<Pair, BTreeSet<String>>;
 
-/// Protocols identified by few bytes, and tshark's names for them: it must agree wherever barewire
-/// identifies one.
-const NAMES: &[(Protocol, &[&str])] = &[
-    (Protocol::Ldap, &["ldap"]),
-    (Protocol::Cldap, &["cldap"]),
-    (Protocol::Rdp, &["rdp"]),
-    (Protocol::Smb, &["smb", "smb2", "nbss"]),
-    (Protocol::Rtsp, &["rtsp"]),
-    (Protocol::Rtp, &["rtp"]),
-    (Protocol::Rtcp, &["rtcp"]),
-    (Protocol::Nbns, &["nbns"]),
-    (Protocol::Nbdgm, &["nbdgm"]),
-    (Protocol::Mysql, &["mysql"]),
-];
-
 /// Files with flows that tshark does not identify, how many, and why.
 const NAME_EXCEPTIONS: &[(&str, usize, &str)] = &[(
     "nDPI__rtp.pcapng",
@@ -72,118 +60,6 @@ fn only_ours(found: &[Found], named: &Names) -> Vec<(Pair, Protocol)> {
     wrong
         .map(|flow| (flow.pair, flow.application.protocol()))
         .collect()
-}
-
-/// The fields compared with tshark, with its names for them.
-const FIELDS: &[(Field, &str)] = &[
-    (Field::TlsSni, "tls.handshake.extensions_server_name"),
-    (Field::Ja3, "tls.handshake.ja3"),
-    (Field::Ja3s, "tls.handshake.ja3s"),
-    (Field::HttpMethod, "http.request.method"),
-    (Field::HttpHost, "http.host"),
-    (Field::HttpPath, "http.request.uri"),
-    (Field::HttpAgent, "http.user_agent"),
-    (Field::HttpStatus, "http.response.code"),
-    (Field::DnsName, "dns.qry.name"),
-    (Field::DnsType, "dns.qry.type"),
-    (Field::SshClient, "ssh.protocol"),
-    (Field::NtpMode, "ntp.flags.mode"),
-    (Field::SipMethod, "sip.Method"),
-    (Field::MqttClientId, "mqtt.clientid"),
-    (Field::DhcpHostName, "dhcp.option.hostname"),
-    (Field::LdapBindDn, "ldap.name"),
-    (Field::LdapMechanism, "ldap.mechanism"),
-    (Field::LdapBase, "ldap.baseObject"),
-    (Field::LdapResult, "ldap.resultCode"),
-    (Field::RdpUser, "rdp.rt_cookie"),
-    (Field::RdpRequested, "rdp.negReq.requestedProtocols"),
-    (Field::RdpSelected, "rdp.negReq.selectedProtocol"),
-    (Field::RdpFailure, "rdp.negFailure.failureCode"),
-    (Field::SmbDialect, "smb2.dialect"),
-    (Field::SmbTree, "smb2.tree"),
-    (Field::SmbTree, "smb.path"),
-    (Field::SmbUser, "ntlmssp.auth.username"),
-    (Field::SmbDomain, "ntlmssp.auth.domain"),
-    (Field::SmbWorkstation, "ntlmssp.auth.hostname"),
-    (Field::SmbUser, "smb.account"),
-    (Field::SmbDomain, "smb.primary_domain"),
-    (Field::RtpPayloadType, "rtp.p_type"),
-    (Field::RtpSsrc, "rtp.ssrc"),
-    (Field::RtspMethod, "rtsp.method"),
-    (Field::RtspUrl, "rtsp.url"),
-    (Field::RtspStatus, "rtsp.status"),
-    (Field::NetbiosName, "nbns.name"),
-    (Field::NetbiosOpcode, "nbns.flags.opcode"),
-    (Field::NetbiosRcode, "nbns.flags.rcode"),
-    (Field::NetbiosSource, "nbdgm.source_name"),
-    (Field::NetbiosDestination, "nbdgm.destination_name"),
-    (Field::MysqlProtocol, "mysql.protocol"),
-    (Field::MysqlVersion, "mysql.version"),
-    (Field::MysqlAuth, "mysql.auth_plugin"),
-    (Field::MysqlUser, "mysql.user"),
-    (Field::MysqlDatabase, "mysql.schema"),
-    (Field::MysqlResult, "mysql.error_code"),
-    (Field::MysqlResult, "mysql.response_code"),
-    // DTLS.
-    (Field::TlsSni, "dtls.handshake.extensions_server_name"),
-    (Field::Ja3, "dtls.handshake.ja3"),
-    (Field::Ja3s, "dtls.handshake.ja3s"),
-    // HTTP over UDP. Its method is in HTTP's column: tshark fills no column twice.
-    (Field::SsdpServer, "http.server"),
-    (Field::SsdpLocation, "http.location"),
-    (Field::WireGuardInitiator, "wg.sender"),
-];
-
-/// A tshark value in barewire's form; `None` if barewire does not report it.
-fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
-    let is_in = |name: &str| protocols.split(':').any(|of| of == name);
-    let value = match field {
-        // Provisional responses are skipped here.
-        Field::HttpStatus if value.starts_with('1') && value != "101" => return None,
-        // Another round of the same bind.
-        Field::LdapResult if value == "14" => return None,
-        // No name at all.
-        Field::LdapBindDn | Field::LdapBase if value == "<ROOT>" => return None,
-        // Only OK is a result; errors have their own number.
-        Field::MysqlResult if value.starts_with("0x") && value != "0x00" => return None,
-        Field::RdpUser => value.strip_prefix("Cookie: mstshash=")?,
-        Field::SmbDialect => match value {
-            "0x0202" => "2.0.2",
-            "0x0210" => "2.1",
-            "0x0300" => "3.0",
-            "0x0302" => "3.0.2",
-            "0x0311" => "3.1.1",
-            _ => return None,
-        },
-        Field::SmbUser | Field::SmbDomain | Field::SmbWorkstation
-            if value == "NULL" || !(is_in("smb") || is_in("smb2")) =>
-        {
-            return None;
-        }
-        // SMB in datagrams has paths of mail slots.
-        Field::SmbTree if is_in("nbdgm") => return None,
-        Field::NetbiosName | Field::NetbiosSource | Field::NetbiosDestination => {
-            // The meaning of the last byte follows.
-            let name = value.split(" (").next().unwrap_or_default();
-            let (name, last) = name.rsplit_once('<')?;
-            let name = name.split("<00>").next().unwrap_or_default();
-            let name = name.replace("<01>", "\x01").replace("<02>", "\x02");
-            return Some(format!("{name}<{last}"));
-        }
-        _ => value,
-    };
-    let hex = value.strip_prefix("0x").filter(|_| {
-        matches!(
-            field,
-            Field::RdpRequested
-                | Field::RdpSelected
-                | Field::RdpFailure
-                | Field::RtpSsrc
-                | Field::MysqlResult
-        )
-    });
-    let number = hex.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-    Some(number.map_or_else(|| value.to_owned(), |number| number.to_string()))
 }
 
 /// tshark's results: the first value of each field of each stream. `more` are options for tshark.
@@ -435,23 +311,9 @@ fn decoded_fields_equal_those_of_tshark() {
     let known = listed(NAME_EXCEPTIONS);
     assert_eq!(alone, known, "flows named by us alone, and those known");
     if is_large {
-        for (field, least) in [
-            ("tls_sni", 100),
-            ("ja3", 200),
-            ("ja3s", 100),
-            ("http_host", 200),
-            ("dns_name", 500),
-            ("ldap_bind_dn", 2),
-            ("smb_tree", 1),
-            ("rdp_selected", 1),
-            ("rtp_ssrc", 3),
-            ("netbios_name", 40),
-            ("netbios_source", 12),
-            ("ssdp_method", 5),
-            ("wireguard_initiator", 1),
-        ] {
+        for (field, least) in LEAST {
             assert!(
-                same.get(field).is_some_and(|count| *count >= least),
+                same.get(field).is_some_and(|count| count >= least),
                 "{field}: {same:?}"
             );
         }
@@ -463,10 +325,11 @@ fn has_traces(path: &Path) -> bool {
     let bytes = std::fs::read(path).unwrap_or_default();
     let is = |pattern: &[u8]| bytes.windows(pattern.len()).any(|window| window == pattern);
     #[rustfmt::skip] // CACACACA is a name of NetBIOS that is padded.
-    let patterns: [&[u8]; 13] = [
+    let patterns: [&[u8]; 16] = [
         b"HTTP/1.", b"\x16\x03\x01", b"\x16\x03\x03", b"\x16\xfe\xff", b"\x16\xfe\xfd", b"SSH-",
         b"\xffSMB", b"\xfeSMB", b"RTSP/1.0", b"objectClass", b"mstshash",
-        b"CACACACA", b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00",
+        b"RFB 00", b"public", b"\xff\xfd\x18", b"CACACACA",
+        b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00",
     ];
     patterns.into_iter().any(is)
 }

@@ -128,8 +128,8 @@ fn a_scan_finds_its_way_through_a_tun() {
             "{totals}"
         );
     }
-    // Both families in random order: the kernel is told the protocol of each packet, which PPP
-    // needs and a tun does not.
+    // Both families in random order: each packet is sent with its EtherType, which PPP needs and
+    // a tun does not.
     let both = [
         "10.99.1.0/28",
         "fd99:1::/124",
