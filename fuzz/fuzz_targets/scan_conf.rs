@@ -12,6 +12,12 @@ mod meaning;
 
 use meaning::Meaning;
 
+/// Names of formats: here those of text.
+fn format_words() -> Vec<&'static str> {
+    let formats = scan::report::FORMATS.iter();
+    formats.map(|format| format.word).collect()
+}
+
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     conf::text_input(&String::from_utf8_lossy(input));
 });

@@ -3,6 +3,7 @@
 //! command line is parsed; so are the lines of a masscan configuration file.
 
 mod conf;
+mod file;
 mod meaning;
 
 use std::ffi::{OsStr, OsString};
@@ -173,7 +174,7 @@ pub fn replace(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     let mut words = arguments.into_iter();
     let mut head: Vec<OsString> = words.by_ref().take(2).collect();
     let mut out = Vec::new();
-    let mut file = conf::OutputFile::default();
+    let mut file = file::OutputFile::default();
     while let Some(word) = words.next() {
         if file.take(&word, &mut words)? {
             continue;
@@ -310,6 +311,11 @@ fn output(word: &str) -> Option<&'static str> {
 /// All formats of files.
 fn formats() -> Vec<OutputFormat> {
     OutputFormat::all(&export::scan::FORMATS)
+}
+
+/// Their names.
+fn format_words() -> Vec<&'static str> {
+    formats().into_iter().map(OutputFormat::word).collect()
 }
 
 #[cfg(test)]

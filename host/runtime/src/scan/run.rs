@@ -269,17 +269,7 @@ impl<'s> Collector<'s> {
             }
             *sent = Some(join(sender));
             let all_sent = self.account_sent(sent.as_ref());
-            if all_sent && self.error.is_none() {
-                if !talks {
-                    self.keep(notice(Notice::Waiting(wait)));
-                    let until = Instant::now() + wait;
-                    self.collect(&mut incoming, notice, || false, Some(until), &over);
-                }
-            } else if self.state.is_some() {
-                // Keeps the state from falling back to before the last probes.
-                let until = Instant::now() + LAST_MAX;
-                self.collect(&mut incoming, notice, || false, Some(until), &Stop::new());
-            }
+            self.collect_last(&mut incoming, notice, (all_sent, talks), &over);
             if let (Some(state), Some(sent)) = (&mut self.state, sent.as_ref()) {
                 let noted = state.note(sent.next);
                 self.keep(noted);
@@ -294,6 +284,28 @@ impl<'s> Collector<'s> {
         self.account_received(&mut incoming);
         if let Some(Err(error)) = sent.take().map(|sent| sent.result) {
             self.keep(Err(error));
+        }
+    }
+
+    /// Reports the answers to the last probes, as long as they are waited for.
+    fn collect_last(
+        &mut self,
+        incoming: &mut Incoming<'_>,
+        notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
+        (all_sent, talks): (bool, bool),
+        stop: &Stop,
+    ) {
+        if all_sent && self.error.is_none() {
+            if !talks {
+                let wait = self.scan.setup().wait;
+                self.keep(notice(Notice::Waiting(wait)));
+                let until = Instant::now() + wait;
+                self.collect(incoming, notice, || false, Some(until), stop);
+            }
+        } else if self.state.is_some() {
+            // Keeps the state from falling back to before the last probes.
+            let until = Instant::now() + LAST_MAX;
+            self.collect(incoming, notice, || false, Some(until), &Stop::new());
         }
     }
 

@@ -221,7 +221,8 @@ impl Show {
         let part = done as f64 / totals.probes.max(1) as f64 * 100.0;
         out::words(
             format!(
-                "\r{part:5.1} %{}  sent {} ({} of {})  open {}  closed {}  filtered {}  lost {}\x1b[K",
+                "\r{part:5.1} %{}  sent {} ({} of {})  open {}  closed {}  filtered {}  \
+                 lost {}\x1b[K",
                 left(totals, sent),
                 totals.sent,
                 si(sent, "pps"),
