@@ -83,11 +83,11 @@ fn octets_are_ranges_of_addresses() {
     let of = |text: &str| {
         let ranges = parse_octets(text)?.unwrap();
         let targets = Targets::new(ranges, Vec::new()).unwrap();
-        let bounds = |range: &AddrRange| {
+        let bounds = |range: AddrRange| {
             let end = |bits| Ipv4Addr::from(bits as u32).to_string();
             format!("{}-{}", end(range.first), end(range.last))
         };
-        Some(targets.ranges().iter().map(bounds).collect::<Vec<_>>())
+        Some(targets.ranges().map(bounds).collect::<Vec<_>>())
     };
     assert_eq!(of("192.0.2.*").unwrap(), ["192.0.2.0-192.0.2.255"]);
     let found = ["10.0.1.1-10.0.1.9", "10.0.2.1-10.0.2.9"];
