@@ -194,8 +194,7 @@ fn impostor() {
 }
 
 /// Another user's process has taken the name: its pool is not opened, and the error says whose it
-/// is. A second owner of the name is
-/// refused too.
+/// is. A second owner of the name is refused too.
 #[test]
 fn an_owner_of_another_user_is_refused() {
     use std::os::unix::process::CommandExt;
