@@ -103,6 +103,7 @@ mod inspect_samples;
 mod nic_host_dependency;
 mod package;
 mod pcap_dropin;
+mod pcap_dropin_calls;
 mod pcap_dropin_live;
 mod pfring_dropin;
 mod port_embedding;

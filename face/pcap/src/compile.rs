@@ -1,7 +1,6 @@
 //! Compiles filter expressions with barewire's compiler.
 
 use std::ops::RangeInclusive;
-use std::sync::OnceLock;
 
 use bpf::cbpf::Insn;
 use filter::expression::{self, Options};
@@ -22,8 +21,8 @@ pub struct Target {
     pub snaplen: i32,
     /// The interface of a live capture.
     pub tap: Option<u32>,
-    /// The netmask of the network, in host byte order; 0 if unknown.
-    pub netmask: u32,
+    /// The netmask of the network, in host byte order, if it is known.
+    pub netmask: Option<u32>,
     /// Whether the program is optimized.
     pub optimize: bool,
 }
@@ -31,15 +30,13 @@ pub struct Target {
 /// `DLT_` numbers that equal those in capture files: the original accepts them even without a name.
 const KNOWN: RangeInclusive<i32> = 104..=289;
 
-/// Cache of resolved names.
-static NAMES: OnceLock<HostNames> = OnceLock::new();
-
 /// Compiles an expression; a blank one matches every packet.
 ///
 /// # Errors
 /// The error in the expression, and its position.
 pub fn compile(text: &str, target: &Target) -> Result<Vec<Insn>> {
-    let snaplen = u32::try_from(target.snaplen).unwrap_or(0);
+    // The original takes it as it is, a negative one as a large number.
+    let snaplen = target.snaplen.cast_unsigned();
     if snaplen == 0 {
         return Err(Failure::new("snaplen of 0 rejects all packets"));
     }
@@ -55,16 +52,34 @@ pub fn compile(text: &str, target: &Target) -> Result<Vec<Insn>> {
     }
     let link_type = u16::try_from(link::to_file(target.dlt))
         .map_err(|_| Failure::new(format!("unknown data link type {}", target.dlt)))?;
+    let names = HostNames::default();
     let options = Options {
         link_type,
         snaplen,
         tap: target.tap,
-        netmask: target.netmask,
+        netmask: target.netmask.unwrap_or(0),
         optimize: target.optimize,
         extended: false,
-        names: NAMES.get_or_init(HostNames::default),
+        // Of this call only: names may resolve later, and to other addresses.
+        names: &names,
     };
-    match expression::compile(text, &options) {
+    let compiled = expression::compile(text, &options);
+    if target.netmask.is_none()
+        && text.contains("broadcast")
+        && let Ok(program) = &compiled
+    {
+        // It depends on the mask if another one makes another program.
+        let other = Options {
+            netmask: u32::MAX << 8,
+            ..options
+        };
+        let other = expression::compile(text, &other);
+        if other.is_ok_and(|other| other.insns() != program.insns()) {
+            let text = "netmask not known, so 'ip broadcast' not supported";
+            return Err(Failure::new(text));
+        }
+    }
+    match compiled {
         Ok(program) => Ok(program.insns().to_vec()),
         Err(error) if error.what == "no packet of this link type can match" => {
             Err(Failure::new("expression rejects all packets"))
@@ -85,7 +100,7 @@ mod tests {
             dlt: 12,
             snaplen,
             tap: None,
-            netmask: 0,
+            netmask: Some(0),
             optimize: true,
         };
         let insns = compile("ip", &target(64)).unwrap();
@@ -99,6 +114,16 @@ mod tests {
         let text = |expression, snaplen| compile(expression, &target(snaplen)).unwrap_err().text;
         assert_eq!(text("ip", 0), "snaplen of 0 rejects all packets");
         assert_eq!(text("1 = 2", 64), "expression rejects all packets");
+        let unknown = Target {
+            netmask: None,
+            ..target(64)
+        };
+        let error = compile("tcp or ip broadcast", &unknown).unwrap_err();
+        assert_eq!(
+            error.text,
+            "netmask not known, so 'ip broadcast' not supported"
+        );
+        assert!(compile("ip", &unknown).is_ok() && compile("ip broadcast", &target(64)).is_ok());
         assert!(text("tcp prt 80", 64).starts_with("can't parse filter expression: "));
     }
 }

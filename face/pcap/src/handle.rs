@@ -56,8 +56,6 @@ pub struct Settings {
     pub timeout_ms: i32,
     /// Size of the ring in bytes; 0 is the port's choice.
     pub buffer_bytes: i32,
-    /// The timestamp type, by number.
-    pub timestamp_type: i32,
     /// Whether reads do not wait.
     pub nonblocking: bool,
 }
@@ -73,7 +71,6 @@ impl Settings {
             monitor: false,
             timeout_ms: 0,
             buffer_bytes: 0,
-            timestamp_type: -1,
             nonblocking: false,
         }
     }
@@ -132,17 +129,37 @@ impl State {
                 "Packets aren't available from a pcap_open_dead pcap_t",
             ));
         };
-        loop {
-            let Some(header) = reader.next(&mut self.data)? else {
-                return Ok(Next::End);
-            };
-            let is_selected = match &self.filter {
-                Some(filter) => vm_cbpf::run(filter, &self.data, header.wire_len) != 0,
-                None => true,
-            };
-            if is_selected {
-                return Ok(Next::Packet(header));
-            }
+        let Some(header) = reader.next(&mut self.data)? else {
+            return Ok(Next::End);
+        };
+        let is_selected = match &self.filter {
+            Some(filter) => vm_cbpf::run(filter, &self.data, header.wire_len) != 0,
+            None => true,
+        };
+        Ok(match is_selected {
+            true => Next::Packet(header),
+            // Between two packets the caller looks whether it was told to stop.
+            false => Next::Rejected,
+        })
+    }
+
+    /// Copies the current packet if it is in the device's memory, and the last there; returns where
+    /// it is then.
+    pub fn keep_last(&mut self) -> Option<*const u8> {
+        let Kind::Live(live) = &mut self.kind else {
+            return None;
+        };
+        live.keep_last(&mut self.data).then(|| self.data.as_ptr())
+    }
+
+    /// Ends a call that read packets: the current one is no longer valid unless it was copied.
+    ///
+    /// # Errors
+    /// The error of the device.
+    pub fn finish(&mut self) -> Result<()> {
+        match &mut self.kind {
+            Kind::Live(live) => live.finish(),
+            _ => Ok(()),
         }
     }
 

@@ -11,6 +11,7 @@
 #[allow(unsafe_code)]
 mod abi;
 mod compile;
+mod cooked;
 mod failure;
 mod handle;
 mod link;

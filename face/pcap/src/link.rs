@@ -204,6 +204,12 @@ pub fn to_file(dlt: i32) -> i32 {
         .map_or(dlt, |row| row.1)
 }
 
+/// Whether packets of a `DLT_` number can be written to capture files. Others have meanings that
+/// differ between systems.
+pub fn has_file_number(dlt: i32) -> bool {
+    matches!(dlt, 0..=12 | 15 | 16 | 19 | 50 | 51 | 99 | 104..=289)
+}
+
 /// The `DLT_` number for a number in a capture file.
 pub fn of_file(number: i32) -> i32 {
     DIFFERENT
@@ -246,6 +252,7 @@ mod tests {
         assert_eq!(of_name(b"dlt_en10mb"), Some(1));
         assert_eq!(of_name(b"none"), None);
         assert_eq!(to_file(12), 101);
+        assert!(has_file_number(289) && !has_file_number(290) && !has_file_number(100));
         assert_eq!(description(-1), None);
     }
 

@@ -2,34 +2,52 @@
 //!
 //! Packets are not copied: a batch stays in the device's memory until the next one is received, so
 //! that its packets are valid while the program's callback uses the handle. The filter runs in the
-//! kernel if the port supports it; it runs here as well, because packets already in the ring were
-//! selected by the previous one.
+//! kernel if the port supports it; it runs here as well for packets that were already in the ring,
+//! which were selected by the previous one.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bpf::cbpf::Program;
 use bpf::vm_cbpf::{self, PacketInfo};
 use port::{
-    Direction, FilterSource, FilterSwitch, FilterTarget, Packet, Port, PortControl, PortOptions,
-    Ready, TapMethod, TxQueue, Waker,
+    BACKENDS, Direction, FilterSource, FilterSwitch, FilterTarget, Intake, Packet, Port,
+    PortControl, PortOptions, Ready, TapMethod, TxQueue, Waker,
 };
 use runtime::in_place::{Reader, gather, queue_count, tag_of};
+use sys::link::Link;
 use sys::{Error, ErrorKind};
 
+use crate::cooked;
 use crate::failure::{ERROR, Failure, Result};
 use crate::handle::Settings;
 use crate::link;
 use crate::savefile::Header;
 
 /// The device does not exist.
-const NO_SUCH_DEVICE: i32 = -5;
+pub const NO_SUCH_DEVICE: i32 = -5;
 /// The device has no monitor mode.
 const NO_MONITOR_MODE: i32 = -6;
 /// Privileges are missing.
-const PERMISSION_DENIED: i32 = -8;
+pub const PERMISSION_DENIED: i32 = -8;
+/// The interface is down.
+const NOT_UP: i32 = -9;
 
+/// The text by which programs recognize that a capture ended with its device.
+const DISAPPEARED: &str = "The interface disappeared";
+
+/// `DLT_EN10MB`, `DLT_DOCSIS`: what a cable modem's Ethernet interface may carry.
+const ETHERNET: i32 = 1;
+const DOCSIS: i32 = 143;
+
+/// Least ring memory of a tap: two blocks in which the longest packet fits.
+const RING_BYTES_MIN: usize = 512 << 10;
+/// Ring memory of a tap if the program does not set it.
+const RING_BYTES: usize = 32 << 20;
+
+/// Longest wait for room in a sending ring.
+const SEND_MAX: Duration = Duration::from_millis(100);
 /// Longest wait if there is no timeout.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// `PACKET_OUTGOING` of `if_packet.h`.
@@ -43,7 +61,15 @@ pub struct Live {
     switch: FilterSwitch,
     /// Whether the port has a filter, which hides packets from this library.
     is_filtered: bool,
-    name: String,
+    unfiltered: Unfiltered,
+    device: Device,
+    /// Whether packets get the first version of the cooked header.
+    is_cooked_v1: bool,
+    snaplen: u32,
+    /// Whether the current packet is in the device's memory.
+    is_held: bool,
+    /// A packet with another header, while it is filtered.
+    scratch: Vec<u8>,
     /// Target for which filters are compiled.
     pub target: FilterTarget,
     /// Whether reads do not wait.
@@ -53,12 +79,101 @@ pub struct Live {
     timeout: Duration,
 }
 
+/// The packets on which the filter runs here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unfiltered {
+    /// All: the port does not filter.
+    All,
+    /// Those received until then, in nanoseconds since 1970: the port has filtered the others.
+    Until(u64),
+    /// Those that are received before the port is found empty.
+    UntilEmpty,
+    /// None.
+    No,
+}
+
+/// A device, by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Device {
+    /// The name of the port.
+    port: String,
+    /// The interface, if it is a tap; `any` is one.
+    tap: Option<String>,
+    /// Whether the timestamps are the kernel's.
+    has_kernel_time: bool,
+    /// Whether it is a card that can send beside receiving.
+    is_card: bool,
+}
+
+impl Device {
+    /// The device of a name: that of a port with its scheme, otherwise an interface, whatever the
+    /// current directory contains.
+    fn new(name: &str) -> Self {
+        let scheme = name.split_once(':').map(|(scheme, _)| scheme);
+        let scheme = scheme.filter(|scheme| BACKENDS.iter().any(|row| row.scheme == *scheme));
+        let port = match scheme {
+            Some(_) => name.to_owned(),
+            None => format!("afpacket:{name}"),
+        };
+        let target = port.strip_prefix("afpacket:");
+        let target = target.map(|rest| rest.split('?').next().unwrap_or_default().to_owned());
+        Self {
+            tap: target,
+            has_kernel_time: !port.contains('?'),
+            is_card: matches!(scheme, Some("afxdp" | "vfio")),
+            port,
+        }
+    }
+
+    fn is_any(&self) -> bool {
+        self.tap.as_deref() == Some("any")
+    }
+
+    fn link(&self) -> Option<Link> {
+        Link::by_name(self.tap.as_deref()?).ok()
+    }
+
+    /// Opens the port with the least demanding of the options that work.
+    fn open(&self, options: &PortOptions) -> sys::Result<Port> {
+        let is_memory = |error: &Error| error.os_code() == Some(libc::ENOMEM);
+        let mut options = options.clone();
+        if self.tap.is_some() && options.ring_bytes != 0 {
+            options.ring_bytes = options.ring_bytes.max(RING_BYTES_MIN);
+        }
+        if self.is_card {
+            let both = PortOptions {
+                direction: Direction::Both,
+                ..options.clone()
+            };
+            if let Ok(port) = port::open(&self.port, &both) {
+                return Ok(port);
+            }
+        }
+        loop {
+            let opened = port::open(&self.port, &options);
+            let bytes = match options.ring_bytes {
+                0 => RING_BYTES,
+                bytes => bytes,
+            };
+            match &opened {
+                // The ring is locked memory in one piece per block.
+                Err(error) if self.tap.is_some() && is_memory(error) && bytes > RING_BYTES_MIN => {
+                    options.ring_bytes = (bytes / 2).max(RING_BYTES_MIN);
+                }
+                _ => return opened,
+            }
+        }
+    }
+}
+
 /// The result of reading.
 pub enum Next {
     /// A packet, in the buffer of the handle.
     Packet(Header),
     /// A packet in the device's memory, valid until the next call.
     Held(Header, *const u8),
+    /// A packet that the filter rejects.
+    Rejected,
     /// None yet.
     Nothing,
     /// The end.
@@ -69,12 +184,27 @@ fn failed(error: &Error) -> Failure {
     let code = match error.kind() {
         ErrorKind::NotFound => NO_SUCH_DEVICE,
         ErrorKind::Permission => PERMISSION_DENIED,
+        ErrorKind::Gone => return Failure::new(DISAPPEARED),
         _ => ERROR,
     };
     Failure::of(code, error.to_string())
 }
 
-fn options(settings: &Settings) -> PortOptions {
+/// The error of opening a device: that of a tap with the original's text.
+fn not_opened(device: &Device, error: &Error) -> Failure {
+    let text = match (device.tap.is_some(), error.kind()) {
+        // Its status says all.
+        (true, ErrorKind::NotFound) => String::new(),
+        (true, ErrorKind::Permission) => "socket: Operation not permitted".into(),
+        _ => return failed(error),
+    };
+    Failure {
+        text,
+        ..failed(error)
+    }
+}
+
+fn options(settings: &Settings, device: &Device) -> PortOptions {
     let timeout_ms = settings.timeout_ms.clamp(0, 1000).cast_unsigned();
     let block_ms = match (settings.immediate, timeout_ms) {
         (true, _) => 1,
@@ -82,8 +212,10 @@ fn options(settings: &Settings) -> PortOptions {
         (false, timeout_ms) => timeout_ms,
     };
     PortOptions {
-        queue_count: queue_count(&settings.device),
-        snaplen: settings.snaplen.max(0).cast_unsigned(),
+        queue_count: queue_count(&device.port),
+        // With room for the longer of the two cooked headers.
+        snaplen: settings.snaplen.max(0).cast_unsigned()
+            + if device.is_any() { cooked::LONGER } else { 0 },
         promiscuous: settings.promiscuous,
         ring_bytes: usize::try_from(settings.buffer_bytes).unwrap_or(0),
         block_timeout: Duration::from_millis(block_ms.into()),
@@ -99,9 +231,7 @@ impl Live {
     /// # Errors
     /// With the codes of pcap_activate(3).
     pub fn open(settings: &Settings) -> Result<Self> {
-        if settings.monitor {
-            return Err(Failure::of(NO_MONITOR_MODE, ""));
-        }
+        let device = Device::new(&settings.device);
         // The port reports the target of its filters, and gets none yet.
         let target = Arc::new(Mutex::new(None));
         let place = Arc::clone(&target);
@@ -111,10 +241,18 @@ impl Live {
         });
         let options = PortOptions {
             filter_source: Some(source),
-            ..options(settings)
+            ..options(settings, &device)
         };
-        let mut port = port::open(&settings.device, &options).map_err(|error| failed(&error))?;
+        let opened = device.open(&options);
+        let mut port = opened.map_err(|error| not_opened(&device, &error))?;
+        if settings.monitor {
+            return Err(Failure::of(NO_MONITOR_MODE, ""));
+        }
+        if device.link().is_some_and(|link| !link.is_up()) {
+            return Err(Failure::of(NOT_UP, ""));
+        }
         let switch = port.filter_switch();
+        let tx = port.tx.pop();
         let Port { rx, control, .. } = &mut port;
         let reader = Reader::new(std::mem::take(rx)).map_err(|error| failed(&error))?;
         let none = || Failure::new("the port has no receiving queue");
@@ -127,11 +265,16 @@ impl Live {
         });
         Ok(Self {
             reader,
-            tx: None,
+            tx,
             control: port.control,
             switch,
             is_filtered: false,
-            name: settings.device.clone(),
+            unfiltered: Unfiltered::All,
+            is_cooked_v1: device.is_any(),
+            device,
+            snaplen: settings.snaplen.max(0).cast_unsigned(),
+            is_held: false,
+            scratch: Vec::new(),
             target,
             nonblocking: settings.nonblocking,
             direction: 0,
@@ -149,12 +292,57 @@ impl Live {
 
     /// The link type, as a `DLT_` number.
     pub fn dlt(&self) -> i32 {
-        link::of_file(self.target.link_type.into())
+        match self.is_cooked_v1 {
+            true => cooked::DLT_V1,
+            false => link::of_file(self.target.link_type.into()),
+        }
     }
 
-    /// A descriptor that is readable when there may be packets.
-    pub fn fd(&self) -> Option<RawFd> {
-        self.reader.fd()
+    /// The link types that the program can choose from.
+    pub fn dlts(&self) -> Vec<i32> {
+        /// `ARPHRD_ETHER`.
+        const HARDWARE: u16 = 1;
+        if self.device.is_any() {
+            return vec![cooked::DLT_V1, cooked::DLT_V2];
+        }
+        match self.device.link() {
+            Some(link) if link.hardware == HARDWARE => vec![ETHERNET, DOCSIS],
+            _ => vec![self.dlt()],
+        }
+    }
+
+    /// Changes the link type to one of [`dlts`](Self::dlts).
+    ///
+    /// # Errors
+    /// Errors of the port.
+    pub fn set_dlt(&mut self, dlt: i32) -> Result<()> {
+        if self.device.is_any() {
+            self.is_cooked_v1 = dlt == cooked::DLT_V1;
+            // The port's filter is for the other header.
+            let removed = self.switch.set(&mut *self.control, None);
+            removed.map_err(|error| failed(&error))?;
+            (self.is_filtered, self.unfiltered) = (false, Unfiltered::All);
+        }
+        Ok(())
+    }
+
+    /// Whether it is the tap on the interfaces together.
+    pub fn is_any(&self) -> bool {
+        self.device.is_any()
+    }
+
+    /// A descriptor that is readable when there may be packets: of a tap its socket.
+    pub fn fd(&mut self) -> Option<RawFd> {
+        match self.socket() {
+            Some(socket) => Some(socket),
+            None => self.reader.fd().ok().flatten(),
+        }
+    }
+
+    /// The socket of a tap.
+    pub fn socket(&self) -> Option<RawFd> {
+        self.device.tap.as_ref()?;
+        self.reader.socket()
     }
 
     /// Replaces the filter.
@@ -162,13 +350,16 @@ impl Live {
     /// # Errors
     /// Errors of the port.
     pub fn set_filter(&mut self, filter: &Program) -> Result<()> {
-        // Packets already received were selected by the old one.
-        self.reader.skip_batch();
-        let set = self.switch.set(&mut *self.control, Some(filter));
-        let runs_here = matches!(
-            set.as_ref().map_err(Error::kind),
-            Err(ErrorKind::Unsupported | ErrorKind::Permission)
-        );
+        let set = match self.is_cooked_v1 {
+            // The port's packets have the other header.
+            true => Ok(()),
+            false => self.switch.set(&mut *self.control, Some(filter)),
+        };
+        let runs_here = self.is_cooked_v1
+            || matches!(
+                set.as_ref().map_err(Error::kind),
+                Err(ErrorKind::Unsupported | ErrorKind::Permission)
+            );
         let set = match runs_here {
             // A filter that the kernel cannot run, or may not load any more, runs here. The port's
             // old filter would stay when the new one is refused, and would drop what the new one
@@ -179,6 +370,12 @@ impl Live {
         };
         set.map_err(|error| failed(&error))?;
         self.is_filtered = !runs_here;
+        // Packets already received were selected by the previous one.
+        self.unfiltered = match (runs_here, self.socket()) {
+            (true, _) => Unfiltered::All,
+            (false, Some(_)) if self.device.has_kernel_time => Unfiltered::Until(now_ns()),
+            (false, _) => Unfiltered::UntilEmpty,
+        };
         Ok(())
     }
 
@@ -220,14 +417,34 @@ impl Live {
             } else if !may_wait {
                 return Ok(Next::Nothing);
             } else if self.reader.wait(self.timeout).map_err(error)? == Ready::End {
-                return Ok(Next::End);
+                return self.end();
             }
             if !self.find(filter).map_err(error)? {
-                return Ok(Next::Nothing);
+                let is_end = self.nonblocking
+                    && self.reader.wait(Duration::ZERO).map_err(error)? == Ready::End;
+                return if is_end {
+                    self.end()
+                } else {
+                    Ok(Next::Nothing)
+                };
             }
         }
+        Ok(self.found(nanoseconds, data))
+    }
+
+    /// The result at the end of the packets: for a file that, for a device an error.
+    fn end(&self) -> Result<Next> {
+        match self.control.describe().intake {
+            Intake::File => Ok(Next::End),
+            _ => Err(Failure::new(DISAPPEARED)),
+        }
+    }
+
+    /// The packet that [`find`](Self::find) has found.
+    fn found(&mut self, nanoseconds: bool, data: &mut Vec<u8>) -> Next {
+        self.is_held = false;
         let Some(packet) = self.reader.packet() else {
-            return Ok(Next::Nothing);
+            return Next::Nothing;
         };
         let tag = tag_of(&packet, self.target.link_type);
         let time_ns = packet.time_ns().unwrap_or(0);
@@ -238,29 +455,83 @@ impl Live {
                 true => fraction_ns,
                 false => fraction_ns / 1000,
             },
-            cap_len: packet.cap_len(),
+            cap_len: packet.cap_len().min(self.snaplen),
             wire_len: packet.wire_len(),
         };
-        if tag.is_none() && packet.is_whole() {
-            return Ok(Next::Held(header, packet.bytes().as_ptr()));
+        if self.is_cooked_v1 {
+            cooked::to_v1(packet.bytes(), data);
+            header.wire_len = header.wire_len.saturating_sub(cooked::LONGER);
+        } else if tag.is_none() && packet.is_whole() {
+            self.is_held = true;
+            return Next::Held(header, packet.bytes().as_ptr());
+        } else {
+            let tag_len = gather(&packet, tag, data);
+            header.wire_len = header.wire_len.saturating_add(tag_len);
         }
-        let tag_len = gather(&packet, tag, data);
+        data.truncate(self.snaplen as usize);
         header.cap_len = data.len() as u32;
-        header.wire_len = header.wire_len.saturating_add(tag_len);
-        Ok(Next::Packet(header))
+        Next::Packet(header)
+    }
+
+    /// Copies the current packet if it is in the device's memory, and the last of its batch;
+    /// returns whether it was.
+    pub fn keep_last(&mut self, data: &mut Vec<u8>) -> bool {
+        if !self.is_held || self.reader.has_more() {
+            return false;
+        }
+        data.clear();
+        if let Some(packet) = self.reader.packet() {
+            data.extend_from_slice(packet.bytes());
+        }
+        self.is_held = false;
+        true
+    }
+
+    /// Ends a call that read packets: the current one is no longer valid if it was the last of its
+    /// batch.
+    ///
+    /// # Errors
+    /// Errors of the port.
+    pub fn finish(&mut self) -> Result<()> {
+        self.reader.finish().map_err(|error| failed(&error))
     }
 
     /// Moves to the next packet that is wanted; false if there is none.
     fn find(&mut self, filter: Option<&Program>) -> sys::Result<bool> {
         let direction = self.direction;
-        self.reader.advance(|packet| {
+        let Self {
+            reader,
+            unfiltered,
+            is_cooked_v1,
+            scratch,
+            target,
+            ..
+        } = self;
+        let ifindex = target.tap.unwrap_or(0);
+        let is_found = reader.advance(|packet| {
             let is_wanted = match direction {
                 1 => !packet.is_outgoing(),
                 2 => packet.is_outgoing(),
                 _ => true,
             };
-            is_wanted && filter.is_none_or(|filter| selects(filter, packet))
-        })
+            let Some(filter) = filter.filter(|_| is_wanted) else {
+                return is_wanted;
+            };
+            match *unfiltered {
+                Unfiltered::No => true,
+                Unfiltered::Until(time_ns) if packet.time_ns().is_some_and(|t| t > time_ns) => true,
+                _ if *is_cooked_v1 => {
+                    cooked::to_v1(packet.bytes(), scratch);
+                    let wire_len = packet.wire_len().saturating_sub(cooked::LONGER);
+                    vm_cbpf::run(filter, scratch, wire_len) != 0
+                }
+                _ => selects(filter, packet, ifindex),
+            }
+        })?;
+        if !is_found && *unfiltered == Unfiltered::UntilEmpty {
+            *unfiltered = Unfiltered::No;
+        }
+        Ok(is_found)
     }
 
     /// Sends a packet.
@@ -268,38 +539,48 @@ impl Live {
     /// # Errors
     /// Errors of the port, and that there was no room.
     pub fn send(&mut self, packet: &[u8]) -> Result<()> {
-        let tx = match &mut self.tx {
-            Some(tx) => tx,
-            None => {
-                let options = PortOptions {
-                    direction: Direction::Tx,
-                    queue_count: 1,
-                    ..PortOptions::default()
-                };
-                let mut port = port::open(&self.name, &options).map_err(|error| failed(&error))?;
-                let none = || Failure::new("the port has no sending queue");
-                self.tx.insert(port.tx.pop().ok_or_else(none)?)
-            }
-        };
-        let sent = (|| {
-            let mut batch = tx.reserve(1)?;
-            let is_written = batch.write(packet);
-            batch.submit()?;
-            tx.flush()?;
-            tx.wait(true, Duration::from_millis(100))?;
-            Ok(is_written)
-        })();
+        let none = || Failure::new("Sending packets isn't supported on this device");
+        let tx = self.tx.as_mut().ok_or_else(none)?;
+        let mut sent = send_once(tx, packet);
+        if let Ok((false, _)) = sent {
+            // The ring is full: the device sends meanwhile.
+            sent = tx.wait(false, SEND_MAX).and_then(|_| send_once(tx, packet));
+        }
         match sent {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Failure::new("send: no room for the packet")),
+            Ok((_, true)) => Ok(()),
+            Ok((true, false)) => Err(Failure::system("send", libc::EMSGSIZE)),
+            Ok((false, false)) => Err(Failure::system("send", libc::ENOBUFS)),
             Err(error) => Err(failed(&error)),
         }
     }
 }
 
+/// Submits a packet and starts the device; returns whether there was room for any, and for this one.
+fn send_once(tx: &mut TxQueue, packet: &[u8]) -> sys::Result<(bool, bool)> {
+    let mut batch = tx.reserve(1)?;
+    let has_room = batch.room() != 0;
+    let is_written = batch.write(packet);
+    batch.submit()?;
+    tx.flush()?;
+    Ok((has_room, is_written))
+}
+
+/// The present time in nanoseconds since 1970.
+fn now_ns() -> u64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
+    elapsed.map_or(0, |elapsed| elapsed.as_nanos() as u64)
+}
+
 /// Whether the filter selects a packet, with the metadata that the kernel would provide.
-fn selects(filter: &Program, packet: &Packet<'_>) -> bool {
+fn selects(filter: &Program, packet: &Packet<'_>, ifindex: u32) -> bool {
+    let protocol = packet
+        .bytes()
+        .get(12..14)
+        .map_or([0, 0], |at| [at[0], at[1]]);
     let info = PacketInfo {
+        ifindex,
+        protocol: u16::from_be_bytes(protocol),
+        rx_hash: packet.rss_hash().unwrap_or(0),
         packet_type: if packet.is_outgoing() { OUTGOING } else { 0 },
         vlan: packet.vlan().map(|tag| (tag.tpid, tag.tci)),
         ..PacketInfo::UNKNOWN

@@ -105,16 +105,20 @@ impl Receiver {
         self.reader.wait(timeout)
     }
 
-    /// Prepares a poll of the descriptor; false if there may be packets already.
+    /// Updates the descriptor of [`fd`](Self::fd); the current packet stays valid.
     ///
     /// # Errors
     /// Errors of the port.
-    pub fn arm(&mut self) -> Result<bool> {
-        self.reader.arm()
+    pub fn refresh(&mut self) -> Result<()> {
+        self.reader.refresh()
     }
 
-    /// A descriptor that is readable when there may be packets, after [`arm`](Self::arm).
-    pub fn fd(&self) -> Option<RawFd> {
+    /// A descriptor that is readable when there may be packets, after each
+    /// [`refresh`](Self::refresh).
+    ///
+    /// # Errors
+    /// If no more descriptors can be opened.
+    pub fn fd(&mut self) -> Result<Option<RawFd>> {
         self.reader.fd()
     }
 }

@@ -40,10 +40,10 @@ pub struct Ring {
     wanted: AtomicU8,
     sampling: AtomicU32,
     poll_ms: AtomicU32,
-    /// Whether the program polls the descriptor.
-    is_polled: AtomicBool,
     /// Whether the program is masscan, for which `pfring_recv` returns 0 for a packet.
     is_masscan: AtomicBool,
+    /// The process that opened it.
+    process: u32,
 }
 
 struct Control {
@@ -86,9 +86,14 @@ impl Ring {
             wanted: AtomicU8::new(Wanted::Both as u8),
             sampling: AtomicU32::new(1),
             poll_ms: AtomicU32::new(POLL_MS),
-            is_polled: AtomicBool::new(false),
             is_masscan: AtomicBool::new(false),
+            process: std::process::id(),
         })
+    }
+
+    /// Whether this process opened it, rather than its parent: rings and threads are the parent's.
+    pub fn is_own(&self) -> bool {
+        self.process == std::process::id()
     }
 
     /// The device.
@@ -260,28 +265,25 @@ impl Ring {
             self.sampling.load(Ordering::Relaxed),
         );
         let longest = Duration::from_millis(self.poll_ms.load(Ordering::Relaxed).into());
-        let is_polled = self.is_polled.load(Ordering::Relaxed);
         // Read only once there is no packet: most calls find one.
         let mut start = None;
         let failed = |error: sys::Error| status::of(&error);
-        let mut has_armed = false;
         loop {
             // Two calls: a packet that the first one returned would keep the receiver borrowed.
             if receiver.advance().map_err(failed)? {
                 let found = receiver.packet();
-                return Ok(found.map(|(header, bytes)| use_it(header, bytes)));
+                let found = found.map(|(header, bytes)| use_it(header, bytes));
+                // What fails now fails again with the next call.
+                let _ = receiver.refresh();
+                return Ok(found);
             }
             let left = match may_wait {
                 true => longest.saturating_sub(start.get_or_insert_with(Instant::now).elapsed()),
                 false => Duration::ZERO,
             };
             if left.is_zero() || self.is_stopped.load(Ordering::Relaxed) {
-                // The descriptor shows only packets that arrive from here on.
-                if !is_polled || has_armed || receiver.arm().map_err(failed)? {
-                    return Ok(None);
-                }
-                has_armed = true;
-                continue;
+                receiver.refresh().map_err(failed)?;
+                return Ok(None);
             }
             if receiver.wait(left).map_err(failed)? == Ready::End {
                 return Err(status::UNKNOWN_ADAPTER);
@@ -312,10 +314,8 @@ impl Ring {
     pub fn fd(&self) -> Outcome<i32> {
         let mut receiver = lock(&self.receiver);
         let receiver = receiver.as_mut().ok_or(NOT_ENABLED)?;
-        self.is_polled.store(true, Ordering::Relaxed);
-        // Packets that are there already do not make it readable: a program receives first.
-        let _ = receiver.arm();
-        receiver.fd().ok_or(NOT_SUPPORTED)
+        let fd = receiver.fd().map_err(|error| status::of(&error))?;
+        fd.ok_or(NOT_SUPPORTED)
     }
 
     /// Sends a packet.

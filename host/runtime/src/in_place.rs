@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use port::{Packet, Ready, RxQueue, Vlan, Waker};
 use sys::Result;
 use sys::epoll::Epoll;
+use sys::eventfd::EventFd;
 use sys::poll::{self, Wanted};
 
 /// Maximum number of batches searched for a wanted packet by one call.
@@ -29,6 +30,16 @@ pub struct Reader {
     waker: Waker,
     /// Descriptors of several queues as one.
     together: Option<Epoll>,
+    /// Once the program has the descriptor.
+    polled: Option<Polled>,
+}
+
+/// What a program polls: the descriptors of the queues, and one that is readable while there are
+/// packets that those do not show, since they were already received.
+struct Polled {
+    all: Epoll,
+    waiting: EventFd,
+    is_set: bool,
 }
 
 impl Reader {
@@ -52,6 +63,7 @@ impl Reader {
             next: 0,
             waker,
             together,
+            polled: None,
         }))
     }
 
@@ -91,9 +103,40 @@ impl Reader {
         self.queues[self.at].held(self.next).is_some()
     }
 
-    /// Skips the rest of the current batch.
-    pub fn skip_batch(&mut self) {
-        self.next = usize::MAX;
+    /// Ends a call of the program: returns the batch to the device if the current packet is its
+    /// last, and updates the descriptor of [`fd`](Self::fd). The current packet may be no longer
+    /// valid.
+    ///
+    /// # Errors
+    /// As [`RxQueue::arm`].
+    pub fn finish(&mut self) -> Result<()> {
+        if !self.has_more() {
+            self.queues[self.at].release_held();
+            (self.current, self.next) = (0, 0);
+        }
+        self.refresh()
+    }
+
+    /// Makes the descriptor of [`fd`](Self::fd) readable if there is a packet after the current
+    /// one, and otherwise with the next that arrives. Does nothing before that call.
+    ///
+    /// # Errors
+    /// As [`RxQueue::arm`].
+    pub fn refresh(&mut self) -> Result<()> {
+        if self.polled.is_none() {
+            return Ok(());
+        }
+        let is_ready = self.has_more() || !self.arm()?;
+        if let Some(polled) = &mut self.polled
+            && polled.is_set != is_ready
+        {
+            polled.is_set = is_ready;
+            match is_ready {
+                true => polled.waiting.signal(),
+                false => drop(polled.waiting.take()),
+            }
+        }
+        Ok(())
     }
 
     /// Receives a batch from the next queue that has one.
@@ -171,13 +214,33 @@ impl Reader {
         Ok(is_silent)
     }
 
-    /// A descriptor that is readable when there may be packets in any queue; see
-    /// [`RxQueue::poll_fd`].
-    pub fn fd(&self) -> Option<RawFd> {
-        match &self.queues[..] {
-            [queue] => queue.poll_fd().map(|fd| fd.as_raw_fd()),
-            _ => self.together.as_ref().map(|all| all.as_fd().as_raw_fd()),
+    /// A descriptor that is readable when there may be packets in any queue, at once and after each
+    /// [`refresh`](Self::refresh) or [`finish`](Self::finish); `None` if a queue has none, such as that of a file.
+    ///
+    /// # Errors
+    /// If no more descriptors can be opened.
+    pub fn fd(&mut self) -> Result<Option<RawFd>> {
+        if self.polled.is_none() {
+            let Some(all) = join(&self.queues)? else {
+                return Ok(None);
+            };
+            let waiting = EventFd::new()?;
+            all.add(waiting.as_fd())?;
+            self.polled = Some(Polled {
+                all,
+                waiting,
+                is_set: false,
+            });
+            self.refresh()?;
         }
+        let polled = self.polled.as_ref();
+        Ok(polled.map(|polled| polled.all.as_fd().as_raw_fd()))
+    }
+
+    /// The descriptor of the first queue itself: of a tap, its socket.
+    pub fn socket(&self) -> Option<RawFd> {
+        let queue = self.queues.first();
+        Some(queue?.poll_fd()?.as_raw_fd())
     }
 }
 

@@ -6,6 +6,7 @@ use std::ptr::null;
 
 use super::raw::{Handle, allocated, bytes, free, with};
 use crate::failure::{ERROR, Failure};
+use crate::handle::Kind;
 use crate::link;
 use sys::boundary::guard;
 
@@ -40,12 +41,16 @@ pub unsafe extern "C" fn pcap_list_datalinks(p: *mut Handle, list: *mut *mut c_i
             if list.is_null() {
                 return Err(Failure::new("no place for the list"));
             }
-            let memory = allocated(&[state.dlt]);
+            let dlts = match &state.kind {
+                Kind::Live(live) => live.dlts(),
+                _ => vec![state.dlt],
+            };
+            let memory = allocated(&dlts);
             if memory.is_null() {
                 return Err(Failure::system("malloc", libc::ENOMEM));
             }
             *list = memory;
-            Ok(1)
+            Ok(dlts.len() as c_int)
         })
     }
 }
@@ -63,6 +68,13 @@ pub unsafe extern "C" fn pcap_set_datalink(p: *mut Handle, dlt: c_int) -> c_int 
         with(p, |state| {
             state.activated()?;
             if dlt == state.dlt {
+                return Ok(0);
+            }
+            if let Kind::Live(live) = &mut state.kind
+                && live.dlts().contains(&dlt)
+            {
+                live.set_dlt(dlt)?;
+                state.dlt = dlt;
                 return Ok(0);
             }
             let text = match link::name(dlt) {

@@ -221,6 +221,13 @@ thread_local! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_lookupdev(errors: *mut c_char) -> *mut c_char {
     guard(null_mut(), || {
+        if super::open::is_initialized() {
+            let text = "pcap_lookupdev() is deprecated and is not supported in programs calling \
+                        pcap_init()";
+            // SAFETY: the buffer that pcap.h asks for.
+            unsafe { put_error(errors, text) };
+            return null_mut();
+        }
         let links = links().unwrap_or_default();
         let first = links
             .iter()

@@ -39,7 +39,7 @@ fn check(state: &State, name: &str) -> Result<()> {
             "{name}: not-yet-activated pcap_t passed to pcap_dump_open"
         )));
     }
-    if state.dlt < 0 {
+    if !link::has_file_number(state.dlt) {
         let dlt = state.dlt;
         return Err(Failure::new(format!(
             "{name}: link-layer type {dlt} isn't supported in savefiles"
@@ -186,7 +186,7 @@ unsafe fn append(state: &State, file: *mut libc::FILE, name: &str) -> Result<()>
         magic if matches!(magic.swap_bytes(), MICROSECONDS_MAGIC | NANOSECONDS_MAGIC) => {
             "different byte order, cannot append to file".to_owned()
         }
-        _ => "not a pcap file to which we can append".to_owned(),
+        _ => "not a pcap file".to_owned(),
     };
     Err(Failure::new(format!("{name}: {why}")))
 }

@@ -13,7 +13,6 @@ use super::stream;
 use crate::compile::{self, Target};
 use crate::failure::{ERROR, Failure, Result};
 use crate::handle::Kind;
-use crate::link;
 use sys::boundary::guard;
 
 /// `PCAP_NETMASK_UNKNOWN`.
@@ -66,11 +65,8 @@ unsafe fn expression<'a>(text: *const c_char) -> std::borrow::Cow<'a, str> {
     String::from_utf8_lossy(unsafe { bytes(text) }.unwrap_or(b""))
 }
 
-fn netmask(value: u32) -> u32 {
-    match value {
-        NETMASK_UNKNOWN => 0,
-        value => u32::from_be(value),
-    }
+fn netmask(value: u32) -> Option<u32> {
+    (value != NETMASK_UNKNOWN).then(|| u32::from_be(value))
 }
 
 #[unsafe(no_mangle)]
@@ -122,10 +118,6 @@ pub unsafe extern "C" fn pcap_compile_nopcap(
         if program.is_null() {
             return ERROR;
         }
-        let snaplen = match snaplen {
-            1.. => snaplen,
-            _ => link::snaplen(dlt, 0),
-        };
         let target = Target {
             dlt,
             snaplen,

@@ -4,13 +4,17 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 use super::open::{pcap_close, pcap_geterr};
-use super::raw::{Handle, Statistics, allocated, bytes, free, or_null, put_error, state, with};
+use super::raw::{
+    Handle, Statistics, allocated, bytes, errno, free, or_null, put_error, state, with,
+};
 use crate::failure::{ACTIVATED, ERROR, Failure, Result};
 use crate::handle::{Kind, Settings, State};
-use crate::live::Live;
+use crate::live::{Live, NO_SUCH_DEVICE, PERMISSION_DENIED};
 use crate::status;
 use sys::boundary::guard;
 
+/// Warning that the device has no such timestamps.
+const TIMESTAMP_NOT_SUPPORTED: c_int = 3;
 /// Maximum number of bytes captured per packet.
 const SNAPLEN_MAX: c_int = crate::link::SNAPLEN_MAX as c_int;
 
@@ -43,7 +47,7 @@ unsafe fn set(p: *mut Handle, set: impl FnOnce(&mut Settings) -> Result<c_int>) 
             Kind::Created(settings) => set(settings),
             _ => Err(Failure::of(
                 ACTIVATED,
-                "can't perform operation on activated capture",
+                "can't perform  operation on activated capture",
             )),
         })
     }
@@ -85,7 +89,7 @@ pub unsafe extern "C" fn pcap_set_rfmon(p: *mut Handle, on: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_can_set_rfmon(p: *mut Handle) -> c_int {
     // SAFETY: a handle.
-    unsafe { set(p, |_| Ok(0)) }
+    unsafe { with(p, |_| Ok(0)) }
 }
 
 #[unsafe(no_mangle)]
@@ -129,8 +133,13 @@ pub unsafe extern "C" fn pcap_set_tstamp_type(p: *mut Handle, number: c_int) -> 
     // SAFETY: a handle.
     unsafe {
         set(p, |settings| {
-            settings.timestamp_type = number;
-            Ok(0)
+            // Every device has the host's timestamps only.
+            let _ = settings;
+            Ok(if number == 0 {
+                0
+            } else {
+                TIMESTAMP_NOT_SUPPORTED
+            })
         })
     }
 }
@@ -143,7 +152,7 @@ pub unsafe extern "C" fn pcap_set_tstamp_precision(p: *mut Handle, precision: c_
             if !matches!(state.kind, Kind::Created(_)) {
                 return Err(Failure::of(
                     ACTIVATED,
-                    "can't perform operation on activated capture",
+                    "can't perform  operation on activated capture",
                 ));
             }
             match precision {
@@ -173,13 +182,23 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Handle) -> c_int {
         let Kind::Created(settings) = &mut state.kind else {
             return Err(Failure::of(
                 ACTIVATED,
-                "can't perform operation on activated capture",
+                "can't perform  operation on activated capture",
             ));
         };
         if !(1..=SNAPLEN_MAX).contains(&settings.snaplen) {
             settings.snaplen = SNAPLEN_MAX;
         }
-        let (snaplen, live) = (settings.snaplen, Live::open(settings)?);
+        let opened = Live::open(settings).map_err(|failure| match failure.text.is_empty() {
+            true => Failure::of(failure.code, status_text(failure.code)),
+            false => failure,
+        });
+        let (snaplen, promiscuous) = (settings.snaplen, settings.promiscuous);
+        let live = opened?;
+        if promiscuous && live.is_any() {
+            state
+                .error
+                .set("Promiscuous mode not supported on the \"any\" device");
+        }
         // SAFETY: a handle, as `with` found; this field is not in the part that is borrowed.
         let _ = unsafe { (*p).waker.set(live.waker()) };
         (state.dlt, state.snaplen) = (live.dlt(), snaplen);
@@ -188,6 +207,11 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Handle) -> c_int {
     };
     // SAFETY: a handle.
     unsafe { with(p, body) }
+}
+
+/// The text of a status.
+fn status_text(code: c_int) -> String {
+    status::text(code).map_or_else(String::new, |text| text.to_string_lossy().into_owned())
 }
 
 #[unsafe(no_mangle)]
@@ -212,16 +236,15 @@ pub unsafe extern "C" fn pcap_open_live(
             if code >= 0 {
                 return p;
             }
-            let text = bytes(pcap_geterr(p)).unwrap_or(b"");
-            let text = match (text, status::text(code)) {
-                (b"", Some(text)) => text.to_bytes(),
-                (text, _) => text,
-            };
+            let text = String::from_utf8_lossy(bytes(pcap_geterr(p)).unwrap_or(b""));
             let device = String::from_utf8_lossy(bytes(device).unwrap_or(b"any"));
-            put_error(
-                errors,
-                &format!("{device}: {}", String::from_utf8_lossy(text)),
-            );
+            let status = status_text(code);
+            let text = match code {
+                ERROR => format!("{device}: {text}"),
+                NO_SUCH_DEVICE | PERMISSION_DENIED => format!("{device}: {status} ({text})"),
+                _ => format!("{device}: {status}"),
+            };
+            put_error(errors, &text);
             pcap_close(p);
             null_mut()
         }
@@ -252,6 +275,11 @@ pub unsafe extern "C" fn pcap_stats(p: *mut Handle, place: *mut Statistics) -> c
     }
 }
 
+/// The error of sending nothing, behind which the original puts what the last system call said.
+fn none(text: &str) -> Failure {
+    Failure::system(text, errno())
+}
+
 /// # Safety
 /// `p` is null or an open handle, `data` null or so many bytes.
 unsafe fn send(p: *mut Handle, data: *const u8, len: usize) -> c_int {
@@ -259,13 +287,21 @@ unsafe fn send(p: *mut Handle, data: *const u8, len: usize) -> c_int {
     unsafe {
         with(p, |state| {
             if let Kind::Live(live) = &mut state.kind {
-                let sent = c_int::try_from(len)
-                    .ok()
-                    .filter(|_| !data.is_null() && len > 0);
+                let sent = c_int::try_from(len).ok().filter(|_| !data.is_null());
                 let sent = sent.ok_or_else(|| Failure::new("send: no packet"))?;
-                return live
-                    .send(std::slice::from_raw_parts(data, len))
-                    .map(|()| sent);
+                if live.is_any() {
+                    let text = "Sending packets isn't supported on the \"any\" device";
+                    return Err(Failure::new(text));
+                }
+                let Some(socket) = live.socket() else {
+                    let packet = std::slice::from_raw_parts(data, len);
+                    return live.send(packet).map(|()| sent);
+                };
+                let sent = libc::send(socket, data.cast(), len, 0);
+                return match c_int::try_from(sent) {
+                    Ok(sent) if sent >= 0 => Ok(sent),
+                    _ => Err(Failure::system("send", errno())),
+                };
             }
             Err(state.not_live(
                 "Sending packets isn't supported on savefiles",
@@ -278,13 +314,27 @@ unsafe fn send(p: *mut Handle, data: *const u8, len: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_inject(p: *mut Handle, data: *const c_void, len: usize) -> c_int {
     // SAFETY: a handle, and so many bytes.
-    unsafe { send(p, data.cast(), len) }
+    unsafe {
+        match len {
+            0 => with(p, |_| {
+                Err(none("The number of bytes to be injected must not be zero"))
+            }),
+            _ => send(p, data.cast(), len),
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_sendpacket(p: *mut Handle, data: *const u8, len: c_int) -> c_int {
     // SAFETY: a handle, and so many bytes.
-    unsafe { send(p, data, usize::try_from(len).unwrap_or(0)).min(0) }
+    unsafe {
+        match usize::try_from(len) {
+            Ok(len @ 1..) => send(p, data, len).min(0),
+            _ => with(p, |_| {
+                Err(none("The number of bytes to be sent must be positive"))
+            }),
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -356,7 +406,7 @@ pub unsafe extern "C" fn pcap_getnonblock(p: *mut Handle, errors: *mut c_char) -
 
 /// The descriptor of a device, if it has one.
 pub fn live_fd(state: &mut State) -> Option<c_int> {
-    match &state.kind {
+    match &mut state.kind {
         Kind::Live(live) => live.fd(),
         _ => None,
     }

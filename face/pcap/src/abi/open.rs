@@ -2,13 +2,14 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null_mut;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 
 use super::live::live_fd;
 use super::raw::{Handle, bytes, or_null, put_error, state, with};
 use super::stream::{self, Stream};
 use crate::failure::{ERROR, Failure, Result};
 use crate::handle::{Kind, State};
-use crate::link;
 use crate::savefile::Reader;
 use sys::boundary::guard;
 
@@ -120,13 +121,8 @@ pub unsafe extern "C" fn pcap_open_dead_with_tstamp_precision(
     value: c_uint,
 ) -> *mut Handle {
     guard(null_mut(), || {
-        let Ok(nanoseconds) = precision(value) else {
-            return null_mut();
-        };
-        let snaplen = match snaplen {
-            1.. => snaplen,
-            _ => link::snaplen(dlt, 0),
-        };
+        // The original takes everything else for microseconds.
+        let nanoseconds = value == NANOSECONDS;
         Handle::new(
             State::new(Kind::Dead, dlt, snaplen, nanoseconds),
             null_mut(),
@@ -141,7 +137,13 @@ pub unsafe extern "C" fn pcap_close(p: *mut Handle) {
             return;
         }
         // SAFETY: the handle is from `Handle::new`, and the program does not use it again.
-        let handle = unsafe { Box::from_raw(p) };
+        let mut handle = unsafe { Box::from_raw(p) };
+        if handle.is_live() && !handle.is_own() {
+            // In a child of the process that opened it: ring and filter are shared with the parent,
+            // which goes on capturing. What the child has of them ends with it.
+            let _ = Box::into_raw(handle);
+            return;
+        }
         let file = handle.file;
         drop(handle);
         if !file.is_null() && file != stream::standard_input() {
@@ -255,13 +257,31 @@ pub unsafe extern "C" fn pcap_get_tstamp_precision(p: *mut Handle) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_init(options: c_uint, errors: *mut c_char) -> c_int {
-    guard(ERROR, || match options {
+    guard(ERROR, || {
         // Names and texts are UTF-8 or plain bytes either way.
-        0 | 1 => 0,
-        _ => {
+        let first = match options {
+            0 | 1 => INITIALIZED.compare_exchange(NEVER, options, SeqCst, SeqCst),
+            _ => {
+                // SAFETY: as pcap.h says of the buffer.
+                unsafe { put_error(errors, "Unknown options specified") };
+                return ERROR;
+            }
+        };
+        if first.is_err_and(|first| first != options) {
+            let text = "Multiple pcap_init calls with different character encodings";
             // SAFETY: as pcap.h says of the buffer.
-            unsafe { put_error(errors, "Unknown options specified") };
-            ERROR
+            unsafe { put_error(errors, text) };
+            return ERROR;
         }
+        0
     })
+}
+
+/// The options of `pcap_init`, or [`NEVER`].
+static INITIALIZED: AtomicU32 = AtomicU32::new(NEVER);
+const NEVER: u32 = u32::MAX;
+
+/// Whether `pcap_init` was called: deprecated functions then fail.
+pub fn is_initialized() -> bool {
+    INITIALIZED.load(SeqCst) != NEVER
 }

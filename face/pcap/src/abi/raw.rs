@@ -9,7 +9,7 @@ use bpf::cbpf::Insn;
 use port::Waker;
 
 use crate::failure::{ERROR, ERROR_LEN, Failure, Result};
-use crate::handle::State;
+use crate::handle::{Kind, State};
 use crate::savefile::Header;
 use sys::boundary::guard;
 
@@ -25,6 +25,7 @@ pub struct Handle {
     /// The header that `pcap_next_ex` points to.
     pub header: UnsafeCell<PacketHeader>,
     state: UnsafeCell<State>,
+    process: u32,
 }
 
 /// `struct pcap_pkthdr`.
@@ -85,7 +86,18 @@ impl Handle {
             file,
             header: UnsafeCell::default(),
             state: UnsafeCell::new(state),
+            process: std::process::id(),
         }))
+    }
+
+    /// Whether this process opened it, rather than its parent.
+    pub fn is_own(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Whether it is a live capture.
+    pub fn is_live(&mut self) -> bool {
+        matches!(self.state.get_mut().kind, Kind::Live(_))
     }
 }
 

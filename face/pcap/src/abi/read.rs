@@ -16,9 +16,10 @@ struct Found {
     data: *const u8,
 }
 
-/// The result of reading: a packet, none yet, or the end.
+/// The result of reading: a packet, one that the filter rejects, none yet, or the end.
 enum Read {
     Found(Found),
+    Rejected,
     Nothing,
     End,
 }
@@ -33,6 +34,7 @@ fn next(state: &mut State, may_wait: bool) -> Result<Read> {
             header: header.into(),
             data,
         }),
+        Next::Rejected => Read::Rejected,
         Next::Nothing => Read::Nothing,
         Next::End => Read::End,
     })
@@ -58,6 +60,33 @@ unsafe fn read(p: *mut Handle, may_wait: bool) -> std::result::Result<Read, c_in
 /// `p` is an open handle; the handler is as pcap.h says. Nothing of the handle is borrowed while
 /// the handler runs: it may use the handle.
 unsafe fn dispatch(p: *mut Handle, count: c_int, handler: Handler, user: *mut u8) -> (c_int, bool) {
+    // SAFETY: the caller's promise.
+    let result = unsafe { pass(p, count, handler, user) };
+    // SAFETY: the caller's promise; no packet is in use.
+    match unsafe { finish(p) } {
+        Err(code) if result.0 == 0 => (code, false),
+        _ => result,
+    }
+}
+
+/// Ends a call that read packets, which are then no longer valid; on failure as [`read`].
+///
+/// # Safety
+/// As [`state`].
+unsafe fn finish(p: *mut Handle) -> std::result::Result<(), c_int> {
+    // SAFETY: the caller's promise; the borrow ends here.
+    let state = unsafe { state(p) }.ok_or(ERROR)?;
+    state.finish().map_err(|Failure { code, text }| {
+        state.error.set(&text);
+        code
+    })
+}
+
+/// What [`dispatch`] does before it ends.
+///
+/// # Safety
+/// As [`dispatch`].
+unsafe fn pass(p: *mut Handle, count: c_int, handler: Handler, user: *mut u8) -> (c_int, bool) {
     let mut given = 0;
     loop {
         // SAFETY: open, as the caller promises.
@@ -72,6 +101,7 @@ unsafe fn dispatch(p: *mut Handle, count: c_int, handler: Handler, user: *mut u8
         // SAFETY: the caller's promise.
         let found = match unsafe { read(p, given == 0) } {
             Err(code) => return (code, false),
+            Ok(Read::Rejected) => continue,
             Ok(Read::Nothing) if given == 0 && is_broken(p) => continue,
             Ok(Read::Nothing) => return (given, false),
             Ok(Read::End) => return (given, true),
@@ -141,16 +171,29 @@ pub unsafe extern "C" fn pcap_loop(
 unsafe fn one(p: *mut Handle) -> std::result::Result<Found, c_int> {
     // SAFETY: the caller's promise.
     let handle = unsafe { &*p };
-    if handle.break_loop.swap(false, Ordering::Relaxed) {
-        return Err(BREAK);
-    }
-    // SAFETY: the caller's promise.
-    match unsafe { read(p, true) }? {
-        Read::Found(found) => Ok(found),
-        Read::Nothing if handle.break_loop.swap(false, Ordering::Relaxed) => Err(BREAK),
-        Read::Nothing => Err(0),
-        Read::End => Err(BREAK),
-    }
+    let found = loop {
+        if handle.break_loop.swap(false, Ordering::Relaxed) {
+            return Err(BREAK);
+        }
+        // SAFETY: the caller's promise.
+        match unsafe { read(p, true) }? {
+            Read::Found(found) => break Some(found),
+            Read::Rejected => {}
+            Read::Nothing if handle.break_loop.swap(false, Ordering::Relaxed) => return Err(BREAK),
+            Read::Nothing => break None,
+            Read::End => return Err(BREAK),
+        }
+    };
+    // The last packet of a batch is copied, so that its memory returns to the device now: its
+    // descriptor would stay readable, or would not become readable again. SAFETY: as above.
+    let copy = unsafe { state(p) }.ok_or(ERROR)?.keep_last();
+    // SAFETY: as above.
+    unsafe { finish(p) }?;
+    let found = found.map(|found| Found {
+        data: copy.unwrap_or(found.data),
+        ..found
+    });
+    found.ok_or(0)
 }
 
 #[unsafe(no_mangle)]

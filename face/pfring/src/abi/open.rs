@@ -34,7 +34,13 @@ pub unsafe extern "C" fn pfring_close(ring: *mut Ring) {
     guard((), || {
         if !ring.is_null() {
             // SAFETY: of pfring_open, and used no more; `Ring` is dropped as it was made.
-            drop(unsafe { Box::from_raw(ring) });
+            let ring = unsafe { Box::from_raw(ring) };
+            match ring.is_own() {
+                true => drop(ring),
+                // In a child of that process: its memory is shared with the parent, which goes on
+                // capturing.
+                false => drop(Box::into_raw(ring)),
+            }
         }
     });
 }

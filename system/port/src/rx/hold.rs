@@ -20,6 +20,15 @@ impl RxQueue {
         let slots = &rest[..segment_count(rest)];
         Some((Packet { slots }, at + slots.len()))
     }
+
+    /// Returns the packets of the batch that was kept by [`RxBatch::hold`] to the device before the
+    /// next [`receive`](Self::receive).
+    #[inline]
+    pub fn release_held(&mut self) {
+        if !self.slots.is_empty() {
+            self.backend.release(&mut self.slots);
+        }
+    }
 }
 
 impl RxBatch<'_> {

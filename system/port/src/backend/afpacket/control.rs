@@ -173,9 +173,12 @@ impl PortControl for Control {
     }
 
     fn set_filter(&mut self, filter: Option<&Program>) -> Result<bool> {
-        self.filters_in_user |= filter.is_some_and(|program| !runs_in_kernel(program));
+        // For `any` the kernel runs none: it sees no cooked header.
+        let is_any = self.link.index == 0;
+        let in_kernel = |program: &&Program| !is_any && runs_in_kernel(program);
+        self.filters_in_user |= is_any || filter.is_some_and(|program| !in_kernel(&program));
         if let Some(now) = &self.filter {
-            let new = now.with_program(filter.filter(|program| runs_in_kernel(program)));
+            let new = now.with_program(filter.filter(in_kernel));
             self.sources
                 .iter()
                 .try_for_each(|source| source.replace(&new))?;

@@ -206,7 +206,9 @@ impl Shared {
             shared.asking.store(false, Ordering::Release);
         };
         let name = format!("link-{}", self.spec.ifindex);
-        if std::thread::Builder::new().name(name).spawn(ask).is_err() {
+        let thread = std::thread::Builder::new().name(name);
+        // The process may be another's: its signals are not for this thread.
+        if sys::signal::without_signals(|| thread.spawn(ask)).is_err() {
             // It will be tried again later.
             self.asking.store(false, Ordering::Release);
         }
