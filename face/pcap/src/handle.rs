@@ -149,7 +149,7 @@ impl State {
         let Kind::Live(live) = &mut self.kind else {
             return None;
         };
-        live.keep_last(&mut self.data).then(|| self.data.as_ptr())
+        live.keep_last(&mut self.data).then_some(self.data.as_ptr())
     }
 
     /// Ends a call that read packets: the current one is no longer valid unless it was copied.

@@ -5,6 +5,7 @@
 
 mod blocks;
 mod classic;
+mod swap;
 #[cfg(test)]
 mod tests;
 
@@ -96,10 +97,18 @@ impl Reader {
     /// # Errors
     /// The error in the file; the next call then continues after it, if possible.
     pub fn next(&mut self, data: &mut Vec<u8>) -> Result<Option<Header>> {
-        match &mut self.format {
+        let header = match &mut self.format {
             Format::Classic(format) => format.next(&self.facts, &mut *self.input, data),
             Format::Blocks(format) => format.next(&self.facts, &mut *self.input, data),
+        };
+        let Some(mut header) = header? else {
+            return Ok(None);
+        };
+        if self.facts.is_swapped {
+            swap::swap(self.facts.dlt, data);
         }
+        swap::correct(self.facts.dlt, &mut header, data);
+        Ok(Some(header))
     }
 }
 

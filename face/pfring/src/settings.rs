@@ -90,9 +90,10 @@ impl Settings {
     pub fn set_cluster(&mut self, number: u32, kind: u32) -> Result<(), i32> {
         let number = u16::try_from(number).map_err(|_| INVALID_ARGUMENT)?;
         let fanout = match kind {
-            // By flow, by 2, 4 or 5 of its fields, also those of the inner packet: the kernel's
-            // hash of addresses and ports keeps any of these together.
-            0 | 2..=10 => Fanout::Hash,
+            // By flow, by 4 or 5 of its fields, also those of the inner packet: the kernel's hash of
+            // addresses and ports keeps any of these together. It does not keep together what has
+            // the same addresses only (types 2 and 7).
+            0 | 3..=6 | 8..=10 => Fanout::Hash,
             1 => Fanout::RoundRobin,
             _ => return Err(NOT_SUPPORTED),
         };
@@ -117,6 +118,8 @@ impl Settings {
             block_timeout: BLOCK_TIMEOUT,
             // Its filter can be replaced without privileges.
             tap: TapMethod::Tpacket,
+            // Signals are the program's.
+            map_files: false,
             ..PortOptions::default()
         }
     }
@@ -140,6 +143,8 @@ mod tests {
             assert_eq!((options.fanout_group, options.fanout), (Some(99), fanout));
         }
         assert_eq!(settings.set_cluster(1 << 16, 0), Err(INVALID_ARGUMENT));
-        assert_eq!(settings.set_cluster(1, 99), Err(NOT_SUPPORTED));
+        for kind in [2, 7, 99] {
+            assert_eq!(settings.set_cluster(1, kind), Err(NOT_SUPPORTED));
+        }
     }
 }

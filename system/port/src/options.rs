@@ -224,6 +224,9 @@ pub struct PortOptions {
     pub bind_card: bool,
     /// Maximum time that the kernel may hold back packets to fill a block (AF_PACKET).
     pub block_timeout: Duration,
+    /// Whether uncompressed capture files are mapped rather than read. A file that becomes shorter
+    /// then raises SIGBUS, for which the whole process gets a handler.
+    pub map_files: bool,
     /// Name of the port's interface in capture files.
     pub label: Option<String>,
 }
@@ -256,6 +259,7 @@ impl Default for PortOptions {
             iommu: IommuInterface::Auto,
             bind_card: false,
             block_timeout: Duration::from_millis(10),
+            map_files: true,
             label: None,
         }
     }

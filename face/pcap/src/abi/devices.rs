@@ -1,6 +1,6 @@
 //! Devices: their list, and their networks.
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::net::IpAddr;
 use std::ptr::null_mut;
 
@@ -11,6 +11,8 @@ use super::raw::{bytes, free, put_error};
 use crate::failure::ERROR;
 use sys::boundary::guard;
 
+/// `PCAP_IF_WIRELESS`.
+const WIRELESS: u32 = 8;
 /// `PCAP_IF_LOOPBACK`, `PCAP_IF_UP`, `PCAP_IF_RUNNING`.
 const LOOPBACK: u32 = 1;
 const UP: u32 = 2;
@@ -61,24 +63,25 @@ fn text(text: &str) -> *mut c_char {
     }
 }
 
-/// A socket address allocated with malloc; port and scope are 0.
-fn socket_address(address: IpAddr) -> *mut libc::sockaddr_storage {
-    // SAFETY: all zeros is such an address, which is large enough for both kinds.
+/// A copy of a socket address, allocated with malloc; null for null.
+///
+/// # Safety
+/// Null, or an address that is as long as its family says.
+unsafe fn socket_address(from: *const libc::sockaddr) -> *mut libc::sockaddr_storage {
+    // SAFETY: the caller's promise; the storage is large enough for each of them.
     unsafe {
+        let Some(family) = from.as_ref().map(|from| c_int::from(from.sa_family)) else {
+            return null_mut();
+        };
+        let len = match family {
+            libc::AF_INET => size_of::<libc::sockaddr_in>(),
+            libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+            libc::AF_PACKET => size_of::<libc::sockaddr_ll>(),
+            _ => size_of::<libc::sockaddr>(),
+        };
         let mut storage: libc::sockaddr_storage = std::mem::zeroed();
-        let to = &raw mut storage;
-        match address {
-            IpAddr::V4(address) => {
-                let to = &mut *to.cast::<libc::sockaddr_in>();
-                to.sin_family = libc::AF_INET as u16;
-                to.sin_addr.s_addr = u32::from_ne_bytes(address.octets());
-            }
-            IpAddr::V6(address) => {
-                let to = &mut *to.cast::<libc::sockaddr_in6>();
-                to.sin6_family = libc::AF_INET6 as u16;
-                to.sin6_addr.s6_addr = address.octets();
-            }
-        }
+        let to = (&raw mut storage).cast::<u8>();
+        std::ptr::copy_nonoverlapping(from.cast::<u8>(), to, len);
         place(storage)
     }
 }
@@ -96,18 +99,70 @@ fn netmask(address: &InterfaceAddress) -> IpAddr {
     }
 }
 
-fn addresses(of: &[InterfaceAddress]) -> *mut Address {
-    let mut first = null_mut();
-    for address in of.iter().rev() {
-        first = place(Address {
-            next: first,
-            address: socket_address(address.addr),
-            netmask: socket_address(netmask(address)),
-            broadcast: null_mut(),
-            destination: null_mut(),
-        });
+/// The addresses of all interfaces (getifaddrs(3)).
+struct Addresses(*mut libc::ifaddrs);
+
+impl Addresses {
+    fn new() -> Self {
+        let mut first = null_mut();
+        // SAFETY: a place for the list.
+        match unsafe { libc::getifaddrs(&raw mut first) } {
+            0 => Self(first),
+            _ => Self(null_mut()),
+        }
     }
-    first
+
+    /// Copies those of an interface.
+    fn of(&self, interface: &str) -> *mut Address {
+        let mut first: *mut Address = null_mut();
+        let mut last = null_mut::<Address>();
+        let mut at = self.0;
+        // SAFETY: the list is alive, and its pointers are null or to what their names say.
+        while let Some(entry) = unsafe { at.as_ref() } {
+            at = entry.ifa_next;
+            // SAFETY: as above.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_bytes();
+            // The name may be that of an alias: `eth0:1`.
+            let name = name.split(|byte| *byte == b':').next().unwrap_or_default();
+            if name != interface.as_bytes() || entry.ifa_addr.is_null() {
+                continue;
+            }
+            let has = |flag: c_int| entry.ifa_flags & flag as c_uint != 0;
+            let other = |flag| match has(flag) {
+                // SAFETY: as above.
+                true => unsafe { socket_address(entry.ifa_ifu) },
+                false => null_mut(),
+            };
+            // SAFETY: as above.
+            let (address, netmask) = unsafe {
+                let address = socket_address(entry.ifa_addr);
+                (address, socket_address(entry.ifa_netmask))
+            };
+            let new = place(Address {
+                next: null_mut(),
+                address,
+                netmask,
+                broadcast: other(libc::IFF_BROADCAST),
+                destination: other(libc::IFF_POINTOPOINT),
+            });
+            // SAFETY: null or the previous one of this list.
+            match unsafe { last.as_mut() } {
+                Some(last) => last.next = new,
+                None => first = new,
+            }
+            last = new;
+        }
+        first
+    }
+}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: a list of getifaddrs, which nothing refers to.
+            unsafe { libc::freeifaddrs(self.0) };
+        }
+    }
 }
 
 fn flags(link: &Link) -> u32 {
@@ -118,10 +173,12 @@ fn flags(link: &Link) -> u32 {
         (false, false) => DISCONNECTED,
     };
     let mut flags = status;
+    let wireless = format!("/sys/class/net/{}/wireless", link.name);
     for (is_set, flag) in [
         (is_loopback, LOOPBACK),
         (link.is_up(), UP),
         (link.is_running(), RUNNING),
+        (std::path::Path::new(&wireless).exists(), WIRELESS),
     ] {
         flags |= if is_set { flag } else { 0 };
     }
@@ -163,6 +220,7 @@ pub unsafe extern "C" fn pcap_findalldevs(list: *mut *mut Device, errors: *mut c
         };
         // `any` comes before interfaces that are down and before loopback, as in the original.
         let is_before = |link: &Link| flags(link) & (UP | RUNNING | LOOPBACK) == UP | RUNNING;
+        let all = Addresses::new();
         let mut first = null_mut();
         let mut any = Some(any);
         let mut push = |mut device: Device| {
@@ -175,12 +233,11 @@ pub unsafe extern "C" fn pcap_findalldevs(list: *mut *mut Device, errors: *mut c
             {
                 push(any);
             }
-            let found = sys::address::of(link.index).unwrap_or_default();
             push(Device {
                 next: null_mut(),
                 name: text(&link.name),
                 description: null_mut(),
-                addresses: addresses(&found),
+                addresses: all.of(&link.name),
                 flags: flags(link),
             });
         }
@@ -202,6 +259,8 @@ pub unsafe extern "C" fn pcap_freealldevs(list: *mut Device) {
                 address = (*this).next;
                 free((*this).address);
                 free((*this).netmask);
+                free((*this).broadcast);
+                free((*this).destination);
                 free(this);
             }
             let this = device;

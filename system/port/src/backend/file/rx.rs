@@ -84,7 +84,7 @@ impl Rx {
     ) -> Result<Self> {
         Ok(Self {
             path: path.to_owned(),
-            source: Source::open(path)?,
+            source: Source::open(path, options.map_files)?,
             reader: Box::new(Reader::new()),
             indices: Vec::new(),
             section: 0,

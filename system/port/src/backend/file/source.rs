@@ -73,7 +73,7 @@ impl Source {
     ///
     /// # Errors
     /// Those of opening and of the first read; `Unsupported` for an unsupported compression.
-    pub(super) fn open(path: &str) -> Result<Self> {
+    pub(super) fn open(path: &str, may_map: bool) -> Result<Self> {
         let what = || format!("open {}", shown(path));
         let open = || match path {
             // A separate descriptor for the same open file: closing it leaves standard input open.
@@ -121,14 +121,14 @@ impl Source {
             }
             false => None,
         };
-        Self::new(file, position).map_err(|error| match error.get_ref() {
+        Self::new(file, position, may_map).map_err(|error| match error.get_ref() {
             Some(_) => Error::new(ErrorKind::Unsupported, what(), error.to_string())
                 .with_hint("decompress it and read standard input (-): xz -dc FILE | barewire …"),
             None => Error::from_io(what(), error),
         })
     }
 
-    fn new(file: File, position: Option<u64>) -> io::Result<Self> {
+    fn new(file: File, position: Option<u64>, may_map: bool) -> io::Result<Self> {
         let mut input = Input::new(file.try_clone()?, position);
         let compression = Compression::of(input.peek(4)?).map_err(|name| {
             io::Error::other(format!(
@@ -136,6 +136,7 @@ impl Source {
             ))
         })?;
         if compression == Compression::None
+            && may_map
             && position == Some(0)
             && let Some(mapping) = FileMapping::new(&file)
         {
