@@ -251,7 +251,7 @@ for nonblocking in 0, 1:
     say("select", found, select.select([fd], [], [], 0.2)[0], one(p)[0] if nonblocking else "")
     send(9); say("again", len(select.select([fd], [], [], LIMIT)[0]), got(p, 1))
     lib.pcap_close(p)
-# A child closes its copy; the parent goes on.
+# A child closes its copy; the parent continues.
 p = opened(here); filtered(p, "ether proto 0x88b5"); send(1, 2); say("before", got(p, 1))
 child = os.fork()
 if child == 0:

@@ -1,4 +1,5 @@
-//! The two versions of Linux cooked headers, which `any` offers: the port's packets have the second.
+//! The two versions of Linux cooked headers, which `any` offers. The port's packets have the
+//! second.
 
 /// `DLT_LINUX_SLL`.
 pub const DLT_V1: i32 = 113;

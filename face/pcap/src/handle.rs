@@ -138,7 +138,7 @@ impl State {
         };
         Ok(match is_selected {
             true => Next::Packet(header),
-            // Between two packets the caller looks whether it was told to stop.
+            // Between two packets the caller checks whether it must stop.
             false => Next::Rejected,
         })
     }

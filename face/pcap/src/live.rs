@@ -110,17 +110,18 @@ impl Device {
     /// current directory contains.
     fn new(name: &str) -> Self {
         let scheme = name.split_once(':').map(|(scheme, _)| scheme);
-        let scheme = scheme.filter(|scheme| BACKENDS.iter().any(|row| row.scheme == *scheme));
-        let port = match scheme {
-            Some(_) => name.to_owned(),
-            None => format!("afpacket:{name}"),
+        let is_known = BACKENDS.iter().any(|row| Some(row.scheme) == scheme);
+        let port = match is_known {
+            true => name.to_owned(),
+            false => format!("afpacket:{name}"),
         };
         let target = port.strip_prefix("afpacket:");
         let target = target.map(|rest| rest.split('?').next().unwrap_or_default().to_owned());
         Self {
             tap: target,
             has_kernel_time: !port.contains('?'),
-            is_card: matches!(scheme, Some("afxdp" | "vfio")),
+            // All queues of a card are read.
+            is_card: queue_count(&port) == 0,
             port,
         }
     }
@@ -557,7 +558,8 @@ impl Live {
     }
 }
 
-/// Submits a packet and starts the device; returns whether there was room for any, and for this one.
+/// Submits a packet and starts the device; returns whether there was room for any packet, and for
+/// this one.
 fn send_once(tx: &mut TxQueue, packet: &[u8]) -> sys::Result<(bool, bool)> {
     let mut batch = tx.reserve(1)?;
     let has_room = batch.room() != 0;

@@ -90,9 +90,9 @@ impl Settings {
     pub fn set_cluster(&mut self, number: u32, kind: u32) -> Result<(), i32> {
         let number = u16::try_from(number).map_err(|_| INVALID_ARGUMENT)?;
         let fanout = match kind {
-            // By flow, by 4 or 5 of its fields, also those of the inner packet: the kernel's hash of
-            // addresses and ports keeps any of these together. It does not keep together what has
-            // the same addresses only (types 2 and 7).
+            // By flow, by 4 or 5 of its fields, also those of the inner packet: the kernel's hash
+            // of addresses and ports keeps any of these together, but not what only has the same
+            // addresses (types 2 and 7).
             0 | 3..=6 | 8..=10 => Fanout::Hash,
             1 => Fanout::RoundRobin,
             _ => return Err(NOT_SUPPORTED),

@@ -215,7 +215,8 @@ impl Reader {
     }
 
     /// A descriptor that is readable when there may be packets in any queue, at once and after each
-    /// [`refresh`](Self::refresh) or [`finish`](Self::finish); `None` if a queue has none, such as that of a file.
+    /// [`refresh`](Self::refresh) or [`finish`](Self::finish). `None` if a queue has none, such as
+    /// that of a file.
     ///
     /// # Errors
     /// If no more descriptors can be opened.

@@ -140,7 +140,7 @@ pub unsafe extern "C" fn pcap_close(p: *mut Handle) {
         let mut handle = unsafe { Box::from_raw(p) };
         if handle.is_live() && !handle.is_own() {
             // In a child of the process that opened it: ring and filter are shared with the parent,
-            // which goes on capturing. What the child has of them ends with it.
+            // which continues. What the child has of them ends with it.
             let _ = Box::into_raw(handle);
             return;
         }

@@ -37,8 +37,7 @@ pub unsafe extern "C" fn pfring_close(ring: *mut Ring) {
             let ring = unsafe { Box::from_raw(ring) };
             match ring.is_own() {
                 true => drop(ring),
-                // In a child of that process: its memory is shared with the parent, which goes on
-                // capturing.
+                // In a child of that process, which continues with the shared memory.
                 false => drop(Box::into_raw(ring)),
             }
         }
