@@ -53,13 +53,12 @@ pub fn correct(dlt: i32, header: &mut Header, packet: &[u8]) {
     // Incoming, completed, with data, and with as much on the wire as the buffer is long.
     let (kind, transfer, endpoint, has_no_data) = (packet[8], packet[9], packet[10], packet[15]);
     let (urb_len, descriptor_count) = (number(32), number(60));
-    let descriptors_len = descriptor_count.wrapping_mul(USB_DESCRIPTOR_LEN as u32);
-    let head_len = descriptors_len.wrapping_add(USB_MMAPPED_LEN as u32);
+    let head_len = USB_MMAPPED_LEN as u64 + u64::from(descriptor_count) * USB_DESCRIPTOR_LEN as u64;
     let is_affected = kind == COMPLETION
         && transfer == ISOCHRONOUS
         && endpoint & 0x80 != 0
         && has_no_data == 0
-        && head_len.wrapping_add(urb_len) == header.wire_len;
+        && head_len + u64::from(urb_len) == u64::from(header.wire_len);
     if !is_affected {
         return;
     }
@@ -74,7 +73,12 @@ pub fn correct(dlt: i32, header: &mut Header, packet: &[u8]) {
         }
         at += USB_DESCRIPTOR_LEN;
     }
-    header.wire_len = head_len.wrapping_add(data_len).max(header.cap_len);
+    let len = head_len + u64::from(data_len);
+    // Descriptors that say less than was captured are wrong.
+    if len >= u64::from(header.cap_len) {
+        header.wire_len = len as u32;
+    }
+    header.wire_len = header.wire_len.max(header.cap_len);
 }
 
 /// Reverses the bytes of a field; false if it was not captured.
