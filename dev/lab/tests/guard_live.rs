@@ -1,13 +1,14 @@
 //! `barewire guard` on a veth pair: real packets, a real connection, and detaching.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
 use lab::oracle::TempFile;
 use lab::packet::pour;
 use lab::process::{Process, Signal, barewire};
+use lab::random::Random;
 use lab::{Pair, Veth, require, skip};
 use serde_json::Value;
 
@@ -139,6 +140,52 @@ fn kill_9_leaves_nothing_attached() {
     assert!(pair.right.xdp().unwrap().is_some());
     process.kill().unwrap();
     assert_eq!(pair.right.xdp().unwrap(), None);
+}
+
+/// From its first instruction until it has run for a while, at every hook.
+#[test]
+fn kill_9_at_random_moments_leaves_nothing() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let samples = TempFile::new(".pcapng");
+    let samples_path = samples.path().to_str().unwrap();
+    let setups: [&[&str]; 5] = [
+        &["--drop", "udp", "--sample-drops", samples_path],
+        &["--mode", "generic", "--drop", "udp", "--detect", "propose"],
+        &[
+            "--steer",
+            "udp",
+            "--user-drop",
+            "udp",
+            "--give-back",
+            "live",
+        ],
+        &["--mode", "generic", "--steer", "udp", "--give-back", "tap"],
+        &["--hook", "tc", "--limit", "1/s udp"],
+    ];
+    let to = (pair.right.ipv4, 9);
+    let receiver = pair.right.ns.run(|| UdpSocket::bind(to)).unwrap().unwrap();
+    receiver.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut random = Random::seeded("moments of kill -9");
+    for round in 0..20 {
+        let args = [&["guard", &pair.right.ifname], setups[round % 5]].concat();
+        let mut process = pair.right.ns.spawn(barewire().unwrap(), &args).unwrap();
+        let wait_ms = random.below(800);
+        std::thread::sleep(Duration::from_millis(wait_ms));
+        process.kill().unwrap();
+        let what = format!("{args:?} after {wait_ms} ms");
+        assert_eq!(pair.right.xdp().unwrap(), None, "{what}");
+        let links = pair.right.ns.ip(["link"]).unwrap();
+        assert!(!links.contains("bw-right0"), "{what}: {links}");
+        // Nor is a program at tc's ingress, whose limit would soon drop these.
+        pair.left.wait_up(LIMIT).unwrap();
+        pair.right.wait_up(LIMIT).unwrap();
+        pour(&pair, 1, 3);
+        for at in 0..3 {
+            let received = receiver.recv(&mut [0; 64]);
+            assert!(received.is_ok(), "{what}: packet {at} has not arrived");
+        }
+    }
 }
 
 #[test]

@@ -12,15 +12,20 @@ use sys::{Error, ErrorKind, Result};
 /// # Errors
 /// Errors of the file; `InvalidInput` if it is longer, or not UTF-8.
 pub fn read_text(path: &Path, len_max: u64, what: impl Fn() -> String) -> Result<String> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     File::open(path)
-        .and_then(|file| file.take(len_max + 1).read_to_string(&mut text))
+        .and_then(|file| file.take(len_max + 1).read_to_end(&mut bytes))
         .map_err(|error| Error::from_io(what(), error))?;
-    if text.len() as u64 > len_max {
+    if bytes.len() as u64 > len_max {
         let why = format!("it is larger than {} KiB", len_max >> 10);
         return Err(Error::new(ErrorKind::InvalidInput, what(), why));
     }
-    Ok(text)
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + valid.iter().filter(|&&byte| byte == b'\n').count();
+        let why = format!("line {line}: it is not UTF-8 text");
+        Error::new(ErrorKind::InvalidInput, what(), why)
+    })
 }
 
 #[cfg(test)]
@@ -34,5 +39,16 @@ mod tests {
         assert!(error.contains("larger than 4 KiB"), "{error}");
         assert_eq!(read("/dev/null", 0).unwrap(), "");
         assert_eq!(read("/none", 9).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn the_line_that_is_no_text_is_named() {
+        let name = format!("barewire-text-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, b"# \xc3\xa4\n[[rule]]\nname = \"\xe4\"\n").unwrap();
+        let error = read_text(&path, 100, || "read".into());
+        std::fs::remove_file(&path).unwrap();
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("line 3: it is not UTF-8"), "{error}");
     }
 }
