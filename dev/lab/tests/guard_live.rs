@@ -281,6 +281,14 @@ fn a_rule_file_is_checked_without_an_interface() {
     let finished = process.as_mut().unwrap().wait(LIMIT).unwrap();
     let stdout = finished.checked().unwrap().stdout;
     assert!(stdout.contains("1 rule, all valid"), "{stdout}");
+    let args_json = [&args[..], &["--json"]].concat();
+    let mut command = std::process::Command::new(barewire().unwrap());
+    let finished = Process::spawn(command.args(args_json)).unwrap().wait(LIMIT);
+    let stdout = finished.unwrap().checked().unwrap().stdout;
+    let value: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(value["rules"][0]["verdict"], "drop", "{value}");
+    assert_eq!(value["rules"][0]["match"], "udp", "{value}");
+    assert!(value["instructions"].as_u64() > Some(10), "{value}");
     // Each list is valid, but there are more than a program can hold.
     let lists = (0..65).map(|i| {
         format!("[[rule]]\nname = \"{i}\"\nsources = [\"10.0.{i}.0/24\"]\nverdict = \"drop\"\n")

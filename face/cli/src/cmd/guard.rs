@@ -169,6 +169,9 @@ enum Other {
     Check {
         /// The rule file
         file: PathBuf,
+        /// Print the rules as one JSON object
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -206,9 +209,9 @@ Examples:
 
 /// Runs the guard, or checks a rule file.
 pub fn run(args: &Args) -> Result<()> {
-    if let Some(Other::Check { file }) = &args.other {
+    if let Some(Other::Check { file, json }) = &args.other {
         let rules = guard::read(file, args.filter_compiler.into())?;
-        return show::check(&rules, guard::check(&rules)?);
+        return show::check(&rules, guard::check(&rules)?, *json);
     }
     if args.undo && args.hook != Hook::Iptables {
         let interface = args.interface.as_deref().unwrap_or_default();

@@ -27,9 +27,17 @@ const NAME_WIDTH: usize = 40;
 const TABLE_LEN: usize = 20;
 
 /// Prints the rules of a file in the order of matching, and the length of their program.
-pub fn check(rules: &[RuleSpec], insn_count: usize) -> Result<()> {
+pub fn check(rules: &[RuleSpec], insn_count: usize, as_json: bool) -> Result<()> {
     let mut rules: Vec<&RuleSpec> = rules.iter().collect();
     rules.sort_by_key(|rule| rule.priority);
+    let stdout = out::stdout(LINES_MAX)?;
+    if as_json {
+        let value = json!({
+            "rules": rules.iter().map(|rule| checked(rule)).collect::<Vec<_>>(),
+            "instructions": insn_count,
+        });
+        return out::print(&stdout, format!("{value}\n").into_bytes());
+    }
     let mut text = String::new();
     for rule in &rules {
         let _ = writeln!(
@@ -47,8 +55,16 @@ pub fn check(rules: &[RuleSpec], insn_count: usize) -> Result<()> {
         counted(rules.len() as u64, "rule"),
         counted(insn_count as u64, "instruction")
     );
-    let stdout = out::stdout(LINES_MAX)?;
     out::print(&stdout, text.into_bytes())
+}
+
+/// A valid rule for JSON.
+fn checked(rule: &RuleSpec) -> Value {
+    let mut value = json!({});
+    describe(&mut value, rule);
+    value["user_space"] = rule.in_user_space.into();
+    value["expires_s"] = rule.expires_after.map(|after| after.as_secs()).into();
+    value
 }
 
 /// What a rule matches, in one line.
@@ -369,14 +385,21 @@ impl Show {
 /// A rule and its counts.
 pub fn rule(rule: &RuleTotals) -> Value {
     let mut value = counters(&rule.counters);
-    value["name"] = rule.spec.name.clone().into();
-    value["match"] = rule.spec.expression.clone().into();
-    value["sources"] = rule.spec.sources.as_ref().map(ListSpec::name).into();
-    let destinations = rule.spec.destinations.as_ref();
+    describe(&mut value, &rule.spec);
+    value["expired"] = rule.is_expired.into();
+    value
+}
+
+/// Adds what a rule is.
+fn describe(value: &mut Value, spec: &RuleSpec) {
+    value["name"] = spec.name.clone().into();
+    value["match"] = spec.expression.clone().into();
+    value["sources"] = spec.sources.as_ref().map(ListSpec::name).into();
+    let destinations = spec.destinations.as_ref();
     value["destinations"] = destinations.map(ListSpec::name).into();
-    value["names"] = rule.spec.names.as_ref().map(ListSpec::name).into();
-    value["qtype"] = type_names(&rule.spec).into();
-    value["verdict"] = match rule.spec.verdict {
+    value["names"] = spec.names.as_ref().map(ListSpec::name).into();
+    value["qtype"] = type_names(spec).into();
+    value["verdict"] = match spec.verdict {
         Verdict::Pass => "pass".into(),
         Verdict::Drop => "drop".into(),
         Verdict::Count => "count".into(),
@@ -397,9 +420,7 @@ pub fn rule(rule: &RuleTotals) -> Value {
             "limit".into()
         }
     };
-    value["priority"] = rule.spec.priority.into();
-    value["expired"] = rule.is_expired.into();
-    value
+    value["priority"] = spec.priority.into();
 }
 
 pub fn counters(counters: &Counters) -> Value {
