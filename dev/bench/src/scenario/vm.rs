@@ -185,7 +185,15 @@ fn rate(ns: &Netns, link: Link, port: &str, file: &Path, plan: &Plan) -> Result<
     let name = file.to_str().context("a path in UTF-8")?;
     let start = |ns: &Netns| -> Result<Process> {
         let args = [
-            "send", name, port, "--loop", "0", "--rate", "max", "--for", &seconds,
+            "send",
+            name,
+            port,
+            "--loop",
+            "0",
+            "--rate",
+            "max",
+            "--duration",
+            &seconds,
         ];
         ns.spawn(barewire()?, args)
     };
