@@ -2,7 +2,7 @@
 //!
 //! Whether a packet is IPv4, or TCP, varies from packet to packet, and a jump that depends on it is
 //! often predicted wrongly, which costs more than all other instructions of a short filter. A run
-//! of tests that each end the filter or continue is therefore evaluated as a whole, with conditional
+//! of tests that each end the filter or continue is therefore evaluated as a whole, by conditional
 //! moves, if the packet is long enough for all of its loads. Shorter packets take the code for one
 //! instruction after the other, which follows.
 
@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use super::encode::{Code, Jump};
 use crate::cbpf::{Alu, Cond, Op, Operand, Reg, Width};
 
-/// Maximum number of tests of a run: more would be evaluated in vain for most packets.
+/// Maximum number of tests of a run: most packets need only the first ones.
 const TESTS_MAX: usize = 5;
 /// Loads at this index and above are left to the other code.
 const INDEX_MAX: u32 = 0xffff;

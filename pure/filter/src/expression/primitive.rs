@@ -7,7 +7,7 @@ use bpf::cbpf::{ANCILLARY_BASE, Insn};
 use super::Tag;
 use super::arith::{Guarded, OR, Value};
 use super::block::{Cond, JEQ, JGE, JGT, JSET, Test};
-use super::lex::Token;
+use super::lex::{Token, is_keyword};
 use super::lower::{ARP, DECNET, From, IP, IPV6, Kind, RARP, SAP_IPX, SAP_ISO, Size, Way};
 use super::parse::{Parsed, Parser};
 use super::wlan::Radio;
@@ -44,7 +44,13 @@ impl Parser<'_> {
             return self.extended();
         }
         let Token::Key(key) = *self.peek() else {
-            return Err(self.unexpected("expected a qualifier such as \"host\" or \"port\""));
+            let expected = match self.peek() {
+                Token::Name(name) if is_keyword(&name.to_lowercase()) => {
+                    "keywords are in lower case"
+                }
+                _ => "expected a qualifier such as \"host\" or \"port\"",
+            };
+            return Err(self.unexpected(expected));
         };
         let place = self.place();
         self.need_headers(key, &place)?;

@@ -77,6 +77,10 @@ impl Parser<'_> {
         match self.peek().clone() {
             Token::Number(n) => {
                 self.next();
+                if *self.peek() == Token::Key(":") {
+                    return Err(wrong(place.start..self.place().end, "not an address")
+                        .expected("expected six bytes of a MAC address, or an IPv6 address"));
+                }
                 self.by_number(n, q, place)
             }
             Token::Dotted(text) => {
@@ -110,6 +114,10 @@ impl Parser<'_> {
             Token::Name(name) => {
                 self.next();
                 self.by_name(&name, q, place)
+            }
+            Token::Key(key) if key.starts_with(|c: char| c.is_ascii_alphabetic()) => {
+                let expected = "expected an address, a number or a name";
+                Err(self.unexpected(format!("{expected}; as a name, it is \\{key}")))
             }
             _ => Err(self.unexpected("expected an address, a number or a name")),
         }

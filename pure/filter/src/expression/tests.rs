@@ -30,11 +30,20 @@ fn errors_point_at_the_word() {
         ("ip[0:3] = 1", 5..6),
         ("net 10.0.0.1/8", 4..12),
         ("tcp §", 4..6),
+        ("ether host 2:0:0:0:0", 11..13),
+        ("udp or TCP", 7..10),
+        ("proto tcp", 6..9),
+        ("vpi 3", 0..3),
+        ("byte 3 ~", 7..8),
+        ("byte 3 ! 4", 7..8),
     ] {
         let error = compile(text, &Options::default()).unwrap_err();
         assert_eq!(error.at, at, "{text}: {error}");
         assert!(!error.expected.is_empty(), "{text}: {error}");
     }
+    let error = |text| compile(text, &Options::default()).unwrap_err();
+    assert!(error("TCP").expected.contains("lower case"));
+    assert!(error("host tcp").expected.contains("\\tcp"));
 }
 
 /// A name service with a single router.
