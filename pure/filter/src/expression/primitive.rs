@@ -44,13 +44,7 @@ impl Parser<'_> {
             return self.extended();
         }
         let Token::Key(key) = *self.peek() else {
-            let expected = match self.peek() {
-                Token::Name(name) if is_keyword(&name.to_lowercase()) => {
-                    "keywords are in lower case"
-                }
-                _ => "expected a qualifier such as \"host\" or \"port\"",
-            };
-            return Err(self.unexpected(expected));
+            return Err(self.no_keyword());
         };
         let place = self.place();
         self.need_headers(key, &place)?;
@@ -131,6 +125,13 @@ impl Parser<'_> {
             }
             _ => Ok((self.abbreviation(key, place)?, None)),
         }
+    }
+
+    fn no_keyword(&self) -> Error {
+        self.unexpected(match self.peek() {
+            Token::Name(name) if is_keyword(&name.to_lowercase()) => "keywords are in lower case",
+            _ => "expected a qualifier such as \"host\" or \"port\"",
+        })
     }
 
     /// Refuses tests of headers on link types whose headers are unknown.
