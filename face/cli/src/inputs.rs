@@ -123,16 +123,43 @@ impl Inputs {
     }
 }
 
-/// Reads a text file, as [`read_bytes`].
+/// Reads the lines of a file of UTF-8 text, or of standard input for `-`, of at most `len_max`
+/// bytes, one after the other.
 ///
 /// # Errors
-/// As [`read_bytes`]; `InvalidInput` if it is not UTF-8.
-pub fn read_text(path: &Path, len_max: u64) -> Result<String> {
-    let text = String::from_utf8(read_bytes(path, len_max)?);
-    text.map_err(|_| {
-        let what = format!("read {}", path.display());
-        Error::new(ErrorKind::InvalidInput, what, "it is not UTF-8 text")
-    })
+/// The system's error; `InvalidInput` if it is longer or no UTF-8; the callback's error.
+pub fn read_lines(
+    path: &Path,
+    len_max: u64,
+    mut take: impl FnMut(&str) -> Result<()>,
+) -> Result<()> {
+    use std::io::{BufRead as _, BufReader, Read as _};
+    let what = || format!("read {}", path.display());
+    let file: Box<dyn std::io::Read> = match path == Path::new("-") {
+        true => Box::new(std::io::stdin()),
+        false => {
+            let file = std::fs::File::open(path);
+            Box::new(file.map_err(|error| Error::from_io(what(), error))?)
+        }
+    };
+    let mut reader = BufReader::new(file.take(len_max + 1));
+    let (mut line, mut len) = (Vec::new(), 0);
+    loop {
+        line.clear();
+        let read = reader.read_until(b'\n', &mut line);
+        let read = read.map_err(|error| Error::from_io(what(), error))?;
+        if read == 0 {
+            return Ok(());
+        }
+        len += read as u64;
+        if len > len_max {
+            let why = format!("it is larger than {} KiB", len_max >> 10);
+            return Err(Error::new(ErrorKind::InvalidInput, what(), why));
+        }
+        let text = std::str::from_utf8(&line)
+            .map_err(|_| Error::new(ErrorKind::InvalidInput, what(), "it is not UTF-8 text"))?;
+        take(text.trim_end_matches(['\r', '\n']))?;
+    }
 }
 
 /// Reads a file, or standard input for `-`, of at most `len_max` bytes. It is read, not measured: a
@@ -208,6 +235,29 @@ mod tests {
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn lines_are_read_one_by_one_within_a_bound() {
+        let path = std::env::temp_dir().join(format!("barewire-lines-{}", std::process::id()));
+        let read = |bytes: &[u8], len_max| {
+            std::fs::write(&path, bytes).unwrap();
+            let mut lines = Vec::new();
+            let result = read_lines(&path, len_max, |line| {
+                lines.push(line.to_owned());
+                Ok(())
+            });
+            result.map(|()| lines).map_err(|error| error.to_string())
+        };
+        assert_eq!(read(b"", 9).unwrap(), [""; 0]);
+        assert_eq!(read(b"a\r\n\nb", 5).unwrap(), ["a", "", "b"]);
+        assert!(read(b"a\r\n\nb", 4).unwrap_err().contains("larger than"));
+        assert!(read(b"a\n\xff\n", 9).unwrap_err().contains("UTF-8"));
+        let failed = read_lines(&path, 9, |_| {
+            Err(Error::new(ErrorKind::InvalidInput, "take", "no"))
+        });
+        assert!(failed.unwrap_err().to_string().contains("no"));
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -40,15 +40,15 @@ pub use state::{Saved, StateFile};
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Addresses to scan.
-    pub include: Vec<AddrRange>,
+    pub include: RangeList,
     /// Number of public IPv4 addresses that are chosen at random by the seed, in addition.
     pub random_count: u64,
     /// Further probes, of single addresses.
     pub pairs: Vec<PlannedProbe>,
     /// Addresses to exclude.
-    pub exclude: Vec<AddrRange>,
+    pub exclude: RangeList,
     /// Addresses whose owners do not want to be scanned, excluded in addition.
-    pub opt_out: Vec<AddrRange>,
+    pub opt_out: RangeList,
     /// Ports to scan, each with its probe.
     pub ports: Ports,
     /// The port to send and receive on; `None`: the interface of the route to the first target.
@@ -136,7 +136,7 @@ pub struct Scan {
     local: Local,
     plan: Plan,
     /// The addresses of all probes.
-    addresses: Targets,
+    addresses: Arc<Targets>,
     /// On-link targets, whose MAC addresses are still to be resolved.
     on_link: Targets,
     /// Number of reserved addresses left out of larger ranges.
@@ -153,26 +153,33 @@ pub const ON_LINK_MAX: u128 = 1 << 16;
 /// # Errors
 /// If there is no target, no route, no source address, or no interface to scan from.
 pub fn prepare(mut setup: Setup) -> Result<Scan> {
+    setup.exclude.merge();
     let opted_out = opt_out(&mut setup).ok_or_else(too_many)?;
-    let excluded = Targets::new(setup.exclude.clone(), Vec::new()).ok_or_else(too_many)?;
-    setup
-        .pairs
-        .retain(|(pair, _)| !excluded.contains(pair.addr));
+    if !setup.pairs.is_empty() {
+        let excluded = Targets::new(setup.exclude.clone(), Vec::new()).ok_or_else(too_many)?;
+        setup
+            .pairs
+            .retain(|(pair, _)| !excluded.contains(pair.addr));
+    }
     if setup.random_count != 0 {
         let random = random_addrs(&setup).ok_or_else(too_many)?;
         setup.include.extend(random);
     }
-    let given = Targets::new(setup.include.clone(), setup.exclude.clone()).ok_or_else(too_many)?;
-    let targets = without_reserved(&setup).ok_or_else(too_many)?;
-    let ranges = targets.ranges();
-    let pairs = setup
-        .pairs
-        .iter()
-        .map(|(pair, _)| AddrRange::single(pair.addr));
-    let addresses = Targets::new(ranges.chain(pairs).collect::<RangeList>(), Vec::new())
-        .ok_or_else(too_many)?;
+    let given = Targets::without(setup.include.clone(), &setup.exclude);
+    let given_count = given.ok_or_else(too_many)?.count();
+    let targets = Arc::new(without_reserved(&setup).ok_or_else(too_many)?);
+    // Lists may be long, and are not needed any more.
+    (setup.include, setup.exclude) = Default::default();
+    let addresses = match setup.pairs.as_slice() {
+        [] => targets.clone(),
+        pairs => {
+            let pairs = pairs.iter().map(|(pair, _)| AddrRange::single(pair.addr));
+            let all: RangeList = targets.ranges().chain(pairs).collect();
+            Arc::new(Targets::new(all, Vec::new()).ok_or_else(too_many)?)
+        }
+    };
     if addresses.count() == 0 {
-        let why = match given.count() {
+        let why = match given_count {
             0 => "no target is left after the exclusions",
             _ => "no target is left: to scan reserved addresses, name a range within them",
         };
@@ -203,7 +210,7 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
         attempts: setup.attempts,
         block: setup.block.unwrap_or_else(|| block_len(&setup.rate)),
     };
-    let reserved = given.count() - targets.count();
+    let reserved = given_count - targets.count();
     let (ports, pairs) = (setup.ports.clone(), setup.pairs.clone());
     let plan = Plan::with_pairs(targets, ports, pairs, local.source, order);
     Ok(Scan {
@@ -220,7 +227,7 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
 /// Adds the opt-out list to the exclusions; returns how many addresses it removes that are targets
 /// otherwise. Random targets are chosen among the others.
 fn opt_out(setup: &mut Setup) -> Option<u128> {
-    let list = std::mem::take(&mut setup.opt_out);
+    let mut list = std::mem::take(&mut setup.opt_out);
     if list.is_empty() {
         return Some(0);
     }
@@ -229,10 +236,11 @@ fn opt_out(setup: &mut Setup) -> Option<u128> {
         let pairs = setup.pairs.iter().map(|(pair, _)| pair.addr);
         let all = targets.ranges().chain(pairs.map(AddrRange::single));
         let all: RangeList = all.collect();
-        Some(Targets::new(all, setup.exclude.clone())?.count())
+        Some(Targets::without(all, &setup.exclude)?.count())
     };
     let before = count(setup)?;
-    setup.exclude.extend(list);
+    setup.exclude.append(&mut list);
+    setup.exclude.merge();
     Some(before - count(setup)?)
 }
 
@@ -293,7 +301,8 @@ fn random_addrs(setup: &Setup) -> Option<Vec<AddrRange>> {
         first: 0,
         last: u32::MAX.into(),
     };
-    let exclude = [&setup.exclude, RESERVED].concat();
+    let mut exclude = setup.exclude.clone();
+    exclude.extend(RESERVED.iter().copied());
     let public = Targets::new(vec![all], exclude)?;
     let addrs = public.sample(setup.random_count, setup.seed);
     Some(addrs.into_iter().map(AddrRange::single).collect())
@@ -302,10 +311,10 @@ fn random_addrs(setup: &Setup) -> Option<Vec<AddrRange>> {
 /// The targets; addresses of reserved blocks only if a target lies within the block.
 fn without_reserved(setup: &Setup) -> Option<Targets> {
     let is_named = |range: &AddrRange| RESERVED.iter().any(|block| block.covers(range));
-    let (named, others): (Vec<_>, Vec<_>) = setup.include.iter().copied().partition(is_named);
+    let (named, others): (RangeList, RangeList) = setup.include.iter().partition(is_named);
     let others = Targets::new(others, RESERVED.to_vec())?;
-    let include: RangeList = others.ranges().chain(named).collect();
-    Targets::new(include, setup.exclude.clone())
+    let include: RangeList = others.ranges().chain(named.iter()).collect();
+    Targets::without(include, &setup.exclude)
 }
 
 /// Pairs between two attempts at a target: a second's worth, as far as the number of targets

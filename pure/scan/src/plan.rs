@@ -10,6 +10,7 @@
 mod divisor;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::cookie::{BATCH, ProbeTarget, word};
 use crate::permutation::{Permutation, Walk};
@@ -67,7 +68,7 @@ pub type PlannedProbe = (ProbeTarget, u16);
 /// All probes of a scan.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    targets: Targets,
+    targets: Arc<Targets>,
     ports: Ports,
     /// Further probes, sorted, none of which is of an address and a port of the above.
     pairs: Vec<PlannedProbe>,
@@ -87,19 +88,25 @@ pub struct Plan {
 impl Plan {
     /// Creates a plan; `None` without targets or without ports, or if there are more than
     /// [`LEN_MAX`](crate::LEN_MAX) pairs of them.
-    pub fn new(targets: Targets, ports: Ports, source: Source, order: Order) -> Option<Self> {
+    pub fn new(
+        targets: impl Into<Arc<Targets>>,
+        ports: Ports,
+        source: Source,
+        order: Order,
+    ) -> Option<Self> {
         Self::with_pairs(targets, ports, Vec::new(), source, order)
     }
 
     /// Creates a plan of all ports of all targets, and of further pairs. Each probe is planned
     /// once. `None` if there is none, or more than [`LEN_MAX`](crate::LEN_MAX).
     pub fn with_pairs(
-        targets: Targets,
+        targets: impl Into<Arc<Targets>>,
         ports: Ports,
         mut pairs: Vec<PlannedProbe>,
         source: Source,
         order: Order,
     ) -> Option<Self> {
+        let targets = targets.into();
         pairs.retain(|(pair, _)| {
             !(targets.contains(pair.addr) && ports.contains(pair.probe, pair.port))
         });
@@ -131,7 +138,7 @@ impl Plan {
     }
 
     /// The target addresses.
-    pub fn targets(&self) -> &Targets {
+    pub fn targets(&self) -> &Arc<Targets> {
         &self.targets
     }
 

@@ -86,14 +86,16 @@ impl Targets {
     /// All addresses of `include` that are not in `exclude`; overlapping ranges count once.
     /// `None` above [`COUNT_MAX`](Self::COUNT_MAX) addresses or 2^32 ranges of a family.
     pub fn new(include: impl Into<RangeList>, exclude: impl Into<RangeList>) -> Option<Self> {
-        let (mut include, mut exclude) = (include.into(), exclude.into());
+        let mut exclude = exclude.into();
         exclude.merge();
-        include.merge();
-        Self::of_merged(&include, &exclude)
+        Self::without(include, &exclude)
     }
 
-    /// As [`new`](Self::new), without the lists themselves: both are merged.
-    fn of_merged(include: &RangeList, exclude: &RangeList) -> Option<Self> {
+    /// As [`new`](Self::new), with a list of exclusions that was [merged](RangeList::merge), and is
+    /// not copied.
+    pub fn without(include: impl Into<RangeList>, exclude: &RangeList) -> Option<Self> {
+        let mut include = include.into();
+        include.merge();
         let v4 = Table::new(&include.v4, &exclude.v4, Self::COUNT_MAX)?;
         let v6 = Table::new(&include.v6, &exclude.v6, Self::COUNT_MAX)?;
         let count = v4.count() + v6.count();
@@ -176,9 +178,15 @@ impl Targets {
     /// Whether the set contains an address.
     #[inline]
     pub fn contains(&self, addr: IpAddr) -> bool {
+        self.range_of(addr).is_some()
+    }
+
+    /// The range of the set that an address is in.
+    #[inline]
+    pub fn range_of(&self, addr: IpAddr) -> Option<AddrRange> {
         match addr {
-            IpAddr::V4(addr) => self.v4.contains(addr.to_bits()),
-            IpAddr::V6(addr) => self.v6.contains(addr.to_bits()),
+            IpAddr::V4(addr) => self.v4.range_of(addr.to_bits()),
+            IpAddr::V6(addr) => self.v6.range_of(addr.to_bits()),
         }
     }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use ::scan::grab::{GrabOptions, Identity};
 use ::scan::{
-    AddrRange, Given, Options, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, Shard,
+    Given, Options, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, RangeList, Shard,
     read_payloads,
 };
 use runtime::origin_table::Vendors;
@@ -446,7 +446,7 @@ impl Args {
     }
 
     /// The addresses of the opt-out lists.
-    fn opt_out(&self) -> Result<Vec<AddrRange>> {
+    fn opt_out(&self) -> Result<RangeList> {
         let mut list = TargetList::excluded();
         // One that cannot be looked for must not be ignored.
         let is_there = !matches!(Path::new(OPT_OUT).try_exists(), Ok(false));
@@ -526,12 +526,12 @@ fn refused(what: &str, why: String) -> Error {
 
 /// Reads the targets of a file.
 fn read(path: &Path, out: &mut TargetList) -> Result<()> {
-    let text = inputs::read_text(path, LIST_LEN_MAX)?;
-    for (number, line) in (1..).zip(text.lines()) {
-        out.add_line(line)
-            .map_err(|why| refused(&format!("read line {number} of {}", path.display()), why))?;
-    }
-    Ok(())
+    let mut number = 0;
+    inputs::read_lines(path, LIST_LEN_MAX, |line| {
+        number += 1;
+        let what = || format!("read line {number} of {}", path.display());
+        out.add_line(line).map_err(|why| refused(&what(), why))
+    })
 }
 
 /// Unpredictable bytes (random(4)).

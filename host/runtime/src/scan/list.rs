@@ -3,7 +3,8 @@
 use std::net::{IpAddr, ToSocketAddrs};
 
 use ::scan::{
-    AddrRange, Pair, PairPort, parse_octets, parse_pair, parse_range, split_pair, words_of,
+    AddrRange, Pair, PairPort, RangeList, parse_octets, parse_pair, parse_range, split_pair,
+    words_of,
 };
 
 /// Maximum number of names to look up: each may take seconds.
@@ -15,7 +16,9 @@ const NAME_LEN_MAX: usize = 253;
 #[derive(Clone, Debug, Default)]
 pub struct TargetList {
     /// The address ranges.
-    pub ranges: Vec<AddrRange>,
+    pub ranges: RangeList,
+    /// Those of the line that is read.
+    line: Vec<AddrRange>,
     /// Ports of single addresses.
     pub pairs: Vec<Pair>,
     name_count: usize,
@@ -39,15 +42,16 @@ impl TargetList {
     /// # Errors
     /// The reason why a word is invalid, as a sentence without a full stop.
     pub fn add_line(&mut self, line: &str) -> Result<(), String> {
+        self.line.clear();
         let mut words = words_of(line).peekable();
         while let Some(word) = words.next() {
             if self.add_pair(word)? {
                 continue;
             }
-            let before = self.ranges.len();
+            let before = self.line.len();
             match (parse_range(word), parse_octets(word)) {
-                (Ok(range), _) => self.ranges.push(range),
-                (_, Some(ranges)) => self.ranges.extend(ranges?),
+                (Ok(range), _) => self.line.push(range),
+                (_, Some(ranges)) => self.line.extend(ranges?),
                 _ if is_name(word) => self.add_name(word)?,
                 (Err(why), _) => return Err(why),
             }
@@ -59,6 +63,7 @@ impl TargetList {
                 self.pair(word, before, &ports)?;
             }
         }
+        self.ranges.extend(self.line.drain(..));
         Ok(())
     }
 
@@ -66,14 +71,14 @@ impl TargetList {
     fn add_pair(&mut self, word: &str) -> Result<bool, String> {
         if let Some(pair) = parse_pair(word) {
             let pair = pair?;
-            let before = self.ranges.len();
-            self.ranges.push(AddrRange::single(pair.addr));
+            let before = self.line.len();
+            self.line.push(AddrRange::single(pair.addr));
             self.pair(word, before, &[pair.port])?;
             return Ok(true);
         }
         match split_pair(word) {
             Some((name, port)) if is_name(name) => {
-                let (port, before) = (PairPort::parse(port)?, self.ranges.len());
+                let (port, before) = (PairPort::parse(port)?, self.line.len());
                 self.add_name(name)?;
                 self.pair(word, before, &[port])?;
                 Ok(true)
@@ -89,7 +94,7 @@ impl TargetList {
                 "{word:?} has a port: only whole addresses can be excluded"
             ));
         }
-        for range in self.ranges.drain(before..) {
+        for range in self.line.drain(before..) {
             if range.first != range.last {
                 return Err(format!(
                     "{word:?} is followed by a port, and is not one address"
@@ -120,9 +125,9 @@ impl TargetList {
         let taken = addrs
             .into_iter()
             .filter(|addr| all || addr.is_ipv4() == has_v4);
-        let before = self.ranges.len();
-        self.ranges.extend(taken.map(AddrRange::single));
-        match self.ranges.len() == before {
+        let before = self.line.len();
+        self.line.extend(taken.map(AddrRange::single));
+        match self.line.len() == before {
             true => Err(format!("{name:?} has no address")),
             false => Ok(()),
         }
@@ -192,7 +197,7 @@ mod tests {
     fn names_are_looked_up_and_lines_may_mix_them_with_ranges() {
         let mut list = TargetList::default();
         list.add_line("192.0.2.0/24, localhost # more").unwrap();
-        let firsts: Vec<IpAddr> = list.ranges.iter().map(AddrRange::first_addr).collect();
+        let firsts: Vec<IpAddr> = list.ranges.iter().map(|range| range.first_addr()).collect();
         assert_eq!(firsts[0], IpAddr::from([192, 0, 2, 0]));
         assert!(firsts[1..].iter().all(IpAddr::is_loopback) && firsts.len() > 1);
         let mut list = TargetList::excluded();

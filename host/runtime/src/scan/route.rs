@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ::scan::{AddrRange, NextHops, RangeList, Source, Targets};
+use ::scan::{AddrRange, NextHops, Source, Targets};
 use port::PortName;
 use sys::address::InterfaceAddress;
 use sys::link::Link;
@@ -150,12 +150,8 @@ impl Local {
             (hops.router_v4, hops.router_v6) = (Some(NO_MAC), Some(NO_MAC));
             return Ok(());
         }
-        let lists = [targets, on_link].map(|set| set.ranges().collect::<RangeList>());
-        let [targets, on_link] = lists;
-        let off_link = Targets::new(targets, on_link);
-        let off_link = off_link.unwrap_or_default();
         for is_ipv6 in [false, true] {
-            let Some(target) = first_of(&off_link, is_ipv6) else {
+            let Some(target) = first_off_link(targets, on_link, is_ipv6) else {
                 continue;
             };
             let Some(mac) = next_hop_mac(&self.link, target, true)? else {
@@ -235,6 +231,21 @@ fn first_of(targets: &Targets, is_ipv6: bool) -> Option<IpAddr> {
     Some(first.first_addr())
 }
 
+/// The first target of a family that is not on the link.
+fn first_off_link(targets: &Targets, on_link: &Targets, is_ipv6: bool) -> Option<IpAddr> {
+    let ranges = targets.ranges().filter(|range| range.is_ipv6 == is_ipv6);
+    for mut rest in ranges {
+        loop {
+            match on_link.range_of(rest.first_addr()) {
+                None => return Some(rest.first_addr()),
+                Some(range) if range.last >= rest.last => break,
+                Some(range) => rest.first = range.last + 1,
+            }
+        }
+    }
+    None
+}
+
 /// The on-link prefix of a local address.
 fn prefix_of(own: &InterfaceAddress) -> AddrRange {
     let range = AddrRange::single(own.addr);
@@ -251,6 +262,39 @@ fn prefix_of(own: &InterfaceAddress) -> AddrRange {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_target_off_the_link_is_found() {
+        let set = |texts: &[&str]| {
+            let ranges = texts.iter().map(|text| ::scan::parse_range(text).unwrap());
+            Targets::new(ranges.collect::<Vec<_>>(), Vec::new()).unwrap()
+        };
+        let targets = set(&["192.0.2.0/24", "198.51.100.7", "2001:db8::/126"]);
+        for (on_link, v4, v6) in [
+            (&[][..], Some("192.0.2.0"), Some("2001:db8::")),
+            (
+                &["192.0.2.0/25", "192.0.2.130"],
+                Some("192.0.2.128"),
+                Some("2001:db8::"),
+            ),
+            (
+                &["192.0.2.0/24", "2001:db8::-2001:db8::2"],
+                Some("198.51.100.7"),
+                Some("2001:db8::3"),
+            ),
+            (
+                &["192.0.0.0/8", "198.51.100.0/24", "2001:db8::/64"],
+                None,
+                None,
+            ),
+        ] {
+            let on_link = set(on_link);
+            for (is_ipv6, expected) in [(false, v4), (true, v6)] {
+                let found = first_off_link(&targets, &on_link, is_ipv6);
+                assert_eq!(found.map(|addr| addr.to_string()).as_deref(), expected);
+            }
+        }
+    }
 
     #[test]
     fn source_ports_of_the_host_are_refused() {

@@ -10,8 +10,8 @@ fn setup(include: &[&str]) -> Setup {
         include: ranges.collect(),
         random_count: 0,
         pairs: Vec::new(),
-        exclude: Vec::new(),
-        opt_out: Vec::new(),
+        exclude: RangeList::default(),
+        opt_out: RangeList::default(),
         ports: Ports::tcp("80").unwrap(),
         port: None,
         source_addrs: Vec::new(),
@@ -61,10 +61,14 @@ fn scanning_nothing_is_refused() {
 fn random_addresses_are_public_and_not_excluded() {
     let mut random = setup(&[]);
     random.random_count = 1_000;
-    random.exclude = vec![parse_range("64.0.0.0/2").unwrap()];
+    random.exclude.push(parse_range("64.0.0.0/2").unwrap());
     let addrs = random_addrs(&random).unwrap();
     assert_eq!(addrs.len(), 1_000);
-    let exclude = [&random.exclude, RESERVED].concat();
+    let exclude: Vec<AddrRange> = random
+        .exclude
+        .iter()
+        .chain(RESERVED.iter().copied())
+        .collect();
     let is_public = |addr: &AddrRange| !exclude.iter().any(|range| range.covers(addr));
     assert!(addrs.iter().all(is_public));
     assert_eq!(random_addrs(&random).unwrap(), addrs);
@@ -76,7 +80,7 @@ fn random_addresses_are_public_and_not_excluded() {
 fn the_opt_out_list_is_excluded_and_counted_once() {
     let range = |text| parse_range(text).unwrap();
     let mut setup = setup(&["192.0.2.0/24", "2001:db8::/120", "9.255.255.0-10.0.0.255"]);
-    setup.exclude = vec![range("192.0.2.0/25")];
+    setup.exclude.push(range("192.0.2.0/25"));
     setup.random_count = 0;
     // Half of it is excluded already, and 10.0.0.0/24 is reserved.
     setup.opt_out = [
@@ -86,7 +90,8 @@ fn the_opt_out_list_is_excluded_and_counted_once() {
         "10.0.0.0/8",
     ]
     .map(range)
-    .to_vec();
+    .into_iter()
+    .collect();
     assert_eq!(opt_out(&mut setup), Some(65));
     let left = without_reserved(&setup).unwrap();
     assert_eq!(left.count(), 64 + 255 + 256);

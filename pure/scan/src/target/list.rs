@@ -21,6 +21,12 @@ impl RangeList {
         }
     }
 
+    /// Moves all ranges of another list into this one.
+    pub fn append(&mut self, other: &mut Self) {
+        self.v4.append(&mut other.v4);
+        self.v6.append(&mut other.v6);
+    }
+
     /// Number of ranges.
     pub fn len(&self) -> usize {
         self.v4.len() + self.v6.len()

@@ -232,11 +232,11 @@ impl<T: Bits> Table<T> {
         number.plus(ranges[within - 1].offset)
     }
 
-    /// Whether an address is in a range.
-    pub fn contains(&self, addr: T) -> bool {
+    /// The range that an address is in.
+    pub fn range_of(&self, addr: T) -> Option<AddrRange> {
         let ranges = &self.entries[..self.len()];
         let behind = ranges.partition_point(|entry| entry.before.plus(entry.offset) <= addr);
-        let index = behind.checked_sub(1);
-        index.is_some_and(|index| addr.wide() <= self.range(index).last)
+        let range = self.range(behind.checked_sub(1)?);
+        (addr.wide() <= range.last).then_some(range)
     }
 }

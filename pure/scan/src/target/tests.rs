@@ -216,3 +216,52 @@ fn lookups_among_a_million_exclusions_are_right() {
         assert_eq!(number, bits - cut);
     }
 }
+
+/// Many ranges in one bucket are searched: a wide range makes the buckets wide.
+#[test]
+fn lookups_are_right_where_many_ranges_share_a_bucket() {
+    for (wide, base) in [("0.0.0.0/1", 0xc000_0000u128), ("2001:db8::/40", 1 << 127)] {
+        let is_ipv6 = wide.contains(':');
+        let single = |n: u128| AddrRange {
+            is_ipv6,
+            first: base + 3 * n,
+            last: base + 3 * n + n % 2,
+        };
+        let mut include: RangeList = (0..1_000).map(single).collect();
+        include.push(parse_range(wide).unwrap());
+        let targets = Targets::new(include, Vec::new()).unwrap();
+        let of_wide = parse_range(wide).unwrap();
+        let before = of_wide.last - of_wide.first + 1;
+        let addrs = (0..1_000).flat_map(|n| single(n).first..=single(n).last);
+        for (number, bits) in (before..).zip(addrs) {
+            let addr = targets.addr(number);
+            assert_eq!(bits_of(addr), (is_ipv6, bits), "{number}");
+            assert_eq!(
+                targets.range_of(addr).map(|range| range.addr(bits)),
+                Some(addr)
+            );
+        }
+        assert_eq!(targets.count(), before + 1_500);
+        assert_eq!(bits_of(targets.addr(before - 1)), (is_ipv6, of_wide.last));
+        let gap = single(0).addr(base + 1);
+        assert!(!targets.contains(gap) && targets.range_of(gap).is_none());
+        assert_eq!(targets.ranges().count(), 1_001);
+        assert_eq!(targets.range_count(), 1_001);
+    }
+}
+
+#[test]
+fn lists_are_merged_in_place_and_excluded_without_a_copy() {
+    let mut exclude: RangeList = ranges(&["192.0.2.9", "192.0.2.0/29", "192.0.2.8", "::1"]).into();
+    exclude.merge();
+    let merged: Vec<AddrRange> = exclude.iter().collect();
+    assert_eq!(merged, ranges(&["192.0.2.0-192.0.2.9", "::1"]));
+    let mut more: RangeList = ranges(&["192.0.2.10"]).into();
+    exclude.append(&mut more);
+    assert!(more.is_empty() && exclude.len() == 3);
+    exclude.merge();
+    let left = Targets::without(ranges(&["192.0.2.0/28", "::/127"]), &exclude).unwrap();
+    assert_eq!(left.count(), 6);
+    assert_eq!(left.addr(0).to_string(), "192.0.2.11");
+    assert_eq!(left.addr(5).to_string(), "::");
+}
