@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lab::dropin::Dropin;
-use lab::process::Process;
+use lab::process::{Process, barewire};
 use lab::{Pair, Veth, require, skip};
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -27,7 +27,9 @@ fn run(pair: &Pair, library: &Path, script: &str, prefix: &[&str]) -> String {
     let words = [prefix, &["python3", "-c", script]].concat();
     let mut command = here.ns.command(words[0]);
     command.args(&words[1..]).arg(library);
-    command.args([&here.ifname, &there.ifname]);
+    command
+        .args([&here.ifname, &there.ifname])
+        .arg(barewire().unwrap());
     let mut process = Process::spawn(&mut command).unwrap();
     process.wait(LIMIT).unwrap().checked().unwrap().stdout
 }
@@ -210,6 +212,10 @@ def received(p, count):
         lib.pcap_stats(p, ctypes.byref(stats))
         time.sleep(0.01)
 
+"#;
+
+/// What the original is compared in.
+const TAP: &str = r#"
 # Packets that wait when a filter is set are selected by that filter.
 p = opened(here)
 send(1, 2); send(3, kind=TWO); received(p, 3)
@@ -357,6 +363,47 @@ fn packets_of_files_in_both_byte_orders_are_read_as_by_the_original() {
     }
 }
 
+/// On ports of barewire: one select for each packet, sending, the end of a cluster.
+const PORTS: &str = r#"
+import subprocess
+command = [sys.argv[4], "cluster", "run", "--name", f"calls{os.getpid()}", "afpacket:" + here]
+cluster = subprocess.Popen(command, stderr=subprocess.PIPE)
+while b"queue 0" not in cluster.stderr.readline(): pass
+for name in f"ring:calls{os.getpid()}/0", "afxdp:" + here:
+    for nonblocking in 0, 1:
+        p = opened(name); lib.pcap_setnonblock(p, nonblocking, errors)
+        filtered(p, "ether proto 0x88b5"); fd = lib.pcap_get_selectable_fd(p)
+        send(*range(20)); found = 0
+        while found < 20 and select.select([fd], [], [], LIMIT)[0]: found += one(p)[0]
+        say("select", found, len(select.select([fd], [], [], 0.2)[0]))
+        send(9); say("again", len(select.select([fd], [], [], LIMIT)[0]), got(p, 1))
+        if name[0] == "a":
+            other = socket_on(there); data = b""
+            say("inject", lib.pcap_inject(p, packet(TWO, 7), ctypes.c_size_t(60)))
+            while data[12:15] != b"\x88\xb6\7": data = other.recv(2000)
+            code = lib.pcap_inject(p, bytes(20000), ctypes.c_size_t(20000))
+            say("long", code, error(p))
+        elif nonblocking:
+            say("inject", lib.pcap_inject(p, packet(TWO, 7), ctypes.c_size_t(60)))
+            cluster.terminate(); cluster.wait()
+            say("end", len(select.select([fd], [], [], LIMIT)[0]), got(p, 1))
+        lib.pcap_close(p)
+"#;
+
+#[test]
+fn ports_can_be_polled_and_sent_to() {
+    require!(skip::lab(), skip::program("python3", "python3"));
+    let dropin = Dropin::new().unwrap();
+    let pair = Veth::new().create().unwrap();
+    let script = [START, LIVE, PORTS].concat();
+    let packet = "(60, 60, '88b509000000000000000000')";
+    let each = format!("select 20 0\nagain 1 [{packet}]\n");
+    let end = "inject -1\nend 1 [(-1, 'The interface disappeared')]\n";
+    let card = format!("{each}inject 60\nlong -1 send: Message too long\n");
+    let expected = format!("{each}{each}{end}{card}{card}");
+    assert_eq!(run(&pair, &dropin.library(), &script, &[]), expected);
+}
+
 #[test]
 fn codes_and_texts_equal_those_of_the_original() {
     require!(skip::lab(), skip::program("python3", "python3"));
@@ -385,7 +432,7 @@ fn live_captures_behave_as_with_the_original() {
     };
     let dropin = Dropin::new().unwrap();
     let pair = Veth::new().create().unwrap();
-    let script = [START, LIVE].concat();
+    let script = [START, LIVE, TAP].concat();
     let theirs = run(&pair, &original, &script, &[]);
     let ours = run(&pair, &dropin.library(), &script, &[]);
     assert!(theirs.contains("gone"), "{theirs}");
