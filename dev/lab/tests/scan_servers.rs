@@ -150,11 +150,12 @@ exec chroot $T nginx
 }
 
 #[test]
-fn openssh_says_its_version_and_algorithms() {
+fn openssh_says_its_version_and_host_key() {
     require!(skip::lab(), packages().map(drop));
     let script = r#"
 mkdir -p $T/run/sshd
 chroot $T ssh-keygen -q -t ed25519 -N '' -f /tmp/key
+chroot $T ssh-keygen -l -f /tmp/key
 exec chroot $T /usr/sbin/sshd -D -e -f /dev/null -h /tmp/key
 "#;
     let server = Server::start(script, &[22]);
@@ -163,6 +164,12 @@ exec chroot $T /usr/sbin/sshd -D -e -f /dev/null -h /tmp/key
     let name = text(&found["ssh_server"]);
     assert!(name.starts_with("SSH-2.0-OpenSSH_1"), "{name}");
     assert_eq!(text(&found["hassh_server"]).len(), 32, "{found}");
+    assert_eq!(found["ssh_host_key"], "ssh-ed25519", "{found}");
+    // 256 SHA256:… comment (ED25519)
+    let line = server.process.stdout();
+    let hash = line.split_whitespace().nth(1).unwrap();
+    let own = format!("SHA256:{}", text(&found["ssh_host_key_sha256"]));
+    assert_eq!(own, hash, "{found}");
 }
 
 #[test]

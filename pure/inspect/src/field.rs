@@ -328,6 +328,10 @@ fields! {
         "What the server requests or offers: `do 24`, `will 1` (RFC 855); 16 at the most.";
     TelnetText "telnet_text" Text 128 false
         "First line of the server's text, or its prompt for a name.";
+    SshHostKey "ssh_host_key" Text 64 false
+        "Algorithm of the server's host key: `ssh-ed25519` (RFC 4253 §6.6).";
+    SshHostKeySha256 "ssh_host_key_sha256" Text 43 false
+        "SHA-256 of the host key in Base64, as ssh-keygen -l prints it behind `SHA256:`.";
 }
 
 impl Field {

@@ -180,10 +180,12 @@ elements! {
     VncSecurity = "vncSecurityTypes" 240 own String [TEXT] 0, "Offered, joined by commas";
     TelnetOption = "telnetServerOptions" 241 own String [TEXT] 0, "Requested and offered";
     TelnetText = "telnetServerText" 242 own String [TEXT] 0, "First line, or prompt";
+    SshHostKey = "sshHostKeyAlgorithm" 243 own String [TEXT] 0, "Algorithm of the host key";
+    SshHostKeySha256 = "sshHostKeySha256" 244 own String [TEXT] 0, "SHA-256 of the key, Base64";
 }
 
 const _: () = assert!(APPLICATION_LEN == FIELDS.len());
-const APPLICATION_LEN: usize = 128;
+const APPLICATION_LEN: usize = 130;
 
 impl ApplicationElement {
     /// Appends the exported value; text without its length.

@@ -1,7 +1,8 @@
-//! SSH: identification strings (RFC 4253 §4.2) and the algorithms in the first key exchange packets
-//! (§7.1), summarized as HASSH.
+//! SSH: identification strings (RFC 4253 §4.2), the algorithms in the first key exchange packets
+//! (§7.1), summarized as HASSH, and the server's host key (§8; RFC 5656 §4, RFC 4419 §3).
 
 use md5::{Digest, Md5};
+use sha2::Sha256;
 
 use super::{Context, Decode, Direction, Progress, Reason};
 use crate::field::{Field, FieldSink, Value};
@@ -13,6 +14,14 @@ const PACKET_MAX: u32 = 35_000;
 /// Maximum number of lines that a server may send before its identification (§4.2).
 const LINES_MAX: u8 = 16;
 const KEXINIT: u8 = 20;
+const NEWKEYS: u8 = 21;
+/// The server's messages that begin with its host key. The first number is also that of a message
+/// with a prime (RFC 4419 §5).
+const KEY_REPLIES: [u8; 2] = [31, 33];
+/// Maximum number of the server's packets from its algorithms to its host key.
+const PACKETS_MAX: u8 = 8;
+/// Maximum length of the name of a key's algorithm (RFC 4251 §6).
+const NAME_MAX: u32 = 64;
 /// Number of lists in a key exchange packet up to the compression algorithms.
 const LIST_COUNT: u8 = 8;
 
@@ -27,21 +36,30 @@ enum Step {
     Cookie,
     ListLen,
     List,
+    /// The rest of a packet.
+    Rest,
+    KeyLen,
+    NameLen,
+    Name,
+    Key,
     Over,
 }
 
 struct Side {
     step: Step,
     lines: u8,
+    /// Packets after the first one.
+    packets: u8,
     got: u8,
     number: u32,
-    /// Bytes of the cookie or list still to come, and of the packet.
+    /// Bytes of the cookie, list or key still to come, and of the packet.
     run: u32,
     packet_left: u32,
     list: u8,
     failed: Option<Reason>,
     line: Text<256>,
     sum: Md5,
+    key: Sha256,
 }
 
 /// State of a connection.
@@ -127,7 +145,8 @@ impl Side {
                 }
                 Step::PacketLen => {
                     if let Some(len) = self.int(input, 4) {
-                        if !(2 + 16..=PACKET_MAX).contains(&len) {
+                        let min = if self.packets == 0 { 2 + 16 } else { 2 };
+                        if !(min..=PACKET_MAX).contains(&len) {
                             return Err(Reason::BadLength);
                         }
                         self.packet_left = len;
@@ -141,12 +160,8 @@ impl Side {
                 }
                 Step::Kind => {
                     if let Some(kind) = self.int(input, 1) {
-                        if kind != u32::from(KEXINIT) {
-                            return Err(Reason::BadValue);
-                        }
                         self.packet_left -= 2;
-                        self.step = Step::Cookie;
-                        self.run = 16;
+                        self.kind(kind as u8)?;
                     }
                 }
                 Step::Cookie => {
@@ -159,9 +174,119 @@ impl Side {
                     }
                 }
                 Step::ListLen | Step::List => self.lists(from, input, out)?,
+                Step::Rest => {
+                    let len = (self.packet_left as usize).min(input.len());
+                    self.packet_left -= len as u32;
+                    *input = &input[len..];
+                    self.rest_over();
+                }
+                Step::KeyLen | Step::NameLen | Step::Name | Step::Key => self.key(input, out),
             }
         }
         Ok(())
+    }
+
+    /// Selects what follows the number of a message.
+    fn kind(&mut self, kind: u8) -> Result<(), Reason> {
+        if self.packets == 0 {
+            if kind != KEXINIT {
+                return Err(Reason::BadValue);
+            }
+            self.step = Step::Cookie;
+            self.run = 16;
+            return Ok(());
+        }
+        self.step = match kind {
+            // From here on everything is encrypted.
+            NEWKEYS => Step::Over,
+            kind if KEY_REPLIES.contains(&kind) => Step::KeyLen,
+            _ => Step::Rest,
+        };
+        if self.step == Step::Rest {
+            self.rest_over();
+        }
+        Ok(())
+    }
+
+    /// Continues with the next packet if nothing of this one is left.
+    fn rest_over(&mut self) {
+        if self.packet_left == 0 {
+            self.packets += 1;
+            self.step = match self.packets > PACKETS_MAX {
+                true => Step::Over,
+                false => Step::PacketLen,
+            };
+        }
+    }
+
+    /// Skips the rest of a packet.
+    fn skip_rest(&mut self) {
+        self.step = Step::Rest;
+        self.rest_over();
+    }
+
+    /// Reads a host key: a string, which begins with the name of its algorithm (RFC 4253 §6.6).
+    /// Anything else is skipped.
+    fn key(&mut self, input: &mut &[u8], out: &mut dyn FieldSink) {
+        match self.step {
+            Step::KeyLen | Step::NameLen => {
+                let Some(len) = self.int(input, 4) else {
+                    return;
+                };
+                let room = match self.step {
+                    Step::KeyLen => self.packet_left,
+                    _ => self.run.min(4 + NAME_MAX),
+                };
+                if len.saturating_add(4) > room || len == 0 {
+                    self.packet_left = self.packet_left.saturating_sub(4);
+                    return self.skip_rest();
+                }
+                self.packet_left -= 4;
+                if self.step == Step::KeyLen {
+                    self.run = len;
+                    self.step = Step::NameLen;
+                } else {
+                    self.run -= 4;
+                    self.number = len;
+                    self.key = Sha256::new_with_prefix(len.to_be_bytes());
+                    self.line.clear();
+                    self.step = Step::Name;
+                }
+            }
+            Step::Name => {
+                let len = (self.number as usize).min(input.len());
+                let (part, rest) = input.split_at(len);
+                *input = rest;
+                self.line.push(part);
+                self.key.update(part);
+                self.number -= len as u32;
+                self.run -= len as u32;
+                self.packet_left -= len as u32;
+                if self.number == 0 {
+                    self.step = Step::Key;
+                    let is_name = |byte: &u8| byte.is_ascii_graphic();
+                    if !self.line.bytes().iter().all(is_name) || self.run == 0 {
+                        self.skip_rest();
+                    }
+                }
+            }
+            _ => {
+                let (part, rest) = input.split_at(input.len().min(self.run as usize));
+                *input = rest;
+                self.key.update(part);
+                self.run -= part.len() as u32;
+                self.packet_left -= part.len() as u32;
+                if self.run == 0 {
+                    out.field(Field::SshHostKey, self.line.value());
+                    let sum = core::mem::take(&mut self.key).finalize();
+                    out.field(
+                        Field::SshHostKeySha256,
+                        Value::text(&fingerprint(&sum.into())),
+                    );
+                    self.step = Step::Over;
+                }
+            }
+        }
     }
 
     /// Reads the lists of a key exchange packet, each after its length.
@@ -211,9 +336,26 @@ impl Side {
                 Direction::Reverse => Field::HasshServer,
             };
             out.field(field, Value::Digest(sum.into()));
-            self.step = Step::Over;
+            // Only the server has a key.
+            match from {
+                Direction::Forward => self.step = Step::Over,
+                Direction::Reverse => self.skip_rest(),
+            }
         }
     }
+}
+
+/// Base64 without padding (RFC 4648 §4), as `ssh-keygen -l` prints a key's hash behind `SHA256:`.
+fn fingerprint(sum: &[u8; 32]) -> [u8; 43] {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = [0; 43];
+    for (at, digit) in text.iter_mut().enumerate() {
+        let (byte, bit) = (at * 6 / 8, at * 6 % 8);
+        let next = sum.get(byte + 1).copied().unwrap_or(0);
+        let pair = u16::from_be_bytes([sum[byte], next]);
+        *digit = DIGITS[usize::from(pair >> (10 - bit) & 63)];
+    }
+    text
 }
 
 impl Decode for Ssh {
@@ -221,6 +363,7 @@ impl Decode for Ssh {
         let side = || Side {
             step: Step::Line,
             lines: 0,
+            packets: 0,
             got: 0,
             number: 0,
             run: 0,
@@ -229,6 +372,7 @@ impl Decode for Ssh {
             failed: None,
             line: Text::EMPTY,
             sum: Md5::new(),
+            key: Sha256::new(),
         };
         Ssh {
             sides: [side(), side()],
@@ -245,7 +389,11 @@ impl Decode for Ssh {
         let side = &mut self.sides[from as usize];
         let mut input = input;
         if let Err(reason) = side.feed(from, &mut input, out) {
-            side.fail(reason);
+            match side.packets {
+                0 => side.fail(reason),
+                // Without the host key, but with everything before it.
+                _ => side.step = Step::Over,
+            }
         }
         self.progress()
     }
@@ -255,6 +403,10 @@ impl Decode for Ssh {
         // Lists that are not part of the hash may be missing.
         let passes = side.step == Step::Cookie || (side.step == Step::List && !side.counts(from));
         if side.step == Step::Over {
+        } else if side.step == Step::Rest && len < side.packet_left {
+            side.packet_left -= len;
+        } else if side.packets > 0 {
+            side.step = Step::Over;
         } else if passes && len < side.run {
             side.run -= len;
             side.packet_left -= len;

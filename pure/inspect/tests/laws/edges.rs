@@ -132,6 +132,76 @@ fn key_exchange_packets_of_ssh() {
     assert_eq!(hassh(&other), none);
 }
 
+/// The host key is in the reply to the key exchange, in the clear, and at most eight packets after
+/// the algorithms.
+#[test]
+fn host_keys_of_ssh() {
+    fn string(bytes: &[u8]) -> Vec<u8> {
+        [&(bytes.len() as u32).to_be_bytes()[..], bytes].concat()
+    }
+    fn packet(payload: &[u8]) -> Vec<u8> {
+        let len = payload.len() as u32 + 5;
+        [&len.to_be_bytes()[..], &[4], payload, &[0; 4]].concat()
+    }
+    let kexinit = packet(&[&[20][..], &[9; 16], &[0; 45]].concat());
+    let key = [string(b"ssh-ed25519"), string(&[7; 32])].concat();
+    let reply = |kind: u8, key: &[u8]| {
+        packet(
+            &[
+                &[kind][..],
+                &string(key),
+                &string(&[5; 32]),
+                &string(b"signature"),
+            ]
+            .concat(),
+        )
+    };
+    let keys = |packets: &[Vec<u8>]| {
+        let server = [b"SSH-2.0-y\r\n".as_slice(), &kexinit, &packets.concat()].concat();
+        let client = [b"SSH-2.0-x\r\n".as_slice(), &kexinit].concat();
+        let found = tcp(22, &[(Forward, &client), (Reverse, &server)]);
+        assert_eq!(text(&found, Field::HasshServer).len(), 32);
+        [
+            text(&found, Field::SshHostKey),
+            text(&found, Field::SshHostKeySha256),
+        ]
+    };
+    // By sha256sum and base64.
+    let expected = ["ssh-ed25519", "gNSIRW+2Iyiuvsdp/bgjy38bvWHw6wQm3tuoXrl3WjQ"];
+    let none = ["-", "-"];
+    let ignore = packet(&[&[2][..], &string(b"x")].concat());
+    assert_eq!(keys(&[reply(31, &key)]), expected);
+    assert_eq!(keys(&[ignore.clone(), reply(33, &key)]), expected);
+    // The group of a group exchange has the number of other replies.
+    let group = packet(&[&[31][..], &string(&[0xff; 256]), &string(&[2])].concat());
+    assert_eq!(keys(&[group, reply(33, &key)]), expected);
+    let ignored = |count| [vec![ignore.clone(); count], vec![reply(31, &key)]].concat();
+    assert_eq!(keys(&ignored(7)), expected);
+    assert_eq!(keys(&ignored(8)), none);
+    // Everything after NEWKEYS is encrypted.
+    assert_eq!(keys(&[packet(&[21]), reply(31, &key)]), none);
+    assert_eq!(keys(&[vec![0; 4], reply(31, &key)]), none);
+    for bad in [
+        &b""[..],
+        b"\0\0\0",
+        &string(b""),
+        &string(&[b'a'; 65]),
+        &string(b"a b"),
+    ] {
+        assert_eq!(keys(&[reply(31, bad)]), none, "{bad:?}");
+        assert_eq!(
+            keys(&[reply(31, bad), reply(31, &key)]),
+            expected,
+            "{bad:?}"
+        );
+    }
+    // A key beyond its packet.
+    let mut long = reply(31, &key);
+    let len = long.len() as u32;
+    long[6..10].copy_from_slice(&len.to_be_bytes());
+    assert_eq!(keys(&[long]), none);
+}
+
 /// A server may send up to sixteen lines before its identification.
 #[test]
 fn lines_before_the_identification_of_ssh() {

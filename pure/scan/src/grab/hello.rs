@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use crate::cookie::ProbeTarget;
 
 mod greeted;
+mod ssh;
 mod tls;
 
 /// What a scanner says about itself, where a protocol has a place for it.
@@ -90,9 +91,9 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "ssh",
         ports: &[22, 2022, 2222],
-        make: Some(ssh),
+        make: Some(ssh::hello),
         answers: &[b"SSH-"],
-        reply: None,
+        reply: Some((b"SSH-", ssh::reply)),
     },
     Row {
         name: "rtsp",
@@ -263,13 +264,6 @@ fn smb(_: &ProbeTarget, who: &Identity) -> Vec<u8> {
     [&(message.len() as u32).to_be_bytes()[..], &message].concat()
 }
 
-/// An identification, with the contact as its comment (RFC 4253 §4.2: 255 bytes at most).
-fn ssh(_: &ProbeTarget, who: &Identity) -> Vec<u8> {
-    let comment = who.contact.as_ref();
-    let comment = comment.map_or_else(String::new, |contact| format!(" {contact}"));
-    format!("SSH-2.0-barewire{comment}\r\n").into_bytes()
-}
-
 fn http(target: &ProbeTarget, who: &Identity) -> Vec<u8> {
     let (host, agent) = (host(target), who.agent());
     let from = who.mail();
@@ -303,7 +297,7 @@ mod tests {
         };
         let text = |port, contact| {
             let bytes = Hello::of(port).bytes(&target, &who(contact));
-            String::from_utf8(bytes).unwrap()
+            String::from_utf8_lossy(&bytes).into_owned()
         };
         let plain = text(80, None);
         assert!(plain.contains("\r\nUser-Agent: barewire (network scan)\r\nAccept"));
@@ -313,7 +307,8 @@ mod tests {
         assert!(mail.contains("\r\nFrom: abuse@example.org\r\n"));
         let page = text(80, Some("https://scan.example.org/"));
         assert!(page.contains("(https://scan.example.org/)\r\n") && !page.contains("From:"));
-        assert_eq!(text(22, Some("me@x")), "SSH-2.0-barewire me@x\r\n");
+        let ssh = text(22, Some("me@x"));
+        assert!(ssh.starts_with("SSH-2.0-barewire me@x\r\n"));
         assert!(text(554, Some("me@x")).contains("User-Agent: barewire (network scan) (me@x)"));
     }
 
@@ -366,6 +361,8 @@ mod tests {
             (9999, b"RFB 003.003\n\0\0\0\x01"),
             (9999, b"RFB 1\n"),
             (5432, b"NR\0\0\0\x08\0\0\0\x05salt"),
+            (22, b"Hello\nSSH-2.0-x\r\n\0\0\x01\x04\x05\x14cookie"),
+            (22, b"SSH-2.0-x\n\0\0\x01\x04\x05\x14cookie"),
         ] {
             let whole = Hello::of(port).reply(greeting);
             assert!(whole.len() <= 512, "{port}");
@@ -384,6 +381,16 @@ mod tests {
         assert_eq!(Hello::of(23).reply(telnet), b"\xff\xfc\x18\xff\xfe\x01");
         // A client that has spoken does not reply.
         assert_eq!(Hello::of(80).reply(b"RFB 003.008\n"), b"");
+        // SSH once the server's list of algorithms has begun, and only version 2.
+        let packet = b"\0\0\x01\x04\x05\x14cookie";
+        let ssh = |line: &[u8]| Hello::of(22).reply(&[line, packet].concat()).len();
+        assert_eq!(ssh(b"SSH-2.0-x\r\n"), 48);
+        assert_eq!(ssh(b"SSH-1.99-x\n"), 48);
+        assert_eq!(ssh(b"SSH-1.5-x\n"), 0);
+        assert_eq!(
+            Hello::of(22).reply(b"SSH-2.0-x\r\n\0\0\x01\x04\x05\x15"),
+            b""
+        );
         // PostgreSQL without TLS; with it, nothing else is sent in the clear.
         let startup = Hello::of(5432).reply(b"N");
         assert_eq!(startup[..8], [0, 0, 0, startup.len() as u8, 0, 3, 0, 0]);
