@@ -39,6 +39,7 @@ mod cli_machine;
 mod cli_signals;
 mod cli_stalled;
 mod cluster_live;
+mod cluster_merge;
 mod confined;
 mod confined_files;
 mod doc_examples;
