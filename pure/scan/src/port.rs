@@ -52,6 +52,21 @@ impl PortList {
     /// # Errors
     /// What is wrong with it, as a sentence without a full stop.
     pub fn parse(text: &str) -> Result<Self, String> {
+        Self::parse_with(text, |name, _| {
+            Err(format!("{name:?} is not a port from 0 to 65535"))
+        })
+    }
+
+    /// Parses a list as [`PortList::parse`] does, with names of services: `port_of` returns the
+    /// port of a name, for the protocol of the letter before it, if there is one. A word with a
+    /// letter of the alphabet is a name; numbers of IP protocols have none.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a sentence without a full stop; errors of `port_of`.
+    pub fn parse_with(
+        text: &str,
+        mut port_of: impl FnMut(&str, Option<Protocol>) -> Result<u16, String>,
+    ) -> Result<Self, String> {
         let mut list = Vec::new();
         let mut protocol = None;
         for word in text.split(',').map(str::trim) {
@@ -72,7 +87,15 @@ impl PortList {
                     range
                 }
             };
-            let (first, last) = bounds(range)?;
+            let is_name = range.bytes().any(|byte| byte.is_ascii_alphabetic());
+            let (first, last) = match protocol {
+                Some(Protocol::Ip) => bounds(range)?,
+                _ if is_name => {
+                    let port = port_of(range, protocol)?;
+                    (port, port)
+                }
+                _ => bounds(range)?,
+            };
             if protocol == Some(Protocol::Ip) {
                 check_number(last)?;
             }
@@ -438,6 +461,28 @@ mod tests {
         let list = PortList::parse("80").unwrap();
         let ports = Ports::new(&list, &[], Payloads::built_in()).unwrap();
         assert!(ports.without(&list).is_err());
+    }
+
+    #[test]
+    fn names_of_services_are_looked_up_for_the_protocol_of_their_letter() {
+        let port_of = |name: &str, protocol| match (name, protocol) {
+            ("http-alt", None) => Ok(8080),
+            ("domain", Some(Protocol::Udp)) => Ok(53),
+            _ => Err(format!("no {name:?}")),
+        };
+        assert_eq!(
+            PortList::parse_with("http-alt,22-23,U:domain, 161 ,T:1", port_of),
+            PortList::parse("8080,22-23,U:53,161,T:1")
+        );
+        for (text, why) in [
+            ("domain", "no \"domain\""),
+            ("U:http-alt", "no \"http-alt\""),
+            ("1-domain", "no \"1-domain\""),
+            ("P:tcp", "\"tcp\" is not a port"),
+        ] {
+            let error = PortList::parse_with(text, port_of).unwrap_err();
+            assert!(error.starts_with(why), "{text}: {error}");
+        }
     }
 
     #[test]

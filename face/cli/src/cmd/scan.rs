@@ -3,6 +3,7 @@
 mod merge;
 mod output;
 mod parse;
+mod services;
 mod show;
 
 use std::cell::RefCell;
@@ -33,6 +34,7 @@ use output::OutputArgs;
 use parse::{
     PayloadArg, parse_identity, parse_mac, parse_rate, parse_seed, parse_source_ports, parse_wait,
 };
+use services::parse_ports;
 use show::Show;
 
 /// Arguments.
@@ -43,12 +45,12 @@ pub struct Args {
     /// single ports (192.0.2.7:443, [2001:db8::1]:53/udp)
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
-    /// Ports: 80,443,8000-8100; - for all; U: begins UDP ports, T: TCP, S: SCTP, P: IP
-    /// protocols
-    #[arg(long, short = 'p', value_parser = PortList::parse, value_name = "PORTS")]
+    /// Ports: 80,https,8000-8100; - for all; U: begins UDP ports, T: TCP, S: SCTP, P: IP
+    /// protocols; names are those of /etc/services
+    #[arg(long, short = 'p', value_parser = parse_ports, value_name = "PORTS")]
     ports: Option<PortList>,
     /// Exclude these ports, of -p and --top-ports; without a letter, of every protocol
-    #[arg(long, value_parser = PortList::parse, value_name = "PORTS")]
+    #[arg(long, value_parser = parse_ports, value_name = "PORTS")]
     exclude_ports: Option<PortList>,
     /// Scan the first N TCP ports by importance, too; UDP ports with --probe udp
     #[arg(long, value_name = "N")]
@@ -205,6 +207,7 @@ Examples:
   barewire scan 192.0.2.0/24 -p 1-1024 --rate 10kpps --open --json
   barewire scan --target-file net.txt --exclude-file quiet.txt -p 22 --shard 1/3 --seed 7
   barewire scan 192.0.2.0/24 -p 80,443,U:53,123,161
+  barewire scan 192.0.2.0/24 -p ssh,https,U:domain
   barewire scan 192.0.2.0/24 --probe echo
   barewire scan host.example --top-ports 100
   barewire scan 192.0.2.0/24 -p 80 -oX scan.xml -oJ scan.json
