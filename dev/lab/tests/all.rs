@@ -119,6 +119,7 @@ mod scan_probes;
 mod scan_queues;
 mod scan_servers;
 mod scan_services;
+mod scan_status;
 mod scan_tables;
 mod scan_targets;
 mod scan_tun;

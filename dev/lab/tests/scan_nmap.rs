@@ -137,7 +137,8 @@ fn hosts_answer_timestamp_requests() {
     let args = ["scan", &target, "-PP", "--json", "--wait", "1"];
     let mut process = scene.pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
     let stdout = process.wait(LIMIT).unwrap().checked().unwrap().stdout;
-    let row: Value = serde_json::from_str(stdout.lines().next().unwrap()).unwrap();
+    let answer = stdout.lines().find(|line| line.contains("\"answer\""));
+    let row: Value = serde_json::from_str(answer.unwrap()).unwrap();
     assert_eq!(
         (&row["state"], &row["reason"]),
         (&"up".into(), &"timestamp-reply".into())

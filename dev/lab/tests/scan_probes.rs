@@ -34,6 +34,7 @@ fn scan(pair: &Pair, args: &[&str]) -> (Vec<Value>, Value) {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
         .collect();
+    lines.retain(|line| line["type"] != "status");
     let totals = lines.pop().expect("totals");
     assert_eq!(totals["type"], "totals");
     (lines, totals)

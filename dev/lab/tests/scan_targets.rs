@@ -36,6 +36,7 @@ fn scan(pair: &Pair, args: &[&str]) -> (Vec<Value>, Value) {
     let finished = begin(pair, args).wait(LIMIT).unwrap().checked().unwrap();
     let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
     let mut lines: Vec<Value> = finished.stdout.lines().map(parse).collect();
+    lines.retain(|line| line["type"] != "status");
     let totals = lines.pop().expect("totals");
     (lines, totals)
 }

@@ -5,11 +5,12 @@ mod output;
 mod parse;
 mod services;
 mod show;
+mod status;
 
 use std::cell::RefCell;
 use std::fs;
 use std::io::Read as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +37,7 @@ use parse::{
 };
 use services::parse_ports;
 use show::Show;
+use status::{Metrics, Status};
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -168,6 +170,10 @@ pub struct Args {
     contact: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
+    /// Serve the counters as Prometheus metrics at http://ADDRESS/metrics, for example
+    /// 127.0.0.1:9100
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
     /// Print what would be sent, and send nothing
     #[arg(long)]
     dry_run: bool,
@@ -258,7 +264,8 @@ pub fn run(args: &Args) -> Result<()> {
         return show::dry_run(&scan, args.output.json);
     }
     let chosen = args.output.chosen(&scan, saved.is_some())?;
-    let mut show = Show::start(chosen.stdout(), &scan)?;
+    let metrics = Metrics::bind(args.metrics, scan.interface())?;
+    let mut show = Show::start(chosen.stdout(), &scan, (args.output.json, &metrics))?;
     let keep: Vec<_> = to_read_counters(&scan.port_name())?.into_iter().collect();
     let needs = Needs::files(chosen.needed(), calls_bpf(&[&scan.port_name()])?);
     let outputs = RefCell::new(Outputs::default());
@@ -267,6 +274,7 @@ pub fn run(args: &Args) -> Result<()> {
         args.confine
             .drop_privileges(user.as_ref(), &keep, &needs)
             .and_then(|()| show::begin(&scan))
+            .and_then(|()| metrics.start(&Status::of(&scan)))
     };
     let path = args.state.as_deref();
     let state = path.map(|path| StateFile::open(path, &scan)).transpose()?;

@@ -337,7 +337,7 @@ impl send::Source for ProbeSource<'_> {
                 .fetch_add(len as u64, Ordering::Relaxed);
         } else {
             let done = self.prober.taken() - self.from;
-            self.live.set_done(self.lane, done as u64);
+            self.live.note_probe(self.lane, len, done as u64);
         }
         true
     }

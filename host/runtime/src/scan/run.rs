@@ -256,7 +256,7 @@ impl<'s> Collector<'s> {
                 receivers.push(scope.spawn(move || receive(rx, &mut engine, ended)));
             }
             drop((give, segments));
-            let (wait, sending) = (self.scan.setup().wait, &over);
+            let sending = &over;
             let talks = talking.is_some();
             let (sources, rate) = self.sources(probers, talking);
             let sender = scope.spawn(move || transmit(tx, sources, rate, live, sending));
@@ -264,7 +264,7 @@ impl<'s> Collector<'s> {
             self.collect(&mut incoming, notice, is_probed, None, &over);
             if talks && !sender.is_finished() {
                 // The sender itself waits for the last answers: they begin connections.
-                self.keep(notice(Notice::Waiting(wait)));
+                self.wait(&mut incoming, notice, &over);
                 self.collect(&mut incoming, notice, || sender.is_finished(), None, &over);
             }
             *sent = Some(join(sender));
@@ -297,9 +297,8 @@ impl<'s> Collector<'s> {
     ) {
         if all_sent && self.error.is_none() {
             if !talks {
-                let wait = self.scan.setup().wait;
-                self.keep(notice(Notice::Waiting(wait)));
-                let until = Instant::now() + wait;
+                self.wait(incoming, notice, stop);
+                let until = Instant::now() + self.scan.setup().wait;
                 self.collect(incoming, notice, || false, Some(until), stop);
             }
         } else if self.state.is_some() {
@@ -377,14 +376,7 @@ impl<'s> Collector<'s> {
             self.end_on_error(adapted, stop);
             if now >= tick {
                 tick = now + TICK;
-                let segments = self.live.segments.load(Ordering::Relaxed);
-                let sent = self.live.sent();
-                self.totals.sent = sent.saturating_sub(segments);
-                self.totals.received = self.live.received.load(Ordering::Relaxed);
-                if let Ok(account) = incoming.control.account() {
-                    self.totals.lost = account.rx_total().lost();
-                }
-                let result = notice(Notice::Progress(&self.totals, self.began.elapsed()));
+                let result = self.progress(incoming, notice);
                 self.reported(result, stop);
                 // The state is written last: everything it counts as done was reported before.
                 let noted = self.note();
@@ -397,6 +389,39 @@ impl<'s> Collector<'s> {
                 return;
             }
         }
+    }
+
+    /// Reports the counts.
+    fn progress(
+        &mut self,
+        incoming: &mut Incoming<'_>,
+        notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
+    ) -> Result<()> {
+        // Once the sender has ended, its own counts are in the totals.
+        if self.grabbed.is_none() {
+            let live = self.live.sent();
+            (self.totals.sent, self.totals.sent_bytes) = (live.packets, live.bytes);
+            self.totals.failed = live.failed;
+        }
+        self.totals.received = self.live.received.load(Ordering::Relaxed);
+        if let Ok(account) = incoming.control.account() {
+            self.totals.lost = account.rx_total().lost();
+        }
+        let mut totals = self.totals;
+        totals.grabbed.banners += self.datagram_count;
+        notice(Notice::Progress(&totals, self.began.elapsed()))
+    }
+
+    /// Reports that all probes were sent, with the counts up to there.
+    fn wait(
+        &mut self,
+        incoming: &mut Incoming<'_>,
+        notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
+        stop: &Stop,
+    ) {
+        let result = self.progress(incoming, notice);
+        let result = result.and_then(|()| notice(Notice::Waiting(self.scan.setup().wait)));
+        self.reported(result, stop);
     }
 
     fn answer(

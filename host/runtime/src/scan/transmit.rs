@@ -99,12 +99,24 @@ pub struct Live {
 #[derive(Default)]
 #[repr(align(64))]
 struct Sending {
-    /// Packets sent, updated about once a second.
+    /// Probes handed to the device, and their bytes.
     sent: AtomicU64,
+    /// As above.
+    sent_bytes: AtomicU64,
+    /// Packets that the device refused, updated about once a second.
+    failed: AtomicU64,
     /// How far it is, counted from the first probe of this run.
     done: AtomicU64,
     /// Whether it has no probes left.
     is_over: AtomicBool,
+}
+
+/// Probes sent so far.
+#[derive(Default)]
+pub struct LiveSent {
+    pub packets: u64,
+    pub bytes: u64,
+    pub failed: u64,
 }
 
 impl Live {
@@ -130,13 +142,17 @@ impl Live {
         self.rate.store(rate.to_bits(), Ordering::Relaxed);
     }
 
-    /// Packets sent.
-    pub fn sent(&self) -> u64 {
-        let sent = self
-            .lanes
-            .iter()
-            .map(|lane| lane.sent.load(Ordering::Relaxed));
-        sent.sum()
+    /// Probes of all lanes.
+    pub fn sent(&self) -> LiveSent {
+        let mut all = LiveSent::default();
+        for lane in &self.lanes {
+            let failed = lane.failed.load(Ordering::Relaxed);
+            let put = lane.sent.load(Ordering::Relaxed);
+            all.packets += put.saturating_sub(failed);
+            all.bytes += lane.sent_bytes.load(Ordering::Relaxed);
+            all.failed += failed;
+        }
+        all
     }
 
     /// Probes of this run that were sent or skipped: all up to this number.
@@ -155,14 +171,22 @@ impl Live {
         })
     }
 
-    fn set_sent(&self, lane: usize, packets: u64) {
+    fn set_failed(&self, lane: usize, packets: u64) {
         if let Some(lane) = self.lanes.get(lane) {
-            lane.sent.store(packets, Ordering::Relaxed);
+            lane.failed.store(packets, Ordering::Relaxed);
         }
     }
 
-    pub fn set_done(&self, lane: usize, done: u64) {
+    /// Records a probe of `len` bytes, after which the lane is at `done`. A lane has one thread,
+    /// so nothing is lost between load and store.
+    #[inline]
+    pub fn note_probe(&self, lane: usize, len: usize, done: u64) {
         if let Some(lane) = self.lanes.get(lane) {
+            let add = |count: &AtomicU64, more| {
+                count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+            };
+            add(&lane.sent, 1);
+            add(&lane.sent_bytes, len as u64);
             lane.done.store(done, Ordering::Relaxed);
         }
     }
@@ -285,7 +309,7 @@ fn lane(
     meeting: &Meeting,
 ) -> Sent {
     let number = source.lane();
-    let mut progress = |report: &send::Report| live.set_sent(number, report.packets);
+    let mut progress = |report: &send::Report| live.set_failed(number, report.failed);
     let limits = Limits::default();
     let (mut report, mut result) = send::send(
         tx,
@@ -312,7 +336,6 @@ fn lane(
         report.span_ns += rest.span_ns;
         result = ended;
     }
-    live.set_sent(number, report.packets);
     let result = result.and(match report.failed {
         0 => Ok(()),
         failed => Err(refused(failed)),

@@ -122,7 +122,7 @@ impl Merged {
                 self.add(&row);
                 return Ok(false);
             }
-            "rate" => return Ok(false),
+            "rate" | "status" => return Ok(false),
             "answer" | "banner" => {}
             _ => return Err(wrong()),
         }
@@ -223,7 +223,8 @@ mod tests {
         let banner =
             "{\"type\":\"banner\",\"address\":\"192.0.2.1\",\"protocol\":\"tcp\",\"port\":80}\n";
         let rate = "{\"type\":\"rate\",\"to_pps\":9}\n";
-        let first = [&answer("192.0.2.1", "open"), banner, rate, TOTALS].concat();
+        let status = "{\"type\":\"status\",\"sent\":2,\"open\":1}\n";
+        let first = [&answer("192.0.2.1", "open"), banner, rate, status, TOTALS].concat();
         let second = [
             &answer("192.0.2.1", "open"),
             &answer("192.0.2.1", "filtered"),

@@ -36,7 +36,8 @@ pub struct OutputArgs {
     /// Report open ports only
     #[arg(long, visible_alias = "open-only")]
     open: bool,
-    /// Print each answer, and the totals at the end, as one JSON object per line
+    /// Print each answer, the counts every second and the totals at the end as one JSON object per
+    /// line
     #[arg(long)]
     pub json: bool,
 }

@@ -16,6 +16,7 @@ use sys::{Error, Result};
 use traffic::Rate;
 use wire::{Dissection, LinkType, Summary, Timestamp, dissect};
 
+use super::status::{Metrics, Status};
 use crate::out::{self, say, warning};
 use crate::report::si;
 
@@ -25,13 +26,16 @@ const ANSWERS_MAX: usize = 4096;
 const SAMPLE_COUNT: usize = 5;
 
 /// Output of one run.
-pub struct Show {
+pub struct Show<'m> {
     /// What is printed instead of lines for a terminal.
     report: Option<Report>,
     on_terminal: bool,
     is_drawn: bool,
     stdout: Output,
-    last: (Totals, Duration),
+    status: Status,
+    /// Whether the counts are printed as JSON lines, too.
+    json: bool,
+    metrics: &'m Metrics,
     /// The rate as asked for, with its unit.
     asked: String,
     unit: &'static str,
@@ -130,12 +134,17 @@ fn span(seconds: f64) -> String {
     crate::short::span((seconds.min(1e9) * 1e9) as u64)
 }
 
-impl Show {
-    /// Output on standard output and standard error.
+impl<'m> Show<'m> {
+    /// Output on standard output and standard error; with `json`, the counts are printed there,
+    /// too.
     ///
     /// # Errors
     /// When standard output is closed.
-    pub fn start(report: Option<Report>, scan: &Scan) -> Result<Self> {
+    pub fn start(
+        report: Option<Report>,
+        scan: &Scan,
+        (json, metrics): (bool, &'m Metrics),
+    ) -> Result<Self> {
         let asked = scan.setup().asked_rate();
         Ok(Self {
             asked: si(asked.max, asked.unit),
@@ -144,7 +153,9 @@ impl Show {
             on_terminal: io::stderr().is_terminal(),
             is_drawn: false,
             stdout: out::stdout(ANSWERS_MAX)?,
-            last: Default::default(),
+            status: Status::of(scan),
+            json,
+            metrics,
         })
     }
 
@@ -158,7 +169,7 @@ impl Show {
             Notice::Neighbours(found, count) => self.neighbours(found, count),
             Notice::Found(found) => self.found(found)?,
             Notice::Banner(banner, time) => self.banner(banner, time)?,
-            Notice::Progress(totals, elapsed) => self.progress(totals, elapsed),
+            Notice::Progress(totals, elapsed) => self.progress(totals, elapsed)?,
             Notice::Rate(change, time) => self.rate(change, time)?,
             Notice::Waiting(wait) => self.waiting(wait),
         }
@@ -209,23 +220,25 @@ impl Show {
         }
     }
 
-    /// Updates the progress line.
-    fn progress(&mut self, totals: &Totals, elapsed: Duration) {
-        let (before, at) = std::mem::replace(&mut self.last, (*totals, elapsed));
-        if !self.on_terminal {
-            return;
+    /// Reports the counts: in the progress line, JSON and metrics.
+    fn progress(&mut self, totals: &Totals, elapsed: Duration) -> Result<()> {
+        self.status.take(totals, elapsed);
+        self.metrics.show(&self.status);
+        if self.json {
+            self.print(line(self.status.to_json().to_string()))?;
         }
-        let seconds = (elapsed - at).as_secs_f64().max(1e-3);
-        let sent = totals.sent.saturating_sub(before.sent) as f64 / seconds;
+        if !self.on_terminal {
+            return Ok(());
+        }
         let done = totals.before + u128::from(totals.sent);
         let part = done as f64 / totals.probes.max(1) as f64 * 100.0;
         out::words(
             format!(
                 "\r{part:5.1} %{}  sent {} ({} of {})  open {}  closed {}  filtered {}  \
                  lost {}\x1b[K",
-                left(totals, sent),
+                left(&self.status),
                 totals.sent,
-                si(sent, "pps"),
+                si(self.status.pps, "pps"),
                 self.asked,
                 totals.open,
                 totals.closed,
@@ -235,6 +248,7 @@ impl Show {
             .into_bytes(),
         );
         self.is_drawn = true;
+        Ok(())
     }
 
     /// Reports a change of the rate.
@@ -264,7 +278,7 @@ impl Show {
     /// Prints the totals so far.
     pub fn so_far(&mut self) {
         self.clear();
-        let (totals, elapsed) = self.last;
+        let (totals, elapsed) = (self.status.totals, self.status.elapsed);
         out::words(account(&totals, (elapsed, &self.asked), elapsed).into_bytes());
     }
 
@@ -301,16 +315,10 @@ impl Show {
     }
 }
 
-/// The time that is left at this rate of probes a second.
-fn left(totals: &Totals, pps: f64) -> String {
-    let done = totals.before + u128::from(totals.sent) + u128::from(totals.failed);
-    let left = totals.probes.saturating_sub(done + totals.unreachable);
-    match left {
-        0 => String::new(),
-        // The first figures are not there yet.
-        _ if pps < 1e-3 => String::new(),
-        _ => format!("  {} left", span(left as f64 / pps)),
-    }
+/// The time that is left, if it is known.
+fn left(status: &Status) -> String {
+    let left = status.seconds_left().filter(|seconds| *seconds > 0.0);
+    left.map_or_else(String::new, |seconds| format!("  {} left", span(seconds)))
 }
 
 /// Reports the firewall rule.
@@ -358,7 +366,7 @@ fn text_line(found: &Found) -> String {
 }
 
 /// A JSON number where it fits, else a string.
-fn number(value: u128) -> Value {
+pub fn number(value: u128) -> Value {
     u64::try_from(value).map_or_else(|_| value.to_string().into(), Value::from)
 }
 

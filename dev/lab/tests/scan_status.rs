@@ -1,0 +1,118 @@
+//! The counts of `barewire scan` while it runs: `--json` and `--metrics`.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use lab::oracle::TempFile;
+use lab::process::{Process, Signal, barewire};
+use lab::{Pair, Veth, require, skip};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// 1,024 addresses that the right end's kernel answers for.
+const HOSTS: &str = "198.18.4.0/22";
+/// The scan takes more than two seconds.
+const SCAN: [&str; 7] = ["scan", HOSTS, "-p", "81", "--rate", "400", "--wait"];
+
+fn network() -> Pair {
+    let pair = Veth::new().create().unwrap();
+    let (left, right) = (&pair.left, &pair.right);
+    let local = ["route", "add", "local", HOSTS, "dev", "lo"];
+    right.ns.ip(local).unwrap();
+    let router = right.ipv4.to_string();
+    left.ns.ip(["route", "add", HOSTS, "via", &router]).unwrap();
+    pair
+}
+
+fn start(pair: &Pair, args: &[&str]) -> Process {
+    let args = [&SCAN, args].concat();
+    pair.left.ns.spawn(barewire().unwrap(), args).unwrap()
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    text.lines().map(parse).collect()
+}
+
+#[test]
+fn json_has_the_counts_while_the_scan_runs() {
+    require!(skip::lab());
+    let pair = network();
+    let [printed, file] = ["printed", "file"].map(TempFile::new);
+    let [printed, file] = [&printed, &file].map(|file| file.path().to_str().unwrap());
+    let mut process = start(&pair, &["1", "--json", "-oD", file]);
+    let stdout = process.wait(LIMIT).unwrap().checked().unwrap().stdout;
+    let all = lines(&stdout);
+    let status: Vec<&Value> = all.iter().filter(|l| l["type"] == "status").collect();
+    // One at least after a second, and one once all probes are sent.
+    assert!(status.len() >= 2, "{all:?}");
+    let sent = |line: &Value| line["sent"].as_u64().unwrap();
+    assert!(status.is_sorted_by_key(|line| sent(line)), "{status:?}");
+    let reached = |line: &&&Value| line["rate_reached_pps"].as_f64().unwrap() > 0.0;
+    assert!(status.iter().any(|line| reached(&line)), "{status:?}");
+    let (last, totals) = (status.last().unwrap(), all.last().unwrap());
+    for (name, value) in [
+        ("sent", 1024.into()),
+        ("probes", 1024.into()),
+        ("rate_asked_pps", 400.0.into()),
+        ("seconds_left", 0.0.into()),
+        ("lost", totals["lost"].clone()),
+    ] {
+        assert_eq!(last[name], value, "{name}: {last} {totals}");
+    }
+
+    let in_file = lines(&std::fs::read_to_string(file).unwrap());
+    assert!(in_file.iter().all(|line| line["type"] != "status"));
+    std::fs::write(printed, &stdout).unwrap();
+    let mut merge = std::process::Command::new(barewire().unwrap());
+    merge.args(["scan", "merge", printed]);
+    let merged = Process::spawn(&mut merge).unwrap().wait(LIMIT).unwrap();
+    let merged = lines(&merged.checked().unwrap().stdout);
+    assert_eq!(merged.len(), all.len() - status.len(), "{merged:?}");
+    assert_eq!(merged.last().unwrap()["complete"], true);
+}
+
+/// Scrapes the metrics endpoint that this scan printed.
+fn scrape(pair: &Pair, process: &Process) -> String {
+    let said = process.stderr();
+    let (_, rest) = said.split_once("metrics at http://").expect(&said);
+    let address: SocketAddr = rest.split('/').next().unwrap().parse().unwrap();
+    let stream = pair.left.ns.run(|| TcpStream::connect(address)).unwrap();
+    let mut stream = stream.unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page
+}
+
+#[test]
+fn metrics_follow_the_counts_without_root() {
+    require!(skip::lab());
+    let pair = network();
+    let metrics = ["--metrics", "127.0.0.1:0", "--user", "nobody"];
+    let mut process = start(&pair, &[&["forever"], &metrics[..]].concat());
+    process.wait_stderr("/metrics", LIMIT).unwrap();
+    let page = scrape(&pair, &process);
+    let label = format!("{{interface=\"{}\"}}", pair.left.ifname);
+    for line in [
+        "# TYPE barewire_scan_sent_total counter\n".to_owned(),
+        format!("barewire_scan_probes{label} 1024\n"),
+        format!("barewire_scan_rate_asked_pps{label} 400\n"),
+    ] {
+        assert!(page.contains(&line), "{line}: {page}");
+    }
+    let sent = format!("barewire_scan_sent_total{label} 1024\n");
+    let none = format!("barewire_scan_closed_total{label} 0\n");
+    let shows = || {
+        (0..3_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            let page = scrape(&pair, &process);
+            page.contains(&sent) && !page.contains(&none)
+        })
+    };
+    assert!(shows(), "{}", scrape(&pair, &process));
+    process.stop(Signal::SIGINT, LIMIT).unwrap();
+}
