@@ -169,14 +169,8 @@ pub struct Meters {
 impl Meters {
     /// Meters of the calling thread, the kernel's packet threads, and a process.
     pub fn new(reader: Option<u32>) -> Result<Self> {
-        let mut others = vec![PathBuf::from("/proc/thread-self/schedstat")];
-        for entry in std::fs::read_dir("/proc")? {
-            let path = entry?.path();
-            let comm = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
-            if comm.starts_with("ksoftirqd/") {
-                others.push(path.join("schedstat"));
-            }
-        }
+        let mut others = packet_threads()?;
+        others.push(PathBuf::from("/proc/thread-self/schedstat"));
         let mut threads = Vec::new();
         let mut processes: Vec<u32> = reader.into_iter().collect();
         while let Some(pid) = processes.pop() {
@@ -201,7 +195,21 @@ impl Meters {
     }
 }
 
-fn sum_ns(paths: &[PathBuf]) -> Result<u64> {
+/// Where the processor time of the kernel's packet threads is read.
+pub fn packet_threads() -> Result<Vec<PathBuf>> {
+    let mut threads = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let path = entry?.path();
+        let comm = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
+        if comm.starts_with("ksoftirqd/") {
+            threads.push(path.join("schedstat"));
+        }
+    }
+    Ok(threads)
+}
+
+/// Nanoseconds on a processor, summed over threads.
+pub fn sum_ns(paths: &[PathBuf]) -> Result<u64> {
     let mut sum = 0;
     for path in paths {
         let text =

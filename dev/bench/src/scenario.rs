@@ -12,6 +12,7 @@ mod guard;
 mod live;
 mod memory;
 mod paths;
+mod scan;
 mod send;
 mod vm;
 pub mod wire;
@@ -48,6 +49,8 @@ pub const SCENARIOS: &[Scenario] = &[
     flows::SCENARIO,
     live::SCENARIO,
     send::SCENARIO,
+    scan::COST,
+    scan::ANSWERS,
     forward::SCENARIO,
     wire::SCENARIO,
     filter::SCENARIO,
