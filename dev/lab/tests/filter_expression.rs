@@ -3,7 +3,7 @@
 
 use bpf::cbpf::{Insn, Program};
 use bpf::vm_cbpf::{self, PacketInfo};
-use filter::expression::{Options, compile};
+use filter::expression::{Options, REJECTS_ALL, compile};
 use sys::libpcap::PacketSource;
 
 const EXPRESSIONS: &str = include_str!("../../../testdata/filter/expressions.txt");
@@ -321,7 +321,12 @@ pub fn compare(
         let (ours, theirs) = match (ours, &theirs) {
             (Ok(ours), Some(theirs)) => (ours, theirs),
             (Err(_), None) => continue,
-            // libpcap's optimizer detects more contradictions.
+            // Only an optimized program shows a contradiction. BSD loopback has IP in two orders of
+            // bytes here, and what follows both is known of neither.
+            (Ok(_), None) if optimize && link_type != 0 => {
+                found.push(format!("{link_type} {text:?}: libpcap refuses it"));
+                continue;
+            }
             (Ok(ours), None) => {
                 let takes = |packet: &Vec<u8>| vm_cbpf::run(&ours, packet, packet.len() as u32);
                 if packets.iter().any(|packet| takes(packet) != 0) {
@@ -329,8 +334,8 @@ pub fn compare(
                 }
                 continue;
             }
-            // libpcap does not optimize programs with `protochain`, and compiles contradictions.
-            (Err(_), Some(theirs)) if text.contains("protochain") => {
+            // libpcap finds fewer contradictions, and none if there is a `protochain`.
+            (Err(error), Some(theirs)) if error.what == REJECTS_ALL => {
                 let takes = |packet: &Vec<u8>| vm_cbpf::run(theirs, packet, packet.len() as u32);
                 if packets.iter().any(|packet| takes(packet) != 0) {
                     found.push(format!("{link_type} {text:?}: libpcap compiles it"));
@@ -395,6 +400,55 @@ fn verdicts_equal_those_of_libpcap() {
     );
 }
 
+/// Expressions that no packet can match, as libpcap says.
+const CONTRADICTIONS: &[&str] = &[
+    "tcp and udp",
+    "ip and ip6",
+    "arp and rarp",
+    "tcp and icmp6",
+    "icmp and ip6",
+    "tcp port 80 and udp",
+    "tcp port 80 and udp port 80",
+    "ip and not ip",
+    "src port 80 and src port 81",
+    "tcp src port 80 and tcp src port 81",
+    "src host 10.0.0.1 and src host 10.0.0.2",
+    "src net 10 and src net 11",
+    "ether src 2:0:0:0:0:1 and ether src 2:0:0:0:0:2",
+    "ether proto 0x800 and arp",
+    "ip[9] = 6 and ip[9] = 17",
+    "ip[9] == 6 and udp",
+    "ip proto 50 and ip proto 51",
+    "ip6 proto 50 and ip6 proto 51",
+    "tcp[tcpflags] = tcp-syn and tcp[tcpflags] = tcp-ack",
+    "vlan 5 and vlan 6 and tcp and udp",
+    "host 10.0.0.1 and arp and ip",
+    "not (ip or not ip)",
+    "1 = 2",
+    "tcp and 1 > 2",
+    "(tcp and udp) or (arp and ip)",
+    "(tcp or arp) and (udp or rarp)",
+    "udp and dst host 10.0.0.1 and tcp and dst port 80",
+];
+
+#[test]
+fn what_libpcap_refuses_because_it_rejects_all_packets_is_refused() {
+    if sys::libpcap::version().is_err() {
+        skip::skip!("libpcap is not installed");
+    }
+    let (link_type, swapped) = (1, false);
+    let mut refused = 0;
+    for text in CONTRADICTIONS {
+        let ours = compile(text, &Options::default()).map(|program| program.insns().len());
+        assert_eq!(ours.expect_err(text).what, REJECTS_ALL, "{text}");
+        let source = PacketSource::File { link_type, swapped };
+        let theirs = sys::libpcap::compile(text, source, 262_144, true);
+        refused += usize::from(theirs.is_err_and(|e| e.to_string().contains(REJECTS_ALL)));
+    }
+    println!("libpcap refuses {refused} of {}", CONTRADICTIONS.len());
+    assert!(refused >= 20, "{refused}");
+}
+
 #[test]
 fn verdicts_of_random_expressions_equal_those_of_libpcap() {
     if sys::libpcap::version().is_err() {
@@ -420,6 +474,10 @@ fn verdicts_of_random_expressions_equal_those_of_libpcap() {
                 text += [" and ", " or ", " and not ", " or not "][random.below(4)];
             }
             text += &format!("({})", parts[random.below(parts.len())]);
+        }
+        // libpcap does not optimize programs with `protochain`, and such an offset overflows then.
+        if text.contains("[-1]") && text.contains("protochain") {
+            continue;
         }
         found.extend(compare(&text, 1, &packets, &mut sizes));
     }

@@ -81,9 +81,7 @@ pub fn compile(text: &str, target: &Target) -> Result<Vec<Insn>> {
     }
     match compiled {
         Ok(program) => Ok(program.insns().to_vec()),
-        Err(error) if error.what == "no packet of this link type can match" => {
-            Err(Failure::new("expression rejects all packets"))
-        }
+        Err(error) if error.what == expression::REJECTS_ALL => Err(Failure::new(error.what)),
         Err(error) => Err(Failure::new(format!(
             "can't parse filter expression: {error}"
         ))),
@@ -113,7 +111,9 @@ mod tests {
         assert_eq!(compile(" ", &any_link).unwrap(), [Insn::new(6, 0, 0, 64)]);
         let text = |expression, snaplen| compile(expression, &target(snaplen)).unwrap_err().text;
         assert_eq!(text("ip", 0), "snaplen of 0 rejects all packets");
-        assert_eq!(text("1 = 2", 64), "expression rejects all packets");
+        for contradiction in ["1 = 2", "tcp and udp"] {
+            assert_eq!(text(contradiction, 64), "expression rejects all packets");
+        }
         let unknown = Target {
             netmask: None,
             ..target(64)

@@ -13,6 +13,7 @@ mod arith;
 mod atm;
 mod block;
 mod chain;
+mod contradiction;
 mod emit;
 mod extended;
 mod lex;
@@ -39,6 +40,9 @@ pub use names::{Builtin, Names, Service};
 
 /// Maximum length of an expression in bytes.
 pub const TEXT_LEN_MAX: usize = 65_536;
+
+/// [`Error::what`](crate::Error::what) of an expression that no packet can match: libpcap's text.
+pub const REJECTS_ALL: &str = "expression rejects all packets";
 
 /// Options for compiling.
 #[derive(Clone, Copy)]
@@ -109,8 +113,7 @@ pub fn compile(text: &str, options: &Options) -> Result<Program> {
     if options.optimize {
         start = optimize::optimize(&mut graph, start);
         if start == block::REFUSE {
-            let what = "no packet of this link type can match";
-            return Err(Error::new(0..text.len(), what));
+            return Err(contradiction::error(text, options, parsed.has_live_vlan));
         }
     }
     let emit = |graph: &block::Graph, start| {

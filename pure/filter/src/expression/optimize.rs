@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use bpf::cbpf::Insn;
 
-use super::block::{Block, Graph, JEQ, JGE, JGT, JSET, LD_IMM, TAKE, Test};
+use super::block::{Block, Graph, JEQ, JGE, JGT, JSET, LD_IMM, REFUSE, TAKE, Test};
 
 /// Maximum number of facts kept per block: the time of the pass is proportional to the number of
 /// blocks times this.
@@ -26,13 +26,19 @@ pub(super) fn optimize(graph: &mut Graph, mut start: usize) -> usize {
     start
 }
 
-/// Redirects edges to the first of equal blocks.
+/// Redirects edges to the first of equal blocks, and those to blocks that reject every packet to
+/// the rejection.
 fn merge(graph: &mut Graph, start: usize) -> usize {
     let mut known: HashMap<Block, usize> = HashMap::new();
     let mut place: Vec<usize> = (0..graph.blocks.len()).collect();
     for at in TAKE + 1..=start {
         let block = &mut graph.blocks[at];
         (block.yes, block.no) = (place[block.yes], place[block.no]);
+        // A load of a truncated packet rejects it, too.
+        if (block.yes, block.no) == (REFUSE, REFUSE) {
+            place[at] = REFUSE;
+            continue;
+        }
         place[at] = *known.entry(block.clone()).or_insert(at);
     }
     place[start]
@@ -106,15 +112,43 @@ fn decided(test: &Test, value: usize, known: &Facts) -> Option<bool> {
     {
         return outcome(test.jump, load.k, test.k);
     }
+    // The bounds of the value, and bits that are 0.
+    let (mut least, mut most, mut clear) = (0, u32::MAX, 0);
+    let mut is_loaded = false;
     for &(_, jump, k, was) in known.range((value, 0, 0, false)..(value + 1, 0, 0, false)) {
+        is_loaded = true;
         if jump == test.jump && k == test.k {
             return Some(was);
         }
-        if jump == JEQ && was {
-            return outcome(test.jump, k, test.k);
+        match (jump, was) {
+            (JEQ, true) => return outcome(test.jump, k, test.k),
+            (JGT, true) => least = least.max(k.saturating_add(1)),
+            (JGT, false) => most = most.min(k),
+            (JGE, true) => least = least.max(k),
+            (JGE, false) => most = most.min(k.saturating_sub(1)),
+            (JSET, false) => clear |= k,
+            // Some bit of these is set.
+            (JSET, true) if test.jump == JEQ && test.k & k == 0 => return Some(false),
+            (JSET, true) if test.jump == JSET && test.k & k == k => return Some(true),
+            _ => {}
         }
     }
-    None
+    if !is_loaded {
+        return None;
+    }
+    most = most.min(!clear);
+    match test.jump {
+        JEQ if test.k < least || test.k > most || test.k & clear != 0 => Some(false),
+        JSET if test.k & !clear == 0 => Some(false),
+        JGT | JGE => {
+            let (low, high) = (
+                outcome(test.jump, least, test.k),
+                outcome(test.jump, most, test.k),
+            );
+            low.filter(|_| low == high)
+        }
+        _ => None,
+    }
 }
 
 fn outcome(jump: u16, a: u32, k: u32) -> Option<bool> {

@@ -48,6 +48,8 @@ pub(super) struct Parser<'a> {
     changes: usize,
     /// Number of tests of primitives with many tests.
     tests: usize,
+    /// The clauses that `and` joins at the top level, with their places, if they are collected.
+    clauses: Option<Vec<(Range<usize>, Cond)>>,
     /// For each opening parenthesis, the index of the token after its end.
     behind: Vec<usize>,
     pub(super) link: Link,
@@ -58,6 +60,23 @@ pub(super) struct Parser<'a> {
 }
 
 pub(super) fn parse(text: &str, options: &Options, tag: Tag) -> Result<Whole> {
+    parse_into(text, options, tag, &mut None)
+}
+
+/// The clauses that `and` joins at the top level, with their places. All up to the last `or` are
+/// one.
+pub(super) fn clauses(text: &str, options: &Options) -> Result<Vec<(Range<usize>, Cond)>> {
+    let mut clauses = Some(Vec::new());
+    parse_into(text, options, Tag::InPacket, &mut clauses)?;
+    Ok(clauses.unwrap_or_default())
+}
+
+fn parse_into(
+    text: &str,
+    options: &Options,
+    tag: Tag,
+    clauses: &mut Option<Vec<(Range<usize>, Cond)>>,
+) -> Result<Whole> {
     let link = Link::new(options.link_type).ok_or_else(|| {
         let what = format!("link type {} is not supported", options.link_type);
         Error::unsupported(0..text.len(), what).expected(
@@ -73,6 +92,7 @@ pub(super) fn parse(text: &str, options: &Options, tag: Tag) -> Result<Whole> {
         depth: 0,
         changes: 0,
         tests: 0,
+        clauses: clauses.take(),
         link,
         options,
         tag,
@@ -82,6 +102,7 @@ pub(super) fn parse(text: &str, options: &Options, tag: Tag) -> Result<Whole> {
         return Ok(parser.whole(Cond::Const(true)));
     }
     let (mut cond, _) = parser.expression()?;
+    *clauses = parser.clauses.take();
     if link_kind == Kind::Wlan(Radio::Ppi) {
         let outermost = Link::new(options.link_type).map(|link| link.ppi());
         cond = outermost.unwrap_or(Cond::Const(false)).and(cond);
@@ -172,7 +193,9 @@ impl Parser<'_> {
     }
 
     fn expression(&mut self) -> Result<Parsed> {
+        let start = self.place().start;
         let (mut cond, mut qualifier) = self.term()?;
+        self.collect(start, &cond, false);
         loop {
             let is_and = match self.peek() {
                 Token::Key("and") => true,
@@ -182,16 +205,33 @@ impl Parser<'_> {
             self.next();
             self.count_change(&cond, is_and)?;
             let next;
+            let place = self.place().start;
             (next, qualifier) = if self.is_identifier(self.at) {
                 (self.identifier(qualifier)?, qualifier)
             } else {
                 self.term()?
             };
-            cond = if is_and {
-                cond.and(next)
+            if is_and {
+                self.collect(place, &next, false);
+                cond = cond.and(next);
             } else {
-                cond.or(next)
-            };
+                cond = cond.or(next);
+                self.collect(start, &cond, true);
+            }
+        }
+    }
+
+    /// Notes a clause of the top level that ends here, instead of all before it if it is these and
+    /// more.
+    fn collect(&mut self, start: usize, cond: &Cond, is_all: bool) {
+        let end = self.tokens[self.at.saturating_sub(1)].1.end;
+        if let Some(clauses) = self.clauses.as_mut().filter(|_| self.depth == 0) {
+            let first = clauses.first().map_or(start, |(place, _)| place.start);
+            if is_all {
+                clauses.clear();
+            }
+            let start = if is_all { first } else { start };
+            clauses.push((start..end, cond.clone()));
         }
     }
 

@@ -171,3 +171,74 @@ fn far_targets_are_reached_over_trampolines() {
         assert_eq!(verdict != 0, last < 200, "{last}");
     }
 }
+
+#[test]
+fn contradictions_are_refused_with_the_clauses() {
+    for (text, part) in [
+        ("tcp and udp", "\"tcp\" and \"udp\" contradict"),
+        (
+            "ip and host 10.0.0.1 and ip6",
+            "\"ip\" and \"ip6\" contradict",
+        ),
+        (
+            "ip[9] = 6 and ttl 3 and ip[9] = 17",
+            "\"ip[9] = 6\" and \"ip[9] = 17\" contradict",
+        ),
+        ("len > 100 and len < 50", "contradict"),
+        (
+            "ip[8] & 3 = 3 and tcp[0] > 5 and tcp[0] <= 5",
+            "\"tcp[0] > 5\" and",
+        ),
+        ("src port 80 and src port 81", "contradict"),
+        ("src portrange 10-20 and src portrange 30-40", "contradict"),
+        ("tcp and not (ip or ip6)", "\"tcp\" and \"not (ip or ip6)\""),
+        ("(tcp or arp) and (ip or ip6) and udp", "contradict"),
+        (
+            "(tcp or arp) and (udp or arp) and ip",
+            "\"ip\" contradicts the clauses before it",
+        ),
+        (
+            "tcp and 1 = 2",
+            "no packet of this link type matches \"1 = 2\"",
+        ),
+        ("1 = 2", "no packet of this link type can match"),
+        ("(tcp and udp)", "no packet of this link type can match"),
+    ] {
+        let options = Options {
+            extended: true,
+            ..Options::default()
+        };
+        let error = compile(text, &options).map(|program| program.insns().len());
+        let error = error.expect_err(text);
+        assert_eq!(error.what, REJECTS_ALL, "{text}");
+        assert!(error.expected.contains(part), "{text}: {error}");
+        // Not optimized, it is compiled, as by libpcap.
+        let plain = Options {
+            optimize: false,
+            ..options
+        };
+        assert!(compile(text, &plain).is_ok(), "{text}");
+    }
+    for text in [
+        "port 80 and port 81",
+        "tcp or udp and ip",
+        "host 10.0.0.1 and host 10.0.0.2",
+        "len > 100 and len < 102",
+        "ip[1] & 3 != 0 and ip[1] & 1 = 0",
+        "src portrange 10-20 and src portrange 20-30",
+        "vlan and tcp",
+    ] {
+        program(text);
+    }
+    // What is known without its value is loaded all the same: a truncated packet is rejected.
+    let packet = [&[0; 12][..], &[8, 0, 0x45]].concat();
+    let verdict = |packet: &[u8]| bpf::vm_cbpf::run(&program("ip and ip[8] >= 0"), packet, 64);
+    assert_eq!(verdict(&packet), 0);
+    assert_ne!(verdict(&[&packet[..], &[0; 20]].concat()), 0);
+    // On a live socket, the tag may be outside the packet.
+    let live = Options {
+        tap: Some(1),
+        ..Options::default()
+    };
+    assert!(compile("tcp and vlan", &live).is_ok());
+}
