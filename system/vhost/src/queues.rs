@@ -17,6 +17,9 @@ use crate::split::{Broken, Vring};
 /// Maximum number of events that wait to be read; further ones replace the last.
 const EVENT_COUNT_MAX: usize = 64;
 
+/// Maximum number of times that a call of [`Guard::discard`] empties the ring.
+const DISCARD_ROUNDS_MAX: u32 = 4;
+
 /// An event of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -350,19 +353,33 @@ impl Guard<'_> {
         self.queue.events.add(Event::Broken(self.queue.index, why));
     }
 
-    /// Returns all chains of packets from the guest unread.
+    /// Returns the chains of packets from the guest unread, and requests a kick for the next ones.
+    ///
+    /// The work is bounded: if the guest adds chains all the time, the rest is left, and
+    /// [`Queue::poll_fd`] is readable for another call.
     pub fn discard(&mut self) {
-        let Some(vring) = self.started() else { return };
-        match vring.discard() {
-            Ok(count) => {
-                self.state.counts.taken += u64::from(count);
-                self.state.counts.discarded += u64::from(count);
-                self.publish();
+        self.discard_while(|| {});
+    }
+
+    /// As [`discard`](Self::discard); `guest` runs between the last look at the ring and the
+    /// request for a kick, for tests.
+    pub(crate) fn discard_while(&mut self, mut guest: impl FnMut()) {
+        for _ in 0..DISCARD_ROUNDS_MAX {
+            let Some(vring) = self.started() else { return };
+            match vring.discard() {
+                Ok(count) => {
+                    self.state.counts.taken += u64::from(count);
+                    self.state.counts.discarded += u64::from(count);
+                    self.publish();
+                }
+                Err(why) => return self.fail(why),
             }
-            Err(why) => self.fail(why),
+            guest();
+            // The guest may have added chains without a kick before it could see this request.
+            if self.started().is_none_or(|vring| vring.request_kick(0)) {
+                return;
+            }
         }
-        if let Some(vring) = self.started() {
-            vring.request_kick(0);
-        }
+        self.queue.bell.signal();
     }
 }

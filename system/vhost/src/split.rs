@@ -38,12 +38,11 @@ pub enum Broken {
     AvailableIndex,
     /// A descriptor's number is not below the ring's length, or its table's.
     DescriptorIndex,
-    /// A chain has more descriptors than the ring, or than its table.
+    /// A chain has more descriptors than the ring.
     Loop,
     /// A table's length is not that of 1 descriptor up to as many as the ring has.
     TableLen,
-    /// A table within a table, or a table together with a next descriptor, or one that was not
-    /// negotiated.
+    /// A table within a table, or one that is not at the end of its chain, or was not negotiated.
     Table,
     /// A buffer is empty.
     Empty,
@@ -294,31 +293,38 @@ impl Vring {
         }
     }
 
+    /// The head of the chain `ahead` positions after the next, which is available.
+    #[inline]
+    fn head(&self, ahead: u32) -> Result<u16> {
+        let at = self.next.wrapping_add(ahead as u16) & self.mask();
+        let head = self.load(self.available, 4 + 2 * usize::from(at), Ordering::Relaxed);
+        match u32::from(head) < self.layout.size {
+            true => Ok(head),
+            false => Err(Broken::DescriptorIndex),
+        }
+    }
+
     /// Collects the pieces of the chain `ahead` positions after the next, which is available, and
     /// returns its head and its bytes.
     #[inline]
     fn collect(&mut self, ahead: u32, is_writable: bool) -> Result<(u16, u32)> {
-        let at = self.next.wrapping_add(ahead as u16) & self.mask();
-        let head = self.load(self.available, 4 + 2 * usize::from(at), Ordering::Relaxed);
+        let head = self.head(ahead)?;
         let mut descriptor = self.descriptor(head)?;
         let direction = if is_writable { WRITE } else { 0 };
-        let (mut table, mut count) = (None, self.layout.size);
-        if descriptor.flags & INDIRECT != 0 {
-            if descriptor.flags & NEXT != 0 || !self.has(feature::INDIRECT_DESC) {
-                return Err(Broken::Table);
-            }
-            let len = descriptor.len as usize;
-            count = (len / DESCRIPTOR_LEN) as u32;
-            if !len.is_multiple_of(DESCRIPTOR_LEN) || count == 0 || count > self.layout.size {
-                return Err(Broken::TableLen);
-            }
-            table = Some(descriptor.addr);
-            descriptor = self.in_table(descriptor.addr, 0)?;
-        }
         let mut total = 0u32;
-        for _ in 0..count {
+        // The table that the chain ends in, and the number of its descriptors.
+        let mut table = None;
+        // A chain together with its table has no more descriptors than the ring (§2.7.5.3.1).
+        for _ in 0..self.layout.size {
             if descriptor.flags & INDIRECT != 0 {
-                return Err(Broken::Table);
+                if table.is_some() {
+                    return Err(Broken::Table);
+                }
+                table = Some((descriptor.addr, self.table_len(descriptor)?));
+                descriptor = self.in_table(descriptor.addr, 0)?;
+                if descriptor.flags & INDIRECT != 0 {
+                    return Err(Broken::Table);
+                }
             }
             if descriptor.flags & WRITE != direction {
                 return Err(Broken::Direction);
@@ -336,14 +342,31 @@ impl Vring {
                 return Ok((head, total));
             }
             descriptor = match table {
-                Some(_) if u32::from(descriptor.next) >= count => {
+                Some((_, count)) if u32::from(descriptor.next) >= count => {
                     return Err(Broken::DescriptorIndex);
                 }
-                Some(table) => self.in_table(table, descriptor.next)?,
+                Some((table, _)) => self.in_table(table, descriptor.next)?,
                 None => self.descriptor(descriptor.next)?,
             };
         }
         Err(Broken::Loop)
+    }
+
+    /// Number of descriptors in the table that a descriptor of the ring leads to: the last one of
+    /// its chain (§2.7.5.3.1).
+    fn table_len(&self, descriptor: Descriptor) -> Result<u32> {
+        if descriptor.flags & NEXT != 0 || !self.has(feature::INDIRECT_DESC) {
+            return Err(Broken::Table);
+        }
+        let len = descriptor.len as usize;
+        let count = (len / DESCRIPTOR_LEN) as u32;
+        let is_valid =
+            len.is_multiple_of(DESCRIPTOR_LEN) && (1..=self.layout.size).contains(&count);
+        if is_valid {
+            Ok(count)
+        } else {
+            Err(Broken::TableLen)
+        }
     }
 
     /// Copies descriptor `index` of the ring.
@@ -516,15 +539,14 @@ impl Vring {
         }
     }
 
-    /// Returns all chains that wait, unread; returns their number.
+    /// Returns all chains that wait, unread; returns their number. Only their heads are checked.
     ///
     /// # Errors
-    /// Any kind of [`Broken`].
+    /// [`Broken::AvailableIndex`], and [`Broken::DescriptorIndex`] for a head.
     pub fn discard(&mut self) -> Result<u32> {
         let waiting = self.waiting()?;
         for _ in 0..waiting {
-            self.pieces.clear();
-            let (head, _) = self.collect(0, false)?;
+            let head = self.head(0)?;
             self.done(head, 0);
         }
         Ok(waiting)

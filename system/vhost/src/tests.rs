@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sys::eventfd::EventFd;
+use sys::poll::{self, Wanted};
 
 use crate::message::code;
 use crate::testing::{self, FrontEnd, Options};
@@ -248,6 +249,95 @@ fn packets_without_a_reader_are_returned_to_the_guest() {
     while rig.queues.from_guest(0).lock().counts().discarded != 100 {
         assert!(Instant::now() < until, "packets stay in the ring");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A chain that the guest adds between the last look at the ring and the request for a kick is not
+/// left there without one; a guest that always adds one gets no more than its share of a call.
+#[test]
+fn no_kick_is_lost_while_packets_are_discarded() {
+    let rig = rig("kicks", 1, false);
+    let mut guest = rig.connect(Options::default());
+    let queue = rig.queues.from_guest(0);
+    let is_readable = || {
+        let fd = queue.poll_fd();
+        let mut wanted = [Wanted::readable(&fd)];
+        poll::wait(&mut wanted, Duration::ZERO).unwrap();
+        wanted[0].is_ready()
+    };
+    assert!(guest.send(0, &bytes(60, 0)));
+    queue.take_kicks();
+    let mut left = 1;
+    queue.lock().discard_while(|| {
+        if left != 0 {
+            left -= 1;
+            assert!(guest.send(0, &bytes(60, 1)));
+        }
+    });
+    assert_eq!(queue.lock().counts().discarded, 2);
+    assert!(!is_readable(), "the second packet came without a kick");
+    // The request for a kick holds.
+    assert!(guest.send(0, &bytes(60, 2)));
+    assert!(is_readable());
+    queue.take_kicks();
+    queue
+        .lock()
+        .discard_while(|| assert!(guest.send(0, &bytes(60, 3))));
+    let discarded = queue.lock().counts().discarded;
+    assert!((3..50).contains(&discarded), "{discarded}");
+    assert!(is_readable(), "the rest waits for another call");
+    queue.lock().discard();
+    assert_eq!(queue.lock().counts().discarded, discarded + 1);
+}
+
+/// Nobody reads what is discarded, so only the heads are looked at: a chain without end takes no
+/// time, and does not stop the vring.
+#[test]
+fn discarded_chains_are_not_walked() {
+    let rig = rig("unread", 1, true);
+    let mut guest = rig.connect(Options::default());
+    begin(&mut guest, (addr(0), 60, 1, 0));
+    let until = Instant::now() + LIMIT;
+    while rig.queues.from_guest(0).lock().counts().discarded != 1 {
+        assert!(Instant::now() < until, "the chain stays in the ring");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(rig.queues.from_guest(0).lock().counts().broken, 0);
+    let driver = &mut guest.drivers[1];
+    driver.make_available(&guest.memory, 256);
+    driver.kick();
+    while rig.queues.from_guest(0).lock().counts().broken != 1 {
+        assert!(
+            Instant::now() < until,
+            "a head beyond the table is accepted"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A chain may begin in the ring and end in a table (VIRTIO 1.2 §2.7.5.3.2).
+#[test]
+fn a_chain_ends_in_a_table() {
+    let rig = rig("mixed", 1, false);
+    let mut guest = rig.connect(Options::default());
+    let driver = &guest.drivers[1];
+    let (buffer, table) = (driver.buffers, driver.descriptors + 16 * 8);
+    let packet = bytes(60, 7);
+    guest.memory.write(buffer, &[0; crate::HEADER_LEN]);
+    guest.memory.write(buffer + crate::HEADER_LEN, &packet);
+    let table_entry = (addr(table), 32, 4, 0);
+    driver.set_descriptor(&guest.memory, 1, table_entry);
+    driver.set_descriptor(&guest.memory, 8, (addr(buffer + 12), 20, 1, 1));
+    driver.set_descriptor(&guest.memory, 9, (addr(buffer + 32), 40, 0, 0));
+    begin(&mut guest, (addr(buffer), 12, 1, 1));
+    assert_eq!(rig.drain(0), Ok(vec![packet]));
+    // But not continue behind it, nor in a second one.
+    for (index, descriptor) in [(1, (addr(table), 32, 5, 2)), (9, table_entry)] {
+        let driver = &guest.drivers[1];
+        driver.set_descriptor(&guest.memory, 1, table_entry);
+        driver.set_descriptor(&guest.memory, index, descriptor);
+        begin(&mut guest, (addr(buffer), 12, 1, 1));
+        assert_eq!(rig.drain(0), Err(Broken::Table));
     }
 }
 
