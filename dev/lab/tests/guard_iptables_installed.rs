@@ -51,8 +51,8 @@ fn start_on(pair: &Pair, ifname: &str, args: &[&str]) -> Process {
 
 /// Rules of barewire in the tables.
 fn rules(pair: &Pair) -> String {
-    let list = |command| pair.right.ns.exec(command, ["-t", "raw", "-S"]).unwrap();
-    let lists = [list("iptables"), list("ip6tables")].concat();
+    let list = |command| pair.right.ns.exec(command, ["-w", "10", "-t", "raw", "-S"]);
+    let lists = [list("iptables").unwrap(), list("ip6tables").unwrap()].concat();
     let lines = lists.lines().filter(|line| line.contains("bwguard"));
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -103,21 +103,91 @@ fn installed_rules_drop_what_matches_and_are_removed() {
     assert_eq!(rules(&pair), "");
 }
 
+/// Waits for an event.
+fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
+    let until = Instant::now() + LIMIT;
+    while !is_there() {
+        assert!(Instant::now() < until, "no {what} within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Parent and session of a process (proc(5)), if it is a helper of a guard and has not ended.
+fn helper_state(pid: u32) -> Option<(u32, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (start, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<_> = rest.split_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse().ok();
+    // Nobody may have waited for it yet.
+    let is_helper = start.ends_with("(guard-undo") && fields.first() != Some(&"Z");
+    is_helper.then_some((number(1)?, number(3)?))
+}
+
+/// The helper process of a guard.
+fn helper(guard: &Process) -> u32 {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_its = |pid: &u32| helper_state(*pid).is_some_and(|state| state.0 == guard.pid());
+    pids.find(is_its).expect("a guard has a helper process")
+}
+
+/// Kills a guard after its helper.
+fn kill_both(guard: &mut Process) {
+    let pid = helper(guard);
+    let helper = nix::unistd::Pid::from_raw(pid.cast_signed());
+    nix::sys::signal::kill(helper, Signal::SIGKILL).unwrap();
+    wait_for("end of the helper", || helper_state(pid).is_none());
+    guard.kill().unwrap();
+}
+
 #[test]
-fn a_killed_guard_leaves_rules_that_the_next_one_or_undo_removes() {
+fn the_rules_of_a_killed_guard_are_removed_at_once() {
+    require_iptables!();
+    let pair = Veth::new().create().unwrap();
+    let mut process = start(&pair, &["--drop", "tcp dst port 9", "--limit", "10/s udp"]);
+    // The owner is alive.
+    let refused = run(&pair, &["--undo"]);
+    assert!(
+        refused.stderr.contains("another barewire guard"),
+        "{}",
+        refused.stderr
+    );
+    let listed = rules(&pair);
+    assert_eq!(listed.matches("-j bwguard-").count(), 2, "{listed}");
+    let of_killed = helper(&process);
+    // In a session of its own, without the signals of the terminal.
+    assert_eq!(helper_state(of_killed).unwrap().1, of_killed);
+    process.kill().unwrap();
+    wait_for("end of the rules", || rules(&pair).is_empty());
+    wait_for("end of the helper", || helper_state(of_killed).is_none());
+    ten_connections(&pair);
+
+    // A guard that starts at once keeps its own rules.
+    let mut process = start(&pair, &["--drop", "tcp dst port 9"]);
+    let of_killed = helper(&process);
+    process.kill().unwrap();
+    let process = start(&pair, &["--drop", "udp dst port 9"]);
+    wait_for("end of the helper", || helper_state(of_killed).is_none());
+    let listed = rules(&pair);
+    assert_eq!(listed.matches("-j bwguard-").count(), 2, "{listed}");
+    assert_eq!(
+        listed.matches("\"1 udp dst port 9\"").count(),
+        2,
+        "{listed}"
+    );
+    // One that ends leaves no helper.
+    let own = helper(&process);
+    stop(process);
+    assert_eq!((helper_state(own), rules(&pair)), (None, String::new()));
+}
+
+#[test]
+fn a_guard_killed_with_its_helper_leaves_rules_that_the_next_one_or_undo_removes() {
     require_iptables!();
     let pair = Veth::new().create().unwrap();
     for is_undone in [false, true] {
         let mut process = start(&pair, &["--drop", "tcp dst port 9", "--limit", "10/s udp"]);
-        // The owner is alive.
-        let refused = run(&pair, &["--undo"]);
-        assert!(
-            refused.stderr.contains("another barewire guard"),
-            "{}",
-            refused.stderr
-        );
-        assert!(rules(&pair).contains("-j bwguard-"), "{}", rules(&pair));
-        process.kill().unwrap();
+        kill_both(&mut process);
         assert!(rules(&pair).contains("-j bwguard-"), "{}", rules(&pair));
         if is_undone {
             let undone = run(&pair, &["--undo"]);
@@ -233,6 +303,9 @@ fn interfaces_with_similar_names_have_rules_of_their_own() {
     assert_eq!(rules(&pair), alone);
     let mut process = start_on(&pair, name, &["--limit", "10/s udp"]);
     process.kill().unwrap();
+    wait_for("end of the rules", || rules(&pair) == alone);
+    let mut process = start_on(&pair, name, &["--limit", "10/s udp"]);
+    kill_both(&mut process);
     let undone = run_on(&pair, name, &["--undo"]).checked().unwrap();
     assert!(
         undone.stderr.contains("removed the rules"),
@@ -283,21 +356,26 @@ fn the_commands_of_a_guard_killed_during_the_start_end_before_others_begin() {
     let args = [&[&*path, &binary, "guard", interface], &HOOK[..]].concat();
     let args = [&args[..], &["--drop", "udp"]].concat();
     let mut process = pair.right.ns.spawn("env", args).unwrap();
-    let until = Instant::now() + LIMIT;
-    while !folder.0.join("reached").exists() {
-        assert!(Instant::now() < until && process.running().unwrap());
+    wait_for("first rule", || {
+        assert!(process.running().unwrap());
+        folder.0.join("reached").exists()
+    });
+    process.kill().unwrap();
+    let args = [&["guard", interface][..], &HOOK, &["--undo"]].concat();
+    let mut undo = pair.right.ns.spawn(&binary, args).unwrap();
+    // Neither the helper nor the other process changes anything.
+    let before = rules(&pair);
+    assert!(before.contains("-N bwguard-"), "{before}");
+    for _ in 0..20 {
+        assert_eq!(
+            (rules(&pair), undo.running().unwrap()),
+            (before.clone(), true)
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
-    process.kill().unwrap();
-    let undo = || run(&pair, &["--undo"]).stderr;
-    let refused = undo();
-    assert!(refused.contains("another barewire guard"), "{refused}");
     std::fs::write(folder.0.join("go"), "").unwrap();
-    let mut text = undo();
-    while text.contains("another barewire guard") && Instant::now() < until {
-        text = undo();
-    }
-    assert!(text.contains("removed the rules"), "{text}");
+    // One of the two was faster.
+    undo.wait(LIMIT).unwrap().checked().unwrap();
     assert_eq!(rules(&pair), "");
 }
 
@@ -373,6 +451,11 @@ fn long_programs_are_pinned_as_long_as_their_rules() {
     assert_eq!((pinned(&holder).len(), rules(&pair)), (0, String::new()));
     let mut process = start();
     process.kill().unwrap();
+    wait_for("end of the rules", || {
+        pinned(&holder).is_empty() && rules(&pair).is_empty()
+    });
+    let mut process = start();
+    kill_both(&mut process);
     assert_eq!(pinned(&holder).len(), 2);
     let mut undo = pair.right.ns.spawn("nsenter", args(&["--undo"])).unwrap();
     undo.wait(LIMIT).unwrap().checked().unwrap();

@@ -35,7 +35,7 @@ use crate::{Reload, Stop};
 use attach::{Attached, attach, device};
 use detect::Detecting;
 pub use detect::{Action, DetectSetup, Detection, Found, Rates, Step, Tap, TapCounts};
-pub use iptables::{Installed, iptables, undo};
+pub use iptables::{Installed, iptables, undo, undo_when_closed};
 use kept::{Kept, Leftover};
 pub use lists::{Item, ListSpec};
 pub use rules::{RuleSpec, parse, parse_rate, parse_source_rate, read};

@@ -3,7 +3,8 @@
 //!
 //! The helper has its own session and its own name, so that it survives when the terminal is closed
 //! or the program is killed by name (pkill(1)). It does not survive when the service or container
-//! of both is stopped. In that case the change stays, and the record of it in `/run/barewire-nic`.
+//! of both is stopped. In that case the change stays, and with cards and queues the record of it in
+//! `/run/barewire-nic`.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,8 +19,8 @@ use sys::{Error, Result};
 const LOOK: Duration = Duration::from_millis(50);
 /// How long to wait for it on drop.
 const DROP_WAIT: Duration = Duration::from_secs(1);
-/// The helper's name, for ps(1) and pkill(1): at most 15 bytes (`TASK_COMM_LEN`).
-const NAME: &str = "nic-guardian";
+/// The name of the helper for a card: for ps(1) and pkill(1), at most 15 bytes (`TASK_COMM_LEN`).
+pub(crate) const NAME: &str = "nic-guardian";
 /// What the helper writes when it is ready.
 const READY: [u8; 6] = *b"ready\n";
 
@@ -30,16 +31,24 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts the helper process: `command` must call `wait_until_closed`. The helper keeps the
-    /// privileges that this process has now, receives none of the terminal's signals, and holds
+    /// Starts the helper process for a card: `command` must call [`wait_until_closed`]. It keeps
+    /// the privileges that this process has now, receives none of the terminal's signals, and holds
     /// none of our outputs open but standard error. It is ready when this returns.
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(mut command: Command) -> Result<Self> {
-        let failed = |error| Error::from_io("start the helper process for the card", error);
+    pub fn start(command: Command) -> Result<Self> {
+        Self::start_as(NAME, command)
+    }
+
+    /// As [`start`](Self::start), for another change; `name` has at most 15 bytes.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_as(name: &str, mut command: Command) -> Result<Self> {
+        let failed = |error| Error::from_io(format!("start the helper process {name}"), error);
         let child = command
-            .arg0(NAME)
+            .arg0(name)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -61,12 +70,19 @@ impl Guard {
         self.end()
     }
 
+    /// Ends the helper, which then undoes nothing: this process has done so.
+    pub fn dismiss(mut self) {
+        // An error means that it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     fn end(&mut self) -> Result<bool> {
         drop(self.child.stdin.take());
         let status = self.child.wait();
         status
             .map(|status| status.success())
-            .map_err(|error| Error::from_io("wait for the helper process of the card", error))
+            .map_err(|error| Error::from_io("wait for the helper process", error))
     }
 }
 
@@ -83,15 +99,15 @@ impl Drop for Guard {
 }
 
 /// The helper's waiting: returns when standard input is closed, that is, when the process that
-/// started it has ended or released it.
+/// started it has ended or released it. `name` is the helper's, of at most 15 bytes.
 ///
 /// # Errors
 /// If the starting process cannot be notified.
-pub(crate) fn wait_until_closed() -> Result<()> {
+pub fn wait_until_closed(name: &str) -> Result<()> {
     // If it leads a process group already (a shell started it), it needs no session of its own.
     let _ = sys::session::begin();
     // The name of the main thread is also that of the process.
-    let _ = fs::write("/proc/self/comm", NAME);
+    let _ = fs::write("/proc/self/comm", name);
     ready().map_err(|error| Error::from_io("report that the helper is ready", error))?;
     let mut byte = [0];
     // The other end never writes; a byte would be ignored.

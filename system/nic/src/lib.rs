@@ -4,7 +4,7 @@
 
 pub mod bind;
 mod card;
-mod guardian;
+pub mod guardian;
 mod holder;
 mod host_dependency;
 mod interface;

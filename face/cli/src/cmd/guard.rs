@@ -173,6 +173,13 @@ enum Other {
         #[arg(long)]
         json: bool,
     },
+    /// Remove the rules of --hook iptables when standard input is closed. The name is longer than
+    /// that of any interface
+    #[command(hide = true)]
+    UndoWhenClosed {
+        /// Interface
+        interface: String,
+    },
 }
 
 const HELP: &str = "\
@@ -184,9 +191,9 @@ the rules in user space, in the order --user-pass, --user-count, --user-drop, --
 [[user]] in the file; those that no rule drops return to the host.
 
 When barewire ends, even by kill -9, the kernel detaches the program (except with --keep). Rules \
-of --hook iptables are removed at the end, after kill -9 by the next start or --hook iptables \
---undo. Rules see received packets only; segments that the card has merged (hardware GRO) count \
-as one packet.
+of --hook iptables are removed at the end, after kill -9 by a helper process; if that was killed \
+too, by the next start or --hook iptables --undo. Rules see received packets only; segments that \
+the card has merged (hardware GRO) count as one packet.
 
 A rule file:
   [[rule]]
@@ -209,9 +216,13 @@ Examples:
 
 /// Runs the guard, or checks a rule file.
 pub fn run(args: &Args) -> Result<()> {
-    if let Some(Other::Check { file, json }) = &args.other {
-        let rules = guard::read(file, args.filter_compiler.into())?;
-        return show::check(&rules, guard::check(&rules)?, *json);
+    match &args.other {
+        Some(Other::Check { file, json }) => {
+            let rules = guard::read(file, args.filter_compiler.into())?;
+            return show::check(&rules, guard::check(&rules)?, *json);
+        }
+        Some(Other::UndoWhenClosed { interface }) => return guard::undo_when_closed(interface),
+        None => {}
     }
     if args.undo && args.hook != Hook::Iptables {
         let interface = args.interface.as_deref().unwrap_or_default();

@@ -19,7 +19,7 @@ use super::rules::P0F;
 use super::{RuleSpec, Setup, steer};
 use crate::filter::Expression;
 use crate::filter::select::{Select, check_iptables};
-pub use installed::{Installed, undo};
+pub use installed::{Installed, undo, undo_when_closed};
 
 /// Maximum number of prefixes of a rule: each pair of source and destination is a separate rule.
 const PREFIXES_MAX: usize = 256;

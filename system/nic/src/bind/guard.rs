@@ -60,7 +60,7 @@ pub fn borrow(address: PciAddress) -> Result<Option<Guard>> {
 /// # Errors
 /// When it cannot be returned.
 pub fn guard_until_closed(place: &Place, address: PciAddress) -> Result<()> {
-    guardian::wait_until_closed()?;
+    guardian::wait_until_closed(guardian::NAME)?;
     return_card(place, address)
 }
 

@@ -189,7 +189,7 @@ fn is_ours_at(record: &Record, rule: &InstalledRule) -> bool {
 /// # Errors
 /// If it cannot be restored.
 pub fn undo_when_closed(store: &Store, index: u32) -> Result<Vec<String>> {
-    guardian::wait_until_closed()?;
+    guardian::wait_until_closed(guardian::NAME)?;
     let mut tries = 0;
     loop {
         let done = match Live::by_index(index) {

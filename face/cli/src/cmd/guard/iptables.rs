@@ -1,5 +1,7 @@
 //! `barewire guard --hook iptables`: prints the rules as commands, or installs them until the end.
 
+use std::process::Command;
+
 use export::prometheus::Endpoint;
 use runtime::guard::{self, Installed};
 use runtime::{Stop, TotalsRequest};
@@ -51,11 +53,21 @@ fn check(args: &Args) -> Result<()> {
     }
 }
 
+/// The command of the process that removes the rules if this one is killed.
+fn helper(interface: &str) -> Result<Command> {
+    let program = std::env::current_exe()
+        .map_err(|error| Error::from_io("find the path of this program", error))?;
+    let mut command = Command::new(program);
+    command.args(["guard", "undo-when-closed", "--", interface]);
+    Ok(command)
+}
+
 /// Installs the rules, and removes them at the end; privileges are kept for that.
 fn install(args: &Args) -> Result<()> {
     let stop = Stop::on_signals()?;
     let request = TotalsRequest::on_signal()?;
-    let installed = Installed::install(&args.setup()?)?;
+    let setup = args.setup()?;
+    let installed = Installed::install(&setup, helper(&setup.interface)?)?;
     if installed.had_leftovers {
         warning!("warning: removed rules that an earlier run had left");
     }

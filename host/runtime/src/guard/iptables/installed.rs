@@ -1,8 +1,8 @@
 //! Rules that barewire installs, reads the counters of, and removes at the end.
 //!
-//! The kernel does not remove them when the process dies. So the next start on the interface
-//! removes what a killed process left: a lock shows whether the rules have an owner. Commands that
-//! change the rules hold it too: those of a killed process may still run.
+//! The kernel does not remove them when the process dies; a helper process does. If that was
+//! killed too, the next start on the interface does: a lock shows whether the rules have an owner.
+//! Commands that change the rules hold it too: those of a killed process may still run.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -11,11 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ::guard::{Counters, Verdict};
+use nic::guardian;
 use sys::{Error, ErrorKind, Result};
 
 use super::{COMMANDS, Style, commands, listing, notes, pinned};
 use crate::Stop;
-use crate::guard::owner::{Kind, Owner};
+use crate::guard::owner::{Kind, Owner, name_of_last};
 use crate::guard::table::{RuleTotals, Totals};
 use crate::guard::{CHECK_INTERVAL, LAST_MAX, Outcome, RuleSpec, Setup, TICK};
 use crate::worker::Ended;
@@ -28,6 +29,12 @@ const INSTALLED: Style = Style {
     is_numbered: true,
 };
 
+/// The name of the helper process.
+const HELPER: &str = "guard-undo";
+/// How often the helper tries to remove the rules, and the interval.
+const TRIES_MAX: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(200);
+
 /// Installed rules; removed on drop.
 pub struct Installed {
     interface: String,
@@ -37,17 +44,21 @@ pub struct Installed {
     pub had_leftovers: bool,
     is_removed: bool,
     began: Instant,
-    /// Of the rules of this interface, as long as the process lives.
+    /// Of the rules of this interface, as long as the process lives. Dropped before the helper,
+    /// which needs the lock.
     owner: Owner,
+    /// Removes the rules when this process is killed, and if this process fails to.
+    helper: Option<guardian::Guard>,
 }
 
 impl Installed {
-    /// Installs the rules; removes those that a killed process left on the interface.
+    /// Installs the rules; removes those that a killed process left on the interface. `helper` is
+    /// the command of a process that calls [`undo_when_closed`] for the interface.
     ///
     /// # Errors
     /// As [`super::iptables`]; `Busy` if another process has installed rules on the interface;
-    /// errors of iptables, after which nothing is left.
-    pub fn install(setup: &Setup) -> Result<Self> {
+    /// errors of iptables, after which nothing is left; if the helper cannot be started.
+    pub fn install(setup: &Setup, helper: Command) -> Result<Self> {
         let mut specs = setup.specs()?;
         if specs.is_empty() {
             let what = format!("guard {}", setup.interface);
@@ -61,6 +72,8 @@ impl Installed {
         let session = nic::session_through(&setup.interface)?;
         setup.check_session(session.as_ref(), &specs)?;
         let owner = Owner::become_owner(Kind::Rules, &setup.interface)?;
+        // Before anything is changed.
+        let helper = guardian::Guard::start_as(HELPER, helper)?;
         let had_leftovers = remove(&setup.interface, &owner)?;
         let installed = Self {
             interface: setup.interface.clone(),
@@ -70,6 +83,7 @@ impl Installed {
             is_removed: false,
             began: Instant::now(),
             owner,
+            helper: Some(helper),
         };
         // If anything fails, drop removes what was installed and pinned.
         let pin = |command: &str, number, program: &_| {
@@ -235,8 +249,9 @@ impl Installed {
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        if !self.is_removed {
-            let _ = remove(&self.interface, &self.owner);
+        let is_removed = self.is_removed || remove(&self.interface, &self.owner).is_ok();
+        if let Some(helper) = self.helper.take_if(|_| is_removed) {
+            helper.dismiss();
         }
     }
 }
@@ -247,6 +262,28 @@ impl Drop for Installed {
 /// `Busy` if a running process has installed them; errors of iptables.
 pub fn undo(interface: &str) -> Result<bool> {
     remove(interface, &Owner::become_owner(Kind::Rules, interface)?)
+}
+
+/// The main function of the helper process: waits for the end of standard input, then removes the
+/// rules of this interface, unless another process has become their owner.
+///
+/// # Errors
+/// If they cannot be removed.
+pub fn undo_when_closed(interface: &str) -> Result<()> {
+    // Before this is ready, the process that started it changes nothing.
+    let last = name_of_last(Kind::Rules, interface)?;
+    guardian::wait_until_closed(HELPER)?;
+    let Some(owner) = Owner::succeed(Kind::Rules, interface, &last)? else {
+        return Ok(());
+    };
+    let mut tries = 1;
+    loop {
+        match remove(interface, &owner) {
+            Err(_) if tries < TRIES_MAX => tries += 1,
+            result => return result.map(drop),
+        }
+        thread::sleep(PAUSE);
+    }
 }
 
 /// The number of the rule of this interface whose own chain this is.

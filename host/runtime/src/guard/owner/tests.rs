@@ -109,3 +109,54 @@ fn locks_of_programs_and_rules_have_different_names() {
     assert_ne!(name(Kind::Program, "eth0"), name(Kind::Rules, "eth0"));
     assert_ne!(name(Kind::Program, "iptables-7"), name(Kind::Rules, "7"));
 }
+
+#[test]
+fn the_helper_of_a_killed_owner_waits_for_its_commands_and_yields_to_a_new_owner() {
+    let folder = folder!("helper");
+    let locks = folder.0.join("locks");
+    let file = locks.join("a");
+    let lock = open_lock(&locks, &file).unwrap();
+    lock.try_lock().unwrap();
+    // No process has the number 0.
+    (&lock).write_all(b"0 7").unwrap();
+    let mut command = std::process::Command::new("cat");
+    let mut child = command.stdin(Stdio::piped()).stdout(lock).spawn().unwrap();
+    drop(command);
+    let helper = {
+        let file = file.clone();
+        thread::spawn(move || Owner::succeed_in(&file, "0 7").map(|owner| owner.is_some()))
+    };
+    thread::sleep(LOOK);
+    assert!(!helper.is_finished());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(helper.join().unwrap().unwrap());
+    assert!(!file.exists());
+    // Another owner, whose name is in the file.
+    let owner = own(&file).unwrap();
+    let name = name_in(&file).unwrap();
+    assert!(is_alive(&name), "{name}");
+    assert!(Owner::succeed_in(&file, "0 7").unwrap().is_none());
+    drop(owner);
+}
+
+#[test]
+fn a_process_is_alive_until_it_is_a_zombie_and_never_again() {
+    let mut command = std::process::Command::new("cat");
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let name = process(child.id()).unwrap();
+    assert!(is_alive(&name));
+    // Another process of the same number.
+    assert!(!is_alive(&format!("{} 1", child.id())));
+    child.kill().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while is_alive(&name) {
+        assert!(Instant::now() < until);
+        thread::sleep(LOOK);
+    }
+    child.wait().unwrap();
+    assert!(!is_alive(&name));
+    for name in ["", "x", "0 7", "-1 7"] {
+        assert!(!is_alive(name), "{name}");
+    }
+}
