@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -160,14 +160,8 @@ pub fn send_bytes(socket: &UnixStream, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Connects to the unix socket at `path`. While its queue of connections is full, tries again for
-/// at most `timeout`. (A blocking connect waits without a bound.)
-///
-/// # Errors
-/// Any error of the system, for example with the code of ECONNREFUSED if no process listens there;
-/// `InvalidInput` for a path that is too long.
-pub fn connect(path: &Path, timeout: Duration) -> Result<UnixStream> {
-    let what = || format!("connect to {}", path.display());
+/// The address of the unix socket at `path`.
+fn address_of(path: &Path, what: impl Fn() -> String) -> Result<libc::sockaddr_un> {
     let bytes = path.as_os_str().as_bytes();
     // SAFETY: all-zero is a valid value.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -179,6 +173,11 @@ pub fn connect(path: &Path, timeout: Duration) -> Result<UnixStream> {
     for (to, from) in address.sun_path.iter_mut().zip(bytes) {
         *to = *from as libc::c_char;
     }
+    Ok(address)
+}
+
+/// A new stream socket, non-blocking.
+fn stream(what: impl Fn() -> String) -> Result<OwnedFd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a plain system call.
     let raw = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
@@ -186,7 +185,45 @@ pub fn connect(path: &Path, timeout: Duration) -> Result<UnixStream> {
         return Err(Error::last_os(what()));
     }
     // SAFETY: a new descriptor that nothing else owns.
-    let socket = UnixStream::from(unsafe { OwnedFd::from_raw_fd(raw) });
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Listens on a new unix socket at `path`, without blocking. It has these permissions, or fewer
+/// (umask), from the moment when it is there; a path that was replaced meanwhile is not followed.
+///
+/// # Errors
+/// Any error of the system, for example if the path exists; `InvalidInput` for a path that is too
+/// long.
+pub fn listen(path: &Path, permissions: u32) -> Result<UnixListener> {
+    let what = || format!("listen on {}", path.display());
+    let address = address_of(path, what)?;
+    let socket = stream(what)?;
+    let raw = socket.as_raw_fd();
+    let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: an open descriptor, and a live address of that length. The path's permissions are
+    // those of the socket when it is bound (unix_bind_bsd in the kernel).
+    let is_done = unsafe {
+        libc::fchmod(raw, permissions) == 0
+            && libc::bind(raw, (&raw const address).cast(), len) == 0
+            && libc::listen(raw, 128) == 0
+    };
+    match is_done {
+        true => Ok(socket.into()),
+        false => Err(Error::last_os(what())),
+    }
+}
+
+/// Connects to the unix socket at `path`. While its queue of connections is full, tries again for
+/// at most `timeout`. (A blocking connect waits without a bound.)
+///
+/// # Errors
+/// Any error of the system, for example with the code of ECONNREFUSED if no process listens there;
+/// `InvalidInput` for a path that is too long.
+pub fn connect(path: &Path, timeout: Duration) -> Result<UnixStream> {
+    let what = || format!("connect to {}", path.display());
+    let address = address_of(path, what)?;
+    let socket = UnixStream::from(stream(what)?);
+    let raw = socket.as_raw_fd();
     let end = Instant::now() + timeout;
     loop {
         let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;

@@ -4,11 +4,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use crate::poll::{self, Wanted};
 use crate::{Error, Result};
 
 /// An eventfd; readable once it has been signalled, until that is taken.
 #[derive(Debug)]
-pub struct EventFd(OwnedFd);
+pub struct EventFd {
+    fd: OwnedFd,
+    /// Another process made it, and may change its mode.
+    is_of_peer: bool,
+}
 
 impl EventFd {
     /// A new one, not signalled.
@@ -19,13 +24,18 @@ impl EventFd {
             return Err(Error::last_os("create an eventfd"));
         }
         // SAFETY: the descriptor was just returned to us and nothing else owns it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(raw) }))
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        Ok(Self {
+            fd,
+            is_of_peer: false,
+        })
     }
 
     /// Takes over one that another process made, and sets it to non-blocking.
     ///
-    /// The mode belongs to both processes: one that changes it back and fills the counter makes
-    /// [`signal`](Self::signal) wait until it reads.
+    /// The mode belongs to both processes. If the other one changes it back and fills the counter
+    /// just between the check for that and the write, [`signal`](Self::signal) waits until the
+    /// counter is read or this process receives a signal.
     ///
     /// # Errors
     /// `InvalidInput` for any other kind of descriptor.
@@ -44,21 +54,33 @@ impl EventFd {
                 return Err(Error::last_os(what));
             }
         }
-        Ok(Self(fd))
+        Ok(Self {
+            fd,
+            is_of_peer: true,
+        })
     }
 
     /// Signals it.
     pub fn signal(&self) {
+        if self.is_of_peer && !self.has_room() {
+            return;
+        }
         // SAFETY: writes eight bytes of a live value to a descriptor that we own. A full counter
         // is signalled already.
-        unsafe { libc::write(self.0.as_raw_fd(), (&raw const ONE).cast(), 8) };
+        unsafe { libc::write(self.fd.as_raw_fd(), (&raw const ONE).cast(), 8) };
+    }
+
+    /// Whether the counter can be increased; if not, it is signalled already.
+    fn has_room(&self) -> bool {
+        let mut wanted = [Wanted::writable(self)];
+        poll::wait(&mut wanted, Duration::ZERO).is_ok() && wanted[0].is_ready()
     }
 
     /// Takes the signal: returns whether it was signalled, and resets it.
     pub fn take(&self) -> bool {
         let mut count = 0u64;
         // SAFETY: reads at most eight bytes into a live value.
-        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) == 8 }
+        unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) == 8 }
     }
 
     /// Sleeps until it is signalled, at most `timeout` (rounded up to whole milliseconds, so that a
@@ -67,7 +89,7 @@ impl EventFd {
     pub fn wait(&self, timeout: Duration) -> Result<bool> {
         let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
         let mut poll = libc::pollfd {
-            fd: self.0.as_raw_fd(),
+            fd: self.fd.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
@@ -109,7 +131,7 @@ static ONE: u64 = 1;
 
 impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -147,6 +169,30 @@ mod tests {
         let (pipe, _writer) = std::io::pipe().unwrap();
         let error = EventFd::of_peer(pipe.into()).unwrap_err();
         assert!(error.to_string().contains("pipe"), "{error}");
+    }
+
+    /// The other process may make it block again, and fill it.
+    #[test]
+    fn a_full_counter_of_a_peer_does_not_block() {
+        // SAFETY: a plain system call; the result is checked.
+        let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        assert!(raw >= 0);
+        // SAFETY: new, and owned by nothing else.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        let peer = fd.try_clone().unwrap();
+        let event = EventFd::of_peer(fd).unwrap();
+        let full = u64::MAX - 1;
+        // SAFETY: plain calls on a descriptor that is open, the second with a live value.
+        unsafe {
+            assert_eq!(libc::fcntl(peer.as_raw_fd(), libc::F_SETFL, 0), 0);
+            assert_eq!(libc::write(raw, (&raw const full).cast(), 8), 8);
+        }
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            event.signal();
+            done.send(event.take()).unwrap();
+        });
+        assert!(is_done.recv_timeout(Duration::from_secs(60)).unwrap());
     }
 
     #[test]

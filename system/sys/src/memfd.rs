@@ -229,5 +229,16 @@ pub fn measure(fd: BorrowedFd<'_>) -> Result<Measured> {
     })
 }
 
+/// This machine's memory in bytes, without swap; all of the address space if that is unknown.
+pub fn machine_memory() -> u64 {
+    // SAFETY: all-zero is a valid value, which the call fills in.
+    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: a live value.
+    match unsafe { libc::sysinfo(&raw mut info) } {
+        0 => info.totalram.saturating_mul(info.mem_unit.into()),
+        _ => u64::MAX,
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -51,10 +51,23 @@ impl Memory {
     /// # Errors
     /// `InvalidInput` for a region that is empty, beyond the address space or its file, or overlaps
     /// another in the guest; for a file that is not a memory file sealed against shrinking, or has
-    /// huge pages. Any error of the system.
+    /// huge pages; if all regions together are longer than this machine's memory. Any error of the
+    /// system.
     pub fn map(table: &[Region], files: Vec<OwnedFd>) -> Result<Self> {
+        Self::map_within(memfd::machine_memory(), table, files)
+    }
+
+    /// As [`map`](Self::map), with this maximum length of all regions in bytes.
+    fn map_within(len_max: u64, table: &[Region], files: Vec<OwnedFd>) -> Result<Self> {
         if table.len() != files.len() {
             return Err(refuse("a region has no file"));
+        }
+        // What is touched here counts as this process's memory, too.
+        let lens = table.iter().map(|region| region.len);
+        let len = lens.fold(0, u64::saturating_add);
+        if len > len_max {
+            let why = format!("{len} bytes are more than this machine has ({len_max})");
+            return Err(refuse(why));
         }
         let mut regions = Vec::with_capacity(table.len());
         for (region, file) in table.iter().zip(&files) {

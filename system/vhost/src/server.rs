@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -23,6 +23,9 @@ const LISTEN: &str = "listen for a virtual machine";
 
 /// No process listens on a socket.
 const ECONNREFUSED: i32 = 111;
+
+/// Only this user and root can connect.
+const PERMISSIONS: u32 = 0o600;
 
 /// Time between attempts to accept after an error, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -75,8 +78,8 @@ impl Server {
                 Err(error) => return Err(error),
             }
         }
-        let listener = UnixListener::bind(path).map_err(from_io)?;
-        let server = Self {
+        let listener = descriptors::listen(path, PERMISSIONS)?;
+        Ok(Self {
             identity: identity(path),
             path: path.to_owned(),
             thread: OnceLock::new(),
@@ -86,11 +89,7 @@ impl Server {
                 stop: EventFd::new()?,
                 discards,
             }),
-        };
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(from_io)?;
-        let listener = &server.shared.listener;
-        listener.set_nonblocking(true).map_err(from_io)?;
-        Ok(server)
+        })
     }
 
     /// The vrings.

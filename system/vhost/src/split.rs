@@ -472,6 +472,12 @@ impl Vring {
         Ok(Sent::Done)
     }
 
+    /// Number of chains that the last [`send`](Self::send) looked at: after [`Sent::NoRoom`], all
+    /// that were available then.
+    pub fn tried(&self) -> u32 {
+        self.heads.len() as u32
+    }
+
     /// Copies bytes into the collected pieces, which have room for all, from `place` on.
     #[inline]
     fn put(&self, place: &mut Place, mut part: &[u8]) {

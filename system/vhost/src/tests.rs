@@ -1,6 +1,7 @@
 //! A front-end and a guest of our own against the back-end, well-behaved and not.
 
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -538,6 +539,8 @@ fn the_socket_is_replaced_after_a_kill_and_never_taken_over() {
     let busy = Server::listen(one.server.path(), queues.clone(), false).err();
     assert_eq!(busy.unwrap().kind(), sys::ErrorKind::Busy);
     let place = one.server.path().to_owned();
+    let permissions = place.symlink_metadata().unwrap().permissions();
+    assert_eq!(permissions.mode() & 0o777, 0o600);
     drop(one);
     assert!(!place.exists());
     // As after a kill: a socket on which nobody listens.

@@ -14,11 +14,14 @@ mod rx;
 mod tests;
 mod tx;
 
+use std::fs::DirBuilder;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ring::{FrameCache, Pool, PoolConfig};
+use sys::descriptors::Credentials;
 use sys::{Error, ErrorKind, Result};
 use vhost::{Queues, Server};
 
@@ -35,7 +38,7 @@ use crate::tx::TxQueue;
 /// Row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
     summary: "virtual machine: QEMU connects its virtio-net by vhost-user",
-    example: "vm:web, vm:/tmp/web.sock",
+    example: "vm:web, vm:/run/web/vm.sock",
     needs: "a directory to create the socket in; QEMU with shared memory (memory-backend-memfd)",
     frames,
     deletes: |name| path(name).ok(),
@@ -75,30 +78,62 @@ fn frames(name: &PortName, options: &PortOptions) -> Result<Option<PoolConfig>> 
     }))
 }
 
+/// Directory of root's sockets. Not below that of clusters, where any user may create names.
+const SYSTEM: &str = "/run/barewire-vm";
+
+/// Permission bits that let other users write.
+const WRITABLE: u32 = 0o022;
+
+/// The directory of this user's sockets, after creating it.
+fn directory() -> Result<PathBuf> {
+    let (folder, permissions) = match Credentials::own().uid {
+        0 => (PathBuf::from(SYSTEM), 0o755),
+        _ => (ring::shared::directory()?.join("vm"), 0o700),
+    };
+    private(&folder, permissions)?;
+    Ok(folder)
+}
+
+/// Creates a directory, or checks one: whoever can write in it can replace a socket.
+fn private(folder: &Path, permissions: u32) -> Result<()> {
+    let what = || format!("create {}", folder.display());
+    match DirBuilder::new().mode(permissions).create(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(Error::from_io(what(), error));
+        }
+        _ => {}
+    }
+    let data = folder.symlink_metadata();
+    let data = data.map_err(|error| Error::from_io(what(), error))?;
+    let why = if !data.is_dir() {
+        "it is there, and is no directory"
+    } else if data.uid() != Credentials::own().uid {
+        "it belongs to another user"
+    } else if data.mode() & WRITABLE != 0 {
+        "other users can write in it"
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::Permission, what(), why))
+}
+
 /// The path of the socket: that in the name, or one in the directory of this user's sockets.
 fn path(name: &PortName) -> Result<PathBuf> {
     let target = &name.target;
-    let refuse = |why: String| {
-        let what = format!("open vm:{target}");
-        Err(Error::new(ErrorKind::InvalidInput, what, why))
-    };
     let path = match target.contains('/') {
         true => PathBuf::from(target),
         false => {
             ring::shared::check_name(target)?;
-            let folder = ring::shared::directory()?.join("vm");
-            match std::fs::create_dir(&folder) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                    let what = format!("create {}", folder.display());
-                    return Err(Error::from_io(what, error));
-                }
-                _ => folder.join(target),
-            }
+            directory()?.join(target)
         }
     };
     match path.as_os_str().as_bytes().len() {
         0..=PATH_LEN_MAX => Ok(path),
-        len => refuse(format!("the path has {len} bytes; at most {PATH_LEN_MAX}")),
+        len => {
+            let what = format!("open vm:{target}");
+            let why = format!("the path has {len} bytes; at most {PATH_LEN_MAX}");
+            Err(Error::new(ErrorKind::InvalidInput, what, why))
+        }
     }
 }
 

@@ -91,3 +91,17 @@ fn tables_with_overlaps_are_refused() {
     assert!(map(&file, &[region(0, 4096, 0, 3 * 4096)]).is_err());
     assert!(map(&file, &[region(0, 4096, 0, u64::MAX - 4096)]).is_err());
 }
+
+#[test]
+fn a_table_longer_than_the_machines_memory_is_refused() {
+    assert!(memfd::machine_memory() > 1 << 20);
+    let file = GuestMemory::new(4096).unwrap();
+    let table = [region(0, 4096, 0, 0), region(4096, 4096, 4096, 0)];
+    let map = |len_max| {
+        let fds = table.map(|_| file.fd().try_clone_to_owned().unwrap());
+        Memory::map_within(len_max, &table, fds.into())
+    };
+    assert_eq!(map(8192).unwrap().len(), 8192);
+    let error = map(8191).unwrap_err();
+    assert!(error.why().contains("8191"), "{error}");
+}

@@ -171,6 +171,40 @@ fn packets_wait_for_buffers_of_the_guest() {
     assert_eq!((sent.sent, sent.failed), (10 + 2 + 1, 8));
 }
 
+/// Buffers that were too few for a packet are no room, until there are more of them.
+#[test]
+fn a_packet_waits_for_more_buffers_than_were_too_few() {
+    let mut port = open("more");
+    let options = Options {
+        size: 8,
+        ..Options::default()
+    };
+    let mut guest = FrontEnd::connect(&path("more"), options).unwrap();
+    let pool = port.tx[0].pool().unwrap().clone();
+    let mut cache = ring::FrameCache::new(pool.clone());
+    let len = BUFFER_LEN + 1;
+    let mut is_sent = |port: &mut Port| {
+        let mut frame = cache.take().unwrap();
+        pool.set_range(&mut frame, 256, len as u32);
+        match port.tx[0].send(frame).unwrap() {
+            Some(frame) => cache.give(frame).is_err(),
+            None => true,
+        }
+    };
+    // Two buffers a packet: three packets, and one of a single buffer, leave one.
+    for _ in 0..3 {
+        assert!(is_sent(&mut port));
+    }
+    write(&mut port.tx[0], &bytes(60, 1));
+    assert!(port.tx[0].wait(false, Duration::ZERO).unwrap());
+    assert!(!is_sent(&mut port), "one buffer is left");
+    assert!(!port.tx[0].wait(false, Duration::ZERO).unwrap());
+    assert!(!port.tx[0].wait(true, Duration::ZERO).unwrap());
+    assert_eq!(guest.receive(0).unwrap().len(), len);
+    assert!(port.tx[0].wait(false, LIMIT).unwrap());
+    assert!(is_sent(&mut port));
+}
+
 #[test]
 fn waits_end_with_a_packet_and_with_a_buffer() {
     let mut port = open("waits");
@@ -434,4 +468,38 @@ fn names_are_paths_or_names_of_sockets() {
     assert_eq!(other.kind(), sys::ErrorKind::Busy);
     drop(one);
     assert!(!place.exists());
+}
+
+/// Whoever can write in the directory can replace a socket.
+#[test]
+fn directories_of_sockets_are_private() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    let top = path("private");
+    std::fs::create_dir(&top).unwrap();
+    let allow = |folder: &std::path::Path, mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(folder, mode).unwrap();
+    };
+    let folder = top.join("vm");
+    let denied = |folder: &std::path::Path| {
+        let error = super::private(folder, 0o755).unwrap_err();
+        error.kind() == sys::ErrorKind::Permission
+    };
+    super::private(&folder, 0o755).unwrap();
+    super::private(&folder, 0o755).unwrap();
+    for mode in [0o777, 0o1777, 0o775] {
+        allow(&folder, mode);
+        assert!(denied(&folder), "{mode:o}");
+    }
+    allow(&folder, 0o755);
+    symlink(&folder, top.join("link")).unwrap();
+    assert!(denied(&top.join("link")), "a link");
+    std::fs::write(top.join("file"), "").unwrap();
+    assert!(denied(&top.join("file")), "a file");
+    if sys::descriptors::Credentials::own().uid == 0 {
+        std::os::unix::fs::chown(&folder, Some(65534), None).unwrap();
+        assert!(denied(&folder), "another user's");
+    }
+    std::fs::remove_dir_all(&top).unwrap();
 }

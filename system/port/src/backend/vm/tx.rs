@@ -29,6 +29,9 @@ pub(super) struct Tx {
     starts: u64,
     /// Whether the last packets found no room.
     is_full: bool,
+    /// The guest's buffers that were too few for the last packet, and the start of the vring that
+    /// they are of.
+    too_few: (u64, u32),
     counters: Arc<TxCounters>,
 }
 
@@ -80,6 +83,7 @@ struct Handed {
     bytes: u64,
     failed: u64,
     is_full: bool,
+    too_few: (u64, u32),
 }
 
 impl Tx {
@@ -92,6 +96,7 @@ impl Tx {
             pending: VecDeque::with_capacity(RESERVE_MAX),
             starts: 0,
             is_full: false,
+            too_few: (0, 0),
             counters,
         }
     }
@@ -118,6 +123,8 @@ impl Tx {
                 Ok((Sent::TooLong, _)) => handed.failed += 1,
                 Ok((Sent::NoRoom, _)) => {
                     handed.is_full = true;
+                    let tried = vring.tried();
+                    handed.too_few = (guard.starts(), tried);
                     break;
                 }
                 Err(why) => {
@@ -131,6 +138,7 @@ impl Tx {
         guard.publish();
         drop(guard);
         self.is_full = handed.is_full;
+        self.too_few = handed.too_few;
         self.counters.sent.add(handed.sent);
         self.counters.sent_bytes.add(handed.bytes);
         if handed.failed != 0 {
@@ -190,6 +198,16 @@ impl Tx {
                 0
             }
         }
+    }
+
+    /// Whether there are more buffers than those that were too few for the last packet.
+    fn has_room(&self) -> bool {
+        let starts = self.server.queues().to_guest(self.pair).lock().starts();
+        let too_few = match self.too_few {
+            (start, count) if start == starts => count,
+            _ => 0,
+        };
+        self.room() > too_few as usize
     }
 
     /// Requests a kick when the guest adds buffers; false if there are some already.
@@ -303,8 +321,8 @@ impl TxBackend for Tx {
             self.push();
             let is_ready = match all {
                 // A guest without buffers is behind, even if nothing waits for it here.
-                true => self.pending.is_empty() && (!self.is_full || self.room() != 0),
-                false => self.pending.is_empty() && self.room() != 0,
+                true => self.pending.is_empty() && (!self.is_full || self.has_room()),
+                false => self.pending.is_empty() && self.has_room(),
             };
             if is_ready {
                 return Ok(true);
