@@ -225,7 +225,8 @@ fn one(
         let value = value.map(OsString::from);
         return take(name, meaning, &mut value.into_iter().chain(words), out).map(|()| true);
     }
-    if text.len() > 3 && ["-PS", "-PA", "-PU", "-PY"].contains(&&text[..3]) {
+    let is_discovery = |start: &&str| text.len() > start.len() && text.starts_with(*start);
+    if ["-PS", "-PA", "-PU", "-PY"].iter().any(is_discovery) {
         let hint = "there is no host discovery: each target is probed at all ports";
         return Err(refused(text, NOT_OURS.to_owned(), hint.to_owned()));
     }

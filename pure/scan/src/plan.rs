@@ -118,6 +118,8 @@ impl Plan {
         kinds.dedup();
         let port_count = ports.as_slice().len() as u128;
         let product = targets.count() * port_count;
+        // The number of probes, too, is one of 128 bits.
+        (product + pairs.len() as u128).checked_mul(order.attempts.max(1).into())?;
         let permutation = Permutation::new(product + pairs.len() as u128, order.seed)?;
         Some(Self {
             targets,

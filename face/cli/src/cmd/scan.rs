@@ -33,7 +33,8 @@ use crate::confine::{ConfineArgs, Needs};
 use crate::inputs;
 use output::OutputArgs;
 use parse::{
-    PayloadArg, parse_identity, parse_mac, parse_rate, parse_seed, parse_source_ports, parse_wait,
+    PayloadArg, Seed, parse_identity, parse_mac, parse_rate, parse_seed, parse_source_ports,
+    parse_wait,
 };
 use services::parse_ports;
 use show::Show;
@@ -115,7 +116,7 @@ pub struct Args {
     shard: Shard,
     /// Seed for the order of probes [default: random]
     #[arg(long, value_parser = parse_seed, value_name = "N")]
-    seed: Option<u64>,
+    seed: Option<Seed>,
     /// Save the state in this file, or resume the scan saved there
     #[arg(long, visible_alias = "resume", value_name = "FILE")]
     state: Option<PathBuf>,
@@ -514,9 +515,10 @@ impl Args {
             rate_min: self.rate_min()?,
             attempts: self.retries + 1,
             shard: self.shard,
-            seed: match self.seed.or(saved.map(|saved| saved.seed)) {
-                Some(seed) => seed,
-                None => u64::from_ne_bytes(random()?),
+            seed: match (self.seed, saved) {
+                (Some(Seed::Number(seed)), _) => seed,
+                (_, Some(saved)) => saved.seed,
+                _ => u64::from_ne_bytes(random()?),
             },
             block: saved.map(|saved| saved.block),
             from: saved.map_or(0, |saved| saved.next),

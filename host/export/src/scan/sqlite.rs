@@ -65,6 +65,27 @@ fn log_of(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// Refuses to overwrite a database into which another scan writes.
+fn refuse_in_use(path: &Path) -> io::Result<()> {
+    let is_file = path
+        .symlink_metadata()
+        .is_ok_and(|data| data.is_file() && data.len() > 0);
+    if !is_file {
+        return Ok(());
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let locked = Connection::open_with_flags(path, flags).and_then(|db| {
+        db.busy_timeout(Duration::ZERO)?;
+        db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+        db.execute_batch("BEGIN EXCLUSIVE; ROLLBACK")
+    });
+    match locked.map_err(failed) {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Err(error),
+        // Any other file is overwritten.
+        _ => Ok(()),
+    }
+}
+
 /// Converts an error of SQLite.
 fn failed(error: rusqlite::Error) -> io::Error {
     use io::ErrorKind;
@@ -90,6 +111,9 @@ impl Results {
             true => making.open(path).map(|made| made.file),
             false => making.create(path),
         };
+        if !options.append {
+            refuse_in_use(options.path)?;
+        }
         // Closed before SQLite locks it: to close any descriptor of a file unlocks it.
         let data = make(options.path)?.metadata()?;
         if !data.is_file() {

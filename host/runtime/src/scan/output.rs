@@ -166,21 +166,45 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// The number of the last file of a series that exists.
+/// The highest number of the files of a series that exist, whether or not there are others before
+/// it; 1 without any.
 fn last_number(path: &Path) -> u32 {
-    let exists = |number: &u32| numbered(path, *number).exists();
-    1 + (2..u32::MAX).take_while(exists).count() as u32
+    let start = path.file_stem().unwrap_or_default().as_encoded_bytes();
+    let end = path.extension().map(std::ffi::OsStr::as_encoded_bytes);
+    let number_of = |name: &std::ffi::OsStr| -> Option<u32> {
+        let rest = name.as_encoded_bytes().strip_prefix(start)?;
+        let rest = rest.strip_prefix(b".")?;
+        let digits = match end {
+            Some(end) => rest.strip_suffix(end)?.strip_suffix(b".")?,
+            None => rest,
+        };
+        let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+        (number > 1 && numbered(path, number).file_name() == Some(name)).then_some(number)
+    };
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let numbers = files.filter_map(|file| number_of(&file.file_name()));
+    numbers.max().unwrap_or(1)
+}
+
+/// The next number of a series without a file.
+fn next_number(path: &Path, after: u32) -> u32 {
+    let is_free = |number: &u32| !numbered(path, *number).exists();
+    (after + 1..u32::MAX).find(is_free).unwrap_or(u32::MAX)
 }
 
 /// Refuses to begin a series where one is: its last files would be taken for those of this scan
 /// when it is continued.
 fn refuse_series(path: &Path) -> Result<()> {
-    let second = numbered(path, 2);
-    if !second.exists() {
-        return Ok(());
-    }
+    let last = match last_number(path) {
+        1 => return Ok(()),
+        number => numbered(path, number),
+    };
     let what = format!("write {}", path.display());
-    let why = format!("{} is of an earlier series", second.display());
+    let why = format!("{} is of an earlier series", last.display());
     Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(
         "move or remove the files of the series, write to another file, or use --append-output",
     ))
@@ -191,8 +215,8 @@ impl Outputs {
     /// they are rotated, a continued file is the last of its series.
     ///
     /// # Errors
-    /// `InvalidInput` for two outputs to the same file, for pipes, for a new series whose second
-    /// file exists, and for a file to continue that does not end as its format requires; and any
+    /// `InvalidInput` for two outputs to the same file, for pipes, for a new series of which a
+    /// numbered file exists, and for a file to continue that does not end as its format requires; and any
     /// error of the system.
     pub fn open(
         names: &[OutputName],
@@ -234,9 +258,11 @@ impl Outputs {
                 }
                 OutputFormat::Table(format) => {
                     let is_continued = options.append && format.is_continued;
-                    let number = match options.append && !is_continued && name.path.exists() {
-                        true => last_number(&name.path) + 1,
-                        false => number,
+                    // Nothing of an earlier scan is overwritten, whatever files were moved away.
+                    let number = match (options.append && !is_continued, last_number(&name.path)) {
+                        (true, 1) if !name.path.exists() => 1,
+                        (true, last) => last + 1,
+                        (false, _) => number,
                     };
                     let place = (name.path.clone(), number);
                     let keep = &outputs.keep;
@@ -435,7 +461,8 @@ impl OutputFile {
     fn rotate(&mut self, keep: &mut Vec<(u64, u64)>) -> Result<()> {
         let totals = self.totals;
         self.flush(&totals, None)?;
-        let next = (self.format, &*self.name, self.number + 1);
+        let number = next_number(&self.name, self.number);
+        let next = (self.format, &*self.name, number);
         let opened = Self::open(next, &self.run, false, keep);
         let (mut file, identity) = opened.inspect_err(|_| self.is_broken = true)?;
         keep.extend(identity);

@@ -405,7 +405,7 @@ impl Decode for Ssh {
         if side.step == Step::Over {
         } else if side.step == Step::Rest && len < side.packet_left {
             side.packet_left -= len;
-        } else if side.packets > 0 {
+        } else if side.step == Step::Rest || side.packets > 0 {
             side.step = Step::Over;
         } else if passes && len < side.run {
             side.run -= len;

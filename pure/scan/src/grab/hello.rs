@@ -330,7 +330,7 @@ mod tests {
                 user_agent: long.clone(),
                 ..who(Some(&long))
             };
-            assert!(Hello::of(port).bytes(&target, &who).len() <= 768);
+            assert!(Hello::of(port).bytes(&target, &who).len() <= 1024);
         }
     }
 

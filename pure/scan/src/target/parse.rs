@@ -61,7 +61,9 @@ pub fn parse_octets(text: &str) -> Option<Result<Vec<AddrRange>, String>> {
         let part = parts.next()?;
         let number = |text: &str, absent: u8| match text {
             "" => Some(absent),
-            _ => text.parse::<u8>().ok().filter(|_| !text.starts_with('+')),
+            // inet_aton(3) reads numbers that begin with 0 as octal.
+            _ if text.starts_with('+') || (text.len() > 1 && text.starts_with('0')) => None,
+            _ => text.parse::<u8>().ok(),
         };
         *octet = match part.split_once('-') {
             _ if part == "*" => (0, 255),
@@ -79,20 +81,36 @@ pub fn parse_octets(text: &str) -> Option<Result<Vec<AddrRange>, String>> {
     if octets.iter().any(|(first, last)| first > last) {
         return Some(Err(format!("{text:?} ends before it begins")));
     }
-    let count = |(first, last): (u8, u8)| usize::from(last - first) + 1;
-    if count(a) * count(b) * count(c) > OCTETS_MAX {
+    // Octets of all values at the end are part of one range.
+    let is_all = |octet| octet == (0, 255);
+    let joined = [b, c, d]
+        .iter()
+        .rev()
+        .take_while(|octet| is_all(**octet))
+        .count();
+    let whole = |octet: (u8, u8), is_joined: bool| match is_joined {
+        true => vec![octet],
+        false => (octet.0..=octet.1).map(|value| (value, value)).collect(),
+    };
+    let (a, b, c) = (
+        whole(a, joined > 2),
+        whole(b, joined > 1),
+        whole(c, joined > 0),
+    );
+    if a.len() * b.len() * c.len() > OCTETS_MAX {
         let why = format!("{text:?} stands for more than {OCTETS_MAX} ranges");
         return Some(Err(format!("{why}: a prefix such as 10.0.0.0/8 is one")));
     }
     let mut out = Vec::new();
-    for a in a.0..=a.1 {
-        for b in b.0..=b.1 {
-            for c in c.0..=c.1 {
-                let last = |d| bits_of(IpAddr::from([a, b, c, d])).1;
+    for a in &a {
+        for b in &b {
+            for c in &c {
+                let first = [a.0, b.0, c.0, d.0];
+                let last = [a.1, b.1, c.1, d.1];
                 out.push(AddrRange {
                     is_ipv6: false,
-                    first: last(d.0),
-                    last: last(d.1),
+                    first: bits_of(IpAddr::from(first)).1,
+                    last: bits_of(IpAddr::from(last)).1,
                 });
             }
         }

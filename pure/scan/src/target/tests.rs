@@ -97,12 +97,17 @@ fn octets_are_ranges_of_addresses() {
         ["10.0.0.250-10.0.0.255", "10.0.1.250-10.0.1.255"]
     );
     assert_eq!(of("10.*.*.*").unwrap(), ["10.0.0.0-10.255.255.255"]);
+    assert_eq!(of("*.*.*.*").unwrap(), ["0.0.0.0-255.255.255.255"]);
+    assert_eq!(of("10.1-2.*.*").unwrap(), ["10.1.0.0-10.2.255.255"]);
+    let found = ["10.1.0.7-10.1.0.7", "10.1.1.7-10.1.1.7"];
+    assert_eq!(of("10.1.0-1.7").unwrap(), found);
     for other in [
         "",
         "10.0.0",
         "10.0.0.",
         "10.0.0.0.1",
         "1-300.0.0.0",
+        "192.0.2.010",
         "a.b.c.*",
         "+1.0.0.*",
         "::",
@@ -110,7 +115,7 @@ fn octets_are_ranges_of_addresses() {
         assert_eq!(of(other), None, "{other}");
     }
     assert!(parse_octets("10.0.9-1.1").unwrap().is_err());
-    assert!(parse_octets("1-2.*.*.*").unwrap().is_err());
+    assert!(parse_octets("1-2.*.*.7").unwrap().is_err());
 }
 
 #[test]

@@ -30,14 +30,22 @@ pub fn parse_wait(text: &str) -> std::result::Result<Duration, String> {
     }
 }
 
-/// A seed; `time` is the time of now, as masscan has it.
-pub fn parse_seed(text: &str) -> std::result::Result<u64, String> {
+/// A seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seed {
+    /// As given.
+    Number(u64),
+    /// Another one for each scan, as with masscan's `time`; a resumed scan keeps its own.
+    New,
+}
+
+/// Parses a number, or `time`.
+pub fn parse_seed(text: &str) -> std::result::Result<Seed, String> {
     if text == "time" {
-        let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-        return Ok(now.as_nanos() as u64);
+        return Ok(Seed::New);
     }
-    text.parse()
-        .map_err(|_| "expected a number from 0 to 18446744073709551615".to_owned())
+    let number = text.parse().map(Seed::Number);
+    number.map_err(|_| "expected a number from 0 to 18446744073709551615, or time".to_owned())
 }
 
 /// A user agent or a contact, which become part of lines.
@@ -98,8 +106,10 @@ mod tests {
         assert_eq!(parse_wait("1.5"), Ok(Duration::from_millis(1500)));
         assert!(parse_wait("forever").unwrap() > Duration::from_secs(1 << 29));
         assert!(parse_wait("-1").is_err());
-        assert_eq!(parse_seed("18446744073709551615"), Ok(u64::MAX));
-        assert!(parse_seed("time").unwrap() != 0 && parse_seed("now").is_err());
+        let max = parse_seed("18446744073709551615");
+        assert_eq!(max, Ok(Seed::Number(u64::MAX)));
+        assert_eq!(parse_seed("time"), Ok(Seed::New));
+        assert!(parse_seed("now").is_err());
         assert_eq!(parse_source_ports("40000-40009"), Ok((40_000, 10)));
         assert_eq!(parse_source_ports("65535"), Ok((65_535, 1)));
         assert_eq!(parse_source_ports("1-65535"), Ok((1, 65_535)));

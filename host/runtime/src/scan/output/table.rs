@@ -7,7 +7,7 @@ use std::time::Instant;
 use ::scan::report::{Ending, Run, TableFile, TableFormat, TableOptions};
 use sys::{Error, Result};
 
-use super::{Notice, Outcome, Rotation, Totals, WAIT_MAX, ended, numbered};
+use super::{Notice, Outcome, Rotation, Totals, WAIT_MAX, ended, next_number, numbered};
 use crate::scan::now;
 
 /// A file in a format that is not text.
@@ -131,7 +131,7 @@ impl TableOutput {
         };
         let committed = self.file.commit(&last).and_then(|()| self.file.close());
         self.checked(committed)?;
-        let place = (self.name.clone(), self.number + 1);
+        let place = (self.name.clone(), next_number(&self.name, self.number));
         let opened = Self::open(self.format, place, &self.run, false, keep);
         let mut next = opened.inspect_err(|_| self.is_broken = true)?;
         keep.push(next.identity());

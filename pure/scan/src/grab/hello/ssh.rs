@@ -10,7 +10,8 @@ const ECDH_INIT: u8 = 30;
 /// its message can be sent without reading the server's lists (RFC 8731).
 const LISTS: [&str; 10] = [
     "curve25519-sha256,curve25519-sha256@libssh.org",
-    "ssh-ed25519,ecdsa-sha2-nistp256,rsa-sha2-512,rsa-sha2-256,ssh-rsa",
+    "ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,\
+     rsa-sha2-256,ssh-rsa",
     ENCRYPTION,
     ENCRYPTION,
     MAC,
@@ -20,8 +21,11 @@ const LISTS: [&str; 10] = [
     "",
     "",
 ];
-const ENCRYPTION: &str = "aes128-ctr,aes256-ctr,chacha20-poly1305@openssh.com";
-const MAC: &str = "hmac-sha2-256,hmac-sha1";
+/// Those that need no MAC come first: servers may offer few of them.
+const ENCRYPTION: &str = "chacha20-poly1305@openssh.com,aes128-gcm@openssh.com,\
+     aes256-gcm@openssh.com,aes128-ctr,aes256-ctr";
+const MAC: &str = "hmac-sha2-256-etm@openssh.com,hmac-sha2-512-etm@openssh.com,hmac-sha2-256,\
+     hmac-sha2-512,umac-128-etm@openssh.com,hmac-sha1";
 
 /// An identification, with the contact as its comment (RFC 4253 §4.2: 255 bytes at most), and the
 /// algorithms.
