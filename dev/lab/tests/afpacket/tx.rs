@@ -1,7 +1,8 @@
 //! Sending through the ring.
 
 use lab::packet::number_of;
-use lab::{Veth, skip};
+use lab::process::Process;
+use lab::{Netns, Veth, skip};
 use port::Direction;
 use sys::ErrorKind;
 
@@ -169,6 +170,69 @@ fn a_slow_interface_makes_the_sender_wait() {
     assert_eq!(received, packets);
     let account = port.control.account().unwrap().tx_total();
     assert_eq!((account.sent, account.failed), (500, 0));
+}
+
+/// Reads packets with a marker from a new tun device, and prints EtherType and number of each.
+const TUN: &str = r#"
+import fcntl, os, struct, sys
+
+fd = os.open("/dev/net/tun", os.O_RDWR)
+# TUNSETIFF: IFF_TUN; the EtherType precedes each packet.
+fcntl.ioctl(fd, 0x400454ca, struct.pack("16sH22x", b"t0", 1))
+print("ready", file=sys.stderr, flush=True)
+left = int(sys.argv[1])
+while left:
+    packet = os.read(fd, 65536)
+    if packet[5:8] == b"\xb7\xb7\xb7":
+        print("%04x %d" % struct.unpack("!H58xI", packet[2:66]))
+        left -= 1
+"#;
+
+/// Packets of both IP versions through a full queueing discipline, on a device without a link
+/// header: each is sent in its turn, with its EtherType.
+#[test]
+fn both_ip_versions_wait_for_an_interface_without_a_link_header() {
+    lab::require!(
+        skip::lab(),
+        skip::program("tc", "iproute2"),
+        skip::program("python3", "python3")
+    );
+    const COUNT: u32 = 600;
+    let ns = Netns::new().unwrap();
+    let mut command = ns.command("python3");
+    let mut tun = Process::spawn(command.args(["-c", TUN, &COUNT.to_string()])).unwrap();
+    tun.wait_stderr("ready", LIMIT).unwrap();
+    ns.ip(["link", "set", "t0", "up"]).unwrap();
+    let tbf = "qdisc add dev t0 root tbf rate 10mbit burst 3000 limit 2000";
+    if ns.exec("tc", tbf.split(' ')).is_err() {
+        lab::skip!(skip::Missing::Machine("the queueing discipline tbf".into()));
+    }
+    let options = PortOptions {
+        direction: Direction::Tx,
+        ..PortOptions::default()
+    };
+    let name = format!("afpacket:t0?tap={}&qdisc_bypass=no", super::TAP);
+    let mut port = ns.run(|| port::open(&name, &options)).unwrap().unwrap();
+    // In turn first, then in runs of 7.
+    let is_ipv6 = |number: u32| match number {
+        0..300 => number % 2 == 1,
+        _ => number / 7 % 2 == 1,
+    };
+    let packets: Vec<Vec<u8>> = (0..COUNT)
+        .map(|number| {
+            let mut packet = vec![0xb7; 58];
+            packet[0] = if is_ipv6(number) { 0x60 } else { 0x45 };
+            packet.extend(number.to_be_bytes());
+            packet
+        })
+        .collect();
+    send(&mut port, &packets);
+    let account = port.control.account().unwrap().tx_total();
+    assert_eq!((account.sent, account.failed), (COUNT.into(), 0));
+    let stdout = tun.wait(LIMIT).unwrap().checked().unwrap().stdout;
+    let ethertype = |number| if is_ipv6(number) { "86dd" } else { "0800" };
+    let expected = (0..COUNT).map(|number| format!("{} {number}", ethertype(number)));
+    assert!(stdout.lines().eq(expected), "{stdout}");
 }
 
 #[test]

@@ -2,8 +2,10 @@
 //!
 //! A frame is free while its status is `AVAILABLE`, waits with `SEND_REQUEST`, belongs to the
 //! kernel while `SENDING`, and returns `AVAILABLE`. The kernel processes frames strictly in order
-//! and stops at the first that does not wait, so the waiting ones are always a run from `tail` to
-//! `head`.
+//! and stops at the first that does not wait, so the waiting ones are always a run from `tail` on.
+//!
+//! On devices without a link header the call carries the EtherType. Filled frames behind the first
+//! run of one EtherType keep `AVAILABLE` until that has been sent.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -62,7 +64,7 @@ pub(super) struct Tx {
     interface_index: u32,
     link_header_len: usize,
     mtu: usize,
-    /// The EtherType of the waiting packets, on devices without a link header.
+    /// The EtherType of the requested frames, on devices without a link header.
     ethertype: u16,
     frame_len: usize,
     frame_count: u32,
@@ -70,6 +72,8 @@ pub(super) struct Tx {
     tail: u32,
     /// Number of waiting frames from there on.
     waiting: u32,
+    /// How many of them, from the first on, the kernel is asked to send.
+    requested: u32,
     /// The kernel's error for packets already accepted, returned by the next call.
     failed: Option<Error>,
     bypass: bool,
@@ -117,6 +121,7 @@ impl Tx {
             frame_count,
             tail: 0,
             waiting: 0,
+            requested: 0,
             failed: None,
             bypass: options.qdisc_bypass,
             pool,
@@ -169,14 +174,43 @@ impl Tx {
         unsafe { self.frame(offset).add(HEADER_LEN) }
     }
 
-    /// Marks the next frame as waiting, with `len` packet bytes in it.
+    /// Adds the next frame to those that wait, with `len` packet bytes (1 at least) in it.
     #[inline]
-    fn request(&mut self, len: u32) {
+    fn add(&mut self, len: u32) {
         self.word(self.waiting, LEN).store(len, Ordering::Relaxed);
-        // Release: packet and length are present before the kernel sees the request.
-        let status = self.word(self.waiting, STATUS);
-        status.store(SEND_REQUEST, Ordering::Release);
         self.waiting += 1;
+        self.request();
+    }
+
+    /// Requests the waiting frames that one call of the kernel can send.
+    #[inline]
+    fn request(&mut self) {
+        while self.requested < self.waiting {
+            let ethertype = self.ethertype_of(self.requested);
+            if self.requested == 0 {
+                self.ethertype = ethertype;
+            } else if ethertype != self.ethertype {
+                return;
+            }
+            // Release: packet and length are present before the kernel sees the request.
+            let status = self.word(self.requested, STATUS);
+            status.store(SEND_REQUEST, Ordering::Release);
+            self.requested += 1;
+        }
+    }
+
+    /// The EtherType of the packet in a filled frame, if the kernel needs it.
+    #[inline]
+    fn ethertype_of(&self, offset: u32) -> u16 {
+        if self.link_header_len != 0 {
+            return 0;
+        }
+        // SAFETY: the frame is filled, with a byte at least, and not requested yet.
+        match unsafe { self.data(offset).read() } >> 4 {
+            4 => ETHERTYPE_IPV4,
+            6 => ETHERTYPE_IPV6,
+            _ => 0,
+        }
     }
 
     /// Whether the interface accepts such a packet. If it looks too long, the current MTU is
@@ -199,7 +233,7 @@ impl Tx {
     /// Removes the waiting frames that the kernel has sent, and counts them.
     fn advance(&mut self) {
         let (mut packets, mut bytes) = (0u32, 0u64);
-        while packets < self.waiting {
+        while packets < self.requested {
             if matches!(self.status(packets), SEND_REQUEST | WRONG_FORMAT) {
                 break;
             }
@@ -208,6 +242,7 @@ impl Tx {
         }
         self.tail = (self.tail + packets) & (self.frame_count - 1);
         self.waiting -= packets;
+        self.requested -= packets;
         self.counters.sent.add(packets.into());
         self.counters.sent_bytes.add(bytes);
     }
@@ -226,9 +261,10 @@ impl Tx {
             self.word(offset - 1, LEN).store(len, Ordering::Relaxed);
         }
         self.waiting -= 1;
+        self.requested -= 1;
         let first = self.word(0, STATUS);
         first.store(SEND_REQUEST, Ordering::Release);
-        let last = self.word(self.waiting, STATUS);
+        let last = self.word(self.requested, STATUS);
         last.store(AVAILABLE, Ordering::Release);
         self.counters.failed.add(1);
     }
@@ -241,7 +277,7 @@ impl Tx {
             status.store(AVAILABLE, Ordering::Release);
         }
         self.counters.failed.add(self.waiting.into());
-        self.waiting = 0;
+        (self.waiting, self.requested) = (0, 0);
     }
 
     /// Starts the kernel if many frames wait. Their packets were accepted in any case, and the
@@ -262,6 +298,7 @@ impl Tx {
     /// Makes the kernel send what waits. Packets for which it has no room continue to wait.
     fn kick(&mut self) -> Result<()> {
         while self.waiting != 0 {
+            self.request();
             let result = match self.ethertype {
                 0 => self.socket.kick(),
                 ethertype => self.socket.kick_as(self.interface_index, ethertype),
@@ -269,11 +306,14 @@ impl Tx {
             self.counters.kicks.add(1);
             self.advance();
             let Err(error) = result else {
-                // Sent, all or as many as the send buffer holds.
+                if self.requested == 0 {
+                    continue;
+                }
+                // Sent as many as the send buffer holds.
                 return Ok(());
             };
             match error.raw_os_error() {
-                _ if self.waiting != 0 && self.status(0) == WRONG_FORMAT => self.refuse_first(),
+                _ if self.requested != 0 && self.status(0) == WRONG_FORMAT => self.refuse_first(),
                 Some(libc::EINTR) => {}
                 Some(libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM) => return Ok(()),
                 Some(libc::ENETDOWN) => {
@@ -294,28 +334,6 @@ impl Tx {
         Ok(())
     }
 
-    /// Sends the waiting packets first if the next one is of another IP version, on devices without
-    /// a link header: one call sends packets of one EtherType. Returns false if some of them must
-    /// wait.
-    fn is_of_kind(&mut self, packet: &[u8]) -> bool {
-        let ethertype = match packet.first().map(|byte| byte >> 4) {
-            _ if self.link_header_len != 0 => return true,
-            Some(4) => ETHERTYPE_IPV4,
-            Some(6) => ETHERTYPE_IPV6,
-            _ => 0,
-        };
-        if ethertype != self.ethertype && self.waiting != 0 {
-            if let Err(error) = self.kick() {
-                self.failed = Some(error);
-            }
-            if self.waiting != 0 {
-                return false;
-            }
-        }
-        self.ethertype = ethertype;
-        true
-    }
-
     /// Moves one filled slot (or the segments of one packet) into the run of waiting frames;
     /// returns the number of slots.
     fn take(&mut self, slots: &[Slot]) -> usize {
@@ -329,7 +347,7 @@ impl Tx {
         let packet =
             unsafe { std::slice::from_raw_parts(slot.data().as_ptr(), slot.cap_len() as usize) };
         // A packet in several segments is longer than a frame, hence than the MTU.
-        if count > 1 || !self.fits(packet) || !self.is_of_kind(packet) {
+        if count > 1 || !self.fits(packet) {
             self.counters.failed.add(1);
             return count;
         }
@@ -339,7 +357,7 @@ impl Tx {
             // that was borrowed with the same batch; frames do not overlap.
             unsafe { to.copy_from_nonoverlapping(slot.data(), packet.len()) };
         }
-        self.request(slot.cap_len());
+        self.add(slot.cap_len());
         count
     }
 
@@ -403,14 +421,14 @@ impl TxBackend for Tx {
             return Ok(Some(frame));
         };
         let packet = cache.pool().bytes(&frame);
-        if packet.len() <= self.room() as usize && self.fits(packet) && self.is_of_kind(packet) {
+        if packet.len() <= self.room() as usize && self.fits(packet) {
             let from = NonNull::from(packet).cast::<u8>();
             // SAFETY: the frame after the waiting ones is available, so ours, and has the room.
             unsafe {
                 self.data(self.waiting)
                     .copy_from_nonoverlapping(from, packet.len())
             };
-            self.request(frame.len());
+            self.add(frame.len());
             self.counters.copied.add(1);
         } else {
             self.counters.failed.add(1);
