@@ -13,7 +13,7 @@ use lab::dropin::Dropin;
 use lab::oracle::tcpdump::Capture;
 use lab::oracle::{TempFile, read_pcap, write_pcap};
 use lab::packet::{Raw, Udp, number_of};
-use lab::process::{Process, Signal, barewire, own_test};
+use lab::process::{Finished, Process, Signal, barewire, own_test};
 use lab::{Pair, Veth, skip};
 use port::{PortOptions, Ready};
 use serde_json::Value;
@@ -55,6 +55,16 @@ impl Cluster {
     /// Stops it, and returns its totals.
     pub(crate) fn stop(mut self) -> Value {
         let finished = self.process.stop(Signal::SIGINT, LIMIT).unwrap();
+        Self::totals(finished)
+    }
+
+    /// Waits until it ends by itself, and returns its totals.
+    pub(crate) fn wait(mut self) -> Value {
+        let finished = self.process.wait(LIMIT).unwrap();
+        Self::totals(finished)
+    }
+
+    fn totals(finished: Finished) -> Value {
         let finished = finished.checked().unwrap();
         let last = finished.stdout.lines().last().unwrap();
         let totals: Value = serde_json::from_str(last).unwrap();

@@ -52,3 +52,34 @@ fn packets_of_two_inputs_are_in_order_of_time() {
     let numbers: Vec<u64> = packets.iter().map(|it| number_of(it).unwrap()).collect();
     assert!(numbers.into_iter().eq(0..COUNT), "not in order");
 }
+
+/// The last packets requested still wait for earlier ones when the cluster ends: its reader receives
+/// them, and the cluster ends by itself.
+#[test]
+fn a_cluster_that_blocks_hands_over_the_last_packets_of_a_merge_and_ends() {
+    lab::require!(skip::lab());
+    const COUNT: u64 = 100;
+    let pair = Veth::new().create().unwrap();
+    let [left, right] = second_pair(&pair);
+    let name = unique();
+    let inputs =
+        [pair.right.ifname.as_str(), right.as_str()].map(|ifname| format!("afpacket:{ifname}"));
+    let [first, second] = inputs.each_ref().map(String::as_str);
+    let count = COUNT.to_string();
+    let options = ["--merge", "3000", "--when-full", "block", "--count", &count];
+    let args: Vec<&str> = options.into_iter().chain([first, second, FILTER]).collect();
+    let cluster = Cluster::start(&pair, &name, &args);
+    let file = TempFile::new(".pcap");
+    let mut reader = capture(&format!("ring:{name}"), file.path());
+    let plan = Udp::between(&pair.left, &pair.right).flows(16);
+    let sender = pair.left.ns.run(|| Raw::sender(&left)).unwrap().unwrap();
+    for number in 0..COUNT {
+        sender.send(&plan.build(number, 100)).unwrap();
+    }
+    let totals = cluster.wait();
+    assert_eq!(totals["late"], 0);
+    reader.wait(LIMIT).unwrap().checked().unwrap();
+    let packets = packets_of(file.path());
+    let numbers: Vec<u64> = packets.iter().map(|it| number_of(it).unwrap()).collect();
+    assert!(numbers.into_iter().eq(0..COUNT), "not all");
+}

@@ -133,6 +133,8 @@ impl Mover {
         let ended = worker::run_all(&mut self.rx, &mut self.out, &stop, pacing)?;
         if ended != Ended::Stopped {
             self.out.release(true);
+            // Readers see the last ones only then.
+            self.out.flush();
             self.out.wait_for_readers();
         }
         Ok(ended)
