@@ -15,7 +15,7 @@ use port::{
     BACKENDS, Direction, FilterSource, FilterSwitch, FilterTarget, Intake, Packet, Port,
     PortControl, PortOptions, Ready, TapMethod, TxQueue, Waker,
 };
-use runtime::in_place::{Reader, gather, queue_count, tag_of};
+use runtime::in_place::{Advance, Reader, gather, queue_count, tag_of};
 use sys::link::Link;
 use sys::{Error, ErrorKind};
 
@@ -511,7 +511,7 @@ impl Live {
             ..
         } = self;
         let ifindex = target.tap.unwrap_or(0);
-        let is_found = reader.advance(|packet| {
+        let advance = reader.advance(|packet| {
             let is_wanted = match direction {
                 1 => !packet.is_outgoing(),
                 2 => packet.is_outgoing(),
@@ -531,10 +531,10 @@ impl Live {
                 _ => selects(filter, packet, ifindex),
             }
         })?;
-        if !is_found && *unfiltered == Unfiltered::UntilEmpty {
+        if advance == Advance::Empty && *unfiltered == Unfiltered::UntilEmpty {
             *unfiltered = Unfiltered::No;
         }
-        Ok(is_found)
+        Ok(advance == Advance::Found)
     }
 
     /// Sends a packet.

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use port::Ready;
-use runtime::in_place::{Reader, gather, tag_of};
+use runtime::in_place::{Advance, Reader, gather, tag_of};
 use sys::Result;
 
 use crate::header::Header;
@@ -53,7 +53,7 @@ impl Receiver {
             reader, skipped, ..
         } = self;
         let (wanted, sampling) = (self.wanted, self.sampling);
-        let is_found = reader.advance(|packet| {
+        let advance = reader.advance(|packet| {
             let is_wanted = match wanted {
                 Wanted::Both => true,
                 Wanted::Received => !packet.is_outgoing(),
@@ -62,6 +62,7 @@ impl Receiver {
             *skipped += u32::from(is_wanted);
             is_wanted && *skipped >= sampling
         })?;
+        let is_found = advance == Advance::Found;
         if is_found {
             *skipped = 0;
         }

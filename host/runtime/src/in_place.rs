@@ -19,6 +19,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same if a queue has no descriptor.
 const NAP: Duration = Duration::from_millis(1);
 
+/// The result of a search for a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advance {
+    /// There is one.
+    Found,
+    /// None of those that had arrived is wanted.
+    Empty,
+    /// None of the packets searched is wanted; there may be others.
+    Unfinished,
+}
+
 /// Reads the queues in turn, a batch of each.
 pub struct Reader {
     queues: Vec<RxQueue>,
@@ -72,24 +83,24 @@ impl Reader {
         self.waker.clone()
     }
 
-    /// Moves to the next packet that is wanted; false if there is none for now. The previous packet
-    /// is no longer valid.
+    /// Moves to the next packet that is wanted, within a bounded number of batches. The previous
+    /// packet is no longer valid.
     ///
     /// # Errors
     /// As [`RxQueue::receive`].
-    pub fn advance(&mut self, mut is_wanted: impl FnMut(&Packet<'_>) -> bool) -> Result<bool> {
+    pub fn advance(&mut self, mut is_wanted: impl FnMut(&Packet<'_>) -> bool) -> Result<Advance> {
         for _ in 0..BATCHES_MAX {
             while let Some((packet, next)) = self.queues[self.at].held(self.next) {
                 (self.current, self.next) = (self.next, next);
                 if is_wanted(&packet) {
-                    return Ok(true);
+                    return Ok(Advance::Found);
                 }
             }
             if !self.receive()? {
-                return Ok(false);
+                return Ok(Advance::Empty);
             }
         }
-        Ok(false)
+        Ok(Advance::Unfinished)
     }
 
     /// The current packet, valid until the next [`advance`](Self::advance).
