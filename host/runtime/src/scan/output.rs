@@ -216,8 +216,8 @@ impl Outputs {
     ///
     /// # Errors
     /// `InvalidInput` for two outputs to the same file, for pipes, for a new series of which a
-    /// numbered file exists, and for a file to continue that does not end as its format requires; and any
-    /// error of the system.
+    /// numbered file exists, and for a file to continue that does not end as its format requires;
+    /// and any error of the system.
     pub fn open(
         names: &[OutputName],
         run: &Run,
