@@ -1,6 +1,7 @@
 //! In guests with other kernels than this machine's: what barewire loads into them is accepted by
 //! their verifiers, and works. A kernel that is too old for something is named in the error.
 
+use std::process::Command;
 use std::time::Duration;
 
 use lab::oracle::TempFile;
@@ -10,6 +11,7 @@ use lab::random::Random;
 use lab::{Pair, Veth, guest};
 use serde_json::Value;
 use sys::KernelVersion;
+use sys::bpf::{Program, ProgramSpec, ProgramType, TestRun, XDP_FLAG_FRAGS};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -192,5 +194,116 @@ fn filters_are_accepted_in_xdp_and_on_sockets() {
         let ended = spawn(&pair, &args).wait(LIMIT).unwrap();
         assert!(ended.stderr.contains("several buffers"), "{}", ended.stderr);
         assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+    }
+}
+
+/// Writes an object file, and returns the instructions of its program: its first section, after
+/// whose name the file is loaded.
+fn object(args: &[&str], section: &str) -> Vec<u64> {
+    let file = TempFile::new(".o");
+    let mut command = Command::new("barewire");
+    command.args(["filter", "compile", "--object"]);
+    let mut process = Process::spawn(command.arg(file.path()).args(args)).unwrap();
+    process.wait(LIMIT).unwrap().checked().unwrap();
+    let elf = std::fs::read(file.path()).unwrap();
+    let number = |at: usize| u64::from_ne_bytes(elf[at..at + 8].try_into().unwrap()) as usize;
+    // e_shoff, the second of the headers of 64 bytes, and its sh_offset and sh_size.
+    let header = number(0x28) + 64;
+    let (start, len) = (number(header + 0x18), number(header + 0x20));
+    let name = [&[0], section.as_bytes(), &[0]].concat();
+    assert!(elf.windows(name.len()).any(|bytes| bytes == name));
+    let insns = elf[start..start + len].chunks_exact(8);
+    insns
+        .map(|insn| u64::from_ne_bytes(insn.try_into().unwrap()))
+        .collect()
+}
+
+/// Loads the program of an object as libbpf does.
+fn load(kind: ProgramType, insns: &[u64], flags: u32) -> Result<Program, String> {
+    let spec = ProgramSpec {
+        kind,
+        name: bpf::object::PROGRAM,
+        insns,
+        flags,
+        ifindex: 0,
+    };
+    Program::load(&spec).map_err(|failure| format!("{}\n{}", failure.source, failure.log))
+}
+
+/// A packet of UDP to a port, with this length of its IP packet, in which the last byte is 7.
+fn datagram(port: u16, len: u16) -> Vec<u8> {
+    let mut packet = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
+    packet.extend(len.to_be_bytes());
+    packet.extend([0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 9]);
+    packet.extend(port.to_be_bytes());
+    packet.resize(14 + usize::from(len), 0);
+    *packet.last_mut().unwrap() = 7;
+    packet
+}
+
+fn verdict(program: &Program, data: &[u8]) -> u32 {
+    let run = TestRun {
+        data,
+        ..TestRun::default()
+    };
+    program.test_run(&run).unwrap().retval
+}
+
+/// Length, bytes at constant offsets, and bytes behind a header of variable length.
+const EXPRESSIONS: [&str; 3] = [
+    "udp dst port 5300",
+    "udp dst port 5300 and greater 100 and less 1000",
+    "udp[2:2] = 5300 and ip[8] > 1 and not tcp",
+];
+
+#[test]
+fn object_files_of_filters_are_accepted_and_decide() {
+    lab::require!(guest::inside());
+    let packets = [datagram(5300, 200), datagram(5400, 200)];
+    for expression in EXPRESSIONS {
+        let link = ["--link", "raw"];
+        let drop = ["--verdict", "drop"];
+        for (to, args, kind, expected) in [
+            ("xdp", &drop[..], ProgramType::Xdp, [1, 2]),
+            ("xdp", &["--verdict", "pass"], ProgramType::Xdp, [2, 1]),
+            ("tc", &drop, ProgramType::SchedCls, [2, 0]),
+            // A socket filter is run from the IP header.
+            ("socket", &link, ProgramType::SocketFilter, [262_144, 0]),
+        ] {
+            let args = [&["--to", to], args, &[expression]].concat();
+            let program = load(kind, &object(&args, to), 0);
+            let program = program.unwrap_or_else(|e| panic!("{to} {expression}: {e}"));
+            let verdicts = [0, 1].map(|at| verdict(&program, &packets[at]));
+            assert_eq!(verdicts, expected, "{to} {expression}");
+        }
+    }
+    // tc and sockets look for a tag in both places.
+    let tagged = ["--to", "tc", "vlan 5 and udp dst port 5300"];
+    load(ProgramType::SchedCls, &object(&tagged, "tc"), 0).unwrap();
+}
+
+#[test]
+fn object_files_for_several_buffers_are_accepted_or_the_kernel_is_too_old() {
+    lab::require!(guest::inside());
+    for expression in EXPRESSIONS.into_iter().chain(["ether[6013] = 7"]) {
+        let args = ["--to", "xdp", "--frags", expression];
+        let insns = object(&args, "xdp.frags");
+        let loaded = load(ProgramType::Xdp, &insns, XDP_FLAG_FRAGS);
+        if !is_at_least(5, 18) {
+            let error = loaded.expect_err("packets of several buffers came with Linux 5.18");
+            assert!(error.contains("Invalid argument"), "{error}");
+            continue;
+        }
+        let program = loaded.unwrap_or_else(|e| panic!("{expression}: {e}"));
+        let is_large = expression.starts_with("ether");
+        let len = if is_large { 6000 } else { 200 };
+        let mut packet = datagram(5300, len);
+        assert_eq!(verdict(&program, &packet), 1, "{expression}");
+        if is_large {
+            *packet.last_mut().unwrap() = 8;
+        } else {
+            packet = datagram(5400, len);
+        }
+        assert_eq!(verdict(&program, &packet), 2, "{expression}");
     }
 }

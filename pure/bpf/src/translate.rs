@@ -279,9 +279,19 @@ fn start_xdp(
     miss: Label,
 ) -> Result<(), TranslateError> {
     asm.mov(R6, R1);
-    if options.frags || program.uses_len() {
-        asm.call(Helper::XdpGetBuffLen);
-        asm.mov(R9, R0);
+    match options.hook {
+        DirectHook::Xdp if options.frags => {
+            asm.call(Helper::XdpGetBuffLen);
+            asm.mov(R9, R0);
+        }
+        // Without several buffers, and as kernels before 5.18 can.
+        DirectHook::Xdp if program.uses_len() => {
+            asm.load(Width::W, R9, R6, options.hook.data_end());
+            asm.load(Width::W, R0, R6, options.hook.data());
+            asm.alu(Alu::Sub, R9, R0);
+        }
+        DirectHook::Xdp => {}
+        DirectHook::Tc => options.hook.load_len(asm, R9),
     }
     emit_xdp(asm, program, options, hit, miss)
 }

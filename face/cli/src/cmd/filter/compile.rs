@@ -34,6 +34,9 @@ pub struct Args {
     /// What the object's program does with packets that match; xdp drops or passes the others
     #[arg(long, value_enum, default_value = "drop", requires = "object")]
     verdict: Verdict,
+    /// Support packets in several buffers, as with a large MTU (xdp; Linux 5.18)
+    #[arg(long, requires = "object")]
+    frags: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -72,7 +75,7 @@ const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 const TC_ACT_SHOT: i32 = 2;
 
-/// What XDP programs get: packets in one buffer, and root loads them.
+/// What XDP programs get without --frags: packets in one buffer, and root loads them.
 const XDP: XdpOptions = XdpOptions {
     hook: bpf::translate::DirectHook::Xdp,
     frags: false,
@@ -86,7 +89,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.object {
         let link = args.link.unwrap_or(Link::Ethernet);
         let program = compiled(&select, args.to, link)?;
-        return write_object(path, &object(args.to, args.verdict, &program)?);
+        return write_object(path, &object(args, &program)?);
     }
     let programs = if args.to == Form::Iptables {
         if args.link == Some(Link::Ethernet) {
@@ -128,17 +131,27 @@ fn compiled(select: &Select, to: Form, link: Link) -> Result<Program> {
 }
 
 /// The object file of a program.
-fn object(to: Form, verdict: Verdict, program: &Program) -> Result<Vec<u8>> {
+fn object(args: &Args, program: &Program) -> Result<Vec<u8>> {
     let refused =
         |what: &str, why, hint| Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint));
-    let (section, made) = match (to, verdict) {
+    if args.frags && args.to != Form::Xdp {
+        let why = "tc and sockets read packets in several buffers as they are";
+        return refused("use --frags", why, "omit --frags, or add --to xdp");
+    }
+    // libbpf sets the flag of such programs by the name of the section.
+    let section = if args.frags { "xdp.frags" } else { "xdp" };
+    let options = XdpOptions {
+        frags: args.frags,
+        ..XDP
+    };
+    let (section, made) = match (args.to, args.verdict) {
         (Form::Xdp, Verdict::Drop) => {
-            let made = translate::xdp_verdict(program, &XDP, XDP_DROP, XDP_PASS);
-            ("xdp", made)
+            let made = translate::xdp_verdict(program, &options, XDP_DROP, XDP_PASS);
+            (section, made)
         }
         (Form::Xdp, Verdict::Pass) => {
-            let made = translate::xdp_verdict(program, &XDP, XDP_PASS, XDP_DROP);
-            ("xdp", made)
+            let made = translate::xdp_verdict(program, &options, XDP_PASS, XDP_DROP);
+            (section, made)
         }
         (Form::Tc, Verdict::Drop) => ("tc", translate::skb_verdict(program, TC_ACT_SHOT)),
         (Form::Tc, Verdict::Pass) => {
