@@ -53,8 +53,8 @@ fn packets_of_two_inputs_are_in_order_of_time() {
     assert!(numbers.into_iter().eq(0..COUNT), "not in order");
 }
 
-/// The last packets requested still wait for earlier ones when the cluster ends: its reader receives
-/// them, and the cluster ends by itself.
+/// The last packets requested still wait for earlier ones when the cluster ends: its reader
+/// receives them, and the cluster ends by itself.
 #[test]
 fn a_cluster_that_blocks_hands_over_the_last_packets_of_a_merge_and_ends() {
     lab::require!(skip::lab());

@@ -1,5 +1,5 @@
 //! Files of scan results that are not text: Parquet and SQLite. Both have the columns of
-//! [`row`], and each is a row of [`FORMATS`].
+//! `row`, and each is a row of [`FORMATS`].
 
 mod parquet;
 mod row;
