@@ -21,6 +21,7 @@ pub mod corpus;
 pub mod dropin;
 pub mod guest;
 pub mod inline;
+pub mod metrics;
 pub mod netns;
 pub mod oracle;
 pub mod packet;

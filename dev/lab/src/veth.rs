@@ -228,6 +228,21 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// Lets the right end's kernel answer for the addresses of an IPv4 prefix, to which the left end
+    /// gets a route through it.
+    ///
+    /// # Errors
+    /// If `ip` fails.
+    pub fn add_hosts(&self, prefix: &str) -> Result<()> {
+        let (left, right) = (&self.left, &self.right);
+        right
+            .ns
+            .ip(["route", "add", "local", prefix, "dev", "lo"])?;
+        let router = right.ipv4.to_string();
+        left.ns.ip(["route", "add", prefix, "via", &router])?;
+        Ok(())
+    }
+
     /// Two cards connected by a wire, each moved to its own namespace and set up without
     /// unsolicited packets like a veth pair, with this many queues if supported. They are returned
     /// on drop.

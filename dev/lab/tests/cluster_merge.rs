@@ -1,5 +1,6 @@
 //! A cluster with two inputs puts their packets in order of time.
 
+use std::path::Path;
 use std::time::Duration;
 
 use lab::oracle::TempFile;
@@ -8,6 +9,12 @@ use lab::{Veth, skip};
 
 use crate::cluster_live::{Cluster, FILTER, LIMIT, capture, packets_of, unique};
 use crate::several_inputs::second_pair;
+
+/// The numbers of the packets in a capture file.
+fn numbers_in(path: &Path) -> Vec<u64> {
+    let packets = packets_of(path);
+    packets.iter().map(|it| number_of(it).unwrap()).collect()
+}
 
 /// Packets leave by two interfaces in turn, of which a cluster reads the other ends a batch at a
 /// time: with `--merge`, its reader has them in the order in which they were sent.
@@ -48,9 +55,10 @@ fn packets_of_two_inputs_are_in_order_of_time() {
     let totals = cluster.stop();
     assert_eq!(totals["late"], 0);
     reader.wait(LIMIT).unwrap().checked().unwrap();
-    let packets = packets_of(file.path());
-    let numbers: Vec<u64> = packets.iter().map(|it| number_of(it).unwrap()).collect();
-    assert!(numbers.into_iter().eq(0..COUNT), "not in order");
+    assert!(
+        numbers_in(file.path()).into_iter().eq(0..COUNT),
+        "not in order"
+    );
 }
 
 /// The last packets requested still wait for earlier ones when the cluster ends: its reader
@@ -79,7 +87,5 @@ fn a_cluster_that_blocks_hands_over_the_last_packets_of_a_merge_and_ends() {
     let totals = cluster.wait();
     assert_eq!(totals["late"], 0);
     reader.wait(LIMIT).unwrap().checked().unwrap();
-    let packets = packets_of(file.path());
-    let numbers: Vec<u64> = packets.iter().map(|it| number_of(it).unwrap()).collect();
-    assert!(numbers.into_iter().eq(0..COUNT), "not all");
+    assert!(numbers_in(file.path()).into_iter().eq(0..COUNT), "not all");
 }

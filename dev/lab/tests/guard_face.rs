@@ -1,10 +1,9 @@
 //! `barewire guard`: metrics, the SSH session it runs in, and rule files read without root.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use lab::metrics::scrape;
 use lab::oracle::TempFile;
 use lab::packet::pour;
 use lab::process::{Process, Signal, barewire};
@@ -14,20 +13,6 @@ use crate::guard_flood::{guard, stop};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const FLOOD: &str = "udp dst port 9";
-
-/// Scrapes the metrics endpoint that this guard printed.
-fn scrape(pair: &Pair, process: &Process) -> String {
-    let said = process.stderr();
-    let (_, rest) = said.split_once("metrics at http://").expect(&said);
-    let address: SocketAddr = rest.split('/').next().unwrap().parse().unwrap();
-    let stream = pair.right.ns.run(|| TcpStream::connect(address)).unwrap();
-    let mut stream = stream.unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
-    page
-}
 
 #[test]
 fn metrics_follow_the_counters_without_root() {
@@ -43,7 +28,7 @@ fn metrics_follow_the_counters_without_root() {
     ];
     let process = guard(&pair, &args);
     process.wait_stderr("/metrics", LIMIT).unwrap();
-    let page = scrape(&pair, &process);
+    let page = scrape(&pair.right.ns, &process).unwrap();
     assert!(
         page.contains("# TYPE barewire_guard_packets_total counter"),
         "{page}"
@@ -56,10 +41,14 @@ fn metrics_follow_the_counters_without_root() {
     let shows = || {
         (0..3_000).any(|_| {
             std::thread::sleep(Duration::from_millis(20));
-            scrape(&pair, &process).contains(&line)
+            scrape(&pair.right.ns, &process).unwrap().contains(&line)
         })
     };
-    assert!(shows(), "{line}: {}", scrape(&pair, &process));
+    assert!(
+        shows(),
+        "{line}: {}",
+        scrape(&pair.right.ns, &process).unwrap()
+    );
     stop(process);
 }
 

@@ -368,7 +368,9 @@ const PORTS: &str = r#"
 import subprocess
 command = [sys.argv[4], "cluster", "run", "--name", f"calls{os.getpid()}", "afpacket:" + here]
 cluster = subprocess.Popen(command, stderr=subprocess.PIPE)
-while b"queue 0" not in cluster.stderr.readline(): pass
+line = b" "
+while line and b"queue 0" not in line: line = cluster.stderr.readline()
+assert line, "the cluster ended"
 for name in f"ring:calls{os.getpid()}/0", "afxdp:" + here:
     for nonblocking in 0, 1:
         p = opened(name); lib.pcap_setnonblock(p, nonblocking, errors)

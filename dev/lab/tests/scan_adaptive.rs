@@ -13,11 +13,7 @@ const HOSTS: &str = "198.19.0.0/17";
 
 fn network() -> Pair {
     let pair = Veth::new().create().unwrap();
-    let (left, right) = (&pair.left, &pair.right);
-    let local = ["route", "add", "local", HOSTS, "dev", "lo"];
-    right.ns.ip(local).unwrap();
-    let router = right.ipv4.to_string();
-    left.ns.ip(["route", "add", HOSTS, "via", &router]).unwrap();
+    pair.add_hosts(HOSTS).unwrap();
     pair
 }
 

@@ -16,11 +16,7 @@ const HOSTS: &str = "198.18.4.0/26";
 
 fn network() -> Pair {
     let pair = Veth::new().ipv6().offloads().create().unwrap();
-    let (left, right) = (&pair.left, &pair.right);
-    let local = ["route", "add", "local", HOSTS, "dev", "lo"];
-    right.ns.ip(local).unwrap();
-    let router = right.ipv4.to_string();
-    left.ns.ip(["route", "add", HOSTS, "via", &router]).unwrap();
+    pair.add_hosts(HOSTS).unwrap();
     pair
 }
 

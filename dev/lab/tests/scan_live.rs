@@ -24,13 +24,7 @@ const HOSTS: &str = "198.18.4.0/22";
 /// A pair with these hosts, to which the left end has a route.
 fn network() -> Pair {
     let pair = Veth::new().ipv6().create().unwrap();
-    let (left, right) = (&pair.left, &pair.right);
-    right
-        .ns
-        .ip(["route", "add", "local", HOSTS, "dev", "lo"])
-        .unwrap();
-    let router = right.ipv4.to_string();
-    left.ns.ip(["route", "add", HOSTS, "via", &router]).unwrap();
+    pair.add_hosts(HOSTS).unwrap();
     pair
 }
 

@@ -1,10 +1,11 @@
 //! Files of `barewire scan`, read back by other programs.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::export::Folder;
 use lab::process::{Process, barewire};
 use lab::{Finished, Pair, Veth, require, skip};
 
@@ -14,34 +15,8 @@ const HOSTS: &str = "198.18.4.0/26";
 
 fn scene() -> Pair {
     let pair = Veth::new().ipv6().create().unwrap();
-    let (left, right) = (&pair.left, &pair.right);
-    let hosts = ["route", "add", "local", HOSTS, "dev", "lo"];
-    right.ns.ip(hosts).unwrap();
-    let router = right.ipv4.to_string();
-    left.ns.ip(["route", "add", HOSTS, "via", &router]).unwrap();
+    pair.add_hosts(HOSTS).unwrap();
     pair
-}
-
-/// A directory that is removed.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let name = format!("barewire-scan-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Reads a file by Python's own parser of its format, and prints address, protocol, port and state

@@ -15,14 +15,16 @@ const HOSTS: &str = "198.18.4.0/28";
 
 fn network() -> Pair {
     let pair = Veth::new().ipv6().create().unwrap();
-    let (left, right) = (&pair.left, &pair.right);
-    let hosts = ["route", "add", "local", HOSTS, "dev", "lo"];
-    right.ns.ip(hosts).unwrap();
+    pair.add_hosts(HOSTS).unwrap();
     // The kernel limits the rate of errors to one peer.
-    right.ns.sysctl("net/ipv4/icmp_ratelimit", "0").unwrap();
-    right.ns.sysctl("net/ipv6/icmp/ratelimit", "0").unwrap();
-    let router = right.ipv4.to_string();
-    left.ns.ip(["route", "add", HOSTS, "via", &router]).unwrap();
+    pair.right
+        .ns
+        .sysctl("net/ipv4/icmp_ratelimit", "0")
+        .unwrap();
+    pair.right
+        .ns
+        .sysctl("net/ipv6/icmp/ratelimit", "0")
+        .unwrap();
     pair
 }
 

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use lab::process::{Process, barewire};
+use lab::process::Process;
 use lab::skip::Missing;
 use lab::{Pair, Veth, require, skip};
 use serde_json::Value;
+
+use crate::scan_services::banners;
 
 /// Time limit of a program; not a measurement.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -86,16 +88,9 @@ impl Server {
     /// The banner at each port, and the totals.
     fn banners(&self, ports: &[u16]) -> (Vec<Value>, Value) {
         let list: Vec<_> = ports.iter().map(u16::to_string).collect();
-        let (target, list) = (self.pair.right.ipv4.to_string(), list.join(","));
-        let args = ["scan", &target, "-p", &list, "--banners", "--json"];
-        let args = [&args[..], &["--wait", "2", "--rate", "1000"]].concat();
-        let mut process = self.pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
-        let stdout = process.wait(LIMIT).unwrap().checked().unwrap().stdout;
-        let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
-        let mut lines: Vec<Value> = stdout.lines().map(parse).collect();
-        let totals = lines.pop().expect("totals");
+        let (lines, totals) = banners(&self.pair, &list.join(","));
         let of = |port: &u16| {
-            let is_it = |line: &&Value| line["type"] == "banner" && line["port"] == *port;
+            let is_it = |line: &&Value| line["port"] == *port;
             let found: Vec<_> = lines.iter().filter(is_it).collect();
             assert_eq!(found.len(), 1, "port {port}: {totals} {lines:?}");
             found[0].clone()
@@ -145,7 +140,9 @@ exec chroot $T nginx
     let tls = &banners[1]["application"];
     assert_eq!(tls["protocol"], "tls", "{}", banners[1]);
     assert_eq!(tls["tls_version"], "1.2", "{tls}");
-    assert_eq!(totals["unrelated"], 0, "{totals}");
+    // More than 10 segments of the connections were counted as unrelated once. A reset that arrives
+    // after the end of a connection is unrelated.
+    assert!(totals["unrelated"].as_u64().unwrap() < 3, "{totals}");
     assert_eq!(totals["open"], 2, "{totals}");
 }
 

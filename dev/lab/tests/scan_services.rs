@@ -40,7 +40,7 @@ fn wait_bound(pair: &Pair, port: u16) {
 }
 
 /// Scans the right end's address; returns the banners and the totals.
-fn banners(pair: &Pair, ports: &str) -> (Vec<Value>, Value) {
+pub(crate) fn banners(pair: &Pair, ports: &str) -> (Vec<Value>, Value) {
     let target = pair.right.ipv4.to_string();
     let args = ["scan", &target, "-p", ports, "--banners", "--json"];
     let args = [&args[..], &["--wait", "2", "--rate", "1000"]].concat();

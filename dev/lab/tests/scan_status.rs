@@ -1,9 +1,8 @@
 //! The counts of `barewire scan` while it runs: `--json` and `--metrics`.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use lab::metrics::scrape;
 use lab::oracle::TempFile;
 use lab::process::{Process, Signal, barewire};
 use lab::{Pair, Veth, require, skip};
@@ -18,11 +17,7 @@ const SCAN: [&str; 7] = ["scan", HOSTS, "-p", "81", "--rate", "400", "--wait"];
 
 fn network() -> Pair {
     let pair = Veth::new().create().unwrap();
-    let (left, right) = (&pair.left, &pair.right);
-    let local = ["route", "add", "local", HOSTS, "dev", "lo"];
-    right.ns.ip(local).unwrap();
-    let router = right.ipv4.to_string();
-    left.ns.ip(["route", "add", HOSTS, "via", &router]).unwrap();
+    pair.add_hosts(HOSTS).unwrap();
     pair
 }
 
@@ -74,20 +69,6 @@ fn json_has_the_counts_while_the_scan_runs() {
     assert_eq!(merged.last().unwrap()["complete"], true);
 }
 
-/// Scrapes the metrics endpoint that this scan printed.
-fn scrape(pair: &Pair, process: &Process) -> String {
-    let said = process.stderr();
-    let (_, rest) = said.split_once("metrics at http://").expect(&said);
-    let address: SocketAddr = rest.split('/').next().unwrap().parse().unwrap();
-    let stream = pair.left.ns.run(|| TcpStream::connect(address)).unwrap();
-    let mut stream = stream.unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
-    page
-}
-
 #[test]
 fn metrics_follow_the_counts_without_root() {
     require!(skip::lab());
@@ -95,7 +76,7 @@ fn metrics_follow_the_counts_without_root() {
     let metrics = ["--metrics", "127.0.0.1:0", "--user", "nobody"];
     let mut process = start(&pair, &[&["forever"], &metrics[..]].concat());
     process.wait_stderr("/metrics", LIMIT).unwrap();
-    let page = scrape(&pair, &process);
+    let page = scrape(&pair.left.ns, &process).unwrap();
     let label = format!("{{interface=\"{}\"}}", pair.left.ifname);
     for line in [
         "# TYPE barewire_scan_sent_total counter\n".to_owned(),
@@ -109,10 +90,10 @@ fn metrics_follow_the_counts_without_root() {
     let shows = || {
         (0..3_000).any(|_| {
             std::thread::sleep(Duration::from_millis(20));
-            let page = scrape(&pair, &process);
+            let page = scrape(&pair.left.ns, &process).unwrap();
             page.contains(&sent) && !page.contains(&none)
         })
     };
-    assert!(shows(), "{}", scrape(&pair, &process));
+    assert!(shows(), "{}", scrape(&pair.left.ns, &process).unwrap());
     process.stop(Signal::SIGINT, LIMIT).unwrap();
 }

@@ -3,13 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lab::oracle::python::python;
 use lab::process::{Process, barewire};
 use lab::{Finished, Pair, Veth, require, skip};
+
+use crate::export::Folder;
 
 /// Time limit of a program; not a measurement.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -18,36 +20,8 @@ const HOSTS: &str = "198.18.4.0/26";
 
 fn scene() -> Pair {
     let pair = Veth::new().ipv6().create().unwrap();
-    let (left, right) = (&pair.left, &pair.right);
-    right
-        .ns
-        .ip(["route", "add", "local", HOSTS, "dev", "lo"])
-        .unwrap();
-    let router = right.ipv4.to_string();
-    left.ns.ip(["route", "add", HOSTS, "via", &router]).unwrap();
+    pair.add_hosts(HOSTS).unwrap();
     pair
-}
-
-/// A directory that is removed.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let name = format!("barewire-scan-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 fn spawn(pair: &Pair, args: &[&str]) -> Process {
@@ -234,7 +208,7 @@ fn a_user_that_may_not_write_the_directory_completes_both_files() {
     require!(skip::lab(), python(&["duckdb", "pyarrow", "sqlite3"]));
     let pair = scene();
     let folder = Folder::new("user-tables");
-    std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let (db, parquet) = (folder.file("scan.db"), folder.file("scan.parquet"));
     let args = [HOSTS, "-p", "81", "--rate", "50", "--user", "nobody"];
     scan(&pair, &[&args[..], &["-oS", &db, "-oK", &parquet]].concat());

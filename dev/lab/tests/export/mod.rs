@@ -98,6 +98,11 @@ impl Folder {
     pub fn path(&self) -> &str {
         self.0.to_str().expect("UTF-8")
     }
+
+    /// The path of a file in it.
+    pub fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.path())
+    }
 }
 
 impl Drop for Folder {

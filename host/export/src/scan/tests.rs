@@ -229,3 +229,25 @@ fn other_files_are_not_continued_as_databases() {
     let tables: i64 = kept.query_row(sql, [], |row| row.get(0)).unwrap();
     assert_eq!(tables, 1);
 }
+
+#[test]
+fn a_database_that_another_scan_writes_is_not_overwritten() {
+    let folder = Folder::new("in-use");
+    let path = folder.0.join("scan.db");
+    let mut first = open(&sqlite::FORMAT, &path, false).unwrap();
+    first.answer(&found(1)).unwrap();
+    commit(&mut *first, false);
+    for append in [false, true] {
+        let error = open(&sqlite::FORMAT, &path, append).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::ResourceBusy, "{error}");
+    }
+    commit(&mut *first, true);
+    first.close().unwrap();
+    drop(first);
+    let db = Connection::open(&path).unwrap();
+    let count = db.query_row("SELECT count(*) FROM answers", [], |row| row.get(0));
+    assert_eq!(count, Ok(1));
+    drop(db);
+    // Afterwards it is.
+    open(&sqlite::FORMAT, &path, false).unwrap();
+}

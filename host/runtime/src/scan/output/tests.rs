@@ -327,6 +327,41 @@ fn a_new_series_is_not_mixed_with_an_old_one() {
 }
 
 #[test]
+fn files_of_a_series_with_gaps_are_neither_overwritten_nor_continued_in_the_middle() {
+    let folder = Folder::new("gaps");
+    let path = folder.0.join("scan.csv");
+    let names = [OutputName {
+        format: OutputFormat::Text(FORMATS.into_iter().find(|it| it.word == "csv").unwrap()),
+        path: path.clone(),
+    }];
+    let open = |append| {
+        let rotation = Some(Rotation::Size(1));
+        let options = OutputOptions { append, rotation };
+        Outputs::open(&names, &run(), (options, &Totals::default()), &[])
+    };
+    // Others were moved away, and these are of other series.
+    let third = numbered(&path, 3);
+    for name in ["scan.03.csv", "scan.7.csv.gz", "scan.x.csv", "scan2.9.csv"] {
+        fs::write(folder.0.join(name), b"other").unwrap();
+    }
+    assert_eq!(last_number(&path), 1);
+    let mut outputs = open(false).unwrap();
+    fs::write(&third, b"old").unwrap();
+    for port in 1..=2 {
+        outputs.note(&Notice::Found(&found(port))).unwrap();
+        let progress = Notice::Progress(&Totals::default(), Duration::ZERO);
+        outputs.note(&progress).unwrap();
+    }
+    outputs.end(&outcome()).unwrap();
+    assert_eq!(fs::read(&third).unwrap(), b"old");
+    assert_eq!(last_number(&path), 4);
+    fs::remove_file(numbered(&path, 2)).unwrap();
+    let error = open(false).unwrap_err().to_string();
+    assert!(error.contains("scan.4.csv"), "{error}");
+    open(true).unwrap();
+}
+
+#[test]
 fn numbers_precede_extensions() {
     for (path, expected) in [
         ("a/scan.xml", "a/scan.2.xml"),
