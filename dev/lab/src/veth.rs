@@ -228,8 +228,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Lets the right end's kernel answer for the addresses of an IPv4 prefix, to which the left end
-    /// gets a route through it.
+    /// Lets the right end's kernel answer for the addresses of an IPv4 prefix, to which the left
+    /// end gets a route through it.
     ///
     /// # Errors
     /// If `ip` fails.

@@ -139,6 +139,22 @@ impl FrameCache {
         Some(self.pool.issue(index))
     }
 
+    /// Like [`take`](Self::take), for up to `count` frames, which are appended; returns how many.
+    #[inline]
+    pub fn take_frames(&mut self, count: usize, frames: &mut Vec<Frame>) -> usize {
+        let start = frames.len();
+        frames.reserve(count);
+        loop {
+            let left = count - (frames.len() - start);
+            let tag = self.pool.tag();
+            let run = self.next_run(left, Owner::User);
+            if run.is_empty() {
+                return frames.len() - start;
+            }
+            frames.extend(run.iter().map(|&index| Frame::empty(index, tag)));
+        }
+    }
+
     /// Takes a free frame and gives it to a device; returns the index for a fill ring.
     #[inline]
     pub fn take_for_device(&mut self) -> Option<u32> {

@@ -96,6 +96,14 @@ impl<T: Copy> RingMemory<T> {
         unsafe { &*self.entries.add((index & self.mask) as usize) }
     }
 
+    /// Like `entry`, for several: what it needs is read from the handle once.
+    #[inline(always)]
+    fn entries<'m>(&'m self) -> impl Fn(u32) -> &'m Cell<T> {
+        let (entries, mask) = (self.entries, self.mask);
+        // SAFETY: as in `entry`.
+        move |index| unsafe { &*entries.add((index & mask) as usize) }
+    }
+
     /// Number of entries in the ring.
     pub fn entry_count(&self) -> u32 {
         self.mask + 1
@@ -183,14 +191,53 @@ impl<T: Copy> Producer<T> {
         let granted = self.limit.wrapping_sub(self.head);
         let end = u64::from(offset) + values.len() as u64;
         assert!(end <= u64::from(granted), "write beyond the reserve");
-        let mut at = self.head.wrapping_add(offset);
+        let (entry, mut at) = (self.memory.entries(), self.head.wrapping_add(offset));
         for value in values {
             // SAFETY: as in `write`.
-            self.memory
-                .entry(at)
-                .with_mut(|p| unsafe { p.write(value) });
+            entry(at).with_mut(|p| unsafe { p.write(value) });
             at = at.wrapping_add(1);
         }
+    }
+
+    /// Like [`write_run`](Self::write_run), for values that lie in memory one after the other.
+    ///
+    /// # Panics
+    /// As [`write`](Self::write).
+    #[inline(always)]
+    pub(crate) fn write_slice(&mut self, offset: u32, values: &[T]) {
+        let granted = self.limit.wrapping_sub(self.head);
+        let end = u64::from(offset) + values.len() as u64;
+        assert!(end <= u64::from(granted), "write beyond the reserve");
+        let start = self.head.wrapping_add(offset) & self.memory.mask;
+        let until_end = (self.memory.mask + 1 - start) as usize;
+        let (before, behind) = values.split_at(values.len().min(until_end));
+        for (values, start) in [(before, start), (behind, 0)] {
+            let cells = self.memory.entries.wrapping_add(start as usize);
+            for (at, value) in values.iter().enumerate() {
+                // SAFETY: within the array, as these are no more than its entries from `start` on;
+                // granted to this side, as in `write`.
+                let cell = unsafe { &*cells.add(at) };
+                // SAFETY: as above.
+                cell.with_mut(|p| unsafe { p.write(*value) });
+            }
+        }
+    }
+
+    /// Writes the first reserved entries, at most `max`; returns how many. Takes all values, also
+    /// those that are not written.
+    #[inline(always)]
+    pub(crate) fn write_up_to(&mut self, max: u32, values: impl Iterator<Item = T>) -> u32 {
+        let max = self.granted().min(max);
+        let (entry, head) = (self.memory.entries(), self.head);
+        let mut count = 0;
+        for value in values {
+            if count < max {
+                // SAFETY: as in `write`.
+                entry(head.wrapping_add(count)).with_mut(|p| unsafe { p.write(value) });
+                count += 1;
+            }
+        }
+        count
     }
 
     /// Submits the first `count` reserved entries to the consumer.
@@ -300,12 +347,26 @@ impl<T: Copy> Consumer<T> {
         let found = self.limit.wrapping_sub(self.tail);
         let end = u64::from(offset) + values.len() as u64;
         assert!(end <= u64::from(found), "read beyond the peek");
-        let mut at = self.tail.wrapping_add(offset);
+        let (entry, mut at) = (self.memory.entries(), self.tail.wrapping_add(offset));
         for value in values {
             // SAFETY: as in `read`.
-            *value = self.memory.entry(at).with(|p| unsafe { p.read_volatile() });
+            *value = entry(at).with(|p| unsafe { p.read_volatile() });
             at = at.wrapping_add(1);
         }
+    }
+
+    /// Reads the first `count` peeked entries, one after the other.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    #[inline(always)]
+    pub(crate) fn read_each(&self, count: u32) -> impl Iterator<Item = T> {
+        let found = self.limit.wrapping_sub(self.tail);
+        assert!(count <= found, "read beyond the peek");
+        let (entry, tail) = (self.memory.entries(), self.tail);
+        // SAFETY: as in `read`.
+        (0..count)
+            .map(move |at| entry(tail.wrapping_add(at)).with(|p| unsafe { p.read_volatile() }))
     }
 
     /// Releases the first `count` entries to the producer.

@@ -17,6 +17,18 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// An empty frame of a pool.
+    #[inline(always)]
+    pub(crate) fn empty(index: u32, tag: u32) -> Self {
+        Self {
+            index,
+            tag,
+            offset: 0,
+            len: 0,
+            has_record: false,
+        }
+    }
+
     /// Index of the frame in its pool.
     pub fn index(&self) -> u32 {
         self.index

@@ -66,8 +66,9 @@ impl Pool {
 pub struct Holder {
     pool: Pool,
     number: u32,
-    /// One bit for each frame, set while this holder holds it.
-    held: Box<[u64]>,
+    /// For each frame, whether this holder holds it. Not bits: frames that follow each other would
+    /// be in one word, and each would wait for the one before it.
+    held: Box<[bool]>,
     count: u32,
     count_max: u32,
     /// Whether its frames stay with it when it is dropped.
@@ -89,11 +90,10 @@ impl Holder {
             let why = format!("{HOLDER_COUNT_MAX} processes hold frames already");
             return Err(Error::new(ErrorKind::NoSpace, "share a frame pool", why));
         };
-        let words = (pool.frame_count() as usize).div_ceil(64);
         Ok(Self {
             pool: pool.clone(),
             number: used.trailing_ones() + 1,
-            held: vec![0; words].into(),
+            held: vec![false; pool.frame_count() as usize].into(),
             count: 0,
             count_max,
             is_abandoned: false,
@@ -124,14 +124,13 @@ impl Holder {
 
     /// Whether it holds this frame.
     pub fn holds(&self, index: u32) -> bool {
-        let word = self.held.get(index as usize / 64);
-        word.is_some_and(|word| word >> (index % 64) & 1 != 0)
+        self.held.get(index as usize) == Some(&true)
     }
 
     /// Records that a frame was handed to it.
     #[inline]
     pub(crate) fn mark(&mut self, index: u32) {
-        self.held[index as usize / 64] |= 1 << (index % 64);
+        self.held[index as usize] = true;
         self.count += 1;
     }
 
@@ -139,12 +138,10 @@ impl Holder {
     /// was the last holder.
     #[inline]
     fn end(&mut self, index: u32) -> Option<bool> {
-        let bit = 1 << (index % 64);
-        let word = self.held.get_mut(index as usize / 64)?;
-        if *word & bit == 0 {
+        let is_held = self.held.get_mut(index as usize)?;
+        if !std::mem::take(is_held) {
             return None;
         }
-        *word &= !bit;
         self.count -= 1;
         holding::end(&self.pool.holdings()[index as usize], self.number)
     }
@@ -160,24 +157,28 @@ impl Holder {
         free: &mut [u32],
     ) -> (u32, usize) {
         let (held, holdings) = (&mut *self.held, self.pool.holdings());
+        let only = holding::entry(self.number, 1);
         let (mut ended, mut free_count) = (0, 0);
         for index in indices {
-            let bit = 1_u64 << (*index % 64);
-            let word = held.get_mut(*index as usize / 64);
             let entry = holdings.get(*index as usize);
-            let (Some(word), Some(entry)) = (word, entry) else {
+            let (Some(is_held), Some(entry)) = (held.get_mut(*index as usize), entry) else {
                 *index = REFUSED;
                 continue;
             };
-            if *word & bit == 0 {
+            if !*is_held {
                 *index = REFUSED;
                 continue;
             }
-            *word ^= bit;
+            *is_held = false;
             ended += 1;
-            let is_last = match ALONE {
-                true => holding::end_alone(entry),
-                false => holding::end(entry, self.number),
+            // The first case is one of each of the others.
+            let is_last = if entry.load(Ordering::Relaxed) == only {
+                entry.store(0, Ordering::Relaxed);
+                Some(true)
+            } else if ALONE {
+                holding::end_alone(entry)
+            } else {
+                holding::end(entry, self.number)
             };
             if let Some(place) = free.get_mut(free_count) {
                 *place = *index;
@@ -193,8 +194,8 @@ impl Holder {
     pub(crate) fn marker(&mut self) -> impl FnMut(u32) {
         let held = &mut *self.held;
         move |index| {
-            if let Some(word) = held.get_mut(index as usize / 64) {
-                *word |= 1 << (index % 64);
+            if let Some(is_held) = held.get_mut(index as usize) {
+                *is_held = true;
             }
         }
     }
@@ -230,13 +231,9 @@ impl Holder {
         mut keep: impl FnMut(u32) -> bool,
     ) -> u32 {
         let mut count = 0;
-        for at in 0..self.held.len() {
-            let mut bits = self.held[at];
-            while bits != 0 {
-                let index = at as u32 * 64 + bits.trailing_zeros();
-                bits &= bits - 1;
-                count += u32::from(!keep(index) && self.take_back(index, cache));
-            }
+        for index in 0..self.held.len() as u32 {
+            let is_held = self.held[index as usize];
+            count += u32::from(is_held && !keep(index) && self.take_back(index, cache));
         }
         count
     }

@@ -260,13 +260,7 @@ impl Pool {
     }
 
     pub(crate) fn issue(&self, index: u32) -> Frame {
-        Frame {
-            index,
-            tag: self.0.tag,
-            offset: 0,
-            len: 0,
-            has_record: false,
-        }
+        Frame::empty(index, self.0.tag)
     }
 
     /// Gives a frame to a device: transfers ownership, and returns the index for a descriptor.

@@ -5,9 +5,6 @@ use crate::descriptor::Descriptor;
 use crate::pool::Owner;
 use crate::slot::{Filled, Room, Slot};
 
-/// Frames whose indices are written to the ring at a time.
-const CHUNK: usize = 64;
-
 /// A batch received from the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
@@ -98,8 +95,7 @@ impl PeerEnd {
         let (base, shift) = (pool.base().as_ptr(), frame_len.trailing_zeros());
         let mut room = Room::new(slots, ready as usize);
         let mut used = 0;
-        while used < ready {
-            let packet = self.delivered.read(used);
+        for packet in self.delivered.read_each(ready) {
             let end = u64::from(packet.offset) + u64::from(packet.cap_len);
             let is_valid = end <= u64::from(frame_len) && !packet.continues();
             if !is_valid || !owners.pass(packet.index, Owner::Peer, Owner::User) {
@@ -185,20 +181,8 @@ impl PeerEnd {
         let most = most.and_then(|most| u32::try_from(most).ok());
         let room = self.returned.reserve(most.unwrap_or(u32::MAX));
         let owners = self.pool.owners();
-        let (mut chunk, mut len, mut count) = ([0; CHUNK], 0, 0);
-        for index in indices {
-            if !owners.pass(index, Owner::User, Owner::Peer) || count + len as u32 >= room {
-                continue;
-            }
-            chunk[len] = index;
-            len += 1;
-            if len == CHUNK {
-                self.returned.write_run(count, chunk.iter().copied());
-                (count, len) = (count + CHUNK as u32, 0);
-            }
-        }
-        self.returned.write_run(count, chunk[..len].iter().copied());
-        count += len as u32;
+        let passed = indices.filter(|index| owners.pass(*index, Owner::User, Owner::Peer));
+        let count = self.returned.write_up_to(room, passed);
         self.returned.submit(count);
     }
 }

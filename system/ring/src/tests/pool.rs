@@ -475,3 +475,22 @@ fn neighbours_do_not_overlap() {
     drop(cache);
     assert_all_there(&pool);
 }
+
+#[test]
+fn frames_are_taken_until_the_pool_is_empty() {
+    let pool = pool(300);
+    let mut cache = FrameCache::new(pool.clone());
+    let mut frames = vec![cache.take().unwrap()];
+    for (count, taken) in [(0, 0), (1, 1), (200, 200), (200, 98), (5, 0)] {
+        assert_eq!(cache.take_frames(count, &mut frames), taken);
+    }
+    let mut seen: Vec<u32> = frames.iter().map(Frame::index).collect();
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..300), "each frame once");
+    assert_eq!(pool.counts().user, 300);
+    for frame in frames {
+        assert_eq!((frame.offset(), frame.len()), (0, 0));
+        cache.give(frame).unwrap();
+    }
+    assert_eq!(pool.counts().free, 300);
+}

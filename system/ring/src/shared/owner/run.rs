@@ -15,16 +15,37 @@ use crate::pool::{Owner, Pool};
 /// Maximum number of packets assigned before they are written.
 const BATCH: usize = 64;
 
-/// Packets of one frame, assigned to ends.
-struct Assigned {
-    /// The first `count` are initialized.
-    packets: [MaybeUninit<Descriptor>; BATCH],
-    count: usize,
-    /// The packets of each end, as bits.
-    of: [u64; HOLDER_COUNT_MAX as usize],
-    /// Room that is left in each of the ends whose bit is in `known`.
-    room: [u32; HOLDER_COUNT_MAX as usize],
+/// What is known while packets are assigned to ends.
+#[derive(Clone, Copy)]
+struct Progress {
+    /// The ends of any, and of every packet.
+    any: u64,
+    every: u64,
+    /// The ends whose room is known.
     known: u64,
+    /// The least room of these ends when it was looked up.
+    room: usize,
+}
+
+impl Progress {
+    const NONE: Self = Self {
+        any: 0,
+        every: u64::MAX,
+        known: 0,
+        room: BATCH,
+    };
+
+    fn find_room(&mut self, ends: &mut [OwnerEnd], which: u64) {
+        self.known |= which;
+        for at in Bits(which) {
+            // An end that does not exist has none.
+            let room = ends.get_mut(at).map_or(0, |end| {
+                let entries = end.delivered.reserve(end.written + BATCH as u32);
+                entries.saturating_sub(end.written).min(end.holder.room())
+            });
+            self.room = self.room.min(room as usize);
+        }
+    }
 }
 
 impl OwnerEnd {
@@ -48,115 +69,116 @@ impl OwnerEnd {
         let pool = cache.pool().clone();
         let is_of = |end: &OwnerEnd| end.pool.tag() == pool.tag();
         assert!(ends.iter().all(is_of), "an end of another pool");
-        let mut assigned = Assigned {
-            packets: [const { MaybeUninit::uninit() }; BATCH],
-            count: 0,
-            of: [0; HOLDER_COUNT_MAX as usize],
-            room: [0; HOLDER_COUNT_MAX as usize],
-            known: 0,
-        };
-        for frame in frames {
-            let packet = pool.descriptor(&frame);
-            if packet.continues() {
-                assigned.write(ends);
-                return Some((frame, 0));
+        let (owners, tag) = (pool.owners(), pool.tag());
+        // The ends of each packet from `start` on, which are not written yet.
+        let mut selections = [0_u64; BATCH];
+        let mut progress = Progress::NONE;
+        let (mut stopped, mut start, mut at) = (None, 0, 0);
+        // Frames are looked at where they are, and leave the vector together.
+        let waiting = frames.as_slice();
+        while let Some(frame) = waiting.get(at) {
+            assert_eq!(frame.tag, tag, "a frame of another pool");
+            if frame.has_record && pool.continues(frame) {
+                stopped = Some(0);
+                break;
             }
-            let selected = select(&frame);
+            let selected = select(frame);
+            if selected & !progress.known != 0 || at - start >= progress.room {
+                progress.find_room(ends, selected & !progress.known);
+                if at - start >= progress.room {
+                    // Not all of the packets were for the end with the least room.
+                    write(ends, &pool, &waiting[start..at], &selections, progress);
+                    (start, progress) = (at, Progress::NONE);
+                    progress.find_room(ends, selected);
+                }
+            }
+            let place = selections.get_mut(at - start);
+            let (true, Some(place)) = (progress.room != 0, place) else {
+                stopped = Some(selected);
+                break;
+            };
             if selected == 0 {
-                // A frame of this pool is accepted.
-                let _ = cache.give(frame);
-            } else if !assigned.add(&pool, ends, selected, packet) {
-                assigned.write(ends);
-                return Some((frame, selected));
+                // SAFETY: the frame is owned, and forgotten below.
+                unsafe { cache.give_index(frame.index) };
+            } else if !owners.pass(frame.index, Owner::User, Owner::Peer) {
+                stopped = Some(selected);
+                break;
             }
-            if assigned.count == BATCH {
-                assigned.write(ends);
-            }
+            *place = selected;
+            progress.any |= selected;
+            progress.every &= selected;
+            at += 1;
         }
-        assigned.write(ends);
-        None
+        write(ends, &pool, &waiting[start..at], &selections, progress);
+        // Forgets those before.
+        let last = frames.nth(at);
+        last.zip(stopped)
     }
 }
 
-impl Assigned {
-    /// Assigns a packet, whose frame the caller owns and then forgets, to all of the selected ends,
-    /// or to none.
-    #[inline(always)]
-    fn add(
-        &mut self,
-        pool: &Pool,
-        ends: &mut [OwnerEnd],
-        selected: u64,
-        packet: Descriptor,
-    ) -> bool {
-        if selected & !self.known != 0 {
-            self.look(ends, selected);
-        }
-        let mut rest = selected;
-        while rest != 0 {
-            if self.room[rest.trailing_zeros() as usize] == 0 {
-                return false;
+/// Writes packets, whose frames are passed on already, into the rings of their ends.
+#[inline(never)]
+fn write(
+    ends: &mut [OwnerEnd],
+    pool: &Pool,
+    frames: &[Frame],
+    selections: &[u64; BATCH],
+    progress: Progress,
+) {
+    let mut packets = [const { MaybeUninit::uninit() }; BATCH];
+    let count = frames.len().min(BATCH);
+    if count == 0 || progress.any == 0 {
+        return;
+    }
+    let is_uniform = progress.any == progress.every;
+    let holdings = pool.holdings();
+    let mut entry = holders(ends, progress.any);
+    for ((place, frame), &selected) in packets.iter_mut().zip(frames).zip(selections) {
+        let mut packet = pool.descriptor(frame);
+        packet.info &= !FOLLOWS;
+        place.write(packet);
+        if !is_uniform {
+            if selected == 0 {
+                continue;
             }
-            rest &= rest - 1;
+            entry = holders(ends, selected);
         }
-        let Some(first) = ends.get(selected.trailing_zeros() as usize) else {
-            return false;
-        };
-        let Some(holders) = pool.holdings().get(packet.index as usize) else {
-            return false;
-        };
-        if !pool.pass(packet.index, Owner::User, Owner::Peer) {
-            return false;
-        }
-        // No other thread accesses the entry before the packet is written.
-        let is_one = selected & (selected - 1) == 0;
-        let count = if is_one { 1 } else { selected.count_ones() };
-        holding::begin(holders, first.holder.number().into(), count);
-        self.packets[self.count].write(packet);
-        rest = selected;
-        while rest != 0 {
-            let end = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
-            self.of[end] |= 1 << self.count;
-            self.room[end] -= 1;
-        }
-        self.count += 1;
-        true
-    }
-
-    /// Finds out how much room these ends have.
-    #[cold]
-    fn look(&mut self, ends: &mut [OwnerEnd], selected: u64) {
-        let mut rest = selected & !self.known;
-        self.known |= rest;
-        while rest != 0 {
-            let at = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
-            // An end that does not exist has none.
-            self.room[at] = ends.get_mut(at).map_or(0, |end| {
-                let entries = end.delivered.reserve(end.written + BATCH as u32);
-                entries.saturating_sub(end.written).min(end.holder.room())
-            });
+        // No other thread accesses the entry before the packet is submitted.
+        if let Some(held) = holdings.get(frame.index as usize) {
+            holding::begin(held, entry.0, entry.1);
         }
     }
-
-    /// Writes the packets into the rings.
-    #[inline]
-    fn write(&mut self, ends: &mut [OwnerEnd]) {
-        let mut rest = if self.count == 0 { 0 } else { self.known };
-        while rest != 0 {
-            let at = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
-            let packets = std::mem::take(&mut self.of[at]);
-            if packets != 0
-                && let Some(end) = ends.get_mut(at)
-            {
-                // SAFETY: the bits of an end are below the count, and these are initialized.
-                unsafe { end.write_each(&self.packets, packets) };
+    // SAFETY: the first `count` are initialized, and have the layout of descriptors.
+    let packets = unsafe { &*(&raw const packets[..count] as *const [Descriptor]) };
+    if is_uniform {
+        for at in Bits(progress.any) {
+            if let Some(end) = ends.get_mut(at) {
+                end.write_all(packets);
             }
         }
-        (self.count, self.known) = (0, 0);
+        return;
     }
+    // The packets of each end, as bits.
+    let mut of = [0_u64; HOLDER_COUNT_MAX as usize];
+    for (at, &selected) in selections[..count].iter().enumerate() {
+        for end in Bits(selected) {
+            of[end] |= 1 << at;
+        }
+    }
+    for at in Bits(progress.any) {
+        if let Some(end) = ends.get_mut(at) {
+            end.write_each(packets, of[at]);
+        }
+    }
+}
+
+/// The number of the first of these ends' holders, and how many they are.
+#[inline(always)]
+fn holders(ends: &[OwnerEnd], selected: u64) -> (u32, u32) {
+    let first = ends.get(selected.trailing_zeros() as usize);
+    let number = first.map_or(0, |end| end.holder.number().into());
+    let is_one = selected & selected.wrapping_sub(1) == 0;
+    (number, if is_one { 1 } else { selected.count_ones() })
 }
 
 /// The positions of the bits of a word.
@@ -186,12 +208,25 @@ impl Iterator for Bits {
 impl ExactSizeIterator for Bits {}
 
 impl OwnerEnd {
-    /// Writes those packets whose bit is set into the ring, which has room.
-    ///
-    /// # Safety
-    /// These packets are initialized.
+    /// Writes packets into the ring, which has room.
     #[inline(always)]
-    unsafe fn write_each(&mut self, packets: &[MaybeUninit<Descriptor>; BATCH], bits: u64) {
+    fn write_all(&mut self, packets: &[Descriptor]) {
+        let count = packets.len();
+        let start = self.head.wrapping_add(self.written) as usize & (self.handed.len() - 1);
+        let (before, behind) = packets.split_at(count.min(self.handed.len() - start));
+        self.handed[start..start + before.len()].copy_from_slice(before);
+        self.handed[..behind.len()].copy_from_slice(behind);
+        self.holder.add(count as u32);
+        let mut mark = self.holder.marker();
+        packets.iter().for_each(|packet| mark(packet.index));
+        self.delivered.write_slice(self.written, packets);
+        self.written += count as u32;
+        self.counts.handed += count as u64;
+    }
+
+    /// Writes those packets whose bit is set into the ring, which has room.
+    #[inline(always)]
+    fn write_each(&mut self, packets: &[Descriptor], bits: u64) {
         let Self {
             delivered,
             holder,
@@ -203,9 +238,7 @@ impl OwnerEnd {
         holder.add(count);
         let mut mark = holder.marker();
         let chosen = Bits(bits).map(|bit| {
-            // SAFETY: the caller's word.
-            let mut packet = unsafe { packets[bit].assume_init() };
-            packet.info &= !FOLLOWS;
+            let packet = packets[bit];
             if let Some(place) = handed.get_mut(at as usize & mask) {
                 *place = packet;
             }

@@ -133,8 +133,9 @@ fn some_of_the_holders_collect_as_well() {
         assert_eq!(stopped, None);
         drop(run);
         owners.iter_mut().for_each(OwnerEnd::flush);
-        assert_eq!(read(&mut peers[round % 2]).len(), 10);
-        assert_eq!(read(&mut peers[1 - round % 2]).len(), 10);
+        for peer in [round % 2, 1 - round % 2] {
+            assert!(read(&mut peers[peer]).into_iter().eq(0..10));
+        }
         let (first, second) = owners.split_at_mut(1);
         let mut other = FrameCache::new(pool.clone());
         std::thread::scope(|scope| {
@@ -143,4 +144,45 @@ fn some_of_the_holders_collect_as_well() {
         });
     }
     assert_eq!(pool.counts().free, 64);
+}
+
+/// A peer that exits with a batch in its ring that begins at the ring's end and goes on at its
+/// start: the next peer receives all of it.
+#[test]
+fn a_batch_across_the_end_of_the_ring_is_kept() {
+    for (taken, several) in [(0, false), (3, false), (0, true), (3, true)] {
+        let pool = pool(64);
+        let mut cache = FrameCache::new(pool.clone());
+        let (mut owners, mut peers): (Vec<_>, Vec<_>) = (0..2).map(|_| ends(&pool, 16)).unzip();
+        let selected = if several { 0b11 } else { 0b01 };
+        let hand = |cache: &mut FrameCache, owners: &mut [OwnerEnd], numbers| {
+            let mut batch = frames(cache, numbers);
+            let stopped = OwnerEnd::hand_run(owners, cache, &mut batch.drain(..), |_| selected);
+            assert_eq!(stopped, None);
+            owners.iter_mut().for_each(OwnerEnd::flush);
+        };
+        hand(&mut cache, &mut owners, 0..11);
+        for peer in &mut peers {
+            read(peer);
+        }
+        OwnerEnd::collect_all(&mut owners, &mut cache);
+        hand(&mut cache, &mut owners, 20..30);
+        let mut killed = peers.remove(0);
+        let _lost: Vec<Frame> = (0..taken).map(|_| killed.take().unwrap()).collect();
+        drop(killed);
+        let recovered = owners[0].recover(&mut cache).unwrap();
+        assert_eq!((recovered.kept, recovered.lost), (10 - taken, taken));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        owners[0].attach(ours).unwrap();
+        let attached = Pool::attach(pool.share(Access::Read).unwrap(), Access::Read).unwrap();
+        let queue = owners[0].queue().unwrap();
+        let mut next = PeerEnd::attach(attached, queue, theirs).unwrap();
+        let first = 20 + u64::from(taken);
+        assert!(read(&mut next).into_iter().eq(first..30));
+        if several {
+            assert!(read(&mut peers[0]).into_iter().eq(20..30));
+        }
+        OwnerEnd::collect_all(&mut owners, &mut cache);
+        assert_eq!(pool.counts().peer, 0, "a frame is lost");
+    }
 }
