@@ -122,6 +122,7 @@ mod scan_services;
 mod scan_status;
 mod scan_tables;
 mod scan_targets;
+mod scan_tls;
 mod scan_tun;
 mod send_generate;
 mod send_neighbour;

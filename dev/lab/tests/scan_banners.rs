@@ -235,7 +235,7 @@ fn certificates_of_an_openssl_server_are_read() {
     let found = &banners[0]["application"];
     assert_eq!(found["tls_subject"], "banner.example", "{found}");
     assert_eq!(found["tls_issuer"], "banner.example");
-    assert_eq!(found["tls_version"], "1.2");
+    assert_eq!(found["tls_version"], "1.3");
     assert_eq!(
         found["tls_san"],
         serde_json::json!(["banner.example", "198.18.4.1"])

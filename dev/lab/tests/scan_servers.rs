@@ -139,7 +139,12 @@ exec chroot $T nginx
     assert!(name.starts_with("nginx/1."), "{name}");
     let tls = &banners[1]["application"];
     assert_eq!(tls["protocol"], "tls", "{}", banners[1]);
-    assert_eq!(tls["tls_version"], "1.2", "{tls}");
+    assert_eq!(tls["tls_version"], "1.3", "{tls}");
+    // A certificate that the server encrypts.
+    assert_eq!(tls["tls_subject"], "www.example.org", "{tls}");
+    assert_eq!(tls["tls_alpn_chosen"], "http/1.1", "{tls}");
+    let names = serde_json::json!(["www.example.org", "example.org"]);
+    assert_eq!(tls["tls_san"], names, "{tls}");
     // More than 10 segments of the connections were counted as unrelated once. A reset that arrives
     // after the end of a connection is unrelated.
     assert!(totals["unrelated"].as_u64().unwrap() < 3, "{totals}");

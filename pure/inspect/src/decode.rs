@@ -49,6 +49,7 @@ mod wireguard;
 pub use arena::{Arena, PAGE_LEN};
 pub(crate) use arena::{Handle, Kind};
 pub use table::DECODERS;
+pub use tls::EncryptedMessages;
 
 /// Direction of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

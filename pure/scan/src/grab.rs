@@ -12,11 +12,13 @@
 mod certificates;
 mod connection;
 mod datagram;
+mod fields;
 pub mod hello;
 mod segment;
 mod table;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tls;
 
 use std::net::IpAddr;
 

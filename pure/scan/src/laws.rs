@@ -4,6 +4,9 @@
 
 mod reply;
 
+#[doc(inline)]
+pub use crate::grab::tls::law::{tls_input, tls_input_of};
+
 use std::net::IpAddr;
 use std::sync::LazyLock;
 

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use barewire_scan::Probe;
 use barewire_scan::laws::{
-    answer_input, answer_input_of, lists_input, lists_input_of, probe, probe_count,
+    answer_input, answer_input_of, lists_input, lists_input_of, probe, probe_count, tls_input,
+    tls_input_of,
 };
 
 /// Lines of targets, a selection of probes, and ports.
@@ -56,7 +57,53 @@ fn answers() -> Vec<(String, Vec<u8>)> {
 /// A fuzz target, its law, its inputs by name.
 type Corpus = (&'static str, fn(&[u8]) -> bool, Vec<(String, Vec<u8>)>);
 
-fn corpora() -> [Corpus; 2] {
+/// Messages of a TLS server after its hello: a protocol, and two short certificates.
+fn messages() -> Vec<u8> {
+    let sized = |bytes: &[u8]| [&(bytes.len() as u32).to_be_bytes()[1..], bytes].concat();
+    let message = |kind: u8, body: &[u8]| [&[kind][..], &sized(body)].concat();
+    let der = |tag: u8, contents: &[u8]| [&[tag, contents.len() as u8][..], contents].concat();
+    let attribute = [der(6, &[0x55, 4, 3]), der(0x0c, b"X")].concat();
+    let name = der(0x30, &der(0x31, &der(0x30, &attribute)));
+    let validity = der(0x30, &der(0x17, b"700101000000Z").repeat(2));
+    let signed = [der(2, &[1]), der(0x30, &[]), name.clone(), validity, name].concat();
+    let certificate = der(0x30, &der(0x30, &signed));
+    let entry = |der: &[u8]| [&sized(der)[..], &[0, 1, 9]].concat();
+    let list = [entry(&certificate), entry(&[7; 20])].concat();
+    [
+        message(8, b"\0\x0f\0\x10\0\x0b\0\x09\x08http/1.1"),
+        message(13, &[0; 9]),
+        message(11, &[&[0][..], &sized(&list)].concat()),
+        message(15, &[8; 30]),
+        message(20, &[9; 32]),
+    ]
+    .concat()
+}
+
+/// Servers with each suite and group, with records that are short, long, padded and damaged.
+fn servers() -> Vec<(String, Vec<u8>)> {
+    let mut out = Vec::new();
+    let messages = messages();
+    for (mode, len, padding) in [
+        (0, 0, 0),
+        (1, 0, 3),
+        (2, 0, 0),
+        (4, 50, 0),
+        (9, 20, 200),
+        (14, 1, 1),
+        (0x41, 100, 0),
+        (0x20, 100, 0),
+    ] {
+        let name = format!("messages-{mode}-{len}-{padding}");
+        out.push((name, tls_input_of(mode, len, padding, &messages)));
+    }
+    // An alert and, without encryption, a change of cipher and one byte of a hello.
+    out.push(("alert".into(), tls_input_of(0x41, 0, 0, &[2, 40])));
+    let raw = [0x80, 20, 3, 3, 0, 1, 1, 22, 3, 3, 0, 1, 2];
+    out.push(("raw".into(), raw.to_vec()));
+    out
+}
+
+fn corpora() -> [Corpus; 3] {
     let lists = LISTS
         .iter()
         .enumerate()
@@ -69,6 +116,7 @@ fn corpora() -> [Corpus; 2] {
     [
         ("scan_lists", lists_input, lists.collect()),
         ("scan_answer", answer_input, answers()),
+        ("scan_tls", tls_input, servers()),
     ]
 }
 
@@ -118,6 +166,15 @@ fn genuine_answers_are_reported() {
         if answers || (target.probe, target.port) == (Probe::Udp, 9999) {
             assert!(is_reported(1) && is_reported(5), "an answer to {target:?}");
         }
+    }
+}
+
+/// Undamaged messages are found, so the law is about certificates.
+#[test]
+fn messages_of_tls_servers_are_found() {
+    for (name, input) in servers() {
+        let is_found = name.starts_with("messages");
+        assert_eq!(tls_input(&input), is_found, "{name}");
     }
 }
 
@@ -211,4 +268,20 @@ fn random_lists_hold() {
         valid += usize::from(lists_input(&lists_input_of(&texts[0], probes, ports)));
     }
     assert!((500..19_500).contains(&valid), "{valid}");
+}
+
+#[test]
+fn changed_messages_of_tls_servers_hold() {
+    let mut random = Random(0x5eed_0715);
+    let servers = servers();
+    let mut found = 0;
+    for _ in 0..5_000 {
+        let mut input = servers[random.below(servers.len())].1.clone();
+        for _ in 0..random.below(4) {
+            let at = random.below(input.len());
+            input[at] = random.below(256) as u8;
+        }
+        found += usize::from(tls_input(&input));
+    }
+    assert!((1_000..4_900).contains(&found), "{found}");
 }

@@ -12,10 +12,12 @@ use crate::identify::{Byte, Pattern};
 
 mod certificate;
 mod der;
+mod encrypted;
 mod fingerprint;
 mod hello;
 
 pub(crate) use certificate::Certificate;
+pub use encrypted::EncryptedMessages;
 pub(crate) use fingerprint::Carrier;
 pub(crate) use hello::Hello;
 

@@ -1,10 +1,11 @@
-//! The certificates that a TLS server sends (RFC 5246 §7.4.2), whole, up to TLS 1.2: later versions
-//! encrypt them. They are not verified.
+//! The certificates that a TLS server sends, whole: up to TLS 1.2 (RFC 5246 §7.4.2) in its stream,
+//! in 1.3 (RFC 8446 §4.4.2) in the decrypted messages. They are not verified.
 
 use sha2::{Digest as _, Sha256};
 
-/// Maximum length of a certificate, and number of certificates kept of a chain.
-pub const CERTIFICATE_MAX: usize = 16 << 10;
+/// Maximum length of a certificate, more than what is read of a server; and number of certificates
+/// kept of a chain.
+pub const CERTIFICATE_MAX: usize = 64 << 10;
 const CHAIN_MAX: usize = 8;
 
 /// Content type of a handshake record, and the first byte of its version.
@@ -13,6 +14,7 @@ const MAJOR: u8 = 3;
 /// Types of handshake messages.
 const CERTIFICATE: u8 = 11;
 const SERVER_HELLO_DONE: u8 = 14;
+const FINISHED: u8 = 20;
 
 /// A certificate, as sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,10 +32,17 @@ enum At {
     Message,
     /// A message that is skipped: bytes left.
     Skipped(u32),
+    /// TLS 1.3: length of the context, and the context: bytes left.
+    ContextLength,
+    Context(u32),
     /// Length of the list of certificates.
     List,
     /// Length of a certificate; bytes left of the list.
     Length(u32),
+    /// TLS 1.3: length of a certificate's extensions, and the extensions: bytes left of them, and
+    /// of the list.
+    ExtensionsLength(u32),
+    Extensions(u32, u32),
     /// A certificate: bytes left of it, and of the list.
     Certificate(u32, u32),
     Over,
@@ -45,6 +54,8 @@ pub struct Certificates {
     /// Head of the current record, and bytes left of the record.
     record: Vec<u8>,
     record_left: u16,
+    /// Whether the messages are those of TLS 1.3.
+    is_encrypted: bool,
     at: At,
     /// Numbers that are not complete yet.
     number: Vec<u8>,
@@ -58,6 +69,7 @@ impl Certificates {
     pub const NEW: Self = Self {
         record: Vec::new(),
         record_left: 0,
+        is_encrypted: false,
         at: At::Message,
         number: Vec::new(),
         certificate: Vec::new(),
@@ -67,6 +79,18 @@ impl Certificates {
     /// Whether no more certificates follow.
     pub fn is_over(&self) -> bool {
         self.at == At::Over
+    }
+
+    /// Reads the next decrypted bytes of a server's messages of TLS 1.3. Its stream need not be
+    /// read any more.
+    pub fn messages(&mut self, bytes: &[u8]) {
+        if !self.is_encrypted {
+            *self = Self {
+                is_encrypted: true,
+                ..Self::NEW
+            };
+        }
+        self.handshake(bytes);
     }
 
     /// Reads the next bytes from the server.
@@ -103,17 +127,25 @@ impl Certificates {
         let mut rest = bytes;
         while !rest.is_empty() && self.at != At::Over {
             match self.at {
-                At::Message | At::List | At::Length(_) => {
+                At::Message
+                | At::ContextLength
+                | At::List
+                | At::Length(_)
+                | At::ExtensionsLength(_) => {
                     self.number.push(rest[0]);
                     rest = &rest[1..];
                     self.number();
                 }
-                At::Skipped(left) => {
+                At::Skipped(left) | At::Context(left) | At::Extensions(left, _) => {
                     let len = rest.len().min(left as usize);
                     rest = &rest[len..];
-                    self.at = match left - len as u32 {
-                        0 => At::Message,
-                        left => At::Skipped(left),
+                    self.at = match (self.at, left - len as u32) {
+                        (At::Extensions(_, list), 0) => self.behind(list),
+                        (At::Context(_), 0) => At::List,
+                        (_, 0) => At::Message,
+                        (At::Extensions(_, list), left) => At::Extensions(left, list),
+                        (At::Context(_), left) => At::Context(left),
+                        (_, left) => At::Skipped(left),
                     };
                 }
                 At::Certificate(left, list) => {
@@ -132,12 +164,23 @@ impl Certificates {
     /// Continues after a number, once it is complete.
     fn number(&mut self) {
         let next = match (self.at, &self.number[..]) {
+            (At::Message, &[CERTIFICATE, _, _, _]) if self.is_encrypted => At::ContextLength,
             (At::Message, &[CERTIFICATE, _, _, _]) => At::List,
-            (At::Message, &[SERVER_HELLO_DONE, _, _, _]) => At::Over,
+            (At::Message, &[SERVER_HELLO_DONE | FINISHED, _, _, _]) => At::Over,
             (At::Message, &[_, a, b, c]) => match u32::from_be_bytes([0, a, b, c]) {
                 0 => At::Message,
                 len => At::Skipped(len),
             },
+            (At::ContextLength, &[0]) => At::List,
+            (At::ContextLength, &[len]) => At::Context(len.into()),
+            (At::ExtensionsLength(list), &[a, b]) => {
+                let len = u16::from_be_bytes([a, b]).into();
+                match list.checked_sub(2).and_then(|list| list.checked_sub(len)) {
+                    Some(list) if len == 0 => self.behind(list),
+                    Some(list) => At::Extensions(len, list),
+                    None => At::Over,
+                }
+            }
             (At::List, &[a, b, c]) => match u32::from_be_bytes([0, a, b, c]) {
                 0 => At::Over,
                 len => At::Length(len),
@@ -170,11 +213,19 @@ impl Certificates {
                 der: der.into(),
             });
         }
-        self.at = match list {
+        self.at = match self.is_encrypted {
+            true => At::ExtensionsLength(list),
+            false => self.behind(list),
+        };
+    }
+
+    /// What follows a certificate, with this many bytes left of the list.
+    fn behind(&self, list: u32) -> At {
+        match list {
             0 => At::Over,
             _ if self.found.len() == CHAIN_MAX => At::Over,
             list => At::Length(list),
-        };
+        }
     }
 }
 
@@ -223,6 +274,49 @@ mod tests {
             for step in [1, 2, 7, 536, 100_000] {
                 assert_eq!(read(&bytes, step), chain, "{record_len} {step}");
             }
+        }
+    }
+
+    /// The messages of a TLS 1.3 server.
+    fn messages(chain: &[Vec<u8>], context: &[u8], extensions: &[u8]) -> Vec<u8> {
+        let len = (extensions.len() as u16).to_be_bytes();
+        let entry = |der: &Vec<u8>| [&sized(der), &len[..], extensions].concat();
+        let list: Vec<u8> = chain.iter().flat_map(entry).collect();
+        let body = [&[context.len() as u8], context, &sized(&list)].concat();
+        [
+            message(8, &[0; 9]),
+            message(CERTIFICATE, &body),
+            message(15, &[8; 300]),
+            message(FINISHED, &[9; 32]),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn chains_of_tls_1_3_do_not_depend_on_cuts() {
+        let chain = [vec![0x30; 900], vec![0x31; 1], vec![0x32; 333]];
+        for (context, extensions) in [(&[][..], &[][..]), (&[1; 3], &[2; 700]), (&[], &[3])] {
+            let bytes = messages(&chain, context, extensions);
+            for step in [1, 2, 7, 536, 100_000] {
+                let mut certificates = Certificates::NEW;
+                // The server's hello came first.
+                certificates.read(&[HANDSHAKE, MAJOR, 3, 0, 100, 2, 0, 0]);
+                let parts = bytes.chunks(step);
+                parts.for_each(|part| certificates.messages(part));
+                let found = certificates.found.iter().map(|one| &*one.der);
+                assert!(found.eq(chain.iter().map(|der| &**der)), "{step}");
+                assert!(certificates.is_over());
+            }
+        }
+        // No certificate, and extensions that are longer than the list.
+        for bytes in [
+            messages(&[], &[], &[]),
+            message(FINISHED, &[9; 32]),
+            message(CERTIFICATE, &[0, 0, 0, 6, 0, 0, 1, 5, 0, 9]),
+        ] {
+            let mut certificates = Certificates::NEW;
+            certificates.messages(&bytes);
+            assert!(certificates.is_over(), "{bytes:?}");
         }
     }
 

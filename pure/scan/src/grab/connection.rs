@@ -2,12 +2,14 @@
 
 use std::net::IpAddr;
 
-use inspect::{Application, Conversation, Direction, End, Field, FieldSink, Origin, Tools, Value};
+use inspect::{Application, Conversation, Direction, End, Origin, Tools};
 
 use super::Banner;
 use super::certificates::Certificates;
+use super::fields::OfServer;
 use super::hello::{Hello, Identity};
 use super::segment::{ACK, FIN, Incoming, Outgoing, PSH, RST, SYN, WINDOW};
+use super::tls::{Handshake, Out};
 use crate::cookie::ProbeTarget;
 
 /// Number of bytes kept from the start of the server's data.
@@ -105,43 +107,6 @@ enum Reading {
     Over(End),
 }
 
-/// Fields that describe the scanner's own hello, and are not reported.
-const OWN: &[Field] = &[
-    Field::TlsAlpn,
-    Field::TlsVersionOffered,
-    Field::Ja3,
-    Field::Ja4,
-    Field::HttpMethod,
-    Field::HttpHost,
-    Field::HttpPath,
-    Field::HttpAgent,
-    Field::SshClient,
-    Field::Hassh,
-    Field::RdpRequested,
-    Field::RtspMethod,
-    Field::RtspUrl,
-    Field::RedisCommand,
-    Field::PostgresqlUser,
-    Field::MqttVersion,
-    Field::MqttClientId,
-    Field::MqttKeepAliveS,
-];
-
-/// Receives the findings about the server's data.
-pub struct OfServer<'a>(pub &'a mut Application);
-
-impl FieldSink for OfServer<'_> {
-    fn named(&mut self, protocol: inspect::Protocol) {
-        self.0.named(protocol);
-    }
-
-    fn field(&mut self, field: Field, value: Value<'_>) {
-        if !OWN.contains(&field) {
-            self.0.field(field, value);
-        }
-    }
-}
-
 /// The state of a connection.
 pub struct Connection {
     target: ProbeTarget,
@@ -166,6 +131,8 @@ pub struct Connection {
     application: Application,
     start: Vec<u8>,
     certificates: Option<Box<Certificates>>,
+    /// The key exchange with a TLS server.
+    handshake: Option<Box<Handshake>>,
     byte_count: u64,
     early: u64,
     ended: bool,
@@ -207,6 +174,7 @@ impl Connection {
             application: Application::EMPTY,
             start: Vec::new(),
             certificates: None,
+            handshake: hello.is_tls().then(|| Box::new(Handshake::NEW)),
             byte_count: 0,
             early: 0,
             ended: false,
@@ -353,9 +321,6 @@ impl Connection {
         self.byte_count += bytes.len() as u64;
         let room = START_LEN - self.start.len();
         self.start.extend(&bytes[..bytes.len().min(room)]);
-        if let Some(certificates) = &mut self.certificates {
-            certificates.read(bytes);
-        }
         match self.reading {
             Reading::Undecided => {
                 // These few bytes are all still in `start`.
@@ -367,7 +332,31 @@ impl Connection {
             Reading::Decoding => self.decode(Direction::Reverse, bytes, now_ns, tools),
             Reading::Over(_) => {}
         }
+        self.handshake(bytes);
         self.reply(now_ns, tools);
+    }
+
+    /// Reads the next bytes as a TLS server's handshake and certificates. Encrypted messages follow
+    /// what the decoder reads of it.
+    fn handshake(&mut self, bytes: &[u8]) {
+        if let Some(handshake) = &mut self.handshake {
+            let mut out = Out {
+                fields: &mut OfServer(&mut self.application),
+                certificates: self.certificates.as_deref_mut(),
+            };
+            let said = &self.said[..self.hello_len.min(self.said.len())];
+            if let Some(second) = handshake.read(bytes, said, &mut out) {
+                self.reply_len += second.len();
+                self.said.extend(second);
+            }
+        }
+        let is_encrypted = self
+            .handshake
+            .as_ref()
+            .is_some_and(|one| one.is_encrypted());
+        if let Some(certificates) = self.certificates.as_mut().filter(|_| !is_encrypted) {
+            certificates.read(bytes);
+        }
     }
 
     /// Appends the reply to what the server has sent.
@@ -414,10 +403,13 @@ impl Connection {
         }
     }
 
-    /// Whether certificates may follow: the decoders need no more than the first one's fields.
+    /// Whether certificates may follow: the decoders need no more than the first one's fields, and
+    /// no encrypted ones.
     fn awaits_certificates(&self) -> bool {
+        let handshake = self.handshake.as_ref();
         let kept = self.certificates.as_ref();
-        kept.is_some_and(|kept| !kept.is_over())
+        handshake.is_some_and(|handshake| !handshake.is_over())
+            || kept.is_some_and(|kept| !kept.is_over())
     }
 
     /// Whether nothing that follows is needed.

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use inspect::{Application, Conversation, Decoders, Direction, FieldSet, Origin, Protocol, Tools};
 
-use super::connection::{OfServer, START_LEN};
+use super::connection::START_LEN;
+use super::fields::OfServer;
 use super::{Banner, Ending};
 use crate::answer::{Answer, Evidence};
 use crate::cookie::ProbeTarget;

@@ -10,7 +10,7 @@ use crate::cookie::ProbeTarget;
 
 mod greeted;
 mod ssh;
-mod tls;
+pub(super) mod tls;
 
 /// What a scanner says about itself, where a protocol has a place for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,6 +206,11 @@ impl Hello {
     pub fn bytes(self, target: &ProbeTarget, who: &Identity) -> Vec<u8> {
         let make = self.0.and_then(|row| row.make);
         make.map_or_else(Vec::new, |make| make(target, who))
+    }
+
+    /// Whether the data to send are a TLS hello.
+    pub fn is_tls(self) -> bool {
+        self.0.is_some_and(|row| row.name == "tls")
     }
 
     /// Whether a request is sent to a silent server.

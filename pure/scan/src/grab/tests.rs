@@ -9,7 +9,7 @@ use super::segment::{FIN, PSH, SYN};
 use super::*;
 use crate::{AddrRange, FrameOptions, Frames, Options, Order, Payloads, Ports, Source, Targets};
 
-mod chain;
+pub(super) mod chain;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);

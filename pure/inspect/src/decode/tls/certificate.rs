@@ -1,7 +1,8 @@
 //! The first certificate of a server (RFC 5246 §7.4.2, RFC 5280 §4.1): subject names, issuer, and
 //! validity.
 //!
-//! Up to TLS 1.2 it is not encrypted. It is read byte by byte, through the messages before it, to
+//! Up to TLS 1.2 it is not encrypted; in 1.3, [`EncryptedMessages`](super::EncryptedMessages) finds
+//! it. It is read byte by byte, through the messages before it, to
 //! the end of its extensions; the rest of the chain is ignored.
 
 use super::der::{Choice, Der, Event, Head};
@@ -123,6 +124,15 @@ impl Certificate {
             name_count: 0,
             text: Text::EMPTY,
         }
+    }
+
+    /// Prepares for the list of certificates of a message of which this many bytes are still to
+    /// come.
+    pub(super) const fn at_list(left: u32) -> Certificate {
+        let mut certificate = Certificate::new();
+        certificate.step = Step::ListLen;
+        certificate.left = left;
+        certificate
     }
 
     /// Resets it, after a message of which this many bytes are still to be skipped.

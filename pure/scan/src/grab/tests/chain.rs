@@ -9,7 +9,7 @@ fn der(tag: u8, contents: &[u8]) -> Vec<u8> {
 }
 
 /// A certificate with a key and a signature of RSA, of 2,048 bits each.
-fn certificate(serial: u8) -> Vec<u8> {
+pub(crate) fn certificate(serial: u8) -> Vec<u8> {
     let validity = der(0x17, b"240229235959Z").repeat(2);
     let name = der(0x30, &[]);
     let extensions = der(0xa3, &der(0x30, &der(0x30, &der(4, &[7; 400]))));
@@ -51,6 +51,31 @@ fn flight(chain: &[Vec<u8>]) -> Vec<u8> {
         [&[22, 3, 3][..], &len, &message].concat()
     };
     messages.into_iter().flat_map(record).collect()
+}
+
+/// The whole of a server's stream arrives before its second hello was asked for.
+#[test]
+fn an_encrypted_chain_is_kept_to_its_end() {
+    for (is_retried, flight, chain) in crate::grab::tls::tests::flights() {
+        for pieces in [(1_460, 1_460), (90, 90)] {
+            let manner = Manner {
+                answers: true,
+                closes: false,
+                pieces,
+                ..Manner::says(&flight)
+            };
+            let outcome = converse(443, &manner, Wire::default());
+            let banner = &outcome.banners[0];
+            let kept = banner.certificates.iter().map(|one| &*one.der);
+            assert!(kept.eq(chain.iter().map(|der| &**der)), "{pieces:?}");
+            assert_eq!(banner.ending, Ending::Enough, "{pieces:?}");
+            let text = json(banner);
+            assert!(text.contains("tls_not_after"), "{pieces:?}: {text}");
+            assert!(text.contains("http/1.1"), "{pieces:?}: {text}");
+            let heard = &outcome.server.heard;
+            assert_eq!(heard.len() > 600, is_retried, "{pieces:?}: {}", heard.len());
+        }
+    }
 }
 
 #[test]
