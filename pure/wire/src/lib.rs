@@ -36,6 +36,7 @@ pub mod arista;
 pub mod arp;
 pub mod chdlc;
 pub mod dccp;
+mod decap;
 pub mod erspan;
 pub mod esp;
 pub mod etherip;
@@ -80,6 +81,7 @@ pub mod vlan;
 pub mod vxlan;
 
 pub use addr::Mac;
+pub use decap::{Decapsulated, decapsulate, dissect_carried};
 pub use dissection::{Dissection, Fragment, MAX_LAYERS, MAX_TUNNEL_DEPTH};
 pub use link::LinkType;
 pub use reason::Reason;
