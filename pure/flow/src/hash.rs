@@ -34,6 +34,12 @@ impl HashKey {
         }))
     }
 
+    /// The secret words, for hashing other data.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> &[u64; 8] {
+        &self.0
+    }
+
     /// Hashes six words.
     #[inline(always)]
     pub fn hash(&self, words: &[u64; 6]) -> u64 {

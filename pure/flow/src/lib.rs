@@ -14,6 +14,7 @@
 //! the terms.
 #![forbid(unsafe_code)]
 
+pub mod cleanup;
 #[doc(hidden)]
 pub mod conservation;
 pub mod decode;

@@ -1,0 +1,131 @@
+use std::collections::HashMap;
+
+use wire::LinkType;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+/// An IPv4 or IPv6 datagram with UDP in an Ethernet packet, with a trailer.
+fn packet(version: u8, id: u16, payload: &[u8]) -> Vec<u8> {
+    let len = 8 + payload.len() as u16;
+    let mut out = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    if version == 4 {
+        out.extend([8, 0, 0x45, 0]);
+        out.extend((20 + len).to_be_bytes());
+        out.extend(id.to_be_bytes());
+        out.extend([0x40, 0, 64, 17, 0xab, 0xcd, 192, 0, 2, 1, 192, 0, 2, 2]);
+    } else {
+        out.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        out.extend(len.to_be_bytes());
+        out.extend([17, 64]);
+        out.extend([0x20; 32]);
+    }
+    out.extend([0x10, 0, 0, 53]);
+    out.extend(len.to_be_bytes());
+    out.extend([0, 0]);
+    out.extend(payload);
+    out.extend([0; 9]);
+    out
+}
+
+fn is_copy(table: &mut Duplicates, packet: &[u8], time_ns: u64) -> bool {
+    let mut level = Dissection::EMPTY;
+    wire::dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut level);
+    table.is_copy(packet, &level, time_ns)
+}
+
+fn table() -> Duplicates {
+    Duplicates::new(HashKey::from_seed(7), 10 * MS)
+}
+
+#[test]
+fn what_routers_change_does_not_count_and_every_other_bit_does() {
+    for version in [4, 6] {
+        let first = packet(version, 7, &[0x5a; 77]);
+        let end = first.len() - 9;
+        let ignored = |at: usize| match version {
+            4 => at < 14 || matches!(at, 22 | 24 | 25) || at >= end,
+            _ => at < 14 || at == 21 || at >= end,
+        };
+        // Not the EtherType, the version, or the length of the datagram: other packets altogether.
+        let lens = if version == 4 { 14..18 } else { 12..20 };
+        for at in (0..first.len()).filter(|at| !lens.contains(at) && !(12..14).contains(at)) {
+            for bit in 0..8 {
+                let mut table = table();
+                assert!(!is_copy(&mut table, &first, 0));
+                let mut other = first.clone();
+                other[at] ^= 1 << bit;
+                let found = is_copy(&mut table, &other, MS);
+                assert_eq!(
+                    found,
+                    ignored(at),
+                    "version {version}, byte {at}, bit {bit}"
+                );
+            }
+        }
+        // A tag more.
+        let mut tagged = first.clone();
+        tagged.splice(12..12, [0x81, 0, 0, 5]);
+        let mut table = table();
+        assert!(!is_copy(&mut table, &first, 0));
+        assert!(is_copy(&mut table, &tagged, MS));
+    }
+}
+
+#[test]
+fn only_the_window_has_copies_and_truncated_packets_are_none() {
+    let mut table = table();
+    let one = packet(4, 7, b"data");
+    let answers = [0, 1, 10, 11, 21, 22, 5].map(|ms| is_copy(&mut table, &one, 100 * MS + ms * MS));
+    // The window is that of the first one.
+    assert_eq!(answers, [false, true, true, false, true, false, false]);
+    // A retransmission has another identification.
+    assert!(!is_copy(&mut table, &packet(4, 8, b"data"), 122 * MS));
+    let cut = &one[..44];
+    assert!(!is_copy(&mut table, cut, 0) && !is_copy(&mut table, cut, 0));
+    let arp = [&one[..12], &[8, 6], &one[14..]].concat();
+    assert!(!is_copy(&mut table, &arp, 0) && !is_copy(&mut table, &arp, 0));
+}
+
+/// Random packets of few kinds, compared with a map of the whole packets.
+#[test]
+fn the_table_agrees_with_a_map_of_whole_packets() {
+    for seed in 0..20_u64 {
+        let mut table = Duplicates::new(HashKey::from_seed(seed), 10 * MS);
+        let mut map: HashMap<(u16, usize), u64> = HashMap::new();
+        let (mut random, mut now) = (seed, 0);
+        for _ in 0..3000 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(seed | 1);
+            let (id, len) = ((random >> 40) as u16 % 40, (random >> 56) as usize % 70);
+            now += random >> 20 & 0x7ffff;
+            let found = is_copy(&mut table, &packet(4, id, &vec![1; len]), now);
+            let first = map.get(&(id, len)).copied();
+            let expected = first.is_some_and(|first| now - first <= 10 * MS);
+            assert_eq!(found, expected, "seed {seed}");
+            if !expected {
+                map.insert((id, len), now);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_table_forgets_the_oldest_and_finds_no_copy_that_is_none() {
+    let mut table = table();
+    for number in 0..3 * PACKET_COUNT as u32 {
+        assert!(!is_copy(
+            &mut table,
+            &packet(4, 0, &number.to_be_bytes()),
+            number.into()
+        ));
+    }
+    let last = 3 * PACKET_COUNT as u32 - 1;
+    assert!(is_copy(
+        &mut table,
+        &packet(4, 0, &last.to_be_bytes()),
+        u64::from(last)
+    ));
+}

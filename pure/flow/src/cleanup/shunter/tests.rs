@@ -1,0 +1,205 @@
+use std::collections::HashMap;
+
+use wire::LinkType;
+
+use super::*;
+
+const S: u64 = 1_000_000_000;
+
+/// A segment or datagram between flow `flow`'s ends, from the client if `is_client`.
+fn packet(protocol: u8, flow: u16, is_client: bool, transport: &[u8]) -> Vec<u8> {
+    let mut addresses = [[192, 0, 2, 1], [192, 0, 2, 2]];
+    let mut ports = [0x2000 + flow, 443];
+    if !is_client {
+        addresses.reverse();
+        ports.reverse();
+    }
+    let len = 24 + transport.len() as u16;
+    let mut out = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
+    out.extend(len.to_be_bytes());
+    out.extend([0, 7, 0, 0, 64, protocol, 0, 0]);
+    out.extend(addresses.concat());
+    out.extend(ports.map(u16::to_be_bytes).concat());
+    out.extend(transport);
+    out
+}
+
+fn tcp(flow: u16, is_client: bool, flags: u16, [seq, ack]: [u32; 2], payload: &[u8]) -> Vec<u8> {
+    let mut rest = [seq.to_be_bytes(), ack.to_be_bytes()].concat();
+    rest.extend((0x5000 | flags).to_be_bytes());
+    rest.extend([0xff, 0xff, 0, 0, 0, 0]);
+    rest.extend(payload);
+    packet(6, flow, is_client, &rest)
+}
+
+fn udp(flow: u16, is_client: bool, len: u16) -> Vec<u8> {
+    let mut rest = (8 + len).to_be_bytes().to_vec();
+    rest.extend([0, 0]);
+    rest.extend(vec![0; len.into()]);
+    packet(17, flow, is_client, &rest)
+}
+
+fn shunter(limits: &str) -> Shunter {
+    Shunter::new(HashKey::from_seed(3), ShuntLimits::parse(limits).unwrap())
+}
+
+fn passes(shunter: &mut Shunter, packet: &[u8], time_ns: u64) -> bool {
+    let (mut level, len) = (Dissection::EMPTY, packet.len() as u32);
+    wire::dissect(LinkType::ETHERNET, packet, len, &mut level);
+    !shunter.is_shunted(packet, &level, len, time_ns)
+}
+
+#[test]
+fn limits_are_printed_as_parsed() {
+    for text in [
+        "20",
+        "64k",
+        "1M",
+        "20,64k",
+        "64k,encrypted",
+        "encrypted",
+        "65535,4095M",
+    ] {
+        assert_eq!(ShuntLimits::parse(text).unwrap().to_string(), text);
+    }
+    assert_eq!(ShuntLimits::parse("1024k").unwrap().to_string(), "1M");
+    for text in [
+        "",
+        "0",
+        "0k",
+        "k",
+        "-1",
+        "65536",
+        "4096M",
+        "64kb",
+        "64k,",
+        "tls",
+        "99999999999M",
+    ] {
+        assert!(ShuntLimits::parse(text).is_err(), "{text}");
+    }
+}
+
+const SYN: u16 = flag::SYN;
+const ACK: u16 = flag::ACK;
+
+#[test]
+fn a_connection_passes_up_to_its_limit_with_what_opens_acknowledges_and_closes_it() {
+    let mut shunter = shunter("1k");
+    let mut passes = |packet: &[u8]| passes(&mut shunter, packet, S);
+    assert!(passes(&tcp(1, true, SYN, [99, 0], &[])));
+    assert!(passes(&tcp(1, false, SYN | ACK, [999, 100], &[])));
+    // Data up to 2000: the last packet begins before the limit.
+    assert!(passes(&tcp(1, false, ACK, [1000, 100], &[1; 500])));
+    assert!(passes(&tcp(1, false, ACK, [1500, 100], &[1; 500])));
+    assert!(!passes(&tcp(1, false, ACK, [2000, 100], &[1; 500])));
+    // Acknowledgements up to the one that covers 2000.
+    assert!(passes(&tcp(1, true, ACK, [100, 1500], &[])));
+    assert!(passes(&tcp(1, true, ACK, [100, 2500], &[])));
+    assert!(!passes(&tcp(1, true, ACK, [100, 3000], &[])));
+    // Nothing of the client's waits for one.
+    assert!(!passes(&tcp(1, false, ACK, [3000, 100], &[])));
+    assert!(passes(&tcp(1, false, ACK | flag::FIN, [3000, 100], &[])));
+    assert!(passes(&tcp(1, true, flag::RST, [100, 0], &[])));
+    // Another flow, and a new connection of the same ports.
+    assert!(passes(&tcp(2, false, ACK, [2500, 100], &[1; 500])));
+    assert!(passes(&tcp(1, true, SYN, [77, 0], &[])));
+    assert!(passes(&tcp(1, false, ACK, [7000, 78], &[1; 500])));
+}
+
+#[test]
+fn encrypted_connections_pass_until_both_sides_send_application_data() {
+    let record = |kind: u8, len: u8| [&[kind, 3, 3, 0, len][..], &vec![0; len.into()]].concat();
+    let script = [
+        (true, record(22, 50), true),
+        // Before the other side's handshake it does not count.
+        (true, record(23, 9), true),
+        (
+            false,
+            [record(22, 90), record(20, 1), record(23, 30)].concat(),
+            true,
+        ),
+        (false, record(23, 40), true),
+        (true, [record(20, 1), record(23, 30)].concat(), true),
+        (true, record(23, 30), false),
+        (false, record(23, 200), false),
+        (false, vec![7; 30], false),
+    ];
+    for limits in ["encrypted", "1M,encrypted"] {
+        let mut shunter = shunter(limits);
+        for (number, (is_client, payload, expected)) in script.iter().enumerate() {
+            let packet = tcp(1, *is_client, ACK, [number as u32 * 1000, 0], payload);
+            assert_eq!(passes(&mut shunter, &packet, S), *expected, "{number}");
+        }
+    }
+    // Without the limit, the same bytes pass.
+    let mut shunter = shunter("1M");
+    for (_, payload, _) in &script {
+        assert!(passes(&mut shunter, &tcp(1, true, ACK, [0, 0], payload), S));
+    }
+}
+
+#[test]
+fn icmp_and_fragments_pass() {
+    let mut shunter = shunter("1");
+    let mut fragment = udp(1, true, 100);
+    fragment[20] = 0x20;
+    let icmp = packet(1, 1, true, &[0; 100]);
+    for packet in [fragment, icmp, vec![], vec![0; 60]] {
+        for _ in 0..3 {
+            assert!(passes(&mut shunter, &packet, S));
+        }
+    }
+    let one = udp(1, true, 10);
+    assert!(passes(&mut shunter, &one, S) && !passes(&mut shunter, &one, S));
+}
+
+/// Random datagrams of few flows, compared with a map of the sums.
+#[test]
+fn the_start_of_each_flow_is_that_of_a_simple_model() {
+    for seed in 0..20_u64 {
+        let mut shunter = Shunter::new(
+            HashKey::from_seed(seed),
+            ShuntLimits::parse("9,2k").unwrap(),
+        );
+        let mut sums: HashMap<u16, (u64, u64)> = HashMap::new();
+        let mut random = seed;
+        for _ in 0..3000 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(seed | 1);
+            let packet = udp(
+                (random >> 40) as u16 % 500,
+                random >> 63 != 0,
+                (random >> 50) as u16 % 900,
+            );
+            let (packets, bytes) = sums.entry((random >> 40) as u16 % 500).or_default();
+            let expected = *packets < 9 && *bytes < 2048;
+            assert_eq!(passes(&mut shunter, &packet, S), expected, "seed {seed}");
+            *packets += 1;
+            *bytes += packet.len() as u64;
+        }
+        assert_eq!(shunter.untracked(), 0);
+    }
+}
+
+#[test]
+fn flows_without_a_place_pass_and_places_of_idle_flows_are_used_again() {
+    let mut shunter = Shunter {
+        flows: vec![[Flow::NONE; WAYS]; 1].into(),
+        ..shunter("1")
+    };
+    let mut twice = |flow: u16, time_ns: u64| {
+        let packet = udp(flow, true, 10);
+        let mut pass = || passes(&mut shunter, &packet, time_ns);
+        [pass(), pass()]
+    };
+    for flow in 0..4 {
+        assert_eq!(twice(flow, S), [true, false]);
+    }
+    assert_eq!(twice(4, S), [true, true]);
+    assert_eq!(twice(0, S), [false, false]);
+    assert_eq!(twice(4, 120 * S), [true, true]);
+    assert_eq!(twice(4, 122 * S), [true, false]);
+    assert_eq!(shunter.untracked(), 4);
+}
