@@ -26,12 +26,12 @@ alert udp any any -> any any (msg:\"udp\"; dsize:>0; sid:4;)
 alert icmp any any -> any any (msg:\"icmp\"; itype:8; sid:5;)
 ";
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// The directory in which `cargo xtask setup` unpacks Suricata and its libraries.
-fn suricata() -> Result<PathBuf, Missing> {
+pub(crate) fn suricata() -> Result<PathBuf, Missing> {
     let folder = root().join("target/suricata");
     match folder.join("usr/bin/suricata").is_file() {
         true => Ok(folder),
@@ -40,10 +40,10 @@ fn suricata() -> Result<PathBuf, Missing> {
 }
 
 /// A directory that is deleted on drop.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new() -> Folder {
+    pub(crate) fn new() -> Folder {
         use std::sync::atomic::{AtomicU32, Ordering};
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl Folder {
 
     /// Suricata with the rules, its output in this directory. `library` is searched first for
     /// shared libraries.
-    fn suricata(&self, library: Option<&Path>) -> Command {
+    pub(crate) fn suricata(&self, library: Option<&Path>) -> Command {
         let root = suricata().unwrap();
         let own = root.join("usr/lib/x86_64-linux-gnu");
         let path = match library {
@@ -88,7 +88,7 @@ impl Folder {
     }
 
     /// Waits until Suricata receives packets.
-    fn wait_started(&self) {
+    pub(crate) fn wait_started(&self) {
         let end = Instant::now() + LIMIT;
         let log = self.0.join("suricata.log");
         let text = || std::fs::read_to_string(&log).unwrap_or_default();
@@ -128,12 +128,12 @@ fn alerts(folders: &[Folder]) -> BTreeMap<String, u64> {
     found
 }
 
-fn capture() -> PathBuf {
+pub(crate) fn capture() -> PathBuf {
     root().join("testdata/captures/lab-mix.pcapng")
 }
 
 /// The alerts of one Suricata that reads the capture file.
-fn expected() -> BTreeMap<String, u64> {
+pub(crate) fn expected() -> BTreeMap<String, u64> {
     let folder = [Folder::new()];
     let mut command = folder[0].suricata(None);
     command.arg("-r").arg(capture());
@@ -169,7 +169,7 @@ fn delivered(totals: &str) -> Vec<u64> {
 
 /// Waits for the expected number of alerts, stops Suricata, which waits for packets forever, and
 /// returns all alerts.
-fn finish(
+pub(crate) fn finish(
     readers: Vec<Process>,
     folders: &[Folder],
     expected: &BTreeMap<String, u64>,
@@ -187,7 +187,7 @@ fn finish(
 }
 
 /// Fails with the alerts that differ.
-fn compare(mut found: BTreeMap<String, u64>, mut expected: BTreeMap<String, u64>) {
+pub(crate) fn compare(mut found: BTreeMap<String, u64>, mut expected: BTreeMap<String, u64>) {
     let all = found.clone();
     found.retain(|key, count| expected.get(key) != Some(count));
     expected.retain(|key, count| all.get(key) != Some(count));

@@ -16,6 +16,8 @@
 
 mod application;
 mod balance;
+mod cleanup;
+mod detunnel;
 mod merge;
 mod mover;
 mod readers;
@@ -38,8 +40,9 @@ use sys::{Error, Result};
 use crate::Stop;
 use crate::worker::{Ended, Pacing};
 
-pub use application::{Application, WhenFull, WhenGone};
+pub use application::{Application, ApplicationCounts, WhenFull, WhenGone};
 pub use balance::Balance;
+pub use cleanup::{Cleanup, DEDUPLICATE_DEFAULT, Detunnel, parse_deduplicate};
 pub use merge::{WINDOW_MAX, parse as parse_merge};
 pub use setup::{Opened, Setup, open};
 pub use status::{ApplicationStatus, InputStatus, QueueStatus, Status, drain, names, status};
@@ -139,12 +142,9 @@ struct Shared {
     events: Mutex<Vec<Event>>,
 }
 
-/// Counts of an application.
+/// Counts of an application, as in [`ApplicationCounts::named`].
 #[derive(Debug, Default)]
-struct SharedApplication {
-    filtered: AtomicU64,
-    spilled: AtomicU64,
-}
+struct SharedApplication([AtomicU64; 7]);
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -164,11 +164,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// The filtered and the spilled packets of each application.
-    fn counts(&self) -> Vec<[u64; 2]> {
-        let counts = self.applications.iter().map(|application| {
-            let both = [&application.filtered, &application.spilled];
-            both.map(|count| count.load(Ordering::Relaxed))
+    /// The counts of each application.
+    fn counts(&self) -> Vec<ApplicationCounts> {
+        let counts = self.applications.iter().map(|SharedApplication(counts)| {
+            let values = counts.each_ref().map(|it| it.load(Ordering::Relaxed));
+            ApplicationCounts::from_values(values)
         });
         counts.collect()
     }
@@ -316,8 +316,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// The difference over the whole cluster: packets that the ports delivered against packets
-    /// received, and packets adopted against packets handed to, dropped by or not selected for each
-    /// application.
+    /// received, and packets adopted against packets handed to, dropped by or left out for each application.
     pub fn imbalance(&self) -> u64 {
         let delivered = self.account.rx_total().delivered;
         let mut sum = delivered.abs_diff(self.totals.received);
@@ -326,7 +325,9 @@ impl Outcome {
             let is_its = |queue: &&Queue| queue.application == application.name;
             let offered = |queue: &Queue| queue.counts.handed + queue.counts.dropped;
             let offered: u64 = self.queues.iter().filter(is_its).map(offered).sum();
-            sum += (offered + application.filtered).abs_diff(self.totals.adopted);
+            let counts = &application.counts;
+            let left_out = counts.filtered + counts.duplicates + counts.shunted;
+            sum += (offered + left_out).abs_diff(self.totals.adopted);
         }
         sum
     }

@@ -39,6 +39,7 @@ use crate::Stop;
 use crate::worker::Ended;
 
 pub use config::Config;
+pub(crate) use config::secret;
 pub use ndpi::NdpiStats;
 pub use selection::Selection;
 pub use status::{Outlet, QueueStatus, RecordOutcome, Report, Status, Switch};

@@ -1,5 +1,6 @@
 //! `barewire cluster`: receives packets once and hands them to several programs without a copy.
 
+mod cleanup;
 mod picture;
 mod show;
 mod table;
@@ -102,6 +103,8 @@ struct RunArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    cleanup: cleanup::CleanupArgs,
+    #[command(flatten)]
     port: InputArgs,
 }
 
@@ -202,6 +205,7 @@ Examples:
   barewire cluster run ids.toml --dry-run
   barewire cluster run --name lab afxdp:eth0 eth1 --app ids=4 --app flows --user nobody
   barewire cluster run --name web eth0 --balance addresses tcp port 443
+  barewire cluster run --name mirror eth0 --app ids=2 --app flows --deduplicate --shunt ids=1M
   barewire capture ring:ids/0 -w queue0.pcap
   barewire flows ring:lab/flows";
 
@@ -242,7 +246,12 @@ impl RunArgs {
             (self.merge.is_some(), "--merge", "merge"),
             (!self.allow.is_empty(), "--allow", "allow"),
         ];
-        match options.iter().find(|(is_given, ..)| *is_given) {
+        let cleanup = self.cleanup.given();
+        match options
+            .iter()
+            .chain(&cleanup)
+            .find(|(is_given, ..)| *is_given)
+        {
             Some((_, option, key)) => {
                 let what = format!("use {}", path.display());
                 let why = format!("{option} cannot be used with a topology file");
@@ -274,6 +283,7 @@ impl RunArgs {
             application.when_full = self.when_full;
             application.when_gone = self.when_gone.unwrap_or_default();
         }
+        self.cleanup.apply(&mut applications)?;
         Ok(Topology {
             name: name.clone(),
             inputs: inputs.to_vec(),

@@ -6,6 +6,7 @@ use ring::HOLDER_COUNT_MAX;
 use ring::shared;
 
 use super::balance::Balance;
+use super::cleanup::{Cleanup, Detunnel};
 use super::status::ApplicationStatus;
 use crate::filter::Expression;
 
@@ -24,6 +25,66 @@ pub struct Application {
     pub when_full: Option<WhenFull>,
     /// What happens to packets for a queue without a reader.
     pub when_gone: WhenGone,
+    /// What is removed from its packets.
+    pub cleanup: Cleanup,
+}
+
+/// Counts of an application, in packets: those that went to none of its queues (`filtered`,
+/// `duplicates`, `shunted`), and what happened to others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ApplicationCounts {
+    /// None of its queues was to receive them: its filter, the filters of its queues, or its table
+    /// did not select them.
+    pub filtered: u64,
+    /// Copies of packets received just before.
+    pub duplicates: u64,
+    /// Behind the start of their flows.
+    pub shunted: u64,
+    /// Went to another one of its queues, which had room.
+    pub spilled: u64,
+    /// Passed because there was no place to count their flows.
+    pub untracked: u64,
+    /// Handed over without tunnel headers.
+    pub detunnelled: u64,
+    /// Number of these that were copied, because other applications received them as well.
+    pub copied: u64,
+}
+
+impl ApplicationCounts {
+    /// Names and values.
+    pub fn named(&self) -> [(&'static str, u64); 7] {
+        [
+            ("filtered", self.filtered),
+            ("duplicates", self.duplicates),
+            ("shunted", self.shunted),
+            ("spilled", self.spilled),
+            ("untracked", self.untracked),
+            ("detunnelled", self.detunnelled),
+            ("copied", self.copied),
+        ]
+    }
+
+    /// From the values of [`named`](Self::named).
+    pub(super) fn from_values(values: [u64; 7]) -> Self {
+        let [
+            filtered,
+            duplicates,
+            shunted,
+            spilled,
+            untracked,
+            detunnelled,
+            copied,
+        ] = values;
+        Self {
+            filtered,
+            duplicates,
+            shunted,
+            spilled,
+            untracked,
+            detunnelled,
+            copied,
+        }
+    }
 }
 
 /// What happens to a packet for which a queue has no room.
@@ -59,20 +120,24 @@ impl Application {
             balance: Balance::default(),
             when_full: None,
             when_gone: WhenGone::default(),
+            cleanup: Cleanup::default(),
         }
     }
 
-    /// Its status, with this policy and the counts of filtered and of spilled packets.
-    pub(super) fn status(&self, when_full: String, counts: [u64; 2]) -> ApplicationStatus {
-        let [filtered, spilled] = counts;
+    /// Its status, with this policy and these counts.
+    pub(super) fn status(&self, when_full: String, counts: ApplicationCounts) -> ApplicationStatus {
+        let cleanup = &self.cleanup;
+        let window_ms = cleanup.deduplicate.map(|window| window.as_millis() as u64);
         ApplicationStatus {
             name: self.name.clone(),
             balance: self.balance.name().to_owned(),
             filter: self.filter.text.trim().to_owned(),
             when_full,
             when_gone: self.when_gone.name().to_owned(),
-            filtered,
-            spilled,
+            shunt: cleanup.shunt.map_or_else(String::new, |it| it.to_string()),
+            deduplicate_ms: window_ms.unwrap_or(0),
+            detunnel: cleanup.detunnel.map_or("", Detunnel::name).to_owned(),
+            counts,
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ring::slot::Slot;
 use ring::{Frame, Pool};
-use wire::{Dissection, Fragment, LinkType};
+use wire::{Dissection, Fragment, LayerKind, LinkType};
 
 use super::table::Table;
 use crate::filter::Expression;
@@ -39,6 +39,7 @@ pub(super) enum Kind {
     Flow,
     Inner,
     Addresses,
+    InnerAddresses,
     Vlan,
 }
 
@@ -71,9 +72,12 @@ impl Balance {
         })
     }
 
-    /// The hash, if packets are distributed by one.
-    pub(super) fn kind(&self) -> Option<Kind> {
+    /// The hash, if packets are distributed by one; of the packet inside its tunnels if these are
+    /// removed.
+    pub(super) fn kind(&self, is_detunnelled: bool) -> Option<Kind> {
         match self {
+            Self::Flow if is_detunnelled => Some(Kind::Inner),
+            Self::Addresses if is_detunnelled => Some(Kind::InnerAddresses),
             Self::Flow => Some(Kind::Flow),
             Self::Inner => Some(Kind::Inner),
             Self::Addresses => Some(Kind::Addresses),
@@ -88,6 +92,8 @@ impl Balance {
 pub(super) struct Seen<'a> {
     pub bytes: &'a [u8],
     pub wire_len: u32,
+    /// Valid with [`Slot::TIME`].
+    pub time_ns: u64,
     /// As in [`Slot::info`].
     pub info: u64,
 }
@@ -98,6 +104,7 @@ impl<'a> Seen<'a> {
         Self {
             bytes: pool.bytes(frame),
             wire_len: descriptor.wire_len,
+            time_ns: descriptor.time_ns,
             info: descriptor.info,
         }
     }
@@ -136,28 +143,32 @@ fn end(address: [u8; 16], port: u16) -> u64 {
 /// Hashes packets of one link type. Each hash of a packet is computed once.
 pub(super) struct Hasher {
     link_type: LinkType,
-    hashes: [Option<u64>; 4],
+    hashes: [Option<u64>; 5],
     outer: Box<Dissection>,
     inner: Box<Dissection>,
+    carried: Box<Dissection>,
     is_dissected: bool,
+    is_carried: bool,
 }
 
 impl Hasher {
     pub fn new(link_type: LinkType) -> Self {
         Self {
             link_type,
-            hashes: [None; 4],
+            hashes: [None; 5],
             outer: Box::new(Dissection::EMPTY),
             inner: Box::new(Dissection::EMPTY),
+            carried: Box::new(Dissection::EMPTY),
             is_dissected: false,
+            is_carried: false,
         }
     }
 
     /// Begins with the next packet.
     #[inline]
     pub fn next(&mut self) {
-        self.hashes = [None; 4];
-        self.is_dissected = false;
+        self.hashes = [None; 5];
+        (self.is_dissected, self.is_carried) = (false, false);
     }
 
     /// The outermost level of the packet.
@@ -168,6 +179,20 @@ impl Hasher {
             wire::dissect(self.link_type, seen.bytes, seen.wire_len, &mut self.outer);
         }
         &self.outer
+    }
+
+    /// The level of the packet inside all tunnels ([`wire::dissect_carried`]), or the outermost.
+    #[inline]
+    pub fn carried(&mut self, seen: &Seen<'_>) -> &Dissection {
+        self.outer(seen);
+        if self.outer.inner == LayerKind::None || self.outer.inner_is_quote {
+            return &self.outer;
+        }
+        if !self.is_carried {
+            self.is_carried = true;
+            wire::dissect_carried(seen.bytes, &self.outer, &mut self.carried);
+        }
+        &self.carried
     }
 
     /// A hash of the packet.
@@ -183,7 +208,7 @@ impl Hasher {
 
     fn compute(&mut self, kind: Kind, seen: &Seen<'_>) -> u64 {
         let packet = match kind {
-            Kind::Inner => {
+            Kind::Inner | Kind::InnerAddresses => {
                 let inner = &mut self.inner;
                 wire::dissect_innermost(self.link_type, seen.bytes, seen.wire_len, inner);
                 &self.inner
@@ -202,7 +227,7 @@ impl Hasher {
         if packet.ip_version == 0 {
             return by_stations(self.link_type, seen.bytes);
         }
-        let is_flow = kind != Kind::Addresses;
+        let is_flow = !matches!(kind, Kind::Addresses | Kind::InnerAddresses);
         let has_ports = is_flow && packet.has_ports() && packet.fragment == Fragment::Whole;
         let ports = match has_ports {
             true => [packet.src_port, packet.dst_port],
@@ -274,6 +299,7 @@ mod tests {
         let seen = Seen {
             bytes,
             wire_len: bytes.len() as u32,
+            time_ns: 0,
             info,
         };
         Hasher::new(LinkType::ETHERNET).hash(kind, &seen)

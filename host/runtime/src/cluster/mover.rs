@@ -38,12 +38,15 @@ pub(super) struct Plan {
 }
 
 /// The queues of one application, and what happens to packets for which they have no room.
-struct Group {
+pub(super) struct Group {
     /// One bit for each queue.
-    queues: u64,
+    pub(super) queues: u64,
     when_full: WhenFull,
     /// Packets that went to another queue of the application.
     spilled: u64,
+    /// Packets without tunnel headers, and how many of them were copied.
+    pub(super) detunnelled: u64,
+    pub(super) copied: u64,
 }
 
 /// The receiving queues, and everything behind them.
@@ -60,8 +63,8 @@ pub(super) struct Out {
     pub(super) cache: FrameCache,
     pub(super) shared: Arc<Shared>,
     pub(super) offer: Arc<Offer>,
-    selector: Selector,
-    groups: Vec<Group>,
+    pub(super) selector: Selector,
+    pub(super) groups: Vec<Group>,
     /// Whether an application does something else than to drop packets without room.
     has_policies: bool,
     intake: Intake,
@@ -69,9 +72,9 @@ pub(super) struct Out {
     /// Packets that may still be handed over.
     left: Option<u64>,
     totals: Totals,
-    frames: Vec<Frame>,
+    pub(super) frames: Vec<Frame>,
     /// The frames of one packet.
-    chain: Vec<Frame>,
+    pub(super) chain: Vec<Frame>,
     merge: Option<Merge>,
     /// Queues that had no room within the bound: packets for them are dropped until they have.
     stuck: u64,
@@ -96,6 +99,8 @@ impl Mover {
                 queues: queues.map(|queue| 1 << queue).sum(),
                 when_full,
                 spilled: 0,
+                detunnelled: 0,
+                copied: 0,
             }
         };
         let groups = plan.applications.iter().zip(&plan.when_full);
@@ -267,8 +272,13 @@ impl Out {
     }
 
     fn set_now(&mut self) {
+        if self.merge.is_none() && !self.selector.is_timed() {
+            return;
+        }
+        let now = now_ns();
+        self.selector.set_now(now);
         if let Some(merge) = &mut self.merge {
-            merge.set_now(now_ns());
+            merge.set_now(now);
         }
     }
 
@@ -319,6 +329,9 @@ impl Out {
 
     /// Hands each packet to one queue of every application.
     fn hand_all(&mut self) {
+        if self.selector.detunnelled() != [0; 2] {
+            return self.hand_each();
+        }
         let mut frames = std::mem::take(&mut self.frames);
         let pool = self.cache.pool().clone();
         let mut run = frames.drain(..);
@@ -334,10 +347,7 @@ impl Out {
                 continue;
             }
             // One of the selected queues has no room.
-            let selected = match self.has_policies {
-                true => self.make_room(selected, 1),
-                false => selected,
-            };
+            let selected = self.with_room(selected, 1);
             if let Err(frame) = OwnerEnd::hand_frame(&mut self.ends, selected, frame) {
                 // A frame of this pool is accepted.
                 let _ = self.cache.give(frame);
@@ -371,6 +381,12 @@ impl Out {
     #[inline]
     fn select(&mut self, pool: &Pool, frame: &Frame, count: u32) -> u64 {
         let selected = self.selector.select(pool, frame, &self.readers);
+        self.with_room(selected, count)
+    }
+
+    /// The queues to which a packet of `count` frames goes, of those selected.
+    #[inline]
+    pub(super) fn with_room(&mut self, selected: u64, count: u32) -> u64 {
         match self.has_policies {
             true => self.make_room(selected, count),
             false => selected,
@@ -464,10 +480,13 @@ impl Out {
         for (end, shared) in self.ends.iter().zip(&self.shared.queues) {
             shared.set(&end.counts(), end.depth());
         }
-        let counts = self.groups.iter().zip(self.selector.filtered());
-        for ((group, filtered), shared) in counts.zip(&self.shared.applications) {
-            shared.filtered.store(filtered, Ordering::Relaxed);
-            shared.spilled.store(group.spilled, Ordering::Relaxed);
+        let counts = self.groups.iter().zip(self.selector.counts());
+        for ((group, mut counts), shared) in counts.zip(&self.shared.applications) {
+            counts.spilled = group.spilled;
+            (counts.detunnelled, counts.copied) = (group.detunnelled, group.copied);
+            for (place, (_, count)) in shared.0.iter().zip(counts.named()) {
+                place.store(count, Ordering::Relaxed);
+            }
         }
     }
 

@@ -5,10 +5,11 @@ use port::{FilterTarget, Matcher};
 use ring::slot::Slot;
 use ring::{Frame, Pool};
 use sys::Result;
-use wire::LinkType;
+use wire::{Decapsulated, LinkType};
 
-use super::application::{Application, WhenGone};
+use super::application::{Application, ApplicationCounts, WhenGone};
 use super::balance::{Balance, Hasher, Kind, Seen, again, pick};
+use super::cleanup::{Cleaner, Detunnel, Left};
 use crate::filter::Expression;
 
 /// The queues of one application.
@@ -18,8 +19,10 @@ struct Target {
     filter: Option<Matcher>,
     by: By,
     is_rehashed: bool,
-    /// Packets that no queue of it was to receive.
-    filtered: u64,
+    cleaner: Option<Cleaner>,
+    detunnel: Option<Detunnel>,
+    /// Packets that were left out, by [`Left`].
+    left: [u64; 3],
 }
 
 /// How the queue of a packet is found.
@@ -38,6 +41,9 @@ enum By {
 pub(super) struct Selector {
     targets: Vec<Target>,
     hasher: Hasher,
+    /// The queues whose packets are handed over without tunnel headers, by [`Detunnel`].
+    detunnelled: [u64; 2],
+    now_ns: u64,
 }
 
 /// Compiles a filter for packets of a link type; `None` if it is blank.
@@ -77,7 +83,12 @@ impl Target {
             }
             Balance::Table(table) => By::Table(table.clone()),
             _ if count == 1 => By::Only,
-            balance => balance.kind().map_or(By::RoundRobin(0), By::Hash),
+            balance => {
+                let is_detunnelled = application.cleanup.detunnel.is_some();
+                balance
+                    .kind(is_detunnelled)
+                    .map_or(By::RoundRobin(0), By::Hash)
+            }
         };
         Ok(Self {
             first,
@@ -85,7 +96,9 @@ impl Target {
             filter: compile(&application.filter, link_type)?,
             by,
             is_rehashed: application.when_gone == WhenGone::Rehash,
-            filtered: 0,
+            cleaner: Cleaner::new(&application.cleanup),
+            detunnel: application.cleanup.detunnel,
+            left: [0; 3],
         })
     }
 
@@ -97,14 +110,20 @@ impl Target {
         frame: &Frame,
         hasher: &mut Hasher,
         readers: &[u32],
-    ) -> Option<u32> {
+        now_ns: u64,
+    ) -> std::result::Result<u32, Left> {
         if let Some(filter) = &self.filter
             && !selects(filter, &Seen::of(pool, frame))
         {
-            return None;
+            return Err(Left::Filtered);
+        }
+        if let Some(cleaner) = &mut self.cleaner
+            && let Some(left) = cleaner.leaves_out(&Seen::of(pool, frame), hasher, now_ns)
+        {
+            return Err(left);
         }
         let (queue, hash) = match &mut self.by {
-            By::Only => return Some(0),
+            By::Only => return Ok(0),
             By::Hash(kind) => {
                 let hash = hasher.hash(*kind, &Seen::of(pool, frame));
                 (pick(hash, self.count), hash)
@@ -118,17 +137,22 @@ impl Target {
                 let seen = Seen::of(pool, frame);
                 let is_it =
                     |filter: &Option<Matcher>| filter.as_ref().is_none_or(|f| selects(f, &seen));
-                return filters.iter().position(is_it).map(|queue| queue as u32);
+                let queue = filters.iter().position(is_it);
+                return queue.map(|queue| queue as u32).ok_or(Left::Filtered);
             }
             By::Table(table) => {
-                let outer = hasher.outer(&Seen::of(pool, frame));
-                let is_ip = outer.ip_version != 0;
-                let found = table.queue(outer.ip_version == 6, [outer.src, outer.dst]);
-                return found.filter(|_| is_ip);
+                let seen = Seen::of(pool, frame);
+                let level = match self.detunnel {
+                    Some(_) => hasher.carried(&seen),
+                    None => hasher.outer(&seen),
+                };
+                let is_ip = level.ip_version != 0;
+                let found = table.queue(level.ip_version == 6, [level.src, level.dst]);
+                return found.filter(|_| is_ip).ok_or(Left::Filtered);
             }
         };
         let is_gone = self.is_rehashed && readers.get((self.first + queue) as usize) == Some(&0);
-        Some(match is_gone {
+        Ok(match is_gone {
             true => self.rehash(queue, hash, readers),
             false => queue,
         })
@@ -158,13 +182,54 @@ impl Selector {
     pub fn new(applications: &[Application], link_type: LinkType) -> Result<Self> {
         let mut first = 0;
         let mut targets = Vec::new();
+        let mut detunnelled = [0; 2];
         for application in applications {
+            if let Some(kind) = application.cleanup.detunnel {
+                let queues = first..first + application.queue_count;
+                detunnelled[kind as usize] |= queues.map(|queue| 1 << queue).sum::<u64>();
+            }
             targets.push(Target::new(application, first, link_type)?);
             first += application.queue_count;
         }
         Ok(Self {
             targets,
             hasher: Hasher::new(link_type),
+            detunnelled,
+            now_ns: 0,
+        })
+    }
+
+    /// Whether decisions depend on the time.
+    pub fn is_timed(&self) -> bool {
+        self.targets.iter().any(|target| target.cleaner.is_some())
+    }
+
+    /// Sets the time of packets without one of their own.
+    pub fn set_now(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+    }
+
+    /// The queues whose packets are handed over without tunnel headers, as bits, by [`Detunnel`].
+    #[inline]
+    pub fn detunnelled(&self) -> [u64; 2] {
+        self.detunnelled
+    }
+
+    /// The packet inside the tunnels of the packet that was selected last; `None` if there is
+    /// nothing to remove.
+    pub fn inside(&mut self, pool: &Pool, frame: &Frame, kind: Detunnel) -> Option<Decapsulated> {
+        let seen = Seen::of(pool, frame);
+        let level = self.hasher.carried(&seen);
+        let found = wire::decapsulate(seen.bytes, level, kind == Detunnel::Tags);
+        // A tag beside the bytes goes, too.
+        let is_tagged = kind == Detunnel::Tags && seen.has(Slot::VLAN);
+        found.or_else(|| {
+            is_tagged.then_some(Decapsulated {
+                offset: 0,
+                cap_len: seen.bytes.len() as u32,
+                wire_len: seen.wire_len,
+                header: None,
+            })
         })
     }
 
@@ -175,17 +240,26 @@ impl Selector {
         self.hasher.next();
         let mut selected = 0;
         for target in &mut self.targets {
-            match target.queue(pool, frame, &mut self.hasher, readers) {
-                Some(queue) => selected |= 1 << (target.first + queue),
-                None => target.filtered += 1,
+            match target.queue(pool, frame, &mut self.hasher, readers, self.now_ns) {
+                Ok(queue) => selected |= 1 << (target.first + queue),
+                Err(left) => target.left[left as usize] += 1,
             }
         }
         selected
     }
 
-    /// The packets that no queue of each application was to receive.
-    pub fn filtered(&self) -> impl Iterator<Item = u64> {
-        self.targets.iter().map(|target| target.filtered)
+    /// The counts of each application: packets left out, and those that the cleaner did not track.
+    pub fn counts(&self) -> impl Iterator<Item = ApplicationCounts> {
+        self.targets.iter().map(|target| {
+            let [filtered, duplicates, shunted] = target.left;
+            ApplicationCounts {
+                filtered,
+                duplicates,
+                shunted,
+                untracked: target.cleaner.as_ref().map_or(0, Cleaner::untracked),
+                ..ApplicationCounts::default()
+            }
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use sys::privileges::User;
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
-use super::application::{self, Application, WhenFull};
+use super::application::{self, Application, ApplicationCounts, WhenFull};
 use super::balance::Balance;
 use super::merge;
 use super::mover::Mover;
@@ -134,7 +134,8 @@ impl Setup {
                 });
             }
             let when_full = application.when_full.map(WhenFull::name);
-            applications.push(application.status(when_full.unwrap_or_default(), [0; 2]));
+            let counts = ApplicationCounts::default();
+            applications.push(application.status(when_full.unwrap_or_default(), counts));
         }
         Status {
             name: self.name.clone(),
@@ -254,6 +255,13 @@ pub fn open(setup: &Setup) -> Result<Opened> {
         (None, _) => WhenFull::Block(None),
     };
     let link_type = LinkType(description.link_type);
+    for application in &setup.applications {
+        if let Err(why) = application.cleanup.check(link_type) {
+            let name = &application.name;
+            let why = format!("application {name}: {why}");
+            return Err(Error::new(ErrorKind::Unsupported, what(&setup.name), why));
+        }
+    }
     let others = setup.allow.iter().map(|user| user.uid);
     Ok(Opened {
         selector: Selector::new(&setup.applications, link_type)?,
@@ -290,7 +298,7 @@ impl Opened {
             ..Queue::default()
         };
         let queues = (0..self.ends.len() as u32).map(queue).collect();
-        let unused = vec![[0; 2]; self.named.applications.len()];
+        let unused = vec![ApplicationCounts::default(); self.named.applications.len()];
         self.named
             .status(&Totals::default(), queues, &unused, Duration::ZERO)
     }
@@ -381,12 +389,12 @@ impl Named {
         }
     }
 
-    /// The status; `counts` has the filtered and the spilled packets of each application.
+    /// The status, with the counts of each application.
     pub fn status(
         &self,
         totals: &Totals,
         queues: Vec<Queue>,
-        counts: &[[u64; 2]],
+        counts: &[ApplicationCounts],
         elapsed: Duration,
     ) -> Status {
         let policies = self.applications.iter().zip(&self.when_full);

@@ -8,6 +8,7 @@ use ring::shared::{self, Handed};
 use sys::{Error, ErrorKind, Result};
 
 pub use super::Queue as QueueStatus;
+use super::application::ApplicationCounts;
 
 /// Maximum number of queues in a status that is accepted.
 const QUEUE_COUNT_MAX: usize = 1024;
@@ -25,11 +26,14 @@ pub struct ApplicationStatus {
     pub when_full: String,
     /// What happens to packets for a queue without a reader.
     pub when_gone: String,
-    /// Packets that none of its queues was to receive: its filter, the filters of its queues, or
-    /// its table did not select them.
-    pub filtered: u64,
-    /// Packets that went to another one of its queues, which had room.
-    pub spilled: u64,
+    /// How much of each flow it receives; empty for all.
+    pub shunt: String,
+    /// Copies of packets received this long ago are left out, in milliseconds; 0: they are not.
+    pub deduplicate_ms: u64,
+    /// Headers that are removed; empty for none.
+    pub detunnel: String,
+    /// Its counts.
+    pub counts: ApplicationCounts,
 }
 
 /// The input of a cluster.
@@ -93,18 +97,23 @@ impl Status {
             input.late,
         );
         for application in &self.applications {
-            let _ = writeln!(
+            let _ = write!(
                 out,
                 "application\tname={}\tbalance={}\tfilter={}\twhen_full={}\twhen_gone={}\
-                 \tfiltered={}\tspilled={}",
+                 \tshunt={}\tdeduplicate_ms={}\tdetunnel={}",
                 plain(&application.name),
                 plain(&application.balance),
                 plain(&application.filter),
                 plain(&application.when_full),
                 plain(&application.when_gone),
-                application.filtered,
-                application.spilled,
+                plain(&application.shunt),
+                application.deduplicate_ms,
+                plain(&application.detunnel),
             );
+            for (name, count) in application.counts.named() {
+                let _ = write!(out, "\t{name}={count}");
+            }
+            out.push('\n');
         }
         for queue in &self.queues {
             let counts = &queue.counts;
@@ -168,8 +177,14 @@ impl Status {
                         filter: text("filter"),
                         when_full: text("when_full"),
                         when_gone: text("when_gone"),
-                        filtered: number("filtered"),
-                        spilled: number("spilled"),
+                        shunt: text("shunt"),
+                        deduplicate_ms: number("deduplicate_ms"),
+                        detunnel: text("detunnel"),
+                        counts: ApplicationCounts::from_values(
+                            ApplicationCounts::default()
+                                .named()
+                                .map(|(name, _)| number(name)),
+                        ),
                     });
                 }
                 "queue" if status.queues.len() < QUEUE_COUNT_MAX => {
@@ -250,8 +265,10 @@ mod tests {
                 filter: "tcp[0] = 3".into(),
                 when_full: "block=20".into(),
                 when_gone: "wait".into(),
-                filtered: 8,
-                spilled: 9,
+                shunt: "64k".into(),
+                deduplicate_ms: 10,
+                detunnel: "tags".into(),
+                counts: ApplicationCounts::from_values([8, 7, 6, 9, 5, 4, 3]),
             }],
             input: InputStatus {
                 ports: "eth0, eth1".into(),

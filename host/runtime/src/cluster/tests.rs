@@ -12,6 +12,8 @@ use sys::memfd::Access;
 use super::*;
 use crate::filter::Expression;
 
+mod cleanup;
+
 /// A capture file that is deleted on drop.
 struct Input(PathBuf);
 
@@ -52,14 +54,18 @@ fn unique(what: &str) -> String {
 
 /// A capture file (pcap, link type Ethernet) of `count` packets.
 fn input(count: u32) -> Input {
+    input_of((0..count).map(|number| (number, packet(number))))
+}
+
+/// A capture file of packets with their times, in microseconds.
+fn input_of(packets: impl IntoIterator<Item = (u32, Vec<u8>)>) -> Input {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, 1] {
         file.extend(word.to_le_bytes());
     }
-    for number in 0..count {
-        let bytes = packet(number);
+    for (time_us, bytes) in packets {
         let len = bytes.len() as u32;
-        for word in [1_700_000_000, number, len, len] {
+        for word in [1_700_000_000, time_us, len, len] {
             file.extend(word.to_le_bytes());
         }
         file.extend(bytes);
@@ -273,7 +279,11 @@ fn filters_and_tables_choose_applications_and_queues() {
         }
     });
     assert_eq!(handed(&outcome), [20, 10, 10, 0, 10, 0, 500, 0, 0]);
-    let filtered: Vec<u64> = outcome.applications.iter().map(|it| it.filtered).collect();
+    let filtered: Vec<u64> = outcome
+        .applications
+        .iter()
+        .map(|it| it.counts.filtered)
+        .collect();
     assert_eq!(filtered, [480, 470, 0, 500]);
 }
 
@@ -299,7 +309,11 @@ fn packets_without_room_go_to_another_queue_of_an_application_that_spills() {
     assert_eq!(counts[3..].iter().sum::<u64>(), 1024);
     let dropped: u64 = outcome.queues[..3].iter().map(|it| it.counts.dropped).sum();
     assert_eq!(dropped, 4000 - 3 * 1024);
-    let spilled: Vec<u64> = outcome.applications.iter().map(|it| it.spilled).collect();
+    let spilled: Vec<u64> = outcome
+        .applications
+        .iter()
+        .map(|it| it.counts.spilled)
+        .collect();
     assert_eq!(spilled, [2048, 0]);
 }
 

@@ -15,6 +15,9 @@
 //! filter = "tcp or udp"
 //! when_full = "block=20"              # drop, block, block=MS or spill
 //! when_gone = "rehash"                # wait or rehash
+//! shunt = "64k,encrypted"            # bytes or packets of each flow, and not the encrypted rest
+//! deduplicate = 10                    # leave out copies of packets 10 ms old
+//! detunnel = "tunnels"                # or tags: hand over the packet inside
 //!
 //! [[application]]
 //! name = "services"
@@ -31,6 +34,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flow::cleanup::ShuntLimits;
 use port::FilterTarget;
 use sys::{Error, ErrorKind, Result};
 use toml::Spanned;
@@ -38,6 +42,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::application::{self, Application, WhenFull, WhenGone};
 use super::balance::Balance;
+use super::cleanup::{Detunnel, parse_deduplicate};
 use super::merge;
 use super::table::Table;
 use crate::filter::{Compiler, Expression};
@@ -257,10 +262,23 @@ impl Reader<'_> {
                     let when = WhenGone::parse(&string(value, "a word")?);
                     application.when_gone = when.map_err(|why| (at(), why))?;
                 }
+                "shunt" => {
+                    let limits = ShuntLimits::parse(&string(value, "a text: \"64k\"")?);
+                    application.cleanup.shunt = Some(limits.map_err(|why| (at(), why))?);
+                }
+                "deduplicate" => {
+                    let ms = number(value, "a number of milliseconds")?;
+                    let window = parse_deduplicate(&ms.to_string());
+                    application.cleanup.deduplicate = Some(window.map_err(|why| (at(), why))?);
+                }
+                "detunnel" => {
+                    let kind = Detunnel::parse(&string(value, "a word")?);
+                    application.cleanup.detunnel = Some(kind.map_err(|why| (at(), why))?);
+                }
                 other => {
                     let why = format!(
                         "unknown key \"{other}\": expected name, queues, balance, table, filter, \
-                         when_full or when_gone"
+                         when_full, when_gone, shunt, deduplicate or detunnel"
                     );
                     return Err((key.span(), why));
                 }

@@ -106,7 +106,7 @@ fn default_size(queue_count: usize) -> u32 {
 }
 
 /// 64 unpredictable bytes: the standard library's keyed hash, whose key comes from the system.
-pub(super) fn secret() -> HashKey {
+pub(crate) fn secret() -> HashKey {
     use std::hash::BuildHasher;
     let random = std::hash::RandomState::new();
     let mut bytes = [0; 64];

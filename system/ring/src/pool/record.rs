@@ -45,6 +45,22 @@ impl Pool {
         frame.has_record = true;
     }
 
+    /// Stores the metadata of a descriptor, of a packet in this frame with this length on the wire.
+    ///
+    /// # Panics
+    /// If the frame belongs to another pool.
+    pub fn set_metadata(&self, frame: &mut Frame, metadata: &Descriptor) {
+        let record = Record {
+            time_ns: metadata.time_ns,
+            hash: metadata.hash,
+            info: metadata.info,
+            cut: metadata.wire_len.saturating_sub(frame.len).into(),
+        };
+        // SAFETY: as above.
+        unsafe { self.record(frame).write(record) };
+        frame.has_record = true;
+    }
+
     /// Claims the frame in another process's descriptor, with its metadata. Returns `None` and
     /// changes nothing if there is no such frame, this process already holds it, or the packet
     /// exceeds it.

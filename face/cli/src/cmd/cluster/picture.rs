@@ -19,6 +19,29 @@ fn policies(application: &ApplicationStatus) -> Vec<String> {
     words
 }
 
+/// What is removed from the packets of an application, in words.
+fn cleanup(application: &ApplicationStatus) -> Vec<String> {
+    let mut words = Vec::new();
+    if !application.detunnel.is_empty() {
+        let tags = if application.detunnel == "tags" {
+            " and tags"
+        } else {
+            ""
+        };
+        words.push(format!("without tunnels{tags}"));
+    }
+    if application.deduplicate_ms != 0 {
+        words.push(format!(
+            "no duplicates within {} ms",
+            application.deduplicate_ms
+        ));
+    }
+    if !application.shunt.is_empty() {
+        words.push(format!("shunt after {}", application.shunt));
+    }
+    words
+}
+
 fn queues_of<'a>(
     status: &'a Status,
     application: &'a ApplicationStatus,
@@ -52,7 +75,9 @@ pub(super) fn tree(status: &Status) -> String {
             out,
             "{branch} {}: {}",
             application.name,
-            policies(application).join(", ")
+            [policies(application), cleanup(application)]
+                .concat()
+                .join(", ")
         );
         let queues: Vec<&QueueStatus> = queues_of(status, application).collect();
         for (at, queue) in queues.iter().enumerate() {
@@ -150,7 +175,9 @@ pub(super) fn svg(status: &Status) -> String {
     };
     let inputs: Vec<&str> = status.input.ports.split(", ").collect();
     let rows = status.queues.len().max(inputs.len() * 2).max(3);
-    let height = rows * ROW + 20;
+    // A third line needs more room.
+    let is_high = status.applications.iter().any(|it| !cleanup(it).is_empty());
+    let height = rows * if is_high { 2 * ROW } else { ROW } + 20;
     let middle = height / 2;
     for (at, input) in inputs.iter().enumerate() {
         let y = 10 + (2 * at + 1) * (height - 20) / (2 * inputs.len());
@@ -181,10 +208,9 @@ pub(super) fn svg(status: &Status) -> String {
         let mut words = policies(application);
         let rest = words.split_off(1.min(words.len()));
         let first = format!("{}: {}", application.name, words.concat());
-        let lines = match rest.is_empty() {
-            true => vec![first],
-            false => vec![first, rest.join(", ")],
-        };
+        let more = [rest.join(", "), cleanup(application).join(", ")];
+        let more = more.into_iter().filter(|line| !line.is_empty());
+        let lines: Vec<String> = [first].into_iter().chain(more).collect();
         drawing.tile(2, y, &lines, "application");
     }
     drawing.tile(1, middle, &lines, "cluster");
@@ -203,7 +229,7 @@ pub(super) fn svg(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runtime::cluster::{Application, Balance, Setup, WhenFull};
+    use runtime::cluster::{Application, Balance, Cleanup, Detunnel, Setup, WhenFull};
 
     fn status() -> Status {
         let setup = Setup {
@@ -214,6 +240,11 @@ mod tests {
                     filter: "tcp[0] < 5".into(),
                     balance: Balance::Inner,
                     when_full: Some(WhenFull::Spill),
+                    cleanup: Cleanup {
+                        shunt: flow::cleanup::ShuntLimits::parse("64k").ok(),
+                        deduplicate: Some(std::time::Duration::from_millis(7)),
+                        detunnel: Some(Detunnel::Tunnels),
+                    },
                     ..Application::new("ids", 2)
                 },
                 Application::new("flows", 1),
@@ -231,7 +262,8 @@ mod tests {
     #[test]
     fn a_tree_has_inputs_applications_and_queues() {
         let expected = "eth0, file:<a&b>.pcap, \"not port 22\"\n\
-                        ├─ ids: \"tcp[0] < 5\", by inner, when full: spill\n\
+                        ├─ ids: \"tcp[0] < 5\", by inner, when full: spill, without \
+                        tunnels, no duplicates within 7 ms, shunt after 64k\n\
                         │  ├─ queue 0, ring:ids/0: no reader\n\
                         │  └─ queue 1, ring:ids/1: no reader\n\
                         └─ flows: by flow\n   └─ queue 2, ring:ids/2: no reader\n";
@@ -246,6 +278,7 @@ mod tests {
             "tcp[0] &lt; 5",
             "queue 2",
             "flows",
+            "shunt after 64k",
         ] {
             assert!(picture.contains(text), "{text}: {picture}");
         }

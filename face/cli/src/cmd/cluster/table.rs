@@ -69,35 +69,46 @@ pub(super) fn queue_json(queue: &QueueStatus) -> Value {
 
 /// An application as JSON.
 pub(super) fn application_json(application: &ApplicationStatus) -> Value {
+    let counts = &application.counts;
     json!({
         "application": application.name,
         "filter": application.filter,
         "balance": application.balance,
         "when_full": application.when_full,
         "when_gone": application.when_gone,
-        "filtered": application.filtered,
-        "spilled": application.spilled,
+        "shunt": application.shunt,
+        "deduplicate_ms": application.deduplicate_ms,
+        "detunnel": application.detunnel,
+        "filtered": counts.filtered,
+        "duplicates": counts.duplicates,
+        "shunted": counts.shunted,
+        "spilled": counts.spilled,
+        "untracked": counts.untracked,
+        "detunnelled": counts.detunnelled,
+        "copied": counts.copied,
     })
 }
 
-/// The packets of applications that a filter or a table left out, and those that went to another
-/// queue.
+/// The packets of applications that were left out, and what happened to others.
 pub(super) fn left_out(applications: &[ApplicationStatus]) -> String {
     let mut out = String::new();
     for application in applications {
-        let (name, filtered, spilled) =
-            (&application.name, application.filtered, application.spilled);
-        let packets = counted(filtered, "packet");
-        // Writing to a String cannot fail.
-        if filtered != 0 {
-            let _ = writeln!(out, "{name}: {packets} not selected (filtered)");
-        }
-        if spilled != 0 {
-            let packets = counted(spilled, "packet");
-            let _ = writeln!(
-                out,
-                "{name}: {packets} in another queue, which had room (spilled)"
-            );
+        let name = &application.name;
+        for (key, count) in application.counts.named() {
+            let means = match key {
+                "filtered" => "not selected",
+                "duplicates" => "received twice",
+                "shunted" => "behind the start of their flows",
+                "spilled" => "in another queue, which had room",
+                "untracked" => "of flows for which the table had no place",
+                "detunnelled" => "without tunnel headers",
+                _ => "copied, because other applications received them",
+            };
+            if count != 0 {
+                let packets = counted(count, "packet");
+                // Writing to a String cannot fail.
+                let _ = writeln!(out, "{name}: {packets} {means} ({key})");
+            }
         }
     }
     out
@@ -209,7 +220,25 @@ fn rates(before: &Status, status: &Status, seconds: f64, as_json: bool) -> Strin
         let delivered = rate(now.returned, before.returned);
         (queue, delivered, rate(now.dropped, before.dropped))
     });
+    let pairs = status.applications.iter().zip(&before.applications);
+    let left_out = pairs.map(|(application, before)| {
+        let (now, before) = (&application.counts, &before.counts);
+        let rates = [
+            ("filtered", rate(now.filtered, before.filtered)),
+            ("duplicates", rate(now.duplicates, before.duplicates)),
+            ("shunted", rate(now.shunted, before.shunted)),
+        ];
+        (&application.name, rates)
+    });
     if as_json {
+        let applications = left_out.map(|(name, [filtered, duplicates, shunted])| {
+            json!({
+                "application": name,
+                "filtered_pps": filtered.1,
+                "duplicates_pps": duplicates.1,
+                "shunted_pps": shunted.1,
+            })
+        });
         let rows = rows.map(|(queue, delivered, dropped)| {
             json!({
                 "queue": queue.index,
@@ -226,6 +255,7 @@ fn rates(before: &Status, status: &Status, seconds: f64, as_json: bool) -> Strin
             "name": status.name,
             "seconds": status.seconds,
             "received_pps": received,
+            "applications": applications.collect::<Vec<Value>>(),
             "queues": rows,
         });
         return format!("{line}\n");
@@ -235,6 +265,16 @@ fn rates(before: &Status, status: &Status, seconds: f64, as_json: bool) -> Strin
         status.name,
         si(received.round(), "pps")
     );
+    for (name, rates) in left_out {
+        let rates = rates.iter().filter(|(_, rate)| *rate > 0.0);
+        let rates: Vec<String> = rates
+            .map(|(means, rate)| format!("{} {means}", si(rate.round(), "pps")))
+            .collect();
+        if !rates.is_empty() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "  {name}: {}", rates.join(", "));
+        }
+    }
     for (queue, delivered, dropped) in rows {
         let reader = queue
             .reader
