@@ -2,6 +2,7 @@
 //! the alerts are those of a Suricata that reads the traffic before it was mirrored twice and put
 //! into a tunnel, and the flow records have all packets.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -49,17 +50,36 @@ fn flows(port: &str) -> Process {
     Process::spawn(&mut command).unwrap()
 }
 
-/// The flow records as lines, sorted, without what differs between runs.
-fn records(process: &mut Process) -> Vec<String> {
+/// Packets and bytes in each direction of each flow. (When records end differs: the time of a live
+/// input goes on after its last packet.)
+fn records(process: &mut Process) -> BTreeMap<String, [u64; 4]> {
     let finished = process.wait(LIMIT).unwrap().checked().unwrap();
+    let mut flows = BTreeMap::<String, [u64; 4]>::new();
     let lines = finished.stdout.lines();
-    let mut records: Vec<String> = lines
-        .map(|line| serde_json::from_str::<Value>(line).unwrap())
-        .filter(|record| record["type"] == "flow")
-        .map(|record| record.to_string())
-        .collect();
-    records.sort();
-    records
+    let records = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
+    for record in records.filter(|record| record["type"] == "flow") {
+        let key = [
+            "src",
+            "src_port",
+            "dst",
+            "dst_port",
+            "protocol",
+            "icmp_type",
+        ];
+        let key = key.map(|field| record[field].to_string()).join(" ");
+        let back = &record["reverse"];
+        let counts = [
+            &record["packets"],
+            &record["bytes"],
+            &back["packets"],
+            &back["bytes"],
+        ];
+        let sums = flows.entry(key).or_default();
+        for (sum, count) in sums.iter_mut().zip(counts) {
+            *sum += count.as_u64().unwrap();
+        }
+    }
+    flows
 }
 
 /// Two processes of Suricata behind a cluster over traffic that was mirrored twice. With the copies

@@ -339,6 +339,28 @@ mod tests {
     }
 
     #[test]
+    fn applications_are_cleaned_up_as_their_keys_say() {
+        let keys = "shunt = \"20,64k\"\ndeduplicate = 7\ndetunnel = \"tags\"";
+        let topology = read(&format!("{GOOD}{keys}")).unwrap();
+        let cleanup = topology.applications[1].cleanup.clone();
+        assert_eq!(cleanup.shunt.unwrap().to_string(), "20,64k");
+        assert_eq!(cleanup.deduplicate, Some(Duration::from_millis(7)));
+        assert_eq!(cleanup.detunnel, Some(Detunnel::Tags));
+        assert!(topology.applications[0].cleanup.is_none());
+        for (text, expected) in [
+            ("shunt = 64", "line 17: expected a text"),
+            ("shunt = \"64\"\nshunt = \"x\"", "line 18: "),
+            ("shunt = \"x\"", "line 17: expected bytes"),
+            ("deduplicate = 0", "line 17: expected milliseconds"),
+            ("detunnel = true", "line 17: expected a word"),
+            ("detunnel = \"gre\"", "line 17: use tunnels"),
+        ] {
+            let why = read(&format!("{GOOD}{text}")).unwrap_err();
+            assert!(why.starts_with(expected), "{text}: {why}");
+        }
+    }
+
+    #[test]
     fn errors_name_their_line() {
         let lines = |extra: &str| format!("{GOOD}[[application]]\nname = \"c\"\n{extra}");
         for (text, expected) in [

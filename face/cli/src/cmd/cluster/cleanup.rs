@@ -40,9 +40,11 @@ fn parse<T>(
     default: Option<T>,
     value: impl Fn(&str) -> std::result::Result<T, String>,
 ) -> std::result::Result<Of<T>, String> {
+    // A number names no application.
+    let is_name = || !text.is_empty() && text.parse::<u64>().is_err() && value(text).is_err();
     let (application, rest) = match (text.split_once('='), &default) {
         (Some((name, rest)), _) => (Some(name.to_owned()), rest),
-        (None, Some(_)) if !text.is_empty() && value(text).is_err() => (Some(text.to_owned()), ""),
+        (None, Some(_)) if is_name() => (Some(text.to_owned()), ""),
         (None, _) => (None, text),
     };
     let value = match default {
@@ -139,7 +141,7 @@ mod tests {
         ] {
             assert_eq!(parse_window(text), Ok(expected), "{text}");
         }
-        assert!(parse_window("ids=x").is_err());
+        assert!(parse_window("ids=x").is_err() && parse_window("2000").is_err());
         assert!(parse_shunt("ids").is_err() && parse_shunt("ids=").is_err());
         let tags = parse_detunnel("ids=tags").unwrap();
         assert_eq!(

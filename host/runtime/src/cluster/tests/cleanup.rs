@@ -34,7 +34,7 @@ fn in_gre(inner: &[u8], has_ethernet: bool) -> Vec<u8> {
 
 /// Runs a cluster over packets with a reader for each application; returns what they received.
 fn received(
-    packets: &[(u32, Vec<u8>)],
+    packets: &[Timed],
     batch_max: usize,
     applications: Vec<Application>,
 ) -> (Vec<Vec<Vec<u8>>>, Outcome) {
@@ -77,9 +77,12 @@ fn with(name: &str, cleanup: Cleanup) -> Application {
     }
 }
 
+/// A packet, and its time in microseconds.
+type Timed = (u32, Vec<u8>);
+
 /// Packets of 50 flows, some received twice, some in a tunnel, and what is expected of an
 /// application that removes copies, hands over 2000 bytes of each flow, and no tunnel headers.
-fn traffic(seed: u64) -> (Vec<(u32, Vec<u8>)>, Vec<Vec<u8>>) {
+fn traffic(seed: u64) -> (Vec<Timed>, Vec<Vec<u8>>) {
     let mut state = seed;
     let mut random = move |below: u64| {
         state = state
@@ -164,7 +167,7 @@ fn packets_without_tunnels_are_balanced_by_what_is_inside() {
         skip::skip!("no directory for sockets: {error}");
     }
     let inside = (0..200).map(|number| datagram(number, 20, number as u16));
-    let packets: Vec<(u32, Vec<u8>)> = inside
+    let packets: Vec<Timed> = inside
         .enumerate()
         .map(|(at, bytes)| (at as u32, in_gre(&bytes, at % 2 == 0)))
         .collect();
