@@ -137,7 +137,7 @@ impl Holder {
     /// Records that it no longer holds a frame: `None` if it did not hold it, otherwise whether it
     /// was the last holder.
     #[inline]
-    fn end(&mut self, index: u32) -> Option<bool> {
+    pub(crate) fn end(&mut self, index: u32) -> Option<bool> {
         let is_held = self.held.get_mut(index as usize)?;
         if !std::mem::take(is_held) {
             return None;

@@ -26,6 +26,7 @@ mod offer;
 mod owner;
 mod peer;
 mod place;
+mod sending;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -36,9 +37,10 @@ use sys::{Error, ErrorKind, Result};
 pub use self::fill::Batch;
 pub use self::greeting::{Interface, Refusal, Request, Terms};
 pub use self::offer::{Caller, Offer, connect, drain, status};
-pub use self::owner::{Collected, Handed, OwnerEnd, Recovered};
+pub use self::owner::{Collected, Handed, OwnerEnd, Recovered, SentCounts, Taken};
 pub use self::peer::{PeerEnd, QueueCounts, Ready};
 pub use self::place::{NAME_LEN_MAX, check_name, directory, find, list, path_of};
+pub use self::sending::{SEND_COUNT_MAX, Sender};
 use crate::cursor::RingMemory;
 use crate::descriptor::Descriptor;
 

@@ -90,6 +90,15 @@ impl Slot {
     /// The transport checksum is incomplete: the packet comes from a program on the same machine.
     pub const CHECKSUM_PARTIAL: u16 = 1 << 7;
 
+    /// All of these.
+    pub(crate) const FLAGS: u16 = Self::TIME
+        | Self::OUTGOING
+        | Self::VLAN
+        | Self::CONTINUES
+        | Self::CHECKSUM_GOOD
+        | Self::CHECKSUM_BAD
+        | Self::CHECKSUM_PARTIAL;
+
     /// The bits of `hash` that hold its type.
     const HASH_KIND: u64 = 0xf;
 

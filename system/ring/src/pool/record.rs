@@ -84,6 +84,24 @@ impl Pool {
         Some(frame)
     }
 
+    /// Issues frame `index`, which this process owns, with the packet that a peer described: the
+    /// caller has checked that it is within the frame.
+    pub(crate) fn with_record(&self, index: u32, packet: Descriptor) -> Frame {
+        let mut frame = self.issue(index);
+        (frame.offset, frame.len) = (packet.offset, packet.cap_len);
+        let record = Record {
+            time_ns: packet.time_ns,
+            hash: packet.hash,
+            // Only flags that slots use.
+            info: packet.info & !(0xffff & !u64::from(Slot::FLAGS)),
+            cut: packet.wire_len.saturating_sub(packet.cap_len).into(),
+        };
+        // SAFETY: within the table; the frame is the caller's.
+        unsafe { self.record(&frame).write(record) };
+        frame.has_record = true;
+        frame
+    }
+
     /// Marks the frame's packet as continued in the next frame.
     ///
     /// # Panics

@@ -6,9 +6,9 @@ use sys::{Error, ErrorKind, Result};
 use super::{ATTACH, NAME_LEN_MAX, check_name};
 
 /// First bytes of a request.
-const REQUEST: [u8; 8] = *b"bw-want2";
+const REQUEST: [u8; 8] = *b"bw-want3";
 /// First bytes of a greeting.
-const GREETING: [u8; 8] = *b"bw-pool2";
+const GREETING: [u8; 8] = *b"bw-pool3";
 
 /// Length of a request: magic, kind, queue number, length of the name, name.
 pub(super) const REQUEST_LEN: usize = 8 + 3 * 4 + NAME_LEN_MAX;

@@ -14,6 +14,7 @@ use sys::memfd::Access;
 use sys::{Error, ErrorKind, Result};
 
 use super::greeting::{self, GREETING_LEN_MAX, REQUEST_LEN, Refusal, Request, Terms};
+use super::sending::Sender;
 use super::{ATTACH, OwnerEnd, PeerEnd};
 use crate::pool::Pool;
 
@@ -186,12 +187,31 @@ impl Offer {
         }
         let queue = end.queue()?;
         end.attach(caller.socket)?;
+        let way_back = end.open_way_back()?;
         let Some(socket) = end.socket() else {
             return Ok(());
         };
         // The socket is new, so this does not block.
-        let fds = [self.frames.as_fd(), queue.as_fd()];
+        let mut fds = vec![self.frames.as_fd(), queue.as_fd()];
+        fds.extend(way_back.as_ref().map(AsFd::as_fd));
         descriptors::send(socket, &terms.encode(), &fds)
+    }
+}
+
+impl Offer {
+    /// Connects a reader in this process to `end`, which has no peer. It sees of the pool what
+    /// other processes see, and its exit is that of the returned end.
+    ///
+    /// # Errors
+    /// As [`admit`](Self::admit).
+    pub fn join(&self, end: &mut OwnerEnd, access: Access) -> Result<PeerEnd> {
+        let from_io = |error| Error::from_io(OFFER, error);
+        let (ours, theirs) = UnixStream::pair().map_err(from_io)?;
+        let queue = end.queue()?;
+        let frames = self.frames.try_clone().map_err(from_io)?;
+        let peer = PeerEnd::attach(Pool::attach(frames, access)?, queue, theirs)?;
+        end.attach(ours)?;
+        Ok(peer)
     }
 }
 
@@ -259,11 +279,17 @@ pub fn connect(path: &Path, access: Access, request: &Request) -> Result<(PeerEn
         return Err(refused_by_owner());
     }
     let terms = greeting::decode(&greeting[..len])?;
-    let Ok([pool, queue]) = <[OwnedFd; 2]>::try_from(fds) else {
+    let mut fds = fds.into_iter();
+    let (Some(pool), Some(queue), way_back, None) =
+        (fds.next(), fds.next(), fds.next(), fds.next())
+    else {
         let why = "the owner sent no descriptors";
         return Err(Error::new(ErrorKind::InvalidInput, ATTACH, why));
     };
-    let peer = PeerEnd::attach(Pool::attach(pool, access)?, queue, socket)?;
+    let mut peer = PeerEnd::attach(Pool::attach(pool, access)?, queue, socket)?;
+    if let Some(way_back) = way_back {
+        peer.sender = Some(Sender::attach(&peer.pool, way_back)?);
+    }
     Ok((peer, terms))
 }
 

@@ -23,8 +23,10 @@ mod collect;
 mod recover;
 mod rest;
 mod run;
+mod sent;
 
 pub use recover::Recovered;
+pub use sent::{SentCounts, Taken};
 
 /// Indices returned by a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,6 +118,11 @@ pub struct OwnerEnd {
     before: [u64; 2],
     /// The connection to the peer; `None` between two peers.
     socket: Option<UnixStream>,
+    /// Whether the next peer may send packets.
+    may_send: bool,
+    /// What the peer sends; `None` if it may not.
+    sent: Option<sent::Sent>,
+    sent_counts: SentCounts,
 }
 
 impl OwnerEnd {
@@ -151,6 +158,9 @@ impl OwnerEnd {
             counts: Handed::default(),
             before: [0; 2],
             socket: socket.into(),
+            may_send: false,
+            sent: None,
+            sent_counts: SentCounts::default(),
         })
     }
 
@@ -433,12 +443,6 @@ impl Drop for OwnerEnd {
 }
 
 const _: () = {
-    let used = Slot::TIME
-        | Slot::OUTGOING
-        | Slot::VLAN
-        | Slot::CONTINUES
-        | Slot::CHECKSUM_GOOD
-        | Slot::CHECKSUM_BAD
-        | Slot::CHECKSUM_PARTIAL;
+    let used = Slot::FLAGS;
     assert!(used as u64 & FOLLOWS == 0, "a flag that slots do not use");
 };

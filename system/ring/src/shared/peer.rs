@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sys::poll::Wanted;
 use sys::{Result, descriptors};
 
-use super::QueueMemory;
+use super::{QueueMemory, Sender};
 use crate::cursor::{Consumer, Producer};
 use crate::descriptor::Descriptor;
 use crate::frame::Frame;
@@ -61,6 +61,8 @@ pub struct PeerEnd {
     pub(super) is_skipping: bool,
     dropped_before: u64,
     socket: UnixStream,
+    /// The way back, until it is taken; `None` also if this process may only receive.
+    pub(super) sender: Option<Sender>,
 }
 
 impl PeerEnd {
@@ -80,7 +82,14 @@ impl PeerEnd {
             dropped_before: memory.counts()[1].load(Ordering::Relaxed),
             memory,
             socket,
+            sender: None,
         })
+    }
+
+    /// Takes the end by which packets are sent through the owner. `None` if it does not offer one,
+    /// or at the second call.
+    pub fn take_sender(&mut self) -> Option<Sender> {
+        self.sender.take()
     }
 
     /// The pool that the frames belong to.

@@ -475,3 +475,4 @@ fn other_memory_is_no_queue() {
 mod frames;
 mod names;
 mod run;
+mod sending;

@@ -84,6 +84,7 @@ impl OwnerEnd {
         self.head = rest.len() as u32;
         self.memory = memory;
         self.socket = None;
+        self.sent = None;
         self.counts.lost += u64::from(lost);
         self.before = [self.counts.handed - u64::from(kept), self.counts.dropped];
         self.flush();
