@@ -10,12 +10,13 @@ use crate::account::PortAccount;
 use crate::control::{Capabilities, Intake, PortControl, PortDescription, PortEvent};
 use crate::port::Port;
 
-/// Joins receiving ports.
+/// Joins receiving ports: their queues are numbered consecutively, and each port is an interface,
+/// as by [`open_all`](crate::open_all). Their sending queues are closed.
 ///
 /// # Errors
 /// `InvalidInput` for an interface that is named twice, which would deliver each packet twice;
 /// `Unsupported` for a port with several interfaces.
-pub(crate) fn join(ports: Vec<Port>) -> Result<Port> {
+pub fn join(ports: Vec<Port>) -> Result<Port> {
     let mut joined = Joined::default();
     let mut rx = Vec::new();
     let (mut names, mut seen) = (Vec::new(), BTreeSet::new());

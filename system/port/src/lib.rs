@@ -35,6 +35,7 @@ mod options;
 mod port;
 mod registry;
 mod rx;
+mod split;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tx;
@@ -53,8 +54,10 @@ pub mod file {
 pub use account::{
     Counter, DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters,
 };
+pub use backend::ring::of_peer;
 pub use backend::vfio::card_name as user_mode_card;
 pub use control::{Capabilities, Intake, PortControl, PortDescription, PortEvent};
+pub use joined::join;
 pub use matcher::Matcher;
 pub use open::{BACKENDS, frames_of, open, open_all, shared_pool};
 pub use options::{

@@ -97,6 +97,12 @@ pub trait RxBackend: Send {
         false
     }
 
+    /// The pool of frames that a sending queue may take over: [`pool`](Self::pool), except for
+    /// memory that nobody else can use.
+    fn transfer_pool(&self) -> Option<&Pool> {
+        self.pool().filter(|_| self.has_pool_frames())
+    }
+
     /// Whether the kernel gathers packets by itself before it wakes a reader: sleeping on the clock
     /// then only adds wake-ups.
     fn gathers(&self) -> bool {
@@ -258,16 +264,6 @@ impl RxQueue {
             Some(waker) => self.wait_or_wake(&waker, timeout),
         };
         ready.map_err(|error| self.named(error))
-    }
-
-    /// Number of packets that can wait for the reader before the next is lost, if that is fixed.
-    pub fn ring_len(&self) -> Option<u32> {
-        self.backend.ring_len()
-    }
-
-    /// Whether the kernel gathers packets by itself before it wakes a reader.
-    pub fn gathers(&self) -> bool {
-        self.backend.gathers()
     }
 
     /// The counters of this queue.

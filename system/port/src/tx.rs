@@ -57,6 +57,11 @@ pub trait TxBackend: Send {
 
     /// The pool of its frames.
     fn pool(&self) -> Option<&Pool>;
+
+    /// The pool whose frames it takes over from receiving queues.
+    fn transfer_pool(&self) -> Option<&Pool> {
+        self.pool()
+    }
 }
 
 /// A sending queue, owned by one thread.
@@ -117,6 +122,11 @@ impl TxQueue {
     #[inline]
     pub fn send(&mut self, frame: Frame) -> Result<Option<Frame>> {
         self.backend.send(frame)
+    }
+
+    /// As [`TxBackend::transfer_pool`].
+    pub(crate) fn transfer_pool(&self) -> Option<&Pool> {
+        self.backend.transfer_pool()
     }
 
     /// As [`TxBackend::carries_metadata`].

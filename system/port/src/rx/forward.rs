@@ -8,7 +8,7 @@ use ring::Pool;
 use ring::slot::{Slot, Vlan, segment_count};
 use sys::Result;
 
-use super::{Packet, RxBatch};
+use super::{Packet, RxBatch, RxQueue};
 use crate::tx::TxQueue;
 
 /// Minimum buffer length of all sending queues.
@@ -23,6 +23,15 @@ pub struct Forwarded {
     pub bytes: u64,
     /// Number of these that were copied.
     pub copied: usize,
+}
+
+impl RxQueue {
+    /// Whether packets of this queue are forwarded to a sending queue without a copy.
+    pub fn moves_to(&self, tx: &TxQueue) -> bool {
+        let (from, to) = (self.backend.transfer_pool(), tx.transfer_pool());
+        from.zip(to)
+            .is_some_and(|(from, to)| from.tag() == to.tag())
+    }
 }
 
 impl RxBatch<'_> {
@@ -60,11 +69,13 @@ impl RxBatch<'_> {
         }
         let copies = tx.copies_slots();
         if !copies {
-            let pool = match self.queue.backend.pool() {
-                Some(pool) if self.queue.backend.has_pool_frames() => pool.clone(),
-                _ => return Ok(None),
+            let Some(pool) = self.queue.backend.transfer_pool().cloned() else {
+                return Ok(None);
             };
-            if tx.pool().is_none_or(|other| other.tag() != pool.tag()) {
+            if tx
+                .transfer_pool()
+                .is_none_or(|other| other.tag() != pool.tag())
+            {
                 return Ok(None);
             }
             self.queue.backend.before_transfer();

@@ -68,6 +68,16 @@ impl RxQueue {
         Ok(self.backend.wait(Duration::ZERO)? == Ready::Timeout && self.backend.arm()?)
     }
 
+    /// Number of packets that can wait for the reader before the next is lost, if that is fixed.
+    pub fn ring_len(&self) -> Option<u32> {
+        self.backend.ring_len()
+    }
+
+    /// Whether the kernel gathers packets by itself before it wakes a reader.
+    pub fn gathers(&self) -> bool {
+        self.backend.gathers()
+    }
+
     /// Like [`wait`](Self::wait), ended by the waker too.
     pub(super) fn wait_or_wake(&mut self, waker: &EventFd, timeout: Duration) -> Result<Ready> {
         let start = Instant::now();

@@ -8,7 +8,7 @@ use sys::Result;
 
 use super::BACKEND;
 use super::rx::Taken;
-use crate::account::{DropReason, PortAccount, QueueAccount, RxCounters};
+use crate::account::{DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters};
 use crate::control::{Intake, PortControl, PortDescription, PortEvent};
 
 /// The counters of one queue.
@@ -24,6 +24,8 @@ pub(super) struct Control {
     pub link_type: u16,
     pub interfaces: Vec<Interface>,
     pub parts: Vec<Part>,
+    /// The counters of the sending queues.
+    pub tx: Vec<Arc<TxCounters>>,
     pub memory_len: usize,
 }
 
@@ -48,10 +50,21 @@ impl Part {
     }
 }
 
+fn sending((queue_index, counters): (u32, &Arc<TxCounters>)) -> TxAccount {
+    TxAccount {
+        queue_index,
+        sent: counters.sent.get(),
+        sent_bytes: counters.sent_bytes.get(),
+        failed: counters.failed.get(),
+        copied: counters.copied.get(),
+    }
+}
+
 impl PortControl for Control {
     fn account(&mut self) -> Result<PortAccount> {
         Ok(PortAccount {
             rx: self.parts.iter().map(Part::account).collect(),
+            tx: (0..).zip(&self.tx).map(sending).collect(),
             ..PortAccount::default()
         })
     }

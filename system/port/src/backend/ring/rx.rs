@@ -11,6 +11,7 @@ use ring::slot::Slot;
 use ring::{Frame, Pool};
 use sys::{Error, ErrorKind, Result};
 
+use super::tx::WayBack;
 use crate::account::Counter;
 use crate::backend::keep::Keep;
 use crate::options::PortOptions;
@@ -42,6 +43,8 @@ pub(super) struct Rx {
     empty: u32,
     /// Copies of packets that a program changes, for the length of a batch.
     copies: Vec<u8>,
+    /// Held for as long as the queue is read.
+    _way_back: WayBack,
 }
 
 impl Rx {
@@ -51,8 +54,10 @@ impl Rx {
         options: &PortOptions,
         keep: Keep,
         taken: Arc<Taken>,
+        way_back: WayBack,
     ) -> Self {
         Self {
+            _way_back: way_back,
             peer,
             cluster: cluster.to_owned(),
             snaplen: match options.snaplen {
@@ -171,6 +176,10 @@ impl RxBackend for Rx {
 
     fn pool(&self) -> Option<&Pool> {
         self.keep.pool()
+    }
+
+    fn transfer_pool(&self) -> Option<&Pool> {
+        Some(self.peer.pool())
     }
 
     fn ring_len(&self) -> Option<u32> {

@@ -42,7 +42,14 @@ fn rig(ring_len: u32, options: &PortOptions) -> Rig {
         owner: peer.counts(),
     };
     let keep = Keep::new(Arc::new(OnceLock::new()), counters.clone());
-    let backend = Rx::new(peer, "test", options, keep, taken);
+    let backend = Rx::new(
+        peer,
+        "test",
+        options,
+        keep,
+        taken,
+        WayBack::keep("test", None),
+    );
     let filter = options.filter.clone();
     Rig {
         cache: FrameCache::new(pool.clone()),
@@ -54,6 +61,7 @@ fn rig(ring_len: u32, options: &PortOptions) -> Rig {
             link_type: 1,
             interfaces: Vec::new(),
             parts: vec![part],
+            tx: Vec::new(),
             memory_len: 0,
         },
     }
