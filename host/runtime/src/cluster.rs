@@ -15,25 +15,28 @@
 //! One thread moves packets. The calling thread accepts readers and reports.
 
 mod application;
+mod back;
 mod balance;
 mod cleanup;
 mod detunnel;
 mod merge;
 mod mover;
 mod readers;
+mod returns;
 mod select;
 mod setup;
+mod shared;
 mod status;
 mod table;
 mod topology;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use port::{PortAccount, PortDescription, PortEvent};
-use ring::shared::{Caller, Handed, Interface};
+use ring::shared::{Caller, Handed};
 use sys::poll::Wanted;
 use sys::{Error, Result};
 
@@ -41,15 +44,18 @@ use crate::Stop;
 use crate::worker::{Ended, Pacing};
 
 pub use application::{Application, ApplicationCounts, WhenFull, WhenGone};
+pub use back::SentQueue;
 pub use balance::Balance;
 pub use cleanup::{Cleanup, DEDUPLICATE_DEFAULT, Detunnel, parse_deduplicate};
 pub use merge::{WINDOW_MAX, parse as parse_merge};
+pub use returns::{OutputStatus, Return};
 pub use setup::{Opened, Setup, open};
 pub use status::{ApplicationStatus, InputStatus, QueueStatus, Status, drain, names, status};
 pub use table::Table;
 pub use topology::{Topology, read as read_topology};
 
 use mover::Mover;
+use shared::{Shared, SharedApplication, SharedQueue, lock};
 
 /// Interval of progress reports.
 const TICK: Duration = Duration::from_secs(1);
@@ -126,135 +132,8 @@ pub struct Queue {
     pub len: u32,
     /// Its counts.
     pub counts: Handed,
-}
-
-/// Counts that the thread publishes once a batch.
-#[derive(Debug, Default)]
-struct Shared {
-    totals: [AtomicU64; 9],
-    queues: Vec<SharedQueue>,
-    applications: Vec<SharedApplication>,
-    /// Requests of processes that want to attach.
-    callers: Mutex<Vec<(Caller, Vec<Interface>)>>,
-    has_callers: AtomicBool,
-    /// Set to have the thread look for readers that have exited.
-    look: AtomicBool,
-    events: Mutex<Vec<Event>>,
-}
-
-/// Counts of an application, as in [`ApplicationCounts::named`].
-#[derive(Debug, Default)]
-struct SharedApplication([AtomicU64; 7]);
-
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct SharedQueue {
-    handed: AtomicU64,
-    returned: AtomicU64,
-    lost: AtomicU64,
-    dropped: AtomicU64,
-    refused: AtomicU64,
-    depth: AtomicU64,
-    reader: AtomicU64,
-    readers: AtomicU64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Shared {
-    /// The counts of each application.
-    fn counts(&self) -> Vec<ApplicationCounts> {
-        let counts = self.applications.iter().map(|SharedApplication(counts)| {
-            let values = counts.each_ref().map(|it| it.load(Ordering::Relaxed));
-            ApplicationCounts::from_values(values)
-        });
-        counts.collect()
-    }
-
-    fn set_totals(&self, totals: &Totals) {
-        let values = [
-            totals.received,
-            totals.received_bytes,
-            totals.adopted,
-            totals.copied,
-            totals.pool_empty,
-            totals.too_long,
-            totals.surplus,
-            totals.abandoned,
-            totals.late,
-        ];
-        for (place, value) in self.totals.iter().zip(values) {
-            place.store(value, Ordering::Relaxed);
-        }
-    }
-
-    fn totals(&self) -> Totals {
-        let [
-            received,
-            received_bytes,
-            adopted,
-            copied,
-            pool_empty,
-            too_long,
-            surplus,
-            abandoned,
-            late,
-        ] = self
-            .totals
-            .each_ref()
-            .map(|value| value.load(Ordering::Relaxed));
-        Totals {
-            received,
-            received_bytes,
-            adopted,
-            copied,
-            pool_empty,
-            too_long,
-            surplus,
-            abandoned,
-            late,
-        }
-    }
-}
-
-impl SharedQueue {
-    fn set(&self, counts: &Handed, depth: u32) {
-        let values = [
-            (&self.returned, counts.returned),
-            (&self.lost, counts.lost),
-            (&self.dropped, counts.dropped),
-            (&self.refused, counts.refused),
-            (&self.depth, depth.into()),
-            (&self.handed, counts.handed),
-        ];
-        for (place, value) in values {
-            place.store(value, Ordering::Relaxed);
-        }
-    }
-
-    fn read(&self, index: u32, application: &str, len: u32) -> Queue {
-        let get = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        let reader = get(&self.reader) as u32;
-        let (returned, lost) = (get(&self.returned), get(&self.lost));
-        Queue {
-            index,
-            application: application.to_owned(),
-            reader: (reader != 0).then_some(reader),
-            readers: get(&self.readers),
-            depth: get(&self.depth) as u32,
-            len,
-            counts: Handed {
-                // Another thread writes them: at least what was returned was handed over.
-                handed: get(&self.handed).max(returned + lost),
-                returned,
-                lost,
-                dropped: get(&self.dropped),
-                refused: get(&self.refused),
-            },
-        }
-    }
+    /// What its readers have sent.
+    pub sent: SentQueue,
 }
 
 /// Something that happened to a reader.
@@ -280,6 +159,15 @@ pub enum Event {
     },
     /// A process was refused, and why.
     Refused(String),
+    /// An event of a port that sends.
+    Output {
+        /// Its name.
+        port: String,
+        /// What happened.
+        text: String,
+        /// Whether packets are lost.
+        is_warning: bool,
+    },
 }
 
 /// Events while packets are moved.
@@ -302,6 +190,8 @@ pub struct Outcome {
     pub applications: Vec<ApplicationStatus>,
     /// The queues. Packets that still wait were in a queue, or with its reader, at the end.
     pub queues: Vec<Queue>,
+    /// The ports that send.
+    pub outputs: Vec<OutputStatus>,
     /// The account of the input ports.
     pub account: PortAccount,
     /// Their description.
@@ -321,13 +211,35 @@ impl Outcome {
         let delivered = self.account.rx_total().delivered;
         let mut sum = delivered.abs_diff(self.totals.received);
         sum += self.totals.imbalance().unsigned_abs();
+        let its = |name: &str| {
+            let name = name.to_owned();
+            self.queues
+                .iter()
+                .filter(move |queue| queue.application == name)
+        };
+        let passed = |name: &str| its(name).map(|queue| queue.sent.passed).sum::<u64>();
         for application in &self.applications {
-            let is_its = |queue: &&Queue| queue.application == application.name;
             let offered = |queue: &Queue| queue.counts.handed + queue.counts.dropped;
-            let offered: u64 = self.queues.iter().filter(is_its).map(offered).sum();
+            let offered: u64 = its(&application.name).map(offered).sum();
+            let expected = match application.source.as_str() {
+                "" => self.totals.adopted,
+                source => passed(source),
+            };
             let counts = &application.counts;
             let left_out = counts.filtered + counts.duplicates + counts.shunted;
-            sum += (offered + left_out).abs_diff(self.totals.adopted);
+            sum += (offered + left_out).abs_diff(expected);
+        }
+        let known = |it: &SentQueue| it.passed + it.dropped + it.refused;
+        let sent = self.queues.iter().map(|queue| &queue.sent);
+        sum += sent.map(|it| it.sent.abs_diff(known(it))).sum::<u64>();
+        let continued = |name: &str| self.applications.iter().any(|it| it.source == name);
+        let last = self.applications.iter().filter(|it| !continued(&it.name));
+        let passed: u64 = last.map(|it| passed(&it.name)).sum();
+        let ports = self.outputs.iter().filter(|it| it.reader_of.is_empty());
+        let given: u64 = ports.map(|port| port.given).sum();
+        // A port that failed has not taken what it was given.
+        if self.error.is_none() {
+            sum += passed.abs_diff(given);
         }
         sum
     }
@@ -347,34 +259,43 @@ pub fn run(
             .applications()
             .map(|_| SharedApplication::default())
             .collect(),
+        outputs: opened
+            .outputs()
+            .map(|_| returns::SharedOutput::default())
+            .collect(),
         ..Shared::default()
     });
-    let (mut mover, mut desk) = opened.split(options, &shared, stop);
+    let (mut mover, mut desk, lanes) = opened.split(options, &shared, stop);
     let pacing = options.pacing;
     let cpu = options.cpu;
-    let (mover, result) = thread::scope(|scope| {
-        let thread = scope.spawn(move || {
-            let pinned = cpu.map_or(Ok(()), sys::affinity::pin_current_thread);
-            let result = pinned.and_then(|()| mover.run(pacing));
-            (mover, result)
+    thread::scope(|lane_scope| {
+        let lanes = lanes.into_iter().enumerate();
+        let start = |(at, lane)| returns::start(lane_scope, lane, at, pacing, &shared, stop);
+        let lanes: Vec<_> = lanes.map(start).collect();
+        let (mover, result) = thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                let pinned = cpu.map_or(Ok(()), sys::affinity::pin_current_thread);
+                let result = pinned.and_then(|()| mover.run(pacing));
+                (mover, result)
+            });
+            let deadline = options.duration.map(|duration| began + duration);
+            let mut tick = began + TICK;
+            while !thread.is_finished() {
+                desk.serve(&mut notice);
+                let now = Instant::now();
+                if deadline.is_some_and(|deadline| now >= deadline) {
+                    stop.set();
+                }
+                if now >= tick {
+                    tick += TICK;
+                    desk.report(&mut notice);
+                }
+            }
+            let result = thread.join();
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        let deadline = options.duration.map(|duration| began + duration);
-        let mut tick = began + TICK;
-        while !thread.is_finished() {
-            desk.serve(&mut notice);
-            let now = Instant::now();
-            if deadline.is_some_and(|deadline| now >= deadline) {
-                stop.set();
-            }
-            if now >= tick {
-                tick += TICK;
-                desk.report(&mut notice);
-            }
-        }
-        let result = thread.join();
-        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    });
-    desk.finish(mover, result, began, notice)
+        desk.finish(mover, result, lanes, began, notice)
+    })
 }
 
 /// The thread that accepts readers and reports.
@@ -489,6 +410,7 @@ impl Desk {
             &self.shared.totals(),
             self.queues(),
             &self.shared.counts(),
+            &self.shared.outputs,
             self.began.elapsed(),
         )
     }
@@ -505,6 +427,7 @@ impl Desk {
         mut self,
         mut mover: Mover,
         result: Result<Ended>,
+        lanes: Vec<returns::Running<'_>>,
         began: Instant,
         mut notice: impl FnMut(Notice<'_>),
     ) -> Outcome {
@@ -525,6 +448,13 @@ impl Desk {
         let elapsed = began.elapsed();
         let end = Instant::now() + self.patience();
         mover.leave(end, || self.serve_ending());
+        // Their input has ended: they send what they were given.
+        for lane in lanes {
+            let failed = lane
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            keep(failed.map_or(Ok(()), Err));
+        }
         for event in std::mem::take(&mut *lock(&self.shared.events)) {
             notice(Notice::Reader(event));
         }
@@ -539,6 +469,7 @@ impl Desk {
             totals: self.shared.totals(),
             applications: status.applications,
             queues: status.queues,
+            outputs: status.outputs,
             account: self.control.account().unwrap_or_default(),
             description: self.control.describe(),
             ended,

@@ -10,6 +10,7 @@ pub mod filter;
 pub mod flows;
 pub mod forward;
 pub mod guard;
+pub mod held;
 pub mod in_place;
 pub mod notify;
 pub mod origin_table;

@@ -121,9 +121,22 @@ pub fn run_all(
     stop: &Stop,
     pacing: Pacing,
 ) -> Result<Ended> {
-    if let [rx] = queues {
-        return run(rx, engine, stop, pacing);
+    match queues {
+        [rx] => run(rx, engine, stop, pacing),
+        several => run_napping(several, engine, stop, pacing),
     }
+}
+
+/// Like [`run_all`], but naps with one queue, too: for an engine that has other things to look for.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_napping(
+    queues: &mut [RxQueue],
+    engine: &mut impl Engine,
+    stop: &Stop,
+    pacing: Pacing,
+) -> Result<Ended> {
     let mut open: Vec<&mut RxQueue> = queues.iter_mut().collect();
     while !stop.is_set() {
         let mut is_idle = true;

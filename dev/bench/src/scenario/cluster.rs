@@ -186,6 +186,7 @@ fn balanced(file: &Path, count: u64, balance: &str) -> Result<f64> {
         ring_len: 4096,
         filter: Expression::default(),
         merge: None,
+        returns: Vec::new(),
         options: PortOptions::default(),
         allow: Vec::new(),
         user: None,

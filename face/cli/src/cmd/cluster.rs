@@ -9,9 +9,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use port::{Direction, PortOptions};
+use port::{Direction, PortName, PortOptions};
 use runtime::cluster::{
-    self, Application, Balance, Notice, Options, Setup, Status, Topology, WhenFull, WhenGone,
+    self, Application, Balance, Notice, Options, Return, Setup, Status, Topology, WhenFull,
+    WhenGone,
 };
 use runtime::notify::Manager;
 use runtime::{Stop, TotalsRequest};
@@ -63,8 +64,9 @@ struct RunArgs {
     #[arg(long, value_name = "N", conflicts_with = "app")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
     queues: Option<u32>,
-    /// An application that sees all packets, and its number of queues; repeat for several
-    #[arg(long, value_name = "APP[=QUEUES]", value_parser = parse_application)]
+    /// An application that sees all packets, and its number of queues, or a port to which they are
+    /// sent; repeat for several
+    #[arg(long, value_name = "APP[=QUEUES|=PORT]", value_parser = parse_application)]
     app: Vec<Application>,
     /// How packets are distributed over the queues of an application: flow (addresses, ports and
     /// protocol; default), inner (flow in tunnels), addresses, vlan, round-robin
@@ -85,6 +87,12 @@ struct RunArgs {
     /// Put the packets of several inputs in order of time: each waits this long for earlier ones
     #[arg(long, value_name = "MS", value_parser = cluster::parse_merge)]
     merge: Option<Duration>,
+    /// Send what readers send by this port
+    #[arg(long = "return", value_name = "PORT", conflicts_with = "bridge")]
+    return_to: Option<String>,
+    /// Send what readers send by the other one of the two inputs: an inline bridge
+    #[arg(long)]
+    bridge: bool,
     /// User whose programs may attach, in addition to root and the user of this command; repeat for
     /// several
     #[arg(long, value_name = "USER")]
@@ -192,7 +200,7 @@ Options of the input ports, such as their queues and rings, are in their names: 
 afxdp:eth0?queues=4.
 
 A topology file (TOML) has what the options have, and more: filters, and policies for each \
-application. docs/cluster.md has all keys:
+application, return paths and pipelines. docs/cluster.md has all keys:
   name = \"ids\"
   inputs = [\"eth0\"]
   [[application]]
@@ -206,15 +214,24 @@ Examples:
   barewire cluster run --name lab afxdp:eth0 eth1 --app ids=4 --app flows --user nobody
   barewire cluster run --name web eth0 --balance addresses tcp port 443
   barewire cluster run --name mirror eth0 --app ids=2 --app flows --deduplicate --shunt ids=1M
+  barewire cluster run --name ips afxdp:eth0 afxdp:eth1 --bridge
+  barewire forward ring:ips ring:ips/return not port 23
+  barewire cluster run --name span eth1 --app ids=2 --app sensor=vm:sensor
   barewire capture ring:ids/0 -w queue0.pcap
   barewire flows ring:lab/flows";
 
 fn parse_application(text: &str) -> std::result::Result<Application, String> {
-    let (name, count) = text.split_once('=').unwrap_or((text, "1"));
-    let queue_count = count
-        .parse()
-        .map_err(|_| format!("{count:?} is not a number of queues"))?;
-    Ok(Application::new(name, queue_count))
+    let (name, reader) = text.split_once('=').unwrap_or((text, "1"));
+    if reader.starts_with(|c: char| c.is_ascii_digit()) || reader.is_empty() {
+        let queue_count = reader
+            .parse()
+            .map_err(|_| format!("{reader:?} is not a number of queues"))?;
+        return Ok(Application::new(name, queue_count));
+    }
+    Ok(Application {
+        port: Some(reader.to_owned()),
+        ..Application::new(name, 1)
+    })
 }
 
 /// Length of queues, in packets.
@@ -244,6 +261,8 @@ impl RunArgs {
             (self.when_gone.is_some(), "--when-gone", "when_gone"),
             (self.ring.is_some(), "--ring", "ring"),
             (self.merge.is_some(), "--merge", "merge"),
+            (self.return_to.is_some(), "--return", "[[return]]"),
+            (self.bridge, "--bridge", "[[return]]"),
             (!self.allow.is_empty(), "--allow", "allow"),
         ];
         let cleanup = self.cleanup.given();
@@ -286,6 +305,7 @@ impl RunArgs {
         self.cleanup.apply(&mut applications)?;
         Ok(Topology {
             name: name.clone(),
+            returns: self.returns(inputs)?,
             inputs: inputs.to_vec(),
             filter: self.filter_compiler.expression(filter.join(" ")),
             ring_len: self.ring,
@@ -293,6 +313,24 @@ impl RunArgs {
             allow: self.allow.clone(),
             applications,
         })
+    }
+
+    /// The ports that send what readers send.
+    fn returns(&self, inputs: &[String]) -> Result<Vec<Return>> {
+        let of = |port: &String, from: Option<&String>| Return {
+            port: port.clone(),
+            from: from.cloned(),
+            application: None,
+        };
+        match (self.bridge, inputs) {
+            (false, _) => Ok(self.return_to.iter().map(|port| of(port, None)).collect()),
+            (true, [a, b]) => Ok(vec![of(b, Some(a)), of(a, Some(b))]),
+            (true, _) => {
+                let why = "--bridge connects two inputs";
+                Err(Error::new(ErrorKind::InvalidInput, "run a cluster", why)
+                    .with_hint("barewire cluster run --name ips afxdp:eth0 afxdp:eth1 --bridge"))
+            }
+        }
     }
 
     fn setup(&self, topology: Topology, inputs: &Inputs, user: Option<&User>) -> Result<Setup> {
@@ -317,6 +355,7 @@ impl RunArgs {
             ring_len: topology.ring_len.unwrap_or(RING_LEN),
             filter: topology.filter,
             merge: topology.merge,
+            returns: topology.returns,
             options: PortOptions {
                 batch_max: 256,
                 ..ports.options(Direction::Rx)
@@ -350,12 +389,20 @@ fn run_cluster(args: &RunArgs) -> Result<()> {
         return show_planned(&setup.planned(), args.json);
     }
     let manager = Manager::from_environment();
+    let sending = setup.sending();
     let opened = cluster::open(&setup)?;
     let mut files = Files::default();
     // The socket, at the end.
     files.delete(opened.path());
-    let needs = Needs::files(files, inputs.calls_bpf()?).of_ports(inputs.names())?;
-    let keep = inputs.to_read_counters()?;
+    let sending: Vec<&str> = sending.iter().map(String::as_str).collect();
+    let calls_bpf = inputs.calls_bpf()? || crate::args::calls_bpf(&sending)?;
+    let names = inputs.names().chain(sending.iter().copied());
+    let needs = Needs::files(files, calls_bpf).of_ports(names)?;
+    let mut keep = inputs.to_read_counters()?;
+    for name in &sending {
+        keep.extend(PortName::parse(name)?.backend().and_then(|row| row.to_send));
+    }
+    keep.extend(crate::args::to_read_counters_of(&sending)?);
     args.port
         .confine
         .drop_privileges(user.as_ref(), &keep, &needs)?;

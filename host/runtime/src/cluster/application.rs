@@ -27,6 +27,10 @@ pub struct Application {
     pub when_gone: WhenGone,
     /// What is removed from its packets.
     pub cleanup: Cleanup,
+    /// The application whose readers send its packets; `None`: they come from the inputs.
+    pub source: Option<String>,
+    /// The port that is its reader, in the process of the cluster; `None`: other processes are.
+    pub port: Option<String>,
 }
 
 /// Counts of an application, in packets: those that went to none of its queues (`filtered`,
@@ -121,6 +125,8 @@ impl Application {
             when_full: None,
             when_gone: WhenGone::default(),
             cleanup: Cleanup::default(),
+            source: None,
+            port: None,
         }
     }
 
@@ -138,6 +144,8 @@ impl Application {
             deduplicate_ms: window_ms.unwrap_or(0),
             detunnel: cleanup.detunnel.map_or("", Detunnel::name).to_owned(),
             counts,
+            source: self.source.clone().unwrap_or_default(),
+            port: self.port.clone().unwrap_or_default(),
         }
     }
 
@@ -151,6 +159,14 @@ impl Application {
         if name.parse::<u32>().is_ok() {
             return Err(format!(
                 "{name} would be the number of a queue: name the application"
+            ));
+        }
+        if name == "return" {
+            return Err("an application cannot be named return: ring:NAME/return sends".into());
+        }
+        if self.port.is_some() && self.queue_count != 1 {
+            return Err(format!(
+                "application {name} is read by a port: it has one queue"
             ));
         }
         let count = self.queue_count;

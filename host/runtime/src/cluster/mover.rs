@@ -13,6 +13,7 @@ use ring::{Frame, FrameCache, Pool};
 use sys::Result;
 
 use super::application::{Application, WhenFull};
+use super::back::{Back, depths};
 use super::merge::{Merge, now_ns};
 use super::select::Selector;
 use super::{Shared, Totals};
@@ -35,13 +36,17 @@ pub(super) struct Plan {
     pub count: Option<u64>,
     /// How long packets wait for earlier ones of other inputs.
     pub merge: Option<Duration>,
+    /// Where packets go that readers send.
+    pub back: Back,
+    /// The queues that ports of this process read.
+    pub read_inside: Vec<usize>,
 }
 
 /// The queues of one application, and what happens to packets for which they have no room.
 pub(super) struct Group {
     /// One bit for each queue.
     pub(super) queues: u64,
-    when_full: WhenFull,
+    pub(super) when_full: WhenFull,
     /// Packets that went to another queue of the application.
     spilled: u64,
     /// Packets without tunnel headers, and how many of them were copied.
@@ -65,10 +70,12 @@ pub(super) struct Out {
     pub(super) offer: Arc<Offer>,
     pub(super) selector: Selector,
     pub(super) groups: Vec<Group>,
+    pub(super) back: Back,
+    pub(super) has_way_back: bool,
     /// Whether an application does something else than to drop packets without room.
     has_policies: bool,
     intake: Intake,
-    stop: Stop,
+    pub(super) stop: Stop,
     /// Packets that may still be handed over.
     left: Option<u64>,
     totals: Totals,
@@ -107,10 +114,19 @@ impl Mover {
         let groups: Vec<Group> = groups.map(group).collect();
         // One queue is in order.
         let merge = plan.merge.filter(|_| rx.len() > 1);
+        let mut readers = vec![0; ends.len()];
+        for queue in plan.read_inside {
+            readers[queue] = std::process::id();
+            let its = &shared.queues[queue];
+            its.reader.store(readers[queue].into(), Ordering::Relaxed);
+            its.readers.store(1, Ordering::Relaxed);
+        }
         Self {
             rx,
             out: Out {
-                readers: vec![0; ends.len()],
+                readers,
+                has_way_back: plan.back.is_used(),
+                back: plan.back,
                 ends,
                 applications: plan.applications,
                 cache,
@@ -135,7 +151,11 @@ impl Mover {
     /// Moves packets until the stop flag, the end of all inputs, or the last packet requested.
     pub fn run(&mut self, pacing: Pacing) -> Result<Ended> {
         let stop = self.out.stop.clone();
-        let ended = worker::run_all(&mut self.rx, &mut self.out, &stop, pacing)?;
+        let ended = match self.out.has_way_back {
+            // What readers send wakes nobody.
+            true => worker::run_napping(&mut self.rx, &mut self.out, &stop, pacing)?,
+            false => worker::run_all(&mut self.rx, &mut self.out, &stop, pacing)?,
+        };
         if ended != Ended::Stopped {
             self.out.release(true);
             // Readers see the last ones only then.
@@ -163,18 +183,34 @@ impl Mover {
     /// until `end`. Calls `serve` meanwhile.
     pub fn leave(&mut self, end: Instant, mut serve: impl FnMut()) {
         let out = &mut self.out;
-        out.ends.iter_mut().for_each(OwnerEnd::close);
-        loop {
-            out.collect();
-            out.look();
-            let is_reading = |end: &OwnerEnd| end.has_peer() && end.holder().count() != 0;
-            if !out.ends.iter().any(is_reading) || Instant::now() >= end {
-                break;
+        let depths = depths(&out.applications);
+        // The last packets of a pipeline's readers still reach those behind them.
+        for depth in 0..=depths.iter().copied().max().unwrap_or(0) {
+            for (group, _) in out
+                .groups
+                .iter()
+                .zip(&depths)
+                .filter(|(_, it)| **it == depth)
+            {
+                let queues = group.queues;
+                let ends = out.ends.iter_mut().enumerate();
+                let its = ends.filter(|(queue, _)| queues >> queue & 1 != 0);
+                its.for_each(|(_, end)| end.close());
             }
-            out.publish();
-            serve();
-            std::thread::sleep(NAP);
+            loop {
+                out.collect();
+                out.flush();
+                out.look();
+                if !out.is_leaving(&depths, depth) || Instant::now() >= end {
+                    break;
+                }
+                out.publish();
+                serve();
+                std::thread::sleep(NAP);
+            }
         }
+        out.drop_held();
+        out.back.close();
         out.publish();
     }
 }
@@ -241,6 +277,23 @@ impl Out {
         }
     }
 
+    /// Whether readers of applications up to this depth still have packets, or may send some.
+    fn is_leaving(&mut self, depths: &[usize], depth: usize) -> bool {
+        if self.is_bouncing() {
+            return true;
+        }
+        let groups = self.groups.iter().zip(depths);
+        let queues: u64 = groups
+            .filter(|(_, it)| **it <= depth)
+            .map(|(it, _)| it.queues)
+            .sum();
+        let is_reading = |(queue, end): (usize, &OwnerEnd)| {
+            let is_its = queues >> queue & 1 != 0 && end.has_peer();
+            is_its && (end.holder().count() != 0 || self.back.may_send(queue))
+        };
+        self.ends.iter().enumerate().any(is_reading)
+    }
+
     /// Waits until the readers of applications that block without a bound have received everything
     /// that is in their queues; some may not have connected yet.
     fn wait_for_readers(&mut self) {
@@ -249,7 +302,9 @@ impl Out {
         let is_waiting = |(queue, end): (usize, &OwnerEnd)| {
             queues >> queue & 1 != 0 && end.counts().waiting() != 0
         };
-        while self.ends.iter().enumerate().any(is_waiting) && !self.stop.is_set() {
+        while (self.ends.iter().enumerate().any(is_waiting) || queues != 0 && self.is_bouncing())
+            && !self.stop.is_set()
+        {
             std::thread::sleep(LONG_NAP);
             self.collect();
             self.publish();
@@ -406,7 +461,7 @@ impl Out {
     }
 
     /// Replaces queues without room by others of their applications, where these spill.
-    fn spill(&mut self, mut selected: u64, ready: u64, count: u32) -> u64 {
+    pub(super) fn spill(&mut self, mut selected: u64, ready: u64, count: u32) -> u64 {
         for group in &mut self.groups {
             let full = selected & !ready & group.queues;
             if group.when_full != WhenFull::Spill || full == 0 {
@@ -462,12 +517,13 @@ impl Out {
         }
     }
 
-    fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         self.ends.iter_mut().for_each(OwnerEnd::flush);
     }
 
     /// Takes back returned frames; returns their number.
     pub(super) fn collect(&mut self) -> u32 {
+        self.bounce();
         let frames = OwnerEnd::collect_all(&mut self.ends, &mut self.cache).frames;
         // The ports' caches fetch them from the shared list.
         self.cache.keep_an_eighth();
@@ -479,6 +535,11 @@ impl Out {
         self.shared.set_totals(&self.totals);
         for (end, shared) in self.ends.iter().zip(&self.shared.queues) {
             shared.set(&end.counts(), end.depth());
+        }
+        if self.has_way_back {
+            for (sent, shared) in self.sent().zip(&self.shared.queues) {
+                shared.set_sent(&sent);
+            }
         }
         let counts = self.groups.iter().zip(self.selector.counts());
         for ((group, mut counts), shared) in counts.zip(&self.shared.applications) {

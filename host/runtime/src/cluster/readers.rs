@@ -19,6 +19,10 @@ impl Out {
     }
 
     fn recover(&mut self, queue: usize) {
+        // What it has sent is sent; if there is no room yet, the next look tries again.
+        if !self.bounce_last(queue) {
+            return;
+        }
         // If memory is short, the next look tries again.
         let Ok(recovered) = self.ends[queue].recover(&mut self.cache) else {
             return;
@@ -51,6 +55,10 @@ impl Out {
             Err((refusal, why)) => return caller.refuse(refusal, &why),
         };
         let Some(queue) = range.clone().find(|&queue| self.is_free(queue)) else {
+            let named = |queue: usize| self.application_of(queue).port.clone();
+            if let Some(port) = range.clone().find_map(named) {
+                return caller.refuse(Refusal::Busy, &format!("{port} is its reader"));
+            }
             let readers: Vec<String> = range
                 .map(|queue| format!("queue {queue} by process {}", self.readers[queue]))
                 .collect();
@@ -72,7 +80,20 @@ impl Out {
         lock(&self.shared.events).push(Event::Attached { queue, process });
     }
 
+    fn application_of(&self, queue: usize) -> &super::Application {
+        let is_its = |group: &&super::mover::Group| group.queues >> queue & 1 != 0;
+        let number = self
+            .groups
+            .iter()
+            .take_while(|group| !is_its(group))
+            .count();
+        &self.applications[number]
+    }
+
     fn is_free(&mut self, queue: usize) -> bool {
+        if self.application_of(queue).port.is_some() {
+            return false;
+        }
         if self.ends[queue].has_peer() && self.ends[queue].is_gone() {
             self.recover(queue);
         }

@@ -23,6 +23,8 @@ struct Target {
     detunnel: Option<Detunnel>,
     /// Packets that were left out, by [`Left`].
     left: [u64; 3],
+    /// Whether readers of another application send its packets.
+    has_source: bool,
 }
 
 /// How the queue of a packet is found.
@@ -99,6 +101,7 @@ impl Target {
             cleaner: Cleaner::new(&application.cleanup),
             detunnel: application.cleanup.detunnel,
             left: [0; 3],
+            has_source: application.source.is_some(),
         })
     }
 
@@ -240,6 +243,32 @@ impl Selector {
         self.hasher.next();
         let mut selected = 0;
         for target in &mut self.targets {
+            if target.has_source {
+                continue;
+            }
+            match target.queue(pool, frame, &mut self.hasher, readers, self.now_ns) {
+                Ok(queue) => selected |= 1 << (target.first + queue),
+                Err(left) => target.left[left as usize] += 1,
+            }
+        }
+        selected
+    }
+
+    /// Like [`select`](Self::select), for a packet that readers of another application have sent to
+    /// these ones.
+    pub fn select_of(
+        &mut self,
+        applications: &[usize],
+        pool: &Pool,
+        frame: &Frame,
+        readers: &[u32],
+    ) -> u64 {
+        self.hasher.next();
+        let mut selected = 0;
+        for &number in applications {
+            let Some(target) = self.targets.get_mut(number) else {
+                continue;
+            };
             match target.queue(pool, frame, &mut self.hasher, readers, self.now_ns) {
                 Ok(queue) => selected |= 1 << (target.first + queue),
                 Err(left) => target.left[left as usize] += 1,

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use port::{Direction, FilterSource, Intake, Port, PortDescription, PortOptions};
-use ring::shared::{self, Interface, Offer, OwnerEnd};
+use ring::shared::{self, Interface, Offer, OwnerEnd, Terms};
 use ring::{FrameCache, Pool, PoolConfig};
 use sys::descriptors::Credentials;
 use sys::memfd::Access;
@@ -13,9 +13,11 @@ use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
 use super::application::{self, Application, ApplicationCounts, WhenFull};
+use super::back::Back;
 use super::balance::Balance;
 use super::merge;
 use super::mover::Mover;
+use super::returns::{self, Lane, Opener, OutputStatus, Return, SharedOutput};
 use super::select::Selector;
 use super::status::{InputStatus, Status};
 use super::{Desk, Options, Queue, Shared, Totals};
@@ -24,6 +26,9 @@ use crate::filter::Expression;
 
 /// Maximum number of frames of a pool.
 const FRAME_COUNT_MAX: u64 = 1 << 24;
+
+/// Frames that wait for a port of the return path, or are in caches of its thread.
+const RETURN_FRAMES: u64 = 2 * 1024 + 4 * FrameCache::LEN_MAX as u64;
 
 /// Length of the frames if no port needs longer ones.
 const FRAME_LEN: u32 = 2048;
@@ -44,6 +49,8 @@ pub struct Setup {
     /// How long packets wait for earlier ones of other inputs; `None`: they are handed over as
     /// received.
     pub merge: Option<Duration>,
+    /// The ports that send what readers send.
+    pub returns: Vec<Return>,
     /// Options of the ports.
     pub options: PortOptions,
     /// Users whose processes may attach, in addition to root and the user of this process.
@@ -63,6 +70,8 @@ pub(super) struct Named {
     merge: Option<Duration>,
     may_attach: Vec<u32>,
     is_zero_copy: bool,
+    /// The ports that send: those of the return path, then those that are readers.
+    outputs: Vec<OutputStatus>,
 }
 
 /// A cluster whose ports are open and to which readers can connect.
@@ -73,6 +82,15 @@ pub struct Opened {
     pub(super) offer: Arc<Offer>,
     pub(super) named: Named,
     selector: Selector,
+    sending: Sending,
+}
+
+/// What sends.
+struct Sending {
+    back: Back,
+    lanes: Vec<Lane>,
+    /// The queues that ports read.
+    read_inside: Vec<usize>,
 }
 
 /// A window for output; 0 if there is none.
@@ -106,6 +124,10 @@ impl Setup {
             return refuse(format!(
                 "packets may wait for 1 to {max} ms for earlier ones"
             ));
+        }
+        let (inputs, returns) = (&self.inputs, &self.returns);
+        if let Err(why) = returns::check(&self.name, inputs, &self.applications, returns) {
+            return refuse(why);
         }
         let own = |input: &&String| {
             let target = input.strip_prefix("ring:").unwrap_or_default();
@@ -149,6 +171,69 @@ impl Setup {
             },
             applications,
             queues,
+            outputs: self.outputs(),
+        }
+    }
+
+    /// The ports that send.
+    fn outputs(&self) -> Vec<OutputStatus> {
+        let mut outputs = returns::distinct(&self.returns);
+        outputs.extend(returns::reading(&self.applications));
+        outputs
+    }
+
+    /// Prepares all filters.
+    fn prepare(&self) -> Result<()> {
+        self.filter.prepare()?;
+        for application in &self.applications {
+            application.filter.prepare()?;
+            if let Balance::Filters(filters) = &application.balance {
+                filters.iter().try_for_each(Expression::prepare)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of the ports that send.
+    pub fn sending(&self) -> Vec<String> {
+        self.outputs().into_iter().map(|port| port.port).collect()
+    }
+
+    /// The options of an input.
+    fn input(&self, name: &str, options: &PortOptions) -> PortOptions {
+        let sends = self.returns.iter().any(|it| it.port == name);
+        PortOptions {
+            direction: if sends {
+                Direction::Both
+            } else {
+                Direction::Rx
+            },
+            ..options.clone()
+        }
+    }
+
+    /// Opens the inputs; those that send as well are returned without and with their sending
+    /// queues.
+    fn open_inputs(&self, options: &PortOptions) -> Result<(Port, Vec<(String, Port)>)> {
+        let sends = |name: &String| self.input(name, options).direction.has_tx();
+        if !self.inputs.iter().any(sends) {
+            let inputs: Vec<&str> = self.inputs.iter().map(String::as_str).collect();
+            return Ok((port::open_all(&inputs, options)?, Vec::new()));
+        }
+        let (mut ports, mut sending) = (Vec::new(), Vec::new());
+        for name in &self.inputs {
+            let mut port = port::open(name, &self.input(name, options))?;
+            if sends(name) {
+                sending.push((name.clone(), port.split_sending()));
+            }
+            ports.push(port);
+        }
+        match (ports.pop(), ports.is_empty()) {
+            (Some(only), true) => Ok((only, sending)),
+            (last, _) => {
+                ports.extend(last);
+                Ok((port::join(ports)?, sending))
+            }
         }
     }
 
@@ -165,11 +250,18 @@ impl Setup {
         let mut frame_len = FRAME_LEN;
         let mut count = u64::from(self.queue_count()) * 2 * u64::from(ring_len);
         for input in &self.inputs {
-            if let Some(frames) = port::frames_of(input, options)? {
+            if let Some(frames) = port::frames_of(input, &self.input(input, options))? {
                 frame_len = frame_len.max(frames.frame_len);
                 // No port gives its device more than half of a pool with other users.
                 count =
                     (count + u64::from(frames.frame_count)).max(2 * u64::from(frames.frame_count));
+            }
+        }
+        for output in returns::distinct(&self.returns) {
+            count += RETURN_FRAMES;
+            if let Some(frames) = port::frames_of(&output.port, &returns::sending(options))? {
+                frame_len = frame_len.max(frames.frame_len);
+                count += u64::from(frames.frame_count);
             }
         }
         if self.merge.is_some() {
@@ -213,18 +305,14 @@ impl Setup {
 /// otherwise errors of opening.
 pub fn open(setup: &Setup) -> Result<Opened> {
     setup.check()?;
-    setup.filter.prepare()?;
-    for application in &setup.applications {
-        application.filter.prepare()?;
-        if let Balance::Filters(filters) = &application.balance {
-            filters.iter().try_for_each(Expression::prepare)?;
-        }
-    }
+    setup.prepare()?;
     let ring_len = setup.ring_len.next_power_of_two();
     let path = shared::path_of(&setup.name)?;
     let mut options = PortOptions {
         direction: Direction::Rx,
         filter_source: Some(setup.filter()),
+        // What is sent on an input's interface is not received again.
+        outgoing: setup.outputs().is_empty() && setup.options.outgoing,
         ..setup.options.clone()
     };
     let pool = setup.pool(ring_len, &options)?;
@@ -244,11 +332,17 @@ pub fn open(setup: &Setup) -> Result<Opened> {
         }
         None => Credentials::own().uid,
     };
-    let inputs: Vec<&str> = setup.inputs.iter().map(String::as_str).collect();
-    let port = port::open_all(&inputs, &options)?;
+    let (port, sending) = setup.open_inputs(&options)?;
     let description = port.control.describe();
     let ends = (0..setup.queue_count()).map(|_| OwnerEnd::new(&pool, ring_len, None));
-    let ends: Vec<OwnerEnd> = ends.collect::<Result<_>>()?;
+    let mut ends: Vec<OwnerEnd> = ends.collect::<Result<_>>()?;
+    let inside = Inside {
+        setup,
+        pool: &pool,
+        offer: &offer,
+        description: &description,
+    };
+    let sending = inside.open(sending, &mut ends)?;
     let when_full = |application: &Application| match (application.when_full, description.intake) {
         (Some(when_full), _) => when_full,
         (None, Intake::Live) => WhenFull::Drop,
@@ -275,12 +369,72 @@ pub fn open(setup: &Setup) -> Result<Opened> {
             merge: setup.merge,
             may_attach: [0, uid].into_iter().chain(others).collect(),
             is_zero_copy: port.rx.iter().all(|queue| queue.has_frames_of(&pool)),
+            outputs: setup.outputs(),
         },
+        sending,
         port,
         ends,
         pool,
         offer: Arc::new(offer),
     })
+}
+
+/// What ports that send are opened over.
+struct Inside<'a> {
+    setup: &'a Setup,
+    pool: &'a Pool,
+    offer: &'a Offer,
+    description: &'a PortDescription,
+}
+
+impl Inside<'_> {
+    /// Opens the ports of the return path, of which those in `open` are inputs as well, and those
+    /// that are readers.
+    fn open(self, mut open: Vec<(String, Port)>, ends: &mut [OwnerEnd]) -> Result<Sending> {
+        let setup = self.setup;
+        let what = || what(&setup.name);
+        let opener = Opener {
+            what: &what,
+            options: &setup.options,
+            pool: self.pool,
+        };
+        let (mut lanes, mut outputs) = (Vec::new(), Vec::new());
+        for named in returns::distinct(&setup.returns) {
+            let at = open.iter().position(|(name, _)| *name == named.port);
+            let port = at.map(|at| open.swap_remove(at).1);
+            let (lane, tx) = opener.give_back(named, port)?;
+            lanes.push(lane);
+            outputs.push(tx);
+        }
+        let (applications, returns) = (&setup.applications, &setup.returns);
+        let back = Back::new(applications, returns, &setup.inputs, outputs);
+        for (queue, end) in ends.iter_mut().enumerate() {
+            end.set_may_send(back.may_send(queue));
+        }
+        let mut read_inside = Vec::new();
+        for named in returns::reading(applications) {
+            let its = |it: &&Application| it.name != named.reader_of;
+            let before = applications.iter().take_while(its);
+            let queue = before.map(|it| it.queue_count).sum::<u32>();
+            let peer = self.offer.join(&mut ends[queue as usize], Access::Read)?;
+            let terms = Terms {
+                queue,
+                interfaces: interfaces(self.description),
+            };
+            let rx = PortOptions {
+                batch_max: setup.options.batch_max,
+                ..PortOptions::default()
+            };
+            let from = port::of_peer(peer, &terms, &setup.name, &rx)?;
+            lanes.push(opener.read(named, from)?);
+            read_inside.push(queue as usize);
+        }
+        Ok(Sending {
+            back,
+            lanes,
+            read_inside,
+        })
+    }
 }
 
 impl Opened {
@@ -300,7 +454,12 @@ impl Opened {
         let queues = (0..self.ends.len() as u32).map(queue).collect();
         let unused = vec![ApplicationCounts::default(); self.named.applications.len()];
         self.named
-            .status(&Totals::default(), queues, &unused, Duration::ZERO)
+            .status(&Totals::default(), queues, &unused, &[], Duration::ZERO)
+    }
+
+    /// The ports that send.
+    pub(super) fn outputs(&self) -> impl Iterator<Item = &OutputStatus> {
+        self.named.outputs.iter()
     }
 
     pub(super) fn applications(&self) -> impl Iterator<Item = &Application> {
@@ -317,7 +476,7 @@ impl Opened {
         options: &Options,
         shared: &Arc<Shared>,
         stop: &Stop,
-    ) -> (Mover, Desk) {
+    ) -> (Mover, Desk, Vec<Lane>) {
         let Self {
             port,
             ends,
@@ -325,6 +484,12 @@ impl Opened {
             offer,
             named,
             selector,
+            sending:
+                Sending {
+                    back,
+                    lanes,
+                    read_inside,
+                },
         } = self;
         let description = port.control.describe();
         let mover = Mover::new(
@@ -338,6 +503,8 @@ impl Opened {
                 intake: description.intake,
                 count: options.count,
                 merge: named.merge,
+                back,
+                read_inside,
             },
             shared.clone(),
             offer.clone(),
@@ -353,7 +520,7 @@ impl Opened {
             stop: stop.clone(),
             drains: Vec::new(),
         };
-        (mover, desk)
+        (mover, desk, lanes)
     }
 }
 
@@ -376,17 +543,7 @@ impl Named {
 
     /// The interfaces of packets by their number, for readers.
     pub fn interfaces(&self, description: &PortDescription) -> Vec<Interface> {
-        let named = |(link_type, name): &(u16, String)| Interface {
-            link_type: *link_type,
-            name: name.clone(),
-        };
-        match description.interfaces.as_slice() {
-            [] => vec![Interface {
-                link_type: description.link_type,
-                name: description.target.clone(),
-            }],
-            several => several.iter().map(named).collect(),
-        }
+        interfaces(description)
     }
 
     /// The status, with the counts of each application.
@@ -395,6 +552,7 @@ impl Named {
         totals: &Totals,
         queues: Vec<Queue>,
         counts: &[ApplicationCounts],
+        outputs: &[SharedOutput],
         elapsed: Duration,
     ) -> Status {
         let policies = self.applications.iter().zip(&self.when_full);
@@ -419,6 +577,28 @@ impl Named {
                 late: totals.late,
             },
             queues,
+            outputs: match outputs {
+                [] => self.outputs.clone(),
+                _ => {
+                    let pairs = outputs.iter().zip(&self.outputs);
+                    pairs.map(|(counts, named)| counts.read(named)).collect()
+                }
+            },
         }
+    }
+}
+
+/// The interfaces of packets by their number.
+fn interfaces(description: &PortDescription) -> Vec<Interface> {
+    let named = |(link_type, name): &(u16, String)| Interface {
+        link_type: *link_type,
+        name: name.clone(),
+    };
+    match description.interfaces.as_slice() {
+        [] => vec![Interface {
+            link_type: description.link_type,
+            name: description.target.clone(),
+        }],
+        several => several.iter().map(named).collect(),
     }
 }

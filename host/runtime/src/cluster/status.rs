@@ -9,6 +9,7 @@ use sys::{Error, ErrorKind, Result};
 
 pub use super::Queue as QueueStatus;
 use super::application::ApplicationCounts;
+use super::{OutputStatus, SentQueue};
 
 /// Maximum number of queues in a status that is accepted.
 const QUEUE_COUNT_MAX: usize = 1024;
@@ -34,6 +35,10 @@ pub struct ApplicationStatus {
     pub detunnel: String,
     /// Its counts.
     pub counts: ApplicationCounts,
+    /// The application whose readers send its packets; empty: they come from the inputs.
+    pub source: String,
+    /// The port that is its reader; empty: other processes are.
+    pub port: String,
 }
 
 /// The input of a cluster.
@@ -72,6 +77,66 @@ pub struct Status {
     pub applications: Vec<ApplicationStatus>,
     /// Its queues.
     pub queues: Vec<QueueStatus>,
+    /// The ports that send: those of the return path, and those that are readers.
+    pub outputs: Vec<OutputStatus>,
+}
+
+/// The words of a line: names and values.
+struct Words<'a>(BTreeMap<&'a str, &'a str>);
+
+impl Words<'_> {
+    fn text(&self, name: &str) -> String {
+        let value = self.0.get(name).copied().unwrap_or_default();
+        let is_shown = |c: &char| !c.is_control();
+        value.chars().filter(is_shown).take(4096).collect()
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        let value = self.0.get(name).copied().unwrap_or_default();
+        value.parse().unwrap_or(0)
+    }
+
+    fn queue(&self) -> QueueStatus {
+        let number = |name: &str| self.number(name);
+        let reader = number("reader") as u32;
+        let handed = number("handed");
+        let returned = number("returned").min(handed);
+        QueueStatus {
+            index: number("index") as u32,
+            application: self.text("application"),
+            reader: (reader != 0).then_some(reader),
+            readers: number("readers"),
+            depth: number("depth") as u32,
+            len: number("len") as u32,
+            counts: Handed {
+                handed,
+                returned,
+                lost: number("lost").min(handed - returned),
+                dropped: number("dropped"),
+                refused: number("refused"),
+            },
+            sent: SentQueue {
+                sent: number("sent"),
+                passed: number("sent_passed"),
+                copied: number("sent_copied"),
+                dropped: number("sent_dropped"),
+                refused: number("sent_refused"),
+            },
+        }
+    }
+
+    fn output(&self) -> OutputStatus {
+        OutputStatus {
+            port: self.text("port"),
+            of: self.text("of"),
+            reader_of: self.text("reader_of"),
+            given: self.number("given"),
+            sent: self.number("sent"),
+            copied: self.number("copied"),
+            dropped: self.number("dropped"),
+            failed: self.number("failed"),
+        }
+    }
 }
 
 impl Status {
@@ -100,7 +165,7 @@ impl Status {
             let _ = write!(
                 out,
                 "application\tname={}\tbalance={}\tfilter={}\twhen_full={}\twhen_gone={}\
-                 \tshunt={}\tdeduplicate_ms={}\tdetunnel={}",
+                 \tshunt={}\tdeduplicate_ms={}\tdetunnel={}\tsource={}\tport={}",
                 plain(&application.name),
                 plain(&application.balance),
                 plain(&application.filter),
@@ -109,18 +174,28 @@ impl Status {
                 plain(&application.shunt),
                 application.deduplicate_ms,
                 plain(&application.detunnel),
+                plain(&application.source),
+                plain(&application.port),
             );
             for (name, count) in application.counts.named() {
                 let _ = write!(out, "\t{name}={count}");
             }
             out.push('\n');
         }
+        self.encode_queues(&mut out);
+        out
+    }
+
+    /// The lines of the queues, and of the ports that send.
+    fn encode_queues(&self, out: &mut String) {
+        let plain = |text: &str| text.replace(|c: char| c.is_control(), " ");
         for queue in &self.queues {
             let counts = &queue.counts;
             let _ = writeln!(
                 out,
                 "queue\tindex={}\tapplication={}\treader={}\treaders={}\tdepth={}\tlen={}\
-                 \thanded={}\treturned={}\tlost={}\tdropped={}\trefused={}",
+                 \thanded={}\treturned={}\tlost={}\tdropped={}\trefused={}\tsent={}\
+                 \tsent_passed={}\tsent_copied={}\tsent_dropped={}\tsent_refused={}",
                 queue.index,
                 plain(&queue.application),
                 queue.reader.unwrap_or(0),
@@ -132,9 +207,28 @@ impl Status {
                 counts.lost,
                 counts.dropped,
                 counts.refused,
+                queue.sent.sent,
+                queue.sent.passed,
+                queue.sent.copied,
+                queue.sent.dropped,
+                queue.sent.refused,
             );
         }
-        out
+        for output in &self.outputs {
+            let _ = writeln!(
+                out,
+                "output\tport={}\tof={}\treader_of={}\tgiven={}\tsent={}\tcopied={}\
+                 \tdropped={}\tfailed={}",
+                plain(&output.port),
+                plain(&output.of),
+                plain(&output.reader_of),
+                output.given,
+                output.sent,
+                output.copied,
+                output.dropped,
+                output.failed,
+            );
+        }
     }
 
     /// Reads a status. The process that sent it is one of root or of this user, but may be of
@@ -145,15 +239,9 @@ impl Status {
             let (kind, words) = line.split_once('\t')?;
             let pairs = words.split('\t').filter_map(|word| word.split_once('='));
             let words: BTreeMap<&str, &str> = pairs.collect();
-            let is_shown = |c: &char| !c.is_control();
-            let text = |name: &str| -> String {
-                let value = words.get(name).copied().unwrap_or_default();
-                value.chars().filter(is_shown).take(4096).collect()
-            };
-            let number = |name: &str| -> u64 {
-                let value = words.get(name).copied().unwrap_or_default();
-                value.parse().unwrap_or(0)
-            };
+            let words = Words(words);
+            let text = |name: &str| words.text(name);
+            let number = |name: &str| words.number(name);
             match kind {
                 "cluster" => {
                     status.name = text("name");
@@ -185,27 +273,15 @@ impl Status {
                                 .named()
                                 .map(|(name, _)| number(name)),
                         ),
+                        source: text("source"),
+                        port: text("port"),
                     });
                 }
                 "queue" if status.queues.len() < QUEUE_COUNT_MAX => {
-                    let reader = number("reader") as u32;
-                    let handed = number("handed");
-                    let returned = number("returned").min(handed);
-                    status.queues.push(QueueStatus {
-                        index: number("index") as u32,
-                        application: text("application"),
-                        reader: (reader != 0).then_some(reader),
-                        readers: number("readers"),
-                        depth: number("depth") as u32,
-                        len: number("len") as u32,
-                        counts: Handed {
-                            handed,
-                            returned,
-                            lost: number("lost").min(handed - returned),
-                            dropped: number("dropped"),
-                            refused: number("refused"),
-                        },
-                    });
+                    status.queues.push(words.queue());
+                }
+                "output" if status.outputs.len() < QUEUE_COUNT_MAX => {
+                    status.outputs.push(words.output());
                 }
                 _ => {}
             }
@@ -269,6 +345,18 @@ mod tests {
                 deduplicate_ms: 10,
                 detunnel: "tags".into(),
                 counts: ApplicationCounts::from_values([8, 7, 6, 9, 5, 4, 3]),
+                source: "before".into(),
+                port: "vm:web".into(),
+            }],
+            outputs: vec![OutputStatus {
+                port: "eth1".into(),
+                of: "what readers send".into(),
+                reader_of: String::new(),
+                given: 9,
+                sent: 8,
+                copied: 7,
+                dropped: 1,
+                failed: 2,
             }],
             input: InputStatus {
                 ports: "eth0, eth1".into(),
@@ -294,6 +382,13 @@ mod tests {
                         lost: 2,
                         dropped: 11,
                         refused: 1,
+                    },
+                    sent: SentQueue {
+                        sent: 6,
+                        passed: 3,
+                        copied: 2,
+                        dropped: 1,
+                        refused: 2,
                     },
                 })
                 .collect(),

@@ -86,6 +86,7 @@ fn setup(input: &Input, applications: &[(&str, u32)]) -> Setup {
         ring_len: 64,
         filter: Expression::new(""),
         merge: None,
+        returns: Vec::new(),
         options: PortOptions::default(),
         allow: Vec::new(),
         user: None,

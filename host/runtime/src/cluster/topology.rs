@@ -27,6 +27,16 @@
 //! name = "sites"
 //! queues = 2
 //! table = "sites.txt"                 # a prefix and a queue on each line
+//!
+//! [[application]]
+//! name = "log"
+//! source = "ids"                      # what readers of ids send, not what the inputs receive
+//! port = "vm:log"                     # its reader: this port, in the process of the cluster
+//!
+//! [[return]]                          # what readers send
+//! port = "eth1"                       # goes out by eth1
+//! from = "eth0"                       # if it came from eth0
+//! application = "services"            # and readers of services sent it
 //! ```
 
 use std::ops::Range;
@@ -44,6 +54,7 @@ use super::application::{self, Application, WhenFull, WhenGone};
 use super::balance::Balance;
 use super::cleanup::{Detunnel, parse_deduplicate};
 use super::merge;
+use super::returns::Return;
 use super::table::Table;
 use crate::filter::{Compiler, Expression};
 use crate::text::read_text;
@@ -68,6 +79,8 @@ pub struct Topology {
     pub allow: Vec<String>,
     /// The applications.
     pub applications: Vec<Application>,
+    /// The ports that send what readers send.
+    pub returns: Vec<Return>,
 }
 
 /// An error and its position.
@@ -139,6 +152,36 @@ fn strings(value: &Value<'_>, expected: &str) -> Parsed<Vec<String>> {
     array.iter().map(|entry| string(entry, expected)).collect()
 }
 
+/// The ports of the return path.
+fn returns(value: &Value<'_>) -> Parsed<Vec<Return>> {
+    let expected = || (value.span(), "expected [[return]]".to_owned());
+    let array = value.get_ref().as_array().ok_or_else(expected)?;
+    let mut returns = Vec::new();
+    for entry in array.iter() {
+        let table = entry.get_ref().as_table().ok_or_else(expected)?;
+        let mut it = Return::default();
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "port" => it.port = string(value, "the name of a port")?,
+                "from" => it.from = Some(string(value, "the name of an input")?),
+                "application" => {
+                    it.application = Some(string(value, "the name of an application")?);
+                }
+                other => {
+                    let why =
+                        format!("unknown key \"{other}\": expected port, from or application");
+                    return Err((key.span(), why));
+                }
+            }
+        }
+        if it.port.is_empty() {
+            return Err((entry.span(), "the return path has no port".into()));
+        }
+        returns.push(it);
+    }
+    Ok(returns)
+}
+
 struct Reader<'a> {
     folder: &'a Path,
     compiler: Compiler,
@@ -170,6 +213,7 @@ impl Reader<'_> {
             merge: None,
             allow: Vec::new(),
             applications: Vec::new(),
+            returns: Vec::new(),
         };
         for (key, value) in table {
             match key.get_ref().as_ref() {
@@ -180,10 +224,11 @@ impl Reader<'_> {
                 "merge" => topology.merge = Some(window(value)?),
                 "allow" => topology.allow = strings(value, "names of users: [\"ids\"]")?,
                 "application" => topology.applications = self.applications(value)?,
+                "return" => topology.returns = returns(value)?,
                 other => {
                     let why = format!(
                         "unknown key \"{other}\": expected name, inputs, filter, ring, merge, \
-                         allow or [[application]]"
+                         allow, [[application]] or [[return]]"
                     );
                     return Err((key.span(), why));
                 }
@@ -258,6 +303,10 @@ impl Reader<'_> {
                     let when = WhenFull::parse(&string(value, "a word")?);
                     application.when_full = Some(when.map_err(|why| (at(), why))?);
                 }
+                "source" => {
+                    application.source = Some(string(value, "the name of an application")?);
+                }
+                "port" => application.port = Some(string(value, "the name of a port")?),
                 "when_gone" => {
                     let when = WhenGone::parse(&string(value, "a word")?);
                     application.when_gone = when.map_err(|why| (at(), why))?;
@@ -278,7 +327,7 @@ impl Reader<'_> {
                 other => {
                     let why = format!(
                         "unknown key \"{other}\": expected name, queues, balance, table, filter, \
-                         when_full, when_gone, shunt, deduplicate or detunnel"
+                         source, port, when_full, when_gone, shunt, deduplicate or detunnel"
                     );
                     return Err((key.span(), why));
                 }
@@ -361,6 +410,24 @@ mod tests {
     }
 
     #[test]
+    fn pipelines_and_ports_that_send_are_read() {
+        let more = "[[application]]\nname = \"c\"\nsource = \"a\"\nport = \"vm:c\"\n\
+                    [[return]]\nport = \"eth1\"\nfrom = \"eth0\"\napplication = \"b\"\n\
+                    [[return]]\nport = \"eth0\"\n";
+        let topology = read(&format!("{GOOD}{more}")).unwrap();
+        let c = &topology.applications[2];
+        let (source, port) = (c.source.as_deref(), c.port.as_deref());
+        assert_eq!((source, port), (Some("a"), Some("vm:c")));
+        let [back, rest] = topology.returns.as_slice() else {
+            panic!("two ports");
+        };
+        let (from, application) = (back.from.as_deref(), back.application.as_deref());
+        assert_eq!((from, application), (Some("eth0"), Some("b")));
+        assert_eq!((back.port.as_str(), rest.port.as_str()), ("eth1", "eth0"));
+        assert_eq!((&rest.from, &rest.application), (&None, &None));
+    }
+
+    #[test]
     fn errors_name_their_line() {
         let lines = |extra: &str| format!("{GOOD}[[application]]\nname = \"c\"\n{extra}");
         for (text, expected) in [
@@ -390,6 +457,16 @@ mod tests {
                 "line 18: ",
             ),
             (lines("name2 = 1"), "line 20: unknown key"),
+            (lines("port = 1"), "line 20: expected the name of a port"),
+            (
+                lines("[[return]]\nfrom = \"eth0\""),
+                "line 20: the return path has no port",
+            ),
+            (lines("[[return]]\nto = \"eth0\""), "line 21: unknown key"),
+            (
+                lines("port = \"vm:x\"\nqueues = 2"),
+                "line 18: application c is read by a port",
+            ),
             (
                 format!("{GOOD}[[application]]\nqueues = 1"),
                 "line 18: the application has no name",

@@ -99,8 +99,9 @@ pub fn open(setup: &Setup) -> Result<Opened> {
         }
     }
     let [a_end, b_end] = ends;
+    let moves = a.rx.iter().zip(&b.tx).all(|(rx, tx)| rx.moves_to(tx));
     Ok(Opened {
-        is_shared: pool.is_some(),
+        is_shared: pool.is_some() || moves && !b.tx.is_empty(),
         sides: [a_end.side(a), b_end.side(b)],
         warnings,
     })

@@ -2,11 +2,14 @@
 
 use std::fmt::Write;
 
-use runtime::cluster::{ApplicationStatus, QueueStatus, Status};
+use runtime::cluster::{ApplicationStatus, OutputStatus, QueueStatus, Status};
 
 /// What an application does with its packets, in words.
 fn policies(application: &ApplicationStatus) -> Vec<String> {
     let mut words = vec![format!("by {}", application.balance)];
+    if !application.source.is_empty() {
+        words.push(format!("of what {} sends", application.source));
+    }
     if !application.filter.is_empty() {
         words.insert(0, format!("\"{}\"", application.filter));
     }
@@ -50,11 +53,21 @@ fn queues_of<'a>(
     status.queues.iter().filter(is_its)
 }
 
-fn reader(queue: &QueueStatus) -> String {
-    queue.reader.map_or_else(
-        || "no reader".to_owned(),
-        |process| format!("process {process}"),
-    )
+/// The reader of a queue, in words.
+fn reader(queue: &QueueStatus, application: &ApplicationStatus) -> String {
+    match queue.reader {
+        _ if !application.port.is_empty() => application.port.clone(),
+        None => "no reader".to_owned(),
+        Some(process) => format!("process {process}"),
+    }
+}
+
+/// The ports of the return path.
+fn returning(status: &Status) -> impl Iterator<Item = &OutputStatus> {
+    status
+        .outputs
+        .iter()
+        .filter(|port| port.reader_of.is_empty())
 }
 
 /// A tree: the inputs, the applications, and their queues with their readers.
@@ -90,9 +103,12 @@ pub(super) fn tree(status: &Status) -> String {
             let _ = writeln!(
                 out,
                 "{stem} {branch} queue {index}, ring:{name}/{index}: {}",
-                reader(queue)
+                reader(queue, application)
             );
         }
+    }
+    for port in returning(status) {
+        let _ = writeln!(out, "back: {}: {}", port.port, port.of);
     }
     out
 }
@@ -168,6 +184,37 @@ impl Drawing {
     }
 }
 
+impl Drawing {
+    /// Draws the ports of the return path, from `top` on; returns the height.
+    fn ports(&mut self, status: &Status, top: usize, y_of: impl Fn(usize) -> usize) -> usize {
+        let is_last = |it: &&ApplicationStatus| {
+            let mut others = status.applications.iter();
+            it.port.is_empty() && !others.any(|other| other.source == it.name)
+        };
+        for (at, port) in returning(status).enumerate() {
+            let y = top + at * ROW + ROW / 2;
+            self.tile(2, y, &[format!("{}: {}", port.port, port.of)], "port");
+            for application in status.applications.iter().filter(is_last) {
+                for queue in queues_of(status, application) {
+                    self.back(y_of(queue.index as usize), y);
+                }
+            }
+        }
+        returning(status).count() * ROW + 10
+    }
+
+    /// Draws what readers send: a line from the right of a queue back to a tile of applications.
+    fn back(&mut self, from: usize, to: usize) {
+        let (start, width) = COLUMNS[3];
+        let (start, end) = (start + width, COLUMNS[2].0 + COLUMNS[2].1);
+        let _ = writeln!(
+            self.body,
+            "<path class=\"back\" d=\"M{start} {from} C{bend} {from} {bend} {to} {end} {to}\"/>",
+            bend = start + 60,
+        );
+    }
+}
+
 /// The topology as an SVG document: inputs, the cluster, its applications, and their queues.
 pub(super) fn svg(status: &Status) -> String {
     let mut drawing = Drawing {
@@ -198,11 +245,19 @@ pub(super) fn svg(status: &Status) -> String {
             continue;
         };
         let y = y_of(first).midpoint(y_of(last));
-        drawing.line(1, middle, y);
+        let source = status.applications.iter();
+        match source.clone().find(|it| it.name == application.source) {
+            None => drawing.line(1, middle, y),
+            Some(source) => {
+                for queue in queues_of(status, source) {
+                    drawing.back(y_of(queue.index as usize), y);
+                }
+            }
+        }
         for queue in queues_of(status, application) {
             let at = y_of(queue.index as usize);
             drawing.line(2, y, at);
-            let text = format!("queue {}: {}", queue.index, reader(queue));
+            let text = format!("queue {}: {}", queue.index, reader(queue, application));
             drawing.tile(3, at, &[text], "queue");
         }
         let mut words = policies(application);
@@ -214,13 +269,14 @@ pub(super) fn svg(status: &Status) -> String {
         drawing.tile(2, y, &lines, "application");
     }
     drawing.tile(1, middle, &lines, "cluster");
-    let width = COLUMNS[3].0 + COLUMNS[3].1 + 10;
+    let height = height + drawing.ports(status, height, y_of);
+    let width = COLUMNS[3].0 + COLUMNS[3].1 + 50;
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
          width=\"{width}\" height=\"{height}\">\n<style>\
          rect{{fill:#fff;stroke:#456}}path{{fill:none;stroke:#89a}}\
          text{{font:13px monospace;fill:#123}}.cluster rect{{fill:#def}}\
-         .application rect{{fill:#efe}}</style>\n\
+         .application rect{{fill:#efe}}path.back{{stroke-dasharray:4 3}}</style>\n\
          <rect width=\"{width}\" height=\"{height}\" style=\"stroke:none\"/>\n{}</svg>\n",
         drawing.body
     )
@@ -251,6 +307,7 @@ mod tests {
             ],
             ring_len: 100,
             merge: None,
+            returns: Vec::new(),
             filter: "not port 22".into(),
             options: port::PortOptions::default(),
             allow: Vec::new(),

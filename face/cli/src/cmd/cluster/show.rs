@@ -5,12 +5,14 @@ use std::time::Instant;
 
 use port::PortEvent;
 use runtime::Ended;
-use runtime::cluster::{Event, Opened, Outcome, QueueStatus, Totals};
+use runtime::cluster::{ApplicationStatus, Event, Opened, Outcome, QueueStatus, Totals};
 use runtime::output::{Output, Piece, Refused};
 use serde_json::{Value, json};
 use sys::{Error, Result};
 
-use super::table::{application_json, left_out, means, queue_json, queues as table};
+use super::table::{
+    application_json, left_out, means, output_json, queue_json, queues as table, sending,
+};
 use crate::out::{self, say, warning};
 use crate::report::{account_json, counted, event_level, event_line, si, write_account};
 
@@ -61,8 +63,26 @@ impl Show {
                 ),
             };
             let application = &first.application;
-            say!("{application}: {numbers}, open ring:{name}/{application}");
+            let its = |it: &&ApplicationStatus| it.name == *application;
+            match status
+                .applications
+                .iter()
+                .find(its)
+                .map(|it| it.port.as_str())
+            {
+                Some(port) if !port.is_empty() => {
+                    say!("{application}: {numbers}, sent to {port}");
+                }
+                _ => say!("{application}: {numbers}, open ring:{name}/{application}"),
+            }
             rest = &rest[count..];
+        }
+        for port in status
+            .outputs
+            .iter()
+            .filter(|port| port.reader_of.is_empty())
+        {
+            say!("{}: sends {}", port.port, port.of);
         }
         let now = Instant::now();
         Ok(Self {
@@ -172,6 +192,12 @@ impl Show {
                 );
             }
             Event::Refused(why) => warning!("{why}"),
+            Event::Output {
+                port,
+                text,
+                is_warning: true,
+            } => warning!("{port}: {text}"),
+            Event::Output { port, text, .. } => say!("{port}: {text}"),
         }
     }
 
@@ -226,6 +252,7 @@ impl Show {
         }
         out.extend(table(&outcome.queues).into_bytes());
         out.extend(left_out(&outcome.applications).into_bytes());
+        out.extend(sending(&outcome.queues, &outcome.outputs).into_bytes());
         match outcome.imbalance() {
             0 => {}
             missing => writeln!(out, "  {missing} unaccounted for, a bug in barewire")?,
@@ -266,6 +293,7 @@ impl Show {
             "late": totals.late,
             "applications": applications,
             "queues": queues,
+            "outputs": outcome.outputs.iter().map(output_json).collect::<Vec<Value>>(),
             "imbalance": outcome.imbalance(),
             "error": outcome.error.as_ref().map(ToString::to_string),
         })

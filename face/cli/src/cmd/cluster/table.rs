@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use runtime::Stop;
-use runtime::cluster::{self, ApplicationStatus, QueueStatus, Status};
+use runtime::cluster::{self, ApplicationStatus, OutputStatus, QueueStatus, Status};
 use serde_json::{Value, json};
 use sys::{Error, Result};
 
@@ -64,7 +64,62 @@ pub(super) fn queue_json(queue: &QueueStatus) -> Value {
         "lost": counts.lost,
         "dropped": counts.dropped,
         "refused": counts.refused,
+        "sent": {
+            "packets": queue.sent.sent,
+            "passed": queue.sent.passed,
+            "copied": queue.sent.copied,
+            "dropped": queue.sent.dropped,
+            "refused": queue.sent.refused,
+        },
     })
+}
+
+/// A port that sends as JSON.
+pub(super) fn output_json(output: &OutputStatus) -> Value {
+    json!({
+        "port": output.port,
+        "of": output.of,
+        "reader_of": output.reader_of,
+        "given": output.given,
+        "sent": output.sent,
+        "copied": output.copied,
+        "dropped": output.dropped,
+        "failed": output.failed,
+    })
+}
+
+/// What readers have sent, and the ports that send.
+pub(super) fn sending(queues: &[QueueStatus], outputs: &[OutputStatus]) -> String {
+    let mut out = String::new();
+    for queue in queues {
+        let sent = &queue.sent;
+        if sent.sent == 0 {
+            continue;
+        }
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "queue {}: its readers sent {} ({} copied), {} dropped, {} refused",
+            queue.index,
+            counted(sent.sent, "packet"),
+            sent.copied,
+            sent.dropped,
+            sent.refused,
+        );
+    }
+    for output in outputs {
+        let _ = writeln!(
+            out,
+            "{} ({}): {} sent ({} copied), {} dropped, {} failed",
+            output.port,
+            output.of,
+            counted(output.sent, "packet"),
+            output.copied,
+            output.dropped,
+            output.failed,
+        );
+    }
+    out
 }
 
 /// An application as JSON.
@@ -86,6 +141,8 @@ pub(super) fn application_json(application: &ApplicationStatus) -> Value {
         "untracked": counts.untracked,
         "detunnelled": counts.detunnelled,
         "copied": counts.copied,
+        "source": application.source,
+        "port": application.port,
     })
 }
 
@@ -117,7 +174,9 @@ pub(super) fn left_out(applications: &[ApplicationStatus]) -> String {
 pub(super) fn status_json(status: &Status) -> Value {
     let queues: Vec<Value> = status.queues.iter().map(queue_json).collect();
     let applications = status.applications.iter().map(application_json);
+    let outputs: Vec<Value> = status.outputs.iter().map(output_json).collect();
     json!({
+        "outputs": outputs,
         "name": status.name,
         "process": status.process,
         "seconds": status.seconds,
@@ -177,6 +236,7 @@ pub(super) fn print(found: &[Status], as_json: bool) -> Result<()> {
                 picture::tree(status),
                 queues(&status.queues),
                 left_out(&status.applications),
+                sending(&status.queues, &status.outputs),
             ]
             .concat()
         })
