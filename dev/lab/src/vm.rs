@@ -30,6 +30,7 @@ for module in failover net_failover virtio_net; do insmod /modules/$module.ko; d
 for word in $(cat /proc/cmdline); do
     case $word in own=*|peer=*|mtu=*) eval "$word" ;; esac
 done
+echo vm: booted
 while [ ! -e /sys/class/net/eth0 ]; do sleep 0.1; done
 [ -n "$mtu" ] && ip link set eth0 mtu $mtu
 ip address add $own/24 dev eth0
@@ -94,8 +95,12 @@ impl Drop for Folder {
 pub enum Link {
     /// The socket of a vhost-user back-end.
     VhostUser(PathBuf),
+    /// The same with so many queue pairs, on a machine with as many processors.
+    Queues(PathBuf, u32),
     /// A TAP interface, in the namespace at this path.
     Tap(PathBuf, String),
+    /// None at the start: a free slot, [`Machine::plug`].
+    Later,
 }
 
 /// What differs between machines.
@@ -159,20 +164,31 @@ impl Machine {
         command.args(["-serial", &format!("file:{console}")]);
         let monitor = folder.0.join("monitor").display().to_string();
         command.args(["-monitor", &format!("unix:{monitor},server=on,wait=off")]);
+        let chardev = |socket: &Path| {
+            let socket = socket.display();
+            format!("socket,id=vhost,path={socket},reconnect-ms=200")
+        };
+        let mut device = format!("virtio-net-pci,netdev=net,mac={}", options.mac);
         let netdev = match &options.link {
             Link::VhostUser(socket) => {
-                let socket = socket.display();
-                let chardev = format!("socket,id=vhost,path={socket},reconnect-ms=200");
-                command.args(["-chardev", &chardev]);
+                command.args(["-chardev", &chardev(socket)]);
                 "vhost-user,id=net,chardev=vhost".to_owned()
+            }
+            Link::Queues(socket, count) => {
+                command.args(["-chardev", &chardev(socket), "-smp", &count.to_string()]);
+                device += &format!(",mq=on,vectors={}", 2 * count + 2);
+                format!("vhost-user,id=net,chardev=vhost,queues={count}")
             }
             Link::Tap(_, ifname) => {
                 format!("tap,id=net,ifname={ifname},script=no,downscript=no")
             }
+            Link::Later => String::new(),
         };
-        command.args(["-netdev", &netdev]);
-        let device = format!("virtio-net-pci,netdev=net,mac={}", options.mac);
-        command.args(["-device", &device]);
+        if netdev.is_empty() {
+            command.args(["-device", "pcie-root-port,id=free,chassis=1"]);
+        } else {
+            command.args(["-netdev", &netdev, "-device", &device]);
+        }
         let process = Process::spawn(&mut command)?;
         Ok(Machine { process, folder })
     }
@@ -218,6 +234,29 @@ impl Machine {
             .collect()
     }
 
+    /// Plugs a card into the free slot, with a vhost-user back-end on this socket.
+    ///
+    /// # Errors
+    /// If the monitor cannot be reached.
+    pub fn plug(&self, socket: &Path, mac: &str) -> Result<()> {
+        let socket = socket.display();
+        self.monitor(&format!(
+            "chardev-add socket,id=vhost,path={socket},reconnect-ms=200"
+        ))?;
+        self.monitor("netdev_add vhost-user,id=net,chardev=vhost")?;
+        self.monitor(&format!(
+            "device_add virtio-net-pci,id=card,netdev=net,mac={mac},bus=free"
+        ))
+    }
+
+    /// Takes the card out of the slot; the guest's driver releases it first.
+    ///
+    /// # Errors
+    /// If the monitor cannot be reached.
+    pub fn unplug(&self) -> Result<()> {
+        self.monitor("device_del card")
+    }
+
     /// Gives a command to QEMU's monitor.
     ///
     /// # Errors
@@ -250,7 +289,7 @@ impl Machine {
 fn qemu(parts: &Parts, link: &Link) -> Command {
     let libraries = parts.qemu.join("usr/lib/x86_64-linux-gnu");
     let mut command = match link {
-        Link::VhostUser(_) => Command::new("setpriv"),
+        Link::VhostUser(_) | Link::Queues(..) | Link::Later => Command::new("setpriv"),
         Link::Tap(ns, _) => {
             let mut command = Command::new("nsenter");
             command

@@ -38,6 +38,7 @@ mod cli_hints;
 mod cli_machine;
 mod cli_signals;
 mod cli_stalled;
+mod cluster_back;
 mod cluster_cleanup;
 mod cluster_live;
 mod cluster_merge;

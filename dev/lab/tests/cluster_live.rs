@@ -14,7 +14,7 @@ use lab::oracle::tcpdump::Capture;
 use lab::oracle::{TempFile, read_pcap, write_pcap};
 use lab::packet::{Raw, Udp, number_of};
 use lab::process::{Finished, Process, Signal, barewire, own_test};
-use lab::{Pair, Veth, skip};
+use lab::{Netns, Pair, Veth, skip};
 use port::{PortOptions, Ready};
 use serde_json::Value;
 
@@ -40,9 +40,23 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start(pair: &Pair, name: &str, args: &[&str]) -> Cluster {
+        Self::start_in(&pair.right.ns, name, args)
+    }
+
+    /// Runs a cluster in a namespace.
+    pub(crate) fn start_in(ns: &Netns, name: &str, args: &[&str]) -> Cluster {
         let fixed = ["cluster", "run", "--json", "--name", name];
-        let args = fixed.iter().chain(args);
-        let process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
+        Self::spawn(ns, name, fixed.iter().chain(args))
+    }
+
+    /// Runs the cluster of a topology file.
+    pub(crate) fn start_file(ns: &Netns, name: &str, file: &Path) -> Cluster {
+        let args = ["cluster", "run", "--json", file.to_str().unwrap()];
+        Self::spawn(ns, name, args.iter())
+    }
+
+    fn spawn<'a>(ns: &Netns, name: &str, args: impl Iterator<Item = &'a &'a str>) -> Cluster {
+        let process = ns.spawn(barewire().unwrap(), args).unwrap();
         process
             .wait_stderr(&format!("open ring:{name}"), LIMIT)
             .unwrap();
@@ -84,7 +98,7 @@ impl Cluster {
     }
 
     /// Waits until `is_so` holds for the status.
-    fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
+    pub(crate) fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
         let end = std::time::Instant::now() + LIMIT;
         while !is_so(&self.status()) {
             assert!(
@@ -487,11 +501,7 @@ fn start_topology(pair: &Pair, applications: &str) -> Cluster {
         pair.right.ifname
     );
     std::fs::write(file.path(), text).unwrap();
-    let args = ["cluster", "run", "--json", file.path().to_str().unwrap()];
-    let process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
-    let started = format!("open ring:{name}");
-    process.wait_stderr(&started, LIMIT).unwrap();
-    Cluster { name, process }
+    Cluster::start_file(&pair.right.ns, &name, file.path())
 }
 
 /// Draws a running cluster; returns the SVG document.

@@ -27,6 +27,8 @@ rigs![
     model_e1000,
     model_virtio_split,
     model_virtio_packed,
+    ring,
+    vm,
     igb_zero_copy,
     virtio_zero_copy,
     e1000_generic,

@@ -78,7 +78,15 @@ const NOT_RUN: &[(&str, &str)] = &[
     ),
     (
         "barewire forward ring:",
-        "needs a running cluster and a virtual machine; vm_live has one",
+        "needs a running cluster; cluster_back has one",
+    ),
+    (
+        "barewire cluster run --name ips ",
+        "needs two free interfaces; cluster_back has them",
+    ),
+    (
+        "barewire cluster run --name span ",
+        "needs a second interface or a virtual machine; cluster_back and vm_live have them",
     ),
     (
         "barewire capture vm:",

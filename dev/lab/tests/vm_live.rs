@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::cluster_live::{Cluster, capture, unique};
 use crate::forward::{number, totals};
 use lab::oracle::{TempFile, read_pcap, write_pcap};
+use lab::packet::Raw;
 use lab::process::{Process, Signal, barewire};
 use lab::vm::{self, Link, Machine, Options};
 use lab::{Pair, Veth, skip};
@@ -200,4 +202,138 @@ fn capture_reads_what_a_guest_sends_and_send_reaches_it() {
     let mut send = spawn(&["send", name, &socket.port(), "--rate", "5kpps"]);
     send.wait(LIMIT).unwrap().checked().unwrap();
     guest.wait_console("vm: received 1000 ", 1, LIMIT).unwrap();
+}
+
+/// The reader of an application is a guest: no second command, and another application receives the
+/// same packets while there is no guest and after it was killed.
+#[test]
+fn a_guest_is_the_reader_of_an_application() {
+    lab::require!(skip::lab(), ready());
+    let pair = Veth::new().create().unwrap();
+    let (name, socket) = (unique(), Socket::new("reader"));
+    let application = format!("vm={}", socket.port());
+    let ifname = pair.right.ifname.as_str();
+    let args = [
+        "--app",
+        "log",
+        "--app",
+        &application,
+        ifname,
+        "ether proto 0x88b5",
+    ];
+    let cluster = Cluster::start(&pair, &name, &args);
+    let file = TempFile::new(".pcap");
+    let mut log = capture(&format!("ring:{name}/log"), file.path());
+    let raw = || Raw::sender(&pair.left.ifname);
+    let raw = pair.left.ns.run(raw).unwrap().unwrap();
+    let send = |count: u32| {
+        for number in 0..count {
+            let mut packet = vec![0; 60 + number as usize];
+            packet[..6].fill(0xff);
+            packet[12..14].copy_from_slice(&[0x88, 0xb5]);
+            raw.send(&packet).unwrap();
+            if number % 50 == 0 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    };
+    // Nobody is there: they are dropped, and the other reader has them.
+    send(100);
+    cluster.wait_for("delivered", |status| {
+        status["queues"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|it| it["delivered"] == 100)
+    });
+    let options = Options {
+        link: Link::VhostUser(socket.0.clone()),
+        own: "10.77.0.2".into(),
+        peer: String::new(),
+        mac: "52:54:00:77:00:02".into(),
+        mtu: 0,
+    };
+    let mut guest = Machine::start("reader", &options).unwrap();
+    guest.wait_console("vm: received 0 ", 1, LIMIT).unwrap();
+    send(1000);
+    guest.wait_console("vm: received 1000 ", 1, LIMIT).unwrap();
+    assert_eq!(guest.kill().unwrap().signal(), Some(Signal::SIGKILL));
+    send(100);
+    cluster.wait_delivered(1200);
+    let totals = cluster.stop();
+    log.wait(LIMIT).unwrap().checked().unwrap();
+    assert_eq!(read_pcap(file.path()).unwrap().len(), 1200);
+    let port = &totals["outputs"][0];
+    let [sent, dropped, given] = ["sent", "dropped", "given"].map(|key| number(&port[key]));
+    assert_eq!((given, sent + dropped), (1200, 1200), "{totals}");
+    assert!(sent >= 1000, "{totals}");
+}
+
+/// A card is plugged into a running guest, which reaches the host by it, and taken out again.
+#[test]
+fn a_card_is_plugged_into_a_running_guest_and_taken_out() {
+    lab::require!(skip::lab(), ready(), skip::program("ping", "iputils-ping"));
+    let stand = Stand::new("plug", 1500);
+    let card = mac(stand.pair.right.mac);
+    let options = Options {
+        link: Link::Later,
+        own: stand.pair.right.ipv4.to_string(),
+        peer: stand.pair.left.ipv4.to_string(),
+        mac: card.clone(),
+        mtu: 0,
+    };
+    let mut guest = Machine::start("plug", &options).unwrap();
+    guest.wait_console("vm: booted", 1, LIMIT).unwrap();
+    guest.plug(&stand.socket.0, &card).unwrap();
+    guest.wait_console("vm: answered", 1, LIMIT).unwrap();
+    stand.ping("56");
+    guest.unplug().unwrap();
+    let until = Instant::now() + LIMIT;
+    while !stand.forward.stderr().contains("link is down") {
+        assert!(Instant::now() < until, "{}", stand.forward.stderr());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(guest);
+    let reported = stand.stop();
+    for way in reported["directions"].as_array().unwrap() {
+        assert!(number(&way["forwarded"]) >= 20, "{reported}");
+    }
+}
+
+/// A guest with two queue pairs: packets pass on both in each direction.
+#[test]
+fn a_guest_uses_several_queue_pairs() {
+    lab::require!(skip::lab(), ready(), skip::program("ping", "iputils-ping"));
+    let pair = Veth::new().queues(2).create().unwrap();
+    let (right, socket) = (&pair.right, Socket::new("pairs"));
+    right
+        .ns
+        .ip(["address", "flush", "dev", &right.ifname])
+        .unwrap();
+    let guest_port = format!("{}?queues=2", socket.port());
+    let tap = format!("afpacket:{}?queues=2&fanout=lb", right.ifname);
+    let args = ["forward", "--json", "--both", &guest_port, &tap];
+    let forward = right.ns.spawn(barewire().unwrap(), args).unwrap();
+    forward.wait_stderr("waiting for one on", LIMIT).unwrap();
+    let stand = Stand {
+        pair,
+        socket,
+        forward,
+    };
+    let options = Options {
+        link: Link::Queues(stand.socket.0.clone(), 2),
+        own: stand.pair.right.ipv4.to_string(),
+        peer: stand.pair.left.ipv4.to_string(),
+        mac: mac(stand.pair.right.mac),
+        mtu: 0,
+    };
+    let mut guest = Machine::start("pairs", &options).unwrap();
+    guest.wait_console("vm: answered", 1, LIMIT).unwrap();
+    stand.ping("56");
+    stand.ping("1400");
+    drop(guest);
+    let reported = stand.stop();
+    let queues = &reported["ports"][0]["account"]["sending"];
+    let sent = |at: usize| number(&queues[at]["sent"]);
+    assert!(sent(0) > 0 && sent(1) > 0, "{reported}");
 }

@@ -10,6 +10,7 @@
 mod cases;
 mod evidence;
 mod flows;
+mod hub;
 mod kept;
 mod line;
 mod walk;
@@ -41,6 +42,10 @@ pub enum Joint {
     Vfio([&'static str; 2], &'static str),
     /// Two device models of this kind, run by the card's driver, and a thread as the wire.
     Models(&'static str),
+    /// A queue of a cluster, whose readers send, and one that receives it.
+    Cluster,
+    /// Two guests, of which one sends what the other receives.
+    Guests,
 }
 
 impl Joint {
@@ -54,7 +59,7 @@ impl Joint {
         match self {
             Joint::Wire(tx, rx) => Some([tx, rx]),
             Joint::Cards(_, name) | Joint::Vfio(_, name) => Some([name, name]),
-            Joint::Loop(_) | Joint::File(_) | Joint::Models(_) => None,
+            _ => None,
         }
     }
 }
@@ -84,18 +89,6 @@ const NO_LINK: &str = "there is no link";
 const NO_POOL: &str = "it has no pool: the kernel makes the frames";
 const NOTHING_HELD: &str = "nothing is held that a killed process could leave";
 const NO_TX: &str = "files are written by others here";
-
-/// Backends without a rig, with the tests that they have instead.
-const WITHOUT_RIG: &[(&str, &str)] = &[
-    (
-        "ring",
-        "the sender is the owner of a cluster: its own tests in `port`, and cluster_live",
-    ),
-    (
-        "vm",
-        "the other end is a virtual machine: its own tests in `port`, and vm_live",
-    ),
-];
 
 /// All rigs. Tests are named after them.
 pub const RIGS: &[Rig] = &[
@@ -220,6 +213,54 @@ pub const RIGS: &[Rig] = &[
         shrink: |options| options.ring_len = 64,
         needs: || Ok(()),
         excused: VIRTIO_EXCUSED,
+    },
+    Rig {
+        name: "ring",
+        scheme: "ring",
+        joint: Joint::Cluster,
+        queues: 1,
+        holds: 1500,
+        shrink: |options| options.ring_len = 64,
+        needs: || Ok(()),
+        excused: &[
+            ("link_flap", NO_LINK),
+            ("mtu_change", NO_LINK),
+            ("deletion", NO_LINK),
+            (
+                "kill_and_restart",
+                "both ends are in one process; cluster_back kills",
+            ),
+            (
+                "random_kill",
+                "both ends are in one process; cluster_back kills",
+            ),
+        ],
+    },
+    Rig {
+        name: "vm",
+        scheme: "vm",
+        joint: Joint::Guests,
+        queues: 1,
+        holds: 200,
+        shrink: |_| (),
+        needs: || Ok(()),
+        excused: &[
+            ("end", "a virtual machine may always come back"),
+            (
+                "link_flap",
+                "its own tests restart guests, and so does vm_live",
+            ),
+            (
+                "mtu_change",
+                "a guest sets its MTU; the port's own tests do",
+            ),
+            ("deletion", NO_LINK),
+            (
+                "kill_and_restart",
+                "both ends are in one process; vm_live kills",
+            ),
+            ("random_kill", "both ends are in one process; vm_live kills"),
+        ],
     },
     Rig {
         name: "igb_zero_copy",
@@ -464,8 +505,7 @@ pub fn run(rig: &str) {
 pub fn gaps() -> Vec<String> {
     let mut gaps = Vec::new();
     for backend in port::BACKENDS {
-        let is_excused = WITHOUT_RIG.iter().any(|(name, _)| *name == backend.scheme);
-        if !is_excused && !RIGS.iter().any(|rig| rig.scheme == backend.scheme) {
+        if !RIGS.iter().any(|rig| rig.scheme == backend.scheme) {
             gaps.push(format!("backend {} has no rig", backend.scheme));
         }
     }

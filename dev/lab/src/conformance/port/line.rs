@@ -9,6 +9,7 @@ use port::{Direction, Packet, Port, PortAccount, PortOptions, QueueAccount, Read
 use port::{TxAccount, TxQueue};
 use ring::{Pool, PoolConfig};
 
+use super::hub::Hub;
 use super::kept::Cards;
 use super::{Joint, Rig, flows, kept};
 use crate::guest::Bound;
@@ -45,6 +46,8 @@ pub struct Line {
     models: Option<ModelWire>,
     /// The cards bound to vfio-pci, if any: the sender's and the receiver's.
     pub cards: Option<[Bound; 2]>,
+    /// What is between the ports, if it is a process of its own.
+    hub: Option<Hub>,
     /// The queue in use on both ports; it receives the packets of `plan`.
     queue: usize,
 }
@@ -112,6 +115,7 @@ impl Line {
             pool,
             models,
             cards,
+            hub: None,
             queue: OPENED.fetch_add(1, Ordering::Relaxed) % rig.queues as usize,
         };
         if rig.joint.is_slow() {
@@ -144,6 +148,17 @@ impl Line {
                 self.rx = Some(port::open(name, &options).map_err(reported)?);
             }
             Joint::File(_) => {}
+            Joint::Cluster | Joint::Guests => {
+                // The ports of the last one are closed by now.
+                let mut hub = match self.rig.joint {
+                    Joint::Cluster => Hub::cluster(&self.options)?,
+                    _ => Hub::guests(),
+                };
+                let mut rx = hub.open(1, &self.directed(Direction::Rx))?;
+                let mut tx = hub.open(0, &self.directed(Direction::Tx))?;
+                hub.connect([&mut rx, &mut tx])?;
+                (self.rx, self.tx, self.hub) = (Some(rx), Some(tx), Some(hub));
+            }
             Joint::Wire(..) | Joint::Cards(..) | Joint::Vfio(..) => {
                 self.rx = Some(self.open_end(1, Direction::Rx)?);
                 self.tx = Some(self.open_end(0, Direction::Tx)?);
@@ -166,7 +181,8 @@ impl Line {
 
     /// Whether the ends are independent, so that a packet without a reader is lost.
     pub fn is_wire(&self) -> bool {
-        self.pair.is_some() || self.models.is_some() || self.cards.is_some()
+        let is_cluster = matches!(self.rig.joint, Joint::Cluster);
+        self.pair.is_some() || self.models.is_some() || self.cards.is_some() || is_cluster
     }
 
     /// Opens the receiving port of a wire.
@@ -270,6 +286,9 @@ impl Line {
         self.tx = None;
         if let (Joint::Loop(_), Some(port)) = (self.rig.joint, &mut self.rx) {
             port.tx.clear();
+        }
+        if let (Joint::Cluster, Some(hub)) = (self.rig.joint, &self.hub) {
+            hub.stop();
         }
     }
 
@@ -497,6 +516,7 @@ impl Line {
             flows::none_under_way(self.rig);
         }
         (self.rx, self.tx) = (None, None);
+        self.hub.as_mut().map_or(Ok(()), Hub::finish)?;
         let counts = self.pool.counts();
         let all_free = counts.free == POOL_FRAMES;
         ensure!(all_free, "frames are still out after closing: {counts:?}");
