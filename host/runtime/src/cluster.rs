@@ -19,6 +19,7 @@ mod back;
 mod balance;
 mod cleanup;
 mod detunnel;
+mod inside;
 mod merge;
 mod mover;
 mod readers;

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use port::{Direction, FilterSource, Intake, Port, PortDescription, PortOptions};
-use ring::shared::{self, Interface, Offer, OwnerEnd, Terms};
+use ring::shared::{self, Interface, Offer, OwnerEnd};
 use ring::{FrameCache, Pool, PoolConfig};
 use sys::descriptors::Credentials;
 use sys::memfd::Access;
@@ -13,11 +13,11 @@ use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
 use super::application::{self, Application, ApplicationCounts, WhenFull};
-use super::back::Back;
 use super::balance::Balance;
+use super::inside::{Inside, Sending};
 use super::merge;
 use super::mover::Mover;
-use super::returns::{self, Lane, Opener, OutputStatus, Return, SharedOutput};
+use super::returns::{self, Lane, OutputStatus, Return, SharedOutput};
 use super::select::Selector;
 use super::status::{InputStatus, Status};
 use super::{Desk, Options, Queue, Shared, Totals};
@@ -85,20 +85,12 @@ pub struct Opened {
     sending: Sending,
 }
 
-/// What sends.
-struct Sending {
-    back: Back,
-    lanes: Vec<Lane>,
-    /// The queues that ports read.
-    read_inside: Vec<usize>,
-}
-
 /// A window for output; 0 if there is none.
 fn milliseconds(window: Option<Duration>) -> u64 {
     window.map_or(0, |window| window.as_millis() as u64)
 }
 
-fn what(name: &str) -> String {
+pub(super) fn what(name: &str) -> String {
     format!("run cluster {name}")
 }
 
@@ -180,6 +172,18 @@ impl Setup {
         let mut outputs = returns::distinct(&self.returns);
         outputs.extend(returns::reading(&self.applications));
         outputs
+    }
+
+    /// The user whose processes may attach, to whom the socket belongs.
+    fn owner(&self, offer: &Offer) -> Result<u32> {
+        let own = Credentials::own().uid;
+        let Some(user) = &self.user else {
+            return Ok(own);
+        };
+        if own == 0 {
+            offer.give_to(user.uid, user.gid)?;
+        }
+        Ok(user.uid)
     }
 
     /// Prepares all filters.
@@ -323,15 +327,7 @@ pub fn open(setup: &Setup) -> Result<Opened> {
         let why = error.why().to_owned();
         Error::new(error.kind(), what(&setup.name), why)
     })?;
-    let uid = match &setup.user {
-        Some(user) => {
-            if Credentials::own().uid == 0 {
-                offer.give_to(user.uid, user.gid)?;
-            }
-            user.uid
-        }
-        None => Credentials::own().uid,
-    };
+    let uid = setup.owner(&offer)?;
     let (port, sending) = setup.open_inputs(&options)?;
     let description = port.control.describe();
     let ends = (0..setup.queue_count()).map(|_| OwnerEnd::new(&pool, ring_len, None));
@@ -377,64 +373,6 @@ pub fn open(setup: &Setup) -> Result<Opened> {
         pool,
         offer: Arc::new(offer),
     })
-}
-
-/// What ports that send are opened over.
-struct Inside<'a> {
-    setup: &'a Setup,
-    pool: &'a Pool,
-    offer: &'a Offer,
-    description: &'a PortDescription,
-}
-
-impl Inside<'_> {
-    /// Opens the ports of the return path, of which those in `open` are inputs as well, and those
-    /// that are readers.
-    fn open(self, mut open: Vec<(String, Port)>, ends: &mut [OwnerEnd]) -> Result<Sending> {
-        let setup = self.setup;
-        let what = || what(&setup.name);
-        let opener = Opener {
-            what: &what,
-            options: &setup.options,
-            pool: self.pool,
-        };
-        let (mut lanes, mut outputs) = (Vec::new(), Vec::new());
-        for named in returns::distinct(&setup.returns) {
-            let at = open.iter().position(|(name, _)| *name == named.port);
-            let port = at.map(|at| open.swap_remove(at).1);
-            let (lane, tx) = opener.give_back(named, port)?;
-            lanes.push(lane);
-            outputs.push(tx);
-        }
-        let (applications, returns) = (&setup.applications, &setup.returns);
-        let back = Back::new(applications, returns, &setup.inputs, outputs);
-        for (queue, end) in ends.iter_mut().enumerate() {
-            end.set_may_send(back.may_send(queue));
-        }
-        let mut read_inside = Vec::new();
-        for named in returns::reading(applications) {
-            let its = |it: &&Application| it.name != named.reader_of;
-            let before = applications.iter().take_while(its);
-            let queue = before.map(|it| it.queue_count).sum::<u32>();
-            let peer = self.offer.join(&mut ends[queue as usize], Access::Read)?;
-            let terms = Terms {
-                queue,
-                interfaces: interfaces(self.description),
-            };
-            let rx = PortOptions {
-                batch_max: setup.options.batch_max,
-                ..PortOptions::default()
-            };
-            let from = port::of_peer(peer, &terms, &setup.name, &rx)?;
-            lanes.push(opener.read(named, from)?);
-            read_inside.push(queue as usize);
-        }
-        Ok(Sending {
-            back,
-            lanes,
-            read_inside,
-        })
-    }
 }
 
 impl Opened {
@@ -589,7 +527,7 @@ impl Named {
 }
 
 /// The interfaces of packets by their number.
-fn interfaces(description: &PortDescription) -> Vec<Interface> {
+pub(super) fn interfaces(description: &PortDescription) -> Vec<Interface> {
     let named = |(link_type, name): &(u16, String)| Interface {
         link_type: *link_type,
         name: name.clone(),

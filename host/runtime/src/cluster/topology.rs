@@ -257,6 +257,22 @@ impl Reader<'_> {
         Ok(applications)
     }
 
+    /// The filters of an application's queues.
+    fn filters(&self, value: &Value<'_>) -> Parsed<Vec<Expression>> {
+        let expected = "expressions: [\"udp port 53\", \"\"]";
+        let array = value.get_ref().as_array();
+        let filters = array.into_iter().flat_map(|it| it.iter());
+        filters.map(|it| self.expression(it, expected)).collect()
+    }
+
+    /// The table of an application's queues.
+    fn table(&self, value: &Value<'_>) -> Parsed<Balance> {
+        let name = string(value, "the name of a file")?;
+        let table = Table::file(&self.folder.join(name));
+        let table = table.map_err(|error| (value.span(), error.to_string()))?;
+        Ok(Balance::Table(Arc::new(table)))
+    }
+
     fn application(&self, table: &DeTable<'_>, at: &Range<usize>) -> Parsed<Application> {
         let mut application = Application::new("", 1);
         // The key that decides how packets are distributed, if there is one.
@@ -271,14 +287,7 @@ impl Reader<'_> {
                 "name" => application.name = string(value, "a name")?,
                 "queues" if value.get_ref().as_array().is_some() => {
                     choose("a list of queues", at())?;
-                    let expected = "expressions: [\"udp port 53\", \"\"]";
-                    let filters = value
-                        .get_ref()
-                        .as_array()
-                        .into_iter()
-                        .flat_map(|it| it.iter());
-                    let filters = filters.map(|filter| self.expression(filter, expected));
-                    let filters = filters.collect::<Parsed<Vec<_>>>()?;
+                    let filters = self.filters(value)?;
                     application.queue_count = filters.len() as u32;
                     application.balance = Balance::Filters(filters);
                 }
@@ -293,10 +302,7 @@ impl Reader<'_> {
                 }
                 "table" => {
                     choose("table", at())?;
-                    let name = string(value, "the name of a file")?;
-                    let table = Table::file(&self.folder.join(name));
-                    let table = table.map_err(|error| (at(), error.to_string()))?;
-                    application.balance = Balance::Table(Arc::new(table));
+                    application.balance = self.table(value)?;
                 }
                 "filter" => application.filter = self.expression(value, "an expression")?,
                 "when_full" => {
