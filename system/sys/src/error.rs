@@ -25,6 +25,8 @@ pub enum ErrorKind {
     InvalidInput,
     /// The device disappeared while in use.
     Gone,
+    /// The interface is down; packets pass again once it is up.
+    Down,
     /// Input is damaged; the text carries the offset in bytes.
     Damaged,
     /// No space left: disk, memory, pool.

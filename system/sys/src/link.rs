@@ -28,6 +28,7 @@ const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
+const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_XDP_DRV_PROG_ID: u16 = 5;
@@ -115,6 +116,8 @@ pub struct Link {
     pub rx_queue_max: u32,
     /// Number of transmit queues that it was created with.
     pub tx_queue_max: u32,
+    /// How often it lost its carrier (since Linux 4.16; 0 before).
+    pub carrier_downs: u32,
     /// XDP programs on it now.
     pub xdp: Vec<XdpAttached>,
     /// Counters.
@@ -228,6 +231,7 @@ impl Link {
                     link.kind = kind.map(|(_, value)| text(value)).unwrap_or_default();
                 }
                 IFLA_STATS64 => link.stats = parse_stats(value),
+                IFLA_CARRIER_DOWN_COUNT => link.carrier_downs = number_u32(value),
                 IFLA_XDP => link.xdp = parse_xdp(value),
                 _ => {}
             }

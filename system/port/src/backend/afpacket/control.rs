@@ -88,6 +88,11 @@ impl Control {
         match (before.is_running(), self.link.is_running()) {
             (true, false) => self.events.push_back(PortEvent::LinkDown),
             (false, true) => self.events.push_back(PortEvent::LinkUp),
+            // Down and up again since the previous event: the kernel combines them.
+            (true, true) if before.carrier_downs != self.link.carrier_downs => {
+                let both = [PortEvent::LinkDown, PortEvent::LinkUp];
+                self.events.extend(both);
+            }
             _ => {}
         }
         if before.mtu != self.link.mtu {

@@ -159,6 +159,10 @@ impl Control {
                 false => PortEvent::LinkDown,
             };
             keep(&mut self.waiting, event);
+        } else if link.is_running() && was.carrier_downs != link.carrier_downs {
+            // Down and up again since the previous event: the kernel combines them.
+            keep(&mut self.waiting, PortEvent::LinkDown);
+            keep(&mut self.waiting, PortEvent::LinkUp);
         }
         if was.mtu != link.mtu {
             keep(&mut self.waiting, PortEvent::MtuChanged(link.mtu));

@@ -179,7 +179,7 @@ impl Tx {
                         return Err(self.shared.gone_error("send packets"));
                     }
                     let why = "the interface is down";
-                    return Err(Error::new(ErrorKind::Io, "send packets", why)
+                    return Err(Error::new(ErrorKind::Down, "send packets", why)
                         .with_hint("submitted packets are sent when it is up again"));
                 }
                 _ => {
