@@ -114,6 +114,7 @@ mod privileges;
 mod scan_adaptive;
 mod scan_banners;
 mod scan_firewall;
+mod scan_link;
 mod scan_live;
 mod scan_nmap;
 mod scan_output;

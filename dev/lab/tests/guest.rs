@@ -21,3 +21,4 @@ mod guest_vfio_cards;
 mod guest_vfio_idle;
 mod guest_vfio_link;
 mod guest_vfio_packets;
+mod guest_vfio_scan;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Arguments: port, targets, TCP ports, SYNs per second, milliseconds to wait for answers to the
-//! last SYNs, MAC address of the router.
+//! last SYNs, MAC address of the router, and for `vfio:` the source address.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -20,9 +20,10 @@ use traffic::Rate;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [port, targets, ports, rate, wait, router] = &args[..] else {
-        return Err("PORT TARGETS PORTS RATE WAIT ROUTER".into());
+    let [port, targets, ports, rate, wait, router, source @ ..] = &args[..] else {
+        return Err("PORT TARGETS PORTS RATE WAIT ROUTER [SOURCE]".into());
     };
+    let source_addrs = source.iter().map(|text| text.parse());
     let scan = prepare(Setup {
         include: std::iter::once(parse_range(targets)?).collect(),
         random_count: 0,
@@ -31,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         opt_out: RangeList::default(),
         ports: Ports::tcp(ports)?,
         port: Some(port.clone()),
-        source_addrs: Vec::new(),
+        source_addrs: source_addrs.collect::<Result<_, _>>()?,
+        routers: Vec::new(),
         source_ports: (61_000, 4096),
         router_mac: Some(router.parse()?),
         rate: Rate::Packets(rate.parse()?),

@@ -1,10 +1,13 @@
 //! A stateless scan over one port: one thread sends probes on schedule, one per queue recognizes
 //! answers, and the caller's thread reports each answer once.
 
+mod card;
 mod firewall;
+mod link;
 mod list;
 mod output;
 mod probes;
+mod respond;
 mod route;
 mod run;
 mod state;
@@ -17,11 +20,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::scan::grab::{Banner, BannerGrabber, GrabOptions};
 use ::scan::{
-    AdaptiveRate, AddrRange, AskedRate, Cookies, FrameOptions, Frames, NextHops, Options, Order,
-    Plan, PlannedProbe, Ports, Probe, RESERVED, RangeList, RateChange, Shard, Targets,
+    AdaptiveRate, AddrRange, AskedRate, Cookies, FrameOptions, Frames, LinkChange, NextHops,
+    Options, Order, Plan, PlannedProbe, Ports, Probe, RESERVED, RangeList, RateChange, Shard,
+    Targets,
 };
 use port::{Direction, FilterSource, Port, PortName, PortOptions};
-use sys::link::Link;
 use sys::nftables::OwnedTable;
 use sys::{Error, ErrorKind, Result};
 use traffic::Rate;
@@ -29,10 +32,12 @@ use wire::{Mac, Timestamp};
 
 use crate::origin_table::Vendors;
 pub use ::scan::{Found, Totals};
+use card::{OwnCard, is_card};
 pub use list::TargetList;
 pub use output::{OutputFormat, OutputName, OutputOptions, Outputs, Rotation, close};
 use probes::ETHERNET_LEN;
 use route::Local;
+pub use route::SourceAddr;
 pub use run::run;
 pub use state::{Saved, StateFile};
 
@@ -54,9 +59,11 @@ pub struct Setup {
     /// The port to send and receive on; `None`: the interface of the route to the first target.
     pub port: Option<String>,
     /// Source addresses, at most one per family; the kernel's choice if none is given.
-    pub source_addrs: Vec<IpAddr>,
+    pub source_addrs: Vec<SourceAddr>,
     /// The first source port, and the number of source ports.
     pub source_ports: (u16, u16),
+    /// Addresses of routers, at most one per family; those of the routing table if none is given.
+    pub routers: Vec<IpAddr>,
     /// The router's MAC address, to which all probes are sent.
     pub router_mac: Option<Mac>,
     /// Rate in probes or bits per second.
@@ -119,13 +126,11 @@ impl Setup {
     /// The name of the port that is opened on an interface. Banners need a port that takes answers
     /// before the kernel does, or a firewall rule: the kernel does not know the connections and
     /// would reset them.
-    fn port_name(&self, link: &Link) -> String {
+    fn port_name(&self, interface: &str, is_bare: bool) -> String {
         let name = self.port.clone();
         name.unwrap_or_else(|| match self.grab {
-            Some(_) if !self.firewall && !route::is_bare(link.hardware) => {
-                format!("afxdp:{}", link.name)
-            }
-            _ => link.name.clone(),
+            Some(_) if !self.firewall && !is_bare => format!("afxdp:{interface}"),
+            _ => interface.to_owned(),
         })
     }
 }
@@ -198,12 +203,13 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
             "{} targets are on the link of {}, and at most {ON_LINK_MAX} MAC addresses can be \
              resolved",
             on_link.count(),
-            local.link.name
+            local.name
         );
         return Err(Error::new(ErrorKind::InvalidInput, "scan", why).with_hint(
             "scan fewer at a time, or send all probes to one router: --router-mac MAC",
         ));
     }
+    local.check_routers(&setup, &addresses, &on_link)?;
     let order = Order {
         seed: setup.seed,
         shard: setup.shard,
@@ -250,20 +256,18 @@ fn check_link(setup: &Setup, local: &Local, addresses: &Targets) -> Result<()> {
     if !setup.ports.probes().contains(&Probe::Arp) {
         return Ok(());
     }
-    let name = setup.port_name(&local.link);
+    let name = setup.port_name(&local.name, local.is_bare);
     let far = addresses.count() - local.on_link(addresses).count();
     let (why, hint) = if name.starts_with("afxdp:") {
         let why = format!("the host would miss replies to its own ARP requests on {name}");
-        (why, format!("scan on {}", local.link.name))
+        (why, format!("scan on {}", local.name))
     } else if far != 0 {
-        let why = format!(
-            "{far} of the targets are not on the link of {}",
-            local.link.name
-        );
-        (
-            why,
-            "scan them by --probe echo, or choose an interface with -e".to_owned(),
-        )
+        let why = format!("{far} of the targets are not on the link of {}", local.name);
+        let hint = match local.is_card() {
+            true => "give the prefix of the link: --source-ip ADDRESS/PREFIX",
+            false => "scan them by --probe echo, or choose an interface with -e",
+        };
+        (why, hint.to_owned())
     } else {
         return Ok(());
     };
@@ -351,7 +355,7 @@ impl Scan {
 
     /// The interface that probes are sent on.
     pub fn interface(&self) -> &str {
-        &self.local.link.name
+        &self.local.name
     }
 
     /// The number of on-link targets.
@@ -361,7 +365,7 @@ impl Scan {
 
     /// The name of the port that [`run()`] opens.
     pub fn port_name(&self) -> String {
-        self.setup.port_name(&self.local.link)
+        self.setup.port_name(&self.local.name, self.local.is_bare)
     }
 
     /// Whether banners are read on a port whose packets the kernel also receives: it resets the
@@ -393,7 +397,7 @@ impl Scan {
         cookies: &'s Cookies,
         hops: &'s NextHops,
     ) -> Option<BannerGrabber<'s>> {
-        let local = (self.local.mac, self.setup.ttl);
+        let local = (self.local.mac(), self.setup.ttl);
         let grab = self.setup.grab.clone()?;
         Some(BannerGrabber::new(&self.plan, cookies, hops, local, grab))
     }
@@ -418,7 +422,7 @@ impl Scan {
 
     fn frames(&self) -> Frames {
         let look = FrameOptions {
-            src_mac: self.local.mac,
+            src_mac: self.local.mac(),
             ttl: self.setup.ttl,
             options: self.setup.options,
         };
@@ -455,12 +459,16 @@ impl Scan {
     /// The filter of received packets: possible answers to a probe, and ICMP errors that quote one.
     /// Everything else is left to the host.
     fn filter(&self) -> FilterSource {
-        let parts = Probe::filters(self.plan.kinds(), &self.local.source);
+        let mut parts = Probe::filters(self.plan.kinds(), &self.local.source);
+        if self.local.is_card() {
+            parts.push("arp".into());
+            parts.push("(icmp6 and (ip6[40] = 135 or ip6[40] = 136))".into());
+        }
         crate::filter::source(&parts.join(" or "))
     }
 
     /// The next hops of all targets, once neighbours have answered.
-    fn hops(&self, stop: &crate::Stop) -> Result<NextHops> {
+    fn hops(&self, stop: &crate::Stop, own: Option<(&mut Port, &OwnCard)>) -> Result<NextHops> {
         let mut hops = NextHops::default();
         if self.plan.kinds() == [Probe::Arp] {
             return Ok(hops);
@@ -468,6 +476,9 @@ impl Scan {
         if let Some(mac) = self.setup.router_mac {
             (hops.router_v4, hops.router_v6) = (Some(mac), Some(mac));
             return Ok(hops);
+        }
+        if let Some((port, own)) = own {
+            return self.hops_by(port, own, stop);
         }
         self.local
             .routers(&self.addresses, &self.on_link, &mut hops)?;
@@ -499,7 +510,9 @@ pub enum Notice<'a> {
     /// About once a second.
     Progress(&'a Totals, Duration),
     /// The rate has changed.
-    Rate(&'a RateChange, Timestamp),
+    Rate(RateChange, Timestamp),
+    /// The link has gone down, or is up again.
+    Link(LinkChange, Timestamp),
     /// All probes were sent; how long answers are waited for.
     Waiting(Duration),
 }

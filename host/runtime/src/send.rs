@@ -26,6 +26,9 @@ const BATCH_MIN: usize = 8;
 /// How long the last packets may take to be sent.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
+/// Interval at which a source that holds its packets is asked again.
+const HOLD: Duration = Duration::from_millis(20);
+
 /// How long a device may keep all its buffers before it counts as stuck.
 const STUCK_NS: u64 = 5_000_000_000;
 
@@ -47,8 +50,38 @@ pub enum Next {
     End,
 }
 
+/// Whether sending continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attend {
+    /// As it is; the source is asked again within this many nanoseconds.
+    GoOn {
+        /// As above.
+        within_ns: u64,
+    },
+    /// Nothing is sent now, and the next packet may be another one afterwards.
+    Hold,
+}
+
 /// A source of packets.
 pub trait Source {
+    /// Called before each look at what is due: may send packets that the rate does not cover, or
+    /// hold the others.
+    ///
+    /// # Errors
+    /// The device's.
+    fn attend(&mut self, tx: &mut TxQueue) -> Result<Attend> {
+        let _ = tx;
+        Ok(Attend::GoOn {
+            within_ns: u64::MAX,
+        })
+    }
+
+    /// Whether sending continues after an error of the device.
+    fn survives(&mut self, error: &Error) -> bool {
+        let _ = error;
+        false
+    }
+
     /// Moves to the next packet.
     ///
     /// # Errors
@@ -181,6 +214,8 @@ pub struct Report {
     /// The time that the packets cover: `elapsed_ns`, or until one more would have been due.
     /// Without the last packet's interval, two packets at 1 pps would make 2 pps.
     pub span_ns: u64,
+    /// As `span_ns`, without the time in which the source had no packet after its last one.
+    pub covered_ns: u64,
     /// How far the schedule was moved because the device or the source could not keep up, in
     /// nanoseconds.
     pub slipped_ns: u64,
@@ -228,10 +263,16 @@ pub fn send<S: Source>(
         clock: Clock::start(),
         now_ns: 0,
         due_at_end_ns: 0,
+        submitted_ns: 0,
         put: 0,
         report: Report::default(),
     };
-    let result = sending.run(tx, source, pacer, limits, stop, progress);
+    let result = loop {
+        match sending.run(tx, source, pacer, limits, stop, progress) {
+            Err(error) if source.survives(&error) => {}
+            ended => break ended,
+        }
+    };
     // What was submitted before an error may still be sent.
     let drained = match tx.flush() {
         Err(error) if error.kind() == ErrorKind::Gone => Err(error),
@@ -293,6 +334,8 @@ struct Sending {
     now_ns: u64,
     /// When a packet after the last would have been due: the end of the last one's interval.
     due_at_end_ns: u64,
+    /// When the last packets were handed over.
+    submitted_ns: u64,
     /// Packets handed to the device.
     put: u64,
     report: Report,
@@ -332,6 +375,14 @@ impl Sending {
                 self.close(tx, source, pacer);
                 progress(&self.report);
             }
+            let within_ns = match source.attend(tx)? {
+                Attend::GoOn { within_ns } => within_ns,
+                Attend::Hold => {
+                    (pending, room_ns) = (None, self.now_ns);
+                    std::thread::sleep(HOLD);
+                    continue;
+                }
+            };
             let Some(_) = self.look(source, pacer, &mut pending)? else {
                 return Ok(SendEnded::Source);
             };
@@ -343,7 +394,9 @@ impl Sending {
             }
             if pacer.due_ns() > self.now_ns {
                 tx.flush()?;
-                self.clock.wait_until(pacer.due_ns().min(duration_ns), stop);
+                let until_ns = pacer.due_ns().min(duration_ns);
+                let asked_ns = self.now_ns.saturating_add(within_ns);
+                self.clock.wait_until(until_ns.min(asked_ns), stop);
                 continue;
             }
             let batch = tx.reserve(self.want)?;
@@ -443,6 +496,7 @@ impl Sending {
         }
         self.due_at_end_ns = pacer.due_ns();
         batch.submit()?;
+        self.submitted_ns = self.clock.now_ns();
         result
     }
 
@@ -454,9 +508,10 @@ impl Sending {
         report.bytes = now.sent_bytes - self.before.sent_bytes;
         report.failed = now.failed - self.before.failed;
         report.elapsed_ns = self.clock.now_ns();
-        report.span_ns = report.elapsed_ns;
+        (report.span_ns, report.covered_ns) = (report.elapsed_ns, self.submitted_ns);
         if !pacer.is_max() && !pacer.follows_capture() {
             report.span_ns = report.elapsed_ns.max(self.due_at_end_ns);
+            report.covered_ns = self.submitted_ns.max(self.due_at_end_ns);
         }
         report.slipped_ns = pacer.slipped_ns();
         report.rounds = 1;

@@ -181,6 +181,13 @@ impl AdaptiveRate {
         }
     }
 
+    /// Begins to count anew at a time at which there had been no link.
+    pub fn settle(&mut self, now_ns: u64) {
+        self.phase = Phase::Settling {
+            until_ns: now_ns + SETTLE_NS,
+        };
+    }
+
     /// Answers expected to a number of probes; 0 until the share is known.
     fn expected(&self, count: Count) -> f64 {
         self.share

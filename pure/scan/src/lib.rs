@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod adapt;
+mod advertise;
 mod answer;
 mod cookie;
 mod frame;
@@ -31,6 +32,7 @@ mod source;
 mod target;
 
 pub use adapt::{AdaptiveRate, RateChange};
+pub use advertise::{Advertiser, REPLY_MAX};
 pub use answer::{Answer, AnswerClassifier, Evidence, State};
 pub use cookie::{Cookie, Cookies, ProbeTarget};
 pub use frame::{FrameOptions, Frames, Options};
@@ -42,7 +44,7 @@ pub use plan::{Order, Plan, PlannedProbe, Probes, Shard};
 pub use port::{Entry, PortList, Ports, Protocol, top_ports};
 pub use probe::Probe;
 pub use prober::{Lane, Prober};
-pub use report::{AskedRate, Found, Totals};
+pub use report::{AskedRate, Found, LinkChange, Note, Totals};
 pub use seen::{Seen, SeenBefore};
 pub use source::Source;
 pub use target::{

@@ -225,9 +225,20 @@ impl<'p> Prober<'p> {
     pub fn stop_at(&mut self, index: u128) {
         self.until = self.until.min(index);
         // Begins again with what is not written yet.
-        self.base = self.next_index();
-        (self.next, self.at, self.len) = (self.base, 0, 0);
-        self.probes = self.plan.probes(self.next);
+        self.begin_at(self.next_index());
+    }
+
+    /// Goes back to a probe, at which `unreachable` had been skipped: it is written again, and so
+    /// are those after it.
+    pub fn go_back(&mut self, index: u128, unreachable: u128) {
+        self.begin_at(self.lane.next(index).min(self.next_index()));
+        self.unreachable = unreachable;
+    }
+
+    fn begin_at(&mut self, index: u128) {
+        self.base = index;
+        (self.next, self.at, self.len) = (index, 0, 0);
+        self.probes = self.plan.probes(index);
     }
 
     /// Probes skipped because their targets' MAC addresses could not be resolved.
@@ -342,6 +353,68 @@ mod tests {
                 }
                 assert!(count == 505 || prober.next_len().is_none());
             }
+        }
+    }
+
+    #[test]
+    fn a_prober_that_goes_back_writes_the_same_probes_again() {
+        use crate::frame::{FrameOptions, Options};
+        use crate::{Order, Payloads, Ports, Shard, Source, Targets, parse_range};
+        let source = Source {
+            ipv4: Some([198, 51, 100, 7].into()),
+            ipv6: None,
+            ports: (61_000, 4_000),
+        };
+        let targets = Targets::new(vec![parse_range("192.0.2.0/24").unwrap()], Vec::new());
+        let order = Order {
+            seed: 3,
+            shard: Shard::WHOLE,
+            attempts: 1,
+            block: 21,
+        };
+        let ports = Ports::tcp("80").unwrap();
+        let plan = Plan::new(targets.unwrap(), ports, source, order).unwrap();
+        let cookies = Cookies::new([9; 16], source);
+        let look = FrameOptions {
+            src_mac: Mac([2; 6]),
+            ttl: 64,
+            options: Options::Minimal,
+        };
+        let frames = Frames::new(source, look, &Payloads::built_in());
+        let router = NextHops {
+            router_v4: Some(Mac([4; 6])),
+            ..NextHops::default()
+        };
+        let lane = Lane {
+            index: 1,
+            count: 3,
+            block_len: 8,
+        };
+        // With a batch of SYNs, and without: no target has a next hop.
+        for (hops, written) in [(router, 88), (NextHops::default(), 0)] {
+            let mut prober = Prober::new(&plan, (0, lane), &cookies, &frames, &hops);
+            let all = |prober: &mut Prober<'_>| {
+                let mut probes = Vec::new();
+                let mut room = [0; 256];
+                while prober.next_len().is_some() {
+                    let len = prober.write(&mut room).unwrap();
+                    probes.push((prober.taken(), room[..len].to_vec()));
+                }
+                (probes, prober.unreachable(), prober.next_index())
+            };
+            let first = all(&mut prober);
+            assert_eq!(first.0.len(), written);
+            assert_eq!((first.1, first.2), (88 - written as u128, 256));
+            prober.go_back(0, 0);
+            assert_eq!(all(&mut prober), first);
+            prober.go_back(100, 0);
+            let (again, ..) = all(&mut prober);
+            assert!(first.0.ends_with(&again), "{again:?}");
+            assert!(written == 0 || again.first().is_some_and(|(taken, _)| *taken > 100));
+            // Never forward.
+            prober.go_back(0, 0);
+            prober.go_back(200, 0);
+            assert_eq!(prober.next_index(), 8);
         }
     }
 

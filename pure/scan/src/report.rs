@@ -18,6 +18,7 @@ mod text;
 mod xml;
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use wire::Timestamp;
 
@@ -129,8 +130,36 @@ pub struct Ended<'a> {
     pub error: Option<&'a str>,
 }
 
-/// Writes a change of the rate.
-type WriteRate = fn(run: &Run, change: &RateChange, time: Timestamp, out: &mut Vec<u8>);
+/// A change of the link while the scan runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkChange {
+    /// It is down: nothing is sent until it is up.
+    Down,
+    /// It is up again, after this time.
+    Up(Duration),
+}
+
+impl LinkChange {
+    /// The state of the link in reports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Down => "down",
+            Self::Up(_) => "up",
+        }
+    }
+}
+
+/// An event of the scan itself.
+#[derive(Clone, Copy, Debug)]
+pub enum Note {
+    /// The rate has changed.
+    Rate(RateChange),
+    /// The link has changed.
+    Link(LinkChange),
+}
+
+/// Writes an event of the scan.
+type WriteNote = fn(run: &Run, note: &Note, time: Timestamp, out: &mut Vec<u8>);
 
 /// An output format.
 pub struct Format {
@@ -145,8 +174,8 @@ pub struct Format {
     begin: fn(run: &Run, out: &mut Vec<u8>),
     answer: fn(found: &Found, out: &mut Vec<u8>),
     banner: fn(banner: &Banner, time: Timestamp, out: &mut Vec<u8>),
-    /// Writes a change of the rate, in formats that have such rows.
-    rate: Option<WriteRate>,
+    /// Writes an event of the scan, in formats that have such rows.
+    note: Option<WriteNote>,
     /// The separator between two results.
     between: &'static [u8],
     /// Writes the closing part. Formats that need none write it only after the run has ended.
@@ -275,10 +304,10 @@ impl Report {
         (self.format.banner)(banner, time, &mut self.bytes);
     }
 
-    /// Adds a change of the rate, if the format has rows for it.
-    pub fn rate(&mut self, change: &RateChange, time: Timestamp) {
-        if let Some(write) = self.format.rate {
-            write(&self.run, change, time, &mut self.bytes);
+    /// Adds an event of the scan, if the format has rows for it.
+    pub fn note(&mut self, note: &Note, time: Timestamp) {
+        if let Some(write) = self.format.note {
+            write(&self.run, note, time, &mut self.bytes);
         }
     }
 

@@ -132,6 +132,11 @@ pub trait PortControl: Send {
         None
     }
 
+    /// The MAC address of a card that no kernel interface has, in transmission order.
+    fn mac(&self) -> Option<[u8; 6]> {
+        None
+    }
+
     /// Describes the opened port. The description may grow while a file is read (interfaces found
     /// on the way).
     fn describe(&self) -> PortDescription;

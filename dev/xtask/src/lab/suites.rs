@@ -89,6 +89,14 @@ pub const SUITES: &[Suite] = &[
         limit_seconds: 300,
     },
     Suite {
+        name: "vfio_scan",
+        summary: "scans by cards in user space, which answer ARP and Neighbor Discovery",
+        tests: "guest_vfio_scan::",
+        usual: true,
+        kernel: None,
+        limit_seconds: 400,
+    },
+    Suite {
         name: "ports",
         summary: "the conformance suite of ports, by AF_XDP zero-copy on igb",
         tests: "--exact conformance_port::igb_zero_copy",

@@ -21,7 +21,7 @@ use ::scan::{
     read_payloads,
 };
 use runtime::origin_table::Vendors;
-use runtime::scan::{self, Outputs, Saved, Scan, Setup, StateFile, TargetList};
+use runtime::scan::{self, Outputs, Saved, Scan, Setup, SourceAddr, StateFile, TargetList};
 use runtime::{Stop, TotalsRequest};
 use sys::privileges::User;
 use sys::{Error, ErrorKind, Result};
@@ -128,13 +128,18 @@ pub struct Args {
     /// --rate, up to the number of cores]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256), value_name = "N")]
     queues: Option<u32>,
-    /// Source address [default: the interface's]; one IPv4 and one IPv6 address at most
-    #[arg(long, visible_alias = "adapter-ip", value_name = "ADDRESS")]
-    source_ip: Vec<IpAddr>,
+    /// Source address [default: the interface's], with the prefix of the link for vfio:
+    /// (192.0.2.7/24); one IPv4 and one IPv6 address at most
+    #[arg(long, visible_alias = "adapter-ip", value_name = "ADDRESS[/PREFIX]")]
+    source_ip: Vec<SourceAddr>,
     /// Source port, or range of ports
     #[arg(long, visible_alias = "adapter-port", value_parser = parse_source_ports)]
     #[arg(default_value = "61000-65095", value_name = "PORTS")]
     source_port: (u16, u16),
+    /// Router for targets that are not on the link [default: that of the routing table]; one IPv4
+    /// and one IPv6 address at most
+    #[arg(long, visible_alias = "gateway", value_name = "ADDRESS")]
+    router_ip: Vec<IpAddr>,
     /// Send all probes to this MAC address [default: resolved by ARP or Neighbor Discovery]
     #[arg(long, value_parser = parse_mac, value_name = "MAC")]
     router_mac: Option<Mac>,
@@ -218,6 +223,7 @@ Examples:
   barewire scan 192.0.2.0/24 --probe echo
   barewire scan host.example --top-ports 100
   barewire scan 192.0.2.0/24 -p 80 -oX scan.xml -oJ scan.json
+  barewire scan 192.0.2.0/24 -p 22 -e vfio:0000:01:00.0 --source-ip 192.0.2.7/24
   barewire scan 198.51.100.0/24 -p 80 --dry-run
   barewire scan merge shard1.ndjson shard2.ndjson";
 
@@ -489,16 +495,9 @@ impl Args {
         for file in &self.exclude_file {
             read(file, &mut exclude)?;
         }
-        let families = |is_v4| {
-            self.source_ip
-                .iter()
-                .filter(|a| a.is_ipv4() == is_v4)
-                .count()
-        };
-        if families(true) > 1 || families(false) > 1 {
-            let why = "two of them have the same IP version".to_owned();
-            return Err(refused("use the source addresses", why));
-        }
+        let source_addrs: Vec<IpAddr> = self.source_ip.iter().map(|source| source.addr).collect();
+        one_of_a_family("use the source addresses", &source_addrs)?;
+        one_of_a_family("use the routers", &self.router_ip)?;
         let (ports, pairs) = self.ports(&include)?;
         Ok(Setup {
             random_count: self.random_targets.unwrap_or(0),
@@ -510,6 +509,7 @@ impl Args {
             port: self.interface.clone(),
             source_addrs: self.source_ip.clone(),
             source_ports: self.source_port,
+            routers: self.router_ip.clone(),
             router_mac: self.router_mac,
             rate: self.rate,
             rate_min: self.rate_min()?,
@@ -530,6 +530,23 @@ impl Args {
             queues: self.queues,
             vendors: self.vendors()?,
         })
+    }
+}
+
+/// Refuses two addresses of the same IP version.
+fn one_of_a_family(what: &str, addrs: &[IpAddr]) -> Result<()> {
+    let count = |is_ipv4| {
+        addrs
+            .iter()
+            .filter(|addr| addr.is_ipv4() == is_ipv4)
+            .count()
+    };
+    match count(true) > 1 || count(false) > 1 {
+        true => Err(refused(
+            what,
+            "two of them have the same IP version".to_owned(),
+        )),
+        false => Ok(()),
     }
 }
 

@@ -42,6 +42,8 @@ const NAMES: &[(&str, Meaning)] = &[
     ("adapterport", Takes("--source-port")),
     ("sourceport", Takes("--source-port")),
     ("routermac", Takes("--router-mac")),
+    ("routerip", Takes("--router-ip")),
+    ("gatewayip", Takes("--router-ip")),
     ("gatewaymac", Takes("--router-mac")),
     ("connections", Takes("--connections")),
     ("banners", Is("--banners")),

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ::scan::report::{
-    CLOSING_MAX, Ended, Ending, FORMATS, Format, ROW_MAX, Report, Run, TableFormat,
+    CLOSING_MAX, Ended, Ending, FORMATS, Format, Note, ROW_MAX, Report, Run, TableFormat,
 };
 use sys::create::CreateOptions;
 use sys::{Error, ErrorKind, Result};
@@ -434,7 +434,8 @@ impl OutputFile {
         match notice {
             Notice::Found(found) => self.report.answer(found),
             Notice::Banner(banner, time) => self.report.banner(banner, *time),
-            Notice::Rate(change, time) => self.report.rate(change, *time),
+            Notice::Rate(change, time) => self.report.note(&Note::Rate(*change), *time),
+            Notice::Link(change, time) => self.report.note(&Note::Link(*change), *time),
             Notice::Progress(totals, _) => {
                 self.totals = **totals;
                 return self.flush(totals, None);

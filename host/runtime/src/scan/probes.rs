@@ -6,15 +6,23 @@ use std::time::{Duration, Instant};
 
 use ::scan::Prober;
 use ::scan::grab::{Banner, BannerGrabber, GrabCounts};
-use port::TxBatch;
-use sys::Result;
+use port::{TxBatch, TxQueue};
+use sys::{Error, ErrorKind, Result};
 use traffic::{Pacer, Rate};
 
+use super::link::{self, Mark, Step, Trail};
 use super::now;
+use super::respond::{self, Replies};
 use super::run::{Event, clock_us};
 use super::transmit::Live;
-use crate::send::{self, Next};
+use crate::send::{self, Attend, Next};
 
+/// Errors of a device whose link is down that are ignored before the link is reported to be down,
+/// and the pause after each.
+const ERRORS_MAX: u32 = 500;
+const ERROR_PAUSE: Duration = Duration::from_millis(10);
+/// Shortest wait for more to send.
+const WAIT_MIN: Duration = Duration::from_millis(1);
 /// Maximum number of batches of received segments handled before the next packet is sent.
 const INBOX_MAX: usize = 64;
 
@@ -52,10 +60,10 @@ pub struct BannerReader<'p> {
     inbox: Receiver<Segments>,
     events: SyncSender<Event>,
     began: Instant,
-    /// How long to wait for answers to the last probes.
-    wait: Duration,
-    /// When the last probe was sent.
-    probed: Option<Instant>,
+    /// Time without a link, which does not count, and when the link went down.
+    paused: Duration,
+    /// As above.
+    paused_at: Option<Instant>,
 }
 
 impl<'p> BannerReader<'p> {
@@ -63,15 +71,14 @@ impl<'p> BannerReader<'p> {
         grabber: BannerGrabber<'p>,
         inbox: Receiver<Segments>,
         events: SyncSender<Event>,
-        wait: Duration,
     ) -> Self {
         Self {
             grabber,
             inbox,
             events,
             began: Instant::now(),
-            wait,
-            probed: None,
+            paused: Duration::ZERO,
+            paused_at: None,
         }
     }
 
@@ -80,7 +87,17 @@ impl<'p> BannerReader<'p> {
     }
 
     fn now_ns(&self) -> u64 {
-        self.began.elapsed().as_nanos() as u64
+        let now = self.paused_at.unwrap_or_else(Instant::now);
+        (now.duration_since(self.began).saturating_sub(self.paused)).as_nanos() as u64
+    }
+
+    /// Stops or restarts the clock of the connections: no timer expires without a link.
+    fn pause(&mut self, is_paused: bool) {
+        if is_paused {
+            self.paused_at.get_or_insert_with(Instant::now);
+        } else if let Some(since) = self.paused_at.take() {
+            self.paused += since.elapsed();
+        }
     }
 
     /// Handles received segments and expired timers.
@@ -109,10 +126,9 @@ impl<'p> BannerReader<'p> {
         self.inbox = channel().1;
     }
 
-    /// Whether the wait for the last answers is over and all connections are closed.
-    fn is_over(&mut self) -> bool {
-        let probed = *self.probed.get_or_insert_with(Instant::now);
-        self.grabber.open_count() == 0 && probed.elapsed() >= self.wait
+    /// Whether all connections are closed.
+    fn is_over(&self) -> bool {
+        self.grabber.open_count() == 0
     }
 
     /// Waits for segments, or until a timer expires.
@@ -153,6 +169,16 @@ pub struct ProbeSource<'p> {
     pub talking: Option<BannerReader<'p>>,
     /// Where packets are written first whose Ethernet header is not sent.
     bare: Option<Box<Bare>>,
+    /// How long to wait for answers to the last probes, and since when.
+    wait: Duration,
+    /// As above.
+    probed: Option<Instant>,
+    /// Replies to neighbours that are to be sent on this lane.
+    replies: Option<Replies>,
+    /// Where the lane was recently, to go back to if the link goes down.
+    trail: Trail,
+    /// Errors in a row that a link which is down explains.
+    error_count: u32,
     /// The rate now, and its unit; `None` if it is constant.
     rate: Option<(f64, Unit)>,
     /// Whether the next packet is a segment rather than a probe.
@@ -165,6 +191,7 @@ impl<'p> ProbeSource<'p> {
         (from, began): (u128, Instant),
         live: &'p Live,
         (talking, is_bare): (Option<BannerReader<'p>>, bool),
+        wait: Duration,
     ) -> Self {
         Self {
             prober,
@@ -175,9 +202,71 @@ impl<'p> ProbeSource<'p> {
             live,
             talking,
             bare: is_bare.then(|| Box::new(Bare::NEW)),
+            wait,
+            probed: None,
+            replies: None,
+            trail: Trail::default(),
+            error_count: 0,
             rate: None,
             is_segment: false,
         }
+    }
+
+    /// Sends these replies, too.
+    pub fn reply(&mut self, replies: Replies) {
+        self.replies = Some(replies);
+    }
+
+    /// Where the lane is.
+    fn mark(&self, tx: &TxQueue) -> Mark {
+        Mark {
+            at_ms: link::millis(self.began.elapsed()),
+            index: self.prober.next_index(),
+            unreachable: self.prober.unreachable(),
+            put: self.live.put(self.lane),
+            failed: tx.counters().failed.get(),
+        }
+    }
+
+    /// Goes back to a mark; `resends` unless the probes from there on are left to a later scan.
+    fn go_back(&mut self, to: Mark, now: Mark, resends: bool) {
+        self.prober.go_back(to.index, to.unreachable);
+        let failed = now.failed - to.failed;
+        let again = if resends { now.put - to.put } else { 0 };
+        let done = (self.prober.next_index() - self.from) as u64;
+        self.live.go_back(self.lane, done, (again, failed));
+    }
+
+    /// At the end of the lane: goes back if the link is down, or was just now. Whether it did.
+    pub fn end_held(&mut self, tx: &TxQueue) -> bool {
+        let now = self.mark(tx);
+        let back = self.trail.last_step(&self.live.link, now);
+        if let Some(to) = back {
+            self.go_back(to, now, false);
+        }
+        back.is_some()
+    }
+
+    /// Sends the replies that are queued.
+    fn send_replies(&mut self, tx: &mut TxQueue) -> Result<u64> {
+        let Some(replies) = &self.replies else {
+            return Ok(u64::MAX);
+        };
+        let (packets, bytes) = replies.send(tx)?;
+        self.live.replies.fetch_add(packets, Ordering::Relaxed);
+        self.live.reply_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(respond::WITHIN_NS)
+    }
+
+    /// Whether all is sent, and answers were waited for.
+    fn is_over(&mut self) -> bool {
+        if !self.live.is_probed() {
+            self.probed = None;
+            return false;
+        }
+        let probed = *self.probed.get_or_insert_with(Instant::now);
+        let is_closed = self.talking.as_ref().is_none_or(BannerReader::is_over);
+        is_closed && probed.elapsed() >= self.wait
     }
 
     /// Follows the rate of [`Live`], which is in this unit.
@@ -277,6 +366,42 @@ fn packet(len: usize) -> Next {
 }
 
 impl send::Source for ProbeSource<'_> {
+    fn attend(&mut self, tx: &mut TxQueue) -> Result<Attend> {
+        if self.is_ending {
+            return Ok(Attend::GoOn {
+                within_ns: u64::MAX,
+            });
+        }
+        let now = self.mark(tx);
+        let step = self.trail.step(&self.live.link, now);
+        if let Some(talking) = &mut self.talking {
+            talking.pause(step != Step::GoOn);
+        }
+        match step {
+            Step::GoOn => {}
+            Step::Hold => {
+                self.error_count = 0;
+                return Ok(Attend::Hold);
+            }
+            Step::Back(to) => {
+                self.go_back(to, now, true);
+                return Ok(Attend::Hold);
+            }
+        }
+        let within_ns = self.send_replies(tx)?;
+        Ok(Attend::GoOn { within_ns })
+    }
+
+    fn survives(&mut self, error: &Error) -> bool {
+        if error.kind() != ErrorKind::Down || self.is_ending || self.error_count == ERRORS_MAX {
+            return false;
+        }
+        // The reporting thread will know soon.
+        self.error_count += 1;
+        std::thread::sleep(ERROR_PAUSE);
+        true
+    }
+
     #[inline]
     fn next(&mut self) -> Result<Next> {
         let is_bare = self.bare.is_some();
@@ -295,11 +420,12 @@ impl send::Source for ProbeSource<'_> {
             self.is_segment = false;
             return Ok(Next::End);
         }
-        self.live.end(self.lane, self.began.elapsed());
-        let is_probed = self.live.is_probed.load(Ordering::Acquire);
-        let is_over = |talking: &mut BannerReader<'_>| is_probed && talking.is_over();
-        let is_over = self.talking.as_mut().is_none_or(is_over);
-        Ok(if is_over { Next::End } else { Next::Pending })
+        let unreachable = self.prober.unreachable();
+        self.live.end(self.lane, self.began.elapsed(), unreachable);
+        Ok(match self.is_over() {
+            true => Next::End,
+            false => Next::Pending,
+        })
     }
 
     fn begin_batch(&mut self) {
@@ -343,8 +469,17 @@ impl send::Source for ProbeSource<'_> {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        if let Some(talking) = &mut self.talking {
-            talking.wait(timeout);
+        let mut timeout = timeout;
+        if let Some(probed) = self.probed {
+            let left = self.wait.saturating_sub(probed.elapsed());
+            timeout = timeout.min(left.max(WAIT_MIN));
+        }
+        if self.replies.is_some() {
+            timeout = timeout.min(Duration::from_nanos(respond::WITHIN_NS));
+        }
+        match &mut self.talking {
+            Some(talking) => talking.wait(timeout),
+            None => std::thread::sleep(timeout),
         }
     }
 }
@@ -410,7 +545,7 @@ mod tests {
         let grabber = BannerGrabber::new(&plan, &cookies, &hops, (Mac([2; 6]), 64), options);
         let (give, inbox) = sync_channel(1);
         let (events, _answers) = sync_channel(1);
-        let mut reader = BannerReader::new(grabber, inbox, events, Duration::ZERO);
+        let mut reader = BannerReader::new(grabber, inbox, events);
         give.send(Segments::default()).unwrap();
         let (done, result) = channel();
         // The inbox is full: it waits.

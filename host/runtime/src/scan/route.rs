@@ -1,35 +1,130 @@
 //! Route of probes: interface, source addresses, routers.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::OnceLock;
+use std::time::Duration;
 
-use ::scan::{AddrRange, NextHops, Source, Targets};
+use ::scan::{AddrRange, NextHops, Probe, Source, Targets};
 use port::PortName;
 use sys::address::InterfaceAddress;
 use sys::link::Link;
 use sys::{Error, ErrorKind, Result, neighbour};
 use wire::Mac;
 
-use super::Setup;
+use super::{Setup, is_card};
 use crate::send::next_hop_mac;
+
+/// How long a router may take to answer the kernel's requests.
+const ANSWER_LIMIT: Duration = Duration::from_millis(3_500);
+
+/// A source address, and the prefix of the link if it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceAddr {
+    /// The address.
+    pub addr: IpAddr,
+    /// Length of the prefix in bits.
+    pub prefix_len: Option<u8>,
+}
+
+impl FromStr for SourceAddr {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let wrong = || "expected an address, or one with a prefix such as 192.0.2.7/24".to_owned();
+        let (addr, prefix) = match text.split_once('/') {
+            Some((addr, prefix)) => (addr, Some(prefix)),
+            None => (text, None),
+        };
+        let addr: IpAddr = addr.parse().map_err(|_| wrong())?;
+        let prefix_len = match prefix {
+            Some(text) => Some(text.parse::<u8>().map_err(|_| wrong())?),
+            None => None,
+        };
+        let bits = if addr.is_ipv4() { 32 } else { 128 };
+        if prefix_len.is_some_and(|len| len > bits) {
+            return Err(format!("a prefix has at most {bits} bits"));
+        }
+        if addr.is_unspecified() || addr.is_multicast() {
+            return Err("this is not the address of a host".to_owned());
+        }
+        Ok(Self { addr, prefix_len })
+    }
+}
+
+impl fmt::Display for SourceAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.prefix_len {
+            Some(len) => write!(f, "{}/{len}", self.addr),
+            None => self.addr.fmt(f),
+        }
+    }
+}
 
 /// The local end of the scan.
 pub(super) struct Local {
-    /// The interface.
-    pub link: Link,
-    /// Its MAC address; zeros if it has none.
-    pub mac: Mac,
+    /// Name of the interface, or of the card.
+    pub name: String,
+    /// The interface; `None` for a card that the kernel does not drive.
+    link: Option<Link>,
+    /// Its MAC address, which a card has once it is open; zeros if it has none.
+    mac: OnceLock<Mac>,
     /// Whether its packets have no Ethernet header: tun, PPP, IP tunnels. There are no neighbours
     /// to resolve on it.
     pub is_bare: bool,
     /// Source addresses and ports.
     pub source: Source,
+    /// Addresses with the prefixes of the link.
     addresses: Vec<InterfaceAddress>,
+    /// Routers that were given.
+    routers: Vec<IpAddr>,
 }
 
 impl Local {
+    /// Its MAC address; zeros before a card is open, and where there are none.
+    pub fn mac(&self) -> Mac {
+        self.mac.get().copied().unwrap_or(NO_MAC)
+    }
+
+    /// Sets the MAC address of a card.
+    pub fn set_mac(&self, mac: Mac) {
+        let _ = self.mac.set(mac);
+    }
+
+    /// Whether it is a card that the kernel does not drive.
+    pub fn is_card(&self) -> bool {
+        self.link.is_none()
+    }
+
+    /// Whether packets can pass on the interface now; the link of a card is known to its port.
+    pub fn is_running(&self) -> bool {
+        let Some(link) = &self.link else {
+            return true;
+        };
+        // One that has disappeared is reported when it is used.
+        Link::by_index(link.index).map_or(true, |now| now.is_running())
+    }
+
+    /// A card: nothing but what was given is known of its link.
+    fn card(name: &str, setup: &Setup, targets: &Targets) -> Result<Self> {
+        let mut local = Self {
+            name: name.to_owned(),
+            link: None,
+            mac: OnceLock::new(),
+            is_bare: false,
+            source: no_source(setup),
+            addresses: given_addresses(setup),
+            routers: setup.routers.clone(),
+        };
+        local.choose_source(setup, targets)?;
+        Ok(local)
+    }
+
     /// Finds the interface: the named one, or that of the route to the first target.
     pub fn find(setup: &Setup, targets: &Targets) -> Result<Self> {
         let link = match &setup.port {
+            Some(name) if is_card(name)? => return Self::card(name, setup, targets),
             Some(name) => Link::by_name(&PortName::parse(name)?.target)?,
             None => {
                 let first = targets.addr(0);
@@ -55,7 +150,7 @@ impl Local {
             let why = "its packets have neither an Ethernet header nor an IP header at the start";
             return Err(Error::new(ErrorKind::Unsupported, what(), why));
         };
-        let name = setup.port_name(&link);
+        let name = setup.port_name(&link.name, is_bare);
         if is_bare && !is_bare_port(&name, &link.name) {
             let why = format!("{name} needs an Ethernet header, which its packets do not have");
             let hint = format!("scan on {}", link.name);
@@ -63,17 +158,16 @@ impl Local {
         }
         let is_filtered = setup.firewall && setup.grab.is_some();
         check_source_ports(&name, setup.source_ports, own_ports(), is_filtered)?;
-        let addresses = sys::address::of(link.index)?;
+        let mut addresses = sys::address::of(link.index)?;
+        addresses.extend(given_addresses(setup));
         let mut local = Self {
-            source: Source {
-                ipv4: None,
-                ipv6: None,
-                ports: setup.source_ports,
-            },
-            mac,
+            name: link.name.clone(),
+            link: Some(link),
+            mac: OnceLock::from(mac),
             is_bare,
+            source: no_source(setup),
             addresses,
-            link,
+            routers: setup.routers.clone(),
         };
         local.choose_source(setup, targets)?;
         Ok(local)
@@ -81,9 +175,9 @@ impl Local {
 
     fn choose_source(&mut self, setup: &Setup, targets: &Targets) -> Result<()> {
         for addr in &setup.source_addrs {
-            match addr {
-                IpAddr::V4(addr) => self.source.ipv4 = Some(*addr),
-                IpAddr::V6(addr) => self.source.ipv6 = Some(*addr),
+            match addr.addr {
+                IpAddr::V4(addr) => self.source.ipv4 = Some(addr),
+                IpAddr::V6(addr) => self.source.ipv6 = Some(addr),
             }
         }
         for is_ipv6 in [false, true] {
@@ -100,21 +194,34 @@ impl Local {
             match self.source_to(target) {
                 Some(IpAddr::V4(addr)) => self.source.ipv4 = Some(addr),
                 Some(IpAddr::V6(addr)) => self.source.ipv6 = Some(addr),
-                None => {
-                    let family = if is_ipv6 { "IPv6" } else { "IPv4" };
-                    let what = format!("scan from {}", self.link.name);
-                    let why = format!("it has no {family} address to send from");
-                    return Err(Error::new(ErrorKind::InvalidInput, what, why)
-                        .with_hint("--source-ip ADDRESS sets one"));
-                }
+                None => return Err(self.no_address(is_ipv6)),
             }
         }
         Ok(())
     }
 
+    fn no_address(&self, is_ipv6: bool) -> Error {
+        let (family, example) = match is_ipv6 {
+            true => ("IPv6", "2001:db8::7/64"),
+            false => ("IPv4", "192.0.2.7/24"),
+        };
+        let what = format!("scan from {}", self.name);
+        if !self.is_card() {
+            let why = format!("it has no {family} address to send from");
+            return Error::new(ErrorKind::InvalidInput, what, why)
+                .with_hint("--source-ip ADDRESS sets one");
+        }
+        let why = format!("no {family} address to send from is given, and a card has none itself");
+        Error::new(ErrorKind::InvalidInput, what, why).with_hint(format!(
+            "--source-ip ADDRESS/PREFIX sets one that nobody else on the link has, for example \
+             {example}; --router-ip ADDRESS the router for targets beyond the prefix"
+        ))
+    }
+
     /// The source address the kernel would choose, or the interface's first address of that family.
     fn source_to(&self, target: IpAddr) -> Option<IpAddr> {
-        let chosen = neighbour::route(Some(self.link.index), target).ok();
+        let link = self.link.as_ref()?;
+        let chosen = neighbour::route(Some(link.index), target).ok();
         let own = self.addresses.iter().filter(|own| !own.is_local);
         let first = own
             .map(|own| own.addr)
@@ -150,16 +257,23 @@ impl Local {
             (hops.router_v4, hops.router_v6) = (Some(NO_MAC), Some(NO_MAC));
             return Ok(());
         }
+        let Some(link) = &self.link else {
+            return Ok(());
+        };
         for is_ipv6 in [false, true] {
             let Some(target) = first_off_link(targets, on_link, is_ipv6) else {
                 continue;
             };
-            let Some(mac) = next_hop_mac(&self.link, target, true)? else {
+            let mac = match self.router(is_ipv6) {
+                Some(router) => {
+                    let found = neighbour::resolve(link.index, router, ANSWER_LIMIT)?;
+                    found.and_then(|bytes| Some(Mac(bytes.try_into().ok()?)))
+                }
+                None => next_hop_mac(link, target, true)?,
+            };
+            let Some(mac) = mac else {
                 let what = format!("find the router to {target}");
-                let why = format!(
-                    "no answer to ARP or Neighbor Discovery on {}",
-                    self.link.name
-                );
+                let why = format!("no answer to ARP or Neighbor Discovery on {}", link.name);
                 return Err(Error::new(ErrorKind::NotFound, what, why)
                     .with_hint("--router-mac MAC sets it; -e selects another interface"));
             };
@@ -169,6 +283,71 @@ impl Local {
             }
         }
         Ok(())
+    }
+}
+
+impl Local {
+    /// The router of a family that was given.
+    fn router(&self, is_ipv6: bool) -> Option<IpAddr> {
+        let mut routers = self.routers.iter().copied();
+        routers.find(|router| router.is_ipv6() == is_ipv6)
+    }
+
+    /// The routers of targets that are not on the link of a card.
+    ///
+    /// # Errors
+    /// If one is not given.
+    pub fn routers_needed(&self, targets: &Targets, on_link: &Targets) -> Result<Vec<IpAddr>> {
+        let mut needed = Vec::new();
+        for is_ipv6 in [false, true] {
+            let Some(target) = first_off_link(targets, on_link, is_ipv6) else {
+                continue;
+            };
+            let Some(router) = self.router(is_ipv6) else {
+                let what = format!("scan from {}", self.name);
+                let why =
+                    format!("{target} is not known to be on its link, and no router is given");
+                return Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(
+                    "--source-ip ADDRESS/PREFIX says what is on the link; --router-ip ADDRESS or \
+                     --router-mac MAC sets the router for all else",
+                ));
+            };
+            needed.push(router);
+        }
+        Ok(needed)
+    }
+
+    /// Checks before a card is opened that all its routers are given.
+    ///
+    /// # Errors
+    /// As [`Local::routers_needed`].
+    pub fn check_routers(&self, setup: &Setup, targets: &Targets, on_link: &Targets) -> Result<()> {
+        let is_resolved = setup.router_mac.is_none() && setup.ports.probes() != [Probe::Arp];
+        match self.is_card() && is_resolved {
+            true => self.routers_needed(targets, on_link).map(drop),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The addresses that were given with a prefix.
+fn given_addresses(setup: &Setup) -> Vec<InterfaceAddress> {
+    let given = setup.source_addrs.iter();
+    let with_prefix = given.filter_map(|given| {
+        Some(InterfaceAddress {
+            addr: given.addr,
+            prefix_len: given.prefix_len?,
+            is_local: false,
+        })
+    });
+    with_prefix.collect()
+}
+
+fn no_source(setup: &Setup) -> Source {
+    Source {
+        ipv4: None,
+        ipv6: None,
+        ports: setup.source_ports,
     }
 }
 
@@ -293,6 +472,31 @@ mod tests {
                 let found = first_off_link(&targets, &on_link, is_ipv6);
                 assert_eq!(found.map(|addr| addr.to_string()).as_deref(), expected);
             }
+        }
+    }
+
+    #[test]
+    fn source_addresses_are_parsed_with_and_without_a_prefix() {
+        for text in [
+            "192.0.2.7",
+            "192.0.2.7/24",
+            "2001:db8::7/64",
+            "2001:db8::7/128",
+        ] {
+            let parsed: SourceAddr = text.parse().unwrap();
+            assert_eq!(parsed.to_string(), text);
+        }
+        for text in [
+            "",
+            "/24",
+            "192.0.2.7/33",
+            "192.0.2.7/",
+            "::/64",
+            "0.0.0.0",
+            "224.0.0.1",
+            "x",
+        ] {
+            assert!(text.parse::<SourceAddr>().is_err(), "{text}");
         }
     }
 

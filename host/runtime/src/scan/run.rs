@@ -1,5 +1,7 @@
 //! The threads of a scan.
 
+mod link;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
@@ -8,18 +10,21 @@ use std::time::{Duration, Instant};
 use ::scan::grab::{Banner, BannerGrabber, DatagramReader, GrabCounts};
 use ::scan::{
     AdaptiveRate, Answer, AnswerClassifier, Cookies, Evidence, Prober, Seen, SeenBefore, State,
+    neighbour,
 };
-use port::{Port, PortControl, RxBatch, RxQueue};
+use port::{DropReason, Port, PortAccount, PortControl, RxBatch, RxQueue};
 use sys::{Error, Result};
 use traffic::Rate;
 use wire::Timestamp;
 
 use super::probes::{BannerReader, ProbeSource, Segments, with_header};
+use super::respond::Responder;
 use super::transmit::{Live, Sent, transmit};
-use super::{Found, Notice, Outcome, Scan, StateFile, Totals, now};
+use super::{Found, Notice, Outcome, OwnCard, Scan, StateFile, Totals, now};
 use crate::Stop;
 use crate::send::SendEnded;
 use crate::worker::{self, Engine, Pacing, Verdict};
+use link::Watch;
 
 /// Maximum number of answers queued for the thread that reports them; receivers wait when it is
 /// full.
@@ -58,12 +63,13 @@ struct Receiving<'p> {
     began: Instant,
     /// Room for packets of a device without Ethernet headers, which are put before them.
     bare: Option<Vec<u8>>,
+    /// Answers requests for our MAC address, if no kernel does.
+    responder: Option<Responder>,
 }
 
 impl Engine for Receiving<'_> {
     fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
-        self.received
-            .fetch_add(batch.len() as u64, Ordering::Relaxed);
+        let mut received = batch.len() as u64;
         let time = now();
         let clock_us = clock_us(self.began);
         let mut segments = Segments::default();
@@ -72,13 +78,25 @@ impl Engine for Receiving<'_> {
                 Some(room) => with_header(packet.bytes(), room),
                 None => packet.bytes(),
             };
+            if let Some(responder) = &self.responder
+                && responder.take(bytes)
+            {
+                received -= 1;
+                continue;
+            }
             let answer = self.classifier.classify(bytes);
+            // Late replies of neighbours that were resolved on this port.
+            if self.responder.is_some() && answer.is_none() && neighbour(bytes).is_some() {
+                received -= 1;
+                continue;
+            }
             if let Some(answer) = answer
                 && self
                     .events
                     .send(found(answer, bytes, (time, clock_us)))
                     .is_err()
             {
+                self.received.fetch_add(received, Ordering::Relaxed);
                 return Ok(Verdict::Finish);
             }
             // Resets, datagrams and ICMP errors that answer probes belong to no connection.
@@ -87,6 +105,7 @@ impl Engine for Receiving<'_> {
                 segments.push(bytes);
             }
         }
+        self.received.fetch_add(received, Ordering::Relaxed);
         if let Some(to) = &self.segments
             && !segments.is_empty()
         {
@@ -136,7 +155,8 @@ pub fn run(
 ) -> Result<Outcome> {
     // Before neighbours are resolved, so that errors are reported at once.
     let mut port = scan.open()?;
-    let hops = scan.hops(stop)?;
+    let own = scan.own_card(&mut port, stop, &mut notice)?;
+    let hops = scan.hops(stop, own.as_ref().map(|own| (&mut port, own)))?;
     if scan.on_link_count() != 0 {
         notice(Notice::Neighbours(
             hops.neighbours.len(),
@@ -169,7 +189,8 @@ pub fn run(
         sending: Duration::ZERO,
         error: None,
         state,
-        done: scan.setup().from,
+        watch: Watch::new(scan.setup().from),
+        own,
         grabbed: None,
         datagrams: scan
             .setup()
@@ -181,6 +202,7 @@ pub fn run(
         observed: Instant::now(),
     };
     let grabber = scan.grabber(&cookies, &hops);
+    collector.look_first(&mut notice)?;
     collector.run(&mut port, (probers, grabber), &cookies, stop, &mut notice);
     drop(firewall);
     Ok(collector.outcome())
@@ -205,8 +227,10 @@ struct Collector<'s> {
     /// The state file; `None` also once a result could not be reported: a resumed scan must find
     /// it again.
     state: Option<StateFile>,
-    /// The next probe as of the last tick.
-    done: u128,
+    /// The link, and the state of the last ticks.
+    watch: Watch,
+    /// Answers for our addresses, if no kernel does.
+    own: Option<OwnCard>,
     /// The connections' counts, once the sender has ended.
     grabbed: Option<GrabCounts>,
     /// Decodes the answers of UDP services, if banners are read, and how many banners they were.
@@ -237,8 +261,7 @@ impl<'s> Collector<'s> {
         let (segments, inbox) = sync_channel(SEGMENTS_MAX);
         let (over, ended) = (stop.child(), Stop::new());
         let (live, plan) = (self.live, self.scan.plan());
-        let talking = grabber
-            .map(|grabber| BannerReader::new(grabber, inbox, give.clone(), self.scan.setup().wait));
+        let talking = grabber.map(|grabber| BannerReader::new(grabber, inbox, give.clone()));
         let segments = talking.as_ref().map(|_| segments);
         let sent = &mut None;
         thread::scope(|scope| {
@@ -251,25 +274,27 @@ impl<'s> Collector<'s> {
                     received: &live.received,
                     began: self.began,
                     bare: self.scan.is_bare().then(Vec::new),
+                    responder: self.own.as_ref().map(|own| own.responder.clone()),
                 };
                 let ended = &ended;
                 receivers.push(scope.spawn(move || receive(rx, &mut engine, ended)));
             }
             drop((give, segments));
             let sending = &over;
-            let talks = talking.is_some();
             let (sources, rate) = self.sources(probers, talking);
             let sender = scope.spawn(move || transmit(tx, sources, rate, live, sending));
-            let is_probed = || sender.is_finished() || live.is_probed.load(Ordering::Acquire);
+            let is_probed = || sender.is_finished() || live.is_probed();
             self.collect(&mut incoming, notice, is_probed, None, &over);
-            if talks && !sender.is_finished() {
-                // The sender itself waits for the last answers: they begin connections.
+            let waits = !sender.is_finished();
+            if waits {
+                // The sender itself waits for the last answers: they begin connections, and a link
+                // that goes down takes it back.
                 self.wait(&mut incoming, notice, &over);
                 self.collect(&mut incoming, notice, || sender.is_finished(), None, &over);
             }
             *sent = Some(join(sender));
             let all_sent = self.account_sent(sent.as_ref());
-            self.collect_last(&mut incoming, notice, (all_sent, talks), &over);
+            self.collect_last(&mut incoming, notice, (all_sent, waits), &over);
             if let (Some(state), Some(sent)) = (&mut self.state, sent.as_ref()) {
                 let noted = state.note(sent.next);
                 self.keep(noted);
@@ -287,19 +312,17 @@ impl<'s> Collector<'s> {
         }
     }
 
-    /// Reports the answers to the last probes, as long as they are waited for.
+    /// Reports the last answers; those to the last probes were waited for if the sender `waited`.
     fn collect_last(
         &mut self,
         incoming: &mut Incoming<'_>,
         notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
-        (all_sent, talks): (bool, bool),
+        (all_sent, waited): (bool, bool),
         stop: &Stop,
     ) {
         if all_sent && self.error.is_none() {
-            if !talks {
+            if !waited {
                 self.wait(incoming, notice, stop);
-                let until = Instant::now() + self.scan.setup().wait;
-                self.collect(incoming, notice, || false, Some(until), stop);
             }
         } else if self.state.is_some() {
             // Keeps the state from falling back to before the last probes.
@@ -311,7 +334,7 @@ impl<'s> Collector<'s> {
     /// The packets to send on each queue, and each one's rate to begin with. Connections are on the
     /// first.
     fn sources<'p>(
-        &self,
+        &mut self,
         probers: Vec<Prober<'p>>,
         mut talking: Option<BannerReader<'p>>,
     ) -> (Vec<ProbeSource<'p>>, Rate)
@@ -325,10 +348,15 @@ impl<'s> Collector<'s> {
         if self.adaptive.is_some() {
             self.live.set_rate(rate);
         }
+        let mut replies = self.own.as_mut().and_then(|own| own.replies.take());
         let source = |(lane, prober)| {
             let began = (setup.from, self.began);
             let options = (talking.take(), self.scan.is_bare());
-            let mut source = ProbeSource::new((prober, lane), began, self.live, options);
+            let prober = (prober, lane);
+            let mut source = ProbeSource::new(prober, began, self.live, options, setup.wait);
+            if let Some(replies) = replies.take() {
+                source.reply(replies);
+            }
             if self.adaptive.is_some() {
                 source.follow(unit);
             }
@@ -340,7 +368,7 @@ impl<'s> Collector<'s> {
 
     fn account_received(&mut self, incoming: &mut Incoming<'_>) {
         match incoming.control.account() {
-            Ok(account) => self.totals.lost = account.rx_total().lost(),
+            Ok(account) => self.totals.lost = lost(&account),
             Err(error) => self.keep(Err(error)),
         }
         self.totals.received = self.live.received.load(Ordering::Relaxed);
@@ -364,6 +392,7 @@ impl<'s> Collector<'s> {
                     let result = self.answer(&found, notice);
                     self.reported(result, stop);
                 }
+                Ok(Event::Banner(banner, _)) if !self.watch.is_new(&banner) => {}
                 Ok(Event::Banner(banner, time)) => {
                     self.totals.grabbed.banners += 1;
                     self.reported(notice(Notice::Banner(&banner, time)), stop);
@@ -371,6 +400,8 @@ impl<'s> Collector<'s> {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            let watched = self.watch(incoming, notice);
+            self.reported(watched, stop);
             let now = Instant::now();
             let adapted = self.adapt(now, notice);
             self.end_on_error(adapted, stop);
@@ -401,11 +432,12 @@ impl<'s> Collector<'s> {
         if self.grabbed.is_none() {
             let live = self.live.sent();
             (self.totals.sent, self.totals.sent_bytes) = (live.packets, live.bytes);
-            self.totals.failed = live.failed;
+            (self.totals.failed, self.totals.resent) = (live.failed, live.resent);
+            self.totals.unreachable = self.live.unreachable().into();
         }
         self.totals.received = self.live.received.load(Ordering::Relaxed);
         if let Ok(account) = incoming.control.account() {
-            self.totals.lost = account.rx_total().lost();
+            self.totals.lost = lost(&account);
         }
         let mut totals = self.totals;
         totals.grabbed.banners += self.datagram_count;
@@ -463,7 +495,8 @@ impl<'s> Collector<'s> {
         let Some(adaptive) = &mut self.adaptive else {
             return Ok(());
         };
-        if now < self.observed + OBSERVE || self.live.is_probed.load(Ordering::Relaxed) {
+        let is_idle = self.live.is_probed() || self.live.link.is_down();
+        if now < self.observed + OBSERVE || is_idle {
             return Ok(());
         }
         self.observed = now;
@@ -475,17 +508,7 @@ impl<'s> Collector<'s> {
         };
         self.live.set_rate(change.to);
         self.totals.rate_changes += 1;
-        notice(Notice::Rate(&change, super::now()))
-    }
-
-    /// Records the state of a second ago.
-    fn note(&mut self) -> Result<()> {
-        let done = self.live.done();
-        let now = self.scan.setup().from + u128::from(done);
-        let before = std::mem::replace(&mut self.done, now);
-        self.state
-            .as_mut()
-            .map_or(Ok(()), |state| state.note(before))
+        notice(Notice::Rate(change, super::now()))
     }
 
     /// Adds the sender's result to the totals; true if all probes were sent.
@@ -493,17 +516,20 @@ impl<'s> Collector<'s> {
         let Some(sent) = sent else {
             return false;
         };
-        let segments = self.live.segments.load(Ordering::Relaxed);
-        let segment_bytes = self.live.segment_bytes.load(Ordering::Relaxed);
-        self.totals.sent = sent.report.packets.saturating_sub(segments);
-        self.totals.sent_bytes = sent.report.bytes.saturating_sub(segment_bytes);
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let segments = count(&self.live.segments);
+        let others = segments + count(&self.live.replies);
+        let other_bytes = count(&self.live.segment_bytes) + count(&self.live.reply_bytes);
+        self.totals.sent = sent.report.packets.saturating_sub(others);
+        self.totals.sent_bytes = sent.report.bytes.saturating_sub(other_bytes);
+        self.totals.resent = self.live.sent().resent;
         self.grabbed = Some(sent.grabbed);
         self.totals.failed = sent.report.failed;
         self.totals.unreachable = sent.unreachable;
         // Banners are read after the last probe, too.
         self.sending = match self.live.probed_ns.load(Ordering::Relaxed) {
             ns if ns != 0 && segments != 0 => Duration::from_nanos(ns),
-            _ => Duration::from_nanos(sent.report.span_ns),
+            _ => Duration::from_nanos(sent.report.covered_ns),
         };
         let is_end = sent.next == self.scan.plan().probe_count();
         self.is_complete =
@@ -535,7 +561,10 @@ impl<'s> Collector<'s> {
 
     fn outcome(mut self) -> Outcome {
         // Only now: banners that wait to be reported when the sender ends would count twice.
-        self.totals.grabbed = self.grabbed.unwrap_or(self.totals.grabbed);
+        if let Some(grabbed) = self.grabbed {
+            self.totals.grabbed = grabbed;
+            self.totals.grabbed.banners -= self.watch.again.min(grabbed.banners);
+        }
         self.totals.grabbed.banners += self.datagram_count;
         Outcome {
             totals: self.totals,
@@ -545,6 +574,13 @@ impl<'s> Collector<'s> {
             error: self.error,
         }
     }
+}
+
+/// Packets lost between the interface and the scan. Those that a card found damaged are none, as on
+/// ports whose card the kernel drives.
+fn lost(account: &PortAccount) -> u64 {
+    let all = account.rx_total();
+    all.lost() - all.dropped[DropReason::Interface as usize]
 }
 
 fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {

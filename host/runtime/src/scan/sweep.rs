@@ -6,13 +6,15 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ::scan::{Solicitor, Targets, neighbour};
-use port::{Direction, PortOptions, RxQueue, TxBatch};
+use port::{Direction, Port, PortOptions, RxQueue, TxBatch, TxQueue};
 use sys::Result;
 use traffic::{Pace, Pacer, Rate};
 use wire::Mac;
 
 use super::Local;
-use crate::send::{Limits, Next, Source, send};
+use super::card::OwnCard;
+use super::respond::{self, Replies, Responder};
+use crate::send::{Attend, Limits, Next, Source, send};
 use crate::{Stop, filter};
 
 /// Requests per target.
@@ -28,6 +30,8 @@ struct Requests<'a> {
     solicitor: Solicitor,
     targets: &'a Targets,
     next: u128,
+    /// Replies to requests of others, on a card.
+    replies: Option<&'a Replies>,
 }
 
 impl Requests<'_> {
@@ -37,6 +41,18 @@ impl Requests<'_> {
 }
 
 impl Source for Requests<'_> {
+    fn attend(&mut self, tx: &mut TxQueue) -> Result<Attend> {
+        let Some(replies) = self.replies else {
+            return Ok(Attend::GoOn {
+                within_ns: u64::MAX,
+            });
+        };
+        replies.send(tx)?;
+        Ok(Attend::GoOn {
+            within_ns: respond::WITHIN_NS,
+        })
+    }
+
     fn next(&mut self) -> Result<Next> {
         if self.next >= self.targets.count() * ROUNDS {
             return Ok(Next::End);
@@ -74,7 +90,31 @@ pub(super) fn neighbours(
         outgoing: false,
         ..PortOptions::default()
     };
-    let mut port = port::open(&format!("afpacket:{}", local.link.name), &options)?;
+    let mut port = port::open(&format!("afpacket:{}", local.name), &options)?;
+    resolve(local, (&mut port, None), targets, rate, stop)
+}
+
+/// As [`neighbours`], on a card that is open, by which requests of others are answered meanwhile.
+pub(super) fn on_card(
+    local: &Local,
+    (port, own): (&mut Port, &OwnCard),
+    targets: &Targets,
+    rate: &Rate,
+    stop: &Stop,
+) -> Result<HashMap<IpAddr, Mac>> {
+    match targets.count() {
+        0 => Ok(HashMap::new()),
+        _ => resolve(local, (port, Some(own)), targets, rate, stop),
+    }
+}
+
+fn resolve(
+    local: &Local,
+    (port, own): (&mut Port, Option<&OwnCard>),
+    targets: &Targets,
+    rate: &Rate,
+    stop: &Stop,
+) -> Result<HashMap<IpAddr, Mac>> {
     let rate = match rate {
         Rate::Packets(pps) => Rate::Packets(pps.max(RATE_MIN)),
         bits @ Rate::Bits(_) => *bits,
@@ -86,26 +126,48 @@ pub(super) fn neighbours(
     let mut requests = Requests {
         solicitor: Solicitor {
             source: local.source,
-            mac: local.mac,
+            mac: local.mac(),
         },
         targets,
         next: 0,
+        replies: own.and_then(|own| own.replies.as_ref()),
     };
     let sent = Stop::new();
-    let (tx, rx) = (&mut port.tx[0], &mut port.rx[0]);
+    let Port { tx, rx, .. } = port;
     std::thread::scope(|scope| {
-        let listener = scope.spawn(|| listen(rx, targets, &sent));
+        let (sent, responder) = (&sent, own.map(|own| &own.responder));
+        let listen = |rx| scope.spawn(move || listen(rx, targets, sent, responder));
+        let listeners: Vec<_> = rx.iter_mut().map(listen).collect();
         let limits = Limits::default();
-        let (_, result) = send(tx, &mut requests, &mut pacer, &limits, stop, &mut |_| {});
+        let (_, result) = send(
+            &mut tx[0],
+            &mut requests,
+            &mut pacer,
+            &limits,
+            stop,
+            &mut |_| {},
+        );
         sent.set();
-        let found = listener.join();
-        let found = found.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        result.and(found)
+        let mut found = HashMap::new();
+        let mut heard = Ok(());
+        for listener in listeners {
+            let ended = listener.join();
+            match ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
+                Ok(more) => found.extend(more),
+                Err(error) => heard = Err(error),
+            }
+        }
+        result.and(heard).map(|()| found)
     })
 }
 
 /// Receives answers until all targets have answered, or the last ones had [`ANSWER_MAX`] to answer.
-fn listen(rx: &mut RxQueue, targets: &Targets, sent: &Stop) -> Result<HashMap<IpAddr, Mac>> {
+fn listen(
+    rx: &mut RxQueue,
+    targets: &Targets,
+    sent: &Stop,
+    responder: Option<&Responder>,
+) -> Result<HashMap<IpAddr, Mac>> {
     let mut found = HashMap::new();
     let mut until: Option<Instant> = None;
     while until.is_none_or(|until| Instant::now() < until) {
@@ -115,6 +177,9 @@ fn listen(rx: &mut RxQueue, targets: &Targets, sent: &Stop) -> Result<HashMap<Ip
         let batch = rx.receive()?;
         let is_idle = batch.is_empty();
         for packet in batch.iter() {
+            if responder.is_some_and(|responder| responder.take(packet.bytes())) {
+                continue;
+            }
             if let Some((addr, mac)) = neighbour(packet.bytes())
                 && targets.contains(addr)
             {

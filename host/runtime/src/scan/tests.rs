@@ -15,6 +15,7 @@ fn setup(include: &[&str]) -> Setup {
         ports: Ports::tcp("80").unwrap(),
         port: None,
         source_addrs: Vec::new(),
+        routers: Vec::new(),
         source_ports: (40_000, 10),
         router_mac: None,
         rate: Rate::Packets(100.0),
@@ -55,6 +56,42 @@ fn scanning_nothing_is_refused() {
         error.to_string().contains("after the exclusions"),
         "{error}"
     );
+}
+
+#[test]
+fn a_card_needs_a_source_address_and_a_router() {
+    let hints = |targets: &[&str], sources: &[&str], routers: &[&str]| {
+        let mut card = setup(targets);
+        card.port = Some("vfio:0000:01:00.0".into());
+        card.source_addrs = sources.iter().map(|text| text.parse().unwrap()).collect();
+        card.routers = routers.iter().map(|text| text.parse().unwrap()).collect();
+        let error = prepare(card).err()?;
+        Some(format!("{error} {}", error.hint().unwrap_or_default()))
+    };
+    let v4 = hints(&["192.0.2.0/28"], &[], &[]).unwrap();
+    assert!(
+        v4.contains("no IPv4 address") && v4.contains("192.0.2.7/24"),
+        "{v4}"
+    );
+    let both = ["192.0.2.0/28", "2001:db8::/120"];
+    let v6 = hints(&both, &["192.0.2.20/24"], &[]).unwrap();
+    assert!(
+        v6.contains("no IPv6 address") && v6.contains("2001:db8::7/64"),
+        "{v6}"
+    );
+    let router = hints(&["192.0.2.0/28"], &["192.0.2.20"], &[]).unwrap();
+    assert!(
+        router.contains("--router-ip") && router.contains("192.0.2.0 is"),
+        "{router}"
+    );
+    let router = hints(&["192.0.2.0/28"], &["192.0.2.20/29"], &["fe80::1"]).unwrap();
+    assert!(router.contains("192.0.2.0 is"), "{router}");
+    for (sources, routers) in [
+        (&["192.0.2.20/24", "2001:db8::ff/64"][..], &[][..]),
+        (&["192.0.2.20/24", "2001:db8::ff"], &["fe80::1"]),
+    ] {
+        assert_eq!(hints(&both, sources, routers), None);
+    }
 }
 
 #[test]

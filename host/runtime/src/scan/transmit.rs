@@ -16,6 +16,7 @@ use sys::{Error, ErrorKind, Result};
 use traffic::{Pace, Pacer, Rate};
 
 use super::Scan;
+use super::link::LinkState;
 use super::probes::{BannerReader, ProbeSource};
 use crate::Stop;
 use crate::send::{self, Limits, SendEnded};
@@ -89,10 +90,14 @@ pub struct Live {
     pub segment_bytes: AtomicU64,
     /// The rate of all lanes now, as the bits of a number.
     rate: AtomicU64,
-    /// Whether all probes were sent, and how long that took in nanoseconds.
-    pub is_probed: AtomicBool,
-    /// As above.
+    /// How long it took to send all probes, in nanoseconds.
     pub probed_ns: AtomicU64,
+    /// The link of the port.
+    pub link: LinkState,
+    /// Replies to neighbours, and their bytes.
+    pub replies: AtomicU64,
+    /// As above.
+    pub reply_bytes: AtomicU64,
 }
 
 /// Figures of a lane, in a cache line of their own.
@@ -105,6 +110,12 @@ struct Sending {
     sent_bytes: AtomicU64,
     /// Packets that the device refused, updated about once a second.
     failed: AtomicU64,
+    /// Of these, packets that were sent again.
+    forgiven: AtomicU64,
+    /// Probes sent again, unless the device refused them the first time.
+    resent: AtomicU64,
+    /// Probes skipped because of their next hops, once there are no probes left.
+    unreachable: AtomicU64,
     /// How far it is, counted from the first probe of this run.
     done: AtomicU64,
     /// Whether it has no probes left.
@@ -117,6 +128,7 @@ pub struct LiveSent {
     pub packets: u64,
     pub bytes: u64,
     pub failed: u64,
+    pub resent: u64,
 }
 
 impl Live {
@@ -128,8 +140,10 @@ impl Live {
             segments: AtomicU64::default(),
             segment_bytes: AtomicU64::default(),
             rate: AtomicU64::default(),
-            is_probed: AtomicBool::default(),
             probed_ns: AtomicU64::default(),
+            link: LinkState::default(),
+            replies: AtomicU64::default(),
+            reply_bytes: AtomicU64::default(),
         }
     }
 
@@ -150,9 +164,29 @@ impl Live {
             let put = lane.sent.load(Ordering::Relaxed);
             all.packets += put.saturating_sub(failed);
             all.bytes += lane.sent_bytes.load(Ordering::Relaxed);
-            all.failed += failed;
+            all.failed += failed.saturating_sub(lane.forgiven.load(Ordering::Relaxed));
+            all.resent += lane.resent.load(Ordering::Relaxed);
         }
         all
+    }
+
+    /// Probes handed to the device by a lane, also those that it refused.
+    pub fn put(&self, lane: usize) -> u64 {
+        let lane = self.lanes.get(lane);
+        lane.map_or(0, |lane| lane.sent.load(Ordering::Relaxed))
+    }
+
+    /// Probes skipped by the lanes that have none left.
+    pub fn unreachable(&self) -> u64 {
+        let lanes = self.lanes.iter();
+        lanes
+            .map(|lane| lane.unreachable.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    /// Whether all probes were sent.
+    pub fn is_probed(&self) -> bool {
+        self.probing.load(Ordering::Acquire) == 0
     }
 
     /// Probes of this run that were sent or skipped: all up to this number.
@@ -191,18 +225,41 @@ impl Live {
         }
     }
 
-    /// Records that a lane has no probes left.
-    pub fn end(&self, lane: usize, elapsed: Duration) {
+    /// Records that a lane has no probes left, and how many it has skipped.
+    pub fn end(&self, lane: usize, elapsed: Duration, unreachable: u128) {
+        let Some(lane) = self
+            .lanes
+            .get(lane)
+            .filter(|lane| !lane.is_over.load(Ordering::Acquire))
+        else {
+            return;
+        };
+        let unreachable = u64::try_from(unreachable).unwrap_or(u64::MAX);
+        lane.unreachable.store(unreachable, Ordering::Relaxed);
+        let elapsed_ns = elapsed.as_nanos() as u64;
+        self.probed_ns.fetch_max(elapsed_ns, Ordering::Relaxed);
+        lane.is_over.store(true, Ordering::Release);
+        self.probing.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Records that a lane sends probes again, from `done` on; `failed` of them had been refused.
+    pub fn go_back(&self, lane: usize, done: u64, (resent, failed): (u64, u64)) {
         let Some(lane) = self.lanes.get(lane) else {
             return;
         };
-        if !lane.is_over.swap(true, Ordering::AcqRel)
-            && self.probing.fetch_sub(1, Ordering::AcqRel) == 1
-        {
-            self.probed_ns
-                .store(elapsed.as_nanos() as u64, Ordering::Relaxed);
-            self.is_probed.store(true, Ordering::Release);
+        lane.done.store(done, Ordering::Relaxed);
+        lane.forgiven.fetch_add(failed, Ordering::Relaxed);
+        let resent = resent.saturating_sub(failed);
+        lane.resent.fetch_add(resent, Ordering::Relaxed);
+        if lane.is_over.swap(false, Ordering::AcqRel) {
+            self.probing.fetch_add(1, Ordering::AcqRel);
         }
+    }
+
+    /// Refused packets of a lane that were sent again.
+    fn forgiven(&self, lane: usize) -> u64 {
+        let lane = self.lanes.get(lane);
+        lane.map_or(0, |lane| lane.forgiven.load(Ordering::Relaxed))
     }
 }
 
@@ -258,6 +315,7 @@ fn merged(one: Sent, other: Sent) -> Sent {
     report.bytes += other.report.bytes;
     report.failed += other.report.failed;
     report.span_ns = report.span_ns.max(other.report.span_ns);
+    report.covered_ns = report.covered_ns.max(other.report.covered_ns);
     if other.report.ended != SendEnded::Source {
         report.ended = other.report.ended;
     }
@@ -320,11 +378,20 @@ fn lane(
         &mut progress,
     );
     source.hang_up();
+    // What is lost without a link is sent when the scan is resumed.
+    let is_held = source.end_held(tx);
+    if is_held
+        && result
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::Down)
+    {
+        (result, report.ended) = (Ok(()), SendEnded::Stopped);
+    }
     if result.is_err() {
         stop.set();
     }
     let rate = source.rate().unwrap_or(rate);
-    let boundary = meeting.boundary(&source, result.is_err());
+    let boundary = meeting.boundary(&source, result.is_err() || is_held);
     if let Some(index) = boundary.filter(|_| report.ended == SendEnded::Stopped) {
         source.stop_at(index);
         let go_on = Stop::new();
@@ -333,14 +400,21 @@ fn lane(
         report.packets += rest.packets;
         report.bytes += rest.bytes;
         report.failed += rest.failed;
+        if rest.packets != 0 {
+            report.covered_ns = report.elapsed_ns + rest.covered_ns;
+        }
         report.span_ns += rest.span_ns;
         result = ended;
     }
+    // As in the live figures, these are not failed for good.
+    live.set_failed(number, report.failed);
+    report.failed = report.failed.saturating_sub(live.forgiven(number));
     let result = result.and(match report.failed {
         0 => Ok(()),
         failed => Err(refused(failed)),
     });
     if report.ended == SendEnded::Stopped
+        && !is_held
         && let Some(mut closing) = source.close_all()
     {
         // Not in the report, which covers what was sent until the end.

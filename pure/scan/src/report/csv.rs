@@ -19,7 +19,7 @@ pub(super) static FORMAT: Format = Format {
     begin: |_: &Run, out| put!(out, "{HEADING}\n"),
     answer,
     banner,
-    rate: None,
+    note: None,
     between: b"",
     end: |_: &Run, _: u64, _: &Ending<'_>, _| {},
     closing: after_last_line,

@@ -43,7 +43,9 @@ pub struct Totals {
     pub sent: u64,
     /// Bytes of these probes.
     pub sent_bytes: u64,
-    /// Probes that the device refused.
+    /// Of these, probes sent again: the link went down soon after they had been sent first.
+    pub resent: u64,
+    /// Probes that the device refused, unless they were sent again.
     pub failed: u64,
     /// Probes not sent because the next hop's MAC address could not be resolved.
     pub unreachable: u128,

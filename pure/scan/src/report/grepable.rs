@@ -17,7 +17,7 @@ pub(super) static FORMAT: Format = Format {
     begin,
     answer,
     banner,
-    rate: None,
+    note: None,
     between: b"",
     end,
     closing: after_last_line,

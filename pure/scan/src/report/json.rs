@@ -16,7 +16,7 @@ pub(super) static FORMAT: Format = Format {
     begin: |_: &Run, out| out.extend(b"[\n"),
     answer,
     banner,
-    rate: None,
+    note: None,
     between: b",\n",
     end: |_: &Run, _: u64, _: &Ending<'_>, out| out.extend(b"\n]\n"),
     closing,

@@ -14,7 +14,7 @@ pub(super) static FORMAT: Format = Format {
     begin: |_: &Run, out| out.extend(b"#barewire\n"),
     answer,
     banner,
-    rate: None,
+    note: None,
     between: b"",
     end,
     closing: after_last_line,

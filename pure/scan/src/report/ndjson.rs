@@ -2,7 +2,7 @@
 
 use wire::Timestamp;
 
-use super::{AskedRate, Ending, Format, Found, Run, after_last_line, put, title};
+use super::{AskedRate, Ending, Format, Found, LinkChange, Note, Run, after_last_line, put, title};
 use crate::adapt::RateChange;
 use crate::grab::Banner;
 
@@ -14,7 +14,7 @@ pub(super) static FORMAT: Format = Format {
     begin: |_: &Run, _| {},
     answer,
     banner,
-    rate: Some(rate),
+    note: Some(note),
     between: b"",
     end,
     closing: after_last_line,
@@ -82,6 +82,25 @@ fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
     );
 }
 
+fn note(run: &Run, note: &Note, time: Timestamp, out: &mut Vec<u8>) {
+    match note {
+        Note::Rate(change) => rate(run, change, time, out),
+        Note::Link(change) => link(change, time, out),
+    }
+}
+
+fn link(change: &LinkChange, time: Timestamp, out: &mut Vec<u8>) {
+    put!(
+        out,
+        "{{\"type\":\"link\",\"time\":\"{time:.6}\",\"state\":\"{}\",\"down_seconds\":",
+        change.word()
+    );
+    match change {
+        LinkChange::Down => out.extend(b"null}\n"),
+        LinkChange::Up(lasted) => put!(out, "{:.3}}}\n", lasted.as_secs_f64()),
+    }
+}
+
 fn rate(run: &Run, change: &RateChange, time: Timestamp, out: &mut Vec<u8>) {
     let unit = run.rate.unit;
     put!(
@@ -116,6 +135,7 @@ fn end(run: &Run, _: u64, ending: &Ending<'_>, out: &mut Vec<u8>) {
     number("unreachable", totals.unreachable, out);
     for (name, value) in [
         ("sent", totals.sent),
+        ("resent", totals.resent),
         ("sent_bytes", totals.sent_bytes),
         ("failed", totals.failed),
         ("received", totals.received),

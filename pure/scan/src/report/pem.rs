@@ -24,7 +24,7 @@ pub(super) static FORMAT: Format = Format {
     begin: |_: &Run, _| {},
     answer: |_: &Found, _| {},
     banner,
-    rate: None,
+    note: None,
     between: b"",
     end: |_: &Run, _: u64, _: &Ending<'_>, _| {},
     closing,

@@ -30,7 +30,7 @@ pub(super) static FORMAT: Format = Format {
     begin: |_: &Run, out| put!(out, "{HEADING}BEGIN;\n{SCHEMA}"),
     answer,
     banner,
-    rate: None,
+    note: None,
     between: b"",
     end: |_: &Run, _: u64, _: &Ending<'_>, out| out.extend(END),
     closing: |end| last(end, END).map(|at| (at, true)),

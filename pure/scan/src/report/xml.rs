@@ -19,7 +19,7 @@ pub(super) static FORMAT: Format = Format {
     begin,
     answer,
     banner,
-    rate: None,
+    note: None,
     between: b"",
     end,
     closing,

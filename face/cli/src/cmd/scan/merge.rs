@@ -17,8 +17,9 @@ const LINE_MAX: u64 = 1 << 20;
 /// Maximum number of answers and banners.
 const ROWS_MAX: usize = 1 << 24;
 /// Totals of runs that add up.
-const SUMS: [&str; 13] = [
+const SUMS: [&str; 14] = [
     "sent",
+    "resent",
     "sent_bytes",
     "failed",
     "unreachable",
@@ -122,7 +123,7 @@ impl Merged {
                 self.add(&row);
                 return Ok(false);
             }
-            "rate" | "status" => return Ok(false),
+            "rate" | "link" | "status" => return Ok(false),
             "answer" | "banner" => {}
             _ => return Err(wrong()),
         }
@@ -223,8 +224,17 @@ mod tests {
         let banner =
             "{\"type\":\"banner\",\"address\":\"192.0.2.1\",\"protocol\":\"tcp\",\"port\":80}\n";
         let rate = "{\"type\":\"rate\",\"to_pps\":9}\n";
+        let link = "{\"type\":\"link\",\"state\":\"down\"}\n";
         let status = "{\"type\":\"status\",\"sent\":2,\"open\":1}\n";
-        let first = [&answer("192.0.2.1", "open"), banner, rate, status, TOTALS].concat();
+        let first = [
+            &answer("192.0.2.1", "open"),
+            banner,
+            rate,
+            link,
+            status,
+            TOTALS,
+        ]
+        .concat();
         let second = [
             &answer("192.0.2.1", "open"),
             &answer("192.0.2.1", "filtered"),

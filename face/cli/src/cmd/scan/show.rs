@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ::scan::grab::Banner;
 use ::scan::report::{Report, safe};
-use ::scan::{Protocol, RateChange};
+use ::scan::{LinkChange, Note, Protocol, RateChange};
 use runtime::output::{Output, Piece, Refused, blocked};
 use runtime::scan::{self, Found, Notice, Outcome, Scan, Totals};
 use serde_json::{Value, json};
@@ -170,7 +170,8 @@ impl<'m> Show<'m> {
             Notice::Found(found) => self.found(found)?,
             Notice::Banner(banner, time) => self.banner(banner, time)?,
             Notice::Progress(totals, elapsed) => self.progress(totals, elapsed)?,
-            Notice::Rate(change, time) => self.rate(change, time)?,
+            Notice::Rate(change, time) => self.rate(&change, time)?,
+            Notice::Link(change, time) => self.link(change, time)?,
             Notice::Waiting(wait) => self.waiting(wait),
         }
         Ok(())
@@ -230,7 +231,7 @@ impl<'m> Show<'m> {
         if !self.on_terminal {
             return Ok(());
         }
-        let done = totals.before + u128::from(totals.sent);
+        let done = totals.before + u128::from(totals.sent.saturating_sub(totals.resent));
         let part = done as f64 / totals.probes.max(1) as f64 * 100.0;
         out::words(
             format!(
@@ -254,7 +255,7 @@ impl<'m> Show<'m> {
     /// Reports a change of the rate.
     fn rate(&mut self, change: &RateChange, time: Timestamp) -> Result<()> {
         if let Some(report) = &mut self.report {
-            report.rate(change, time);
+            report.note(&Note::Rate(*change), time);
             self.print_report()?;
         }
         self.clear();
@@ -263,6 +264,23 @@ impl<'m> Show<'m> {
             format!(": {:.0} % of the expected answers arrived", share * 100.0)
         });
         out::words(format!("rate {from} to {to}{why}\n").into_bytes());
+        Ok(())
+    }
+
+    /// Reports a change of the link.
+    fn link(&mut self, change: LinkChange, time: Timestamp) -> Result<()> {
+        if let Some(report) = &mut self.report {
+            report.note(&Note::Link(change), time);
+            self.print_report()?;
+        }
+        self.clear();
+        out::words(match change {
+            LinkChange::Down => b"the link is down: waiting until it is up\n".to_vec(),
+            LinkChange::Up(lasted) => {
+                let lasted = span(lasted.as_secs_f64());
+                format!("the link is up again after {lasted}\n").into_bytes()
+            }
+        });
         Ok(())
     }
 
@@ -374,11 +392,15 @@ fn account(totals: &Totals, (sending, asked): (Duration, &str), elapsed: Duratio
     let pps = totals.sent as f64 / sending.as_secs_f64().max(1e-3);
     let mut text = format!(
         "{} of {} probes sent ({}; {asked} asked for), {:.3} s\n",
-        totals.sent,
+        totals.sent.saturating_sub(totals.resent),
         totals.probes - totals.before.min(totals.probes),
         si(pps, "pps"),
         elapsed.as_secs_f64()
     );
+    if totals.resent != 0 {
+        let resent = counted(totals.resent.into(), "probe", "probes");
+        let _ = writeln!(text, "  {resent} sent again: the link was down");
+    }
     if totals.rate_changes != 0 {
         let changes = counted(totals.rate_changes.into(), "change", "changes");
         let _ = writeln!(text, "  {changes} of the rate");

@@ -71,7 +71,8 @@ impl Status {
     /// Seconds until all probes are sent, at the rate reached; `None` if it is not known.
     pub fn seconds_left(&self) -> Option<f64> {
         let totals = &self.totals;
-        let done = totals.before + u128::from(totals.sent) + u128::from(totals.failed);
+        let sent = totals.sent.saturating_sub(totals.resent);
+        let done = totals.before + u128::from(sent) + u128::from(totals.failed);
         match totals.probes.saturating_sub(done + totals.unreachable) {
             0 => Some(0.0),
             // The first figures are not there yet.
@@ -150,10 +151,15 @@ impl Status {
 }
 
 /// The counters: name, description, value.
-fn counters(totals: &Totals) -> [(&'static str, &'static str, u64); 13] {
+fn counters(totals: &Totals) -> [(&'static str, &'static str, u64); 14] {
     [
         ("sent", "Probes handed to the device.", totals.sent),
         ("sent_bytes", "Bytes of these probes.", totals.sent_bytes),
+        (
+            "resent",
+            "Probes sent again because the link was down.",
+            totals.resent,
+        ),
         ("failed", "Probes that the device refused.", totals.failed),
         (
             "received",

@@ -218,6 +218,10 @@ impl<D: Driver> PortControl for Control<D> {
         Some(self.core.driver().link().up)
     }
 
+    fn mac(&self) -> Option<[u8; 6]> {
+        Some(self.core.driver().mac())
+    }
+
     fn describe(&self) -> PortDescription {
         let mut description = self.description.clone();
         description.facts.extend(self.core.driver().warnings());

@@ -1,0 +1,119 @@
+//! A card that barewire drives itself (`vfio:`): no kernel resolves MAC addresses there, or answers
+//! for the scan's.
+
+use std::time::{Duration, Instant};
+
+use ::scan::{AddrRange, Advertiser, LinkChange, NextHops, RangeList, Targets};
+use port::{Port, PortEvent, PortName};
+use sys::{Error, ErrorKind, Result};
+use wire::Mac;
+
+use super::respond::{Replies, Responder};
+use super::{Notice, Scan, now, sweep};
+use crate::Stop;
+
+/// How long the link may take to come up before the wait for it is reported.
+const QUIET: Duration = Duration::from_secs(10);
+/// Interval between two looks at it.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Whether a port is a card that no kernel interface has.
+pub(super) fn is_card(name: &str) -> Result<bool> {
+    Ok(PortName::parse(name)?.scheme == "vfio")
+}
+
+/// What answers for the scan's addresses on a card.
+pub(super) struct OwnCard {
+    pub responder: Responder,
+    /// Its replies, until the sending threads take them.
+    pub replies: Option<Replies>,
+}
+
+impl Scan {
+    /// Takes the MAC address of a card and waits for its link; `None` for other ports.
+    pub(super) fn own_card(
+        &self,
+        port: &mut Port,
+        stop: &Stop,
+        notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
+    ) -> Result<Option<OwnCard>> {
+        let Some(mac) = port.control.mac().map(Mac) else {
+            return Ok(None);
+        };
+        self.local.set_mac(mac);
+        wait_for_link(port, stop, notice)?;
+        let advertiser = Advertiser {
+            source: self.local.source,
+            mac,
+        };
+        let (responder, replies) = Responder::new(advertiser);
+        Ok(Some(OwnCard {
+            responder,
+            replies: Some(replies),
+        }))
+    }
+
+    /// The next hops of all targets, which are resolved on the card itself.
+    pub(super) fn hops_by(&self, port: &mut Port, own: &OwnCard, stop: &Stop) -> Result<NextHops> {
+        let mut hops = NextHops::default();
+        let routers = self.local.routers_needed(&self.addresses, &self.on_link)?;
+        let ranges = routers.iter().copied().map(AddrRange::single);
+        let ranges: RangeList = self.on_link.ranges().chain(ranges).collect();
+        let asked = Targets::new(ranges, Vec::new());
+        let asked = asked.unwrap_or_default();
+        let mut found = sweep::on_card(&self.local, (port, own), &asked, &self.setup.rate, stop)?;
+        for router in routers {
+            let Some(mac) = found.get(&router).copied() else {
+                // Nothing is sent any more.
+                if stop.is_set() {
+                    continue;
+                }
+                let what = format!("find the router {router}");
+                let why = format!(
+                    "no answer to ARP or Neighbor Discovery on {}",
+                    self.local.name
+                );
+                return Err(Error::new(ErrorKind::NotFound, what, why)
+                    .with_hint("check --router-ip, or give --router-mac MAC"));
+            };
+            match router.is_ipv6() {
+                true => hops.router_v6 = Some(mac),
+                false => hops.router_v4 = Some(mac),
+            }
+        }
+        found.retain(|addr, _| self.on_link.contains(*addr));
+        (hops.neighbours, hops.on_link) = (found, self.on_link.clone());
+        Ok(hops)
+    }
+}
+
+/// Waits until the link is up: it comes up after the card is opened.
+fn wait_for_link(
+    port: &mut Port,
+    stop: &Stop,
+    notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
+) -> Result<()> {
+    let began = Instant::now();
+    let mut is_reported = false;
+    while port.control.link_is_up() == Some(false) && !stop.is_set() {
+        if port.control.event() == Some(PortEvent::DeviceGone) {
+            let why = "the card is gone";
+            return Err(Error::new(
+                ErrorKind::Gone,
+                format!("scan on {}", port.name),
+                why,
+            ));
+        }
+        if !is_reported && began.elapsed() >= QUIET {
+            is_reported = true;
+            notice(Notice::Link(LinkChange::Down, now()))?;
+        }
+        std::thread::sleep(LOOK);
+    }
+    // What has happened until here is no change of the scan's link.
+    while port.control.event().is_some() {}
+    if is_reported && !stop.is_set() {
+        notice(Notice::Link(LinkChange::Up(began.elapsed()), now()))?;
+    }
+    Ok(())
+}

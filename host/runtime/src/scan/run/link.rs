@@ -1,0 +1,141 @@
+//! The reporting thread's part when the link goes down: it learns so, says so, and keeps the state
+//! file at what is certain to have been sent.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::{Duration, Instant};
+
+use ::scan::LinkChange;
+use ::scan::grab::Banner;
+use port::PortEvent;
+use sys::Result;
+
+use super::super::Notice;
+use super::{Collector, Incoming};
+
+/// Interval between two looks at the link.
+const WATCH: Duration = Duration::from_millis(20);
+/// Maximum number of events in a look.
+const EVENTS_MAX: usize = 64;
+/// Maximum number of services whose banners are remembered, so that each is reported once.
+const SERVICES_MAX: usize = 1 << 20;
+
+/// What is known of the link and of the probes sent.
+pub(super) struct Watch {
+    looked: Instant,
+    down_since: Option<Instant>,
+    /// The next probe as of the last ticks, the most recent first. The last is from before anything
+    /// that may be lost when the link is reported to be down.
+    done: [u128; 4],
+    /// Whether lanes may not have gone back yet.
+    is_unsettled: bool,
+    /// Services of which a banner with data was reported, as hashes, and how many further ones there
+    /// were: those of ports that were probed again.
+    services: HashSet<u64>,
+    hasher: RandomState,
+    pub(super) again: u64,
+}
+
+impl Watch {
+    pub(super) fn new(from: u128) -> Self {
+        Self {
+            looked: Instant::now(),
+            down_since: None,
+            done: [from; 4],
+            is_unsettled: false,
+            services: HashSet::new(),
+            hasher: RandomState::new(),
+            again: 0,
+        }
+    }
+
+    /// Whether a banner is the first of its service, or the first with data.
+    pub(super) fn is_new(&mut self, banner: &Banner) -> bool {
+        let target = &banner.target;
+        let key = self.hasher.hash_one((target.addr, target.port));
+        if self.services.contains(&key) {
+            self.again += 1;
+            return false;
+        }
+        if banner.byte_count != 0 && self.services.len() < SERVICES_MAX {
+            self.services.insert(key);
+        }
+        true
+    }
+}
+
+impl Collector<'_> {
+    /// Looks whether there is a link at all, before the first probe: a program of XDP resets some
+    /// cards.
+    pub(super) fn look_first(
+        &mut self,
+        notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
+    ) -> Result<()> {
+        match self.scan.local.is_running() {
+            true => Ok(()),
+            false => match self.link_down() {
+                Some(change) => notice(Notice::Link(change, super::super::now())),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Looks whether the link has changed.
+    pub(super) fn watch(
+        &mut self,
+        incoming: &mut Incoming<'_>,
+        notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
+    ) -> Result<()> {
+        if self.watch.looked.elapsed() < WATCH {
+            return Ok(());
+        }
+        self.watch.looked = Instant::now();
+        for _ in 0..EVENTS_MAX {
+            let change = match incoming.control.event() {
+                Some(PortEvent::LinkDown) => self.link_down(),
+                Some(PortEvent::LinkUp) => self.link_up(),
+                Some(_) => None,
+                None => break,
+            };
+            if let Some(change) = change {
+                notice(Notice::Link(change, super::super::now()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn link_down(&mut self) -> Option<LinkChange> {
+        if self.watch.down_since.is_some() {
+            return None;
+        }
+        self.watch.down_since = Some(Instant::now());
+        self.live.link.set_down(self.began.elapsed());
+        Some(LinkChange::Down)
+    }
+
+    fn link_up(&mut self) -> Option<LinkChange> {
+        let since = self.watch.down_since.take()?;
+        self.watch.is_unsettled = true;
+        if let Some(adaptive) = &mut self.adaptive {
+            adaptive.settle(self.began.elapsed().as_nanos() as u64);
+        }
+        self.live.link.set_up();
+        Some(LinkChange::Up(since.elapsed()))
+    }
+
+    /// Records the state of a second ago; without a link that of before it went down.
+    pub(super) fn note(&mut self) -> Result<()> {
+        let now = self.scan.setup().from + u128::from(self.live.done());
+        let done = &mut self.watch.done;
+        if self.watch.down_since.is_some() || self.watch.is_unsettled {
+            self.watch.is_unsettled = self.watch.down_since.is_some();
+            *done = [done[3]; 4];
+        } else {
+            *done = [now, done[0], done[1], done[2]];
+        }
+        let before = done[1];
+        self.state
+            .as_mut()
+            .map_or(Ok(()), |state| state.note(before))
+    }
+}
