@@ -127,6 +127,7 @@ mod scan_tables;
 mod scan_targets;
 mod scan_tls;
 mod scan_tun;
+mod scan_zmap;
 mod send_generate;
 mod send_neighbour;
 mod send_replay;

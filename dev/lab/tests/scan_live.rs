@@ -50,7 +50,7 @@ fn parsed(finished: Finished) -> (Vec<Value>, Value) {
 
 /// A TCP segment that arrived at the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Segment {
+pub(crate) struct Segment {
     to: (IpAddr, u16),
     from_port: u16,
     flags: u16,
@@ -70,7 +70,7 @@ fn segment(packet: &[u8]) -> Option<Segment> {
 
 /// Runs `body`, and returns all segments that arrived at the right end meanwhile; `answer` sees
 /// each and may reply.
-fn watched<T: Send>(
+pub(crate) fn watched<T: Send>(
     pair: &Pair,
     answer: impl Fn(&Raw, &[u8]) + Sync,
     body: impl FnOnce() -> T + Send,
@@ -100,10 +100,10 @@ fn watched<T: Send>(
     })
 }
 
-fn silent(_: &Raw, _: &[u8]) {}
+pub(crate) fn silent(_: &Raw, _: &[u8]) {}
 
 /// Number of probes to each target.
-fn probes(seen: &[Segment]) -> HashMap<(IpAddr, u16), u32> {
+pub(crate) fn probes(seen: &[Segment]) -> HashMap<(IpAddr, u16), u32> {
     let mut counts = HashMap::new();
     for segment in seen.iter().filter(|segment| segment.flags == SYN) {
         *counts.entry(segment.to).or_default() += 1;

@@ -1,5 +1,5 @@
-//! `barewire scan --banners` against real servers of VNC, Redis, MQTT, SMB, HTTP and SSH.
-//! the packages that `cargo xtask setup` unpacks.
+//! `barewire scan --banners` against real servers of HTTP, TLS, SSH, RTSP, MQTT, mail and
+//! databases, from the packages that `cargo xtask setup` unpacks.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -40,8 +40,13 @@ eval "$2"
 "#;
 
 fn packages() -> Result<PathBuf, Missing> {
+    unpacked("usr/sbin/vsftpd")
+}
+
+/// The directory of the packages, if it has this file.
+fn unpacked(file: &str) -> Result<PathBuf, Missing> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers");
-    match folder.join("usr/sbin/vsftpd").is_file() {
+    match folder.join(file).is_file() {
         true => Ok(folder),
         false => Err(Missing::Machine(
             "servers below target (cargo xtask setup)".into(),
@@ -181,6 +186,20 @@ fn redis_says_its_version() {
     let found = Server::start(script, &[6379]).application(6379);
     assert_eq!(found["protocol"], "redis");
     assert!(text(&found["redis_version"]).starts_with("8."), "{found}");
+}
+
+#[test]
+fn an_rtsp_server_answers_options() {
+    require!(skip::lab(), packages().map(drop));
+    require!(unpacked("usr/bin/rtsp-server-perl").map(drop));
+    let server = Server::start("exec chroot $T perl /usr/bin/rtsp-server-perl", &[554]);
+    let (banners, totals) = server.banners(&[554]);
+    let found = &banners[0]["application"];
+    assert_eq!(found["protocol"], "rtsp", "{totals} {}", banners[0]);
+    assert_eq!(found["rtsp_status"], 200, "{found}");
+    let start = text(&banners[0]["start"]);
+    assert!(start.starts_with("RTSP/1.0 200 OK\r\n"), "{start}");
+    assert!(start.contains("\r\nPublic: OPTIONS, DESCRIBE"), "{start}");
 }
 
 #[test]

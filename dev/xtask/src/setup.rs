@@ -85,7 +85,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("ndiff"), "ndiff", &[Set::Test]),
     (Program("nmap"), "nmap", &[Set::Test]),
     (Program("masscan"), "masscan", &[Set::Test, Set::Bench]),
-    (Program("zmap"), "zmap", &[Set::Bench]),
+    (Program("zmap"), "zmap", &[Set::Test, Set::Bench]),
     (Program("iptables"), "iptables", &[Set::Test, Set::Bench]),
     (Program("nft"), "nftables", &[Set::Test, Set::Bench]),
     (Program("xdp-filter"), "xdp-tools", &[Set::Bench]),

@@ -34,7 +34,7 @@ const UNPACKED: &[Unpacked] = &[
     Unpacked {
         folder: "servers",
         what: "servers for scan tests",
-        file: "usr/sbin/vsftpd",
+        file: "usr/bin/rtsp-server-perl",
         packages: &[
             // What the servers' own scripts run.
             "dash",
@@ -53,6 +53,7 @@ const UNPACKED: &[Unpacked] = &[
             "mariadb-server-core",
             "mosquitto",
             "vsftpd",
+            "rtsp-server-perl",
         ],
         // PostgreSQL compiles queries with it.
         without: &["libllvm"],
