@@ -109,6 +109,7 @@ mod pcap_dropin;
 mod pcap_dropin_calls;
 mod pcap_dropin_live;
 mod pfring_dropin;
+mod pfring_zc;
 mod port_embedding;
 mod privileges;
 mod scan_adaptive;

@@ -15,6 +15,10 @@ mod send;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod zc;
+mod zc_facts;
+mod zc_queue;
+mod zc_worker;
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -33,6 +37,18 @@ unsafe fn with(ring: *const Ring, body: impl FnOnce(&Ring) -> Outcome<c_int>) ->
         Some(ring) => body(ring).unwrap_or_else(|status| status),
         None => INVALID_ARGUMENT,
     })
+}
+
+/// Returns a pointer, or null with the thread's `errno` set.
+fn or_errno<T>(outcome: Outcome<*const T>) -> *mut T {
+    match outcome {
+        Ok(place) => place.cast_mut(),
+        Err(failed) => {
+            // SAFETY: the thread's errno.
+            unsafe { *libc::__errno_location() = crate::status::errno(failed) };
+            std::ptr::null_mut()
+        }
+    }
 }
 
 /// The text at a pointer; `None` for null.

@@ -16,3 +16,4 @@ mod ring;
 mod sender;
 mod settings;
 mod status;
+mod zc;

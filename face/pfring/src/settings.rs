@@ -10,7 +10,7 @@ use crate::status::{INVALID_ARGUMENT, NOT_SUPPORTED};
 /// `PF_RING_LONG_HEADER`: the extended header is filled, too.
 pub const LONG_HEADER: u32 = 1 << 2;
 /// `PF_RING_PROMISC`.
-const PROMISCUOUS: u32 = 1 << 3;
+pub const PROMISCUOUS: u32 = 1 << 3;
 
 /// Wait of `pfring_recv` in milliseconds if the program sets none, as PF_RING's.
 pub const POLL_MS: u32 = 500;

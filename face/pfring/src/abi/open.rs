@@ -5,9 +5,9 @@ use std::ptr::null_mut;
 
 use sys::boundary::guard;
 
-use super::{bytes, with};
+use super::{bytes, or_errno, with};
 use crate::ring::Ring;
-use crate::status::{self, INVALID_ARGUMENT};
+use crate::status::INVALID_ARGUMENT;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_open(device: *const c_char, caplen: u32, flags: u32) -> *mut Ring {
@@ -18,14 +18,7 @@ pub unsafe extern "C" fn pfring_open(device: *const c_char, caplen: u32, flags: 
             Some(name) => Ring::new(&name, caplen, flags),
             None => Err(INVALID_ARGUMENT),
         };
-        match opened {
-            Ok(ring) => Box::into_raw(Box::new(ring)),
-            Err(failed) => {
-                // SAFETY: the thread's errno.
-                unsafe { *libc::__errno_location() = status::errno(failed) };
-                null_mut()
-            }
-        }
+        or_errno(opened.map(|ring| Box::into_raw(Box::new(ring)).cast_const()))
     })
 }
 

@@ -1,0 +1,297 @@
+//! PF_RING ZC: threads that distribute packets over queues.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sys::boundary::guard;
+
+use super::or_errno;
+use super::zc_queue::shared;
+use crate::ring::Outcome;
+use crate::status::{INVALID_ARGUMENT, NO_MEMORY};
+use crate::zc::buffer::{Buffer, Buffers};
+use crate::zc::hash;
+use crate::zc::queue::{MultiQueue, Queue};
+
+/// `pfring_zc_distribution_func`.
+type Distribute = unsafe extern "C" fn(*mut Buffer, *mut Queue, *mut c_void) -> i32;
+/// `pfring_zc_idle_callback`.
+type Idle = unsafe extern "C" fn();
+
+/// Packets received from one queue before the next one.
+const BURST: usize = 32;
+/// Sleep without packets, unless the program wants none.
+const NAP: Duration = Duration::from_micros(100);
+
+/// A `pfring_zc_worker`.
+pub struct Worker {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where packets go.
+enum Out {
+    /// One of them, by number.
+    Queues(Vec<Arc<Queue>>),
+    /// Several, by a mask.
+    Multi(*const MultiQueue),
+    /// The only one.
+    Fifo(Option<Arc<Queue>>),
+}
+
+/// What a thread does.
+struct Work {
+    inputs: Vec<Arc<Queue>>,
+    out: Out,
+    pool: *const Buffers,
+    idle: Option<Idle>,
+    distribute: Option<Distribute>,
+    user: *mut c_void,
+    is_active: bool,
+    cpu: i32,
+}
+
+// SAFETY: the program passes its pointers for use by another thread; the state of pools and queues
+// is behind locks.
+unsafe impl Send for Work {}
+
+impl Work {
+    /// The program's answer for a packet.
+    fn ask(&self, buffer: &mut Box<Buffer>, input: &Arc<Queue>) -> Option<i32> {
+        let distribute = self.distribute?;
+        let queue = Arc::as_ptr(input).cast_mut();
+        // SAFETY: the program's function, with its own argument.
+        Some(unsafe { distribute(&raw mut **buffer, queue, self.user) })
+    }
+
+    /// Passes a packet on; without room it is dropped, and counted there.
+    fn pass(&self, buffer: &mut Box<Buffer>, input: &Arc<Queue>) {
+        let answer = self.ask(buffer, input);
+        match &self.out {
+            Out::Queues(queues) => {
+                let by_hash =
+                    || (hash::by_addresses(buffer.packet()) as usize % queues.len()) as i32;
+                let at = answer.unwrap_or_else(by_hash);
+                if let Some(queue) = usize::try_from(at).ok().and_then(|at| queues.get(at)) {
+                    let _ = queue.send(buffer, false);
+                }
+            }
+            Out::Multi(multi) => {
+                let mask = answer.map_or(u32::MAX, i32::cast_unsigned);
+                // SAFETY: valid until the worker has ended, as the program must ensure.
+                if let Some(multi) = unsafe { multi.as_ref() } {
+                    multi.send(buffer, mask, false);
+                }
+            }
+            Out::Fifo(Some(queue)) if answer.is_none_or(|it| it >= 0) => {
+                let _ = queue.send(buffer, false);
+            }
+            Out::Fifo(_) => {}
+        }
+    }
+
+    fn flush(&self) {
+        match &self.out {
+            Out::Queues(queues) => queues.iter().for_each(|queue| queue.flush()),
+            Out::Fifo(queue) => queue.iter().for_each(|queue| queue.flush()),
+            Out::Multi(_) => {}
+        }
+    }
+
+    /// Receives from one queue after the other until the worker is killed.
+    fn run(self, mut buffer: Box<Buffer>, is_over: &AtomicBool) {
+        if let Ok(cpu) = usize::try_from(self.cpu) {
+            // A processor that does not exist: any.
+            let _ = sys::affinity::pin_current_thread(cpu);
+        }
+        while !is_over.load(Ordering::Relaxed) {
+            let mut count = 0;
+            for input in &self.inputs {
+                for _ in 0..BURST {
+                    if input.receive(&mut buffer, false) != Ok(true) {
+                        break;
+                    }
+                    count += 1;
+                    self.pass(&mut buffer, input);
+                }
+            }
+            if count != 0 {
+                self.flush();
+                continue;
+            }
+            if let Some(idle) = self.idle {
+                // SAFETY: the program's function.
+                unsafe { idle() };
+            }
+            match self.is_active {
+                true => std::thread::yield_now(),
+                false => std::thread::sleep(NAP),
+            }
+        }
+        // SAFETY: as for the multi-queue.
+        if let Some(pool) = unsafe { self.pool.as_ref() } {
+            pool.give(buffer);
+        }
+    }
+
+    /// Starts the thread.
+    fn start(self) -> Outcome<*const Worker> {
+        // SAFETY: null or a pool of the program.
+        let pool = unsafe { self.pool.as_ref() }.ok_or(INVALID_ARGUMENT)?;
+        let buffer = pool.take().ok_or(NO_MEMORY)?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let watched = Arc::clone(&is_over);
+        let thread = std::thread::Builder::new().name("pfring-zc".into());
+        let started = sys::signal::without_signals(|| {
+            thread.spawn(move || guard((), || self.run(buffer, &watched)))
+        });
+        let worker = Worker {
+            is_over,
+            thread: Some(started.map_err(|_| NO_MEMORY)?),
+        };
+        Ok(Box::into_raw(Box::new(worker)).cast_const())
+    }
+}
+
+/// # Safety
+/// `inputs` is null or so many valid queues.
+unsafe fn inputs(inputs: *const *const Queue, count: u32) -> Outcome<Vec<Arc<Queue>>> {
+    // SAFETY: the caller's promise.
+    let inputs = unsafe { shared(inputs, count) }?;
+    match inputs.is_empty() {
+        true => Err(INVALID_ARGUMENT),
+        false => Ok(inputs),
+    }
+}
+
+/// Distributes packets over queues: `distribute` returns the number of one, or a negative number
+/// to drop the packet; without it, by the addresses. Both policies of receiving take up to 32
+/// packets from a queue before the next one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_run_balancer(
+    in_queues: *const *const Queue,
+    out_queues: *const *const Queue,
+    in_count: u32,
+    out_count: u32,
+    pool: *const Buffers,
+    _policy: u32,
+    idle: Option<Idle>,
+    distribute: Option<Distribute>,
+    user: *mut c_void,
+    is_active: u32,
+    cpu: i32,
+) -> *mut Worker {
+    guard(null_mut(), || {
+        // SAFETY: so many queues of the program.
+        let work = unsafe {
+            inputs(in_queues, in_count).and_then(|inputs_found| {
+                Ok(Work {
+                    inputs: inputs_found,
+                    out: Out::Queues(inputs(out_queues, out_count)?),
+                    pool,
+                    idle,
+                    distribute,
+                    user,
+                    is_active: is_active != 0,
+                    cpu,
+                })
+            })
+        };
+        or_errno(work.and_then(Work::start))
+    })
+}
+
+/// Sends packets to several queues: `distribute` returns a mask of them; without it, to all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_run_fanout(
+    in_queues: *const *const Queue,
+    multi: *const MultiQueue,
+    in_count: u32,
+    pool: *const Buffers,
+    _policy: u32,
+    idle: Option<Idle>,
+    distribute: Option<Distribute>,
+    user: *mut c_void,
+    is_active: u32,
+    cpu: i32,
+) -> *mut Worker {
+    guard(null_mut(), || {
+        // SAFETY: so many queues of the program.
+        let inputs = unsafe { inputs(in_queues, in_count) };
+        let is_null = multi.is_null();
+        let inputs = inputs.and_then(|it| {
+            if is_null {
+                Err(INVALID_ARGUMENT)
+            } else {
+                Ok(it)
+            }
+        });
+        let work = inputs.map(|inputs| Work {
+            inputs,
+            out: Out::Multi(multi),
+            pool,
+            idle,
+            distribute,
+            user,
+            is_active: is_active != 0,
+            cpu,
+        });
+        or_errno(work.and_then(Work::start))
+    })
+}
+
+/// Collects the packets of several queues in one, in the order in which they are received; without
+/// one, `distribute` processes them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_run_fifo(
+    in_queues: *const *const Queue,
+    out_queue: *const Queue,
+    in_count: u32,
+    pool: *const Buffers,
+    idle: Option<Idle>,
+    distribute: Option<Distribute>,
+    user: *mut c_void,
+    is_active: u32,
+    cpu: i32,
+    _timer_cpu: i32,
+) -> *mut Worker {
+    guard(null_mut(), || {
+        let out = if out_queue.is_null() { 0 } else { 1 };
+        // SAFETY: so many queues of the program, and none or one.
+        let work = unsafe {
+            inputs(in_queues, in_count).and_then(|inputs| {
+                Ok(Work {
+                    inputs,
+                    out: Out::Fifo(shared(&raw const out_queue, out)?.pop()),
+                    pool,
+                    idle,
+                    distribute,
+                    user,
+                    is_active: is_active != 0,
+                    cpu,
+                })
+            })
+        };
+        or_errno(work.and_then(Work::start))
+    })
+}
+
+/// Ends a worker, and waits for its thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_kill_worker(worker: *mut Worker) {
+    guard((), || {
+        if worker.is_null() {
+            return;
+        }
+        // SAFETY: of one of the functions above, and used no more.
+        let mut worker = unsafe { Box::from_raw(worker) };
+        worker.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = worker.thread.take() {
+            let _ = thread.join();
+        }
+    });
+}

@@ -1,0 +1,112 @@
+//! PF_RING ZC (`pfring_zc.h`): clusters, their buffers, and queues, within one process.
+//!
+//! A buffer has one owner: the program, a queue, or the cluster's list of free ones. Sending to a
+//! queue of the cluster passes the buffer on, and the program gets a free one for it; receiving
+//! exchanges them the other way. No byte is copied between queues. A packet of a device is copied
+//! once, into the program's buffer.
+
+pub mod buffer;
+pub mod hash;
+pub mod queue;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::ring::Outcome;
+use crate::status::{INVALID_ARGUMENT, NO_MEMORY};
+
+use buffer::{BUFFER_COUNT_MAX, BUFFER_LEN_MAX, Buffers, METADATA_LEN_MAX};
+use queue::{Mode, Queue};
+
+/// Maximum number of queues, devices included, and of pools of a cluster.
+const PART_COUNT_MAX: usize = 1024;
+
+/// A `pfring_zc_cluster`.
+pub struct Cluster {
+    /// The number that the program chose.
+    pub id: u32,
+    metadata_len: u32,
+    buffers: Arc<Buffers>,
+    queues: Mutex<Vec<Arc<Queue>>>,
+    pools: Mutex<Vec<Arc<Buffers>>>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn keep<T>(parts: &Mutex<Vec<Arc<T>>>, part: T) -> Outcome<*const T> {
+    let mut parts = lock(parts);
+    if parts.len() >= PART_COUNT_MAX {
+        return Err(NO_MEMORY);
+    }
+    let part = Arc::new(part);
+    let place = Arc::as_ptr(&part);
+    parts.push(part);
+    Ok(place)
+}
+
+impl Cluster {
+    /// Creates a cluster of at most `count` buffers for packets of up to `buffer_len` bytes.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for lengths and counts that are not possible.
+    pub fn new(id: u32, buffer_len: u32, metadata_len: u32, count: u32) -> Outcome<Self> {
+        let is_possible = (1..=BUFFER_LEN_MAX).contains(&buffer_len)
+            && metadata_len <= METADATA_LEN_MAX
+            && (1..=BUFFER_COUNT_MAX).contains(&count);
+        match is_possible {
+            true => Ok(Self {
+                id,
+                metadata_len,
+                buffers: Arc::new(Buffers::new(buffer_len, count)),
+                queues: Mutex::default(),
+                pools: Mutex::default(),
+            }),
+            false => Err(INVALID_ARGUMENT),
+        }
+    }
+
+    /// The buffers that are in no pool.
+    pub fn buffers(&self) -> &Arc<Buffers> {
+        &self.buffers
+    }
+
+    /// Lengths of packets and of metadata.
+    pub fn lens(&self) -> (u32, u32) {
+        (self.buffers.len(), self.metadata_len)
+    }
+
+    /// Sets `count` buffers apart; the pool is valid as long as the cluster.
+    ///
+    /// # Errors
+    /// `NO_MEMORY` if the cluster has fewer left.
+    pub fn pool(&self, count: u32) -> Outcome<*const Buffers> {
+        let pool = self.buffers.split(count).ok_or(NO_MEMORY)?;
+        keep(&self.pools, pool)
+    }
+
+    /// Creates a queue of `len` packets, which is valid as long as the cluster.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for a length that is not possible, `NO_MEMORY` for too many queues.
+    pub fn queue(&self, len: u32) -> Outcome<*const Queue> {
+        if !(1..=BUFFER_COUNT_MAX).contains(&len) {
+            return Err(INVALID_ARGUMENT);
+        }
+        let id = lock(&self.queues).iter().filter(|it| it.is_local()).count();
+        let lens = self.lens();
+        let queue = Queue::local(id as u32, len, lens, self.buffers.clone());
+        keep(&self.queues, queue)
+    }
+
+    /// Opens a device as a queue, which is valid as long as the cluster.
+    ///
+    /// # Errors
+    /// Those of opening.
+    pub fn device(&self, name: &str, mode: Mode, promiscuous: bool) -> Outcome<*const Queue> {
+        let queue = Queue::device(name, mode, promiscuous, self.lens())?;
+        keep(&self.queues, queue)
+    }
+}

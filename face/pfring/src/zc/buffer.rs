@@ -1,0 +1,125 @@
+//! Buffers, and lists of free ones.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::lock;
+use crate::header::Header;
+
+/// Longest packet. Its length has 16 bits in a buffer.
+pub const BUFFER_LEN_MAX: u32 = 65_535;
+
+/// Maximum number of buffers of a cluster.
+pub const BUFFER_COUNT_MAX: u32 = 1 << 22;
+
+/// Longest metadata of the program's own in each buffer.
+pub const METADATA_LEN_MAX: u32 = 240;
+
+/// A `pfring_zc_pkt_buff`, and behind its end the packet, which programs reach by a call only.
+#[repr(C, align(64))]
+pub struct Buffer {
+    /// Length of the packet; written by the program as well.
+    pub len: u16,
+    /// Bits for tested checksums: none is set.
+    pub flags: u16,
+    /// The card's or kernel's hash of the flow, 0 if unknown.
+    pub hash: u32,
+    /// Arrival, in seconds since 1970, and the nanoseconds.
+    pub seconds: u32,
+    /// As above.
+    pub nanoseconds: u32,
+    metadata: [u8; METADATA_LEN_MAX as usize],
+    data: Box<[u8]>,
+}
+
+impl Buffer {
+    fn new(len: u32) -> Box<Self> {
+        Box::new(Self {
+            len: 0,
+            flags: 0,
+            hash: 0,
+            seconds: 0,
+            nanoseconds: 0,
+            metadata: [0; METADATA_LEN_MAX as usize],
+            data: vec![0; len as usize].into(),
+        })
+    }
+
+    /// Room for a packet.
+    pub fn data(&mut self) -> &mut [u8] {
+        &mut self.data
+    }
+
+    /// The packet: as much as its length says and there is room for.
+    pub fn packet(&self) -> &[u8] {
+        self.data.get(..self.len.into()).unwrap_or(&self.data)
+    }
+
+    /// Stores a received packet, truncated to the buffer.
+    pub fn store(&mut self, header: &Header, bytes: &[u8]) {
+        let len = bytes.len().min(self.data.len());
+        self.data[..len].copy_from_slice(&bytes[..len]);
+        self.len = len as u16;
+        (self.flags, self.hash) = (0, header.hash);
+        self.seconds = (header.time_ns / 1_000_000_000) as u32;
+        self.nanoseconds = (header.time_ns % 1_000_000_000) as u32;
+    }
+
+    /// Copies a packet with its metadata.
+    pub fn copy(&mut self, other: &Self) {
+        let len = other.packet().len().min(self.data.len());
+        self.data[..len].copy_from_slice(&other.packet()[..len]);
+        (self.len, self.flags, self.hash) = (len as u16, other.flags, other.hash);
+        (self.seconds, self.nanoseconds) = (other.seconds, other.nanoseconds);
+        self.metadata = other.metadata;
+    }
+}
+
+/// A bounded number of buffers, made when they are first needed.
+pub struct Buffers {
+    len: u32,
+    /// How many more may be made.
+    left: AtomicU32,
+    #[allow(clippy::vec_box, reason = "programs hold the addresses of buffers")]
+    free: Mutex<Vec<Box<Buffer>>>,
+}
+
+impl Buffers {
+    /// At most `count` buffers for packets of up to `len` bytes.
+    pub fn new(len: u32, count: u32) -> Self {
+        Self {
+            len,
+            left: AtomicU32::new(count),
+            free: Mutex::default(),
+        }
+    }
+
+    /// The longest packet.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    fn spend(&self, count: u32) -> bool {
+        let spent = |left: u32| left.checked_sub(count);
+        let order = Ordering::Relaxed;
+        self.left.fetch_update(order, order, spent).is_ok()
+    }
+
+    /// Takes a buffer; `None` if all are in use.
+    pub fn take(&self) -> Option<Box<Buffer>> {
+        if let Some(buffer) = lock(&self.free).pop() {
+            return Some(buffer);
+        }
+        self.spend(1).then(|| Buffer::new(self.len))
+    }
+
+    /// Returns a buffer.
+    pub fn give(&self, buffer: Box<Buffer>) {
+        lock(&self.free).push(buffer);
+    }
+
+    /// Sets `count` of the buffers apart; `None` if fewer are left.
+    pub fn split(&self, count: u32) -> Option<Self> {
+        (count != 0 && self.spend(count)).then(|| Self::new(self.len, count))
+    }
+}

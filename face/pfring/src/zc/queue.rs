@@ -1,0 +1,321 @@
+//! Queues: those of a cluster, and devices.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use super::buffer::{Buffer, Buffers};
+use super::lock;
+use crate::ring::{Outcome, Ring};
+use crate::settings;
+use crate::status::{GENERIC, INVALID_ARGUMENT, NOT_SUPPORTED};
+
+/// Longest sleep before a request to stop is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Direction of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Packets are received.
+    Receive,
+    /// Packets are sent.
+    Send,
+}
+
+/// `pfring_zc_stat`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Statistics {
+    /// Packets received from the queue.
+    pub received: u64,
+    /// Packets sent to the queue.
+    pub sent: u64,
+    /// Packets lost for lack of room.
+    pub dropped: u64,
+}
+
+/// A `pfring_zc_queue`.
+pub struct Queue {
+    id: u32,
+    lens: (u32, u32),
+    kind: Kind,
+    is_stopped: AtomicBool,
+    received: AtomicU64,
+    sent: AtomicU64,
+    dropped: AtomicU64,
+    /// Multi-queues whose first queue it is.
+    multi: Mutex<Vec<Arc<MultiQueue>>>,
+}
+
+enum Kind {
+    Device(Box<Ring>),
+    Local(Local),
+}
+
+/// A queue of the cluster.
+struct Local {
+    len: usize,
+    buffers: Arc<Buffers>,
+    waiting: Mutex<VecDeque<Box<Buffer>>>,
+    filled: Condvar,
+}
+
+impl Queue {
+    fn new(id: u32, lens: (u32, u32), kind: Kind) -> Self {
+        Self {
+            id,
+            lens,
+            kind,
+            is_stopped: AtomicBool::new(false),
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            multi: Mutex::default(),
+        }
+    }
+
+    pub(super) fn local(id: u32, len: u32, lens: (u32, u32), buffers: Arc<Buffers>) -> Self {
+        let local = Local {
+            len: len as usize,
+            buffers,
+            waiting: Mutex::default(),
+            filled: Condvar::new(),
+        };
+        Self::new(id, lens, Kind::Local(local))
+    }
+
+    /// Opens a device; names are those of `pfring_open`. `lens` are those of its packets and of
+    /// metadata.
+    ///
+    /// # Errors
+    /// Those of opening.
+    pub fn device(name: &str, mode: Mode, promiscuous: bool, lens: (u32, u32)) -> Outcome<Self> {
+        let flags = if promiscuous {
+            settings::PROMISCUOUS
+        } else {
+            0
+        };
+        let ring = Ring::new(name, lens.0, flags)?;
+        ring.set(|settings| {
+            settings.mode = match mode {
+                Mode::Receive => settings::Mode::Receive,
+                Mode::Send => settings::Mode::Send,
+            };
+            // Packets that the host sends are not received.
+            settings.wanted = settings::Wanted::Received;
+        })?;
+        ring.set_wanted(settings::Wanted::Received)?;
+        ring.set_poll_duration(LOOK_EVERY.as_millis() as u32);
+        ring.enable()?;
+        // As `QUEUEID_TO_IFINDEX` reads it.
+        let index = ring.device().link().map_or(0, |link| link.index);
+        Ok(Self::new(index << 16, lens, Kind::Device(Box::new(ring))))
+    }
+
+    /// Whether it is a queue of the cluster, not a device.
+    pub fn is_local(&self) -> bool {
+        matches!(self.kind, Kind::Local(_))
+    }
+
+    /// Its number, or that of the interface, shifted by 16 bits.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Lengths of packets and of metadata.
+    pub fn lens(&self) -> (u32, u32) {
+        self.lens
+    }
+
+    /// Receives a packet into the buffer, or in exchange for it. False if there is none, or if a
+    /// call that waits was asked to stop.
+    ///
+    /// # Errors
+    /// Those of the device; `NOT_SUPPORTED` if it only sends.
+    pub fn receive(&self, place: &mut Box<Buffer>, may_wait: bool) -> Outcome<bool> {
+        loop {
+            let is_found = match &self.kind {
+                Kind::Device(ring) => {
+                    let found =
+                        ring.receive(may_wait, |header, bytes| place.store(&header, bytes))?;
+                    found.is_some()
+                }
+                Kind::Local(local) => local.receive(place, may_wait),
+            };
+            if is_found {
+                self.received.fetch_add(1, Ordering::Relaxed);
+                return Ok(true);
+            }
+            if !may_wait || self.is_stopped.swap(false, Ordering::Relaxed) {
+                if let Kind::Device(ring) = &self.kind {
+                    ring.take_stop();
+                }
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Ends a call that waits.
+    pub fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+        if let Kind::Device(ring) = &self.kind {
+            ring.stop();
+        }
+    }
+
+    /// Sends the buffer's packet; returns its length. A queue of the cluster keeps the buffer, and
+    /// `place` is a free one then.
+    ///
+    /// # Errors
+    /// `GENERIC` if there is no room, `INVALID_ARGUMENT` for an empty packet; the device's.
+    pub fn send(&self, place: &mut Box<Buffer>, flush: bool) -> Outcome<i32> {
+        let len = place.packet().len() as i32;
+        if len == 0 {
+            return Err(INVALID_ARGUMENT);
+        }
+        let sent = match &self.kind {
+            Kind::Device(ring) => ring.send(place.packet(), flush).map_err(|_| GENERIC),
+            Kind::Local(local) => local.send(place),
+        };
+        let count = if sent.is_ok() {
+            &self.sent
+        } else {
+            &self.dropped
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        sent.map(|()| len)
+    }
+
+    /// Starts the device on packets sent without `flush`.
+    pub fn flush(&self) {
+        if let Kind::Device(ring) = &self.kind {
+            // Its errors are reported by the next packet.
+            let _ = ring.flush();
+        }
+    }
+
+    /// Whether no packet waits.
+    pub fn is_empty(&self) -> bool {
+        match &self.kind {
+            Kind::Device(ring) => ring.poll(Duration::ZERO) != Ok(true),
+            Kind::Local(local) => lock(&local.waiting).is_empty(),
+        }
+    }
+
+    /// Whether there is no room; of a device this is not known.
+    pub fn is_full(&self) -> bool {
+        match &self.kind {
+            Kind::Device(_) => false,
+            Kind::Local(local) => lock(&local.waiting).len() >= local.len,
+        }
+    }
+
+    /// Sets or removes the filter of a device.
+    ///
+    /// # Errors
+    /// As [`Ring::set_filter`]; `NOT_SUPPORTED` for a queue of the cluster.
+    pub fn set_filter(&self, text: Option<&str>) -> Outcome<()> {
+        match &self.kind {
+            Kind::Device(ring) => ring.set_filter(text),
+            Kind::Local(_) => Err(NOT_SUPPORTED),
+        }
+    }
+
+    /// The counters.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn statistics(&self) -> Outcome<Statistics> {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let lost = match &self.kind {
+            Kind::Device(ring) => ring.statistics()?.dropped,
+            Kind::Local(_) => 0,
+        };
+        Ok(Statistics {
+            received: get(&self.received),
+            sent: get(&self.sent),
+            dropped: get(&self.dropped) + lost,
+        })
+    }
+}
+
+impl Local {
+    fn receive(&self, place: &mut Box<Buffer>, may_wait: bool) -> bool {
+        let mut waiting = lock(&self.waiting);
+        if waiting.is_empty() && may_wait {
+            let woken = self.filled.wait_timeout(waiting, LOOK_EVERY);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let found = waiting.pop_front();
+        drop(waiting);
+        let Some(buffer) = found else { return false };
+        self.buffers.give(std::mem::replace(place, buffer));
+        true
+    }
+
+    fn send(&self, place: &mut Box<Buffer>) -> Outcome<()> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.len() >= self.len {
+            return Err(GENERIC);
+        }
+        let spare = self.buffers.take().ok_or(GENERIC)?;
+        waiting.push_back(std::mem::replace(place, spare));
+        drop(waiting);
+        self.filled.notify_one();
+        Ok(())
+    }
+}
+
+/// A `pfring_zc_multi_queue`: several queues that receive the same packets.
+pub struct MultiQueue {
+    queues: Vec<Weak<Queue>>,
+}
+
+impl MultiQueue {
+    /// Combines queues.
+    pub(super) fn of(queues: &[Arc<Queue>]) -> Self {
+        Self {
+            queues: queues.iter().map(Arc::downgrade).collect(),
+        }
+    }
+
+    /// Combines queues; the result is valid as long as the first of them.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for none, or more than a mask has bits.
+    pub fn create(queues: &[Arc<Queue>]) -> Outcome<*const Self> {
+        let first = queues.first().filter(|_| queues.len() <= 32);
+        let first = first.ok_or(INVALID_ARGUMENT)?;
+        let multi = Arc::new(Self::of(queues));
+        let place = Arc::as_ptr(&multi);
+        lock(&first.multi).push(multi);
+        Ok(place)
+    }
+
+    /// Sends the packet to those of the queues whose bit is set; returns how many had room.
+    pub fn send(&self, place: &mut Box<Buffer>, mask: u32, flush: bool) -> i32 {
+        let chosen = self.queues.iter().enumerate();
+        let chosen = chosen.filter(|(at, _)| mask >> at & 1 != 0);
+        let chosen: Vec<_> = chosen.filter_map(|(_, queue)| queue.upgrade()).collect();
+        let Some((last, others)) = chosen.split_last() else {
+            return 0;
+        };
+        let mut count = 0;
+        for queue in others {
+            let Kind::Local(local) = &queue.kind else {
+                // A device copies it.
+                count += i32::from(queue.send(place, flush).is_ok());
+                continue;
+            };
+            let Some(mut copy) = local.buffers.take() else {
+                queue.dropped.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            copy.copy(place);
+            count += i32::from(queue.send(&mut copy, flush).is_ok());
+            local.buffers.give(copy);
+        }
+        count + i32::from(last.send(place, flush).is_ok())
+    }
+}

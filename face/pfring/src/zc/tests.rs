@@ -1,0 +1,178 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::status::{GENERIC, NOT_SUPPORTED};
+use buffer::Buffer;
+use queue::MultiQueue;
+
+fn cluster(count: u32) -> Cluster {
+    Cluster::new(7, 1536, 0, count).unwrap()
+}
+
+/// A reference to a queue of the cluster.
+fn queue(cluster: &Cluster, len: u32) -> Arc<Queue> {
+    let place = cluster.queue(len).unwrap();
+    let queues = lock(&cluster.queues);
+    queues
+        .iter()
+        .find(|it| Arc::as_ptr(it) == place)
+        .unwrap()
+        .clone()
+}
+
+fn fill(buffer: &mut Buffer, number: u8) {
+    buffer.len = 60;
+    buffer.data()[..60].fill(number);
+}
+
+#[test]
+fn packets_pass_through_a_queue_in_order_and_no_buffer_is_lost() {
+    let cluster = cluster(6);
+    let queue = queue(&cluster, 4);
+    let (mut out, mut into) = (
+        cluster.buffers().take().unwrap(),
+        cluster.buffers().take().unwrap(),
+    );
+    for round in 0..50_u8 {
+        for number in 0..4 {
+            fill(&mut out, round.wrapping_add(number));
+            assert_eq!(queue.send(&mut out, false), Ok(60));
+        }
+        fill(&mut out, 1);
+        assert_eq!(queue.send(&mut out, false), Err(GENERIC), "full");
+        assert!(queue.is_full() && !queue.is_empty());
+        for number in 0..4 {
+            assert_eq!(queue.receive(&mut into, true), Ok(true));
+            assert_eq!(into.packet(), [round.wrapping_add(number); 60]);
+        }
+        assert_eq!(queue.receive(&mut into, false), Ok(false));
+    }
+    let statistics = queue.statistics().unwrap();
+    assert_eq!(
+        (statistics.received, statistics.sent, statistics.dropped),
+        (200, 200, 50)
+    );
+    // Four are free, two are with the program.
+    let free: Vec<_> = std::iter::from_fn(|| cluster.buffers().take()).collect();
+    assert_eq!(free.len(), 4);
+    let empty = queue.send(
+        &mut {
+            out.len = 0;
+            out
+        },
+        false,
+    );
+    assert!(empty.is_err());
+}
+
+#[test]
+fn a_queue_without_a_free_buffer_refuses() {
+    let cluster = cluster(1);
+    let queue = queue(&cluster, 4);
+    let mut only = cluster.buffers().take().unwrap();
+    fill(&mut only, 3);
+    assert_eq!(queue.send(&mut only, false), Err(GENERIC));
+    assert_eq!(only.packet(), [3; 60]);
+}
+
+#[test]
+fn a_waiting_call_ends_when_it_is_asked_to() {
+    let cluster = cluster(3);
+    let queue = queue(&cluster, 1);
+    let mut place = cluster.buffers().take().unwrap();
+    queue.stop();
+    assert_eq!(queue.receive(&mut place, true), Ok(false));
+    let waiter = queue.clone();
+    let thread = std::thread::spawn(move || (waiter.receive(&mut place, true), place));
+    let mut sent = cluster.buffers().take().unwrap();
+    fill(&mut sent, 9);
+    while queue.send(&mut sent, false).is_err() {
+        std::thread::yield_now();
+    }
+    let (received, place) = thread.join().unwrap();
+    assert_eq!((received, place.packet()), (Ok(true), &[9; 60][..]));
+}
+
+#[test]
+fn several_queues_receive_the_packets_of_their_bits() {
+    let cluster = cluster(10);
+    let queues = [queue(&cluster, 2), queue(&cluster, 2), queue(&cluster, 2)];
+    let multi = MultiQueue::create(&queues).unwrap();
+    assert!(!multi.is_null() && MultiQueue::create(&[]).is_err());
+    let multi = MultiQueue::of(&queues);
+    let mut place = cluster.buffers().take().unwrap();
+    for (mask, count) in [(0b101, 2), (0, 0), (0b1000, 0), (u32::MAX, 3), (0b001, 0)] {
+        fill(&mut place, mask as u8);
+        assert_eq!(multi.send(&mut place, mask, false), count, "{mask}");
+    }
+    let mut seen = |queue: &Queue| {
+        let mut numbers = Vec::new();
+        while queue.receive(&mut place, false) == Ok(true) {
+            numbers.push(place.packet()[0]);
+        }
+        numbers
+    };
+    assert_eq!(
+        queues.each_ref().map(|it| seen(it)),
+        [vec![5, 255], vec![255], vec![5, 255]]
+    );
+}
+
+#[test]
+fn clusters_have_bounds() {
+    for (len, metadata, count) in [(0, 0, 1), (65_536, 0, 1), (64, 241, 1), (64, 0, 0)] {
+        assert!(Cluster::new(1, len, metadata, count).is_err());
+    }
+    let cluster = cluster(10);
+    assert!(cluster.queue(0).is_err());
+    assert!(cluster.pool(8).is_ok());
+    assert_eq!(cluster.pool(3).err(), Some(NO_MEMORY));
+    assert_eq!(
+        queue(&cluster, 1).set_filter(Some("tcp")),
+        Err(NOT_SUPPORTED)
+    );
+    assert!(
+        cluster
+            .device("no-such-interface", Mode::Receive, true)
+            .is_err()
+    );
+}
+
+/// An IPv4 packet with UDP.
+fn packet(ends: [(u8, u16); 2], payload: &[u8]) -> Vec<u8> {
+    let [from, to] = ends;
+    let mut bytes = vec![0; 12];
+    bytes.extend([8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0]);
+    bytes.extend([10, 0, 0, from.0, 10, 0, 0, to.0]);
+    bytes.extend([from.1.to_be_bytes(), to.1.to_be_bytes(), [0, 8], [0, 0]].concat());
+    bytes.extend(payload);
+    bytes
+}
+
+#[test]
+fn hashes_are_the_same_in_both_directions_and_look_into_gtp() {
+    use hash::{by_addresses, by_gtp};
+    let [there, back] = [[(1, 7), (2, 9)], [(2, 9), (1, 7)]].map(|ends| packet(ends, &[]));
+    assert_eq!(by_addresses(&there), by_addresses(&back));
+    assert_eq!(by_gtp(&there), by_gtp(&back));
+    assert_ne!(by_gtp(&there), by_gtp(&packet([(1, 8), (2, 9)], &[])));
+    assert_ne!(
+        by_addresses(&there),
+        by_addresses(&packet([(1, 7), (3, 9)], &[]))
+    );
+    let mut tagged = there.clone();
+    tagged.splice(12..12, [0x81, 0, 0, 5]);
+    assert_eq!(by_addresses(&tagged), by_addresses(&there));
+    let gtp = |inner: &[u8]| {
+        packet(
+            [(8, 2152), (9, 2152)],
+            &[&[0x30, 255, 0, 0, 0, 0, 0, 1], &inner[14..]].concat(),
+        )
+    };
+    assert_eq!(by_gtp(&gtp(&there)), by_gtp(&back));
+    for len in 0..there.len() {
+        by_addresses(&there[..len]);
+        by_gtp(&gtp(&there)[..len]);
+    }
+    assert_eq!(by_addresses(&[]), 0);
+}
