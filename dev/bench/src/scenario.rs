@@ -14,6 +14,7 @@ mod memory;
 mod paths;
 mod scan;
 mod send;
+mod suricata;
 mod vm;
 pub mod wire;
 
@@ -59,6 +60,7 @@ pub const SCENARIOS: &[Scenario] = &[
     give_back::SCENARIO,
     memory::SCENARIO,
     cluster::SCENARIO,
+    suricata::SCENARIO,
     driver::SCENARIO,
     paths::SCENARIO,
     vm::SCENARIO,
