@@ -113,7 +113,7 @@ fn packets_that_were_mirrored_twice_are_handed_over_once() {
         (&application["shunt"], &application["deduplicate_ms"]),
         (&"1M".into(), &10.into())
     );
-    // Packets are 1 ms apart. Those of the capture that are equal within the window are copies, too.
+    // Packets are 1 ms apart. Those of the capture that are equal within the window are copies.
     let mut times = std::collections::BTreeMap::new();
     let mut at_ms = 0;
     let mut expected = packets.clone();

@@ -1,5 +1,5 @@
-//! `libpfring.so`: the functions of PF_RING ZC as zmap and PF_RING's examples call them, over a veth
-//! pair.
+//! `libpfring.so`: the functions of PF_RING ZC as zmap and PF_RING's examples call them, over a
+//! veth pair.
 
 use std::process::Command;
 use std::time::Duration;

@@ -51,7 +51,7 @@ fn flows(port: &str) -> Process {
 }
 
 /// Packets and bytes in each direction of each flow. (When records end differs: the time of a live
-/// input goes on after its last packet.)
+/// input continues after its last packet.)
 fn records(process: &mut Process) -> BTreeMap<String, [u64; 4]> {
     let finished = process.wait(LIMIT).unwrap().checked().unwrap();
     let mut flows = BTreeMap::<String, [u64; 4]>::new();

@@ -207,7 +207,8 @@ pub struct Outcome {
 
 impl Outcome {
     /// The difference over the whole cluster: packets that the ports delivered against packets
-    /// received, and packets adopted against packets handed to, dropped by or left out for each application.
+    /// received, and packets adopted against packets handed to, dropped by or left out for each
+    /// application.
     pub fn imbalance(&self) -> u64 {
         let delivered = self.account.rx_total().delivered;
         let mut sum = delivered.abs_diff(self.totals.received);

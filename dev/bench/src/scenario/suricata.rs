@@ -1,6 +1,6 @@
-//! `suricata`: how many packets an unmodified Suricata loses on a veth pair, alone by AF_PACKET, and
-//! behind a cluster that hands it only the start of each flow, at the rate at which it loses about
-//! a fifth alone. Both have one core; the cluster's thread is on the same one as its reader.
+//! `suricata`: how many packets an unmodified Suricata loses on a veth pair, alone by AF_PACKET,
+//! and behind a cluster that hands it only the start of each flow, at the rate at which it loses
+//! about a fifth alone. Both have one core; the cluster's thread is on the same one as its reader.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

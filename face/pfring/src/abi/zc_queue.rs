@@ -213,7 +213,7 @@ pub(super) unsafe fn shared(queues: *const *const Queue, count: u32) -> Outcome<
         return Err(INVALID_ARGUMENT);
     }
     let one = |at: usize| {
-        // SAFETY: the caller's promise; queues are in an `Arc`, of which one more reference is made.
+        // SAFETY: the caller's promise; queues are in an `Arc`, which gets one more reference.
         unsafe {
             let queue = queues.add(at).read();
             if queue.is_null() {

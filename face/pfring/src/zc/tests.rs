@@ -1,3 +1,5 @@
+//! Clusters, queues and hashes of PF_RING ZC.
+
 use std::sync::Arc;
 
 use super::*;

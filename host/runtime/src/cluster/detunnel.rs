@@ -101,7 +101,7 @@ impl Out {
 fn strip(pool: &Pool, frame: &mut Frame, inside: &Decapsulated) {
     let header: &[u8] = inside.header.as_ref().map_or(&[], |header| header);
     let before = pool.descriptor(frame);
-    // The rest of a packet in several frames has no trailer that could be told apart.
+    // The rest of a packet in several frames has no trailer that could be distinguished.
     let rest = before.cap_len.saturating_sub(inside.offset);
     let len = if before.continues() {
         rest

@@ -6,10 +6,10 @@
 //! link header, the time to live or hop limit, and the checksum of the IPv4 header.
 //!
 //! A retransmission is another packet: with IPv4 it has another identification, unless its sender
-//! sets 0 in all of them (RFC 6864 section 4.1), with TCP timestamps another time. What remains is
-//! told apart by the window alone: identical datagrams of such senders and identical IPv6 packets
-//! that follow within the window are taken for copies, as are the rounds of a packet in a routing
-//! loop.
+//! sets 0 in all of them (RFC 6864 section 4.1), with TCP timestamps another time. What remains
+//! is distinguished by the window alone: identical datagrams of such senders and identical IPv6
+//! packets that follow within the window are taken for copies, as are the rounds of a packet in a
+//! routing loop.
 
 use wire::Dissection;
 

@@ -271,6 +271,42 @@ pub(super) fn top(name: &str, count: Option<u64>, as_json: bool) -> Result<()> {
     Ok(())
 }
 
+/// The names of applications, and the rates of packets that they did not receive, by reason.
+fn left_out_rates<'a>(
+    before: &Status,
+    status: &'a Status,
+    seconds: f64,
+) -> Vec<(&'a str, [(&'static str, f64); 3])> {
+    let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+    let pairs = status.applications.iter().zip(&before.applications);
+    let rates = pairs.map(|(application, before)| {
+        let (now, before) = (&application.counts, &before.counts);
+        let rates = [
+            ("filtered", rate(now.filtered, before.filtered)),
+            ("duplicates", rate(now.duplicates, before.duplicates)),
+            ("shunted", rate(now.shunted, before.shunted)),
+        ];
+        (application.name.as_str(), rates)
+    });
+    rates.collect()
+}
+
+/// The same as lines, without rates of 0.
+fn left_out_text(applications: &[(&str, [(&'static str, f64); 3])]) -> String {
+    let mut text = String::new();
+    for (name, rates) in applications {
+        let rates = rates.iter().filter(|(_, rate)| *rate > 0.0);
+        let rates: Vec<String> = rates
+            .map(|(means, rate)| format!("{} {means}", si(rate.round(), "pps")))
+            .collect();
+        if !rates.is_empty() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "  {name}: {}", rates.join(", "));
+        }
+    }
+    text
+}
+
 fn rates(before: &Status, status: &Status, seconds: f64, as_json: bool) -> String {
     let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
     let received = rate(status.input.received, before.input.received);
@@ -280,18 +316,10 @@ fn rates(before: &Status, status: &Status, seconds: f64, as_json: bool) -> Strin
         let delivered = rate(now.returned, before.returned);
         (queue, delivered, rate(now.dropped, before.dropped))
     });
-    let pairs = status.applications.iter().zip(&before.applications);
-    let left_out = pairs.map(|(application, before)| {
-        let (now, before) = (&application.counts, &before.counts);
-        let rates = [
-            ("filtered", rate(now.filtered, before.filtered)),
-            ("duplicates", rate(now.duplicates, before.duplicates)),
-            ("shunted", rate(now.shunted, before.shunted)),
-        ];
-        (&application.name, rates)
-    });
+    let left_out = left_out_rates(before, status, seconds);
     if as_json {
-        let applications = left_out.map(|(name, [filtered, duplicates, shunted])| {
+        let applications = left_out.into_iter();
+        let applications = applications.map(|(name, [filtered, duplicates, shunted])| {
             json!({
                 "application": name,
                 "filtered_pps": filtered.1,
@@ -325,16 +353,7 @@ fn rates(before: &Status, status: &Status, seconds: f64, as_json: bool) -> Strin
         status.name,
         si(received.round(), "pps")
     );
-    for (name, rates) in left_out {
-        let rates = rates.iter().filter(|(_, rate)| *rate > 0.0);
-        let rates: Vec<String> = rates
-            .map(|(means, rate)| format!("{} {means}", si(rate.round(), "pps")))
-            .collect();
-        if !rates.is_empty() {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "  {name}: {}", rates.join(", "));
-        }
-    }
+    text += &left_out_text(&left_out);
     for (queue, delivered, dropped) in rows {
         let reader = queue
             .reader

@@ -1,3 +1,5 @@
+//! Copies of packets, compared with a map of whole packets.
+
 use std::collections::HashMap;
 
 use wire::LinkType;

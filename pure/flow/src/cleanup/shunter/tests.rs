@@ -1,3 +1,5 @@
+//! Starts of flows, compared with a map of sums.
+
 use std::collections::HashMap;
 
 use wire::LinkType;
