@@ -24,7 +24,7 @@ use ::scan::{
     Options, Order, Plan, PlannedProbe, Ports, Probe, RESERVED, RangeList, RateChange, Shard,
     Targets,
 };
-use port::{Direction, FilterSource, Port, PortName, PortOptions};
+use port::{Direction, FilterSource, Port, PortName, PortOptions, TimestampSource};
 use sys::nftables::OwnedTable;
 use sys::{Error, ErrorKind, Result};
 use traffic::Rate;
@@ -443,6 +443,10 @@ impl Scan {
             filter_source: Some(self.filter()),
             promiscuous: false,
             outgoing: false,
+            // Answers are dated when they are recognized.
+            timestamp: TimestampSource::None,
+            rx_len_max: self.rx_len_max(),
+            tx_len_max: transmit::TX_LEN,
             ..PortOptions::default()
         };
         let port = port::open(&name, &options)?;

@@ -182,6 +182,11 @@ pub struct PortOptions {
     /// Length of each ring (AF_XDP), or block memory in units of frames (AF_PACKET); 0 for the
     /// backend's default.
     pub ring_len: u32,
+    /// Length that the RX ring need not exceed (AF_XDP) where `ring_len` is 0; 0 for no limit.
+    pub rx_len_max: u32,
+    /// The same for the TX ring: a sender that flushes often needs few frames, which then stay in
+    /// the processor's cache.
+    pub tx_len_max: u32,
     /// Ring memory in bytes (AF_PACKET) for each queue; 0 for the backend's default.
     pub ring_bytes: usize,
     /// Maximum number of packets per batch.
@@ -241,6 +246,8 @@ impl Default for PortOptions {
             filter_source: None,
             pool: None,
             ring_len: 0,
+            rx_len_max: 0,
+            tx_len_max: 0,
             ring_bytes: 0,
             batch_max: 64,
             attach: AttachMode::Auto,

@@ -38,6 +38,12 @@ const QUEUE_PPS: f64 = 500_000.0;
 /// Part of a second that a block of a lane takes at most.
 const BLOCKS_PER_SECOND: f64 = 50.0;
 const BLOCK_MAX: u32 = 1024;
+/// Length of a TX ring that keeps a device busy between two batches.
+pub(super) const TX_LEN: u32 = 1024;
+/// Part of a second for which an RX ring holds as many answers as probes are sent, and limits of
+/// its length.
+const RX_PER_SECOND: f64 = 50.0;
+const RX_LEN: std::ops::RangeInclusive<u32> = 1024..=8192;
 /// Shortest probe with its preamble and gap, and the longest one, in bits.
 const PROBE_BITS: f64 = 84.0 * 8.0;
 const PROBE_BITS_MAX: f64 = 1514.0 * 8.0;
@@ -51,6 +57,18 @@ fn pps(rate: Rate, probe_bits: f64) -> f64 {
 }
 
 impl Scan {
+    /// Length that an RX ring need not exceed; 0 if it is unknown. Memory for more takes longer to
+    /// prepare than a small scan takes.
+    pub(super) fn rx_len_max(&self) -> u32 {
+        let setup = self.setup();
+        if setup.grab.is_some() {
+            // What services send does not depend on the rate.
+            return 0;
+        }
+        let answers = pps(setup.rate, PROBE_BITS) / RX_PER_SECOND;
+        (answers as u32).clamp(*RX_LEN.start(), *RX_LEN.end())
+    }
+
     /// The lanes of the probes, at most one for each of this many queues.
     pub(super) fn lanes(&self, queue_count: usize) -> Vec<Lane> {
         let setup = self.setup();

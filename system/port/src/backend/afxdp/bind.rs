@@ -35,6 +35,7 @@ pub(super) fn bind_all(
                 has_rx: plan.has_rx,
                 has_tx: plan.has_tx,
                 ring_len: plan.ring_len,
+                tx_len: plan.tx_len,
                 fill_count: plan.fill_frames(zero_copy),
                 zero_copy,
                 multi_buffer,
@@ -104,7 +105,7 @@ fn modes(
 fn prepare(shared: &Shared, options: &PortOptions, plan: &Plan) -> Result<()> {
     let socket = &shared.socket;
     if plan.has_tx && !shared.zero_copy {
-        socket.set_tx_budget(plan.ring_len);
+        socket.set_tx_budget(plan.tx_len);
         socket.set_send_buffer(SEND_BUFFER_LEN);
     }
     if let Some(budget) = options.busy_poll_budget {

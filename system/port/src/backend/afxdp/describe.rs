@@ -37,7 +37,14 @@ pub(super) fn describe(parts: &Parts<'_>) -> PortDescription {
         facts.push(("bind mode", mode.into()));
         facts.push(("multi-buffer", yes(spec.multi_buffer)));
         facts.push(("need_wakeup", yes(spec.need_wakeup)));
-        facts.push(("ring entries", spec.ring_len.to_string()));
+        let lens = match (spec.has_rx, spec.has_tx) {
+            (true, true) if spec.tx_len != spec.ring_len => {
+                format!("{} received, {} sent", spec.ring_len, spec.tx_len)
+            }
+            (true, _) => spec.ring_len.to_string(),
+            (false, _) => spec.tx_len.to_string(),
+        };
+        facts.push(("ring entries", lens));
         facts.push(("fill entries", spec.fill_count.to_string()));
         facts.push(("shared memory", yes(shared.joined)));
     }

@@ -63,12 +63,38 @@ pub(super) fn choose_queues(
     Ok((0..count).collect())
 }
 
+/// Lengths of the RX and the TX ring of each of `count` queues.
+fn ring_lens(options: &PortOptions, count: u32) -> Result<[u32; 2]> {
+    if options.ring_len > RING_LEN_MAX {
+        let len = options.ring_len;
+        let why = format!("a ring of {len} entries is longer than {RING_LEN_MAX}");
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "open an afxdp: port",
+            why,
+        ));
+    }
+    if options.ring_len != 0 {
+        return Ok([options.ring_len.next_power_of_two().max(64); 2]);
+    }
+    // Many queues share the load, so each may be shorter.
+    let usual = (RING_LEN * 2 / count.next_power_of_two()).clamp(256, RING_LEN);
+    let at_most = |len_max: u32| match len_max {
+        0 => usual,
+        _ => usual.min(len_max.clamp(64, RING_LEN).next_power_of_two()),
+    };
+    Ok([at_most(options.rx_len_max), at_most(options.tx_len_max)])
+}
+
 /// Parameters of the port to open.
 pub(super) struct Plan {
     pub queues: Vec<u32>,
     pub has_rx: bool,
     pub has_tx: bool,
+    /// Length of each RX ring.
     pub ring_len: u32,
+    /// Length of each TX ring.
+    pub tx_len: u32,
     /// Number of frames for each queue to receive into.
     pub fill_count: u32,
     frame_count: u32,
@@ -77,25 +103,13 @@ pub(super) struct Plan {
 impl Plan {
     pub(super) fn new(options: &PortOptions, queues: Vec<u32>) -> Result<Self> {
         let count = queues.len() as u32;
-        let ring_len = match options.ring_len {
-            // Many queues share the load, so each may be shorter.
-            0 => (RING_LEN * 2 / count.next_power_of_two()).clamp(256, RING_LEN),
-            len if len > RING_LEN_MAX => {
-                let why = format!("a ring of {len} entries is longer than {RING_LEN_MAX}");
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    "open an afxdp: port",
-                    why,
-                ));
-            }
-            len => len.next_power_of_two().max(64),
-        };
+        let [ring_len, tx_len] = ring_lens(options, count)?;
         let (has_rx, has_tx) = (options.direction.has_rx(), options.direction.has_tx());
         // Twice the RX ring: a slow reader then fills the ring before the kernel runs out of
         // frames, and the account shows the right reason.
         let rx_frames = 2 * ring_len;
         let own = u32::from(has_rx) * (rx_frames + FRAMES_BESIDE)
-            + u32::from(has_tx) * (ring_len + FRAMES_BESIDE);
+            + u32::from(has_tx) * (tx_len + FRAMES_BESIDE);
         let fill_count = match &options.pool {
             None => rx_frames,
             Some(pool) => {
@@ -117,6 +131,7 @@ impl Plan {
             has_rx,
             has_tx,
             ring_len,
+            tx_len,
             fill_count,
             frame_count: own.saturating_mul(count),
             queues,
@@ -190,6 +205,33 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rings_are_as_long_as_their_user_needs() {
+        let lens = |options: PortOptions, count| ring_lens(&options, count).unwrap();
+        let usual = PortOptions::default();
+        assert_eq!(lens(usual.clone(), 1), [RING_LEN; 2]);
+        assert_eq!(lens(usual.clone(), 64), [512; 2]);
+        let short = PortOptions {
+            rx_len_max: 4000,
+            tx_len_max: 1024,
+            ..usual.clone()
+        };
+        assert_eq!(lens(short.clone(), 1), [4096, 1024]);
+        // Never longer than without a limit.
+        assert_eq!(lens(short.clone(), 64), [512, 512]);
+        // The user's own length applies to both.
+        let own = PortOptions {
+            ring_len: 8192,
+            ..short
+        };
+        assert_eq!(lens(own, 1), [8192; 2]);
+        let too_long = PortOptions {
+            ring_len: RING_LEN_MAX + 1,
+            ..usual
+        };
+        assert!(ring_lens(&too_long, 1).is_err());
+    }
 
     #[test]
     fn frames_are_left_for_sending() {

@@ -32,8 +32,10 @@ pub(super) struct SocketSpec {
     pub queue_index: u32,
     pub has_rx: bool,
     pub has_tx: bool,
-    /// Length of the RX and TX rings.
+    /// Length of the RX ring.
     pub ring_len: u32,
+    /// Length of the TX ring.
+    pub tx_len: u32,
     /// Number of frames to give to the kernel for receiving.
     pub fill_count: u32,
     pub zero_copy: bool,
@@ -377,21 +379,21 @@ struct Rings {
 
 impl Rings {
     fn map(socket: &XskSocket, spec: &SocketSpec) -> Result<Rings> {
-        let ring_len = spec.ring_len.next_power_of_two();
+        let tx_len = spec.tx_len.next_power_of_two();
         // Twice the RX ring; otherwise a slow reader would find both empty at once and the kernel
         // would report the wrong reason.
         let fill_len = spec.fill_count.max(64).next_power_of_two();
-        let completion_len = if spec.has_tx { ring_len } else { 64 };
+        let completion_len = if spec.has_tx { tx_len } else { 64 };
         let ring = |kind, len| Ok(Arc::new(socket.ring(kind, len)?));
         Ok(Rings {
             fill: ring(RingKind::Fill, fill_len)?,
             completion: ring(RingKind::Completion, completion_len)?,
             rx: match spec.has_rx {
-                true => Some(ring(RingKind::Rx, ring_len)?),
+                true => Some(ring(RingKind::Rx, spec.ring_len.next_power_of_two())?),
                 false => None,
             },
             tx: match spec.has_tx {
-                true => Some(ring(RingKind::Tx, ring_len)?),
+                true => Some(ring(RingKind::Tx, tx_len)?),
                 false => None,
             },
         })

@@ -29,6 +29,10 @@ const HEADROOM: u32 = PACKET_HEADROOM;
 const NAP: Duration = Duration::from_micros(50);
 /// Interval between two queries whether an interface that is down still exists.
 const ASK_EVERY: Duration = Duration::from_millis(100);
+/// In copy mode, maximum number of packets reserved and not yet sent. The kernel copies them during
+/// the call, so that more in a batch save little, and their frames would no longer be in the
+/// processor's cache.
+const COPY_BATCH: u32 = 128;
 /// How long closing waits for submitted packets.
 const CLOSE_WAIT: Duration = Duration::from_millis(100);
 
@@ -340,7 +344,11 @@ impl TxBackend for Tx {
     #[inline]
     fn reserve(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
         self.reclaim();
-        let room = self.room(u32::try_from(max).unwrap_or(u32::MAX));
+        let mut want = u32::try_from(max).unwrap_or(u32::MAX);
+        if !self.shared.zero_copy {
+            want = want.min(COPY_BATCH.saturating_sub(self.staged));
+        }
+        let room = self.room(want);
         reserve_buffers(&mut self.cache, slots, room as usize, HEADROOM);
         Ok(())
     }

@@ -34,6 +34,7 @@ impl Rig {
             has_rx: true,
             has_tx: false,
             ring_len: 64,
+            tx_len: 64,
             fill_count: 32,
             zero_copy: false,
             multi_buffer: false,

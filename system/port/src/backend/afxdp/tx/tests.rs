@@ -18,6 +18,7 @@ fn sender() -> Tx {
         has_rx: false,
         has_tx: true,
         ring_len: 64,
+        tx_len: 64,
         fill_count: 0,
         zero_copy: false,
         multi_buffer: false,
