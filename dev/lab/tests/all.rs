@@ -117,6 +117,7 @@ mod scan_banners;
 mod scan_firewall;
 mod scan_link;
 mod scan_live;
+mod scan_losses;
 mod scan_nmap;
 mod scan_output;
 mod scan_probes;

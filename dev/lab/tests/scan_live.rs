@@ -277,7 +277,7 @@ fn a_scan_that_was_interrupted_sends_no_probe_twice() {
 }
 
 /// The answer to a SYN as its target would send it, with `more` added to the acknowledgment number.
-fn syn_ack(syn: &[u8], more: u32) -> Vec<u8> {
+pub fn syn_ack(syn: &[u8], more: u32) -> Vec<u8> {
     let mut out = syn.to_vec();
     out[..6].copy_from_slice(&syn[6..12]);
     out[6..12].copy_from_slice(&syn[..6]);
