@@ -100,11 +100,11 @@ impl Hop {
 
 #[inline(never)]
 fn take_frames(cache: &mut FrameCache, frames: &mut Vec<Frame>) {
-    while frames.len() < BATCH {
-        let Some(mut frame) = cache.take() else { break };
-        cache.pool().set_range(&mut frame, 0, LEN);
-        frames.push(frame);
-    }
+    cache.take_frames(BATCH - frames.len(), frames);
+    let pool = cache.pool();
+    frames
+        .iter_mut()
+        .for_each(|frame| pool.set_range(frame, 0, LEN));
 }
 
 #[inline(never)]

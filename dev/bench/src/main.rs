@@ -43,6 +43,9 @@ struct Args {
     /// Fewer sizes, one round: does it run at all?
     #[arg(long)]
     quick: bool,
+    /// Add the rounds to today's record in place of beginning a new one
+    #[arg(long, conflicts_with = "quick")]
+    append: bool,
     /// Directory of records and pictures
     #[arg(long, default_value = "dev/bench/record")]
     out: std::path::PathBuf,
@@ -124,7 +127,10 @@ fn main() -> Result<()> {
     };
     for row in chosen {
         eprintln!("== {}: {}", row.name, row.summary);
-        let outcome = (row.run)(&plan)?;
+        let mut outcome = (row.run)(&plan)?;
+        if args.append {
+            record::prepend_earlier(&args.out, row.name, &mut outcome)?;
+        }
         print!("{}", outcome.text());
         if !args.quick {
             let files = record::write(&args.out, row.name, &outcome)?;

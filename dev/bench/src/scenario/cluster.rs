@@ -269,7 +269,9 @@ fn tcpdump(subject: &Subject, seconds: f64) -> Result<f64> {
     };
     let mut command: Command = pair.right.ns.command("taskset");
     command.args(["-c", "1"]).arg(wanted.get_program());
-    command.args(["-i", &device, "-n", "-w", "/dev/null", "-Z", "root"]);
+    // KiB: with the usual 2 MiB the original library loses packets at this rate.
+    command.args(["-i", &device, "-B", "65536"]);
+    command.args(["-n", "-w", "/dev/null", "-Z", "root"]);
     for (name, value) in wanted.get_envs() {
         match value {
             Some(value) => command.env(name, value),
