@@ -146,7 +146,7 @@ fn some_of_the_holders_collect_as_well() {
     assert_eq!(pool.counts().free, 64);
 }
 
-/// A peer that exits with a batch in its ring that begins at the ring's end and goes on at its
+/// A peer that exits with a batch in its ring that begins at the ring's end and continues at its
 /// start: the next peer receives all of it.
 #[test]
 fn a_batch_across_the_end_of_the_ring_is_kept() {
