@@ -70,7 +70,7 @@ fn a_flush_does_not_wait_for_the_kernels_answer() {
         let limit = Duration::from_secs(60);
         for _ in 0..2 {
             let found = ended.recv_timeout(limit).expect("it does not wait");
-            assert_eq!(found, (ErrorKind::Io, true));
+            assert_eq!(found, (ErrorKind::Down, true));
         }
         drop(held);
         let mut tx = flushing.join().unwrap();
@@ -80,7 +80,7 @@ fn a_flush_does_not_wait_for_the_kernels_answer() {
             thread::sleep(NAP);
         }
         // Down, and there.
-        assert_eq!(tx.kick().unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(tx.kick().unwrap_err().kind(), ErrorKind::Down);
     };
     if let Err(error) = sys::netns::in_new(body) {
         assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
@@ -93,7 +93,7 @@ fn a_flush_does_not_wait_for_the_kernels_answer() {
 fn an_interface_that_stays_down_is_not_queried_at_each_flush() {
     let body = || {
         let mut tx = sender();
-        let kick = |tx: &mut Tx| assert_eq!(tx.kick().unwrap_err().kind(), ErrorKind::Io);
+        let kick = |tx: &mut Tx| assert_eq!(tx.kick().unwrap_err().kind(), ErrorKind::Down);
         kick(&mut tx);
         assert!(tx.asked_at.is_some(), "it may just be going away");
         // No time has passed since this one, however slow the machine.
