@@ -223,6 +223,10 @@ pub const RIGS: &[Rig] = &[
         shrink: |options| options.ring_len = 64,
         needs: || Ok(()),
         excused: &[
+            (
+                "stop",
+                "the owner continues to fill the queue: what comes after a stop stays in flight",
+            ),
             ("link_flap", NO_LINK),
             ("mtu_change", NO_LINK),
             ("deletion", NO_LINK),
@@ -245,6 +249,10 @@ pub const RIGS: &[Rig] = &[
         shrink: |_| (),
         needs: || Ok(()),
         excused: &[
+            (
+                "overload",
+                "accepted packets wait in the port, and count as sent once the guest has buffers",
+            ),
             ("end", "a virtual machine may always come back"),
             (
                 "link_flap",
