@@ -1,14 +1,15 @@
 //! In guests with other kernels than this machine's: what barewire loads into them is accepted by
 //! their verifiers, and works. A kernel that is too old for something is named in the error.
 
+use std::net::TcpListener;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lab::oracle::TempFile;
 use lab::packet::pour;
 use lab::process::{Process, Signal};
 use lab::random::Random;
-use lab::{Pair, Veth, guest};
+use lab::{Netns, Pair, Veth, guest};
 use serde_json::Value;
 use sys::KernelVersion;
 use sys::bpf::{Program, ProgramSpec, ProgramType, TestRun, XDP_FLAG_FRAGS};
@@ -306,4 +307,105 @@ fn object_files_for_several_buffers_are_accepted_or_the_kernel_is_too_old() {
         }
         assert_eq!(verdict(&program, &packet), 2, "{expression}");
     }
+}
+
+/// Two pppd on the ends of a pseudo-terminal, each in its own namespace.
+struct PppLink {
+    left: Netns,
+    right: Netns,
+    daemons: Process,
+}
+
+impl PppLink {
+    /// The right one answers for 10.99.1.0/28 and fd99:1::/124; port 80 is open.
+    fn new() -> Self {
+        // Where pppd looks for files and keeps its own.
+        for dir in ["/etc/ppp", "/var/run", "/run/pppd"] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        let (left, right) = (Netns::new().unwrap(), Netns::new().unwrap());
+        let common = "nodetach noauth nodeflate nobsdcomp noccp novj lcp-echo-interval 0 +ipv6";
+        let far = format!(
+            "exec ip netns exec {} pppd {common} notty local 10.99.0.2:10.99.0.1 ipv6 ::2,::1",
+            right.name()
+        );
+        let near = common
+            .split(' ')
+            .chain(["local", "10.99.0.1:10.99.0.2", "ipv6", "::1,::2"]);
+        let args: Vec<&str> = near.chain(["pty", &far]).collect();
+        let daemons = left.spawn("pppd", &args).unwrap();
+        let link = Self {
+            left,
+            right,
+            daemons,
+        };
+        for (ns, addr) in [(&link.left, "fd99::1/128"), (&link.right, "fd99::2/128")] {
+            let until = Instant::now() + LIMIT;
+            // Both protocols are up once both addresses are there.
+            let is_up = || {
+                let addresses = ns.ip(["addr", "show", "dev", "ppp0"]).unwrap_or_default();
+                addresses.contains("inet 10.99.0.") && addresses.contains("inet6 fe80::")
+            };
+            while !is_up() {
+                let (out, errors) = (link.daemons.stdout(), link.daemons.stderr());
+                assert!(Instant::now() < until, "no PPP link: {out}{errors}");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            ns.ip(["addr", "add", addr, "dev", "ppp0", "nodad"])
+                .unwrap();
+        }
+        for family in ["-4", "-6"] {
+            let route = [family, "route", "add", "default", "dev", "ppp0"];
+            link.left.ip(route).unwrap();
+        }
+        let back = ["-6", "route", "add", "fd99::1", "dev", "ppp0"];
+        link.right.ip(back).unwrap();
+        for (family, prefix) in [("-4", "10.99.1.0/28"), ("-6", "fd99:1::/124")] {
+            let local = [family, "route", "add", "local", prefix, "dev", "lo"];
+            link.right.ip(local).unwrap();
+        }
+        let listen = || TcpListener::bind(("::", 80));
+        let listener = link.right.run(listen).unwrap().unwrap();
+        // Runs until the test process ends.
+        std::thread::spawn(move || while listener.accept().is_ok() {});
+        link
+    }
+}
+
+#[test]
+fn a_scan_crosses_a_ppp_link() {
+    let has_ppp = || match std::path::Path::new("/dev/ppp").exists() {
+        true => Ok(()),
+        false => Err(lab::skip::Missing::Machine(
+            "a kernel with ppp_generic".into(),
+        )),
+    };
+    lab::require!(
+        guest::inside(),
+        has_ppp(),
+        lab::skip::program("pppd", "ppp")
+    );
+    let mut link = PppLink::new();
+    let targets = ["10.99.1.0/28", "fd99:1::/124"];
+    let args = [
+        "scan", "--json", "--wait", "3", "-p", "80,81", "--rate", "200",
+    ];
+    for port in ["ppp0", "afpacket:ppp0"] {
+        let args = [&args[..], &["--probe", "syn,echo", "-e", port], &targets].concat();
+        let finished = link.left.spawn("barewire", &args).unwrap().wait(LIMIT);
+        let stdout = finished.unwrap().checked().unwrap().stdout;
+        let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        let lines: Vec<Value> = stdout.lines().map(parse).collect();
+        let count = |state: &str| lines.iter().filter(|line| line["state"] == state).count();
+        // Echo requests to both families are probes without a port.
+        assert_eq!(
+            (count("open"), count("closed"), count("up")),
+            (32, 32, 32),
+            "{stdout}"
+        );
+        let totals = lines.last().unwrap();
+        let counts = (&totals["sent"], &totals["failed"], &totals["lost"]);
+        assert_eq!(counts, (&96.into(), &0.into(), &0.into()), "{totals}");
+    }
+    link.daemons.stop(Signal::SIGTERM, LIMIT).unwrap();
 }

@@ -144,6 +144,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("openssl"), "openssl", &[Set::Test, Set::Fixture]),
     (Program("sqlite3"), "sqlite3", &[Set::Test]),
     (Program("snmpd"), "snmpd", &[Set::Test]),
+    (Program("pppd"), "ppp", &[Set::Test]),
     (Program("memcached"), "memcached", &[Set::Test]),
     (Program("telnetd"), "inetutils-telnetd", &[Set::Test]),
     (Program("Xvnc"), "tigervnc-standalone-server", &[Set::Test]),

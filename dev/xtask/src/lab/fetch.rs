@@ -36,6 +36,8 @@ const MODULES: &[&str] = &[
     "tun",
     "af_packet",
     "xsk_diag",
+    "ppp_generic",
+    "ppp_async",
 ];
 
 /// Modules without which the guest is useless.
@@ -302,7 +304,8 @@ fn qemu(cache: &Path, suite: &str, apt: &mut Option<Apt>) -> Result<Qemu> {
 }
 
 fn kernel(cache: &Path, suite: &str, busybox: &Path, apt: &mut Option<Apt>) -> Result<PathBuf> {
-    let dir = cache.join(format!("kernel-{suite}"));
+    // Another list of modules needs another directory.
+    let dir = cache.join(format!("kernel-{suite}-{}", MODULES.len()));
     once(&dir, |into| {
         let apt = opened(cache, suite, apt)?;
         let meta = format!("linux-image-amd64/{suite}");

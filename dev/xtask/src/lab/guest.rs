@@ -422,6 +422,10 @@ fn initramfs(parts: &Parts, run: &Run<'_>, file: &Path) -> Result<()> {
         let program = which(name).with_context(|| format!("no {name}: cargo xtask setup"))?;
         archive.program(&format!("usr/sbin/{name}"), &program)?;
     }
+    // For one test, which is skipped without it.
+    if let Some(program) = which("pppd") {
+        archive.program("usr/sbin/pppd", &program)?;
+    }
     archive.link("bin/sh", "busybox")?;
     // Opened by name, so that it is not in any program's list of libraries.
     let libpcap = Path::new(LIBPCAP);

@@ -8,8 +8,9 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t tmpfs tmp /tmp
 mount -t tmpfs run /run
-mkdir -p /dev/shm /run/netns
+mkdir -p /dev/shm /dev/pts /run/netns
 mount -t tmpfs shm /dev/shm
+mount -t devpts -o ptmxmode=666 devpts /dev/pts
 mount -t bpf bpf /sys/fs/bpf
 mount -t tracefs trace /sys/kernel/tracing
 while read -r module; do
