@@ -161,7 +161,7 @@ fn serve() {
     });
 }
 
-/// The far end is told nothing of us: to answer it must ask, once for each family.
+/// The far end knows nothing of us: to answer it must ask, once for each family.
 fn through_a_given_router(far: &FarEnd, card: &VfioCard) {
     let mac = text(far.peer.mac);
     for (own, targets, hosts) in [(OWN[0], FAR[0], 256), (OWN[1], FAR[1], 16)] {

@@ -210,12 +210,7 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
         ));
     }
     local.check_routers(&setup, &addresses, &on_link)?;
-    let order = Order {
-        seed: setup.seed,
-        shard: setup.shard,
-        attempts: setup.attempts,
-        block: setup.block.unwrap_or_else(|| block_len(&setup.rate)),
-    };
+    let order = order(&setup);
     let reserved = given_count - targets.count();
     let (ports, pairs) = (setup.ports.clone(), setup.pairs.clone());
     let plan = Plan::with_pairs(targets, ports, pairs, local.source, order);
@@ -228,6 +223,15 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
         reserved,
         opted_out,
     })
+}
+
+fn order(setup: &Setup) -> Order {
+    Order {
+        seed: setup.seed,
+        shard: setup.shard,
+        attempts: setup.attempts,
+        block: setup.block.unwrap_or_else(|| block_len(&setup.rate)),
+    }
 }
 
 /// Adds the opt-out list to the exclusions; returns how many addresses it removes that are targets

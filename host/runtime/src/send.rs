@@ -355,9 +355,7 @@ impl Sending {
             .duration
             .map_or(u64::MAX, |d| (d.as_nanos() as u64).max(1));
         let packet_max = limits.packet_count.unwrap_or(u64::MAX);
-        let mut reported_ns = 0;
-        let mut room_ns = 0;
-        let mut pending = None;
+        let (mut reported_ns, mut room_ns, mut pending) = (0, 0, None);
         loop {
             self.now_ns = self.clock.now_ns();
             pacer.slip(self.now_ns);
@@ -394,9 +392,8 @@ impl Sending {
             }
             if pacer.due_ns() > self.now_ns {
                 tx.flush()?;
-                let until_ns = pacer.due_ns().min(duration_ns);
-                let asked_ns = self.now_ns.saturating_add(within_ns);
-                self.clock.wait_until(until_ns.min(asked_ns), stop);
+                let until_ns = self.now_ns.saturating_add(within_ns).min(pacer.due_ns());
+                self.clock.wait_until(until_ns.min(duration_ns), stop);
                 continue;
             }
             let batch = tx.reserve(self.want)?;

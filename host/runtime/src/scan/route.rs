@@ -124,7 +124,7 @@ impl Local {
     /// Finds the interface: the named one, or that of the route to the first target.
     pub fn find(setup: &Setup, targets: &Targets) -> Result<Self> {
         let link = match &setup.port {
-            Some(name) if is_card(name)? => return Self::card(name, setup, targets),
+            Some(name) if is_card(name) => return Self::card(name, setup, targets),
             Some(name) => Link::by_name(&PortName::parse(name)?.target)?,
             None => {
                 let first = targets.addr(0);

@@ -431,20 +431,8 @@ fn lane(
         0 => Ok(()),
         failed => Err(refused(failed)),
     });
-    if report.ended == SendEnded::Stopped
-        && !is_held
-        && let Some(mut closing) = source.close_all()
-    {
-        // Not in the report, which covers what was sent until the end.
-        let go_on = Stop::new();
-        let _ = send::send(
-            tx,
-            &mut closing,
-            &mut pacer(rate),
-            &LAST,
-            &go_on,
-            &mut |_| {},
-        );
+    if report.ended == SendEnded::Stopped && !is_held {
+        close(tx, &mut source, rate);
     }
     Sent {
         grabbed: source
@@ -456,6 +444,15 @@ fn lane(
         result,
         unreachable: source.prober.unreachable(),
         next: source.prober.next_index(),
+    }
+}
+
+/// Sends the resets of connections that are closed early. They are not in the report, which covers
+/// what was sent until the end.
+fn close(tx: &mut TxQueue, source: &mut ProbeSource<'_>, rate: Rate) {
+    if let Some(mut closing) = source.close_all() {
+        let (go_on, mut pacer) = (Stop::new(), pacer(rate));
+        let _ = send::send(tx, &mut closing, &mut pacer, &LAST, &go_on, &mut |_| {});
     }
 }
 

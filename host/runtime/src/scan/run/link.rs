@@ -29,8 +29,8 @@ pub(super) struct Watch {
     done: [u128; 4],
     /// Whether lanes may not have gone back yet.
     is_unsettled: bool,
-    /// Services of which a banner with data was reported, as hashes, and how many further ones there
-    /// were: those of ports that were probed again.
+    /// Services of which a banner with data was reported, as hashes, and how many further banners
+    /// there were: those of ports that were probed again.
     services: HashSet<u64>,
     hasher: RandomState,
     pub(super) again: u64,
