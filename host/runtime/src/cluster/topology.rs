@@ -403,12 +403,11 @@ mod tests {
         assert_eq!(cleanup.detunnel, Some(Detunnel::Tags));
         assert!(topology.applications[0].cleanup.is_none());
         for (text, expected) in [
-            ("shunt = 64", "line 17: expected a text"),
-            ("shunt = \"64\"\nshunt = \"x\"", "line 18: "),
-            ("shunt = \"x\"", "line 17: expected bytes"),
-            ("deduplicate = 0", "line 17: expected milliseconds"),
-            ("detunnel = true", "line 17: expected a word"),
-            ("detunnel = \"gre\"", "line 17: use tunnels"),
+            ("shunt = 64", "line 18: expected a text"),
+            ("shunt = \"x\"", "line 18: expected bytes"),
+            ("deduplicate = 0", "line 18: expected milliseconds"),
+            ("detunnel = true", "line 18: expected a word"),
+            ("detunnel = \"gre\"", "line 18: use tunnels"),
         ] {
             let why = read(&format!("{GOOD}{text}")).unwrap_err();
             assert!(why.starts_with(expected), "{text}: {why}");
