@@ -144,7 +144,7 @@ pub fn read_lines(
     };
     let mut reader = BufReader::new(file.take(len_max + 1));
     let (mut line, mut len) = (Vec::new(), 0);
-    loop {
+    for number in 1u64.. {
         line.clear();
         let read = reader.read_until(b'\n', &mut line);
         let read = read.map_err(|error| Error::from_io(what(), error))?;
@@ -156,10 +156,13 @@ pub fn read_lines(
             let why = format!("it is larger than {} KiB", len_max >> 10);
             return Err(Error::new(ErrorKind::InvalidInput, what(), why));
         }
-        let text = std::str::from_utf8(&line)
-            .map_err(|_| Error::new(ErrorKind::InvalidInput, what(), "it is not UTF-8 text"))?;
+        let text = std::str::from_utf8(&line).map_err(|_| {
+            let why = format!("line {number}: it is not UTF-8 text");
+            Error::new(ErrorKind::InvalidInput, what(), why)
+        })?;
         take(text.trim_end_matches(['\r', '\n']))?;
     }
+    Ok(())
 }
 
 /// Reads a file, or standard input for `-`, of at most `len_max` bytes. It is read, not measured: a
@@ -252,7 +255,8 @@ mod tests {
         assert_eq!(read(b"", 9).unwrap(), [""; 0]);
         assert_eq!(read(b"a\r\n\nb", 5).unwrap(), ["a", "", "b"]);
         assert!(read(b"a\r\n\nb", 4).unwrap_err().contains("larger than"));
-        assert!(read(b"a\n\xff\n", 9).unwrap_err().contains("UTF-8"));
+        let error = read(b"a\n\xff\n", 9).unwrap_err();
+        assert!(error.contains("line 2: it is not UTF-8"), "{error}");
         let failed = read_lines(&path, 9, |_| {
             Err(Error::new(ErrorKind::InvalidInput, "take", "no"))
         });

@@ -9,6 +9,8 @@ use ::scan::{
 
 /// Maximum number of names to look up: each may take seconds.
 const NAMES_MAX: usize = 10_000;
+/// Number of ranges from which on a list is merged whenever it has doubled.
+const UNMERGED_MAX: usize = 1 << 20;
 /// Maximum length of a name (RFC 1035 section 2.3.4).
 const NAME_LEN_MAX: usize = 253;
 
@@ -17,6 +19,8 @@ const NAME_LEN_MAX: usize = 253;
 pub struct TargetList {
     /// The address ranges.
     pub ranges: RangeList,
+    /// Number of ranges after the last merge.
+    merged_count: usize,
     /// Those of the line that is read.
     line: Vec<AddrRange>,
     /// Ports of single addresses.
@@ -62,9 +66,20 @@ impl TargetList {
             if !ports.is_empty() {
                 self.pair(word, before, &ports)?;
             }
+            self.keep();
         }
-        self.ranges.extend(self.line.drain(..));
+        self.keep();
         Ok(())
+    }
+
+    /// Moves the ranges of a word to the list. A word of octets may be 65,536 ranges, and a list of
+    /// such words cover the same addresses many times: it is merged as it grows.
+    fn keep(&mut self) {
+        self.ranges.extend(self.line.drain(..));
+        if self.ranges.len() >= UNMERGED_MAX.max(2 * self.merged_count) {
+            self.ranges.merge();
+            self.merged_count = self.ranges.len();
+        }
     }
 
     /// Adds `host:port`; false if the word has another form.
@@ -211,6 +226,19 @@ mod tests {
                 .unwrap_err()
                 .contains("prefix length")
         );
+    }
+
+    #[test]
+    fn many_words_of_octets_are_merged_as_they_are_read() {
+        let mut list = TargetList::default();
+        // Each is 65,536 ranges; all are the same.
+        for _ in 0..64 {
+            list.add_line("10.7.*.*, 10.*.0-254.1,10.*.0-254.1 # again")
+                .unwrap();
+            assert!(list.ranges.len() <= UNMERGED_MAX + (1 << 17));
+        }
+        list.ranges.merge();
+        assert_eq!(list.ranges.len(), 255 * 255 + 1);
     }
 
     #[test]
