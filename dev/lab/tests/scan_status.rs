@@ -8,6 +8,8 @@ use lab::process::{Process, Signal, barewire};
 use lab::{Pair, Veth, require, skip};
 use serde_json::Value;
 
+use crate::export::Folder;
+
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// 1,024 addresses that the right end's kernel answers for.
@@ -96,4 +98,54 @@ fn metrics_follow_the_counts_without_root() {
     };
     assert!(shows(), "{}", scrape(&pair.left.ns, &process).unwrap());
     process.stop(Signal::SIGINT, LIMIT).unwrap();
+}
+
+/// At the first rate the scan would take 42 minutes.
+#[test]
+fn the_rate_follows_a_file_while_the_scan_runs() {
+    require!(skip::lab());
+    let pair = network();
+    let folder = Folder::new("rate");
+    let (rate, next) = (folder.file("rate"), folder.file("next"));
+    let write = |text: &str| {
+        // As editors do.
+        std::fs::write(&next, text).unwrap();
+        std::fs::rename(&next, &rate).unwrap();
+    };
+    write("0.4\n");
+    let args = [
+        "scan",
+        HOSTS,
+        "-p",
+        "81",
+        "--wait",
+        "1",
+        "--json",
+        "--rate-file",
+        &rate,
+    ];
+    let mut process = pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
+    process.wait_stdout("\"status\"", LIMIT).unwrap();
+    write("3Mbps");
+    let warning = "it has another unit than at the start; the rate stays as it is";
+    process.wait_stderr(warning, LIMIT).unwrap();
+    write("400pps");
+    process
+        .wait_stderr("rate 0.4 pps to 400 pps", LIMIT)
+        .unwrap();
+    let all = lines(&process.wait(LIMIT).unwrap().checked().unwrap().stdout);
+    let changes: Vec<&Value> = all.iter().filter(|line| line["type"] == "rate").collect();
+    assert_eq!(changes.len(), 1, "{all:?}");
+    assert_eq!(
+        (&changes[0]["from_pps"], &changes[0]["to_pps"]),
+        (&0.4.into(), &400.into())
+    );
+    let status = all.iter().rfind(|line| line["type"] == "status").unwrap();
+    assert_eq!(status["rate_asked_pps"], 400.0);
+    let totals = all.last().unwrap();
+    assert_eq!(
+        (&totals["sent"], &totals["closed"]),
+        (&1024.into(), &1024.into()),
+        "{totals}"
+    );
 }

@@ -2,6 +2,7 @@
 //! answers, and the caller's thread reports each answer once.
 
 mod card;
+mod control;
 mod firewall;
 mod link;
 mod list;
@@ -33,6 +34,7 @@ use wire::{Mac, Timestamp};
 use crate::origin_table::Vendors;
 pub use ::scan::{Found, Totals};
 use card::{OwnCard, is_card};
+pub use control::RateControl;
 pub use list::TargetList;
 pub use output::{OutputFormat, OutputName, OutputOptions, Outputs, Rotation, close};
 use probes::ETHERNET_LEN;
@@ -71,6 +73,9 @@ pub struct Setup {
     /// The lowest rate, in the same unit; `None`: the rate is constant. Otherwise it starts there
     /// and follows the answers.
     pub rate_min: Option<f64>,
+    /// Changes the rate while the scan runs, in the same unit; `None`: nothing does, except the
+    /// answers. The first rate is `rate`.
+    pub control: Option<RateControl>,
     /// Probes per target, at least one.
     pub attempts: u32,
     /// The shard that this run scans.

@@ -3,6 +3,7 @@
 mod merge;
 mod output;
 mod parse;
+mod rate;
 mod services;
 mod show;
 mod status;
@@ -21,7 +22,9 @@ use ::scan::{
     read_payloads,
 };
 use runtime::origin_table::Vendors;
-use runtime::scan::{self, Outputs, Saved, Scan, Setup, SourceAddr, StateFile, TargetList};
+use runtime::scan::{
+    self, Notice, Outputs, RateControl, Saved, Scan, Setup, SourceAddr, StateFile, TargetList,
+};
 use runtime::{Stop, TotalsRequest};
 use sys::privileges::User;
 use sys::{Error, ErrorKind, Result};
@@ -36,6 +39,7 @@ use parse::{
     PayloadArg, Seed, parse_identity, parse_mac, parse_rate, parse_seed, parse_source_ports,
     parse_wait,
 };
+use rate::RateFile;
 use services::parse_ports;
 use show::Show;
 use status::{Metrics, Status};
@@ -100,6 +104,9 @@ pub struct Args {
     #[arg(long, visible_alias = "max-rate", value_parser = parse_rate)]
     #[arg(default_value = "100", value_name = "RATE")]
     rate: Rate,
+    /// Read the rate from a file instead, and again when the file changes while the scan runs
+    #[arg(long, value_name = "FILE", conflicts_with = "min_rate")]
+    rate_file: Option<PathBuf>,
     /// Adapt the rate to the answers, from this rate up to --rate: it falls if fewer probes are
     /// answered than before
     #[arg(long, value_parser = parse_rate, value_name = "RATE")]
@@ -274,7 +281,12 @@ pub fn run(args: &Args) -> Result<()> {
     let metrics = Metrics::bind(args.metrics, scan.interface())?;
     let mut show = Show::start(chosen.stdout(), &scan, (args.output.json, &metrics))?;
     let keep: Vec<_> = to_read_counters(&scan.port_name())?.into_iter().collect();
-    let needs = Needs::files(chosen.needed(), calls_bpf(&[&scan.port_name()])?);
+    let mut files = chosen.needed();
+    let mut rate_file = args.rate_file.as_deref().and_then(|path| {
+        files.read_beside(path);
+        RateFile::new(path, scan.setup())
+    });
+    let needs = Needs::files(files, calls_bpf(&[&scan.port_name()])?);
     let outputs = RefCell::new(Outputs::default());
     let drop_privileges = || {
         *outputs.borrow_mut() = chosen.open(args.files())?;
@@ -288,6 +300,9 @@ pub fn run(args: &Args) -> Result<()> {
     let outcome = scan::run(&scan, random()?, &stop, state, drop_privileges, |notice| {
         if request.take() {
             show.so_far();
+        }
+        if let (Notice::Progress(..), Some(file)) = (&notice, &mut rate_file) {
+            file.follow();
         }
         if args.output.is_hidden(&notice) {
             return Ok(());
@@ -328,7 +343,7 @@ impl Args {
         let payloads = self.payload.iter().map(|payload| &payload.path);
         let files = files.chain(&self.state).chain(&self.conf);
         let files = files.chain(payloads).chain(&self.payload_file);
-        let files = files.chain(&self.mac_vendors);
+        let files = files.chain(&self.mac_vendors).chain(&self.rate_file);
         let is_stdin = |path: &&Path| *path == Path::new("-");
         let files = files.map(PathBuf::as_path);
         files
@@ -499,6 +514,8 @@ impl Args {
         one_of_a_family("use the source addresses", &source_addrs)?;
         one_of_a_family("use the routers", &self.router_ip)?;
         let (ports, pairs) = self.ports(&include)?;
+        let read = self.rate_file.as_deref().map(rate::read);
+        let rate = read.transpose()?.unwrap_or(self.rate);
         Ok(Setup {
             random_count: self.random_targets.unwrap_or(0),
             pairs,
@@ -511,8 +528,9 @@ impl Args {
             source_ports: self.source_port,
             routers: self.router_ip.clone(),
             router_mac: self.router_mac,
-            rate: self.rate,
+            rate,
             rate_min: self.rate_min()?,
+            control: self.rate_file.is_some().then(|| RateControl::new(rate)),
             attempts: self.retries + 1,
             shard: self.shard,
             seed: match (self.seed, saved) {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use ::scan::grab::{Banner, BannerGrabber, DatagramReader, GrabCounts};
 use ::scan::{
-    AdaptiveRate, Answer, AnswerClassifier, Cookies, Evidence, Prober, Seen, SeenBefore, State,
-    neighbour,
+    AdaptiveRate, Answer, AnswerClassifier, Cookies, Evidence, Prober, RateChange, Seen,
+    SeenBefore, State, neighbour,
 };
 use port::{DropReason, Port, PortAccount, PortControl, RxBatch, RxQueue};
 use sys::{Error, Result};
@@ -20,7 +20,7 @@ use wire::Timestamp;
 use super::probes::{BannerReader, ProbeSource, Segments, with_header};
 use super::respond::Responder;
 use super::transmit::{Live, Sent, transmit};
-use super::{Found, Notice, Outcome, OwnCard, Scan, StateFile, Totals, now};
+use super::{Found, Notice, Outcome, OwnCard, RateControl, Scan, StateFile, Totals, now};
 use crate::Stop;
 use crate::send::SendEnded;
 use crate::worker::{self, Engine, Pacing, Verdict};
@@ -199,6 +199,7 @@ pub fn run(
             .map(|_| DatagramReader::default()),
         datagram_count: 0,
         adaptive: scan.setup().adaptive(),
+        rate: scan.setup().asked_rate().max,
         observed: Instant::now(),
     };
     let grabber = scan.grabber(&cookies, &hops);
@@ -239,6 +240,8 @@ struct Collector<'s> {
     /// The law of the rate, unless it is constant, and when it last took the counts.
     adaptive: Option<AdaptiveRate>,
     observed: Instant,
+    /// The rate asked for now, which a [`RateControl`] may change.
+    rate: f64,
 }
 
 impl<'s> Collector<'s> {
@@ -343,9 +346,9 @@ impl<'s> Collector<'s> {
     {
         let setup = self.scan.setup();
         let (unit, count) = (setup.unit(), probers.len());
-        let asked = setup.asked_rate().max;
-        let rate = self.adaptive.as_ref().map_or(asked, AdaptiveRate::rate);
-        if self.adaptive.is_some() {
+        let rate = self.adaptive.as_ref().map_or(self.rate, AdaptiveRate::rate);
+        let changes = self.adaptive.is_some() || setup.control.is_some();
+        if changes {
             self.live.set_rate(rate);
         }
         let mut replies = self.own.as_mut().and_then(|own| own.replies.take());
@@ -357,7 +360,7 @@ impl<'s> Collector<'s> {
             if let Some(replies) = replies.take() {
                 source.reply(replies);
             }
-            if self.adaptive.is_some() {
+            if changes {
                 source.follow(unit);
             }
             source
@@ -403,8 +406,8 @@ impl<'s> Collector<'s> {
             let watched = self.watch(incoming, notice);
             self.reported(watched, stop);
             let now = Instant::now();
-            let adapted = self.adapt(now, notice);
-            self.end_on_error(adapted, stop);
+            let changed = self.obey(notice).and_then(|()| self.adapt(now, notice));
+            self.end_on_error(changed, stop);
             if now >= tick {
                 tick = now + TICK;
                 let result = self.progress(incoming, notice);
@@ -484,6 +487,22 @@ impl<'s> Collector<'s> {
         }
         notice(Notice::Found(found))?;
         banner.map_or(Ok(()), |b| notice(Notice::Banner(&b, found.time)))
+    }
+
+    /// Changes the rate if another one is asked for.
+    fn obey(&mut self, notice: &mut impl FnMut(Notice<'_>) -> Result<()>) -> Result<()> {
+        let control = self.scan.setup().control.as_ref();
+        let Some(wanted) = control.map(RateControl::rate) else {
+            return Ok(());
+        };
+        if wanted == self.rate || self.live.is_probed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let from = std::mem::replace(&mut self.rate, wanted);
+        self.live.set_rate(wanted);
+        self.totals.rate_changes += 1;
+        let (to, share) = (wanted, None);
+        notice(Notice::Rate(&RateChange { from, to, share }, super::now()))
     }
 
     /// Changes the rate if the share of answers has changed.

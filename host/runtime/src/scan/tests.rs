@@ -20,6 +20,7 @@ fn setup(include: &[&str]) -> Setup {
         router_mac: None,
         rate: Rate::Packets(100.0),
         rate_min: None,
+        control: None,
         attempts: 1,
         shard: Shard::WHOLE,
         seed: 1,

@@ -259,6 +259,8 @@ impl<'m> Show<'m> {
             self.print_report()?;
         }
         self.clear();
+        self.status.asked_anew(change.to);
+        self.asked = si(self.status.asked().max, self.unit);
         let (from, to) = (si(change.from, self.unit), si(change.to, self.unit));
         let why = change.share.map_or_else(String::new, |share| {
             format!(": {:.0} % of the expected answers arrived", share * 100.0)

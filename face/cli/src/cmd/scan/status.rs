@@ -60,6 +60,18 @@ impl Status {
         (self.totals, self.elapsed) = (*totals, elapsed);
     }
 
+    /// The rate asked for.
+    pub fn asked(&self) -> AskedRate {
+        self.asked
+    }
+
+    /// Another rate is asked for; one that follows the answers stays within the same limits.
+    pub fn asked_anew(&mut self, rate: f64) {
+        if self.asked.min.is_none() {
+            self.asked.max = rate;
+        }
+    }
+
     /// The rate reached, in the unit of the rate asked for.
     fn reached(&self) -> f64 {
         match self.asked.unit {
