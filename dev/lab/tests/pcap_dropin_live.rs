@@ -1,6 +1,8 @@
 //! `libpcap.so` on live interfaces: programs using it see what they see with the original.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -116,4 +118,65 @@ fn packets_of_all_queues_are_captured_by_af_xdp() {
 fn source_port(line: &str) -> Option<&str> {
     let (source, _) = line.split_once(" > ")?;
     Some(source.rsplit_once('.')?.1)
+}
+
+/// The helper process of a program, which replaces its filter in the driver.
+fn helper_of(program: u32) -> Option<u32> {
+    let is_helper = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let has = |line: String| status.lines().any(|l| l == line);
+        has("Name:\tbarewire-filter".into()) && has(format!("PPid:\t{program}"))
+    };
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.find(is_helper)
+}
+
+/// The host still answers what the filter does not select, so it runs in the driver.
+#[test]
+fn a_filter_that_is_set_without_privileges_runs_in_the_driver() {
+    lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
+    let dropin = Dropin::new().unwrap();
+    let pair = Veth::new().create().unwrap();
+    let device = format!("afxdp:{}", pair.right.ifname);
+    let start = |count: &str| {
+        let mut command = dropin.with(pair.right.ns.command("tcpdump"));
+        let flags = ["-Z", "nobody", "-nn", "-c", count, "-i", &device];
+        command.args(flags).arg("udp dst port 9");
+        let process = Process::spawn(&mut command).unwrap();
+        process.wait_stderr("listening on", LIMIT).unwrap();
+        process
+    };
+    let host = pair.right.ipv4.to_string();
+    let ping = ["-q", "-c", "2", "-i", "0.2", "-w", "30", &host];
+    let mut process = start("3");
+    pair.left.ns.exec("ping", ping).unwrap();
+    let out = sender(&pair.left);
+    let udp = Udp::between(&pair.left, &pair.right);
+    (0..3).for_each(|number| out.send(&udp.build(number, 60)).unwrap());
+    let finished = process.wait(LIMIT).unwrap().checked().unwrap();
+    assert_eq!(finished.stdout.lines().count(), 3, "{}", finished.stdout);
+    assert_eq!(pair.right.xdp().unwrap(), None);
+
+    let mut process = start("4");
+    let helper = helper_of(process.pid()).expect("a helper");
+    let file = |name: &str| fs::read_to_string(format!("/proc/{helper}/{name}")).unwrap();
+    let status = file("status");
+    // CAP_NET_ADMIN, CAP_PERFMON, CAP_BPF; and system calls are restricted.
+    for line in [
+        "CapEff:\t000000c000001000",
+        "CapPrm:\t000000c000001000",
+        "Seccomp:\t2",
+    ] {
+        assert!(status.contains(line), "{line}: {status}");
+    }
+    pair.left.ns.exec("ping", ping).unwrap();
+    process.kill().unwrap();
+    // It ends once the kernel has closed the other end of its socket.
+    let is_gone = || {
+        std::thread::sleep(Duration::from_millis(10));
+        !Path::new(&format!("/proc/{helper}")).exists() && pair.right.xdp().unwrap().is_none()
+    };
+    assert!((0..3000).any(|_| is_gone()), "{:?}", pair.right.xdp());
+    pair.left.ns.exec("ping", ping).unwrap();
 }

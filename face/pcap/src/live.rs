@@ -222,6 +222,7 @@ fn options(settings: &Settings, device: &Device) -> PortOptions {
         block_timeout: Duration::from_millis(block_ms.into()),
         // Its filter can be replaced without privileges, after the program has dropped them.
         tap: TapMethod::Tpacket,
+        filter_helper: true,
         // Signals are the program's.
         map_files: false,
         ..PortOptions::default()

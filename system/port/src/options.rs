@@ -175,6 +175,9 @@ pub struct PortOptions {
     /// Only packets that this program selects (a nonzero result). Runs in the kernel if the backend
     /// supports it.
     pub filter: Option<Program>,
+    /// Whether the filter can be replaced in the kernel after the process has dropped its
+    /// privileges (AF_XDP): a helper process of its own keeps the right to load the program.
+    pub filter_helper: bool,
     /// Source of the filter if it is not known before the port's link type is.
     pub filter_source: Option<FilterSource>,
     /// Pool to use; `None` for a pool of the port's own.
@@ -243,6 +246,7 @@ impl Default for PortOptions {
             queue_count: 0,
             snaplen: 0,
             filter: None,
+            filter_helper: false,
             filter_source: None,
             pool: None,
             ring_len: 0,

@@ -9,6 +9,7 @@
 mod classic;
 mod events;
 mod link;
+mod loader;
 mod map;
 mod object;
 mod pin;
@@ -17,6 +18,7 @@ mod program;
 pub use classic::{ClassicInsn, attach_classic};
 pub use events::Events;
 pub use link::{Link, LinkInfo};
+pub use loader::Loader;
 pub use map::{Map, MapMemory, MapSpec, MapType, UpdateMode, possible_cpu_count};
 pub use object::{ObjectKind, object_ids, open_by_id};
 pub use pin::{open_pinned, pin};

@@ -100,6 +100,29 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result
         let why = format!("{} descriptors with {} bytes", fds.len(), bytes.len());
         return Err(Error::new(ErrorKind::InvalidInput, SEND, why));
     }
+    match send_message(socket.as_fd(), bytes, fds) {
+        Err(error) => Err(Error::from_io(SEND, error)),
+        Ok(sent) if sent < bytes.len() => {
+            let why = format!("the socket accepted {sent} of {} bytes", bytes.len());
+            Err(Error::new(ErrorKind::Io, SEND, why))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Sends `bytes` with or without descriptors, and returns how many bytes the socket accepted. It
+/// neither allocates nor panics.
+///
+/// # Errors
+/// Any error of the system; `InvalidInput` for too many descriptors.
+pub(crate) fn send_message(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    if fds.len() > DESCRIPTORS_MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     let mut part = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
@@ -108,9 +131,12 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result
     let data_len = (fds.len() * size_of::<RawFd>()) as u32;
     // SAFETY: pure arithmetic.
     let space = unsafe { libc::CMSG_SPACE(data_len) };
-    let message = header(&mut part, &mut control, space as usize);
+    let mut message = header(&mut part, &mut control, space as usize);
+    if fds.is_empty() {
+        message.msg_controllen = 0;
+    }
     // SAFETY: `control` has room for `space` bytes (checked above), so there is a first header,
-    // with room for the descriptors after it.
+    // with room for the descriptors after it, unless there are none.
     unsafe {
         let first = libc::CMSG_FIRSTHDR(&raw const message);
         (*first).cmsg_level = libc::SOL_SOCKET;
@@ -123,14 +149,7 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result
     }
     // SAFETY: `message` points to values that are alive for the call.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
-    match usize::try_from(sent) {
-        Err(_) => Err(Error::last_os(SEND)),
-        Ok(sent) if sent < bytes.len() => {
-            let why = format!("the socket accepted {sent} of {} bytes", bytes.len());
-            Err(Error::new(ErrorKind::Io, SEND, why))
-        }
-        Ok(_) => Ok(()),
-    }
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
 /// Sends `bytes` without descriptors and without blocking. If the peer is gone, returns an error

@@ -127,6 +127,12 @@ impl Mapping {
         Self::map(None, len, 0, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
     }
 
+    /// Anonymous memory, zeroed, that processes made by fork(2) share.
+    pub fn anonymous_shared(len: usize) -> Result<Self> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        Self::map(None, len, 0, prot, libc::MAP_SHARED | libc::MAP_ANONYMOUS)
+    }
+
     /// First address.
     pub fn base(&self) -> NonNull<u8> {
         self.base

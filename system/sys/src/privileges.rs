@@ -165,7 +165,18 @@ pub fn drop_privileges(user: Option<&User>, keep: &[Capability]) -> Result<()> {
     }
     // The change of user emptied the effective set in any case: this raises the kept capabilities
     // again.
-    let words = [kept as u32, (kept >> 32) as u32];
+    if !set(kept) {
+        return Err(Error::last_os(what()));
+    }
+    // SAFETY: a plain system call with integers. It is not an error: a kernel that set it clears
+    // it.
+    unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 0, 0, 0, 0) };
+    Ok(())
+}
+
+/// Sets the effective and the permitted set of this thread. It neither allocates nor panics.
+fn set(mask: u64) -> bool {
+    let words = [mask as u32, (mask >> 32) as u32];
     let data = words.map(|word| CapData {
         effective: word,
         permitted: word,
@@ -176,13 +187,21 @@ pub fn drop_privileges(user: Option<&User>, keep: &[Capability]) -> Result<()> {
         pid: 0,
     };
     // SAFETY: header and data have the layout of version 3 (two words) and live through the call.
-    if unsafe { libc::syscall(libc::SYS_capset, &header, data.as_ptr()) } < 0 {
-        return Err(Error::last_os(what()));
-    }
-    // SAFETY: a plain system call with integers. It is not an error: a kernel that set it clears
-    // it.
-    unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 0, 0, 0, 0) };
-    Ok(())
+    unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) == 0 }
+}
+
+/// Keeps the capabilities to load programs, of those that this thread has, and no others. It
+/// neither allocates nor panics.
+pub(crate) fn keep_only_loading() {
+    /// `CAP_SYS_ADMIN`, which loads programs before Linux 5.8.
+    const SYS_ADMIN: u64 = 1 << 21;
+    let own = permitted();
+    let bpf = 1 << Capability::Bpf as u32 | 1 << Capability::Perfmon as u32;
+    let load = match own & bpf {
+        0 => SYS_ADMIN,
+        _ => bpf,
+    };
+    set(own & (load | 1 << Capability::NetAdmin as u32));
 }
 
 /// The permitted set of this thread.

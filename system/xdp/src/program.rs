@@ -2,7 +2,7 @@
 
 use bpf::ebpf::Insn;
 use sys::bpf::{
-    LoadFailure, Program, ProgramInfo, ProgramSpec, ProgramType, TestRun, TestRunResult,
+    LoadFailure, Loader, Program, ProgramInfo, ProgramSpec, ProgramType, TestRun, TestRunResult,
     XDP_FLAG_DEVICE_BOUND, XDP_FLAG_FRAGS,
 };
 use sys::{Error, ErrorKind, Result};
@@ -24,19 +24,22 @@ impl XdpProgram {
     /// `Permission` without CAP_BPF and CAP_NET_ADMIN; a refusal by the verifier includes its
     /// message.
     pub fn load(name: &str, insns: &[Insn], frags: bool, device: Option<u32>) -> Result<Self> {
-        let words: Vec<u64> = insns.iter().map(|insn| insn.to_word()).collect();
-        let mut flags = if frags { XDP_FLAG_FRAGS } else { 0 };
-        if device.is_some() {
-            flags |= XDP_FLAG_DEVICE_BOUND;
-        }
-        let program = Program::load(&ProgramSpec {
-            kind: ProgramType::Xdp,
-            name,
-            insns: &words,
-            flags,
-            ifindex: device.unwrap_or(0),
-        })
-        .map_err(|failure| refused("XDP", name, failure))?;
+        let words = words(insns);
+        let program = Program::load(&spec(name, &words, frags, device))
+            .map_err(|failure| refused("XDP", name, failure))?;
+        let info = program.info()?;
+        Ok(Self { program, info })
+    }
+
+    /// As [`XdpProgram::load`], in the process of a loader, which also attaches it.
+    pub(crate) fn load_by(
+        loader: &mut Loader,
+        name: &str,
+        insns: &[Insn],
+        (frags, device): (bool, Option<u32>),
+    ) -> Result<Self> {
+        let words = words(insns);
+        let program = loader.replace(&spec(name, &words, frags, device))?;
         let info = program.info()?;
         Ok(Self { program, info })
     }
@@ -53,6 +56,22 @@ impl XdpProgram {
 
     pub(crate) fn raw(&self) -> &Program {
         &self.program
+    }
+}
+
+fn words(insns: &[Insn]) -> Vec<u64> {
+    insns.iter().map(|insn| insn.to_word()).collect()
+}
+
+fn spec<'a>(name: &'a str, words: &'a [u64], frags: bool, device: Option<u32>) -> ProgramSpec<'a> {
+    let frags = if frags { XDP_FLAG_FRAGS } else { 0 };
+    let bound = device.map_or(0, |_| XDP_FLAG_DEVICE_BOUND);
+    ProgramSpec {
+        kind: ProgramType::Xdp,
+        name,
+        insns: words,
+        flags: frags | bound,
+        ifindex: device.unwrap_or(0),
     }
 }
 

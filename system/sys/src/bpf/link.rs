@@ -24,11 +24,11 @@ struct CreateAttr {
 }
 
 #[repr(C)]
-struct UpdateAttr {
-    link_fd: u32,
-    new_prog_fd: u32,
-    flags: u32,
-    old_prog_fd: u32,
+pub(super) struct UpdateAttr {
+    pub(super) link_fd: u32,
+    pub(super) new_prog_fd: u32,
+    pub(super) flags: u32,
+    pub(super) old_prog_fd: u32,
 }
 
 #[repr(C)]

@@ -31,7 +31,7 @@ pub(super) const ATTACH_TYPE_XDP: u32 = 37;
 /// `BPF_TCX_INGRESS`.
 pub(super) const ATTACH_TYPE_TCX_INGRESS: u32 = 46;
 
-const LICENSE: &CStr = c"Dual BSD/GPL";
+pub(super) const LICENSE: &CStr = c"Dual BSD/GPL";
 
 /// Size of the buffer for the verifier's log at first; enlarged when the log does not fit.
 const LOG_LEN_FIRST: usize = 256 << 10;
@@ -55,19 +55,19 @@ pub struct ProgramSpec<'a> {
 
 #[repr(C)]
 #[derive(Default)]
-struct LoadAttr {
-    prog_type: u32,
-    insn_cnt: u32,
-    insns: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log_buf: u64,
-    kern_version: u32,
-    prog_flags: u32,
-    prog_name: [u8; 16],
-    prog_ifindex: u32,
-    expected_attach_type: u32,
+pub(super) struct LoadAttr {
+    pub(super) prog_type: u32,
+    pub(super) insn_cnt: u32,
+    pub(super) insns: u64,
+    pub(super) license: u64,
+    pub(super) log_level: u32,
+    pub(super) log_size: u32,
+    pub(super) log_buf: u64,
+    pub(super) kern_version: u32,
+    pub(super) prog_flags: u32,
+    pub(super) prog_name: [u8; 16],
+    pub(super) prog_ifindex: u32,
+    pub(super) expected_attach_type: u32,
 }
 
 #[repr(C)]

@@ -22,6 +22,7 @@ use bpf::asm::{Asm, Label};
 use bpf::ebpf::Reg::{R0, R1, R2, R3, R6, R7, R8, R9, R10};
 use bpf::ebpf::{Alu, Cond, Helper, Insn, Width};
 use bpf::translate::{self, XdpOptions};
+use sys::bpf::Loader;
 use sys::{Error, ErrorKind, KernelVersion, Result, Unsupported};
 
 use crate::map::CounterBlock;
@@ -30,8 +31,8 @@ use crate::metadata::{
     METADATA_LEN,
 };
 use crate::{
-    MetadataSpec, ProgramClock, QueueCounters, RedirectSpec, TimestampSource, XdpProgram, XskMap,
-    btf,
+    MetadataSpec, ProgramClock, QueueCounters, RedirectSpec, TimestampSource, XdpLink, XdpProgram,
+    XskMap, btf,
 };
 
 /// `XDP_PASS` of `enum xdp_action`.
@@ -40,6 +41,9 @@ pub(crate) const XDP_PASS: i32 = 2;
 pub(crate) const XDP_REDIRECT: i32 = 4;
 
 const EPERM: i32 = 1;
+
+/// Name of the program in lists.
+const PROGRAM_NAME: &str = "bw_redirect";
 
 /// Field offsets in `struct xdp_md`.
 const MD_DATA: i16 = 0;
@@ -255,6 +259,28 @@ impl Redirect {
         Ok(load_program(spec, &self.sockets, &self.counters)?.0)
     }
 
+    /// Starts a process that can replace the program of the link after this one has dropped its
+    /// privileges. It ends when the loader is dropped.
+    ///
+    /// # Errors
+    /// As [`Loader::start`].
+    pub fn loader(&self, link: &XdpLink) -> Result<Loader> {
+        Loader::start(link.as_fd(), &[self.sockets.as_fd(), self.counters.as_fd()])
+    }
+
+    /// As [`Redirect::another`], but the loader loads the program, and attaches it to its link.
+    ///
+    /// # Errors
+    /// What the kernel answers the loader, without the verifier's reasons; the old program then
+    /// stays. `InvalidInput` if the queue count differs.
+    pub fn another_by(&self, loader: &mut Loader, spec: &RedirectSpec) -> Result<XdpProgram> {
+        self.check_queue_count(spec)?;
+        let load = |insns: &[Insn], device| {
+            XdpProgram::load_by(loader, PROGRAM_NAME, insns, (spec.frags, device))
+        };
+        Ok(load_with(spec, &self.sockets, &self.counters, load)?.0)
+    }
+
     /// The program, for attaching.
     pub fn program(&self) -> &XdpProgram {
         &self.program
@@ -282,6 +308,17 @@ fn load_program(
     sockets: &XskMap,
     counters: &QueueCounters<RedirectCounters>,
 ) -> Result<(XdpProgram, ProgramClock)> {
+    let load = |insns: &[Insn], device| XdpProgram::load(PROGRAM_NAME, insns, spec.frags, device);
+    load_with(spec, sockets, counters, load)
+}
+
+/// Generates the program and has it loaded, for the device if it is for one only.
+fn load_with(
+    spec: &RedirectSpec,
+    sockets: &XskMap,
+    counters: &QueueCounters<RedirectCounters>,
+    mut load: impl FnMut(&[Insn], Option<u32>) -> Result<XdpProgram>,
+) -> Result<(XdpProgram, ProgramClock)> {
     let kfuncs = Kfuncs::find(&spec.metadata)?;
     let fds = (sockets.as_fd().as_raw_fd(), counters.as_fd().as_raw_fd());
     let device = spec.metadata.needs_device().then_some(spec.ifindex);
@@ -290,7 +327,7 @@ fn load_program(
     let mut refusal = None;
     for variant in VARIANTS {
         let insns = generate(spec, fds, kfuncs, variant)?;
-        match XdpProgram::load("bw_redirect", &insns, spec.frags, device) {
+        match load(&insns, device) {
             Ok(program) => return Ok((program, variant.clock)),
             // Not from the verifier: the other variants would fail in the same way.
             Err(e) if e.os_code() == Some(EPERM) => return Err(e),

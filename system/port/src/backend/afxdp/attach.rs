@@ -4,6 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bpf::cbpf::Program;
+use sys::bpf::Loader;
 use sys::ethtool::Ethtool;
 use sys::link::{Link, XdpFeatures};
 use sys::netns::Namespace;
@@ -36,6 +37,8 @@ struct Held {
     link: Option<XdpLink>,
     /// A program with another filter, replacing the first.
     replaced: Option<XdpProgram>,
+    /// The process that replaces the program once this one may not.
+    loader: Option<Loader>,
 }
 
 impl Held {
@@ -59,12 +62,22 @@ impl Attachment {
             filter: filter.cloned(),
             ..self.spec.clone()
         };
-        // A program for a single device is loaded in that device's namespace.
-        let new = self.namespace.run(|| self.redirect.another(&spec))??;
         let mut held = self.held();
-        if let Some(link) = &held.link {
-            link.update(&new)?;
-        }
+        // A program for a single device is loaded in that device's namespace.
+        let run = self.namespace.run(|| self.redirect.another(&spec));
+        let new = match (run.flatten(), &mut held.loader) {
+            (Ok(new), _) => {
+                if let Some(link) = &held.link {
+                    link.update(&new)?;
+                }
+                new
+            }
+            (Err(error), Some(loader)) if error.kind() == ErrorKind::Permission => {
+                // It is in the namespace of the time when the port was opened.
+                self.redirect.another_by(loader, &spec)?
+            }
+            (Err(error), _) => return Err(error),
+        };
         held.replaced = Some(new);
         Ok(())
     }
@@ -95,6 +108,8 @@ impl Attachment {
         let program = held.program(&self.redirect);
         let attach = || XdpLink::attach(program, self.ifindex, self.mode);
         held.link = Some(self.namespace.run(attach)??);
+        // Its link is the old one.
+        held.loader = None;
         Ok(())
     }
 
@@ -103,9 +118,11 @@ impl Attachment {
     /// Detaches explicitly instead of only closing the link: a child process that is being started
     /// may briefly have a copy of its descriptor.
     pub(super) fn detach(&self) {
-        if let Some(link) = self.held().link.take() {
+        let mut held = self.held();
+        if let Some(link) = held.link.take() {
             let _ = link.detach();
         }
+        held.loader = None;
     }
 }
 
@@ -239,15 +256,20 @@ pub(super) fn attach(
                 };
                 let attached = Redirect::load(&spec).and_then(|redirect| {
                     let link = XdpLink::attach(redirect.program(), device.link.index, mode)?;
-                    Ok((redirect, link, Namespace::current()?))
+                    let loader = match options.filter_helper {
+                        true => Some(redirect.loader(&link)?),
+                        false => None,
+                    };
+                    Ok((redirect, (link, loader), Namespace::current()?))
                 });
                 let error = match attached {
-                    Ok((redirect, link, namespace)) => {
+                    Ok((redirect, (link, loader), namespace)) => {
                         return Ok(Attachment {
                             redirect,
                             held: Mutex::new(Held {
                                 link: Some(link),
                                 replaced: None,
+                                loader,
                             }),
                             spec,
                             namespace,
