@@ -10,7 +10,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use super::link::UpdateAttr;
@@ -258,6 +258,12 @@ fn serve(helper: &Helper) {
             }
             Err(_) => send_message(socket, &code, &[]),
         };
+        if let Ok(program) = loaded {
+            // Not by its owner, which checks the descriptor by a call that is not allowed in builds
+            // with debug assertions.
+            // SAFETY: the owner gives it up.
+            unsafe { libc::close(program.into_raw_fd()) };
+        }
         if sent.is_err() {
             return;
         }
@@ -287,6 +293,12 @@ fn replace(helper: &Helper, request: &Request) -> io::Result<OwnedFd> {
         old_prog_fd: 0,
     };
     // SAFETY: the attribute holds no address.
-    unsafe { bpf(LINK_UPDATE, &mut update) }?;
-    Ok(program)
+    match unsafe { bpf(LINK_UPDATE, &mut update) } {
+        Ok(_) => Ok(program),
+        Err(error) => {
+            // SAFETY: the owner gives it up.
+            unsafe { libc::close(program.into_raw_fd()) };
+            Err(error)
+        }
+    }
 }
