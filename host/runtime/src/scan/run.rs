@@ -1,6 +1,7 @@
 //! The threads of a scan.
 
 mod link;
+mod rate;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -9,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use ::scan::grab::{Banner, BannerGrabber, DatagramReader, GrabCounts};
 use ::scan::{
-    AdaptiveRate, Answer, AnswerClassifier, Cookies, Evidence, Prober, RateChange, Seen,
-    SeenBefore, State, neighbour,
+    AdaptiveRate, Answer, AnswerClassifier, Cookies, Evidence, Prober, Seen, SeenBefore, State,
+    neighbour,
 };
 use port::{DropReason, Port, PortAccount, PortControl, RxBatch, RxQueue};
 use sys::{Error, Result};
@@ -20,7 +21,7 @@ use wire::Timestamp;
 use super::probes::{BannerReader, ProbeSource, Segments, with_header};
 use super::respond::Responder;
 use super::transmit::{Live, Sent, transmit};
-use super::{Found, Notice, Outcome, OwnCard, RateControl, Scan, StateFile, Totals, now};
+use super::{Found, Notice, Outcome, OwnCard, Scan, StateFile, Totals, now};
 use crate::Stop;
 use crate::send::SendEnded;
 use crate::worker::{self, Engine, Pacing, Verdict};
@@ -39,8 +40,6 @@ const LAST_MAX: Duration = Duration::from_millis(800);
 const SEGMENTS_MAX: usize = 256;
 /// Longer round trips are not reported.
 const RTT_MAX_US: u32 = 120_000_000;
-/// Interval at which the rate may change.
-const OBSERVE: Duration = Duration::from_millis(250);
 /// Interval of progress reports.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -240,7 +239,7 @@ struct Collector<'s> {
     /// The law of the rate, unless it is constant, and when it last took the counts.
     adaptive: Option<AdaptiveRate>,
     observed: Instant,
-    /// The rate asked for now, which a [`RateControl`] may change.
+    /// The rate asked for now, which a [`super::RateControl`] may change.
     rate: f64,
 }
 
@@ -487,47 +486,6 @@ impl<'s> Collector<'s> {
         }
         notice(Notice::Found(found))?;
         banner.map_or(Ok(()), |b| notice(Notice::Banner(&b, found.time)))
-    }
-
-    /// Changes the rate if another one is asked for.
-    fn obey(&mut self, notice: &mut impl FnMut(Notice<'_>) -> Result<()>) -> Result<()> {
-        let control = self.scan.setup().control.as_ref();
-        let Some(wanted) = control.map(RateControl::rate) else {
-            return Ok(());
-        };
-        if wanted == self.rate || self.live.is_probed.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let from = std::mem::replace(&mut self.rate, wanted);
-        self.live.set_rate(wanted);
-        self.totals.rate_changes += 1;
-        let (to, share) = (wanted, None);
-        notice(Notice::Rate(&RateChange { from, to, share }, super::now()))
-    }
-
-    /// Changes the rate if the share of answers has changed.
-    fn adapt(
-        &mut self,
-        now: Instant,
-        notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let Some(adaptive) = &mut self.adaptive else {
-            return Ok(());
-        };
-        let is_idle = self.live.is_probed() || self.live.link.is_down();
-        if now < self.observed + OBSERVE || is_idle {
-            return Ok(());
-        }
-        self.observed = now;
-        let now_ns = self.began.elapsed().as_nanos() as u64;
-        let answers = self.totals.answers - self.totals.repeated;
-        let done = self.live.done();
-        let Some(change) = adaptive.observe(now_ns, done, answers) else {
-            return Ok(());
-        };
-        self.live.set_rate(change.to);
-        self.totals.rate_changes += 1;
-        notice(Notice::Rate(change, super::now()))
     }
 
     /// Adds the sender's result to the totals; true if all probes were sent.
