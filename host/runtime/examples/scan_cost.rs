@@ -38,6 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         router_mac: Some(router.parse()?),
         rate: Rate::Packets(rate.parse()?),
         rate_min: None,
+        control: None,
         attempts: 1,
         shard: Shard::WHOLE,
         seed: 1,
