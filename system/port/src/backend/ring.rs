@@ -193,7 +193,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
 /// A port over the queue of a cluster in this process: it receives what other readers would.
 ///
 /// # Errors
-/// As [`open`](crate::open).
+/// As [`open`](crate::open()).
 pub fn of_peer(peer: PeerEnd, terms: &Terms, cluster: &str, options: &PortOptions) -> Result<Port> {
     let pool = Arc::new(OnceLock::new());
     let memory_len = peer.pool().memory_len();
