@@ -59,6 +59,7 @@ pub struct BannerReader<'p> {
     grabber: BannerGrabber<'p>,
     inbox: Receiver<Segments>,
     events: SyncSender<Event>,
+    live: &'p Live,
     began: Instant,
     /// Time without a link, which does not count, and when the link went down.
     paused: Duration,
@@ -70,12 +71,13 @@ impl<'p> BannerReader<'p> {
     pub fn new(
         grabber: BannerGrabber<'p>,
         inbox: Receiver<Segments>,
-        events: SyncSender<Event>,
+        (events, live): (SyncSender<Event>, &'p Live),
     ) -> Self {
         Self {
             grabber,
             inbox,
             events,
+            live,
             began: Instant::now(),
             paused: Duration::ZERO,
             paused_at: None,
@@ -119,6 +121,8 @@ impl<'p> BannerReader<'p> {
         for packet in segments.iter() {
             self.grabber.receive(packet, now_ns, report);
         }
+        let received = self.grabber.counted().received;
+        self.live.talked.store(received, Ordering::Relaxed);
     }
 
     /// Takes no more segments: receivers that wait for room in the inbox, or would, go on.
@@ -545,7 +549,8 @@ mod tests {
         let grabber = BannerGrabber::new(&plan, &cookies, &hops, (Mac([2; 6]), 64), options);
         let (give, inbox) = sync_channel(1);
         let (events, _answers) = sync_channel(1);
-        let mut reader = BannerReader::new(grabber, inbox, events);
+        let live = Live::new(1);
+        let mut reader = BannerReader::new(grabber, inbox, (events, &live));
         give.send(Segments::default()).unwrap();
         let (done, result) = channel();
         // The inbox is full: it waits.

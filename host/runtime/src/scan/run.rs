@@ -263,7 +263,8 @@ impl<'s> Collector<'s> {
         let (segments, inbox) = sync_channel(SEGMENTS_MAX);
         let (over, ended) = (stop.child(), Stop::new());
         let (live, plan) = (self.live, self.scan.plan());
-        let talking = grabber.map(|grabber| BannerReader::new(grabber, inbox, give.clone()));
+        let talking =
+            grabber.map(|grabber| BannerReader::new(grabber, inbox, (give.clone(), live)));
         let segments = talking.as_ref().map(|_| segments);
         let sent = &mut None;
         thread::scope(|scope| {
@@ -443,6 +444,7 @@ impl<'s> Collector<'s> {
         }
         let mut totals = self.totals;
         totals.grabbed.banners += self.datagram_count;
+        totals.grabbed.received = self.live.talked.load(Ordering::Relaxed);
         notice(Notice::Progress(&totals, self.began.elapsed()))
     }
 

@@ -106,6 +106,8 @@ pub struct Live {
     pub segments: AtomicU64,
     /// As above.
     pub segment_bytes: AtomicU64,
+    /// Segments received for connections so far.
+    pub talked: AtomicU64,
     /// The rate of all lanes now, as the bits of a number.
     rate: AtomicU64,
     /// How long it took to send all probes, in nanoseconds.
@@ -157,6 +159,7 @@ impl Live {
             received: AtomicU64::default(),
             segments: AtomicU64::default(),
             segment_bytes: AtomicU64::default(),
+            talked: AtomicU64::default(),
             rate: AtomicU64::default(),
             probed_ns: AtomicU64::default(),
             link: LinkState::default(),

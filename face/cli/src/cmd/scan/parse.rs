@@ -21,11 +21,14 @@ pub fn parse_rate(text: &str) -> std::result::Result<Rate, String> {
     })
 }
 
+/// A wait until the scan is stopped.
+pub const FOREVER: Duration = Duration::from_secs(1_000_000_000);
+
 /// A time to wait, which may be none, or `forever`: until the scan is stopped.
 pub fn parse_wait(text: &str) -> std::result::Result<Duration, String> {
     match text {
         "0" | "0s" => Ok(Duration::ZERO),
-        "forever" => Ok(Duration::from_secs(1_000_000_000)),
+        "forever" => Ok(FOREVER),
         _ => parse_duration(text),
     }
 }
@@ -104,7 +107,7 @@ mod tests {
         assert!(parse_rate("0").is_err() && parse_rate("fast").is_err());
         assert_eq!(parse_wait("0"), Ok(Duration::ZERO));
         assert_eq!(parse_wait("1.5"), Ok(Duration::from_millis(1500)));
-        assert!(parse_wait("forever").unwrap() > Duration::from_secs(1 << 29));
+        assert_eq!(parse_wait("forever"), Ok(FOREVER));
         assert!(parse_wait("-1").is_err());
         let max = parse_seed("18446744073709551615");
         assert_eq!(max, Ok(Seed::Number(u64::MAX)));

@@ -16,6 +16,7 @@ use sys::{Error, Result};
 use traffic::Rate;
 use wire::{Dissection, LinkType, Summary, Timestamp, dissect};
 
+use super::parse::FOREVER;
 use super::status::{Metrics, Status};
 use crate::out::{self, say, warning};
 use crate::report::si;
@@ -94,7 +95,9 @@ fn plan_line(scan: &Scan) -> String {
         scan.interface(),
         counted(plan.probe_count(), "probe", "probes"),
     );
-    if let (Rate::Packets(pps), None) = (setup.rate, asked.min) {
+    if setup.wait >= FOREVER {
+        text.push_str(", until it is stopped");
+    } else if let (Rate::Packets(pps), None) = (setup.rate, asked.min) {
         let seconds = plan.probe_count() as f64 / pps + setup.wait.as_secs_f64();
         let _ = write!(text, ", about {}", span(seconds));
     }
@@ -127,6 +130,17 @@ fn counted(count: u128, one: &str, many: &str) -> String {
     match count {
         1 => format!("1 {one}"),
         _ => format!("{count} {many}"),
+    }
+}
+
+/// What the scan waits for once all probes are sent.
+fn waiting(wait: Duration) -> String {
+    match wait >= FOREVER {
+        true => "all probes sent; waiting for responses until the scan is stopped".to_owned(),
+        false => {
+            let time = span(wait.as_secs_f64());
+            format!("all probes sent; waiting {time} for responses")
+        }
     }
 }
 
@@ -289,10 +303,7 @@ impl<'m> Show<'m> {
     /// Reports that all probes were sent.
     fn waiting(&mut self, wait: Duration) {
         self.clear();
-        say!(
-            "all probes sent; waiting {} for responses",
-            span(wait.as_secs_f64())
-        );
+        say!("{}", waiting(wait));
     }
 
     /// Prints the totals so far.
@@ -508,4 +519,16 @@ pub fn dry_run(scan: &Scan, json: bool) -> Result<()> {
     }
     let stdout = out::stdout(1)?;
     out::print(&stdout, text.into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_without_an_end_has_no_number() {
+        assert!(waiting(FOREVER).ends_with("for responses until the scan is stopped"));
+        let text = waiting(Duration::from_secs(8));
+        assert!(text.contains("waiting 8.0s for responses"), "{text}");
+    }
 }

@@ -107,6 +107,8 @@ impl Status {
         for (name, _, value) in counters(totals) {
             line[name] = value.into();
         }
+        // No counter: an answer is unrelated until it is recognized.
+        line["unrelated"] = totals.unrelated().into();
         let AskedRate { max, min, unit } = self.asked;
         line[format!("rate_asked_{unit}")] = max.into();
         if let Some(min) = min {
