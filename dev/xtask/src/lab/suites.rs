@@ -154,7 +154,7 @@ pub const SUITES: &[Suite] = &[
     },
     Suite {
         name: "linux-6.1",
-        summary: "programs that the verifier of Linux 6.1 accepts",
+        summary: "programs that the verifier of Linux 6.1 accepts; a scan across PPP",
         tests: "guest_kernels::",
         usual: true,
         kernel: Some("bookworm"),
@@ -162,7 +162,7 @@ pub const SUITES: &[Suite] = &[
     },
     Suite {
         name: "linux-5.10",
-        summary: "programs that the verifier of Linux 5.10 accepts, older than supported kernels",
+        summary: "programs that the verifier of Linux 5.10 accepts, older than supported kernels; a scan across PPP",
         tests: "guest_kernels::",
         usual: true,
         kernel: Some("bullseye"),

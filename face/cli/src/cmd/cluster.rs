@@ -87,10 +87,10 @@ struct RunArgs {
     /// Put the packets of several inputs in order of time: each waits this long for earlier ones
     #[arg(long, value_name = "MS", value_parser = cluster::parse_merge)]
     merge: Option<Duration>,
-    /// Send what readers send by this port
+    /// Port by which packets that readers send go out
     #[arg(long = "return", value_name = "PORT", conflicts_with = "bridge")]
     return_to: Option<String>,
-    /// Send what readers send by the other one of the two inputs: an inline bridge
+    /// Send packets of readers out by the other one of the two inputs: an inline bridge
     #[arg(long)]
     bridge: bool,
     /// User whose programs may attach, in addition to root and the user of this command; repeat for
@@ -135,7 +135,7 @@ struct InputArgs {
     /// What the thread does when there are no packets
     #[arg(long, value_enum, default_value = "gather")]
     idle: Idle,
-    /// CPU to pin the thread to
+    /// CPU to pin the thread that moves packets to; ports that send have threads of their own
     #[arg(long, value_name = "CPU")]
     cpu: Option<usize>,
     /// Drop privileges to this user once the ports are open; its programs may attach
@@ -199,8 +199,8 @@ opened over the cluster's memory (afxdp:, vfio:) are zero-copy; packets of other
 Options of the input ports, such as their queues and rings, are in their names: \
 afxdp:eth0?queues=4.
 
-A topology file (TOML) has what the options have, and more: filters, and policies for each \
-application, return paths and pipelines. docs/cluster.md has all keys:
+A topology file (TOML) has what the options have, and more: filters and policies of each \
+application, return paths, and pipelines. docs/cluster.md has all keys:
   name = \"ids\"
   inputs = [\"eth0\"]
   [[application]]

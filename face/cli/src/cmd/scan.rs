@@ -104,7 +104,7 @@ pub struct Args {
     #[arg(long, visible_alias = "max-rate", value_parser = parse_rate)]
     #[arg(default_value = "100", value_name = "RATE")]
     rate: Rate,
-    /// Read the rate from a file instead, and again when the file changes while the scan runs
+    /// Read the rate from this file instead of --rate, and again every second while the scan runs
     #[arg(long, value_name = "FILE", conflicts_with = "min_rate")]
     rate_file: Option<PathBuf>,
     /// Adapt the rate to the answers, from this rate up to --rate: it falls if fewer probes are
