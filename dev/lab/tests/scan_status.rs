@@ -127,7 +127,7 @@ fn the_rate_follows_a_file_while_the_scan_runs() {
     let mut process = pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
     process.wait_stdout("\"status\"", LIMIT).unwrap();
     write("3Mbps");
-    let warning = "it has another unit than at the start; the rate stays as it is";
+    let warning = "its unit differs from that at the start; the rate stays as it is";
     process.wait_stderr(warning, LIMIT).unwrap();
     write("400pps");
     process.wait_stderr(" pps to 400 pps", LIMIT).unwrap();

@@ -1,6 +1,6 @@
 //! Suricata, unmodified, behind a cluster that cleans up its traffic, with flow export beside it:
-//! the alerts are those of a Suricata that reads the traffic before it was mirrored twice and put
-//! into a tunnel, and the flow records have all packets.
+//! the alerts are those of a Suricata that reads the traffic before it was mirrored twice, and the
+//! flow records have all packets.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -254,6 +254,13 @@ impl<T: Copy> Producer<T> {
         self.memory.producer().store(self.head, Ordering::Release);
     }
 
+    /// Makes visible, as no producer that keeps the protocol would, an index so far behind its own.
+    #[cfg(test)]
+    pub(crate) fn forge(&mut self, ahead: u32) {
+        let index = self.head.wrapping_add(ahead);
+        self.memory.producer().store(index, Ordering::Release);
+    }
+
     /// Number of entries submitted and not yet consumed.
     pub fn pending(&self) -> u32 {
         let consumer = self.memory.consumer().load(Ordering::Acquire);
@@ -303,6 +310,12 @@ impl<T: Copy> Consumer<T> {
         }
         // A hostile producer index never makes this end read more than the ring holds.
         ready.min(self.memory.mask + 1).min(want)
+    }
+
+    /// Whether the producer's index, when last read, was beyond what the ring holds: no producer
+    /// that keeps the protocol writes such a one.
+    pub(crate) fn is_overrun(&self) -> bool {
+        self.limit.wrapping_sub(self.tail) > self.memory.mask + 1
     }
 
     /// Fetches the cache lines of the first `count` peeked entries, all at once: the other side has

@@ -162,7 +162,7 @@ pub const SUITES: &[Suite] = &[
     },
     Suite {
         name: "linux-5.10",
-        summary: "programs that the verifier of Linux 5.10 accepts, older than supported kernels; a scan across PPP",
+        summary: "programs that the verifier of Linux 5.10, older than supported, accepts; PPP",
         tests: "guest_kernels::",
         usual: true,
         kernel: Some("bullseye"),

@@ -87,10 +87,10 @@ struct RunArgs {
     /// Put the packets of several inputs in order of time: each waits this long for earlier ones
     #[arg(long, value_name = "MS", value_parser = cluster::parse_merge)]
     merge: Option<Duration>,
-    /// Port by which packets that readers send go out
+    /// Transmit the packets that readers send on this port
     #[arg(long = "return", value_name = "PORT", conflicts_with = "bridge")]
     return_to: Option<String>,
-    /// Send packets of readers out by the other one of the two inputs: an inline bridge
+    /// Transmit the packets that readers send on the other of the two inputs: an inline bridge
     #[arg(long)]
     bridge: bool,
     /// User whose programs may attach, in addition to root and the user of this command; repeat for

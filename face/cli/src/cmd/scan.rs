@@ -135,8 +135,8 @@ pub struct Args {
     /// --rate, up to the number of cores]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256), value_name = "N")]
     queues: Option<u32>,
-    /// Source address [default: the interface's], with the prefix of the link for vfio:
-    /// (192.0.2.7/24); one IPv4 and one IPv6 address at most
+    /// Source address [default: the interface's]; for vfio: with the prefix of the link, such as
+    /// 192.0.2.7/24; one IPv4 and one IPv6 address at most
     #[arg(long, visible_alias = "adapter-ip", value_name = "ADDRESS[/PREFIX]")]
     source_ip: Vec<SourceAddr>,
     /// Source port, or range of ports

@@ -71,7 +71,12 @@ pub unsafe extern "C" fn pfring_zc_recv_pkt_burst(
             let mut count = 0;
             while count < max as usize {
                 let may_wait = may_wait != 0 && count == 0;
-                match queue.receive(buffer(places.wrapping_add(count))?, may_wait) {
+                let place = match buffer(places.wrapping_add(count)) {
+                    Ok(place) => place,
+                    Err(status) if count == 0 => return Err(status),
+                    Err(_) => break,
+                };
+                match queue.receive(place, may_wait) {
                     Ok(true) => count += 1,
                     Err(status) if count == 0 => return Err(status),
                     _ => break,
@@ -106,7 +111,12 @@ pub unsafe extern "C" fn pfring_zc_send_pkt_burst(
         with(queue, |queue| {
             let mut count = 0;
             while count < max as usize {
-                match queue.send(buffer(places.wrapping_add(count))?, false) {
+                let place = match buffer(places.wrapping_add(count)) {
+                    Ok(place) => place,
+                    Err(status) if count == 0 => return Err(status),
+                    Err(_) => break,
+                };
+                match queue.send(place, false) {
                     Ok(_) => count += 1,
                     Err(status) if count == 0 => return Err(status),
                     Err(_) => break,

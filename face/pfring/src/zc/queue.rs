@@ -147,7 +147,7 @@ impl Queue {
                 self.received.fetch_add(1, Ordering::Relaxed);
                 return Ok(true);
             }
-            if !may_wait || self.is_stopped.swap(false, Ordering::Relaxed) {
+            if !may_wait || self.is_stopped.swap(false, Ordering::AcqRel) {
                 if let Kind::Device(ring) = &self.kind {
                     ring.take_stop();
                 }
@@ -158,10 +158,11 @@ impl Queue {
 
     /// Ends a call that waits.
     pub fn stop(&self) {
-        self.is_stopped.store(true, Ordering::Relaxed);
+        // In this order: whoever sees the flag also takes the device's.
         if let Kind::Device(ring) = &self.kind {
             ring.stop();
         }
+        self.is_stopped.store(true, Ordering::Release);
     }
 
     /// Sends the buffer's packet; returns its length. A queue of the cluster keeps the buffer, and

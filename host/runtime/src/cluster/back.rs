@@ -25,7 +25,7 @@ pub struct SentQueue {
     /// Packets that had to be copied: changed or new ones, and those that others read as well.
     pub copied: u64,
     /// Dropped: no frame was free for the copy, no port was named for packets of this input, or
-    /// the port has ended.
+    /// there is no such input.
     pub dropped: u64,
     /// Dropped: a frame that the reader did not hold, or bytes beyond one.
     pub refused: u64,
@@ -64,6 +64,8 @@ pub(super) struct Back {
     counts: Vec<SentQueue>,
     outputs: Vec<Output>,
     frames: Vec<Frame>,
+    /// Number of interfaces of packets; `None` if more may be found in capture files.
+    interface_count: Option<u16>,
 }
 
 /// Whether a packet was passed on.
@@ -115,6 +117,7 @@ impl Back {
         returns: &[Return],
         inputs: &[String],
         outputs: Vec<TxQueue>,
+        interface_count: Option<u16>,
     ) -> Self {
         let ports = distinct(returns);
         let mut routes: Vec<Route> = applications.iter().map(|_| Route::default()).collect();
@@ -161,6 +164,7 @@ impl Back {
                 })
                 .collect(),
             frames: Vec::new(),
+            interface_count,
         }
     }
 
@@ -222,18 +226,17 @@ impl Out {
         }
         // No more than its ring holds.
         self.bounce_queue(queue, ring::shared::SEND_COUNT_MAX as usize);
-        if self.back.held[queue].is_none() && !self.ends[queue].has_sent() {
-            return true;
-        }
-        // Nobody waits any more.
-        self.stop.is_set()
+        self.back.held[queue].is_none() && !self.ends[queue].has_sent()
     }
 
+    /// Passes on what a reader has sent, at most so many parts of packets.
     fn bounce_queue(&mut self, queue: usize, count: usize) {
         if self.back.held[queue].is_none() && !self.ends[queue].has_sent() {
             return;
         }
-        for _ in 0..count {
+        let began = self.ends[queue].sent_position();
+        // Each part may have to be copied.
+        while (self.ends[queue].sent_position().wrapping_sub(began) as usize) < count {
             let mut held = match self.back.held[queue].take() {
                 Some(held) => held,
                 None => {
@@ -273,11 +276,16 @@ impl Out {
     /// Passes a packet on; its frames that are left are free then.
     fn pass_on(&mut self, queue: usize, held: &mut Held) -> Passed {
         let application = self.back.application_of[queue];
+        let interface = (self.cache.pool().descriptor(&held.frames[0]).info >> 16) as u16;
+        let count = self.back.interface_count;
+        if count.is_some_and(|count| interface >= count) {
+            // The readers behind know no such interface.
+            return Passed::Dropped;
+        }
         if !self.back.routes[application].next.is_empty() {
             return self.pass_to_next(application, held);
         }
         let pool = self.cache.pool();
-        let interface = (pool.descriptor(&held.frames[0]).info >> 16) as u16;
         let back = &mut self.back;
         let ports = back.routes[application].ports.iter();
         let fits = |(from, _): &&(Option<u16>, usize)| from.is_none_or(|from| from == interface);
@@ -311,13 +319,16 @@ impl Out {
             return Passed::Yes;
         }
         let ready = OwnerEnd::with_room(&mut self.ends, selected, count);
+        self.stuck &= !ready;
         if ready != selected {
             selected = self.spill(selected, ready, count);
             let missing = selected & !OwnerEnd::with_room(&mut self.ends, selected, count);
+            let missing = missing & !self.stuck;
             let (_, since) = *held.waits.get_or_insert_with(|| (selected, Instant::now()));
             if self.waits(missing, since.elapsed()) {
                 return Passed::Later;
             }
+            self.stuck |= missing;
         }
         match held.frames.len() {
             1 => {
@@ -338,7 +349,7 @@ impl Out {
 
     /// Whether one of these queues without room makes its packets wait, which have waited so long.
     fn waits(&self, missing: u64, waited: Duration) -> bool {
-        if missing == 0 || self.stop.is_set() {
+        if missing == 0 {
             return false;
         }
         self.groups.iter().any(|group| {

@@ -41,12 +41,16 @@ impl Out {
     fn hand_one(&mut self, pool: &Pool, chain: &mut Vec<Frame>) {
         let mut selected = self.selector.select(pool, &chain[0], &self.readers);
         let detunnelled = self.selector.detunnelled();
-        for (kind, queues) in Detunnel::ALL.into_iter().zip(detunnelled) {
+        // All at once: while a queue without room is waited for, the selector may see packets that
+        // readers have sent.
+        let insides: [_; 2] = std::array::from_fn(|at| {
+            let is_wanted = selected & detunnelled[at] != 0;
+            let kind = Detunnel::ALL[at];
+            is_wanted.then(|| self.selector.inside(pool, &chain[0], kind))?
+        });
+        for (inside, queues) in insides.into_iter().zip(detunnelled) {
             let queues = selected & queues;
-            if queues == 0 {
-                continue;
-            }
-            let Some(inside) = self.selector.inside(pool, &chain[0], kind) else {
+            let Some(inside) = inside.filter(|_| queues != 0) else {
                 continue;
             };
             if queues == selected {

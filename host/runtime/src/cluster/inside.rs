@@ -1,7 +1,7 @@
 //! Opens what sends in the process of a cluster: the ports of the return path, and those that take
 //! the place of readers.
 
-use port::{Port, PortDescription, PortOptions};
+use port::{Intake, Port, PortDescription, PortOptions};
 use ring::Pool;
 use ring::shared::{Offer, OwnerEnd, Terms};
 use sys::Result;
@@ -48,7 +48,12 @@ impl Inside<'_> {
             outputs.push(tx);
         }
         let (applications, returns) = (&setup.applications, &setup.returns);
-        let back = Back::new(applications, returns, &setup.inputs, outputs);
+        let interface_count = match self.description.intake {
+            Intake::File => None,
+            _ => Some(interfaces(self.description).len().max(1) as u16),
+        };
+        let inputs = &setup.inputs;
+        let back = Back::new(applications, returns, inputs, outputs, interface_count);
         for (queue, end) in ends.iter_mut().enumerate() {
             end.set_may_send(back.may_send(queue));
         }

@@ -16,7 +16,7 @@ use super::application::{Application, WhenFull};
 use super::back::{Back, depths};
 use super::merge::{Merge, now_ns};
 use super::select::Selector;
-use super::{Shared, Totals};
+use super::{LEAVE_MAX, Shared, Totals};
 use crate::Stop;
 use crate::worker::{self, Ended, Engine, Pacing, Verdict};
 
@@ -84,7 +84,7 @@ pub(super) struct Out {
     pub(super) chain: Vec<Frame>,
     merge: Option<Merge>,
     /// Queues that had no room within the bound: packets for them are dropped until they have.
-    stuck: u64,
+    pub(super) stuck: u64,
     is_draining: bool,
 }
 
@@ -302,9 +302,18 @@ impl Out {
         let is_waiting = |(queue, end): (usize, &OwnerEnd)| {
             queues >> queue & 1 != 0 && end.counts().waiting() != 0
         };
-        while (self.ends.iter().enumerate().any(is_waiting) || queues != 0 && self.is_bouncing())
-            && !self.stop.is_set()
-        {
+        let mut bouncing_until = None;
+        while !self.stop.is_set() {
+            if !self.ends.iter().enumerate().any(is_waiting) {
+                if queues == 0 || !self.is_bouncing() {
+                    break;
+                }
+                // A reader that never stops sending must not keep the cluster from its end.
+                let until = *bouncing_until.get_or_insert_with(|| Instant::now() + LEAVE_MAX);
+                if Instant::now() >= until {
+                    break;
+                }
+            }
             std::thread::sleep(LONG_NAP);
             self.collect();
             self.publish();

@@ -271,7 +271,7 @@ pub(super) fn check(
         }
         if let Some(port) = &application.port {
             check_port(cluster, port)?;
-            if inputs.contains(port) {
+            if inputs.iter().any(|input| is_same_port(input, port)) {
                 return Err(format!(
                     "{port} is an input: every packet would be sent back"
                 ));
@@ -279,6 +279,16 @@ pub(super) fn check(
         }
     }
     check_returns(cluster, inputs, applications, returns)
+}
+
+/// Whether two names are those of the same port, or of the same interface.
+fn is_same_port(one: &str, other: &str) -> bool {
+    let interface = |text: &str| {
+        let name = PortName::parse(text).ok()?;
+        let row = name.backend()?;
+        (row.target == port::Target::Interface).then_some(name.target)
+    };
+    one == other || interface(one).is_some_and(|one| interface(other) == Some(one))
 }
 
 fn find<'a>(
@@ -302,7 +312,9 @@ fn check_returns(
         if let Some(from) = &it.from
             && !inputs.contains(from)
         {
-            return Err(format!("packets from {from} are to return; it is no input"));
+            return Err(format!(
+                "from is {from}, which is not an input of this cluster"
+            ));
         }
         if let Some(name) = &it.application {
             let application = find(applications, name)?;

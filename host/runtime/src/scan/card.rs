@@ -95,14 +95,16 @@ fn wait_for_link(
 ) -> Result<()> {
     let began = Instant::now();
     let mut is_reported = false;
-    while port.control.link_is_up() == Some(false) && !stop.is_set() {
-        if port.control.event() == Some(PortEvent::DeviceGone) {
-            let why = "the card is gone";
-            return Err(Error::new(
-                ErrorKind::Gone,
-                format!("scan on {}", port.name),
-                why,
-            ));
+    loop {
+        // What has happened until here is no change of the scan's link.
+        while let Some(event) = port.control.event() {
+            if event == PortEvent::DeviceGone {
+                let what = format!("scan on {}", port.name);
+                return Err(Error::new(ErrorKind::Gone, what, "the card is gone"));
+            }
+        }
+        if port.control.link_is_up() != Some(false) || stop.is_set() {
+            break;
         }
         if !is_reported && began.elapsed() >= QUIET {
             is_reported = true;
@@ -110,8 +112,6 @@ fn wait_for_link(
         }
         std::thread::sleep(LOOK);
     }
-    // What has happened until here is no change of the scan's link.
-    while port.control.event().is_some() {}
     if is_reported && !stop.is_set() {
         notice(Notice::Link(LinkChange::Up(began.elapsed()), now()))?;
     }

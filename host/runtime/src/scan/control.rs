@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use traffic::Rate;
 
-/// A rate in the unit of the setup's rate; clones share it. A change takes effect within some
-/// 20 ms, with the next packet.
+/// A rate in the unit of the setup's rate; clones share it. A change takes effect after the
+/// next packet, whose time the rate before has set.
 #[derive(Clone, Debug)]
 pub struct RateControl(Arc<AtomicU64>);
 

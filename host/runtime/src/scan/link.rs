@@ -36,6 +36,11 @@ impl LinkState {
         self.is_down.store(false, Ordering::Release);
     }
 
+    /// When it went down last, in milliseconds since the beginning.
+    fn lost_ms(&self) -> u64 {
+        self.down_at_ms.load(Ordering::Relaxed)
+    }
+
     /// Whether it is down.
     pub fn is_down(&self) -> bool {
         self.is_down.load(Ordering::Acquire)
@@ -78,6 +83,8 @@ pub struct Trail {
     marks: VecDeque<Mark>,
     /// How often the link had gone down when the lane last went back.
     downs: u32,
+    /// When the link went down first since then, in milliseconds since the beginning.
+    lost_ms: Option<u64>,
 }
 
 impl Trail {
@@ -88,17 +95,23 @@ impl Trail {
             let last_ms = self.marks.back().map(|mark| mark.at_ms);
             if last_ms.is_none_or(|last_ms| now.at_ms >= last_ms + MARK_MS) {
                 if self.marks.len() == MARKS_MAX {
-                    self.marks.pop_front();
+                    // The report may be late: every other mark stays, however old.
+                    let mut is_kept = false;
+                    self.marks.retain(|_| {
+                        is_kept = !is_kept;
+                        is_kept
+                    });
                 }
                 self.marks.push_back(now);
             }
             return Step::GoOn;
         }
+        let lost_ms = *self.lost_ms.get_or_insert_with(|| link.lost_ms());
         if link.is_down() {
             return Step::Hold;
         }
-        self.downs = downs;
-        Step::Back(self.back(link, now))
+        (self.downs, self.lost_ms) = (downs, None);
+        Step::Back(self.back(lost_ms, now))
     }
 
     /// The mark to go back to if the lane ends while the link is down, or has just been.
@@ -106,13 +119,13 @@ impl Trail {
         let downs = link.downs.load(Ordering::Acquire);
         let is_lost = downs != self.downs;
         self.downs = downs;
-        is_lost.then(|| self.back(link, now))
+        let lost_ms = self.lost_ms.take().unwrap_or_else(|| link.lost_ms());
+        is_lost.then(|| self.back(lost_ms, now))
     }
 
     /// The last mark from before the loss, from which the lane begins again.
-    fn back(&mut self, link: &LinkState, now: Mark) -> Mark {
-        let down_ms = link.down_at_ms.load(Ordering::Relaxed);
-        let safe_ms = down_ms.saturating_sub(LOST_MS);
+    fn back(&mut self, lost_ms: u64, now: Mark) -> Mark {
+        let safe_ms = lost_ms.saturating_sub(LOST_MS);
         let mut marks = self.marks.iter().rev();
         let safe = marks.find(|mark| mark.at_ms <= safe_ms);
         let mark = safe.or(self.marks.front()).copied().unwrap_or(now);
@@ -168,6 +181,38 @@ mod tests {
         };
         assert_eq!(trail.step(&link, mark(60_100, 7_480)), Step::Back(again));
         assert_eq!(trail.last_step(&link, mark(60_200, 7_500)), None);
+    }
+
+    #[test]
+    fn a_link_that_flaps_while_a_lane_waits_was_lost_when_it_went_down_first() {
+        let (link, mut trail) = (LinkState::default(), Trail::default());
+        for at_ms in (0..10_000).step_by(20) {
+            trail.step(&link, mark(at_ms, at_ms.into()));
+        }
+        link.set_down(Duration::from_millis(10_000));
+        assert_eq!(trail.step(&link, mark(10_020, 10_000)), Step::Hold);
+        link.set_up();
+        link.set_down(Duration::from_millis(15_000));
+        assert_eq!(trail.step(&link, mark(15_020, 10_000)), Step::Hold);
+        link.set_up();
+        let Step::Back(back) = trail.step(&link, mark(20_000, 10_000)) else {
+            panic!("it must go back");
+        };
+        assert_eq!(back, mark(7_500, 7_500));
+    }
+
+    #[test]
+    fn marks_reach_back_however_late_the_report_is() {
+        let (link, mut trail) = (LinkState::default(), Trail::default());
+        for at_ms in (0..600_000).step_by(20) {
+            trail.step(&link, mark(at_ms, at_ms.into()));
+        }
+        link.set_down(Duration::from_millis(300_000));
+        link.set_up();
+        let Step::Back(back) = trail.step(&link, mark(600_000, 600_000)) else {
+            panic!("it must go back");
+        };
+        assert!(back.at_ms <= 297_500, "{back:?}");
     }
 
     #[test]

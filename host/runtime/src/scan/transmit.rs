@@ -401,11 +401,9 @@ fn lane(
     source.hang_up();
     // What is lost without a link is sent when the scan is resumed.
     let is_held = source.end_held(tx);
-    if is_held
-        && result
-            .as_ref()
-            .is_err_and(|error| error.kind() == ErrorKind::Down)
-    {
+    // Cards that keep packets without a link look stuck.
+    let is_excused = |error: &Error| matches!(error.kind(), ErrorKind::Down | ErrorKind::Io);
+    if is_held && result.as_ref().err().is_none_or(is_excused) {
         (result, report.ended) = (Ok(()), SendEnded::Stopped);
     }
     if result.is_err() {
@@ -434,8 +432,12 @@ fn lane(
         0 => Ok(()),
         failed => Err(refused(failed)),
     });
-    if report.ended == SendEnded::Stopped && !is_held {
-        close(tx, &mut source, rate);
+    if report.ended == SendEnded::Stopped {
+        match is_held {
+            // Their banners are reported, but nothing can be sent.
+            true => drop(source.close_all()),
+            false => close(tx, &mut source, rate),
+        }
     }
     Sent {
         grabbed: source

@@ -245,11 +245,12 @@ impl Shunter {
         let at = (hash >> 32) as usize % self.flows.len();
         let places = self.flows.get_mut(at)?;
         let is_it = |flow: &Flow| flow.key == *key;
+        // A flow that has been forgotten begins again, also in its old place.
+        let is_idle = |flow: &Flow| flow.is_idle(&limits, now_s);
         let place = match places.iter().position(is_it) {
-            Some(place) => place,
-            None => {
-                let is_idle = |flow: &Flow| flow.is_idle(&limits, now_s);
-                let place = places.iter().position(is_idle)?;
+            Some(place) if now_s.saturating_sub(places[place].last_s) <= IDLE_S => place,
+            old => {
+                let place = old.or_else(|| places.iter().position(is_idle))?;
                 places[place] = Flow {
                     key: *key,
                     ..Flow::NONE

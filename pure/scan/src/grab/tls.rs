@@ -166,6 +166,8 @@ impl Handshake {
         loop {
             let len = match self.message[..] {
                 [] | [SERVER_HELLO] | [SERVER_HELLO, _] | [SERVER_HELLO, _, _] => 4,
+                // Without a body nothing would ever complete it.
+                [SERVER_HELLO, 0, 0, 0, ..] => usize::MAX,
                 [SERVER_HELLO, a, b, c, ..] => 4 + u32::from_be_bytes([0, a, b, c]) as usize,
                 _ => usize::MAX,
             };

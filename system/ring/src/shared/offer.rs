@@ -186,8 +186,10 @@ impl Offer {
             return Err(Error::new(ErrorKind::InvalidInput, OFFER, why));
         }
         let queue = end.queue()?;
-        end.attach(caller.socket)?;
+        end.check_gone()?;
+        // Before the end has a peer, which would wait for the greeting.
         let way_back = end.open_way_back()?;
+        end.attach(caller.socket)?;
         let Some(socket) = end.socket() else {
             return Ok(());
         };

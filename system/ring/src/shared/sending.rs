@@ -244,6 +244,12 @@ impl Sender {
         self.write(packet)
     }
 
+    /// Makes an index visible that is so far behind what was written.
+    #[cfg(test)]
+    pub(crate) fn forge(&mut self, ahead: u32) {
+        self.ring.forge(ahead);
+    }
+
     fn write(&mut self, packet: Descriptor) -> bool {
         if self.room(1) == 0 {
             return false;

@@ -32,6 +32,8 @@ const NAME: &CStr = c"barewire-filter";
 #[derive(Debug)]
 pub struct Loader {
     pid: libc::pid_t,
+    /// The process that started it: a forked child has a copy of this.
+    owner: u32,
     socket: UnixStream,
     /// Instructions of the program to load, shared with the helper.
     room: Mapping,
@@ -62,7 +64,8 @@ impl Loader {
         let wanted = own
             .into_iter()
             .chain(maps.iter().map(|map| map.as_raw_fd()));
-        if maps.len() + own.len() > KEPT_MAX {
+        // At least one place stays free: what follows the last descriptor is closed, too.
+        if maps.len() + own.len() >= KEPT_MAX {
             let why = format!("{} maps", maps.len());
             return Err(Error::new(ErrorKind::InvalidInput, WHAT, why));
         }
@@ -77,7 +80,12 @@ impl Loader {
             kept,
         };
         let pid = copy_process(&helper).map_err(|error| Error::from_io(WHAT, error))?;
-        Ok(Self { pid, socket, room })
+        Ok(Self {
+            pid,
+            owner: std::process::id(),
+            socket,
+            room,
+        })
     }
 
     /// Loads an XDP program and attaches it in place of the one before.
@@ -120,10 +128,12 @@ impl Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
+        if std::process::id() != self.owner {
+            return;
+        }
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         let mut status = 0;
-        // SAFETY: writes one live number. In a forked child of this process it fails: the helper is
-        // not a child of that one.
+        // SAFETY: writes one live number.
         while unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) } < 0
             && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
         {}
@@ -226,13 +236,19 @@ fn confine(helper: &Helper) {
 fn serve(helper: &Helper) {
     let mut bytes = [0; REQUEST_LEN];
     loop {
-        // SAFETY: writes at most so many bytes into a live buffer.
+        // As `close` below, not by the C library: if a cancellation of the program's thread waits,
+        // it would run here.
+        // SAFETY: writes at most so many bytes into a live buffer, and no address.
         let received = unsafe {
-            libc::recv(
+            let no_address = std::ptr::null_mut::<u8>();
+            libc::syscall(
+                libc::SYS_recvfrom,
                 helper.socket,
-                bytes.as_mut_ptr().cast(),
+                bytes.as_mut_ptr(),
                 REQUEST_LEN,
                 libc::MSG_WAITALL,
+                no_address,
+                no_address,
             )
         };
         let request = match usize::try_from(received) {
@@ -259,15 +275,19 @@ fn serve(helper: &Helper) {
             Err(_) => send_message(socket, &code, &[]),
         };
         if let Ok(program) = loaded {
-            // Not by its owner, which checks the descriptor by a call that is not allowed in builds
-            // with debug assertions.
-            // SAFETY: the owner gives it up.
-            unsafe { libc::close(program.into_raw_fd()) };
+            close(program);
         }
         if sent.is_err() {
             return;
         }
     }
+}
+
+/// Closes a descriptor: not by its owner, which checks it by a call that is not allowed, in builds
+/// with debug assertions. Runs in the helper.
+fn close(program: OwnedFd) {
+    // SAFETY: the owner gives it up.
+    unsafe { libc::syscall(libc::SYS_close, program.into_raw_fd()) };
 }
 
 /// Loads a program and attaches it. Runs in the helper.
@@ -296,8 +316,7 @@ fn replace(helper: &Helper, request: &Request) -> io::Result<OwnedFd> {
     match unsafe { bpf(LINK_UPDATE, &mut update) } {
         Ok(_) => Ok(program),
         Err(error) => {
-            // SAFETY: the owner gives it up.
-            unsafe { libc::close(program.into_raw_fd()) };
+            close(program);
             Err(error)
         }
     }

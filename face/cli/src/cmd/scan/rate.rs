@@ -85,6 +85,6 @@ impl RateFile {
 
     fn unit_error(&self) -> Error {
         let what = format!("read the rate from {}", self.path.display());
-        refused(&what, "it has another unit than at the start".into())
+        refused(&what, "its unit differs from that at the start".into())
     }
 }

@@ -11,6 +11,7 @@ use port::PortEvent;
 use sys::Result;
 
 use super::super::Notice;
+use super::super::link::LOST_MS;
 use super::{Collector, Incoming};
 
 /// Interval between two looks at the link.
@@ -73,7 +74,7 @@ impl Collector<'_> {
     ) -> Result<()> {
         match self.scan.local.is_running() {
             true => Ok(()),
-            false => match self.link_down() {
+            false => match self.link_down(self.began) {
                 Some(change) => notice(Notice::Link(change, super::super::now())),
                 None => Ok(()),
             },
@@ -89,10 +90,12 @@ impl Collector<'_> {
         if self.watch.looked.elapsed() < WATCH {
             return Ok(());
         }
-        self.watch.looked = Instant::now();
+        // What is reported now may have happened any time since the last look: the reader of the
+        // results may have stopped this thread for long.
+        let before = std::mem::replace(&mut self.watch.looked, Instant::now());
         for _ in 0..EVENTS_MAX {
             let change = match incoming.control.event() {
-                Some(PortEvent::LinkDown) => self.link_down(),
+                Some(PortEvent::LinkDown) => self.link_down(before),
                 Some(PortEvent::LinkUp) => self.link_up(),
                 Some(_) => None,
                 None => break,
@@ -104,12 +107,14 @@ impl Collector<'_> {
         Ok(())
     }
 
-    fn link_down(&mut self) -> Option<LinkChange> {
+    /// Records that the link is down, since some time after `since`.
+    fn link_down(&mut self, since: Instant) -> Option<LinkChange> {
         if self.watch.down_since.is_some() {
             return None;
         }
         self.watch.down_since = Some(Instant::now());
-        self.live.link.set_down(self.began.elapsed());
+        let at = since.saturating_duration_since(self.began);
+        self.live.link.set_down(at);
         Some(LinkChange::Down)
     }
 
@@ -117,7 +122,9 @@ impl Collector<'_> {
         let since = self.watch.down_since.take()?;
         self.watch.is_unsettled = true;
         if let Some(adaptive) = &mut self.adaptive {
-            adaptive.settle(self.began.elapsed().as_nanos() as u64);
+            // Until then, probes are answered that had been answered before.
+            let again_ns = LOST_MS * 1_000_000;
+            adaptive.settle(self.began.elapsed().as_nanos() as u64 + again_ns);
         }
         self.live.link.set_up();
         Some(LinkChange::Up(since.elapsed()))

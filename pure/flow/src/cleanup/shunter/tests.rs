@@ -203,5 +203,8 @@ fn flows_without_a_place_pass_and_places_of_idle_flows_are_used_again() {
     assert_eq!(twice(0, S), [false, false]);
     assert_eq!(twice(4, 120 * S), [true, true]);
     assert_eq!(twice(4, 122 * S), [true, false]);
+    // A flow that continues after it was forgotten, in its own place.
+    assert_eq!(twice(4, 242 * S), [false, false]);
+    assert_eq!(twice(4, 363 * S), [true, false]);
     assert_eq!(shunter.untracked(), 4);
 }

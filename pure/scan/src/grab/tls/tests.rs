@@ -214,7 +214,10 @@ fn damaged_streams_are_read_no_further() {
 #[test]
 fn a_tag_ends_the_reading_if_it_is_wrong() {
     // The first protected record; its only fault is the last byte.
-    let server = Server::new();
+    let server = Server {
+        record_len: 300,
+        ..Server::new()
+    };
     let flight = server.flight();
     let heads = |at: &usize| flight[*at..].starts_with(&[APPLICATION_DATA, 3, 3]);
     let at = (0..flight.len()).find(heads).unwrap();
@@ -223,8 +226,8 @@ fn a_tag_ends_the_reading_if_it_is_wrong() {
     bytes[end - 1] ^= 1;
     end = end.min(bytes.len());
     let found = read(&bytes[..end], 100);
-    assert!(found.is_over);
     let whole = read(&flight[..end], 100);
+    assert!(found.is_over && !whole.is_over);
     assert!(found.chain == whole.chain, "they were read before the tag");
 }
 
@@ -281,6 +284,8 @@ fn hellos_that_contradict_ours_are_not_answered() {
         &b"HTTP/1.1 400 Bad Request"[..],
         &[21, 3, 3, 0, 2, 2, 40],
         &[22, 3, 3, 0, 0],
+        // A hello without a body, and another message after it.
+        &[22, 3, 3, 0, 5, 2, 0, 0, 0, 0],
     ] {
         assert!(read(other, 3).is_over, "{other:?}");
     }

@@ -18,6 +18,8 @@ use crate::options::{AttachMode, BindMode, PortOptions, TimestampSource};
 pub(super) struct Attachment {
     pub redirect: Redirect,
     held: Mutex<Held>,
+    /// The process that attached the program.
+    owner: u32,
     /// Configuration of the program.
     spec: RedirectSpec,
     /// The namespace in which the interface's index was valid when the port was opened.
@@ -118,6 +120,10 @@ impl Attachment {
     /// Detaches explicitly instead of only closing the link: a child process that is being started
     /// may briefly have a copy of its descriptor.
     pub(super) fn detach(&self) {
+        // A forked child has a copy of this, but the attachment is its parent's.
+        if std::process::id() != self.owner {
+            return;
+        }
         let mut held = self.held();
         if let Some(link) = held.link.take() {
             let _ = link.detach();
@@ -256,10 +262,9 @@ pub(super) fn attach(
                 };
                 let attached = Redirect::load(&spec).and_then(|redirect| {
                     let link = XdpLink::attach(redirect.program(), device.link.index, mode)?;
-                    let loader = match options.filter_helper {
-                        true => Some(redirect.loader(&link)?),
-                        false => None,
-                    };
+                    // Without one, the filter cannot be replaced after privileges are dropped.
+                    let loader = options.filter_helper.then(|| redirect.loader(&link));
+                    let loader = loader.and_then(Result::ok);
                     Ok((redirect, (link, loader), Namespace::current()?))
                 });
                 let error = match attached {
@@ -271,6 +276,7 @@ pub(super) fn attach(
                                 replaced: None,
                                 loader,
                             }),
+                            owner: std::process::id(),
                             spec,
                             namespace,
                             ifindex: device.link.index,

@@ -87,6 +87,11 @@ impl OwnerEnd {
         self.sent_counts
     }
 
+    /// How many parts of packets were taken from the peer so far; it wraps.
+    pub fn sent_position(&self) -> u32 {
+        self.sent.as_ref().map_or(0, |sent| sent.at)
+    }
+
     /// Whether the peer has sent packets that were not taken yet.
     pub fn has_sent(&mut self) -> bool {
         let sent = self.sent.as_mut();
@@ -106,6 +111,13 @@ impl OwnerEnd {
         let count = sent.ring.peek(SEGMENT_COUNT_MAX);
         if count == 0 {
             return Taken::Nothing;
+        }
+        if sent.ring.is_overrun() {
+            // Nothing in the ring means anything; there is no end of it, either.
+            self.sent = None;
+            self.sent_counts.sent += 1;
+            self.sent_counts.refused += 1;
+            return Taken::Dropped;
         }
         // Read once: the peer may write them again.
         let mut parts = [Descriptor::default(); SEGMENT_COUNT_MAX as usize];

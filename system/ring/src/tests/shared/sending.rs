@@ -184,6 +184,30 @@ fn lies_are_refused() {
     assert_eq!(pool.counts().free, 256);
 }
 
+/// A ring that seems to hold more than it has room for is not read at all: it would have no end.
+#[test]
+fn a_producer_index_beyond_the_ring_ends_the_way_back() {
+    for ahead in [17, 5_000, u32::MAX] {
+        let pool = pool(64);
+        let (mut owner, mut peer, mut sender) = rig(&pool, 16);
+        let mut cache = FrameCache::new(pool.clone());
+        assert!(hand(&mut owner, &mut cache, 1));
+        owner.flush();
+        let mut slots = Vec::new();
+        peer.fill(&mut slots, 1, u32::MAX);
+        sender.forge(ahead);
+        let mut frames = Vec::new();
+        assert_eq!(owner.take_sent(&mut cache, &mut frames), Taken::Dropped);
+        assert_eq!(owner.take_sent(&mut cache, &mut frames), Taken::Nothing);
+        assert!(!owner.has_sent() && frames.is_empty());
+        assert_eq!(owner.sent_counts().refused, 1);
+        drop((peer, sender));
+        owner.recover(&mut cache).unwrap();
+        drop((owner, cache));
+        assert_eq!(pool.counts().free, 64);
+    }
+}
+
 /// Packets that a peer had sent before it exited are still taken, once; the others that it held are
 /// recovered.
 #[test]
