@@ -162,7 +162,7 @@ fn a_link_that_is_down_is_reported_and_nothing_is_lost() {
     assert!(batch.write(&udp.build(1, 60)));
     batch.submit().unwrap();
     let error = port.tx[0].flush().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Down, "{error}");
     assert!(error.to_string().contains("down"), "{error}");
     pair.left.set_up().unwrap();
     let host = receiver(&pair.right);

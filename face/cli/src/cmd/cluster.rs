@@ -519,6 +519,13 @@ mod tests {
             ("ids", 4)
         );
         assert_eq!(parse_application("flows").unwrap().queue_count, 1);
-        assert!(parse_application("ids=x").is_err());
+        let mirror = parse_application("mirror=eth1").unwrap();
+        assert_eq!(
+            (mirror.port.as_deref(), mirror.queue_count),
+            (Some("eth1"), 1)
+        );
+        for text in ["ids=4x", "ids="] {
+            assert!(parse_application(text).is_err(), "{text}");
+        }
     }
 }
