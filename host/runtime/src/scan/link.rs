@@ -198,7 +198,8 @@ mod tests {
         let Step::Back(back) = trail.step(&link, mark(20_000, 10_000)) else {
             panic!("it must go back");
         };
-        assert_eq!(back, mark(7_500, 7_500));
+        // Older marks are further apart.
+        assert!((7_200..=7_500).contains(&back.at_ms), "{back:?}");
     }
 
     #[test]

@@ -83,7 +83,8 @@ pub(super) fn link_flap(rig: &'static Rig) -> Result<()> {
                 tx.flush()
             };
             if let Err(error) = send() {
-                ensure!(error.kind() == ErrorKind::Io, "{:#}", reported(error));
+                let is_down = matches!(error.kind(), ErrorKind::Io | ErrorKind::Down);
+                ensure!(is_down, "{:#}", reported(error));
             }
         }
         set(&line, true)?;
