@@ -161,7 +161,8 @@ fn serve() {
     });
 }
 
-/// The far end knows nothing of us: to answer it must ask, once for each family.
+/// The far end knows nothing of us: to answer it must ask, once for each family. The rate is one
+/// that emulated cards keep up with where QEMU interprets the guest.
 fn through_a_given_router(far: &FarEnd, card: &VfioCard) {
     let mac = text(far.peer.mac);
     for (own, targets, hosts) in [(OWN[0], FAR[0], 256), (OWN[1], FAR[1], 16)] {
@@ -172,7 +173,7 @@ fn through_a_given_router(far: &FarEnd, card: &VfioCard) {
             "-p",
             "80,81",
             "--rate",
-            "1000",
+            "100",
             "--source-ip",
             own,
             "--router-mac",
