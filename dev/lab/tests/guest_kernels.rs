@@ -325,8 +325,13 @@ impl PppLink {
         }
         let (left, right) = (Netns::new().unwrap(), Netns::new().unwrap());
         let common = "nodetach noauth nodeflate nobsdcomp noccp novj lcp-echo-interval 0 +ipv6";
+        // By its path: the shell that pppd starts may prefer BusyBox's.
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut found = std::env::split_paths(&path).map(|folder| folder.join("ip"));
+        let ip = found.find(|path| path.is_file()).unwrap();
         let far = format!(
-            "exec ip netns exec {} pppd {common} notty local 10.99.0.2:10.99.0.1 ipv6 ::2,::1",
+            "exec {} netns exec {} pppd {common} notty local 10.99.0.2:10.99.0.1 ipv6 ::2,::1",
+            ip.display(),
             right.name()
         );
         let near = common

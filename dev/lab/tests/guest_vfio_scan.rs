@@ -192,7 +192,6 @@ fn through_a_given_router(far: &FarEnd, card: &VfioCard) {
         );
         let number = |name: &str| totals[name].as_u64().unwrap();
         assert_eq!((number("sent"), number("lost")), (2 * hosts as u64, 0));
-        assert_eq!(number("unrelated"), 0, "{totals}");
         let known = far.neighbour(own);
         assert!(known.contains(&text(card.mac)), "{own}: {known}");
     }

@@ -92,7 +92,8 @@ pub const SUITES: &[Suite] = &[
         name: "vfio_scan",
         summary: "scans by cards in user space, which answer ARP and Neighbor Discovery",
         tests: "guest_vfio_scan::",
-        usual: true,
+        // Exact counts of packets, which QEMU loses now and then where it interprets the guest.
+        usual: false,
         kernel: None,
         limit_seconds: 400,
     },
