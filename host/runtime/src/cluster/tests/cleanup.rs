@@ -148,7 +148,14 @@ fn the_same_packets_are_left_out_at_each_batch_size() {
             assert!(ids.counts.detunnelled > 0);
             // The frames are the other application's as well.
             assert_eq!(ids.counts.copied, ids.counts.detunnelled);
-            counts.insert(ids.counts.named());
+            // Others depend on how full the table is, whose hash has a random key.
+            let ApplicationCounts {
+                duplicates,
+                shunted,
+                detunnelled,
+                ..
+            } = ids.counts;
+            counts.insert((duplicates, shunted, detunnelled));
             // Alone, it receives them without a copy.
             let (seen, outcome) = received(&packets, batch_max, vec![with("ids", cleanup.clone())]);
             assert_eq!(seen[0], expected);
@@ -156,7 +163,7 @@ fn the_same_packets_are_left_out_at_each_batch_size() {
             assert_eq!(alone.copied, 0);
             assert_eq!(alone.detunnelled, ids.counts.detunnelled);
         }
-        assert_eq!(counts.len(), 1);
+        assert_eq!(counts.len(), 1, "{counts:?}");
     }
 }
 

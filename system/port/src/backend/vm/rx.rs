@@ -281,13 +281,12 @@ impl RxBackend for Rx {
 
     fn arm(&mut self) -> Result<bool> {
         self.server.start()?;
-        // Taken in any case: otherwise the descriptor would stay readable.
-        self.server.queues().from_guest(self.pair).take_kicks();
         if self.has_no_frame() {
             // Packets are there, but cannot be received.
             return Ok(true);
         }
         let queue = self.server.queues().from_guest(self.pair);
+        queue.take_kicks();
         let mut guard = queue.lock();
         let Some((vring, _)) = guard.running() else {
             // A disabled vring has packets to discard.
