@@ -21,9 +21,6 @@ use crate::rx::{Filled, Ready, RxBackend};
 /// Length of an Ethernet header: the shortest packet.
 const PACKET_LEN_MIN: u32 = 14;
 
-/// Interval of checks for a free frame.
-const FRAME_NAP: Duration = Duration::from_millis(1);
-
 pub(super) struct Rx {
     server: Arc<Server>,
     pair: u32,
@@ -36,8 +33,6 @@ pub(super) struct Rx {
     left: Option<usize>,
     /// Whether the guest was asked to kick.
     is_armed: bool,
-    /// Whether packets were left in the vring because no frame was free.
-    is_short: bool,
 }
 
 impl Rx {
@@ -61,21 +56,7 @@ impl Rx {
             is_stopped: part.is_stopped.clone(),
             left: None,
             is_armed: false,
-            is_short: false,
         }
-    }
-
-    /// Whether packets wait for a frame, of which none is free.
-    fn has_no_frame(&mut self) -> bool {
-        if !self.is_short {
-            return false;
-        }
-        match self.cache.take_index() {
-            // SAFETY: just taken, and not used.
-            Some(index) => self.is_short = !unsafe { self.cache.give_index(index) },
-            None => return true,
-        }
-        false
     }
 }
 
@@ -219,7 +200,6 @@ impl RxBackend for Rx {
                 Filled::of(&slots[start..])
             }
         };
-        self.is_short = filled.packets == 0;
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(filled.packets);
         }
@@ -249,14 +229,6 @@ impl RxBackend for Rx {
 
     fn wait(&mut self, timeout: Duration) -> Result<Ready> {
         let end = Instant::now() + timeout;
-        // Whoever returns a frame to the pool wakes nobody.
-        while self.has_no_frame() {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(Ready::Timeout);
-            }
-            std::thread::sleep(left.min(FRAME_NAP));
-        }
         loop {
             if !self.arm()? {
                 return Ok(Ready::Packets);
@@ -281,10 +253,6 @@ impl RxBackend for Rx {
 
     fn arm(&mut self) -> Result<bool> {
         self.server.start()?;
-        if self.has_no_frame() {
-            // Packets are there, but cannot be received.
-            return Ok(true);
-        }
         let queue = self.server.queues().from_guest(self.pair);
         queue.take_kicks();
         let mut guard = queue.lock();

@@ -253,38 +253,6 @@ fn waits_end_with_a_packet_and_with_a_buffer() {
     });
 }
 
-/// Without a free frame there are no packets: waits do not end at once, again and again.
-#[test]
-fn waits_end_with_a_frame_if_the_pool_was_empty() {
-    let mut port = open("frame");
-    let mut guest = connect("frame");
-    let pool = port.rx[0].pool().unwrap().clone();
-    let mut cache = ring::FrameCache::new(pool.clone());
-    assert!(guest.send(0, &bytes(60, 1)));
-    assert_eq!(receive(&mut port, 0).len(), 1);
-    // What the queue's own cache keeps is not to be had: it is used up by packets that are held.
-    let mut held = Vec::new();
-    held.extend(std::iter::from_fn(|| cache.take()));
-    while guest.send(0, &bytes(60, 2)) {
-        let mut batch = port.rx[0].receive().unwrap();
-        if batch.is_empty() {
-            break;
-        }
-        held.push(batch.detach(0).unwrap().frame);
-    }
-    for _ in 0..3 {
-        let soon = Duration::from_millis(5);
-        assert_eq!(port.rx[0].wait(soon).unwrap(), Ready::Timeout);
-        assert!(receive(&mut port, 0).is_empty());
-    }
-    assert_eq!(port.rx[0].wait(Duration::ZERO).unwrap(), Ready::Timeout);
-    held.into_iter()
-        .for_each(|frame| cache.give(frame).unwrap());
-    drop(cache);
-    assert_eq!(port.rx[0].wait(LIMIT).unwrap(), Ready::Packets);
-    assert_eq!(receive(&mut port, 0), [bytes(60, 2)]);
-}
-
 #[test]
 fn virtual_machines_come_and_go() {
     let mut port = open("come");

@@ -8,7 +8,7 @@ use ring::slot::{Slot, Vlan, segment_count, whole_packets};
 use ring::{Frame, FrameCache, Pool};
 use sys::poll::{self, Wanted};
 use sys::{Error, ErrorKind, Result};
-use vhost::{Broken, Guard, Sent, Server, Vring};
+use vhost::{Broken, Sent, Server, Vring};
 
 use super::{HEADROOM, PACKET_LEN_MAX};
 use crate::account::TxCounters;
@@ -73,17 +73,6 @@ unsafe fn copy(vring: &mut Vring, packet: &[Slot]) -> std::result::Result<(Sent,
     let len = len as usize + Vlan::LEN;
     let parts = [addresses, &tag, behind].into_iter().chain(rest);
     Ok((vring.send(len, parts)?, len as u64))
-}
-
-/// Number of buffers that the guest has added.
-fn room(guard: &mut Guard<'_>) -> u32 {
-    let Some((vring, _)) = guard.running() else {
-        return 0;
-    };
-    vring.waiting().unwrap_or_else(|why| {
-        guard.fail(why);
-        0
-    })
 }
 
 /// Packets handed over, and what happened to them.
@@ -196,19 +185,29 @@ impl Tx {
         self.pending.make_contiguous();
     }
 
-    /// Number of buffers that the guest has added.
-    fn room(&self) -> u32 {
-        room(&mut self.server.queues().to_guest(self.pair).lock())
+    /// Number of packets for which the guest has a buffer each.
+    fn room(&self) -> usize {
+        let mut guard = self.server.queues().to_guest(self.pair).lock();
+        let Some((vring, _)) = guard.running() else {
+            return 0;
+        };
+        match vring.waiting() {
+            Ok(count) => count as usize,
+            Err(why) => {
+                guard.fail(why);
+                0
+            }
+        }
     }
 
     /// Whether there are more buffers than those that were too few for the last packet.
     fn has_room(&self) -> bool {
-        let mut guard = self.server.queues().to_guest(self.pair).lock();
+        let starts = self.server.queues().to_guest(self.pair).lock().starts();
         let too_few = match self.too_few {
-            (start, count) if start == guard.starts() => count,
+            (start, count) if start == starts => count,
             _ => 0,
         };
-        room(&mut guard) > too_few
+        self.room() > too_few as usize
     }
 
     /// Requests a kick when the guest adds buffers; false if there are some already.
