@@ -30,6 +30,7 @@ pub mod random;
 pub mod skip;
 pub mod veth;
 pub mod vm;
+pub mod watch;
 mod watchdog;
 
 pub use inline::Inline;

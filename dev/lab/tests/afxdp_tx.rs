@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::afxdp::{self, LIMIT, fact, open, sender};
-use lab::packet::{self, Raw, Udp};
+use crate::afxdp::{self, LIMIT, fact, open, receiver, sender};
+use lab::packet::{self, Udp};
 use lab::process::barewire;
-use lab::{End, Pair, Veth, require, skip};
+use lab::{Pair, Veth, require, skip};
 use port::{AttachMode, Direction, PortOptions, TxQueue};
 use ring::{Pool, PoolConfig};
 use sys::ErrorKind;
@@ -15,10 +15,6 @@ fn sending() -> PortOptions {
         direction: Direction::Tx,
         ..PortOptions::default()
     }
-}
-
-fn receiver(end: &End) -> Raw {
-    end.ns.run(|| Raw::open(&end.ifname)).unwrap().unwrap()
 }
 
 /// Sends packets from `from` on with these lengths, as many per batch as there is room for.

@@ -407,6 +407,10 @@ fn loops_are_refused_before_the_start() {
             "it has one queue",
         ),
         (application("a", "port = \"lo\"\n"), "would be sent back"),
+        (
+            application("a", "port = \"afpacket:lo\"\n"),
+            "would be sent back",
+        ),
         (application("return", ""), "cannot be named return"),
         (
             application("a", "port = \"vm:x\"\n") + &application("b", "source = \"a\"\n"),

@@ -5,14 +5,13 @@ use std::collections::HashMap;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv6Addr, TcpListener};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::vfio_card::{Peer, VfioCard, ip};
 use lab::guest;
 use lab::process::Process;
+use lab::watch;
 use serde_json::Value;
-use wire::{Dissection, LinkType, dissect};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// The scan's addresses, with the prefix of the link.
@@ -108,47 +107,9 @@ fn count(lines: &[Value], state: &str) -> usize {
     all
 }
 
-/// Ends the watcher of packets.
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 /// SYNs that arrive at the far end while `body` runs, by address and port.
-fn probes<T: Send>(
-    far: &FarEnd,
-    body: impl FnOnce() -> T + Send,
-) -> (T, HashMap<(IpAddr, u16), usize>) {
-    let raw = far.peer.receiver();
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
-            let mut counts = HashMap::new();
-            loop {
-                let is_over = over.load(Ordering::Acquire);
-                match raw.receive(Duration::from_millis(50)).unwrap() {
-                    Some(packet) => {
-                        let mut found = Dissection::EMPTY;
-                        dissect(LinkType::ETHERNET, &packet, packet.len() as u32, &mut found);
-                        if found.ip_protocol == 6 && found.tcp_flags == 2 {
-                            let to = (found.dst_addr().unwrap(), found.dst_port);
-                            *counts.entry(to).or_default() += 1;
-                        }
-                    }
-                    None if is_over => return counts,
-                    None => {}
-                }
-            }
-        });
-        // Also when it panics: the watcher must end.
-        let ending = Ending(&over);
-        let result = body();
-        drop(ending);
-        (result, watcher.join().unwrap())
-    })
+fn probes<T>(far: &FarEnd, body: impl FnOnce() -> T) -> (T, HashMap<(IpAddr, u16), usize>) {
+    watch::syns(&far.peer.receiver(), body)
 }
 
 /// A server on port 80 that speaks first.

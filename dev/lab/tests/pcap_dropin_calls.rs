@@ -390,6 +390,14 @@ for name in f"ring:calls{os.getpid()}/0", "afxdp:" + here:
             cluster.terminate(); cluster.wait()
             say("end", len(select.select([fd], [], [], LIMIT)[0]), got(p, 1))
         lib.pcap_close(p)
+# A child closes its copy; the parent continues, and its filter can still be replaced in the driver.
+p = opened("afxdp:" + here); filtered(p, "ether proto 0x88b5"); send(1); say("before", got(p, 1))
+child = os.fork()
+if child == 0:
+    lib.pcap_close(p); os._exit(0)
+os.waitpid(child, 0); send(3); say("after", got(p, 1))
+os.setuid(65534); filtered(p, "ether proto 0x88b6"); send(4); send(5, kind=TWO)
+say("filter", got(p, 1)); lib.pcap_close(p)
 "#;
 
 #[test]
@@ -402,7 +410,15 @@ fn ports_can_be_polled_and_sent_to() {
     let each = format!("select 20 0\nagain 1 [{packet}]\n");
     let end = "inject -1\nend 1 [(-1, 'The interface disappeared')]\n";
     let card = format!("{each}inject 60\nlong -1 send: Message too long\n");
-    let expected = format!("{each}{each}{end}{card}{card}");
+    let packet =
+        |kind: &str, number: u8| format!("[(60, 60, '{kind}0{number}000000000000000000')]");
+    let forked = format!(
+        "before {}\nafter {}\nfilter {}\n",
+        packet("88b5", 1),
+        packet("88b5", 3),
+        packet("88b6", 5)
+    );
+    let expected = format!("{each}{each}{end}{card}{card}{forked}");
     assert_eq!(run(&pair, &dropin.library(), &script, &[]), expected);
 }
 

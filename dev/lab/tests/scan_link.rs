@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lab::packet::Raw;
 use lab::process::{Process, Signal, barewire};
-use lab::{Finished, Pair, Veth, require, skip};
+use lab::{Finished, Pair, Veth, require, skip, watch};
 use serde_json::Value;
-use wire::{Dissection, LinkType, dissect};
+
+use crate::afxdp::receiver;
 
 /// Time limit of a program; not a measurement.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -64,49 +63,9 @@ fn check(lines: &[Value]) {
     assert_eq!(totals["complete"], true, "{totals}");
 }
 
-/// Ends the watcher of packets.
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 /// SYNs that arrive at the right end while `body` runs.
-fn probes<T: Send>(
-    pair: &Pair,
-    body: impl FnOnce() -> T + Send,
-) -> (T, HashMap<(IpAddr, u16), u64>) {
-    let right = &pair.right;
-    let raw = right.ns.run(|| Raw::open(&right.ifname)).unwrap().unwrap();
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
-            let mut counts = HashMap::new();
-            loop {
-                let is_over = over.load(Ordering::Acquire);
-                // While the interface is down the socket reports an error.
-                match raw.receive(Duration::from_millis(50)) {
-                    Ok(Some(packet)) => {
-                        let mut found = Dissection::EMPTY;
-                        dissect(LinkType::ETHERNET, &packet, packet.len() as u32, &mut found);
-                        if found.ip_protocol == 6 && found.tcp_flags == 2 {
-                            let to = (found.dst_addr().unwrap(), found.dst_port);
-                            *counts.entry(to).or_default() += 1;
-                        }
-                    }
-                    _ if is_over => return counts,
-                    _ => {}
-                }
-            }
-        });
-        // Also when it panics: the watcher must end.
-        let ending = Ending(&over);
-        let result = body();
-        drop(ending);
-        (result, watcher.join().unwrap())
-    })
+fn probes<T>(pair: &Pair, body: impl FnOnce() -> T) -> (T, HashMap<(IpAddr, u16), usize>) {
+    watch::syns(&receiver(&pair.right), body)
 }
 
 /// Scans while an end of the link goes down twice. Some probes are sent without a link: until the

@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lab::packet::Raw;
 use lab::process::{Process, Signal, barewire};
-use lab::{Finished, Pair, Veth, require, skip};
+use lab::{Finished, Pair, Veth, require, skip, watch};
 use serde_json::Value;
 use wire::{Dissection, LinkType, dissect};
+
+use crate::afxdp::receiver;
 
 /// Time limit of a program; not a measurement.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -70,34 +71,19 @@ fn segment(packet: &[u8]) -> Option<Segment> {
 
 /// Runs `body`, and returns all segments that arrived at the right end meanwhile; `answer` sees
 /// each and may reply.
-pub(crate) fn watched<T: Send>(
+pub(crate) fn watched<T>(
     pair: &Pair,
     answer: impl Fn(&Raw, &[u8]) + Sync,
-    body: impl FnOnce() -> T + Send,
+    body: impl FnOnce() -> T,
 ) -> (T, Vec<Segment>) {
-    let right = &pair.right;
-    let raw = right.ns.run(|| Raw::open(&right.ifname)).unwrap().unwrap();
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
-            let mut seen = Vec::new();
-            loop {
-                // Packets sent before the end are in the socket by then.
-                let is_over = over.load(Ordering::Acquire);
-                match raw.receive(Duration::from_millis(50)).unwrap() {
-                    Some(packet) => {
-                        answer(&raw, &packet);
-                        seen.extend(segment(&packet));
-                    }
-                    None if is_over => return seen,
-                    None => {}
-                }
-            }
-        });
-        let result = body();
-        over.store(true, Ordering::Release);
-        (result, watcher.join().unwrap())
-    })
+    let raw = receiver(&pair.right);
+    let mut seen = Vec::new();
+    let each = |packet: &[u8]| {
+        answer(&raw, packet);
+        seen.extend(segment(packet));
+    };
+    let result = watch::packets(&raw, each, body);
+    (result, seen)
 }
 
 pub(crate) fn silent(_: &Raw, _: &[u8]) {}

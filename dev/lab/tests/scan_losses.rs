@@ -8,6 +8,7 @@ use lab::process::{Signal, barewire};
 use lab::{Pair, Veth, require, skip};
 use serde_json::Value;
 
+use crate::afxdp::receiver;
 use crate::scan_live::syn_ack;
 
 /// Time limit of everything that is waited for.
@@ -69,7 +70,7 @@ fn answers_that_exceed_the_ring_are_reported_as_lost() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let right = &pair.right;
-    let raw = right.ns.run(|| Raw::open(&right.ifname)).unwrap().unwrap();
+    let raw = receiver(right);
     let port = format!("afxdp:{}?ring={RING_LEN}", pair.left.ifname);
     let mac = wire::Mac(right.mac).to_string();
     let args = [

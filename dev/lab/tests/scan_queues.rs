@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lab::packet::Raw;
 use lab::process::{Process, Signal, barewire};
-use lab::{Finished, Pair, Veth, require, skip};
+use lab::{Finished, Pair, Veth, require, skip, watch};
 use serde_json::Value;
-use wire::{Dissection, LinkType, dissect};
+
+use crate::afxdp::receiver;
 
 /// Time limit of a program; not a measurement.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -42,33 +41,8 @@ fn parsed(finished: &Finished) -> (usize, Value) {
 }
 
 /// Runs `body`; returns the SYNs that arrived at the right end, by address and port.
-fn probes(pair: &Pair, body: impl FnOnce() + Send) -> HashMap<(IpAddr, u16), usize> {
-    let right = &pair.right;
-    let raw = right.ns.run(|| Raw::open(&right.ifname)).unwrap().unwrap();
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
-            let mut counts = HashMap::new();
-            loop {
-                let is_over = over.load(Ordering::Acquire);
-                match raw.receive(Duration::from_millis(50)).unwrap() {
-                    Some(packet) => {
-                        let mut found = Dissection::EMPTY;
-                        dissect(LinkType::ETHERNET, &packet, packet.len() as u32, &mut found);
-                        if found.ip_protocol == 6 && found.tcp_flags == 2 {
-                            let to = (found.dst_addr().unwrap(), found.dst_port);
-                            *counts.entry(to).or_default() += 1;
-                        }
-                    }
-                    None if is_over => return counts,
-                    None => {}
-                }
-            }
-        });
-        body();
-        over.store(true, Ordering::Release);
-        watcher.join().unwrap()
-    })
+fn probes(pair: &Pair, body: impl FnOnce()) -> HashMap<(IpAddr, u16), usize> {
+    watch::syns(&receiver(&pair.right), body).1
 }
 
 /// A file that is removed.

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lab::packet::Raw;
 use lab::process::{Process, barewire};
-use lab::{Pair, Veth, require, skip};
+use lab::{Pair, Veth, require, skip, watch};
 use serde_json::Value;
-use wire::{Dissection, LinkType, dissect};
+
+use crate::afxdp::receiver;
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// 256 addresses that the right end's kernel answers for.
@@ -64,33 +63,12 @@ impl Drop for TempFile {
 }
 
 /// Runs `body`; returns the number of SYNs to each address and port that arrived at the right end.
-fn probes(pair: &Pair, body: impl FnOnce() + Send) -> BTreeMap<String, usize> {
-    let right = &pair.right;
-    let raw = right.ns.run(|| Raw::open(&right.ifname)).unwrap().unwrap();
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
-            let mut counts = BTreeMap::new();
-            loop {
-                let is_over = over.load(Ordering::Acquire);
-                match raw.receive(Duration::from_millis(50)).unwrap() {
-                    Some(packet) => {
-                        let mut found = Dissection::EMPTY;
-                        dissect(LinkType::ETHERNET, &packet, packet.len() as u32, &mut found);
-                        if found.ip_protocol == 6 && found.tcp_flags == 2 {
-                            let to = format!("{} {}", found.dst_addr().unwrap(), found.dst_port);
-                            *counts.entry(to).or_default() += 1;
-                        }
-                    }
-                    None if is_over => return counts,
-                    None => {}
-                }
-            }
-        });
-        body();
-        over.store(true, Ordering::Release);
-        watcher.join().unwrap()
-    })
+fn probes(pair: &Pair, body: impl FnOnce()) -> BTreeMap<String, usize> {
+    let (_, counts) = watch::syns(&receiver(&pair.right), body);
+    let named = counts.into_iter();
+    named
+        .map(|((addr, port), count)| (format!("{addr} {port}"), count))
+        .collect()
 }
 
 #[test]

@@ -14,7 +14,7 @@ use lab::skip;
 use serde_json::Value;
 
 use crate::cluster_live::unique;
-use crate::suricata_queues::{Folder, capture, compare, expected, finish, suricata};
+use crate::suricata_queues::{Folder, capture, compare, expected, finish, readers, suricata};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -114,14 +114,7 @@ fn suricata_has_its_alerts_behind_clean_up_and_flow_export_has_all_packets() {
     cluster.wait_stderr("open ring:", LIMIT).unwrap();
     let mut beside = flows(&format!("ring:{name}/flows"));
     let folders = [Folder::new(), Folder::new()];
-    let readers: Vec<Process> = (0..)
-        .zip(&folders)
-        .map(|(queue, folder)| {
-            let mut command = folder.suricata(Some(&library));
-            command.arg(format!("--pcap=ring:{name}/{queue}"));
-            Process::spawn(&mut command).unwrap()
-        })
-        .collect();
+    let readers = readers(&name, &folders, &library);
     let totals = cluster.wait(LIMIT).unwrap().checked().unwrap();
     let totals: Value = serde_json::from_str(totals.stdout.lines().last().unwrap()).unwrap();
     assert_eq!(totals["imbalance"], 0);

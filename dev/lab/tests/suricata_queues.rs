@@ -167,6 +167,16 @@ fn delivered(totals: &str) -> Vec<u64> {
         .collect()
 }
 
+/// Starts a process for each queue of a cluster, which reads it by `libpcap.so`.
+pub(crate) fn readers(cluster: &str, folders: &[Folder], library: &Path) -> Vec<Process> {
+    let start = |(queue, folder): (usize, &Folder)| {
+        let mut command = folder.suricata(Some(library));
+        command.arg(format!("--pcap=ring:{cluster}/{queue}"));
+        Process::spawn(&mut command).unwrap()
+    };
+    folders.iter().enumerate().map(start).collect()
+}
+
 /// Waits for the expected number of alerts, stops Suricata, which waits for packets forever, and
 /// returns all alerts.
 pub(crate) fn finish(
@@ -203,14 +213,7 @@ fn suricata_reads_queues_by_libpcap() {
     let name = format!("lab-suricata-pcap-{}", std::process::id());
     let mut cluster = cluster(&name, 2);
     let folders = [Folder::new(), Folder::new()];
-    let readers: Vec<Process> = (0..)
-        .zip(&folders)
-        .map(|(queue, folder)| {
-            let mut command = folder.suricata(Some(&library));
-            command.arg(format!("--pcap=ring:{name}/{queue}"));
-            Process::spawn(&mut command).unwrap()
-        })
-        .collect();
+    let readers = readers(&name, &folders, &library);
     let totals = cluster.wait(LIMIT).unwrap().checked().unwrap();
     let delivered = delivered(&totals.stdout);
     assert!(delivered.iter().all(|count| *count > 0), "{delivered:?}");

@@ -26,6 +26,11 @@ pub fn sender(end: &End) -> Raw {
     end.ns.run(|| Raw::sender(&end.ifname)).unwrap().unwrap()
 }
 
+/// A packet socket that receives what arrives at an end.
+pub fn receiver(end: &End) -> Raw {
+    end.ns.run(|| Raw::open(&end.ifname)).unwrap().unwrap()
+}
+
 /// A value of a port's description.
 pub fn fact(port: &Port, name: &str) -> String {
     let description = port.control.describe();

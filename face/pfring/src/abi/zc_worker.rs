@@ -43,10 +43,8 @@ enum Out {
     Fifo(Option<Arc<Queue>>),
 }
 
-/// What a thread does.
-struct Work {
-    inputs: Vec<Arc<Queue>>,
-    out: Out,
+/// What the program gives every worker.
+struct Terms {
     pool: *const Buffers,
     idle: Option<Idle>,
     distribute: Option<Distribute>,
@@ -55,17 +53,51 @@ struct Work {
     cpu: i32,
 }
 
+/// What a thread does.
+struct Work {
+    inputs: Vec<Arc<Queue>>,
+    out: Out,
+    terms: Terms,
+}
+
 // SAFETY: the program passes its pointers for use by another thread; the state of pools and queues
 // is behind locks.
 unsafe impl Send for Work {}
 
+impl Terms {
+    fn new(
+        pool: *const Buffers,
+        (idle, distribute, user): (Option<Idle>, Option<Distribute>, *mut c_void),
+        is_active: u32,
+        cpu: i32,
+    ) -> Self {
+        Self {
+            pool,
+            idle,
+            distribute,
+            user,
+            is_active: is_active != 0,
+            cpu,
+        }
+    }
+
+    /// Starts a worker. Null, with the reason in `errno`, if it cannot be.
+    fn start(self, inputs: Outcome<Vec<Arc<Queue>>>, out: Outcome<Out>) -> *mut Worker {
+        let work = inputs.and_then(|inputs| {
+            let (out, terms) = (out?, self);
+            Work { inputs, out, terms }.start()
+        });
+        or_errno(work)
+    }
+}
+
 impl Work {
     /// The program's answer for a packet.
     fn ask(&self, buffer: &mut Box<Buffer>, input: &Arc<Queue>) -> Option<i32> {
-        let distribute = self.distribute?;
+        let distribute = self.terms.distribute?;
         let queue = Arc::as_ptr(input).cast_mut();
         // SAFETY: the program's function, with its own argument.
-        Some(unsafe { distribute(&raw mut **buffer, queue, self.user) })
+        Some(unsafe { distribute(&raw mut **buffer, queue, self.terms.user) })
     }
 
     /// Passes a packet on; without room it is dropped, and counted there.
@@ -104,7 +136,7 @@ impl Work {
 
     /// Receives from one queue after the other until the worker is killed.
     fn run(self, mut buffer: Box<Buffer>, is_over: &AtomicBool) {
-        if let Ok(cpu) = usize::try_from(self.cpu) {
+        if let Ok(cpu) = usize::try_from(self.terms.cpu) {
             // A processor that does not exist: any.
             let _ = sys::affinity::pin_current_thread(cpu);
         }
@@ -123,17 +155,17 @@ impl Work {
                 self.flush();
                 continue;
             }
-            if let Some(idle) = self.idle {
+            if let Some(idle) = self.terms.idle {
                 // SAFETY: the program's function.
                 unsafe { idle() };
             }
-            match self.is_active {
+            match self.terms.is_active {
                 true => std::thread::yield_now(),
                 false => std::thread::sleep(NAP),
             }
         }
         // SAFETY: as for the multi-queue.
-        if let Some(pool) = unsafe { self.pool.as_ref() } {
+        if let Some(pool) = unsafe { self.terms.pool.as_ref() } {
             pool.give(buffer);
         }
     }
@@ -141,7 +173,7 @@ impl Work {
     /// Starts the thread.
     fn start(self) -> Outcome<*const Worker> {
         // SAFETY: null or a pool of the program.
-        let pool = unsafe { self.pool.as_ref() }.ok_or(INVALID_ARGUMENT)?;
+        let pool = unsafe { self.terms.pool.as_ref() }.ok_or(INVALID_ARGUMENT)?;
         let buffer = pool.take().ok_or(NO_MEMORY)?;
         let is_over = Arc::new(AtomicBool::new(false));
         let watched = Arc::clone(&is_over);
@@ -187,21 +219,9 @@ pub unsafe extern "C" fn pfring_zc_run_balancer(
 ) -> *mut Worker {
     guard(null_mut(), || {
         // SAFETY: so many queues of the program.
-        let work = unsafe {
-            inputs(in_queues, in_count).and_then(|inputs_found| {
-                Ok(Work {
-                    inputs: inputs_found,
-                    out: Out::Queues(inputs(out_queues, out_count)?),
-                    pool,
-                    idle,
-                    distribute,
-                    user,
-                    is_active: is_active != 0,
-                    cpu,
-                })
-            })
-        };
-        or_errno(work.and_then(Work::start))
+        let (from, to) = unsafe { (inputs(in_queues, in_count), inputs(out_queues, out_count)) };
+        let terms = Terms::new(pool, (idle, distribute, user), is_active, cpu);
+        terms.start(from, to.map(Out::Queues))
     })
 }
 
@@ -221,26 +241,12 @@ pub unsafe extern "C" fn pfring_zc_run_fanout(
 ) -> *mut Worker {
     guard(null_mut(), || {
         // SAFETY: so many queues of the program.
-        let inputs = unsafe { inputs(in_queues, in_count) };
-        let is_null = multi.is_null();
-        let inputs = inputs.and_then(|it| {
-            if is_null {
-                Err(INVALID_ARGUMENT)
-            } else {
-                Ok(it)
-            }
-        });
-        let work = inputs.map(|inputs| Work {
-            inputs,
-            out: Out::Multi(multi),
-            pool,
-            idle,
-            distribute,
-            user,
-            is_active: is_active != 0,
-            cpu,
-        });
-        or_errno(work.and_then(Work::start))
+        let from = unsafe { inputs(in_queues, in_count) };
+        let to = match multi.is_null() {
+            true => Err(INVALID_ARGUMENT),
+            false => Ok(Out::Multi(multi)),
+        };
+        Terms::new(pool, (idle, distribute, user), is_active, cpu).start(from, to)
     })
 }
 
@@ -260,23 +266,14 @@ pub unsafe extern "C" fn pfring_zc_run_fifo(
     _timer_cpu: i32,
 ) -> *mut Worker {
     guard(null_mut(), || {
-        let out = if out_queue.is_null() { 0 } else { 1 };
+        let out_count = u32::from(!out_queue.is_null());
         // SAFETY: so many queues of the program, and none or one.
-        let work = unsafe {
-            inputs(in_queues, in_count).and_then(|inputs| {
-                Ok(Work {
-                    inputs,
-                    out: Out::Fifo(shared(&raw const out_queue, out)?.pop()),
-                    pool,
-                    idle,
-                    distribute,
-                    user,
-                    is_active: is_active != 0,
-                    cpu,
-                })
-            })
+        let (from, to) = unsafe {
+            let to = shared(&raw const out_queue, out_count);
+            (inputs(in_queues, in_count), to)
         };
-        or_errno(work.and_then(Work::start))
+        let to = to.map(|mut queues| Out::Fifo(queues.pop()));
+        Terms::new(pool, (idle, distribute, user), is_active, cpu).start(from, to)
     })
 }
 

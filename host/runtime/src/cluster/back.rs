@@ -234,6 +234,7 @@ impl Out {
         if self.back.held[queue].is_none() && !self.ends[queue].has_sent() {
             return;
         }
+        let pool = self.cache.pool().clone();
         let began = self.ends[queue].sent_position();
         // Each part may have to be copied.
         while (self.ends[queue].sent_position().wrapping_sub(began) as usize) < count {
@@ -255,7 +256,7 @@ impl Out {
                     }
                 }
             };
-            let passed = self.pass_on(queue, &mut held);
+            let passed = self.pass_on(&pool, queue, &mut held);
             let counts = &mut self.back.counts[queue];
             match passed {
                 Passed::Yes => counts.passed += 1,
@@ -274,18 +275,17 @@ impl Out {
     }
 
     /// Passes a packet on; its frames that are left are free then.
-    fn pass_on(&mut self, queue: usize, held: &mut Held) -> Passed {
+    fn pass_on(&mut self, pool: &Pool, queue: usize, held: &mut Held) -> Passed {
         let application = self.back.application_of[queue];
-        let interface = (self.cache.pool().descriptor(&held.frames[0]).info >> 16) as u16;
+        let interface = (pool.descriptor(&held.frames[0]).info >> 16) as u16;
         let count = self.back.interface_count;
         if count.is_some_and(|count| interface >= count) {
             // The readers behind know no such interface.
             return Passed::Dropped;
         }
         if !self.back.routes[application].next.is_empty() {
-            return self.pass_to_next(application, held);
+            return self.pass_to_next(pool, application, held);
         }
-        let pool = self.cache.pool();
         let back = &mut self.back;
         let ports = back.routes[application].ports.iter();
         let fits = |(from, _): &&(Option<u16>, usize)| from.is_none_or(|from| from == interface);
@@ -306,13 +306,12 @@ impl Out {
     }
 
     /// Hands a packet to one queue of each application behind this one.
-    fn pass_to_next(&mut self, application: usize, held: &mut Held) -> Passed {
-        let pool = self.cache.pool().clone();
+    fn pass_to_next(&mut self, pool: &Pool, application: usize, held: &mut Held) -> Passed {
         let count = held.frames.len() as u32;
         let next = &self.back.routes[application].next;
         let (first, readers) = (&held.frames[0], &self.readers);
         let mut selected = match held.waits {
-            None => self.selector.select_of(next, &pool, first, readers),
+            None => self.selector.select_of(next, pool, first, readers),
             Some((selected, _)) => selected,
         };
         if selected == 0 {

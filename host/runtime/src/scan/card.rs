@@ -14,7 +14,7 @@ use crate::Stop;
 
 /// How long the link may take to come up before the wait for it is reported.
 const QUIET: Duration = Duration::from_secs(10);
-/// Interval between two looks at it.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Whether a port is a card that no kernel interface has.

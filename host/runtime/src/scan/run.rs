@@ -403,9 +403,9 @@ impl<'s> Collector<'s> {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            let watched = self.watch(incoming, notice);
-            self.reported(watched, stop);
             let now = Instant::now();
+            let watched = self.watch(now, incoming, notice);
+            self.reported(watched, stop);
             let changed = self.obey(notice).and_then(|()| self.adapt(now, notice));
             self.end_on_error(changed, stop);
             if now >= tick {

@@ -32,8 +32,6 @@ const NAME: &CStr = c"barewire-filter";
 #[derive(Debug)]
 pub struct Loader {
     pid: libc::pid_t,
-    /// The process that started it: a forked child has a copy of this.
-    owner: u32,
     socket: UnixStream,
     /// Instructions of the program to load, shared with the helper.
     room: Mapping,
@@ -80,12 +78,7 @@ impl Loader {
             kept,
         };
         let pid = copy_process(&helper).map_err(|error| Error::from_io(WHAT, error))?;
-        Ok(Self {
-            pid,
-            owner: std::process::id(),
-            socket,
-            room,
-        })
+        Ok(Self { pid, socket, room })
     }
 
     /// Loads an XDP program and attaches it in place of the one before.
@@ -128,9 +121,6 @@ impl Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        if std::process::id() != self.owner {
-            return;
-        }
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         let mut status = 0;
         // SAFETY: writes one live number.

@@ -1,5 +1,5 @@
-//! The reporting thread's part when the link goes down: it learns so, says so, and keeps the state
-//! file at what is certain to have been sent.
+//! The reporting thread's part when the link goes down: it reports that, and keeps the state file
+//! at what is certain to have been sent.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,9 +14,9 @@ use super::super::Notice;
 use super::super::link::LOST_MS;
 use super::{Collector, Incoming};
 
-/// Interval between two looks at the link.
+/// Interval between two checks of the link.
 const WATCH: Duration = Duration::from_millis(20);
-/// Maximum number of events in a look.
+/// Maximum number of events handled by a check.
 const EVENTS_MAX: usize = 64;
 /// Maximum number of services whose banners are remembered, so that each is reported once.
 const SERVICES_MAX: usize = 1 << 20;
@@ -66,8 +66,8 @@ impl Watch {
 }
 
 impl Collector<'_> {
-    /// Looks whether there is a link at all, before the first probe: a program of XDP resets some
-    /// cards.
+    /// Checks before the first probe whether the link is up: some cards take it down while an XDP
+    /// program is attached.
     pub(super) fn look_first(
         &mut self,
         notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
@@ -81,18 +81,19 @@ impl Collector<'_> {
         }
     }
 
-    /// Looks whether the link has changed.
+    /// Checks whether the link has changed.
     pub(super) fn watch(
         &mut self,
+        now: Instant,
         incoming: &mut Incoming<'_>,
         notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
     ) -> Result<()> {
-        if self.watch.looked.elapsed() < WATCH {
+        if now < self.watch.looked + WATCH {
             return Ok(());
         }
         // What is reported now may have happened any time since the last look: the reader of the
         // results may have stopped this thread for long.
-        let before = std::mem::replace(&mut self.watch.looked, Instant::now());
+        let before = std::mem::replace(&mut self.watch.looked, now);
         for _ in 0..EVENTS_MAX {
             let change = match incoming.control.event() {
                 Some(PortEvent::LinkDown) => self.link_down(before),

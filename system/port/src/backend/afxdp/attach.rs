@@ -18,8 +18,6 @@ use crate::options::{AttachMode, BindMode, PortOptions, TimestampSource};
 pub(super) struct Attachment {
     pub redirect: Redirect,
     held: Mutex<Held>,
-    /// The process that attached the program.
-    owner: u32,
     /// Configuration of the program.
     spec: RedirectSpec,
     /// The namespace in which the interface's index was valid when the port was opened.
@@ -120,10 +118,6 @@ impl Attachment {
     /// Detaches explicitly instead of only closing the link: a child process that is being started
     /// may briefly have a copy of its descriptor.
     pub(super) fn detach(&self) {
-        // A forked child has a copy of this, but the attachment is its parent's.
-        if std::process::id() != self.owner {
-            return;
-        }
         let mut held = self.held();
         if let Some(link) = held.link.take() {
             let _ = link.detach();
@@ -276,7 +270,6 @@ pub(super) fn attach(
                                 replaced: None,
                                 loader,
                             }),
-                            owner: std::process::id(),
                             spec,
                             namespace,
                             ifindex: device.link.index,
