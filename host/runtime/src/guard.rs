@@ -424,8 +424,10 @@ impl Guard {
                     Err(error) => notice(Notice::Kept(error)),
                 }
             }
-            if Instant::now() >= next {
-                next += TICK;
+            let now = Instant::now();
+            if now >= next {
+                // After a pause, missed ticks are not made up for: their intervals would be empty.
+                next = (next + TICK).max(now + TICK / 2);
                 self.expire(notice)?;
                 self.check_attached()?;
                 self.table.settle()?;
@@ -435,6 +437,8 @@ impl Guard {
                     }
                 }
                 let totals = self.totals()?;
+                // Packets that arrived during a long interval belong to it.
+                self.read_tap(notice);
                 self.detect(&totals, notice);
                 notice(Notice::Progress(&totals));
             }

@@ -13,6 +13,10 @@ use std::collections::BTreeMap;
 
 const NS_PER_S: f64 = 1e9;
 
+/// How much of one interval counts towards the beginning or the end of a flood. Intervals are
+/// longer when the caller was held up; one rate, however long its interval, does not end a flood.
+const COUNTED_NS_MAX: u64 = 1_500_000_000;
+
 /// When a rate counts as a flood.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
@@ -129,7 +133,8 @@ impl Track {
             }
             return None;
         }
-        self.beyond_ns = self.beyond_ns.saturating_add(elapsed_ns);
+        let counted_ns = elapsed_ns.min(COUNTED_NS_MAX);
+        self.beyond_ns = self.beyond_ns.saturating_add(counted_ns);
         if self.beyond_ns < time_ns {
             return None;
         }

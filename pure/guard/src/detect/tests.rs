@@ -96,6 +96,21 @@ fn a_flood_begins_once_and_ends_once() {
 }
 
 #[test]
+fn one_long_interval_does_not_end_a_flood() {
+    let mut run = Run::new(Settings::default());
+    run.seconds(600, |_| vec![(WEB, 1_000)]);
+    run.seconds(10, |_| vec![(WEB, 50_000)]);
+    let web = Subject::Key(WEB);
+    assert!(run.detector.is_flood(&web));
+    // The caller was held up for a minute, and its counts are incomplete.
+    run.second += 59;
+    run.seconds(1, |_| vec![(WEB, 6_000)]);
+    assert!(run.detector.is_flood(&web));
+    run.seconds(10, |_| vec![(WEB, 50_000)]);
+    assert_eq!(run.events, [(603, web, true)]);
+}
+
+#[test]
 fn a_new_key_is_compared_with_the_minimum_rate() {
     let mut run = Run::new(Settings::default());
     run.seconds(100, |_| vec![(WEB, 500)]);
