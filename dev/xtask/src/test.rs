@@ -2,6 +2,7 @@
 //!
 //! libtest counts a test that skipped itself as passed; here it is counted as skipped.
 
+mod alone;
 mod follow;
 mod guest;
 mod output;
@@ -54,11 +55,26 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     for error in tally.end(status.success(), Instant::now()) {
         eprintln!("{error}");
     }
-    let Tally { mut sum, times, .. } = tally;
+    let Tally {
+        mut sum,
+        times,
+        failed,
+        ..
+    } = tally;
     if !status.success() && sum.failed == 0 {
         // A build error.
         eprintln!("error: cargo test ended with {status} and no failed test: counted as one");
         sum.failed = 1;
+    }
+    // QEMU has ended when the result of the guest is known.
+    let guest = guest.map(Guest::end);
+    if args.is_empty() {
+        warnings.extend(alone::run_again(
+            &failed,
+            skips_file.as_os_str(),
+            &programs,
+            &mut sum,
+        ));
     }
     let mut skips: Vec<String> = std::fs::read_to_string(&skips_file)
         .context("the file of skips")?

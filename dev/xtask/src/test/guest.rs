@@ -76,7 +76,7 @@ impl Guest {
     }
 
     /// Waits for the end of all suites, and prints their output.
-    fn end(self) -> Result<lab::Sum> {
+    pub fn end(self) -> Result<lab::Sum> {
         let (mut child, files) = match self {
             Guest::Off(why) => return Ok(lab::run_none(&why)),
             Guest::Failed(error) => return Err(error),
@@ -97,8 +97,8 @@ impl Guest {
 
 /// Adds the results of the guest lab. Tests skipped because they need the guest count with their
 /// result there; without a guest they stay skipped.
-pub fn in_guest(guest: Guest, sum: &mut Sum, skips: &mut Vec<String>) -> lab::Sum {
-    let guest = match guest.end() {
+pub fn in_guest(guest: Result<lab::Sum>, sum: &mut Sum, skips: &mut Vec<String>) -> lab::Sum {
+    let guest = match guest {
         Ok(guest) => guest,
         Err(error) => {
             eprintln!("error: guest lab: {error:#}");

@@ -21,8 +21,8 @@ pub enum Line<'a> {
     Suite(&'a str),
     /// libtest starts with this many tests.
     Begin(u64),
-    /// A test has ended.
-    Test(&'a str),
+    /// A test has ended, in failure or not.
+    Test(&'a str, bool),
     /// libtest's summary of a suite.
     Result(Counts),
     /// Anything else.
@@ -54,7 +54,7 @@ pub fn parse(line: &str) -> Line<'_> {
         .strip_prefix("test ")
         .and_then(|l| l.split_once(" ... "))
     {
-        Some((name, _)) => Line::Test(name),
+        Some((name, verdict)) => Line::Test(name, verdict.starts_with("FAILED")),
         None => Line::Other,
     }
 }
@@ -113,7 +113,8 @@ mod tests {
         assert_eq!(parse("running 1 test"), Line::Begin(1));
         assert_eq!(parse("running 12 tests"), Line::Begin(12));
         assert_eq!(parse("running late tests"), Line::Other);
-        assert_eq!(parse("test a::b ... ok"), Line::Test("a::b"));
+        assert_eq!(parse("test a::b ... ok"), Line::Test("a::b", false));
+        assert_eq!(parse("test a::b ... FAILED"), Line::Test("a::b", true));
         assert_eq!(parse("test result: "), Line::Other);
     }
 

@@ -38,6 +38,8 @@ impl Sum {
 pub struct Tally {
     pub sum: Sum,
     pub times: Times,
+    /// Tests that failed: suite and name.
+    pub failed: Vec<(String, String)>,
     suite: String,
     open: Option<Open>,
     /// Suites that started and gave no result, each with the number of its tests.
@@ -57,6 +59,7 @@ impl Tally {
         Tally {
             sum: Sum::default(),
             times,
+            failed: Vec::new(),
             suite: String::new(),
             open: None,
             silent: Vec::new(),
@@ -79,9 +82,12 @@ impl Tally {
                     ends: Vec::new(),
                 });
             }
-            Line::Test(name) => {
+            Line::Test(name, has_failed) => {
                 if let Some(open) = &mut self.open {
                     open.ends.push((name.to_owned(), now));
+                    if has_failed {
+                        self.failed.push((self.suite.clone(), name.to_owned()));
+                    }
                 }
             }
             Line::Result(counts) => match self.open.take() {
@@ -129,13 +135,31 @@ impl Tally {
 mod tests {
     use super::*;
 
+    fn read(lines: &[&str]) -> Tally {
+        let mut tally = Tally::new(Times::new(2, 0));
+        for line in lines {
+            tally.add(line, Instant::now());
+        }
+        tally
+    }
+
+    #[test]
+    fn failed_tests_are_known_by_suite_and_name() {
+        let lines = [
+            ALL,
+            "test x ... FAILED",
+            "running 2 tests",
+            "test a::b ... ok",
+            "test a::c ... FAILED",
+        ];
+        let failed = read(&lines).failed;
+        assert_eq!(failed, [("all".to_owned(), "a::c".to_owned())]);
+    }
+
     /// The tally of lines, from a cargo that ended with or without success.
     fn tally(lines: &[&str], success: bool) -> (Sum, Vec<String>) {
         let now = Instant::now();
-        let mut tally = Tally::new(Times::new(2, 0));
-        for line in lines {
-            tally.add(line, now);
-        }
+        let mut tally = read(lines);
         let errors = tally.end(success, now);
         (tally.sum, errors)
     }

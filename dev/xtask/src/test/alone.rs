@@ -1,0 +1,53 @@
+//! Runs failed lab tests once more, alone.
+//!
+//! Lab tests start real programs and exchange packets with them, two tests at once and beside
+//! QEMU; a machine that gives a program no processor for a minute fails some of them. What passes
+//! on the idle machine is reported by name as a warning, and does not fail the run. Whatever else
+//! fails twice.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use super::{Sum, cargo_args};
+use crate::run::cargo;
+
+/// The suite of lab tests.
+const SUITE: &str = "all";
+
+/// Maximum number of failed tests that are run again; more have a reason other than the load.
+const TESTS_MAX: usize = 3;
+
+/// Runs the tests of [`SUITE`] among these (suite, name) again, and corrects the sum. Returns a
+/// warning for each that passed.
+pub fn run_again(
+    failed: &[(String, String)],
+    skips_file: &OsStr,
+    programs: &[(&str, PathBuf)],
+    sum: &mut Sum,
+) -> Vec<String> {
+    let names = failed.iter().filter(|(suite, _)| suite == SUITE);
+    let names: Vec<&str> = names.map(|(_, name)| name.as_str()).collect();
+    if names.len() > TESTS_MAX {
+        return Vec::new();
+    }
+    let mut warnings = Vec::new();
+    for name in names {
+        println!("\nOnce more, alone: {SUITE} {name}");
+        let args = ["--test", SUITE, "--", "--exact", name].map(str::to_owned);
+        let mut command = cargo();
+        command
+            .arg("test")
+            .args(cargo_args(&args))
+            .env("BAREWIRE_SKIPS", skips_file)
+            .envs(programs.iter().map(|(name, path)| (name, path)))
+            .env_remove("BAREWIRE_GUEST");
+        if command.status().is_ok_and(|status| status.success()) && sum.failed > 0 {
+            sum.failed -= 1;
+            sum.passed += 1;
+            warnings.push(format!(
+                "WARNING: {SUITE} {name} failed beside other tests and passed alone"
+            ));
+        }
+    }
+    warnings
+}
