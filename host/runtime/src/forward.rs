@@ -281,6 +281,9 @@ pub enum Notice<'a> {
     Progress(&'a [Flow]),
     /// An event of the device behind port 0 or 1.
     Event(usize, PortEvent),
+    /// Once a second, if there are new ones: packets that the device of port 0 or 1 has refused so
+    /// far, of those handed to it.
+    Refused(usize, u64),
     /// Sending on port 0 or 1 fails; packets without room are dropped. Reported once per outage.
     Failing(usize, String),
     /// Sending on port 0 or 1 works again.
@@ -357,6 +360,7 @@ pub fn run(
         ended: Ended::Stopped,
         reported: [0; 2],
         is_failing: [false; 2],
+        refused: [0; 2],
     };
     let mut lanes = match options.count {
         Some(0) => lanes,
@@ -393,6 +397,8 @@ struct Running<'a> {
     /// Reported outages of each direction, and whether the last one continues.
     reported: [u64; 2],
     is_failing: [bool; 2],
+    /// Packets reported as refused by the sending port of each direction.
+    refused: [u64; 2],
 }
 
 /// Ends everything when its thread panics: the others would never learn of it.
@@ -498,6 +504,12 @@ impl Running<'_> {
             }
             if now.over == now.begun && std::mem::take(&mut self.is_failing[from]) {
                 notice(Notice::Working(1 - from));
+            }
+            let account = self.sides[1 - from].port.control.account();
+            let refused = account.map_or(0, |account| account.tx_total().failed);
+            if refused > self.refused[from] {
+                self.refused[from] = refused;
+                notice(Notice::Refused(1 - from, refused));
             }
         }
         let flows: Vec<Flow> = self.ways.iter().map(Way::flow).collect();

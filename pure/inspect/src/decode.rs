@@ -7,6 +7,7 @@
 //!
 //! `docs/guides/decoder.md` describes how to add one.
 
+pub(crate) use quic::is_initial as quic_is_initial;
 #[cfg(feature = "laws")]
 pub use quic::seal as quic_datagram;
 

@@ -15,6 +15,8 @@
 //! - An [`Inspector`] joins all of them for the packets of many flows, within budgets, and keeps an
 //!   [`Application`] for each flow. The caller keeps one number per flow.
 //!
+//! [`encryption`] finds where connections become encrypted, without state.
+//!
 //! [`CommunityId`] is the flow hash by which other programs refer to the same flow.
 //!
 //! This crate does no IO and reads no clock. All memory is reserved when an inspector is created
@@ -31,6 +33,7 @@ mod community_id;
 mod conversation;
 mod date;
 pub mod decode;
+pub mod encryption;
 mod field;
 pub mod identify;
 mod inspector;

@@ -111,6 +111,7 @@ pub fn run(args: &Args) -> Result<()> {
             show.progress(flows);
         }
         Notice::Event(index, event) => show.event(index, &event),
+        Notice::Refused(..) => {}
         Notice::Failing(index, why) => show.failing(index, &why),
         Notice::Working(index) => show.working(index),
     });

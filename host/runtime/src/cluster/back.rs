@@ -10,7 +10,7 @@ use ring::{Frame, Pool};
 
 use super::application::{Application, WhenFull};
 use super::mover::Out;
-use super::returns::{Return, distinct};
+use super::returns::{self, Return, distinct};
 
 /// Packets taken from a reader before others have their turn.
 const ROUND: usize = 256;
@@ -119,7 +119,7 @@ impl Back {
         outputs: Vec<TxQueue>,
         interface_count: Option<u16>,
     ) -> Self {
-        let ports = distinct(returns);
+        let ports = distinct(applications, returns);
         let mut routes: Vec<Route> = applications.iter().map(|_| Route::default()).collect();
         for (number, application) in applications.iter().enumerate() {
             let source = application.source.as_ref();
@@ -130,16 +130,9 @@ impl Back {
             }
         }
         for (application, route) in applications.iter().zip(&mut routes) {
-            let is_its = |it: &Return| {
-                let named = it.application.as_ref();
-                named.is_none_or(|name| *name == application.name)
-            };
-            if !route.next.is_empty() || application.port.is_some() {
-                continue;
-            }
             // Those for one input first.
             let number = |from: &String| inputs.iter().position(|input| input == from);
-            let rules = returns.iter().filter(|it| is_its(it));
+            let rules = returns::rules(application, applications, returns);
             let rules = rules.map(|it| {
                 let from = it.from.as_ref().and_then(number);
                 let output = ports.iter().position(|port| port.port == it.port);

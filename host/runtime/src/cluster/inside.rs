@@ -40,7 +40,7 @@ impl Inside<'_> {
             pool: self.pool,
         };
         let (mut lanes, mut outputs) = (Vec::new(), Vec::new());
-        for named in returns::distinct(&setup.returns) {
+        for named in returns::distinct(&setup.applications, &setup.returns) {
             let at = open.iter().position(|(name, _)| *name == named.port);
             let port = at.map(|at| open.swap_remove(at).1);
             let (lane, tx) = opener.give_back(named, port)?;

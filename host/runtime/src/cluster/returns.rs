@@ -37,6 +37,8 @@ pub struct OutputStatus {
     pub port: String,
     /// What it sends, in words.
     pub of: String,
+    /// The applications whose readers' packets it sends, unless it is a reader.
+    pub senders: Vec<String>,
     /// The application that it is the reader of; empty if it sends what readers send.
     pub reader_of: String,
     /// Packets that its thread has taken.
@@ -109,8 +111,36 @@ impl Return {
     }
 }
 
+/// The rules for what readers of an application send: of those for one input, the first holds.
+/// None if it goes to other applications.
+pub(super) fn rules<'a>(
+    application: &'a Application,
+    applications: &'a [Application],
+    returns: &'a [Return],
+) -> impl Iterator<Item = &'a Return> {
+    let name = Some(&application.name);
+    let mut others = applications.iter();
+    let is_last = application.port.is_none() && !others.any(|it| it.source.as_ref() == name);
+    let is_its =
+        move |it: &&Return| is_last && it.application.as_ref().is_none_or(|it| Some(it) == name);
+    returns.iter().filter(is_its)
+}
+
+/// The applications whose readers' packets a port sends.
+fn senders(port: &str, applications: &[Application], returns: &[Return]) -> Vec<String> {
+    let sends = |application: &&Application| {
+        let its: Vec<&Return> = rules(application, applications, returns).collect();
+        its.iter().enumerate().any(|(at, it)| {
+            let is_first = its[..at].iter().all(|other| other.from != it.from);
+            is_first && it.port == port
+        })
+    };
+    let names = applications.iter().filter(sends);
+    names.map(|it| it.name.clone()).collect()
+}
+
 /// The ports of a return path, each once.
-pub(super) fn distinct(returns: &[Return]) -> Vec<OutputStatus> {
+pub(super) fn distinct(applications: &[Application], returns: &[Return]) -> Vec<OutputStatus> {
     let mut ports: Vec<OutputStatus> = Vec::new();
     for it in returns {
         match ports.iter_mut().find(|port| port.port == it.port) {
@@ -118,6 +148,7 @@ pub(super) fn distinct(returns: &[Return]) -> Vec<OutputStatus> {
             None => ports.push(OutputStatus {
                 port: it.port.clone(),
                 of: it.of(),
+                senders: senders(&it.port, applications, returns),
                 ..OutputStatus::default()
             }),
         }
@@ -392,6 +423,8 @@ pub(super) fn start<'scope>(
             }
             Notice::Event(1, event) => tell(event.to_string(), is_bad(&event)),
             Notice::Event(..) => {}
+            Notice::Refused(1, count) => counts.failed.store(count, Ordering::Relaxed),
+            Notice::Refused(..) => {}
             Notice::Failing(_, why) => tell(why, true),
             Notice::Working(_) => tell("sends again".into(), false),
         });
@@ -412,4 +445,38 @@ fn is_bad(event: &PortEvent) -> bool {
         event,
         PortEvent::DeviceGone | PortEvent::Detached(_) | PortEvent::Misbehaved(_)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn senders_of_a_port_are_the_applications_whose_rules_name_it_first() {
+        let mut applications = ["first", "last", "other", "read"].map(|it| Application::new(it, 1));
+        applications[1].source = Some("first".into());
+        applications[3].port = Some("vm:x".into());
+        let rule = |port: &str, from: Option<&str>, application: Option<&str>| Return {
+            port: port.into(),
+            from: from.map(str::to_owned),
+            application: application.map(str::to_owned),
+        };
+        let rules = [
+            rule("a", Some("eth0"), None),
+            rule("b", None, Some("last")),
+            rule("c", None, None),
+            rule("b", Some("eth1"), None),
+        ];
+        let ports = distinct(&applications, &rules);
+        let senders: Vec<_> = ports
+            .iter()
+            .map(|it| (it.port.as_str(), it.senders.join(" ")))
+            .collect();
+        // Without an input of its own, "b" sends for last what "c" sends for other.
+        let expected = [("a", "last other"), ("b", "last other"), ("c", "other")];
+        assert_eq!(
+            senders,
+            expected.map(|(port, names)| (port, names.to_owned()))
+        );
+    }
 }

@@ -169,7 +169,7 @@ impl Setup {
 
     /// The ports that send.
     fn outputs(&self) -> Vec<OutputStatus> {
-        let mut outputs = returns::distinct(&self.returns);
+        let mut outputs = returns::distinct(&self.applications, &self.returns);
         outputs.extend(returns::reading(&self.applications));
         outputs
     }
@@ -261,7 +261,7 @@ impl Setup {
                     (count + u64::from(frames.frame_count)).max(2 * u64::from(frames.frame_count));
             }
         }
-        for output in returns::distinct(&self.returns) {
+        for output in returns::distinct(&self.applications, &self.returns) {
             count += RETURN_FRAMES;
             if let Some(frames) = port::frames_of(&output.port, &returns::sending(options))? {
                 frame_len = frame_len.max(frames.frame_len);

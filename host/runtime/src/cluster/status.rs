@@ -96,6 +96,13 @@ impl Words<'_> {
         value.parse().unwrap_or(0)
     }
 
+    /// Names with commas between them.
+    fn names(&self, name: &str) -> Vec<String> {
+        let text = self.text(name);
+        let names = text.split(',').filter(|it| !it.is_empty());
+        names.take(QUEUE_COUNT_MAX).map(str::to_owned).collect()
+    }
+
     fn queue(&self) -> QueueStatus {
         let number = |name: &str| self.number(name);
         let reader = number("reader") as u32;
@@ -129,6 +136,7 @@ impl Words<'_> {
         OutputStatus {
             port: self.text("port"),
             of: self.text("of"),
+            senders: self.names("senders"),
             reader_of: self.text("reader_of"),
             given: self.number("given"),
             sent: self.number("sent"),
@@ -217,10 +225,11 @@ impl Status {
         for output in &self.outputs {
             let _ = writeln!(
                 out,
-                "output\tport={}\tof={}\treader_of={}\tgiven={}\tsent={}\tcopied={}\
+                "output\tport={}\tof={}\tsenders={}\treader_of={}\tgiven={}\tsent={}\tcopied={}\
                  \tdropped={}\tfailed={}",
                 plain(&output.port),
                 plain(&output.of),
+                plain(&output.senders.join(",")),
                 plain(&output.reader_of),
                 output.given,
                 output.sent,
@@ -351,6 +360,7 @@ mod tests {
             outputs: vec![OutputStatus {
                 port: "eth1".into(),
                 of: "what readers send".into(),
+                senders: vec!["app1".into(), "app2".into()],
                 reader_of: String::new(),
                 given: 9,
                 sent: 8,

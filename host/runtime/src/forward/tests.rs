@@ -1,6 +1,6 @@
 //! Tests of forwarding between rings in memory, where every packet can be examined.
 
-use port::{PortOptions, Ready, RxQueue, TxQueue};
+use port::{PortControl, PortOptions, Ready, RxQueue, TxQueue};
 
 use super::*;
 
@@ -96,6 +96,55 @@ fn all_forwarded_packets_arrive_complete_and_in_order() {
         assert_eq!(from.rx_total().delivered, COUNT);
         assert_eq!((to.tx_total().sent, to.tx_total().failed), (COUNT, 0));
     }
+}
+
+/// The control side of a port whose device has refused three packets.
+struct Refusing(Box<dyn PortControl>);
+
+impl PortControl for Refusing {
+    fn account(&mut self) -> Result<PortAccount> {
+        let mut account = self.0.account()?;
+        account.tx[0].failed += 3;
+        Ok(account)
+    }
+
+    fn event(&mut self) -> Option<PortEvent> {
+        self.0.event()
+    }
+
+    fn describe(&self) -> PortDescription {
+        self.0.describe()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.0.stop()
+    }
+}
+
+#[test]
+fn refused_packets_are_reported_while_forwarding_goes_on() {
+    let [mut a, mut b] = ports(true, 256);
+    let ends = (a.tx.remove(0), b.rx.remove(0));
+    b.control = Box::new(Refusing(b.control));
+    let (mut reported, mut tick_count) = (Vec::new(), 0);
+    let stop = Stop::new();
+    run(
+        [a.into(), b.into()],
+        &Options::default(),
+        &stop,
+        |notice| match notice {
+            Notice::Refused(port, count) => reported.push((port, count)),
+            Notice::Progress(_) => {
+                tick_count += 1;
+                if tick_count == 2 {
+                    stop.set();
+                }
+            }
+            _ => {}
+        },
+    );
+    assert_eq!(reported, [(1, 3)]);
+    drop(ends);
 }
 
 #[test]

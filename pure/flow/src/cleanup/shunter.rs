@@ -7,7 +7,12 @@
 //! do fragments, which cannot be assigned to a flow one by one.
 //!
 //! A SYN begins a new connection: its flow starts from zero.
+//!
+//! Connections become encrypted once both sides have sent application data of TLS, or `NEWKEYS` of
+//! SSH, or an Initial packet of QUIC. Of QUIC, datagrams that begin with a long header pass then,
+//! too: these are handshakes.
 
+use inspect::encryption;
 use wire::tcp::flag;
 use wire::{Dissection, Fragment};
 
@@ -26,6 +31,7 @@ const IDLE_S: u32 = 120;
 const IDLE_SHORT_S: u32 = 10;
 
 const IP_TCP: u8 = 6;
+const IP_UDP: u8 = 17;
 const IP_ICMP: u8 = 1;
 const IP_ICMPV6: u8 = 58;
 
@@ -35,7 +41,7 @@ pub struct ShuntLimits {
     /// The start of the flow, both directions together, by the lengths of packets on the wire. At
     /// most 2^32 - 1 bytes and 65535 packets count; more is no limit.
     pub start: Shunt,
-    /// Nothing more after both sides of a TLS connection have begun to send application data.
+    /// Nothing more after both sides of a connection have become encrypted: TLS, SSH, QUIC.
     pub encrypted: bool,
 }
 
@@ -110,12 +116,20 @@ impl std::fmt::Display for ShuntLimits {
 /// follow.
 const DATA: u16 = 1;
 const ACKNOWLEDGED: u16 = 1 << 1;
+/// A handshake record of TLS.
 const HELLO: u16 = 1 << 2;
-const ENCRYPTED: u16 = 1 << 3;
+/// The identification of SSH.
+const SSH: u16 = 1 << 3;
+const ENCRYPTED: u16 = 1 << 4;
 
 #[inline]
 fn of(side: Side, mark: u16) -> u16 {
-    mark << (4 * side as u16)
+    mark << (8 * side as u16)
+}
+
+#[inline]
+fn of_both(mark: u16) -> u16 {
+    of(Side::A, mark) | of(Side::B, mark)
 }
 
 /// A flow: one cache line.
@@ -144,11 +158,19 @@ impl Flow {
         marks: 0,
     };
 
-    fn is_over(&self, limits: &ShuntLimits) -> bool {
-        let both = of(Side::A, ENCRYPTED) | of(Side::B, ENCRYPTED);
+    /// Whether it is as long as is handed on.
+    fn is_past(&self, limits: &ShuntLimits) -> bool {
         u64::from(self.bytes) >= limits.start.bytes
             || u64::from(self.packets) >= limits.start.packets
-            || (limits.encrypted && self.marks & both == both)
+    }
+
+    fn is_encrypted(&self, limits: &ShuntLimits) -> bool {
+        let both = of_both(ENCRYPTED);
+        limits.encrypted && self.marks & both == both
+    }
+
+    fn is_over(&self, limits: &ShuntLimits) -> bool {
+        self.is_past(limits) || self.is_encrypted(limits)
     }
 
     /// Whether the flow's place may be used for another one.
@@ -224,12 +246,16 @@ impl Shunter {
                 ..Flow::NONE
             };
         }
-        let is_over = flow.is_over(&limits);
+        let is_over = flow.is_past(&limits)
+            || (flow.is_encrypted(&limits)
+                && (is_tcp || encryption::is_quic_short(level.payload(packet))));
         flow.bytes = flow.bytes.saturating_add(wire_len);
         flow.packets = flow.packets.saturating_add(1);
         if !is_over {
             if is_tcp && level.payload_len != 0 {
                 flow.pass(packet, level, side, limits.encrypted);
+            } else if protocol == IP_UDP && limits.encrypted {
+                flow.pass_datagram(level.payload(packet), side);
             }
             return false;
         }
@@ -265,7 +291,7 @@ impl Shunter {
 impl Flow {
     /// Notes a segment with data that is handed on.
     #[inline]
-    fn pass(&mut self, packet: &[u8], level: &Dissection, side: Side, is_tls_sought: bool) {
+    fn pass(&mut self, packet: &[u8], level: &Dissection, side: Side, is_read: bool) {
         let end = level.tcp_seq.wrapping_add(level.payload_len);
         let place = &mut self.ends[side as usize];
         let is_later = end.wrapping_sub(*place).cast_signed() > 0;
@@ -273,8 +299,17 @@ impl Flow {
             *place = end;
         }
         self.marks |= of(side, DATA);
-        if is_tls_sought && self.marks & of(side, ENCRYPTED) == 0 {
-            self.marks |= self.tls(level.payload(packet), side);
+        if is_read && self.marks & of(side, ENCRYPTED) == 0 {
+            let payload = level.payload(packet);
+            self.marks |= self.ssh(payload, side) | self.tls(payload, side);
+        }
+    }
+
+    /// Notes a datagram that is handed on.
+    #[inline]
+    fn pass_datagram(&mut self, payload: &[u8], side: Side) {
+        if self.marks & of(side, ENCRYPTED) == 0 && encryption::begins_quic(payload) {
+            self.marks |= of(side, ENCRYPTED);
         }
     }
 
@@ -294,6 +329,20 @@ impl Flow {
         true
     }
 
+    /// The marks that a segment adds as SSH: `NEWKEYS` counts after both sides have identified
+    /// themselves.
+    fn ssh(&self, payload: &[u8], side: Side) -> u16 {
+        let both = of_both(SSH);
+        let mut marks = 0;
+        if self.marks & of(side, SSH) == 0 && encryption::begins_ssh(payload) {
+            marks = of(side, SSH);
+        }
+        if (self.marks | marks) & both == both && encryption::has_ssh_newkeys(payload) {
+            marks |= of(side, ENCRYPTED);
+        }
+        marks
+    }
+
     /// The marks that the TLS records at the start of a segment add (RFC 8446 section 5.1):
     /// application data counts after both sides have sent handshake records.
     fn tls(&self, mut payload: &[u8], side: Side) -> u16 {
@@ -303,7 +352,7 @@ impl Flow {
         const HANDSHAKE: u8 = 22;
         const APPLICATION_DATA: u8 = 23;
         let mut marks = self.marks;
-        let hellos = of(Side::A, HELLO) | of(Side::B, HELLO);
+        let hellos = of_both(HELLO);
         for _ in 0..RECORD_COUNT_MAX {
             let &[kind @ 20..=23, 3, 0..=4, high, low, ref rest @ ..] = payload else {
                 break;

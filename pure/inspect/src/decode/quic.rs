@@ -146,6 +146,15 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
+/// Whether a datagram begins with an Initial packet of a version that can be decrypted.
+pub(crate) fn is_initial(bytes: &[u8]) -> bool {
+    let Some(long) = Long::parse(bytes) else {
+        return false;
+    };
+    let version = Version::of(long.version).first();
+    version.is_some_and(|version| long.is_fixed && (long.first >> 4) & 3 == version.initial)
+}
+
 /// The invariant part of a long header (RFC 8999 §5.1).
 struct Long<'a> {
     first: u8,

@@ -11,7 +11,7 @@ use sys::{Error, ErrorKind, Result};
 #[command(next_help_heading = "Clean-up")]
 pub(super) struct CleanupArgs {
     /// Hand over only the start of each flow: bytes (64k, 1M), packets (20), encrypted (until both
-    /// sides of a TLS connection send application data), or several, whichever is first
+    /// sides of a TLS, SSH or QUIC connection are encrypted), or several, whichever is first
     /// (64k,encrypted). APP= in front: of this application only; repeat for several
     #[arg(long, value_name = "[APP=]LIMITS", value_parser = parse_shunt)]
     shunt: Vec<Of<ShuntLimits>>,

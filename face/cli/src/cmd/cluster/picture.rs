@@ -187,17 +187,12 @@ impl Drawing {
 impl Drawing {
     /// Draws the ports of the return path, from `top` on; returns the height.
     fn ports(&mut self, status: &Status, top: usize, y_of: impl Fn(usize) -> usize) -> usize {
-        let is_last = |it: &&ApplicationStatus| {
-            let mut others = status.applications.iter();
-            it.port.is_empty() && !others.any(|other| other.source == it.name)
-        };
         for (at, port) in returning(status).enumerate() {
             let y = top + at * ROW + ROW / 2;
             self.tile(2, y, &[format!("{}: {}", port.port, port.of)], "port");
-            for application in status.applications.iter().filter(is_last) {
-                for queue in queues_of(status, application) {
-                    self.back(y_of(queue.index as usize), y);
-                }
+            let is_its = |queue: &&QueueStatus| port.senders.contains(&queue.application);
+            for queue in status.queues.iter().filter(is_its) {
+                self.back(y_of(queue.index as usize), y);
             }
         }
         returning(status).count() * ROW + 10
@@ -285,10 +280,10 @@ pub(super) fn svg(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runtime::cluster::{Application, Balance, Cleanup, Detunnel, Setup, WhenFull};
+    use runtime::cluster::{Application, Balance, Cleanup, Detunnel, Return, Setup, WhenFull};
 
-    fn status() -> Status {
-        let setup = Setup {
+    fn setup() -> Setup {
+        Setup {
             name: "ids".into(),
             inputs: vec!["eth0".into(), "file:<a&b>.pcap".into()],
             applications: vec![
@@ -312,8 +307,35 @@ mod tests {
             options: port::PortOptions::default(),
             allow: Vec::new(),
             user: None,
+        }
+    }
+
+    fn status() -> Status {
+        setup().planned()
+    }
+
+    #[test]
+    fn lines_join_queues_to_the_ports_that_send_what_their_readers_send() {
+        let back = |port: &str, application: &str| Return {
+            port: port.into(),
+            from: None,
+            application: Some(application.into()),
         };
-        setup.planned()
+        let setup = Setup {
+            returns: vec![back("eth1", "ids"), back("eth2", "flows")],
+            ..setup()
+        };
+        let picture = svg(&setup.planned());
+        let lines = picture
+            .lines()
+            .filter(|line| line.contains("class=\"back\""));
+        // From the two queues of ids to eth1, from that of flows to eth2.
+        let ends: Vec<&str> = lines
+            .filter_map(|line| line.rsplit_once(' '))
+            .map(|it| it.1)
+            .collect();
+        assert_eq!(ends.len(), 3, "{picture}");
+        assert!(ends[0] == ends[1] && ends[1] != ends[2], "{ends:?}");
     }
 
     #[test]

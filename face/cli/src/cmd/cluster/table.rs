@@ -79,6 +79,7 @@ pub(super) fn output_json(output: &OutputStatus) -> Value {
     json!({
         "port": output.port,
         "of": output.of,
+        "senders": output.senders,
         "reader_of": output.reader_of,
         "given": output.given,
         "sent": output.sent,

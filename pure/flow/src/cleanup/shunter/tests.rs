@@ -142,6 +142,93 @@ fn encrypted_connections_pass_until_both_sides_send_application_data() {
 }
 
 #[test]
+fn ssh_connections_pass_until_both_sides_have_sent_newkeys() {
+    let newkeys = [&[0, 0, 0, 12, 10, 21][..], &[0; 10]].concat();
+    let reply = [&[0, 0, 0, 44, 6, 31][..], &[7; 42], &newkeys].concat();
+    let script = [
+        // Before both have identified themselves, it does not count.
+        (true, newkeys.clone(), true),
+        (true, b"SSH-2.0-client\r\n".to_vec(), true),
+        (true, newkeys.clone(), true),
+        (false, b"SSH-2.0-server\r\n".to_vec(), true),
+        (false, vec![7; 300], true),
+        (false, reply, true),
+        (false, vec![1; 40], true),
+        (true, newkeys, true),
+        (true, vec![2; 40], false),
+        (false, vec![3; 40], false),
+    ];
+    for (limits, is_cut) in [("encrypted", true), ("1M,encrypted", true), ("1M", false)] {
+        let mut shunter = shunter(limits);
+        for (number, (is_client, payload, expected)) in script.iter().enumerate() {
+            let packet = tcp(1, *is_client, ACK, [number as u32 * 1000, 0], payload);
+            let expected = *expected || !is_cut;
+            assert_eq!(
+                passes(&mut shunter, &packet, S),
+                expected,
+                "{limits}, {number}"
+            );
+        }
+        // A new connection of the same ports begins again.
+        assert!(passes(&mut shunter, &tcp(1, true, SYN, [7, 0], &[]), S));
+        assert!(passes(
+            &mut shunter,
+            &tcp(1, true, ACK, [8, 0], &[2; 40]),
+            S
+        ));
+    }
+}
+
+#[test]
+fn short_headers_of_quic_are_left_out_after_initial_packets_of_both_sides() {
+    let datagram = |is_client: bool, payload: &[u8]| {
+        let mut rest = (8 + payload.len() as u16).to_be_bytes().to_vec();
+        rest.extend([0, 0]);
+        rest.extend(payload);
+        packet(17, 1, is_client, &rest)
+    };
+    // Long headers of version 1: type, version, both connection ids.
+    let long = |first: u8| [&[first, 0, 0, 0, 1, 2, 8, 8, 2, 9, 9][..], &[5; 40]].concat();
+    let (initial, handshake) = (long(0xc3), long(0xe3));
+    let mut other = initial.clone();
+    other[1] = 7;
+    let short = [&[0x41, 8, 8][..], &[6; 40]].concat();
+    let script: [(bool, &[u8], bool); 11] = [
+        (true, &initial, true),
+        (true, &short, true),
+        // Neither a handshake packet nor one of an unknown version begins a connection.
+        (false, &handshake, true),
+        (false, &other, true),
+        (true, &short, true),
+        (false, &initial, true),
+        (false, &short, false),
+        (true, &short, false),
+        // Handshakes pass, and what is no QUIC, such as STUN.
+        (true, &handshake, true),
+        (true, &[0, 1, 0, 0], true),
+        (true, &[], true),
+    ];
+    for (limits, is_cut) in [("encrypted", true), ("1M,encrypted", true), ("1M", false)] {
+        let mut shunter = shunter(limits);
+        for (number, (is_client, payload, expected)) in script.iter().enumerate() {
+            let packet = datagram(*is_client, payload);
+            let expected = *expected || !is_cut;
+            assert_eq!(
+                passes(&mut shunter, &packet, S),
+                expected,
+                "{limits}, {number}"
+            );
+        }
+    }
+    // The other limits hold for all its packets.
+    let mut shunter = shunter("2,encrypted");
+    let found: Vec<bool> = [true, false, true, false]
+        .map(|is_client| passes(&mut shunter, &datagram(is_client, &initial), S))
+        .into();
+    assert_eq!(found, [true, true, false, false]);
+}
+
+#[test]
 fn icmp_and_fragments_pass() {
     let mut shunter = shunter("1");
     let mut fragment = udp(1, true, 100);
