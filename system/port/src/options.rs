@@ -167,6 +167,9 @@ impl fmt::Debug for FilterSource {
 pub struct PortOptions {
     /// Direction of packets.
     pub direction: Direction,
+    /// Whether a port that is opened for both directions may have no sending queue: a queue of a
+    /// cluster that has no return path.
+    pub tx_optional: bool,
     /// Number of queues: threads that will read. 0 for as many as the interface has (AF_XDP) or one
     /// (others).
     pub queue_count: u32,
@@ -243,6 +246,7 @@ impl Default for PortOptions {
     fn default() -> Self {
         Self {
             direction: Direction::Rx,
+            tx_optional: false,
             queue_count: 0,
             snaplen: 0,
             filter: None,

@@ -121,6 +121,17 @@ fn add_sending(tx: &mut Vec<TxQueue>, parts: &mut Vec<Arc<TxCounters>>, sender: 
     tx.push(TxQueue::new(backend, tx.len() as u32, counters));
 }
 
+/// The capabilities of a port that reads queues.
+fn receiving() -> Capabilities {
+    Capabilities {
+        timestamps: true,
+        rss_hash: true,
+        vlan: true,
+        multi_buffer: true,
+        ..Capabilities::default()
+    }
+}
+
 fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     let what = What(name);
     let refuse = |why: String| Err(what.error(ErrorKind::InvalidInput, why));
@@ -159,8 +170,11 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         memory_len = peer.pool().memory_len();
         let way_back = WayBack::keep(cluster, peer.take_sender());
         if options.direction.has_tx() {
-            let sender = way_back.take().ok_or_else(|| what.no_way_back(cluster))?;
-            add_sending(&mut tx, &mut tx_parts, sender);
+            match way_back.take() {
+                Some(sender) => add_sending(&mut tx, &mut tx_parts, sender),
+                None if options.tx_optional => {}
+                None => return Err(what.no_way_back(cluster)),
+            }
         }
         let (queue, part) = queue(peer, &terms, cluster, options, &pool, way_back)?;
         rx.push(queue);
@@ -180,13 +194,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
             tx: tx_parts,
             memory_len,
         }),
-        capabilities: Capabilities {
-            timestamps: true,
-            rss_hash: true,
-            vlan: true,
-            multi_buffer: true,
-            ..Capabilities::default()
-        },
+        capabilities: receiving(),
     })
 }
 
@@ -212,13 +220,7 @@ pub fn of_peer(peer: PeerEnd, terms: &Terms, cluster: &str, options: &PortOption
             tx: Vec::new(),
             memory_len,
         }),
-        capabilities: Capabilities {
-            timestamps: true,
-            rss_hash: true,
-            vlan: true,
-            multi_buffer: true,
-            ..Capabilities::default()
-        },
+        capabilities: receiving(),
     })
 }
 
