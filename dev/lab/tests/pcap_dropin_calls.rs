@@ -240,6 +240,11 @@ for dlt in 113, 276:
     code, what = one(p)
     while not code: code, what = one(p)
     say(what[:2], what[2][-4:] if dlt == 113 else ""); lib.pcap_close(p)
+# A tag that the kernel has removed is in packets with the first cooked header only.
+for dlt in 113, 276:
+    p = opened("any"); lib.pcap_set_datalink(p, dlt); filtered(p, "ether proto 0x88b5")
+    out.send(packet(0x8100, 0)[:14] + b"\0\7" + packet(ONE, 0)[12:])
+    say("tag", dlt, got(p, 1)); lib.pcap_close(p)
 # Sent packets are seen by other sockets on the interface, at the other end, but not here.
 p = opened(here); beside, other = socket_on(here), socket_on(there)
 say("inject", lib.pcap_inject(p, packet(ONE, 7), ctypes.c_size_t(60)))

@@ -5,7 +5,7 @@ use bpf::vm_cbpf;
 
 use crate::failure::{ERROR, ErrorText, Failure, NOT_ACTIVATED, Result};
 use crate::live::{Live, Next};
-use crate::savefile::Reader;
+use crate::savefile::{Header, Reader};
 
 /// The state of a handle, except what other threads access.
 pub struct State {
@@ -141,6 +141,15 @@ impl State {
             // Between two packets the caller checks whether it must stop.
             false => Next::Rejected,
         })
+    }
+
+    /// As [`Live::next_held`]; `None` also for a source of another kind.
+    #[inline]
+    pub fn next_held(&mut self) -> Option<(Header, *const u8)> {
+        match &mut self.kind {
+            Kind::Live(live) => live.next_held(self.filter.is_some(), self.nanoseconds),
+            _ => None,
+        }
     }
 
     /// Copies the current packet if it is in the device's memory, and the last there; returns where

@@ -12,6 +12,7 @@
 mod abi;
 mod compile;
 mod cooked;
+mod device;
 mod failure;
 mod handle;
 mod link;

@@ -103,6 +103,22 @@ impl Reader {
         Ok(Advance::Unfinished)
     }
 
+    /// Moves to the next packet of the batch that was received last, if there is one and
+    /// `is_wanted` returns true for it: [`advance`](Self::advance) without receiving. Otherwise the
+    /// current packet stays.
+    #[inline]
+    pub fn advance_held(
+        &mut self,
+        is_wanted: impl FnOnce(&Packet<'_>) -> bool,
+    ) -> Option<Packet<'_>> {
+        let (packet, next) = self.queues[self.at].held(self.next)?;
+        if !is_wanted(&packet) {
+            return None;
+        }
+        (self.current, self.next) = (self.next, next);
+        Some(packet)
+    }
+
     /// The current packet, valid until the next [`advance`](Self::advance).
     pub fn packet(&self) -> Option<Packet<'_>> {
         let held = self.queues[self.at].held(self.current);

@@ -16,6 +16,12 @@ const NANOSECONDS_MAGIC: u32 = 0xa1b2_3c4d;
 /// Length of a file header.
 const HEADER_LEN: usize = 24;
 
+/// Length of a packet's header.
+const RECORD_HEADER_LEN: usize = 16;
+/// Packets up to this length are written together with their header: a call of the C library costs
+/// more than copying them.
+const TOGETHER_MAX: usize = 240;
+
 /// The file header for a handle's packets, in this machine's byte order.
 fn header(state: &State) -> [u8; HEADER_LEN] {
     let magic = match state.nanoseconds {
@@ -201,21 +207,31 @@ pub unsafe extern "C" fn pcap_dump(user: *mut u8, header: *const PacketHeader, d
     if file.is_null() || data.is_null() && header.cap_len > 0 {
         return;
     }
-    let mut head = [0; 16];
+    let mut record = [0; RECORD_HEADER_LEN + TOGETHER_MAX];
     let words = [
         header.seconds as u32,
         header.fraction as u32,
         header.cap_len,
         header.wire_len,
     ];
-    for (to, word) in head.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+    for (to, word) in record.as_chunks_mut::<4>().0.iter_mut().zip(words) {
         *to = word.to_ne_bytes();
     }
+    let len = header.cap_len as usize;
     // SAFETY: an open stream, and as many bytes as the header says. Failures set the stream's error
     // flag, which pcap_dump_flush returns; nothing is written after that.
     unsafe {
-        if libc::ferror(file) == 0 && stream::write(file, &head) && header.cap_len > 0 {
-            libc::fwrite(data.cast(), header.cap_len as usize, 1, file);
+        if libc::ferror(file) != 0 {
+            return;
+        }
+        if len <= TOGETHER_MAX {
+            if len > 0 {
+                let to = record[RECORD_HEADER_LEN..].as_mut_ptr();
+                std::ptr::copy_nonoverlapping(data, to, len);
+            }
+            stream::write(file, &record[..RECORD_HEADER_LEN + len]);
+        } else if stream::write(file, &record[..RECORD_HEADER_LEN]) {
+            libc::fwrite(data.cast(), len, 1, file);
         }
     }
 }

@@ -40,6 +40,20 @@ fn next(state: &mut State, may_wait: bool) -> Result<Read> {
     })
 }
 
+/// The next packet of the batch, if it needs neither a filter nor a copy.
+///
+/// # Safety
+/// As [`state`].
+#[inline]
+unsafe fn held(p: *mut Handle) -> Option<Found> {
+    // SAFETY: the caller's promise; the borrow ends here.
+    let (header, data) = unsafe { state(p) }?.next_held()?;
+    Some(Found {
+        header: header.into(),
+        data,
+    })
+}
+
 /// Reads a packet; on failure sets the handle's error and returns the code.
 ///
 /// # Safety
@@ -99,13 +113,17 @@ unsafe fn pass(p: *mut Handle, count: c_int, handler: Handler, user: *mut u8) ->
             return (BREAK, false);
         }
         // SAFETY: the caller's promise.
-        let found = match unsafe { read(p, given == 0) } {
-            Err(code) => return (code, false),
-            Ok(Read::Rejected) => continue,
-            Ok(Read::Nothing) if given == 0 && is_broken(p) => continue,
-            Ok(Read::Nothing) => return (given, false),
-            Ok(Read::End) => return (given, true),
-            Ok(Read::Found(found)) => found,
+        let found = match unsafe { held(p) } {
+            Some(found) => found,
+            // SAFETY: as above.
+            None => match unsafe { read(p, given == 0) } {
+                Err(code) => return (code, false),
+                Ok(Read::Rejected) => continue,
+                Ok(Read::Nothing) if given == 0 && is_broken(p) => continue,
+                Ok(Read::Nothing) => return (given, false),
+                Ok(Read::End) => return (given, true),
+                Ok(Read::Found(found)) => found,
+            },
         };
         // SAFETY: the caller's promise; header and bytes live through the call.
         unsafe { handler(user, &raw const found.header, found.data) };

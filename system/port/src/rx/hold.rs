@@ -1,9 +1,13 @@
 //! Batches that stay with their queue: the packets are read in place until the next batch is
 //! received.
 
-use ring::slot::segment_count;
+use ring::slot::{Slot, Vlan, prefetch, segment_count};
 
 use super::{Packet, RxBatch, RxQueue};
+
+/// How many slots before it is read the bytes of a packet are prefetched: another processor wrote
+/// them.
+const AHEAD: usize = 6;
 
 impl RxQueue {
     /// Whether a batch that was kept by [`RxBatch::hold`] is still there.
@@ -17,6 +21,9 @@ impl RxQueue {
     #[inline]
     pub fn held(&self, at: usize) -> Option<(Packet<'_>, usize)> {
         let rest = self.slots.get(at..).filter(|rest| !rest.is_empty())?;
+        if let Some(later) = rest.get(AHEAD) {
+            prefetch(later.data().as_ptr());
+        }
         let slots = &rest[..segment_count(rest)];
         Some((Packet { slots }, at + slots.len()))
     }
@@ -37,6 +44,18 @@ impl RxBatch<'_> {
     /// time.
     #[inline]
     pub fn hold(self) {
+        for slot in self.queue.slots.iter().take(AHEAD) {
+            prefetch(slot.data().as_ptr());
+        }
         std::mem::forget(self);
+    }
+}
+
+impl Packet<'_> {
+    /// The VLAN tag of a packet of `any`, for which its cooked header has no field.
+    #[inline]
+    pub fn tag_beside(&self) -> Option<Vlan> {
+        let head = self.head();
+        (!head.has(Slot::VLAN) && head.vlan.tpid != 0).then_some(head.vlan)
     }
 }

@@ -108,8 +108,10 @@ impl Cook {
         // SAFETY: the packet ends where it did, or before.
         let mut cooked = unsafe { Slot::over(data, cap_len, len(header.wire_len), 0) };
         cooked.time_ns = slot.time_ns;
-        // The cooked header has no field for a VLAN tag.
+        // The cooked header has no field for a VLAN tag: it is no part of the packet, and stays
+        // without its flag ([`Packet::tag_beside`](crate::Packet::tag_beside)).
         cooked.flags = slot.flags & !Slot::VLAN;
+        cooked.vlan = slot.vlan;
         Cooked::Packet(cooked)
     }
 }
