@@ -101,6 +101,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("nm"), "binutils", &[Set::Test]),
     (Program("ngrep"), "ngrep", &[Set::Test]),
     (Program("tcpslice"), "tcpslice", &[Set::Test]),
+    (Program("bittwist"), "bittwist", &[Set::Test]),
     (Program("tcpprep"), "tcpreplay", &[Set::Test]),
     (Program("lintian"), "lintian", &[Set::Test]),
     (Program("skopeo"), "skopeo", &[Set::Test]),

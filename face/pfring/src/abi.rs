@@ -11,6 +11,7 @@
 mod facts;
 mod open;
 mod receive;
+mod rules;
 mod send;
 mod settings;
 #[cfg(test)]

@@ -15,7 +15,7 @@ use sys::ErrorKind;
 use crate::device::Device;
 use crate::header::Header;
 use crate::receiver::Receiver;
-use crate::sender::Sender;
+use crate::sender::{Sender, Sent};
 use crate::settings::{LONG_HEADER, Mode, POLL_MS, Settings, Wanted};
 use crate::status::{
     self, GENERIC, INVALID_ARGUMENT, NOT_ENABLED, NOT_SUPPORTED, WRONG_CONFIGURATION,
@@ -141,18 +141,21 @@ impl Ring {
         self.poll_ms.store(duration_ms, Ordering::Relaxed);
     }
 
-    /// Sets the cluster, before the ring is enabled.
+    /// Sets the cluster. An enabled ring is opened again as its member: the packets that it has not
+    /// returned are lost.
     ///
     /// # Errors
-    /// `WRONG_CONFIGURATION` later on; `NOT_SUPPORTED` for a device that is not a tap.
+    /// `NOT_SUPPORTED` for a device that is not a tap; those of [`enable`](Self::enable).
     pub fn set_cluster(&self, number: u32, kind: u32) -> Outcome<()> {
-        if self.is_enabled() {
-            return Err(WRONG_CONFIGURATION);
-        }
         if self.device.is_bypass || self.device.interface.is_none() {
             return Err(NOT_SUPPORTED);
         }
-        lock(&self.settings).set_cluster(number, kind)
+        lock(&self.settings).set_cluster(number, kind)?;
+        if self.is_enabled() {
+            self.disable();
+            self.enable()?;
+        }
+        Ok(())
     }
 
     /// Names the program that uses the ring.
@@ -204,7 +207,7 @@ impl Ring {
         let directions: &[Direction] = match settings.mode {
             Mode::Send => &[Direction::Tx],
             Mode::Receive => &[Direction::Rx],
-            // A file or a cluster is only read.
+            // A file is only read.
             Mode::Both => &[Direction::Both, Direction::Rx],
         };
         let mut first = None;
@@ -212,6 +215,7 @@ impl Ring {
             for &direction in directions {
                 let options = PortOptions {
                     queue_count: queue_count(name),
+                    tx_optional: true,
                     ..settings.options(direction)
                 };
                 match port::open(name, &options) {
@@ -321,11 +325,13 @@ impl Ring {
     /// Sends a packet.
     ///
     /// # Errors
-    /// `NO_TX_SLOT` if there is no room now; the port's.
+    /// `NO_TX_SLOT` if there is no room now, `GENERIC` for a packet that the device cannot send;
+    /// the port's.
     pub fn send(&self, packet: &[u8], flush: bool) -> Outcome<()> {
         match self.sender(|sender| sender.send(packet, flush))? {
-            true => Ok(()),
-            false => Err(status::NO_TX_SLOT),
+            Sent::Accepted => Ok(()),
+            Sent::NoRoom => Err(status::NO_TX_SLOT),
+            Sent::Refused => Err(GENERIC),
         }
     }
 

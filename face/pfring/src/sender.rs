@@ -31,6 +31,17 @@ struct Shared {
     changed: Condvar,
 }
 
+/// The result of sending a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It is sent, or waits for others.
+    Accepted,
+    /// There is no room now.
+    NoRoom,
+    /// The device cannot send it: it is longer than the MTU, or than a buffer.
+    Refused,
+}
+
 struct State {
     queue: TxQueue,
     /// Packets submitted since the last flush.
@@ -69,19 +80,28 @@ impl Sender {
         }
     }
 
-    /// Sends a packet, at once (`flush`) or with others. Returns false if there is no room.
+    /// Sends a packet, at once (`flush`) or with others.
     ///
     /// # Errors
     /// Errors of the port, and of starting the thread.
-    pub fn send(&self, packet: &[u8], flush: bool) -> Result<bool> {
+    pub fn send(&self, packet: &[u8], flush: bool) -> Result<Sent> {
         let mut state = self.shared.lock();
+        let refused = state.queue.counters().failed.get();
         let mut batch = state.queue.reserve(1)?;
+        let has_room = batch.room() != 0;
         let is_written = batch.write(packet);
         batch.submit()?;
         if !is_written {
             // The device may be waiting for a start to make room.
             state.flush()?;
-            return Ok(false);
+            return Ok(match has_room {
+                true => Sent::Refused,
+                false => Sent::NoRoom,
+            });
+        }
+        // Submitting refuses only what it was given; a flush may also refuse earlier packets.
+        if state.queue.counters().failed.get() != refused {
+            return Ok(Sent::Refused);
         }
         state.waiting += 1;
         if flush || state.waiting >= BATCH {
@@ -91,7 +111,7 @@ impl Sender {
             self.start()?;
             self.shared.changed.notify_one();
         }
-        Ok(true)
+        Ok(Sent::Accepted)
     }
 
     /// Starts the device on all packets.

@@ -78,6 +78,53 @@ pub unsafe extern "C" fn pfring_get_bound_device_ifindex(
     unsafe { with(ring, body) }
 }
 
+/// `pfring_card_settings`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct CardSettings {
+    /// Longest packet, from its link header on.
+    pub packet_len_max: u32,
+    /// Slots of the card's rings: not known, as without PF_RING ZC.
+    pub slot_counts: [u32; 2],
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_get_card_settings(
+    ring: *mut Ring,
+    place: *mut CardSettings,
+) -> c_int {
+    let body = |ring: &Ring| {
+        let settings = CardSettings {
+            packet_len_max: packet_len_max(ring),
+            slot_counts: [0; 2],
+        };
+        // SAFETY: null or a structure of the program.
+        *unsafe { place.as_mut() }.ok_or(INVALID_ARGUMENT)? = settings;
+        Ok(0)
+    };
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_get_mtu_size(ring: *mut Ring) -> c_int {
+    let body = |ring: &Ring| {
+        let link = ring.device().link().ok_or(UNKNOWN_ADAPTER)?;
+        c_int::try_from(link.mtu).map_err(|_| UNKNOWN_ADAPTER)
+    };
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }
+}
+
+/// The length of the longest packet of a device: with a VLAN tag that the card may remove, and at
+/// most what a packet of a cluster or a file can have.
+fn packet_len_max(ring: &Ring) -> u32 {
+    const LEN_MAX: u32 = 65_535;
+    const ETHERNET_AND_TAG: u32 = 14 + 4;
+    let link = ring.device().link();
+    link.map_or(LEN_MAX, |link| (link.mtu + ETHERNET_AND_TAG).min(LEN_MAX))
+}
+
 /// Whether the link is up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_get_link_status(ring: *mut Ring) -> c_int {

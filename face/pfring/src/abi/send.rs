@@ -10,7 +10,8 @@ use crate::status::INVALID_ARGUMENT;
 const LEN_MAX: u32 = 65_535;
 
 /// Sends a packet, at once if `flush` is not 0, otherwise within about a millisecond. Returns its
-/// length, or `NO_TX_SLOT` if the program must try again.
+/// length, `NO_TX_SLOT` if the program must try again, or `GENERIC` if the device cannot send it,
+/// as sendto(2) does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_send(
     ring: *mut Ring,

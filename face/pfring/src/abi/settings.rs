@@ -1,6 +1,6 @@
 //! Settings, filters, clusters.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 
 use super::{bytes, with};
 use crate::ring::Ring;
@@ -143,38 +143,5 @@ pub unsafe extern "C" fn pfring_enable_rss_rehash(ring: *mut Ring) -> c_int {
 /// Queues are chosen by name: `zc:eth0@2`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_set_channel_id(_ring: *mut Ring, _channel: u32) -> c_int {
-    NOT_SUPPORTED
-}
-
-/// Filters in the card are not supported.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_add_hw_rule(_ring: *mut Ring, _rule: *const c_void) -> c_int {
-    NOT_SUPPORTED
-}
-
-/// Filters in the card are not supported.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_remove_hw_rule(_ring: *mut Ring, _rule: u16) -> c_int {
-    NOT_SUPPORTED
-}
-
-/// Filtering rules are not supported: use `pfring_set_bpf_filter`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_add_filtering_rule(
-    _ring: *mut Ring,
-    _rule: *const c_void,
-) -> c_int {
-    NOT_SUPPORTED
-}
-
-/// Filtering rules are not supported: use `pfring_set_bpf_filter`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_remove_filtering_rule(_ring: *mut Ring, _rule: u16) -> c_int {
-    NOT_SUPPORTED
-}
-
-/// Filtering rules are not supported: use `pfring_set_bpf_filter`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_toggle_filtering_policy(_ring: *mut Ring, _policy: u8) -> c_int {
     NOT_SUPPORTED
 }
