@@ -56,7 +56,7 @@ mod tests {
             tci: 0x2005,
         };
         to_v1(&packet, Some(tag), &mut to);
-        assert_eq!(to[12..], [15, 16, 0x81, 0, 0x20, 5, 8, 6, 0xaa, 0xbb]);
+        assert_eq!(to[12..], [0, 0, 0x81, 0, 0x20, 5, 8, 6, 0xaa, 0xbb]);
         to_v1(&packet[..19], None, &mut to);
         assert!(to.is_empty());
     }
