@@ -230,7 +230,8 @@ impl<'p> BannerGrabber<'p> {
         // A repeated SYN+ACK counts as a repeated answer.
         self.counted.received += u64::from(incoming.flags & SYN == 0);
         let early = connection.early_count();
-        let step = connection.receive(incoming, now_ns, &mut self.tools);
+        let aids = (&mut self.tools, &self.grab.identity);
+        let step = connection.receive(incoming, now_ns, aids);
         self.counted.early += connection.early_count() - early;
         self.act(slot, step, report);
     }

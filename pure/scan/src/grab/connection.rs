@@ -246,7 +246,12 @@ impl Connection {
     }
 
     /// Handles a segment.
-    pub fn receive(&mut self, incoming: &Incoming<'_>, now_ns: u64, tools: &mut Tools) -> Step {
+    pub fn receive(
+        &mut self,
+        incoming: &Incoming<'_>,
+        now_ns: u64,
+        (tools, who): (&mut Tools, &Identity),
+    ) -> Step {
         if incoming.to_port != self.local_port {
             return Step::default();
         }
@@ -268,7 +273,7 @@ impl Connection {
         let has_fin = incoming.flags & FIN != 0;
         let takes_numbers = has_fin || !incoming.payload.is_empty();
         if takes_numbers {
-            self.data(incoming, has_fin, now_ns, tools);
+            self.data(incoming, has_fin, now_ns, (tools, who));
         }
         self.next_step(takes_numbers, now_ns)
     }
@@ -290,7 +295,13 @@ impl Connection {
         true
     }
 
-    fn data(&mut self, incoming: &Incoming<'_>, has_fin: bool, now_ns: u64, tools: &mut Tools) {
+    fn data(
+        &mut self,
+        incoming: &Incoming<'_>,
+        has_fin: bool,
+        now_ns: u64,
+        (tools, who): (&mut Tools, &Identity),
+    ) {
         let old = self.expected.wrapping_sub(incoming.seq);
         if old > u32::MAX / 2 {
             self.early += 1;
@@ -303,6 +314,7 @@ impl Connection {
         self.expected = self.expected.wrapping_add(fresh.len() as u32);
         if !fresh.is_empty() && !self.ended {
             self.read(fresh, now_ns, tools);
+            self.reply(now_ns, (tools, who));
             self.quiet_ns = now_ns
                 + match self.reading {
                     Reading::Over(End::Done) if !self.awaits_certificates() => QUIET_DONE_NS,
@@ -333,7 +345,6 @@ impl Connection {
             Reading::Over(_) => {}
         }
         self.handshake(bytes);
-        self.reply(now_ns, tools);
     }
 
     /// Reads the next bytes as a TLS server's handshake and certificates. Encrypted messages follow
@@ -360,11 +371,11 @@ impl Connection {
     }
 
     /// Appends the reply to what the server has sent.
-    fn reply(&mut self, now_ns: u64, tools: &mut Tools) {
+    fn reply(&mut self, now_ns: u64, (tools, who): (&mut Tools, &Identity)) {
         if self.said.len() != self.hello_len + self.reply_len {
             return;
         }
-        let reply = self.hello.reply(&self.start);
+        let reply = self.hello.reply(&self.start, who);
         if let Some(new @ [_, ..]) = reply.get(self.reply_len..) {
             self.said.extend(new);
             self.reply_len = reply.len();

@@ -66,7 +66,7 @@ pub struct Row {
 
 /// First bytes of a server, and the reply to everything that it has sent so far: with more data,
 /// the reply becomes longer, but its beginning stays.
-pub type Reply = (&'static [u8], fn(&[u8]) -> Vec<u8>);
+pub type Reply = (&'static [u8], fn(&[u8], &Identity) -> Vec<u8>);
 
 /// All services.
 pub const ROWS: &[Row] = &[
@@ -94,6 +94,13 @@ pub const ROWS: &[Row] = &[
         make: Some(ssh::hello),
         answers: &[b"SSH-"],
         reply: Some((b"SSH-", ssh::reply)),
+    },
+    Row {
+        name: "ssh elsewhere",
+        ports: &[],
+        make: None,
+        answers: &[],
+        reply: Some((b"SSH-", ssh::greeted)),
     },
     Row {
         name: "rtsp",
@@ -229,13 +236,13 @@ impl Hello {
 
     /// The reply to everything that a server has sent: to the answer to the first data, or to a
     /// server that speaks first, by what it sends. Empty if there is none.
-    pub fn reply(self, start: &[u8]) -> Vec<u8> {
+    pub fn reply(self, start: &[u8], who: &Identity) -> Vec<u8> {
         let to = |row: &Row| row.reply.filter(|(first, _)| start.starts_with(first));
         let reply = match self.0 {
             Some(row) if row.make.is_some() => to(row),
             Some(_) | None => ROWS.iter().filter(|row| row.make.is_none()).find_map(to),
         };
-        reply.map_or_else(Vec::new, |(_, reply)| reply(start))
+        reply.map_or_else(Vec::new, |(_, reply)| reply(start, who))
     }
 
     /// Whether the server's first bytes answer the data sent; `None` for too few bytes.
@@ -355,6 +362,7 @@ mod tests {
 
     #[test]
     fn a_reply_only_becomes_longer() {
+        let who = who(None);
         let telnet: Vec<u8> = (0..=255).flat_map(|n| [255, 251 + n % 4, n / 2]).collect();
         for (port, greeting) in [
             (23, &telnet[..]),
@@ -366,40 +374,30 @@ mod tests {
             (9999, b"RFB 003.003\n\0\0\0\x01"),
             (9999, b"RFB 1\n"),
             (5432, b"NR\0\0\0\x08\0\0\0\x05salt"),
-            (22, b"Hello\nSSH-2.0-x\r\n\0\0\x01\x04\x05\x14cookie"),
-            (22, b"SSH-2.0-x\n\0\0\x01\x04\x05\x14cookie"),
         ] {
-            let whole = Hello::of(port).reply(greeting);
+            let whole = Hello::of(port).reply(greeting, &who);
             assert!(whole.len() <= 512, "{port}");
             for len in 0..greeting.len() {
-                let part = Hello::of(port).reply(&greeting[..len]);
+                let part = Hello::of(port).reply(&greeting[..len], &who);
                 assert!(whole.starts_with(&part), "{port} after {len}");
             }
         }
-        let vnc = |text: &str| Hello::of(9999).reply(text.as_bytes());
+        let vnc = |text: &str| Hello::of(9999).reply(text.as_bytes(), &who);
         assert_eq!(vnc("RFB 003.889\n"), b"RFB 003.008\n");
         assert_eq!(vnc("RFB 003.007\n"), b"RFB 003.007\n");
         assert_eq!(vnc("RFB 003.005\n"), b"RFB 003.003\n");
         assert_eq!(vnc("RFB 003.x08\n"), b"");
         // DO is refused once; an offer, too.
         let telnet = b"\xff\xfd\x18\xff\xfd\x18\xff\xfb\x01\xff\xfc\x03\xff\xfe\x03";
-        assert_eq!(Hello::of(23).reply(telnet), b"\xff\xfc\x18\xff\xfe\x01");
+        let reply = |port, start: &[u8]| Hello::of(port).reply(start, &who);
+        assert_eq!(reply(23, telnet), b"\xff\xfc\x18\xff\xfe\x01");
         // A client that has spoken does not reply.
-        assert_eq!(Hello::of(80).reply(b"RFB 003.008\n"), b"");
-        // SSH once the server's list of algorithms has begun, and only version 2.
-        let packet = b"\0\0\x01\x04\x05\x14cookie";
-        let ssh = |line: &[u8]| Hello::of(22).reply(&[line, packet].concat()).len();
-        assert_eq!(ssh(b"SSH-2.0-x\r\n"), 48);
-        assert_eq!(ssh(b"SSH-1.99-x\n"), 48);
-        assert_eq!(ssh(b"SSH-1.5-x\n"), 0);
-        assert_eq!(
-            Hello::of(22).reply(b"SSH-2.0-x\r\n\0\0\x01\x04\x05\x15"),
-            b""
-        );
+        assert_eq!(reply(80, b"RFB 003.008\n"), b"");
+        assert_eq!(reply(80, b"SSH-2.0-x\r\n"), b"");
         // PostgreSQL without TLS; with it, nothing else is sent in the clear.
-        let startup = Hello::of(5432).reply(b"N");
+        let startup = reply(5432, b"N");
         assert_eq!(startup[..8], [0, 0, 0, startup.len() as u8, 0, 3, 0, 0]);
-        assert_eq!(Hello::of(5432).reply(b"S"), b"");
-        assert_eq!(Hello::of(9999).reply(b"N"), b"");
+        assert_eq!(reply(5432, b"S"), b"");
+        assert_eq!(reply(9999, b"N"), b"");
     }
 }

@@ -10,6 +10,7 @@ use super::*;
 use crate::{AddrRange, FrameOptions, Frames, Options, Order, Payloads, Ports, Source, Targets};
 
 pub(super) mod chain;
+mod ssh;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);

@@ -1,5 +1,7 @@
 //! Replies to servers that speak first, or have answered the first data.
 
+use super::Identity;
+
 /// Length of a version (RFC 6143 §7.1.1).
 const VERSION_LEN: usize = 12;
 
@@ -15,7 +17,7 @@ pub const IAC: u8 = 255;
 const REFUSED_MAX: usize = 128;
 
 /// The highest of three versions that the server supports, too; nothing for an invalid version.
-pub fn vnc(start: &[u8]) -> Vec<u8> {
+pub fn vnc(start: &[u8], _: &Identity) -> Vec<u8> {
     let Some(version) = start.first_chunk::<VERSION_LEN>() else {
         return Vec::new();
     };
@@ -33,12 +35,12 @@ pub fn vnc(start: &[u8]) -> Vec<u8> {
 
 /// Startup message of protocol 3.0 after a refused SSLRequest: the server names its authentication
 /// method, or the reason of an error (PostgreSQL manual, "Message Formats").
-pub fn postgresql(_: &[u8]) -> Vec<u8> {
+pub fn postgresql(_: &[u8], _: &Identity) -> Vec<u8> {
     b"\0\0\0\x17\0\x03\0\0user\0barewire\0\0".to_vec()
 }
 
 /// Refuses each option that the server requests or offers, once (RFC 1143 §4).
-pub fn telnet(start: &[u8]) -> Vec<u8> {
+pub fn telnet(start: &[u8], _: &Identity) -> Vec<u8> {
     let mut refused = Vec::new();
     let mut rest = start;
     while let Some(at) = rest.iter().position(|byte| *byte == IAC) {
