@@ -42,6 +42,10 @@ pub struct Run {
     pub start: Timestamp,
     /// Seed of the probe order.
     pub seed: u64,
+    /// Pairs between two attempts at a target; with the seed, the order of probes.
+    pub block: u64,
+    /// A hash of what is scanned, which a run that resumes this one shares.
+    pub fingerprint: u64,
     /// The rate as asked for.
     pub rate: AskedRate,
     /// Number of target addresses.
@@ -62,9 +66,9 @@ pub struct AskedRate {
 }
 
 impl Run {
-    /// Describes the run of a plan.
+    /// Describes the run of a plan with this fingerprint.
     pub fn new(
-        plan: &Plan,
+        (plan, fingerprint): (&Plan, u64),
         version: &str,
         arguments: String,
         (start, rate): (Timestamp, AskedRate),
@@ -84,6 +88,8 @@ impl Run {
             arguments,
             start,
             seed: plan.order().seed,
+            block: plan.order().block,
+            fingerprint,
             rate,
             target_count: plan.addr_count(),
             services: services.collect(),

@@ -44,6 +44,8 @@ fn run() -> Run {
             min: None,
             unit: "pps",
         },
+        block: 1,
+        fingerprint: 0xabc,
         target_count: 1,
         services: Vec::new(),
     }

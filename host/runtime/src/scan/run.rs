@@ -505,6 +505,7 @@ impl<'s> Collector<'s> {
         self.grabbed = Some(sent.grabbed);
         self.totals.failed = sent.report.failed;
         self.totals.unreachable = sent.unreachable;
+        self.totals.next = sent.next;
         // Banners are read after the last probe, too.
         self.sending = match self.live.probed_ns.load(Ordering::Relaxed) {
             ns if ns != 0 && segments != 0 => Duration::from_nanos(ns),

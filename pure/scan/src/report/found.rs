@@ -39,6 +39,9 @@ pub struct Totals {
     pub probes: u128,
     /// Of these, probes sent by earlier runs.
     pub before: u128,
+    /// The first probe that is left to a run which resumes this one: all from `before` to it were
+    /// sent or skipped, unless some `failed`. Set once sending has ended.
+    pub next: u128,
     /// Probes handed to the device.
     pub sent: u64,
     /// Bytes of these probes.

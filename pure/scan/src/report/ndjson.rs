@@ -132,6 +132,7 @@ fn end(run: &Run, _: u64, ending: &Ending<'_>, out: &mut Vec<u8>) {
     out.extend(b"{\"type\":\"totals\"");
     number("probes", totals.probes, out);
     number("before", totals.before, out);
+    number("next", totals.next, out);
     number("unreachable", totals.unreachable, out);
     for (name, value) in [
         ("sent", totals.sent),
@@ -155,9 +156,11 @@ fn end(run: &Run, _: u64, ending: &Ending<'_>, out: &mut Vec<u8>) {
         ("not_connected", grabbed.refused),
         ("rate_changes", totals.rate_changes),
         ("seed", run.seed),
+        ("block", run.block),
     ] {
         put!(out, ",\"{name}\":{value}");
     }
+    put!(out, ",\"scan\":\"{:016x}\"", run.fingerprint);
     let AskedRate { max, min, unit } = run.rate;
     put!(out, ",\"rate_asked_{unit}\":{max}");
     if let Some(min) = min {

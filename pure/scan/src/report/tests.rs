@@ -36,7 +36,12 @@ fn run() -> Run {
         block: 1,
     };
     let plan = Plan::new(targets, ports, source, order).unwrap();
-    Run::new(&plan, "1.0", "scan \"<&>\" -p 80".into(), (START, RATE))
+    Run::new(
+        (&plan, 0xabc),
+        "1.0",
+        "scan \"<&>\" -p 80".into(),
+        (START, RATE),
+    )
 }
 
 fn target(addr: &str, port: u16) -> ProbeTarget {

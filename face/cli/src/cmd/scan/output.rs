@@ -118,7 +118,7 @@ impl OutputArgs {
                 rotation: self.rotate,
             },
             run: Run::new(
-                scan.plan(),
+                (scan.plan(), scan.fingerprint()),
                 env!("CARGO_PKG_VERSION"),
                 words,
                 (now, scan.setup().asked_rate()),
