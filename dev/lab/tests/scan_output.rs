@@ -6,8 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::export::Folder;
-use lab::process::{Process, barewire};
+use lab::process::{Process, Signal, barewire};
 use lab::{Finished, Pair, Veth, require, skip};
+use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// 64 hosts behind the right end, which its kernel answers for.
@@ -78,6 +79,61 @@ fn scan(pair: &Pair, args: &[&str]) -> Finished {
     process.wait(LIMIT).unwrap().checked().unwrap()
 }
 
+/// The answers of files as `scan merge` prints them, and the totals.
+fn merge(files: &[String]) -> (Vec<String>, Value) {
+    let mut command = Command::new(barewire().unwrap());
+    let mut process = Process::spawn(command.args(["scan", "merge"]).args(files)).unwrap();
+    let text = process.wait(LIMIT).unwrap().checked().unwrap().stdout;
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    let mut lines: Vec<Value> = text.lines().map(parse).collect();
+    let totals = lines.pop().unwrap();
+    let row = |line: Value| {
+        let word = |name: &str| line[name].as_str().unwrap().to_owned();
+        let (address, protocol, state) = (word("address"), word("protocol"), word("state"));
+        format!("{address} {protocol} {} {state}", line["port"])
+    };
+    (lines.into_iter().map(row).collect(), totals)
+}
+
+/// A scan is interrupted twice and resumed, each time into a file of its own.
+#[test]
+fn files_of_an_interrupted_scan_are_complete_together_only() {
+    require!(skip::lab());
+    let pair = scene();
+    let folder = Folder::new("interrupted");
+    let state = folder.file("state");
+    let files = ["1", "2", "3"].map(|name| folder.file(&format!("{name}.ndjson")));
+    for (file, rate) in files.iter().zip(["4", "4", "5000"]) {
+        let args = [
+            "scan", HOSTS, "-p", "81,82", "--wait", "1", "--state", &state,
+        ];
+        let args = [&args[..], &["--rate", rate, "-oD", file]].concat();
+        let mut process = pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
+        let finished = match rate {
+            "4" => {
+                process.wait_stdout("closed", LIMIT).unwrap();
+                process.stop(Signal::SIGINT, LIMIT).unwrap()
+            }
+            _ => process.wait(LIMIT).unwrap(),
+        };
+        finished.checked().unwrap();
+    }
+    let [first, second, third] = files;
+    let complete = |files: &[&String]| {
+        let files: Vec<String> = files.iter().map(|file| (*file).clone()).collect();
+        let (rows, totals) = merge(&files);
+        let is_complete = totals["complete"].as_bool().unwrap();
+        assert!(!is_complete || rows.len() == 128, "{totals}");
+        is_complete
+    };
+    for part in [&first, &second, &third] {
+        assert!(!complete(&[part]), "{part}");
+    }
+    assert!(!complete(&[&first, &second]) && !complete(&[&first, &third]));
+    assert!(!complete(&[&second, &third]));
+    assert!(complete(&[&third, &first, &second]));
+}
+
 const EXTENSIONS: [&str; 6] = ["xml", "gnmap", "list", "json", "ndjson", "csv"];
 
 /// Checks that the files of all formats have these rows, each once.
@@ -108,6 +164,15 @@ fn all_formats_are_read_by_other_programs() {
     let expected: BTreeSet<String> = text.lines().map(row).collect();
     assert_eq!(expected.len(), 128);
     check(&folder, "all", &expected);
+    let files = ["csv", "json", "ndjson"].map(|extension| format!("{prefix}.{extension}"));
+    let (merged, totals) = merge(&files);
+    let merged: BTreeSet<String> = merged.into_iter().collect();
+    assert_eq!(merged, expected);
+    assert_eq!(
+        (&totals["repeated"], &totals["closed"]),
+        (&256.into(), &128.into())
+    );
+    assert_eq!(totals["complete"], false, "two have no totals");
     // nmap's own reader.
     let xml = folder.file("all.xml");
     let ndiff = Command::new("ndiff").args([&xml, &xml]).output().unwrap();

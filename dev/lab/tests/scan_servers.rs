@@ -163,20 +163,32 @@ fn openssh_says_its_version_and_host_key() {
 mkdir -p $T/run/sshd
 chroot $T ssh-keygen -q -t ed25519 -N '' -f /tmp/key
 chroot $T ssh-keygen -l -f /tmp/key
+serve() { chroot $T /usr/sbin/sshd -e -f /dev/null -h /tmp/key -p $1 -o KexAlgorithms=$2; }
+serve 2222 ecdh-sha2-nistp256
+serve 25 ecdh-sha2-nistp256
+serve 9001 ecdh-sha2-nistp384
+serve 9002 ecdh-sha2-nistp521
+serve 9003 diffie-hellman-group14-sha256
+serve 9004 diffie-hellman-group16-sha512
+serve 9005 curve25519-sha256
 exec chroot $T /usr/sbin/sshd -D -e -f /dev/null -h /tmp/key
 "#;
-    let server = Server::start(script, &[22]);
-    let found = server.application(22);
-    assert_eq!(found["protocol"], "ssh");
-    let name = text(&found["ssh_server"]);
-    assert!(name.starts_with("SSH-2.0-OpenSSH_1"), "{name}");
-    assert_eq!(text(&found["hassh_server"]).len(), 32, "{found}");
-    assert_eq!(found["ssh_host_key"], "ssh-ed25519", "{found}");
+    let ports = [22, 2222, 25, 9001, 9002, 9003, 9004, 9005];
+    let server = Server::start(script, &ports);
     // 256 SHA256:… comment (ED25519)
     let line = server.process.stdout();
     let hash = line.split_whitespace().nth(1).unwrap();
-    let own = format!("SHA256:{}", text(&found["ssh_host_key_sha256"]));
-    assert_eq!(own, hash, "{found}");
+    let (banners, totals) = server.banners(&ports);
+    for (port, banner) in ports.iter().zip(banners) {
+        let found = &banner["application"];
+        assert_eq!(found["protocol"], "ssh", "{port}: {totals}");
+        let name = text(&found["ssh_server"]);
+        assert!(name.starts_with("SSH-2.0-OpenSSH_1"), "{name}");
+        assert_eq!(text(&found["hassh_server"]).len(), 32, "{found}");
+        assert_eq!(found["ssh_host_key"], "ssh-ed25519", "{port}: {found}");
+        let own = format!("SHA256:{}", text(&found["ssh_host_key_sha256"]));
+        assert_eq!(own, hash, "{port}: {found}");
+    }
 }
 
 #[test]
