@@ -132,6 +132,25 @@ impl FrameCache {
         }
     }
 
+    /// Keeps each of `indices` that `from` owns.
+    #[inline(always)]
+    fn keep_each(&mut self, indices: impl Iterator<Item = u32>, from: Owner) {
+        let Self { pool, free, count } = self;
+        let owners = pool.owners();
+        let mut at = *count;
+        for index in indices {
+            if !owners.pass(index, from, Owner::Free) {
+                continue;
+            }
+            if at >= Self::LEN_MAX {
+                at = Self::spill(pool, free, at);
+            }
+            free[at] = index;
+            at += 1;
+        }
+        *count = at;
+    }
+
     /// Takes a free frame, empty (`offset` and `len` 0); `None` if the pool has none left.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
@@ -230,20 +249,7 @@ impl FrameCache {
     /// As there, for each.
     #[inline]
     pub unsafe fn give_each(&mut self, indices: impl Iterator<Item = u32>) {
-        let Self { pool, free, count } = self;
-        let owners = pool.owners();
-        let mut at = *count;
-        for index in indices {
-            if !owners.pass(index, Owner::User, Owner::Free) {
-                continue;
-            }
-            if at >= Self::LEN_MAX {
-                at = Self::spill(pool, free, at);
-            }
-            free[at] = index;
-            at += 1;
-        }
-        *count = at;
+        self.keep_each(indices, Owner::User);
     }
 
     /// Frees frame `index`, owned by a device (a completion, or a fill ring being emptied); returns
@@ -270,9 +276,9 @@ impl FrameCache {
     }
 
     /// Like [`take_from_peer`](Self::take_from_peer), for each of `indices`.
-    #[inline]
-    pub(crate) fn take_run_from_peer(&mut self, indices: &[u32]) {
-        self.keep_run(indices, Owner::Peer);
+    #[inline(always)]
+    pub(crate) fn take_each_from_peer(&mut self, indices: impl Iterator<Item = u32>) {
+        self.keep_each(indices, Owner::Peer);
     }
 
     /// Like [`reclaim`](Self::reclaim), for each of `indices`.

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use crate::sync::{AtomicU32, Cell, Ordering};
+use crate::sync::{AtomicU32, Cell, Ordering, write_cells};
 
 /// Length of a cache line in bytes.
 const LINE: usize = 64;
@@ -187,39 +187,19 @@ impl<T: Copy> Producer<T> {
     /// # Panics
     /// As [`write`](Self::write).
     #[inline(always)]
-    pub(crate) fn write_run(&mut self, offset: u32, values: impl ExactSizeIterator<Item = T>) {
-        let granted = self.limit.wrapping_sub(self.head);
-        let end = u64::from(offset) + values.len() as u64;
-        assert!(end <= u64::from(granted), "write beyond the reserve");
-        let (entry, mut at) = (self.memory.entries(), self.head.wrapping_add(offset));
-        for value in values {
-            // SAFETY: as in `write`.
-            entry(at).with_mut(|p| unsafe { p.write(value) });
-            at = at.wrapping_add(1);
-        }
-    }
-
-    /// Like [`write_run`](Self::write_run), for values that lie in memory one after the other.
-    ///
-    /// # Panics
-    /// As [`write`](Self::write).
-    #[inline(always)]
     pub(crate) fn write_slice(&mut self, offset: u32, values: &[T]) {
-        let granted = self.limit.wrapping_sub(self.head);
         let end = u64::from(offset) + values.len() as u64;
-        assert!(end <= u64::from(granted), "write beyond the reserve");
+        assert!(end <= u64::from(self.granted()), "write beyond the reserve");
         let start = self.head.wrapping_add(offset) & self.memory.mask;
         let until_end = (self.memory.mask + 1 - start) as usize;
         let (before, behind) = values.split_at(values.len().min(until_end));
-        for (values, start) in [(before, start), (behind, 0)] {
-            let cells = self.memory.entries.wrapping_add(start as usize);
-            for (at, value) in values.iter().enumerate() {
-                // SAFETY: within the array, as these are no more than its entries from `start` on;
-                // granted to this side, as in `write`.
-                let cell = unsafe { &*cells.add(at) };
-                // SAFETY: as above.
-                cell.with_mut(|p| unsafe { p.write(*value) });
-            }
+        let entries = self.memory.entries;
+        // SAFETY: no more than the entries from `start` to the end of the array; granted to this
+        // side, as in `write`.
+        unsafe { write_cells(entries.add(start as usize), before) };
+        if !behind.is_empty() {
+            // SAFETY: together no more than the array has; granted, as above.
+            unsafe { write_cells(entries, behind) };
         }
     }
 
@@ -229,12 +209,26 @@ impl<T: Copy> Producer<T> {
     pub(crate) fn write_up_to(&mut self, max: u32, values: impl Iterator<Item = T>) -> u32 {
         let max = self.granted().min(max);
         let (entry, head) = (self.memory.entries(), self.head);
+        let most = values
+            .size_hint()
+            .1
+            .and_then(|most| u32::try_from(most).ok());
+        let fits = most.is_some_and(|most| most <= max);
         let mut count = 0;
+        let mut write = |value| {
+            // SAFETY: as in `write`.
+            entry(head.wrapping_add(count)).with_mut(|p| unsafe { p.write(value) });
+            count += 1;
+        };
+        if fits {
+            values.for_each(&mut write);
+            return count;
+        }
+        let mut left = max;
         for value in values {
-            if count < max {
-                // SAFETY: as in `write`.
-                entry(head.wrapping_add(count)).with_mut(|p| unsafe { p.write(value) });
-                count += 1;
+            if left != 0 {
+                write(value);
+                left -= 1;
             }
         }
         count
@@ -322,14 +316,13 @@ impl<T: Copy> Consumer<T> {
     /// written them on another processor.
     #[inline]
     pub(crate) fn prefetch(&self, count: u32) {
-        let len = size_of::<T>().max(1);
-        let step = (LINE / len).max(1) as u32;
-        let mut offset = 0;
-        while offset < count {
-            let index = self.tail.wrapping_add(offset) & self.memory.mask;
-            let entry = self.memory.entries.wrapping_add(index as usize);
-            sys::advice::prefetch(&[entry.addr()]);
-            offset += step;
+        for cells in self.peeked(count) {
+            let mut address = cells.as_ptr().addr();
+            let end = address + size_of_val(cells);
+            while address < end {
+                sys::advice::prefetch(&[address]);
+                address += LINE;
+            }
         }
     }
 
@@ -351,35 +344,27 @@ impl<T: Copy> Consumer<T> {
         entry.with(|p| unsafe { p.read_volatile() })
     }
 
-    /// Reads the peeked entries from the `offset`-th on.
+    /// The first `count` peeked entries: those up to the end of the array, and those at its start.
+    /// Each is to be read once, as [`read`](Self::read) does.
     ///
     /// # Panics
     /// As [`read`](Self::read).
     #[inline(always)]
-    pub(crate) fn read_run(&self, offset: u32, values: &mut [T]) {
+    pub(crate) fn peeked(&self, count: u32) -> [&[Cell<T>]; 2] {
         let found = self.limit.wrapping_sub(self.tail);
-        let end = u64::from(offset) + values.len() as u64;
-        assert!(end <= u64::from(found), "read beyond the peek");
-        let (entry, mut at) = (self.memory.entries(), self.tail.wrapping_add(offset));
-        for value in values {
-            // SAFETY: as in `read`.
-            *value = entry(at).with(|p| unsafe { p.read_volatile() });
-            at = at.wrapping_add(1);
+        let mask = self.memory.mask;
+        assert!(count <= found.min(mask + 1), "read beyond the peek");
+        let start = self.tail & mask;
+        let until_end = count.min(mask + 1 - start);
+        let entries = self.memory.entries;
+        // SAFETY: within the array.
+        unsafe {
+            let before = entries.add(start as usize);
+            [
+                std::slice::from_raw_parts(before, until_end as usize),
+                std::slice::from_raw_parts(entries, (count - until_end) as usize),
+            ]
         }
-    }
-
-    /// Reads the first `count` peeked entries, one after the other.
-    ///
-    /// # Panics
-    /// As [`read`](Self::read).
-    #[inline(always)]
-    pub(crate) fn read_each(&self, count: u32) -> impl Iterator<Item = T> {
-        let found = self.limit.wrapping_sub(self.tail);
-        assert!(count <= found, "read beyond the peek");
-        let (entry, tail) = (self.memory.entries(), self.tail);
-        // SAFETY: as in `read`.
-        (0..count)
-            .map(move |at| entry(tail.wrapping_add(at)).with(|p| unsafe { p.read_volatile() }))
     }
 
     /// Releases the first `count` entries to the producer.

@@ -10,19 +10,16 @@ use std::sync::atomic::Ordering;
 use sys::{Error, ErrorKind, Result};
 
 use crate::cache::FrameCache;
-use crate::holding::{self, SEVERAL};
+use crate::holding;
 use crate::pool::{Owner, Pool};
 
 /// Maximum number of processes that hold frames of one pool.
 pub const HOLDER_COUNT_MAX: u32 = 64;
 
-/// Replaces an index that a process returned without holding the frame.
-pub(crate) const REFUSED: u32 = u32::MAX;
-
 /// The other processes that hold a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// The number of the only holder; `None` if the frame was handed to several, or none holds it.
+    /// The number of the only holder; `None` if several hold it, or none.
     pub number: Option<u16>,
     /// The number of holders.
     pub count: u16,
@@ -32,30 +29,31 @@ impl Pool {
     /// Returns which other processes hold a frame.
     pub fn holding(&self, index: u32) -> Option<Holding> {
         let entry = self.holdings().get(index as usize)?.load(Ordering::Relaxed);
-        let (number, count) = holding::parts(entry);
-        let is_one = count != 0 && number != SEVERAL;
+        let count = entry.count_ones() as u16;
+        let number = entry.trailing_zeros() as u16 + 1;
         Some(Holding {
-            number: is_one.then_some(number as u16),
-            count: count as u16,
+            number: (count == 1).then_some(number),
+            count,
         })
     }
 
-    /// Hands frame `index` to `count` holders, including `first`: each must [`mark`](Holder::mark)
-    /// it. They hold the frame until the last one returns it. Returns false and changes nothing if
-    /// this process does not hold the frame.
+    /// Hands frame `index` to `holders`, as bits: each must [count](Holder::add) it. They hold the
+    /// frame until the last one returns it. Returns false and changes nothing if this process does
+    /// not hold the frame.
     ///
     /// # Safety
     /// The caller holds `index`, as for [`FrameCache::give_index`], and no longer writes the frame.
     #[inline]
-    pub(crate) unsafe fn hand_to(&self, index: u32, first: &Holder, count: u32) -> bool {
+    pub(crate) unsafe fn hand_to(&self, index: u32, holders: u64) -> bool {
         let Some(entry) = self.holdings().get(index as usize) else {
             return false;
         };
         if !self.pass(index, Owner::User, Owner::Peer) {
             return false;
         }
-        // No other thread accesses the entry of a frame that this process held until it is marked.
-        holding::begin(entry, first.number, count);
+        // No other thread accesses the entry of a frame that this process held until the packet is
+        // submitted.
+        holding::begin(entry, holders);
         true
     }
 }
@@ -66,9 +64,8 @@ impl Pool {
 pub struct Holder {
     pool: Pool,
     number: u32,
-    /// For each frame, whether this holder holds it. Not bits: frames that follow each other would
-    /// be in one word, and each would wait for the one before it.
-    held: Box<[bool]>,
+    /// Its bit in the entries of the frames that it holds.
+    bit: u64,
     count: u32,
     count_max: u32,
     /// Whether its frames stay with it when it is dropped.
@@ -90,10 +87,11 @@ impl Holder {
             let why = format!("{HOLDER_COUNT_MAX} processes hold frames already");
             return Err(Error::new(ErrorKind::NoSpace, "share a frame pool", why));
         };
+        let number = used.trailing_ones() + 1;
         Ok(Self {
             pool: pool.clone(),
-            number: used.trailing_ones() + 1,
-            held: vec![false; pool.frame_count() as usize].into(),
+            number,
+            bit: holding::bit(number),
             count: 0,
             count_max,
             is_abandoned: false,
@@ -103,6 +101,12 @@ impl Holder {
     /// The holder's number in the pool, from 1.
     pub fn number(&self) -> u16 {
         self.number as u16
+    }
+
+    /// Its bit in the entries of frames.
+    #[inline(always)]
+    pub(crate) fn bit(&self) -> u64 {
+        self.bit
     }
 
     /// The number of frames that it holds.
@@ -124,86 +128,30 @@ impl Holder {
 
     /// Whether it holds this frame.
     pub fn holds(&self, index: u32) -> bool {
-        self.held.get(index as usize) == Some(&true)
+        let entry = self.pool.holdings().get(index as usize);
+        entry.is_some_and(|entry| entry.load(Ordering::Relaxed) & self.bit != 0)
     }
 
-    /// Records that a frame was handed to it.
-    #[inline]
-    pub(crate) fn mark(&mut self, index: u32) {
-        self.held[index as usize] = true;
-        self.count += 1;
+    /// Counts frames that were handed to it.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, count: u32) {
+        self.count += count;
+    }
+
+    /// Counts frames that it held, and that [`holding::end`] has removed it from.
+    #[inline(always)]
+    pub(crate) fn subtract(&mut self, count: u32) {
+        self.count -= count;
     }
 
     /// Records that it no longer holds a frame: `None` if it did not hold it, otherwise whether it
     /// was the last holder.
     #[inline]
     pub(crate) fn end(&mut self, index: u32) -> Option<bool> {
-        let is_held = self.held.get_mut(index as usize)?;
-        if !std::mem::take(is_held) {
-            return None;
-        }
+        let entry = self.pool.holdings().get(index as usize)?;
+        let is_last = holding::end(entry, self.bit)?;
         self.count -= 1;
-        holding::end(&self.pool.holdings()[index as usize], self.number)
-    }
-
-    /// Like `end`, for several frames. Those that it did not hold become [`REFUSED`]; the others of
-    /// which it was the last holder are written to `free`, which is as long. Returns the number of
-    /// frames that it held, and of those in `free`. With `ALONE`, no other thread has holders of
-    /// the pool's frames.
-    #[inline(always)]
-    pub(crate) fn end_run<const ALONE: bool>(
-        &mut self,
-        indices: &mut [u32],
-        free: &mut [u32],
-    ) -> (u32, usize) {
-        let (held, holdings) = (&mut *self.held, self.pool.holdings());
-        let only = holding::entry(self.number, 1);
-        let (mut ended, mut free_count) = (0, 0);
-        for index in indices {
-            let entry = holdings.get(*index as usize);
-            let (Some(is_held), Some(entry)) = (held.get_mut(*index as usize), entry) else {
-                *index = REFUSED;
-                continue;
-            };
-            if !*is_held {
-                *index = REFUSED;
-                continue;
-            }
-            *is_held = false;
-            ended += 1;
-            // The first case is one of each of the others.
-            let is_last = if entry.load(Ordering::Relaxed) == only {
-                entry.store(0, Ordering::Relaxed);
-                Some(true)
-            } else if ALONE {
-                holding::end_alone(entry)
-            } else {
-                holding::end(entry, self.number)
-            };
-            if let Some(place) = free.get_mut(free_count) {
-                *place = *index;
-            }
-            free_count += usize::from(is_last == Some(true));
-        }
-        self.count -= ended;
-        (ended, free_count)
-    }
-
-    /// Records that frames were handed to it, one with each call; [`add`](Self::add) counts them.
-    #[inline(always)]
-    pub(crate) fn marker(&mut self) -> impl FnMut(u32) {
-        let held = &mut *self.held;
-        move |index| {
-            if let Some(is_held) = held.get_mut(index as usize) {
-                *is_held = true;
-            }
-        }
-    }
-
-    /// Counts marked frames.
-    #[inline(always)]
-    pub(crate) fn add(&mut self, count: u32) {
-        self.count += count;
+        Some(is_last)
     }
 
     /// Takes back a frame that the process returned; the frame becomes free when its last holder
@@ -231,8 +179,8 @@ impl Holder {
         mut keep: impl FnMut(u32) -> bool,
     ) -> u32 {
         let mut count = 0;
-        for index in 0..self.held.len() as u32 {
-            let is_held = self.held[index as usize];
+        for index in 0..self.pool.frame_count() {
+            let is_held = self.holds(index);
             count += u32::from(is_held && !keep(index) && self.take_back(index, cache));
         }
         count
@@ -246,9 +194,8 @@ impl Drop for Holder {
         }
         let mut cache = FrameCache::new(self.pool.clone());
         self.take_all_back(&mut cache, |_| false);
-        let free = !(1 << (self.number - 1));
         self.pool
             .holder_numbers()
-            .fetch_and(free, Ordering::Relaxed);
+            .fetch_and(!self.bit, Ordering::Relaxed);
     }
 }

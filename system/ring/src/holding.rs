@@ -1,64 +1,48 @@
-//! The entry of a frame held by other processes: a holder's number and the number of holders, in
-//! one atomic word.
+//! The entry of a frame held by other processes: one bit for each of its holders, in one atomic
+//! word.
 //!
 //! The thread that hands the frame over writes the entry while no other thread can access it.
-//! Afterwards the thread of each holder removes that holder once; several may do so at the same
-//! time, and exactly one of them finds that it was the last.
+//! Afterwards the thread of each holder removes that holder's bit once; several may do so at the
+//! same time, and exactly one of them finds that it was the last.
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
-/// Replaces the holder's number if the frame was handed to several.
-pub(crate) const SEVERAL: u32 = 0xffff;
-
-/// Packs an entry: the number in the high half, the count in the low half; 0 if there is no holder.
-pub(crate) fn entry(number: u32, count: u32) -> u32 {
-    number << 16 | count
+/// The bit of a holder's number, which is from 1 to 64.
+#[inline(always)]
+pub(crate) fn bit(number: u32) -> u64 {
+    1 << (number.wrapping_sub(1) % u64::BITS)
 }
 
-/// Unpacks an entry.
-pub(crate) fn parts(entry: u32) -> (u32, u32) {
-    (entry >> 16, entry & 0xffff)
+/// Records the holders of a frame that has none.
+#[inline(always)]
+pub(crate) fn begin(held: &AtomicU64, holders: u64) {
+    held.store(holders, Ordering::Relaxed);
 }
 
-/// Records `count` holders, including `number`.
-#[inline]
-pub(crate) fn begin(held: &AtomicU32, number: u32, count: u32) {
-    let number = if count == 1 { number } else { SEVERAL };
-    held.store(entry(number, count), Ordering::Relaxed);
-}
-
-/// Like [`end`], for a thread that all holders of the frame belong to: a load and a store.
-#[inline]
-pub(crate) fn end_alone(held: &AtomicU32) -> Option<bool> {
-    let left = parts(held.load(Ordering::Relaxed)).1.checked_sub(1)?;
-    let new = match left {
-        0 => 0,
-        _ => entry(SEVERAL, left),
-    };
-    held.store(new, Ordering::Relaxed);
-    Some(left == 0)
-}
-
-/// Removes holder `number`, which must be one of the holders; returns whether it was the last.
-/// `None` if the frame has no holder.
-#[inline]
-pub(crate) fn end(held: &AtomicU32, number: u32) -> Option<bool> {
-    let mut seen = held.load(Ordering::Relaxed);
-    if seen == entry(number, 1) {
-        // The only holder: no other thread accesses the entry.
+/// Removes a holder; returns whether it was the last. `None` if it does not hold the frame.
+#[inline(always)]
+pub(crate) fn end(held: &AtomicU64, holder: u64) -> Option<bool> {
+    // Acquire: the other holders' reads of the frame happen before it becomes free.
+    let seen = held.load(Ordering::Acquire);
+    if seen == holder {
+        // The only one: no other thread changes the entry.
         held.store(0, Ordering::Relaxed);
         return Some(true);
     }
-    loop {
-        let left = parts(seen).1.checked_sub(1)?;
-        let new = match left {
-            0 => 0,
-            _ => entry(SEVERAL, left),
-        };
-        // AcqRel: the other holders' reads of the frame happen before it becomes free.
-        match held.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => return Some(left == 0),
-            Err(now) => seen = now,
-        }
+    if seen & holder == 0 {
+        return None;
     }
+    // AcqRel: as above. No other thread removes this holder.
+    Some(held.fetch_and(!holder, Ordering::AcqRel) == holder)
+}
+
+/// Like [`end`], for a thread that all holders of the frame belong to: a load and a store.
+#[inline(always)]
+pub(crate) fn end_alone(held: &AtomicU64, holder: u64) -> Option<bool> {
+    let seen = held.load(Ordering::Relaxed);
+    if seen & holder == 0 {
+        return None;
+    }
+    held.store(seen & !holder, Ordering::Relaxed);
+    Some(seen == holder)
 }

@@ -218,7 +218,8 @@ impl Pool {
         self.0.tables.next()
     }
 
-    pub(crate) fn holdings(&self) -> &[AtomicU32] {
+    #[inline(always)]
+    pub(crate) fn holdings(&self) -> &[AtomicU64] {
         self.0.tables.holdings()
     }
 
@@ -348,6 +349,21 @@ impl Pool {
         );
         frame.offset = offset;
         frame.len = len;
+    }
+
+    /// Prefetches the frame's first two cache lines from the packet's start, and its record, before
+    /// they are written.
+    ///
+    /// # Panics
+    /// If the frame belongs to another pool.
+    #[inline(always)]
+    pub fn prefetch_for_write(&self, frame: &Frame) {
+        let address = self.address(frame).addr();
+        sys::advice::prefetch_for_write(address);
+        if frame.len > 64 {
+            sys::advice::prefetch_for_write(address + 64);
+        }
+        sys::advice::prefetch_for_write(self.record_address(frame));
     }
 
     #[inline]

@@ -22,3 +22,14 @@ impl<T> Cell<T> {
         f(self.0.get())
     }
 }
+
+/// Writes values into cells that lie in memory one after the other.
+///
+/// # Safety
+/// There are as many cells from `first` on, which nothing else accesses.
+#[inline(always)]
+pub(crate) unsafe fn write_cells<T: Copy>(first: *const Cell<T>, values: &[T]) {
+    let to = std::cell::UnsafeCell::raw_get(first.cast::<std::cell::UnsafeCell<T>>());
+    // SAFETY: the caller's word; a cell has the layout of its value.
+    unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len()) };
+}

@@ -14,6 +14,15 @@ mod sync {
     )]
     pub(crate) use loom::cell::UnsafeCell as Cell;
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+    /// # Safety
+    /// As for the crate's own.
+    pub(crate) unsafe fn write_cells<T: Copy>(first: *const Cell<T>, values: &[T]) {
+        for (at, value) in values.iter().enumerate() {
+            // SAFETY: the caller's word.
+            unsafe { (*first.add(at)).with_mut(|place| place.write(*value)) };
+        }
+    }
 }
 
 #[path = "../src/cursor.rs"]
@@ -182,9 +191,9 @@ fn a_pushed_index_is_popped_once() {
 fn a_frame_of_several_holders_is_freed_once() {
     for count in [2, 3] {
         loom::model(move || {
-            let held = Arc::new(AtomicU32::new(0));
+            let held = Arc::new(AtomicU64::new(0));
             let frame = Arc::new(Bytes(sync::Cell::new(7)));
-            holding::begin(&held, 1, count);
+            holding::begin(&held, (1..=count).map(holding::bit).sum());
             let holders: Vec<_> = (2..=count)
                 .map(|number| {
                     let (held, frame) = (held.clone(), frame.clone());
@@ -196,7 +205,7 @@ fn a_frame_of_several_holders_is_freed_once() {
                 lasts += u32::from(holder.join().unwrap());
             }
             assert_eq!(lasts, 1);
-            assert_eq!(holding::end(&held, 1), None);
+            assert_eq!(holding::end(&held, holding::bit(1)), None);
         });
     }
 }
@@ -210,10 +219,10 @@ unsafe impl Send for Bytes {}
 unsafe impl Sync for Bytes {}
 
 /// Reads the frame and returns it; whoever is the last writes it, as its next owner.
-fn give_back(held: &AtomicU32, frame: &Bytes, number: u32) -> bool {
+fn give_back(held: &AtomicU64, frame: &Bytes, number: u32) -> bool {
     // SAFETY: loom finds out if it is written at the same time.
     assert_eq!(frame.0.with(|frame| unsafe { *frame }), 7);
-    let is_last = holding::end(held, number).unwrap();
+    let is_last = holding::end(held, holding::bit(number)).unwrap();
     if is_last {
         // SAFETY: nobody holds it any more, which is what loom checks.
         frame.0.with_mut(|frame| unsafe { *frame = 8 });

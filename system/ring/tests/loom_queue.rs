@@ -3,8 +3,7 @@
 //! frame is leaked, and none is written while it may still be read.
 //!
 //! The rings, the holdings of frames and the rule by which packets are kept for the next consumer
-//! are the crate's own modules, compiled with loom's atomics; the owner's bits and the pool are
-//! modelled. The kernel closes a dead process's socket after everything that the process has
+//! are the crate's own modules, compiled with loom's atomics; the pool is modelled. The kernel closes a dead process's socket after everything that the process has
 //! written: that is a store with Release order here.
 #![allow(dead_code, reason = "the modules have more than the models use")]
 
@@ -15,7 +14,16 @@ mod sync {
         reason = "the crate's own cell has this name"
     )]
     pub(crate) use loom::cell::UnsafeCell as Cell;
-    pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+    /// # Safety
+    /// As for the crate's own.
+    pub(crate) unsafe fn write_cells<T: Copy>(first: *const Cell<T>, values: &[T]) {
+        for (at, value) in values.iter().enumerate() {
+            // SAFETY: the caller's word.
+            unsafe { (*first.add(at)).with_mut(|place| place.write(*value)) };
+        }
+    }
 }
 
 #[path = "../src/cursor.rs"]
@@ -29,7 +37,7 @@ use std::sync::Arc;
 
 use cursor::{Consumer, Producer, spsc_from};
 use loom::thread;
-use sync::{AtomicU32, Cell, Ordering};
+use sync::{AtomicU32, AtomicU64, Cell, Ordering};
 
 /// Length of the ring of packets.
 const ENTRIES: u32 = 2;
@@ -59,14 +67,14 @@ unsafe impl Sync for Bytes {}
 /// What all processes share: the frames, and the entries of their holders.
 struct Pool {
     frames: Vec<Bytes>,
-    holdings: Vec<AtomicU32>,
+    holdings: Vec<AtomicU64>,
 }
 
 impl Pool {
     fn new(count: u32) -> Arc<Pool> {
         Arc::new(Pool {
             frames: (0..count).map(|_| Bytes(Cell::new(0))).collect(),
-            holdings: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            holdings: (0..count).map(|_| AtomicU64::new(0)).collect(),
         })
     }
 
@@ -86,12 +94,12 @@ impl Pool {
 /// The end of the owner, as `shared::OwnerEnd` with its holder.
 struct Owner {
     pool: Arc<Pool>,
-    number: u32,
+    /// The bit of its holder.
+    bit: u64,
     delivered: Producer<Packet>,
     returned: Consumer<u32>,
     ring: [Packet; ENTRIES as usize],
     head: u32,
-    held: Vec<bool>,
     /// Frames whose last holder has returned them.
     free: Vec<u32>,
     lost: u32,
@@ -110,12 +118,11 @@ fn queue(pool: &Arc<Pool>, number: u32) -> (Owner, Peer) {
     let (giver, taker) = spsc_from(2 * ENTRIES, 0);
     let owner = Owner {
         pool: pool.clone(),
-        number,
+        bit: holding::bit(number),
         delivered: producer,
         returned: taker,
         ring: [Packet(0); ENTRIES as usize],
         head: 0,
-        held: vec![false; pool.frames.len()],
         free: Vec::new(),
         lost: 0,
         collected: 0,
@@ -138,21 +145,18 @@ impl Owner {
         for (at, &frame) in frames.iter().enumerate() {
             self.delivered.write(at as u32, Packet(frame));
             self.ring[(self.head as usize + at) % ENTRIES as usize] = Packet(frame);
-            self.held[frame as usize] = true;
         }
         self.delivered.submit(frames.len() as u32);
         self.head += frames.len() as u32;
     }
 
     fn take_back(&mut self, frame: u32) -> bool {
-        if !std::mem::replace(&mut self.held[frame as usize], false) {
-            return false;
-        }
         let entry = &self.pool.holdings[frame as usize];
-        if holding::end(entry, self.number) == Some(true) {
+        let is_last = holding::end(entry, self.bit);
+        if is_last == Some(true) {
             self.free.push(frame);
         }
-        true
+        is_last.is_some()
     }
 
     fn collect(&mut self) {
@@ -168,9 +172,11 @@ impl Owner {
     /// As `OwnerEnd::recover`; returns the frames of the packets that the consumer had not taken.
     fn recover(&mut self) -> Vec<u32> {
         self.collect();
-        let mut is_kept = vec![false; self.held.len()];
-        let (held, count) = (&self.held, self.delivered.pending());
-        let kept = rest::rest(&self.ring, self.head, count, &mut is_kept, |at| held[at]);
+        let holdings = &self.pool.holdings;
+        let mut is_kept = vec![false; holdings.len()];
+        let count = self.delivered.pending();
+        let holds = |at: usize| holdings[at].load(Ordering::Relaxed) & self.bit != 0;
+        let kept = rest::rest(&self.ring, self.head, count, &mut is_kept, holds);
         for (frame, is_kept) in is_kept.into_iter().enumerate() {
             if !is_kept && self.take_back(frame as u32) {
                 self.lost += 1;
@@ -228,7 +234,7 @@ fn a_consumer_that_dies_loses_at_most_the_packet_in_its_hands() {
             let (mut owner, mut peer) = queue(&pool, 1);
             for frame in 0..2 {
                 pool.write(frame, frame + 1);
-                holding::begin(&pool.holdings[frame as usize], 1, 1);
+                holding::begin(&pool.holdings[frame as usize], holding::bit(1));
             }
             let closed = Arc::new(AtomicU32::new(0));
             let socket = closed.clone();
@@ -295,7 +301,7 @@ fn a_frame_of_two_consumers_is_free_once_when_one_of_them_dies() {
             let (mut first, mut dying) = queue(&pool, 1);
             let (mut second, mut living) = queue(&pool, 2);
             pool.write(0, 1);
-            holding::begin(&pool.holdings[0], 1, 2);
+            holding::begin(&pool.holdings[0], holding::bit(1) | holding::bit(2));
             let other = thread::spawn(move || {
                 second.hand(&[0]);
                 let seen = living.run(u32::MAX, 1);

@@ -130,14 +130,61 @@ fn mix(mut word: u64) -> u64 {
     word ^ (word >> 33)
 }
 
-/// The hash of one end: an address and a port.
+/// The hash of one end: an address, of IPv4 in the first four bytes, and a port.
 #[inline]
-fn end(address: [u8; 16], port: u16) -> u64 {
+fn end(ip_version: u8, address: [u8; 16], port: u16) -> u64 {
+    if ip_version == 4 {
+        let [a, b, c, d, ..] = address;
+        return end_v4([a, b, c, d], port);
+    }
     let [high, low] = [0, 8].map(|at| {
         let bytes = [0, 1, 2, 3, 4, 5, 6, 7].map(|byte| address[at + byte]);
         u64::from_ne_bytes(bytes)
     });
     mix(mix(high ^ u64::from(port)).wrapping_add(low))
+}
+
+#[inline(always)]
+fn end_v4(address: [u8; 4], port: u16) -> u64 {
+    mix(u64::from(u32::from_be_bytes(address)) << 16 | u64::from(port))
+}
+
+/// The hash of both ends and a protocol.
+#[inline(always)]
+fn of_ends(one: u64, other: u64, protocol: u8) -> u64 {
+    // The sum is the same in both directions.
+    mix(one.wrapping_add(other) ^ u64::from(protocol))
+}
+
+/// The hash of most packets, without a dissection: TCP or UDP in an Ethernet packet with a whole
+/// IPv4 datagram without options (RFC 791 §3.1). `None` for others; the hash is the one that a
+/// dissection leads to.
+#[inline(always)]
+fn plain(is_flow: bool, seen: &Seen<'_>) -> Option<u64> {
+    const IP: usize = 14;
+    /// With the first 8 bytes of the transport header.
+    const LEN: usize = IP + 28;
+    let head = seen.bytes.first_chunk::<LEN>()?;
+    let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    let address = |at: usize| [0, 1, 2, 3].map(|byte| head[at + byte]);
+    let total = u32::from(word(IP + 2));
+    let protocol = head[IP + 9];
+    let is_plain = word(IP - 2) == 0x0800
+        && head[IP] == 0x45
+        && word(IP + 6) & 0x3fff == 0
+        && (protocol == 6 || protocol == 17)
+        && (28..=seen.wire_len.saturating_sub(IP as u32)).contains(&total);
+    if !is_plain {
+        return None;
+    }
+    let [one, other] = [address(IP + 12), address(IP + 16)];
+    Some(match is_flow {
+        true => {
+            let ports = [word(IP + 20), word(IP + 22)];
+            of_ends(end_v4(one, ports[0]), end_v4(other, ports[1]), protocol)
+        }
+        false => of_ends(end_v4(one, 0), end_v4(other, 0), 0),
+    })
 }
 
 /// Hashes packets of one link type. Each hash of a packet is computed once.
@@ -201,11 +248,17 @@ impl Hasher {
         if let Some(hash) = self.hashes[kind as usize] {
             return hash;
         }
-        let hash = self.compute(kind, seen);
+        let is_outer = matches!(kind, Kind::Flow | Kind::Addresses);
+        let plain = match is_outer && self.link_type == LinkType::ETHERNET {
+            true => plain(kind == Kind::Flow, seen),
+            false => None,
+        };
+        let hash = plain.unwrap_or_else(|| self.compute(kind, seen));
         self.hashes[kind as usize] = Some(hash);
         hash
     }
 
+    #[inline(never)]
     fn compute(&mut self, kind: Kind, seen: &Seen<'_>) -> u64 {
         let packet = match kind {
             Kind::Inner | Kind::InnerAddresses => {
@@ -233,10 +286,13 @@ impl Hasher {
             true => [packet.src_port, packet.dst_port],
             false => [0; 2],
         };
-        // The sum is the same in both directions.
-        let both = end(packet.src, ports[0]).wrapping_add(end(packet.dst, ports[1]));
+        let end = |address, port| end(packet.ip_version, address, port);
         let protocol = if is_flow { packet.ip_protocol } else { 0 };
-        mix(both ^ u64::from(protocol))
+        of_ends(
+            end(packet.src, ports[0]),
+            end(packet.dst, ports[1]),
+            protocol,
+        )
     }
 }
 
@@ -327,6 +383,48 @@ mod tests {
         });
         assert_eq!(arp[0], arp[1]);
         assert_eq!(hash(Kind::Flow, &[]), hash(Kind::Flow, &[1]));
+    }
+
+    /// Packets that differ from a plain one in any byte, and plain ones of every length.
+    #[test]
+    fn the_hash_without_a_dissection_is_that_of_the_dissection() {
+        let mut plain_count = 0;
+        let mut check = |bytes: &[u8], wire_len: usize| {
+            let seen = Seen {
+                bytes,
+                wire_len: wire_len as u32,
+                time_ns: 0,
+                info: 0,
+            };
+            for kind in [Kind::Flow, Kind::Addresses] {
+                let Some(hash) = plain(kind == Kind::Flow, &seen) else {
+                    continue;
+                };
+                let mut hasher = Hasher::new(LinkType::ETHERNET);
+                assert_eq!(hash, hasher.compute(kind, &seen), "{kind:?} {bytes:02x?}");
+                plain_count += 1;
+            }
+        };
+        for protocol in [6, 17] {
+            for port in [53, 4789, 2152] {
+                let mut packet = packet((1, 1000), (2, port), 0);
+                packet.resize(74, 0);
+                (packet[17], packet[23], packet[39]) = (60, protocol, 40);
+                packet[46] = 0x50;
+                for at in 0..packet.len() {
+                    for value in [0, 1, 4, 5, 8, 0x45, 0x46, 0x60, 0x80, 0xff] {
+                        let mut changed = packet.clone();
+                        changed[at] = value;
+                        check(&changed, 74);
+                    }
+                }
+                for len in 0..packet.len() {
+                    check(&packet[..len], len);
+                    check(&packet[..len], packet.len());
+                }
+            }
+        }
+        assert!(plain_count > 5000, "{plain_count}");
     }
 
     #[test]

@@ -28,6 +28,11 @@ impl Pool {
         unsafe { self.0.tables.records().as_ptr().add(frame.index as usize) }
     }
 
+    #[inline(always)]
+    pub(super) fn record_address(&self, frame: &Frame) -> usize {
+        self.record(frame).addr()
+    }
+
     /// Stores the metadata of a slot, whose packet is in this frame.
     ///
     /// # Panics

@@ -3,8 +3,8 @@
 //! the owner of a frame, or leave the list inconsistent when it dies.
 //!
 //! ```text
-//! | record[n] | head    | next[n] | holding[n] | owner[n] |
-//!   32 bytes    8 bytes   4 bytes   4 bytes      1 byte
+//! | record[n] | head    | holding[n] | next[n] | owner[n] |
+//!   32 bytes    8 bytes   8 bytes      4 bytes   1 byte
 //! ```
 
 use std::ptr::NonNull;
@@ -27,7 +27,7 @@ pub(super) struct Tables {
     /// Address of the owners in `memory`, computed once.
     owners: NonNull<AtomicU8>,
     /// The same of the holders.
-    holdings: NonNull<AtomicU32>,
+    holdings: NonNull<AtomicU64>,
     frame_count: u32,
 }
 
@@ -36,12 +36,12 @@ impl Tables {
     pub fn new(frame_count: u32, owner: Owner) -> Result<Self> {
         let count = frame_count as usize;
         // Ordered by decreasing alignment.
-        let len = (RECORD_LEN + 9) * count + 8;
+        let len = (RECORD_LEN + 13) * count + 8;
         let memory = Mapping::anonymous(len.next_multiple_of(4096))?;
         // SAFETY: the owners lie after all else, within the mapping.
-        let owners = unsafe { memory.base().add((RECORD_LEN + 8) * count + 8) }.cast();
-        // SAFETY: the holders lie after the links, within the mapping.
-        let holdings = unsafe { memory.base().add((RECORD_LEN + 4) * count + 8) }.cast();
+        let owners = unsafe { memory.base().add((RECORD_LEN + 12) * count + 8) }.cast();
+        // SAFETY: the holders lie after the head of the list, within the mapping.
+        let holdings = unsafe { memory.base().add(RECORD_LEN * count + 8) }.cast();
         let tables = Self {
             memory,
             owners,
@@ -77,8 +77,8 @@ impl Tables {
         self.memory.base().cast()
     }
 
-    /// First byte after the records.
-    fn links(&self) -> NonNull<u8> {
+    /// First byte after the records: the head of the list.
+    fn after_records(&self) -> NonNull<u8> {
         // SAFETY: within the mapping (see `new`).
         unsafe {
             self.memory
@@ -90,21 +90,22 @@ impl Tables {
     pub fn head(&self) -> &AtomicU64 {
         // SAFETY: after the records, which are multiples of 8 bytes, so it is aligned; as long
         // alive as `self`; only accessed atomically.
-        unsafe { self.links().cast().as_ref() }
+        unsafe { self.after_records().cast().as_ref() }
     }
 
     pub fn next(&self) -> &[AtomicU32] {
-        // SAFETY: n words after `head`, aligned to 4, only accessed atomically.
+        let count = self.frame_count as usize;
+        // SAFETY: n words after the holders (see `new`), aligned to 4, only accessed atomically.
         unsafe {
-            let first = self.links().add(8).cast();
-            std::slice::from_raw_parts(first.as_ptr(), self.frame_count as usize)
+            let first = self.after_records().add(8 + 8 * count).cast();
+            std::slice::from_raw_parts(first.as_ptr(), count)
         }
     }
 
     /// Returns the entries of other processes that hold each frame, see [`crate::Holder`].
     #[inline(always)]
-    pub fn holdings(&self) -> &[AtomicU32] {
-        // SAFETY: n words after the links (see `new`), aligned to 4, only accessed atomically.
+    pub fn holdings(&self) -> &[AtomicU64] {
+        // SAFETY: n words after the head (see `new`), aligned to 8, only accessed atomically.
         unsafe { std::slice::from_raw_parts(self.holdings.as_ptr(), self.frame_count as usize) }
     }
 

@@ -92,38 +92,40 @@ impl PeerEnd {
         self.delivered.prefetch(ready);
         let pool = &self.pool;
         let (owners, frame_len) = (pool.owners(), pool.frame_len());
-        let (base, shift) = (pool.base().as_ptr(), frame_len.trailing_zeros());
+        let base = pool.base().as_ptr();
         let mut room = Room::new(slots, ready as usize);
-        let mut used = 0;
-        for packet in self.delivered.read_each(ready) {
-            let end = u64::from(packet.offset) + u64::from(packet.cap_len);
-            let is_valid = end <= u64::from(frame_len) && !packet.continues();
-            if !is_valid || !owners.pass(packet.index, Owner::Peer, Owner::User) {
-                break;
+        'all: for cells in self.delivered.peeked(ready) {
+            for cell in cells {
+                // Read once: what is checked is what is used, even if the owner writes it again.
+                // SAFETY: as in `Consumer::read`.
+                let packet = cell.with(|packet| unsafe { packet.read_volatile() });
+                let end = u64::from(packet.offset) + u64::from(packet.cap_len);
+                let is_valid = end <= u64::from(frame_len) && !packet.continues();
+                if !is_valid || !owners.pass(packet.index, Owner::Peer, Owner::User) {
+                    break 'all;
+                }
+                let len = packet.cap_len.min(snaplen);
+                let place = packet.index as usize * frame_len as usize + packet.offset as usize;
+                // SAFETY: as in `slot`; not more often than there is room.
+                unsafe {
+                    let data = base.add(place);
+                    let Descriptor {
+                        index,
+                        time_ns,
+                        hash,
+                        info,
+                        ..
+                    } = packet;
+                    let at = room.place();
+                    Slot::write(at, data, len, index, time_ns, hash, info);
+                    (*at).wire_len = packet.wire_len.max(packet.cap_len);
+                    room.advance(1);
+                }
+                filled.bytes += u64::from(len);
             }
-            let len = packet.cap_len.min(snaplen);
-            let place = ((packet.index as usize) << shift) + packet.offset as usize;
-            // SAFETY: as in `slot`; not more often than there is room.
-            unsafe {
-                let data = base.add(place);
-                let Descriptor {
-                    index,
-                    time_ns,
-                    hash,
-                    info,
-                    ..
-                } = packet;
-                let at = room.place();
-                Slot::write(at, data, len, index, time_ns, hash, info);
-                (*at).wire_len = packet.wire_len.max(packet.cap_len);
-                room.advance(1);
-            }
-            filled.bytes += u64::from(len);
-            used += 1;
         }
-        room.finish();
-        filled.packets = used as usize;
-        (filled, used)
+        filled.packets = room.finish();
+        (filled, filled.packets as u32)
     }
 
     /// Creates the slot of a frame that the owner handed over; `rest` is what snaplen leaves of the
@@ -168,18 +170,20 @@ impl PeerEnd {
 
     /// Returns the frames of slots to their owner, with one submission to the ring, and empties the
     /// vector. Slots whose frame was moved elsewhere are skipped.
+    #[inline]
     pub fn give_back(&mut self, slots: &mut Vec<Slot>) {
-        let is_here = |slot: &&Slot| slot.token() != Slot::DETACHED;
-        self.give_indices(slots.iter().filter(is_here).map(Slot::index));
+        // The index in a detached slot's token is out of range, so it is not passed on.
+        const { assert!(Slot::DETACHED as u32 == u32::MAX) };
+        self.give_indices(slots.iter().map(Slot::index));
         slots.clear();
     }
 
-    fn give_indices(&mut self, indices: impl Iterator<Item = u32>) {
+    #[inline(always)]
+    fn give_indices(&mut self, indices: impl ExactSizeIterator<Item = u32>) {
         // The ring has room for all frames that a peer may hold, unless its owner breaks the
         // protocol: then the frames are the owner's loss.
-        let (_, most) = indices.size_hint();
-        let most = most.and_then(|most| u32::try_from(most).ok());
-        let room = self.returned.reserve(most.unwrap_or(u32::MAX));
+        let most = u32::try_from(indices.len()).unwrap_or(u32::MAX);
+        let room = self.returned.reserve(most);
         let owners = self.pool.owners();
         let passed = indices.filter(|index| owners.pass(*index, Owner::User, Owner::Peer));
         let count = self.returned.write_up_to(room, passed);

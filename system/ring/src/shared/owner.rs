@@ -26,6 +26,7 @@ mod run;
 mod sent;
 
 pub use recover::Recovered;
+use run::Bits;
 pub use sent::{SentCounts, Taken};
 
 /// Indices returned by a peer.
@@ -288,12 +289,12 @@ impl OwnerEnd {
         if !packet.iter().all(|part| first.pool.is_held(part.index)) {
             return 0;
         }
+        let pool = &first.pool;
+        let bits = Bits(ready).filter_map(|at| ends.get(at).map(|end| end.holder.bit()));
+        let holders = bits.fold(0, |all, bit| all | bit);
         for part in packet {
             // SAFETY: guaranteed by the caller.
-            let handed = unsafe {
-                let pool = &first.pool;
-                pool.hand_to(part.index, &first.holder, ready.count_ones())
-            };
+            let handed = unsafe { pool.hand_to(part.index, holders) };
             debug_assert!(handed, "checked above");
             if !handed {
                 return 0;
@@ -369,7 +370,7 @@ impl OwnerEnd {
         for part in packet {
             let mut part = *part;
             part.info &= !FOLLOWS;
-            self.holder.mark(part.index);
+            self.holder.add(1);
             self.delivered.write(self.written, part);
             if follows != 0 {
                 self.followers.add(part.index);

@@ -21,14 +21,14 @@ fn pool(frame_count: u32) -> Pool {
 /// Hands a frame to some of the holders.
 fn hand<'h>(pool: &Pool, index: u32, to: impl Iterator<Item = &'h mut Holder>) -> bool {
     let mut to: Vec<&mut Holder> = to.collect();
-    let count = to.len() as u32;
-    let Some(first) = to.first() else {
+    if to.is_empty() {
         return false;
-    };
+    }
+    let holders = to.iter().map(|holder| holder.bit()).sum();
     // SAFETY: the tests take the index from a cache, and access no frame.
-    let handed = unsafe { pool.hand_to(index, first, count) };
+    let handed = unsafe { pool.hand_to(index, holders) };
     if handed {
-        to.iter_mut().for_each(|holder| holder.mark(index));
+        to.iter_mut().for_each(|holder| holder.add(1));
     }
     handed
 }

@@ -4,16 +4,13 @@ use std::sync::atomic::Ordering;
 
 use super::{Collected, OwnerEnd};
 use crate::cache::FrameCache;
-use crate::holder::REFUSED;
-
-/// Frames that are freed at a time.
-const CHUNK: usize = 64;
+use crate::holding;
 
 impl OwnerEnd {
     /// Takes back the frames that the peer has returned so far, at most one ring of them.
     #[inline]
     pub fn collect(&mut self, cache: &mut FrameCache) -> Collected {
-        self.take_returned(cache, false)
+        self.take_returned::<false>(cache)
     }
 
     /// Like [`collect`](Self::collect), for each of the ends. If these are all holders of their
@@ -32,43 +29,61 @@ impl OwnerEnd {
         let is_alone = numbers.count_ones() as usize == ends.len()
             && ends.iter().all(|end| end.pool.tag() == tag);
         for end in ends {
-            let collected = end.take_returned(cache, is_alone);
+            let collected = match is_alone {
+                true => end.take_returned::<true>(cache),
+                false => end.take_returned::<false>(cache),
+            };
             all.frames += collected.frames;
             all.refused += collected.refused;
         }
         all
     }
 
-    #[inline(always)]
-    fn take_returned(&mut self, cache: &mut FrameCache, is_alone: bool) -> Collected {
+    /// With `ALONE`, no other thread has holders of the pool's frames.
+    #[inline]
+    fn take_returned<const ALONE: bool>(&mut self, cache: &mut FrameCache) -> Collected {
         let count = self.returned.peek(2 * self.memory.entry_count);
-        let mut collected = Collected::default();
-        let (mut indices, mut free) = ([0; CHUNK], [0; CHUNK]);
-        let mut packets = 0;
-        for at in (0..count).step_by(CHUNK) {
-            let len = (count - at).min(CHUNK as u32) as usize;
-            let indices = &mut indices[..len];
-            self.returned.read_run(at, indices);
-            let (ended, free_count) = match is_alone {
-                true => self.holder.end_run::<true>(indices, &mut free),
-                false => self.holder.end_run::<false>(indices, &mut free),
-            };
-            collected.frames += ended;
-            collected.refused += len as u32 - ended;
-            packets += u64::from(ended);
-            if self.followers.count != 0 {
-                let of_packets = indices.iter().filter(|index| **index != REFUSED);
-                let follows = of_packets.filter(|index| self.followers.remove(**index));
-                packets -= follows.count() as u64;
-            }
-            cache.take_run_from_peer(&free[..free_count.min(CHUNK)]);
-        }
         if count == 0 {
-            return collected;
+            return Collected::default();
         }
+        let Self {
+            pool,
+            returned,
+            holder,
+            followers,
+            ..
+        } = self;
+        let (holdings, bit) = (pool.holdings(), holder.bit());
+        let has_followers = followers.count != 0;
+        let (mut refused, mut follows) = (0, 0);
+        let mut is_free = |index: u32| {
+            let entry = holdings.get(index as usize);
+            let is_last = entry.and_then(|entry| match ALONE {
+                true => holding::end_alone(entry, bit),
+                false => holding::end(entry, bit),
+            });
+            if is_last.is_none() {
+                refused += 1;
+            } else if has_followers {
+                follows += u32::from(followers.remove(index));
+            }
+            is_last == Some(true)
+        };
+        for cells in returned.peeked(count) {
+            // SAFETY: as in `Consumer::read`.
+            let indices = cells
+                .iter()
+                .map(|cell| cell.with(|p| unsafe { p.read_volatile() }));
+            cache.take_each_from_peer(indices.filter(|index| is_free(*index)));
+        }
+        let ended = count - refused;
+        self.holder.subtract(ended);
         self.returned.release(count);
-        self.counts.returned += packets;
-        self.counts.refused += u64::from(collected.refused);
-        collected
+        self.counts.returned += u64::from(ended - follows);
+        self.counts.refused += u64::from(refused);
+        Collected {
+            frames: ended,
+            refused,
+        }
     }
 }

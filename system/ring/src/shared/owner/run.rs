@@ -15,35 +15,121 @@ use crate::pool::{Owner, Pool};
 /// Maximum number of packets assigned before they are written.
 const BATCH: usize = 64;
 
-/// What is known while packets are assigned to ends.
+/// The bits of the holders behind ends.
 #[derive(Clone, Copy)]
-struct Progress {
-    /// The ends of any, and of every packet.
-    any: u64,
-    every: u64,
-    /// The ends whose room is known.
-    known: u64,
-    /// The least room of these ends when it was looked up.
-    room: usize,
+struct Holders {
+    /// The number of the first end's holder, from 0; the others follow in order.
+    first: u32,
+    is_ordered: bool,
 }
 
-impl Progress {
-    const NONE: Self = Self {
-        any: 0,
-        every: u64::MAX,
-        known: 0,
-        room: BATCH,
-    };
+impl Holders {
+    fn of(ends: &[OwnerEnd]) -> Self {
+        let first = ends
+            .first()
+            .map_or(0, |end| end.holder.bit().trailing_zeros());
+        let bits = ends.iter().map(|end| end.holder.bit());
+        let is_ordered = bits.enumerate().all(|(at, bit)| {
+            let number = (first as usize).checked_add(at);
+            number.is_some_and(|number| number < 64 && bit == 1 << number)
+        });
+        Self { first, is_ordered }
+    }
 
-    fn find_room(&mut self, ends: &mut [OwnerEnd], which: u64) {
-        self.known |= which;
-        for at in Bits(which) {
-            // An end that does not exist has none.
-            let room = ends.get_mut(at).map_or(0, |end| {
-                let entries = end.delivered.reserve(end.written + BATCH as u32);
-                entries.saturating_sub(end.written).min(end.holder.room())
-            });
-            self.room = self.room.min(room as usize);
+    /// The bits of the holders of the selected ends.
+    #[inline(always)]
+    fn select(self, ends: &[OwnerEnd], selected: u64) -> u64 {
+        match self.is_ordered {
+            true => selected << (self.first & 63),
+            false => Self::look_up(ends, selected),
+        }
+    }
+
+    #[cold]
+    fn look_up(ends: &[OwnerEnd], selected: u64) -> u64 {
+        let bit = |at| ends.get(at).map_or(0, |end: &OwnerEnd| end.holder.bit());
+        Bits(selected).map(bit).fold(0, |all, bit| all | bit)
+    }
+}
+
+/// Some of the frames, and what is known of them. Each step is a loop of its own, whose state fits
+/// into registers.
+struct Block<'f> {
+    frames: &'f [Frame],
+    /// The ends of each.
+    selections: &'f [u64],
+    /// The ends of any, and of every frame.
+    any: u64,
+    every: u64,
+}
+
+impl Block<'_> {
+    /// Writes the packets into the rings of their ends, and passes the frames to the holders.
+    #[inline(never)]
+    fn hand(&self, ends: &mut [OwnerEnd], cache: &mut FrameCache, pool: &Pool, holders: Holders) {
+        let count = self.frames.len().min(BATCH);
+        let mut packets = [const { MaybeUninit::uninit() }; BATCH];
+        for (place, frame) in packets.iter_mut().zip(self.frames) {
+            let mut packet = pool.descriptor(frame);
+            packet.info &= !FOLLOWS;
+            place.write(packet);
+        }
+        // SAFETY: these are initialized, and have the layout of descriptors.
+        let packets = unsafe { &*(&raw const packets[..count] as *const [Descriptor]) };
+        if self.any == self.every && self.any != 0 {
+            self.pass_all(pool, holders.select(ends, self.any));
+            for at in Bits(self.any) {
+                if let Some(end) = ends.get_mut(at) {
+                    end.write_all(packets);
+                }
+            }
+            return;
+        }
+        self.pass_each(ends, cache, pool, holders);
+        // The packets of each end, as bits.
+        let mut of = [0_u64; HOLDER_COUNT_MAX as usize];
+        for (at, &selected) in self.selections.iter().enumerate() {
+            for end in Bits(selected) {
+                of[end] |= 1 << at;
+            }
+        }
+        for at in Bits(self.any) {
+            if let Some(end) = ends.get_mut(at) {
+                end.write_each(packets, of[at]);
+            }
+        }
+    }
+
+    /// Passes the frames to these holders.
+    #[inline(always)]
+    fn pass_all(&self, pool: &Pool, to: u64) {
+        let (owners, holdings) = (pool.owners(), pool.holdings());
+        for frame in self.frames {
+            let passed = owners.pass(frame.index, Owner::User, Owner::Peer);
+            debug_assert!(passed, "an owned frame is marked as the user's");
+            if let Some(entry) = holdings.get(frame.index as usize) {
+                // No other thread accesses the entry before the packet is submitted.
+                holding::begin(entry, to);
+            }
+        }
+    }
+
+    /// Passes each frame to its holders; frees those without one.
+    #[inline(always)]
+    fn pass_each(&self, ends: &[OwnerEnd], cache: &mut FrameCache, pool: &Pool, holders: Holders) {
+        let (owners, holdings) = (pool.owners(), pool.holdings());
+        for (frame, &selected) in self.frames.iter().zip(self.selections) {
+            if selected == 0 {
+                // SAFETY: the frame is owned, and forgotten by the caller.
+                unsafe { cache.give_index(frame.index) };
+                continue;
+            }
+            let passed = owners.pass(frame.index, Owner::User, Owner::Peer);
+            debug_assert!(passed, "an owned frame is marked as the user's");
+            if let Some(entry) = holdings.get(frame.index as usize) {
+                // As above.
+                holding::begin(entry, holders.select(ends, selected));
+            }
         }
     }
 }
@@ -69,121 +155,68 @@ impl OwnerEnd {
         let pool = cache.pool().clone();
         let is_of = |end: &OwnerEnd| end.pool.tag() == pool.tag();
         assert!(ends.iter().all(is_of), "an end of another pool");
-        let (owners, tag) = (pool.owners(), pool.tag());
-        // The ends of each packet from `start` on, which are not written yet.
-        let mut selections = [0_u64; BATCH];
-        let mut progress = Progress::NONE;
-        let (mut stopped, mut start, mut at) = (None, 0, 0);
+        let holders = Holders::of(ends);
+        let mut selections = [0; BATCH];
         // Frames are looked at where they are, and leave the vector together.
         let waiting = frames.as_slice();
-        while let Some(frame) = waiting.get(at) {
-            assert_eq!(frame.tag, tag, "a frame of another pool");
-            if frame.has_record && pool.continues(frame) {
-                stopped = Some(0);
-                break;
-            }
-            let selected = select(frame);
-            if selected & !progress.known != 0 || at - start >= progress.room {
-                progress.find_room(ends, selected & !progress.known);
-                if at - start >= progress.room {
-                    // Not all of the packets were for the end with the least room.
-                    write(ends, &pool, &waiting[start..at], &selections, progress);
-                    (start, progress) = (at, Progress::NONE);
-                    progress.find_room(ends, selected);
+        let (mut stopped, mut at) = (None, 0);
+        while at < waiting.len() && stopped.is_none() {
+            let (room, ready) = Self::room(ends);
+            let (mut any, mut every) = (0, u64::MAX);
+            let rest = &waiting[at..];
+            let rest = &rest[..rest.len().min(room)];
+            let mut count = 0;
+            for (frame, choice) in rest.iter().zip(&mut selections) {
+                assert_eq!(frame.tag, pool.tag(), "a frame of another pool");
+                if frame.has_record && pool.continues(frame) {
+                    stopped = Some(0);
+                    break;
                 }
+                let selected = select(frame);
+                if selected & !ready != 0 {
+                    stopped = Some(selected);
+                    break;
+                }
+                *choice = selected;
+                any |= selected;
+                every &= selected;
+                count += 1;
             }
-            let place = selections.get_mut(at - start);
-            let (true, Some(place)) = (progress.room != 0, place) else {
-                stopped = Some(selected);
-                break;
+            at += count;
+            let block = Block {
+                frames: &rest[..count],
+                selections: &selections[..count],
+                any,
+                every,
             };
-            if selected == 0 {
-                // SAFETY: the frame is owned, and forgotten below.
-                unsafe { cache.give_index(frame.index) };
-            } else if !owners.pass(frame.index, Owner::User, Owner::Peer) {
-                stopped = Some(selected);
-                break;
+            if count != 0 {
+                block.hand(ends, cache, &pool, holders);
             }
-            *place = selected;
-            progress.any |= selected;
-            progress.every &= selected;
-            at += 1;
         }
-        write(ends, &pool, &waiting[start..at], &selections, progress);
         // Forgets those before.
         let last = frames.nth(at);
         last.zip(stopped)
     }
-}
 
-/// Writes packets, whose frames are passed on already, into the rings of their ends.
-#[inline(never)]
-fn write(
-    ends: &mut [OwnerEnd],
-    pool: &Pool,
-    frames: &[Frame],
-    selections: &[u64; BATCH],
-    progress: Progress,
-) {
-    let mut packets = [const { MaybeUninit::uninit() }; BATCH];
-    let count = frames.len().min(BATCH);
-    if count == 0 || progress.any == 0 {
-        return;
-    }
-    let is_uniform = progress.any == progress.every;
-    let holdings = pool.holdings();
-    let mut entry = holders(ends, progress.any);
-    for ((place, frame), &selected) in packets.iter_mut().zip(frames).zip(selections) {
-        let mut packet = pool.descriptor(frame);
-        packet.info &= !FOLLOWS;
-        place.write(packet);
-        if !is_uniform {
-            if selected == 0 {
-                continue;
-            }
-            entry = holders(ends, selected);
-        }
-        // No other thread accesses the entry before the packet is submitted.
-        if let Some(held) = holdings.get(frame.index as usize) {
-            holding::begin(held, entry.0, entry.1);
-        }
-    }
-    // SAFETY: the first `count` are initialized, and have the layout of descriptors.
-    let packets = unsafe { &*(&raw const packets[..count] as *const [Descriptor]) };
-    if is_uniform {
-        for at in Bits(progress.any) {
-            if let Some(end) = ends.get_mut(at) {
-                end.write_all(packets);
+    /// The ends that have room, as bits, and the number of packets for which each of them has, at
+    /// most [`BATCH`].
+    fn room(ends: &mut [OwnerEnd]) -> (usize, u64) {
+        let (mut room, mut ready) = (BATCH as u32, 0);
+        for (at, end) in ends.iter_mut().enumerate().take(HOLDER_COUNT_MAX as usize) {
+            let entries = end.delivered.reserve(end.written + BATCH as u32);
+            let here = entries.saturating_sub(end.written).min(end.holder.room());
+            if here != 0 {
+                room = room.min(here);
+                ready |= 1 << at;
             }
         }
-        return;
+        (room as usize, ready)
     }
-    // The packets of each end, as bits.
-    let mut of = [0_u64; HOLDER_COUNT_MAX as usize];
-    for (at, &selected) in selections[..count].iter().enumerate() {
-        for end in Bits(selected) {
-            of[end] |= 1 << at;
-        }
-    }
-    for at in Bits(progress.any) {
-        if let Some(end) = ends.get_mut(at) {
-            end.write_each(packets, of[at]);
-        }
-    }
-}
-
-/// The number of the first of these ends' holders, and how many they are.
-#[inline(always)]
-fn holders(ends: &[OwnerEnd], selected: u64) -> (u32, u32) {
-    let first = ends.get(selected.trailing_zeros() as usize);
-    let number = first.map_or(0, |end| end.holder.number().into());
-    let is_one = selected & selected.wrapping_sub(1) == 0;
-    (number, if is_one { 1 } else { selected.count_ones() })
 }
 
 /// The positions of the bits of a word.
 #[derive(Clone)]
-struct Bits(u64);
+pub(super) struct Bits(pub u64);
 
 impl Iterator for Bits {
     type Item = usize;
@@ -197,56 +230,37 @@ impl Iterator for Bits {
         self.0 &= self.0 - 1;
         Some(at)
     }
-
-    #[inline(always)]
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let count = self.0.count_ones() as usize;
-        (count, Some(count))
-    }
 }
-
-impl ExactSizeIterator for Bits {}
 
 impl OwnerEnd {
     /// Writes packets into the ring, which has room.
-    #[inline(always)]
+    #[inline]
     fn write_all(&mut self, packets: &[Descriptor]) {
-        let count = packets.len();
         let start = self.head.wrapping_add(self.written) as usize & (self.handed.len() - 1);
-        let (before, behind) = packets.split_at(count.min(self.handed.len() - start));
+        let (before, behind) = packets.split_at(packets.len().min(self.handed.len() - start));
         self.handed[start..start + before.len()].copy_from_slice(before);
         self.handed[..behind.len()].copy_from_slice(behind);
-        self.holder.add(count as u32);
-        let mut mark = self.holder.marker();
-        packets.iter().for_each(|packet| mark(packet.index));
         self.delivered.write_slice(self.written, packets);
-        self.written += count as u32;
-        self.counts.handed += count as u64;
+        self.count_written(packets.len() as u32);
     }
 
     /// Writes those packets whose bit is set into the ring, which has room.
-    #[inline(always)]
+    #[inline]
     fn write_each(&mut self, packets: &[Descriptor], bits: u64) {
-        let Self {
-            delivered,
-            holder,
-            handed,
-            ..
-        } = self;
-        let (mask, mut at) = (handed.len() - 1, self.head.wrapping_add(self.written));
-        let count = bits.count_ones();
-        holder.add(count);
-        let mut mark = holder.marker();
-        let chosen = Bits(bits).map(|bit| {
-            let packet = packets[bit];
-            if let Some(place) = handed.get_mut(at as usize & mask) {
-                *place = packet;
-            }
-            at = at.wrapping_add(1);
-            mark(packet.index);
-            packet
-        });
-        delivered.write_run(self.written, chosen);
+        let mut chosen = [const { MaybeUninit::uninit() }; BATCH];
+        let mut count = 0;
+        for (place, bit) in chosen.iter_mut().zip(Bits(bits)) {
+            place.write(packets[bit]);
+            count += 1;
+        }
+        // SAFETY: these are initialized, and have the layout of descriptors.
+        let chosen = unsafe { &*(&raw const chosen[..count] as *const [Descriptor]) };
+        self.write_all(chosen);
+    }
+
+    #[inline(always)]
+    fn count_written(&mut self, count: u32) {
+        self.holder.add(count);
         self.written += count;
         self.counts.handed += u64::from(count);
     }
