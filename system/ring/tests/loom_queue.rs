@@ -3,8 +3,9 @@
 //! frame is leaked, and none is written while it may still be read.
 //!
 //! The rings, the holdings of frames and the rule by which packets are kept for the next consumer
-//! are the crate's own modules, compiled with loom's atomics; the pool is modelled. The kernel closes a dead process's socket after everything that the process has
-//! written: that is a store with Release order here.
+//! are the crate's own modules, compiled with loom's atomics; the pool is modelled. The kernel
+//! closes a dead process's socket after everything that the process has written: that is a store
+//! with Release order here.
 #![allow(dead_code, reason = "the modules have more than the models use")]
 
 /// Replaces the crate's module of this name.
