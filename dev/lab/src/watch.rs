@@ -9,8 +9,8 @@ use wire::{Dissection, LinkType, dissect};
 
 use crate::packet::Raw;
 
-/// Ends the watcher, also when what it watches panics.
-struct Ending<'a>(&'a AtomicBool);
+/// Sets a flag when it is dropped, also by a panic: ends the thread that looks at the flag.
+pub struct Ending<'a>(pub &'a AtomicBool);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {

@@ -9,6 +9,7 @@ use lab::inline::{Inline, X, Y};
 use lab::oracle::{TempFile, read_pcap, write_pcap};
 use lab::packet::{Raw, Udp, number_of};
 use lab::process::{Process, Signal, barewire, own_test};
+use lab::watch::Ending;
 use lab::{End, Veth, skip};
 use port::{Direction, PortOptions, Ready};
 use serde_json::Value;
@@ -250,17 +251,18 @@ fn a_killed_bridge_loses_at_most_one_packet_and_sends_none_twice() {
     let bridge = format!("{name}/bridge");
     let count = std::thread::scope(|scope| {
         let sender = scope.spawn(|| send_until(&row, &limit, &is_done));
+        let ending = Ending(&is_done);
         for round in 0..KILLS {
+            let before = number(&cluster.status()["queues"][0]["sent"]["packets"]);
             limit.fetch_add(1_000, Ordering::Relaxed);
             let mut reader = child(&bridge, "keep");
-            let before = number(&cluster.status()["queues"][0]["sent"]["packets"]);
             cluster.wait_for("sending", |status| {
                 number(&status["queues"][0]["sent"]["packets"]) > before
             });
             std::thread::sleep(Duration::from_millis(round));
             reader.kill().unwrap();
         }
-        is_done.store(true, Ordering::Relaxed);
+        drop(ending);
         sender.join().unwrap()
     });
     let mut last = child(&bridge, "keep");

@@ -14,6 +14,7 @@ use lab::oracle::tcpdump::Capture;
 use lab::oracle::{TempFile, read_pcap, write_pcap};
 use lab::packet::{Raw, Udp, number_of};
 use lab::process::{Finished, Process, Signal, barewire, own_test};
+use lab::watch::Ending;
 use lab::{Netns, Pair, Veth, skip};
 use port::{PortOptions, Ready};
 use serde_json::Value;
@@ -321,6 +322,7 @@ fn killed_readers_lose_at_most_one_packet_each() {
     let (limit, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
     let count = std::thread::scope(|scope| {
         let sender = scope.spawn(|| send_until(&pair, &limit, &is_done));
+        let ending = Ending(&is_done);
         for round in 0..KILLS {
             limit.fetch_add(1_000, Ordering::Relaxed);
             let mut reader = start();
@@ -328,7 +330,7 @@ fn killed_readers_lose_at_most_one_packet_each() {
             std::thread::sleep(Duration::from_millis(round as u64));
             seen.extend(numbers_of(&reader.kill().unwrap().stdout));
         }
-        is_done.store(true, Ordering::Relaxed);
+        drop(ending);
         sender.join().unwrap()
     });
     let mut last = start();

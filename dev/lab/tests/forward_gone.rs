@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crate::forward::{LIMIT, Path, X, Y, totals};
 use lab::packet::{Raw, Udp};
+use lab::watch::Ending;
 use lab::{Veth, require, skip};
 
 /// Minimum number of packets forwarded before the interface is deleted.
@@ -27,12 +28,12 @@ fn delete_under_load(path: &Path, name: &str) {
                 }
             }
         });
+        let _ending = Ending(&is_over);
         let until = Instant::now() + LIMIT;
         while path.b().counters().unwrap().rx_packets < PACKETS_MIN {
             assert!(Instant::now() < until, "no packets come");
         }
         path.ns().ip(["link", "delete", name]).unwrap();
-        is_over.store(true, Ordering::Relaxed);
     });
 }
 

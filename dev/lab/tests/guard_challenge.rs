@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lab::packet::{Raw, checksum};
 use lab::process::{Process, barewire};
+use lab::watch::Ending;
 use lab::{Pair, Veth, require, skip};
 
 use crate::guard_flood::{guard, route_back, serve, stop, syn};
@@ -84,12 +85,12 @@ fn flooded(pair: &Pair, body: impl FnOnce()) -> u64 {
                 }
             }
         });
+        let _ending = Ending(&is_over);
         // The flood is running before the first connection is tried.
         while sent.load(Ordering::Relaxed) < 500 {
             std::thread::sleep(Duration::from_millis(1));
         }
         body();
-        is_over.store(true, Ordering::Relaxed);
     });
     sent.into_inner()
 }
@@ -139,8 +140,8 @@ fn under_flood(pair: &Pair, mode: &str, ip: IpAddr, count: u64) -> (u64, serde_j
     let mut sent = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| serve(&listener, &is_over));
+        let _ending = Ending(&is_over);
         sent = flooded(pair, || completed = connect_all(pair, address, count));
-        is_over.store(true, Ordering::Relaxed);
     });
     assert_eq!(completed, count, "of {count} connections");
     (sent, stop(process))
