@@ -9,6 +9,7 @@ use crate::capture::{Folder, LIMIT};
 use lab::packet::pour;
 use lab::process::{Process, Signal, barewire};
 use lab::{Pair, Veth, require, skip};
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 /// The hint of a refused command.
 const HINT: &str = "--no-landlock";
@@ -23,10 +24,18 @@ macro_rules! require_landlock {
     };
 }
 
-/// Replaces this directory by a link to another one.
+/// Puts a link to `target` in the place of a folder, at once: a program finds either.
 fn lead_away(folder: &Path, target: &Path) {
-    fs::rename(folder, folder.with_extension("moved")).unwrap();
-    symlink(target, folder).unwrap();
+    let link = folder.with_extension("moved");
+    symlink(target, &link).unwrap();
+    renameat2(
+        AT_FDCWD,
+        folder,
+        AT_FDCWD,
+        &link,
+        RenameFlags::RENAME_EXCHANGE,
+    )
+    .unwrap();
 }
 
 fn wait_for(what: impl Fn() -> bool) {

@@ -101,10 +101,11 @@ fn filter_p0f_ends_on_ctrl_c_and_duration_and_receives_handshakes_only() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let right = &pair.right;
-    let address = SocketAddr::from((right.ipv4, 8081));
     let mut process = start(right, &right.ifname, &[]);
-    for _ in 0..3 {
-        connect(&pair, address);
+    // A port for each: programs that other tests start may hold the last listener a moment longer,
+    // between fork(2) and execve(2).
+    for port in 8081..8084 {
+        connect(&pair, SocketAddr::from((right.ipv4, port)));
     }
     while process.stdout().lines().count() < 6 {
         std::thread::sleep(Duration::from_millis(10));

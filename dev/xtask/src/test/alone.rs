@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use super::{Sum, cargo_args};
 use crate::run::cargo;
 
-/// The suite of lab tests.
-const SUITE: &str = "all";
+/// The suites of lab tests.
+const SUITES: [&str; 2] = ["all", "guest"];
 
 /// Maximum number of failed tests that are run again; more have a reason other than the load.
 const TESTS_MAX: usize = 3;
 
-/// Runs the tests of [`SUITE`] among these (suite, name) again, and corrects the sum. Returns a
+/// Runs the tests of [`SUITES`] among these (suite, name) again, and corrects the sum. Returns a
 /// warning for each that passed.
 pub fn run_again(
     failed: &[(String, String)],
@@ -25,15 +25,15 @@ pub fn run_again(
     programs: &[(&str, PathBuf)],
     sum: &mut Sum,
 ) -> Vec<String> {
-    let names = failed.iter().filter(|(suite, _)| suite == SUITE);
-    let names: Vec<&str> = names.map(|(_, name)| name.as_str()).collect();
-    if names.len() > TESTS_MAX {
+    let is_lab = |suite: &str| SUITES.contains(&suite);
+    let failed: Vec<_> = failed.iter().filter(|(suite, _)| is_lab(suite)).collect();
+    if failed.len() > TESTS_MAX {
         return Vec::new();
     }
     let mut warnings = Vec::new();
-    for name in names {
-        println!("\nOnce more, alone: {SUITE} {name}");
-        let args = ["--test", SUITE, "--", "--exact", name].map(str::to_owned);
+    for (suite, name) in failed {
+        println!("\nOnce more, alone: {suite} {name}");
+        let args = ["--test", suite, "--", "--exact", name].map(str::to_owned);
         let mut command = cargo();
         command
             .arg("test")
@@ -45,7 +45,7 @@ pub fn run_again(
             sum.failed -= 1;
             sum.passed += 1;
             warnings.push(format!(
-                "WARNING: {SUITE} {name} failed beside other tests and passed alone"
+                "WARNING: {suite} {name} failed beside other tests and passed alone"
             ));
         }
     }

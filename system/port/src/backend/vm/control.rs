@@ -1,7 +1,7 @@
 //! The control side: the account, events and the description.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ring::Pool;
 use sys::Result;
@@ -13,12 +13,24 @@ use crate::control::{Intake, PortControl, PortDescription, PortEvent};
 use crate::options::PortOptions;
 
 /// The counters of one queue pair.
-#[derive(Default)]
 pub(super) struct Part {
     pub rx: Arc<RxCounters>,
     pub tx: Arc<TxCounters>,
-    /// Whether the intake was stopped.
-    pub is_stopped: Arc<AtomicBool>,
+    /// Packets that may still be received; [`NOT_STOPPED`] until the intake is stopped.
+    pub left: Arc<AtomicU32>,
+}
+
+/// No limit to what is received.
+pub(super) const NOT_STOPPED: u32 = u32::MAX;
+
+impl Default for Part {
+    fn default() -> Self {
+        Self {
+            rx: Arc::default(),
+            tx: Arc::default(),
+            left: Arc::new(AtomicU32::new(NOT_STOPPED)),
+        }
+    }
 }
 
 pub(super) struct Control {
@@ -147,8 +159,17 @@ impl PortControl for Control {
     }
 
     fn stop(&mut self) -> Result<()> {
-        for part in &self.parts {
-            part.is_stopped.store(true, Ordering::Release);
+        for (pair, part) in (0..).zip(&self.parts) {
+            // The guest continues to send: what it has sent by now is still received. The lock
+            // keeps the queue from being read meanwhile.
+            let mut guard = self.server.queues().from_guest(pair).lock();
+            let waiting = match guard.running() {
+                Some((vring, _)) => vring.waiting().unwrap_or(0),
+                None => 0,
+            };
+            if part.left.load(Ordering::Relaxed) == NOT_STOPPED {
+                part.left.store(waiting, Ordering::Relaxed);
+            }
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ring::slot::Slot;
@@ -11,7 +11,7 @@ use sys::poll::{self, Wanted};
 use sys::{Error, ErrorKind, Result};
 use vhost::{Broken, Chain, Guard, HEADER_LEN, Server};
 
-use super::control::Part;
+use super::control::{NOT_STOPPED, Part};
 use super::{HEADROOM, PACKET_LEN_MAX};
 use crate::account::RxCounters;
 use crate::backend::clock;
@@ -28,9 +28,8 @@ pub(super) struct Rx {
     snaplen: u32,
     is_stamped: bool,
     counters: Arc<RxCounters>,
-    is_stopped: Arc<AtomicBool>,
-    /// Packets that may still be received once the intake was stopped.
-    left: Option<usize>,
+    /// As [`Part::left`].
+    left: Arc<AtomicU32>,
     /// Whether the guest was asked to kick.
     is_armed: bool,
 }
@@ -53,8 +52,7 @@ impl Rx {
             },
             is_stamped: options.timestamp != TimestampSource::None,
             counters: part.rx.clone(),
-            is_stopped: part.is_stopped.clone(),
-            left: None,
+            left: part.left.clone(),
             is_armed: false,
         }
     }
@@ -157,15 +155,9 @@ impl RxBackend for Rx {
     fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
         self.server.start()?;
         let mut guard = self.server.queues().from_guest(self.pair).lock();
-        let mut max = max;
-        if self.is_stopped.load(Ordering::Relaxed) {
-            // The guest continues to send: what it has sent by now is still received.
-            let waiting = match guard.running() {
-                Some((vring, _)) => vring.waiting().unwrap_or(0) as usize,
-                None => 0,
-            };
-            max = max.min(*self.left.get_or_insert(waiting));
-        }
+        // It changes only under the lock.
+        let left = self.left.load(Ordering::Relaxed);
+        let max = max.min(left as usize);
         let Some((vring, _)) = guard.running() else {
             if guard.started().is_some() {
                 guard.discard();
@@ -200,8 +192,9 @@ impl RxBackend for Rx {
                 Filled::of(&slots[start..])
             }
         };
-        if let Some(left) = &mut self.left {
-            *left = left.saturating_sub(filled.packets);
+        if left != NOT_STOPPED {
+            let left = left.saturating_sub(filled.packets as u32);
+            self.left.store(left, Ordering::Relaxed);
         }
         Ok(filled)
     }
