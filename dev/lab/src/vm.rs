@@ -59,12 +59,23 @@ impl Parts {
         };
         let parts = Parts {
             qemu: cache.join("qemu-trixie"),
-            kernel: cache.join("kernel-trixie-backports"),
+            kernel: kernel(&cache)?,
             busybox: cache.join("busybox/usr/bin/busybox"),
         };
-        let is_there = parts.qemu.is_dir() && parts.kernel.is_dir() && parts.busybox.is_file();
+        let is_there = parts.qemu.is_dir() && parts.busybox.is_file();
         is_there.then_some(parts)
     }
+}
+
+/// The folder of the guest's kernel; its name ends in the number of the kernel's modules.
+fn kernel(cache: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(cache).ok()?.flatten();
+    let folders = entries.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let is_one = name.is_some_and(|name| name.starts_with("kernel-trixie-backports"));
+        is_one && path.join("vmlinuz").is_file()
+    });
+    folders.max()
 }
 
 /// Whether the parts are there.

@@ -14,7 +14,7 @@ use lab::vm::{self, Link, Machine, Options};
 use lab::{Pair, Veth, skip};
 
 /// Time limit of a step; booting is emulated.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// A socket that no other test uses; removed on drop.
 struct Socket(PathBuf);
