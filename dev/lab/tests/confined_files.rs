@@ -24,7 +24,7 @@ macro_rules! require_landlock {
     };
 }
 
-/// Puts a link to `target` in the place of a folder, at once: a program finds either.
+/// Replaces a folder by a link to `target`, atomically: a program finds one or the other.
 fn lead_away(folder: &Path, target: &Path) {
     let link = folder.with_extension("moved");
     symlink(target, &link).unwrap();

@@ -1,8 +1,7 @@
 //! Where a connection becomes encrypted, as far as single segments and datagrams show it: for
 //! programs that keep a few bits for each connection instead of a decoder.
 //!
-//! What is split over two segments is not found. Whoever uses this takes a connection as readable
-//! then.
+//! What is split over two segments is not found: the connection then counts as not encrypted.
 
 use crate::decode;
 

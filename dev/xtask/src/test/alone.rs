@@ -1,9 +1,8 @@
 //! Runs failed lab tests once more, alone.
 //!
-//! Lab tests start real programs and exchange packets with them, two tests at once and beside
-//! QEMU; a machine that gives a program no processor for a minute fails some of them. What passes
-//! on the idle machine is reported by name as a warning, and does not fail the run. Whatever else
-//! fails twice.
+//! Lab tests start real programs and exchange packets with them, two tests at once and beside QEMU.
+//! On a busy machine a program may get no processor for a minute, and its test fails. A test that
+//! passes on the idle machine is named in a warning and does not fail the run.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
