@@ -158,7 +158,7 @@ impl RxBackend for Rx {
         // It changes only under the lock.
         let left = self.left.load(Ordering::Relaxed);
         let max = max.min(left as usize);
-        let Some((vring, _)) = guard.running() else {
+        let Some((vring, counts)) = guard.running() else {
             if guard.started().is_some() {
                 guard.discard();
             }
@@ -171,6 +171,7 @@ impl RxBackend for Rx {
             vring.request_no_kick();
         }
         let start = slots.len();
+        let taken_before = counts.taken;
         let mut into = Into {
             cache: &mut self.cache,
             slots,
@@ -193,7 +194,9 @@ impl RxBackend for Rx {
             }
         };
         if left != NOT_STOPPED {
-            let left = left.saturating_sub(filled.packets as u32);
+            // Refused packets waited at the stop, too.
+            let taken = guard.counts().taken - taken_before;
+            let left = left.saturating_sub(u32::try_from(taken).unwrap_or(left));
             self.left.store(left, Ordering::Relaxed);
         }
         Ok(filled)

@@ -134,6 +134,22 @@ fn packets_of_all_lengths_pass_and_are_accounted_for() {
     assert_eq!(pool.counts().free, pool.frame_count(), "frames are leaked");
 }
 
+#[test]
+fn a_stopped_port_receives_what_waits_and_nothing_later_even_behind_invalid_packets() {
+    let mut port = open("stopped");
+    let mut guest = connect("stopped");
+    for len in [60, 13, 61, 0] {
+        assert!(guest.send(0, &bytes(len, 1)));
+    }
+    port.control.stop().unwrap();
+    assert!(guest.send(0, &bytes(62, 1)));
+    assert_eq!(receive(&mut port, 0), [bytes(60, 1), bytes(61, 1)]);
+    for _ in 0..3 {
+        assert!(guest.send(0, &bytes(63, 1)));
+        assert_eq!(receive(&mut port, 0), [] as [Vec<u8>; 0]);
+    }
+}
+
 /// A guest with too few buffers gets the packets later, in order.
 #[test]
 fn packets_wait_for_buffers_of_the_guest() {
