@@ -128,6 +128,9 @@ for start in b"", b"abc", b"x" * 24, b"x" * 100:
 for options in 9, 0, 0, 1, 9:
     errors.value = b""
     say("init", options, lib.pcap_init(options, errors), errors.value)
+open(path, "wb").write(bytes.fromhex("d4c3b2a1020004000000000000000000ffff000001000000"))
+p = V(lib.pcap_open_offline(path.encode(), errors))
+say("savefile", lib.pcap_fileno(p), lib.pcap_get_selectable_fd(p) >= 0)
 say("lookupdev", lib.pcap_lookupdev(errors), errors.value)
 class Address(ctypes.Structure): pass
 class Text(ctypes.Structure):

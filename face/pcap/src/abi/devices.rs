@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::net::IpAddr;
 use std::ptr::null_mut;
 
+use port::BACKENDS;
 use sys::address::InterfaceAddress;
 use sys::link::Link;
 
@@ -308,10 +309,14 @@ pub unsafe extern "C" fn pcap_lookupdev(errors: *mut c_char) -> *mut c_char {
 /// Network and mask of a device's first IPv4 address, in network byte order.
 fn network(device: &CStr) -> Result<(u32, u32), String> {
     let name = device.to_string_lossy();
-    // barewire's names have a scheme before the interface, and a queue after it.
+    // barewire's names have a scheme before the interface, and a queue after it. Queues of
+    // clusters, files and cards in user space have no network, as `any` has none.
+    let scheme = name.split_once(':').map(|(scheme, _)| scheme);
+    let is_known = BACKENDS.iter().any(|row| Some(row.scheme) == scheme);
+    let is_interface = !is_known || matches!(scheme, Some("afpacket" | "afxdp" | "xdplive"));
     let name = name.rsplit(':').next().unwrap_or_default();
     let name = name.split(['/', '?']).next().unwrap_or_default();
-    if name == "any" {
+    if name == "any" || !is_interface {
         return Ok((0, 0));
     }
     let link = Link::by_name(name).map_err(|error| error.to_string())?;

@@ -213,15 +213,10 @@ pub unsafe extern "C" fn pcap_file(p: *mut Handle) -> *mut libc::FILE {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_fileno(p: *mut Handle) -> c_int {
+    // A savefile has none here, only one to select on: argus decides by that how to read.
     // SAFETY: null or a handle.
     guard(ERROR, || unsafe {
-        let Some(handle) = p.as_ref() else {
-            return ERROR;
-        };
-        match handle.file.is_null() {
-            true => state(p).and_then(live_fd).unwrap_or(ERROR),
-            false => libc::fileno(handle.file),
-        }
+        state(p).and_then(live_fd).unwrap_or(ERROR)
     })
 }
 
