@@ -235,7 +235,8 @@ fn queue(
 ) -> Result<(RxQueue, control::Part)> {
     let target = FilterTarget {
         link_type: link_type(&terms.interfaces, cluster)?,
-        tap: None,
+        // As from a tap: the tag may be beside the packet. No interface has the index 0.
+        tap: Some(0),
     };
     let filter = options.for_packets(target)?.filter;
     let counters = Arc::new(RxCounters::default());
