@@ -21,13 +21,13 @@ fn output(command: &mut Command) -> Output {
     command.output().unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Runs a program twice and compares its output and exit code. False if barewire's compiler does
 /// not know the link type.
-fn same(dropin: &Dropin, program: &str, args: &[&str]) -> bool {
+pub(crate) fn same(dropin: &Dropin, program: &str, args: &[&str]) -> bool {
     let theirs = output(original(program).args(args));
     let ours = output(dropin.command(program).args(args));
     let error = text(&ours.stderr);
@@ -45,7 +45,7 @@ fn same(dropin: &Dropin, program: &str, args: &[&str]) -> bool {
 }
 
 /// Captures of the repository, and some of the large corpus.
-fn captures() -> Vec<PathBuf> {
+pub(crate) fn captures() -> Vec<PathBuf> {
     let all = corpus::captures().files;
     let is_plain = |file: &&PathBuf| file.extension().is_none_or(|end| end != "gz");
     let all: Vec<_> = all.iter().filter(is_plain).collect();
@@ -53,7 +53,7 @@ fn captures() -> Vec<PathBuf> {
     all.into_iter().step_by(step).cloned().collect()
 }
 
-fn name(path: &Path) -> &str {
+pub(crate) fn name(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
