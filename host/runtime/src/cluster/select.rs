@@ -52,7 +52,8 @@ pub(super) struct Selector {
 fn compile(filter: &Expression, link_type: LinkType) -> Result<Option<Matcher>> {
     let target = FilterTarget {
         link_type: link_type.0,
-        tap: None,
+        // As from a tap: the tag may be beside the packet. No interface has the index 0.
+        tap: Some(0),
     };
     Ok(filter.compile(target)?.map(Matcher::new))
 }
