@@ -18,6 +18,7 @@ mod progress;
 mod rounds;
 mod stall;
 mod suites;
+pub mod ubuntu;
 mod wire;
 
 use std::path::{Path, PathBuf};

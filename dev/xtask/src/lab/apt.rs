@@ -20,16 +20,16 @@ pub const RELEASE: &str = "trixie";
 
 /// A private view of Debian's suites.
 pub struct Apt {
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
 }
 
 impl Apt {
-    /// Writes sources to `dir` and fetches the lists: of [`RELEASE`], its backports, and `suite`.
+    /// Writes sources to `dir` and fetches the lists: of [`RELEASE`], its backports, and `suites`.
     ///
     /// # Errors
     /// [`NoGuest`] if this is not Debian or its mirror cannot be reached; another error if the
     /// mirror's data is not signed.
-    pub fn open(dir: &Path, suite: &str) -> Result<Apt> {
+    pub fn open(dir: &Path, suites: &[&str]) -> Result<Apt> {
         if which("apt-get").is_none() || which("dpkg-deb").is_none() {
             bail!(NoGuest("not a Debian: there is no apt-get".into()));
         }
@@ -43,7 +43,8 @@ impl Apt {
             .map(|source| source.uri)
             .ok_or_else(|| NoGuest(format!("/etc/apt names no mirror of {codename}")))?;
         let mut sources = Vec::new();
-        for suite in [RELEASE.to_owned(), backports(), suite.to_owned()] {
+        let usual = [RELEASE.to_owned(), backports()].into_iter();
+        for suite in usual.chain(suites.iter().map(|suite| (*suite).to_owned())) {
             let source = Source {
                 uri: mirror.clone(),
                 suite,
@@ -59,7 +60,7 @@ impl Apt {
     }
 
     /// A view of these sources; nothing is fetched yet.
-    fn of(dir: &Path, sources: &[Source]) -> Result<Apt> {
+    pub(super) fn of(dir: &Path, sources: &[Source]) -> Result<Apt> {
         for part in ["lists/partial", "cache/archives/partial", "none"] {
             std::fs::create_dir_all(dir.join(part)).with_context(|| dir.display().to_string())?;
         }
@@ -145,7 +146,7 @@ impl Apt {
     }
 
     /// apt-get or apt-cache on the private directory.
-    fn command(&self, program: &str) -> Command {
+    pub(super) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         let option = |name: &str, path: PathBuf| format!("{name}={}", path.display());
         let dir = &self.dir;
@@ -218,12 +219,12 @@ const FORGED: &[&str] = &[
 
 /// Runs apt. A mirror that cannot be reached is [`NoGuest`]; any other error is a failure, and so
 /// are both at once.
-fn judged(command: &mut Command) -> Result<String> {
+pub(super) fn judged(command: &mut Command) -> Result<String> {
     quietly(command).map_err(|error| {
         let text = format!("{error:#}");
         let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
         if says(UNREACHED) && !says(FORGED) {
-            return NoGuest(format!("Debian's mirror is not reached: {text}")).into();
+            return NoGuest(format!("the mirror is not reached: {text}")).into();
         }
         error
     })
@@ -259,7 +260,7 @@ fn codename() -> Result<String> {
 
 /// A suite at a mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Source {
+pub(super) struct Source {
     uri: String,
     suite: String,
 }

@@ -175,7 +175,7 @@ pub fn parts(suite: &str) -> Result<Parts> {
 /// Opens apt when first needed.
 fn opened<'a>(cache: &Path, suite: &str, apt: &'a mut Option<Apt>) -> Result<&'a Apt> {
     if apt.is_none() {
-        *apt = Some(Apt::open(&cache.join("apt"), suite)?);
+        *apt = Some(Apt::open(&cache.join("apt"), &[suite])?);
     }
     apt.as_ref().context("apt")
 }
@@ -278,7 +278,7 @@ fn qemu(cache: &Path, suite: &str, apt: &mut Option<Apt>) -> Result<Qemu> {
         let apt = match suite.starts_with(apt::RELEASE) {
             true => opened(cache, suite, apt)?,
             false => {
-                own = Apt::open(&cache.join("apt-qemu"), apt::RELEASE)?;
+                own = Apt::open(&cache.join("apt-qemu"), &[])?;
                 &own
             }
         };
