@@ -12,6 +12,7 @@
 
 // Shared by tests.
 mod afxdp;
+mod bro_dropin;
 mod capture;
 mod capture_any;
 mod export;
@@ -143,6 +144,7 @@ mod send_replay;
 mod send_source;
 mod send_xdplive;
 mod several_inputs;
+mod snort_dropin;
 mod suricata_cleanup;
 mod suricata_corpus;
 mod suricata_queues;

@@ -62,7 +62,7 @@ const CAPTURES: [&str; 14] = [
 ];
 
 /// The Ethernet captures of the large corpus with these names.
-fn files(corpus: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(corpus: &Path) -> Vec<PathBuf> {
     let table = std::fs::read_to_string(corpus.join("MANIFEST.tsv")).unwrap();
     let mut lines = table
         .lines()
@@ -82,7 +82,7 @@ fn files(corpus: &Path) -> Vec<PathBuf> {
 
 /// The captures one after another, from now on: no packet comes more than a second after the one
 /// before it, and none before it. (Live, Suricata closes flows that are old.)
-fn joined(files: &[PathBuf]) -> TempFile {
+pub(crate) fn joined(files: &[PathBuf]) -> TempFile {
     const SECOND: u64 = 1_000_000;
     let all = TempFile::new(".pcap");
     let mut command = Command::new("mergecap");
