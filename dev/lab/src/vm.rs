@@ -18,6 +18,9 @@ const CACHE: &str = "BAREWIRE_LAB_CACHE";
 /// Modules of the driver, in this order.
 const MODULES: &[&str] = &["failover", "net_failover", "virtio_net"];
 
+/// Ubuntu's kernel, in its packages.
+const UBUNTU_KERNEL: &str = "boot/vmlinuz-6.8.0-31-generic";
+
 /// The guest's first program: sets the address, reports each step on the console, and pings the
 /// peer, if there is one, after each start.
 const INIT: &str = r#"#!/bin/busybox sh
@@ -26,7 +29,9 @@ mount -t devtmpfs dev /dev
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 exec >/dev/console 2>&1 </dev/console
-for module in failover net_failover virtio_net; do insmod /modules/$module.ko; done
+for module in failover net_failover virtio_net; do
+    [ -e /modules/$module.ko ] && insmod /modules/$module.ko
+done
 for word in $(cat /proc/cmdline); do
     case $word in own=*|peer=*|mtu=*) eval "$word" ;; esac
 done
@@ -44,27 +49,58 @@ while true; do
 done
 "#;
 
+/// Whose kernel and programs a machine runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// Debian's backported kernel, the one of the guest lab.
+    Debian,
+    /// Ubuntu 24.04: Linux 6.8, with the driver built in.
+    Ubuntu,
+}
+
 /// The parts of a virtual machine.
 struct Parts {
     qemu: PathBuf,
     kernel: PathBuf,
+    /// Modules of the driver, unless it is built in.
+    modules: Option<PathBuf>,
     busybox: PathBuf,
 }
 
 impl Parts {
-    fn find() -> Option<Parts> {
+    fn find(system: System) -> Option<Parts> {
         let cache = match std::env::var_os(CACHE) {
             Some(cache) => PathBuf::from(cache),
             None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/lab"),
         };
-        let parts = Parts {
-            qemu: cache.join("qemu-trixie"),
-            kernel: kernel(&cache)?,
-            busybox: cache.join("busybox/usr/bin/busybox"),
+        let qemu = cache.join("qemu-trixie");
+        let parts = match system {
+            System::Debian => {
+                let kernel = kernel(&cache)?;
+                Parts {
+                    qemu,
+                    kernel: kernel.join("vmlinuz"),
+                    modules: Some(kernel.join("modules")),
+                    busybox: cache.join("busybox/usr/bin/busybox"),
+                }
+            }
+            System::Ubuntu => Parts {
+                qemu,
+                kernel: unpacked("ubuntu", UBUNTU_KERNEL)?,
+                modules: None,
+                busybox: unpacked("ubuntu", "usr/bin/busybox")?,
+            },
         };
         let is_there = parts.qemu.is_dir() && parts.busybox.is_file();
         is_there.then_some(parts)
     }
+}
+
+/// A file of packages that `cargo xtask setup` has unpacked below `target`.
+fn unpacked(folder: &str, file: &str) -> Option<PathBuf> {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let file = target.join(folder).join(file);
+    file.is_file().then_some(file)
 }
 
 /// The folder of the guest's kernel; its name ends in the number of the kernel's modules.
@@ -83,10 +119,26 @@ fn kernel(cache: &Path) -> Option<PathBuf> {
 /// # Errors
 /// What is missing.
 pub fn available() -> Result<(), Missing> {
-    match Parts::find() {
+    available_of(System::Debian)
+}
+
+/// The same for a machine of this system.
+///
+/// # Errors
+/// What is missing.
+pub fn available_of(system: System) -> Result<(), Missing> {
+    match Parts::find(system) {
         Some(_) if cfg!(target_arch = "x86_64") => Ok(()),
         _ => {
-            let what = "QEMU, a kernel and busybox in target/lab (cargo xtask lab boots 1)";
+            let what = match system {
+                System::Debian => {
+                    "QEMU, a kernel and busybox in target/lab (cargo xtask lab boots 1)"
+                }
+                System::Ubuntu => {
+                    "QEMU in target/lab (cargo xtask lab boots 1), and a kernel of Ubuntu \
+                     (cargo xtask setup)"
+                }
+            };
             Err(Missing::Machine(what.into()))
         }
     }
@@ -136,12 +188,20 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts a machine.
+    /// Starts a machine of Debian.
     ///
     /// # Errors
     /// If it cannot be started.
     pub fn start(name: &str, options: &Options) -> Result<Machine> {
-        let parts = Parts::find().context("no parts: see `available`")?;
+        Machine::start_of(System::Debian, name, options)
+    }
+
+    /// Starts a machine of this system.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_of(system: System, name: &str, options: &Options) -> Result<Machine> {
+        let parts = Parts::find(system).context("no parts: see `available`")?;
         let folder = std::env::temp_dir().join(format!("bw-vm-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder)?;
@@ -158,7 +218,7 @@ impl Machine {
         ]);
         command.args(["-m", "256", "-nodefaults", "-display", "none"]);
         command.args(["-object", "memory-backend-memfd,id=mem,size=256M,share=on"]);
-        command.arg("-kernel").arg(parts.kernel.join("vmlinuz"));
+        command.arg("-kernel").arg(&parts.kernel);
         command.arg("-initrd").arg(initramfs);
         let mut append = format!(
             "console=ttyS0 quiet panic=-1 net.ifnames=0 no_timer_check rdinit=/init own={}",
@@ -329,9 +389,9 @@ fn initramfs(parts: &Parts, folder: &Path) -> Result<PathBuf> {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(root.join("init"), mode)?;
     std::fs::copy(&parts.busybox, root.join("bin/busybox"))?;
-    for module in MODULES {
+    for (module, folder) in MODULES.iter().zip(parts.modules.iter().cycle()) {
         let name = format!("{module}.ko");
-        let from = parts.kernel.join("modules").join(&name);
+        let from = folder.join(&name);
         std::fs::copy(&from, root.join("modules").join(&name))
             .with_context(|| from.display().to_string())?;
     }
