@@ -100,6 +100,12 @@ pub enum Fanout {
     /// Like `Hash`, with fragments of IPv4 packets reassembled first, so that they belong to their
     /// flow as well. The received packets then differ from those on the wire.
     HashDefrag,
+    /// By the IP addresses, in either order: all packets between two hosts go to one queue, and
+    /// fragments with them. Packets without an IP header go to the first queue.
+    Addresses,
+    /// The same by the innermost addresses of packets in tunnels (IP in IP, GRE, GTP-U). Fragments
+    /// of a tunnel are distributed by the outer addresses.
+    InnerAddresses,
     /// Round robin.
     RoundRobin,
     /// By the processor that received the packet from the card.

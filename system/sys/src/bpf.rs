@@ -15,6 +15,7 @@ mod object;
 mod pin;
 mod program;
 
+pub(crate) use classic::set_program;
 pub use classic::{ClassicInsn, attach_classic};
 pub use events::Events;
 pub use link::{Link, LinkInfo};

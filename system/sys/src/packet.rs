@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use crate::bpf::{ClassicInsn, attach_classic};
+use crate::bpf::{ClassicInsn, attach_classic, set_program};
 use crate::mmap::Mapping;
 use crate::{Error, ErrorKind, Result};
 
@@ -22,6 +22,7 @@ const PACKET_TX_RING: c_int = 13;
 const PACKET_TIMESTAMP: c_int = 17;
 const PACKET_FANOUT: c_int = 18;
 const PACKET_QDISC_BYPASS: c_int = 20;
+const PACKET_FANOUT_DATA: c_int = 22;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 
 const PACKET_MR_PROMISC: u16 = 1;
@@ -72,6 +73,9 @@ pub enum FanoutMode {
     Rollover = 3,
     /// By the receive queue of the card on which it arrived (Since Linux 3.14).
     Queue = 5,
+    /// By the number that a cBPF program returns, modulo the number of sockets; without a program,
+    /// to the first socket ([`PacketSocket::set_fanout_program`], since Linux 4.3).
+    Program = 6,
 }
 
 /// A group of sockets that share the packets of an interface.
@@ -416,6 +420,24 @@ impl PacketSocket {
             .get(SOL_PACKET, PACKET_FANOUT)
             .map_err(|e| Error::from_io(what, e))?;
         Ok(value as u16)
+    }
+
+    /// Sets the program of the socket's group, which must be of the mode [`FanoutMode::Program`];
+    /// it replaces that of other members.
+    ///
+    /// Offsets count from the network header for received packets, and from the link header for
+    /// sent ones.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a program that the kernel's checker refuses, or without such a group.
+    pub fn set_fanout_program(&self, insns: &[ClassicInsn]) -> Result<()> {
+        let what = "set the program of a fan-out group";
+        set_program(
+            self.fd.as_fd(),
+            (SOL_PACKET, PACKET_FANOUT_DATA),
+            insns,
+            what,
+        )
     }
 
     /// Reads the counters and resets them.

@@ -1,8 +1,9 @@
 //! Several queues share the packets of an interface.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr as Host;
 
-use lab::packet::number_of;
+use lab::packet::{Addresses, Udp, number_of};
 use lab::{Veth, skip};
 
 use super::common::*;
@@ -108,7 +109,7 @@ fn each_mode_delivers_everything_once() {
     lab::require!(skip::lab());
     let pair = Veth::new().queues(2).create().unwrap();
     let (plan, sender) = (plan(&pair).flows(FLOWS), sender(&pair.left));
-    for mode in ["hash", "hash-defrag", "lb", "cpu", "qm", "rollover"] {
+    for &mode in port::Fanout::WORDS {
         // Only the kernel's own ring reports its fill level.
         let tap = if mode == "rollover" { "tap=auto&" } else { "" };
         let mut port = open(
@@ -132,6 +133,71 @@ fn each_mode_delivers_everything_once() {
         let fact = ("fanout", mode.to_owned());
         assert!(port.control.describe().facts.contains(&fact), "{mode}");
     }
+}
+
+/// With `fanout=addresses`, whatever two hosts exchange is on one queue: both directions, received
+/// and sent, any ports, with or without a tag, and fragments.
+#[test]
+fn packets_of_two_hosts_share_a_queue() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let (left, right) = (sender(&pair.left), sender(&pair.right));
+    for mode in ["addresses", "inner-addresses"] {
+        let mut port = open(&pair.right, &format!("queues=4&fanout={mode}"));
+        let mut sent = 0;
+        for number in 0..u64::from(FLOWS) {
+            let plan = plan(&pair);
+            for packet in between_hosts(&plan, number) {
+                left.send(&packet).unwrap();
+                right.send(&packet).unwrap();
+                sent += 2;
+            }
+        }
+        let mut queues = BTreeMap::<_, Vec<usize>>::new();
+        let got = receive(&mut port, sent, |queue, packet| {
+            let number = number_of(packet.bytes()).unwrap();
+            queues.entry(number).or_default().push(queue);
+        });
+        assert_eq!(got, sent);
+        let mut used = std::collections::BTreeSet::<usize>::new();
+        for (number, queues) in queues {
+            used.extend(queues.iter());
+            assert!(
+                queues.iter().all(|queue| *queue == queues[0]),
+                "{mode}: hosts {number} in {queues:?}"
+            );
+        }
+        assert_eq!(used.len(), 4, "{mode}");
+    }
+}
+
+/// Packets between two hosts, of IPv4 for an even number and otherwise of IPv6.
+fn between_hosts(plan: &Udp, number: u64) -> Vec<Vec<u8>> {
+    let host = |network: u8| match number % 2 {
+        0 => Host::V4([198, 18, network, number as u8].into()),
+        _ => Host::V6([0x2001, 0xdb8, 0, 0, 0, 0, network.into(), number as u16].into()),
+    };
+    let (one, other) = (host(1), host(2));
+    let mut packets = Vec::new();
+    for (at, (from, to)) in [(one, other), (other, one)].into_iter().enumerate() {
+        let mut udp = plan.clone();
+        udp.addresses = match (from, to) {
+            (Host::V4(from), Host::V4(to)) => Addresses::V4(from, to),
+            (Host::V6(from), Host::V6(to)) => Addresses::V6(from, to),
+            _ => unreachable!("both are of one kind"),
+        };
+        udp.source_port += 77 * at as u16;
+        packets.push(udp.build(number, 100));
+        udp.vlan = Some(7);
+        packets.push(udp.build(number, 100));
+        if number.is_multiple_of(2) {
+            let mut fragment = packets[packets.len() - 2].clone();
+            // An offset of 40 bytes; nobody but the queues looks at it.
+            fragment[20..22].copy_from_slice(&[0, 5]);
+            packets.push(fragment);
+        }
+    }
+    packets
 }
 
 /// A group also leaves out what the host sends.

@@ -12,6 +12,7 @@ mod listen;
 mod program;
 mod records;
 mod rx;
+mod spread;
 mod tap;
 mod tx;
 

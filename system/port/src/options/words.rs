@@ -22,7 +22,7 @@ pub(crate) const OPTION_NAMES: &[&str] = &[
     "need_wakeup=yes|no",
     "block_timeout_ms=N",
     "tap=auto|tpacket|bpf",
-    "fanout=hash|hash-defrag|lb|cpu|qm|rollover",
+    "fanout=hash|hash-defrag|addresses|inner-addresses|lb|cpu|qm|rollover",
     "fanout_group=N",
     "rss_hash=yes|no",
     "qdisc_bypass=yes|no",
@@ -100,7 +100,8 @@ words!(AttachMode { "auto" => Auto, "native" => Native, "generic" => Generic, })
 words!(BindMode { "auto" => Auto, "zero-copy" => ZeroCopy, "copy" => Copy, });
 words!(TapMethod { "auto" => Auto, "tpacket" => Tpacket, "bpf" => Bpf, });
 words!(Fanout {
-    "hash" => Hash, "hash-defrag" => HashDefrag, "lb" => RoundRobin, "cpu" => Cpu, "qm" => Queue,
+    "hash" => Hash, "hash-defrag" => HashDefrag, "addresses" => Addresses,
+    "inner-addresses" => InnerAddresses, "lb" => RoundRobin, "cpu" => Cpu, "qm" => Queue,
     "rollover" => Rollover,
 });
 words!(IommuInterface { "auto" => Auto, "type1" => Type1, "iommufd" => Iommufd, });

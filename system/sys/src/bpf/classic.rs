@@ -1,5 +1,6 @@
 //! cBPF on a socket of any kind (`SO_ATTACH_FILTER`, socket(7)). Needs no privileges.
 
+use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::{Error, ErrorKind, Result};
@@ -35,7 +36,17 @@ struct Program {
 /// # Errors
 /// `InvalidInput` for a program that the kernel's checker refuses.
 pub fn attach_classic(socket: BorrowedFd<'_>, insns: &[ClassicInsn]) -> Result<()> {
-    let what = "attach a socket filter";
+    let option = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    set_program(socket, option, insns, "attach a socket filter")
+}
+
+/// Sets a socket option (level and name) whose value is a program.
+pub(crate) fn set_program(
+    socket: BorrowedFd<'_>,
+    (level, name): (c_int, c_int),
+    insns: &[ClassicInsn],
+    what: &str,
+) -> Result<()> {
     let len = insns.len();
     if len == 0 || len > INSN_COUNT_MAX {
         let why = format!("it has {len} instructions, not 1 to {INSN_COUNT_MAX}");
@@ -50,8 +61,8 @@ pub fn attach_classic(socket: BorrowedFd<'_>, insns: &[ClassicInsn]) -> Result<(
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
+            level,
+            name,
             std::ptr::from_ref(&program).cast(),
             size_of::<Program>() as u32,
         )

@@ -13,6 +13,7 @@ use super::any::Cook;
 use super::filter::{self, SocketFilter};
 use super::records::{RING_LEN_MAX, RecordRx, RecordTap};
 use super::rx::Rx;
+use super::spread;
 use super::tap::{self, Tap};
 use crate::account::{QueueAccount, RxCounters};
 use crate::options::{Fanout, PortOptions, TapMethod, TimestampSource};
@@ -285,8 +286,13 @@ fn join(sources: &[Source], filter: &SocketFilter, options: &PortOptions) -> Res
         ignore_outgoing: filter.ignore_outgoing,
     };
     let mut group = options.fanout_group;
+    let program = spread::program(options.fanout);
     for source in sources {
         group = Some(source.socket().join_fanout(&fanout, group)?);
+        if let Some(program) = &program {
+            // All members set the same one, so that it does not matter which sets it last.
+            source.socket().set_fanout_program(program)?;
+        }
     }
     // The kernel may still be delivering a packet from before the sockets joined: such a packet
     // reaches a socket directly, and again through its group.
@@ -298,6 +304,7 @@ fn fanout_mode(fanout: Fanout) -> sys::packet::FanoutMode {
     use sys::packet::FanoutMode;
     match fanout {
         Fanout::Hash | Fanout::HashDefrag => FanoutMode::Hash,
+        Fanout::Addresses | Fanout::InnerAddresses => FanoutMode::Program,
         Fanout::RoundRobin => FanoutMode::RoundRobin,
         Fanout::Cpu => FanoutMode::Cpu,
         Fanout::Queue => FanoutMode::Queue,
