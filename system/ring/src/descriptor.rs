@@ -39,6 +39,22 @@ impl Descriptor {
         }
     }
 
+    /// Metadata of a packet with this length on the wire, and this hash of its flow, 0 if unknown.
+    /// [`or_time`](Self::or_time) sets its time.
+    pub fn with_hash(wire_len: u32, hash: u32) -> Self {
+        Self {
+            wire_len,
+            hash: if hash == 0 { 0 } else { Slot::hash_of(hash) },
+            ..Self::default()
+        }
+    }
+
+    /// Returns the same packet, of which this descriptor is not the last part.
+    pub fn continued(mut self) -> Self {
+        self.info |= u64::from(Slot::CONTINUES);
+        self
+    }
+
     /// Returns the same packet with this time, if it has none.
     #[inline(always)]
     pub fn or_time(mut self, time_ns: u64) -> Self {

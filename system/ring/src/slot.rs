@@ -228,10 +228,15 @@ impl Slot {
         (self.hash & Self::HASH_KIND != 0).then_some((self.hash >> 32) as u32)
     }
 
+    /// The field of a hash.
+    pub(crate) fn hash_of(hash: u32) -> u64 {
+        u64::from(hash) << 32 | Self::HASH_KIND
+    }
+
     /// Sets a hash whose type the card does not report.
     #[inline]
     pub fn set_rss_hash(&mut self, hash: u32) {
-        self.hash = u64::from(hash) << 32 | Self::HASH_KIND;
+        self.hash = Self::hash_of(hash);
     }
 
     /// Sets flags, interface, tag protocol and tag from one word: flags in the lowest 16 bits, the

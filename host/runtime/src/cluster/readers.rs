@@ -132,6 +132,10 @@ impl Out {
                 let why = format!("name one of its applications, ring:NAME/APPLICATION: {names}");
                 Err((Refusal::Invalid, why))
             }
+            Request::Send(_) => {
+                let why = "its readers send: a process that reads no queue cannot";
+                Err((Refusal::Invalid, why.into()))
+            }
             Request::Status | Request::Drain(_) => {
                 Err((Refusal::Invalid, "it has no queue".into()))
             }

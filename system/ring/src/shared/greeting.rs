@@ -29,6 +29,9 @@ pub enum Request {
     Application(String),
     /// The queue with this number.
     Queue(u32),
+    /// To send packets to the queue with this number, not to receive from it. Queues of programs
+    /// that use PF_RING ZC accept this.
+    Send(u32),
     /// The counts of all queues, as text.
     Status,
     /// To end in order: no more packets are received, and readers have this many seconds to read
@@ -44,6 +47,7 @@ impl Request {
             Self::Queue(number) => (2, *number, ""),
             Self::Status => (3, 0, ""),
             Self::Drain(seconds) => (4, *seconds, ""),
+            Self::Send(number) => (5, *number, ""),
         };
         let mut bytes = [0; REQUEST_LEN];
         bytes[..8].copy_from_slice(&REQUEST);
@@ -72,6 +76,7 @@ impl Request {
             2 => Self::Queue(number(bytes, 12)),
             3 => Self::Status,
             4 => Self::Drain(number(bytes, 12)),
+            5 => Self::Send(number(bytes, 12)),
             _ => return None,
         })
     }
@@ -211,6 +216,7 @@ mod tests {
             Request::Any,
             Request::Application("ids".into()),
             Request::Queue(7),
+            Request::Send(3),
             Request::Status,
             Request::Drain(30),
         ] {

@@ -119,6 +119,16 @@ impl Offer {
         Ok(offer)
     }
 
+    /// Offers queues over another pool to the peers that connect from now on.
+    ///
+    /// # Errors
+    /// Any error of the system.
+    pub fn set_pool(&mut self, pool: &Pool, access: Access) -> Result<()> {
+        self.frames = pool.share(access)?;
+        self.tag = pool.tag();
+        Ok(())
+    }
+
     /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path

@@ -210,6 +210,11 @@ impl Sender {
     /// Copies a part of a packet, with the metadata of its slot, into the next buffer. False if
     /// there is no room, or the part is longer than a buffer.
     pub fn copy(&mut self, slot: &Slot, bytes: &[u8]) -> bool {
+        self.copy_bytes(bytes, Descriptor::of(slot, IN_BUFFER, 0))
+    }
+
+    /// Like [`copy`](Self::copy), with the metadata of a descriptor.
+    pub fn copy_bytes(&mut self, bytes: &[u8], metadata: Descriptor) -> bool {
         if bytes.len() > self.buffer_len() as usize || self.room(1) == 0 {
             return false;
         }
@@ -217,9 +222,12 @@ impl Sender {
         // SAFETY: the buffer is this process's, and long enough; it is in other memory than any
         // packet that was received.
         unsafe { std::ptr::copy(bytes.as_ptr(), buffer, bytes.len()) };
-        let mut packet = Descriptor::of(slot, IN_BUFFER, 0);
-        packet.cap_len = bytes.len() as u32;
-        self.write(packet)
+        self.write(Descriptor {
+            index: IN_BUFFER,
+            offset: 0,
+            cap_len: bytes.len() as u32,
+            ..metadata
+        })
     }
 
     /// Writes the next packet, or a part of it, whose bytes were received and not changed: its
