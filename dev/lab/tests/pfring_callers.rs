@@ -49,7 +49,8 @@ assert index.value == socket.if_nametoindex(sys.argv[2])
 assert lib.pfring_set_filtering_mode(ring, 2) == 0
 assert lib.pfring_set_socket_mode(ring, 2) == 0
 assert lib.pfring_set_direction(ring, 1) == 0
-assert lib.pfring_set_cluster(ring, 4712, 4) == 0
+# Its default clustermode.
+assert lib.pfring_set_cluster(ring, 4712, 2) == 0
 assert lib.pfring_set_application_name(ring, b"snort-cluster-4712-socket-0") == 0
 assert lib.pfring_set_poll_watermark(ring, 128) == 0
 settings = (ctypes.c_uint32 * 3)()
@@ -72,7 +73,16 @@ ring = opened(9056, 1 << 3 | 1 << 4)
 assert lib.pfring_set_application_name(ring, b"bro") == 0
 assert lib.pfring_set_socket_mode(ring, 2) == 0
 assert lib.pfring_enable_ring(ring) == 0
+# Packets that wait in the ring when it joins count as dropped.
+out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+out.bind((sys.argv[2], 0))
+for _ in range(7):
+    out.send(b"\x02" * 12 + b"\x88\xb5" + bytes(50))
+while stats[0] < 7:
+    assert lib.pfring_stats(ring, stats) == 0
+assert stats[1] == 0
 assert lib.pfring_set_cluster(ring, 4713, 4) == 0
+assert lib.pfring_stats(ring, stats) == 0 and stats[1] >= 7, list(stats)
 receive(ring)
 "#;
 

@@ -15,11 +15,12 @@ use crate::cluster_live::unique;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What all programs begin with: the library with the types of its results.
-const HEAD: &str = r#"
+pub const HEAD: &str = r#"
 import ctypes as c, struct, sys
 lib = c.CDLL(sys.argv[1])
 for name in ("create_cluster", "open_device", "create_queue", "get_packet_handle",
              "create_buffer_pool", "get_packet_handle_from_pool", "run_balancer", "run_fifo",
+             "create_multi_queue", "run_fanout",
              "pkt_buff_data", "ipc_attach_queue", "ipc_attach_buffer_pool", "version"):
     getattr(lib, "pfring_zc_" + name).restype = c.c_void_p
 def P(value):

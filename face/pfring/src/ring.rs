@@ -21,6 +21,9 @@ use crate::status::{
     self, GENERIC, INVALID_ARGUMENT, NOT_ENABLED, NOT_SUPPORTED, WRONG_CONFIGURATION,
 };
 
+/// More packets than any ring holds.
+const WAITING_MAX: u64 = 1 << 24;
+
 /// Result of a call, with a status of `pf_ring.h`.
 pub type Outcome<T> = Result<T, i32>;
 
@@ -32,6 +35,8 @@ pub struct Ring {
     sender: Mutex<Option<Sender>>,
     control: Mutex<Option<Control>>,
     waker: Mutex<Option<Waker>>,
+    /// Counters of the port that was open before the ring joined a cluster.
+    before: Mutex<Statistics>,
     is_stopped: AtomicBool,
     /// Whether the extended header is filled.
     pub long_header: bool,
@@ -50,6 +55,19 @@ struct Control {
     control: Box<dyn PortControl>,
     switch: FilterSwitch,
     link_type: u16,
+}
+
+impl Control {
+    /// The counters of the port.
+    fn statistics(&mut self) -> Outcome<Statistics> {
+        let account = self.control.account().map_err(|error| status::of(&error))?;
+        let mut sum = Statistics::default();
+        for queue in &account.rx {
+            sum.received += queue.delivered + queue.in_flight;
+            sum.dropped += queue.lost() - queue.dropped[DropReason::Closed as usize];
+        }
+        Ok(sum)
+    }
 }
 
 /// Counters of `pfring_stats`.
@@ -81,6 +99,7 @@ impl Ring {
             sender: Mutex::default(),
             control: Mutex::default(),
             waker: Mutex::default(),
+            before: Mutex::default(),
             is_stopped: AtomicBool::new(false),
             long_header: flags & LONG_HEADER != 0,
             wanted: AtomicU8::new(Wanted::Both as u8),
@@ -142,7 +161,7 @@ impl Ring {
     }
 
     /// Sets the cluster. An enabled ring is opened again as its member: the packets that it has not
-    /// returned are lost.
+    /// returned are lost, and count as dropped.
     ///
     /// # Errors
     /// `NOT_SUPPORTED` for a device that is not a tap; those of [`enable`](Self::enable).
@@ -152,10 +171,33 @@ impl Ring {
         }
         lock(&self.settings).set_cluster(number, kind)?;
         if self.is_enabled() {
+            self.retire();
             self.disable();
             self.enable()?;
         }
         Ok(())
+    }
+
+    /// Keeps the counters of the open port, which is closed next; packets that wait count as
+    /// dropped.
+    fn retire(&self) {
+        // Ends a call that waits, which has the receiver.
+        self.stop();
+        let mut control = lock(&self.control);
+        let Some(open) = &mut *control else { return };
+        // If it fails, more packets arrive until the port is closed.
+        let _ = open.control.stop();
+        let mut waiting = 0;
+        if let Some(receiver) = &mut *lock(&self.receiver) {
+            while waiting < WAITING_MAX && matches!(receiver.advance(), Ok(true)) {
+                waiting += 1;
+            }
+        }
+        if let Ok(sum) = open.statistics() {
+            let mut before = lock(&self.before);
+            before.received += sum.received.saturating_sub(waiting);
+            before.dropped += sum.dropped + waiting;
+        }
     }
 
     /// Names the program that uses the ring.
@@ -391,12 +433,10 @@ impl Ring {
     pub fn statistics(&self) -> Outcome<Statistics> {
         let mut control = lock(&self.control);
         let open = control.as_mut().ok_or(NOT_ENABLED)?;
-        let account = open.control.account().map_err(|error| status::of(&error))?;
-        let mut sum = Statistics::default();
-        for queue in &account.rx {
-            sum.received += queue.delivered + queue.in_flight;
-            sum.dropped += queue.lost() - queue.dropped[DropReason::Closed as usize];
-        }
+        let mut sum = open.statistics()?;
+        let before = lock(&self.before);
+        sum.received += before.received;
+        sum.dropped += before.dropped;
         Ok(sum)
     }
 }

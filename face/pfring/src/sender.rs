@@ -9,11 +9,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use port::TxQueue;
+use port::{TxCounters, TxQueue};
 use sys::Result;
 
-/// Packets after which the device is started.
-const BATCH: u32 = 32;
+/// Packets after which the device is started. With one more waiting, AF_PACKET's queue starts by
+/// itself, and packets refused then are earlier ones.
+const BATCH: u32 = 31;
 /// Longest wait of a packet for others.
 const DELAY: Duration = Duration::from_millis(1);
 /// Longest time that closing a ring waits for its packets to be sent.
@@ -44,6 +45,7 @@ pub enum Sent {
 
 struct State {
     queue: TxQueue,
+    counters: Arc<TxCounters>,
     /// Packets submitted since the last flush.
     waiting: u32,
     is_over: bool,
@@ -66,6 +68,7 @@ impl Sender {
     /// Wraps a queue.
     pub fn new(queue: TxQueue) -> Self {
         let state = Mutex::new(State {
+            counters: Arc::clone(queue.counters()),
             queue,
             waiting: 0,
             is_over: false,
@@ -86,8 +89,10 @@ impl Sender {
     /// Errors of the port, and of starting the thread.
     pub fn send(&self, packet: &[u8], flush: bool) -> Result<Sent> {
         let mut state = self.shared.lock();
-        let refused = state.queue.counters().failed.get();
+        let counters = Arc::clone(&state.counters);
         let mut batch = state.queue.reserve(1)?;
+        // Not before: making room may refuse earlier packets.
+        let refused = counters.failed.get();
         let has_room = batch.room() != 0;
         let is_written = batch.write(packet);
         batch.submit()?;
@@ -100,7 +105,7 @@ impl Sender {
             });
         }
         // Submitting refuses only what it was given; a flush may also refuse earlier packets.
-        if state.queue.counters().failed.get() != refused {
+        if counters.failed.get() != refused {
             return Ok(Sent::Refused);
         }
         state.waiting += 1;

@@ -67,6 +67,8 @@ pub struct Settings {
     pub cluster: Option<(u16, Fanout)>,
     /// The filter.
     pub filter: Option<Expression>,
+    /// Packets taken from the device at once, unless as many as are usual.
+    pub batch_max: Option<usize>,
 }
 
 impl Settings {
@@ -79,6 +81,7 @@ impl Settings {
             mode: Mode::Both,
             cluster: None,
             filter: None,
+            batch_max: None,
         }
     }
 
@@ -91,10 +94,11 @@ impl Settings {
         let number = u16::try_from(number).map_err(|_| INVALID_ARGUMENT)?;
         let fanout = match kind {
             // By flow, by 4 or 5 of its fields, also those of the inner packet: the kernel's hash
-            // of addresses and ports keeps any of these together, but not what only has the same
-            // addresses (types 2 and 7).
+            // of addresses and ports keeps any of these together.
             0 | 3..=6 | 8..=10 => Fanout::Hash,
             1 => Fanout::RoundRobin,
+            2 => Fanout::Addresses,
+            7 => Fanout::InnerAddresses,
             _ => return Err(NOT_SUPPORTED),
         };
         self.cluster = Some((number, fanout));
@@ -120,6 +124,7 @@ impl Settings {
             tap: TapMethod::Tpacket,
             // Signals are the program's.
             map_files: false,
+            batch_max: self.batch_max.unwrap_or(PortOptions::default().batch_max),
             ..PortOptions::default()
         }
     }
@@ -136,15 +141,15 @@ mod tests {
         for (kind, fanout) in [
             (0, Fanout::Hash),
             (1, Fanout::RoundRobin),
+            (2, Fanout::Addresses),
             (4, Fanout::Hash),
+            (7, Fanout::InnerAddresses),
         ] {
             settings.set_cluster(99, kind).unwrap();
             let options = settings.options(Direction::Rx);
             assert_eq!((options.fanout_group, options.fanout), (Some(99), fanout));
         }
         assert_eq!(settings.set_cluster(1 << 16, 0), Err(INVALID_ARGUMENT));
-        for kind in [2, 7, 99] {
-            assert_eq!(settings.set_cluster(1, kind), Err(NOT_SUPPORTED));
-        }
+        assert_eq!(settings.set_cluster(1, 99), Err(NOT_SUPPORTED));
     }
 }

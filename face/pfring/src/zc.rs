@@ -1,22 +1,28 @@
-//! PF_RING ZC (`pfring_zc.h`): clusters, their buffers, and queues, within one process.
+//! PF_RING ZC (`pfring_zc.h`): clusters, their buffers, and queues.
 //!
 //! A buffer has one owner: the program, a queue, or the cluster's list of free ones. Sending to a
 //! queue of the cluster passes the buffer on, and the program gets a free one for it; receiving
 //! exchanges them the other way. No byte is copied between queues. A packet of a device is copied
-//! once, into the program's buffer.
+//! once, into the program's buffer. Other processes attach to queues by number ([`ipc`]): what
+//! passes between processes is copied into shared memory, and out of it.
 
+pub mod attached;
 pub mod buffer;
 pub mod hash;
+mod ipc;
+mod local;
 pub mod queue;
+mod remote;
 #[cfg(test)]
 mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ring::Outcome;
-use crate::status::{INVALID_ARGUMENT, NO_MEMORY};
+use crate::status::{self, INVALID_ARGUMENT, NO_MEMORY};
 
 use buffer::{BUFFER_COUNT_MAX, BUFFER_LEN_MAX, Buffers, METADATA_LEN_MAX};
+use ipc::{Ipc, Queues};
 use queue::{Mode, Queue};
 
 /// Maximum number of queues, devices included, and of pools of a cluster.
@@ -27,9 +33,13 @@ pub struct Cluster {
     /// The number that the program chose.
     pub id: u32,
     metadata_len: u32,
+    /// Dropped first: its thread uses the queues.
+    ipc: Option<Ipc>,
     buffers: Arc<Buffers>,
-    queues: Mutex<Vec<Arc<Queue>>>,
+    queues: Queues,
     pools: Mutex<Vec<Arc<Buffers>>>,
+    /// The process that created it.
+    process: u32,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -60,12 +70,30 @@ impl Cluster {
             true => Ok(Self {
                 id,
                 metadata_len,
+                ipc: None,
                 buffers: Arc::new(Buffers::new(buffer_len, count)),
-                queues: Mutex::default(),
+                queues: Queues::default(),
                 pools: Mutex::default(),
+                process: std::process::id(),
             }),
             false => Err(INVALID_ARGUMENT),
         }
+    }
+
+    /// Offers its queues to other processes, if this process can.
+    ///
+    /// # Errors
+    /// `WRONG_CONFIGURATION` if another process offers a cluster of this number.
+    pub fn offer(mut self) -> Outcome<Self> {
+        let started = Ipc::start(self.id, self.buffers.len(), self.queues.clone());
+        self.ipc = started.map_err(|error| status::of(&error))?;
+        Ok(self)
+    }
+
+    /// Whether this process created it, rather than its parent: thread and queues are the
+    /// parent's.
+    pub fn is_own(&self) -> bool {
+        self.process == std::process::id()
     }
 
     /// The buffers that are in no pool.

@@ -12,10 +12,10 @@ use sys::boundary::guard;
 
 use super::{bytes, or_errno};
 use crate::ring::Outcome;
-use crate::status::{INVALID_ARGUMENT, NOT_SUPPORTED};
-use crate::zc::Cluster;
+use crate::status::INVALID_ARGUMENT;
 use crate::zc::buffer::{Buffer, Buffers};
 use crate::zc::queue::{Mode, Queue};
+use crate::zc::{Cluster, attached};
 
 /// `PF_RING_ZC_DEVICE_NOT_PROMISC`.
 const NOT_PROMISCUOUS: u32 = 1 << 9;
@@ -34,8 +34,9 @@ pub(super) fn mode(number: u32) -> Outcome<Mode> {
     }
 }
 
-/// Creates a cluster. Its buffers are in the process's own memory; NUMA node and mount point are
-/// not used. (PF_RING 8 has a further argument, flags, which is not used either.)
+/// Creates a cluster, and offers its queues to other processes. Its buffers are in the process's
+/// own memory; NUMA node and mount point are not used. (PF_RING 8 has a further argument, flags,
+/// which is not used either.)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_create_cluster(
     id: u32,
@@ -46,7 +47,7 @@ pub unsafe extern "C" fn pfring_zc_create_cluster(
     _mount_point: *const c_char,
 ) -> *mut Cluster {
     guard(null_mut(), || {
-        let made = Cluster::new(id, buffer_len, metadata_len, count);
+        let made = Cluster::new(id, buffer_len, metadata_len, count).and_then(Cluster::offer);
         or_errno(made.map(|cluster| Box::into_raw(Box::new(cluster)).cast_const()))
     })
 }
@@ -55,8 +56,9 @@ pub unsafe extern "C" fn pfring_zc_create_cluster(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_destroy_cluster(cluster: *mut Cluster) {
     guard((), || {
-        if !cluster.is_null() {
-            // SAFETY: of pfring_zc_create_cluster, and used no more.
+        // SAFETY: null, or of pfring_zc_create_cluster.
+        if unsafe { cluster.as_ref() }.is_some_and(Cluster::is_own) {
+            // SAFETY: as above, and used no more.
             drop(unsafe { Box::from_raw(cluster) });
         }
     });
@@ -181,8 +183,8 @@ pub unsafe extern "C" fn pfring_zc_pkt_buff_data(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_ipc_init(_mount_point: *const c_char) {}
 
-/// Attaches to queue `queue` of barewire's cluster of this number (`ring:CLUSTER/QUEUE`), to
-/// receive.
+/// Attaches to queue `queue` of a cluster of another process: to receive (also from one of
+/// `barewire cluster run`), or to send.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_ipc_attach_queue(
     cluster: u32,
@@ -190,13 +192,7 @@ pub unsafe extern "C" fn pfring_zc_ipc_attach_queue(
     direction: u32,
 ) -> *mut Queue {
     guard(null_mut(), || {
-        let attach = || match mode(direction)? {
-            Mode::Receive => {
-                let name = format!("zc:{cluster}@{queue}");
-                Queue::device(&name, Mode::Receive, false, (ATTACHED_LEN, 0))
-            }
-            Mode::Send => Err(NOT_SUPPORTED),
-        };
+        let attach = || Queue::attach(cluster, queue, mode(direction)?, (ATTACHED_LEN, 0));
         or_errno(attach().map(|queue| Arc::into_raw(Arc::new(queue))))
     })
 }
@@ -214,12 +210,12 @@ pub unsafe extern "C" fn pfring_zc_ipc_detach_queue(queue: *mut Queue) {
 /// Buffers of this process for packets of a cluster to which it attaches.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_ipc_attach_buffer_pool(
-    _cluster: u32,
+    cluster: u32,
     _pool: u32,
 ) -> *mut Buffers {
     guard(null_mut(), || {
-        let pool = Buffers::new(ATTACHED_LEN, ATTACHED_COUNT);
-        Arc::into_raw(Arc::new(pool)).cast_mut()
+        let pool = || Arc::into_raw(Arc::new(Buffers::new(ATTACHED_LEN, ATTACHED_COUNT)));
+        or_errno(attached::exists(cluster).map(|()| pool()))
     })
 }
 

@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use ring::Descriptor;
+
 use super::lock;
 use crate::header::Header;
 
@@ -63,6 +65,12 @@ impl Buffer {
         (self.flags, self.hash) = (0, header.hash);
         self.seconds = (header.time_ns / 1_000_000_000) as u32;
         self.nanoseconds = (header.time_ns % 1_000_000_000) as u32;
+    }
+
+    /// Its metadata, for another process.
+    pub(super) fn metadata(&self) -> Descriptor {
+        let time_ns = u64::from(self.seconds) * 1_000_000_000 + u64::from(self.nanoseconds);
+        Descriptor::with_hash(self.packet().len() as u32, self.hash).or_time(time_ns)
     }
 
     /// Copies a packet with its metadata.

@@ -1,18 +1,19 @@
-//! Queues: those of a cluster, and devices.
+//! Queues: those of a cluster, devices, and queues of other processes.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use super::attached::Sending;
 use super::buffer::{Buffer, Buffers};
+use super::local::Local;
 use super::lock;
 use crate::ring::{Outcome, Ring};
 use crate::settings;
 use crate::status::{GENERIC, INVALID_ARGUMENT, NOT_SUPPORTED};
 
 /// Longest sleep before a request to stop is looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Direction of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,16 +50,11 @@ pub struct Queue {
 }
 
 enum Kind {
+    /// A device, or a queue of another process to receive from.
     Device(Box<Ring>),
-    Local(Local),
-}
-
-/// A queue of the cluster.
-struct Local {
-    len: usize,
-    buffers: Arc<Buffers>,
-    waiting: Mutex<VecDeque<Box<Buffer>>>,
-    filled: Condvar,
+    Local(Box<Local>),
+    /// A queue of another process to send to.
+    Remote(Box<Sending>),
 }
 
 impl Queue {
@@ -76,13 +72,8 @@ impl Queue {
     }
 
     pub(super) fn local(id: u32, len: u32, lens: (u32, u32), buffers: Arc<Buffers>) -> Self {
-        let local = Local {
-            len: len as usize,
-            buffers,
-            waiting: Mutex::default(),
-            filled: Condvar::new(),
-        };
-        Self::new(id, lens, Kind::Local(local))
+        let local = Local::new(id, len, buffers);
+        Self::new(id, lens, Kind::Local(Box::new(local)))
     }
 
     /// Opens a device; names are those of `pfring_open`. `lens` are those of its packets and of
@@ -111,6 +102,36 @@ impl Queue {
         // As `QUEUEID_TO_IFINDEX` reads it.
         let index = ring.device().link().map_or(0, |link| link.index);
         Ok(Self::new(index << 16, lens, Kind::Device(Box::new(ring))))
+    }
+
+    /// Attaches to queue `number` of a cluster of another process, to receive or to send.
+    ///
+    /// # Errors
+    /// Those of attaching.
+    pub fn attach(cluster: u32, number: u32, mode: Mode, lens: (u32, u32)) -> Outcome<Self> {
+        let kind = match mode {
+            Mode::Receive => {
+                let ring = Ring::new(&format!("zc:{cluster}@{number}"), lens.0, 0)?;
+                ring.set(|settings| {
+                    settings.mode = settings::Mode::Receive;
+                    // If this process is killed, no other packet is lost.
+                    settings.batch_max = Some(1);
+                })?;
+                ring.set_poll_duration(LOOK_EVERY.as_millis() as u32);
+                ring.enable()?;
+                Kind::Device(Box::new(ring))
+            }
+            Mode::Send => Kind::Remote(Box::new(Sending::attach(cluster, number)?)),
+        };
+        Ok(Self::new(number, lens, kind))
+    }
+
+    /// The queue of the cluster, if it is one.
+    pub(super) fn as_local(&self) -> Option<&Local> {
+        match &self.kind {
+            Kind::Local(local) => Some(local),
+            _ => None,
+        }
     }
 
     /// Whether it is a queue of the cluster, not a device.
@@ -142,6 +163,7 @@ impl Queue {
                     found.is_some()
                 }
                 Kind::Local(local) => local.receive(place, may_wait),
+                Kind::Remote(_) => return Err(NOT_SUPPORTED),
             };
             if is_found {
                 self.received.fetch_add(1, Ordering::Relaxed);
@@ -178,6 +200,7 @@ impl Queue {
         let sent = match &self.kind {
             Kind::Device(ring) => ring.send(place.packet(), flush).map_err(|_| GENERIC),
             Kind::Local(local) => local.send(place),
+            Kind::Remote(sending) => sending.send(place),
         };
         let count = if sent.is_ok() {
             &self.sent
@@ -200,7 +223,8 @@ impl Queue {
     pub fn is_empty(&self) -> bool {
         match &self.kind {
             Kind::Device(ring) => ring.poll(Duration::ZERO) != Ok(true),
-            Kind::Local(local) => lock(&local.waiting).is_empty(),
+            Kind::Local(local) => local.depth() == 0,
+            Kind::Remote(sending) => sending.is_empty(),
         }
     }
 
@@ -208,7 +232,8 @@ impl Queue {
     pub fn is_full(&self) -> bool {
         match &self.kind {
             Kind::Device(_) => false,
-            Kind::Local(local) => lock(&local.waiting).len() >= local.len,
+            Kind::Local(local) => local.is_full(),
+            Kind::Remote(sending) => sending.is_full(),
         }
     }
 
@@ -219,52 +244,29 @@ impl Queue {
     pub fn set_filter(&self, text: Option<&str>) -> Outcome<()> {
         match &self.kind {
             Kind::Device(ring) => ring.set_filter(text),
-            Kind::Local(_) => Err(NOT_SUPPORTED),
+            Kind::Local(_) | Kind::Remote(_) => Err(NOT_SUPPORTED),
         }
     }
 
-    /// The counters.
+    /// The counters. What other processes have sent to the queue or received from it counts, too.
     ///
     /// # Errors
     /// The device's.
     pub fn statistics(&self) -> Outcome<Statistics> {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let lost = match &self.kind {
-            Kind::Device(ring) => ring.statistics()?.dropped,
-            Kind::Local(_) => 0,
+        let others = match &self.kind {
+            Kind::Device(ring) => Statistics {
+                dropped: ring.statistics()?.dropped,
+                ..Statistics::default()
+            },
+            Kind::Local(local) => local.of_others(),
+            Kind::Remote(_) => Statistics::default(),
         };
         Ok(Statistics {
-            received: get(&self.received),
-            sent: get(&self.sent),
-            dropped: get(&self.dropped) + lost,
+            received: get(&self.received) + others.received,
+            sent: get(&self.sent) + others.sent,
+            dropped: get(&self.dropped) + others.dropped,
         })
-    }
-}
-
-impl Local {
-    fn receive(&self, place: &mut Box<Buffer>, may_wait: bool) -> bool {
-        let mut waiting = lock(&self.waiting);
-        if waiting.is_empty() && may_wait {
-            let woken = self.filled.wait_timeout(waiting, LOOK_EVERY);
-            waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        let found = waiting.pop_front();
-        drop(waiting);
-        let Some(buffer) = found else { return false };
-        self.buffers.give(std::mem::replace(place, buffer));
-        true
-    }
-
-    fn send(&self, place: &mut Box<Buffer>) -> Outcome<()> {
-        let mut waiting = lock(&self.waiting);
-        if waiting.len() >= self.len {
-            return Err(GENERIC);
-        }
-        let spare = self.buffers.take().ok_or(GENERIC)?;
-        waiting.push_back(std::mem::replace(place, spare));
-        drop(waiting);
-        self.filled.notify_one();
-        Ok(())
     }
 }
 
@@ -309,13 +311,13 @@ impl MultiQueue {
                 count += i32::from(queue.send(place, flush).is_ok());
                 continue;
             };
-            let Some(mut copy) = local.buffers.take() else {
+            let Some(mut copy) = local.buffers().take() else {
                 queue.dropped.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
             copy.copy(place);
             count += i32::from(queue.send(&mut copy, flush).is_ok());
-            local.buffers.give(copy);
+            local.buffers().give(copy);
         }
         count + i32::from(last.send(place, flush).is_ok())
     }
