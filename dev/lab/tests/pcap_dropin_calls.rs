@@ -10,7 +10,7 @@ use lab::{Pair, Veth, require, skip};
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The system's library, if it is where Debian and others have it.
-fn original() -> Result<PathBuf, skip::Missing> {
+pub fn original() -> Result<PathBuf, skip::Missing> {
     let places = [
         "/usr/lib/x86_64-linux-gnu/libpcap.so.0.8",
         "/usr/lib/aarch64-linux-gnu/libpcap.so.0.8",
@@ -22,7 +22,7 @@ fn original() -> Result<PathBuf, skip::Missing> {
 }
 
 /// Runs a script with a library in the left end's namespace; returns what it printed.
-fn run(pair: &Pair, library: &Path, script: &str, prefix: &[&str]) -> String {
+pub fn run(pair: &Pair, library: &Path, script: &str, prefix: &[&str]) -> String {
     let (here, there) = (&pair.left, &pair.right);
     let words = [prefix, &["python3", "-c", script]].concat();
     let mut command = here.ns.command(words[0]);
@@ -34,8 +34,8 @@ fn run(pair: &Pair, library: &Path, script: &str, prefix: &[&str]) -> String {
     process.wait(LIMIT).unwrap().checked().unwrap().stdout
 }
 
-/// Definitions for both scripts.
-const START: &str = r#"
+/// Definitions for all scripts.
+pub const START: &str = r#"
 import ctypes, os, select, socket, sys, tempfile, threading, time
 lib = ctypes.CDLL(sys.argv[1])
 libc = ctypes.CDLL(None)
@@ -166,7 +166,7 @@ lib.pcap_freealldevs(first)
 os.system("ip link del down0")
 "#;
 
-const LIVE: &str = r#"
+pub const LIVE: &str = r#"
 os.system("ip link add other0 type veth peer name other1")
 os.system("sysctl -qw net.ipv6.conf.other0.disable_ipv6=1 net.ipv6.conf.other1.disable_ipv6=1")
 os.system("ip link set other0 up; ip link set other1 up")

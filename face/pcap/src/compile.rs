@@ -8,6 +8,7 @@ use runtime::filter::HostNames;
 
 use crate::failure::{Failure, Result};
 use crate::link;
+use crate::wording;
 
 /// The code of `ret #k`.
 const RETURN: u16 = 6;
@@ -25,6 +26,19 @@ pub struct Target {
     pub netmask: Option<u32>,
     /// Whether the program is optimized.
     pub optimize: bool,
+    /// Where they come from.
+    pub source: Source,
+}
+
+/// Where the packets of a filter come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A capture file, which has no metadata of the kernel.
+    File,
+    /// A device.
+    Device,
+    /// No handle that reads: it may be used for a capture, as `tcpdump -d` prints it.
+    Unknown,
 }
 
 /// `DLT_` numbers that equal those in capture files: the original accepts them even without a name.
@@ -60,10 +74,20 @@ pub fn compile(text: &str, target: &Target) -> Result<Vec<Insn>> {
         netmask: target.netmask.unwrap_or(0),
         optimize: target.optimize,
         extended: false,
+        // The kernel would refuse a long one, which then runs here.
+        long: true,
         // Of this call only: names may resolve later, and to other addresses.
         names: &names,
     };
-    let compiled = expression::compile(text, &options);
+    let mut compiled = expression::compile(text, &options);
+    if target.source == Source::Unknown && compiled.as_ref().is_err_and(wording::is_about_metadata)
+    {
+        let live = Options {
+            tap: Some(0),
+            ..options
+        };
+        compiled = expression::compile(text, &live);
+    }
     if target.netmask.is_none()
         && text.contains("broadcast")
         && let Ok(program) = &compiled
@@ -81,10 +105,7 @@ pub fn compile(text: &str, target: &Target) -> Result<Vec<Insn>> {
     }
     match compiled {
         Ok(program) => Ok(program.insns().to_vec()),
-        Err(error) if error.what == expression::REJECTS_ALL => Err(Failure::new(error.what)),
-        Err(error) => Err(Failure::new(format!(
-            "can't parse filter expression: {error}"
-        ))),
+        Err(error) => Err(Failure::new(wording::text(&error, text, target.dlt))),
     }
 }
 
@@ -100,6 +121,7 @@ mod tests {
             tap: None,
             netmask: Some(0),
             optimize: true,
+            source: Source::File,
         };
         let insns = compile("ip", &target(64)).unwrap();
         assert_eq!(insns.last().unwrap().code, 6);
@@ -124,6 +146,12 @@ mod tests {
             "netmask not known, so 'ip broadcast' not supported"
         );
         assert!(compile("ip", &unknown).is_ok() && compile("ip broadcast", &target(64)).is_ok());
-        assert!(text("tcp prt 80", 64).starts_with("can't parse filter expression: "));
+        // More than the kernel takes.
+        let hosts: Vec<String> = (0..1500)
+            .map(|n| format!("host 10.7.{}.{}", n / 200, n % 200))
+            .collect();
+        assert!(compile(&hosts.join(" or "), &target(64)).unwrap().len() > 4096);
+        let syntax = "can't parse filter expression: syntax error";
+        assert_eq!(text("tcp prt 80", 64), syntax);
     }
 }

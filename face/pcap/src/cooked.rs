@@ -1,6 +1,7 @@
-//! The two versions of Linux cooked headers, which `any` offers. The port's packets have the
-//! second.
+//! The two versions of Linux cooked headers. The port's packets have the second, programs get the
+//! first unless they choose.
 
+use bpf::cbpf::{INSN_COUNT_MAX, Insn, Op, Program, Width};
 use port::Vlan;
 
 /// `DLT_LINUX_SLL`.
@@ -9,7 +10,9 @@ pub const DLT_V1: i32 = 113;
 pub const DLT_V2: i32 = 276;
 
 /// Length of the second version's header.
-const LEN_V2: usize = 20;
+pub const LEN_V2: usize = 20;
+/// Length of the first version's header.
+const LEN_V1: u32 = 16;
 /// By how many bytes it is longer than the first version's.
 pub const LONGER: u32 = 4;
 
@@ -33,9 +36,108 @@ pub fn to_v1(packet: &[u8], tag: Option<Vlan>, to: &mut Vec<u8>) {
     to.extend_from_slice(payload);
 }
 
+/// Translates a filter for packets with headers of the first version to one for the second. `None`
+/// if it loads what has no equal there, such as the length of the packet.
+pub fn for_v2(filter: &Program) -> Option<Program> {
+    if filter.insns().len() > INSN_COUNT_MAX {
+        return None;
+    }
+    let insns: Option<Vec<Insn>> = filter
+        .insns()
+        .iter()
+        .map(|insn| insn_for_v2(*insn))
+        .collect();
+    Program::new(insns?).ok()
+}
+
+fn insn_for_v2(insn: Insn) -> Option<Insn> {
+    /// `BPF_LD | BPF_IMM`, `BPF_LD | BPF_B | BPF_ABS`.
+    const NUMBER: u16 = 0x00;
+    const BYTE: u16 = 0x30;
+    let at = |k| Some(Insn { k, ..insn });
+    // In the packet behind the header, and not the kernel's metadata.
+    let behind = |k: u32| {
+        let is_behind = k >= LEN_V1 && k.cast_signed() >= 0;
+        is_behind.then(|| Insn {
+            k: k + LONGER,
+            ..insn
+        })
+    };
+    match insn.decode()? {
+        Op::LoadAbs(width, k) => match (width, k) {
+            // Packet type and length of the address have a byte there.
+            (Width::H, 0) => Some(Insn::new(BYTE, 0, 0, 10)),
+            (Width::H, 4) => Some(Insn::new(BYTE, 0, 0, 11)),
+            (Width::B, 0 | 4) => Some(Insn::new(NUMBER, 0, 0, 0)),
+            (Width::B, 1) => at(10),
+            (Width::B, 5) => at(11),
+            // Hardware type, address, protocol.
+            (Width::H, 2) | (Width::B, 2 | 3) => at(k + 6),
+            (_, 6..14) if k + width.bytes() <= 14 => at(k + 6),
+            (Width::H, 14) | (Width::B, 14 | 15) => at(k - 14),
+            _ => behind(k),
+        },
+        Op::LoadInd(_, k) | Op::LoadMsh(k) => behind(k),
+        Op::Ret(0) => Some(insn),
+        Op::Ret(k) => at(k.saturating_add(LONGER)),
+        Op::LoadLen(_) | Op::RetA => None,
+        _ => Some(insn),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use bpf::vm_cbpf;
+
     use super::*;
+
+    /// A translated filter selects of the packets with the second header what the original selects
+    /// of those with the first.
+    #[test]
+    fn filters_select_the_same_behind_both_headers() {
+        let mut state = 0x5eed_u64;
+        let mut random = |below: u32| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as u32 % below
+        };
+        let (mut translated, mut selected) = (0, 0);
+        for _ in 0..4000 {
+            let width = [0x20, 0x28, 0x30][random(3) as usize];
+            let load = match random(4) {
+                0 => vec![
+                    Insn::new(0xb1, 0, 0, 16 + random(4)),
+                    Insn::new(width + 0x20, 0, 0, random(30)),
+                ],
+                _ => vec![Insn::new(width, 0, 0, random(32))],
+            };
+            let mut insns = load;
+            insns.push(Insn::new(0x54, 0, 0, 3));
+            insns.push(Insn::new(0x15, 0, 1, random(4)));
+            insns.push(Insn::new(6, 0, 0, 96));
+            insns.push(Insn::new(6, 0, 0, 0));
+            let filter = Program::new(insns).unwrap();
+            let Some(second) = for_v2(&filter) else {
+                continue;
+            };
+            translated += 1;
+            let mut packet: Vec<u8> = (0..60).map(|_| random(256) as u8).collect();
+            (packet[2], packet[3]) = (0, 0);
+            let mut first = Vec::new();
+            to_v1(&packet, None, &mut first);
+            let wanted = vm_cbpf::run(&filter, &first, 56);
+            selected += u32::from(wanted != 0);
+            let found = vm_cbpf::run(&second, &packet, 60);
+            assert_eq!(found.saturating_sub(LONGER), wanted, "{filter:?}");
+        }
+        assert!(
+            translated > 2000 && selected > 200,
+            "{translated} {selected}"
+        );
+        let len = Program::new(vec![Insn::new(0x80, 0, 0, 0), Insn::new(6, 0, 0, 1)]).unwrap();
+        assert_eq!(for_v2(&len), None);
+    }
 
     #[test]
     fn a_second_header_becomes_a_first_one() {

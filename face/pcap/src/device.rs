@@ -5,7 +5,10 @@ use std::path::Path;
 use port::{BACKENDS, Direction, Port, PortOptions};
 use runtime::in_place::queue_count;
 use sys::Error;
+use sys::ethtool::Ethtool;
 use sys::link::Link;
+
+use crate::framing::Framing;
 
 /// Least ring memory of a tap: two blocks in which the longest packet fits.
 const RING_BYTES_MIN: usize = 512 << 10;
@@ -57,6 +60,39 @@ impl Device {
     /// The interface of a tap, as it is now.
     pub fn link(&self) -> Option<Link> {
         Link::by_name(self.tap.as_deref()?).ok()
+    }
+
+    /// The headers of its packets.
+    pub fn framing(&self) -> Framing {
+        match (self.is_any(), self.link()) {
+            (true, _) => Framing::Any,
+            (false, Some(link)) => Framing::of(&link),
+            (false, None) => Framing::Own,
+        }
+    }
+
+    /// The timestamp types that a program can choose from, by their `PCAP_TSTAMP_` numbers: those
+    /// of the card only if it timestamps every packet.
+    pub fn timestamp_types(&self) -> Vec<i32> {
+        /// The types with the bits of `SOF_TIMESTAMPING_SOFTWARE`, `SYS_HARDWARE` and
+        /// `RAW_HARDWARE`: `HOST`, `ADAPTER`, `ADAPTER_UNSYNCED`.
+        const TYPES: [(i32, u32); 3] = [(0, 1 << 4), (3, 1 << 5), (4, 1 << 6)];
+        /// `1 << HWTSTAMP_FILTER_ALL`.
+        const ALL: u32 = 1 << 1;
+        let only_host = vec![0];
+        let Some(tap) = self.tap.as_deref().filter(|tap| *tap != "any") else {
+            return only_host;
+        };
+        let known = Ethtool::open().and_then(|ethtool| ethtool.timestamping(tap));
+        let sources = match known {
+            Ok(Some([sources, filters])) if filters & ALL != 0 => sources,
+            // The driver does not say.
+            Ok(None) => u32::MAX,
+            _ => return only_host,
+        };
+        let types = TYPES.iter().filter(|(_, bit)| sources & bit != 0);
+        let types: Vec<i32> = types.map(|row| row.0).collect();
+        if types.is_empty() { only_host } else { types }
     }
 
     /// Packets that the interface of a tap has dropped for lack of room since it exists, as far as

@@ -50,6 +50,10 @@ pub struct Settings {
     pub promiscuous: bool,
     /// Whether packets are delivered immediately.
     pub immediate: bool,
+    /// The timestamp type, a `PCAP_TSTAMP_` number.
+    pub timestamp_type: i32,
+    /// EtherType of the packets received; 0 for all.
+    pub protocol: u16,
     /// Whether monitor mode is requested.
     pub monitor: bool,
     /// How long packets may be buffered.
@@ -68,6 +72,8 @@ impl Settings {
             snaplen: 0,
             promiscuous: false,
             immediate: false,
+            timestamp_type: 0,
+            protocol: 0,
             monitor: false,
             timeout_ms: 0,
             buffer_bytes: 0,
@@ -172,18 +178,27 @@ impl State {
         }
     }
 
+    /// Checks that it can have a filter.
+    ///
+    /// # Errors
+    /// If it is dead or not activated.
+    pub fn takes_filter(&self) -> Result<()> {
+        self.activated()?;
+        match self.kind {
+            Kind::Dead => Err(Failure::new(
+                "A filter cannot be set on a pcap_open_dead pcap_t",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Sets the filter.
     ///
     /// # Errors
     /// For an invalid program, and for a handle that takes no filter.
     pub fn set_filter(&mut self, insns: Vec<Insn>) -> Result<()> {
-        self.activated()?;
-        if matches!(self.kind, Kind::Dead) {
-            return Err(Failure::new(
-                "A filter cannot be set on a pcap_open_dead pcap_t",
-            ));
-        }
-        let program = Program::new(insns).map_err(|_| Failure::new("BPF program is not valid"))?;
+        self.takes_filter()?;
+        let program = Program::long(insns).map_err(|_| Failure::new("BPF program is not valid"))?;
         if let Kind::Live(live) = &mut self.kind {
             live.set_filter(&program)?;
         }

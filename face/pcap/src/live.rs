@@ -5,25 +5,31 @@
 //! kernel if the port supports it; it runs here as well for packets that were already in the ring,
 //! which were selected by the previous one.
 
+mod select;
+mod settings;
+
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use bpf::cbpf::Program;
-use bpf::vm_cbpf::{self, PacketInfo};
+use bpf::cbpf::{INSN_COUNT_MAX, Program};
+use bpf::vm_cbpf;
 use port::{
     FilterSource, FilterSwitch, FilterTarget, Intake, Packet, Port, PortControl, PortOptions,
-    Ready, TapMethod, TxQueue, Waker,
+    Ready, TimestampSource, TxQueue, Waker,
 };
-use runtime::in_place::{Advance, Reader, gather, queue_count, tag_of};
+use runtime::in_place::{Advance, Reader, gather, tag_of};
 use sys::{Error, ErrorKind};
 
 use crate::cooked;
 use crate::device::Device;
 use crate::failure::{ERROR, Failure, Result};
+use crate::framing::Framing;
 use crate::handle::Settings;
 use crate::link;
 use crate::savefile::Header;
+use select::{now_ns, selects};
+use settings::{not_opened, options, snaplen, stamp_in_hardware};
 
 /// The device does not exist.
 pub const NO_SUCH_DEVICE: i32 = -5;
@@ -41,12 +47,19 @@ const DISAPPEARED: &str = "The interface disappeared";
 const ETHERNET: i32 = 1;
 const DOCSIS: i32 = 143;
 
+/// `PCAP_TSTAMP_ADAPTER`, `PCAP_TSTAMP_ADAPTER_UNSYNCED`.
+const ADAPTER: i32 = 3;
+const ADAPTER_UNSYNCED: i32 = 4;
+/// Warning that the device has no such timestamps.
+pub const TIMESTAMP_NOT_SUPPORTED: i32 = 3;
+
+/// The code of `ret #k`.
+const RETURN: u16 = 6;
+
 /// Longest wait for room in a sending ring.
 const SEND_MAX: Duration = Duration::from_millis(100);
 /// Longest wait if there is no timeout.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
-/// `PACKET_OUTGOING` of `if_packet.h`.
-const OUTGOING: u8 = 4;
 
 /// An open port.
 pub struct Live {
@@ -58,8 +71,11 @@ pub struct Live {
     is_filtered: bool,
     unfiltered: Unfiltered,
     device: Device,
+    framing: Framing,
     /// Whether packets get the first version of the cooked header.
     is_cooked_v1: bool,
+    /// Whether packets have the timestamps that were asked for.
+    is_stamped: bool,
     snaplen: u32,
     /// Whether the current packet is in the device's memory.
     is_held: bool,
@@ -113,44 +129,6 @@ fn failed(error: &Error) -> Failure {
     Failure::of(code, error.to_string())
 }
 
-/// The error of opening a device: that of a tap with the original's text.
-fn not_opened(device: &Device, error: &Error) -> Failure {
-    let text = match (device.tap.is_some(), error.kind()) {
-        // Its status says all.
-        (true, ErrorKind::NotFound) => String::new(),
-        (true, ErrorKind::Permission) => "socket: Operation not permitted".into(),
-        _ => return failed(error),
-    };
-    Failure {
-        text,
-        ..failed(error)
-    }
-}
-
-fn options(settings: &Settings, device: &Device) -> PortOptions {
-    let timeout_ms = settings.timeout_ms.clamp(0, 1000).cast_unsigned();
-    let block_ms = match (settings.immediate, timeout_ms) {
-        (true, _) => 1,
-        (false, 0) => 100,
-        (false, timeout_ms) => timeout_ms,
-    };
-    PortOptions {
-        queue_count: queue_count(&device.port),
-        // With room for the longer of the two cooked headers.
-        snaplen: settings.snaplen.max(0).cast_unsigned()
-            + if device.is_any() { cooked::LONGER } else { 0 },
-        promiscuous: settings.promiscuous,
-        ring_bytes: usize::try_from(settings.buffer_bytes).unwrap_or(0),
-        block_timeout: Duration::from_millis(block_ms.into()),
-        // Its filter can be replaced without privileges, after the program has dropped them.
-        tap: TapMethod::Tpacket,
-        filter_helper: true,
-        // Signals are the program's.
-        map_files: false,
-        ..PortOptions::default()
-    }
-}
-
 impl Live {
     /// Opens the device.
     ///
@@ -165,10 +143,19 @@ impl Live {
             *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(target);
             Ok(None)
         });
-        let options = PortOptions {
+        let framing = device.framing();
+        let mut options = PortOptions {
             filter_source: Some(source),
-            ..options(settings, &device)
+            ..options(settings, &device, framing)
         };
+        let mut is_stamped = true;
+        if let (Some(tap), ADAPTER | ADAPTER_UNSYNCED) = (&device.tap, settings.timestamp_type) {
+            is_stamped = stamp_in_hardware(tap)?;
+            // The kernel has no timestamps of a card in the system's time.
+            if is_stamped && settings.timestamp_type == ADAPTER_UNSYNCED {
+                options.timestamp = TimestampSource::Device;
+            }
+        }
         let opened = device.open(&options);
         let mut port = opened.map_err(|error| not_opened(&device, &error))?;
         if settings.monitor {
@@ -199,9 +186,11 @@ impl Live {
             switch,
             is_filtered: false,
             unfiltered: Unfiltered::All,
-            is_cooked_v1: device.is_any(),
+            is_cooked_v1: framing.is_cooked(),
             device,
-            snaplen: settings.snaplen.max(0).cast_unsigned(),
+            framing,
+            is_stamped,
+            snaplen: snaplen(settings, framing),
             is_held: false,
             scratch: Vec::new(),
             target,
@@ -223,20 +212,17 @@ impl Live {
     /// The link type, as a `DLT_` number.
     pub fn dlt(&self) -> i32 {
         match self.is_cooked_v1 {
-            true => cooked::DLT_V1,
+            true => self.framing.cooked_dlt(),
             false => link::of_file(self.target.link_type.into()),
         }
     }
 
     /// The link types that the program can choose from.
     pub fn dlts(&self) -> Vec<i32> {
-        /// `ARPHRD_ETHER`.
-        const HARDWARE: u16 = 1;
-        if self.device.is_any() {
-            return vec![cooked::DLT_V1, cooked::DLT_V2];
-        }
-        match self.device.link() {
-            Some(link) if link.hardware == HARDWARE => vec![ETHERNET, DOCSIS],
+        match (self.framing, self.device.link().map(|link| link.hardware)) {
+            (Framing::Any, _) => vec![cooked::DLT_V1, cooked::DLT_V2],
+            // `ARPHRD_ETHER`.
+            (Framing::Own, Some(1)) => vec![ETHERNET, DOCSIS],
             _ => vec![self.dlt()],
         }
     }
@@ -261,6 +247,31 @@ impl Live {
         self.device.is_any()
     }
 
+    /// Whether packets have cooked headers.
+    pub fn is_cooked(&self) -> bool {
+        self.framing.is_cooked()
+    }
+
+    /// Number of bytes kept of each packet.
+    pub fn snaplen(&self) -> u32 {
+        self.snaplen
+    }
+
+    /// What is other than the program asked for: the status, and the text of an error.
+    pub fn warning(&self) -> (i32, Option<String>) {
+        let status = if self.is_stamped {
+            0
+        } else {
+            TIMESTAMP_NOT_SUPPORTED
+        };
+        (status, self.framing.warning())
+    }
+
+    /// The timestamp types of the device.
+    pub fn timestamp_types(&self) -> Vec<i32> {
+        self.device.timestamp_types()
+    }
+
     /// A descriptor that is readable when there may be packets: of a tap its socket.
     pub fn fd(&mut self) -> Option<RawFd> {
         match self.socket() {
@@ -280,16 +291,32 @@ impl Live {
     /// # Errors
     /// Errors of the port.
     pub fn set_filter(&mut self, filter: &Program) -> Result<()> {
-        let set = match self.is_cooked_v1 {
+        if let [only] = filter.insns()
+            && only.code == RETURN
+            && only.k >= self.snaplen
+        {
+            return self.select_all();
+        }
+        let translated = match self.is_cooked_v1 {
             // The port's packets have the other header.
-            true => Ok(()),
-            false => self.switch.set(&mut *self.control, Some(filter)),
+            true => cooked::for_v2(filter),
+            false => None,
         };
-        let runs_here = self.is_cooked_v1
-            || matches!(
-                set.as_ref().map_err(Error::kind),
-                Err(ErrorKind::Unsupported | ErrorKind::Permission)
-            );
+        let portable = match (&translated, self.is_cooked_v1) {
+            (Some(translated), _) => Some(translated),
+            // Longer ones are the interpreter's.
+            (None, false) => Some(filter).filter(|filter| filter.insns().len() <= INSN_COUNT_MAX),
+            (None, true) => None,
+        };
+        let set = portable.map(|filter| self.switch.set(&mut *self.control, Some(filter)));
+        let set = set.unwrap_or_else(|| {
+            let why = "the port cannot run it";
+            Err(Error::new(ErrorKind::Unsupported, "set a filter", why))
+        });
+        let runs_here = matches!(
+            set.as_ref().map_err(Error::kind),
+            Err(ErrorKind::Unsupported | ErrorKind::Permission)
+        );
         let set = match runs_here {
             // A filter that the kernel cannot run, or may not load any more, runs here. The port's
             // old filter would stay when the new one is refused, and would drop what the new one
@@ -306,6 +333,16 @@ impl Live {
             (false, Some(_)) if self.device.has_kernel_time => Unfiltered::Until(now_ns()),
             (false, _) => Unfiltered::UntilEmpty,
         };
+        Ok(())
+    }
+
+    /// Sets the filter that selects all packets: none at all.
+    fn select_all(&mut self) -> Result<()> {
+        if self.is_filtered {
+            let removed = self.switch.set(&mut *self.control, None);
+            removed.map_err(|error| failed(&error))?;
+        }
+        (self.is_filtered, self.unfiltered) = (false, Unfiltered::No);
         Ok(())
     }
 
@@ -537,27 +574,4 @@ fn header(packet: &Packet<'_>, nanoseconds: bool, snaplen: u32) -> Header {
         cap_len: packet.cap_len().min(snaplen),
         wire_len: packet.wire_len(),
     }
-}
-
-/// The present time in nanoseconds since 1970.
-fn now_ns() -> u64 {
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
-    elapsed.map_or(0, |elapsed| elapsed.as_nanos() as u64)
-}
-
-/// Whether the filter selects a packet, with the metadata that the kernel would provide.
-fn selects(filter: &Program, packet: &Packet<'_>, ifindex: u32) -> bool {
-    let protocol = packet
-        .bytes()
-        .get(12..14)
-        .map_or([0, 0], |at| [at[0], at[1]]);
-    let info = PacketInfo {
-        ifindex,
-        protocol: u16::from_be_bytes(protocol),
-        rx_hash: packet.rss_hash().unwrap_or(0),
-        packet_type: if packet.is_outgoing() { OUTGOING } else { 0 },
-        vlan: packet.vlan().map(|tag| (tag.tpid, tag.tci)),
-        ..PacketInfo::UNKNOWN
-    };
-    vm_cbpf::run_with(filter, packet.bytes(), packet.wire_len(), &info) != 0
 }

@@ -51,7 +51,9 @@ pub use cleanup::{Cleanup, DEDUPLICATE_DEFAULT, Detunnel, parse_deduplicate};
 pub use merge::{WINDOW_MAX, parse as parse_merge};
 pub use returns::{OutputStatus, Return};
 pub use setup::{Opened, Setup, open};
-pub use status::{ApplicationStatus, InputStatus, QueueStatus, Status, drain, names, status};
+pub use status::{
+    ApplicationStatus, InputStatus, Openable, QueueStatus, Status, drain, names, openable, status,
+};
 pub use table::Table;
 pub use topology::{Topology, read as read_topology};
 

@@ -154,6 +154,7 @@ impl Expression {
             netmask: target.tap.map_or(0, netmask),
             optimize: self.optimize,
             extended: true,
+            long: false,
             names: &*self.names,
         };
         compiler::compile(&self.text, &options)

@@ -16,6 +16,9 @@ pub use validate::Invalid;
 
 /// Maximum number of instructions in a program (`BPF_MAXINSNS`).
 pub const INSN_COUNT_MAX: usize = 4096;
+/// The same for programs that only an interpreter runs: the length field of `struct sock_fprog`
+/// has 16 bits.
+pub const LONG_INSN_COUNT_MAX: usize = 65_535;
 /// Words of scratch memory (`BPF_MEMWORDS`).
 pub const MEMORY_WORDS: usize = 16;
 
@@ -388,7 +391,18 @@ impl Program {
     /// meaningless negative offset, which rejects the packet. [`Program::kernel_refusal`] detects
     /// these.
     pub fn new(insns: Vec<Insn>) -> Result<Self, Invalid> {
-        let refusal = validate::check(&insns)?;
+        let refusal = validate::check(&insns, INSN_COUNT_MAX)?;
+        Ok(Self { insns, refusal })
+    }
+
+    /// As [`new`](Self::new), for a program of up to [`LONG_INSN_COUNT_MAX`] instructions, which
+    /// the interpreter runs. The kernel refuses it if it has more than [`INSN_COUNT_MAX`].
+    pub fn long(insns: Vec<Insn>) -> Result<Self, Invalid> {
+        let mut refusal = validate::check(&insns, LONG_INSN_COUNT_MAX)?;
+        if insns.len() > INSN_COUNT_MAX {
+            let length = Invalid::Length(insns.len());
+            refusal.first = refusal.first.or(Some(length));
+        }
         Ok(Self { insns, refusal })
     }
 

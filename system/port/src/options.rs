@@ -217,6 +217,13 @@ pub struct PortOptions {
     pub promiscuous: bool,
     /// Whether to receive packets that the host itself sends (taps only).
     pub outgoing: bool,
+    /// EtherType of the packets received (AF_PACKET); 0 for all. Packets that the host sends are
+    /// received with 0 only.
+    pub protocol: u16,
+    /// Whether packets have Linux cooked headers (LINKTYPE_LINUX_SLL2) in the place of the
+    /// interface's own (AF_PACKET), for interfaces whose headers are unknown or missing. Those of
+    /// `any` always have them.
+    pub cooked: bool,
     /// Busy polling: maximum number of packets the kernel handles in one call; `None` for
     /// interrupts.
     pub busy_poll_budget: Option<u16>,
@@ -270,6 +277,8 @@ impl Default for PortOptions {
             timestamp: TimestampSource::Auto,
             promiscuous: true,
             outgoing: true,
+            protocol: 0,
+            cooked: false,
             busy_poll_budget: None,
             need_wakeup: true,
             tap: TapMethod::Auto,

@@ -36,7 +36,7 @@ use sys::{Error, ErrorKind, Result};
 
 pub use self::fill::Batch;
 pub use self::greeting::{Interface, Refusal, Request, Terms};
-pub use self::offer::{Caller, Offer, connect, drain, status};
+pub use self::offer::{Caller, Offer, connect, drain, status, status_within};
 pub use self::owner::{Collected, Handed, OwnerEnd, Recovered, SentCounts, Taken};
 pub use self::peer::{PeerEnd, QueueCounts, Ready};
 pub use self::place::{NAME_LEN_MAX, check_name, directory, find, list, path_of};

@@ -322,12 +322,19 @@ impl Ethtool {
     /// Whether the card can record the arrival time of every received packet:
     /// `SOF_TIMESTAMPING_RX_HARDWARE` and the filter for all packets.
     pub fn stamps_all_packets(&self, interface: &str) -> Result<Option<bool>> {
+        let known = self.timestamping(interface)?;
+        Ok(known.map(|[sources, filters]| sources & (1 << 2) != 0 && filters & (1 << 1) != 0))
+    }
+
+    /// The timestamps that the driver can provide: bits of `SOF_TIMESTAMPING_`, and of the filters
+    /// of received packets (`1 << HWTSTAMP_FILTER_`).
+    pub fn timestamping(&self, interface: &str) -> Result<Option<[u32; 2]>> {
         // struct ethtool_ts_info: cmd, so_timestamping, phc_index, tx_types, 3 reserved,
         // rx_filters, 3 reserved.
         let mut words = [0; 11];
         words[0] = GET_TS_INFO;
         let asked = self.ask(interface, &mut words)?;
-        Ok(asked.map(|()| words[1] & (1 << 2) != 0 && words[7] & (1 << 1) != 0))
+        Ok(asked.map(|()| [words[1], words[7]]))
     }
 
     /// The driver's own counters, as `ethtool -S`: name and value.

@@ -4,6 +4,8 @@
 //! what it reads there. Everything else that the kernel offers for such sockets has a typed
 //! function here.
 
+mod time;
+
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -19,7 +21,6 @@ const PACKET_RX_RING: c_int = 5;
 const PACKET_STATISTICS: c_int = 6;
 const PACKET_VERSION: c_int = 10;
 const PACKET_TX_RING: c_int = 13;
-const PACKET_TIMESTAMP: c_int = 17;
 const PACKET_FANOUT: c_int = 18;
 const PACKET_QDISC_BYPASS: c_int = 20;
 const PACKET_FANOUT_DATA: c_int = 22;
@@ -29,7 +30,6 @@ const PACKET_MR_PROMISC: u16 = 1;
 const TPACKET_V2: c_int = 1;
 const TPACKET_V3: c_int = 2;
 const TP_FT_REQ_FILL_RXHASH: u32 = 1;
-const SOF_TIMESTAMPING_RAW_HARDWARE: c_int = 1 << 6;
 
 const FANOUT_FLAG_ROLLOVER: u32 = 0x1000;
 const FANOUT_FLAG_UNIQUE_ID: u32 = 0x2000;
@@ -277,13 +277,18 @@ impl PacketSocket {
 
     /// Starts receiving all protocols (or, without `receive`, none) on an interface.
     pub fn bind(&self, interface_index: u32, receive: bool) -> Result<()> {
+        let all = libc::ETH_P_ALL as u16;
+        self.bind_protocol(interface_index, if receive { all } else { 0 })
+    }
+
+    /// Starts receiving packets of an EtherType on an interface: those that it receives, not those
+    /// that the host sends, unless it is `ETH_P_ALL` (3).
+    pub fn bind_protocol(&self, interface_index: u32, ethertype: u16) -> Result<()> {
         // SAFETY: `sockaddr_ll` is plain data for which zero is valid.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_ifindex = interface_index as i32;
-        if receive {
-            address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        }
+        address.sll_protocol = ethertype.to_be();
         // SAFETY: the address is live and of the stated length.
         let result = unsafe {
             libc::bind(
@@ -340,42 +345,6 @@ impl PacketSocket {
         };
         let what = "set promiscuous mode";
         self.set(SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request, what)
-    }
-
-    /// Makes the ring contain the card's timestamps instead of the kernel's, for packets with one.
-    pub fn hardware_time(&self) -> Result<()> {
-        let what = "request the card's timestamps";
-        let source = SOF_TIMESTAMPING_RAW_HARDWARE;
-        self.set(SOL_PACKET, PACKET_TIMESTAMP, &source, what)
-    }
-
-    /// Whether the interface's card timestamps every packet that it receives (`SIOCGHWTSTAMP`,
-    /// Since Linux 3.14).
-    pub fn stamps_in_hardware(&self, name: &str) -> bool {
-        /// `HWTSTAMP_FILTER_ALL` of `include/uapi/linux/net_tstamp.h`.
-        const FILTER_ALL: c_int = 1;
-        const SIOCGHWTSTAMP: u32 = 0x89b1;
-        /// `struct hwtstamp_config`.
-        #[repr(C)]
-        struct Config {
-            flags: c_int,
-            tx_type: c_int,
-            rx_filter: c_int,
-        }
-        let mut config = Config {
-            flags: 0,
-            tx_type: 0,
-            rx_filter: 0,
-        };
-        let mut request = Self::request(name);
-        request.ifr_ifru.ifru_data = (&raw mut config).cast();
-        // SAFETY: the request names an interface and points to a live `hwtstamp_config`, which the
-        // kernel fills in.
-        let result = unsafe {
-            let fd = self.fd.as_raw_fd();
-            libc::ioctl(fd, SIOCGHWTSTAMP as libc::Ioctl, &raw mut request)
-        };
-        result == 0 && config.rx_filter == FILTER_ALL
     }
 
     /// Replaces the filter. It runs on each packet before the packet is copied; its result is the

@@ -66,8 +66,7 @@ pub unsafe extern "C" fn pcap_set_datalink(p: *mut Handle, dlt: c_int) -> c_int 
     // SAFETY: a handle.
     unsafe {
         with(p, |state| {
-            state.activated()?;
-            if dlt == state.dlt {
+            if dlt == state.dlt && state.activated().is_ok() {
                 return Ok(0);
             }
             if let Kind::Live(live) = &mut state.kind

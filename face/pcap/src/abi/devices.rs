@@ -5,11 +5,13 @@ use std::net::IpAddr;
 use std::ptr::null_mut;
 
 use port::BACKENDS;
+use runtime::cluster;
+use sys::ErrorKind;
 use sys::address::InterfaceAddress;
 use sys::link::Link;
 
 use super::raw::{bytes, free, put_error};
-use crate::failure::ERROR;
+use crate::failure::{ERROR, system_text};
 use sys::boundary::guard;
 
 /// `PCAP_IF_WIRELESS`.
@@ -224,10 +226,21 @@ pub unsafe extern "C" fn pcap_findalldevs(list: *mut *mut Device, errors: *mut c
         let all = Addresses::new();
         let mut first = null_mut();
         let mut any = Some(any);
+        let queues = cluster::openable();
         let mut push = |mut device: Device| {
             device.next = first;
             first = place(device);
         };
+        // The list grows at its start: what barewire adds comes last.
+        for queue in queues.iter().rev() {
+            push(Device {
+                next: null_mut(),
+                name: text(&queue.port),
+                description: text(&queue.description),
+                addresses: null_mut(),
+                flags: UP | RUNNING | NOT_APPLICABLE,
+            });
+        }
         for link in links.iter().rev() {
             if is_before(link)
                 && let Some(any) = any.take()
@@ -319,7 +332,10 @@ fn network(device: &CStr) -> Result<(u32, u32), String> {
     if name == "any" || !is_interface {
         return Ok((0, 0));
     }
-    let link = Link::by_name(name).map_err(|error| error.to_string())?;
+    let link = Link::by_name(name).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => format!("SIOCGIFADDR: {name}: {}", system_text(libc::ENODEV)),
+        _ => error.to_string(),
+    })?;
     let found = sys::address::of(link.index).map_err(|error| error.to_string())?;
     let first = found
         .iter()

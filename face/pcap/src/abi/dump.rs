@@ -22,6 +22,8 @@ const RECORD_HEADER_LEN: usize = 16;
 /// more than copying them.
 const TOGETHER_MAX: usize = 240;
 
+const NO_NAME: &str = "A null pointer was supplied as the file name";
+
 /// The file header for a handle's packets, in this machine's byte order.
 fn header(state: &State) -> [u8; HEADER_LEN] {
     let magic = match state.nanoseconds {
@@ -83,11 +85,14 @@ unsafe fn opened(
 }
 
 fn create(state: &State, name: Option<&[u8]>) -> Result<*mut libc::FILE> {
+    check(
+        state,
+        &name.map_or("(null)".into(), String::from_utf8_lossy),
+    )?;
     let Some(name) = name else {
-        return Err(Failure::new("A null pointer was supplied as the file name"));
+        return Err(Failure::new(NO_NAME));
     };
     let shown = String::from_utf8_lossy(name);
-    check(state, &shown)?;
     if name == b"-" {
         let file = stream::standard_output();
         // SAFETY: the standard output is open or refuses.
@@ -130,10 +135,12 @@ pub unsafe extern "C" fn pcap_dump_open_append(
 ) -> *mut libc::FILE {
     let body = |state: &mut State| {
         // SAFETY: as pcap.h says of these arguments.
-        let name = unsafe { bytes(name) };
-        let Some(name) = name.filter(|name| *name != b"-") else {
-            return create(state, name);
+        let Some(name) = (unsafe { bytes(name) }) else {
+            return Err(Failure::new(NO_NAME));
         };
+        if name == b"-" {
+            return create(state, Some(name));
+        }
         let shown = String::from_utf8_lossy(name);
         check(state, &shown)?;
         let file = stream::open(name, c"ab+")?;
@@ -221,7 +228,7 @@ pub unsafe extern "C" fn pcap_dump(user: *mut u8, header: *const PacketHeader, d
     // SAFETY: an open stream, and as many bytes as the header says. Failures set the stream's error
     // flag, which pcap_dump_flush returns; nothing is written after that.
     unsafe {
-        if libc::ferror(file) != 0 {
+        if stream::has_failed(file) {
             return;
         }
         if len <= TOGETHER_MAX {
@@ -231,7 +238,7 @@ pub unsafe extern "C" fn pcap_dump(user: *mut u8, header: *const PacketHeader, d
             }
             stream::write(file, &record[..RECORD_HEADER_LEN + len]);
         } else if stream::write(file, &record[..RECORD_HEADER_LEN]) {
-            libc::fwrite(data.cast(), len, 1, file);
+            stream::write(file, std::slice::from_raw_parts(data, len));
         }
     }
 }

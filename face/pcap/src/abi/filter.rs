@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 
-use bpf::cbpf::{INSN_COUNT_MAX, Insn, Program};
+use bpf::cbpf::{Insn, LONG_INSN_COUNT_MAX, Program};
 use bpf::disasm::ClassicLine;
 use bpf::vm_cbpf;
 
 use super::raw::{Handle, PacketHeader, ProgramRaw, bytes, free, with};
 use super::stream;
-use crate::compile::{self, Target};
+use crate::compile::{self, Source, Target};
 use crate::failure::{ERROR, Failure, Result};
 use crate::handle::Kind;
 use sys::boundary::guard;
@@ -49,7 +49,7 @@ unsafe fn insns<'a>(program: *const ProgramRaw) -> Option<&'a [Insn]> {
     unsafe {
         let program = program.as_ref()?;
         let len = program.len as usize;
-        if program.insns.is_null() || len == 0 || len > INSN_COUNT_MAX {
+        if program.insns.is_null() || len == 0 || len > LONG_INSN_COUNT_MAX {
             return None;
         }
         Some(std::slice::from_raw_parts(program.insns, len))
@@ -97,6 +97,11 @@ pub unsafe extern "C" fn pcap_compile(
             },
             netmask: netmask(mask),
             optimize: optimize != 0,
+            source: match &state.kind {
+                Kind::Savefile(_) => Source::File,
+                Kind::Live(_) => Source::Device,
+                _ => Source::Unknown,
+            },
         };
         // SAFETY: as pcap.h says of these arguments.
         unsafe { give(program, &compile::compile(&expression(text), &target)?) }
@@ -124,6 +129,7 @@ pub unsafe extern "C" fn pcap_compile_nopcap(
             tap: None,
             netmask: netmask(mask),
             optimize: optimize != 0,
+            source: Source::Unknown,
         };
         // SAFETY: as pcap.h says of these arguments.
         unsafe {
@@ -159,6 +165,7 @@ pub unsafe extern "C" fn pcap_freecode(program: *mut ProgramRaw) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_setfilter(p: *mut Handle, program: *mut ProgramRaw) -> c_int {
     let body = |state: &mut crate::handle::State| {
+        state.takes_filter()?;
         if program.is_null() {
             return Err(Failure::new("setfilter: No filter specified"));
         }
@@ -227,7 +234,7 @@ pub unsafe extern "C" fn bpf_filter(
 /// Every path through the program ends with a return.
 unsafe fn reachable(first: *const Insn) -> usize {
     let (mut at, mut last) = (0usize, 0usize);
-    while at <= last && at < INSN_COUNT_MAX {
+    while at <= last && at < LONG_INSN_COUNT_MAX {
         // SAFETY: an instruction before leads here.
         let insn = unsafe { *first.add(at) };
         at += 1;
@@ -251,12 +258,12 @@ pub unsafe extern "C" fn bpf_validate(first: *const Insn, len: c_int) -> c_int {
         let Ok(len) = usize::try_from(len) else {
             return 0;
         };
-        if first.is_null() || len == 0 || len > INSN_COUNT_MAX {
+        if first.is_null() || len == 0 || len > LONG_INSN_COUNT_MAX {
             return 0;
         }
         // SAFETY: as many instructions as the caller says.
         let insns = unsafe { std::slice::from_raw_parts(first, len) };
-        Program::new(insns.to_vec()).is_ok().into()
+        Program::long(insns.to_vec()).is_ok().into()
     })
 }
 

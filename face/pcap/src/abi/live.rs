@@ -4,35 +4,25 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 use super::open::{pcap_close, pcap_geterr};
-use super::raw::{
-    Handle, Statistics, allocated, bytes, errno, free, or_null, put_error, state, with,
-};
+use super::raw::{Handle, Statistics, allocated, bytes, errno, free, put_error, state, with};
+use crate::device::Device;
 use crate::failure::{ACTIVATED, ERROR, Failure, Result};
 use crate::handle::{Kind, Settings, State};
-use crate::live::{Live, NO_SUCH_DEVICE, PERMISSION_DENIED};
+use crate::live::{Live, NO_SUCH_DEVICE, PERMISSION_DENIED, TIMESTAMP_NOT_SUPPORTED};
 use crate::status;
 use sys::boundary::guard;
 
-/// Warning that the device has no such timestamps.
-const TIMESTAMP_NOT_SUPPORTED: c_int = 3;
 /// Maximum number of bytes captured per packet.
 const SNAPLEN_MAX: c_int = crate::link::SNAPLEN_MAX as c_int;
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_create(device: *const c_char, errors: *mut c_char) -> *mut Handle {
+pub unsafe extern "C" fn pcap_create(device: *const c_char, _errors: *mut c_char) -> *mut Handle {
     guard(null_mut(), || {
         // SAFETY: null or a text; null is the device of all interfaces.
         let device = unsafe { bytes(device) }.unwrap_or(b"any");
         let device = String::from_utf8_lossy(device).into_owned();
-        let created = match device.is_empty() {
-            true => Err(Failure::new("the name of the device is empty")),
-            false => {
-                let kind = Kind::Created(Settings::new(device));
-                Ok(Handle::new(State::new(kind, -1, 0, false), null_mut()))
-            }
-        };
-        // SAFETY: as pcap.h says of the buffer.
-        unsafe { or_null(errors, created) }
+        let kind = Kind::Created(Settings::new(device));
+        Handle::new(State::new(kind, -1, 0, false), null_mut())
     })
 }
 
@@ -89,7 +79,15 @@ pub unsafe extern "C" fn pcap_set_rfmon(p: *mut Handle, on: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_can_set_rfmon(p: *mut Handle) -> c_int {
     // SAFETY: a handle.
-    unsafe { with(p, |_| Ok(0)) }
+    unsafe {
+        with(p, |state| match state.kind {
+            Kind::Dead => {
+                let text = "Rfmon mode doesn't apply on a pcap_open_dead pcap_t";
+                Err(Failure::new(text))
+            }
+            _ => Ok(0),
+        })
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -133,13 +131,12 @@ pub unsafe extern "C" fn pcap_set_tstamp_type(p: *mut Handle, number: c_int) -> 
     // SAFETY: a handle.
     unsafe {
         set(p, |settings| {
-            // Every device has the host's timestamps only.
-            let _ = settings;
-            Ok(if number == 0 {
-                0
-            } else {
-                TIMESTAMP_NOT_SUPPORTED
-            })
+            let types = Device::new(&settings.device).timestamp_types();
+            if !types.contains(&number) {
+                return Ok(TIMESTAMP_NOT_SUPPORTED);
+            }
+            settings.timestamp_type = number;
+            Ok(0)
         })
     }
 }
@@ -167,11 +164,13 @@ pub unsafe extern "C" fn pcap_set_tstamp_precision(p: *mut Handle, precision: c_
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_set_protocol_linux(p: *mut Handle, _protocol: c_int) -> c_int {
+pub unsafe extern "C" fn pcap_set_protocol_linux(p: *mut Handle, protocol: c_int) -> c_int {
     // SAFETY: a handle.
     unsafe {
-        set(p, |_| {
-            Err(Failure::new("setting the protocol is not supported"))
+        set(p, |settings| {
+            // The kernel has 16 bits for it.
+            settings.protocol = protocol as u16;
+            Ok(0)
         })
     }
 }
@@ -192,8 +191,12 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Handle) -> c_int {
             true => Failure::of(failure.code, status_text(failure.code)),
             false => failure,
         });
-        let (snaplen, promiscuous) = (settings.snaplen, settings.promiscuous);
+        let promiscuous = settings.promiscuous;
         let live = opened?;
+        let (status, warning) = live.warning();
+        if let Some(text) = warning {
+            state.error.set(&text);
+        }
         if promiscuous && live.is_any() {
             state
                 .error
@@ -201,9 +204,9 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Handle) -> c_int {
         }
         // SAFETY: a handle, as `with` found; this field is not in the part that is borrowed.
         let _ = unsafe { (*p).waker.set(live.waker()) };
-        (state.dlt, state.snaplen) = (live.dlt(), snaplen);
+        (state.dlt, state.snaplen) = (live.dlt(), live.snaplen().cast_signed());
         state.kind = Kind::Live(Box::new(live));
-        Ok(0)
+        Ok(status)
     };
     // SAFETY: a handle.
     unsafe { with(p, body) }
@@ -293,6 +296,10 @@ unsafe fn send(p: *mut Handle, data: *const u8, len: usize) -> c_int {
                     let text = "Sending packets isn't supported on the \"any\" device";
                     return Err(Failure::new(text));
                 }
+                if live.is_cooked() {
+                    let text = "Sending packets isn't supported in cooked mode";
+                    return Err(Failure::new(text));
+                }
                 let Some(socket) = live.socket() else {
                     let packet = std::slice::from_raw_parts(data, len);
                     return live.send(packet).map(|()| sent);
@@ -342,10 +349,10 @@ pub unsafe extern "C" fn pcap_setdirection(p: *mut Handle, direction: c_int) -> 
     // SAFETY: a handle.
     unsafe {
         with(p, |state| {
+            if !(0..=2).contains(&direction) {
+                return Err(Failure::new("Invalid direction"));
+            }
             if let Kind::Live(live) = &mut state.kind {
-                if !(0..=2).contains(&direction) {
-                    return Err(Failure::new("Invalid direction"));
-                }
                 live.direction = direction;
                 return Ok(0);
             }
@@ -355,6 +362,21 @@ pub unsafe extern "C" fn pcap_setdirection(p: *mut Handle, direction: c_int) -> 
             ))
         })
     }
+}
+
+const NO_MODE: &str = "A pcap_open_dead pcap_t does not have a non-blocking mode setting";
+
+/// Sets the handle's error, and that of the caller if the code does not say enough.
+///
+/// # Safety
+/// As [`put_error`].
+unsafe fn refuse_mode(state: &mut State, errors: *mut c_char, failure: &Failure) -> c_int {
+    state.error.set(&failure.text);
+    if failure.code == ERROR {
+        // SAFETY: the caller's promise.
+        unsafe { put_error(errors, &failure.text) };
+    }
+    failure.code
 }
 
 #[unsafe(no_mangle)]
@@ -373,12 +395,11 @@ pub unsafe extern "C" fn pcap_setnonblock(p: *mut Handle, on: c_int, errors: *mu
                 live.nonblocking = on != 0;
                 return 0;
             }
-            let failure = state.not_live(
-                "Savefiles cannot be put into non-blocking mode",
-                "There is no non-blocking mode on",
-            );
-            put_error(errors, &failure.text);
-            failure.code
+            let failure = match state.kind {
+                Kind::Dead => Failure::new(NO_MODE),
+                _ => state.not_live("Savefiles cannot be put into non-blocking mode", ""),
+            };
+            refuse_mode(state, errors, &failure)
         }
     })
 }
@@ -395,9 +416,11 @@ pub unsafe extern "C" fn pcap_getnonblock(p: *mut Handle, errors: *mut c_char) -
                 Kind::Savefile(_) => 0,
                 Kind::Live(live) => live.nonblocking.into(),
                 _ => {
-                    let failure = state.not_live("", "There is no non-blocking mode on");
-                    put_error(errors, &failure.text);
-                    failure.code
+                    let failure = match state.kind {
+                        Kind::Dead => Failure::new(NO_MODE),
+                        _ => state.not_live("", ""),
+                    };
+                    refuse_mode(state, errors, &failure)
                 }
             }
         }
@@ -432,12 +455,20 @@ pub unsafe extern "C" fn pcap_get_required_select_timeout(_p: *mut Handle) -> *c
 pub unsafe extern "C" fn pcap_list_tstamp_types(p: *mut Handle, list: *mut *mut c_int) -> c_int {
     // SAFETY: a handle; a place for the list.
     unsafe {
-        with(p, |_| {
+        with(p, |state| {
             if list.is_null() {
                 return Err(Failure::new("no place for the list"));
             }
-            *list = allocated(&[0]);
-            Ok(if (*list).is_null() { 0 } else { 1 })
+            let types = match &state.kind {
+                Kind::Created(settings) => Device::new(&settings.device).timestamp_types(),
+                Kind::Live(live) => live.timestamp_types(),
+                _ => vec![0],
+            };
+            *list = allocated(&types);
+            match (*list).is_null() {
+                true => Err(Failure::system("malloc", libc::ENOMEM)),
+                false => Ok(types.len() as c_int),
+            }
         })
     }
 }

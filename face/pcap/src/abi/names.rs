@@ -131,7 +131,10 @@ pub unsafe extern "C" fn pcap_nametoport(
     }
     // SAFETY: not null, so as pcap/namedb.h says.
     unsafe {
-        if let Some(number) = bytes(name).and_then(|text| std::str::from_utf8(text).ok())
+        let text = bytes(name).and_then(|text| std::str::from_utf8(text).ok());
+        // The original asks getaddrinfo(3), for which nothing is port 0.
+        let text = text.map(|text| if text.is_empty() { "0" } else { text });
+        if let Some(number) = text
             && let Ok(number) = number.parse::<u16>()
         {
             (*port, *protocol) = (number.into(), UNDEFINED);

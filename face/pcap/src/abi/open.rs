@@ -197,7 +197,10 @@ pub unsafe extern "C" fn pcap_bufsize(p: *mut Handle) -> c_int {
     unsafe {
         with(p, |state| {
             state.activated()?;
-            Ok(state.snaplen)
+            Ok(match state.kind {
+                Kind::Dead => 0,
+                _ => state.snaplen,
+            })
         })
     }
 }

@@ -1,6 +1,7 @@
 //! C streams, which programs pass in and receive.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::sync::OnceLock;
 
 use super::raw::errno;
 use crate::failure::{Failure, Result};
@@ -10,6 +11,13 @@ unsafe extern "C" {
     static stdin: *mut libc::FILE;
     static stdout: *mut libc::FILE;
     static stderr: *mut libc::FILE;
+    fn fwrite_unlocked(
+        data: *const c_void,
+        size: usize,
+        count: usize,
+        file: *mut libc::FILE,
+    ) -> usize;
+    fn ferror_unlocked(file: *mut libc::FILE) -> c_int;
 }
 
 /// The program's standard input.
@@ -83,5 +91,34 @@ impl Input for Stream {
 /// The stream is open.
 pub unsafe fn write(file: *mut libc::FILE, bytes: &[u8]) -> bool {
     // SAFETY: the caller's promise; the bytes are ours.
-    unsafe { libc::fwrite(bytes.as_ptr().cast(), 1, bytes.len(), file) == bytes.len() }
+    unsafe {
+        let (data, len) = (bytes.as_ptr().cast(), bytes.len());
+        match is_single_threaded() {
+            true => fwrite_unlocked(data, 1, len, file) == len,
+            false => libc::fwrite(data, 1, len, file) == len,
+        }
+    }
+}
+
+/// Whether the stream's error flag is set.
+///
+/// # Safety
+/// The stream is open.
+pub unsafe fn has_failed(file: *mut libc::FILE) -> bool {
+    // SAFETY: the caller's promise. The flag is an integer, which is read as one.
+    unsafe { ferror_unlocked(file) != 0 }
+}
+
+/// Whether the process has no other thread, as glibc knows since 2.32: then nobody else uses a
+/// stream, and its lock, which costs more than copying a small packet, is not needed.
+fn is_single_threaded() -> bool {
+    static ADDRESS: OnceLock<usize> = OnceLock::new();
+    let address = *ADDRESS.get_or_init(|| {
+        // SAFETY: a name; the result is an address or null.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+        found.expose_provenance()
+    });
+    // SAFETY: a variable of the C library, which only the only thread's own calls change while it
+    // is set.
+    address != 0 && unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() } != 0
 }

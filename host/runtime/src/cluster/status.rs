@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::{Duration, Instant};
 
 use ring::shared::{self, Handed};
 use sys::{Error, ErrorKind, Result};
@@ -240,6 +241,21 @@ impl Status {
         }
     }
 
+    /// The queues of a cluster of this name that have no reader and no port as their reader.
+    fn openable(&self, cluster: &str) -> Vec<Openable> {
+        let is_free = |queue: &&QueueStatus| {
+            let mut applications = self.applications.iter();
+            let of = applications.find(|it| it.name == queue.application);
+            queue.reader.is_none() && of.is_none_or(|it| it.port.is_empty())
+        };
+        let free = self.queues.iter().filter(is_free);
+        let open = free.map(|queue| Openable {
+            port: format!("ring:{cluster}/{}", queue.index),
+            description: format!("Queue of cluster {cluster} for {}", queue.application),
+        });
+        open.collect()
+    }
+
     /// Reads a status. The process that sent it is one of root or of this user, but may be of
     /// another version: unknown words are skipped.
     fn decode(text: &str) -> Option<Self> {
@@ -312,6 +328,36 @@ pub fn names() -> Vec<String> {
 pub fn status(name: &str) -> Result<Status> {
     let text = shared::status(&shared::find(name)?)?;
     decode(&text, || format!("show cluster {name}"))
+}
+
+/// A queue that programs can open: its port, and what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Openable {
+    /// `ring:NAME/QUEUE`.
+    pub port: String,
+    /// The cluster and the application.
+    pub description: String,
+}
+
+/// The queues of running clusters that this process may open and nobody reads, by cluster and
+/// number. Clusters that do not answer at once are left out: all of them together have half a
+/// second.
+pub fn openable() -> Vec<Openable> {
+    const CLUSTER_MAX: Duration = Duration::from_millis(100);
+    let end = Instant::now() + 5 * CLUSTER_MAX;
+    let mut found = Vec::new();
+    for (name, path) in shared::list() {
+        let left = end.saturating_duration_since(Instant::now()) / 3;
+        if left.is_zero() {
+            break;
+        }
+        let text = shared::status_within(&path, left.min(CLUSTER_MAX));
+        let Some(status) = text.ok().and_then(|text| Status::decode(&text)) else {
+            continue;
+        };
+        found.extend(status.openable(&name));
+    }
+    found
 }
 
 /// Ends a running cluster in order: it receives no more packets, and its readers have `seconds` to

@@ -100,8 +100,8 @@ pub(super) struct Refusal {
 }
 
 /// Makes all checks; returns what only the kernel refuses.
-pub(super) fn check(insns: &[Insn]) -> Result<Refusal, Invalid> {
-    if insns.is_empty() || insns.len() > INSN_COUNT_MAX {
+pub(super) fn check(insns: &[Insn], count_max: usize) -> Result<Refusal, Invalid> {
+    if insns.is_empty() || insns.len() > count_max {
         return Err(Invalid::Length(insns.len()));
     }
     // Scratch words written on every path to each instruction, as the kernel tracks them.

@@ -69,6 +69,15 @@ pub(super) fn operate(op: u16, a: Value, b: Value) -> Option<Value> {
     }))
 }
 
+/// Why [`operate`] refuses an operator with a constant operand.
+pub(super) fn refusal(operator: &str) -> &'static str {
+    match operator {
+        "/" => "division by 0",
+        "%" => "modulus by 0",
+        _ => "shift by more than 31 bits",
+    }
+}
+
 /// The test `a jump b`; `None` if it needs more scratch words than are free.
 pub(super) fn relate(jump: u16, a: &Value, b: &Value, words: usize) -> Option<Cond> {
     let mut load = Vec::new();

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use bpf::cbpf::{INSN_COUNT_MAX, Insn, Program};
+use bpf::cbpf::{Insn, Program};
 
+use super::Options;
 use super::arith::{LDX_MEM, ST};
 use super::block::{Graph, LDX_MSH, REFUSE, TAKE};
 use super::parse::too_long;
@@ -24,11 +25,12 @@ enum Held {
 pub(super) fn emit(
     graph: &Graph,
     start: usize,
-    snaplen: u32,
-    share_loads: bool,
+    options: &Options,
     whole: Range<usize>,
 ) -> Result<Program> {
-    let loads = loads(graph, start, share_loads);
+    let snaplen = options.snaplen;
+    let loads = loads(graph, start, options.optimize);
+    let count_max = options.insn_count_max();
     // Backwards, so that every target is placed before the jump: positions count from the end.
     let mut out: Vec<Insn> = vec![Insn::new(RET, 0, 0, 0), Insn::new(RET, 0, 0, snaplen)];
     let mut place = vec![0usize; graph.blocks.len()];
@@ -40,7 +42,7 @@ pub(super) fn emit(
         out.push(Insn::new(block.test.jump, yes, no, block.test.k));
         out.extend(load.iter().rev());
         place[at] = out.len();
-        if out.len() > INSN_COUNT_MAX {
+        if out.len() > count_max {
             break;
         }
     }
@@ -52,11 +54,12 @@ pub(super) fn emit(
             if start == TAKE { snaplen } else { 0 },
         )];
     }
-    if out.len() > INSN_COUNT_MAX {
-        return Err(too_long(whole));
+    if out.len() > count_max {
+        return Err(too_long(whole, options));
     }
     out.reverse();
-    Program::new(out).map_err(|error| Error::new(whole, format!("the program is invalid: {error}")))
+    Program::long(out)
+        .map_err(|error| Error::new(whole, format!("the program is invalid: {error}")))
 }
 
 /// The two distances of the next jump to emit, through trampolines if they are long.

@@ -63,6 +63,9 @@ pub struct Options<'a> {
     /// TTLs, lists of prefixes, TCP options. libpcap refuses all of them, so the meaning of
     /// expressions in its language does not change.
     pub extended: bool,
+    /// Whether the program may be longer than the kernel's limit, [`bpf::cbpf::INSN_COUNT_MAX`]
+    /// instructions: up to [`bpf::cbpf::LONG_INSN_COUNT_MAX`].
+    pub long: bool,
     /// Name lookup.
     pub names: &'a dyn Names,
 }
@@ -76,7 +79,17 @@ impl Default for Options<'_> {
             netmask: 0,
             optimize: true,
             extended: false,
+            long: false,
             names: &Builtin,
+        }
+    }
+}
+
+impl Options<'_> {
+    fn insn_count_max(&self) -> usize {
+        match self.long {
+            true => bpf::cbpf::LONG_INSN_COUNT_MAX,
+            false => bpf::cbpf::INSN_COUNT_MAX,
         }
     }
 }
@@ -93,7 +106,8 @@ enum Tag {
 ///
 /// # Errors
 /// If the expression is invalid or unsupported, or the program would have more than
-/// [`bpf::cbpf::INSN_COUNT_MAX`] instructions (the kernel's limit).
+/// [`bpf::cbpf::INSN_COUNT_MAX`] instructions (the kernel's limit), unless it may be
+/// [`long`](Options::long).
 pub fn compile(text: &str, options: &Options) -> Result<Program> {
     if text.len() > TEXT_LEN_MAX {
         return Err(
@@ -116,10 +130,7 @@ pub fn compile(text: &str, options: &Options) -> Result<Program> {
             return Err(contradiction::error(text, options, parsed.has_live_vlan));
         }
     }
-    let emit = |graph: &block::Graph, start| {
-        let share_loads = options.optimize;
-        emit::emit(graph, start, options.snaplen, share_loads, 0..text.len())
-    };
+    let emit = |graph: &block::Graph, start| emit::emit(graph, start, options, 0..text.len());
     if let Some(link) = lower::Link::new(options.link_type).filter(|link| link.is_variable()) {
         let words = parsed.bases.clone();
         let blocks = graph.blocks.iter();

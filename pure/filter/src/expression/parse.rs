@@ -3,8 +3,6 @@
 
 use std::ops::Range;
 
-use bpf::cbpf::INSN_COUNT_MAX;
-
 use super::arith::{self, Guarded, Value};
 use super::block::{Cond, JEQ, JGE, JGT};
 use super::lex::{Token, lex};
@@ -17,9 +15,9 @@ use crate::{Error, Result};
 const DEPTH_MAX: usize = 100;
 /// Maximum number of changes between `and` and `or`, each of which adds a level of nesting.
 const CHANGES_MAX: usize = 500;
-/// Maximum number of tests that primitives with many tests may add together. A program has at most
-/// [`INSN_COUNT_MAX`] instructions; the optimizer removes some tests, but not three in four.
-const TESTS_MAX: usize = 4 * INSN_COUNT_MAX;
+/// Maximum number of tests that primitives with many tests may add together, for each instruction
+/// that a program may have: the optimizer removes some tests, but not three in four.
+const TESTS_PER_INSN: usize = 4;
 
 /// The qualifiers of an identifier, which the next one inherits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,9 +249,9 @@ impl Parser<'_> {
     /// Counts the tests of a primitive that has many, before they are created.
     pub(super) fn count_tests(&mut self, count: usize, place: Range<usize>) -> Result<()> {
         self.tests = self.tests.saturating_add(count);
-        match self.tests <= TESTS_MAX {
+        match self.tests <= TESTS_PER_INSN * self.options.insn_count_max() {
             true => Ok(()),
-            false => Err(too_long(place)),
+            false => Err(too_long(place, self.options)),
         }
     }
 
@@ -397,7 +395,7 @@ impl Parser<'_> {
             // libpcap checks only the protocol of the left operand.
             a.steps.extend(b.steps);
             a.value = arith::operate(op, a.value, b.value)
-                .ok_or_else(|| Error::new(place, "division by 0, or shift by more than 31 bits"))?;
+                .ok_or_else(|| Error::new(place, arith::refusal(key)))?;
         }
         Ok(a)
     }
@@ -462,8 +460,9 @@ impl Parser<'_> {
 }
 
 /// The error about a program that is too long.
-pub(super) fn too_long(place: Range<usize>) -> Error {
-    let what = format!("the program would have more than {INSN_COUNT_MAX} instructions");
+pub(super) fn too_long(place: Range<usize>, options: &Options) -> Error {
+    let most = options.insn_count_max();
+    let what = format!("the program would have more than {most} instructions");
     Error::new(place, what).expected("shorten the expression, or split it into several")
 }
 

@@ -93,9 +93,13 @@ impl Parser<'_> {
             }
             Token::Mac(address) => {
                 self.next();
-                if !is_mac || self.link.mac_offsets().is_none() {
+                if !is_mac {
                     return Err(wrong(place, "a MAC address is not valid here")
-                        .expected("expected \"ether host\" before it, on Ethernet or 802.11"));
+                        .expected("expected \"ether host\" before it"));
+                }
+                if self.link.mac_offsets().is_none() {
+                    return Err(wrong(place, "the link type has no MAC addresses")
+                        .expected("Ethernet and 802.11 have them"));
                 }
                 Ok(self.link.mac(address, q.way))
             }
@@ -232,10 +236,9 @@ impl Parser<'_> {
             return Err(wrong(place, "the network has bits outside its mask")
                 .expected("the bits outside the mask must be 0"));
         }
-        if !matches!(q.proto, None | Some("ip6")) {
-            return Err(
-                wrong(place, "an IPv6 address is only in IPv6").expected("expected \"ip6\"")
-            );
+        if let Some(proto) = q.proto.filter(|proto| *proto != "ip6") {
+            return Err(wrong(place, format!("\"{proto}\" has no IPv6 address"))
+                .expected("expected \"ip6\" or no protocol"));
         }
         Ok(self.link.host6(value, mask, q.way))
     }
@@ -300,7 +303,9 @@ impl Parser<'_> {
                     _ => asked,
                 };
                 if !known.iter().all(|transport| asked.contains(transport)) {
-                    return Err(unknown("port of this protocol"));
+                    let of = if service.tcp { "tcp" } else { "udp" };
+                    return Err(wrong(place.clone(), format!("port \"{name}\" is {of}"))
+                        .expected("expected a name of this protocol, or a number"));
                 }
                 let n = service.port.into();
                 Ok(self.link.ports(n, n, known, q.way))
@@ -323,7 +328,13 @@ impl Parser<'_> {
                     Some("iso") => iso(name),
                     _ => names.protocol(name).map(u32::from),
                 };
-                let number = number.ok_or_else(|| unknown("protocol"))?;
+                let number = number.ok_or_else(|| {
+                    unknown(match q.proto {
+                        Some("ether") => "EtherType",
+                        Some("iso") => "OSI protocol",
+                        _ => "protocol",
+                    })
+                })?;
                 match q.kind {
                     Some("protochain") => self.protocol_chain(q.proto, number, place),
                     _ => self.protocol_number(number, q, place),
@@ -360,7 +371,12 @@ impl Parser<'_> {
 
     fn host_name(&self, name: &str, q: Qualifier, place: Range<usize>) -> Result<Cond> {
         let mut list = Vec::new();
-        for address in self.options.names.hosts(name) {
+        let known = self.options.names.hosts(name);
+        let of_other_family = match known.is_empty() {
+            true => "",
+            false => "of this protocol ",
+        };
+        for address in known {
             match address {
                 IpAddr::V4(v4) if q.proto != Some("ip6") => {
                     list.push(self.host((v4.to_bits(), u32::MAX), q, place.clone())?);
@@ -372,8 +388,10 @@ impl Parser<'_> {
             }
         }
         if list.is_empty() {
-            return Err(wrong(place, format!("unknown host \"{name}\""))
-                .expected("expected a name that resolves, or an address"));
+            return Err(
+                wrong(place, format!("unknown host {of_other_family}\"{name}\""))
+                    .expected("expected a name that resolves, or an address"),
+            );
         }
         Ok(Cond::Any(list))
     }

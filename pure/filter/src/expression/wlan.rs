@@ -85,29 +85,25 @@ impl Parser<'_> {
     /// Parses `type T`, `type T subtype S`, `subtype S` or `dir D`.
     pub(super) fn frame_control(&mut self, key: &'static str) -> Result<Cond> {
         let place = self.place();
-        if !self.link.is_wlan() {
-            return Err(
-                Error::new(place, format!("the link type has no {key} of frames"))
-                    .expected("802.11 frames have one"),
-            );
-        }
         self.next();
         let test =
             |p: &Self, at, value, mask| Ok(p.link.masked(From::Header, at, Size::B, value, mask));
-        match key {
+        let cond = match key {
             "direction" => {
                 let value = self.constant("direction", u32::MAX, DIRECTIONS)?;
                 test(self, 1, value, DIRECTION)
             }
             "type" => {
                 let kind = self.constant("type", TYPE, TYPES)?;
-                if !self.take("subtype") {
-                    return test(self, 0, kind, TYPE);
-                }
-                let own = SUBTYPES.iter().filter(|row| row.1 == kind);
-                let own: Vec<(&str, u32)> = own.map(|row| (row.0, row.2)).collect();
-                let subtype = self.constant("subtype", SUBTYPE, &own)?;
-                test(self, 0, kind | subtype, TYPE | SUBTYPE)
+                let (subtype, mask) = match self.take("subtype") {
+                    false => (0, TYPE),
+                    true => {
+                        let own = SUBTYPES.iter().filter(|row| row.1 == kind);
+                        let own: Vec<(&str, u32)> = own.map(|row| (row.0, row.2)).collect();
+                        (self.constant("subtype", SUBTYPE, &own)?, TYPE | SUBTYPE)
+                    }
+                };
+                test(self, 0, kind | subtype, mask)
             }
             _ => {
                 let all: Vec<(&str, u32)> =
@@ -116,7 +112,14 @@ impl Parser<'_> {
                 let value = self.constant("subtype", 0, &all)?;
                 test(self, 0, value, TYPE | SUBTYPE)
             }
+        };
+        if !self.link.is_wlan() {
+            return Err(
+                Error::new(place, format!("the link type has no {key} of frames"))
+                    .expected("802.11 frames have one"),
+            );
         }
+        cond
     }
 
     /// Parses a name of a table, or a number with only these bits.

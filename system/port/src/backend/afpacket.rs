@@ -72,18 +72,19 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     let first = PacketSocket::new()?;
     let link = any::find(&name.target)?;
     let is_any = link.index == 0;
+    let is_cooked = is_any || options.cooked;
     if is_any && options.direction.has_tx() {
         return Err(refuse("packets are sent on one interface".into()));
     }
     let control = Control::new(link.clone())?;
     let unsupported = |why| refuse(why).with_kind(ErrorKind::Unsupported);
-    let link_type = link_type(&link).map_err(unsupported)?;
-    let tap = (!is_any).then_some(link.index);
+    let link_type = link_type(&link, is_cooked).map_err(unsupported)?;
+    let tap = (!is_cooked).then_some(link.index);
     let target = FilterTarget { link_type, tap };
     let mut options = options.for_packets(target)?;
-    // Filters that the kernel cannot run are run by the queues; for `any` all of them, as the
-    // kernel sees no cooked header.
-    let in_user = |program: &mut Program| is_any || !runs_in_kernel(program);
+    // Filters that the kernel cannot run are run by the queues; of cooked packets all of them, as
+    // the kernel sees no cooked header.
+    let in_user = |program: &mut Program| is_cooked || !runs_in_kernel(program);
     let user_filter = options.filter.take_if(in_user);
     let options = &options;
     let time = time_source(&first, &name.target, options, &what)?;
@@ -171,9 +172,9 @@ impl Ends<'_> {
         let sources = &listening.sources;
         self.facts.append(&mut listening.facts);
         if self.user_filter.is_some() {
-            let fact = match self.link.index {
-                0 => "in user space, rejected packets are counted",
-                _ => {
+            let fact = match self.link_type == any::LINK_TYPE {
+                true => "in user space, rejected packets are counted",
+                false => {
                     "in user space, because the kernel allows no loops; rejected packets are \
                      counted"
                 }
@@ -185,7 +186,8 @@ impl Ends<'_> {
         self.packet_len_max = sources[0].packet_len_max();
         let mut rx = Vec::new();
         for (queue_index, source) in (0..).zip(sources) {
-            let cook = (self.link.index == 0).then(|| Cook::new(options.snaplen));
+            let is_cooked = self.link_type == any::LINK_TYPE;
+            let cook = is_cooked.then(|| Cook::new(options.snaplen, self.link.index));
             rx.push(RxQueue::new(
                 source.reader(self.time, self.pool.clone(), options, cook),
                 queue_index,
@@ -290,19 +292,35 @@ fn yes_no(yes: bool) -> &'static str {
 
 /// The link type, for capture files, of packets that such a socket returns for a device
 /// (`include/uapi/linux/if_arp.h` on one side, the LINKTYPE_ list of tcpdump.org on the other).
-fn link_type(link: &Link) -> std::result::Result<u16, String> {
+fn link_type(link: &Link, is_cooked: bool) -> std::result::Result<u16, String> {
     Ok(match link.hardware {
-        _ if link.index == 0 => any::LINK_TYPE,
-        // Ethernet, loopback.
-        1 | 772 => 1,
+        _ if is_cooked => any::LINK_TYPE,
+        // Ethernet, Metricom, loopback.
+        1 | 23 | 772 => 1,
         // No link header before IP: PPP, raw IP, tunnels (IPIP, IP6IP6, SIT, GRE without keys),
-        // none.
+        // none; SLIP in its variants, raw HDLC, frame relay.
         512 | 519 | 768 | 769 | 776 | 778 | 0xfffe => 101,
-        // 802.11 bare, with radiotap header.
+        15 | 256..=259 | 264 | 518 => 101,
+        // AX.25, Token Ring, ARCNET, LocalTalk, FDDI.
+        3 => 202,
+        6 | 800 => 6,
+        7 => 129,
+        773 => 114,
+        774 => 10,
+        // Cisco HDLC, frame relay access.
+        513 => 104,
+        770 => 107,
+        // IP over Fibre Channel, Fibre Channel.
+        18 => 122,
+        784..=787 => 224,
+        // 802.11 bare, with Prism and radiotap headers; 802.15.4.
         801 => 105,
+        802 => 119,
         803 => 127,
-        // Netlink monitor.
+        804 => 230,
+        // Monitors of netlink and vsock.
         824 => 253,
+        826 => 271,
         other => {
             return Err(format!(
                 "packets of hardware type {other} have no known link type"

@@ -241,9 +241,9 @@ const ECONNREFUSED: i32 = 111;
 const ECONNRESET: i32 = 104;
 const EPIPE: i32 = 32;
 
-fn ask(path: &Path, request: &Request) -> Result<UnixStream> {
+fn ask(path: &Path, request: &Request, patience: Duration) -> Result<UnixStream> {
     let from_io = |error| Error::from_io(format!("{ATTACH} at {}", path.display()), error);
-    let socket = descriptors::connect(path, PATIENCE).map_err(|error| {
+    let socket = descriptors::connect(path, patience).map_err(|error| {
         if error.os_code() != Some(ECONNREFUSED) {
             return error;
         }
@@ -257,7 +257,7 @@ fn ask(path: &Path, request: &Request) -> Result<UnixStream> {
         return Err(Error::new(ErrorKind::Permission, ATTACH, why)
             .with_hint("any user may create a name in /run/barewire: this is another cluster"));
     }
-    socket.set_read_timeout(Some(PATIENCE)).map_err(from_io)?;
+    socket.set_read_timeout(Some(patience)).map_err(from_io)?;
     descriptors::send_bytes(&socket, &request.encode()).map_err(or_refused)?;
     Ok(socket)
 }
@@ -284,7 +284,7 @@ fn refused_by_owner() -> Error {
 /// `Busy` or `NotFound` if it has no such queue without a reader; `NotFound` if it has exited;
 /// `InvalidInput` if it does not send the expected message; and any error of the system.
 pub fn connect(path: &Path, access: Access, request: &Request) -> Result<(PeerEnd, Terms)> {
-    let socket = ask(path, request)?;
+    let socket = ask(path, request, PATIENCE)?;
     let mut greeting = [0; GREETING_LEN_MAX];
     let (len, fds) = descriptors::receive(&socket, &mut greeting).map_err(or_refused)?;
     if len == 0 {
@@ -310,8 +310,17 @@ pub fn connect(path: &Path, access: Access, request: &Request) -> Result<(PeerEn
 /// # Errors
 /// As [`connect`].
 pub fn status(path: &Path) -> Result<String> {
-    let socket = ask(path, &Request::Status)?;
-    read_status(&socket, PATIENCE)
+    status_within(path, PATIENCE)
+}
+
+/// As [`status`], for a caller that does not wait long: at most `patience` for the connection, and
+/// twice that for the answer.
+///
+/// # Errors
+/// As [`connect`]; the system's if the time is up.
+pub fn status_within(path: &Path, patience: Duration) -> Result<String> {
+    let socket = ask(path, &Request::Status, patience)?;
+    read_status(&socket, patience)
 }
 
 /// Asks the owner at `path` to end in order, waits until it has, and returns its last status.
@@ -321,7 +330,7 @@ pub fn status(path: &Path) -> Result<String> {
 /// As [`connect`]; `Permission` also if this process may attach, but is neither root's nor of the
 /// owner's user.
 pub fn drain(path: &Path, seconds: u32) -> Result<String> {
-    let socket = ask(path, &Request::Drain(seconds))?;
+    let socket = ask(path, &Request::Drain(seconds), PATIENCE)?;
     let patience = PATIENCE + Duration::from_secs(seconds.into());
     socket
         .set_read_timeout(Some(patience))

@@ -1,6 +1,6 @@
 //! `any`: the packets of all interfaces, including those created later. Link headers differ, so
 //! each packet has a Linux cooked header instead (LINKTYPE_LINUX_SLL2 on tcpdump.org), built from
-//! the address that the kernel writes before the packet.
+//! the address that the kernel writes before the packet; on request also on one interface.
 
 use std::ptr::NonNull;
 
@@ -47,17 +47,25 @@ pub(super) struct Cook {
     loopback: u32,
     /// Maximum length of a cooked packet.
     snaplen: u32,
+    /// The interface; 0 for all.
+    interface: u32,
 }
 
 impl Cook {
-    pub(super) fn new(snaplen: u32) -> Self {
+    pub(super) fn new(snaplen: u32, interface: u32) -> Self {
         Self {
+            interface,
             loopback: Link::by_name("lo").map_or(0, |link| link.index),
             snaplen: match snaplen {
                 0 => u32::MAX,
                 snaplen => snaplen,
             },
         }
+    }
+
+    /// Whether the packets are those of all interfaces.
+    pub(super) fn is_any(&self) -> bool {
+        self.interface == 0
     }
 
     /// Writes the cooked header before a packet's network header; the packet begins there.

@@ -11,6 +11,7 @@ use sys::{ErrorKind, Result};
 use crate::account::{PortAccount, TxAccount, TxCounters};
 use crate::control::{Intake, PortControl, PortDescription, PortEvent};
 
+use super::any;
 use super::filter::{SocketFilter, runs_in_kernel};
 use super::listen::Source;
 
@@ -28,6 +29,8 @@ pub(super) struct Control {
     filter: Option<SocketFilter>,
     /// Whether the queues filter as well, since a filter was set that the kernel cannot run.
     pub(super) filters_in_user: bool,
+    /// Whether packets have cooked headers, which the kernel's filters do not see.
+    is_cooked: bool,
     tx: Vec<Arc<TxCounters>>,
     description: PortDescription,
 }
@@ -52,6 +55,7 @@ impl Control {
             sources: Vec::new(),
             filter: None,
             filters_in_user: false,
+            is_cooked: false,
             tx: Vec::new(),
             description: PortDescription::default(),
         })
@@ -68,6 +72,7 @@ impl Control {
         memory_len: usize,
     ) -> Self {
         self.sources = sources;
+        self.is_cooked = link_type == any::LINK_TYPE;
         self.filter = filter;
         self.tx = tx;
         self.description = PortDescription {
@@ -178,10 +183,10 @@ impl PortControl for Control {
     }
 
     fn set_filter(&mut self, filter: Option<&Program>) -> Result<bool> {
-        // For `any` the kernel runs none: it sees no cooked header.
-        let is_any = self.link.index == 0;
-        let in_kernel = |program: &&Program| !is_any && runs_in_kernel(program);
-        self.filters_in_user |= is_any || filter.is_some_and(|program| !in_kernel(&program));
+        // Of cooked packets the kernel filters none: it sees no cooked header.
+        let is_cooked = self.is_cooked;
+        let in_kernel = |program: &&Program| !is_cooked && runs_in_kernel(program);
+        self.filters_in_user |= is_cooked || filter.is_some_and(|program| !in_kernel(&program));
         if let Some(now) = &self.filter {
             let new = now.with_program(filter.filter(in_kernel));
             self.sources

@@ -167,7 +167,10 @@ pub(super) fn listen(
         } else {
             source.start(&filter)?;
         }
-        source.socket().bind(link.index, true)?;
+        match options.protocol {
+            0 => source.socket().bind(link.index, true)?,
+            ethertype => source.socket().bind_protocol(link.index, ethertype)?,
+        }
     }
     if in_group {
         join(&sources, &filter, options)?;
@@ -191,7 +194,9 @@ fn rings(
     options: &PortOptions,
 ) -> Result<(Vec<Source>, Facts)> {
     let unfit = match options.tap {
-        _ if link.index == 0 => Some("a filter program cannot read the interface"),
+        _ if link.index == 0 || options.cooked => {
+            Some("a filter program cannot read the interface")
+        }
         TapMethod::Tpacket => Some("requested"),
         _ => unfit_for_records(ring_bytes, time, options),
     };

@@ -78,7 +78,7 @@ pub(super) struct Rx {
     blocks: u32,
     is_down: bool,
     keep: Keep,
-    /// Builds cooked headers for `any`.
+    /// Builds cooked headers, for `any` and on request.
     cook: Option<Cook>,
 }
 
@@ -200,7 +200,7 @@ impl Rx {
         }
     }
 
-    /// Adds a packet of `any`.
+    /// Adds a packet with a cooked header.
     ///
     /// # Safety
     /// As [`Cook::cook`].
@@ -296,7 +296,8 @@ impl Rx {
     /// # Errors
     /// `Gone`, once all earlier packets have been read.
     fn check_gone(&mut self) -> Result<()> {
-        if self.cook.is_none() && self.tap.socket.bound_interface().is_none() {
+        let is_any = self.cook.as_ref().is_some_and(Cook::is_any);
+        if !is_any && self.tap.socket.bound_interface().is_none() {
             self.tap.gone.store(true, Ordering::Release);
         }
         if self.tap.gone.load(Ordering::Acquire) && !self.is_ready() && !self.is_block_begun() {
