@@ -48,6 +48,7 @@ mod confined;
 mod confined_files;
 mod doc_examples;
 mod dropin_return;
+mod dropin_threads;
 mod export_applications;
 mod export_collectors;
 mod export_fields;

@@ -20,4 +20,5 @@ mod link;
 mod live;
 mod savefile;
 mod status;
+mod wait;
 mod wording;

@@ -30,6 +30,7 @@ use crate::link;
 use crate::savefile::Header;
 use select::{now_ns, selects};
 use settings::{not_opened, options, snaplen, stamp_in_hardware};
+use crate::wait::{Wait, Waited};
 
 /// The device does not exist.
 pub const NO_SUCH_DEVICE: i32 = -5;
@@ -58,8 +59,6 @@ const RETURN: u16 = 6;
 
 /// Longest wait for room in a sending ring.
 const SEND_MAX: Duration = Duration::from_millis(100);
-/// Longest wait if there is no timeout.
-const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// An open port.
 pub struct Live {
@@ -87,7 +86,7 @@ pub struct Live {
     pub nonblocking: bool,
     /// Direction of the packets delivered: both, received, sent.
     pub direction: i32,
-    timeout: Duration,
+    wait: Wait,
     /// Packets that the interface had dropped when it was opened, if they are counted.
     dropped_before: Option<u64>,
 }
@@ -115,6 +114,8 @@ pub enum Next {
     Rejected,
     /// None yet.
     Nothing,
+    /// None yet; the wait is not over.
+    Waiting,
     /// The end.
     End,
 }
@@ -196,10 +197,7 @@ impl Live {
             target,
             nonblocking: settings.nonblocking,
             direction: 0,
-            timeout: match settings.timeout_ms {
-                1.. => Duration::from_millis(settings.timeout_ms.cast_unsigned().into()),
-                _ => WAIT_MAX,
-            },
+            wait: Wait::new(settings.timeout_ms),
             dropped_before,
         })
     }
@@ -386,8 +384,12 @@ impl Live {
                 }
             } else if !may_wait {
                 return Ok(Next::Nothing);
-            } else if self.reader.wait(self.timeout).map_err(error)? == Ready::End {
-                return self.end();
+            } else {
+                match self.wait.part(&mut self.reader).map_err(error)? {
+                    Waited::End => return self.end(),
+                    Waited::Partly => return Ok(Next::Waiting),
+                    Waited::Over => {}
+                }
             }
             if !self.find(filter).map_err(error)? {
                 let is_end = self.nonblocking
@@ -483,6 +485,7 @@ impl Live {
     /// # Errors
     /// Errors of the port.
     pub fn finish(&mut self) -> Result<()> {
+        self.wait.end();
         self.reader.finish().map_err(|error| failed(&error))
     }
 

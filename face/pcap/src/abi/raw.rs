@@ -74,8 +74,8 @@ pub struct Statistics {
     pub interface_dropped: u32,
 }
 
-/// `pcap_handler`.
-pub type Handler = unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8);
+/// `pcap_handler`. The program may end its thread in it.
+pub type Handler = unsafe extern "C-unwind" fn(*mut u8, *const PacketHeader, *const u8);
 
 impl Handle {
     /// Creates a handle, which `pcap_close` frees.

@@ -2,15 +2,22 @@
 
 use std::ffi::c_int;
 use std::ptr::{copy_nonoverlapping, null};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use sys::boundary::cancellation_point;
 
 use super::with;
 use crate::header::{Header, LONG_LEN, SHORT_LEN};
 use crate::ring::{Outcome, Ring};
 use crate::status::{INVALID_ARGUMENT, NO_PACKET, NOT_SUPPORTED};
 
-/// `pfringProcesssPacket`.
-type Handler = unsafe extern "C" fn(*const u8, *const u8, *const u8);
+/// `pfringProcesssPacket`. The program may end its thread in it.
+type Handler = unsafe extern "C-unwind" fn(*const u8, *const u8, *const u8);
+
+/// Longest part of a wait, after which the thread can be cancelled.
+const PART: Duration = Duration::from_millis(100);
+/// The step of [`pfring_loop`] that `pfring_breakloop` ended; no status.
+const STOPPED: c_int = 1;
 
 /// Receives a packet: returns 1 for a packet and 0 for none, as PF_RING documents. masscan takes a
 /// nonzero result for an error: it gets 0 for a packet and `NO_PACKET` for none.
@@ -18,7 +25,7 @@ type Handler = unsafe extern "C" fn(*const u8, *const u8, *const u8);
 /// With `len` 0, `*buffer` is set to the packet, which is valid until the next call; otherwise the
 /// packet is copied there, truncated to `len`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_recv(
+pub unsafe extern "C-unwind" fn pfring_recv(
     ring: *mut Ring,
     buffer: *mut *mut u8,
     len: u32,
@@ -48,7 +55,12 @@ pub unsafe extern "C" fn pfring_recv(
         })
     };
     // SAFETY: null or a ring.
-    unsafe { with(ring, body) }
+    let code = unsafe { with(ring, body) };
+    if may_wait != 0 {
+        // SAFETY: nothing is left to drop.
+        unsafe { cancellation_point() };
+    }
+    code
 }
 
 /// # Safety
@@ -96,7 +108,7 @@ unsafe fn write_header(header: &Header, is_long: bool, to: *mut u8) {
 
 /// Like [`pfring_recv`]. The header's part for what the packet was parsed into stays zero.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_recv_parsed(
+pub unsafe extern "C-unwind" fn pfring_recv_parsed(
     ring: *mut Ring,
     buffer: *mut *mut u8,
     len: u32,
@@ -123,42 +135,68 @@ pub unsafe extern "C" fn pfring_recv_chunk(
 
 /// Passes packets to a function until `pfring_breakloop`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_loop(
+pub unsafe extern "C-unwind" fn pfring_loop(
     ring: *mut Ring,
     handler: Option<Handler>,
     user: *const u8,
     may_wait: u8,
 ) -> c_int {
-    let body = |ring: &Ring| {
-        let handler = handler.ok_or(INVALID_ARGUMENT)?;
-        let is_long = ring.long_header;
+    let Some(handler) = handler else {
+        return INVALID_ARGUMENT;
+    };
+    let start = |ring: &Ring| {
         ring.take_stop();
-        while !ring.take_stop() {
-            let mut header = [0; LONG_LEN];
-            let use_it = |found: Header, packet: &[u8]| {
-                // SAFETY: room for the long one.
-                unsafe { write_header(&found, is_long, header.as_mut_ptr()) };
-                packet.as_ptr()
-            };
-            let packet = ring.receive(may_wait != 0, use_it)?.unwrap_or(null());
-            if !packet.is_null() {
-                // SAFETY: the program's function; the packet is valid until this thread receives
-                // again. No lock is held, so it may call the library.
-                unsafe { handler(header.as_ptr(), packet, user) };
-            }
-        }
         Ok(0)
     };
     // SAFETY: null or a ring.
-    unsafe { with(ring, body) }
+    let mut code = unsafe { with(ring, start) };
+    let (mut header, mut packet) = ([0; LONG_LEN], null());
+    while code >= 0 {
+        let body = |ring: &Ring| {
+            let use_it = |found: Header, packet: &[u8]| {
+                // SAFETY: room for the long one.
+                unsafe { write_header(&found, ring.long_header, header.as_mut_ptr()) };
+                packet.as_ptr()
+            };
+            if ring.take_stop() {
+                return Ok(STOPPED);
+            }
+            packet = ring.receive(may_wait != 0, use_it)?.unwrap_or(null());
+            Ok(0)
+        };
+        // SAFETY: null or a ring.
+        code = unsafe { with(ring, body) };
+        if code == STOPPED {
+            return 0;
+        }
+        match packet.is_null() || code < 0 {
+            // SAFETY: nothing is dropped in this function.
+            true => unsafe { cancellation_point() },
+            // SAFETY: the program's function; the packet is valid until this thread receives
+            // again. No lock is held and nothing is left to drop: it may call the library, and end
+            // the thread.
+            false => unsafe { handler(header.as_ptr(), packet, user) },
+        }
+    }
+    code
 }
 
 /// Waits for packets, at most so many milliseconds; returns 1 if there may be some, otherwise 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_poll(ring: *mut Ring, wait_ms: u32) -> c_int {
-    let timeout = Duration::from_millis(wait_ms.into());
-    // SAFETY: null or a ring.
-    unsafe { with(ring, |ring| ring.poll(timeout).map(c_int::from)) }
+pub unsafe extern "C-unwind" fn pfring_poll(ring: *mut Ring, wait_ms: u32) -> c_int {
+    let end = Instant::now() + Duration::from_millis(wait_ms.into());
+    loop {
+        let start = Instant::now();
+        let left = end.saturating_duration_since(start);
+        // SAFETY: null or a ring.
+        let code = unsafe { with(ring, |ring| ring.poll(left.min(PART)).map(c_int::from)) };
+        // SAFETY: nothing is left to drop.
+        unsafe { cancellation_point() };
+        // A wait that ended earlier was ended by a signal or `pfring_breakloop`.
+        if code != 0 || left <= PART || start.elapsed() < PART {
+            return code;
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
