@@ -159,7 +159,7 @@ pub fn between_processes(count: u64) -> Result<f64> {
         let child = Command::new(std::env::current_exe()?)
             .arg("--hop-reader")
             .arg(&path)
-            .arg("1")
+            .args(["1", "spin"])
             .spawn()?;
         let mut reader = Reader { child, path };
         let caller = loop {
@@ -210,11 +210,12 @@ fn pass(
     Ok(())
 }
 
-/// Reads a queue to its end, on this processor: the other process of [`between_processes`].
+/// Reads a queue to its end, on this processor: the other process of [`between_processes`]. With
+/// `idle` `yield`, other readers use the processor while the queue is empty.
 ///
 /// # Errors
 /// If there is no such queue, or its owner was killed.
-pub fn read(path: &Path, cpu: usize) -> Result<()> {
+pub fn read(path: &Path, cpu: usize, idle: &str) -> Result<()> {
     pin_current_thread(cpu)?;
     let (mut peer, _) = connect(path, Access::Read, &Request::Any)?;
     let mut slots = Vec::with_capacity(2 * BATCH);
@@ -226,7 +227,10 @@ pub fn read(path: &Path, cpu: usize) -> Result<()> {
         }
         empty += 1;
         if empty < 10_000 {
-            std::hint::spin_loop();
+            match idle {
+                "yield" => std::thread::yield_now(),
+                _ => std::hint::spin_loop(),
+            }
             continue;
         }
         match peer.wait(Duration::from_millis(100))? {

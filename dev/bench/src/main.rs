@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod applications;
+mod balance;
 mod bursts;
 mod cpu;
 mod guest;
@@ -62,9 +63,13 @@ struct Args {
     /// Pass this many batches to this many consumers: the subject of `cluster`, under callgrind
     #[arg(long, hide = true, num_args = 2, value_names = ["CONSUMERS", "ROUNDS"])]
     hop: Option<Vec<String>>,
-    /// Read a queue to its end on this processor: the other process of `cluster`
-    #[arg(long, hide = true, num_args = 2, value_names = ["SOCKET", "CPU"])]
+    /// Read a queue to its end on this processor, and spin or yield while it is empty: the other
+    /// process of `cluster`
+    #[arg(long, hide = true, num_args = 3, value_names = ["SOCKET", "CPU", "IDLE"])]
     hop_reader: Option<Vec<String>>,
+    /// The series of `cluster` with this in its name, balancing alone, for a profiler
+    #[arg(long, hide = true, num_args = 2, value_names = ["SERIES", "SECONDS"])]
+    balance: Option<Vec<String>>,
     /// Measure rates or cost in the guest: the inner part of `paths`
     #[arg(long, hide = true, value_name = "rates|cost")]
     in_guest: Option<String>,
@@ -92,7 +97,10 @@ fn main() -> Result<()> {
         return scenario::cluster::pass(&words[0], &words[1]);
     }
     if let Some(words) = &args.hop_reader {
-        return hop::read(words[0].as_ref(), words[1].parse()?);
+        return hop::read(words[0].as_ref(), words[1].parse()?, &words[2]);
+    }
+    if let Some(words) = &args.balance {
+        return scenario::cluster::balance_alone(&words[0], &words[1]);
     }
     if let Some(port) = &args.read {
         return reader::run(port);

@@ -224,6 +224,7 @@ impl RxQueue {
             queue: self,
             start: 0,
             packets,
+            received_bytes: bytes,
             walked: (0, 0, 0),
         })
     }
@@ -317,6 +318,7 @@ pub struct RxBatch<'q> {
     /// First slot of the first packet that is still in the batch.
     start: usize,
     packets: usize,
+    received_bytes: u64,
     /// End of the last search: a packet's number, relative to the slot that was the start then, and
     /// its first slot.
     walked: (usize, usize, usize),

@@ -203,6 +203,25 @@ impl<T: Copy> Producer<T> {
         }
     }
 
+    /// Writes the reserved entries from the `offset`-th on, as many as there are values; returns
+    /// how many.
+    ///
+    /// # Panics
+    /// As [`write`](Self::write).
+    #[inline(always)]
+    pub(crate) fn write_each(&mut self, offset: u32, values: impl Iterator<Item = T>) -> u32 {
+        let granted = self.granted();
+        let (entry, head) = (self.memory.entries(), self.head);
+        let mut at = offset;
+        for value in values {
+            assert!(at < granted, "write beyond the reserve");
+            // SAFETY: as in `write`.
+            entry(head.wrapping_add(at)).with_mut(|p| unsafe { p.write(value) });
+            at += 1;
+        }
+        at - offset
+    }
+
     /// Writes the first reserved entries, at most `max`; returns how many. Takes all values, also
     /// those that are not written.
     #[inline(always)]
@@ -310,6 +329,13 @@ impl<T: Copy> Consumer<T> {
     /// that keeps the protocol writes such a one.
     pub(crate) fn is_overrun(&self) -> bool {
         self.limit.wrapping_sub(self.tail) > self.memory.mask + 1
+    }
+
+    /// Fetches the cache line of the producer's index, which the other side has written on another
+    /// processor.
+    #[inline(always)]
+    pub(crate) fn prefetch_index(&self) {
+        sys::advice::prefetch(&[self.memory.producer.addr()]);
     }
 
     /// Fetches the cache lines of the first `count` peeked entries, all at once: the other side has

@@ -18,6 +18,7 @@
 //! copy it first if that matters.
 
 mod cache;
+mod copy;
 mod cursor;
 mod descriptor;
 mod frame;

@@ -351,21 +351,6 @@ impl Pool {
         frame.len = len;
     }
 
-    /// Prefetches the frame's first two cache lines from the packet's start, and its record, before
-    /// they are written.
-    ///
-    /// # Panics
-    /// If the frame belongs to another pool.
-    #[inline(always)]
-    pub fn prefetch_for_write(&self, frame: &Frame) {
-        let address = self.address(frame).addr();
-        sys::advice::prefetch_for_write(address);
-        if frame.len > 64 {
-            sys::advice::prefetch_for_write(address + 64);
-        }
-        sys::advice::prefetch_for_write(self.record_address(frame));
-    }
-
     #[inline]
     fn address(&self, frame: &Frame) -> *mut u8 {
         assert_eq!(frame.tag, self.0.tag, "a frame of another pool");

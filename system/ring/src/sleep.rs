@@ -10,15 +10,28 @@ use crate::sync::{AtomicU32, Ordering, fence};
 #[inline]
 pub fn prepare(sleeping: &AtomicU32) {
     sleeping.store(1, Ordering::Relaxed);
-    // Pairs with the fence in `is_needed`.
+    // Pairs with the fence in `barrier`.
     fence(Ordering::SeqCst);
 }
 
 /// Whether the writer has to wake the reader. Called after submitting.
 #[inline]
 pub fn is_needed(sleeping: &AtomicU32) -> bool {
+    barrier();
+    is_announced(sleeping)
+}
+
+/// The first half of [`is_needed`]: orders what was submitted to any number of readers before the
+/// look at each one's flag.
+#[inline]
+pub fn barrier() {
     // Pairs with the fence in `prepare`.
     fence(Ordering::SeqCst);
+}
+
+/// The other half, for each of the readers.
+#[inline]
+pub fn is_announced(sleeping: &AtomicU32) -> bool {
     let is_needed = sleeping.load(Ordering::Relaxed) != 0;
     if is_needed {
         sleeping.store(0, Ordering::Relaxed);

@@ -251,3 +251,40 @@ fn no_reader_sleeps_beside_a_packet() {
         assert!(!sleeps || is_woken, "it sleeps for good");
     });
 }
+
+/// The same for two readers of two rings, whose writer has one barrier for both.
+#[test]
+fn one_barrier_is_enough_for_two_readers() {
+    loom::model(|| {
+        let rings = [0, 1].map(|_| {
+            let (producer, consumer) = cursor::spsc_from::<u32>(2, 0);
+            (producer, consumer, Arc::new(AtomicU32::new(0)))
+        });
+        let (mut producers, mut readers) = (Vec::new(), Vec::new());
+        for (producer, consumer, sleeping) in rings {
+            producers.push((producer, sleeping.clone()));
+            readers.push((consumer, sleeping));
+        }
+        let writer = thread::spawn(move || {
+            for (producer, _) in &mut producers {
+                assert_eq!(producer.reserve(1), 1);
+                producer.write(0, 1);
+                producer.submit(1);
+            }
+            sleep::barrier();
+            let woken = producers.iter().map(|(_, it)| sleep::is_announced(it));
+            woken.collect::<Vec<_>>()
+        });
+        let sleep = |(mut consumer, sleeping): (cursor::Consumer<u32>, Arc<AtomicU32>)| {
+            sleep::prepare(&sleeping);
+            consumer.peek(1) == 0
+        };
+        let second = readers.pop().unwrap();
+        let second = thread::spawn(move || sleep(second));
+        let first = sleep(readers.pop().unwrap());
+        let sleeps = [first, second.join().unwrap()];
+        for (sleeps, is_woken) in sleeps.into_iter().zip(writer.join().unwrap()) {
+            assert!(!sleeps || is_woken, "it sleeps for good");
+        }
+    });
+}

@@ -2,25 +2,20 @@
 //! consumer of the same frames, the rate at which a cluster balances packets from memory, and the
 //! processor time of tcpdump on a queue.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use lab::dropin::{Dropin, original};
 use lab::process::{Process, Signal};
 use lab::veth::{Pair, Veth};
-use nix::sys::resource::{UsageWho, getrusage};
-use port::PortOptions;
-use runtime::Stop;
-use runtime::cluster::{self, Application, Setup};
-use runtime::filter::Expression;
 
 use super::{Plan, Scenario};
+use crate::balance::{self, BURST, FLOWS, Input, Source};
 use crate::bursts::{self, Load};
 use crate::hop::{self, BATCH, Hop};
+use crate::program;
 use crate::rounds::{Outcome, Table};
-use crate::{program, workload};
 
 /// The row in the table.
 pub const SCENARIO: Scenario = Scenario {
@@ -29,10 +24,6 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Instances that packets are balanced to.
-const INSTANCES: u32 = 4;
-/// Flows of the balanced packets.
-const FLOWS: u32 = 10_000;
 /// Packets per second at which tcpdump is measured.
 const TCPDUMP_PPS: u32 = 200_000;
 /// How long programs may take to start and to end.
@@ -65,7 +56,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
         "ns",
         "2nd and 3rd consumer",
     );
-    let mut rate = table("packets balanced to 4 consumers", "Mpps", "flow");
+    let mut rate = table("packets balanced to 4 consumers", "Mpps", BY_FLOW);
     let mut cost = table("tcpdump: own processor time a packet", "µs", ORIGINAL);
     let ours = std::env::current_exe()?;
     for consumers in [1, 3] {
@@ -94,8 +85,8 @@ fn run(plan: &Plan) -> Result<Outcome> {
         time.add("hop, both ends on one core", 0, one);
         time.add("hop to 3 consumers, all ends on one core", 0, three);
         extra.add("2nd and 3rd consumer", 0, (three - one) / 2.0);
-        for balance in ["flow", "round-robin"] {
-            rate.add(balance, 0, balanced(&file.0, count, balance)?);
+        for (label, source, by) in balanced(&file) {
+            rate.add(label, 0, balance::rate(source, count, by)?);
         }
         for subject in SUBJECTS {
             cost.add(subject.label, 0, tcpdump(subject, plan.seconds)?);
@@ -105,6 +96,38 @@ fn run(plan: &Plan) -> Result<Outcome> {
         tables: vec![instructions, time, extra, rate, cost],
         notes: notes(),
     })
+}
+
+const BY_FLOW: &str = "file, by flow";
+
+/// What is balanced, and how: label, packets, `--balance`.
+fn balanced(file: &Input) -> [(&'static str, Source<'_>, &'static str); 4] {
+    let source = Source::File(&file.0);
+    [
+        (BY_FLOW, source, "flow"),
+        ("file, round-robin", source, "round-robin"),
+        ("frames of the pool, by flow", Source::Frames, "flow"),
+        (
+            "frames of the pool, round-robin",
+            Source::Frames,
+            "round-robin",
+        ),
+    ]
+}
+
+/// The rates of balancing, once each: for a profiler.
+///
+/// # Errors
+/// As [`balance::rate`].
+pub fn balance_alone(label: &str, seconds: &str) -> Result<()> {
+    let count = (seconds.parse::<f64>()? * 5e6) as u64;
+    let file = Input::new(count)?;
+    for (its, source, by) in balanced(&file) {
+        if its.contains(label) {
+            println!("{its}: {:.2} Mpps", balance::rate(source, count, by)?);
+        }
+    }
+    Ok(())
 }
 
 fn notes() -> Vec<String> {
@@ -118,8 +141,11 @@ fn notes() -> Vec<String> {
             .into(),
         format!(
             "balanced: `cluster run` of a file in memory (/dev/shm), {FLOWS} flows, packets of 60 \
-             to 74 bytes, which are read, copied into the pool, dissected and handed to 4 reading \
-             processes; packets by the processor time of the owner's process"
+             to 74 bytes, which are read, copied into the pool, hashed and handed to 4 reading \
+             processes that share the other processor; or of `memory:`, where a thread on that \
+             processor has written {BURST} packets at a time into frames of the pool, as a card \
+             does, so that they are not copied; packets by the processor time of the owner's \
+             process without that thread"
         ),
         format!(
             "tcpdump -w /dev/null at {TCPDUMP_PPS} packets a second of 60 bytes: its own processor \
@@ -134,89 +160,6 @@ fn notes() -> Vec<String> {
 /// If packets were lost.
 pub fn pass(consumers: &str, rounds: &str) -> Result<()> {
     Hop::new(consumers.parse()?)?.rounds(rounds.parse()?)
-}
-
-/// A capture file in memory, deleted on drop.
-struct Input(PathBuf);
-
-impl Input {
-    fn new(count: u64) -> Result<Self> {
-        let input = Self(format!("/dev/shm/bw-cluster-{}.pcap", std::process::id()).into());
-        workload::many_flows(&input.0, u32::try_from(count)?, FLOWS)?;
-        Ok(input)
-    }
-}
-
-impl Drop for Input {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Processes that are killed and waited for on drop.
-struct Readers(Vec<Child>);
-
-impl Drop for Readers {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// Processor time of this process in seconds.
-fn own_time() -> Result<f64> {
-    let usage = getrusage(UsageWho::RUSAGE_SELF).context("getrusage")?;
-    let seconds =
-        |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
-    Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
-}
-
-/// Millions of packets per second of the owner's processor time.
-fn balanced(file: &Path, count: u64, balance: &str) -> Result<f64> {
-    let application = Application {
-        balance: cluster::Balance::parse(balance).map_err(anyhow::Error::msg)?,
-        ..Application::new("all", INSTANCES)
-    };
-    let opened = cluster::open(&Setup {
-        name: format!("bench-{}", std::process::id()),
-        inputs: vec![file.display().to_string()],
-        applications: vec![application],
-        ring_len: 4096,
-        filter: Expression::default(),
-        merge: None,
-        returns: Vec::new(),
-        options: PortOptions::default(),
-        allow: Vec::new(),
-        user: None,
-    })?;
-    let mut readers = Readers(Vec::new());
-    for _ in 0..INSTANCES {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("--hop-reader").arg(opened.path()).arg("1");
-        readers.0.push(command.spawn()?);
-    }
-    let options = cluster::Options {
-        cpu: Some(0),
-        ..cluster::Options::default()
-    };
-    let before = own_time()?;
-    let outcome = cluster::run(opened, &options, &Stop::new(), |_| {});
-    let spent = own_time()? - before;
-    for reader in &mut readers.0 {
-        ensure!(reader.wait()?.success(), "a reader failed");
-    }
-    let delivered: u64 = outcome
-        .queues
-        .iter()
-        .map(|queue| queue.counts.returned)
-        .sum();
-    ensure!(
-        delivered == count && outcome.imbalance() == 0,
-        "{outcome:?}"
-    );
-    Ok(count as f64 / spent / 1e6)
 }
 
 const ORIGINAL: &str = "original library, interface";

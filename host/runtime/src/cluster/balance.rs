@@ -99,6 +99,7 @@ pub(super) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
+    #[inline(always)]
     pub fn of(pool: &'a Pool, frame: &'a Frame) -> Self {
         let descriptor = pool.descriptor(frame);
         Self {
@@ -130,50 +131,76 @@ fn mix(mut word: u64) -> u64 {
     word ^ (word >> 33)
 }
 
-/// The hash of one end: an address, of IPv4 in the first four bytes, and a port.
+/// One end as a number: an address, of IPv4 in the first four bytes, and a port.
 #[inline]
 fn end(ip_version: u8, address: [u8; 16], port: u16) -> u64 {
     if ip_version == 4 {
         let [a, b, c, d, ..] = address;
         return end_v4([a, b, c, d], port);
     }
-    let [high, low] = [0, 8].map(|at| {
-        let bytes = [0, 1, 2, 3, 4, 5, 6, 7].map(|byte| address[at + byte]);
-        u64::from_ne_bytes(bytes)
-    });
-    mix(mix(high ^ u64::from(port)).wrapping_add(low))
+    end_v6(address, port)
+}
+
+#[inline(always)]
+fn end_v6(address: [u8; 16], port: u16) -> u64 {
+    let both = u128::from_ne_bytes(address);
+    let (high, low) = ((both >> 64) as u64, both as u64);
+    let high = high ^ u64::from(port);
+    high.wrapping_mul(0xd6e8_feb8_6659_fd93).wrapping_add(low)
 }
 
 #[inline(always)]
 fn end_v4(address: [u8; 4], port: u16) -> u64 {
-    mix(u64::from(u32::from_be_bytes(address)) << 16 | u64::from(port))
+    u64::from(u32::from_be_bytes(address)) << 16 | u64::from(port)
 }
 
 /// The hash of both ends and a protocol.
 #[inline(always)]
 fn of_ends(one: u64, other: u64, protocol: u8) -> u64 {
-    // The sum is the same in both directions.
-    mix(one.wrapping_add(other) ^ u64::from(protocol))
+    // The sum and the difference are the same in both directions, and different ends have a
+    // different one or the other.
+    let difference = (one ^ other).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mix(difference.wrapping_add(one.wrapping_add(other)) ^ u64::from(protocol))
 }
 
 /// The hash of most packets, without a dissection: TCP or UDP in an Ethernet packet with a whole
-/// IPv4 datagram without options (RFC 791 §3.1). `None` for others; the hash is the one that a
-/// dissection leads to.
+/// IPv4 datagram without options (RFC 791 §3.1), or an IPv6 packet without extension headers (RFC
+/// 8200 §3). `None` for others; the hash is the one that a dissection leads to.
 #[inline(always)]
 fn plain(is_flow: bool, seen: &Seen<'_>) -> Option<u64> {
-    const IP: usize = 14;
+    let ether_type = seen.bytes.get(IP - 2..)?.first_chunk()?;
+    match u16::from_be_bytes(*ether_type) {
+        0x0800 => plain_v4(is_flow, seen),
+        0x86dd => plain_v6(is_flow, seen),
+        _ => None,
+    }
+}
+
+/// Whether it is TCP or UDP. Without a branch, like what it is part of: which of them comes next
+/// cannot be predicted.
+#[inline(always)]
+fn is_tcp_or_udp(protocol: u8) -> bool {
+    const BOTH: u64 = 1 << 6 | 1 << 17;
+    (protocol < 64) & (BOTH >> (protocol & 63) & 1 != 0)
+}
+
+/// Offset of the IP header in an Ethernet packet without tags.
+const IP: usize = 14;
+
+#[inline(always)]
+fn plain_v4(is_flow: bool, seen: &Seen<'_>) -> Option<u64> {
     /// With the first 8 bytes of the transport header.
     const LEN: usize = IP + 28;
     let head = seen.bytes.first_chunk::<LEN>()?;
     let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-    let address = |at: usize| [0, 1, 2, 3].map(|byte| head[at + byte]);
+    let address = |at: usize| [head[at], head[at + 1], head[at + 2], head[at + 3]];
     let total = u32::from(word(IP + 2));
     let protocol = head[IP + 9];
-    let is_plain = word(IP - 2) == 0x0800
-        && head[IP] == 0x45
-        && word(IP + 6) & 0x3fff == 0
-        && (protocol == 6 || protocol == 17)
-        && (28..=seen.wire_len.saturating_sub(IP as u32)).contains(&total);
+    let is_plain = (head[IP] == 0x45)
+        & (word(IP + 6) & 0x3fff == 0)
+        & is_tcp_or_udp(protocol)
+        & (total >= 28)
+        & (total <= seen.wire_len.saturating_sub(IP as u32));
     if !is_plain {
         return None;
     }
@@ -187,10 +214,38 @@ fn plain(is_flow: bool, seen: &Seen<'_>) -> Option<u64> {
     })
 }
 
+#[inline(always)]
+fn plain_v6(is_flow: bool, seen: &Seen<'_>) -> Option<u64> {
+    /// With the first 8 bytes of the transport header.
+    const LEN: usize = IP + 48;
+    let head = seen.bytes.first_chunk::<LEN>()?;
+    let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    let address = |at: usize| head.get(at..)?.first_chunk().copied();
+    let payload = u32::from(word(IP + 4));
+    let protocol = head[IP + 6];
+    let is_plain = (head[IP] >> 4 == 6)
+        & is_tcp_or_udp(protocol)
+        & (payload >= 8)
+        & (payload <= seen.wire_len.saturating_sub(IP as u32 + 40));
+    if !is_plain {
+        return None;
+    }
+    let [one, other] = [address(IP + 8)?, address(IP + 24)?];
+    Some(match is_flow {
+        true => {
+            let ports = [word(IP + 40), word(IP + 42)];
+            of_ends(end_v6(one, ports[0]), end_v6(other, ports[1]), protocol)
+        }
+        false => of_ends(end_v6(one, 0), end_v6(other, 0), 0),
+    })
+}
+
 /// Hashes packets of one link type. Each hash of a packet is computed once.
 pub(super) struct Hasher {
     link_type: LinkType,
-    hashes: [Option<u64>; 5],
+    hashes: [u64; 5],
+    /// One bit for each hash that was computed.
+    known: u8,
     outer: Box<Dissection>,
     inner: Box<Dissection>,
     carried: Box<Dissection>,
@@ -202,7 +257,8 @@ impl Hasher {
     pub fn new(link_type: LinkType) -> Self {
         Self {
             link_type,
-            hashes: [None; 5],
+            hashes: [0; 5],
+            known: 0,
             outer: Box::new(Dissection::EMPTY),
             inner: Box::new(Dissection::EMPTY),
             carried: Box::new(Dissection::EMPTY),
@@ -214,7 +270,7 @@ impl Hasher {
     /// Begins with the next packet.
     #[inline]
     pub fn next(&mut self) {
-        self.hashes = [None; 5];
+        self.known = 0;
         (self.is_dissected, self.is_carried) = (false, false);
     }
 
@@ -245,17 +301,24 @@ impl Hasher {
     /// A hash of the packet.
     #[inline]
     pub fn hash(&mut self, kind: Kind, seen: &Seen<'_>) -> u64 {
-        if let Some(hash) = self.hashes[kind as usize] {
-            return hash;
+        if self.known >> kind as u8 & 1 != 0 {
+            return self.hashes[kind as usize];
         }
+        let plain = self.plain(kind, seen);
+        let hash = plain.unwrap_or_else(|| self.compute(kind, seen));
+        self.hashes[kind as usize] = hash;
+        self.known |= 1 << kind as u8;
+        hash
+    }
+
+    /// The hash of a packet that needs no dissection for it.
+    #[inline(always)]
+    pub fn plain(&self, kind: Kind, seen: &Seen<'_>) -> Option<u64> {
         let is_outer = matches!(kind, Kind::Flow | Kind::Addresses);
-        let plain = match is_outer && self.link_type == LinkType::ETHERNET {
+        match is_outer && self.link_type == LinkType::ETHERNET {
             true => plain(kind == Kind::Flow, seen),
             false => None,
-        };
-        let hash = plain.unwrap_or_else(|| self.compute(kind, seen));
-        self.hashes[kind as usize] = Some(hash);
-        hash
+        }
     }
 
     #[inline(never)]
@@ -351,6 +414,17 @@ mod tests {
         bytes
     }
 
+    /// An Ethernet packet with IPv6, from port 1000.
+    fn packet_v6(protocol: u8, port: u16) -> Vec<u8> {
+        let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
+        bytes.extend([0x60, 0, 0, 0, 0, 8, protocol, 64]);
+        bytes.extend((1..=32).map(|byte: u8| byte.wrapping_mul(37)));
+        bytes.extend(1000_u16.to_be_bytes());
+        bytes.extend(port.to_be_bytes());
+        bytes.extend([0, 8, 0, 0]);
+        bytes
+    }
+
     fn hash_with(kind: Kind, bytes: &[u8], info: u64) -> u64 {
         let seen = Seen {
             bytes,
@@ -416,6 +490,20 @@ mod tests {
                         let mut changed = packet.clone();
                         changed[at] = value;
                         check(&changed, 74);
+                    }
+                }
+                for len in 0..packet.len() {
+                    check(&packet[..len], len);
+                    check(&packet[..len], packet.len());
+                }
+                let mut packet = packet_v6(protocol, port);
+                packet.resize(94, 0);
+                packet[19] = 40;
+                for at in 0..packet.len() {
+                    for value in [0, 1, 4, 6, 8, 17, 0x45, 0x60, 0x6f, 0x80, 0xff] {
+                        let mut changed = packet.clone();
+                        changed[at] = value;
+                        check(&changed, 94);
                     }
                 }
                 for len in 0..packet.len() {

@@ -15,7 +15,7 @@ use sys::Result;
 use super::application::{Application, WhenFull};
 use super::back::{Back, depths};
 use super::merge::{Merge, now_ns};
-use super::select::Selector;
+use super::select::{Selector, Usual};
 use super::{LEAVE_MAX, Shared, Totals};
 use crate::Stop;
 use crate::worker::{self, Ended, Engine, Pacing, Verdict};
@@ -218,8 +218,7 @@ impl Mover {
 impl Engine for Out {
     fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
         self.totals.received += batch.len() as u64;
-        let bytes = |packet: port::Packet<'_>| u64::from(packet.cap_len());
-        self.totals.received_bytes += batch.iter().map(bytes).sum::<u64>();
+        self.totals.received_bytes += batch.received_bytes();
         self.set_now();
         self.all(batch);
         self.release(false);
@@ -399,13 +398,7 @@ impl Out {
         let mut frames = std::mem::take(&mut self.frames);
         let pool = self.cache.pool().clone();
         let mut run = frames.drain(..);
-        loop {
-            let (selector, readers) = (&mut self.selector, &self.readers);
-            let select = |frame: &Frame| selector.select(&pool, frame, readers);
-            let (ends, cache) = (&mut self.ends, &mut self.cache);
-            let Some((frame, selected)) = OwnerEnd::hand_run(ends, cache, &mut run, select) else {
-                break;
-            };
+        while let Some((frame, selected)) = self.hand_run(&pool, &mut run) {
             if pool.continues(&frame) {
                 self.hand_chain(&pool, frame, &mut run);
                 continue;
@@ -419,6 +412,25 @@ impl Out {
         }
         drop(run);
         self.frames = frames;
+    }
+
+    /// Hands over packets of one frame each, until one of their queues has no room.
+    fn hand_run(&mut self, pool: &Pool, run: &mut Drain<'_, Frame>) -> Option<(Frame, u64)> {
+        let (ends, cache, selector) = (&mut self.ends, &mut self.cache, &mut self.selector);
+        match selector.usual() {
+            Some(Usual::Only(queue)) => OwnerEnd::hand_run(ends, cache, run, |_| queue),
+            Some(Usual::RoundRobin(mut by)) => {
+                OwnerEnd::hand_run(ends, cache, run, |_| by.select())
+            }
+            Some(Usual::Hash(mut by)) => {
+                OwnerEnd::hand_run(ends, cache, run, |frame| by.select(pool, frame))
+            }
+            None => {
+                let readers = &self.readers;
+                let select = |frame: &Frame| selector.select(pool, frame, readers);
+                OwnerEnd::hand_run(ends, cache, run, select)
+            }
+        }
     }
 
     /// Hands over a packet of several frames, of which `run` has the others.
@@ -527,7 +539,7 @@ impl Out {
     }
 
     pub(super) fn flush(&mut self) {
-        self.ends.iter_mut().for_each(OwnerEnd::flush);
+        OwnerEnd::flush_all(&mut self.ends);
     }
 
     /// Takes back returned frames; returns their number.

@@ -32,11 +32,77 @@ enum By {
     /// There is only one.
     Only,
     Hash(Kind),
-    /// The number of packets so far.
-    RoundRobin(u64),
+    RoundRobin(Turns),
     /// `None` selects all packets.
     Filters(Vec<Option<Matcher>>),
     Table(std::sync::Arc<super::table::Table>),
+}
+
+/// The turns of queues.
+#[derive(Default)]
+struct Turns {
+    next: u32,
+    /// Number of packets so far.
+    packets: u64,
+}
+
+impl Turns {
+    /// The next of `count` queues.
+    #[inline(always)]
+    fn queue(&mut self, count: u32) -> u32 {
+        let queue = self.next;
+        self.next = if queue + 1 < count { queue + 1 } else { 0 };
+        self.packets += 1;
+        queue
+    }
+}
+
+/// The queues of a usual topology: one application, whose packets are neither filtered nor cleaned
+/// up, and stay in their queues when readers exit.
+pub(super) enum Usual<'s> {
+    Only(u64),
+    RoundRobin(InTurn<'s>),
+    Hash(ByHash<'s>),
+}
+
+pub(super) struct InTurn<'s> {
+    first: u32,
+    count: u32,
+    turns: &'s mut Turns,
+}
+
+impl InTurn<'_> {
+    /// The queue of the next packet, as a bit.
+    #[inline(always)]
+    pub fn select(&mut self) -> u64 {
+        1 << (self.first + self.turns.queue(self.count))
+    }
+}
+
+pub(super) struct ByHash<'s> {
+    first: u32,
+    count: u32,
+    kind: Kind,
+    hasher: &'s mut Hasher,
+}
+
+impl ByHash<'_> {
+    /// The queue of a packet, as a bit.
+    #[inline(always)]
+    pub fn select(&mut self, pool: &Pool, frame: &Frame) -> u64 {
+        let seen = Seen::of(pool, frame);
+        let hash = match self.hasher.plain(self.kind, &seen) {
+            Some(hash) => hash,
+            None => self.hash(&seen),
+        };
+        1 << (self.first + pick(hash, self.count))
+    }
+
+    #[cold]
+    fn hash(&mut self, seen: &Seen<'_>) -> u64 {
+        self.hasher.next();
+        self.hasher.hash(self.kind, seen)
+    }
 }
 
 /// Chooses queues.
@@ -90,7 +156,7 @@ impl Target {
                 let is_detunnelled = application.cleanup.detunnel.is_some();
                 balance
                     .kind(is_detunnelled)
-                    .map_or(By::RoundRobin(0), By::Hash)
+                    .map_or(By::RoundRobin(Turns::default()), By::Hash)
             }
         };
         Ok(Self {
@@ -132,11 +198,7 @@ impl Target {
                 let hash = hasher.hash(*kind, &Seen::of(pool, frame));
                 (pick(hash, self.count), hash)
             }
-            By::RoundRobin(packets) => {
-                *packets += 1;
-                let queue = (*packets - 1) % u64::from(self.count);
-                (queue as u32, *packets)
-            }
+            By::RoundRobin(turns) => (turns.queue(self.count), turns.packets),
             By::Filters(filters) => {
                 let seen = Seen::of(pool, frame);
                 let is_it =
@@ -235,6 +297,36 @@ impl Selector {
                 header: None,
             })
         })
+    }
+
+    /// What [`select`](Self::select) does, in fewer steps; `None` for a topology that is not usual.
+    #[inline]
+    pub fn usual(&mut self) -> Option<Usual<'_>> {
+        let [target] = self.targets.as_mut_slice() else {
+            return None;
+        };
+        let is_usual = target.filter.is_none()
+            && target.cleaner.is_none()
+            && target.detunnel.is_none()
+            && !target.is_rehashed
+            && !target.has_source;
+        let (first, count) = (target.first, target.count);
+        match &mut target.by {
+            _ if !is_usual => None,
+            By::Only => Some(Usual::Only(1 << first)),
+            By::RoundRobin(turns) => Some(Usual::RoundRobin(InTurn {
+                first,
+                count,
+                turns,
+            })),
+            By::Hash(kind) => Some(Usual::Hash(ByHash {
+                first,
+                count,
+                kind: *kind,
+                hasher: &mut self.hasher,
+            })),
+            By::Filters(_) | By::Table(_) => None,
+        }
     }
 
     /// The queues of the packet that begins in this frame, as bits. `readers` has the process that

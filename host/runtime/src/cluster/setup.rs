@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use port::{Direction, FilterSource, Intake, Port, PortDescription, PortOptions};
+use port::{Direction, FilterSource, Intake, Port, PortDescription, PortOptions, TxQueue};
 use ring::shared::{self, Interface, Offer, OwnerEnd};
 use ring::{FrameCache, Pool, PoolConfig};
 use sys::descriptors::Credentials;
@@ -32,6 +32,11 @@ const RETURN_FRAMES: u64 = 2 * 1024 + 4 * FrameCache::LEN_MAX as u64;
 
 /// Length of the frames if no port needs longer ones.
 const FRAME_LEN: u32 = 2048;
+
+/// Packets received at once, if there are so many: what is done for each batch (making packets
+/// visible to readers, looking for returned frames, publishing counts) waits for cache lines that
+/// other processors have written.
+const BATCH: usize = 256;
 
 /// A cluster to open.
 #[derive(Clone, Debug)]
@@ -314,6 +319,7 @@ pub fn open(setup: &Setup) -> Result<Opened> {
     let path = shared::path_of(&setup.name)?;
     let mut options = PortOptions {
         direction: Direction::Rx,
+        batch_max: setup.options.batch_max.max(BATCH),
         filter_source: Some(setup.filter()),
         // What is sent on an input's interface is not received again.
         outgoing: setup.outputs().is_empty() && setup.options.outgoing,
@@ -379,6 +385,12 @@ impl Opened {
     /// The path of the socket, which is removed at the end.
     pub fn path(&self) -> &std::path::Path {
         self.offer.path()
+    }
+
+    /// Takes the sending ends of inputs that are rings of this process (`memory:`): the cluster
+    /// receives what is sent there, without a copy, until they are dropped.
+    pub fn take_senders(&mut self) -> Vec<TxQueue> {
+        std::mem::take(&mut self.port.tx)
     }
 
     /// The status before the first packet.

@@ -108,6 +108,62 @@ fn read(path: PathBuf, request: Request) -> (u32, Vec<u32>) {
     (terms.queue, numbers)
 }
 
+/// What this process sends into a `memory:` input reaches the readers, without a copy.
+#[test]
+fn a_program_sends_into_a_ring_that_is_an_input() {
+    if let Err(error) = ring::shared::directory() {
+        skip::skip!("no directory for sockets: {error}");
+    }
+    const COUNT: u32 = 5000;
+    let unused = Input(PathBuf::new());
+    for balance in [Balance::Flow, Balance::RoundRobin] {
+        let mut setup = setup(&unused, &[("ids", 3)]);
+        setup.inputs = vec!["memory:?ring=64".into()];
+        setup.applications[0].balance = balance.clone();
+        let mut opened = open(&setup).unwrap();
+        let mut senders = opened.take_senders();
+        assert_eq!((senders.len(), opened.take_senders().len()), (1, 0));
+        let mut tx = senders.remove(0);
+        let path = opened.path().to_owned();
+        let readers: Vec<_> = (0..3)
+            .map(|queue| {
+                let path = path.clone();
+                thread::spawn(move || read(path, Request::Queue(queue)))
+            })
+            .collect();
+        let sender = thread::spawn(move || {
+            let mut number = 0;
+            while number < COUNT {
+                let mut batch = tx.reserve(64).unwrap();
+                while number < COUNT && batch.write(&packet(number)) {
+                    number += 1;
+                }
+                batch.submit().unwrap();
+                tx.flush().unwrap();
+                tx.wait(false, Duration::from_secs(60)).unwrap();
+            }
+        });
+        let outcome = run(opened, &Options::default(), &Stop::new(), |_| {});
+        sender.join().unwrap();
+        let read = |reader: thread::JoinHandle<(u32, Vec<u32>)>| reader.join().unwrap().1;
+        let seen: Vec<Vec<u32>> = readers.into_iter().map(read).collect();
+        assert!(outcome.error.is_none(), "{:?}", outcome.error);
+        assert_eq!((outcome.imbalance(), outcome.totals.copied), (0, 0));
+        for numbers in &seen {
+            assert!(numbers.is_sorted(), "{balance:?}");
+        }
+        if matches!(balance, Balance::RoundRobin) {
+            for (queue, numbers) in seen.iter().enumerate() {
+                let turns: Vec<u32> = (queue as u32..COUNT).step_by(3).collect();
+                assert_eq!(*numbers, turns);
+            }
+        }
+        let mut all = seen.concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..COUNT).collect::<Vec<_>>());
+    }
+}
+
 /// All applications receive all packets of a file, which waits for them: the rings are shorter.
 #[test]
 fn every_application_receives_every_packet_and_flows_stay_whole() {

@@ -27,6 +27,13 @@ impl RxQueue {
 }
 
 impl RxBatch<'_> {
+    /// Captured bytes of the packets that were received, including those that were removed from the
+    /// batch since.
+    #[inline]
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
     /// Moves up to `max` packets from the start of the batch into frames of the cache's pool,
     /// appends these with their metadata to `frames`, and removes the packets from the batch. A
     /// packet longer than a frame takes several: each but the last
@@ -47,14 +54,15 @@ impl RxBatch<'_> {
         }
         let mut adopted = Adopted::default();
         while self.packets != 0 && adopted.packets + adopted.too_long < max {
-            if !can_move {
-                let most = max - adopted.packets - adopted.too_long;
-                let count = self.copy_plain(cache, frames, most);
+            let most = max - adopted.packets - adopted.too_long;
+            let count = match can_move {
+                true => self.move_plain(cache.pool(), frames, most),
+                false => self.copy_plain(cache, frames, most),
+            };
+            if count != 0 {
                 adopted.packets += count;
-                adopted.copied += count;
-                if count != 0 {
-                    continue;
-                }
+                adopted.copied += if can_move { 0 } else { count };
+                continue;
             }
             let slots = &mut self.queue.slots[self.start..];
             let count = segment_count(slots);
@@ -83,27 +91,40 @@ impl RxBatch<'_> {
     /// how many.
     fn copy_plain(&mut self, cache: &mut FrameCache, frames: &mut Vec<Frame>, max: usize) -> usize {
         let slots = &self.queue.slots[self.start..];
-        let most = self.packets.min(max).min(AHEAD);
-        let slots = &slots[..slots.len().min(most)];
-        let frame_len = cache.pool().frame_len();
-        let is_plain = |slot: &Slot| !slot.continues() && slot.cap_len() <= frame_len;
-        let count = slots.iter().take_while(|slot| is_plain(slot)).count();
-        let first = frames.len();
-        let count = cache.take_frames(count, frames);
-        let (pool, slots) = (cache.pool(), &slots[..count]);
-        for (frame, slot) in frames[first..].iter_mut().zip(slots) {
-            pool.set_range(
-                frame,
-                start(frame, slot.cap_len(), frame_len),
-                slot.cap_len(),
-            );
-            pool.prefetch_for_write(frame);
-        }
-        for (frame, slot) in frames[first..].iter_mut().zip(slots) {
-            // SAFETY: the slot describes memory that the queue owns until release.
-            let bytes = unsafe { slot_bytes(slot) };
-            pool.bytes_mut(frame).copy_from_slice(bytes);
-            pool.keep_metadata(frame, slot);
+        let most = self.packets.min(max).min(slots.len());
+        // SAFETY: the slots describe memory that the queue owns until release.
+        let count = unsafe { cache.copy_in(&slots[..most], frames) };
+        self.start += count;
+        self.packets -= count;
+        count
+    }
+
+    /// Takes over the frames of up to `max` of the next packets that are in one slot, over a frame
+    /// of the pool; returns how many.
+    fn move_plain(&mut self, pool: &Pool, frames: &mut Vec<Frame>, max: usize) -> usize {
+        let slots = &mut self.queue.slots[self.start..];
+        let most = self.packets.min(max).min(slots.len());
+        let slots = &mut slots[..most];
+        frames.reserve(most);
+        // A device has written the headers, by which queues are chosen.
+        let fetch = |slot: &Slot| ring::slot::prefetch(slot.data().as_ptr());
+        slots.iter().take(HEADERS_AHEAD).for_each(fetch);
+        let mut count = 0;
+        for ahead in 0..most {
+            if let Some(later) = slots.get(ahead + HEADERS_AHEAD) {
+                fetch(later);
+            }
+            let slot = &mut slots[ahead];
+            let Some((index, offset)) = slot.place_in(pool).filter(|_| !slot.continues()) else {
+                break;
+            };
+            // SAFETY: the receiving queue holds the frame for this slot, which forgets it below.
+            let mut frame = unsafe { pool.adopt(index) };
+            pool.set_range(&mut frame, offset, slot.cap_len());
+            pool.keep_metadata(&mut frame, slot);
+            slot.forget_frame();
+            frames.push(frame);
+            count += 1;
         }
         self.start += count;
         self.packets -= count;
@@ -111,18 +132,8 @@ impl RxBatch<'_> {
     }
 }
 
-/// Number of packets whose frames are fetched into the cache before they are copied.
-const AHEAD: usize = 32;
-
-/// Where a packet starts in its frame. If all started at the same offset, their headers would be in
-/// the same few sets of the processor's caches, which then hold some dozen packets instead of
-/// thousands.
-#[inline(always)]
-fn start(frame: &Frame, len: u32, frame_len: u32) -> u32 {
-    const STEP: u32 = 128;
-    let start = frame.index() % 16 * STEP;
-    if start + len <= frame_len { start } else { 0 }
-}
+/// How many packets ahead headers are fetched into the cache.
+const HEADERS_AHEAD: usize = 16;
 
 /// Takes over the frames of a packet. Returns false and changes nothing if one of them is not a
 /// frame of the pool.

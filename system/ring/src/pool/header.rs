@@ -19,6 +19,9 @@ const VERSION: u32 = 1;
 /// Maximum number of frames in a pool.
 pub(super) const FRAME_COUNT_MAX: u32 = 1 << 24;
 
+/// Maximum length of a frame in bytes.
+pub(super) const FRAME_LEN_MAX: u32 = 4096;
+
 /// Number and length of a pool's frames, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
@@ -32,7 +35,7 @@ impl Geometry {
     /// # Errors
     /// What is wrong with them.
     pub fn new(frame_count: u32, frame_len: u32) -> std::result::Result<Self, String> {
-        if !frame_len.is_power_of_two() || !(2048..=4096).contains(&frame_len) {
+        if !frame_len.is_power_of_two() || !(2048..=FRAME_LEN_MAX).contains(&frame_len) {
             return Err(format!("frame length {frame_len} is neither 2048 nor 4096"));
         }
         if !(1..=FRAME_COUNT_MAX).contains(&frame_count) {

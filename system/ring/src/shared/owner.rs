@@ -17,7 +17,6 @@ use crate::frame::Frame;
 use crate::holder::Holder;
 use crate::pool::Pool;
 use crate::sleep;
-use crate::slot::Slot;
 
 mod collect;
 mod recover;
@@ -96,9 +95,24 @@ impl Followers {
     }
 }
 
-/// In the owner's copy of a descriptor: the frame continues the packet of the previous one. Slots
-/// have no such flag.
-const FOLLOWS: u64 = 1 << 1;
+/// A packet, or one segment of it, in the ring: the index of its frame. The rest of its descriptor
+/// is in the frame's record ([`Pool::handed`]), which stays as it is while a peer holds the frame.
+#[derive(Clone, Copy, Default)]
+struct Kept(u32);
+
+impl Kept {
+    /// The frame continues the packet of the previous one.
+    const FOLLOWS: u32 = 1 << 31;
+
+    fn new(index: u32, follows: bool) -> Self {
+        let flag = if follows { Self::FOLLOWS } else { 0 };
+        Self(index | flag)
+    }
+
+    fn index(self) -> u32 {
+        self.0 & !Self::FOLLOWS
+    }
+}
 
 /// Hands frames of a pool to another process, or to several, one after the other.
 pub struct OwnerEnd {
@@ -108,7 +122,7 @@ pub struct OwnerEnd {
     returned: Consumer<u32>,
     holder: ManuallyDrop<Holder>,
     /// The contents of the ring of descriptors, where no peer can write.
-    handed: Box<[Descriptor]>,
+    handed: Box<[Kept]>,
     /// Index in the ring of the next descriptor to submit.
     head: u32,
     /// Descriptors written since the last flush.
@@ -152,7 +166,7 @@ impl OwnerEnd {
             returned: Consumer::new(memory.returned()),
             memory,
             holder: ManuallyDrop::new(Holder::new(pool, 2 * entry_count)?),
-            handed: vec![Descriptor::default(); entry_count as usize].into(),
+            handed: vec![Kept::default(); entry_count as usize].into(),
             head: 0,
             written: 0,
             followers: Followers::new(pool.frame_count()),
@@ -267,8 +281,8 @@ impl OwnerEnd {
     /// is copied, and its frames are free after the last peer has returned them. Returns those that
     /// received it; if it is 0, the caller keeps the packet.
     ///
-    /// The packet's descriptors, except the last one, have the flag [`Slot::CONTINUES`]; otherwise
-    /// it is refused.
+    /// The packet's descriptors, except the last one, have the flag
+    /// [`Slot::CONTINUES`](crate::slot::Slot::CONTINUES); otherwise it is refused.
     ///
     /// # Safety
     /// As for [`hand`](Self::hand), for each of the frames, which are different ones. All ends
@@ -293,6 +307,8 @@ impl OwnerEnd {
         let bits = Bits(ready).filter_map(|at| ends.get(at).map(|end| end.holder.bit()));
         let holders = bits.fold(0, |all, bit| all | bit);
         for part in packet {
+            // SAFETY: guaranteed by the caller, and checked above.
+            unsafe { pool.keep_handed(part) };
             // SAFETY: guaranteed by the caller.
             let handed = unsafe { pool.hand_to(part.index, holders) };
             debug_assert!(handed, "checked above");
@@ -366,20 +382,17 @@ impl OwnerEnd {
 
     /// Writes the packet into the ring, which has room.
     fn write(&mut self, packet: &[Descriptor]) {
-        let mut follows = 0;
+        let mut follows = false;
         for part in packet {
-            let mut part = *part;
-            part.info &= !FOLLOWS;
             self.holder.add(1);
-            self.delivered.write(self.written, part);
-            if follows != 0 {
+            self.delivered.write(self.written, *part);
+            if follows {
                 self.followers.add(part.index);
             }
             let at = self.head.wrapping_add(self.written) as usize & (self.handed.len() - 1);
-            part.info |= follows;
-            self.handed[at] = part;
+            self.handed[at] = Kept::new(part.index, follows);
             self.written += 1;
-            follows = FOLLOWS;
+            follows = true;
         }
         self.counts.handed += 1;
     }
@@ -388,17 +401,51 @@ impl OwnerEnd {
     /// per batch.
     #[inline]
     pub fn flush(&mut self) {
+        if self.submit() {
+            sleep::barrier();
+            self.wake();
+        }
+    }
+
+    /// Like [`flush`](Self::flush), for each of the ends: with one memory barrier, which waits
+    /// until all that was written is visible.
+    #[inline]
+    pub fn flush_all(ends: &mut [OwnerEnd]) {
+        let mut submitted = 0_u64;
+        for (at, end) in ends.iter_mut().enumerate() {
+            submitted |= u64::from(end.submit()) << (at % 64);
+        }
+        if submitted == 0 {
+            return;
+        }
+        sleep::barrier();
+        for (at, end) in ends.iter().enumerate() {
+            if submitted >> (at % 64) & 1 != 0 {
+                end.wake();
+            }
+        }
+    }
+
+    /// Makes the packets handed over visible to the peer; returns whether there were any.
+    #[inline]
+    fn submit(&mut self) -> bool {
         let [handed, dropped] = self.before;
         let counts = &self.counts;
-        let memory = &self.memory;
-        memory.set_counts(counts.handed - handed, counts.dropped - dropped);
+        self.memory
+            .set_counts(counts.handed - handed, counts.dropped - dropped);
         if self.written == 0 {
-            return;
+            return false;
         }
         self.delivered.submit(self.written);
         self.head = self.head.wrapping_add(self.written);
         self.written = 0;
-        if sleep::is_needed(memory.sleeping())
+        true
+    }
+
+    /// Wakes the peer if it sleeps. Called after a barrier behind the submission.
+    #[inline]
+    fn wake(&self) {
+        if sleep::is_announced(self.memory.sleeping())
             && let Some(socket) = &self.socket
         {
             descriptors::wake(socket);
@@ -442,8 +489,3 @@ impl Drop for OwnerEnd {
         unsafe { ManuallyDrop::drop(&mut self.holder) };
     }
 }
-
-const _: () = {
-    let used = Slot::FLAGS;
-    assert!(used as u64 & FOLLOWS == 0, "a flag that slots do not use");
-};

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use ring::slot::Slot;
+use ring::slot::{Room, Slot};
 use ring::{Frame, FrameCache, Pool, PoolConfig};
 use sys::{Error, ErrorKind, Result};
 use wire::file::{
@@ -293,19 +293,21 @@ impl Rx {
     }
 
     /// Adds packets to the batch until there is another event, or `room` of them; returns how many
-    /// were read, and the event.
+    /// were read, and the event. Adds the bytes in the batch to `bytes`.
     fn packets(
         &mut self,
         slots: &mut Vec<Slot>,
         room: usize,
+        bytes: &mut u64,
     ) -> (u64, Option<std::result::Result<Event, FileError>>) {
         let rest = self.source.rest();
         let start = self.source.pointer(0);
         let (mut at, mut seen, mut added) = (0, 0, 0);
-        slots.reserve(room);
         if self.filters.iter().all(Option::is_none) {
             let index = self.indices.first().copied().unwrap_or(0);
             let snaplen = self.snaplen;
+            let info = u64::from(Slot::TIME) | u64::from(index) << 16;
+            let (mut batch, mut sum) = (Room::new(slots, room), 0);
             at = self
                 .reader
                 .each_plain(rest, room, |data_at, cap_len, wire_len, time| {
@@ -317,22 +319,27 @@ impl Rx {
                     // only prefetch by address, and that stops at each page.
                     let ahead = data.as_ptr().addr() + AHEAD_LEN;
                     sys::advice::prefetch(&[ahead, ahead + 64]);
+                    let len = cap_len.min(snaplen);
                     // SAFETY: as above; what is read of the file stays in memory until `release`.
-                    let mut slot = unsafe { Slot::over(data, cap_len.min(snaplen), wire_len, 0) };
-                    slot.time_ns = time.ns();
-                    slot.interface_index = index;
-                    slot.flags = Slot::TIME;
-                    slots.push(slot);
-                    added += 1;
+                    // The reader finds at most as many as there is room for.
+                    unsafe {
+                        let place = batch.place();
+                        Slot::write(place, data.as_ptr(), len, 0, time.ns(), 0, info);
+                        (*place).wire_len = wire_len;
+                        batch.advance(1);
+                    }
+                    sum += u64::from(len);
                 });
+            added = batch.finish();
             seen = added as u64;
+            *bytes += sum;
         }
         let other = loop {
             if added == room || seen == LOOK_MAX {
                 break None;
             }
-            let bytes = rest.get(at..).unwrap_or(&[]);
-            let packet = match self.reader.next(bytes) {
+            let next = rest.get(at..).unwrap_or(&[]);
+            let packet = match self.reader.next(next) {
                 Ok(Event::Packet(packet)) => packet,
                 other => break Some(other),
             };
@@ -344,7 +351,7 @@ impl Rx {
             let index = index.copied().unwrap_or(0);
             let data_at = at + packet.data.start;
             at += packet.used;
-            if !self.selects(index, bytes, &packet) {
+            if !self.selects(index, next, &packet) {
                 continue;
             }
             // SAFETY: the reader checked that the packet lies within `rest`, which `start` is the
@@ -359,6 +366,7 @@ impl Rx {
                 + u16::from(packet.direction == Way::Out) * Slot::OUTGOING;
             slots.push(slot);
             added += 1;
+            *bytes += u64::from(cap_len);
         };
         self.source.take(at);
         (seen, other)
@@ -369,10 +377,10 @@ impl RxBackend for Rx {
     fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
         self.source.begin_batch(&self.path)?;
         let before = slots.len();
-        let mut seen = 0;
+        let (mut seen, mut bytes) = (0, 0);
         while self.end.is_none() && !self.shared.stopped.load(Ordering::Relaxed) {
             let room = max - (slots.len() - before);
-            let (looked, other) = self.packets(slots, room);
+            let (looked, other) = self.packets(slots, room, &mut bytes);
             seen += looked;
             match other {
                 None => break,
@@ -400,7 +408,10 @@ impl RxBackend for Rx {
             self.reported = true;
             return Err(self.error());
         }
-        Ok(Filled::of(&slots[before..]))
+        Ok(Filled {
+            packets: slots.len() - before,
+            bytes,
+        })
     }
 
     fn release(&mut self, slots: &mut Vec<Slot>) {

@@ -6,6 +6,12 @@ use super::{Collected, OwnerEnd};
 use crate::cache::FrameCache;
 use crate::holding;
 
+/// Number of returned indices that are fetched at once: 16 cache lines. The processor recognizes
+/// the sequence then, as it does at once with the few lines of a short batch.
+const PREFETCHED: u32 = 256;
+/// Longest batch that is not worth it.
+const SHORT: u32 = 64;
+
 impl OwnerEnd {
     /// Takes back the frames that the peer has returned so far, at most one ring of them.
     #[inline]
@@ -28,6 +34,8 @@ impl OwnerEnd {
         let tag = first.pool.tag();
         let is_alone = numbers.count_ones() as usize == ends.len()
             && ends.iter().all(|end| end.pool.tag() == tag);
+        // All at once: each of them was written on another processor.
+        ends.iter().for_each(|end| end.returned.prefetch_index());
         for end in ends {
             let collected = match is_alone {
                 true => end.take_returned::<true>(cache),
@@ -45,6 +53,9 @@ impl OwnerEnd {
         let count = self.returned.peek(2 * self.memory.entry_count);
         if count == 0 {
             return Collected::default();
+        }
+        if count > SHORT {
+            self.returned.prefetch(count.min(PREFETCHED));
         }
         let Self {
             pool,

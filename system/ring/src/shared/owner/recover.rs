@@ -6,10 +6,9 @@ use std::sync::Arc;
 use sys::{Error, ErrorKind, Result};
 
 use super::rest::{Entry, rest};
-use super::{FOLLOWS, OwnerEnd, QueueMemory};
+use super::{Kept, OwnerEnd, QueueMemory};
 use crate::cache::FrameCache;
 use crate::cursor::{Consumer, Producer};
-use crate::descriptor::Descriptor;
 
 /// Packets of a peer that has exited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,13 +19,13 @@ pub struct Recovered {
     pub lost: u32,
 }
 
-impl Entry for Descriptor {
+impl Entry for Kept {
     fn frame(&self) -> usize {
-        self.index as usize
+        self.index() as usize
     }
 
     fn follows(&self) -> bool {
-        self.info & FOLLOWS != 0
+        self.0 & Self::FOLLOWS != 0
     }
 }
 
@@ -73,12 +72,10 @@ impl OwnerEnd {
         self.returned = Consumer::new(memory.returned());
         let mut kept = 0;
         for (at, packet) in rest.iter().enumerate() {
-            let follows = packet.info & FOLLOWS;
-            let mut plain = *packet;
-            plain.info &= !FOLLOWS;
-            self.delivered.write(at as u32, plain);
+            let descriptor = self.pool.handed(packet.index());
+            self.delivered.write(at as u32, descriptor);
             self.handed[at] = *packet;
-            kept += u32::from(follows == 0);
+            kept += u32::from(!packet.follows());
         }
         self.delivered.submit(rest.len() as u32);
         self.head = rest.len() as u32;

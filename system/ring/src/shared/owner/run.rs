@@ -4,7 +4,7 @@
 use std::mem::MaybeUninit;
 use std::vec::Drain;
 
-use super::{FOLLOWS, OwnerEnd};
+use super::{Kept, OwnerEnd};
 use crate::cache::FrameCache;
 use crate::descriptor::Descriptor;
 use crate::frame::Frame;
@@ -67,24 +67,33 @@ impl Block<'_> {
     /// Writes the packets into the rings of their ends, and passes the frames to the holders.
     #[inline(never)]
     fn hand(&self, ends: &mut [OwnerEnd], cache: &mut FrameCache, pool: &Pool, holders: Holders) {
+        if self.any != self.every || self.any == 0 {
+            return self.hand_each(ends, cache, pool, holders);
+        }
         let count = self.frames.len().min(BATCH);
         let mut packets = [const { MaybeUninit::uninit() }; BATCH];
         for (place, frame) in packets.iter_mut().zip(self.frames) {
-            let mut packet = pool.descriptor(frame);
-            packet.info &= !FOLLOWS;
-            place.write(packet);
+            place.write(pool.descriptor_to_hand(frame));
         }
         // SAFETY: these are initialized, and have the layout of descriptors.
         let packets = unsafe { &*(&raw const packets[..count] as *const [Descriptor]) };
-        if self.any == self.every && self.any != 0 {
-            self.pass_all(pool, holders.select(ends, self.any));
-            for at in Bits(self.any) {
-                if let Some(end) = ends.get_mut(at) {
-                    end.write_all(packets);
-                }
+        self.pass_all(pool, holders.select(ends, self.any));
+        for at in Bits(self.any) {
+            if let Some(end) = ends.get_mut(at) {
+                end.write_all(packets);
             }
-            return;
         }
+    }
+
+    /// The same for packets that go to different ends.
+    #[inline(never)]
+    fn hand_each(
+        &self,
+        ends: &mut [OwnerEnd],
+        cache: &mut FrameCache,
+        pool: &Pool,
+        holders: Holders,
+    ) {
         self.pass_each(ends, cache, pool, holders);
         // The packets of each end, as bits.
         let mut of = [0_u64; HOLDER_COUNT_MAX as usize];
@@ -95,7 +104,7 @@ impl Block<'_> {
         }
         for at in Bits(self.any) {
             if let Some(end) = ends.get_mut(at) {
-                end.write_each(packets, of[at]);
+                end.write_each(pool, self.frames, of[at]);
             }
         }
     }
@@ -238,24 +247,34 @@ impl OwnerEnd {
     fn write_all(&mut self, packets: &[Descriptor]) {
         let start = self.head.wrapping_add(self.written) as usize & (self.handed.len() - 1);
         let (before, behind) = packets.split_at(packets.len().min(self.handed.len() - start));
-        self.handed[start..start + before.len()].copy_from_slice(before);
-        self.handed[..behind.len()].copy_from_slice(behind);
+        let (first, rest) = self.handed.split_at_mut(start);
+        for (place, packet) in rest
+            .iter_mut()
+            .zip(before)
+            .chain(first.iter_mut().zip(behind))
+        {
+            *place = Kept::new(packet.index, false);
+        }
         self.delivered.write_slice(self.written, packets);
         self.count_written(packets.len() as u32);
     }
 
-    /// Writes those packets whose bit is set into the ring, which has room.
+    /// Writes the packets of those frames whose bit is set into the ring, which has room.
     #[inline]
-    fn write_each(&mut self, packets: &[Descriptor], bits: u64) {
-        let mut chosen = [const { MaybeUninit::uninit() }; BATCH];
-        let mut count = 0;
-        for (place, bit) in chosen.iter_mut().zip(Bits(bits)) {
-            place.write(packets[bit]);
-            count += 1;
-        }
-        // SAFETY: these are initialized, and have the layout of descriptors.
-        let chosen = unsafe { &*(&raw const chosen[..count] as *const [Descriptor]) };
-        self.write_all(chosen);
+    fn write_each(&mut self, pool: &Pool, frames: &[Frame], bits: u64) {
+        let mut at = self.head.wrapping_add(self.written) as usize;
+        let mask = self.handed.len() - 1;
+        let kept = &mut *self.handed;
+        let chosen = Bits(bits).filter_map(|bit| frames.get(bit));
+        let packets = chosen.map(|frame| {
+            if let Some(place) = kept.get_mut(at & mask) {
+                *place = Kept::new(frame.index, false);
+            }
+            at = at.wrapping_add(1);
+            pool.descriptor_to_hand(frame)
+        });
+        let count = self.delivered.write_each(self.written, packets);
+        self.count_written(count);
     }
 
     #[inline(always)]
