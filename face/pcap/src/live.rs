@@ -28,9 +28,9 @@ use crate::framing::Framing;
 use crate::handle::Settings;
 use crate::link;
 use crate::savefile::Header;
+use crate::wait::{Wait, Waited};
 use select::{now_ns, selects};
 use settings::{not_opened, options, snaplen, stamp_in_hardware};
-use crate::wait::{Wait, Waited};
 
 /// The device does not exist.
 pub const NO_SUCH_DEVICE: i32 = -5;

@@ -41,8 +41,8 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// `__libc_single_threaded` of glibc (sys/single_threaded.h), not 0 as long as the process has no
-/// other thread, which could cancel this one; `None` with C libraries that lack it.
+/// `__libc_single_threaded` of glibc (sys/single_threaded.h, since 2.32), not 0 as long as the
+/// process has no other thread; `None` with C libraries that lack it.
 fn single_threaded() -> Option<&'static AtomicU8> {
     static FOUND: OnceLock<Option<&'static AtomicU8>> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -53,11 +53,17 @@ fn single_threaded() -> Option<&'static AtomicU8> {
     })
 }
 
+/// Whether the process has no other thread, as far as the C library knows: nobody else can cancel
+/// this one or use its streams.
+#[inline]
+pub fn is_single_threaded() -> bool {
+    single_threaded().is_some_and(|place| place.load(Ordering::Relaxed) != 0)
+}
+
 /// Keeps this thread from being cancelled; returns the state before, if another thread could cancel
 /// it.
 fn disable_cancellation() -> Option<c_int> {
-    let is_alone = single_threaded().is_some_and(|place| place.load(Ordering::Relaxed) != 0);
-    (!is_alone).then(|| set_cancel_state(CANCEL_DISABLE))
+    (!is_single_threaded()).then(|| set_cancel_state(CANCEL_DISABLE))
 }
 
 /// Sets whether this thread can be cancelled; returns the state before.

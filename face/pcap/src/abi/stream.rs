@@ -1,7 +1,8 @@
 //! C streams, which programs pass in and receive.
 
 use std::ffi::{CStr, CString, c_int, c_void};
-use std::sync::OnceLock;
+
+use sys::boundary::is_single_threaded;
 
 use super::raw::errno;
 use crate::failure::{Failure, Result};
@@ -107,18 +108,4 @@ pub unsafe fn write(file: *mut libc::FILE, bytes: &[u8]) -> bool {
 pub unsafe fn has_failed(file: *mut libc::FILE) -> bool {
     // SAFETY: the caller's promise. The flag is an integer, which is read as one.
     unsafe { ferror_unlocked(file) != 0 }
-}
-
-/// Whether the process has no other thread, as glibc knows since 2.32: then nobody else uses a
-/// stream, and its lock, which costs more than copying a small packet, is not needed.
-fn is_single_threaded() -> bool {
-    static ADDRESS: OnceLock<usize> = OnceLock::new();
-    let address = *ADDRESS.get_or_init(|| {
-        // SAFETY: a name; the result is an address or null.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-        found.expose_provenance()
-    });
-    // SAFETY: a variable of the C library, which only the only thread's own calls change while it
-    // is set.
-    address != 0 && unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() } != 0
 }
