@@ -50,7 +50,7 @@ fn file(name: &str) -> CString {
     path
 }
 
-unsafe extern "C" fn count(user: *mut u8, header: *const PacketHeader, _: *const u8) {
+unsafe extern "C-unwind" fn count(user: *mut u8, header: *const PacketHeader, _: *const u8) {
     // SAFETY: as `pcap_loop` calls it here.
     unsafe { *user.cast::<u32>() += (*header).cap_len };
 }

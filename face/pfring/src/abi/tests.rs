@@ -133,7 +133,7 @@ fn a_loop_ends_when_its_function_asks_for_it() {
 
     struct User(*mut Ring, AtomicU32);
 
-    unsafe extern "C" fn handler(header: *const u8, packet: *const u8, user: *const u8) {
+    unsafe extern "C-unwind" fn handler(header: *const u8, packet: *const u8, user: *const u8) {
         // SAFETY: the arguments of the loop below.
         unsafe {
             let user = &*user.cast::<User>();
