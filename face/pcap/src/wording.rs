@@ -362,15 +362,31 @@ impl Fault<'_> {
     /// The headers of these packets are not known.
     fn no_filters(&self) -> String {
         let name = match self.dlt {
-            186 | 189 | 220 | 249 | 266 => "USB",
+            139 | 140 => "MTP2",
+            144 => "IrDA",
+            175 => "Ethernet with Endace ERF header",
+            176 => "Packet-over-SONET with Endace ERF header",
+            177 => "LAPD",
+            182 => "Multi-link Frame Relay",
+            186 | 189 | 220 | 249 => "USB",
             187 | 201 => "Bluetooth",
             190 | 227 => "CAN",
-            191 | 195 | 215 | 230 => "IEEE 802.15.4",
-            197 | 175 | 176 => "ERF",
+            191 | 195 | 215 | 230 | 283 => "IEEE 802.15.4",
+            193 => "IEEE 802.16",
+            196 => "SITA",
+            197 => "ERF",
+            198 => "RAIF1",
+            199 | 209 => "IPMB",
+            202 => "AX.25",
             239 => "NFLOG",
+            246 => "PFSYNC",
             _ => &self.link,
         };
-        format!("{name} link-layer type filtering not implemented")
+        match self.word {
+            "vlan" => format!("no VLAN support for {}", self.link),
+            "llc" => format!("'llc' not supported for {}", self.link),
+            _ => format!("{name} link-layer type filtering not implemented"),
+        }
     }
 }
 

@@ -147,8 +147,8 @@ unsafe fn step(p: *mut Handle, given: c_int) -> Step {
     if let Some(found) = guard_brief(None, || unsafe { held(p) }) {
         return Step::Packet(found);
     }
-    // SAFETY: the caller's promise.
     guard(Step::Done(ERROR, false), || {
+        // SAFETY: the caller's promise.
         match unsafe { read(p, given == 0) } {
             Err(code) => Step::Done(code, false),
             Ok(Read::Found(found)) => Step::Packet(found),
