@@ -127,7 +127,7 @@ def in_child(label, call):
     if child == 0:
         os.close(r); null = os.open("/dev/null", os.O_RDWR); os.dup2(null, 1); os.dup2(null, 2)
         os.dup2(null, 0)
-        import signal; signal.alarm(20)
+        import signal; signal.alarm(120)
         try: os.write(w, call().encode()); os._exit(0)
         finally: os._exit(1)
     os.close(w)

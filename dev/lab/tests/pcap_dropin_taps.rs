@@ -15,7 +15,8 @@ import fcntl, struct
 lib.pcap_datalink_val_to_name.restype = ctypes.c_char_p
 numbers = ctypes.POINTER(ctypes.c_int)()
 ip = (bytes.fromhex("4500001c0000000040110000c0000201c0000202") + struct.pack(">HHHH", 9, 9, 8, 0))
-KINDS = [1, 512, 519, 768, 769, 776, 778, 772, 65534, 4711, 19, 783, 824, 513, 774, 801, 804, 256]
+KINDS = [1, 512, 519, 768, 769, 776, 778, 772, 65534, 4711, 19, 783, 824, 513, 774, 801, 804, 256,
+         18]
 for kind in KINDS:
     fd = os.open("/dev/net/tun", os.O_RDWR)
     name = f"kind{kind}"; names = [name]
@@ -120,6 +121,15 @@ fn protocols_and_long_filters_select_what_they_select_with_the_original() {
     assert!(text.contains("long 65535 0"), "{text}");
 }
 
+/// A file that is removed on drop.
+struct Removed(String);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// Queues of clusters come after the devices that the original lists; sockets whose owner does not
 /// answer are left out.
 #[test]
@@ -136,6 +146,7 @@ fn queues_of_clusters_are_listed_after_the_interfaces() {
     cluster.wait_stderr("open ring:", limit).unwrap();
     // Accepts connections, and never answers.
     let silent = format!("/run/barewire/silent{}", std::process::id());
+    let _removed = Removed(silent.clone());
     let _listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();
     let list = |library: Option<&Dropin>| {
         let plain = pair.left.ns.command("tcpdump");
@@ -152,7 +163,6 @@ fn queues_of_clusters_are_listed_after_the_interfaces() {
     let has_both =
         |list: &String| (0..2).all(|queue| list.contains(&format!("ring:{name}/{queue}")));
     let ours = lists.find(has_both).expect("a list with both queues");
-    std::fs::remove_file(&silent).unwrap();
     for queue in 0..2 {
         let port = format!("ring:{name}/{queue}");
         let line = ours.lines().find(|line| line.contains(&port));
@@ -169,6 +179,7 @@ fn queues_of_clusters_are_listed_after_the_interfaces() {
         ours.lines().skip(first).all(|line| is_ours(&line)),
         "{ours}"
     );
+    assert!(first >= 3, "{ours}");
     let theirs = list(None);
     assert!(
         theirs

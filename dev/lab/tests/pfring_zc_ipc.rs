@@ -41,6 +41,12 @@ print("ready", flush=True)
 sys.stdin.read()
 lib.pfring_zc_kill_worker(worker)
 assert stats(P(devices[0]))[2] == 0
+# Until the last packets were received.
+import time
+for _ in range(6000):
+    if all(stats(P(queue))[0] == stats(P(queue))[1] for queue in queues):
+        break
+    time.sleep(0.01)
 for queue in queues:
     print("queue", *stats(P(queue)), flush=True)
 lib.pfring_zc_destroy_cluster(cluster)

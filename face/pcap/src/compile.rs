@@ -79,14 +79,12 @@ pub fn compile(text: &str, target: &Target) -> Result<Vec<Insn>> {
         // Of this call only: names may resolve later, and to other addresses.
         names: &names,
     };
+    let mut options = options;
     let mut compiled = expression::compile(text, &options);
     if target.source == Source::Unknown && compiled.as_ref().is_err_and(wording::is_about_metadata)
     {
-        let live = Options {
-            tap: Some(0),
-            ..options
-        };
-        compiled = expression::compile(text, &live);
+        options.tap = Some(0);
+        compiled = expression::compile(text, &options);
     }
     if target.netmask.is_none()
         && text.contains("broadcast")

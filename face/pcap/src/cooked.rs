@@ -51,9 +51,17 @@ pub fn for_v2(filter: &Program) -> Option<Program> {
 }
 
 fn insn_for_v2(insn: Insn) -> Option<Insn> {
-    /// `BPF_LD | BPF_IMM`, `BPF_LD | BPF_B | BPF_ABS`.
+    /// `BPF_LD | BPF_IMM`; `BPF_LD | BPF_ABS` of four, two and one bytes.
     const NUMBER: u16 = 0x00;
+    const WORD: u16 = 0x20;
+    const HALF: u16 = 0x28;
     const BYTE: u16 = 0x30;
+    /// `SKF_AD_OFF` and what is there (linux/filter.h): the kernel's metadata, of which the second
+    /// header has protocol, packet type and index of the interface.
+    const METADATA: u32 = 0xffff_f000;
+    const PROTOCOL: u32 = METADATA;
+    const TYPE: u32 = METADATA + 4;
+    const INTERFACE: u32 = METADATA + 8;
     let at = |k| Some(Insn { k, ..insn });
     // In the packet behind the header, and not the kernel's metadata.
     let behind = |k: u32| {
@@ -64,6 +72,10 @@ fn insn_for_v2(insn: Insn) -> Option<Insn> {
         })
     };
     match insn.decode()? {
+        // Their width does not matter.
+        Op::LoadAbs(_, PROTOCOL) => Some(Insn::new(HALF, 0, 0, 0)),
+        Op::LoadAbs(_, TYPE) => Some(Insn::new(BYTE, 0, 0, 10)),
+        Op::LoadAbs(_, INTERFACE) => Some(Insn::new(WORD, 0, 0, 4)),
         Op::LoadAbs(width, k) => match (width, k) {
             // Packet type and length of the address have a byte there.
             (Width::H, 0) => Some(Insn::new(BYTE, 0, 0, 10)),
@@ -135,6 +147,13 @@ mod tests {
             translated > 2000 && selected > 200,
             "{translated} {selected}"
         );
+        let of_interface = |load| {
+            let insns = [load, Insn::new(0x15, 0, 1, 7), Insn::new(6, 0, 0, 96)];
+            Program::new([&insns[..], &[Insn::new(6, 0, 0, 0)]].concat()).unwrap()
+        };
+        let first = of_interface(Insn::new(0x20, 0, 0, 0xffff_f008));
+        let second = for_v2(&first).unwrap();
+        assert_eq!(second.insns()[0], Insn::new(0x20, 0, 0, 4));
         let len = Program::new(vec![Insn::new(0x80, 0, 0, 0), Insn::new(6, 0, 0, 1)]).unwrap();
         assert_eq!(for_v2(&len), None);
     }

@@ -167,6 +167,13 @@ impl State {
         live.keep_last(&mut self.data).then_some(self.data.as_ptr())
     }
 
+    /// Ends a wait for packets before it is over.
+    pub fn end_wait(&mut self) {
+        if let Kind::Live(live) = &mut self.kind {
+            live.end_wait();
+        }
+    }
+
     /// Ends a call that read packets: the current one is no longer valid unless it was copied.
     ///
     /// # Errors

@@ -136,7 +136,7 @@ impl Live {
     /// # Errors
     /// With the codes of pcap_activate(3).
     pub fn open(settings: &Settings) -> Result<Self> {
-        let device = Device::new(&settings.device);
+        let mut device = Device::new(&settings.device);
         // The port reports the target of its filters, and gets none yet.
         let target = Arc::new(Mutex::new(None));
         let place = Arc::clone(&target);
@@ -155,6 +155,7 @@ impl Live {
             // The kernel has no timestamps of a card in the system's time.
             if is_stamped && settings.timestamp_type == ADAPTER_UNSYNCED {
                 options.timestamp = TimestampSource::Device;
+                device.has_kernel_time = false;
             }
         }
         let opened = device.open(&options);
@@ -477,6 +478,11 @@ impl Live {
         }
         self.is_held = false;
         true
+    }
+
+    /// Ends a wait for packets before it is over.
+    pub fn end_wait(&mut self) {
+        self.wait.end();
     }
 
     /// Ends a call that read packets: the current one is no longer valid if it was the last of its

@@ -89,7 +89,12 @@ unsafe fn dispatch(p: *mut Handle, count: c_int, handler: Handler, user: *mut u8
                 unsafe { cancellation_point() };
                 continue;
             }
-            Step::Done(code, is_end) => break (code, is_end),
+            Step::Done(code, is_end) => {
+                // Also a wait that is shorter than a part ends here.
+                // SAFETY: as above.
+                unsafe { cancellation_point() };
+                break (code, is_end);
+            }
         };
         // SAFETY: the caller's promise; header and bytes live through the call.
         unsafe { handler(user, &raw const found.header, found.data) };
@@ -227,6 +232,10 @@ unsafe fn one(p: *mut Handle) -> One {
     // SAFETY: the caller's promise.
     let handle = unsafe { &*p };
     if handle.break_loop.swap(false, Ordering::Relaxed) {
+        // SAFETY: the caller's promise; the borrow ends here.
+        if let Some(state) = unsafe { state(p) } {
+            state.end_wait();
+        }
         return One::Done(BREAK);
     }
     // SAFETY: the caller's promise.
@@ -268,7 +277,11 @@ unsafe fn next_one(p: *mut Handle) -> std::result::Result<Found, c_int> {
             One::Packet(found) => return Ok(found),
             // SAFETY: nothing is dropped in this function and its callers.
             One::Again => unsafe { cancellation_point() },
-            One::Done(code) => return Err(code),
+            One::Done(code) => {
+                // SAFETY: as above.
+                unsafe { cancellation_point() };
+                return Err(code);
+            }
         }
     }
 }

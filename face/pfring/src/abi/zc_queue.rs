@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use sys::boundary::guard;
+use sys::boundary::{cancellation_point, guard};
 
 use super::{bytes, or_errno};
 use crate::ring::Outcome;
@@ -41,25 +41,50 @@ unsafe fn buffer<'t>(place: *mut *mut Buffer) -> Outcome<&'t mut Box<Buffer>> {
     }
 }
 
+/// The wait of a call is not over; no status.
+const WAITING: c_int = c_int::MIN;
+
+/// Runs `part` until it is not `WAITING`; between two parts, the thread may be cancelled.
+///
+/// # Safety
+/// As for [`with`]. There is nothing to drop in the callers.
+unsafe fn in_parts(
+    queue: *const Queue,
+    may_wait: bool,
+    part: impl Fn(&Queue) -> Outcome<c_int>,
+) -> c_int {
+    loop {
+        // SAFETY: the caller's promise.
+        let code = unsafe { with(queue, &part) };
+        if may_wait {
+            // SAFETY: the caller's promise; nothing is dropped here.
+            unsafe { cancellation_point() };
+        }
+        if code != WAITING {
+            return code;
+        }
+    }
+}
+
 /// Returns 1 for a packet, 0 for none or if a call that waits was asked to stop.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_zc_recv_pkt(
+pub unsafe extern "C-unwind" fn pfring_zc_recv_pkt(
     queue: *mut Queue,
     place: *mut *mut Buffer,
     may_wait: u8,
 ) -> c_int {
     // SAFETY: null or a queue; the program's place.
     unsafe {
-        with(queue, |queue| {
-            let received = queue.receive(buffer(place)?, may_wait != 0)?;
-            Ok(received.into())
+        in_parts(queue, may_wait != 0, |queue| {
+            let received = queue.receive_part(buffer(place)?, may_wait != 0)?;
+            Ok(received.map_or(WAITING, c_int::from))
         })
     }
 }
 
 /// Returns the number of packets; waits at most for the first one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_zc_recv_pkt_burst(
+pub unsafe extern "C-unwind" fn pfring_zc_recv_pkt_burst(
     queue: *mut Queue,
     places: *mut *mut Buffer,
     max: u32,
@@ -67,7 +92,7 @@ pub unsafe extern "C" fn pfring_zc_recv_pkt_burst(
 ) -> c_int {
     // SAFETY: null or a queue; `max` places of the program.
     unsafe {
-        with(queue, |queue| {
+        in_parts(queue, may_wait != 0, |queue| {
             let mut count = 0;
             while count < max as usize {
                 let may_wait = may_wait != 0 && count == 0;
@@ -76,8 +101,9 @@ pub unsafe extern "C" fn pfring_zc_recv_pkt_burst(
                     Err(status) if count == 0 => return Err(status),
                     Err(_) => break,
                 };
-                match queue.receive(place, may_wait) {
-                    Ok(true) => count += 1,
+                match queue.receive_part(place, may_wait) {
+                    Ok(Some(true)) => count += 1,
+                    Ok(None) => return Ok(WAITING),
                     Err(status) if count == 0 => return Err(status),
                     _ => break,
                 }

@@ -161,8 +161,16 @@ impl Server {
     /// Connects a process that waits. One that is refused, or sends no request, is closed.
     fn accept(&mut self) {
         let own = Credentials::own().uid;
-        if let Ok(Some(caller)) = self.offer.next(|it| [0, own].contains(&it.uid)) {
-            self.admit(caller);
+        match self.offer.next(|it| [0, own].contains(&it.uid)) {
+            Ok(Some(caller)) => self.admit(caller),
+            Ok(None) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Permission | ErrorKind::InvalidInput
+                ) => {}
+            // Of descriptors, for example: the process stays in line, and the socket readable.
+            Err(_) => std::thread::sleep(SLEEP_SENDERS),
         }
     }
 

@@ -236,8 +236,8 @@ impl State {
                 break;
             };
             count += 1;
-            self.sent += 1;
             let is_passed = is_packet && self.pass(queue);
+            self.sent += u64::from(is_passed);
             self.dropped += u64::from(!is_passed);
         }
         count

@@ -156,26 +156,36 @@ impl Queue {
     /// Those of the device; `NOT_SUPPORTED` if it only sends.
     pub fn receive(&self, place: &mut Box<Buffer>, may_wait: bool) -> Outcome<bool> {
         loop {
-            let is_found = match &self.kind {
-                Kind::Device(ring) => {
-                    let found =
-                        ring.receive(may_wait, |header, bytes| place.store(&header, bytes))?;
-                    found.is_some()
-                }
-                Kind::Local(local) => local.receive(place, may_wait),
-                Kind::Remote(_) => return Err(NOT_SUPPORTED),
-            };
-            if is_found {
-                self.received.fetch_add(1, Ordering::Relaxed);
-                return Ok(true);
-            }
-            if !may_wait || self.is_stopped.swap(false, Ordering::AcqRel) {
-                if let Kind::Device(ring) = &self.kind {
-                    ring.take_stop();
-                }
-                return Ok(false);
+            if let Some(is_found) = self.receive_part(place, may_wait)? {
+                return Ok(is_found);
             }
         }
+    }
+
+    /// What [`receive`](Self::receive) does in a part of a wait: `None` if that is not over.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn receive_part(&self, place: &mut Box<Buffer>, may_wait: bool) -> Outcome<Option<bool>> {
+        let is_found = match &self.kind {
+            Kind::Device(ring) => {
+                let found = ring.receive(may_wait, |header, bytes| place.store(&header, bytes))?;
+                found.is_some()
+            }
+            Kind::Local(local) => local.receive(place, may_wait),
+            Kind::Remote(_) => return Err(NOT_SUPPORTED),
+        };
+        if is_found {
+            self.received.fetch_add(1, Ordering::Relaxed);
+            return Ok(Some(true));
+        }
+        if may_wait && !self.is_stopped.swap(false, Ordering::AcqRel) {
+            return Ok(None);
+        }
+        if let Kind::Device(ring) = &self.kind {
+            ring.take_stop();
+        }
+        Ok(Some(false))
     }
 
     /// Ends a call that waits.

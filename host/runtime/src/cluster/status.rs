@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use ring::shared::{self, Handed};
+use sys::descriptors::Credentials;
 use sys::{Error, ErrorKind, Result};
 
 pub use super::Queue as QueueStatus;
@@ -345,11 +347,17 @@ pub struct Openable {
 pub fn openable() -> Vec<Openable> {
     const CLUSTER_MAX: Duration = Duration::from_millis(100);
     let end = Instant::now() + 5 * CLUSTER_MAX;
+    let own = Credentials::own().uid;
     let mut found = Vec::new();
     for (name, path) in shared::list() {
         let left = end.saturating_duration_since(Instant::now()) / 3;
         if left.is_zero() {
             break;
+        }
+        // Any user may create sockets there; a cluster's belongs to its user.
+        let owner = std::fs::symlink_metadata(&path).map(|found| found.uid());
+        if !owner.is_ok_and(|owner| owner == 0 || owner == own) {
+            continue;
         }
         let text = shared::status_within(&path, left.min(CLUSTER_MAX));
         let Some(status) = text.ok().and_then(|text| Status::decode(&text)) else {
