@@ -163,7 +163,9 @@ fn a_closed_queue_accounts_for_unread_packets() {
         sender.send(&plan.build(number, 64)).unwrap();
     }
     port.rx[0].wait(LIMIT).unwrap();
-    assert_eq!(port.rx[0].receive().unwrap().len(), 10);
+    // Fewer than a batch if the kernel released the first block while the others were sent.
+    let received = port.rx[0].receive().unwrap().len() as u64;
+    assert!((1..=10).contains(&received), "{received}");
     port.rx.clear();
     for number in 0..100 {
         sender.send(&plan.build(number, 64)).unwrap();
@@ -171,7 +173,7 @@ fn a_closed_queue_accounts_for_unread_packets() {
     let account = port.control.account().unwrap().rx_total();
     assert_eq!(
         account.dropped[DropReason::Closed as usize],
-        90,
+        100 - received,
         "{account:?}"
     );
     assert_eq!((account.seen, account.imbalance()), (100, 0), "{account:?}");
