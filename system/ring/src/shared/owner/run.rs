@@ -247,13 +247,13 @@ impl OwnerEnd {
     fn write_all(&mut self, packets: &[Descriptor]) {
         let start = self.head.wrapping_add(self.written) as usize & (self.handed.len() - 1);
         let (before, behind) = packets.split_at(packets.len().min(self.handed.len() - start));
-        let (first, rest) = self.handed.split_at_mut(start);
-        for (place, packet) in rest
-            .iter_mut()
-            .zip(before)
-            .chain(first.iter_mut().zip(behind))
-        {
+        for (place, packet) in self.handed[start..].iter_mut().zip(before) {
             *place = Kept::new(packet.index, false);
+        }
+        if !behind.is_empty() {
+            for (place, packet) in self.handed.iter_mut().zip(behind) {
+                *place = Kept::new(packet.index, false);
+            }
         }
         self.delivered.write_slice(self.written, packets);
         self.count_written(packets.len() as u32);
