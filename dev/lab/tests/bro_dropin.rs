@@ -16,7 +16,7 @@ use crate::snort_dropin::{Folder, replay, silent};
 use crate::suricata_corpus::{files, joined};
 use crate::suricata_queues::capture;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Fields that depend on when packets were received, and identifiers that Bro makes of them. It
 /// counts no payload where the whole connection has one timestamp.

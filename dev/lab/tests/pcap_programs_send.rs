@@ -14,7 +14,7 @@ use lab::{Pair, Veth, require, skip};
 
 use crate::pcap_programs::PYTHON;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// A pair whose right end answers each probe to a closed port.
 fn pair() -> Pair {
@@ -189,15 +189,15 @@ print(conf.L2listen.__name__, conf.L2socket.__name__, conf.L3socket.__name__)
 def show(answer, text):
     print(answer.sprintf(text) if answer else None)
 ether = Ether(dst=mac)
-show(srp1(ether / ARP(pdst=host), iface=device, timeout=60), "%Ether.src% %ARP.op% %ARP.psrc%")
+show(srp1(ether / ARP(pdst=host), iface=device, timeout=50), "%Ether.src% %ARP.op% %ARP.psrc%")
 echo = IP(dst=host) / ICMP(id=7, seq=1) / b"abcdefgh"
-show(srp1(ether / echo, iface=device, timeout=60), "%IP.src% %ICMP.type% %ICMP.seq% %Raw.load%")
+show(srp1(ether / echo, iface=device, timeout=50), "%IP.src% %ICMP.type% %ICMP.seq% %Raw.load%")
 probes = [ether / IP(dst=host) / TCP(sport=1000, dport=port) for port in range(20, 30)]
-answered, unanswered = srp(probes, iface=device, timeout=60)
+answered, unanswered = srp(probes, iface=device, timeout=50)
 for probe, answer in answered:
     show(answer, "%TCP.sport% %TCP.flags% %TCP.ack%")
 print(len(unanswered))
-show(sr1(IP(dst=host) / UDP(sport=1000, dport=9) / b"x", iface=device, timeout=60),
+show(sr1(IP(dst=host) / UDP(sport=1000, dport=9) / b"x", iface=device, timeout=50),
      "%IP.src% %ICMP.type% %ICMP.code%")
 "#;
 

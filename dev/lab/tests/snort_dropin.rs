@@ -13,7 +13,7 @@ use lab::{Pair, Veth, corpus, skip};
 use crate::cluster_live::unique;
 use crate::suricata_queues::capture;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Rules on single packets, on streams (4) and on fragments; streams are reassembled.
 const CONFIGURATION: &str = "\
