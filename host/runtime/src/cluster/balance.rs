@@ -157,8 +157,8 @@ fn end_v4(address: [u8; 4], port: u16) -> u64 {
 /// The hash of both ends and a protocol.
 #[inline(always)]
 fn of_ends(one: u64, other: u64, protocol: u8) -> u64 {
-    // Sum and XOR are the same in both directions. With one end fixed, each other end has a different
-    // XOR; pairs that differ in both ends may share both.
+    // Sum and XOR are the same in both directions. With one end fixed, each other end has
+    // another XOR; pairs that differ in both ends may share both.
     let difference = (one ^ other).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mix(difference.wrapping_add(one.wrapping_add(other)) ^ u64::from(protocol))
 }

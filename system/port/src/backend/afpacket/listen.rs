@@ -295,8 +295,8 @@ fn join(sources: &[Source], filter: &SocketFilter, options: &PortOptions) -> Res
     for source in sources {
         group = Some(source.socket().join_fanout(&fanout, group)?);
         if let Some(program) = &program {
-            // The last one set holds for the whole group: members must have the same mode, which the
-            // kernel does not check.
+            // The last one set holds for the whole group: all members must have the same mode,
+            // which the kernel does not check.
             source.socket().set_fanout_program(program)?;
         }
     }
