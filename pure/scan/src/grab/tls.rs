@@ -175,6 +175,9 @@ impl Handshake {
                 self.state = State::Over;
                 return None;
             }
+            if part.is_empty() {
+                return None;
+            }
             let (new, rest) = part.split_at(part.len().min(len - self.message.len()));
             self.message.extend(new);
             part = rest;
@@ -186,9 +189,6 @@ impl Handshake {
                     self.state = State::Over;
                 }
                 return reply.ok().flatten();
-            }
-            if part.is_empty() {
-                return None;
             }
         }
     }
