@@ -1,6 +1,7 @@
 //! `cargo xtask ci`: the checks of CI, also for contributors before they send work.
 //!
-//! Cheap checks come first; the tests come last, so that their summary is the last line.
+//! Cheap checks come first; the tests come last. The last lines are their summary and the checks
+//! that failed.
 
 use std::process::{Command, ExitCode};
 
@@ -20,7 +21,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     let mut step = |name: &str, result: Result<()>| {
         if let Err(error) = result {
             eprintln!("error: {name}: {error:#}");
-            failures.push(name.to_owned());
+            failures.push(format!("{name}: {error:#}"));
         }
     };
     step(
@@ -54,7 +55,8 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     step("fuzz", fuzz::smoke(FUZZ_INPUTS));
     let tests = test::run(&[])?;
     if !failures.is_empty() {
-        eprintln!("error: not right: {}", failures.join(", "));
+        // Again, since pages of test results are in between.
+        failures.iter().for_each(|failure| eprintln!("error: {failure}"));
         return Ok(ExitCode::FAILURE);
     }
     Ok(tests)
