@@ -3,9 +3,10 @@
 //! and servers that the installation would start. Also programs that only Ubuntu has, with
 //! libraries of Debian.
 
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 
 use super::Set;
 use crate::lab::apt::Apt;
@@ -17,8 +18,6 @@ struct Unpacked {
     folder: &'static str,
     /// For messages.
     what: &'static str,
-    /// A file of the last package of the list: present if everything was unpacked.
-    file: &'static str,
     packages: &'static [&'static str],
     /// Beginnings of the names of dependencies that these tests do not need.
     without: &'static [&'static str],
@@ -31,7 +30,6 @@ const UNPACKED: &[Unpacked] = &[
     Unpacked {
         folder: "suricata",
         what: "Suricata",
-        file: "usr/bin/suricata",
         packages: &["suricata"],
         without: &[],
         ubuntu: &[],
@@ -39,7 +37,6 @@ const UNPACKED: &[Unpacked] = &[
     Unpacked {
         folder: "servers",
         what: "servers for scan tests",
-        file: "usr/bin/rtsp-server-perl",
         packages: &[
             // What the servers' own scripts run.
             "dash",
@@ -67,7 +64,6 @@ const UNPACKED: &[Unpacked] = &[
     Unpacked {
         folder: "snort",
         what: "Snort",
-        file: "usr/sbin/snort",
         packages: &[
             "libdaq2",
             "libdumbnet1",
@@ -96,7 +92,6 @@ const UNPACKED: &[Unpacked] = &[
     Unpacked {
         folder: "bro",
         what: "Bro (Zeek)",
-        file: "usr/bin/bro",
         packages: &[
             "libgeoip1",
             "libgoogle-perftools4",
@@ -125,7 +120,6 @@ const UNPACKED: &[Unpacked] = &[
     Unpacked {
         folder: "ubuntu",
         what: "a kernel and busybox for a guest of Ubuntu",
-        file: "boot/vmlinuz-6.8.0-31-generic",
         packages: &[],
         without: &[],
         // 24.04.
@@ -146,6 +140,9 @@ const UNPACKED: &[Unpacked] = &[
 /// Dependencies of libraries' packages that their programs here do not use.
 const DEPENDENCIES_WITHOUT_LIBRARIES: &[&str] = &["debconf=", "libc-gconv-modules-extra="];
 
+/// The file with the [`list`](Unpacked::list) of packages in an unpacked directory.
+const LIST: &str = "packages.list";
+
 /// Debian's release that still has libraries of Ubuntu's programs (libdaq2).
 const OLDER: &[&str] = &["bookworm"];
 
@@ -158,22 +155,41 @@ impl Unpacked {
         self.ubuntu.is_empty()
     }
 
-    fn is_missing(&self) -> bool {
-        !self.path().join(self.file).is_file()
+    /// Names of all packages. The directory has a copy: it is unpacked again when a list changes.
+    fn list(&self) -> String {
+        let debian = self.packages.iter().map(|name| format!("{name}\n"));
+        let without = self.without.iter().map(|start| format!("-{start}\n"));
+        let ubuntu = self.ubuntu.iter();
+        let ubuntu = ubuntu.map(|deb| format!("{} {}\n", deb.path, deb.sha256));
+        debian.chain(without).chain(ubuntu).collect()
     }
 
-    fn unpack(&self, apt: &Apt) -> anyhow::Result<()> {
+    fn is_missing(&self) -> bool {
+        let unpacked = fs::read_to_string(self.path().join(LIST));
+        !unpacked.is_ok_and(|list| list == self.list())
+    }
+
+    fn unpack(&self, apt: &Apt) -> Result<()> {
         let folder = self.path();
         let into = folder.with_extension("new");
-        let _ = std::fs::remove_dir_all(&into);
+        let _ = fs::remove_dir_all(&into);
+        if let Err(error) = self.unpack_into(apt, &into) {
+            let _ = fs::remove_dir_all(&into);
+            return Err(error.context(self.what));
+        }
+        let _ = fs::remove_dir_all(&folder);
+        fs::rename(&into, &folder).with_context(|| folder.display().to_string())
+    }
+
+    fn unpack_into(&self, apt: &Apt, into: &Path) -> Result<()> {
         if !self.packages.is_empty() {
             let mut packages = apt.with_libraries(self.packages)?;
             packages.retain(|name| !self.without.iter().any(|start| name.starts_with(start)));
-            apt.unpack(&packages, &into)?;
+            apt.unpack(&packages, into)?;
         }
-        ubuntu::unpack(apt, self.ubuntu, &into)?;
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::rename(&into, &folder).with_context(|| folder.display().to_string())
+        ubuntu::unpack(apt, self.ubuntu, into)?;
+        let list = into.join(LIST);
+        fs::write(&list, self.list()).with_context(|| list.display().to_string())
     }
 }
 
@@ -195,10 +211,15 @@ pub fn missing(sets: &[Set]) -> Vec<(&'static str, &'static str)> {
 
 /// Unpacks what is missing. Without it the tests that need it are skipped.
 pub fn unpack(sets: &[Set]) {
-    let missing = of_sets(sets);
-    if missing.is_empty() {
+    if of_sets(sets).is_empty() {
         return;
     }
+    let _lock = match lock() {
+        Ok(lock) => lock,
+        Err(error) => return skipped(&error),
+    };
+    // Another setup may have unpacked it meanwhile.
+    let missing = of_sets(sets);
     let names: Vec<_> = missing.iter().map(|one| one.what).collect();
     eprintln!("missing: {}", names.join(", "));
     let (debian, ubuntu): (Vec<_>, Vec<_>) =
@@ -208,11 +229,27 @@ pub fn unpack(sets: &[Set]) {
             continue;
         }
         let lists = crate::run::root().join("target/unpacked.apt");
-        let unpacked = Apt::open(&lists, suites)
-            .and_then(|apt| group.iter().try_for_each(|one| one.unpack(&apt)));
-        let _ = std::fs::remove_dir_all(&lists);
-        if let Err(error) = unpacked {
-            eprintln!("warning: {error:#}\nwarning: tests that need them will be skipped");
+        match Apt::open(&lists, suites) {
+            Ok(apt) => {
+                let failed = group.iter().filter_map(|one| one.unpack(&apt).err());
+                failed.for_each(|error| skipped(&error));
+            }
+            Err(error) => skipped(&error),
         }
+        let _ = fs::remove_dir_all(&lists);
     }
+}
+
+fn skipped(error: &anyhow::Error) {
+    eprintln!("warning: {error:#}\nwarning: tests that need it will be skipped");
+}
+
+/// Held while packages are unpacked: two commands would remove each other's files.
+fn lock() -> Result<File> {
+    let folder = crate::run::root().join("target");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let path = folder.join("unpacked.lock");
+    let file = File::create(&path).with_context(|| path.display().to_string())?;
+    file.lock().with_context(|| path.display().to_string())?;
+    Ok(file)
 }
