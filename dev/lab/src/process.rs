@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::unistd::Pid;
 
+mod suspend;
+
 pub use nix::sys::signal::Signal;
 
 /// Interval at which the end of a program is checked.

@@ -211,7 +211,7 @@ fn losses_under_overload_are_counted() {
         .unwrap();
     let mut plan = Udp::between(&pair.left, &pair.right);
     plan.destination_mac[5] ^= 0x40;
-    process.signal(Signal::SIGSTOP).unwrap();
+    process.suspend().unwrap();
     for number in 0..2000 {
         sender.send(&plan.build(number, 1000)).unwrap();
     }

@@ -413,7 +413,7 @@ fn a_stalled_reader_delays_no_other() {
     let [one, two] = [TempFile::new(".pcap"), TempFile::new(".pcap")];
     let mut stalled = capture(&format!("ring:{name}/stalled"), one.path());
     let mut other = capture(&format!("ring:{name}/other"), two.path());
-    stalled.signal(Signal::SIGSTOP).unwrap();
+    stalled.suspend().unwrap();
     let mut sent = Vec::new();
     for start in (0..12_000).step_by(2_000) {
         // Half the ring, so that the other reader may be late, too.

@@ -297,7 +297,7 @@ fn overload_is_accounted_for() {
     for port in ["{}?ring_bytes=262144", "afxdp:{}?ring=64"] {
         let pair = Veth::new().create().unwrap();
         let mut process = start(&pair, &["--json", port, "udp", "port", "9"]);
-        process.signal(Signal::SIGSTOP).unwrap();
+        process.suspend().unwrap();
         const COUNT: u64 = 20_000;
         pour(
             &pair,

@@ -71,7 +71,7 @@ fn packets_too_many_for_the_workers_are_counted_and_all_others_pass() {
             let args = ["--mode", mode, "--give-back", way];
             let class = ["--steer", "udp dst port 9", "--user-limit", "10M/s udp"];
             let process = guard(&pair, &[&args[..], &class].concat());
-            process.signal(Signal::SIGSTOP).unwrap();
+            process.suspend().unwrap();
             pour(&pair, 32, COUNT);
             // Not of the class: it does not notice.
             transfer(&pair, &random_bytes(200_000));

@@ -54,17 +54,6 @@ fn answer(pair: &Pair, raw: &Raw, syns: &[Vec<u8>]) {
     }
 }
 
-/// Whether all threads of a process are stopped.
-fn is_stopped(pid: u32) -> bool {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    tasks.into_iter().all(|task| {
-        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-        // The name before the state is in parentheses, and may contain some.
-        stat.rsplit_once(") ")
-            .is_some_and(|(_, state)| state.starts_with('T'))
-    })
-}
-
 #[test]
 fn answers_that_exceed_the_ring_are_reported_as_lost() {
     require!(skip::lab());
@@ -90,12 +79,7 @@ fn answers_that_exceed_the_ring_are_reported_as_lost() {
     ];
     let mut process = pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
     let syns = syns(&raw);
-    process.signal(Signal::SIGSTOP).unwrap();
-    let end = Instant::now() + LIMIT;
-    while !is_stopped(process.pid()) {
-        assert!(Instant::now() < end, "the scan was not stopped");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    process.suspend().unwrap();
     answer(&pair, &raw, &syns);
     process.signal(Signal::SIGCONT).unwrap();
     let finished = process.wait(LIMIT).unwrap();
