@@ -71,7 +71,7 @@ on_handles = [
     ("set_tstamp_type", 9), ("setdirection", 0), ("setdirection", 1), ("setdirection", 9),
     ("setfilter", ref(good)), ("setfilter", ref(bad)), ("setfilter", ref(empty)),
     ("setfilter", None), ("setnonblock", 1, errors), ("setnonblock", 0, errors),
-    ("snapshot",), ("stats", ref(stats)),
+    ("snapshot",), ("stats", ref(stats)), ("bufsize",), ("perror", b"prefix"),
 ]
 pointers = [("next", ref(header)), ("file",), ("get_required_select_timeout",),
             ("dump_open", path + b"y"), ("dump_open", None), ("dump_open", b"/no/such"),
@@ -111,7 +111,9 @@ others = [
     ("pcap_nametollc", 0, b"nosuch"), ("pcap_nametoaddr", 1, b"no.such.host.invalid"),
     ("pcap_nametoaddrinfo", 1, b"no.such.host.invalid"), ("pcap_nametonetaddr", 0, b"nosuch"),
     ("pcap_ether_aton", 1, b"1:2:3:4:5:6"), ("pcap_ether_hostton", 1, b"nosuch"),
-    ("pcap_dump_file", 1, None), ("pcap_compile_nopcap", 0, 0, 1, ref(program), b"tcp", 1, 0),
+    ("pcap_dump_file", 1, None), ("pcap_dump_flush", 0, None), ("pcap_dump_ftell", 0, None),
+    ("pcap_dump_ftell64", 0, None), ("pcap_dump_close", 0, None),
+    ("pcap_dump", 0, None, ref(header), bytes(60)), ("pcap_compile_nopcap", 0, 0, 1, ref(program), b"tcp", 1, 0),
     ("pcap_compile_nopcap", 0, 100, -5, ref(program), b"tcp", 1, 0),
     ("pcap_compile_nopcap", 0, 100, 1, ref(program), b"foo bar", 1, 0),
     ("pcap_offline_filter", 0, ref(empty), ref(header), bytes(60)),
@@ -140,7 +142,7 @@ def say(*what, sep=" "):
     text = sep.join(map(str, what))
     print(text.replace(sys.argv[2], "interface0").replace(folder.name, "folder"))
 void = {"breakloop", "close", "pcap_freealldevs", "pcap_freecode", "pcap_free_datalinks",
-        "pcap_free_tstamp_types", "bpf_dump"}
+        "pcap_free_tstamp_types", "bpf_dump", "perror", "pcap_dump", "pcap_dump_close"}
 def called(f, name, arguments, is_pointer, p):
     f.restype = V if is_pointer else C.c_int
     errors.value = b""
