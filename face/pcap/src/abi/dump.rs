@@ -250,10 +250,10 @@ pub unsafe extern "C" fn pcap_dump_file(file: *mut libc::FILE) -> *mut libc::FIL
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_dump_flush(file: *mut libc::FILE) -> c_int {
-    // SAFETY: an open stream.
-    match !file.is_null() && unsafe { libc::fflush(file) } == 0 {
-        true => 0,
-        false => ERROR,
+    // SAFETY: an open stream, or null for all that are open, as the original passes it on.
+    match unsafe { libc::fflush(file) } {
+        0 => 0,
+        _ => ERROR,
     }
 }
 
