@@ -56,7 +56,9 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     let tests = test::run(&[])?;
     if !failures.is_empty() {
         // Again, since pages of test results are in between.
-        failures.iter().for_each(|failure| eprintln!("error: {failure}"));
+        failures
+            .iter()
+            .for_each(|failure| eprintln!("error: {failure}"));
         return Ok(ExitCode::FAILURE);
     }
     Ok(tests)
