@@ -142,7 +142,8 @@ def say(*what, sep=" "):
     text = sep.join(map(str, what))
     print(text.replace(sys.argv[2], "interface0").replace(folder.name, "folder"))
 void = {"breakloop", "close", "pcap_freealldevs", "pcap_freecode", "pcap_free_datalinks",
-        "pcap_free_tstamp_types", "bpf_dump", "perror", "pcap_dump", "pcap_dump_close"}
+        "pcap_free_tstamp_types", "bpf_dump",
+        "perror", "pcap_dump", "pcap_dump_close"}
 def called(f, name, arguments, is_pointer, p):
     f.restype = V if is_pointer else C.c_int
     errors.value = b""
