@@ -7,7 +7,7 @@
 
 #![allow(
     clippy::duplicate_mod,
-    reason = "the tests of AF_PACKET run over both of its rings"
+    reason = "the tests of AF_PACKET run over each of its rings"
 )]
 
 // Shared by tests.
@@ -20,6 +20,7 @@ mod forward;
 
 // Tests.
 mod afpacket;
+mod afpacket_immediate;
 mod afpacket_tpacket;
 mod afxdp_detached;
 mod afxdp_life;
@@ -111,6 +112,7 @@ mod nic_host_dependency;
 mod package;
 mod pcap_dropin;
 mod pcap_dropin_calls;
+mod pcap_dropin_immediate;
 mod pcap_dropin_live;
 mod pcap_dropin_states;
 mod pcap_dropin_taps;

@@ -20,6 +20,7 @@ rigs![
     file_pcap,
     afpacket_bpf,
     afpacket_tpacket,
+    afpacket_immediate,
     afxdp_native,
     afxdp_generic,
     xdplive,

@@ -12,9 +12,11 @@ use port::{DropReason, Port, PortOptions, Ready};
 use crate::afxdp::{LIMIT, open, sender};
 
 /// All ways to receive from an interface.
-const PORTS: [&str; 4] = [
+const PORTS: [&str; 6] = [
     "afpacket:{}?tap=tpacket&block_timeout_ms=1",
+    "afpacket:{}?tap=tpacket&immediate=yes",
     "afpacket:{}?tap=bpf",
+    "afpacket:{}?tap=bpf&immediate=yes",
     "afxdp:{}?attach=native",
     "afxdp:{}?attach=generic",
 ];
@@ -169,7 +171,7 @@ fn the_filter_of_a_live_port_is_replaced() {
 #[test]
 fn a_filter_can_be_added_to_a_tap() {
     require!(skip::lab());
-    for name in &PORTS[..2] {
+    for name in &PORTS[..4] {
         let pair = Veth::new().create().unwrap();
         let mut port = open(&pair.right, name, &PortOptions::default());
         let switch = port.filter_switch();

@@ -84,7 +84,8 @@ pub enum TapMethod {
     /// The cheaper one that privileges and kernel allow.
     #[default]
     Auto,
-    /// The packet socket's own ring, TPACKET_V3.
+    /// The packet socket's own ring: TPACKET_V3, or TPACKET_V2 for
+    /// [`immediate`](PortOptions::immediate).
     Tpacket,
     /// A socket filter program that writes into its own memory, or fail (since Linux 5.12,
     /// CAP_BPF).
@@ -248,6 +249,9 @@ pub struct PortOptions {
     pub bind_card: bool,
     /// Maximum time that the kernel may hold back packets to fill a block (AF_PACKET).
     pub block_timeout: Duration,
+    /// Whether each packet is delivered as soon as it arrives (AF_PACKET): no `block_timeout`, at a
+    /// higher cost per packet.
+    pub immediate: bool,
     /// Whether uncompressed capture files are mapped rather than read. A file that becomes shorter
     /// then raises SIGBUS, for which the whole process gets a handler.
     pub map_files: bool,
@@ -289,6 +293,7 @@ impl Default for PortOptions {
             iommu: IommuInterface::Auto,
             bind_card: false,
             block_timeout: Duration::from_millis(10),
+            immediate: false,
             map_files: true,
             label: None,
         }

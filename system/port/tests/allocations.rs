@@ -247,13 +247,13 @@ fn own_loopback() -> bool {
     true
 }
 
-/// Both ways of receiving, and the transmit ring.
+/// All ways of receiving, and the transmit ring.
 #[test]
 fn packet_sockets_allocate_nothing_once_warm() {
     if !own_loopback() {
         skip::skip!("needs root");
     }
-    for tap in ["tpacket", "bpf"] {
+    for tap in ["tpacket", "tpacket&immediate=yes", "bpf"] {
         let options = PortOptions {
             direction: barewire_port::Direction::Both,
             ..PortOptions::default()

@@ -20,7 +20,11 @@ const GLINK: u32 = 0x0a;
 const GRINGPARAM: u32 = 0x10;
 const GSTRINGS: u32 = 0x1b;
 const GSTATS: u32 = 0x1d;
+const GTSO: u32 = 0x1e;
+const GUFO: u32 = 0x21;
+const GGSO: u32 = 0x23;
 const GFLAGS: u32 = 0x25;
+const GGRO: u32 = 0x2b;
 const GSSET_INFO: u32 = 0x37;
 const GCHANNELS: u32 = 0x3c;
 const GET_TS_INFO: u32 = 0x41;
@@ -298,6 +302,18 @@ impl Ethtool {
             rx_vlan: bit(8),
             tx_vlan: bit(7),
         }))
+    }
+
+    /// Whether the stack, the driver or the card builds long packets from several: TSO, UFO, GSO,
+    /// GRO or LRO is on.
+    pub fn merges(&self, interface: &str) -> Result<bool> {
+        for command in [GTSO, GUFO, GGSO, GGRO] {
+            let mut words = [command, 0];
+            if self.ask(interface, &mut words)?.is_some() && words[1] != 0 {
+                return Ok(true);
+            }
+        }
+        Ok(self.offloads(interface)?.is_some_and(|flags| flags.lro))
     }
 
     /// Speed of the link in megabits per second; `None` also if the driver does not know it.

@@ -27,8 +27,12 @@ const IFLA_STATS64: u16 = 23;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_GSO_MAX_SIZE: u16 = 41;
 const IFLA_XDP: u16 = 43;
 const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
+const IFLA_GRO_MAX_SIZE: u16 = 58;
+const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
+const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_XDP_DRV_PROG_ID: u16 = 5;
@@ -102,6 +106,9 @@ pub struct Link {
     pub flags: u32,
     /// Largest packet without the link header, in bytes.
     pub mtu: u32,
+    /// Largest packet that the stack builds from several (GSO, GRO), without the link header, in
+    /// bytes; 0 if the kernel does not report it.
+    pub merged_max: u32,
     /// Hardware address.
     pub address: Vec<u8>,
     /// Kind of virtual interface (`veth`, `bond`, …); empty for a card.
@@ -224,6 +231,12 @@ impl Link {
                 IFLA_ADDRESS => link.address = value.to_vec(),
                 IFLA_IFNAME => link.name = text(value),
                 IFLA_MTU => link.mtu = number_u32(value),
+                IFLA_GSO_MAX_SIZE
+                | IFLA_GRO_MAX_SIZE
+                | IFLA_GSO_IPV4_MAX_SIZE
+                | IFLA_GRO_IPV4_MAX_SIZE => {
+                    link.merged_max = link.merged_max.max(number_u32(value));
+                }
                 IFLA_NUM_TX_QUEUES => link.tx_queue_max = number_u32(value),
                 IFLA_NUM_RX_QUEUES => link.rx_queue_max = number_u32(value),
                 IFLA_LINKINFO => {

@@ -4,6 +4,7 @@
 //! what it reads there. Everything else that the kernel offers for such sockets has a typed
 //! function here.
 
+mod rings;
 mod time;
 
 use std::ffi::{c_int, c_void};
@@ -12,52 +13,27 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use crate::bpf::{ClassicInsn, attach_classic, set_program};
-use crate::mmap::Mapping;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, KernelVersion, Result};
+
+pub use rings::{FrameRing, RxRing, TxRing};
 
 const SOL_PACKET: c_int = 263;
 const PACKET_ADD_MEMBERSHIP: c_int = 1;
-const PACKET_RX_RING: c_int = 5;
 const PACKET_STATISTICS: c_int = 6;
-const PACKET_VERSION: c_int = 10;
-const PACKET_TX_RING: c_int = 13;
 const PACKET_FANOUT: c_int = 18;
 const PACKET_QDISC_BYPASS: c_int = 20;
 const PACKET_FANOUT_DATA: c_int = 22;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 
 const PACKET_MR_PROMISC: u16 = 1;
-const TPACKET_V2: c_int = 1;
-const TPACKET_V3: c_int = 2;
-const TP_FT_REQ_FILL_RXHASH: u32 = 1;
 
 const FANOUT_FLAG_ROLLOVER: u32 = 0x1000;
 const FANOUT_FLAG_UNIQUE_ID: u32 = 0x2000;
 /// Since Linux 6.2; older kernels ignore the bit.
 const FANOUT_FLAG_IGNORE_OUTGOING: u32 = 0x4000;
 const FANOUT_FLAG_DEFRAG: u32 = 0x8000;
-
-/// A TPACKET_V3 receive ring (`struct tpacket_req3`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RxRing {
-    /// Bytes per block: a power of two, at least a page.
-    pub block_len: u32,
-    /// Number of blocks.
-    pub block_count: u32,
-    /// Milliseconds after which the kernel hands over a block that is not full; at least 1.
-    pub block_timeout_ms: u32,
-    /// Makes the kernel write each packet's flow hash, which it computes if the card did not.
-    pub hash: bool,
-}
-
-/// A TPACKET_V2 transmit ring (`struct tpacket_req`): one packet per frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TxRing {
-    /// Bytes per frame, including its header: a power of two.
-    pub frame_len: u32,
-    /// Number of frames.
-    pub frame_count: u32,
-}
+/// First kernel that knows `struct fanout_args`.
+const FANOUT_ARGUMENTS: KernelVersion = KernelVersion::new(5, 11);
 
 /// How packets are distributed over the sockets of a group (`PACKET_FANOUT`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +66,10 @@ pub struct Fanout {
     pub rollover: bool,
     /// Skip packets that the host sends (Since Linux 6.2; ignored before).
     pub ignore_outgoing: bool,
+    /// Maximum number of sockets, which must be that of the sockets already in the group; 0 for the
+    /// kernel's maximum of 256 in a new group, or for that of the group (Since Linux 5.11; ignored
+    /// before).
+    pub socket_count_max: u32,
 }
 
 /// Counters since the last call (`struct tpacket_stats_v3`).
@@ -209,72 +189,6 @@ impl PacketSocket {
         request
     }
 
-    /// Creates and maps a TPACKET_V3 receive ring of `block_len` times `block_count` bytes. (Since
-    /// Linux 3.2)
-    ///
-    /// # Errors
-    /// `NoSpace` where memory is short, `InvalidInput` for a shape that the kernel refuses.
-    pub fn rx_ring(&self, ring: &RxRing) -> Result<Mapping> {
-        /// `struct tpacket_req3`.
-        #[repr(C)]
-        struct Request {
-            block_size: u32,
-            block_nr: u32,
-            frame_size: u32,
-            frame_nr: u32,
-            retire_blk_tov: u32,
-            sizeof_priv: u32,
-            feature_req_word: u32,
-        }
-        /// The kernel only checks it for consistency: packets lie one after another in a block.
-        const FRAME_LEN: u32 = 2048;
-        let len = u64::from(ring.block_len) * u64::from(ring.block_count);
-        let what = format!("create a receive ring of {len} bytes");
-        self.set(SOL_PACKET, PACKET_VERSION, &TPACKET_V3, &what)?;
-        let request = Request {
-            block_size: ring.block_len,
-            block_nr: ring.block_count,
-            frame_size: FRAME_LEN,
-            frame_nr: (len / u64::from(FRAME_LEN)) as u32,
-            retire_blk_tov: ring.block_timeout_ms.max(1),
-            sizeof_priv: 0,
-            feature_req_word: if ring.hash { TP_FT_REQ_FILL_RXHASH } else { 0 },
-        };
-        let set = self.set(SOL_PACKET, PACKET_RX_RING, &request, &what);
-        set.map_err(smaller_ring)?;
-        Mapping::shared(self.fd.as_fd(), len as usize, 0)
-    }
-
-    /// Creates and maps a TPACKET_V2 transmit ring of `frame_len` times `frame_count` bytes. (Since
-    /// Linux 2.6.31)
-    ///
-    /// # Errors
-    /// `NoSpace` where memory is short, `InvalidInput` for a shape that the kernel refuses.
-    pub fn tx_ring(&self, ring: &TxRing) -> Result<Mapping> {
-        /// `struct tpacket_req`.
-        #[repr(C)]
-        struct Request {
-            block_size: u32,
-            block_nr: u32,
-            frame_size: u32,
-            frame_nr: u32,
-        }
-        let len = u64::from(ring.frame_len) * u64::from(ring.frame_count);
-        let what = format!("create a transmit ring of {len} bytes");
-        // Whole pages, and not more contiguous memory than is available on a fragmented machine.
-        let block_len = ring.frame_len.max(64 << 10).min(len as u32);
-        self.set(SOL_PACKET, PACKET_VERSION, &TPACKET_V2, &what)?;
-        let request = Request {
-            block_size: block_len,
-            block_nr: (len / u64::from(block_len)) as u32,
-            frame_size: ring.frame_len,
-            frame_nr: ring.frame_count,
-        };
-        let set = self.set(SOL_PACKET, PACKET_TX_RING, &request, &what);
-        set.map_err(smaller_ring)?;
-        Mapping::shared(self.fd.as_fd(), len as usize, 0)
-    }
-
     /// Starts receiving all protocols (or, without `receive`, none) on an interface.
     pub fn bind(&self, interface_index: u32, receive: bool) -> Result<()> {
         let all = libc::ETH_P_ALL as u16;
@@ -384,7 +298,21 @@ impl PacketSocket {
         }
         let what = "join a fan-out group";
         let value = flags << 16 | u32::from(group.unwrap_or(0));
-        self.set(SOL_PACKET, PACKET_FANOUT, &value, what)?;
+        let joined = match fanout.socket_count_max {
+            // `struct fanout_args`.
+            max if max != 0 && KernelVersion::running() >= Some(FANOUT_ARGUMENTS) => {
+                self.set(SOL_PACKET, PACKET_FANOUT, &[value, max], what)
+            }
+            _ => self.set(SOL_PACKET, PACKET_FANOUT, &value, what),
+        };
+        joined.map_err(|error| match (error.os_code(), group) {
+            (Some(libc::EINVAL), Some(group)) => error
+                .with_why(format!(
+                    "group {group} distributes its packets in another way"
+                ))
+                .with_hint("all members of a group need the same fanout, interface and direction"),
+            _ => error,
+        })?;
         let value: u32 = self
             .get(SOL_PACKET, PACKET_FANOUT)
             .map_err(|e| Error::from_io(what, e))?;
@@ -543,15 +471,6 @@ impl PacketSocket {
 impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-fn smaller_ring(error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::NoSpace => error
-            .with_why("the kernel has no memory for it")
-            .with_hint("use a smaller ring_bytes="),
-        _ => error,
     }
 }
 

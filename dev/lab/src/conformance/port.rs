@@ -139,6 +139,20 @@ pub const RIGS: &[Rig] = &[
         excused: DEVICE_EXCUSED,
     },
     Rig {
+        name: "afpacket_immediate",
+        scheme: "afpacket",
+        joint: Joint::Wire(
+            "afpacket:{}",
+            "afpacket:{}?outgoing=no&tap=tpacket&immediate=yes",
+        ),
+        queues: 1,
+        // Each has a frame for the longest packet.
+        holds: 450,
+        shrink: |options| options.ring_bytes = 64 << 10,
+        needs: crate::skip::lab,
+        excused: DEVICE_EXCUSED,
+    },
+    Rig {
         name: "afxdp_native",
         scheme: "afxdp",
         joint: Joint::Wire("afxdp:{}?attach=native", "afxdp:{}?attach=native"),

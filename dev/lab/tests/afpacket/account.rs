@@ -75,7 +75,7 @@ fn the_ring_works_after_an_overload() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair), sender(&pair.left));
-    let mut port = open(&pair.right, "outgoing=no&ring_bytes=65536");
+    let mut port = open(&pair.right, "outgoing=no&ring_bytes=65536&snaplen=256");
     let (mut number, mut delivered) = (0, 0);
     for _ in 0..20 {
         for _ in 0..1000 {
@@ -106,7 +106,7 @@ fn the_account_can_be_read_while_packets_flow() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair), sender(&pair.left));
-    let mut port = open(&pair.right, "outgoing=no");
+    let mut port = open(&pair.right, "outgoing=no&snaplen=256");
     let mut rx = port.rx.pop().unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
     let mut before = 0;

@@ -200,6 +200,32 @@ fn between_hosts(plan: &Udp, number: u64) -> Vec<Vec<u8>> {
     packets
 }
 
+/// Members of a group have one way of distributing packets: others are refused, and change nothing.
+#[test]
+fn a_group_refuses_members_with_another_fanout() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let query = |fanout: &str| format!("outgoing=no&fanout_group=7&fanout={fanout}");
+    for fanout in ["addresses", "inner-addresses", "hash"] {
+        let mut first = open(&pair.right, &query(fanout));
+        for other in ["addresses", "inner-addresses", "hash", "lb"] {
+            let opened = try_open(&pair.right, &query(other), &PortOptions::default());
+            if other == fanout {
+                drop(opened.unwrap());
+                continue;
+            }
+            let error = opened.err().expect("a group with one fanout");
+            assert_eq!(error.kind(), sys::ErrorKind::InvalidInput, "{error}");
+            assert!(error.why().contains("group 7"), "{error}");
+        }
+        let (plan, sender) = (plan(&pair).flows(FLOWS), sender(&pair.left));
+        for number in 0..100 {
+            sender.send(&plan.build(number, 70)).unwrap();
+        }
+        assert_eq!(collect(&mut first).len(), 100, "{fanout}");
+    }
+}
+
 /// A group also leaves out what the host sends.
 #[test]
 fn a_fanout_group_respects_the_direction() {

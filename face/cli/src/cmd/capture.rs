@@ -427,6 +427,7 @@ impl Args {
         let mut options = self.port_args().options(Direction::Rx);
         options.snaplen = self.snaplen;
         options.promiscuous = !self.no_promiscuous;
+        options.immediate |= self.compat.immediate;
         options.outgoing = !matches!(self.way, WayText::In);
         options.ring_bytes = self.buffer_kib.map_or(0, |kib| kib as usize * 1024);
         if !filter.trim().is_empty() {

@@ -31,10 +31,9 @@ pub(super) fn not_opened(device: &Device, error: &Error) -> Failure {
 /// The options of the port.
 pub(super) fn options(settings: &Settings, device: &Device, framing: Framing) -> PortOptions {
     let timeout_ms = settings.timeout_ms.clamp(0, 1000).cast_unsigned();
-    let block_ms = match (settings.immediate, timeout_ms) {
-        (true, _) => 1,
-        (false, 0) => 100,
-        (false, timeout_ms) => timeout_ms,
+    let block_ms = match timeout_ms {
+        0 => 100,
+        timeout_ms => timeout_ms,
     };
     PortOptions {
         queue_count: queue_count(&device.port),
@@ -50,6 +49,7 @@ pub(super) fn options(settings: &Settings, device: &Device, framing: Framing) ->
         promiscuous: settings.promiscuous,
         ring_bytes: usize::try_from(settings.buffer_bytes).unwrap_or(0),
         block_timeout: Duration::from_millis(block_ms.into()),
+        immediate: settings.immediate,
         // Its filter can be replaced without privileges, after the program has dropped them.
         tap: TapMethod::Tpacket,
         filter_helper: true,

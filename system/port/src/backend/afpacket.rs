@@ -2,12 +2,15 @@
 //! host.
 //!
 //! Receiving uses a TPACKET_V3 ring: the kernel copies packets one after another into blocks that
-//! both sides map, with one wake-up per block. Sending uses a TPACKET_V2 ring. Several queues are a
-//! fan-out group. Kernel side: `net/packet/af_packet.c`.
+//! both sides map, with one wake-up per block. Readers that want each packet at once use a
+//! TPACKET_V2 ring, as sending does. Several queues are a fan-out group. Kernel side:
+//! `net/packet/af_packet.c`.
 
 mod any;
+mod blocks;
 mod control;
 mod filter;
+mod frames;
 mod listen;
 mod program;
 mod records;
@@ -65,10 +68,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     let what = format!("open afpacket:{}", name.target);
     let refuse = |why: String| Error::new(ErrorKind::InvalidInput, what.clone(), why);
     let queue_count = options.queue_count.max(1);
-    if queue_count > QUEUE_COUNT_MAX {
-        let why = format!("{queue_count} queues: a fan-out group has at most {QUEUE_COUNT_MAX}");
-        return Err(refuse(why));
-    }
+    check(options, queue_count).map_err(&refuse)?;
     let first = PacketSocket::new()?;
     let link = any::find(&name.target)?;
     let is_any = link.index == 0;
@@ -236,6 +236,19 @@ impl Ends<'_> {
         }
         Ok((tx, tx_counters))
     }
+}
+
+/// Checks what does not depend on the interface.
+fn check(options: &PortOptions, queue_count: u32) -> std::result::Result<(), String> {
+    if queue_count > QUEUE_COUNT_MAX {
+        return Err(format!(
+            "{queue_count} queues: a fan-out group has at most {QUEUE_COUNT_MAX}"
+        ));
+    }
+    if options.immediate && options.rss_hash {
+        return Err("rss_hash: TPACKET_V2, the ring for immediate, has no hashes".into());
+    }
+    Ok(())
 }
 
 /// Ring memory per queue.

@@ -71,7 +71,7 @@ pub struct CompatArgs {
     /// Do not optimize the filter program
     #[arg(short = 'O', long = "no-optimize")]
     pub no_optimize: bool,
-    /// Deliver packets at once: same as -U -l --idle wait
+    /// Deliver each packet at once: -U -l --idle wait, and immediate=yes for afpacket:
     #[arg(long = "immediate-mode")]
     pub immediate: bool,
     /// Ignored: checksums are never verified

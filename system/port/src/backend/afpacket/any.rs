@@ -8,8 +8,7 @@ use ring::slot::Slot;
 use sys::Result;
 use sys::link::Link;
 
-use super::rx::PacketHeader;
-use super::tap::{PACKET_ADDRESS_LEN, PACKET_HEADER_LEN};
+use super::tap::PACKET_ADDRESS_LEN;
 
 /// Name of the port.
 const NAME: &str = "any";
@@ -30,6 +29,19 @@ pub(super) fn find(name: &str) -> Result<Link> {
         }),
         found => found,
     }
+}
+
+/// What the kernel wrote before a packet.
+#[derive(Clone, Copy)]
+pub(super) struct Headers {
+    /// Length of the packet's header; the address follows.
+    pub(super) header_len: usize,
+    /// Offset of the link header from the packet's header.
+    pub(super) mac_offset: u16,
+    /// Offset of the network header.
+    pub(super) net_offset: u16,
+    pub(super) cap_len: u32,
+    pub(super) wire_len: u32,
 }
 
 /// Result of building a cooked packet.
@@ -71,21 +83,17 @@ impl Cook {
     /// Writes the cooked header before a packet's network header; the packet begins there.
     ///
     /// # Safety
-    /// `place` is the packet's header in a block owned by this process; the block extends at least
-    /// to the end of the packet of `slot`, which begins at the header's `mac_offset`.
-    pub(super) unsafe fn cook(
-        &self,
-        place: NonNull<u8>,
-        header: &PacketHeader,
-        slot: &Slot,
-    ) -> Cooked {
+    /// `place` is the packet's header in a block or frame owned by this process, which extends at
+    /// least to the end of the packet of `slot`, which begins at the header's `mac_offset`, and to
+    /// the end of the address.
+    pub(super) unsafe fn cook(&self, place: NonNull<u8>, header: Headers, slot: &Slot) -> Cooked {
         let (mac, network) = (header.mac_offset, header.net_offset);
         let Some(link_len) = network.checked_sub(mac).map(u32::from) else {
             return Cooked::Invalid;
         };
         let start = usize::from(network).checked_sub(COOKED_LEN);
         // The kernel leaves 16 bytes or more between the address and the network header.
-        let Some(start) = start.filter(|start| *start >= PACKET_HEADER_LEN) else {
+        let Some(start) = start.filter(|start| *start >= header.header_len) else {
             return Cooked::Invalid;
         };
         if link_len > header.cap_len || link_len > header.wire_len {
@@ -93,7 +101,7 @@ impl Cook {
         }
         // SAFETY: the address lies behind the header, within the block.
         let mut address: [u8; PACKET_ADDRESS_LEN] =
-            unsafe { place.add(PACKET_HEADER_LEN).cast().read_unaligned() };
+            unsafe { place.add(header.header_len).cast().read_unaligned() };
         let interface = u32::from_ne_bytes([address[4], address[5], address[6], address[7]]);
         if interface == self.loopback && slot.has(Slot::OUTGOING) {
             return Cooked::Twice;

@@ -10,11 +10,13 @@ use sys::{Error, ErrorKind, KernelVersion, Result};
 
 use super::HARDWARE_LOOPBACK;
 use super::any::Cook;
+use super::blocks::{self, Blocks};
 use super::filter::{self, SocketFilter};
+use super::frames::{self, FrameRx, Frames};
 use super::records::{RING_LEN_MAX, RecordRx, RecordTap};
 use super::rx::Rx;
 use super::spread;
-use super::tap::{self, Tap};
+use super::tap::Tap;
 use crate::account::{QueueAccount, RxCounters};
 use crate::options::{Fanout, PortOptions, TapMethod, TimestampSource};
 use crate::rx::RxBackend;
@@ -26,8 +28,10 @@ const FANOUT_DIRECTION: KernelVersion = KernelVersion::new(6, 2);
 
 /// A queue's socket with its receive ring.
 pub(super) enum Source {
-    /// The packet socket's own ring.
-    Blocks(Arc<Tap>),
+    /// The packet socket's own ring, TPACKET_V3.
+    Blocks(Arc<Tap<Blocks>>),
+    /// The same of the version before, for packets that are wanted at once.
+    Frames(Arc<Tap<Frames>>),
     /// The ring of a BPF program.
     Records(Arc<RecordTap>),
 }
@@ -36,6 +40,7 @@ impl Source {
     fn socket(&self) -> &PacketSocket {
         match self {
             Self::Blocks(tap) => &tap.socket,
+            Self::Frames(tap) => &tap.socket,
             Self::Records(tap) => &tap.socket,
         }
     }
@@ -44,6 +49,7 @@ impl Source {
     fn start(&self, filter: &SocketFilter) -> Result<()> {
         match self {
             Self::Blocks(tap) => tap.filter(filter),
+            Self::Frames(tap) => tap.filter(filter),
             Self::Records(tap) => tap.start(),
         }
     }
@@ -52,6 +58,7 @@ impl Source {
     pub(super) fn replace(&self, filter: &SocketFilter) -> Result<()> {
         match self {
             Self::Blocks(tap) => tap.filter(filter),
+            Self::Frames(tap) => tap.filter(filter),
             Self::Records(tap) => tap.replace(filter),
         }
     }
@@ -59,6 +66,7 @@ impl Source {
     pub(super) fn counters(&self) -> &Arc<RxCounters> {
         match self {
             Self::Blocks(tap) => &tap.counters,
+            Self::Frames(tap) => &tap.counters,
             Self::Records(tap) => &tap.counters,
         }
     }
@@ -66,7 +74,8 @@ impl Source {
     /// Packet memory in bytes.
     pub(super) fn memory_len(&self) -> usize {
         match self {
-            Self::Blocks(tap) => tap.block_len * tap.block_count,
+            Self::Blocks(tap) => tap.ring.block_len * tap.ring.block_count,
+            Self::Frames(tap) => tap.ring.len(),
             Self::Records(tap) => tap.memory_len(),
         }
     }
@@ -74,7 +83,8 @@ impl Source {
     /// Maximum length of a packet that is received in full.
     pub(super) fn packet_len_max(&self) -> u32 {
         match self {
-            Self::Blocks(tap) => tap::packet_len_max(tap.block_len as u32),
+            Self::Blocks(tap) => blocks::packet_len_max(tap.ring.block_len as u32),
+            Self::Frames(tap) => tap.ring.packet_len_max(),
             Self::Records(tap) => tap.cap_max,
         }
     }
@@ -89,6 +99,7 @@ impl Source {
     ) -> Box<dyn RxBackend> {
         match self {
             Self::Blocks(tap) => Box::new(Rx::new(tap.clone(), time, pool, options, cook)),
+            Self::Frames(tap) => Box::new(FrameRx::new(tap.clone(), time, pool, options, cook)),
             Self::Records(tap) => Box::new(RecordRx::new(tap.clone(), time, pool, options)),
         }
     }
@@ -96,6 +107,7 @@ impl Source {
     pub(super) fn account(&self, queue_index: u32) -> Result<QueueAccount> {
         match self {
             Self::Blocks(tap) => tap.account(queue_index),
+            Self::Frames(tap) => tap.account(queue_index),
             Self::Records(tap) => Ok(tap.account(queue_index)),
         }
     }
@@ -104,6 +116,7 @@ impl Source {
     pub(super) fn stop(&self) -> Result<()> {
         match self {
             Self::Blocks(tap) => tap.stop(),
+            Self::Frames(tap) => tap.stop(),
             Self::Records(tap) => tap.stop(),
         }
     }
@@ -112,13 +125,14 @@ impl Source {
     pub(super) fn freezes(&self) -> Option<u64> {
         match self {
             Self::Blocks(tap) => Some(tap.freezes()),
-            Self::Records(_) => None,
+            Self::Frames(_) | Self::Records(_) => None,
         }
     }
 
     fn counts_filtered(&self) -> bool {
         match self {
             Self::Blocks(tap) => tap.counts_filtered(),
+            Self::Frames(tap) => tap.counts_filtered(),
             Self::Records(_) => true,
         }
     }
@@ -235,13 +249,31 @@ fn rings(
         )];
         return Ok((sources, facts));
     };
+    let (mut own, facts) = if options.immediate {
+        frame_rings(left, link, ring_bytes, filter, &why, options)?
+    } else {
+        block_rings(left, ring_bytes, &why, options)?
+    };
+    sources.append(&mut own);
+    Ok((sources, facts))
+}
+
+/// Creates the sockets' own rings, whose blocks the kernel hands over when they are full or their
+/// time is up.
+fn block_rings(
+    sockets: Vec<PacketSocket>,
+    ring_bytes: usize,
+    why: &str,
+    options: &PortOptions,
+) -> Result<(Vec<Source>, Facts)> {
     let shape = ring_shape(ring_bytes, options);
-    for socket in left {
+    let mut sources = Vec::new();
+    for socket in sockets {
         if options.timestamp == TimestampSource::Device {
             socket.hardware_time()?;
         }
-        let memory = socket.rx_ring(&shape)?;
-        sources.push(Source::Blocks(Arc::new(Tap::new(socket, memory, &shape))));
+        let ring = Blocks::new(socket.rx_ring(&shape)?, &shape);
+        sources.push(Source::Blocks(Arc::new(Tap::new(socket, ring))));
     }
     let ring_len = u64::from(shape.block_len) * u64::from(shape.block_count);
     let facts = vec![
@@ -251,6 +283,37 @@ fn rings(
         ),
         ("block", format!("{} bytes", shape.block_len)),
         ("block_timeout", format!("{} ms", shape.block_timeout_ms)),
+    ];
+    Ok((sources, facts))
+}
+
+/// Creates the sockets' own rings, whose packets the kernel hands over one by one.
+fn frame_rings(
+    sockets: Vec<PacketSocket>,
+    link: &Link,
+    ring_bytes: usize,
+    filter: &SocketFilter,
+    why: &str,
+    options: &PortOptions,
+) -> Result<(Vec<Source>, Facts)> {
+    let packet_len = frames::longest(link).min(filter.snaplen());
+    let shape = frames::ring_shape(ring_bytes, packet_len);
+    let mut sources = Vec::new();
+    for socket in sockets {
+        if options.timestamp == TimestampSource::Device {
+            socket.hardware_time()?;
+        }
+        let ring = Frames::new(socket.frame_ring(&shape)?, &shape);
+        sources.push(Source::Frames(Arc::new(Tap::new(socket, ring))));
+    }
+    let ring_len = u64::from(shape.block_len) * u64::from(shape.block_count);
+    let (count, len) = (shape.frame_count(), shape.frame_len);
+    let facts = vec![
+        (
+            "ring",
+            format!("TPACKET_V2 ({why}), {ring_len} bytes per queue"),
+        ),
+        ("frames", format!("{count} of {len} bytes")),
     ];
     Ok((sources, facts))
 }
@@ -278,7 +341,7 @@ fn unfit_for_records(
 fn take_socket(source: Source) -> Option<PacketSocket> {
     match source {
         Source::Records(tap) => Arc::into_inner(tap).map(|tap| tap.socket),
-        Source::Blocks(_) => None,
+        Source::Blocks(_) | Source::Frames(_) => None,
     }
 }
 
@@ -289,14 +352,19 @@ fn join(sources: &[Source], filter: &SocketFilter, options: &PortOptions) -> Res
         defragment: options.fanout == Fanout::HashDefrag,
         rollover: false,
         ignore_outgoing: filter.ignore_outgoing,
+        socket_count_max: match options.fanout {
+            // The kernel does not compare the programs of the members, but their maximum.
+            Fanout::Addresses => 256,
+            Fanout::InnerAddresses => 257,
+            _ => 0,
+        },
     };
     let mut group = options.fanout_group;
     let program = spread::program(options.fanout);
     for source in sources {
         group = Some(source.socket().join_fanout(&fanout, group)?);
         if let Some(program) = &program {
-            // The last one set holds for the whole group: all members must have the same mode,
-            // which the kernel does not check.
+            // The last one set holds for the whole group.
             source.socket().set_fanout_program(program)?;
         }
     }

@@ -5,33 +5,25 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ring::slot::{Slot, Vlan};
 use ring::{Frame, Pool};
-use sys::{Error, ErrorKind, Result};
+use sys::Result;
 
 use crate::options::{PortOptions, TimestampSource};
 use crate::rx::{Filled, Ready, RxBackend};
 
 use super::super::keep::Keep;
-use super::any::{Cook, Cooked};
-use super::tap::{PACKET_ADDRESS_LEN, PACKET_HEADER_LEN, Tap, block};
+use super::any::{Cook, Cooked, Headers};
+use super::blocks::{Blocks, PACKET_HEADER_LEN, block};
+use super::tap::{
+    KIND_OFFSET, LOOKS_PER_CHECK, OUTGOING, PACKET_ADDRESS_LEN, TPID_DEFAULT, Tap, VLAN_TPID_VALID,
+    VLAN_VALID, gone,
+};
 
-/// Packet status bits (`TP_STATUS_`).
-const VLAN_VALID: u32 = 1 << 4;
-const VLAN_TPID_VALID: u32 = 1 << 6;
-/// `PACKET_OUTGOING`, in `sll_pkttype`, which is byte 10 of the address after the header.
-const OUTGOING: u8 = 4;
-const ADDRESS_KIND: usize = PACKET_HEADER_LEN + 10;
-/// 802.1Q, for kernels that do not report the tag's protocol (before 3.14).
-const TPID_DEFAULT: u16 = 0x8100;
-
-/// A reader that never sleeps checks whether the interface still exists once per this many empty
-/// polls.
-const LOOKS_PER_CHECK: u32 = 1 << 16;
-/// Longest sleep while the link is down, since the kernel does not report deletion then.
-const DOWN_SLICE: Duration = Duration::from_millis(20);
+/// Offset of `sll_pkttype` after a packet's header.
+const ADDRESS_KIND: usize = PACKET_HEADER_LEN + KIND_OFFSET;
 /// Number of blocks after which the kernel's 32-bit counters are read: at most 2^30 packets of
 /// minimum length.
 const BLOCKS_PER_FOLD: u32 = 1 << 10;
@@ -39,15 +31,15 @@ const BLOCKS_PER_FOLD: u32 = 1 << 10;
 /// `struct tpacket3_hdr`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct PacketHeader {
+struct PacketHeader {
     next_offset: u32,
     sec: u32,
     nsec: u32,
-    pub(super) cap_len: u32,
-    pub(super) wire_len: u32,
+    cap_len: u32,
+    wire_len: u32,
     status: u32,
-    pub(super) mac_offset: u16,
-    pub(super) net_offset: u16,
+    mac_offset: u16,
+    net_offset: u16,
     hash: u32,
     vlan_tci: u32,
     vlan_tpid: u16,
@@ -58,7 +50,7 @@ const _: () = assert!(size_of::<PacketHeader>() == PACKET_HEADER_LEN);
 
 /// The reading side of a tap.
 pub(super) struct Rx {
-    tap: Arc<Tap>,
+    tap: Arc<Tap<Blocks>>,
     /// Block being walked, or the next one.
     current: usize,
     /// Offset of the next packet in the block.
@@ -84,7 +76,7 @@ pub(super) struct Rx {
 
 impl Rx {
     pub(super) fn new(
-        tap: Arc<Tap>,
+        tap: Arc<Tap<Blocks>>,
         time: TimestampSource,
         pool: Arc<OnceLock<Pool>>,
         options: &PortOptions,
@@ -122,11 +114,11 @@ impl Rx {
             return true;
         }
         // All blocks are walked and held: the status of the next one is stale.
-        if self.walked_blocks == self.tap.block_count {
+        if self.walked_blocks == self.tap.ring.block_count {
             return false;
         }
         // Acquire: the kernel wrote the block's contents before its status.
-        let status = self.tap.word(self.current, block::STATUS);
+        let status = self.tap.ring.word(self.current, block::STATUS);
         status.load(Ordering::Acquire) & block::OURS != 0
     }
 
@@ -136,7 +128,8 @@ impl Rx {
         if !self.is_ready() {
             return false;
         }
-        let word = |offset| self.tap.word(self.current, offset).load(Ordering::Relaxed);
+        let ring = &self.tap.ring;
+        let word = |offset| ring.word(self.current, offset).load(Ordering::Relaxed);
         self.left = word(block::PACKET_COUNT);
         self.at = word(block::FIRST_PACKET) as usize;
         if self.left == 0 {
@@ -151,7 +144,7 @@ impl Rx {
         self.left = 0;
         self.walked_blocks += 1;
         self.current += 1;
-        if self.current == self.tap.block_count {
+        if self.current == self.tap.ring.block_count {
             self.current = 0;
         }
     }
@@ -159,8 +152,8 @@ impl Rx {
     /// Creates slots for up to `max` packets of the current block.
     #[inline]
     fn walk<const COOKED: bool>(&mut self, slots: &mut Vec<Slot>, max: usize, now_ns: u64) {
-        let base = self.tap.block(self.current);
-        let block_len = self.tap.block_len;
+        let base = self.tap.ring.block(self.current);
+        let block_len = self.tap.ring.block_len;
         let mut at = self.at;
         let count = (self.left as usize).min(max);
         slots.reserve(count);
@@ -212,8 +205,15 @@ impl Rx {
         slots: &mut Vec<Slot>,
     ) {
         let Some(cook) = &self.cook else { return };
+        let headers = Headers {
+            header_len: PACKET_HEADER_LEN,
+            mac_offset: header.mac_offset,
+            net_offset: header.net_offset,
+            cap_len: header.cap_len,
+            wire_len: header.wire_len,
+        };
         // SAFETY: the caller's.
-        match unsafe { cook.cook(place, header, &slot) } {
+        match unsafe { cook.cook(place, headers, &slot) } {
             Cooked::Packet(slot) => slots.push(slot),
             Cooked::Twice => self.tap.counters.filtered.add(1),
             Cooked::Invalid => self.tap.counters.invalid.add(1),
@@ -264,21 +264,21 @@ impl Rx {
 
     /// Returns all walked blocks to the kernel.
     fn return_blocks(&mut self) {
-        let count = self.tap.block_count;
+        let count = self.tap.ring.block_count;
         let mut index = (self.current + count - self.walked_blocks) % count;
         for _ in 0..self.walked_blocks {
             // Zero, so that the account can see what is pending in the ring; the kernel writes it
             // again.
-            let packets = self.tap.word(index, block::PACKET_COUNT);
+            let packets = self.tap.ring.word(index, block::PACKET_COUNT);
             self.walked -= u64::from(packets.swap(0, Ordering::Relaxed)).min(self.walked);
             // Release: reads of the block complete before the kernel writes it again.
-            let status = self.tap.word(index, block::STATUS);
+            let status = self.tap.ring.word(index, block::STATUS);
             status.store(0, Ordering::Release);
             index = if index + 1 == count { 0 } else { index + 1 };
         }
         self.blocks += self.walked_blocks as u32;
         self.walked_blocks = 0;
-        self.tap.walked.store(self.walked, Ordering::Release);
+        self.tap.ring.walked.store(self.walked, Ordering::Release);
         if self.blocks >= BLOCKS_PER_FOLD {
             self.blocks = 0;
             self.tap.fold_totals();
@@ -287,22 +287,18 @@ impl Rx {
 
     /// Whether the kernel is filling the next block, and will hand it over.
     fn is_block_begun(&self) -> bool {
-        let count = self.tap.word(self.current, block::PACKET_COUNT);
-        self.walked_blocks < self.tap.block_count && count.load(Ordering::Relaxed) != 0
+        let count = self.tap.ring.word(self.current, block::PACKET_COUNT);
+        self.walked_blocks < self.tap.ring.block_count && count.load(Ordering::Relaxed) != 0
     }
 
     /// Checks whether the interface still exists.
     ///
     /// # Errors
     /// `Gone`, once all earlier packets have been read.
-    fn check_gone(&mut self) -> Result<()> {
+    fn check_gone(&self) -> Result<()> {
         let is_any = self.cook.as_ref().is_some_and(Cook::is_any);
-        if !is_any && self.tap.socket.bound_interface().is_none() {
-            self.tap.gone.store(true, Ordering::Release);
-        }
-        if self.tap.gone.load(Ordering::Acquire) && !self.is_ready() && !self.is_block_begun() {
-            let why = "the interface has been deleted";
-            return Err(Error::new(ErrorKind::Gone, "receive packets", why));
+        if self.tap.is_gone(is_any) && !self.is_ready() && !self.is_block_begun() {
+            return Err(gone());
         }
         Ok(())
     }
@@ -329,7 +325,7 @@ impl RxBackend for Rx {
         self.borrowed += slots.len() - start;
         if slots.len() > start {
             self.is_down = false;
-            self.tap.walked.store(self.walked, Ordering::Release);
+            self.tap.ring.walked.store(self.walked, Ordering::Release);
             return Ok(Filled::of(&slots[start..]));
         }
         if self.walked_blocks != 0 && self.borrowed == 0 {
@@ -358,33 +354,15 @@ impl RxBackend for Rx {
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<Ready> {
-        let started = Instant::now();
-        loop {
-            if self.is_ready() {
-                return Ok(Ready::Packets);
-            }
-            let left = timeout.saturating_sub(started.elapsed());
-            let slice = if self.is_down {
-                left.min(DOWN_SLICE)
-            } else {
-                left
-            };
-            let poll = self.tap.socket.poll(false, slice)?;
-            if poll.error && self.tap.socket.take_error() == Some(libc::ENETDOWN) {
-                self.is_down = true;
-            }
-            if self.is_ready() {
-                return Ok(Ready::Packets);
-            }
-            if !poll.readable {
-                self.check_gone()?;
-                if left == slice || poll.interrupted {
-                    return Ok(Ready::Timeout);
-                }
-            } else if left.is_zero() {
-                return Ok(Ready::Timeout);
-            }
-        }
+        let mut is_down = self.is_down;
+        let ready = self.tap.wait(
+            timeout,
+            &mut is_down,
+            || self.is_ready(),
+            || self.check_gone(),
+        );
+        self.is_down = is_down;
+        ready
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {

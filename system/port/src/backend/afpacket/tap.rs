@@ -1,39 +1,38 @@
 //! One socket and its receive ring, shared by the reading thread and the control side.
 
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use sys::Result;
-use sys::mmap::Mapping;
-use sys::packet::{PacketSocket, RxRing};
+use sys::packet::PacketSocket;
+use sys::{Error, ErrorKind, Result};
 
 use crate::account::{DropReason, QueueAccount, RxCounters};
+use crate::rx::Ready;
 
 use super::filter::{Counted, SocketFilter};
 
-/// Offsets in a block: `struct tpacket_block_desc` with `struct tpacket_hdr_v1`.
-pub(super) mod block {
-    pub(in super::super) const STATUS: usize = 8;
-    pub(in super::super) const PACKET_COUNT: usize = 12;
-    pub(in super::super) const FIRST_PACKET: usize = 16;
-    /// Length of the descriptor; the first packet follows.
-    pub(in super::super) const HEADER_LEN: usize = 48;
-    /// `TP_STATUS_USER`: user space owns the block. Zero: the kernel owns it.
-    pub(in super::super) const OURS: u32 = 1;
-}
-
-/// Length of `struct tpacket3_hdr` and the `struct sockaddr_ll` after it.
-pub(super) const PACKET_HEADER_LEN: usize = 48;
+/// Length of the `struct sockaddr_ll` between the header of a packet and the packet.
 pub(super) const PACKET_ADDRESS_LEN: usize = 20;
+/// Bits of a packet's status (`TP_STATUS_`).
+pub(super) const VLAN_VALID: u32 = 1 << 4;
+pub(super) const VLAN_TPID_VALID: u32 = 1 << 6;
+/// 802.1Q, for kernels that do not report the tag's protocol (before 3.14).
+pub(super) const TPID_DEFAULT: u16 = 0x8100;
+/// `PACKET_OUTGOING`, in `sll_pkttype`, which is at this offset in the address.
+pub(super) const OUTGOING: u8 = 4;
+pub(super) const KIND_OFFSET: usize = 10;
 
-/// Maximum length of a packet that fits into a block: after both headers, with the network header
-/// aligned to 16.
-pub(super) fn packet_len_max(block_len: u32) -> u32 {
-    /// `macoff` of Ethernet: TPACKET_ALIGN(48 + 20 + 16) - 14; shorter link headers up to 16 bytes
-    /// move it less.
-    const DATA_OFFSET: u32 = 96;
-    block_len - block::HEADER_LEN as u32 - DATA_OFFSET
+/// A reader that never sleeps checks whether the interface still exists once per this many empty
+/// polls.
+pub(super) const LOOKS_PER_CHECK: u32 = 1 << 16;
+/// Longest sleep while the link is down, since the kernel does not report deletion then.
+const DOWN_SLICE: Duration = Duration::from_millis(20);
+
+/// A ring of packets that the kernel writes.
+pub(super) trait Ring {
+    /// Packets in it that the reader has not taken.
+    fn waiting(&self) -> u64;
 }
 
 /// Sums of the kernel's counters, which have 32 bits and are reset by reading.
@@ -68,15 +67,11 @@ impl Seen {
 }
 
 /// A socket, its ring, and their state.
-pub(super) struct Tap {
+pub(super) struct Tap<R> {
     // Before the socket: a socket lives as long as its ring is mapped.
-    memory: Mapping,
+    pub(super) ring: R,
     pub(super) socket: PacketSocket,
-    pub(super) block_len: usize,
-    pub(super) block_count: usize,
     totals: Mutex<Totals>,
-    /// Packets taken out of blocks that have not been returned to the kernel.
-    pub(super) walked: AtomicU64,
     /// Whether the interface has been deleted.
     pub(super) gone: AtomicBool,
     seen: Mutex<Seen>,
@@ -85,15 +80,12 @@ pub(super) struct Tap {
     pub(super) counters: Arc<RxCounters>,
 }
 
-impl Tap {
-    pub(super) fn new(socket: PacketSocket, memory: Mapping, ring: &RxRing) -> Self {
+impl<R: Ring> Tap<R> {
+    pub(super) fn new(socket: PacketSocket, ring: R) -> Self {
         Self {
-            memory,
+            ring,
             socket,
-            block_len: ring.block_len as usize,
-            block_count: ring.block_count as usize,
             totals: Mutex::default(),
-            walked: AtomicU64::new(0),
             gone: AtomicBool::new(false),
             seen: Mutex::default(),
             closed: AtomicBool::new(false),
@@ -120,26 +112,6 @@ impl Tap {
         seen.counted.is_some()
     }
 
-    /// Address of a block.
-    ///
-    /// # Panics
-    /// If the block does not exist.
-    #[inline]
-    pub(super) fn block(&self, index: usize) -> NonNull<u8> {
-        assert!(index < self.block_count, "a block of the ring");
-        // SAFETY: the mapping is block_count times block_len bytes long.
-        unsafe { self.memory.base().add(index * self.block_len) }
-    }
-
-    /// A word of a block's descriptor that the kernel may write at any time.
-    #[inline]
-    pub(super) fn word(&self, index: usize, offset: usize) -> &AtomicU32 {
-        debug_assert!(offset + 4 <= block::HEADER_LEN && offset.is_multiple_of(4));
-        // SAFETY: within the block, aligned since blocks are whole pages, and only accessed
-        // atomically by us; the mapping lives as long as `self`.
-        unsafe { self.block(index).add(offset).cast().as_ref() }
-    }
-
     /// Adds the kernel's counters since the last call to the totals, and returns these.
     pub(super) fn totals(&self) -> Result<Totals> {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,18 +135,6 @@ impl Tap {
         Ok(())
     }
 
-    /// Packets in the ring that the program has not received, including those in the block that the
-    /// kernel is filling: the reader sets a block's count to zero when it returns it.
-    fn waiting(&self) -> u64 {
-        let in_blocks: u64 = (0..self.block_count)
-            .map(|index| {
-                let count = self.word(index, block::PACKET_COUNT);
-                u64::from(count.load(Ordering::Acquire))
-            })
-            .sum();
-        in_blocks.saturating_sub(self.walked.load(Ordering::Acquire))
-    }
-
     /// The queue's account. Exact if no packets are moving; otherwise packets that moved between
     /// two of the reads appear as a small imbalance.
     pub(super) fn account(&self, queue_index: u32) -> Result<QueueAccount> {
@@ -185,7 +145,7 @@ impl Tap {
         // A few attempts at a view during which the reader did not advance.
         for _ in 0..4 {
             let before = self.counters.delivered.get() + self.counters.filtered.get();
-            account.in_flight = self.waiting();
+            account.in_flight = self.ring.waiting();
             let totals = self.totals()?;
             // The filter's own count, if it has one: it rejected everything else it saw.
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -226,4 +186,53 @@ impl Tap {
         let _ = self.stop();
         self.closed.store(true, Ordering::Release);
     }
+
+    /// Sleeps until `is_ready`, at most `timeout`; `check_gone` fails once the interface has been
+    /// deleted. `is_down` is whether the link is, as far as the reader knows.
+    pub(super) fn wait(
+        &self,
+        timeout: Duration,
+        is_down: &mut bool,
+        is_ready: impl Fn() -> bool,
+        check_gone: impl Fn() -> Result<()>,
+    ) -> Result<Ready> {
+        let started = Instant::now();
+        loop {
+            if is_ready() {
+                return Ok(Ready::Packets);
+            }
+            let left = timeout.saturating_sub(started.elapsed());
+            let slice = if *is_down { left.min(DOWN_SLICE) } else { left };
+            let poll = self.socket.poll(false, slice)?;
+            if poll.error && self.socket.take_error() == Some(libc::ENETDOWN) {
+                *is_down = true;
+            }
+            if is_ready() {
+                return Ok(Ready::Packets);
+            }
+            if !poll.readable {
+                check_gone()?;
+                if left == slice || poll.interrupted {
+                    return Ok(Ready::Timeout);
+                }
+            } else if left.is_zero() {
+                return Ok(Ready::Timeout);
+            }
+        }
+    }
+
+    /// Whether the interface has been deleted, if it is one.
+    pub(super) fn is_gone(&self, is_any: bool) -> bool {
+        if !is_any && self.socket.bound_interface().is_none() {
+            self.gone.store(true, Ordering::Release);
+        }
+        self.gone.load(Ordering::Acquire)
+    }
+}
+
+/// The error of a queue whose interface has been deleted.
+#[cold]
+pub(super) fn gone() -> Error {
+    let why = "the interface has been deleted";
+    Error::new(ErrorKind::Gone, "receive packets", why)
 }

@@ -65,7 +65,16 @@ impl RecordRx {
         pool: Arc<OnceLock<Pool>>,
         options: &PortOptions,
     ) -> Self {
-        let block_timeout = options.block_timeout;
+        // Immediately: the first packet ends every sleep.
+        let (gather, block_timeout) = match options.immediate {
+            true => (1, Duration::ZERO),
+            false => (
+                GATHER_LEN.min(tap.ring_len / GATHER_PART),
+                options
+                    .block_timeout
+                    .clamp(Duration::from_millis(1), Duration::from_secs(10)),
+            ),
+        };
         Self {
             base: tap.memory.address(control::LEN),
             position: 0,
@@ -73,8 +82,8 @@ impl RecordRx {
             borrowed: 0,
             time,
             clock: Clock::new(),
-            gather: GATHER_LEN.min(tap.ring_len / GATHER_PART),
-            block_timeout: block_timeout.clamp(Duration::from_millis(1), Duration::from_secs(10)),
+            gather,
+            block_timeout,
             is_busy: false,
             is_down: false,
             looks: 0,
