@@ -59,21 +59,8 @@ impl Mapping {
     /// to one, so that [`Mapping::collapse`] can work.
     pub fn shared(fd: BorrowedFd<'_>, len: usize, offset: i64) -> Result<Self> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let mut hint = std::ptr::null_mut();
-        if len >= HUGE_PAGE_LEN {
-            // An aligned address is found by briefly mapping more than needed.
-            let room = Self::map(
-                None,
-                len + HUGE_PAGE_LEN,
-                0,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            )?;
-            let start = room.base.as_ptr();
-            hint = start.wrapping_add(start.align_offset(HUGE_PAGE_LEN)).cast();
-        }
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        Self::map_near(hint, Some(fd), len, offset, prot, flags)
+        Self::map_near(aligned(len)?, Some(fd), len, offset, prot, flags)
     }
 
     /// Asks the kernel to back this mapping with huge pages, which saves address translations; none
@@ -96,10 +83,11 @@ impl Mapping {
     }
 
     /// Maps `len` bytes of a memory file, shared with those that write it, page tables filled at
-    /// once.
+    /// once; aligned as by [`shared`](Self::shared), so that huge pages of the file are mapped as
+    /// such.
     pub fn shared_for_reading(fd: BorrowedFd<'_>, len: usize) -> Result<Self> {
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        Self::map(Some(fd), len, 0, libc::PROT_READ, flags)
+        Self::map_near(aligned(len)?, Some(fd), len, 0, libc::PROT_READ, flags)
     }
 
     /// Maps `len` bytes of a memory file of another process from `offset`, a multiple of the page
@@ -146,6 +134,24 @@ impl Mapping {
     pub fn len(&self) -> usize {
         self.len
     }
+}
+
+/// A free address for a mapping of `len` bytes, at the beginning of a huge page if it has at least
+/// one, else null. Another thread may map something there first: it is only a hint.
+fn aligned(len: usize) -> Result<*mut libc::c_void> {
+    if len < HUGE_PAGE_LEN {
+        return Ok(std::ptr::null_mut());
+    }
+    // Found by briefly mapping more than needed.
+    let room = Mapping::map(
+        None,
+        len + HUGE_PAGE_LEN,
+        0,
+        libc::PROT_NONE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    )?;
+    let start = room.base.as_ptr();
+    Ok(start.wrapping_add(start.align_offset(HUGE_PAGE_LEN)).cast())
 }
 
 impl Drop for Mapping {
