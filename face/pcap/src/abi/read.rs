@@ -43,18 +43,21 @@ fn next(state: &mut State, may_wait: bool) -> Result<Read> {
     })
 }
 
-/// The next packet of the batch, if it needs neither a filter nor a copy.
+/// The bytes of the next packet of the batch, if it needs neither a filter nor a copy, else null;
+/// its header is written to `place`, field by field: a header that is moved is read in other parts
+/// than it was written in, which stalls the processor until the writes are done.
 ///
 /// # Safety
 /// As [`state`].
 #[inline]
-unsafe fn held(p: *mut Handle) -> Option<Found> {
+unsafe fn held(p: *mut Handle, place: &mut PacketHeader) -> *const u8 {
     // SAFETY: the caller's promise; the borrow ends here.
-    let (header, data) = unsafe { state(p) }?.next_held()?;
-    Some(Found {
-        header: header.into(),
-        data,
-    })
+    let found = unsafe { state(p) }.and_then(State::next_held);
+    let Some((header, data)) = found else {
+        return null();
+    };
+    *place = header.into();
+    data
 }
 
 /// Reads a packet; on failure sets the handle's error and returns the code.
@@ -80,10 +83,11 @@ unsafe fn read(p: *mut Handle, may_wait: bool) -> std::result::Result<Read, c_in
 /// `p` is an open handle; the handler is as pcap.h says.
 unsafe fn dispatch(p: *mut Handle, count: c_int, handler: Handler, user: *mut u8) -> (c_int, bool) {
     let mut given = 0;
+    let mut header = PacketHeader::default();
     let result = loop {
         // SAFETY: the caller's promise.
-        let found = match unsafe { step(p, given) } {
-            Step::Packet(found) => found,
+        let data = match unsafe { step(p, given, &mut header) } {
+            Step::Packet(data) => data,
             Step::Again => {
                 // SAFETY: nothing is dropped in this function and its callers.
                 unsafe { cancellation_point() };
@@ -97,7 +101,7 @@ unsafe fn dispatch(p: *mut Handle, count: c_int, handler: Handler, user: *mut u8
             }
         };
         // SAFETY: the caller's promise; header and bytes live through the call.
-        unsafe { handler(user, &raw const found.header, found.data) };
+        unsafe { handler(user, &raw const header, data) };
         given += 1;
         if given == count || given == c_int::MAX {
             break (given, false);
@@ -125,20 +129,21 @@ unsafe fn finish(p: *mut Handle) -> std::result::Result<(), c_int> {
 
 /// What a call does next.
 enum Step {
-    /// Pass a packet to the program.
-    Packet(Found),
+    /// Pass a packet with these bytes to the program.
+    Packet(*const u8),
     /// Take another step.
     Again,
     /// Return a number of packets or a code; true at the end of the packets.
     Done(c_int, bool),
 }
 
-/// The next step of a call that has passed `given` packets.
+/// The next step of a call that has passed `given` packets. The header of a packet is written to
+/// `header`.
 ///
 /// # Safety
 /// `p` is an open handle.
 #[inline]
-unsafe fn step(p: *mut Handle, given: c_int) -> Step {
+unsafe fn step(p: *mut Handle, given: c_int, header: &mut PacketHeader) -> Step {
     // SAFETY: the caller's promise.
     if unsafe { is_broken(p) } {
         if given == 0 {
@@ -149,14 +154,18 @@ unsafe fn step(p: *mut Handle, given: c_int) -> Step {
         return Step::Done(given, false);
     }
     // SAFETY: the caller's promise. It makes no system call.
-    if let Some(found) = guard_brief(None, || unsafe { held(p) }) {
-        return Step::Packet(found);
+    let data = guard_brief(null(), || unsafe { held(p, header) });
+    if !data.is_null() {
+        return Step::Packet(data);
     }
     guard(Step::Done(ERROR, false), || {
         // SAFETY: the caller's promise.
         match unsafe { read(p, given == 0) } {
             Err(code) => Step::Done(code, false),
-            Ok(Read::Found(found)) => Step::Packet(found),
+            Ok(Read::Found(found)) => {
+                *header = found.header;
+                Step::Packet(found.data)
+            }
             Ok(Read::Rejected | Read::Waiting) => Step::Again,
             // SAFETY: the caller's promise.
             Ok(Read::Nothing) if given == 0 && unsafe { is_broken(p) } => Step::Again,
