@@ -67,9 +67,10 @@ struct Args {
     /// process of `cluster`
     #[arg(long, hide = true, num_args = 3, value_names = ["SOCKET", "CPU", "IDLE"])]
     hop_reader: Option<Vec<String>>,
-    /// The series of `cluster` with this in its name, balancing alone, for a profiler
+    /// The series of `cluster` with this in their names, of balancing and of tcpdump, once each: for
+    /// a profiler
     #[arg(long, hide = true, num_args = 2, value_names = ["SERIES", "SECONDS"])]
-    balance: Option<Vec<String>>,
+    alone: Option<Vec<String>>,
     /// Measure rates or cost in the guest: the inner part of `paths`
     #[arg(long, hide = true, value_name = "rates|cost")]
     in_guest: Option<String>,
@@ -99,8 +100,8 @@ fn main() -> Result<()> {
     if let Some(words) = &args.hop_reader {
         return hop::read(words[0].as_ref(), words[1].parse()?, &words[2]);
     }
-    if let Some(words) = &args.balance {
-        return scenario::cluster::balance_alone(&words[0], &words[1]);
+    if let Some(words) = &args.alone {
+        return scenario::cluster::alone(&words[0], words[1].parse()?);
     }
     if let Some(port) = &args.read {
         return reader::run(port);

@@ -115,16 +115,21 @@ fn balanced(file: &Input) -> [(&'static str, Source<'_>, &'static str); 4] {
     ]
 }
 
-/// The rates of balancing, once each: for a profiler.
+/// The rates of balancing and the cost of tcpdump, once each: for a profiler.
 ///
 /// # Errors
-/// As [`balance::rate`].
-pub fn balance_alone(label: &str, seconds: &str) -> Result<()> {
-    let count = (seconds.parse::<f64>()? * 5e6) as u64;
+/// As [`balance::rate`], or if tcpdump lost a packet.
+pub fn alone(label: &str, seconds: f64) -> Result<()> {
+    let count = (seconds * 5e6) as u64;
     let file = Input::new(count)?;
     for (its, source, by) in balanced(&file) {
         if its.contains(label) {
             println!("{its}: {:.2} Mpps", balance::rate(source, count, by)?);
+        }
+    }
+    for subject in SUBJECTS {
+        if subject.label.contains(label) {
+            println!("{}: {:.4} µs", subject.label, tcpdump(subject, seconds)?);
         }
     }
     Ok(())
