@@ -67,8 +67,8 @@ struct Args {
     /// process of `cluster`
     #[arg(long, hide = true, num_args = 3, value_names = ["SOCKET", "CPU", "IDLE"])]
     hop_reader: Option<Vec<String>>,
-    /// The series of `cluster` with this in their names, of balancing and of tcpdump, once each: for
-    /// a profiler
+    /// The series of `cluster` with this in their names, of balancing and of tcpdump, once each:
+    /// for a profiler
     #[arg(long, hide = true, num_args = 2, value_names = ["SERIES", "SECONDS"])]
     alone: Option<Vec<String>>,
     /// Measure rates or cost in the guest: the inner part of `paths`
