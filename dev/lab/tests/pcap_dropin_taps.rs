@@ -16,7 +16,7 @@ lib.pcap_datalink_val_to_name.restype = ctypes.c_char_p
 numbers = ctypes.POINTER(ctypes.c_int)()
 ip = (bytes.fromhex("4500001c0000000040110000c0000201c0000202") + struct.pack(">HHHH", 9, 9, 8, 0))
 KINDS = [1, 512, 519, 768, 769, 776, 778, 772, 65534, 4711, 19, 783, 824, 513, 774, 801, 804, 256,
-         18]
+         18, 2, 4, 5]
 for kind in KINDS:
     fd = os.open("/dev/net/tun", os.O_RDWR)
     name = f"kind{kind}"; names = [name]

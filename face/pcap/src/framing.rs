@@ -76,6 +76,8 @@ fn is_raw(hardware: u16) -> bool {
         hardware,
         // Ethernet, Metricom, loopback; AX.25, Token Ring, ARCNET.
         1 | 23 | 772 | 3 | 6 | 800 | 7
+            // Experimental Ethernet, ProNET, Chaosnet.
+            | 2 | 4 | 5
             // Frame relay, SLIP in its variants, raw HDLC, IPIP, SIT, none: IP without a header.
             | 15 | 256..=259 | 264 | 518 | 768 | 776 | 0xfffe
             // Fibre Channel, Cisco HDLC, frame relay access, LocalTalk, FDDI.

@@ -157,7 +157,12 @@ fn packets_beyond_a_full_ring_are_counted() {
             sender.send(&plan.build(number, 60)).unwrap();
             number += 1;
         }
-        let account = port.control.account().unwrap().rx_total();
+        let until = Instant::now() + MINUTE;
+        let mut account = port.control.account().unwrap().rx_total();
+        while account.seen < number {
+            assert!(Instant::now() < until, "{account:?}");
+            account = port.control.account().unwrap().rx_total();
+        }
         assert_eq!((account.in_flight, account.imbalance()), (7, 0));
         let first = number - 20;
         let mut got = Vec::new();

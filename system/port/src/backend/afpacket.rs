@@ -314,6 +314,8 @@ fn link_type(link: &Link, is_cooked: bool) -> std::result::Result<u16, String> {
         // none; SLIP in its variants, raw HDLC, frame relay.
         512 | 519 | 768 | 769 | 776 | 778 | 0xfffe => 101,
         15 | 256..=259 | 264 | 518 => 101,
+        // Experimental Ethernet, ProNET, Chaosnet.
+        2 | 4 | 5 => link.hardware,
         // AX.25, Token Ring, ARCNET, LocalTalk, FDDI.
         3 => 202,
         6 | 800 => 6,
