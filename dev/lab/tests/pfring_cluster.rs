@@ -12,8 +12,9 @@ use lab::{Pair, Veth, require, skip};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// `cluster_per_flow_2_tuple` of `pf_ring.h`.
+/// `cluster_per_flow_2_tuple` and `cluster_per_flow_tcp_5_tuple` of `pf_ring.h`.
 const BY_ADDRESSES: &str = "2";
+const BY_TCP_FLOW: &str = "5";
 const HOST_COUNT: u8 = 40;
 
 /// Receives on a ring of a cluster: prints `ready`, then a line for each packet between the hosts,
@@ -54,9 +55,13 @@ type Pairs = BTreeMap<(u8, u8), u32>;
 
 impl Member {
     fn start(pair: &Pair, dropin: &Dropin) -> Member {
+        Self::of(pair, dropin, BY_ADDRESSES)
+    }
+
+    fn of(pair: &Pair, dropin: &Dropin, kind: &str) -> Member {
         let mut command = pair.right.ns.command("python3");
         command.args(["-c", MEMBER]).arg(dropin.library());
-        command.args([&pair.right.ifname, BY_ADDRESSES]);
+        command.args([&pair.right.ifname, kind]);
         command.stdin(Stdio::piped());
         let process = Process::spawn_with_stdin(&mut command).unwrap();
         process.wait_stdout("ready", LIMIT).unwrap();
@@ -157,4 +162,16 @@ fn a_cluster_by_addresses_keeps_the_packets_of_two_hosts_together() {
     let alone = round(&pair, 5, &[&third]);
     assert_eq!(alone[0].len(), usize::from(HOST_COUNT));
     third.end();
+}
+
+/// Of UDP, PF_RING uses the addresses only.
+#[test]
+fn a_cluster_by_tcp_flow_keeps_udp_packets_of_two_hosts_together() {
+    require!(skip::lab(), skip::program("python3", "python3"));
+    let dropin = Dropin::pfring().unwrap();
+    let pair = Veth::new().create().unwrap();
+    let members = [0, 1].map(|_| Member::of(&pair, &dropin, BY_TCP_FLOW));
+    let both = round(&pair, 1, &members.each_ref());
+    assert!(both.iter().all(|hosts| !hosts.is_empty()), "{both:?}");
+    members.into_iter().for_each(Member::end);
 }

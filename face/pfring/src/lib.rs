@@ -13,6 +13,7 @@ mod device;
 mod header;
 mod receiver;
 mod ring;
+mod rules;
 mod sender;
 mod settings;
 mod status;

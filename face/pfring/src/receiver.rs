@@ -1,24 +1,43 @@
 //! Receiving: the current packet stays in the device's memory until the next call.
 
 use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use port::Ready;
+use port::{Packet, Ready};
 use runtime::in_place::{Advance, Reader, gather, tag_of};
 use sys::Result;
 
-use crate::header::Header;
+use crate::header::{FLOW_PACKET, Header, Parsed};
+use crate::rules::{Action, Link, Numbers, Rules, Seen, Table};
 use crate::settings::Wanted;
+
+/// Topmost layer of the headers that are parsed.
+const LEVEL: u8 = 4;
+
+/// What a ring's packets are returned with.
+#[derive(Clone)]
+pub struct Terms {
+    /// The index of the interface, 0 if unknown.
+    pub if_index: u32,
+    /// The link type of packets.
+    pub link_type: u16,
+    /// The rules, which select packets.
+    pub rules: Arc<Rules>,
+    /// The numbers of flows, if packets get them.
+    pub numbers: Option<Arc<Mutex<Numbers>>>,
+    /// Whether headers are parsed.
+    pub parses: bool,
+}
 
 /// The receiving half of a ring.
 pub struct Receiver {
     reader: Reader,
+    terms: Terms,
     wanted: Wanted,
     sampling: u32,
     /// Packets skipped since the last one that was returned.
     skipped: u32,
-    if_index: u32,
-    link_type: u16,
     /// The current packet if it is not in one piece: in several segments, or with its VLAN tag
     /// beside it.
     copy: Vec<u8>,
@@ -26,14 +45,13 @@ pub struct Receiver {
 
 impl Receiver {
     /// Returns packets of a reader.
-    pub fn new(reader: Reader, if_index: u32, link_type: u16) -> Self {
+    pub fn new(reader: Reader, terms: Terms) -> Self {
         Self {
             reader,
+            terms,
             wanted: Wanted::Both,
             sampling: 1,
             skipped: 0,
-            if_index,
-            link_type,
             copy: Vec::new(),
         }
     }
@@ -50,15 +68,20 @@ impl Receiver {
     /// Errors of the port.
     pub fn advance(&mut self) -> Result<bool> {
         let Self {
-            reader, skipped, ..
+            reader,
+            skipped,
+            terms,
+            ..
         } = self;
         let (wanted, sampling) = (self.wanted, self.sampling);
+        let mut rules = terms.rules.active();
         let advance = reader.advance(|packet| {
             let is_wanted = match wanted {
                 Wanted::Both => true,
                 Wanted::Received => !packet.is_outgoing(),
                 Wanted::Sent => packet.is_outgoing(),
             };
+            let is_wanted = is_wanted && rules.as_mut().is_none_or(|it| terms.passes(packet, it));
             *skipped += u32::from(is_wanted);
             is_wanted && *skipped >= sampling
         })?;
@@ -71,9 +94,14 @@ impl Receiver {
 
     /// The current packet; its bytes are valid until the next [`advance`](Self::advance).
     pub fn packet(&mut self) -> Option<(Header, &[u8])> {
-        let Self { reader, copy, .. } = self;
+        let Self {
+            reader,
+            copy,
+            terms,
+            ..
+        } = self;
         let packet = reader.packet()?;
-        let tag = tag_of(&packet, self.link_type);
+        let tag = tag_of(&packet, terms.link_type);
         let mut wire_len = packet.wire_len();
         let bytes = match tag {
             None if packet.is_whole() => packet.bytes(),
@@ -82,13 +110,17 @@ impl Receiver {
                 copy
             }
         };
+        let number = terms.number(bytes, wire_len);
+        let parsed = || Parsed::new(terms.link_type, bytes, wire_len, LEVEL);
         let header = Header {
             time_ns: packet.time_ns().unwrap_or_else(now_ns),
             cap_len: bytes.len() as u32,
             wire_len,
             is_outgoing: packet.is_outgoing(),
-            if_index: self.if_index,
-            hash: packet.rss_hash().unwrap_or(0),
+            if_index: terms.if_index,
+            hash: number.or(packet.rss_hash()).unwrap_or(0),
+            flags: number.map_or(0, |_| FLOW_PACKET),
+            parsed: terms.parses.then(parsed),
         };
         Some((header, bytes))
     }
@@ -124,8 +156,32 @@ impl Receiver {
     }
 }
 
+impl Terms {
+    /// Whether rules pass a packet; one that they drop is counted.
+    fn passes(&self, packet: &Packet<'_>, table: &mut Table) -> bool {
+        let (bytes, tag) = (packet.bytes(), tag_of(packet, self.link_type));
+        let tag = tag.map(|tag| tag.tci & 0xfff);
+        let seen = Seen::new(self.link_type, bytes, packet.wire_len(), tag);
+        let link = Link::new(self.link_type, bytes, self.if_index);
+        let now_ns = packet.time_ns().unwrap_or_else(now_ns);
+        let passes = table.decide(&seen, &link, now_ns) == Action::Pass;
+        if !passes {
+            self.rules.count_dropped();
+        }
+        passes
+    }
+
+    /// The number of a packet's flow, if packets get one.
+    fn number(&self, bytes: &[u8], wire_len: u32) -> Option<u32> {
+        let numbers = self.numbers.as_ref()?;
+        let flow = Seen::new(self.link_type, bytes, wire_len, None).flow()?;
+        let mut numbers = numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(numbers.number(flow))
+    }
+}
+
 /// The present time, for packets without a timestamp.
-fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
     elapsed.map_or(0, |elapsed| elapsed.as_nanos() as u64)
 }

@@ -2,11 +2,12 @@
 //! at the same time: each part has a lock of its own, which only its own kind of call takes.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use port::{
-    Direction, DropReason, FilterSwitch, FilterTarget, Port, PortControl, PortOptions, Ready, Waker,
+    Direction, DropReason, FilterSource, FilterSwitch, FilterTarget, Port, PortControl,
+    PortOptions, Ready, Waker,
 };
 use runtime::filter::Expression;
 use runtime::in_place::{Reader, queue_count};
@@ -14,9 +15,10 @@ use sys::ErrorKind;
 
 use crate::device::Device;
 use crate::header::Header;
-use crate::receiver::Receiver;
+use crate::receiver::{Receiver, Terms, now_ns};
+use crate::rules::{Action, Numbers, Rules};
 use crate::sender::{Sender, Sent};
-use crate::settings::{LONG_HEADER, Mode, POLL_MS, Settings, Wanted};
+use crate::settings::{FLOW_NUMBERS, LONG_HEADER, Mode, POLL_MS, Settings, UNPARSED, Wanted};
 use crate::status::{
     self, GENERIC, INVALID_ARGUMENT, NOT_ENABLED, NOT_SUPPORTED, WRONG_CONFIGURATION,
 };
@@ -47,6 +49,11 @@ pub struct Ring {
     poll_ms: AtomicU32,
     /// Whether the program is masscan, for which `pfring_recv` returns 0 for a packet.
     is_masscan: AtomicBool,
+    /// The rules that select packets.
+    pub rules: Arc<Rules>,
+    numbers: Option<Arc<Mutex<Numbers>>>,
+    /// Whether the headers of packets are parsed.
+    parses: bool,
     /// The process that opened it.
     process: u32,
 }
@@ -54,7 +61,8 @@ pub struct Ring {
 struct Control {
     control: Box<dyn PortControl>,
     switch: FilterSwitch,
-    link_type: u16,
+    /// What the port compiles filters for.
+    target: FilterTarget,
 }
 
 impl Control {
@@ -78,7 +86,7 @@ pub struct Statistics {
     pub received: u64,
     /// Packets lost for lack of room.
     pub dropped: u64,
-    /// Packets diverted in hardware: none.
+    /// Packets that rules have dropped.
     pub shunted: u64,
 }
 
@@ -106,6 +114,9 @@ impl Ring {
             sampling: AtomicU32::new(1),
             poll_ms: AtomicU32::new(POLL_MS),
             is_masscan: AtomicBool::new(false),
+            rules: Arc::default(),
+            numbers: (flags & FLOW_NUMBERS != 0).then(|| Arc::new(Mutex::new(Numbers::new()))),
+            parses: flags & LONG_HEADER != 0 && flags & UNPARSED == 0,
             process: std::process::id(),
         })
     }
@@ -226,26 +237,37 @@ impl Ring {
             return Ok(());
         }
         let settings = lock(&self.settings).clone();
-        let mut port = self.open(&settings)?;
+        let (mut port, target) = self.open(&settings)?;
         let switch = port.filter_switch();
         let if_index = self.device.link().map_or(0, |link| link.index);
         let reader = Reader::new(std::mem::take(&mut port.rx));
         let reader = reader.map_err(|error| status::of(&error))?;
         *lock(&self.waker) = reader.as_ref().map(Reader::waker);
-        let link_type = port.control.describe().link_type;
-        let receiver = reader.map(|reader| Receiver::new(reader, if_index, link_type));
+        let terms = Terms {
+            if_index,
+            link_type: port.control.describe().link_type,
+            rules: Arc::clone(&self.rules),
+            numbers: self.numbers.clone(),
+            parses: self.parses,
+        };
+        let target = target.unwrap_or(FilterTarget {
+            link_type: terms.link_type,
+            tap: None,
+        });
+        let receiver = reader.map(|reader| Receiver::new(reader, terms));
         *lock(&self.receiver) = receiver;
         *lock(&self.sender) = port.tx.pop().map(Sender::new);
         *control = Some(Control {
             control: port.control,
             switch,
-            link_type,
+            target,
         });
         self.is_stopped.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    fn open(&self, settings: &Settings) -> Outcome<Port> {
+    /// Opens the port; also returns what it compiles filters for.
+    fn open(&self, settings: &Settings) -> Outcome<(Port, Option<FilterTarget>)> {
         let directions: &[Direction] = match settings.mode {
             Mode::Send => &[Direction::Tx],
             Mode::Receive => &[Direction::Rx],
@@ -253,15 +275,26 @@ impl Ring {
             Mode::Both => &[Direction::Both, Direction::Rx],
         };
         let mut first = None;
+        let target = Arc::new(Mutex::new(None));
+        let (place, filter) = (Arc::clone(&target), settings.filter.clone());
+        // Called also without a filter: one may be set later.
+        let source = FilterSource::new(move |wanted| {
+            *lock(&place) = Some(wanted);
+            match &filter {
+                Some(filter) => filter.compile(wanted),
+                None => Ok(None),
+            }
+        });
         for name in &self.device.ports {
             for &direction in directions {
                 let options = PortOptions {
                     queue_count: queue_count(name),
                     tx_optional: true,
+                    filter_source: Some(source.clone()),
                     ..settings.options(direction)
                 };
                 match port::open(name, &options) {
-                    Ok(port) => return Ok(port),
+                    Ok(port) => return Ok((port, lock(&target).take())),
                     // The first name is the one that was meant.
                     Err(error) => first = first.or(Some(status::of(&error))),
                 }
@@ -402,17 +435,14 @@ impl Ring {
     /// # Errors
     /// `INVALID_ARGUMENT` for an invalid expression; the port's.
     pub fn set_filter(&self, text: Option<&str>) -> Outcome<()> {
-        const ETHERNET: u16 = 1;
+        // Before the port is open, only the text is checked.
+        const ANY: FilterTarget = FilterTarget {
+            link_type: 1,
+            tap: Some(0),
+        };
         let expression = text.map(Expression::new);
         let mut control = lock(&self.control);
-        let target = FilterTarget {
-            link_type: control.as_ref().map_or(ETHERNET, |open| open.link_type),
-            tap: self
-                .device
-                .link()
-                .filter(|_| !self.device.is_bypass)
-                .map(|link| link.index),
-        };
+        let target = control.as_ref().map_or(ANY, |open| open.target);
         let compiled = expression.as_ref().map(|it| it.compile(target)).transpose();
         let program = compiled.map_err(|_| INVALID_ARGUMENT)?.flatten();
         if let Some(open) = &mut *control {
@@ -435,8 +465,21 @@ impl Ring {
         let open = control.as_mut().ok_or(NOT_ENABLED)?;
         let mut sum = open.statistics()?;
         let before = lock(&self.before);
-        sum.received += before.received;
+        sum.shunted = self.rules.dropped();
+        sum.received = (sum.received + before.received).saturating_sub(sum.shunted);
         sum.dropped += before.dropped;
         Ok(sum)
+    }
+
+    /// Drops the further packets of a flow, by its number.
+    ///
+    /// # Errors
+    /// `GENERIC` for a flow without recent packets, `NOT_SUPPORTED` if flows have no numbers; as
+    /// [`Rules::change`].
+    pub fn drop_flow(&self, number: u32) -> Outcome<()> {
+        let numbers = self.numbers.as_ref().ok_or(NOT_SUPPORTED)?;
+        let flow = lock(numbers).find(number).ok_or(GENERIC)?;
+        self.rules
+            .change(|table| table.add(flow, Action::Drop, now_ns()))
     }
 }

@@ -11,6 +11,10 @@ use crate::status::{INVALID_ARGUMENT, NOT_SUPPORTED};
 pub const LONG_HEADER: u32 = 1 << 2;
 /// `PF_RING_PROMISC`.
 pub const PROMISCUOUS: u32 = 1 << 3;
+/// `PF_RING_DO_NOT_PARSE`: the headers of packets are not parsed.
+pub const UNPARSED: u32 = 1 << 9;
+/// `PF_RING_FLOW_OFFLOAD`: packets have the number of their flow as hash.
+pub const FLOW_NUMBERS: u32 = 1 << 17;
 
 /// Wait of `pfring_recv` in milliseconds if the program sets none, as PF_RING's.
 pub const POLL_MS: u32 = 500;
@@ -93,19 +97,21 @@ impl Settings {
     pub fn set_cluster(&mut self, number: u32, kind: u32) -> Result<(), i32> {
         let number = u16::try_from(number).map_err(|_| INVALID_ARGUMENT)?;
         let fanout = match kind {
-            // By flow, by 4 or 5 of its fields, also those of the inner packet: the kernel's hash
-            // of addresses and ports keeps any of these together.
-            0 | 3..=6 | 8..=10 => Fanout::Hash,
+            // By flow, by 4 or 5 of its fields, also those of the inner packet, or by the stations
+            // if it is not IP: the kernel's hash of addresses and ports keeps any of these
+            // together, and gives packets that are not IP to one ring.
+            0 | 3 | 4 | 6 | 8 | 9 | 11 | 12 => Fanout::Hash,
             1 => Fanout::RoundRobin,
-            2 => Fanout::Addresses,
-            7 => Fanout::InnerAddresses,
+            // By addresses, or by flow only with TCP: UDP packets of two hosts stay together.
+            2 | 5 => Fanout::Addresses,
+            7 | 10 => Fanout::InnerAddresses,
             _ => return Err(NOT_SUPPORTED),
         };
         self.cluster = Some((number, fanout));
         Ok(())
     }
 
-    /// Options of the port for these settings, and this use of it.
+    /// Options of the port for these settings, without the filter, and this use of it.
     pub fn options(&self, direction: Direction) -> PortOptions {
         let (group, fanout) = match self.cluster {
             Some((number, fanout)) => (Some(number), fanout),
@@ -116,7 +122,6 @@ impl Settings {
             snaplen: self.snaplen,
             promiscuous: self.promiscuous,
             outgoing: self.wanted != Wanted::Received,
-            filter_source: self.filter.as_ref().map(Expression::source),
             fanout,
             fanout_group: group,
             block_timeout: BLOCK_TIMEOUT,
@@ -143,13 +148,18 @@ mod tests {
             (1, Fanout::RoundRobin),
             (2, Fanout::Addresses),
             (4, Fanout::Hash),
+            (5, Fanout::Addresses),
             (7, Fanout::InnerAddresses),
+            (10, Fanout::InnerAddresses),
+            (12, Fanout::Hash),
         ] {
             settings.set_cluster(99, kind).unwrap();
             let options = settings.options(Direction::Rx);
             assert_eq!((options.fanout_group, options.fanout), (Some(99), fanout));
         }
         assert_eq!(settings.set_cluster(1 << 16, 0), Err(INVALID_ARGUMENT));
-        assert_eq!(settings.set_cluster(1, 99), Err(NOT_SUPPORTED));
+        for kind in [13, 99] {
+            assert_eq!(settings.set_cluster(1, kind), Err(NOT_SUPPORTED));
+        }
     }
 }

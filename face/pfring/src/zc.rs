@@ -23,7 +23,7 @@ use crate::status::{self, INVALID_ARGUMENT, NO_MEMORY};
 
 use buffer::{BUFFER_COUNT_MAX, BUFFER_LEN_MAX, Buffers, METADATA_LEN_MAX};
 use ipc::{Ipc, Queues};
-use queue::{Mode, Queue};
+use queue::{DeviceTerms, Mode, Queue};
 
 /// Maximum number of queues, devices included, and of pools of a cluster.
 const PART_COUNT_MAX: usize = 1024;
@@ -111,8 +111,28 @@ impl Cluster {
     /// # Errors
     /// `NO_MEMORY` if the cluster has fewer left.
     pub fn pool(&self, count: u32) -> Outcome<*const Buffers> {
-        let pool = self.buffers.split(count).ok_or(NO_MEMORY)?;
+        let id = lock(&self.pools).len() as u32;
+        self.pool_of(id, count)
+    }
+
+    fn pool_of(&self, id: u32, count: u32) -> Outcome<*const Buffers> {
+        let pool = self.buffers.split(id, count).ok_or(NO_MEMORY)?;
         keep(&self.pools, pool)
+    }
+
+    /// Creates a queue, and a pool with its number.
+    ///
+    /// # Errors
+    /// As [`queue`](Self::queue) and [`pool`](Self::pool).
+    pub fn pair(&self, len: u32, count: u32) -> Outcome<(*const Queue, *const Buffers)> {
+        let id = self.queue_count();
+        let pool = self.pool_of(id, count)?;
+        Ok((self.queue(len)?, pool))
+    }
+
+    /// Number of its queues, without devices.
+    fn queue_count(&self) -> u32 {
+        lock(&self.queues).iter().filter(|it| it.is_local()).count() as u32
     }
 
     /// Creates a queue of `len` packets, which is valid as long as the cluster.
@@ -123,9 +143,8 @@ impl Cluster {
         if !(1..=BUFFER_COUNT_MAX).contains(&len) {
             return Err(INVALID_ARGUMENT);
         }
-        let id = lock(&self.queues).iter().filter(|it| it.is_local()).count();
         let lens = self.lens();
-        let queue = Queue::local(id as u32, len, lens, self.buffers.clone());
+        let queue = Queue::local(self.queue_count(), len, lens, self.buffers.clone());
         keep(&self.queues, queue)
     }
 
@@ -133,8 +152,8 @@ impl Cluster {
     ///
     /// # Errors
     /// Those of opening.
-    pub fn device(&self, name: &str, mode: Mode, promiscuous: bool) -> Outcome<*const Queue> {
-        let queue = Queue::device(name, mode, promiscuous, self.lens())?;
+    pub fn device(&self, name: &str, mode: Mode, terms: DeviceTerms) -> Outcome<*const Queue> {
+        let queue = Queue::device(name, mode, terms, self.lens())?;
         keep(&self.queues, queue)
     }
 }

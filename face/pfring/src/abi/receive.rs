@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use sys::boundary::cancellation_point;
 
+use super::rules::pfring_parse_pkt;
 use super::with;
 use crate::header::{Header, LONG_LEN, SHORT_LEN};
 use crate::ring::{Outcome, Ring};
@@ -106,7 +107,7 @@ unsafe fn write_header(header: &Header, is_long: bool, to: *mut u8) {
     }
 }
 
-/// Like [`pfring_recv`]. The header's part for what the packet was parsed into stays zero.
+/// Like [`pfring_recv`], with the headers of the packet parsed up to layer `level`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pfring_recv_parsed(
     ring: *mut Ring,
@@ -114,12 +115,19 @@ pub unsafe extern "C-unwind" fn pfring_recv_parsed(
     len: u32,
     header: *mut u8,
     may_wait: u8,
-    _level: u8,
-    _add_timestamp: u8,
-    _add_hash: u8,
+    level: u8,
+    add_timestamp: u8,
+    add_hash: u8,
 ) -> c_int {
-    // SAFETY: the same arguments.
-    unsafe { pfring_recv(ring, buffer, len, header, may_wait) }
+    // SAFETY: the same arguments; a packet was stored if its length is not 0.
+    unsafe {
+        let code = pfring_recv(ring, buffer, len, header, may_wait);
+        if code >= 0 && header.add(16).cast::<u32>().read_unaligned() != 0 {
+            header.add(SHORT_LEN).write_bytes(0, LONG_LEN - SHORT_LEN);
+            pfring_parse_pkt(*buffer, header, level, add_timestamp, add_hash);
+        }
+        code
+    }
 }
 
 /// Chunks of several packets exist on some cards only.

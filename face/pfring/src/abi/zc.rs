@@ -4,26 +4,28 @@
 //! pools are valid until `pfring_zc_destroy_cluster` or the detaching call; a buffer is used by one
 //! thread at a time, and no more after it was released.
 
-use std::ffi::c_char;
-use std::ptr::null_mut;
+use std::ffi::{c_char, c_int};
+use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
 use sys::boundary::guard;
 
 use super::{bytes, or_errno};
 use crate::ring::Outcome;
-use crate::status::INVALID_ARGUMENT;
+use crate::status::{GENERIC, INVALID_ARGUMENT};
 use crate::zc::buffer::{Buffer, Buffers};
-use crate::zc::queue::{Mode, Queue};
+use crate::zc::queue::{DeviceTerms, Mode, Queue};
 use crate::zc::{Cluster, attached};
 
+/// `PF_RING_ZC_DEVICE_CAPTURE_TX`.
+const WITH_SENT: u32 = 1 << 7;
 /// `PF_RING_ZC_DEVICE_NOT_PROMISC`.
 const NOT_PROMISCUOUS: u32 = 1 << 9;
 
 /// Buffers that a process may take from a pool that it attached to.
 const ATTACHED_COUNT: u32 = 1 << 16;
-/// Their length: jumbo frames fit.
-const ATTACHED_LEN: u32 = 9_728;
+/// Their length: every packet fits. Memory that no packet has used costs nothing.
+const ATTACHED_LEN: u32 = 65_535;
 
 /// `pfring_zc_queue_mode`.
 pub(super) fn mode(number: u32) -> Outcome<Mode> {
@@ -89,12 +91,11 @@ pub unsafe extern "C" fn pfring_zc_open_device(
     let body = |cluster: &Cluster| {
         // SAFETY: null or a text.
         let name = unsafe { bytes(device) }.map(String::from_utf8_lossy);
-        let is_promiscuous = flags & NOT_PROMISCUOUS == 0;
-        cluster.device(
-            &name.ok_or(INVALID_ARGUMENT)?,
-            mode(direction)?,
-            is_promiscuous,
-        )
+        let terms = DeviceTerms {
+            is_promiscuous: flags & NOT_PROMISCUOUS == 0,
+            has_sent: flags & WITH_SENT != 0,
+        };
+        cluster.device(&name.ok_or(INVALID_ARGUMENT)?, mode(direction)?, terms)
     };
     // SAFETY: null or a cluster.
     unsafe { of_cluster(cluster, body) }
@@ -104,6 +105,46 @@ pub unsafe extern "C" fn pfring_zc_open_device(
 pub unsafe extern "C" fn pfring_zc_create_queue(cluster: *mut Cluster, len: u32) -> *mut Queue {
     // SAFETY: null or a cluster.
     unsafe { of_cluster(cluster, |cluster| cluster.queue(len)) }
+}
+
+/// Creates a queue and a pool with the same number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_create_queue_pool_pair(
+    cluster: *mut Cluster,
+    queue_len: u32,
+    pool_len: u32,
+    queue: *mut *mut Queue,
+    pool: *mut *mut Buffers,
+) -> c_int {
+    guard(GENERIC, || {
+        // SAFETY: null or a cluster; null or places of the program.
+        let (cluster, places) = unsafe { (cluster.as_ref(), (queue.as_mut(), pool.as_mut())) };
+        let (Some(cluster), (Some(queue), Some(pool))) = (cluster, places) else {
+            return INVALID_ARGUMENT;
+        };
+        let made = cluster.pair(queue_len, pool_len);
+        let (new_queue, new_pool) = made.unwrap_or((null(), null()));
+        (*queue, *pool) = (new_queue.cast_mut(), new_pool.cast_mut());
+        made.map_or_else(|status| status, |_| 0)
+    })
+}
+
+/// Closes a device. Its handle stays valid, but calls fail.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_close_device(queue: *mut Queue) {
+    guard((), || {
+        // SAFETY: null or a queue.
+        if let Some(queue) = unsafe { queue.as_ref() } {
+            queue.close();
+        }
+    });
+}
+
+/// The number of a pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_get_pool_id(pool: *mut Buffers) -> u32 {
+    // SAFETY: null or a pool.
+    guard(0, || unsafe { pool.as_ref() }.map_or(0, |pool| pool.id))
 }
 
 #[unsafe(no_mangle)]
@@ -177,6 +218,16 @@ pub unsafe extern "C" fn pfring_zc_pkt_buff_data(
         let buffer = unsafe { buffer.as_mut() };
         buffer.map_or(null_mut(), |buffer| buffer.data().as_mut_ptr())
     })
+}
+
+/// The packet in a buffer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_pkt_buff_data_from_cluster(
+    buffer: *mut Buffer,
+    _cluster: *mut Cluster,
+) -> *mut u8 {
+    // SAFETY: null or a buffer.
+    unsafe { pfring_zc_pkt_buff_data(buffer, null_mut()) }
 }
 
 /// Nothing needs a preparation.

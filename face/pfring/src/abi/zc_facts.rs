@@ -4,8 +4,9 @@ use std::ffi::{c_char, c_int, c_void};
 
 use sys::boundary::guard;
 
-use crate::status::{INVALID_ARGUMENT, NOT_SUPPORTED};
+use crate::status::{GENERIC, INVALID_ARGUMENT, NOT_SUPPORTED};
 use crate::zc::Cluster;
+use crate::zc::buffer::Buffer;
 use crate::zc::queue::Queue;
 
 /// `UNDEFINED_QUEUEID`.
@@ -49,6 +50,53 @@ pub unsafe extern "C" fn pfring_zc_get_queue_settings(queue: *mut Queue, place: 
         }
     });
 }
+
+/// `pfring_zc_cluster_info`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Needs {
+    memory_len: u64,
+    buffer: u32,
+    real_buffer: u32,
+}
+
+/// The memory that a cluster uses at most.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_precompute_cluster_settings(
+    place: *mut Needs,
+    buffer_len: u32,
+    metadata_len: u32,
+    count: u32,
+    _flags: u32,
+) -> c_int {
+    guard(GENERIC, || {
+        if place.is_null() || Cluster::new(0, buffer_len, metadata_len, count).is_err() {
+            return INVALID_ARGUMENT;
+        }
+        let real_buffer = buffer_len + size_of::<Buffer>() as u32;
+        let needs = Needs {
+            memory_len: u64::from(real_buffer) * u64::from(count),
+            buffer: buffer_len,
+            real_buffer,
+        };
+        // SAFETY: a structure of the program.
+        unsafe { place.write_unaligned(needs) };
+        0
+    })
+}
+
+/// Buffers are not in one area.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_get_memory_info(
+    _cluster: *mut Cluster,
+    _place: *mut c_void,
+) -> c_int {
+    NOT_SUPPORTED
+}
+
+/// The library prints nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_debug() {}
 
 /// Unknown.
 #[unsafe(no_mangle)]

@@ -262,12 +262,13 @@ pub(super) unsafe fn shared(queues: *const *const Queue, count: u32) -> Outcome<
     (0..count as usize).map(one).collect()
 }
 
-/// Returns the number of queues that had room.
+/// Returns the number of queues that had room. The mask had 32 bits before PF_RING 8: the bits of
+/// queues that do not exist are ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_send_pkt_multi(
     multi: *mut MultiQueue,
     place: *mut *mut Buffer,
-    mask: u32,
+    mask: u64,
     flush: u8,
 ) -> c_int {
     // SAFETY: null or valid; the program's place.
@@ -294,6 +295,26 @@ pub unsafe extern "C" fn pfring_zc_builtin_ip_hash(buffer: *mut Buffer, _queue: 
     unsafe { hashed(buffer, hash::by_addresses) }
 }
 
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_builtin_5tuple_hash(
+    buffer: *mut Buffer,
+    _queue: *mut Queue,
+) -> u32 {
+    // SAFETY: null or a buffer.
+    unsafe { hashed(buffer, hash::by_flow) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_builtin_gre_hash(
+    buffer: *mut Buffer,
+    _queue: *mut Queue,
+) -> u32 {
+    // SAFETY: null or a buffer.
+    unsafe { hashed(buffer, hash::by_gre) }
+}
+
+/// In PF_RING 7.8 and later a third argument is a place for facts about the tunnel; it is left as
+/// it is, because programs for earlier ones do not have it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_builtin_gtp_hash(
     buffer: *mut Buffer,

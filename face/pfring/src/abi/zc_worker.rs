@@ -17,8 +17,11 @@ use crate::zc::buffer::{Buffer, Buffers};
 use crate::zc::hash;
 use crate::zc::queue::{MultiQueue, Queue};
 
-/// `pfring_zc_distribution_func`.
-type Distribute = unsafe extern "C" fn(*mut Buffer, *mut Queue, *mut c_void) -> i32;
+/// `pfring_zc_distribution_func` and `pfring_zc_filtering_func`. Before PF_RING 8 they return 32
+/// bits, and the others are undefined.
+type Distribute = unsafe extern "C" fn(*mut Buffer, *mut Queue, *mut c_void) -> i64;
+/// Such a function with its argument.
+type Asked = (Option<Distribute>, *mut c_void);
 /// `pfring_zc_idle_callback`.
 type Idle = unsafe extern "C" fn();
 
@@ -47,8 +50,9 @@ enum Out {
 struct Terms {
     pool: *const Buffers,
     idle: Option<Idle>,
-    distribute: Option<Distribute>,
-    user: *mut c_void,
+    /// Which packets are distributed.
+    filter: Asked,
+    distribute: Asked,
     is_active: bool,
     cpu: i32,
 }
@@ -67,15 +71,16 @@ unsafe impl Send for Work {}
 impl Terms {
     fn new(
         pool: *const Buffers,
-        (idle, distribute, user): (Option<Idle>, Option<Distribute>, *mut c_void),
+        idle: Option<Idle>,
+        (filter, distribute): (Asked, Asked),
         is_active: u32,
         cpu: i32,
     ) -> Self {
         Self {
             pool,
             idle,
+            filter,
             distribute,
-            user,
             is_active: is_active != 0,
             cpu,
         }
@@ -92,34 +97,36 @@ impl Terms {
 }
 
 impl Work {
-    /// The program's answer for a packet.
-    fn ask(&self, buffer: &mut Box<Buffer>, input: &Arc<Queue>) -> Option<i32> {
-        let distribute = self.terms.distribute?;
+    /// The program's answer for a packet; `None` without a function.
+    fn ask((ask, user): Asked, buffer: &mut Box<Buffer>, input: &Arc<Queue>) -> Option<i64> {
         let queue = Arc::as_ptr(input).cast_mut();
         // SAFETY: the program's function, with its own argument.
-        Some(unsafe { distribute(&raw mut **buffer, queue, self.terms.user) })
+        Some(unsafe { ask?(&raw mut **buffer, queue, user) })
     }
 
     /// Passes a packet on; without room it is dropped, and counted there.
     fn pass(&self, buffer: &mut Box<Buffer>, input: &Arc<Queue>) {
-        let answer = self.ask(buffer, input);
+        if Self::ask(self.terms.filter, buffer, input).is_some_and(|answer| answer as i32 == 0) {
+            return;
+        }
+        let answer = Self::ask(self.terms.distribute, buffer, input);
         match &self.out {
             Out::Queues(queues) => {
                 let by_hash =
                     || (hash::by_addresses(buffer.packet()) as usize % queues.len()) as i32;
-                let at = answer.unwrap_or_else(by_hash);
+                let at = answer.map_or_else(by_hash, |answer| answer as i32);
                 if let Some(queue) = usize::try_from(at).ok().and_then(|at| queues.get(at)) {
                     let _ = queue.send(buffer, false);
                 }
             }
             Out::Multi(multi) => {
-                let mask = answer.map_or(u32::MAX, i32::cast_unsigned);
+                let mask = answer.map_or(u64::MAX, i64::cast_unsigned);
                 // SAFETY: valid until the worker has ended, as the program must ensure.
                 if let Some(multi) = unsafe { multi.as_ref() } {
                     multi.send(buffer, mask, false);
                 }
             }
-            Out::Fifo(Some(queue)) if answer.is_none_or(|it| it >= 0) => {
+            Out::Fifo(Some(queue)) if answer.is_none_or(|it| it as i32 >= 0) => {
                 let _ = queue.send(buffer, false);
             }
             Out::Fifo(_) => {}
@@ -210,8 +217,45 @@ pub unsafe extern "C" fn pfring_zc_run_balancer(
     in_count: u32,
     out_count: u32,
     pool: *const Buffers,
+    policy: u32,
+    idle: Option<Idle>,
+    distribute: Option<Distribute>,
+    user: *mut c_void,
+    is_active: u32,
+    cpu: i32,
+) -> *mut Worker {
+    // SAFETY: the same arguments.
+    unsafe {
+        pfring_zc_run_balancer_v2(
+            in_queues,
+            out_queues,
+            in_count,
+            out_count,
+            pool,
+            policy,
+            idle,
+            None,
+            null_mut(),
+            distribute,
+            user,
+            is_active,
+            cpu,
+        )
+    }
+}
+
+/// Like [`pfring_zc_run_balancer`], for packets for which `filter` does not return 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_run_balancer_v2(
+    in_queues: *const *const Queue,
+    out_queues: *const *const Queue,
+    in_count: u32,
+    out_count: u32,
+    pool: *const Buffers,
     _policy: u32,
     idle: Option<Idle>,
+    filter: Option<Distribute>,
+    filter_user: *mut c_void,
     distribute: Option<Distribute>,
     user: *mut c_void,
     is_active: u32,
@@ -220,7 +264,8 @@ pub unsafe extern "C" fn pfring_zc_run_balancer(
     guard(null_mut(), || {
         // SAFETY: so many queues of the program.
         let (from, to) = unsafe { (inputs(in_queues, in_count), inputs(out_queues, out_count)) };
-        let terms = Terms::new(pool, (idle, distribute, user), is_active, cpu);
+        let asked = ((filter, filter_user), (distribute, user));
+        let terms = Terms::new(pool, idle, asked, is_active, cpu);
         terms.start(from, to.map(Out::Queues))
     })
 }
@@ -232,8 +277,43 @@ pub unsafe extern "C" fn pfring_zc_run_fanout(
     multi: *const MultiQueue,
     in_count: u32,
     pool: *const Buffers,
+    policy: u32,
+    idle: Option<Idle>,
+    distribute: Option<Distribute>,
+    user: *mut c_void,
+    is_active: u32,
+    cpu: i32,
+) -> *mut Worker {
+    // SAFETY: the same arguments.
+    unsafe {
+        pfring_zc_run_fanout_v2(
+            in_queues,
+            multi,
+            in_count,
+            pool,
+            policy,
+            idle,
+            None,
+            null_mut(),
+            distribute,
+            user,
+            is_active,
+            cpu,
+        )
+    }
+}
+
+/// Like [`pfring_zc_run_fanout`], for packets for which `filter` does not return 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_run_fanout_v2(
+    in_queues: *const *const Queue,
+    multi: *const MultiQueue,
+    in_count: u32,
+    pool: *const Buffers,
     _policy: u32,
     idle: Option<Idle>,
+    filter: Option<Distribute>,
+    filter_user: *mut c_void,
     distribute: Option<Distribute>,
     user: *mut c_void,
     is_active: u32,
@@ -246,7 +326,8 @@ pub unsafe extern "C" fn pfring_zc_run_fanout(
             true => Err(INVALID_ARGUMENT),
             false => Ok(Out::Multi(multi)),
         };
-        Terms::new(pool, (idle, distribute, user), is_active, cpu).start(from, to)
+        let asked = ((filter, filter_user), (distribute, user));
+        Terms::new(pool, idle, asked, is_active, cpu).start(from, to)
     })
 }
 
@@ -273,7 +354,8 @@ pub unsafe extern "C" fn pfring_zc_run_fifo(
             (inputs(in_queues, in_count), to)
         };
         let to = to.map(|mut queues| Out::Fifo(queues.pop()));
-        Terms::new(pool, (idle, distribute, user), is_active, cpu).start(from, to)
+        let asked = ((None, null_mut()), (distribute, user));
+        Terms::new(pool, idle, asked, is_active, cpu).start(from, to)
     })
 }
 

@@ -75,6 +75,16 @@ impl Sending {
         Ok(())
     }
 
+    /// Packets, or parts of them, that an owner has left behind that has exited.
+    pub(super) fn lost(&self) -> u64 {
+        let mut ends = lock(&self.0);
+        let state = ends.peer.wait(Duration::ZERO);
+        match state {
+            Ok(Ready::Gone | Ready::End) | Err(_) => ends.sender.pending().into(),
+            _ => 0,
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.0).sender.pending() == 0
     }

@@ -85,6 +85,8 @@ impl Buffer {
 
 /// A bounded number of buffers, made when they are first needed.
 pub struct Buffers {
+    /// The number of the pool.
+    pub id: u32,
     len: u32,
     /// How many more may be made.
     left: AtomicU32,
@@ -96,6 +98,7 @@ impl Buffers {
     /// At most `count` buffers for packets of up to `len` bytes.
     pub fn new(len: u32, count: u32) -> Self {
         Self {
+            id: 0,
             len,
             left: AtomicU32::new(count),
             free: Mutex::default(),
@@ -126,8 +129,12 @@ impl Buffers {
         lock(&self.free).push(buffer);
     }
 
-    /// Sets `count` of the buffers apart; `None` if fewer are left.
-    pub fn split(&self, count: u32) -> Option<Self> {
-        (count != 0 && self.spend(count)).then(|| Self::new(self.len, count))
+    /// Sets `count` of the buffers apart, as pool `id`; `None` if fewer are left.
+    pub fn split(&self, id: u32, count: u32) -> Option<Self> {
+        let pool = || Self {
+            id,
+            ..Self::new(self.len, count)
+        };
+        (count != 0 && self.spend(count)).then(pool)
     }
 }

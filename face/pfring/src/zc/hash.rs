@@ -66,3 +66,29 @@ pub fn by_gtp(packet: &[u8]) -> u32 {
     };
     inside().or_else(|| ports(ip)).unwrap_or(0)
 }
+
+/// By addresses, ports and protocol.
+pub fn by_flow(packet: &[u8]) -> u32 {
+    let sum = |ip: &[u8]| Some(ports(ip)?.wrapping_add(addresses(ip)?.1.into()));
+    ip(packet).and_then(sum).unwrap_or(0)
+}
+
+/// By the addresses of the IP packet in a GRE tunnel (RFC 2784, RFC 2890), otherwise by addresses
+/// and ports.
+pub fn by_gre(packet: &[u8]) -> u32 {
+    const GRE: u8 = 47;
+    let Some(ip) = ip(packet) else { return 0 };
+    let inside = || {
+        let (_, protocol, end) = addresses(ip)?;
+        let flags = be16(ip, end).filter(|_| protocol == GRE)?;
+        // Without routing, and of version 0; checksum, key and sequence number are optional.
+        let is_plain = flags & 0x4007 == 0 && [0x0800, 0x86dd].contains(&be16(ip, end + 2)?);
+        let options = [0x8000, 0x2000, 0x1000]
+            .iter()
+            .filter(|&bit| flags & bit != 0);
+        let start = end + 4 + 4 * options.count();
+        let (sum, ..) = addresses(ip.get(start..).filter(|_| is_plain)?)?;
+        Some(sum)
+    };
+    inside().or_else(|| ports(ip)).unwrap_or(0)
+}

@@ -1,7 +1,8 @@
 //! A cluster is offered to other processes under its number, as `barewire cluster run` offers one:
-//! a thread connects those that attach to its queues, and passes on what they send.
+//! a thread connects those that attach to its queues, and from the first of them on another passes
+//! on what they send, so that no process that is slow to connect delays it.
 //!
-//! The thread ends with the cluster, and handles no signal of the program. Only processes of the
+//! The threads end with the cluster, and handle no signal of the program. Only processes of the
 //! same user and of root are admitted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +21,8 @@ use super::local::Looked;
 use super::lock;
 use super::queue::Queue;
 
-/// Longest sleep: without other processes, with ones that receive, with ones that send, and
-/// shortly after a packet was sent.
+/// Longest sleep: before a request to end is looked for, without processes that send, with some,
+/// and shortly after a packet was sent.
 const SLEEP_ALONE: Duration = Duration::from_millis(100);
 const SLEEP_READERS: Duration = Duration::from_millis(10);
 const SLEEP_SENDERS: Duration = Duration::from_millis(1);
@@ -40,7 +41,7 @@ const FRAME_COUNT_MORE: u32 = 512;
 /// Queues of a cluster.
 pub(super) type Queues = Arc<Mutex<Vec<Arc<Queue>>>>;
 
-/// The thread of a cluster.
+/// The threads of a cluster.
 pub(super) struct Ipc {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -77,14 +78,18 @@ impl Ipc {
             pool: None,
             is_over: Arc::clone(&is_over),
         };
-        let thread = std::thread::Builder::new().name("pfring-zc-ipc".into());
-        let body = move || sys::boundary::guard((), || server.run());
-        let started = sys::signal::without_signals(|| thread.spawn(body));
+        let started = start("pfring-zc-ipc", move || server.run());
         Ok(started.ok().map(|thread| Self {
             is_over,
             thread: Some(thread),
         }))
     }
+}
+
+fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name(name.into());
+    let body = move || sys::boundary::guard((), body);
+    sys::signal::without_signals(|| thread.spawn(body))
 }
 
 impl Drop for Ipc {
@@ -106,56 +111,69 @@ struct Server {
     is_over: Arc<AtomicBool>,
 }
 
+/// Passes on what other processes send, and finds those that have exited.
+fn pass_on(queues: &Queues, is_over: &AtomicBool) {
+    let (mut sleep, mut checked) = (Duration::ZERO, Instant::now());
+    let mut busy_until = checked;
+    while !is_over.load(Ordering::Relaxed) {
+        if !sleep.is_zero() {
+            std::thread::sleep(sleep);
+        }
+        let now = Instant::now();
+        let check = now >= checked + CHECK_EVERY;
+        if check {
+            checked = now;
+        }
+        let looked = look(queues, check);
+        if looked.passed != 0 {
+            busy_until = now + BUSY_MAX;
+        }
+        sleep = match looked {
+            Looked { passed: 1.., .. } => Duration::ZERO,
+            Looked {
+                has_sender: true, ..
+            } if now < busy_until => SLEEP_BUSY,
+            Looked {
+                has_sender: true, ..
+            } => SLEEP_SENDERS,
+            _ => SLEEP_READERS,
+        };
+    }
+}
+
+fn look(queues: &Queues, check: bool) -> Looked {
+    let mut sum = Looked::default();
+    // Not with the lock: another thread may create queues.
+    let queues = lock(queues).clone();
+    for local in queues.iter().filter_map(|queue| queue.as_local()) {
+        let looked = local.look(check);
+        sum.has_sender |= looked.has_sender;
+        sum.passed += looked.passed;
+    }
+    sum
+}
+
 impl Server {
     fn run(mut self) {
-        let (mut sleep, mut checked) = (SLEEP_ALONE, Instant::now());
-        let mut busy_until = checked;
+        let mut passing = None;
         while !self.is_over.load(Ordering::Relaxed) {
             let listener = self.offer.poll_fd();
             let mut wanted = [Wanted::readable(&listener)];
-            if sys::poll::wait(&mut wanted, sleep).is_err() {
-                std::thread::sleep(sleep);
+            if sys::poll::wait(&mut wanted, SLEEP_ALONE).is_err() {
+                std::thread::sleep(SLEEP_ALONE);
             }
-            let is_called = wanted[0].is_ready();
-            if is_called {
-                self.accept();
+            if !wanted[0].is_ready() {
+                continue;
             }
-            let now = Instant::now();
-            let check = is_called || now >= checked + CHECK_EVERY;
-            if check {
-                checked = now;
+            self.accept();
+            if passing.is_none() && self.pool.is_some() {
+                let (queues, is_over) = (self.queues.clone(), Arc::clone(&self.is_over));
+                passing = start("pfring-zc-pass", move || pass_on(&queues, &is_over)).ok();
             }
-            let looked = self.look(check);
-            if looked.passed != 0 {
-                busy_until = now + BUSY_MAX;
-            }
-            sleep = match looked {
-                Looked { passed: 1.., .. } => Duration::ZERO,
-                Looked {
-                    has_sender: true, ..
-                } if now < busy_until => SLEEP_BUSY,
-                Looked {
-                    has_sender: true, ..
-                } => SLEEP_SENDERS,
-                Looked {
-                    has_reader: true, ..
-                } => SLEEP_READERS,
-                _ => SLEEP_ALONE,
-            };
         }
-    }
-
-    fn look(&self, check: bool) -> Looked {
-        let mut sum = Looked::default();
-        // Not with the lock: another thread may create queues.
-        let queues = lock(&self.queues).clone();
-        for local in queues.iter().filter_map(|queue| queue.as_local()) {
-            let looked = local.look(check);
-            sum.has_reader |= looked.has_reader;
-            sum.has_sender |= looked.has_sender;
-            sum.passed += looked.passed;
+        if let Some(thread) = passing {
+            let _ = thread.join();
         }
-        sum
     }
 
     /// Connects a process that waits. One that is refused, or sends no request, is closed.

@@ -18,6 +18,9 @@ use crate::status::GENERIC;
 
 /// Packets taken from a sender before other queues have their turn.
 const ROUND: u32 = 256;
+/// Maximum number of sending processes, of which all but one have exited: their packets wait for
+/// room.
+const SENDER_COUNT_MAX: usize = 8;
 
 /// The queue.
 pub struct Local {
@@ -34,8 +37,11 @@ struct State {
     waiting: VecDeque<Box<Buffer>>,
     /// The process that receives, or the packets for the next one.
     reader: Option<Reader>,
-    /// The process that sends.
-    sender: Option<Sender>,
+    /// The processes that send, in the order in which they attached: all but the last have exited,
+    /// and what they have sent is passed on first.
+    senders: VecDeque<Sender>,
+    /// Packets that earlier processes have received.
+    received: u64,
     /// Packets that other processes have sent, and those of them for which there was no room.
     sent: u64,
     dropped: u64,
@@ -46,8 +52,6 @@ struct State {
 /// The processes that are attached to a queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Looked {
-    /// Whether there is a receiving one.
-    pub has_reader: bool,
     /// Whether there is a sending one.
     pub has_sender: bool,
     /// Packets passed on from it.
@@ -124,7 +128,7 @@ impl Local {
         let state = lock(&self.state);
         let reader = state.reader.as_ref();
         Statistics {
-            received: reader.map_or(0, Reader::received),
+            received: state.received + reader.map_or(0, Reader::received),
             sent: state.sent,
             dropped: state.dropped,
         }
@@ -156,16 +160,11 @@ impl Local {
         let mut state = lock(&self.state);
         let passed = state.pass_sent(self);
         if check {
-            if let Some(reader) = &mut state.reader {
-                reader.recover_if_gone();
-            }
-            if state.sender.as_mut().is_some_and(Sender::is_done) {
-                state.sender = None;
-            }
+            state.recover_reader();
+            state.senders.retain_mut(|sender| !sender.is_done());
         }
         Looked {
-            has_reader: state.reader.as_ref().is_some_and(Reader::has_peer),
-            has_sender: state.sender.is_some(),
+            has_sender: !state.senders.is_empty(),
             passed,
         }
     }
@@ -180,6 +179,19 @@ impl State {
         match &mut self.reader {
             Some(reader) => reader.has_room(count),
             None => self.waiting.len() < len,
+        }
+    }
+
+    /// If the receiving process has exited, keeps its packets for the next one. Without any, its
+    /// end is given up, of which a pool has a limited number.
+    fn recover_reader(&mut self) {
+        let Some(reader) = &mut self.reader else {
+            return;
+        };
+        reader.recover_if_gone();
+        if !reader.has_peer() && reader.depth() == 0 {
+            self.received += reader.received();
+            self.reader = None;
         }
     }
 
@@ -207,52 +219,49 @@ impl State {
     }
 
     fn free_sender(&mut self, pool: &Pool, len: usize) -> Result<Place<'_>> {
-        if self.sender.as_mut().is_some_and(Sender::is_done) {
-            self.sender = None;
+        if let Some(last) = self.senders.back()
+            && (!last.end.is_gone() || self.senders.len() >= SENDER_COUNT_MAX)
+        {
+            return Ok(Err(last.process));
         }
-        if let Some(sender) = &self.sender {
-            return Ok(Err(sender.process));
-        }
-        let sender = self.sender.insert(Sender::new(pool, len as u32)?);
-        Ok(Ok((&mut sender.end, &mut sender.process)))
+        self.senders.push_back(Sender::new(pool, len as u32)?);
+        Ok(match self.senders.back_mut() {
+            Some(sender) => Ok((&mut sender.end, &mut sender.process)),
+            None => Err(0),
+        })
     }
 
-    /// Passes on packets of the sender while there is room: without room, they stay with it.
+    /// Passes on packets of the senders while there is room: without room, they stay with them.
     fn pass_sent(&mut self, queue: &Local) -> u32 {
-        let mut count = 0;
-        while count < ROUND {
+        let mut senders = std::mem::take(&mut self.senders);
+        let (mut count, mut at) = (0, 0);
+        while let Some(sender) = senders.get_mut(at).filter(|_| count < ROUND) {
             // How long the next packet is, is known when it is taken.
-            let longest = match &self.sender {
-                Some(sender) => sender.frames_of(queue.buffers.len()),
-                None => break,
-            };
-            if !self.has_room(queue.len, longest) {
+            if !self.has_room(queue.len, sender.frames_of(queue.buffers.len())) {
                 break;
             }
-            let Self { sender, frames, .. } = self;
-            let Some(sender) = sender else { break };
-            frames.clear();
-            let Some(is_packet) = sender.take(frames) else {
-                break;
+            self.frames.clear();
+            let Some(is_packet) = sender.take(&mut self.frames) else {
+                at += 1;
+                continue;
             };
             count += 1;
-            let is_passed = is_packet && self.pass(queue);
+            let is_passed = is_packet && self.pass(queue, sender);
             self.sent += u64::from(is_passed);
             self.dropped += u64::from(!is_passed);
         }
+        self.senders = senders;
         count
     }
 
     /// Passes on the frames of a packet.
-    fn pass(&mut self, queue: &Local) -> bool {
+    fn pass(&mut self, queue: &Local, sender: &mut Sender) -> bool {
         let Self {
             reader,
-            sender,
             frames,
             waiting,
             ..
         } = self;
-        let Some(sender) = sender else { return false };
         let is_passed = match reader {
             Some(reader) => reader.pass(frames),
             None => match queue.buffers.take() {

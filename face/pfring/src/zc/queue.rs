@@ -24,6 +24,15 @@ pub enum Mode {
     Send,
 }
 
+/// How a device is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceTerms {
+    /// Whether packets for other stations are received.
+    pub is_promiscuous: bool,
+    /// Whether packets that the host sends are received.
+    pub has_sent: bool,
+}
+
 /// `pfring_zc_stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -81,11 +90,15 @@ impl Queue {
     ///
     /// # Errors
     /// Those of opening.
-    pub fn device(name: &str, mode: Mode, promiscuous: bool, lens: (u32, u32)) -> Outcome<Self> {
-        let flags = if promiscuous {
+    pub fn device(name: &str, mode: Mode, terms: DeviceTerms, lens: (u32, u32)) -> Outcome<Self> {
+        let flags = if terms.is_promiscuous {
             settings::PROMISCUOUS
         } else {
             0
+        };
+        let wanted = match terms.has_sent {
+            true => settings::Wanted::Both,
+            false => settings::Wanted::Received,
         };
         let ring = Ring::new(name, lens.0, flags)?;
         ring.set(|settings| {
@@ -93,10 +106,9 @@ impl Queue {
                 Mode::Receive => settings::Mode::Receive,
                 Mode::Send => settings::Mode::Send,
             };
-            // Packets that the host sends are not received.
-            settings.wanted = settings::Wanted::Received;
+            settings.wanted = wanted;
         })?;
-        ring.set_wanted(settings::Wanted::Received)?;
+        ring.set_wanted(wanted)?;
         ring.set_poll_duration(LOOK_EVERY.as_millis() as u32);
         ring.enable()?;
         // As `QUEUEID_TO_IFINDEX` reads it.
@@ -221,6 +233,13 @@ impl Queue {
         sent.map(|()| len)
     }
 
+    /// Closes a device: calls fail from now on. A queue of the cluster stays.
+    pub fn close(&self) {
+        if let Kind::Device(ring) = &self.kind {
+            ring.disable();
+        }
+    }
+
     /// Starts the device on packets sent without `flush`.
     pub fn flush(&self) {
         if let Kind::Device(ring) = &self.kind {
@@ -259,6 +278,7 @@ impl Queue {
     }
 
     /// The counters. What other processes have sent to the queue or received from it counts, too.
+    /// Packets that an owner that has exited did not take count as dropped.
     ///
     /// # Errors
     /// The device's.
@@ -270,11 +290,18 @@ impl Queue {
                 ..Statistics::default()
             },
             Kind::Local(local) => local.of_others(),
-            Kind::Remote(_) => Statistics::default(),
+            Kind::Remote(sending) => Statistics {
+                dropped: sending.lost(),
+                ..Statistics::default()
+            },
+        };
+        let lost = match &self.kind {
+            Kind::Remote(_) => others.dropped,
+            _ => 0,
         };
         Ok(Statistics {
             received: get(&self.received) + others.received,
-            sent: get(&self.sent) + others.sent,
+            sent: (get(&self.sent) + others.sent).saturating_sub(lost),
             dropped: get(&self.dropped) + others.dropped,
         })
     }
@@ -298,7 +325,7 @@ impl MultiQueue {
     /// # Errors
     /// `INVALID_ARGUMENT` for none, or more than a mask has bits.
     pub fn create(queues: &[Arc<Queue>]) -> Outcome<*const Self> {
-        let first = queues.first().filter(|_| queues.len() <= 32);
+        let first = queues.first().filter(|_| queues.len() <= 64);
         let first = first.ok_or(INVALID_ARGUMENT)?;
         let multi = Arc::new(Self::of(queues));
         let place = Arc::as_ptr(&multi);
@@ -307,7 +334,7 @@ impl MultiQueue {
     }
 
     /// Sends the packet to those of the queues whose bit is set; returns how many had room.
-    pub fn send(&self, place: &mut Box<Buffer>, mask: u32, flush: bool) -> i32 {
+    pub fn send(&self, place: &mut Box<Buffer>, mask: u64, flush: bool) -> i32 {
         let chosen = self.queues.iter().enumerate();
         let chosen = chosen.filter(|(at, _)| mask >> at & 1 != 0);
         let chosen: Vec<_> = chosen.filter_map(|(_, queue)| queue.upgrade()).collect();

@@ -86,6 +86,10 @@ impl Reader {
         let frame_len = pool.frame_len() as usize;
         let count = bytes.len().div_ceil(frame_len);
         if !self.has_room(count as u32) {
+            // Without frames there is nothing to hand over: the queue counts a drop, which the
+            // process sees.
+            OwnerEnd::hand_frames(std::slice::from_mut(&mut self.end), 1, &mut Vec::new());
+            self.end.flush();
             return false;
         }
         let mut frames = std::mem::take(&mut self.frames);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::status::{GENERIC, NOT_SUPPORTED};
 use buffer::Buffer;
-use queue::MultiQueue;
+use queue::{DeviceTerms, MultiQueue};
 
 fn cluster(count: u32) -> Cluster {
     Cluster::new(7, 1536, 0, count).unwrap()
@@ -103,7 +103,7 @@ fn several_queues_receive_the_packets_of_their_bits() {
     assert!(!multi.is_null() && MultiQueue::create(&[]).is_err());
     let multi = MultiQueue::of(&queues);
     let mut place = cluster.buffers().take().unwrap();
-    for (mask, count) in [(0b101, 2), (0, 0), (0b1000, 0), (u32::MAX, 3), (0b001, 0)] {
+    for (mask, count) in [(0b101, 2), (0, 0), (0b1000, 0), (u64::MAX, 3), (0b001, 0)] {
         fill(&mut place, mask as u8);
         assert_eq!(multi.send(&mut place, mask, false), count, "{mask}");
     }
@@ -135,7 +135,7 @@ fn clusters_have_bounds() {
     );
     assert!(
         cluster
-            .device("no-such-interface", Mode::Receive, true)
+            .device("no-such-interface", Mode::Receive, DeviceTerms::default())
             .is_err()
     );
 }
@@ -153,7 +153,7 @@ fn packet(ends: [(u8, u16); 2], payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn hashes_are_the_same_in_both_directions_and_look_into_gtp() {
-    use hash::{by_addresses, by_gtp};
+    use hash::{by_addresses, by_flow, by_gre, by_gtp};
     let [there, back] = [[(1, 7), (2, 9)], [(2, 9), (1, 7)]].map(|ends| packet(ends, &[]));
     assert_eq!(by_addresses(&there), by_addresses(&back));
     assert_eq!(by_gtp(&there), by_gtp(&back));
@@ -172,9 +172,25 @@ fn hashes_are_the_same_in_both_directions_and_look_into_gtp() {
         )
     };
     assert_eq!(by_gtp(&gtp(&there)), by_gtp(&back));
+    assert_eq!(by_flow(&there), by_flow(&back));
+    assert_ne!(by_flow(&there), by_flow(&packet([(1, 8), (2, 9)], &[])));
+    // By GRE with a key: only the inner addresses count.
+    let gre = |outer: u8, inner: &[u8]| {
+        let key = [0x20, 0, 8, 0, 0, 0, 0, outer];
+        let mut bytes = packet([(outer, 0), (9, 0)], &[&[0; 8], &inner[14..]].concat());
+        bytes[23] = 47;
+        bytes[34..42].copy_from_slice(&key);
+        bytes.drain(42..50);
+        bytes
+    };
+    assert_eq!(by_gre(&gre(1, &there)), by_addresses(&there));
+    assert_eq!(by_gre(&gre(2, &back)), by_addresses(&there));
+    assert_eq!(by_gre(&there), by_gtp(&there));
     for len in 0..there.len() {
         by_addresses(&there[..len]);
+        by_flow(&there[..len]);
         by_gtp(&gtp(&there)[..len]);
+        by_gre(&gre(1, &there)[..len]);
     }
     assert_eq!(by_addresses(&[]), 0);
 }
