@@ -4,8 +4,11 @@ use crate::frame::Frame;
 use crate::free;
 use crate::pool::{Owner, Pool};
 
-/// Frames moved between a cache and the pool's shared list at a time.
+/// Frames moved between a usual cache and the pool's shared list at a time.
 const BATCH: usize = 64;
+
+/// Frames whose owners are changed at a time.
+const PIECE: usize = 64;
 
 /// Free frames of a pool held by one thread. They return to the shared list in batches, and all of
 /// them on drop.
@@ -15,8 +18,8 @@ const BATCH: usize = 64;
 #[derive(Debug)]
 pub struct FrameCache {
     pool: Pool,
-    /// The first `count` entries are valid.
-    free: Box<[u32; FrameCache::LEN_MAX]>,
+    /// The first `count` entries are valid. Three batches.
+    free: Box<[u32]>,
     count: usize,
 }
 
@@ -27,11 +30,27 @@ impl FrameCache {
 
     /// Creates an empty cache for `pool`.
     pub fn new(pool: Pool) -> Self {
+        Self::with_len(pool, Self::LEN_MAX)
+    }
+
+    /// Like [`new`](Self::new), for up to `len_max` frames: for a thread that owns all frames of a
+    /// pool, and to which more than [`LEN_MAX`](Self::LEN_MAX) return at once. The shared list
+    /// costs a look-up for each frame, in a table that no processor can fetch ahead.
+    ///
+    /// # Panics
+    /// If it is less than [`LEN_MAX`](Self::LEN_MAX).
+    pub fn with_len(pool: Pool, len_max: usize) -> Self {
+        assert!(len_max >= Self::LEN_MAX, "a cache of {len_max} frames");
         Self {
             pool,
-            free: Box::new([0; Self::LEN_MAX]),
+            free: vec![0; len_max].into(),
             count: 0,
         }
+    }
+
+    /// Frames moved between this cache and the shared list at a time.
+    fn batch(&self) -> usize {
+        self.free.len() / 3
     }
 
     /// The pool.
@@ -43,8 +62,9 @@ impl FrameCache {
     /// Fetches a batch from the shared list; called only when the cache is empty.
     #[cold]
     fn fetch(&mut self) {
+        let batch = self.batch();
         let (head, next) = (self.pool.head(), self.pool.next());
-        self.count = free::pop(head, next, &mut self.free[..BATCH]);
+        self.count = free::pop(head, next, &mut self.free[..batch]);
     }
 
     #[inline]
@@ -98,15 +118,15 @@ impl FrameCache {
 
     /// Moves two batches to the shared list.
     #[cold]
-    fn spill(pool: &Pool, free: &[u32; Self::LEN_MAX], count: usize) -> usize {
-        let keep = count.saturating_sub(2 * BATCH);
+    fn spill(pool: &Pool, free: &[u32], count: usize) -> usize {
+        let keep = count.saturating_sub(free.len() / 3 * 2);
         free::push(pool.head(), pool.next(), &free[keep..count]);
         keep
     }
 
     #[inline]
     fn keep(&mut self, index: u32) {
-        if self.count >= Self::LEN_MAX {
+        if self.count >= self.free.len() {
             self.count = Self::spill(&self.pool, &self.free, self.count);
         }
         self.free[self.count] = index;
@@ -117,12 +137,12 @@ impl FrameCache {
     #[inline]
     fn keep_run(&mut self, mut indices: &[u32], from: Owner) {
         while !indices.is_empty() {
-            let most = indices.len().min(BATCH);
+            let most = indices.len().min(PIECE);
             let passed = self
                 .pool
                 .owners()
                 .pass_run(&indices[..most], from, Owner::Free);
-            if self.count + passed > Self::LEN_MAX {
+            if self.count + passed > self.free.len() {
                 self.count = Self::spill(&self.pool, &self.free, self.count);
             }
             self.free[self.count..self.count + passed].copy_from_slice(&indices[..passed]);
@@ -142,7 +162,7 @@ impl FrameCache {
             if !owners.pass(index, from, Owner::Free) {
                 continue;
             }
-            if at >= Self::LEN_MAX {
+            if at >= free.len() {
                 at = Self::spill(pool, free, at);
             }
             free[at] = index;

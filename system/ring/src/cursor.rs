@@ -169,6 +169,22 @@ impl<T: Copy> Producer<T> {
         room.min(self.memory.mask + 1)
     }
 
+    /// Fetches the cache lines of `count` entries from the `offset`-th on, before they are written:
+    /// the consumer has read them on another processor. Those behind the end of the array are not
+    /// fetched.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, offset: u32, count: u32) {
+        let start = self.head.wrapping_add(offset) & self.memory.mask;
+        let end = (start + count).min(self.memory.mask + 1);
+        // Addresses only.
+        let mut address = self.memory.entries.wrapping_add(start as usize).addr();
+        let end = self.memory.entries.wrapping_add(end as usize).addr();
+        while address < end {
+            sys::advice::prefetch_for_write(address);
+            address += LINE;
+        }
+    }
+
     /// Writes the `offset`-th reserved entry.
     ///
     /// # Panics

@@ -24,6 +24,14 @@ fn take_all(cache: &mut FrameCache) -> Vec<u32> {
 
 #[test]
 fn frames_returned_by_a_full_cache_can_be_taken_by_another() {
+    // The other length is no multiple of a batch.
+    for len in [FrameCache::LEN_MAX, 500] {
+        check(len);
+    }
+}
+
+/// Checks a cache for up to `len` frames.
+fn check(len: usize) {
     for way in [
         Way::Owned,
         Way::Index,
@@ -36,7 +44,8 @@ fn frames_returned_by_a_full_cache_can_be_taken_by_another() {
             ..PoolConfig::default()
         };
         let pool = Pool::new(config).unwrap();
-        let (mut one, mut other) = (FrameCache::new(pool.clone()), FrameCache::new(pool.clone()));
+        let cache = || FrameCache::with_len(pool.clone(), len);
+        let (mut one, mut other) = (cache(), FrameCache::new(pool.clone()));
         // More than once, in pieces that divide nothing.
         for piece in [7, 64, 191] {
             match way {
@@ -78,9 +87,9 @@ fn frames_returned_by_a_full_cache_can_be_taken_by_another() {
             // What the first one keeps is within its bound; all else is on the list.
             let mut taken = take_all(&mut other);
             let kept = FRAMES as usize - taken.len();
-            assert!(kept <= FrameCache::LEN_MAX, "{way:?}: {kept} kept or lost");
+            assert!(kept <= len, "{way:?}: {kept} kept or lost");
             // And what it keeps returns with it.
-            drop(std::mem::replace(&mut one, FrameCache::new(pool.clone())));
+            drop(std::mem::replace(&mut one, cache()));
             taken.extend(take_all(&mut other));
             assert_eq!(taken.len(), FRAMES as usize, "{way:?}");
             let different: BTreeSet<u32> = taken.iter().copied().collect();

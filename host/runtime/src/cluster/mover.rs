@@ -26,6 +26,10 @@ const NAP: Duration = Duration::from_micros(200);
 /// The same while nothing but the last packets is waited for.
 const LONG_NAP: Duration = Duration::from_millis(5);
 
+/// Packets that are adopted at once: their headers, records and slots are in the processor's first
+/// cache until they are handed over.
+const BLOCK: usize = 128;
+
 /// What the mover does.
 pub(super) struct Plan {
     pub applications: Vec<Application>,
@@ -255,8 +259,9 @@ impl Out {
                 batch.skip(batch.len());
                 return;
             }
-            let max = usize::try_from(max).unwrap_or(usize::MAX);
-            let adopted = batch.adopt(&mut self.cache, &mut self.frames, max);
+            let max = usize::try_from(max).map_or(BLOCK, |max| max.min(BLOCK));
+            let are_read = self.selector.reads_packets();
+            let adopted = batch.adopt(&mut self.cache, &mut self.frames, max, are_read);
             self.totals.adopted += adopted.packets as u64;
             self.totals.copied += adopted.copied as u64;
             self.totals.too_long += adopted.too_long as u64;

@@ -265,6 +265,15 @@ impl Selector {
         })
     }
 
+    /// Whether decisions depend on the packets.
+    pub fn reads_packets(&self) -> bool {
+        let is_blind = |target: &Target| {
+            let by_turn = matches!(target.by, By::Only | By::RoundRobin(_));
+            by_turn && target.filter.is_none() && target.cleaner.is_none()
+        };
+        !self.targets.iter().all(is_blind) || self.detunnelled != [0; 2]
+    }
+
     /// Whether decisions depend on the time.
     pub fn is_timed(&self) -> bool {
         self.targets.iter().any(|target| target.cleaner.is_some())
@@ -414,6 +423,23 @@ mod tests {
             selected.trailing_zeros()
         };
         (0..count).map(queue).collect()
+    }
+
+    #[test]
+    fn packets_are_not_read_when_queues_take_turns() {
+        let reads = |balance: &str, count, filter: &str| {
+            let application = Application {
+                balance: Balance::parse(balance).unwrap(),
+                filter: Expression::new(filter),
+                ..Application::new("a", count)
+            };
+            let selector = Selector::new(&[application], LinkType::ETHERNET).unwrap();
+            selector.reads_packets()
+        };
+        assert!(!reads("round-robin", 4, ""));
+        assert!(!reads("flow", 1, ""));
+        assert!(reads("flow", 4, ""));
+        assert!(reads("round-robin", 4, "udp"));
     }
 
     #[test]

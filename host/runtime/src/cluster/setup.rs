@@ -30,6 +30,10 @@ const FRAME_COUNT_MAX: u64 = 1 << 24;
 /// Frames that wait for a port of the return path, or are in caches of its thread.
 const RETURN_FRAMES: u64 = 2 * 1024 + 4 * FrameCache::LEN_MAX as u64;
 
+/// Frames in the cache of the thread that hands packets over and takes them back: as many as a
+/// short stop of the readers keeps from it.
+const CACHE_LEN: usize = 3 * 1024;
+
 /// Length of the frames if no port needs longer ones.
 const FRAME_LEN: u32 = 2048;
 
@@ -277,7 +281,7 @@ impl Setup {
             count += u64::from(merge::FRAME_COUNT_MAX);
         }
         // Frames in the caches of threads, and in a batch.
-        count += 4 * FrameCache::LEN_MAX as u64 + 4096;
+        count += 4 * FrameCache::LEN_MAX as u64 + CACHE_LEN as u64 + 4096;
         if count > FRAME_COUNT_MAX {
             let why = format!("{count} frames are needed; a pool has at most {FRAME_COUNT_MAX}");
             return Err(Error::new(ErrorKind::InvalidInput, what(&self.name), why)
@@ -445,7 +449,7 @@ impl Opened {
         let mover = Mover::new(
             port.rx,
             ends,
-            FrameCache::new(pool),
+            FrameCache::with_len(pool, CACHE_LEN),
             super::mover::Plan {
                 applications: named.applications.clone(),
                 selector,

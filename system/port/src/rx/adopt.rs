@@ -39,11 +39,15 @@ impl RxBatch<'_> {
     /// packet longer than a frame takes several: each but the last
     /// [continues](ring::Pool::continues). Stops when the pool has no free frame; the other packets
     /// stay in the batch.
+    ///
+    /// With `are_read` the caller reads the headers next: those that a device has written are
+    /// fetched into the processor's cache.
     pub fn adopt(
         &mut self,
         cache: &mut FrameCache,
         frames: &mut Vec<Frame>,
         max: usize,
+        are_read: bool,
     ) -> Adopted {
         let backend = &mut self.queue.backend;
         let tag = cache.pool().tag();
@@ -56,7 +60,8 @@ impl RxBatch<'_> {
         while self.packets != 0 && adopted.packets + adopted.too_long < max {
             let most = max - adopted.packets - adopted.too_long;
             let count = match can_move {
-                true => self.move_plain(cache.pool(), frames, most),
+                true if are_read => self.move_plain::<HEADERS_AHEAD>(cache.pool(), frames, most),
+                true => self.move_plain::<0>(cache.pool(), frames, most),
                 false => self.copy_plain(cache, frames, most),
             };
             if count != 0 {
@@ -100,18 +105,25 @@ impl RxBatch<'_> {
     }
 
     /// Takes over the frames of up to `max` of the next packets that are in one slot, over a frame
-    /// of the pool; returns how many.
-    fn move_plain(&mut self, pool: &Pool, frames: &mut Vec<Frame>, max: usize) -> usize {
+    /// of the pool; returns how many. Fetches headers this many packets ahead, unless it is 0.
+    fn move_plain<const AHEAD: usize>(
+        &mut self,
+        pool: &Pool,
+        frames: &mut Vec<Frame>,
+        max: usize,
+    ) -> usize {
         let slots = &mut self.queue.slots[self.start..];
         let most = self.packets.min(max).min(slots.len());
         let slots = &mut slots[..most];
         frames.reserve(most);
         // A device has written the headers, by which queues are chosen.
         let fetch = |slot: &Slot| ring::slot::prefetch(slot.data().as_ptr());
-        slots.iter().take(HEADERS_AHEAD).for_each(fetch);
+        slots.iter().take(AHEAD).for_each(fetch);
         let mut count = 0;
         for ahead in 0..most {
-            if let Some(later) = slots.get(ahead + HEADERS_AHEAD) {
+            if AHEAD != 0
+                && let Some(later) = slots.get(ahead + AHEAD)
+            {
                 fetch(later);
             }
             let slot = &mut slots[ahead];
@@ -275,7 +287,7 @@ mod tests {
             let mut cache = FrameCache::new(target.clone());
             let mut frames = Vec::new();
             let mut batch = port.rx[0].receive().unwrap();
-            let adopted = batch.adopt(&mut cache, &mut frames, usize::MAX);
+            let adopted = batch.adopt(&mut cache, &mut frames, usize::MAX, true);
             assert!(batch.is_empty());
             drop(batch);
             assert_eq!(adopted.packets, lens.len());
@@ -295,12 +307,27 @@ mod tests {
         let mut batch = port.rx[0].receive().unwrap();
         // The second needs three frames; three of four are free.
         let held = cache.take().unwrap();
-        assert_eq!(batch.adopt(&mut cache, &mut frames, usize::MAX).packets, 1);
+        assert_eq!(
+            batch
+                .adopt(&mut cache, &mut frames, usize::MAX, true)
+                .packets,
+            1
+        );
         assert_eq!((batch.len(), frames.len()), (2, 1));
-        assert_eq!(batch.adopt(&mut cache, &mut frames, usize::MAX).packets, 0);
+        assert_eq!(
+            batch
+                .adopt(&mut cache, &mut frames, usize::MAX, true)
+                .packets,
+            0
+        );
         cache.give(held).unwrap();
         cache.give(frames.remove(0)).unwrap();
-        assert_eq!(batch.adopt(&mut cache, &mut frames, usize::MAX).packets, 2);
+        assert_eq!(
+            batch
+                .adopt(&mut cache, &mut frames, usize::MAX, true)
+                .packets,
+            2
+        );
         drop(batch);
         assert_eq!(frames.len(), 4);
         for frame in frames {

@@ -94,7 +94,6 @@ impl Block<'_> {
         pool: &Pool,
         holders: Holders,
     ) {
-        self.pass_each(ends, cache, pool, holders);
         // The packets of each end, as bits.
         let mut of = [0_u64; HOLDER_COUNT_MAX as usize];
         for (at, &selected) in self.selections.iter().enumerate() {
@@ -102,6 +101,13 @@ impl Block<'_> {
                 of[end] |= 1 << at;
             }
         }
+        // While these lines come from the readers' processors, the frames are passed.
+        for at in Bits(self.any) {
+            if let Some(end) = ends.get(at) {
+                end.delivered.prefetch(end.written, of[at].count_ones());
+            }
+        }
+        self.pass_each(ends, cache, pool, holders);
         for at in Bits(self.any) {
             if let Some(end) = ends.get_mut(at) {
                 end.write_each(pool, self.frames, of[at]);

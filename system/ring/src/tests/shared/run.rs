@@ -94,6 +94,34 @@ fn batches_are_handed_to_the_selected_queues() {
     }
 }
 
+/// Many returned frames, some with another holder, across the end of the ring: each is free when
+/// its last holder has returned it.
+#[test]
+fn many_returned_frames_are_collected_at_once() {
+    let pool = pool(512);
+    let mut cache = FrameCache::with_len(pool.clone(), 500);
+    let (mut owners, mut peers): (Vec<_>, Vec<_>) = (0..2).map(|_| ends(&pool, 256)).unzip();
+    for count in [1, 63, 64, 65, 128, 200, 250] {
+        let mut batch = frames(&mut cache, 0..count);
+        let select = |frame: &Frame| number_of(&pool, frame) % 3 + 1;
+        let mut run = batch.drain(..);
+        let stopped = OwnerEnd::hand_run(&mut owners, &mut cache, &mut run, select);
+        assert_eq!(stopped, None);
+        drop(run);
+        owners.iter_mut().for_each(OwnerEnd::flush);
+        let only_second = (0..count).filter(|number| number % 3 + 1 == 2).count() as u64;
+        let both = (0..count).filter(|number| number % 3 + 1 == 3).count() as u64;
+        for (peer, held) in peers.iter_mut().zip([only_second + both, 0]) {
+            let numbers = read(peer);
+            let collected = OwnerEnd::collect_all(&mut owners, &mut cache);
+            assert_eq!(collected.frames as usize, numbers.len(), "{count}");
+            assert_eq!(collected.refused, 0, "{count}");
+            assert_eq!(u64::from(pool.counts().peer), held, "{count}");
+        }
+    }
+    assert_eq!(pool.counts().free, 512);
+}
+
 /// A frame that continues in the next one, and an end that does not exist.
 #[test]
 fn other_packets_are_returned() {
