@@ -139,7 +139,7 @@ fn a_capture_has_the_same_packets_as_tcpdump() {
             text.contains(&format!("{count} packets captured")),
             "{text}"
         );
-        assert!(text.contains("0 packets dropped by kernel"), "{text}");
+        assert!(text.contains("\n0 packets dropped by kernel"), "{text}");
         assert!(text.contains("adds up"), "{text}");
     }
 }

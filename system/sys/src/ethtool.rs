@@ -20,18 +20,16 @@ const GLINK: u32 = 0x0a;
 const GRINGPARAM: u32 = 0x10;
 const GSTRINGS: u32 = 0x1b;
 const GSTATS: u32 = 0x1d;
-const GTSO: u32 = 0x1e;
-const GUFO: u32 = 0x21;
-const GGSO: u32 = 0x23;
 const GFLAGS: u32 = 0x25;
-const GGRO: u32 = 0x2b;
 const GSSET_INFO: u32 = 0x37;
+const GFEATURES: u32 = 0x3a;
 const GCHANNELS: u32 = 0x3c;
 const GET_TS_INFO: u32 = 0x41;
 const GRSSH: u32 = 0x46;
 
-/// `ETH_SS_STATS`: the set of statistics names.
+/// `ETH_SS_STATS`, `ETH_SS_FEATURES`: the sets of names of statistics and features.
 const STATISTICS_SET: u32 = 1;
+const FEATURES_SET: u32 = 4;
 /// Bytes of a name in a string set (`ETH_GSTRING_LEN`).
 const NAME_LEN: usize = 32;
 /// A limit on the kernel's reply: no driver has as many statistics or table entries.
@@ -304,16 +302,39 @@ impl Ethtool {
         }))
     }
 
-    /// Whether the stack, the driver or the card builds long packets from several: TSO, UFO, GSO,
-    /// GRO or LRO is on.
-    pub fn merges(&self, interface: &str) -> Result<bool> {
-        for command in [GTSO, GUFO, GGSO, GGRO] {
-            let mut words = [command, 0];
-            if self.ask(interface, &mut words)?.is_some() && words[1] != 0 {
-                return Ok(true);
-            }
-        }
-        Ok(self.offloads(interface)?.is_some_and(|flags| flags.lro))
+    /// Whether packets longer than the MTU may be received or sent: a kind of segmentation, of GRO
+    /// or LRO is on, in the card or in the kernel. `None` if that is not known.
+    pub fn merges(&self, interface: &str) -> Result<Option<bool>> {
+        let merges = |name: &String| {
+            name.contains("segmentation")
+                || name.starts_with("rx-gro")
+                || ["rx-lro", "tx-udp-fragmentation", "tx-gso-list"].contains(&name.as_str())
+        };
+        let features = self.active_features(interface)?;
+        Ok(features.map(|names| names.iter().any(merges)))
+    }
+
+    /// The names of the features that are on, as `ethtool -k` shows them.
+    fn active_features(&self, interface: &str) -> Result<Option<Vec<String>>> {
+        Ok(self.features(interface)?.map(|(names, blocks)| {
+            let is_on = |at: usize| blocks[at / 32 * 4 + 2] & 1 << (at % 32) != 0;
+            let active = names.into_iter().enumerate().filter(|(at, _)| is_on(*at));
+            active.map(|(_, name)| name).collect()
+        }))
+    }
+
+    /// The names of the features (`netdev_features_strings` in net/ethtool/common.c), and four words
+    /// for each 32 of them: available, requested, active, never changed. `None` if there are none.
+    fn features(&self, interface: &str) -> Result<Option<(Vec<String>, Vec<u32>)>> {
+        let Some(names) = self.names(interface, FEATURES_SET)? else {
+            return Ok(None);
+        };
+        // struct ethtool_gfeatures: cmd, size, then the blocks.
+        let size = names.len().div_ceil(32);
+        let mut words = vec![0; 2 + 4 * size];
+        (words[0], words[1]) = (GFEATURES, size as u32);
+        let asked = self.ask(interface, &mut words)?;
+        Ok(asked.map(|()| (names, words.split_off(2))))
     }
 
     /// Speed of the link in megabits per second; `None` also if the driver does not know it.
@@ -355,24 +376,33 @@ impl Ethtool {
 
     /// The driver's own counters, as `ethtool -S`: name and value.
     pub fn statistics(&self, interface: &str) -> Result<Option<Vec<(String, u64)>>> {
-        let Some(count) = self.count_of(interface, STATISTICS_SET)? else {
+        let Some(names) = self.names(interface, STATISTICS_SET)? else {
+            return Ok(None);
+        };
+        let count = names.len();
+        // As for the names: the set may grow.
+        let mut values = vec![0; 2 + 2 * 2 * count];
+        (values[0], values[1]) = (GSTATS, count as u32);
+        let asked = self.ask(interface, &mut values)?;
+        let value = |at: usize| u64::from(values[3 + 2 * at]) << 32 | u64::from(values[2 + 2 * at]);
+        let named = names.into_iter().enumerate();
+        Ok(asked.map(|()| named.map(|(at, name)| (name, value(at))).collect()))
+    }
+
+    /// The names in a set; `None` also if there is none.
+    fn names(&self, interface: &str, set: u32) -> Result<Option<Vec<String>>> {
+        let Some(count) = self.count_of(interface, set)? else {
             return Ok(None);
         };
         // struct ethtool_gstrings: cmd, string_set, len; then the names. If queues are added
-        // between the calls the set grows, and the kernel writes as many names as it has; so there
-        // is room for twice as many.
-        let mut names = vec![0; 3 + 2 * count * NAME_LEN / 4];
-        (names[0], names[1], names[2]) = (GSTRINGS, STATISTICS_SET, count as u32);
-        let mut values = vec![0; 2 + 2 * 2 * count];
-        (values[0], values[1]) = (GSTATS, count as u32);
-        if self.ask(interface, &mut names)?.is_none() || self.ask(interface, &mut values)?.is_none()
-        {
-            return Ok(None);
-        }
-        let names = bytes_of(&names[3..]);
-        let value = |at: usize| u64::from(values[3 + 2 * at]) << 32 | u64::from(values[2 + 2 * at]);
-        let name = |at: usize| text_of(&names[at * NAME_LEN..(at + 1) * NAME_LEN]);
-        Ok(Some((0..count).map(|at| (name(at), value(at))).collect()))
+        // between the calls the set of statistics grows, and the kernel writes as many names as it
+        // has; so there is room for twice as many.
+        let mut words = vec![0; 3 + 2 * count * NAME_LEN / 4];
+        (words[0], words[1], words[2]) = (GSTRINGS, set, count as u32);
+        let asked = self.ask(interface, &mut words)?;
+        let bytes = bytes_of(&words[3..]);
+        let names = bytes.chunks_exact(NAME_LEN).take(count).map(text_of);
+        Ok(asked.map(|()| names.collect()))
     }
 
     /// Number of names in a set; `None` also if there is none.
@@ -401,6 +431,20 @@ fn text_of(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Loopback passes on packets of 64 KiB; none of its features can be turned off from outside of
+    /// its namespace.
+    #[test]
+    fn loopback_merges_packets() {
+        let ethtool = Ethtool::open().unwrap();
+        if ethtool.names("lo", FEATURES_SET).unwrap().is_none() {
+            eprintln!("SKIPPED: features of loopback: the kernel does not report them");
+            return;
+        }
+        let features = ethtool.active_features("lo").unwrap().unwrap();
+        assert!(features.contains(&"loopback".to_owned()), "{features:?}");
+        assert_eq!(ethtool.merges("lo").unwrap(), Some(true), "{features:?}");
+    }
 
     #[test]
     fn unknown_interface_is_not_found() {

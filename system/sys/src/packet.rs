@@ -308,9 +308,12 @@ impl PacketSocket {
         joined.map_err(|error| match (error.os_code(), group) {
             (Some(libc::EINVAL), Some(group)) => error
                 .with_why(format!(
-                    "group {group} distributes its packets in another way"
+                    "the kernel refuses it as a member of group {group}"
                 ))
-                .with_hint("all members of a group need the same fanout, interface and direction"),
+                .with_hint(
+                    "all members need the same fanout, interface, protocol and direction; older \
+                     kernels also require that the interface is up",
+                ),
             _ => error,
         })?;
         let value: u32 = self

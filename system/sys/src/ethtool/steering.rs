@@ -3,7 +3,7 @@
 //! `include/uapi/linux/ethtool.h`, `net/ethtool/ioctl.c`).
 
 use super::rule::{Rule, RuleSpec};
-use super::{COUNT_MAX, Ethtool, GFLAGS, GRSSH, NAME_LEN, bytes_of, text_of};
+use super::{COUNT_MAX, Ethtool, GFLAGS, GRSSH, bytes_of};
 use crate::{Error, ErrorKind, Result};
 
 const SFLAGS: u32 = 0x26;
@@ -14,10 +14,7 @@ const GRXCLSRLALL: u32 = 0x30;
 const SRXCLSRLDEL: u32 = 0x31;
 const SRXCLSRLINS: u32 = 0x32;
 const SRXFHINDIR: u32 = 0x39;
-const GFEATURES: u32 = 0x3a;
 
-/// `ETH_SS_FEATURES`: the set of feature names.
-const FEATURE_SET: u32 = 4;
 /// The feature's name in that set.
 const NTUPLE_NAME: &str = "rx-ntuple-filter";
 /// `ETH_FLAG_NTUPLE`.
@@ -108,23 +105,17 @@ impl Ethtool {
 
     /// The state of the feature `ntuple`; `None` if the driver has no features.
     pub fn ntuple(&self, interface: &str) -> Result<Option<NtupleFeature>> {
-        let names = self.names(interface, FEATURE_SET)?.unwrap_or_default();
-        let Some(index) = names.iter().position(|name| name == NTUPLE_NAME) else {
+        let Some((names, blocks)) = self.features(interface)? else {
             return Ok(None);
         };
-        // struct ethtool_gfeatures: cmd, size; then blocks of 32 features: available, requested,
-        // active, never changed.
-        let blocks = names.len().div_ceil(32);
-        let mut words = vec![0; 2 + 4 * blocks];
-        (words[0], words[1]) = (GFEATURES, blocks as u32);
-        if self.ask(interface, &mut words)?.is_none() {
-            return Ok(None);
-        }
-        let block = &words[2 + 4 * (index / 32)..];
-        let bit = 1 << (index % 32);
-        Ok(Some(NtupleFeature {
-            is_on: block[2] & bit != 0,
-            is_changeable: block[0] & bit != 0 && block[3] & bit == 0,
+        let index = names.iter().position(|name| name == NTUPLE_NAME);
+        Ok(index.map(|index| {
+            let block = &blocks[4 * (index / 32)..];
+            let bit = 1 << (index % 32);
+            NtupleFeature {
+                is_on: block[2] & bit != 0,
+                is_changeable: block[0] & bit != 0 && block[3] & bit == 0,
+            }
         }))
     }
 
@@ -233,22 +224,6 @@ impl Ethtool {
         words[LOCATION] = location;
         let what = || format!("delete rule {location} of {interface:?}");
         self.change(interface, &mut words, what)
-    }
-
-    /// The names of a set.
-    fn names(&self, interface: &str, set: u32) -> Result<Option<Vec<String>>> {
-        let Some(count) = self.count_of(interface, set)? else {
-            return Ok(None);
-        };
-        // Room for more, in case the set grows.
-        let mut words = vec![0; 3 + 2 * count * NAME_LEN / 4];
-        (words[0], words[1], words[2]) = (super::GSTRINGS, set, count as u32);
-        if self.ask(interface, &mut words)?.is_none() {
-            return Ok(None);
-        }
-        let bytes = bytes_of(&words[3..]);
-        let names = bytes.chunks_exact(NAME_LEN).take(count);
-        Ok(Some(names.map(text_of).collect()))
     }
 
     /// Sends a request that must succeed.

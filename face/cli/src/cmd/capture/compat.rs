@@ -71,7 +71,7 @@ pub struct CompatArgs {
     /// Do not optimize the filter program
     #[arg(short = 'O', long = "no-optimize")]
     pub no_optimize: bool,
-    /// Deliver each packet at once: -U -l --idle wait, and immediate=yes for afpacket:
+    /// Deliver each packet at once: -U -l --idle wait, and immediate=yes on afpacket ports
     #[arg(long = "immediate-mode")]
     pub immediate: bool,
     /// Ignored: checksums are never verified

@@ -2,7 +2,7 @@
 //! as the packet is in it. For readers that want each packet at once
 //! ([`PortOptions::immediate`](crate::PortOptions::immediate)).
 //!
-//! A socket's rings have headers of one version, so that this ring could share its socket with the
+//! A socket's rings have headers of one version, so this ring could share a socket with the
 //! transmit ring. It does not: the kernel leaves out what a socket itself has sent, and a port's
 //! queues show the packets that the port sends.
 

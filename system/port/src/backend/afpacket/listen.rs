@@ -30,7 +30,7 @@ const FANOUT_DIRECTION: KernelVersion = KernelVersion::new(6, 2);
 pub(super) enum Source {
     /// The packet socket's own ring, TPACKET_V3.
     Blocks(Arc<Tap<Blocks>>),
-    /// The same of the version before, for packets that are wanted at once.
+    /// The packet socket's own ring, TPACKET_V2: each packet at once.
     Frames(Arc<Tap<Frames>>),
     /// The ring of a BPF program.
     Records(Arc<RecordTap>),

@@ -306,14 +306,16 @@ impl Rx {
 
 impl RxBackend for Rx {
     fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
+        // Once: a block that is filled behind it waits for the next batch, which has a time.
+        let is_ready = self.is_ready();
         let now_ns = match self.time {
-            TimestampSource::Batch if self.is_ready() => SystemTime::now()
+            TimestampSource::Batch if is_ready => SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |d| d.as_nanos() as u64),
             _ => 0,
         };
         let start = slots.len();
-        while slots.len() - start < max && (self.left != 0 || self.open_block()) {
+        while is_ready && slots.len() - start < max && (self.left != 0 || self.open_block()) {
             let room = max - (slots.len() - start);
             if self.left != 0 {
                 match self.cook {

@@ -211,16 +211,21 @@ impl FrameRx {
 
 impl RxBackend for FrameRx {
     fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
-        let now_ns = match self.time {
-            TimestampSource::Batch if self.is_ready() => SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |d| d.as_nanos() as u64),
-            _ => 0,
-        };
         let start = slots.len();
-        match self.cook {
-            None => self.walk::<false>(slots, max, now_ns),
-            Some(_) => self.walk::<true>(slots, max, now_ns),
+        // Once: a packet that arrives behind it waits for the next batch, which has a time.
+        if self.is_ready() {
+            let now_ns = match self.time {
+                TimestampSource::Batch => SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .map_or(0, |d| d.as_nanos() as u64),
+                _ => 0,
+            };
+            // While the program has a batch, the kernel has room for packets.
+            let max = max.min((self.tap.ring.frame_count / 4).max(1));
+            match self.cook {
+                None => self.walk::<false>(slots, max, now_ns),
+                Some(_) => self.walk::<true>(slots, max, now_ns),
+            }
         }
         self.borrowed += slots.len() - start;
         if slots.len() > start {

@@ -8,7 +8,7 @@ use super::DATA_OFFSET_MAX;
 
 /// Frames begin at a cache line.
 const FRAME_ALIGN: u32 = 64;
-/// Bounds of a frame's length. The kernel has a bit for each frame, in one piece of memory.
+/// Bounds of a frame's length. The kernel keeps one contiguous bitmap with a bit per frame.
 const FRAME_LEN_MIN: u32 = 256;
 const FRAME_LEN_MAX: u32 = 1 << 20;
 /// Least and greatest block length; up to the common one, a block is easily found in one piece.
@@ -29,11 +29,14 @@ const LINK_HEADER_LEN: u32 = 64;
 pub(in super::super) fn longest(link: &Link) -> u32 {
     let is_card = link.hardware == HARDWARE_ETHERNET && link.kind.is_empty();
     let merges = || Ethtool::open().and_then(|ethtool| ethtool.merges(&link.name));
-    let payload_len = if is_card && merges().is_ok_and(|merges| !merges) {
-        link.mtu
-    } else {
-        link.mtu.max(link.merged_max).max(MERGED_LEN)
-    };
+    let is_merged = !is_card || !matches!(merges(), Ok(Some(false)));
+    longest_of(link.mtu, is_merged.then_some(link.merged_max))
+}
+
+/// The same from the MTU, and from the length of merged packets that the kernel reports (0 for
+/// none), if there are such packets.
+pub(super) fn longest_of(mtu: u32, merged_max: Option<u32>) -> u32 {
+    let payload_len = merged_max.map_or(mtu, |merged| mtu.max(merged).max(MERGED_LEN));
     payload_len.min(FRAME_LEN_MAX) + LINK_HEADER_LEN
 }
 

@@ -117,9 +117,13 @@ fn frames_are_read_in_order_and_once() {
         assert_eq!(tap.ring.waiting(), 0);
         forge(&tap.ring, (next + 1) % FRAME_COUNT, 66, 101);
         assert_eq!(tap.ring.waiting(), 11);
-        assert_eq!(rx.fill(&mut slots, 5).unwrap().packets, 5);
-        assert_eq!(tap.ring.waiting(), 6);
-        assert_eq!(rx.fill(&mut slots, 64).unwrap().packets, 6);
+        assert_eq!(rx.fill(&mut slots, 2).unwrap().packets, 2);
+        assert_eq!(tap.ring.waiting(), 9);
+        // A batch is a quarter of the ring at most.
+        for left in [6, 3, 0] {
+            assert_eq!(rx.fill(&mut slots, 64).unwrap().packets, 3);
+            assert_eq!(tap.ring.waiting(), left);
+        }
         // The status of the first one is that of a packet still, but it was read.
         assert_eq!(rx.fill(&mut slots, 64).unwrap().packets, 0);
         assert_eq!(tap.ring.waiting(), 0);
@@ -176,5 +180,19 @@ fn rings_have_whole_frames_within_the_requested_memory() {
         // Less than half of the blocks is lost.
         let used = u64::from(ring.frame_count()) * u64::from(ring.frame_len);
         assert!(used * 2 >= len, "{ring:?}");
+    }
+}
+
+/// The MTU where nothing merges packets; else what the kernel reports, at least 64 KiB.
+#[test]
+fn frames_have_room_for_the_longest_packet() {
+    for (mtu, merged_max, expected) in [
+        (1500, None, 1564),
+        (1500, Some(0), 65_600),
+        (1500, Some(65_536), 65_600),
+        (9000, Some(262_144), 262_208),
+        (u32::MAX, None, (1 << 20) + 64),
+    ] {
+        assert_eq!(shape::longest_of(mtu, merged_max), expected);
     }
 }
