@@ -18,14 +18,15 @@ const PIECE: usize = 64;
 #[derive(Debug)]
 pub struct FrameCache {
     pool: Pool,
-    /// The first `count` entries are valid. Three batches.
+    /// The first `count` entries are valid. Three batches, and up to two entries more.
     free: Box<[u32]>,
     count: usize,
 }
 
 impl FrameCache {
-    /// Maximum number of frames in a cache. Per queue a pool needs this many in addition to those
-    /// in its rings; otherwise one thread may wait for frames in another thread's cache.
+    /// Maximum number of frames in a cache made by [`new`](Self::new). Per queue a pool needs this
+    /// many in addition to those in its rings; otherwise one thread may wait for frames in another
+    /// thread's cache.
     pub const LEN_MAX: usize = 3 * BATCH;
 
     /// Creates an empty cache for `pool`.
@@ -64,7 +65,15 @@ impl FrameCache {
     fn fetch(&mut self) {
         let batch = self.batch();
         let (head, next) = (self.pool.head(), self.pool.next());
-        self.count = free::pop(head, next, &mut self.free[..batch]);
+        // In pieces: a pop starts again whenever another thread has changed the list.
+        while self.count < batch {
+            let end = batch.min(self.count + BATCH);
+            let popped = free::pop(head, next, &mut self.free[self.count..end]);
+            if popped == 0 {
+                break;
+            }
+            self.count += popped;
+        }
     }
 
     #[inline]

@@ -177,7 +177,7 @@ impl<T: Copy> Producer<T> {
         let start = self.head.wrapping_add(offset) & self.memory.mask;
         let end = (start + count).min(self.memory.mask + 1);
         // Addresses only.
-        let mut address = self.memory.entries.wrapping_add(start as usize).addr();
+        let mut address = self.memory.entries.wrapping_add(start as usize).addr() & !(LINE - 1);
         let end = self.memory.entries.wrapping_add(end as usize).addr();
         while address < end {
             sys::advice::prefetch_for_write(address);
@@ -359,8 +359,8 @@ impl<T: Copy> Consumer<T> {
     #[inline]
     pub(crate) fn prefetch(&self, count: u32) {
         for cells in self.peeked(count) {
-            let mut address = cells.as_ptr().addr();
-            let end = address + size_of_val(cells);
+            let mut address = cells.as_ptr().addr() & !(LINE - 1);
+            let end = cells.as_ptr().addr() + size_of_val(cells);
             while address < end {
                 sys::advice::prefetch(&[address]);
                 address += LINE;

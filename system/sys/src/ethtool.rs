@@ -305,10 +305,18 @@ impl Ethtool {
     /// Whether packets longer than the MTU may be received or sent: a kind of segmentation, of GRO
     /// or LRO is on, in the card or in the kernel. `None` if that is not known.
     pub fn merges(&self, interface: &str) -> Result<Option<bool>> {
+        // Segmentation inside tunnels has no effect without that of the inner protocol.
+        const OTHERS: [&str; 6] = [
+            "rx-lro",
+            "tx-generic-segmentation",
+            "tx-gso-list",
+            "tx-sctp-segmentation",
+            "tx-udp-fragmentation",
+            "tx-udp-segmentation",
+        ];
         let merges = |name: &String| {
-            name.contains("segmentation")
-                || name.starts_with("rx-gro")
-                || ["rx-lro", "tx-udp-fragmentation", "tx-gso-list"].contains(&name.as_str())
+            let is_other = OTHERS.contains(&name.as_str());
+            is_other || name.starts_with("tx-tcp") || name.starts_with("rx-gro")
         };
         let features = self.active_features(interface)?;
         Ok(features.map(|names| names.iter().any(merges)))

@@ -60,7 +60,7 @@ impl Mapping {
     pub fn shared(fd: BorrowedFd<'_>, len: usize, offset: i64) -> Result<Self> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        Self::map_near(aligned(len)?, Some(fd), len, offset, prot, flags)
+        Self::map_near(aligned(len), Some(fd), len, offset, prot, flags)
     }
 
     /// Asks the kernel to back this mapping with huge pages, which saves address translations; none
@@ -87,7 +87,7 @@ impl Mapping {
     /// such.
     pub fn shared_for_reading(fd: BorrowedFd<'_>, len: usize) -> Result<Self> {
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        Self::map_near(aligned(len)?, Some(fd), len, 0, libc::PROT_READ, flags)
+        Self::map_near(aligned(len), Some(fd), len, 0, libc::PROT_READ, flags)
     }
 
     /// Maps `len` bytes of a memory file of another process from `offset`, a multiple of the page
@@ -115,6 +115,21 @@ impl Mapping {
         Self::map(None, len, 0, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
     }
 
+    /// Like [`anonymous`](Self::anonymous), for tables that are looked up at random: from half a
+    /// huge page on, in whole huge pages where the kernel has some, which saves address
+    /// translations.
+    pub fn anonymous_for_tables(len: usize) -> Result<Self> {
+        if len < HUGE_PAGE_LEN / 2 {
+            return Self::anonymous(len);
+        }
+        let len = len.next_multiple_of(HUGE_PAGE_LEN);
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let mapping = Self::map_near(aligned(len), None, len, 0, prot, flags)?;
+        crate::advice::large_pages(mapping.base.as_ptr().addr(), len);
+        Ok(mapping)
+    }
+
     /// Anonymous memory, zeroed, that processes made by fork(2) share.
     pub fn anonymous_shared(len: usize) -> Result<Self> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -137,10 +152,11 @@ impl Mapping {
 }
 
 /// A free address for a mapping of `len` bytes, at the beginning of a huge page if it has at least
-/// one, else null. Another thread may map something there first: it is only a hint.
-fn aligned(len: usize) -> Result<*mut libc::c_void> {
+/// one, else null, as where the limit of memory leaves no room to search. Another thread may map
+/// something there first: it is only a hint.
+fn aligned(len: usize) -> *mut libc::c_void {
     if len < HUGE_PAGE_LEN {
-        return Ok(std::ptr::null_mut());
+        return std::ptr::null_mut();
     }
     // Found by briefly mapping more than needed.
     let room = Mapping::map(
@@ -149,9 +165,12 @@ fn aligned(len: usize) -> Result<*mut libc::c_void> {
         0,
         libc::PROT_NONE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-    )?;
+    );
+    let Ok(room) = room else {
+        return std::ptr::null_mut();
+    };
     let start = room.base.as_ptr();
-    Ok(start.wrapping_add(start.align_offset(HUGE_PAGE_LEN)).cast())
+    start.wrapping_add(start.align_offset(HUGE_PAGE_LEN)).cast()
 }
 
 impl Drop for Mapping {

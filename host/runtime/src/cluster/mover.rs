@@ -26,8 +26,8 @@ const NAP: Duration = Duration::from_micros(200);
 /// The same while nothing but the last packets is waited for.
 const LONG_NAP: Duration = Duration::from_millis(5);
 
-/// Packets that are adopted at once: their headers, records and slots are in the processor's first
-/// cache until they are handed over.
+/// Packets adopted at once: few enough that headers, records and slots stay in the L1 cache until
+/// they are handed over.
 const BLOCK: usize = 128;
 
 /// What the mover does.
@@ -76,6 +76,8 @@ pub(super) struct Out {
     pub(super) groups: Vec<Group>,
     pub(super) back: Back,
     pub(super) has_way_back: bool,
+    /// Whether a port takes frames from this pool, too.
+    has_takers: bool,
     /// Whether an application does something else than to drop packets without room.
     has_policies: bool,
     intake: Intake,
@@ -118,6 +120,7 @@ impl Mover {
         let groups: Vec<Group> = groups.map(group).collect();
         // One queue is in order.
         let merge = plan.merge.filter(|_| rx.len() > 1);
+        let has_takers = plan.back.is_used() || rx.iter().any(|rx| rx.has_frames_of(cache.pool()));
         let mut readers = vec![0; ends.len()];
         for queue in plan.read_inside {
             readers[queue] = std::process::id();
@@ -130,6 +133,7 @@ impl Mover {
             out: Out {
                 readers,
                 has_way_back: plan.back.is_used(),
+                has_takers,
                 back: plan.back,
                 ends,
                 applications: plan.applications,
@@ -551,8 +555,10 @@ impl Out {
     pub(super) fn collect(&mut self) -> u32 {
         self.bounce();
         let frames = OwnerEnd::collect_all(&mut self.ends, &mut self.cache).frames;
-        // The ports' caches fetch them from the shared list.
-        self.cache.keep_an_eighth();
+        if self.has_takers {
+            // The ports' caches fetch them from the shared list.
+            self.cache.keep_an_eighth();
+        }
         frames
     }
 

@@ -30,8 +30,8 @@ const FRAME_COUNT_MAX: u64 = 1 << 24;
 /// Frames that wait for a port of the return path, or are in caches of its thread.
 const RETURN_FRAMES: u64 = 2 * 1024 + 4 * FrameCache::LEN_MAX as u64;
 
-/// Frames in the cache of the thread that hands packets over and takes them back: as many as a
-/// short stop of the readers keeps from it.
+/// Frames in the cache of the thread that hands packets over and takes them back: enough to keep
+/// receiving while readers stall briefly.
 const CACHE_LEN: usize = 3 * 1024;
 
 /// Length of the frames if no port needs longer ones.

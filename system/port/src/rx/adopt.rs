@@ -280,14 +280,14 @@ mod tests {
     #[test]
     fn packets_move_within_a_pool_and_are_copied_into_another() {
         let lens = [60, 5000, 1514, 0, 1792];
-        for is_same in [true, false] {
+        for (is_same, are_read) in [(true, true), (true, false), (false, true), (false, false)] {
             let own = pool(256);
             let target = if is_same { own.clone() } else { pool(512) };
             let mut port = port(&own, &lens);
             let mut cache = FrameCache::new(target.clone());
             let mut frames = Vec::new();
             let mut batch = port.rx[0].receive().unwrap();
-            let adopted = batch.adopt(&mut cache, &mut frames, usize::MAX, true);
+            let adopted = batch.adopt(&mut cache, &mut frames, usize::MAX, are_read);
             assert!(batch.is_empty());
             drop(batch);
             assert_eq!(adopted.packets, lens.len());

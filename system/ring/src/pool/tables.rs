@@ -37,7 +37,7 @@ impl Tables {
         let count = frame_count as usize;
         // Ordered by decreasing alignment.
         let len = (RECORD_LEN + 13) * count + 8;
-        let memory = Mapping::anonymous(len.next_multiple_of(4096))?;
+        let memory = Mapping::anonymous_for_tables(len.next_multiple_of(4096))?;
         // SAFETY: the owners lie after all else, within the mapping.
         let owners = unsafe { memory.base().add((RECORD_LEN + 12) * count + 8) }.cast();
         // SAFETY: the holders lie after the head of the list, within the mapping.

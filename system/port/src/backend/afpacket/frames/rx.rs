@@ -174,7 +174,9 @@ impl FrameRx {
     /// Appends slots for up to `max` packets.
     fn walk<const COOKED: bool>(&mut self, slots: &mut Vec<Slot>, max: usize, now_ns: u64) {
         let end = slots.len() + max;
-        while slots.len() < end && self.is_ready() {
+        // Not all frames hold a packet to deliver.
+        let held_max = self.held + max;
+        while slots.len() < end && self.held < held_max && self.is_ready() {
             slots.extend(self.read::<COOKED>(now_ns));
         }
     }
@@ -212,7 +214,8 @@ impl FrameRx {
 impl RxBackend for FrameRx {
     fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
         let start = slots.len();
-        // Once: a packet that arrives behind it waits for the next batch, which has a time.
+        // Checked before the clock is read: a packet that arrives between two checks would have time
+        // 0. Those that arrive during the walk have the batch's time.
         if self.is_ready() {
             let now_ns = match self.time {
                 TimestampSource::Batch => SystemTime::now()
