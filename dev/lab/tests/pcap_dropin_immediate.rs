@@ -167,8 +167,8 @@ fn tcpdump_writes_the_packets_of_the_original_in_immediate_mode() {
             let lens = records.iter().map(|(len, bytes)| (*len, bytes.len()));
             lens.collect()
         };
-        // Each direction is sent from a processor of its own, and records have no direction: only the
-        // packets are compared, not their order.
+        // Each direction is sent from a processor of its own, and records have no direction: only
+        // the packets are compared, not their order.
         let [ours, theirs] = [ours, theirs].map(|mut records| {
             records.sort();
             records

@@ -331,8 +331,9 @@ impl Ethtool {
         }))
     }
 
-    /// The names of the features (`netdev_features_strings` in net/ethtool/common.c), and four words
-    /// for each 32 of them: available, requested, active, never changed. `None` if there are none.
+    /// The names of the features (`netdev_features_strings` in net/ethtool/common.c), and four
+    /// words for each 32 of them: available, requested, active, never changed. `None` if there are
+    /// none.
     fn features(&self, interface: &str) -> Result<Option<(Vec<String>, Vec<u32>)>> {
         let Some(names) = self.names(interface, FEATURES_SET)? else {
             return Ok(None);
@@ -446,8 +447,7 @@ mod tests {
     fn loopback_merges_packets() {
         let ethtool = Ethtool::open().unwrap();
         if ethtool.names("lo", FEATURES_SET).unwrap().is_none() {
-            eprintln!("SKIPPED: features of loopback: the kernel does not report them");
-            return;
+            skip::skip!("the kernel does not report the features of loopback");
         }
         let features = ethtool.active_features("lo").unwrap().unwrap();
         assert!(features.contains(&"loopback".to_owned()), "{features:?}");

@@ -1,8 +1,8 @@
 //! Packet sockets: packet(7), `include/uapi/linux/if_packet.h`, `net/packet/af_packet.c`.
 //!
-//! The memory of a ring is returned as a [`Mapping`]; its reader (the AF_PACKET backend) checks
-//! what it reads there. Everything else that the kernel offers for such sockets has a typed
-//! function here.
+//! The memory of a ring is returned as a [`Mapping`](crate::mmap::Mapping); its reader (the
+//! AF_PACKET backend) checks what it reads there. Everything else that the kernel offers for such
+//! sockets has a typed function here.
 
 mod rings;
 mod time;

@@ -44,8 +44,8 @@ fn next(state: &mut State, may_wait: bool) -> Result<Read> {
 }
 
 /// The bytes of the next packet of the batch, if it needs neither a filter nor a copy, else null;
-/// its header is written to `place`: copying a header just written loads it with wider accesses than
-/// the stores, which defeats store forwarding.
+/// its header is written to `place`: copying a header just written loads it with wider accesses
+/// than the stores, which defeats store forwarding.
 ///
 /// # Safety
 /// As [`state`].

@@ -306,8 +306,8 @@ impl Rx {
 
 impl RxBackend for Rx {
     fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
-        // Checked before the clock is read: a block that is filled between two checks would have time
-        // 0. Those that are filled during the walk have the batch's time.
+        // Checked before the clock is read: a block that is filled between two checks would have
+        // time 0. Those that are filled during the walk have the batch's time.
         let is_ready = self.is_ready();
         let now_ns = match self.time {
             TimestampSource::Batch if is_ready => SystemTime::now()

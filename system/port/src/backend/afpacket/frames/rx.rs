@@ -214,8 +214,8 @@ impl FrameRx {
 impl RxBackend for FrameRx {
     fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
         let start = slots.len();
-        // Checked before the clock is read: a packet that arrives between two checks would have time
-        // 0. Those that arrive during the walk have the batch's time.
+        // Checked before the clock is read: a packet that arrives between two checks would have
+        // time 0. Those that arrive during the walk have the batch's time.
         if self.is_ready() {
             let now_ns = match self.time {
                 TimestampSource::Batch => SystemTime::now()
@@ -223,8 +223,6 @@ impl RxBackend for FrameRx {
                     .map_or(0, |d| d.as_nanos() as u64),
                 _ => 0,
             };
-            // While the program has a batch, the kernel has room for packets.
-            let max = max.min((self.tap.ring.frame_count / 4).max(1));
             match self.cook {
                 None => self.walk::<false>(slots, max, now_ns),
                 Some(_) => self.walk::<true>(slots, max, now_ns),
