@@ -146,6 +146,40 @@ struct.pack_into("=HI", rule, 0, 7, 6)
 assert lib.pfring_add_filtering_rule(ring, rule) == -7
 "#;
 
+/// A ring that joins a cluster while packets wait, of which rules drop some; and one that is
+/// disabled and enabled again.
+const JOIN: &str = r#"
+ring = opened(1 << 3)
+assert lib.pfring_set_bpf_filter(ring, b"udp") == 0
+assert lib.pfring_set_direction(ring, 1) == 0
+rule = ctypes.create_string_buffer(230)
+struct.pack_into("=HI", rule, 0, 0xffff, 1)
+rule[9] = 1
+struct.pack_into("=HHHH", rule, 95, 0, 0, 9, 9)
+assert lib.pfring_add_filtering_rule(ring, rule) == 0
+assert lib.pfring_enable_ring(ring) == 0
+assert until(ring) == {10: 20}
+assert shunted(ring) == 40 and list(stats) == [21, 0, 40], list(stats)
+print("go", flush=True)
+sys.stdin.readline()
+while stats[0] < 82:
+    shunted(ring)
+assert lib.pfring_set_cluster(ring, 4714, 4) == 0
+assert shunted(ring) == 80 and list(stats) == [21, 21, 80], list(stats)
+assert until(ring) == {10: 20}
+assert shunted(ring) == 120 and list(stats) == [42, 21, 120], list(stats)
+lib.pfring_close(ring)
+ring = opened(1 << 3)
+assert lib.pfring_set_bpf_filter(ring, b"udp") == 0
+assert lib.pfring_set_direction(ring, 1) == 0
+assert lib.pfring_add_filtering_rule(ring, rule) == 0
+for _ in range(2):
+    assert lib.pfring_enable_ring(ring) == 0
+    assert until(ring) == {10: 20}
+    assert shunted(ring) == 40 and list(stats) == [21, 0, 40], list(stats)
+    assert lib.pfring_disable_ring(ring) == 0
+"#;
+
 /// A queue of a cluster: the tag is beside the packets. Filters are set before and after enabling.
 const VLAN: &str = r#"
 for before in True, False:
@@ -239,6 +273,13 @@ fn wildcard_rules_and_the_policy_select_packets() {
     require!(skip::lab(), skip::program("python3", "python3"));
     let pair = Veth::new().create().unwrap();
     run(&pair, PFCOUNT, &pair.right.ifname, 0);
+}
+
+#[test]
+fn packets_that_rules_drop_count_once_when_a_ring_is_opened_again() {
+    require!(skip::lab(), skip::program("python3", "python3"));
+    let pair = Veth::new().create().unwrap();
+    run(&pair, JOIN, &pair.right.ifname, 0);
 }
 
 #[test]

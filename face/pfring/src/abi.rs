@@ -45,11 +45,17 @@ fn or_errno<T>(outcome: Outcome<*const T>) -> *mut T {
     match outcome {
         Ok(place) => place.cast_mut(),
         Err(failed) => {
-            // SAFETY: the thread's errno.
-            unsafe { *libc::__errno_location() = crate::status::errno(failed) };
+            with_errno(failed);
             std::ptr::null_mut()
         }
     }
+}
+
+/// Sets the thread's `errno` for the status of a call that failed, and returns the status.
+fn with_errno(failed: c_int) -> c_int {
+    // SAFETY: the thread's errno.
+    unsafe { *libc::__errno_location() = crate::status::errno(failed) };
+    failed
 }
 
 /// The text at a pointer; `None` for null.

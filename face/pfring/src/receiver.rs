@@ -1,7 +1,7 @@
 //! Receiving: the current packet stays in the device's memory until the next call.
 
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use port::{Packet, Ready};
@@ -9,11 +9,14 @@ use runtime::in_place::{Advance, Reader, gather, tag_of};
 use sys::Result;
 
 use crate::header::{FLOW_PACKET, Header, Parsed};
-use crate::rules::{Action, Link, Numbers, Rules, Seen, Table};
+use crate::rules::{Action, Link, Numbers, Rules, Seen, Table, rule_ns};
 use crate::settings::Wanted;
 
 /// Topmost layer of the headers that are parsed.
 const LEVEL: u8 = 4;
+
+/// The rules for the packets of one call, if there are any, and the time for them.
+type Active<'t> = Option<(MutexGuard<'t, Table>, u64)>;
 
 /// What a ring's packets are returned with.
 #[derive(Clone)]
@@ -74,14 +77,9 @@ impl Receiver {
             ..
         } = self;
         let (wanted, sampling) = (self.wanted, self.sampling);
-        let mut rules = terms.rules.active();
+        let mut rules = terms.active();
         let advance = reader.advance(|packet| {
-            let is_wanted = match wanted {
-                Wanted::Both => true,
-                Wanted::Received => !packet.is_outgoing(),
-                Wanted::Sent => packet.is_outgoing(),
-            };
-            let is_wanted = is_wanted && rules.as_mut().is_none_or(|it| terms.passes(packet, it));
+            let is_wanted = terms.selects(packet, wanted, &mut rules);
             *skipped += u32::from(is_wanted);
             is_wanted && *skipped >= sampling
         })?;
@@ -90,6 +88,27 @@ impl Receiver {
             *skipped = 0;
         }
         Ok(is_found)
+    }
+
+    /// Receives the packets that wait, about `max` at most, and returns how many of them direction
+    /// and rules select. Those that rules drop are counted as always.
+    pub fn discard(&mut self, max: u64) -> u64 {
+        let Self { reader, terms, .. } = self;
+        let wanted = self.wanted;
+        let mut rules = terms.active();
+        let (mut seen, mut count) = (0, 0);
+        while seen < max {
+            let advance = reader.advance(|packet| {
+                seen += 1;
+                count += u64::from(terms.selects(packet, wanted, &mut rules));
+                false
+            });
+            // A call searches a bounded number of batches.
+            if !matches!(advance, Ok(Advance::Unfinished)) {
+                break;
+            }
+        }
+        count
     }
 
     /// The current packet; its bytes are valid until the next [`advance`](Self::advance).
@@ -157,13 +176,30 @@ impl Receiver {
 }
 
 impl Terms {
+    fn active(&self) -> Active<'_> {
+        self.rules.active().map(|table| (table, rule_ns()))
+    }
+
+    /// Whether direction and rules select a packet; one that rules drop is counted.
+    fn selects(&self, packet: &Packet<'_>, wanted: Wanted, rules: &mut Active<'_>) -> bool {
+        let is_wanted = match wanted {
+            Wanted::Both => true,
+            Wanted::Received => !packet.is_outgoing(),
+            Wanted::Sent => packet.is_outgoing(),
+        };
+        is_wanted
+            && match rules {
+                Some((table, now_ns)) => self.passes(packet, table, *now_ns),
+                None => true,
+            }
+    }
+
     /// Whether rules pass a packet; one that they drop is counted.
-    fn passes(&self, packet: &Packet<'_>, table: &mut Table) -> bool {
+    fn passes(&self, packet: &Packet<'_>, table: &mut Table, now_ns: u64) -> bool {
         let (bytes, tag) = (packet.bytes(), tag_of(packet, self.link_type));
         let tag = tag.map(|tag| tag.tci & 0xfff);
         let seen = Seen::new(self.link_type, bytes, packet.wire_len(), tag);
         let link = Link::new(self.link_type, bytes, self.if_index);
-        let now_ns = packet.time_ns().unwrap_or_else(now_ns);
         let passes = table.decide(&seen, &link, now_ns) == Action::Pass;
         if !passes {
             self.rules.count_dropped();

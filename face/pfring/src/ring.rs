@@ -1,7 +1,7 @@
 //! The state of a ring. Threads of the program may receive, send, read counters and ask for a stop
 //! at the same time: each part has a lock of its own, which only its own kind of call takes.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,14 +15,16 @@ use sys::ErrorKind;
 
 use crate::device::Device;
 use crate::header::Header;
-use crate::receiver::{Receiver, Terms, now_ns};
-use crate::rules::{Action, Numbers, Rules};
+use crate::receiver::{Receiver, Terms};
+use crate::rules::{Numbers, Rules, rule_ns};
 use crate::sender::{Sender, Sent};
 use crate::settings::{FLOW_NUMBERS, LONG_HEADER, Mode, POLL_MS, Settings, UNPARSED, Wanted};
 use crate::status::{
     self, GENERIC, INVALID_ARGUMENT, NOT_ENABLED, NOT_SUPPORTED, WRONG_CONFIGURATION,
 };
 
+/// The link type of a ring that was not enabled yet.
+const ETHERNET: u16 = 1;
 /// More packets than any ring holds.
 const WAITING_MAX: u64 = 1 << 24;
 
@@ -47,6 +49,8 @@ pub struct Ring {
     wanted: AtomicU8,
     sampling: AtomicU32,
     poll_ms: AtomicU32,
+    /// The link type of packets, once the ring was enabled.
+    link_type: AtomicU16,
     /// Whether the program is masscan, for which `pfring_recv` returns 0 for a packet.
     is_masscan: AtomicBool,
     /// The rules that select packets.
@@ -113,6 +117,7 @@ impl Ring {
             wanted: AtomicU8::new(Wanted::Both as u8),
             sampling: AtomicU32::new(1),
             poll_ms: AtomicU32::new(POLL_MS),
+            link_type: AtomicU16::new(ETHERNET),
             is_masscan: AtomicBool::new(false),
             rules: Arc::default(),
             numbers: (flags & FLOW_NUMBERS != 0).then(|| Arc::new(Mutex::new(Numbers::new()))),
@@ -198,16 +203,15 @@ impl Ring {
         let Some(open) = &mut *control else { return };
         // If it fails, more packets arrive until the port is closed.
         let _ = open.control.stop();
-        let mut waiting = 0;
-        if let Some(receiver) = &mut *lock(&self.receiver) {
-            while waiting < WAITING_MAX && matches!(receiver.advance(), Ok(true)) {
-                waiting += 1;
-            }
-        }
+        let mut receiver = lock(&self.receiver);
+        let waiting = receiver.as_mut().map_or(0, |it| it.discard(WAITING_MAX));
+        drop(receiver);
+        let shunted = self.rules.take_dropped();
         if let Ok(sum) = open.statistics() {
             let mut before = lock(&self.before);
-            before.received += sum.received.saturating_sub(waiting);
+            before.received += sum.received.saturating_sub(waiting + shunted);
             before.dropped += sum.dropped + waiting;
+            before.shunted += shunted;
         }
     }
 
@@ -243,15 +247,17 @@ impl Ring {
         let reader = Reader::new(std::mem::take(&mut port.rx));
         let reader = reader.map_err(|error| status::of(&error))?;
         *lock(&self.waker) = reader.as_ref().map(Reader::waker);
+        let link_type = port.control.describe().link_type;
+        self.link_type.store(link_type, Ordering::Relaxed);
         let terms = Terms {
             if_index,
-            link_type: port.control.describe().link_type,
+            link_type,
             rules: Arc::clone(&self.rules),
             numbers: self.numbers.clone(),
             parses: self.parses,
         };
         let target = target.unwrap_or(FilterTarget {
-            link_type: terms.link_type,
+            link_type,
             tap: None,
         });
         let receiver = reader.map(|reader| Receiver::new(reader, terms));
@@ -308,7 +314,15 @@ impl Ring {
         self.stop();
         *lock(&self.receiver) = None;
         *lock(&self.sender) = None;
-        *lock(&self.control) = None;
+        let mut control = lock(&self.control);
+        *control = None;
+        // The counters of the port ended with it, and without a receiver nothing counts.
+        self.rules.take_dropped();
+    }
+
+    /// The link type of packets; Ethernet before the ring is enabled.
+    pub fn link_type(&self) -> u16 {
+        self.link_type.load(Ordering::Relaxed)
     }
 
     /// Ends a call that waits for packets, in any thread.
@@ -463,15 +477,18 @@ impl Ring {
     pub fn statistics(&self) -> Outcome<Statistics> {
         let mut control = lock(&self.control);
         let open = control.as_mut().ok_or(NOT_ENABLED)?;
+        // First: packets that are dropped meanwhile are among the received ones.
+        let shunted = self.rules.dropped();
         let mut sum = open.statistics()?;
         let before = lock(&self.before);
-        sum.shunted = self.rules.dropped();
-        sum.received = (sum.received + before.received).saturating_sub(sum.shunted);
+        sum.received = sum.received.saturating_sub(shunted) + before.received;
         sum.dropped += before.dropped;
+        sum.shunted = shunted + before.shunted;
         Ok(sum)
     }
 
-    /// Drops the further packets of a flow, by its number.
+    /// Drops the further packets of a flow, by its number, until it has been silent for two
+    /// minutes.
     ///
     /// # Errors
     /// `GENERIC` for a flow without recent packets, `NOT_SUPPORTED` if flows have no numbers; as
@@ -479,7 +496,6 @@ impl Ring {
     pub fn drop_flow(&self, number: u32) -> Outcome<()> {
         let numbers = self.numbers.as_ref().ok_or(NOT_SUPPORTED)?;
         let flow = lock(numbers).find(number).ok_or(GENERIC)?;
-        self.rules
-            .change(|table| table.add(flow, Action::Drop, now_ns()))
+        self.rules.change(|table| table.bypass(flow, rule_ns()))
     }
 }

@@ -10,7 +10,8 @@ mod table;
 mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use wire::{Dissection, LinkType};
 
@@ -142,8 +143,20 @@ impl Rules {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Packets that rules have dropped.
+    /// Packets that rules have dropped since [`take_dropped`](Self::take_dropped).
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
+
+    /// Packets that rules have dropped; counts from 0 again.
+    pub fn take_dropped(&self) -> u64 {
+        self.dropped.swap(0, Ordering::Relaxed)
+    }
+}
+
+/// The time by which rules are idle, in nanoseconds since the first call: not that of packets,
+/// which may be of a capture, nor the system's, which may be set.
+pub fn rule_ns() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }

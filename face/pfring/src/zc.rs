@@ -38,6 +38,8 @@ pub struct Cluster {
     buffers: Arc<Buffers>,
     queues: Queues,
     pools: Mutex<Vec<Arc<Buffers>>>,
+    /// Held while parts are created: their numbers follow from how many there are.
+    creating: Mutex<()>,
     /// The process that created it.
     process: u32,
 }
@@ -46,14 +48,19 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn keep<T>(parts: &Mutex<Vec<Arc<T>>>, part: T) -> Outcome<*const T> {
-    let mut parts = lock(parts);
-    if parts.len() >= PART_COUNT_MAX {
-        return Err(NO_MEMORY);
+/// Errors if there are too many parts.
+fn check_count<T>(parts: &Mutex<Vec<T>>) -> Outcome<()> {
+    match lock(parts).len() < PART_COUNT_MAX {
+        true => Ok(()),
+        false => Err(NO_MEMORY),
     }
+}
+
+fn keep<T>(parts: &Mutex<Vec<Arc<T>>>, part: T) -> Outcome<*const T> {
+    check_count(parts)?;
     let part = Arc::new(part);
     let place = Arc::as_ptr(&part);
-    parts.push(part);
+    lock(parts).push(part);
     Ok(place)
 }
 
@@ -74,6 +81,7 @@ impl Cluster {
                 buffers: Arc::new(Buffers::new(buffer_len, count)),
                 queues: Queues::default(),
                 pools: Mutex::default(),
+                creating: Mutex::default(),
                 process: std::process::id(),
             }),
             false => Err(INVALID_ARGUMENT),
@@ -111,11 +119,14 @@ impl Cluster {
     /// # Errors
     /// `NO_MEMORY` if the cluster has fewer left.
     pub fn pool(&self, count: u32) -> Outcome<*const Buffers> {
+        let _creating = lock(&self.creating);
         let id = lock(&self.pools).len() as u32;
         self.pool_of(id, count)
     }
 
     fn pool_of(&self, id: u32, count: u32) -> Outcome<*const Buffers> {
+        // Before buffers are set apart.
+        check_count(&self.pools)?;
         let pool = self.buffers.split(id, count).ok_or(NO_MEMORY)?;
         keep(&self.pools, pool)
     }
@@ -125,9 +136,11 @@ impl Cluster {
     /// # Errors
     /// As [`queue`](Self::queue) and [`pool`](Self::pool).
     pub fn pair(&self, len: u32, count: u32) -> Outcome<(*const Queue, *const Buffers)> {
+        let _creating = lock(&self.creating);
+        self.check_queue(len)?;
         let id = self.queue_count();
         let pool = self.pool_of(id, count)?;
-        Ok((self.queue(len)?, pool))
+        Ok((self.queue_of(id, len)?, pool))
     }
 
     /// Number of its queues, without devices.
@@ -140,11 +153,21 @@ impl Cluster {
     /// # Errors
     /// `INVALID_ARGUMENT` for a length that is not possible, `NO_MEMORY` for too many queues.
     pub fn queue(&self, len: u32) -> Outcome<*const Queue> {
-        if !(1..=BUFFER_COUNT_MAX).contains(&len) {
-            return Err(INVALID_ARGUMENT);
+        let _creating = lock(&self.creating);
+        self.check_queue(len)?;
+        self.queue_of(self.queue_count(), len)
+    }
+
+    /// Errors if there cannot be another queue of `len` packets.
+    fn check_queue(&self, len: u32) -> Outcome<()> {
+        match (1..=BUFFER_COUNT_MAX).contains(&len) {
+            true => check_count(&self.queues),
+            false => Err(INVALID_ARGUMENT),
         }
-        let lens = self.lens();
-        let queue = Queue::local(self.queue_count(), len, lens, self.buffers.clone());
+    }
+
+    fn queue_of(&self, id: u32, len: u32) -> Outcome<*const Queue> {
+        let queue = Queue::local(id, len, self.lens(), self.buffers.clone());
         keep(&self.queues, queue)
     }
 
@@ -154,6 +177,7 @@ impl Cluster {
     /// Those of opening.
     pub fn device(&self, name: &str, mode: Mode, terms: DeviceTerms) -> Outcome<*const Queue> {
         let queue = Queue::device(name, mode, terms, self.lens())?;
+        let _creating = lock(&self.creating);
         keep(&self.queues, queue)
     }
 }

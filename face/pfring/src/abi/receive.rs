@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sys::boundary::cancellation_point;
 
-use super::rules::pfring_parse_pkt;
+use super::rules::parse;
 use super::with;
 use crate::header::{Header, LONG_LEN, SHORT_LEN};
 use crate::ring::{Outcome, Ring};
@@ -124,7 +124,8 @@ pub unsafe extern "C-unwind" fn pfring_recv_parsed(
         let code = pfring_recv(ring, buffer, len, header, may_wait);
         if code >= 0 && header.add(16).cast::<u32>().read_unaligned() != 0 {
             header.add(SHORT_LEN).write_bytes(0, LONG_LEN - SHORT_LEN);
-            pfring_parse_pkt(*buffer, header, level, add_timestamp, add_hash);
+            let link_type = ring.as_ref().map_or(0, Ring::link_type);
+            parse(link_type, *buffer, header, level, add_timestamp, add_hash);
         }
         code
     }

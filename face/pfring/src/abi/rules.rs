@@ -8,7 +8,7 @@ use super::with;
 use crate::header::{LONG_LEN, Parsed};
 use crate::receiver::now_ns;
 use crate::ring::{Outcome, Ring};
-use crate::rules::{Action, layout};
+use crate::rules::{Action, layout, rule_ns};
 use crate::status::{GENERIC, INVALID_ARGUMENT, NO_MEMORY, NOT_SUPPORTED};
 
 /// Number of modes (`filtering_mode`).
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn pfring_add_filtering_rule(ring: *mut Ring, rule: *const
         let (number, rule) = layout::wildcard(&unsafe { bytes(rule) }?)?;
         let add = ring
             .rules
-            .change(|table| table.add_wildcard(number, rule, now_ns()));
+            .change(|table| table.add_wildcard(number, rule, rule_ns()));
         add.map(|()| 0)
     };
     // SAFETY: null or a ring.
@@ -103,7 +103,8 @@ pub unsafe extern "C" fn pfring_handle_hash_filtering_rule(
             0 => ring.rules.change(|table| table.remove(&flow)),
             _ => {
                 let action = layout::hash_action(&rule)?;
-                ring.rules.change(|table| table.add(flow, action, now_ns()))
+                ring.rules
+                    .change(|table| table.add(flow, action, rule_ns()))
             }
         };
         change.map(|()| 0)
@@ -112,7 +113,7 @@ pub unsafe extern "C" fn pfring_handle_hash_filtering_rule(
     unsafe { with(ring, body) }
 }
 
-/// Stores the counts of a hash rule, and their length.
+/// Stores the counts of a hash rule, and their length, also if there is not enough room.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_get_hash_filtering_rule_stats(
     ring: *mut Ring,
@@ -123,21 +124,21 @@ pub unsafe extern "C" fn pfring_get_hash_filtering_rule_stats(
     let body = |ring: &Ring| {
         // SAFETY: null or a rule of the program.
         let flow = layout::flow(&unsafe { bytes(rule) }?)?;
-        let counts = ring.rules.change(|table| table.counts(&flow, now_ns()))?;
         // SAFETY: null or a place of the program.
         let len = unsafe { len.as_mut() }.filter(|_| !place.is_null());
         let len = len.ok_or(INVALID_ARGUMENT)?;
-        let counts = layout::counts(&counts);
-        if (*len as usize) < counts.len() {
+        let room = std::mem::replace(len, layout::COUNTS_LEN as u32);
+        if (room as usize) < layout::COUNTS_LEN {
             return Err(NO_MEMORY);
         }
-        // SAFETY: as many bytes of the program as `len` says.
+        let counts = ring.rules.change(|table| table.counts(&flow, rule_ns()))?;
+        let counts = layout::counts(&counts);
+        // SAFETY: as many bytes of the program as `len` said.
         unsafe {
             place
                 .cast::<[u8; layout::COUNTS_LEN]>()
                 .write_unaligned(counts)
         };
-        *len = counts.len() as u32;
         Ok(0)
     };
     // SAFETY: null or a ring.
@@ -160,7 +161,7 @@ pub unsafe extern "C" fn pfring_get_filtering_rule_stats(
 pub unsafe extern "C" fn pfring_purge_idle_hash_rules(ring: *mut Ring, idle_s: u16) -> c_int {
     let body = |ring: &Ring| {
         ring.rules.change(|table| {
-            table.purge(idle_s, now_ns());
+            table.purge(idle_s, rule_ns());
             Ok(0)
         })
     };
@@ -173,7 +174,7 @@ pub unsafe extern "C" fn pfring_purge_idle_hash_rules(ring: *mut Ring, idle_s: u
 pub unsafe extern "C" fn pfring_purge_idle_rules(ring: *mut Ring, idle_s: u16) -> c_int {
     let body = |ring: &Ring| {
         ring.rules.change(|table| {
-            table.purge_wildcards(idle_s, now_ns());
+            table.purge_wildcards(idle_s, rule_ns());
             Ok(0)
         })
     };
@@ -207,6 +208,22 @@ pub unsafe extern "C" fn pfring_parse_pkt(
     add_hash: u8,
 ) -> c_int {
     const ETHERNET: u16 = 1;
+    // SAFETY: the caller's promises are the same.
+    unsafe { parse(ETHERNET, packet, header, level, add_timestamp, add_hash) }
+}
+
+/// [`pfring_parse_pkt`] for any link type.
+///
+/// # Safety
+/// As there.
+pub(super) unsafe fn parse(
+    link_type: u16,
+    packet: *const u8,
+    header: *mut u8,
+    level: u8,
+    add_timestamp: u8,
+    add_hash: u8,
+) -> c_int {
     guard(GENERIC, || {
         if packet.is_null() || header.is_null() {
             return INVALID_ARGUMENT;
@@ -219,7 +236,7 @@ pub unsafe extern "C" fn pfring_parse_pkt(
             (header, std::slice::from_raw_parts(packet, len as usize))
         };
         let [a, b, c, d] = [20, 21, 22, 23].map(|at| header[at]);
-        let parsed = Parsed::new(ETHERNET, packet, u32::from_ne_bytes([a, b, c, d]), level);
+        let parsed = Parsed::new(link_type, packet, u32::from_ne_bytes([a, b, c, d]), level);
         parsed.write(header);
         if add_timestamp != 0 && header[..8] == [0; 8] {
             let now_ns = now_ns();

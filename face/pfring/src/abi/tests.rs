@@ -4,27 +4,38 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 
 use super::facts::{pfring_stats, pfring_version_noring};
-use super::open::{pfring_breakloop, pfring_close, pfring_enable_ring, pfring_open};
-use super::receive::{pfring_loop, pfring_poll, pfring_recv};
+use super::open::{
+    pfring_breakloop, pfring_close, pfring_disable_ring, pfring_enable_ring, pfring_open,
+};
+use super::receive::{pfring_loop, pfring_poll, pfring_recv, pfring_recv_parsed};
+use super::rules::{
+    pfring_get_hash_filtering_rule_stats, pfring_handle_hash_filtering_rule,
+    pfring_purge_idle_hash_rules,
+};
 use super::send::pfring_send;
 use super::settings::{
     pfring_set_application_name, pfring_set_bpf_filter, pfring_set_cluster, pfring_set_direction,
 };
 use crate::header::LONG_LEN;
 use crate::ring::{Ring, Statistics};
-use crate::status::{INVALID_ARGUMENT, NO_PACKET, NOT_ENABLED, NOT_SUPPORTED, UNKNOWN_ADAPTER};
+use crate::status::{
+    GENERIC, INVALID_ARGUMENT, NO_MEMORY, NO_PACKET, NOT_ENABLED, NOT_SUPPORTED, UNKNOWN_ADAPTER,
+};
 
 /// A capture of three Ethernet packets of 60, 61 and 62 bytes, the second of UDP over IPv4.
 fn capture(name: &str) -> (CString, std::path::PathBuf) {
+    let mut packets: Vec<_> = (0..3_u8).map(|at| vec![at; 60 + usize::from(at)]).collect();
+    packets[1][12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 47, 0, 0, 0, 0, 64, 17]);
+    stored(name, 1, &packets)
+}
+
+/// A capture of packets of this link type, one in each of the first seconds of 1970.
+fn stored(name: &str, link_type: u8, packets: &[Vec<u8>]) -> (CString, std::path::PathBuf) {
     let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    bytes.extend([0, 0, 4, 0, 1, 0, 0, 0]);
-    for number in 0..3_u8 {
-        let len = 60 + number;
-        bytes.extend([number, 0, 0, 0, 7, 0, 0, 0, len, 0, 0, 0, len, 0, 0, 0]);
-        let mut packet = vec![number; len.into()];
-        if number == 1 {
-            packet[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 47, 0, 0, 0, 0, 64, 17]);
-        }
+    bytes.extend([0, 0, 4, 0, link_type, 0, 0, 0]);
+    for (at, packet) in packets.iter().enumerate() {
+        let (at, len) = (at as u8, packet.len() as u8);
+        bytes.extend([at, 0, 0, 0, 7, 0, 0, 0, len, 0, 0, 0, len, 0, 0, 0]);
         bytes.extend(packet);
     }
     let file = format!("pfring-{name}-{}.pcap", std::process::id());
@@ -125,6 +136,72 @@ fn a_filter_selects_before_and_after_enabling() {
         }
         std::fs::remove_file(path).unwrap();
     }
+}
+
+#[test]
+fn rules_of_a_capture_stay_and_what_they_drop_counts_for_the_open_port() {
+    let (device, path) = capture("rules");
+    // The UDP packet: its addresses and ports are ones.
+    let mut rule = [1_u8; 70];
+    rule[2..6].copy_from_slice(&[0, 0, 4, 17]);
+    rule[10..22].fill(0);
+    rule[26..38].fill(0);
+    rule[42..46].copy_from_slice(&1_u32.to_ne_bytes());
+    let rule = rule.as_ptr().cast();
+    let (mut counts, mut len) = ([0_u8; 28], 27);
+    let place = counts.as_mut_ptr().cast();
+    // SAFETY: texts, a ring that is open, a rule and places.
+    unsafe {
+        let ring = pfring_open(device.as_ptr(), 1500, 1 << 2);
+        let get = |place, len| pfring_get_hash_filtering_rule_stats(ring, rule, place, len);
+        assert_eq!(get(null_mut(), &mut len), INVALID_ARGUMENT);
+        assert_eq!(get(place, null_mut()), INVALID_ARGUMENT);
+        assert_eq!((get(place, &mut len), len), (NO_MEMORY, 28));
+        assert_eq!(get(place, &mut len), GENERIC);
+        assert_eq!(pfring_handle_hash_filtering_rule(ring, rule, 1), 0);
+        for _ in 0..2 {
+            assert_eq!(pfring_enable_ring(ring), 0);
+            assert_eq!(receive(ring, &mut [], 0).1, 60);
+            assert_eq!(receive(ring, &mut [], 0).1, 62);
+            assert_eq!(pfring_purge_idle_hash_rules(ring, 300), 0);
+            let mut found = Statistics::default();
+            assert_eq!(pfring_stats(ring, &mut found), 0);
+            let expected = Statistics {
+                received: 2,
+                dropped: 0,
+                shunted: 1,
+            };
+            assert_eq!(found, expected);
+            assert_eq!(pfring_disable_ring(ring), 0);
+        }
+        assert_eq!((get(place, &mut len), len), (0, 28));
+        pfring_close(ring);
+    }
+    assert_eq!(counts[..8], 2_u64.to_ne_bytes());
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn packets_are_parsed_by_the_link_type_of_the_ring() {
+    const RAW: u8 = 101;
+    let mut packet = vec![
+        0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+    ];
+    packet.extend([0, 7, 0, 9, 0, 8, 0, 0]);
+    let (device, path) = stored("raw", RAW, &[packet]);
+    let (mut place, mut header) = (null_mut(), [0xff; LONG_LEN]);
+    // SAFETY: a text, a ring that is open, and places for a pointer and the header.
+    let code = unsafe {
+        let ring = pfring_open(device.as_ptr(), 1500, 0);
+        assert_eq!(pfring_enable_ring(ring), 0);
+        let code = pfring_recv_parsed(ring, &mut place, 0, header.as_mut_ptr(), 0, 4, 0, 0);
+        pfring_close(ring);
+        code
+    };
+    assert_eq!((code, &header[86..88]), (1, &[4, 17][..]));
+    let ports = [7_u16.to_ne_bytes(), 9_u16.to_ne_bytes()].concat();
+    assert_eq!(header[121..125], ports[..]);
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use sys::boundary::guard;
 
-use super::{bytes, or_errno};
+use super::{bytes, or_errno, with_errno};
 use crate::ring::Outcome;
 use crate::status::{GENERIC, INVALID_ARGUMENT};
 use crate::zc::buffer::{Buffer, Buffers};
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn pfring_zc_create_queue(cluster: *mut Cluster, len: u32)
     unsafe { of_cluster(cluster, |cluster| cluster.queue(len)) }
 }
 
-/// Creates a queue and a pool with the same number.
+/// Creates a queue and a pool with the same number. An error also sets `errno`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_create_queue_pool_pair(
     cluster: *mut Cluster,
@@ -120,16 +120,17 @@ pub unsafe extern "C" fn pfring_zc_create_queue_pool_pair(
         // SAFETY: null or a cluster; null or places of the program.
         let (cluster, places) = unsafe { (cluster.as_ref(), (queue.as_mut(), pool.as_mut())) };
         let (Some(cluster), (Some(queue), Some(pool))) = (cluster, places) else {
-            return INVALID_ARGUMENT;
+            return with_errno(INVALID_ARGUMENT);
         };
         let made = cluster.pair(queue_len, pool_len);
         let (new_queue, new_pool) = made.unwrap_or((null(), null()));
         (*queue, *pool) = (new_queue.cast_mut(), new_pool.cast_mut());
-        made.map_or_else(|status| status, |_| 0)
+        made.map_or_else(with_errno, |_| 0)
     })
 }
 
-/// Closes a device. Its handle stays valid, but calls fail.
+/// Closes a device. Its handle stays valid, but calls fail. Does nothing in a child that was forked
+/// after opening.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_close_device(queue: *mut Queue) {
     guard((), || {

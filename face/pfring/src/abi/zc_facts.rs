@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use sys::boundary::guard;
 
+use super::with_errno;
 use crate::status::{GENERIC, INVALID_ARGUMENT, NOT_SUPPORTED};
 use crate::zc::Cluster;
 use crate::zc::buffer::Buffer;
@@ -60,7 +61,7 @@ pub struct Needs {
     real_buffer: u32,
 }
 
-/// The memory that a cluster uses at most.
+/// The memory that a cluster uses at most. An error also sets `errno`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_precompute_cluster_settings(
     place: *mut Needs,
@@ -71,7 +72,7 @@ pub unsafe extern "C" fn pfring_zc_precompute_cluster_settings(
 ) -> c_int {
     guard(GENERIC, || {
         if place.is_null() || Cluster::new(0, buffer_len, metadata_len, count).is_err() {
-            return INVALID_ARGUMENT;
+            return with_errno(INVALID_ARGUMENT);
         }
         let real_buffer = buffer_len + size_of::<Buffer>() as u32;
         let needs = Needs {

@@ -10,7 +10,12 @@ use crate::status::{GENERIC, NO_MEMORY};
 const HASH_COUNT_MAX: usize = 1 << 16;
 /// Maximum number of wildcard rules, each of which is compared with a packet.
 const WILDCARD_COUNT_MAX: usize = 1024;
-/// `FILTERING_RULE_AUTO_RULE_ID`: the next free number.
+/// Seconds after which a bypass ends that has matched nothing: the connection is over, and another
+/// one may have its addresses and ports.
+const BYPASS_IDLE_S: u32 = 120;
+/// Interval in nanoseconds at which a full table is searched for bypasses that have ended.
+const SEARCH_EVERY_NS: u64 = 1_000_000_000;
+/// `FILTERING_RULE_AUTO_RULE_ID`: the lowest free number.
 const ANY_NUMBER: u16 = u16::MAX;
 
 /// Packets that matched a hash rule (`hash_filtering_rule_stats`).
@@ -28,8 +33,16 @@ pub struct Counts {
 struct Entry {
     action: Action,
     counts: Counts,
-    /// When it last matched, or was added, in nanoseconds since 1970.
+    /// When it last matched, or was added ([`rule_ns`](super::rule_ns)).
     last_ns: u64,
+    /// Whether it ends once it has been idle for [`BYPASS_IDLE_S`].
+    expires: bool,
+}
+
+impl Entry {
+    fn has_ended(&self, now_ns: u64) -> bool {
+        self.expires && idle_s(self.last_ns, now_ns) >= BYPASS_IDLE_S
+    }
 }
 
 /// A rule for ranges. Zero addresses, masks and numbers match everything.
@@ -137,10 +150,12 @@ impl Link {
     }
 }
 
-/// All rules, and what happens to other packets.
+/// All rules, and what happens to other packets. Times are those of [`rule_ns`](super::rule_ns).
 #[derive(Debug)]
 pub struct Table {
     hash: HashMap<Flow, Entry>,
+    /// When the full table was last searched for bypasses that have ended.
+    searched_ns: Option<u64>,
     wildcards: BTreeMap<u16, (Wildcard, u64)>,
     /// What happens to packets that match no rule.
     pub policy: Action,
@@ -151,6 +166,7 @@ impl Table {
     pub fn new() -> Self {
         Self {
             hash: HashMap::new(),
+            searched_ns: None,
             wildcards: BTreeMap::new(),
             policy: Action::Pass,
         }
@@ -166,16 +182,47 @@ impl Table {
     /// # Errors
     /// `NO_MEMORY` if there are too many.
     pub fn add(&mut self, flow: Flow, action: Action, now_ns: u64) -> Outcome<()> {
+        let entry = self.entry(flow, action, now_ns)?;
+        // A bypass becomes a rule.
+        entry.expires = false;
+        Ok(())
+    }
+
+    /// Drops the packets of a flow until it has been idle for two minutes. A hash rule of the flow
+    /// stays, and drops from now on.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn bypass(&mut self, flow: Flow, now_ns: u64) -> Outcome<()> {
+        self.entry(flow, Action::Drop, now_ns).map(drop)
+    }
+
+    /// Sets the action of a flow; what is new expires.
+    fn entry(&mut self, flow: Flow, action: Action, now_ns: u64) -> Outcome<&mut Entry> {
         if self.hash.len() >= HASH_COUNT_MAX && !self.hash.contains_key(&flow) {
-            return Err(NO_MEMORY);
+            self.remove_ended(now_ns);
+            if self.hash.len() >= HASH_COUNT_MAX {
+                return Err(NO_MEMORY);
+            }
         }
         let entry = self.hash.entry(flow).or_insert(Entry {
             action,
             counts: Counts::default(),
             last_ns: now_ns,
+            expires: true,
         });
         (entry.action, entry.last_ns) = (action, now_ns);
-        Ok(())
+        Ok(entry)
+    }
+
+    /// Removes bypasses that have ended. All entries are looked at, while packets wait for the
+    /// table: not each time that a program asks for another bypass.
+    fn remove_ended(&mut self, now_ns: u64) {
+        let since_ns = self.searched_ns.map(|last| now_ns.saturating_sub(last));
+        if since_ns.is_none_or(|since| since >= SEARCH_EVERY_NS) {
+            self.searched_ns = Some(now_ns);
+            self.hash.retain(|_, entry| !entry.has_ended(now_ns));
+        }
     }
 
     /// Removes a hash rule.
@@ -238,14 +285,20 @@ impl Table {
             .retain(|_, (rule, last_ns)| rule.is_locked || idle_s(*last_ns, now_ns) < min_s);
     }
 
-    /// Decides on a packet that was received at `now_ns`.
+    /// Decides on a packet; `now_ns` is the present time.
     pub fn decide(&mut self, seen: &Seen, link: &Link, now_ns: u64) -> Action {
-        let entry = seen.flow().and_then(|flow| self.hash.get_mut(&flow));
-        if let Some(entry) = entry {
-            entry.last_ns = now_ns;
-            entry.counts.matched += 1;
-            entry.counts.dropped += u64::from(entry.action == Action::Drop);
-            return entry.action;
+        let found = seen.flow().map(|flow| (flow, self.hash.get_mut(&flow)));
+        match found {
+            Some((_, Some(entry))) if !entry.has_ended(now_ns) => {
+                entry.last_ns = now_ns;
+                entry.counts.matched += 1;
+                entry.counts.dropped += u64::from(entry.action == Action::Drop);
+                return entry.action;
+            }
+            Some((flow, Some(_))) => {
+                self.hash.remove(&flow);
+            }
+            _ => {}
         }
         let mut wildcards = self.wildcards.values_mut();
         match wildcards.find(|(rule, _)| rule.matches(seen, link)) {

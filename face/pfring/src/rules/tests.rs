@@ -1,7 +1,7 @@
 //! Rules as programs write them, against packets.
 
 use super::layout::{self, HASH_LEN, WILDCARD_LEN};
-use super::{Action, Link, Rules, Seen, Table};
+use super::{Action, Flow, Link, Rules, Seen, Table};
 use crate::status::{GENERIC, INVALID_ARGUMENT, NO_MEMORY, NOT_SUPPORTED};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -106,14 +106,61 @@ fn rules_that_are_not_possible_are_refused() {
     assert_eq!(rules.change(|_| Ok(())), Err(NOT_SUPPORTED));
 }
 
+/// A flow of the address with this number.
+fn flow(address: u32) -> Flow {
+    let mut rule = hash_rule(0, 4);
+    put(&mut rule, 6, &address.to_ne_bytes());
+    layout::flow(&rule).unwrap()
+}
+
+#[test]
+fn a_bypass_ends_after_two_minutes_of_silence_and_a_rule_stays() {
+    let bytes = packet((1, 7), (2, 9), None);
+    let flow = layout::flow(&hash_rule(0, 4)).unwrap();
+    let mut table = Table::new();
+    table.bypass(flow, 0).unwrap();
+    for (at_s, expected) in [
+        (119, Action::Drop),
+        (238, Action::Drop),
+        (358, Action::Pass),
+        (359, Action::Pass),
+    ] {
+        let decided = decide(&mut table, &bytes, None, at_s * SECOND_NS);
+        assert_eq!(decided, expected, "{at_s}");
+    }
+    assert!(table.is_idle());
+    // A rule, which a bypass does not end.
+    table.add(flow, Action::Pass, 0).unwrap();
+    table.bypass(flow, 0).unwrap();
+    let later = 1000 * SECOND_NS;
+    assert_eq!(decide(&mut table, &bytes, None, later), Action::Drop);
+    table.remove(&flow).unwrap();
+    // A bypass that becomes a rule.
+    table.bypass(flow, 0).unwrap();
+    table.add(flow, Action::Drop, 0).unwrap();
+    assert_eq!(decide(&mut table, &bytes, None, later), Action::Drop);
+}
+
+#[test]
+fn bypasses_that_have_ended_make_room() {
+    let mut table = Table::new();
+    table.add(flow(0), Action::Drop, 0).unwrap();
+    for number in 1..65_536 {
+        table.bypass(flow(number), 0).unwrap();
+    }
+    table.bypass(flow(1), 60 * SECOND_NS).unwrap();
+    let mut bypass = |number, at_s| table.bypass(flow(number), at_s * SECOND_NS);
+    assert_eq!(bypass(65_536, 119), Err(NO_MEMORY));
+    assert_eq!(bypass(65_536, 120), Ok(()));
+    assert_eq!(bypass(65_537, 120), Ok(()));
+    for (number, expected) in [(0, true), (1, true), (2, false), (65_536, true)] {
+        assert_eq!(table.counts(&flow(number), 0).is_ok(), expected, "{number}");
+    }
+}
+
 #[test]
 fn hash_rules_have_a_bound_and_idle_ones_are_purged() {
     let mut table = Table::new();
-    let flow = |port: u32| {
-        let mut rule = hash_rule(0, 4);
-        put(&mut rule, 6, &port.to_ne_bytes());
-        layout::flow(&rule).unwrap()
-    };
     let mut count = 0;
     while table.add(flow(count), Action::Drop, SECOND_NS).is_ok() {
         count += 1;
@@ -174,7 +221,7 @@ fn wildcard_rules_match_ranges_in_the_order_of_their_numbers() {
     add(&both, 7, &mut table).unwrap();
     let mut pass = both;
     put(&mut pass, 2, &0_u32.to_ne_bytes());
-    // The next free number, 0, comes before 7.
+    // The lowest free number, 0, comes before 7.
     add(&pass, u16::MAX, &mut table).unwrap();
     assert_eq!(decide(&mut table, &there, None, 0), Action::Pass);
     table.remove_wildcard(0).unwrap();

@@ -1,5 +1,6 @@
 //! Sending to a queue of another process.
 
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -22,6 +23,42 @@ struct Ends {
     peer: PeerEnd,
     sender: Sender,
     since: u32,
+    sent: Sent,
+}
+
+/// The packets that the owner may not have taken.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    /// Number of parts of each.
+    parts: VecDeque<u32>,
+    /// Their sum.
+    sum: u64,
+}
+
+impl Sent {
+    pub fn push(&mut self, part_count: u32) {
+        self.parts.push_back(part_count);
+        self.sum += u64::from(part_count);
+    }
+
+    /// Forgets packets that were taken: `pending` parts were not. Returns how many packets are
+    /// left.
+    pub fn trim(&mut self, pending: u32) -> u64 {
+        while let Some(&first) = self.parts.front()
+            && self.sum - u64::from(first) >= u64::from(pending)
+        {
+            self.parts.pop_front();
+            self.sum -= u64::from(first);
+        }
+        self.parts.len() as u64
+    }
+}
+
+impl Ends {
+    /// Forgets packets that the owner has taken; returns the number of the others.
+    fn trim(&mut self) -> u64 {
+        self.sent.trim(self.sender.pending())
+    }
 }
 
 /// Errors if there is no such cluster.
@@ -41,6 +78,7 @@ impl Sending {
             peer,
             sender,
             since: 0,
+            sent: Sent::default(),
         })))
     }
 
@@ -54,6 +92,7 @@ impl Sending {
         ends.since += 1;
         if !has_room || ends.since >= LOOK_EVERY {
             ends.since = 0;
+            ends.trim();
             let state = ends.peer.wait(Duration::ZERO);
             if matches!(state, Ok(Ready::Gone | Ready::End) | Err(_)) {
                 return Err(UNKNOWN_ADAPTER);
@@ -72,15 +111,16 @@ impl Sending {
             ends.sender.copy_bytes(part, metadata);
         }
         ends.sender.submit();
+        ends.sent.push(count);
         Ok(())
     }
 
-    /// Packets, or parts of them, that an owner has left behind that has exited.
+    /// Packets that an owner has left behind that has exited.
     pub(super) fn lost(&self) -> u64 {
         let mut ends = lock(&self.0);
         let state = ends.peer.wait(Duration::ZERO);
         match state {
-            Ok(Ready::Gone | Ready::End) | Err(_) => ends.sender.pending().into(),
+            Ok(Ready::Gone | Ready::End) | Err(_) => ends.trim(),
             _ => 0,
         }
     }

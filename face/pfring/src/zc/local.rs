@@ -8,7 +8,7 @@ use ring::shared::{Caller, Offer, Refusal, Request, Terms};
 use ring::{Frame, Pool};
 use sys::Result;
 
-use super::buffer::{Buffer, Buffers};
+use super::buffer::{BUFFER_LEN_MAX, Buffer, Buffers};
 use super::lock;
 use super::queue::{LOOK_EVERY, Statistics};
 use super::remote::{Reader, Sender};
@@ -125,10 +125,11 @@ impl Local {
 
     /// What other processes have received and sent.
     pub(super) fn of_others(&self) -> Statistics {
-        let state = lock(&self.state);
-        let reader = state.reader.as_ref();
+        let mut state = lock(&self.state);
+        let reader = state.reader.as_mut();
+        let received = reader.map_or(0, Reader::received);
         Statistics {
-            received: state.received + reader.map_or(0, Reader::received),
+            received: state.received + received,
             sent: state.sent,
             dropped: state.dropped,
         }
@@ -198,7 +199,7 @@ impl State {
     /// Makes the receiving end, with the packets that wait, unless there is one.
     fn free_reader(&mut self, pool: &Pool, len: usize, buffers: &Buffers) -> Result<Place<'_>> {
         if self.reader.is_none() {
-            let mut reader = Reader::new(pool, len as u32, buffers.len())?;
+            let mut reader = Reader::new(pool, len as u32)?;
             for buffer in self.waiting.drain(..) {
                 let is_sent = reader.send(buffer.packet(), buffer.metadata());
                 self.dropped += u64::from(!is_sent);
@@ -236,8 +237,9 @@ impl State {
         let mut senders = std::mem::take(&mut self.senders);
         let (mut count, mut at) = (0, 0);
         while let Some(sender) = senders.get_mut(at).filter(|_| count < ROUND) {
-            // How long the next packet is, is known when it is taken.
-            if !self.has_room(queue.len, sender.frames_of(queue.buffers.len())) {
+            // How long the next packet is, is known when it is taken. What a process sends is not
+            // bounded by the buffers of the cluster.
+            if !self.has_room(queue.len, sender.frames_of(BUFFER_LEN_MAX)) {
                 break;
             }
             self.frames.clear();

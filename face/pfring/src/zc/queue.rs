@@ -233,9 +233,12 @@ impl Queue {
         sent.map(|()| len)
     }
 
-    /// Closes a device: calls fail from now on. A queue of the cluster stays.
+    /// Closes a device: calls fail from now on. A queue of the cluster stays. In a child of the
+    /// process that opened the device, which continues with it, this does nothing.
     pub fn close(&self) {
-        if let Kind::Device(ring) = &self.kind {
+        if let Kind::Device(ring) = &self.kind
+            && ring.is_own()
+        {
             ring.disable();
         }
     }

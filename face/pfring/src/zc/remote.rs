@@ -20,21 +20,24 @@ pub(super) struct Reader {
     pub process: i32,
     cache: FrameCache,
     len: u32,
+    /// Packets that processes have taken, as far as known.
+    taken: u64,
     /// Packets sent since the last collection.
     since: u32,
     frames: Vec<Frame>,
 }
 
 impl Reader {
-    /// Makes the end of a queue of `len` packets, each of up to `buffer_len` bytes.
-    pub fn new(pool: &Pool, len: u32, buffer_len: u32) -> Result<Self> {
-        let entries = len.max(buffer_len.div_ceil(pool.frame_len()));
+    /// Makes the end of a queue of `len` packets. If fewer wait, there is room for the longest one.
+    pub fn new(pool: &Pool, len: u32) -> Result<Self> {
+        let entries = len.min(ENTRY_COUNT_MAX).saturating_add(LONGEST);
         let entries = entries.next_power_of_two().min(ENTRY_COUNT_MAX);
         Ok(Self {
             end: OwnerEnd::new(pool, entries, None)?,
             process: 0,
             cache: FrameCache::new(pool.clone()),
             len: len.min(entries),
+            taken: 0,
             since: 0,
             frames: Vec::new(),
         })
@@ -49,9 +52,12 @@ impl Reader {
         self.end.depth()
     }
 
-    /// Packets that processes have taken.
-    pub fn received(&self) -> u64 {
-        self.end.counts().handed.saturating_sub(self.depth().into())
+    /// Packets that processes have taken. While packets in several segments wait, it may be too
+    /// low, but never lower than before: what waits is counted in segments.
+    pub fn received(&mut self) -> u64 {
+        let taken = self.end.counts().handed.saturating_sub(self.depth().into());
+        self.taken = self.taken.max(taken);
+        self.taken
     }
 
     fn collect(&mut self) {

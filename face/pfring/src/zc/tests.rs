@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
+use ring::{Pool, PoolConfig};
+use sys::memfd::HugePages;
+
 use super::*;
 use crate::status::{GENERIC, NOT_SUPPORTED};
 use buffer::Buffer;
 use queue::{DeviceTerms, MultiQueue};
+use remote::Reader;
 
 fn cluster(count: u32) -> Cluster {
     Cluster::new(7, 1536, 0, count).unwrap()
@@ -118,6 +122,57 @@ fn several_queues_receive_the_packets_of_their_bits() {
         queues.each_ref().map(|it| seen(it)),
         [vec![5, 255], vec![255], vec![5, 255]]
     );
+}
+
+#[test]
+fn a_pair_that_is_not_possible_takes_no_buffers() {
+    let cluster = cluster(10);
+    assert_eq!(cluster.pair(0, 4).err(), Some(INVALID_ARGUMENT));
+    assert_eq!(cluster.pair(1, 11).err(), Some(NO_MEMORY));
+    assert!(cluster.pair(1, 10).is_ok());
+}
+
+#[test]
+fn queues_that_are_created_at_the_same_time_have_different_numbers() {
+    const EACH: u32 = 50;
+    let cluster = cluster(1000);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..EACH).for_each(|_| assert!(cluster.pair(1, 1).is_ok())));
+        }
+    });
+    let queues: Vec<_> = lock(&cluster.queues).iter().map(|it| it.id()).collect();
+    assert_eq!(queues, (0..4 * EACH).collect::<Vec<_>>());
+    let mut pools: Vec<_> = lock(&cluster.pools).iter().map(|it| it.id).collect();
+    pools.sort_unstable();
+    assert_eq!(pools, queues);
+}
+
+#[test]
+fn a_long_packet_has_room_behind_short_ones() {
+    let pool = Pool::new(PoolConfig {
+        frame_count: 256,
+        frame_len: 2048,
+        huge_pages: HugePages::Never,
+    });
+    let mut reader = Reader::new(&pool.unwrap(), 16).unwrap();
+    let metadata = cluster(1).buffers().take().unwrap().metadata();
+    for _ in 0..15 {
+        assert!(reader.send(&[1; 60], metadata));
+    }
+    assert!(reader.has_room(32) && reader.send(&[2; 65_535], metadata));
+    assert!(!reader.has_room(1) && !reader.send(&[3; 60], metadata));
+}
+
+#[test]
+fn packets_that_were_not_taken_are_counted_not_their_parts() {
+    let mut sent = attached::Sent::default();
+    for part_count in [1, 10, 1] {
+        sent.push(part_count);
+    }
+    for (pending, left) in [(12, 3), (11, 2), (5, 2), (1, 1), (0, 0)] {
+        assert_eq!(sent.trim(pending), left, "{pending}");
+    }
 }
 
 #[test]
