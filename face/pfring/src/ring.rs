@@ -451,7 +451,7 @@ impl Ring {
     pub fn set_filter(&self, text: Option<&str>) -> Outcome<()> {
         // Before the port is open, only the text is checked.
         const ANY: FilterTarget = FilterTarget {
-            link_type: 1,
+            link_type: ETHERNET,
             tap: Some(0),
         };
         let expression = text.map(Expression::new);

@@ -4,7 +4,7 @@ use crate::frame::Frame;
 use crate::free;
 use crate::pool::{Owner, Pool};
 
-/// Frames moved between a usual cache and the pool's shared list at a time.
+/// Frames moved between a cache of the default length and the pool's shared list at a time.
 const BATCH: usize = 64;
 
 /// Frames whose owners are changed at a time.
@@ -36,7 +36,7 @@ impl FrameCache {
 
     /// Like [`new`](Self::new), for up to `len_max` frames: for a thread that owns all frames of a
     /// pool, and to which more than [`LEN_MAX`](Self::LEN_MAX) return at once. The shared list
-    /// costs a look-up for each frame, in a table that no processor can fetch ahead.
+    /// costs a dependent look-up for each frame, which cannot be prefetched.
     ///
     /// # Panics
     /// If it is less than [`LEN_MAX`](Self::LEN_MAX).

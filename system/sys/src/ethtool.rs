@@ -441,8 +441,7 @@ fn text_of(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Loopback passes on packets of 64 KiB; none of its features can be turned off from outside of
-    /// its namespace.
+    /// Loopback passes on packets of 64 KiB unless its features were turned off.
     #[test]
     fn loopback_merges_packets() {
         let ethtool = Ethtool::open().unwrap();

@@ -220,6 +220,9 @@ pub fn unpack(sets: &[Set]) {
     };
     // Another setup may have unpacked it meanwhile.
     let missing = of_sets(sets);
+    if missing.is_empty() {
+        return;
+    }
     let names: Vec<_> = missing.iter().map(|one| one.what).collect();
     eprintln!("missing: {}", names.join(", "));
     let (debian, ubuntu): (Vec<_>, Vec<_>) =

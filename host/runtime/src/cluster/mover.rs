@@ -120,7 +120,8 @@ impl Mover {
         let groups: Vec<Group> = groups.map(group).collect();
         // One queue is in order.
         let merge = plan.merge.filter(|_| rx.len() > 1);
-        let has_takers = plan.back.is_used() || rx.iter().any(|rx| rx.has_frames_of(cache.pool()));
+        let has_way_back = plan.back.is_used();
+        let has_takers = has_way_back || rx.iter().any(|rx| rx.has_frames_of(cache.pool()));
         let mut readers = vec![0; ends.len()];
         for queue in plan.read_inside {
             readers[queue] = std::process::id();
@@ -132,7 +133,7 @@ impl Mover {
             rx,
             out: Out {
                 readers,
-                has_way_back: plan.back.is_used(),
+                has_way_back,
                 has_takers,
                 back: plan.back,
                 ends,

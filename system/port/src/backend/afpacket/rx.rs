@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use ring::slot::{Slot, Vlan};
 use ring::{Frame, Pool};
@@ -14,6 +14,7 @@ use sys::Result;
 use crate::options::{PortOptions, TimestampSource};
 use crate::rx::{Filled, Ready, RxBackend};
 
+use super::super::clock::now_ns;
 use super::super::keep::Keep;
 use super::any::{Cook, Cooked, Headers};
 use super::blocks::{Blocks, PACKET_HEADER_LEN, block};
@@ -310,9 +311,7 @@ impl RxBackend for Rx {
         // time 0. Those that are filled during the walk have the batch's time.
         let is_ready = self.is_ready();
         let now_ns = match self.time {
-            TimestampSource::Batch if is_ready => SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |d| d.as_nanos() as u64),
+            TimestampSource::Batch if is_ready => now_ns(libc::CLOCK_REALTIME),
             _ => 0,
         };
         let start = slots.len();

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use ring::slot::{Slot, Vlan, prefetch};
 use ring::{Frame, Pool};
@@ -15,6 +15,7 @@ use super::super::tap::{
     KIND_OFFSET, LOOKS_PER_CHECK, OUTGOING, TPID_DEFAULT, Tap, VLAN_TPID_VALID, VLAN_VALID, gone,
 };
 use super::{DATA_OFFSET_MIN, Frames, HEADER_LEN, KERNELS, OURS, Place};
+use crate::backend::clock::now_ns;
 use crate::backend::keep::Keep;
 use crate::options::{PortOptions, TimestampSource};
 use crate::rx::{Filled, Ready, RxBackend};
@@ -218,9 +219,7 @@ impl RxBackend for FrameRx {
         // time 0. Those that arrive during the walk have the batch's time.
         if self.is_ready() {
             let now_ns = match self.time {
-                TimestampSource::Batch => SystemTime::now()
-                    .duration_since(UNIX_EPOCH)
-                    .map_or(0, |d| d.as_nanos() as u64),
+                TimestampSource::Batch => now_ns(libc::CLOCK_REALTIME),
                 _ => 0,
             };
             match self.cook {
