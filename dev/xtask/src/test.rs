@@ -55,6 +55,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     for error in tally.end(status.success(), Instant::now()) {
         eprintln!("{error}");
     }
+    let reasons = tally.reasons();
     let Tally {
         mut sum,
         times,
@@ -93,7 +94,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
             println!("  {skip}");
         }
     }
-    println!("\n{}", times.report());
+    println!("\n{}\n{reasons}", times.report());
     let (slow, errors) = times.over();
     warnings.extend(guest.warnings);
     for line in warnings.iter().chain(&slow).chain(&errors) {

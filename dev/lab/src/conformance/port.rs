@@ -148,7 +148,8 @@ pub const RIGS: &[Rig] = &[
         queues: 1,
         // Each has a frame for the longest packet.
         holds: 450,
-        shrink: |options| options.ring_bytes = 64 << 10,
+        // About 60 packets.
+        shrink: |options| options.ring_bytes = 4 << 20,
         needs: crate::skip::lab,
         excused: DEVICE_EXCUSED,
     },

@@ -25,6 +25,10 @@ pub enum Line<'a> {
     Test(&'a str, bool),
     /// libtest's summary of a suite.
     Result(Counts),
+    /// What this failed test has printed follows.
+    Report(&'a str),
+    /// The last of these reports is over: the names of the failed tests follow.
+    ReportsEnd,
     /// Anything else.
     Other,
 }
@@ -43,6 +47,14 @@ pub fn parse(line: &str) -> Line<'_> {
     }
     if line.starts_with("Doc-tests ") {
         return Line::Suite(line);
+    }
+    if let Some(rest) = line.strip_prefix("---- ")
+        && let Some(name) = rest.strip_suffix(" stdout ----")
+    {
+        return Line::Report(name);
+    }
+    if line == "failures:" {
+        return Line::ReportsEnd;
     }
     if let Some(rest) = line.strip_prefix("running ")
         && let Some(("test" | "tests", number)) = rest.split_once(' ').map(|(a, b)| (b, a))
@@ -115,6 +127,8 @@ mod tests {
         assert_eq!(parse("running late tests"), Line::Other);
         assert_eq!(parse("test a::b ... ok"), Line::Test("a::b", false));
         assert_eq!(parse("test a::b ... FAILED"), Line::Test("a::b", true));
+        assert_eq!(parse("---- a::b stdout ----"), Line::Report("a::b"));
+        assert_eq!(parse("failures:"), Line::ReportsEnd);
         assert_eq!(parse("test result: "), Line::Other);
     }
 

@@ -1,5 +1,6 @@
 //! Sums up all suites from the output lines of cargo and libtest.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::output::{self, Counts, Line};
@@ -34,6 +35,17 @@ impl Sum {
     }
 }
 
+/// Number of lines kept of what a failed test has printed; the reason is in the last ones.
+const REPORT_LINES: usize = 30;
+
+/// What a failed test has printed.
+struct Report {
+    suite: String,
+    test: String,
+    /// The last [`REPORT_LINES`].
+    lines: VecDeque<String>,
+}
+
 /// Progress of the suites.
 pub struct Tally {
     pub sum: Sum,
@@ -44,6 +56,11 @@ pub struct Tally {
     open: Option<Open>,
     /// Suites that started and gave no result, each with the number of its tests.
     silent: Vec<(String, u64)>,
+    reports: Vec<Report>,
+    /// Whether lines belong to the last report.
+    in_report: bool,
+    /// Whether lines belong to the backtrace of a panic.
+    in_backtrace: bool,
 }
 
 /// A running suite.
@@ -63,12 +80,17 @@ impl Tally {
             suite: String::new(),
             open: None,
             silent: Vec::new(),
+            reports: Vec::new(),
+            in_report: false,
+            in_backtrace: false,
         }
     }
 
     /// Handles an output line, without colours, that arrived at this time.
     pub fn add(&mut self, line: &str, now: Instant) {
-        match output::parse(line) {
+        let content = output::parse(line);
+        self.report(line, &content);
+        match content {
             Line::Suite(name) => {
                 self.close(now);
                 name.clone_into(&mut self.suite);
@@ -99,8 +121,49 @@ impl Tally {
                 // Its start was garbled.
                 None => self.sum.count(counts),
             },
-            Line::Other => {}
+            Line::Report(_) | Line::ReportsEnd | Line::Other => {}
         }
+    }
+
+    /// Adds a line to the report of a failed test, if it belongs to one.
+    fn report(&mut self, line: &str, content: &Line<'_>) {
+        match content {
+            Line::Report(test) => {
+                self.in_report = true;
+                self.reports.push(Report {
+                    suite: self.suite.clone(),
+                    test: (*test).to_owned(),
+                    lines: VecDeque::new(),
+                });
+            }
+            Line::ReportsEnd | Line::Suite(_) => self.in_report = false,
+            // The frames of a backtrace, which are indented.
+            _ if line == "stack backtrace:" => self.in_backtrace = true,
+            _ if self.in_backtrace && line.starts_with(' ') => {}
+            _ if self.in_report => {
+                self.in_backtrace = false;
+                let lines = self.reports.last_mut().map(|report| &mut report.lines);
+                let Some(lines) = lines else { return };
+                if lines.len() == REPORT_LINES {
+                    lines.pop_front();
+                }
+                lines.push_back(line.to_owned());
+            }
+            _ => {}
+        }
+    }
+
+    /// The last lines that failed tests have printed, with their names. Pages of other results may
+    /// be between the failure and the end of a run.
+    pub fn reasons(&self) -> String {
+        let mut text = String::new();
+        for report in &self.reports {
+            text += &format!("\n{} {} failed:\n", report.suite, report.test);
+            for line in report.lines.iter().filter(|line| !line.is_empty()) {
+                text += &format!("  {line}\n");
+            }
+        }
+        text
     }
 
     /// Ends the running suite, which had no summary line.
@@ -154,6 +217,36 @@ mod tests {
         ];
         let failed = read(&lines).failed;
         assert_eq!(failed, [("all".to_owned(), "a::c".to_owned())]);
+    }
+
+    #[test]
+    fn the_last_lines_of_failed_tests_are_kept() {
+        let many: Vec<String> = (0..100).map(|number| format!("line {number}")).collect();
+        let mut lines = vec![
+            ALL,
+            "running 2 tests",
+            "test a::b ... FAILED",
+            "failures:",
+            "---- a::b stdout ----",
+        ];
+        lines.extend(many.iter().map(String::as_str));
+        lines.extend([
+            "---- a::c stdout ----",
+            "why",
+            "stack backtrace:",
+            "   0: begin",
+            "failures:",
+            "    a::b",
+        ]);
+        let reasons = read(&lines).reasons();
+        assert!(
+            reasons.contains("all a::b failed:\n  line 70\n"),
+            "{reasons}"
+        );
+        assert!(
+            reasons.ends_with("line 99\n\nall a::c failed:\n  why\n"),
+            "{reasons}"
+        );
     }
 
     /// The tally of lines, from a cargo that ended with or without success.
