@@ -38,7 +38,7 @@ impl Device {
         let is_known = BACKENDS.iter().any(|row| Some(row.scheme) == scheme);
         let port = match is_known {
             true => name.to_owned(),
-            false => format!("afpacket:{name}"),
+            false => format!("afpacket:{}", without_label(name)),
         };
         let target = port.strip_prefix("afpacket:");
         let target = target.map(|rest| rest.split('?').next().unwrap_or_default().to_owned());
@@ -141,6 +141,14 @@ impl Device {
     }
 }
 
+/// An interface's name without the label of an address (`eth0:1`, by `ifconfig`), which the kernel
+/// ignores where libpcap looks up the interface. Options behind it stay.
+fn without_label(name: &str) -> String {
+    let (device, options) = name.split_at(name.find('?').unwrap_or(name.len()));
+    let device = device.split(':').next().unwrap_or_default();
+    format!("{device}{options}")
+}
+
 /// The sum of the counters that libpcap reads (`ps_ifdrop`), in a directory of the kernel; 0 for
 /// those that are not there.
 fn dropped_in(statistics: &Path) -> u64 {
@@ -153,6 +161,24 @@ fn dropped_in(statistics: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_of_addresses_are_not_part_of_an_interface() {
+        let cases = [
+            ("lo:1", "lo", "afpacket:lo"),
+            ("lo:web:2", "lo", "afpacket:lo"),
+            ("lo:1?fanout=a:b", "lo", "afpacket:lo?fanout=a:b"),
+            ("lo?x=a:b", "lo", "afpacket:lo?x=a:b"),
+            ("afpacket:lo", "lo", "afpacket:lo"),
+        ];
+        for (name, tap, port) in cases {
+            let device = Device::new(name);
+            assert_eq!((device.tap.as_deref(), &*device.port), (Some(tap), port));
+        }
+        assert_eq!(Device::new("file:x:1").port, "file:x:1");
+        // Neither a scheme nor an interface.
+        assert_eq!(Device::new(":1").port, "afpacket:");
+    }
 
     #[test]
     fn counters_of_the_interface_are_added() {
