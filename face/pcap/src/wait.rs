@@ -50,6 +50,10 @@ impl Wait {
         let left = self.timeout.saturating_sub(start.duration_since(since));
         let part = left.min(PART);
         let ready = reader.wait(part)?;
+        // The caller looks for a break; without one, it was reported before this wait.
+        if ready == Ready::Woken {
+            return Ok(Waited::Partly);
+        }
         // A wait that ended earlier was interrupted by a signal, which the program handles.
         if ready == Ready::Timeout && part < left && start.elapsed() >= part {
             return Ok(Waited::Partly);

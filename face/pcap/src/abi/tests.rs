@@ -265,6 +265,24 @@ fn a_break_requested_by_another_thread_ends_the_loop() {
     }
 }
 
+#[test]
+fn a_break_that_was_reported_does_not_end_the_next_wait() {
+    const TIMEOUT: std::time::Duration = std::time::Duration::from_millis(150);
+    let (mut header, mut data) = (null_mut(), null());
+    // SAFETY: a handle and memory of this test.
+    unsafe {
+        let p = live::pcap_create(c"memory:dropin-broken".as_ptr(), null_mut());
+        assert_eq!(live::pcap_set_timeout(p, 150), 0);
+        assert_eq!(live::pcap_activate(p), 0, "{}", error_of(p));
+        pcap_breakloop(p);
+        assert_eq!(pcap_next_ex(p, &raw mut header, &raw mut data), BREAK);
+        let start = std::time::Instant::now();
+        assert_eq!(pcap_next_ex(p, &raw mut header, &raw mut data), 0);
+        assert!(start.elapsed() >= TIMEOUT);
+        pcap_close(p);
+    }
+}
+
 /// A port by barewire's name: here a capture file, read as a device.
 #[test]
 fn port_names_work_as_devices() {
