@@ -110,9 +110,16 @@ fn with_hint(text: &str, command: &str) -> String {
     format!("{}\nhint: {hint}\n", lines.join("\n").trim_end())
 }
 
+/// Code of the kernel for a process that has too many open files (Linux
+/// `include/uapi/asm-generic/errno-base.h`).
+const EMFILE: i32 = 24;
+
 /// Prints an error on standard error.
 pub fn print(error: &Error) {
-    let hint = error.hint().unwrap_or_else(|| fallback(error.kind()));
+    let hint = error.hint().unwrap_or_else(|| match error.os_code() {
+        Some(EMFILE) => "raise the limit of open files: ulimit -n",
+        _ => fallback(error.kind()),
+    });
     crate::out::line(Level::Error, format!("barewire: {error}\nhint: {hint}"));
 }
 

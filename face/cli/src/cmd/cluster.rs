@@ -481,7 +481,9 @@ fn drain(args: &DrainArgs) -> Result<()> {
         _ => {
             let what = format!("drain cluster {}", args.name);
             let why = format!("{} were not read in time", counted(waiting, "packet"));
-            Err(Error::new(ErrorKind::Lost, what, why))
+            Err(Error::new(ErrorKind::Lost, what, why).with_hint(
+                "see which queues have no reader; a longer --timeout gives slow ones time",
+            ))
         }
     }
 }

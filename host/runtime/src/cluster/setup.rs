@@ -335,7 +335,11 @@ pub fn open(setup: &Setup) -> Result<Opened> {
     let offer = Offer::new(&pool, &path, Access::Read, !setup.allow.is_empty());
     let offer = offer.map_err(|error| {
         let why = error.why().to_owned();
-        Error::new(error.kind(), what(&setup.name), why)
+        let named = Error::new(error.kind(), what(&setup.name), why);
+        match error.hint() {
+            Some(hint) => named.with_hint(hint),
+            None => named,
+        }
     })?;
     let uid = setup.owner(&offer)?;
     let (port, sending) = setup.open_inputs(&options)?;

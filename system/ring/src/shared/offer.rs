@@ -73,36 +73,60 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((data.dev(), data.ino()))
 }
 
+/// The error for a path of which another process has made use.
+fn taken(path: &Path, why: &str, hint: impl Into<String>) -> Error {
+    let why = format!("{}: {why}", path.display());
+    Error::new(ErrorKind::Busy, OFFER, why).with_hint(hint)
+}
+
+/// Removes a socket whose owner has exited.
+fn clear(path: &Path) -> Result<()> {
+    let Ok(what) = fs::symlink_metadata(path) else {
+        return Ok(());
+    };
+    if !what.file_type().is_socket() {
+        // Not removed: nothing shows what it is for.
+        let why = format!("a file of user {} that is not a socket", what.uid());
+        return Err(taken(path, &why, "remove it, or use another name"));
+    }
+    match descriptors::connect(path, Duration::ZERO) {
+        // A full queue of connections shows that a process listens.
+        Err(error) if error.os_code() == Some(ECONNREFUSED) => fs::remove_file(path)
+            .map_err(|error| Error::from_io(format!("remove {}", path.display()), error)),
+        Ok(socket) => {
+            let who = descriptors::credentials(&socket).map(named);
+            let who = who.unwrap_or_else(|_| "another process".into());
+            let hint = "end it, or use another name";
+            Err(taken(path, &format!("{who} offers queues there"), hint))
+        }
+        Err(error) if error.os_code() == Some(EPROTOTYPE) => {
+            let why = format!("a socket of user {} that is of another kind", what.uid());
+            Err(taken(
+                path,
+                &why,
+                "end the process that listens there, or use another name",
+            ))
+        }
+        // Nothing is known: a process may listen.
+        Err(error) => Err(error),
+    }
+}
+
 impl Offer {
     /// Listens on `path`. Peers map the frames with `access`. A socket left by an owner that was
     /// killed is replaced. Only this user and root can connect; with `everyone`, any user can, and
     /// [`next`](Self::next) decides.
     ///
     /// # Errors
-    /// `Busy` if another process listens there, and any error of the system.
+    /// `Busy` if another process listens there, or if something other than a socket has this path;
+    /// and any error of the system.
     pub fn new(pool: &Pool, path: &Path, access: Access, everyone: bool) -> Result<Self> {
         let from_io = |error: io::Error| {
             let error = Error::from_io(OFFER, error);
             let why = format!("{}: {}", path.display(), error.why());
             error.with_why(why)
         };
-        let is_socket = fs::symlink_metadata(path).is_ok_and(|what| what.file_type().is_socket());
-        if is_socket {
-            match descriptors::connect(path, Duration::ZERO) {
-                // A full queue of connections shows that a process listens.
-                Err(error) if error.os_code() == Some(ECONNREFUSED) => {
-                    fs::remove_file(path).map_err(from_io)?;
-                }
-                Ok(socket) => {
-                    let who = descriptors::credentials(&socket).map(named);
-                    let who = who.unwrap_or_else(|_| "another process".into());
-                    let why = format!("{}: {who} offers queues there", path.display());
-                    return Err(Error::new(ErrorKind::Busy, OFFER, why));
-                }
-                // Nothing is known: a process may listen.
-                Err(error) => return Err(error),
-            }
-        }
+        clear(path)?;
         // Here and not for each peer: this process may drop privileges later.
         let frames = pool.share(access)?;
         let listener = UnixListener::bind(path).map_err(from_io)?;
@@ -238,18 +262,26 @@ impl Drop for Offer {
 
 /// Codes of the kernel (Linux `include/uapi/asm-generic/errno.h` and `errno-base.h`).
 const ECONNREFUSED: i32 = 111;
+const EPROTOTYPE: i32 = 91;
 const ECONNRESET: i32 = 104;
 const EPIPE: i32 = 32;
 
 fn ask(path: &Path, request: &Request, patience: Duration) -> Result<UnixStream> {
     let from_io = |error| Error::from_io(format!("{ATTACH} at {}", path.display()), error);
     let socket = descriptors::connect(path, patience).map_err(|error| {
-        if error.os_code() != Some(ECONNREFUSED) {
-            return error;
-        }
         let what = format!("{ATTACH} at {}", path.display());
-        Error::new(ErrorKind::NotFound, what, "its owner has exited")
-            .with_hint("start it again: barewire cluster run")
+        match error.os_code() {
+            Some(ECONNREFUSED) => Error::new(ErrorKind::NotFound, what, "its owner has exited")
+                .with_hint("start it again: barewire cluster run"),
+            Some(EPROTOTYPE) => {
+                let why = "the socket is of another kind, and not of a cluster";
+                Error::new(ErrorKind::InvalidInput, what, why).with_hint(
+                    "any user may create a name in /run/barewire; \
+                     `barewire cluster show` lists clusters",
+                )
+            }
+            _ => error,
+        }
     })?;
     let owner = descriptors::credentials(&socket)?;
     if owner.uid != 0 && owner.uid != Credentials::own().uid {

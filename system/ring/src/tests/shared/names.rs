@@ -236,3 +236,33 @@ fn an_owner_of_another_user_is_refused() {
     let _ = std::fs::remove_file(&path);
     let _ = std::fs::remove_file(&program);
 }
+
+/// Paths that others have made use of: the error says whose they are, and how to go on.
+#[test]
+fn a_path_that_is_not_a_free_socket_is_refused_and_kept() {
+    let path = path("squatted");
+    let pool = pool(8);
+    let refused = |why: &str| {
+        let taken = Offer::new(&pool, &path, Access::Read, false);
+        let taken = taken.err().unwrap();
+        assert_eq!(taken.kind(), ErrorKind::Busy, "{taken}");
+        assert!(taken.why().contains(why), "{taken}");
+        assert!(taken.hint().unwrap().contains("another name"), "{taken}");
+        assert!(path.symlink_metadata().is_ok(), "it was removed");
+    };
+    std::fs::write(&path, b"text").unwrap();
+    refused("that is not a socket");
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("/missing", &path).unwrap();
+    refused("that is not a socket");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    refused("that is not a socket");
+    std::fs::remove_dir(&path).unwrap();
+    let other = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    refused("of another kind");
+    let attached = status(&path).unwrap_err();
+    assert_eq!(attached.kind(), ErrorKind::InvalidInput, "{attached}");
+    drop(other);
+    std::fs::remove_file(&path).unwrap();
+}
