@@ -454,6 +454,23 @@ fn loops_are_refused_before_the_start() {
     }
 }
 
+#[test]
+fn a_dry_run_finds_errors_in_the_filter() {
+    let mut command = Command::new(barewire().unwrap());
+    command.args([
+        "cluster",
+        "run",
+        "--name",
+        "x",
+        "lo",
+        "tcpp port 3",
+        "--dry-run",
+    ]);
+    let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+    assert!(!finished.success(), "{}", finished.stdout);
+    assert!(finished.stderr.contains("tcpp"), "{}", finished.stderr);
+}
+
 /// A cluster without a return path, and a process that reads none of its queues.
 #[test]
 fn a_way_back_that_is_not_there_is_refused() {

@@ -121,6 +121,21 @@ impl Expression {
         }
     }
 
+    /// Finds errors in the text before the link type is known: compiles it for Ethernet.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an invalid expression.
+    pub fn check(&self) -> Result<()> {
+        let ethernet = FilterTarget {
+            link_type: 1,
+            tap: None,
+        };
+        match self.compile(ethernet) {
+            Err(error) if error.kind() == ErrorKind::InvalidInput => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Compiles the expression; `None` if it is blank.
     ///
     /// # Errors

@@ -386,6 +386,7 @@ fn run_cluster(args: &RunArgs) -> Result<()> {
     let setup = args.setup(topology, &inputs, user.as_ref())?;
     if args.dry_run {
         setup.check()?;
+        setup.filter.check()?;
         return show_planned(&setup.planned(), args.json);
     }
     let manager = Manager::from_environment();

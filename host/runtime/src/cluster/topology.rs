@@ -45,7 +45,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flow::cleanup::ShuntLimits;
-use port::FilterTarget;
 use sys::{Error, ErrorKind, Result};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -192,15 +191,9 @@ impl Reader<'_> {
     /// link type show when the ports are open.
     fn expression(&self, value: &Value<'_>, expected: &str) -> Parsed<Expression> {
         let expression = Expression::new(string(value, expected)?).by(self.compiler);
-        let ethernet = FilterTarget {
-            link_type: 1,
-            tap: None,
-        };
-        match expression.compile(ethernet) {
-            Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                Err((value.span(), error.to_string()))
-            }
-            _ => Ok(expression),
+        match expression.check() {
+            Ok(()) => Ok(expression),
+            Err(error) => Err((value.span(), error.to_string())),
         }
     }
 
