@@ -331,7 +331,9 @@ impl TxBackend for Tx {
             if left.is_zero() {
                 return Ok(false);
             }
-            if self.arm() {
+            // Again after arming: buffers that the guest added since the check above, and before,
+            // cause no kick.
+            if self.arm() && !self.has_room() {
                 let fd = self.server.queues().to_guest(self.pair).poll_fd();
                 let mut wanted = [Wanted::readable(&fd)];
                 poll::wait(&mut wanted, left)?;
