@@ -483,7 +483,7 @@ fn drain(args: &DrainArgs) -> Result<()> {
             let what = format!("drain cluster {}", args.name);
             let why = format!("{} were not read in time", counted(waiting, "packet"));
             Err(Error::new(ErrorKind::Lost, what, why).with_hint(
-                "see which queues have no reader; a longer --timeout gives slow ones time",
+                "look for queues without a reader; give slow readers a longer --timeout",
             ))
         }
     }

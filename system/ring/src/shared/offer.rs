@@ -73,7 +73,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((data.dev(), data.ino()))
 }
 
-/// The error for a path of which another process has made use.
+/// The error for a path that is in use.
 fn taken(path: &Path, why: &str, hint: impl Into<String>) -> Error {
     let why = format!("{}: {why}", path.display());
     Error::new(ErrorKind::Busy, OFFER, why).with_hint(hint)

@@ -331,8 +331,8 @@ impl TxBackend for Tx {
             if left.is_zero() {
                 return Ok(false);
             }
-            // Again after arming: buffers that the guest added since the check above, and before,
-            // cause no kick.
+            // Checked again once armed: buffers that the guest added between the check above and
+            // arming cause no kick.
             if self.arm() && !self.has_room() {
                 let fd = self.server.queues().to_guest(self.pair).poll_fd();
                 let mut wanted = [Wanted::readable(&fd)];

@@ -237,7 +237,7 @@ fn an_owner_of_another_user_is_refused() {
     let _ = std::fs::remove_file(&program);
 }
 
-/// Paths that others have made use of: the error says whose they are, and how to go on.
+/// Paths that are in use: the error says whose they are, and what to do.
 #[test]
 fn a_path_that_is_not_a_free_socket_is_refused_and_kept() {
     let path = path("squatted");
