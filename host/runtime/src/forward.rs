@@ -46,7 +46,7 @@ pub struct Options {
     pub count: Option<u64>,
     /// Stop after this long.
     pub duration: Option<Duration>,
-    /// What threads do while idle.
+    /// What threads do while idle. [`Pacing::Gather`] is [`Pacing::Prompt`] here.
     pub pacing: Pacing,
     /// Processors to pin the threads to: first the lanes from the first port to the second, then
     /// the others.

@@ -3,12 +3,14 @@
 //! A sleeping reader costs the sender: each packet that arrives meanwhile wakes it. A spinning
 //! reader costs a core. In between, [`Pacing::Gather`] sleeps on the clock (not on the socket)
 //! while packets arrive steadily, just long enough for a large batch to accumulate, and on the
-//! socket when they do not.
+//! socket when they do not. [`Pacing::Prompt`] does the same with a bound that the receiver of a
+//! forwarded packet does not notice.
 
 use std::time::{Duration, Instant};
 
 use port::{Ready, RxBatch, RxQueue};
 use sys::Result;
+use sys::poll::{self, Wanted};
 
 use crate::Stop;
 
@@ -55,6 +57,19 @@ pub enum Pacing {
     /// milliseconds; otherwise wait.
     #[default]
     Gather,
+    /// Like `Gather`, but at most a tenth of a millisecond: for packets that are sent on, whose
+    /// receiver waits for them.
+    Prompt,
+}
+
+impl Pacing {
+    /// The same for packets that are sent on: `Gather` becomes `Prompt`.
+    pub fn prompt(self) -> Self {
+        match self {
+            Self::Gather => Self::Prompt,
+            other => other,
+        }
+    }
 }
 
 /// Longest sleep on the socket, so that stop requests and timeouts are seen.
@@ -63,6 +78,13 @@ const WAIT_MAX: Duration = Duration::from_millis(100);
 const GATHER_PACKETS: u64 = 512;
 /// Bounds of a sleep on the clock.
 const GATHER_NS: std::ops::RangeInclusive<u64> = 50_000..=4_000_000;
+/// Length of a `Prompt` sleep, and the shortest interval of packets at which it is not worth while:
+/// with fewer than four packets in a sleep, waking for each of them costs no more.
+const PROMPT_SLEEP: Duration = Duration::from_micros(100);
+const PROMPT_INTERVAL_NS: u64 = PROMPT_SLEEP.as_nanos() as u64 / 4;
+/// How late the kernel may end a `Prompt` sleep so that it coincides with other timers. The default
+/// is half of the sleep itself.
+const PROMPT_SLACK: Duration = Duration::from_micros(5);
 
 /// How long `drain` waits for a block that the kernel has begun; several times the usual timeout.
 const DRAIN_WAIT: Duration = Duration::from_millis(50);
@@ -82,6 +104,7 @@ pub fn run(
 ) -> Result<Ended> {
     let mut load = Load::new();
     let mut idle_at = Instant::now();
+    prepare_thread(pacing);
     while !stop.is_set() {
         let mut batch = rx.receive()?;
         let count = batch.len();
@@ -110,8 +133,9 @@ pub fn run(
     Ok(Ended::Stopped)
 }
 
-/// Like [`run`], for one or several queues in this thread: a batch of each in turn. No thread can
-/// sleep on several sockets at once, so it naps while several are empty.
+/// Like [`run`], for one or several queues in this thread: a batch of each in turn. While all of
+/// several are empty it naps; with [`Pacing::Wait`] and [`Pacing::Prompt`] it sleeps on their
+/// descriptors, if each has one.
 ///
 /// # Errors
 /// As [`run`].
@@ -123,7 +147,10 @@ pub fn run_all(
 ) -> Result<Ended> {
     match queues {
         [rx] => run(rx, engine, stop, pacing),
-        several => run_napping(several, engine, stop, pacing),
+        several => {
+            let sleeps = matches!(pacing, Pacing::Wait | Pacing::Prompt);
+            run_several(several, engine, stop, pacing, sleeps)
+        }
     }
 }
 
@@ -137,13 +164,27 @@ pub fn run_napping(
     stop: &Stop,
     pacing: Pacing,
 ) -> Result<Ended> {
+    run_several(queues, engine, stop, pacing, false)
+}
+
+/// Several queues in turn; if `sleeps`, sleeps on their descriptors while all are empty.
+fn run_several(
+    queues: &mut [RxQueue],
+    engine: &mut impl Engine,
+    stop: &Stop,
+    pacing: Pacing,
+    sleeps: bool,
+) -> Result<Ended> {
     let mut open: Vec<&mut RxQueue> = queues.iter_mut().collect();
+    let mut load = Load::new();
+    prepare_thread(pacing);
     while !stop.is_set() {
         let mut is_idle = true;
         for rx in &mut open {
             let mut batch = rx.receive()?;
             if !batch.is_empty() {
                 is_idle = false;
+                load.add(batch.len() as u64);
                 if engine.batch(&mut batch)? == Verdict::Finish {
                     return Ok(Ended::Finished);
                 }
@@ -167,10 +208,38 @@ pub fn run_napping(
         }
         match pacing {
             Pacing::Spin => std::hint::spin_loop(),
-            Pacing::Gather | Pacing::Wait => std::thread::sleep(NAP),
+            Pacing::Prompt if load.is_steady() => std::thread::sleep(PROMPT_SLEEP),
+            _ if sleeps && sleep_on_all(&mut open)? => {}
+            _ => std::thread::sleep(NAP),
         }
     }
     Ok(Ended::Stopped)
+}
+
+/// Sleeps until one of the queues may have packets, at most [`WAIT_MAX`]; returns false at once if
+/// one of them has no descriptor.
+fn sleep_on_all(queues: &mut [&mut RxQueue]) -> Result<bool> {
+    let mut is_silent = true;
+    for rx in &mut *queues {
+        if rx.poll_fd().is_none() {
+            return Ok(false);
+        }
+        is_silent &= rx.arm()?;
+    }
+    if is_silent {
+        let fds: Vec<_> = queues.iter().filter_map(|rx| rx.poll_fd()).collect();
+        let mut wanted: Vec<_> = fds.iter().map(Wanted::readable).collect();
+        poll::wait(&mut wanted, WAIT_MAX)?;
+    }
+    Ok(true)
+}
+
+/// Lets short sleeps of this thread end in time.
+fn prepare_thread(pacing: Pacing) {
+    if pacing == Pacing::Prompt {
+        // Sleeps are a little longer if that is not permitted.
+        let _ = sys::affinity::set_timer_slack(PROMPT_SLACK);
+    }
 }
 
 /// Receives what is still in the rings after the intake was stopped, for at most a second.
@@ -204,6 +273,11 @@ fn rest(rx: &mut RxQueue, load: &mut Load, pacing: Pacing) -> Result<Ready> {
             rx.wait(Duration::ZERO)
         }
         Pacing::Wait => rx.wait(WAIT_MAX),
+        Pacing::Prompt if load.is_steady() => {
+            std::thread::sleep(PROMPT_SLEEP);
+            Ok(Ready::Packets)
+        }
+        Pacing::Prompt => rx.wait(WAIT_MAX),
         Pacing::Gather if rx.gathers() => rx.wait(WAIT_MAX),
         Pacing::Gather => match load.gather_ns(rx.ring_len()) {
             Some(0) => {
@@ -249,11 +323,7 @@ impl Load {
         let elapsed_ns = (self.since.elapsed().as_nanos() as u64).max(1);
         let packets = ring_len.map_or(GATHER_PACKETS, |len| GATHER_PACKETS.min(u64::from(len) / 8));
         let ns_for_a_batch = packets.saturating_mul(elapsed_ns) / self.packets.max(1);
-        if elapsed_ns > Self::WINDOW_NS {
-            // Half of the past window is kept.
-            self.since = Instant::now() - Duration::from_nanos(Self::WINDOW_NS / 2);
-            self.packets = self.packets * (Self::WINDOW_NS / 2) / elapsed_ns;
-        }
+        self.turn_window(elapsed_ns);
         // Below 64 packets a millisecond, a wake-up every few packets costs less than the delay.
         let thin = self.packets < 64 || ns_for_a_batch > 2 * GATHER_NS.end();
         // A sleep shorter than the timer's slack would overrun it: then check again at once.
@@ -263,5 +333,53 @@ impl Load {
             ns_for_a_batch.clamp(*GATHER_NS.start(), *GATHER_NS.end())
         };
         (!thin).then_some(ns)
+    }
+
+    /// Whether packets arrive so often that a `Prompt` sleep saves wake-ups.
+    fn is_steady(&mut self) -> bool {
+        let elapsed_ns = (self.since.elapsed().as_nanos() as u64).max(1);
+        let interval_ns = elapsed_ns / self.packets.max(1);
+        let is_steady = self.packets >= 64 && interval_ns < PROMPT_INTERVAL_NS;
+        self.turn_window(elapsed_ns);
+        is_steady
+    }
+
+    /// Keeps half of the past window once it is over.
+    fn turn_window(&mut self, elapsed_ns: u64) {
+        if elapsed_ns > Self::WINDOW_NS {
+            self.since = Instant::now() - Duration::from_nanos(Self::WINDOW_NS / 2);
+            self.packets = self.packets * (Self::WINDOW_NS / 2) / elapsed_ns;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A load of this many packets in the last four milliseconds.
+    fn load(packets: u64) -> Load {
+        let since = Instant::now() - Duration::from_millis(4);
+        Load {
+            since,
+            packets,
+            batches: 1,
+        }
+    }
+
+    #[test]
+    fn a_prompt_reader_sleeps_on_the_clock_only_where_packets_arrive_steadily() {
+        // Far from the limit: the machine may do something else between two readings of the clock.
+        assert!(!load(0).is_steady());
+        assert!(!load(63).is_steady());
+        assert!(load(1_000_000).is_steady());
+    }
+
+    #[test]
+    fn forwarding_bounds_the_default_pause_only() {
+        assert_eq!(Pacing::default().prompt(), Pacing::Prompt);
+        for requested in [Pacing::Wait, Pacing::Spin, Pacing::Prompt] {
+            assert_eq!(requested.prompt(), requested);
+        }
     }
 }

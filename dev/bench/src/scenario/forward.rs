@@ -3,7 +3,9 @@
 //!
 //! Packets are counted where they arrive, over a window in the middle of the run. Their cost is the
 //! whole machine's CPU time at a rate that all candidates sustain, less that when packets end at
-//! the box.
+//! the box. [`latency`] measures how long packets take.
+
+mod latency;
 
 use std::process::Command;
 use std::thread::sleep;
@@ -22,7 +24,7 @@ use crate::{link, program};
 /// The row in the table.
 pub const SCENARIO: Scenario = Scenario {
     name: "forward",
-    summary: "packets from one veth to another through a box, and their cost, at 64 bytes",
+    summary: "packets from one veth to another through a box: their cost, rate and latency",
     run,
 };
 
@@ -107,6 +109,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
         }
     }
     outcome.tables.extend([cost, rate]);
+    latency::run(plan, &mut outcome)?;
     outcome.notes.push(
         "the sender pinned to processor 0, barewire to 1; bridge and tc run where the sender does"
             .into(),
@@ -151,7 +154,7 @@ fn one(plan: &Plan, subject: Subject, rate: &str) -> Result<Run> {
         veth = veth.gro();
     }
     let row = Inline::new(&veth)?;
-    let forwarder = start(&row, subject.way)?;
+    let forwarder = start(&row, subject.way, false)?;
     let mut command: Command = row.a().ns.command("taskset");
     let seconds = (plan.seconds + 0.8).to_string();
     let mac = row.b().mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -196,8 +199,8 @@ fn one(plan: &Plan, subject: Subject, rate: &str) -> Result<Run> {
     })
 }
 
-/// Sets up forwarding; returns the process, if there is one.
-fn start(row: &Inline, way: Way) -> Result<Option<Process>> {
+/// Sets up forwarding, in `both` directions or from A to B; returns the process, if there is one.
+fn start(row: &Inline, way: Way, both: bool) -> Result<Option<Process>> {
     let ns = row.ns();
     match way {
         Way::Nobody => Ok(None),
@@ -221,16 +224,22 @@ fn start(row: &Inline, way: Way) -> Result<Option<Process>> {
             Ok(None)
         }
         Way::Tc => {
-            ns.exec("tc", ["qdisc", "add", "dev", X, "clsact"])?;
-            let filter = ["filter", "add", "dev", X, "ingress", "matchall"];
-            let action = ["action", "mirred", "egress", "redirect", "dev", Y];
-            ns.exec("tc", [&filter[..], &action[..]].concat())?;
+            let ways = [(X, Y), (Y, X)];
+            for (from, to) in &ways[..1 + usize::from(both)] {
+                ns.exec("tc", ["qdisc", "add", "dev", from, "clsact"])?;
+                let filter = ["filter", "add", "dev", from, "ingress", "matchall"];
+                let action = ["action", "mirred", "egress", "redirect", "dev", to];
+                ns.exec("tc", [&filter[..], &action[..]].concat())?;
+            }
             Ok(None)
         }
         Way::Barewire(from, to) => {
             let mut command: Command = ns.command("taskset");
             command.args(["-c", "1"]).arg(program::barewire()?);
             command.args(["forward", from, to]);
+            if both {
+                command.arg("--both");
+            }
             let process = Process::spawn(&mut command)?;
             process.wait_stderr("forwarding", Duration::from_secs(10))?;
             sleep(Duration::from_millis(200));

@@ -64,7 +64,7 @@ pub(super) struct Lane {
 impl Lane {
     /// Forwards until the stop flag, the end of all its inputs, or the budget's end.
     pub(super) fn run(&mut self, stop: &Stop, pacing: Pacing) -> Result<Ended> {
-        worker::run_all(&mut self.rx, &mut self.out, stop, pacing)
+        worker::run_all(&mut self.rx, &mut self.out, stop, pacing.prompt())
     }
 
     /// Forwards what is still in the rings and waits until everything is sent, at most `limit`.

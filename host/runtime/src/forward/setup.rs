@@ -53,19 +53,7 @@ pub fn open(setup: &Setup) -> Result<Opened> {
     if !setup.force {
         ends.iter().try_for_each(End::refuse_lifeline)?;
     }
-    let mut first = PortOptions {
-        direction: match setup.both {
-            true => Direction::Both,
-            false => Direction::Rx,
-        },
-        // Packets that barewire itself sends must not be forwarded.
-        outgoing: false,
-        ..setup.options.clone()
-    };
-    if first.timestamp == TimestampSource::Auto {
-        // Timestamps are not used.
-        first.timestamp = TimestampSource::None;
-    }
+    let mut first = options_of_first(setup);
     let mut second = PortOptions {
         direction: match setup.both {
             true => Direction::Both,
@@ -105,6 +93,26 @@ pub fn open(setup: &Setup) -> Result<Opened> {
         sides: [a_end.side(a), b_end.side(b)],
         warnings,
     })
+}
+
+/// Options of the first port, before its filter and pool.
+fn options_of_first(setup: &Setup) -> PortOptions {
+    PortOptions {
+        direction: match setup.both {
+            true => Direction::Both,
+            false => Direction::Rx,
+        },
+        // Packets that barewire itself sends must not be forwarded.
+        outgoing: false,
+        // A tap's ring would hold packets back until a block is full.
+        immediate: true,
+        timestamp: match setup.options.timestamp {
+            // Timestamps are not used.
+            TimestampSource::Auto => TimestampSource::None,
+            requested => requested,
+        },
+        ..setup.options.clone()
+    }
 }
 
 /// The filter, which also rejects packets that are not Ethernet: the link types of a file become
@@ -276,4 +284,21 @@ fn check_ways(setup: &Setup, a: &Port, b: &Port) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tap_delivers_packets_at_once_in_both_directions() {
+        for both in [false, true] {
+            let options = options_of_first(&Setup {
+                both,
+                ..Setup::default()
+            });
+            assert!(options.immediate && !options.outgoing);
+            assert_eq!(options.timestamp, TimestampSource::None);
+        }
+    }
 }
