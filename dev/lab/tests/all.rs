@@ -137,6 +137,7 @@ mod scan_link;
 mod scan_live;
 mod scan_losses;
 mod scan_nmap;
+mod scan_options;
 mod scan_output;
 mod scan_probes;
 mod scan_queues;

@@ -160,6 +160,11 @@ pub fn read_lines(
             let why = format!("line {number}: it is not UTF-8 text");
             Error::new(ErrorKind::InvalidInput, what(), why)
         })?;
+        // Windows' editors begin UTF-8 files with a byte order mark.
+        let text = match number {
+            1 => text.strip_prefix('\u{feff}').unwrap_or(text),
+            _ => text,
+        };
         take(text.trim_end_matches(['\r', '\n']))?;
     }
     Ok(())

@@ -5,6 +5,8 @@
 mod conf;
 mod file;
 mod meaning;
+mod ping;
+mod table;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -12,155 +14,11 @@ use std::path::Path;
 use runtime::scan::OutputFormat;
 use sys::{Error, ErrorKind, Result};
 
-use meaning::Meaning::{self, Hint, Is, Nothing, Takes};
+use meaning::Meaning::{self, Hint, Ignored, Is, Nothing, Takes};
+use table::{LONG, OPTIONS, PREFIXES, SCANS};
 
 /// The subcommand that accepts these options.
 const SUBCOMMAND: &str = "scan";
-
-/// Options by name, except `-o` and `-s`.
-const OPTIONS: &[(&str, Meaning)] = &[
-    ("-iL", Takes("--target-file")),
-    ("-iR", Takes("--random-targets")),
-    ("-Pn", Nothing),
-    ("-P0", Nothing),
-    ("-PN", Nothing),
-    ("-n", Nothing),
-    (
-        "-6",
-        Hint("give IPv6 addresses; a name stands for its IPv4 addresses if it has any"),
-    ),
-    ("-v", Nothing),
-    ("-vv", Nothing),
-    ("-vvv", Nothing),
-    ("-d", Nothing),
-    ("-dd", Nothing),
-    (
-        "-r",
-        Hint("the order of probes is always random, by --seed"),
-    ),
-    ("-R", NAMES),
-    ("-f", FRAGMENTS),
-    ("-D", SPOOF),
-    ("--reason", Nothing),
-    ("--randomize-hosts", Nothing),
-    ("-F", Is("--top-ports=100")),
-    ("-PE", Is("--probe=echo")),
-    ("-PP", Is("--probe=timestamp")),
-    ("-PR", Is("--probe=arp")),
-    ("-g", Takes("--source-port")),
-    ("-S", Takes("--source-ip")),
-    (
-        "-A",
-        Hint("--banners reads what services send; there are no scripts and no OS detection"),
-    ),
-    (
-        "-O",
-        Hint("there is no OS detection in scan; `barewire filter p0f` reads signatures of SYNs"),
-    ),
-    ("-T0", RATE),
-    ("-T1", RATE),
-    ("-T2", RATE),
-    ("-T3", RATE),
-    ("-T4", RATE),
-    ("-T5", RATE),
-    (
-        "-oN",
-        Hint("redirect standard output to a file; it is text"),
-    ),
-    (
-        "-oB",
-        Hint("-oD FILE writes all fields, one JSON object per line"),
-    ),
-];
-
-/// Long options by name, with their value after `=` or in the next argument.
-const LONG: &[(&str, Meaning)] = &[
-    ("--echo", Is("--dry-run")),
-    (
-        "--offline",
-        Hint("--dry-run shows what would be sent, and sends nothing"),
-    ),
-    ("--ping", Is("--probe=echo")),
-    ("--shards", Takes("--shard")),
-    ("--max-retries", Takes("--retries")),
-    ("--gateway-mac", Takes("--router-mac")),
-    ("--connection-timeout", Takes("--banner-timeout")),
-    ("--interactive", Nothing),
-    ("--nmap", Nothing),
-    ("--privileged", Nothing),
-    ("--disable-arp-ping", Nothing),
-    ("--send-eth", Nothing),
-    (
-        "--show",
-        Hint("all answers are shown, and --open leaves out all but open ports"),
-    ),
-    (
-        "--readscan",
-        Hint("results are text, JSON, Parquet or SQLite: there is no binary format"),
-    ),
-    ("--adapter-mac", SPOOF),
-    ("--source-mac", SPOOF),
-    ("--spoof-mac", SPOOF),
-    ("--iflist", Hint("`barewire devices` lists interfaces")),
-    (
-        "--packet-trace",
-        Hint("`barewire capture` prints packets; --dry-run shows the first ones"),
-    ),
-    ("--pfring", Hint("-e afxdp:IFACE is a fast port")),
-    (
-        "--stats-every",
-        Hint("progress is shown each second on a terminal; --json has the totals"),
-    ),
-    ("--script", SCRIPTS),
-    ("--traceroute", Hint("there is no traceroute")),
-    ("--host-timeout", TIMES),
-    ("--scan-delay", TIMES),
-    ("--max-rtt-timeout", TIMES),
-    (
-        "--data-length",
-        Hint("--payload PORTS=FILE sends bytes of yours to UDP ports"),
-    ),
-    ("--dns-servers", NAMES),
-    ("--system-dns", Nothing),
-    (
-        "--http-header",
-        Hint("--user-agent and --contact are sent in HTTP requests"),
-    ),
-    (
-        "--rotate-dir",
-        Hint("--rotate numbers the files beside the first one"),
-    ),
-    ("--rotate-size", Takes("--rotate")),
-];
-
-const SPOOF: Meaning = Hint("probes are sent from addresses of this host only");
-const FRAGMENTS: Meaning = Hint("probes are not fragmented");
-const NAMES: Meaning = Hint("addresses are not resolved to names");
-const SCRIPTS: Meaning = Hint("--banners reads what services send; there are no scripts");
-const TIMES: Meaning =
-    Hint("no host is waited for: --rate sets the rate, --wait the time after the last probe");
-const RATE: Meaning = Hint("--rate 10kpps sets the rate; there are no timing templates");
-
-/// Scan types by letter: `U` in `-sU`.
-const SCANS: &[(char, Meaning)] = &[
-    ('S', Is("--probe=syn")),
-    ('U', Is("--probe=udp")),
-    ('n', Is("--probe=echo")),
-    ('P', Is("--probe=echo")),
-    ('A', Is("--probe=ack")),
-    ('F', Is("--probe=fin")),
-    ('X', Is("--probe=xmas")),
-    ('N', Is("--probe=null")),
-    ('Y', Is("--probe=sctp-init")),
-    ('O', Is("--probe=protocol")),
-    ('V', Is("--banners")),
-    (
-        'T',
-        Hint("the default, --probe syn, finds the same ports; --banners connects to them"),
-    ),
-    ('C', SCRIPTS),
-    ('L', Hint("--dry-run shows what would be sent")),
-];
 
 /// Replaces nmap's and masscan's options in the arguments of the process.
 ///
@@ -198,7 +56,9 @@ pub fn replace(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
         }
     }
     head.extend(file.option()?);
-    Ok([head, out].concat())
+    let mut all = [head, out].concat();
+    ping::complete(&mut all);
+    Ok(all)
 }
 
 /// Replaces one argument; returns false if it is not an option of nmap or masscan.
@@ -225,10 +85,10 @@ fn one(
         let value = value.map(OsString::from);
         return take(name, meaning, &mut value.into_iter().chain(words), out).map(|()| true);
     }
-    let is_discovery = |start: &&str| text.len() > start.len() && text.starts_with(*start);
-    if ["-PS", "-PA", "-PU", "-PY"].iter().any(is_discovery) {
-        let hint = "there is no host discovery: each target is probed at all ports";
-        return Err(refused(text, NOT_OURS.to_owned(), hint.to_owned()));
+    if let Some((name, meaning, value)) = glued(text) {
+        let value = Some(value).filter(|value| !value.is_empty());
+        let mut words = value.map(OsString::from).into_iter().chain(words);
+        return take(name, meaning, &mut words, out).map(|()| true);
     }
     // Several letters may be combined: -sSU.
     let Some(letters) = text.strip_prefix("-s").filter(|rest| !rest.is_empty()) else {
@@ -259,6 +119,14 @@ fn long(text: &str) -> Option<(&'static str, &'static Meaning, Option<&str>)> {
     Some((name, meaning, value))
 }
 
+/// Finds an option that is followed by its value without a blank: `-g53`, `-PS22`, `-T4`.
+fn glued(text: &str) -> Option<(&'static str, &'static Meaning, &str)> {
+    PREFIXES.iter().find_map(|(name, meaning, is_value)| {
+        let value = text.strip_prefix(name)?;
+        is_value(value).then_some((*name, meaning, value))
+    })
+}
+
 const NOT_OURS: &str = "it is not an option of barewire scan";
 
 fn take(
@@ -269,12 +137,14 @@ fn take(
 ) -> Result<()> {
     match meaning {
         Is(option) => out.push(option.into()),
+        Takes("") => out.push(value(OsStr::new(text), words.next())?),
         Takes(option) => {
             let mut option = OsString::from(format!("{option}="));
             option.push(value(OsStr::new(text), words.next())?);
             out.push(option);
         }
         Nothing => {}
+        Ignored => drop(value(OsStr::new(text), words.next())?),
         Hint(hint) => {
             return Err(refused(text, NOT_OURS.to_owned(), (*hint).to_owned()));
         }
@@ -410,9 +280,13 @@ mod tests {
             .iter()
             .chain(LONG)
             .map(|row| &row.1)
-            .chain(SCANS.iter().map(|row| &row.1));
+            .chain(SCANS.iter().map(|row| &row.1))
+            .chain(PREFIXES.iter().map(|row| &row.1));
         for meaning in rows.chain(conf::meanings()) {
             if let Is(option) | Takes(option) = meaning {
+                if *option == ping::PING {
+                    continue;
+                }
                 let name = option.split('=').next().unwrap().trim_start_matches('-');
                 assert!(name.is_empty() || known.contains(&name), "{option}");
             }

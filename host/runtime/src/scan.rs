@@ -11,6 +11,7 @@ mod probes;
 mod respond;
 mod route;
 mod run;
+mod services;
 mod state;
 mod sweep;
 mod transmit;
@@ -41,6 +42,7 @@ use probes::ETHERNET_LEN;
 use route::Local;
 pub use route::SourceAddr;
 pub use run::run;
+pub use services::Services;
 pub use state::{Saved, StateFile};
 
 /// What to scan, and how.

@@ -5,17 +5,21 @@
 //! are compared: the cost hardly grows with the length of the list. A [`Table`] has one family.
 
 mod list;
+mod octets;
 mod pair;
 mod parse;
 mod reserved;
 mod table;
+mod words;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use list::RangeList;
+pub use octets::parse_octets;
 pub use pair::{Pair, PairPort, parse_pair, split_pair};
-pub use parse::{parse_line, parse_octets, parse_range, words_of};
+pub use parse::{parse_line, parse_range};
 pub use reserved::RESERVED;
+pub use words::words_of;
 
 use crate::permutation::Permutation;
 use table::Table;

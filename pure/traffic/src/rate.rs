@@ -1,4 +1,4 @@
-//! Rates, parsed from text: `1.2Mpps`, `3Gbps`, `max`.
+//! Rates, parsed from text: `1.2Mpps`, `3Gbps`.
 
 use crate::{Error, Result};
 
@@ -25,7 +25,7 @@ impl Rate {
     /// For an unknown unit, 0, less than a packet a day, or more than any link carries.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = |why: &str| {
-            let hint = "write for example 1.2Mpps, 250kpps, 3Gbps or max";
+            let hint = "write for example 1.2Mpps, 250kpps or 3Gbps";
             Error::new(format!("{text:?} {why}")).with_hint(hint)
         };
         let lower = text.trim().to_ascii_lowercase();

@@ -478,6 +478,20 @@ impl Args {
         Ok((ports, pairs))
     }
 
+    /// The port of `-e`, or the interface of link-local targets.
+    fn port_of(&self, zone: Option<String>) -> Result<Option<String>> {
+        let (Some(port), Some(zone)) = (&self.interface, &zone) else {
+            return Ok(self.interface.clone().or(zone));
+        };
+        let interface = port.split_once(':').map_or(port.as_str(), |(_, rest)| rest);
+        let interface = interface.split(['/', '?']).next().unwrap_or_default();
+        if interface != zone {
+            let why = format!("a target is on {zone}, and -e is {port}");
+            return Err(refused("scan", why).with_hint("a scan has one interface"));
+        }
+        Ok(Some(port.clone()))
+    }
+
     /// The addresses of the opt-out lists.
     fn opt_out(&self) -> Result<RangeList> {
         let mut list = TargetList::excluded();
@@ -492,8 +506,9 @@ impl Args {
 
     fn setup(&self, saved: Option<Saved>) -> Result<Setup> {
         let mut include = TargetList::default();
-        for text in &self.targets {
-            include.add_line(text).map_err(|why| refused("scan", why))?;
+        for text in parse::join_ranges(&self.targets) {
+            let added = include.add_line(&text);
+            added.map_err(|why| refused("scan", why))?;
         }
         for file in &self.target_file {
             read(file, &mut include)?;
@@ -523,7 +538,7 @@ impl Args {
             exclude: exclude.ranges,
             opt_out: self.opt_out()?,
             ports,
-            port: self.interface.clone(),
+            port: self.port_of(include.zone)?,
             source_addrs: self.source_ip.clone(),
             source_ports: self.source_port,
             routers: self.router_ip.clone(),

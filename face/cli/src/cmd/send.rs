@@ -165,7 +165,10 @@ fn text(error: traffic::Error) -> String {
 fn parse_pace(value: &str) -> std::result::Result<PaceText, String> {
     match value {
         "max" => Ok(PaceText::Max),
-        _ => Rate::parse(value).map(PaceText::Rate).map_err(text),
+        _ => Rate::parse(value).map(PaceText::Rate).map_err(|error| {
+            let why = error.why;
+            format!("{why}\nhint: write for example 1.2Mpps, 250kpps, 3Gbps or max")
+        }),
     }
 }
 

@@ -7,29 +7,28 @@ use std::path::Path;
 
 use sys::{Error, ErrorKind, Result};
 
-use super::Meaning::{self, Hint, Is, Nothing, Takes};
+use super::Meaning::{self, Hint, Ignored, Is, Nothing, Takes};
+use super::ping::PING;
+use super::table::LONG;
 
 /// Maximum length of a file in bytes.
 const LEN_MAX: u64 = 16 << 20;
 
-/// Names, without dashes, and their meanings. [`Is`] accepts `true` and `false`; the target is the
-/// argument without a name.
+/// Names, without dashes, and their meanings, beside those of [`LONG`]. [`Is`] accepts `true` and
+/// `false`; the target is the argument without a name.
 const NAMES: &[(&str, Meaning)] = &[
     ("rate", Takes("--rate")),
     ("maxrate", Takes("--rate")),
     ("ports", Takes("--ports")),
     ("port", Takes("--ports")),
     ("topports", Takes("--top-ports")),
-    ("range", Takes("")),
     ("destinationip", Takes("")),
     ("exclude", Takes("--exclude")),
     ("excluderange", Takes("--exclude")),
     ("excludefile", Takes("--exclude-file")),
     ("excludeports", Takes("--exclude-ports")),
-    ("includefile", Takes("--target-file")),
     ("il", Takes("--target-file")),
     ("shard", Takes("--shard")),
-    ("shards", Takes("--shard")),
     ("seed", Takes("--seed")),
     ("retries", Takes("--retries")),
     ("retry", Takes("--retries")),
@@ -44,30 +43,19 @@ const NAMES: &[(&str, Meaning)] = &[
     ("routermac", Takes("--router-mac")),
     ("routerip", Takes("--router-ip")),
     ("gatewayip", Takes("--router-ip")),
-    ("gatewaymac", Takes("--router-mac")),
     ("connections", Takes("--connections")),
     ("banners", Is("--banners")),
     ("open", Is("--open")),
-    ("openonly", Is("--open")),
     ("appendoutput", Is("--append-output")),
-    ("ping", Is("--probe=echo")),
     ("show", Nothing),
     ("noshow", Nothing),
-    ("capture", Nothing),
-    ("nocapture", Nothing),
-    ("randomizehosts", Nothing),
     ("rotate", Nothing),
-    ("rotatedir", Nothing),
-    ("rotateoffset", Nothing),
     ("rotatesize", Nothing),
-    ("blackrockrounds", Nothing),
-    ("minpacket", Nothing),
-    ("offline", Hint("--dry-run")),
-    (
-        "resumeindex",
-        Hint("--state FILE saves and resumes a scan; masscan's order of probes differs"),
-    ),
-    ("resumecount", Hint("--shard 1/10 scans a part")),
+    ("httpuseragent", Takes("--user-agent")),
+    ("nmappayload", Takes("--payload-file")),
+    ("nmappayloads", Takes("--payload-file")),
+    ("pcappayload", Takes("--payload-file")),
+    ("pcappayloads", Takes("--payload-file")),
 ];
 
 /// All meanings in the table.
@@ -91,7 +79,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<OsString>> {
         let why = format!("it is longer than {LEN_MAX} bytes");
         return Err(Error::new(ErrorKind::InvalidInput, what(), why));
     }
-    arguments(&text).map_err(|(line, why, hint)| {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    arguments(text).map_err(|(line, why, hint)| {
         let what = format!("read line {line} of {}", path.display());
         let error = Error::new(ErrorKind::InvalidInput, what, why);
         match hint {
@@ -107,6 +96,7 @@ type Wrong = (usize, String, Option<&'static str>);
 fn arguments(text: &str) -> std::result::Result<Vec<OsString>, Wrong> {
     let mut out = Vec::new();
     let (mut format, mut file) = (None, None);
+    let mut router_mac: Option<&str> = None;
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
@@ -114,11 +104,28 @@ fn arguments(text: &str) -> std::result::Result<Vec<OsString>, Wrong> {
         }
         let (name, value) = line.split_once('=').unwrap_or((line, "true"));
         let (name, value) = (plain(name), value.trim());
+        if name.starts_with("routermac") {
+            if router_mac.is_some_and(|before| !before.eq_ignore_ascii_case(value)) {
+                let why = "it is not the router's MAC address above".to_owned();
+                let hint = "all probes go to one router: scan IPv4 and IPv6 addresses separately";
+                return Err((number, why, Some(hint)));
+            }
+            router_mac = Some(value);
+        }
         match name.as_str() {
             "outputformat" => {
                 format = Some(known_format(value).map_err(|why| (number, why, None))?);
             }
             "outputfilename" => file = Some(value.to_owned()),
+            // masscan writes the ports of its --ping as I:0.
+            "ports" | "port" if value.contains("I:") => {
+                let ports = value.split(',').map(str::trim);
+                let kept: Vec<&str> = ports.filter(|port| !port.starts_with("I:")).collect();
+                if !kept.is_empty() {
+                    out.push(format!("--ports={}", kept.join(",")).into());
+                }
+                out.push(PING.into());
+            }
             _ => out.extend(argument(&name, value).map_err(|(why, hint)| (number, why, hint))?),
         }
     }
@@ -152,13 +159,21 @@ pub(super) fn known_format(value: &str) -> std::result::Result<Option<&'static s
     }
 }
 
+/// The meaning of a name without dashes.
+fn meaning(name: &str) -> Option<&'static Meaning> {
+    let found = NAMES.iter().find(|(known, _)| *known == name);
+    let long = || LONG.iter().find(|(known, _)| plain(known) == name);
+    found.or_else(long).map(|(_, meaning)| meaning)
+}
+
 type WrongName = (String, Option<&'static str>);
 
 fn argument(name: &str, value: &str) -> std::result::Result<Option<OsString>, WrongName> {
-    let found = NAMES.iter().find(|(known, _)| *known == name);
-    let (_, meaning) = found.ok_or_else(|| (format!("unknown name {name:?}"), None))?;
+    let meaning = meaning(name).ok_or_else(|| (format!("unknown name {name:?}"), None))?;
     match meaning {
-        Nothing => Ok(None),
+        Nothing | Ignored => Ok(None),
+        // masscan also writes what is off.
+        Hint(_) if matches!(value, "false" | "0" | "no") => Ok(None),
         Hint(hint) => Err((format!("{name:?} is not supported"), Some(*hint))),
         Is(option) => match value {
             "true" | "1" | "yes" => Ok(Some(option.into())),
@@ -185,16 +200,17 @@ pub fn text_input(text: &str) -> bool {
             return false;
         }
     };
-    assert!(arguments.len() <= text.lines().count());
+    // A line of ports may also be one of echo requests.
+    assert!(arguments.len() <= 2 * text.lines().count());
     for argument in arguments {
         let argument = argument.into_string().expect("made of text");
-        let is_option = NAMES.iter().any(|(_, meaning)| match meaning {
+        let is_option = NAMES.iter().chain(LONG).any(|(_, meaning)| match meaning {
             Is(option) => argument == *option,
             Takes("") => !argument.starts_with('-'),
             Takes(option) => argument
                 .strip_prefix(option)
                 .is_some_and(|value| value.starts_with('=')),
-            Nothing | Hint(_) => false,
+            Nothing | Ignored | Hint(_) => false,
         });
         let is_output = argument.starts_with("--output=");
         assert!(is_option || is_output, "{argument}");
@@ -230,6 +246,25 @@ mod tests {
             ["--output=xml:x"]
         );
         assert!(arguments("output-format = interactive").unwrap().is_empty());
+    }
+
+    #[test]
+    fn one_router_is_written_twice_and_pings_as_a_port() {
+        let text = "router-mac-ipv4 = 02-00-00-00-00-02\nrouter-mac-ipv6 = 02-00-00-00-00-02\n\
+                    ports = 80,I:0\nnoreset = false\nheartbleed = false\n\
+                    nmap-payloads = x\nhttp-user-agent = a/1\n";
+        let expected = [
+            "--router-mac=02-00-00-00-00-02",
+            "--router-mac=02-00-00-00-00-02",
+            "--ports=80",
+            "--ping",
+            "--payload-file=x",
+            "--user-agent=a/1",
+        ];
+        assert_eq!(arguments(text).unwrap(), expected.map(OsString::from));
+        let text = "router-mac-ipv4 = 02-00-00-00-00-02\nrouter-mac-ipv6 = 02-00-00-00-00-03";
+        assert_eq!(arguments(text).unwrap_err().0, 2);
+        assert_eq!(arguments("heartbleed = true").unwrap_err().0, 1);
     }
 
     #[test]

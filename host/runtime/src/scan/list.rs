@@ -1,11 +1,13 @@
 //! Parses lists of targets: ranges, and host names, which the system's resolver looks up.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
 
 use ::scan::{
-    AddrRange, Pair, PairPort, RangeList, parse_octets, parse_pair, parse_range, split_pair,
-    words_of,
+    AddrRange, Pair, PairPort, RangeList, parse_octets, parse_range, split_pair, words_of,
 };
+
+use super::services::Services;
 
 /// Maximum number of names to look up: each may take seconds.
 const NAMES_MAX: usize = 10_000;
@@ -25,8 +27,11 @@ pub struct TargetList {
     line: Vec<AddrRange>,
     /// Ports of single addresses.
     pub pairs: Vec<Pair>,
+    /// The interface of link-local addresses with a zone (`fe80::1%eth0`, RFC 4007 section 11).
+    pub zone: Option<String>,
     name_count: usize,
     takes_all_addrs: bool,
+    services: Services,
 }
 
 impl TargetList {
@@ -41,7 +46,8 @@ impl TargetList {
     /// Adds the targets of one line, separated by commas or blanks; `#` starts a comment. A name
     /// stands for all its IPv4 addresses, or for its IPv6 addresses if it has no IPv4 address. A
     /// port after an address or name (`192.0.2.7:443`, `[2001:db8::1]:443`, or `192.0.2.7 443`)
-    /// makes a pair.
+    /// makes a pair; several (`192.0.2.7:80,8000-8010`) make several, and a service (`host:http`)
+    /// stands for its port.
     ///
     /// # Errors
     /// The reason why a word is invalid, as a sentence without a full stop.
@@ -53,6 +59,7 @@ impl TargetList {
                 continue;
             }
             let before = self.line.len();
+            let word = &*self.without_zone(word)?;
             match (parse_range(word), parse_octets(word)) {
                 (Ok(range), _) => self.line.push(range),
                 (_, Some(ranges)) => self.line.extend(ranges?),
@@ -84,21 +91,51 @@ impl TargetList {
 
     /// Adds `host:port`; false if the word has another form.
     fn add_pair(&mut self, word: &str) -> Result<bool, String> {
-        if let Some(pair) = parse_pair(word) {
-            let pair = pair?;
-            let before = self.line.len();
-            self.line.push(AddrRange::single(pair.addr));
-            self.pair(word, before, &[pair.port])?;
-            return Ok(true);
+        let Some((host, port)) = split_pair(word) else {
+            return Ok(false);
+        };
+        let host = &*self.without_zone(host)?;
+        let before = self.line.len();
+        let addr: Option<IpAddr> = match word.starts_with('[') {
+            true => host.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+            false => host.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
+        };
+        match addr {
+            Some(addr) => self.line.push(AddrRange::single(addr)),
+            None if is_name(host) => self.add_name(host)?,
+            None => return Ok(false),
         }
-        match split_pair(word) {
-            Some((name, port)) if is_name(name) => {
-                let (port, before) = (PairPort::parse(port)?, self.line.len());
-                self.add_name(name)?;
-                self.pair(word, before, &[port])?;
-                Ok(true)
+        let services = &mut self.services;
+        let ports = PairPort::parse_list(port, |name, of| services.port_of(name, of))?;
+        self.pair(word, before, &ports)?;
+        Ok(true)
+    }
+
+    /// Removes the zone of a link-local address, and keeps it.
+    fn without_zone<'a>(&mut self, word: &'a str) -> Result<Cow<'a, str>, String> {
+        let Some((addr, zone)) = word.split_once('%') else {
+            return Ok(word.into());
+        };
+        let (zone, end) = match zone.strip_suffix(']') {
+            Some(zone) => (zone, "]"),
+            None => (zone, ""),
+        };
+        let addr = format!("{addr}{end}");
+        match parse_range(&addr).map(|range| range.first_addr()) {
+            Ok(IpAddr::V6(first)) if first.is_unicast_link_local() && !zone.is_empty() => {}
+            _ => {
+                let why = "only a link-local address (fe80::1%eth0) has an interface";
+                return Err(format!("{word:?}: {why}"));
             }
-            _ => Ok(false),
+        }
+        match &self.zone {
+            Some(other) if other != zone => Err(format!(
+                "{word:?} is on another interface than {other}: a scan has one interface"
+            )),
+            _ => {
+                self.zone = Some(zone.to_owned());
+                Ok(addr.into())
+            }
         }
     }
 
@@ -229,6 +266,37 @@ mod tests {
     }
 
     #[test]
+    fn octets_after_commas_are_hosts_and_not_ports() {
+        let mut list = TargetList::default();
+        list.add_line("198.18.4.1,2,7, 198.18.5.9 - 198.18.5.11,[2001:db8::7]")
+            .unwrap();
+        assert!(list.pairs.is_empty());
+        list.ranges.merge();
+        let count = |range: &AddrRange| range.last - range.first + 1;
+        let counts: Vec<u128> = list.ranges.iter().map(count).collect();
+        assert_eq!(counts, [2, 1, 3, 1]);
+        let why = TargetList::default().add_line("192.0.2.1,443").unwrap_err();
+        assert!(why.contains("colon"), "{why}");
+    }
+
+    #[test]
+    fn the_zone_of_a_link_local_address_is_its_interface() {
+        let mut list = TargetList::default();
+        list.add_line("fe80::1%eth0 fe80::2,[fe80::3%eth0] [fe80::4%eth0]:80")
+            .unwrap();
+        assert_eq!(list.zone.as_deref(), Some("eth0"));
+        assert_eq!((list.ranges.len(), list.pairs.len()), (3, 1));
+        for line in [
+            "fe80::1%eth1",
+            "2001:db8::1%eth0",
+            "fe80::1%",
+            "192.0.2.1%eth0",
+        ] {
+            assert!(list.add_line(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
     fn many_words_of_octets_are_merged_as_they_are_read() {
         let mut list = TargetList::default();
         // Each is 65,536 ranges; all are the same.
@@ -269,7 +337,20 @@ mod tests {
         list.add_line("localhost 443").unwrap();
         assert!(list.ranges.is_empty() && list.pairs.len() >= 2);
         assert!(list.pairs.iter().all(|pair| pair.addr.is_loopback()));
+        let mut list = TargetList::default();
+        list.add_line("192.0.2.1:80,8000-8002 192.0.2.2:http,[::1]:443,53/udp")
+            .unwrap();
+        let ports: Vec<u16> = list.pairs.iter().map(|pair| pair.port.port).collect();
+        assert_eq!(ports, [80, 8000, 8001, 8002, 80, 443, 53]);
+        assert!(
+            list.pairs[5]
+                .port
+                .protocol
+                .is_some_and(|it| it.word() == "udp")
+        );
         for line in [
+            "192.0.2.1:no-such-service",
+            "192.0.2.1:90-80",
             "192.0.2.0/24 80",
             "80",
             "192.0.2.1:x",

@@ -28,24 +28,68 @@ impl PairPort {
     /// # Errors
     /// What is wrong with it, as a sentence without a full stop.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let (port, protocol) = match text.split_once('/') {
-            None => (text, None),
-            Some((port, word)) => {
-                let known = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp, Protocol::Ip];
-                let found = known.into_iter().find(|protocol| protocol.word() == word);
-                let why = || format!("{word:?} in {text:?} is not tcp, udp, sctp or ip");
-                (port, Some(found.ok_or_else(why)?))
+        let (port, protocol) = split_protocol(text)?;
+        Self::of(number(text, port)?, protocol)
+    }
+
+    /// Parses a list such as `80,443,8000-8100/tcp` or `http`: numbers, ranges, and names of
+    /// services, which `port_of` looks up; the protocol, after the last item, is that of all.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), and those of `port_of`.
+    pub fn parse_list(
+        text: &str,
+        mut port_of: impl FnMut(&str, Option<Protocol>) -> Result<u16, String>,
+    ) -> Result<Vec<Self>, String> {
+        let (list, protocol) = split_protocol(text)?;
+        let mut out = Vec::new();
+        for item in list.split(',') {
+            let ports = match item.split_once('-') {
+                _ if item.bytes().any(|byte| byte.is_ascii_alphabetic()) => {
+                    let port = port_of(item, protocol)?;
+                    port..=port
+                }
+                Some((first, last)) => number(text, first)?..=number(text, last)?,
+                None => {
+                    let port = number(text, item)?;
+                    port..=port
+                }
+            };
+            if ports.is_empty() {
+                return Err(format!("{item:?} ends before it begins"));
             }
-        };
-        // `u16` takes a sign.
-        let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
-        let port = port.parse().ok().filter(|_| is_number);
-        let port = port.ok_or_else(|| format!("{text:?} is not a port from 0 to 65535"))?;
+            for port in ports {
+                out.push(Self::of(port, protocol)?);
+            }
+        }
+        Ok(out)
+    }
+
+    fn of(port: u16, protocol: Option<Protocol>) -> Result<Self, String> {
         if protocol == Some(Protocol::Ip) {
             check_number(port)?;
         }
         Ok(Self { port, protocol })
     }
+}
+
+/// Splits off the protocol after a slash.
+fn split_protocol(text: &str) -> Result<(&str, Option<Protocol>), String> {
+    let Some((ports, word)) = text.split_once('/') else {
+        return Ok((text, None));
+    };
+    let known = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp, Protocol::Ip];
+    let found = known.into_iter().find(|protocol| protocol.word() == word);
+    let why = || format!("{word:?} in {text:?} is not tcp, udp, sctp or ip");
+    Ok((ports, Some(found.ok_or_else(why)?)))
+}
+
+/// A port number, part of `text`.
+fn number(text: &str, port: &str) -> Result<u16, String> {
+    // `u16` takes a sign.
+    let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+    let port = port.parse().ok().filter(|_| is_number);
+    port.ok_or_else(|| format!("{text:?} is not a port from 0 to 65535"))
 }
 
 /// Splits a word into a host and a port: `host:443`, `[2001:db8::1]:443`. `None` if it has no port.
@@ -97,6 +141,38 @@ mod tests {
             split_pair("host.example:443"),
             Some(("host.example", "443"))
         );
+    }
+
+    #[test]
+    fn lists_of_ports_are_numbers_ranges_and_names() {
+        let port_of = |name: &str, protocol: Option<Protocol>| match (name, protocol) {
+            ("http", None | Some(Protocol::Tcp)) => Ok(80),
+            ("http-alt", _) => Ok(8080),
+            _ => Err(format!("no service {name}")),
+        };
+        let ports = |text: &str| {
+            let list = PairPort::parse_list(text, port_of)?;
+            Ok::<_, String>(list.iter().map(|port| port.port).collect::<Vec<_>>())
+        };
+        assert_eq!(ports("443"), Ok(vec![443]));
+        assert_eq!(ports("80-83,9"), Ok(vec![80, 81, 82, 83, 9]));
+        assert_eq!(ports("http,http-alt/tcp"), Ok(vec![80, 8080]));
+        assert_eq!(ports("0-65535").unwrap().len(), 1 << 16);
+        let list = PairPort::parse_list("53,54/udp", port_of).unwrap();
+        assert!(list.iter().all(|port| port.protocol == Some(Protocol::Udp)));
+        for bad in [
+            "",
+            "9-8",
+            "80-",
+            "80,",
+            "x",
+            "http/udp",
+            "70000",
+            "1-255,256/ip",
+            "80/icmp",
+        ] {
+            assert!(ports(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

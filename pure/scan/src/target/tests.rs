@@ -23,6 +23,8 @@ fn ranges_expand_as_documented() {
         ("192.0.2.1-9", "192.0.2.1", "192.0.2.9"),
         ("2001:db8::/126", "2001:db8::", "2001:db8::3"),
         ("2001:db8::1-2001:db8::f", "2001:db8::1", "2001:db8::f"),
+        ("[2600::1]", "2600::1", "2600::1"),
+        ("[2600::1]-[2600::4]", "2600::1", "2600::4"),
         ("::/0", "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
     ] {
         let range = parse_range(text).unwrap();
@@ -72,6 +74,8 @@ fn invalid_ranges_are_refused_with_their_text() {
         "::1-9",
         "::/129",
         "host.example",
+        "[192.0.2.1]",
+        "[2600::1",
     ] {
         let error = parse_range(text).unwrap_err();
         assert!(error.contains(text), "{text}: {error}");
@@ -101,12 +105,29 @@ fn octets_are_ranges_of_addresses() {
     assert_eq!(of("10.1-2.*.*").unwrap(), ["10.1.0.0-10.2.255.255"]);
     let found = ["10.1.0.7-10.1.0.7", "10.1.1.7-10.1.1.7"];
     assert_eq!(of("10.1.0-1.7").unwrap(), found);
+    let found = [
+        "198.18.4.1-198.18.4.2",
+        "198.18.4.7-198.18.4.7",
+        "198.18.4.9-198.18.4.11",
+    ];
+    assert_eq!(of("198.18.4.1,2,7,9-11").unwrap(), found);
+    let found = ["10.0.5.1-10.0.5.1", "10.2.5.1-10.2.5.1"];
+    assert_eq!(of("10.2,0.5.1,1").unwrap(), found);
+    assert_eq!(
+        of("10.0.1,3.*").unwrap(),
+        ["10.0.1.0-10.0.1.255", "10.0.3.0-10.0.3.255"]
+    );
+    for (text, number) in [("192.0.2.1,443", "443"), ("1-300.0.0.0", "300")] {
+        let why = parse_octets(text).unwrap().unwrap_err();
+        assert!(why.starts_with(number), "{why}");
+    }
     for other in [
         "",
         "10.0.0",
         "10.0.0.",
         "10.0.0.0.1",
-        "1-300.0.0.0",
+        "10.0.0.1,",
+        "10.0.0.,1",
         "192.0.2.010",
         "a.b.c.*",
         "+1.0.0.*",

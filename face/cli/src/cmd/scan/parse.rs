@@ -15,10 +15,28 @@ pub fn parse_rate(text: &str) -> std::result::Result<Rate, String> {
         Ok(number) => Rate::packets(number),
         Err(_) => Rate::parse(text),
     };
-    rate.map_err(|error| match error.hint {
-        Some(hint) => format!("{}\nhint: {hint}", error.why),
-        None => error.why,
+    rate.map_err(|error| {
+        format!(
+            "{}\nhint: write for example 100, 250kpps or 3Mbps",
+            error.why
+        )
     })
+}
+
+/// Joins `192.0.2.1 - 192.0.2.9` on the command line, which a shell splits into three arguments.
+pub fn join_ranges(targets: &[String]) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    let mut is_open = false;
+    for target in targets {
+        match out.last_mut() {
+            Some(last) if is_open || target == "-" => {
+                *last += target;
+                is_open = target == "-";
+            }
+            _ => out.push(target.clone()),
+        }
+    }
+    out
 }
 
 /// A wait until the scan is stopped.
@@ -105,6 +123,10 @@ mod tests {
         assert_eq!(parse_rate("0.5"), Ok(Rate::Packets(0.5)));
         assert_eq!(parse_rate("3Mbps"), Ok(Rate::Bits(3e6)));
         assert!(parse_rate("0").is_err() && parse_rate("fast").is_err());
+        let hint = parse_rate("max").unwrap_err();
+        assert!(!hint.contains("or max"), "{hint}");
+        let targets = ["192.0.2.1", "-", "192.0.2.9", "x", "y"].map(str::to_owned);
+        assert_eq!(join_ranges(&targets), ["192.0.2.1-192.0.2.9", "x", "y"]);
         assert_eq!(parse_wait("0"), Ok(Duration::ZERO));
         assert_eq!(parse_wait("1.5"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse_wait("forever"), Ok(FOREVER));
