@@ -17,7 +17,7 @@ mod standard;
 
 pub use application::{APPLICATION, ApplicationElement};
 pub(crate) use application::{raw as application_raw, text as application_text};
-pub use standard::{NETFLOW9, PutRun, STANDARD, Standard, UNIFLOW, standard_index};
+pub use standard::{NETFLOW9, PutRun, STANDARD, Standard, UNIFLOW, netflow9_index, standard_index};
 
 /// The enterprise number of reverse elements (RFC 5103 §6.1).
 pub const REVERSE_ENTERPRISE: u32 = 29305;
@@ -452,14 +452,13 @@ pub struct Column {
 }
 
 /// Record fields that are in no standard template, without alternative forms of the same value.
-const ALL: [&Field; 23] = [
+const ALL: [&Field; 22] = [
     field::PayloadOctets::FIELD,
     field::TcpFlagsFirst::FIELD,
     field::TcpFlagsLast::FIELD,
     field::MaximumTtl::FIELD,
     field::MinimumLength::FIELD,
     field::MaximumLength::FIELD,
-    field::ClassOfService::FIELD,
     field::FragmentFlags::FIELD,
     field::Fragments::FIELD,
     field::TcpOptions::FIELD,

@@ -3,7 +3,7 @@
 use super::{Column, Field, View, Way, field};
 use crate::encode::Sum;
 use crate::expire::EndReason;
-use crate::key::Side;
+use crate::key::{FlowKey, Side};
 use crate::record::Record;
 
 /// A list of fields known at build time.
@@ -29,7 +29,7 @@ pub type PutRun = fn(&[(Record, EndReason)], u32, &mut [u8], &mut Sum) -> usize;
 macro_rules! standard {
     (
         $(#[$about:meta])* $all:ident;
-        $($name:ident: [$($forward:ident)*] [$($reverse:ident)*];)*
+        $($name:ident: [$($reverse:ident)*] [$($forward:ident)*];)*
     ) => {
         $(
             #[allow(non_snake_case)]
@@ -37,10 +37,10 @@ macro_rules! standard {
                 use super::*;
 
                 pub(super) const LEN: usize =
-                    0 $(+ field::$forward::LEN)* $(+ field::$reverse::LEN)*;
+                    0 $(+ field::$reverse::LEN)* $(+ field::$forward::LEN)*;
                 pub(super) const COLUMNS: &[Column] = &[
-                    $(Column { field: field::$forward::FIELD, way: Way::Forward },)*
                     $(Column { field: field::$reverse::FIELD, way: Way::Reverse },)*
+                    $(Column { field: field::$forward::FIELD, way: Way::Forward },)*
                 ];
 
                 pub(super) fn put(
@@ -102,7 +102,7 @@ macro_rules! standard {
                     count
                 }
 
-                const IS_BOTH: bool = matches!(COLUMNS[COLUMNS.len() - 1].way, Way::Reverse);
+                const IS_BOTH: bool = matches!(COLUMNS[0].way, Way::Reverse);
                 const IS_IPV6: bool = has(COLUMNS, field::SourceIpv6::FIELD);
                 const IS_ICMP: bool = has(COLUMNS, field::IcmpTypeCode4::FIELD)
                     || has(COLUMNS, field::IcmpTypeCode6::FIELD);
@@ -130,14 +130,14 @@ macro_rules! standard {
                 fn fill(view: &View<'_>, out: &mut [u8; LEN]) {
                     let mut at = 0;
                     $(
-                        out[at..at + field::$forward::LEN]
-                            .copy_from_slice(&field::$forward::value(view, Way::Forward));
-                        at += field::$forward::LEN;
-                    )*
-                    $(
                         out[at..at + field::$reverse::LEN]
                             .copy_from_slice(&field::$reverse::value(view, Way::Reverse));
                         at += field::$reverse::LEN;
+                    )*
+                    $(
+                        out[at..at + field::$forward::LEN]
+                            .copy_from_slice(&field::$forward::value(view, Way::Forward));
+                        at += field::$forward::LEN;
                     )*
                     debug_assert_eq!(at, LEN);
                 }
@@ -169,55 +169,83 @@ const fn has(columns: &[Column], field: &Field) -> bool {
 }
 
 // In the order that `standard_index` relies on: version, then ICMP, then whether both directions
-// are included.
+// are included. Reverse elements come first: nfcapd 1.7 reads all but the counters of them as the
+// forward ones, and the last value of an element counts.
 standard! {
     /// The standard templates; [`standard_index`] selects the one for a flow.
     STANDARD;
-    ipv4: [SourceIpv4 DestinationIpv4 SourcePort DestinationPort Protocol EndReasonOf
-        BiflowDirection MinimumTtl TcpControlBits IngressInterface StartMs EndMs Packets Octets] [];
-    ipv4_both: [SourceIpv4 DestinationIpv4 SourcePort DestinationPort Protocol EndReasonOf
-        BiflowDirection MinimumTtl TcpControlBits IngressInterface StartMs EndMs Packets Octets]
-        [MinimumTtl TcpControlBits StartMs EndMs Packets Octets];
-    icmp4: [SourceIpv4 DestinationIpv4 IcmpTypeCode4 Protocol EndReasonOf
-        BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets] [];
-    icmp4_both: [SourceIpv4 DestinationIpv4 IcmpTypeCode4 Protocol EndReasonOf
-        BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets]
-        [MinimumTtl StartMs EndMs Packets Octets];
-    ipv6: [SourceIpv6 DestinationIpv6 SourcePort DestinationPort Protocol EndReasonOf
-        BiflowDirection MinimumTtl TcpControlBits IngressInterface StartMs EndMs Packets Octets] [];
-    ipv6_both: [SourceIpv6 DestinationIpv6 SourcePort DestinationPort Protocol EndReasonOf
-        BiflowDirection MinimumTtl TcpControlBits IngressInterface StartMs EndMs Packets Octets]
-        [MinimumTtl TcpControlBits StartMs EndMs Packets Octets];
-    icmp6: [SourceIpv6 DestinationIpv6 IcmpTypeCode6 Protocol EndReasonOf
-        BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets] [];
-    icmp6_both: [SourceIpv6 DestinationIpv6 IcmpTypeCode6 Protocol EndReasonOf
-        BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets]
-        [MinimumTtl StartMs EndMs Packets Octets];
+    ipv4: []
+        [SourceIpv4 DestinationIpv4 SourcePort DestinationPort Protocol EndReasonOf
+        BiflowDirection MinimumTtl ClassOfService TcpControlBits IngressInterface StartMs EndMs
+        Packets Octets];
+    ipv4_both: [MinimumTtl ClassOfService TcpControlBits StartMs EndMs Packets Octets]
+        [SourceIpv4 DestinationIpv4 SourcePort DestinationPort Protocol EndReasonOf
+        BiflowDirection MinimumTtl ClassOfService TcpControlBits IngressInterface StartMs EndMs
+        Packets Octets];
+    icmp4: []
+        [SourceIpv4 DestinationIpv4 IcmpTypeCode4 Protocol EndReasonOf
+        BiflowDirection MinimumTtl ClassOfService IngressInterface StartMs EndMs
+        Packets Octets];
+    icmp4_both: [MinimumTtl ClassOfService StartMs EndMs Packets Octets]
+        [SourceIpv4 DestinationIpv4 IcmpTypeCode4 Protocol EndReasonOf
+        BiflowDirection MinimumTtl ClassOfService IngressInterface StartMs EndMs
+        Packets Octets];
+    ipv6: []
+        [SourceIpv6 DestinationIpv6 SourcePort DestinationPort Protocol EndReasonOf
+        BiflowDirection MinimumTtl ClassOfService TcpControlBits IngressInterface StartMs EndMs
+        Packets Octets];
+    ipv6_both: [MinimumTtl ClassOfService TcpControlBits StartMs EndMs Packets Octets]
+        [SourceIpv6 DestinationIpv6 SourcePort DestinationPort Protocol EndReasonOf
+        BiflowDirection MinimumTtl ClassOfService TcpControlBits IngressInterface StartMs EndMs
+        Packets Octets];
+    icmp6: []
+        [SourceIpv6 DestinationIpv6 IcmpTypeCode6 Protocol EndReasonOf
+        BiflowDirection MinimumTtl ClassOfService IngressInterface StartMs EndMs
+        Packets Octets];
+    icmp6_both: [MinimumTtl ClassOfService StartMs EndMs Packets Octets]
+        [SourceIpv6 DestinationIpv6 IcmpTypeCode6 Protocol EndReasonOf
+        BiflowDirection MinimumTtl ClassOfService IngressInterface StartMs EndMs
+        Packets Octets];
 }
 
 // Flags in eight bits: collectors that need uniflows read only those.
 standard! {
     /// The same for one direction per record, at half the index.
     UNIFLOW;
-    uniflow_ipv4: [SourceIpv4 DestinationIpv4 SourcePort DestinationPort Protocol EndReasonOf
-        BiflowDirection MinimumTtl TcpControlBits8 IngressInterface StartMs EndMs Packets Octets]
-        [];
-    uniflow_icmp4: [SourceIpv4 DestinationIpv4 IcmpTypeCode4 Protocol EndReasonOf
-        BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets] [];
-    uniflow_ipv6: [SourceIpv6 DestinationIpv6 SourcePort DestinationPort Protocol EndReasonOf
-        BiflowDirection MinimumTtl TcpControlBits8 IngressInterface StartMs EndMs Packets Octets]
-        [];
-    uniflow_icmp6: [SourceIpv6 DestinationIpv6 IcmpTypeCode6 Protocol EndReasonOf
-        BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets] [];
+    uniflow_ipv4: []
+        [SourceIpv4 DestinationIpv4 SourcePort DestinationPort Protocol EndReasonOf
+        BiflowDirection MinimumTtl ClassOfService TcpControlBits8 IngressInterface StartMs EndMs
+        Packets Octets];
+    uniflow_icmp4: []
+        [SourceIpv4 DestinationIpv4 IcmpTypeCode4 Protocol EndReasonOf
+        BiflowDirection MinimumTtl ClassOfService IngressInterface StartMs EndMs
+        Packets Octets];
+    uniflow_ipv6: []
+        [SourceIpv6 DestinationIpv6 SourcePort DestinationPort Protocol EndReasonOf
+        BiflowDirection MinimumTtl ClassOfService TcpControlBits8 IngressInterface StartMs EndMs
+        Packets Octets];
+    uniflow_icmp6: []
+        [SourceIpv6 DestinationIpv6 IcmpTypeCode6 Protocol EndReasonOf
+        BiflowDirection MinimumTtl ClassOfService IngressInterface StartMs EndMs
+        Packets Octets];
 }
 
+// In the order that `netflow9_index` relies on: version, then ICMP.
 standard! {
-    /// NetFlow 9 fields after times and ports, for IPv4 and for IPv6.
+    /// NetFlow 9 fields after times and ports; [`netflow9_index`] selects the list for a flow.
     NETFLOW9;
-    netflow9_ipv4: [SourceIpv4 DestinationIpv4 Packets Octets IngressInterface Protocol
-        TcpControlBits8 MinimumTtl EndReasonOf ClassOfService] [];
-    netflow9_ipv6: [SourceIpv6 DestinationIpv6 Packets Octets IngressInterface Protocol
-        TcpControlBits8 MinimumTtl EndReasonOf ClassOfService] [];
+    netflow9_ipv4: []
+        [SourceIpv4 DestinationIpv4 Packets Octets IngressInterface Protocol
+        TcpControlBits8 MinimumTtl EndReasonOf ClassOfService];
+    netflow9_icmp4: []
+        [SourceIpv4 DestinationIpv4 Packets Octets IngressInterface Protocol
+        TcpControlBits8 MinimumTtl EndReasonOf ClassOfService IcmpTypeCode4];
+    netflow9_ipv6: []
+        [SourceIpv6 DestinationIpv6 Packets Octets IngressInterface Protocol
+        TcpControlBits8 MinimumTtl EndReasonOf ClassOfService];
+    netflow9_icmp6: []
+        [SourceIpv6 DestinationIpv6 Packets Octets IngressInterface Protocol
+        TcpControlBits8 MinimumTtl EndReasonOf ClassOfService IcmpTypeCode6];
 }
 
 /// Index in [`STANDARD`] for a flow.
@@ -226,4 +254,10 @@ pub fn standard_index(record: &Record, is_both: bool) -> usize {
     let key = record.key();
     let version = usize::from(key.ip_version() == 6) * 4;
     version + usize::from(key.is_icmp()) * 2 + usize::from(is_both)
+}
+
+/// Index in [`NETFLOW9`] for a flow.
+#[inline]
+pub fn netflow9_index(key: &FlowKey) -> usize {
+    usize::from(key.ip_version() == 6) * 2 + usize::from(key.is_icmp())
 }

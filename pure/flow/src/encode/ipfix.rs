@@ -120,8 +120,11 @@ pub struct Encoder {
     refused: [Sum; Refusal::COUNT],
     /// Number of records encoded without some of their extra fields.
     shortened: u64,
-    /// Extra columns of records with one direction, and with both.
-    extra: [Vec<Column>; 2],
+    /// Extra columns after the standard ones: forward elements.
+    extra: Vec<Column>,
+    /// Extra columns before the standard ones of records with both directions: reverse elements
+    /// precede forward ones, as in [`STANDARD`].
+    extra_reverse: Vec<Column>,
     /// By index in [`STANDARD`]: the functions that write records without extra fields, one data
     /// record each.
     runs: [Option<&'static Standard>; TEMPLATES],
@@ -146,14 +149,13 @@ impl Encoder {
         };
         let room = room.saturating_sub(standard).min(EXTRA_MAX);
         let all = config.extra.iter().copied().take(room);
-        let both: Vec<Column> = all.collect();
-        let one = both.iter().copied();
-        let one = one.filter(|column| column.way == crate::element::Way::Forward);
-        let others = standard + both.len();
+        let (extra, extra_reverse): (Vec<Column>, Vec<Column>) =
+            all.partition(|column| column.way == crate::element::Way::Forward);
+        let others = standard + extra.len() + extra_reverse.len();
         let rich = config.extra_fields.any();
         let rich = rich.then(|| Box::new(Rich::new(config.extra_fields, limit, others)));
         let runs = std::array::from_fn(|index| match (config.is_biflow, index % 2) {
-            _ if !both.is_empty() => None,
+            _ if others != standard => None,
             (true, _) => STANDARD.get(index),
             (false, 0) => UNIFLOW.get(index / 2),
             (false, _) => None,
@@ -170,7 +172,8 @@ impl Encoder {
             held: Sum::default(),
             refused: [Sum::default(); Refusal::COUNT],
             shortened: 0,
-            extra: [one.collect(), both],
+            extra,
+            extra_reverse,
             config,
         }
     }
@@ -197,8 +200,16 @@ impl Encoder {
 
     /// The columns of a template, by its index in [`STANDARD`].
     fn columns(&self, index: usize) -> impl Iterator<Item = &Column> {
-        let extra = &self.extra[index & 1];
-        self.standard(index).columns.iter().chain(extra)
+        let standard = self.standard(index).columns.iter();
+        self.before(index).iter().chain(standard).chain(&self.extra)
+    }
+
+    /// The extra columns before the standard ones.
+    fn before(&self, index: usize) -> &[Column] {
+        match index & 1 {
+            0 => &[],
+            _ => &self.extra_reverse,
+        }
     }
 
     /// Adds records while they use this template and fit; returns how many. None if a record may
@@ -228,44 +239,31 @@ impl Encoder {
         if index != self.set_index && !self.open_set(index) {
             return false;
         }
-        let Some(out) = self.buffer.get_mut(self.at..) else {
-            return false;
-        };
-        if !(standard.put)(record, reason, side, self.config.interface, out) {
-            return false;
-        }
-        let mut len = standard.len;
-        if !self.extra[index & 1].is_empty() {
-            match self.push_extra(record, reason, side, index, self.at + len) {
-                Some(more) => len += more,
+        let interface = self.config.interface;
+        let view = || View::new(record, reason, side, interface);
+        let mut at = self.at;
+        if index & 1 != 0 && !self.extra_reverse.is_empty() {
+            match put_columns(&self.extra_reverse, &view(), &mut self.buffer, at) {
+                Some(end) => at = end,
                 None => return false,
             }
         }
-        self.at += len;
+        let Some(out) = self.buffer.get_mut(at..) else {
+            return false;
+        };
+        if !(standard.put)(record, reason, side, interface, out) {
+            return false;
+        }
+        at += standard.len;
+        if !self.extra.is_empty() {
+            match put_columns(&self.extra, &view(), &mut self.buffer, at) {
+                Some(end) => at = end,
+                None => return false,
+            }
+        }
+        self.at = at;
         self.record_count += 1;
         true
-    }
-
-    #[inline(never)]
-    fn push_extra(
-        &mut self,
-        record: &Record,
-        reason: EndReason,
-        side: Side,
-        index: usize,
-        start: usize,
-    ) -> Option<usize> {
-        let view = View::new(record, reason, side, self.config.interface);
-        let mut at = start;
-        for column in &self.extra[index & 1] {
-            let out = self.buffer.get_mut(at..)?;
-            at += if column.field.element.len == VARIABLE_LEN {
-                put_variable(column, &view, out)?
-            } else {
-                (column.field.put)(&view, column.way, out)?
-            };
-        }
-        Some(at - start)
     }
 
     /// Closes the open set and opens that of another template.
@@ -403,6 +401,25 @@ impl Encoder {
         };
         write::specifier(out, id, column.field.element.len, enterprise);
     }
+}
+
+/// Writes the values of these columns from an offset on; returns the offset after them.
+#[inline(never)]
+fn put_columns(
+    columns: &[Column],
+    view: &View<'_>,
+    out: &mut [u8],
+    mut at: usize,
+) -> Option<usize> {
+    for column in columns {
+        let out = out.get_mut(at..)?;
+        at += if column.field.element.len == VARIABLE_LEN {
+            put_variable(column, view, out)?
+        } else {
+            (column.field.put)(view, column.way, out)?
+        };
+    }
+    Some(at)
 }
 
 /// Writes a value after its length (RFC 7011 §7).

@@ -4,7 +4,7 @@
 use super::extra_fields::{ExtraFields, Known, application_id, application_names};
 use super::uptime::Uptime;
 use super::{Encode, Refusal, Statistics, Sum};
-use crate::element::{Column, Field, NETFLOW9, Standard, VARIABLE_LEN, View, Way};
+use crate::element::{Column, Field, NETFLOW9, Standard, VARIABLE_LEN, View, Way, netflow9_index};
 use crate::expire::EndReason;
 use crate::extra::{Extra, OwnedExtra};
 use crate::key::Side;
@@ -16,18 +16,21 @@ pub const HEADER_LEN: usize = 20;
 const SET_HEADER_LEN: usize = 4;
 const TEMPLATE_SET: u16 = 0;
 const OPTIONS_TEMPLATE_SET: u16 = 1;
-/// Ids of templates: IPv4, IPv6; options: sampling, statistics, interfaces.
-const IPV4: u16 = 256;
-const IPV6: u16 = 257;
+/// First template id; the others follow in the order of [`NETFLOW9`].
+const FLOWS: u16 = 256;
+/// Ids of options templates: sampling, statistics, interfaces.
 const SAMPLING: u16 = 260;
 const STATISTICS: u16 = 261;
 const INTERFACE: u16 = 262;
 const APPLICATION: u16 = 263;
-/// FIRST_SWITCHED and LAST_SWITCHED, and the ports, which contain type and code for ICMP.
+/// FIRST_SWITCHED and LAST_SWITCHED, and the ports. For ICMP, type and code are in the destination
+/// port, as routers export them, and in ICMP_TYPE: nfdump and goflow2 read only that.
 const FIRST: u16 = 22;
 const LAST: u16 = 21;
 const SOURCE_PORT: u16 = 7;
 const DESTINATION_PORT: u16 = 11;
+/// Number of templates of flows.
+const TEMPLATE_COUNT: usize = 4;
 /// Length of the fields that are not rows: two times, two ports.
 const OWN_LEN: usize = 12;
 /// Length of an interface's name.
@@ -72,8 +75,8 @@ pub struct Encoder {
     config: Config,
     /// Fields after the standard ones.
     extra: Vec<&'static Field>,
-    /// Length of IPv4 and of IPv6 records.
-    lens: [usize; 2],
+    /// Length of records by their index in [`NETFLOW9`].
+    lens: [usize; TEMPLATE_COUNT],
     /// The message, up to `at`.
     buffer: Vec<u8>,
     at: usize,
@@ -109,7 +112,9 @@ impl Encoder {
         let extra_fields = fields_of(&config.extra_fields).into_iter();
         let extra_fields_len: usize = extra_fields.map(|(_, len)| usize::from(len)).sum();
         Encoder {
-            lens: [0, 1].map(|at| OWN_LEN + NETFLOW9[at].len + extra_len + extra_fields_len),
+            lens: std::array::from_fn(|at| {
+                OWN_LEN + NETFLOW9[at].len + extra_len + extra_fields_len
+            }),
             tail: Vec::new(),
             extra,
             buffer: vec![0; limit],
@@ -128,12 +133,12 @@ impl Encoder {
     /// Adds the record of one side, for which there is room.
     #[inline]
     fn push(&mut self, record: &Record, reason: EndReason, side: Side, extra: &Extra<'_>) {
-        let is_six = record.key().ip_version() == 6;
-        let id = if is_six { IPV6 } else { IPV4 };
+        let index = netflow9_index(record.key());
+        let id = FLOWS + index as u16;
         if self.set_id != id {
             self.open_set(id);
         }
-        let standard: &Standard = &NETFLOW9[usize::from(is_six)];
+        let standard: &Standard = &NETFLOW9[index];
         let Some(out) = self.buffer.get_mut(self.at..) else {
             return;
         };
@@ -179,7 +184,7 @@ impl Encoder {
                 out.copy_from_slice(&self.tail);
             }
         }
-        self.at += self.lens[usize::from(is_six)];
+        self.at += self.lens[index];
         self.record_count += 1;
     }
 
@@ -210,7 +215,7 @@ impl Encoder {
 
     /// Maximum space that the records of a flow take in the message.
     fn need(&self, record: &Record) -> usize {
-        let len = self.lens[usize::from(record.key().ip_version() == 6)];
+        let len = self.lens[netflow9_index(record.key())];
         let sides = if record.is_one_way() { 1 } else { 2 };
         const PADDING_MAX: usize = 3;
         sides * len + SET_HEADER_LEN + 2 * PADDING_MAX
@@ -272,7 +277,8 @@ impl Encoder {
 
     /// Builds templates, sampling, interfaces, and statistics if there are any.
     fn facts(&mut self, time_ns: u64, statistics: Option<&Statistics>) -> Vec<Vec<u8>> {
-        let templates = [(IPV4, 0), (IPV6, 1)].map(|(id, at)| {
+        let templates: [Vec<u8>; TEMPLATE_COUNT] = std::array::from_fn(|at| {
+            let id = FLOWS + at as u16;
             let own = [
                 (FIRST, 4),
                 (LAST, 4),

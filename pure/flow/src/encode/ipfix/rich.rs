@@ -114,7 +114,6 @@ const DESTINATION_AS: (u16, u16) = (17, 4);
 const SOURCE_MAC: (u16, u16) = (56, 6);
 const DESTINATION_MAC: (u16, u16) = (80, 6);
 const MPLS_TOP: (u16, u16) = (70, 3);
-const TRAFFIC_CLASS: (u16, u16) = (5, 1);
 const APPLICATION_ID: (u16, u16) = (95, 4);
 const APPLICATION_NAME: (u16, u16) = (96, VARIABLE_LEN);
 
@@ -288,7 +287,6 @@ impl Rich {
             (key.mac, SOURCE_MAC),
             (key.mac, DESTINATION_MAC),
             (key.mpls, MPLS_TOP),
-            (key.traffic_class, TRAFFIC_CLASS),
         ] {
             if is_there {
                 add(column, 0);
@@ -374,9 +372,6 @@ impl Rich {
         if key.mpls {
             // Label, three bits of class, bottom of the stack (RFC 3032 §2.1).
             tail.extend(&(key_extra.mpls_label << 4).to_be_bytes()[1..]);
-        }
-        if key.traffic_class {
-            tail.push(key_extra.traffic_class);
         }
         if key.tunnel {
             tail.extend(key_extra.tunnel_id.to_be_bytes());
@@ -533,15 +528,14 @@ impl Encoder {
         if index != self.set_index && !self.open_set(index) {
             return None;
         }
+        let standard = self.standard(shape).columns;
+        let before = match shape & 1 {
+            0 => &[],
+            _ => self.extra_reverse.as_slice(),
+        };
         let mut at = self.at;
-        let plain = self.standard(shape).columns.iter();
-        for column in plain.chain(&self.extra[shape & 1]) {
-            let out = self.buffer.get_mut(at..)?;
-            at += if column.field.element.len == VARIABLE_LEN {
-                super::put_variable(column, view, out)?
-            } else {
-                (column.field.put)(view, column.way, out)?
-            };
+        for columns in [before, standard, &self.extra] {
+            at = super::put_columns(columns, view, &mut self.buffer, at)?;
         }
         self.buffer
             .get_mut(at..at + tail.len())?

@@ -43,6 +43,11 @@ fn read(messages: &[Vec<u8>]) -> (HashMap<u16, Sums>, Vec<u32>) {
                     for (field, len) in fields {
                         let value = &record[at..at + usize::from(*len)];
                         let value = value.iter().fold(0_u64, |n, b| n << 8 | u64::from(*b));
+                        // ICMP_TYPE and its counterpart of IPv6 are in the templates of ICMP.
+                        assert_eq!(
+                            matches!(field, 32 | 139),
+                            matches!((id, field), (257, 32) | (259, 139))
+                        );
                         match field {
                             1 => entry.1 += value,
                             2 => entry.0 += value,
@@ -109,17 +114,17 @@ fn encoded_records_are_read_back() {
         messages.extend(encoder.refresh(NOW_NS, &Statistics::default()));
         let (sums, sequence) = read(&messages);
         assert_eq!(sequence, (0..messages.len() as u32).collect::<Vec<_>>());
-        for (id, version) in [(IPV4, 4), (IPV6, 6)] {
+        for index in 0..NETFLOW9.len() {
             let of = records
                 .iter()
-                .filter(|(r, _)| r.key().ip_version() == version);
+                .filter(|(r, _)| netflow9_index(r.key()) == index);
             let (mut packets, mut bytes, mut sides) = (0, 0, 0);
             for (record, _) in of {
                 packets += record.packets();
                 bytes += record.bytes();
                 sides += if record.is_one_way() { 1 } else { 2 };
             }
-            assert_eq!(sums[&id], (packets, bytes, sides));
+            assert_eq!(sums[&(FLOWS + index as u16)], (packets, bytes, sides));
         }
     }
 }
