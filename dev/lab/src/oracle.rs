@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result, bail};
 
 pub mod cache;
+pub mod goflow2;
 pub mod python;
 pub mod tcpdump;
 pub mod tshark;

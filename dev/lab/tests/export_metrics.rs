@@ -1,5 +1,5 @@
-//! The Prometheus metrics of a running probe, and the Grafana dashboard in `dist/grafana`, which
-//! uses only these.
+//! The Prometheus metrics of a running probe; the Grafana dashboard in `dist/grafana` and the alert
+//! rules in `dist/prometheus`, which use only these.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::export::{Folder, LIMIT};
 use lab::process::{Process, barewire};
+use lab::{require, skip};
 use serde_json::Value;
 
 /// Labels that Prometheus adds.
@@ -31,29 +32,41 @@ fn page() -> String {
     let capture = root().join("testdata/captures/lab-mix.pcapng");
     pipe.write_all(&std::fs::read(capture).unwrap()).unwrap();
     pipe.flush().unwrap();
-    probe.wait_stderr("/metrics", LIMIT).unwrap();
-    let output = probe.stderr();
-    let (_, rest) = output.split_once("metrics at http://").expect(&output);
-    let address = rest.split('/').next().unwrap();
-    let until = Instant::now() + LIMIT;
-    let page = loop {
-        let page = fetch(address).unwrap_or_default();
-        // The table is too small for all flows, so there are records before the input ends.
-        if page.contains("{application=\"dns\"") {
-            break page;
-        }
-        assert!(Instant::now() < until, "no application in {page}");
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let address = address(&probe);
+    // The table is too small for all flows, so there are records before the input ends.
+    let page = fetch_until(&address, |page| page.contains("application=\"dns\""));
     drop(pipe);
     probe.wait(LIMIT).unwrap().checked().unwrap();
     page
 }
 
-fn fetch(address: &str) -> Option<String> {
+/// The address that the probe has printed.
+fn address(probe: &Process) -> String {
+    probe.wait_stderr("/metrics", LIMIT).unwrap();
+    let output = probe.stderr();
+    let (_, rest) = output.split_once("metrics at http://").expect(&output);
+    rest.split('/').next().unwrap().to_owned()
+}
+
+/// The first page for which this holds.
+fn fetch_until(address: &str, is_wanted: impl Fn(&str) -> bool) -> String {
+    let until = Instant::now() + LIMIT;
+    loop {
+        let page = fetch(address, "/metrics").unwrap_or_default();
+        if is_wanted(&page) {
+            return page;
+        }
+        assert!(Instant::now() < until, "{page}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn fetch(address: &str, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(LIMIT)).ok()?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
+    stream
+        .write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())
+        .ok()?;
     let mut page = String::new();
     stream.read_to_string(&mut page).ok()?;
     Some(page)
@@ -75,6 +88,11 @@ fn served(page: &str) -> BTreeMap<String, BTreeSet<String>> {
         }
     }
     families
+}
+
+/// Whether it is the name of a metric.
+fn is_metric(word: &&str) -> bool {
+    word.starts_with("barewire_") || word.starts_with("process_")
 }
 
 /// Words of a PromQL expression, without strings.
@@ -137,9 +155,7 @@ fn the_dashboard_uses_metrics_that_the_probe_serves() {
     assert!(all.len() > 20, "{}", all.len());
     let mut asked = BTreeSet::new();
     for (expr, legend) in &all {
-        let names = words(expr)
-            .into_iter()
-            .filter(|word| word.starts_with("barewire_"));
+        let names = words(expr).into_iter().filter(is_metric);
         let names: Vec<&str> = names.collect();
         assert!(!names.is_empty(), "{expr}");
         let mut known: BTreeSet<String> = OF_PROMETHEUS.map(str::to_owned).into();
@@ -158,7 +174,7 @@ fn the_dashboard_uses_metrics_that_the_probe_serves() {
     }
     let unused: Vec<_> = families
         .keys()
-        .filter(|name| !asked.contains(*name))
+        .filter(|name| name.starts_with("barewire_") && !asked.contains(*name))
         .collect();
     assert!(
         unused.is_empty(),
@@ -185,7 +201,8 @@ fn build_information_and_applications_are_among_the_figures() {
         .find(|line| line.starts_with(&info))
         .expect(&page);
     assert!(line.ends_with("} 1"), "{line}");
-    let of_dns = "barewire_application_packets_total{application=\"dns\",by=\"content\"} ";
+    let of_dns = "barewire_application_packets_total{interface=\"-\",application=\"dns\",\
+                  by=\"content\"} ";
     let line = page
         .lines()
         .find(|line| line.starts_with(of_dns))
@@ -200,4 +217,141 @@ fn build_information_and_applications_are_among_the_figures() {
         let is_there = document.contains(&own) || document.contains(&short);
         assert!(is_there, "docs/export.md has no {name}");
     }
+}
+
+/// Lint rules of Prometheus, of the alert rules and of their unit tests.
+#[test]
+fn promtool_accepts_the_page_and_the_alert_rules() {
+    require!(skip::program("promtool", "prometheus"));
+    let page = page();
+    let folder = Folder::new("promtool");
+    let (_, body) = page.split_once("\r\n\r\n").unwrap();
+    std::fs::write(folder.file("page"), body).unwrap();
+    let rules = root().join("dist/prometheus/barewire.rules.yml");
+    let tests = root().join("testdata/prometheus/barewire.test.yml");
+    for script in [
+        format!("promtool check metrics < {}", folder.file("page")),
+        format!("promtool check rules --lint-fatal {}", rules.display()),
+        format!("promtool test rules {}", tests.display()),
+    ] {
+        let mut command = Command::new("sh");
+        let finished = Process::spawn(command.args(["-c", &script])).unwrap();
+        let finished = finished.wait(LIMIT).unwrap();
+        let (out, err) = (&finished.stdout, &finished.stderr);
+        assert_eq!(finished.code(), Some(0), "{script}: {out}{err}");
+    }
+    // Every metric of the rules is served, and every alert has a unit test.
+    let families = served(&page);
+    let text = std::fs::read_to_string(&rules).unwrap();
+    let lines = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'));
+    for line in lines.filter(|line| !line.contains("summary:") && !line.contains("description:")) {
+        for name in words(line).into_iter().filter(is_metric) {
+            assert!(families.contains_key(name), "{name} is not served");
+        }
+    }
+    let tested = std::fs::read_to_string(&tests).unwrap();
+    for alert in text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "))
+    {
+        assert!(
+            tested.contains(&format!("alertname: {alert}")),
+            "{alert} has no unit test"
+        );
+    }
+}
+
+#[test]
+fn the_process_and_its_health_are_served() {
+    let mut command = Command::new(barewire().unwrap());
+    command.args(["flows", "-", "--metrics", "127.0.0.1:0", "--plain"]);
+    let mut probe = Process::spawn_with_stdin(command.stdin(Stdio::piped())).unwrap();
+    let mut pipe = probe.take_stdin().unwrap();
+    pipe.write_all(&packets(0..1, 123)).unwrap();
+    let address = address(&probe);
+    let page = fetch_until(&address, |page| page.contains("barewire_packets_total"));
+    for name in [
+        "process_cpu_seconds_total",
+        "process_start_time_seconds",
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+        "process_open_fds",
+        "process_max_fds",
+    ] {
+        assert!(page.contains(&format!("\n{name} ")), "{name}: {page}");
+    }
+    let health = fetch(&address, "/healthz").unwrap();
+    assert!(
+        health.starts_with("HTTP/1.1 200 OK") && health.ends_with("\r\nok\n"),
+        "{health}"
+    );
+    // All but those of the process and the build name the interface.
+    for line in page.lines().filter(|line| line.starts_with("barewire_")) {
+        let is_named = line.contains("{interface=\"-\"") || line.starts_with("barewire_build_info");
+        assert!(is_named, "{line}");
+    }
+    drop(pipe);
+    probe.wait(LIMIT).unwrap().checked().unwrap();
+}
+
+/// A capture of packets of one flow each to two ports, 28 bytes each: without a file header unless
+/// the range begins at 0.
+fn packets(range: std::ops::Range<u32>, port: u16) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if range.start == 0 {
+        for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, 101] {
+            bytes.extend(word.to_le_bytes());
+        }
+    }
+    for n in range {
+        for port in [port, 9999] {
+            let mut packet = vec![0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0, 0];
+            packet.extend([10, 0, 0, 1, 10, 0, 0, 2, 0xc3, 0x50]);
+            packet.extend(port.to_be_bytes());
+            packet.extend([0, 8, 0, 0]);
+            let head = [1_700_000_000, n * 1000, 28, 28];
+            bytes.extend(head.iter().flat_map(|word: &u32| word.to_le_bytes()));
+            bytes.extend(packet);
+        }
+    }
+    bytes
+}
+
+/// Two flows that do not end: the counts by application follow them all the same.
+#[test]
+fn counts_by_application_grow_while_flows_live() {
+    let mut command = Command::new(barewire().unwrap());
+    command.args(["flows", "-", "--metrics", "127.0.0.1:0", "--plain"]);
+    let mut probe = Process::spawn_with_stdin(command.stdin(Stdio::piped())).unwrap();
+    let mut pipe = probe.take_stdin().unwrap();
+    pipe.write_all(&packets(0..100, 123)).unwrap();
+    pipe.flush().unwrap();
+    let address = address(&probe);
+    let has = |page: &str, count: u32| {
+        let named = [("ntp", "port"), ("unknown", "none")].map(|(name, by)| {
+            let labels = format!("{{interface=\"-\",application=\"{name}\",by=\"{by}\"}}");
+            let packets = format!("barewire_application_packets_total{labels} {count}\n");
+            let bytes = format!("barewire_application_bytes_total{labels} {}\n", 28 * count);
+            page.contains(&packets) && page.contains(&bytes)
+        });
+        named == [true, true]
+    };
+    for count in [100, 250] {
+        if count > 100 {
+            pipe.write_all(&packets(100..count, 123)).unwrap();
+            pipe.flush().unwrap();
+        }
+        let page = fetch_until(&address, |page| has(page, count));
+        assert!(
+            page.contains("barewire_flows_live{interface=\"-\"} 2\n"),
+            "{page}"
+        );
+        let records = "barewire_application_records_total{interface=\"-\",application=\"ntp\"";
+        let ended = page.lines().find(|line| line.starts_with(records));
+        assert!(ended.is_none_or(|line| line.ends_with(" 0")), "{ended:?}");
+    }
+    drop(pipe);
+    probe.wait(LIMIT).unwrap().checked().unwrap();
 }

@@ -1,6 +1,7 @@
 //! Exports read by nfcapd and nfdump: every format over UDP, totals equal packet for packet, no
 //! sequence failures, and loss detected where there was some.
 
+use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
@@ -32,12 +33,37 @@ impl Nfcapd {
         }
     }
 
-    /// Stops it; returns packets and bytes of all records, and its sequence failures.
-    fn end(mut self) -> (Totals, u64) {
+    /// Stops it, once it has read everything.
+    fn stop(&mut self) {
         wait_read(self.port);
         // It drops its current datagram if the signal arrives before that is written.
         std::thread::sleep(Duration::from_millis(500));
         self.process.stop(Signal::SIGTERM, LIMIT).unwrap();
+    }
+
+    /// Packets and bytes by source address, by `nfdump -s srcip/bytes`.
+    fn senders(mut self) -> BTreeMap<String, [u64; 2]> {
+        self.stop();
+        let mut command = Command::new("nfdump");
+        command.args(["-R", self.folder.path(), "-q", "-N", "-6"]);
+        command.args(["-s", "srcip/bytes", "-n", "0", "-o", "csv"]);
+        let listed = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+        let rows = listed
+            .stdout
+            .lines()
+            .skip(1)
+            .filter(|row| row.contains(','));
+        rows.map(|row| {
+            let words: Vec<&str> = row.split(',').collect();
+            let number = |at: usize| words[at].parse().unwrap_or_else(|_| panic!("{row:?}"));
+            (words[4].to_owned(), [number(7), number(9)])
+        })
+        .collect()
+    }
+
+    /// Stops it; returns packets and bytes of all records, and its sequence failures.
+    fn end(mut self) -> (Totals, u64) {
+        self.stop();
         let mut command = Command::new("nfdump");
         command.args(["-R", self.folder.path(), "-q", "-N"]);
         command.args(["-o", "fmt:%ipkt %ibyt %opkt %obyt"]);
@@ -106,6 +132,39 @@ fn nfdump_reads_ipfix_biflows() {
 fn nfdump_reads_ipfix_uniflows() {
     require!(skip::program("nfcapd", "nfdump"));
     all_captures("ipfix", "&uniflow", 40, any);
+}
+
+/// Statistics by address count the sources of records, so each direction needs its own: `uniflow`,
+/// or NetFlow.
+#[test]
+fn top_senders_are_all_who_sent() {
+    require!(skip::program("nfcapd", "nfdump"));
+    for (format, options) in [("ipfix", "&uniflow"), ("netflow9", "")] {
+        let collector = Nfcapd::start(&format!("nfdump-senders-{format}"));
+        let mut expected: BTreeMap<String, [u64; 2]> = BTreeMap::new();
+        for (at, file) in captures(300).iter().enumerate() {
+            let url = format!(
+                "{format}:udp://127.0.0.1:{}?domain={}&rate=20000{options}",
+                collector.port,
+                at + 1
+            );
+            let Some(run) = run(file, &["--export", &url]) else {
+                continue;
+            };
+            for flow in &run.flows {
+                for (way, end) in [(flow, "src"), (&flow["reverse"], "dst")] {
+                    let counts = ["packets", "bytes"].map(|name| way[name].as_u64().unwrap());
+                    if counts[0] != 0 {
+                        let address = flow[end].as_str().unwrap().to_owned();
+                        let sum = expected.entry(address).or_default();
+                        *sum = [sum[0] + counts[0], sum[1] + counts[1]];
+                    }
+                }
+            }
+        }
+        assert!(expected.len() > 20, "{expected:?}");
+        assert_eq!(collector.senders(), expected, "{format}{options}");
+    }
 }
 
 #[test]

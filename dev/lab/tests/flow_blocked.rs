@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// hold.
 const FLOWS: u16 = 30_000;
 const COUNT: u64 = 2 * FLOWS as u64;
-pub(crate) const METRICS: &str = "127.0.0.1:9100";
+pub(crate) const METRICS: &str = "127.0.0.1:14739";
 const RECORDS_DROPPED: &str = "barewire_records_dropped_total ";
 
 /// A program that is killed at the end of the test.

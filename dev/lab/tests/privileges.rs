@@ -157,7 +157,7 @@ fn every_thread_of_a_probe_has_dropped_its_privileges() {
     let kafka = "json:kafka://127.0.0.1:1/flows";
     let args = ["flows", &end.ifname, "--json", "--user", "nobody"];
     let others = ["--export", kafka, "--export", "ipfix:tcp://127.0.0.1:2"];
-    let metrics = ["--metrics", "127.0.0.1:9100"];
+    let metrics = ["--metrics", "127.0.0.1:14739"];
     let args = [&args[..], &others, &metrics].concat();
     let mut process = end.ns.spawn(barewire().unwrap(), args).unwrap();
     let nobody = "65534 65534 65534 65534";

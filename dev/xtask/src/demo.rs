@@ -34,7 +34,7 @@ const SENDER: &str = "tx0";
 pub const PROBED: &str = "rx0";
 
 /// Address of the probe's metrics, in its namespace.
-const METRICS: &str = "127.0.0.1:9100";
+const METRICS: &str = "127.0.0.1:14739";
 
 /// How long a program may take to start, or to end once it was asked to.
 const LIMIT: Duration = Duration::from_secs(15);

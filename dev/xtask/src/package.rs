@@ -163,12 +163,11 @@ impl Parts {
             let script = quietly(Command::new(&self.binary).args(["completions", shell]))?;
             tree.text(&script, &at(path), 0o644)?;
         }
-        let dashboard = root().join("dist/grafana/barewire.json");
-        tree.copy(
-            &dashboard,
-            &at("share/barewire/grafana/barewire.json"),
-            0o644,
-        )
+        for name in ["grafana/barewire.json", "prometheus/barewire.rules.yml"] {
+            let file = root().join("dist").join(name);
+            tree.copy(&file, &at(&format!("share/barewire/{name}")), 0o644)?;
+        }
+        Ok(())
     }
 
     /// The path of a result: `barewire-0.1.0-amd64` and `rest`.

@@ -114,6 +114,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("umoci"), "umoci", &[Set::Test]),
     (Program("capsh"), "libcap2-bin", &[Set::Test]),
     (Program("nfcapd"), "nfdump", &[Set::Test]),
+    (Program("promtool"), "prometheus", &[Set::Test]),
     (Program("nfacctd"), "pmacct", &[Set::Test, Set::Bench]),
     (Program("ipfixDump"), "libfixbuf-tools", &[Set::Test]),
     (
@@ -179,6 +180,9 @@ const BROKER: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 "#;
 
+/// A collector for export tests, from the Go module proxy.
+const GOFLOW2: &str = "github.com/netsampler/goflow2/v2/cmd/goflow2@v2.2.6";
+
 /// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let mut args = args.to_vec();
@@ -205,6 +209,9 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         if is_broker_missing(&sets) {
             missing.push(("Apache Kafka", "of Maven"));
         }
+        if is_goflow2_missing(&sets) {
+            missing.push(("goflow2", "of Go"));
+        }
         missing.extend(unpacked::missing(&sets));
         for (what, package) in &missing {
             println!("missing: {what} (package {package})");
@@ -221,6 +228,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     install(&missing)?;
     install_modules(&sets);
     install_broker(&sets);
+    install_goflow2(&sets);
     unpacked::unpack(&sets);
     Ok(ExitCode::SUCCESS)
 }
@@ -233,6 +241,7 @@ pub fn ensure(sets: &[Set]) -> Result<()> {
     install(&missing(sets))?;
     install_modules(sets);
     install_broker(sets);
+    install_goflow2(sets);
     unpacked::unpack(sets);
     Ok(())
 }
@@ -273,6 +282,27 @@ fn install_broker(sets: &[Set]) {
         .context("the project of the broker")
         .and_then(|()| visibly(command.current_dir(broker())));
     if let Err(error) = fetched {
+        eprintln!("warning: {error:#}\nwarning: tests that need it will be skipped");
+    }
+}
+
+fn goflow2() -> PathBuf {
+    crate::run::root().join("target/goflow2")
+}
+
+fn is_goflow2_missing(sets: &[Set]) -> bool {
+    sets.contains(&Set::Test) && !goflow2().join("goflow2").is_file()
+}
+
+/// Builds goflow2 where Go is installed; without it its tests are skipped.
+fn install_goflow2(sets: &[Set]) {
+    if !is_goflow2_missing(sets) {
+        return;
+    }
+    eprintln!("missing: goflow2");
+    let mut command = Command::new("go");
+    command.args(["install", GOFLOW2]).env("GOBIN", goflow2());
+    if let Err(error) = visibly(&mut command) {
         eprintln!("warning: {error:#}\nwarning: tests that need it will be skipped");
     }
 }

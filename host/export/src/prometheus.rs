@@ -1,7 +1,8 @@
 //! Metrics for Prometheus: its text format (version 0.0.4), served as `/metrics` by an
-//! [`Endpoint`].
+//! [`Endpoint`], which adds those of the process.
 
 mod endpoint;
+mod process;
 
 use std::fmt::Write as _;
 
@@ -54,6 +55,12 @@ impl Page {
             self.text.push('}');
         }
         let _ = writeln!(self.text, " {value}");
+    }
+
+    /// Adds a value without labels, in hundredths of a second.
+    fn seconds(&mut self, name: &str, hundredths: u64) {
+        let (whole, rest) = (hundredths / 100, hundredths % 100);
+        let _ = writeln!(self.text, "{name} {whole}.{rest:02}");
     }
 
     /// The page.

@@ -1,6 +1,8 @@
 //! SQL queries over the Parquet files of [`crate`], run by an installed DuckDB: its program or its
-//! Python module, whichever is found first. The view of all files is named `flows`.
+//! Python module, whichever is found first. The tables are `flows` and `directions`.
 
+mod schema;
+mod tables;
 mod text;
 
 use std::io::{Read, Write};
@@ -37,10 +39,13 @@ const NULL: &str = r"\N";
 const HINT: &str = "run `pip install duckdb`, or install the program from duckdb.org; --engine \
                     names either one if it is not in PATH";
 
-/// The Python script: view, query and output format are its arguments.
+/// The Python script. Its argument is the output format; it reads the statements before the query
+/// and, after a zero byte, the query from standard input, because they may be too long for
+/// arguments.
 const SCRIPT: &str = "\
 import sys, duckdb
-setup, sql, form = sys.argv[1:]
+form = sys.argv[1]
+setup, sql = sys.stdin.buffer.read().decode().split('\\0')
 try:
     db = duckdb.connect()
     db.execute(setup)
@@ -99,7 +104,7 @@ impl Engine {
         (answer, texts): (Answer, Texts),
         out: &mut impl Write,
     ) -> Result<()> {
-        let setup = setup(places)?;
+        let setup = tables::create(places, sql)?;
         let sql = sql.trim_end_matches(|c: char| c == ';' || c.is_whitespace());
         let copy = |form: &str| format!("COPY (\n{sql}\n) TO '/dev/stdout' (FORMAT {form})");
         let (sql, form) = match answer {
@@ -111,20 +116,23 @@ impl Engine {
             }
             Answer::Csv => (copy("csv, HEADER"), "csv"),
         };
-        let mut command = match self {
+        if sql.contains('\0') {
+            let why = "the query contains a zero byte";
+            return Err(Error::new(ErrorKind::InvalidInput, "run the query", why));
+        }
+        let (mut command, input) = match self {
             Engine::Program(path) => {
                 let mut command = Command::new(path);
-                command.args(["-batch", "-bail", "-box", ":memory:", "-c"]);
-                command.arg(format!("{setup};\n{sql};"));
-                command
+                command.args(["-batch", "-bail", "-box", ":memory:"]);
+                (command, format!("{setup};\n{sql};\n"))
             }
             Engine::Python(path) => {
                 let mut command = Command::new(path);
-                command.args(["-c", SCRIPT, &setup, &sql, form]);
-                command
+                command.args(["-c", SCRIPT, form]);
+                (command, format!("{setup}\0{sql}"))
             }
         };
-        run(&mut command, |from| match texts {
+        run(&mut command, input, |from| match texts {
             Texts::Safe => text::copy(answer, from, out),
             Texts::Raw => std::io::copy(from, out).and_then(|_| out.flush()),
         })
@@ -136,22 +144,28 @@ fn absent(why: String) -> Error {
     Error::new(ErrorKind::Unsupported, what, why).with_hint(HINT)
 }
 
-/// Runs the engine. Its output goes through a pipe: the engine itself would truncate an output
-/// file.
+/// Runs the engine with this input. Its output goes through a pipe: the engine itself would truncate
+/// an output file.
 fn run(
     command: &mut Command,
+    input: String,
     copy: impl FnOnce(&mut ChildStdout) -> std::io::Result<()>,
 ) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let failed = |e| Error::from_io(format!("run {name}"), e);
-    command.stdin(Stdio::null());
     let mut child = command
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    // Both at once: waiting for one while the other is full would block forever.
+    // All at once: waiting for one while another is full would block forever.
+    let stdin = child.stdin.take();
+    let sender = std::thread::spawn(move || {
+        // An engine that ends before it has read everything says why.
+        stdin.map(|mut stdin| stdin.write_all(input.as_bytes()))
+    });
     let words = std::thread::spawn(move || {
         let mut words = Vec::new();
         let read = stderr.map(|stderr| stderr.take(64 << 10).read_to_end(&mut words));
@@ -160,6 +174,7 @@ fn run(
     });
     let copied = stdout.map_or(Ok(()), |mut stdout| copy(&mut stdout));
     let status = child.wait().map_err(failed)?;
+    drop(sender.join());
     let words = words.join().unwrap_or_default();
     copied.map_err(|e| Error::from_io("write the result", e))?;
     if status.success() {
@@ -174,43 +189,6 @@ fn run(
         .with_hint("`barewire flows query 'DESCRIBE flows' FOLDER` lists the columns"))
 }
 
-/// SQL statements before the query.
-fn setup(places: &[PathBuf]) -> Result<String> {
-    let mut list = String::new();
-    for place in places {
-        let what = || format!("read {}", place.display());
-        let found = place.metadata().map_err(|e| Error::from_io(what(), e))?;
-        let text = place
-            .to_str()
-            .ok_or_else(|| Error::new(ErrorKind::InvalidInput, what(), "the name is not UTF-8"))?;
-        let mut text = literally(text);
-        if found.is_dir() {
-            text.push_str("/**/*.parquet");
-        }
-        if !list.is_empty() {
-            list.push_str(", ");
-        }
-        list.push_str(&format!("'{}'", text.replace('\'', "''")));
-    }
-    // The last columns may differ between versions.
-    Ok(format!(
-        "SET TimeZone = 'UTC'; CREATE VIEW flows AS \
-         SELECT * FROM read_parquet([{list}], union_by_name = true)"
-    ))
-}
-
-/// A path with its pattern characters quoted.
-fn literally(path: &str) -> String {
-    let mut out = String::new();
-    for char in path.chars() {
-        match char {
-            '*' | '?' | '[' => out.extend(['[', char, ']']),
-            _ => out.push(char),
-        }
-    }
-    out
-}
-
 fn which(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
@@ -221,27 +199,6 @@ fn which(name: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_quoted_and_directories_searched() {
-        let folder = std::env::temp_dir().join(format!("barewire-it's-[{}]", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let file = folder.join("a.parquet");
-        std::fs::write(&file, b"").unwrap();
-        let sql = setup(&[folder.clone(), file]).unwrap();
-        let name = folder
-            .to_str()
-            .unwrap()
-            .replace('\'', "''")
-            .replace('[', "[[]");
-        assert!(
-            sql.contains(&format!("['{name}/**/*.parquet', '{name}/a.parquet']")),
-            "{sql}"
-        );
-        std::fs::remove_dir_all(&folder).unwrap();
-        let error = setup(&[folder]).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotFound);
-    }
 
     #[test]
     fn an_engine_that_does_not_exist_is_an_error() {

@@ -240,12 +240,13 @@ fn duration_short(ns: u64) -> String {
     }
 }
 
-/// Bars of the largest entries, with a note on their number.
+/// Bars of the largest entries, with a note on their number. `rest` is a bar for what is in no
+/// entry.
 fn largest<K: Clone + Eq + std::hash::Hash + Ord>(
     shares: &Shares<K>,
     what: &str,
     label: impl Fn(&K) -> (String, String),
-    total: u64,
+    (rest, total): (Option<Bar>, u64),
 ) -> (String, String) {
     let rows = shares.largest(ROW_COUNT).into_iter().map(|(key, share)| {
         let (label, remark) = label(&key);
@@ -255,26 +256,34 @@ fn largest<K: Clone + Eq + std::hash::Hash + Ord>(
             share,
         }
     });
-    let rows: Vec<Bar> = rows.collect();
+    let mut rows: Vec<Bar> = rows.collect();
     let note = match shares.is_exact() {
         true => format!("{} of {} {what}, by bytes", rows.len(), shares.len()),
         false => format!("the largest {what}; sums of the smallest were discarded"),
     };
+    rows.extend(rest);
+    rows.sort_by_key(|bar| std::cmp::Reverse(bar.share.bytes));
     (note, bars(&rows, total))
 }
 
 fn lists(out: &mut String, digest: &Digest) {
     let total = digest.total.bytes;
     let address = |addr: &std::net::IpAddr| (addr.to_string(), String::new());
-    let (note, body) = largest(&digest.senders, "addresses", address, total);
+    let (note, body) = largest(&digest.senders, "addresses", address, (None, total));
     card(out, "Top senders", &note, false, &body);
-    let (note, body) = largest(&digest.receivers, "addresses", address, total);
+    let (note, body) = largest(&digest.receivers, "addresses", address, (None, total));
     card(out, "Top receivers", &note, false, &body);
     let application = |(name, is_seen): &(Cow<'static, str>, bool)| {
         let remark = if *is_seen { "recognised" } else { "by port" };
         (safe(name), remark.to_owned())
     };
-    let (note, body) = largest(&digest.applications, "applications", application, total);
+    let unknown = (digest.unknown.records != 0).then(|| Bar {
+        label: "unknown".to_owned(),
+        remark: String::new(),
+        share: digest.unknown,
+    });
+    let all = (unknown, total);
+    let (note, body) = largest(&digest.applications, "applications", application, all);
     card(out, "Applications", &note, false, &body);
     let service = |(protocol, port): &(u8, u16)| {
         let over = match protocol {
@@ -286,7 +295,7 @@ fn lists(out: &mut String, digest: &Digest) {
         let label = format!("{} {port}", protocol_name(*protocol));
         (label, guess.unwrap_or_default().to_owned())
     };
-    let (note, body) = largest(&digest.services, "ports", service, total);
+    let (note, body) = largest(&digest.services, "ports", service, (None, total));
     let note = format!("of the responder; {note}");
     card(out, "Ports", &note, false, &body);
     let mut protocols: Vec<Bar> = digest
@@ -312,7 +321,7 @@ fn lists(out: &mut String, digest: &Digest) {
     card(out, "IP protocols", &note, false, &bars(&protocols, total));
     if !digest.names.is_empty() {
         let name = |name: &Vec<u8>| (safe_bytes(name), String::new());
-        let (note, body) = largest(&digest.names, "names", name, total);
+        let (note, body) = largest(&digest.names, "names", name, (None, total));
         let note = format!("requested by TLS, QUIC, HTTP, DNS and others; {note}");
         card(out, "Names", &note, false, &body);
     }
@@ -323,7 +332,7 @@ fn lists(out: &mut String, digest: &Digest) {
     ] {
         if !list.is_empty() {
             let name = |name: &String| (safe(name), String::new());
-            let (note, body) = largest(list, what, name, total);
+            let (note, body) = largest(list, what, name, (None, total));
             let note = format!("of either endpoint, from the enrichment files; {note}");
             card(out, title, &note, false, &body);
         }

@@ -189,6 +189,7 @@ impl Probe {
             }
         };
         let metrics = self.metrics.map(Endpoint::bind).transpose()?;
+        self.config.by_application = metrics.is_some();
         let page = self.page.as_deref().map(Page::create).transpose()?;
         let tables = self.config.memory_len(self.port.rx.len());
         Ok(Prepared {
@@ -198,7 +199,7 @@ impl Probe {
             port: self.port,
             config: self.config,
             egress: self.egress,
-            metrics: metrics.map(Metrics::new),
+            metrics: metrics.map(|endpoint| Metrics::new(endpoint, &port.target)),
             page,
             page_settings: self.page_settings,
             running: Running {

@@ -109,6 +109,8 @@ pub struct Digest {
     pub services: Shares<(u8, u16)>,
     /// Traffic by application name, and whether it was identified or guessed by port.
     pub applications: Shares<(Cow<'static, str>, bool)>,
+    /// Traffic of no known application.
+    pub unknown: Share,
     /// Traffic by name: of servers, questions and the like.
     pub names: Shares<Vec<u8>>,
     /// Sent and received traffic by autonomous system of each endpoint.
@@ -139,6 +141,7 @@ impl Default for Digest {
             receivers: Shares::default(),
             services: Shares::default(),
             applications: Shares::default(),
+            unknown: Share::default(),
             names: Shares::default(),
             networks: Shares::default(),
             countries: Shares::default(),
@@ -184,7 +187,7 @@ impl Digest {
         let (name, is_seen) = match (known.found.name(), known.by) {
             (Some(name), _) => (name, true),
             (None, By::Port(_, name)) => (Cow::Borrowed(name), false),
-            (None, _) => return,
+            (None, _) => return self.unknown.add(packets, bytes),
         };
         self.applications
             .add((name.clone(), is_seen), packets, bytes);

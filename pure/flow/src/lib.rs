@@ -39,6 +39,7 @@ mod sampling;
 pub mod series;
 mod shortcut;
 mod table;
+pub mod tally;
 pub mod top;
 
 pub use expire::{EndReason, Timeouts};

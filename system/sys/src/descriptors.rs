@@ -1,6 +1,7 @@
 //! Passes descriptors to another process over a unix socket (`SCM_RIGHTS`), and identifies that
 //! process (`SO_PEERCRED`): unix(7).
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -47,6 +48,40 @@ impl Credentials {
                 uid: libc::geteuid(),
                 gid: libc::getegid(),
             }
+        }
+    }
+}
+
+/// Counts the entries of an open directory, without `.` and `..`: of `/proc/self/fd`, the open
+/// descriptors of this process, the directory's own included. It can be read again later, also if
+/// opening it would no longer be allowed.
+///
+/// # Errors
+/// Any error of the system.
+pub fn count_entries(folder: &File) -> Result<u64> {
+    let failed = || Error::last_os("read a directory");
+    let descriptor = folder.as_raw_fd();
+    // SAFETY: a plain system call.
+    if unsafe { libc::lseek(descriptor, 0, libc::SEEK_SET) } < 0 {
+        return Err(failed());
+    }
+    let mut buffer = [0_u8; 4096];
+    let mut count = 0;
+    loop {
+        let call = libc::SYS_getdents64;
+        // SAFETY: the kernel writes at most the length passed to it.
+        let len = unsafe { libc::syscall(call, descriptor, buffer.as_mut_ptr(), buffer.len()) };
+        let len = usize::try_from(len).map_err(|_| failed())?;
+        let mut entries = buffer.get(..len).unwrap_or_default();
+        if entries.is_empty() {
+            return Ok(count);
+        }
+        // linux_dirent64: inode and offset of 8 bytes each, length of 2, type of 1, name.
+        while let Some(&[low, high, _, first, second, third]) = entries.get(16..22) {
+            let is_parent = second == 0 || second == b'.' && third == 0;
+            count += u64::from(first != b'.' || !is_parent);
+            let next = usize::from(u16::from_ne_bytes([low, high])).max(22);
+            entries = entries.get(next..).unwrap_or_default();
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Common code of the tests of exports: ports, runs of the probe, totals.
 
+pub mod sides;
+
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;

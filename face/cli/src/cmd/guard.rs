@@ -129,7 +129,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Serve the counters as Prometheus metrics at http://ADDRESS/metrics, for example
-    /// 127.0.0.1:9100
+    /// 127.0.0.1:14740
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
     /// Accept rules that drop packets of the SSH session this runs in

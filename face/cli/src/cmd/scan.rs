@@ -184,7 +184,7 @@ pub struct Args {
     #[command(flatten)]
     output: OutputArgs,
     /// Serve the counters as Prometheus metrics at http://ADDRESS/metrics, for example
-    /// 127.0.0.1:9100
+    /// 127.0.0.1:14741
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
     /// Print what would be sent, and send nothing

@@ -311,6 +311,12 @@ impl View {
     /// Updates applications and talkers, over ended flows and the largest live ones.
     fn lists(&mut self, status: &Status<'_>) {
         let mut applications: HashMap<(Cow<'static, str>, bool), Entry> = HashMap::new();
+        let mut unknown = Entry {
+            name: "unknown".to_owned(),
+            ..Entry::default()
+        };
+        let share = self.digest.unknown;
+        unknown.add(share.records, share.packets, [share.bytes, 0]);
         let ended = self.digest.applications.largest(usize::MAX);
         for ((name, is_seen), share) in ended {
             let entry = applications.entry((name, is_seen)).or_default();
@@ -330,11 +336,11 @@ impl View {
                 let total = Total::of(record);
                 let packets = total.packets.iter().sum();
                 let known = queue.live_applications.get(at);
-                if let Some(name) = name_of(record, known) {
-                    let bytes = total.bytes.iter().sum();
-                    let entry = applications.entry(name).or_default();
-                    entry.add(1, packets, [bytes, 0]);
-                }
+                let entry = match name_of(record, known) {
+                    Some(name) => applications.entry(name).or_default(),
+                    None => &mut unknown,
+                };
+                entry.add(1, packets, [total.bytes.iter().sum(), 0]);
                 for (end, side) in [total.initiator, total.initiator.other()]
                     .iter()
                     .enumerate()
@@ -368,6 +374,7 @@ impl View {
                 remark: if is_seen { "recognised" } else { "by port" }.to_owned(),
                 ..entry
             })
+            .chain((unknown.packets != 0).then_some(unknown))
             .collect();
         let by_packets = picture.order == Order::Packets;
         for list in [

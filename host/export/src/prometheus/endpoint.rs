@@ -3,7 +3,7 @@
 //! The probe renders a page from time to time, and a thread serves the last one. There is one
 //! request per connection, and at most [`CONNECTIONS_MAX`] connections at a time, each bounded in
 //! bytes and time. A further one closes the oldest that has not sent a request yet, so that idle
-//! connections delay no others.
+//! connections delay no others. `/healthz` tells supervisors whether pages are still rendered.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,6 +16,7 @@ use sys::poll::{self, Wanted};
 use sys::{Error, Result};
 
 use super::Page;
+use super::process::Process;
 use crate::worker::lock;
 
 /// Maximum number of connections at a time.
@@ -24,6 +25,8 @@ const CONNECTIONS_MAX: usize = 16;
 const REQUEST_MAX: usize = 8 << 10;
 /// How long a connection may take for its request and the response.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A program that has rendered no page for this long is not healthy: each renders one a second.
+const FRESH: Duration = Duration::from_secs(30);
 /// Interval at which the thread checks whether it is to end.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -32,14 +35,22 @@ pub struct Endpoint {
     /// `None` once the thread has it.
     listener: Option<TcpListener>,
     address: SocketAddr,
-    page: Arc<Mutex<String>>,
+    page: Arc<Mutex<Shown>>,
+    process: Process,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     patience: Duration,
 }
 
+/// The last page, and when it was rendered.
+#[derive(Default)]
+struct Shown {
+    text: String,
+    at: Option<Instant>,
+}
+
 impl Endpoint {
-    /// Listens on an address such as `127.0.0.1:9100`. No request is answered before
+    /// Listens on an address such as `127.0.0.1:14739`. No request is answered before
     /// [`Endpoint::start`].
     ///
     /// # Errors
@@ -58,7 +69,7 @@ impl Endpoint {
                 std::io::ErrorKind::PermissionDenied => {
                     "ports below 1024 need root or CAP_NET_BIND_SERVICE"
                 }
-                _ => "give an address and a port, for example 127.0.0.1:9100",
+                _ => "give an address and a port, for example 127.0.0.1:14739",
             };
             Error::from_io(what(), e).with_hint(hint)
         })?;
@@ -72,6 +83,7 @@ impl Endpoint {
             listener: Some(listener),
             address,
             page: Arc::default(),
+            process: Process::open(),
             is_over: Arc::default(),
             thread: None,
             patience: PATIENCE,
@@ -111,8 +123,12 @@ impl Endpoint {
     }
 
     /// Serves this page from now on.
-    pub fn show(&self, page: Page) {
-        *lock(&self.page) = page.text;
+    pub fn show(&self, mut page: Page) {
+        self.process.write(&mut page);
+        *lock(&self.page) = Shown {
+            text: page.text,
+            at: Some(Instant::now()),
+        };
     }
 }
 
@@ -131,7 +147,7 @@ struct Server {
     listener: TcpListener,
     /// Ordered from the oldest to the newest.
     connections: Vec<Connection>,
-    page: Arc<Mutex<String>>,
+    page: Arc<Mutex<Shown>>,
     patience: Duration,
 }
 
@@ -208,7 +224,7 @@ impl Connection {
     }
 
     /// Reads or writes as much as possible; false when it is done.
-    fn turn(&mut self, page: &Mutex<String>) -> io::Result<bool> {
+    fn turn(&mut self, page: &Mutex<Shown>) -> io::Result<bool> {
         if self.is_idle() {
             let mut chunk = [0; 1024];
             let len = match self.stream.read(&mut chunk) {
@@ -241,7 +257,7 @@ fn later(error: io::Error) -> io::Result<bool> {
 }
 
 /// The response to a complete request.
-fn answer(request: &[u8], page: &Mutex<String>) -> Vec<u8> {
+fn answer(request: &[u8], page: &Mutex<Shown>) -> Vec<u8> {
     let line = request
         .split(|byte| *byte == b'\r')
         .next()
@@ -250,8 +266,12 @@ fn answer(request: &[u8], page: &Mutex<String>) -> Vec<u8> {
     let (method, path) = (words.next(), words.next().unwrap_or_default());
     let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
     let (status, body) = match (method, path) {
-        (Some(b"GET" | b"HEAD"), b"/metrics") => ("200 OK", lock(page).clone()),
-        (Some(b"GET" | b"HEAD"), _) => ("404 Not Found", "metrics are at /metrics\n".into()),
+        (Some(b"GET" | b"HEAD"), b"/metrics") => ("200 OK", lock(page).text.clone()),
+        (Some(b"GET" | b"HEAD"), b"/healthz") => health(lock(page).at.map(|at| at.elapsed())),
+        (Some(b"GET" | b"HEAD"), _) => (
+            "404 Not Found",
+            "metrics are at /metrics, the health at /healthz\n".into(),
+        ),
         _ => ("405 Method Not Allowed", String::new()),
     };
     let mut answer = format!(
@@ -263,6 +283,19 @@ fn answer(request: &[u8], page: &Mutex<String>) -> Vec<u8> {
         answer.push_str(&body);
     }
     answer.into_bytes()
+}
+
+/// Status and text of `/healthz`, for the age of the last page.
+fn health(age: Option<Duration>) -> (&'static str, String) {
+    const UNHEALTHY: &str = "503 Service Unavailable";
+    match age {
+        Some(age) if age < FRESH => ("200 OK", "ok\n".into()),
+        Some(age) => {
+            let text = format!("stalled: no update for {} s\n", age.as_secs());
+            (UNHEALTHY, text)
+        }
+        None => (UNHEALTHY, "starting\n".into()),
+    }
 }
 
 #[cfg(test)]
@@ -331,7 +364,7 @@ mod tests {
     fn a_scraper_that_does_not_read_does_not_delay_others() {
         let endpoint = endpoint();
         let text = "x".repeat(64 << 20);
-        endpoint.show(Page { text: text.clone() });
+        lock(&endpoint.page).text = text.clone();
         let mut slow = connect(&endpoint);
         slow.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
         // The response has started, and cannot end before it is read.
@@ -360,6 +393,14 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_renders_no_pages_is_not_healthy() {
+        assert_eq!(health(Some(Duration::ZERO)).0, "200 OK");
+        let (status, text) = health(Some(Duration::from_secs(45)));
+        assert_eq!(status, "503 Service Unavailable");
+        assert_eq!(text, "stalled: no update for 45 s\n");
+    }
+
+    #[test]
     fn the_last_page_is_served() {
         let mut endpoint = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         endpoint.start().unwrap();
@@ -373,10 +414,15 @@ mod tests {
              x_total{to=\"a\\\"b\\\\c\\nd\",by=\"y\"} 7\nx_total 8\n"
         );
         let body = page.text().to_owned();
-        endpoint.show(page);
         let address = endpoint.address();
+        let text = ask(address, "GET /healthz HTTP/1.1\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 503") && text.ends_with("starting\n"));
+        endpoint.show(page);
+        let text = ask(address, "GET /healthz HTTP/1.1\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("\r\nok\n"));
         let text = ask(address, "GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with(&body));
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains(&body));
+        assert!(text.contains("\nprocess_cpu_seconds_total "), "{text}");
         let text = ask(address, "GET / HTTP/1.0\r\n\r\n");
         assert!(text.starts_with("HTTP/1.1 404"));
         let text = ask(address, "POST /metrics HTTP/1.0\r\n\r\n");

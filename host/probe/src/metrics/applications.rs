@@ -4,68 +4,68 @@
 use std::collections::BTreeMap;
 
 use export::prometheus::{Kind, Page};
-use flow::encode::extra_fields::{By, Known};
+use flow::encode::extra_fields::Known;
+use flow::tally::{Amount, NAME_COUNT_MAX, NAME_LEN_MAX, Sums};
 use flow::{Extra, Record};
-
-/// Maximum number of applications with their own series. Later ones are summed up as `other`:
-/// libndpi has several hundred names, and hostile traffic can produce all of them.
-pub const APPLICATION_COUNT_MAX: usize = 64;
-
-/// Maximum length of a name in bytes; names come from tables, so none is longer today.
-const NAME_LEN_MAX: usize = 64;
 
 /// Counts of an application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
     records: u64,
-    packets: u64,
-    bytes: u64,
+    amount: Amount,
 }
 
-/// Counts of the records so far.
+/// Counts so far: of records when they end; of packets and bytes also while flows are active.
 #[derive(Default)]
 pub struct Applications {
-    /// By name and the source of the name.
+    /// By name and the source of the name. An application keeps its place.
     sums: BTreeMap<(String, &'static str), Sum>,
-    /// Records of further applications, beyond [`APPLICATION_COUNT_MAX`].
+    /// Further applications, beyond [`NAME_COUNT_MAX`].
     other: Sum,
-    /// Records without a known application.
+    /// No known application.
     unknown: Sum,
 }
 
 impl Applications {
-    /// Adds a record.
+    /// Counts a record.
     pub fn add(&mut self, record: &Record, extra: &Extra<'_>) {
         let known = Known::of(record, extra);
-        let by = match known.by {
-            By::Content(_) => "content",
-            By::Ndpi => "ndpi",
-            By::Port(..) => "port",
-            By::Nothing(_) => "none",
-        };
-        self.count(known.name(), by, record.packets(), record.bytes());
+        self.sum(known.name(), known.by.name()).records += 1;
     }
 
-    fn count(&mut self, name: Option<&str>, by: &'static str, packets: u64, bytes: u64) {
-        let sum = match name {
-            None => &mut self.unknown,
-            Some(name) => {
-                let end = name.floor_char_boundary(NAME_LEN_MAX);
-                let key = (name[..end].to_owned(), by);
-                let has_room = self.sums.len() < APPLICATION_COUNT_MAX;
-                match self.sums.contains_key(&key) || has_room {
-                    true => self.sums.entry(key).or_default(),
-                    false => &mut self.other,
+    /// Sets packets and bytes to the sums of all queues.
+    pub fn set<'s>(&mut self, queues: impl Iterator<Item = &'s Sums>) {
+        let sums = self.sums.values_mut();
+        for sum in sums.chain([&mut self.other, &mut self.unknown]) {
+            sum.amount = Amount::default();
+        }
+        for queue in queues {
+            self.other.amount.add(queue.other);
+            self.unknown.amount.add(queue.unknown);
+            for (by, names) in &queue.named {
+                for (name, amount) in names {
+                    self.sum(Some(name), by).amount.add(*amount);
                 }
             }
+        }
+    }
+
+    /// The sum of an application; a new one has its own while there are few.
+    fn sum(&mut self, name: Option<&str>, by: &'static str) -> &mut Sum {
+        let Some(name) = name else {
+            return &mut self.unknown;
         };
-        sum.records += 1;
-        sum.packets += packets;
-        sum.bytes += bytes;
+        let name = &name[..name.floor_char_boundary(NAME_LEN_MAX)];
+        let key = (name.to_owned(), by);
+        let has_room = self.sums.len() < NAME_COUNT_MAX;
+        match self.sums.contains_key(&key) || has_room {
+            true => self.sums.entry(key).or_default(),
+            false => &mut self.other,
+        }
     }
 
     /// Writes the metric families.
-    pub fn write(&self, page: &mut Page) {
+    pub fn write(&self, page: &mut Page, interface: &str) {
         type Value = fn(&Sum) -> u64;
         let families: [(&str, &str, Value); 3] = [
             (
@@ -75,23 +75,22 @@ impl Applications {
             ),
             (
                 "barewire_application_packets_total",
-                "Packets in flow records, by application.",
-                |sum| sum.packets,
+                "Packets by application, of active flows too.",
+                |sum| sum.amount.packets,
             ),
             (
                 "barewire_application_bytes_total",
-                "Bytes in flow records, by application.",
-                |sum| sum.bytes,
+                "Bytes by application, of active flows too.",
+                |sum| sum.amount.bytes,
             ),
         ];
         for (family, about, value) in families {
             page.family(family, Kind::Counter, about);
-            for ((name, by), sum) in &self.sums {
-                let labels = [("application", name.as_str()), ("by", by)];
-                page.value(family, &labels, value(sum));
-            }
-            for (name, sum) in [("other", &self.other), ("unknown", &self.unknown)] {
-                let labels = [("application", name), ("by", "none")];
+            let named = self.sums.iter();
+            let named = named.map(|((name, by), sum)| (name.as_str(), *by, sum));
+            let rest = [("other", &self.other), ("unknown", &self.unknown)];
+            for (name, by, sum) in named.chain(rest.map(|(name, sum)| (name, "none", sum))) {
+                let labels = [("interface", interface), ("application", name), ("by", by)];
                 page.value(family, &labels, value(sum));
             }
         }
@@ -100,43 +99,69 @@ impl Applications {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use super::*;
 
+    /// A queue with as many names as it may have.
+    fn queue(prefix: &str, factor: u64) -> Sums {
+        let amount = Amount {
+            packets: factor,
+            bytes: 100 * factor,
+        };
+        let names = (0..NAME_COUNT_MAX).map(|n| (Cow::Owned(format!("{prefix}{n}")), amount));
+        let mut sums = Sums::default();
+        sums.named.insert("ndpi", names.collect());
+        (sums.other, sums.unknown) = (amount, amount);
+        sums
+    }
+
+    fn bytes(applications: &Applications) -> Vec<(String, u64)> {
+        let mut page = Page::default();
+        applications.write(&mut page, "eth0");
+        let lines = page.text().lines();
+        let lines = lines.filter(|line| line.starts_with("barewire_application_bytes_total{"));
+        let pairs = lines.map(|line| line.rsplit_once(' ').unwrap());
+        pairs
+            .map(|(labels, value)| (labels.to_owned(), value.parse().unwrap()))
+            .collect()
+    }
+
+    /// The series are those of the first names, whatever the queues have later; none decreases.
     #[test]
     fn names_over_the_limit_are_summed_up_and_no_count_is_lost() {
         let mut applications = Applications::default();
-        for number in 0..1000 {
-            applications.count(Some(&format!("app{number}")), "ndpi", 2, 100);
+        let mut before: Vec<(String, u64)> = Vec::new();
+        for factor in 1..4 {
+            let queues = [queue("b", factor), queue("a", factor)];
+            applications.set(queues.iter());
+            let now = bytes(&applications);
+            assert_eq!(now.len(), NAME_COUNT_MAX + 2);
+            let total: u64 = now.iter().map(|(_, value)| value).sum();
+            assert_eq!(total, 2 * (NAME_COUNT_MAX as u64 + 2) * 100 * factor);
+            for ((labels, value), (of_before, less)) in now.iter().zip(&before) {
+                assert!(
+                    labels == of_before && value > less,
+                    "{labels}: {value}, {less}"
+                );
+            }
+            before = now;
         }
-        applications.count(Some("app0"), "ndpi", 1, 7);
-        applications.count(None, "none", 5, 50);
-        let mut page = Page::default();
-        applications.write(&mut page);
-        let text = page.text();
-        let bytes: Vec<&str> = text
-            .lines()
-            .filter(|line| line.starts_with("barewire_application_bytes_total{"))
-            .collect();
-        assert_eq!(bytes.len(), APPLICATION_COUNT_MAX + 2);
-        let total: u64 = bytes
-            .iter()
-            .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
-            .sum();
-        assert_eq!(total, 1000 * 100 + 7 + 50);
-        for line in [
-            "barewire_application_bytes_total{application=\"app0\",by=\"ndpi\"} 107",
-            "barewire_application_records_total{application=\"app0\",by=\"ndpi\"} 2",
-            "barewire_application_records_total{application=\"other\",by=\"none\"} 936",
-            "barewire_application_packets_total{application=\"unknown\",by=\"none\"} 5",
-        ] {
-            assert!(text.lines().any(|is| is == line), "{line}\n{text}");
-        }
+        let is_there = |labels: &str, value: u64| {
+            let name = format!("barewire_application_bytes_total{{interface=\"eth0\",{labels}}}");
+            let found = before.iter().find(|(labels, _)| *labels == name);
+            assert_eq!(found.map(|(_, value)| *value), Some(value), "{labels}");
+        };
+        is_there("application=\"b0\",by=\"ndpi\"", 300);
+        is_there("application=\"unknown\",by=\"none\"", 600);
+        let others = NAME_COUNT_MAX as u64 + 2;
+        is_there("application=\"other\",by=\"none\"", 300 * others);
     }
 
     #[test]
     fn long_names_are_cut_between_characters() {
         let mut applications = Applications::default();
-        applications.count(Some(&"é".repeat(100)), "ndpi", 1, 1);
+        applications.sum(Some(&"é".repeat(100)), "ndpi").records += 1;
         let (name, _) = applications.sums.keys().next().unwrap();
         assert_eq!(name.len(), NAME_LEN_MAX);
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bpf::cbpf::Program;
+use flow::tally::Tally;
 use flow::top::{Order, TopScan};
 use flow::{EndReason, HashKey, MeterConfig, OwnedExtra, Record, Sampling};
 use inspect::InspectorConfig;
@@ -47,6 +48,9 @@ pub struct Config {
     /// Whether to count packets and bytes over time
     /// ([`QueueStatus::series`](super::QueueStatus::series)).
     pub series: bool,
+    /// Whether to sum up packets and bytes by application, of live flows too
+    /// ([`QueueStatus::by_application`](super::QueueStatus::by_application)).
+    pub by_application: bool,
 }
 
 impl Config {
@@ -69,6 +73,7 @@ impl Config {
             ndpi_flow_count: None,
             filter: None,
             series: false,
+            by_application: false,
         }
     }
 
@@ -95,7 +100,12 @@ impl Config {
             0 => 0,
             _ => TopScan::memory_len(self.meter.table.flow_count_max),
         };
-        queue_count * (self.meter.memory_len() + buffers + applications + ndpi + scan) + halves
+        let tally = match self.by_application {
+            true => Tally::memory_len(self.meter.table.flow_count_max),
+            false => 0,
+        };
+        let queue = self.meter.memory_len() + buffers + applications + ndpi + scan + tally;
+        queue_count * queue + halves
     }
 }
 

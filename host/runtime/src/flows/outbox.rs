@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 
+use flow::tally::Tally;
 use flow::{EndReason, Extra, OwnedExtra, Record, RecordSink};
 
 use super::Message;
@@ -61,15 +62,30 @@ pub(super) struct Outbox {
     pub(super) packets_dropped: u64,
     /// Whether the collector has ended.
     pub(super) is_closed: bool,
+    /// Sums by application, if requested.
+    pub(super) tally: Option<Box<Tally>>,
+    /// Place of the flow that is ending.
+    place: u32,
 }
 
 impl RecordSink for Outbox {
     #[inline]
+    fn leaving(&mut self, place: u32) {
+        self.place = place;
+    }
+
+    #[inline]
     fn ended(&mut self, record: &Record, reason: EndReason) {
+        if let Some(tally) = &mut self.tally {
+            tally.ended(self.place, record, &Extra::default());
+        }
         self.push(record, None, reason);
     }
 
     fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
+        if let Some(tally) = &mut self.tally {
+            tally.ended(self.place, record, extra);
+        }
         self.push(record, Some(extra), reason);
     }
 }
@@ -93,6 +109,8 @@ impl Outbox {
             records_dropped: 0,
             packets_dropped: 0,
             is_closed: false,
+            tally: None,
+            place: 0,
         }
     }
 

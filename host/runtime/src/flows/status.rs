@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use flow::series::Series;
+use flow::tally::Sums;
 use flow::top::{Order, Top};
 use flow::{EndReason, Extra, MeterStats, Record};
 use inspect::InspectorStats;
@@ -147,6 +148,8 @@ pub struct QueueStatus {
     pub applications: InspectorStats,
     /// Figures of libndpi.
     pub ndpi: NdpiStats,
+    /// Packets and bytes by application, of live flows too, if requested.
+    pub by_application: Sums,
     /// Packets and bytes over packet time, at the end and if requested.
     pub series: Option<Box<Series>>,
 }

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use flow::series::Series;
+use flow::tally::Tally;
 use flow::top::TopScan;
 use flow::{BATCH_MAX, Input, Inspect, Meter};
 use inspect::Application;
@@ -26,6 +27,10 @@ use crate::worker::{self, Ended, Engine, Verdict};
 const PULSE: Duration = Duration::from_millis(100);
 /// Interval at which the live flows are scanned for the largest; rates are averages over it.
 const SCAN: Duration = Duration::from_secs(1);
+/// Interval at which the live flows are added to the sums by application.
+const TALLY: Duration = Duration::from_secs(5);
+/// Interval at which these sums are published.
+const PUBLISH_SUMS: Duration = Duration::from_secs(1);
 /// Slots of the table scanned with each batch of packets, and when there are none: 64 KiB and 2 MiB
 /// of records, some 10 µs and some 300 µs.
 const SCAN_STEP: usize = 512;
@@ -194,6 +199,12 @@ fn prepare(plan: Plan) -> Result<(RxQueue, FlowEngine)> {
         meter.set_inspector(inspector);
     }
     let may_wait = !plan.shared.is_live;
+    let mut outbox = Outbox::new(plan.index, plan.messages, plan.empties, may_wait);
+    if plan.config.by_application {
+        let config = &plan.config.meter;
+        let tally = Tally::new(config.table.flow_count_max, config.extra.inspect_count);
+        outbox.tally = Some(Box::new(tally));
+    }
     let engine = FlowEngine {
         applications: counts,
         found: Vec::new(),
@@ -201,7 +212,8 @@ fn prepare(plan: Plan) -> Result<(RxQueue, FlowEngine)> {
         has_extras: meter.has_extras(),
         meter,
         links: plan.links,
-        outbox: Outbox::new(plan.index, plan.messages, plan.empties, may_wait),
+        outbox,
+        tally: Round::default(),
         clock_ns: 0,
         shared: plan.shared,
         status: plan.status,
@@ -265,6 +277,8 @@ struct FlowEngine {
     /// Extra fields are enabled, so packets are passed to the meter together.
     has_extras: bool,
     scan: Option<Scan>,
+    /// The round of the outbox's [`Tally`].
+    tally: Round,
     /// Packets and bytes over time.
     series: Option<Box<Series>>,
     egress: Option<Out>,
@@ -279,6 +293,19 @@ struct Scan {
     running: bool,
 }
 
+/// A round through the live flows for the sums by application.
+#[derive(Default)]
+struct Round {
+    running: bool,
+    started_at: Option<Instant>,
+    published_at: Option<Instant>,
+}
+
+/// Whether something last done at `before` is due again.
+fn is_due(before: Option<Instant>, interval: Duration) -> bool {
+    before.is_none_or(|before| before.elapsed() >= interval)
+}
+
 impl Engine for FlowEngine {
     fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
         self.look_at_selection();
@@ -290,6 +317,9 @@ impl Engine for FlowEngine {
         self.meter_packets(batch, allowed as usize);
         if self.scan.is_some() {
             self.scan(SCAN_STEP);
+        }
+        if self.tally.running {
+            self.count_live(SCAN_STEP);
         }
         if let Some(egress) = &mut self.egress {
             let links = &self.links;
@@ -315,6 +345,7 @@ impl Engine for FlowEngine {
                 egress.flush()?;
             }
             self.scan(SCAN_STEP_IDLE);
+            self.count_live(SCAN_STEP_IDLE);
             self.publish();
         }
         Ok(self.verdict())
@@ -491,7 +522,32 @@ impl FlowEngine {
         }
     }
 
+    /// Continues the round that adds live flows to the sums by application.
+    fn count_live(&mut self, place_count: usize) {
+        if self.tally.running
+            && let Some(tally) = &mut self.outbox.tally
+        {
+            self.tally.running = !tally.step(&self.meter, place_count);
+        }
+    }
+
+    /// Publishes the sums by application, and begins the next round.
+    fn publish_sums(&mut self) {
+        let Some(tally) = &self.outbox.tally else {
+            return;
+        };
+        if is_due(self.tally.published_at, PUBLISH_SUMS) {
+            self.tally.published_at = Some(Instant::now());
+            lock(&self.status).by_application = tally.sums().clone();
+        }
+        if !self.tally.running && is_due(self.tally.started_at, TALLY) {
+            self.tally.started_at = Some(Instant::now());
+            self.tally.running = true;
+        }
+    }
+
     fn publish(&mut self) {
+        self.publish_sums();
         if let Some(scan) = &mut self.scan
             && !scan.running
             && scan.started_at.elapsed() >= SCAN
@@ -520,6 +576,7 @@ impl FlowEngine {
         self.outbox.may_wait = true;
         self.meter.finish(&mut self.outbox);
         self.outbox.send();
+        self.tally.published_at = None;
         self.publish();
         let mut status = lock(&self.status);
         status.series = self.series.take();

@@ -66,6 +66,18 @@ pub enum By {
     Nothing(u8),
 }
 
+impl By {
+    /// The name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            By::Content(_) => "content",
+            By::Ndpi => "ndpi",
+            By::Port(..) => "port",
+            By::Nothing(_) => "none",
+        }
+    }
+}
+
 /// The application of a record.
 pub struct Known {
     /// The findings of decoders.
@@ -102,6 +114,11 @@ impl Known {
             By::Port(_, name) => Some(name),
             By::Nothing(_) => None,
         }
+    }
+
+    /// Whether no content identified it.
+    pub fn is_guess(&self) -> bool {
+        matches!(self.by, By::Port(..) | By::Nothing(_))
     }
 
     /// The customary application of the port, if none was identified.

@@ -129,6 +129,7 @@ impl Watch for Watching<'_, '_> {
             application: &extras.found,
             origins: None,
         };
+        sink.leaving(index);
         sink.ended_with(record, &extra, reason);
     }
 }

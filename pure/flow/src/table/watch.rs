@@ -10,6 +10,12 @@ pub trait RecordSink {
     /// Called when a flow has ended.
     fn ended(&mut self, record: &Record, reason: EndReason);
 
+    /// Called before a table reports an ended flow, with its place: the place is free afterwards. By
+    /// default this is ignored.
+    fn leaving(&mut self, place: u32) {
+        let _ = place;
+    }
+
     /// Called when a flow with extra fields has ended. By default only the record is used.
     fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
         let _ = extra;
@@ -67,7 +73,14 @@ impl<const D: bool> Watch for Alone<D> {
     fn packet(&mut self, _: u32, _: &mut Record, _: &Observed) {}
 
     #[inline(always)]
-    fn ended(&mut self, _: u32, ended: (&Record, EndReason), _: u64, sink: &mut dyn RecordSink) {
+    fn ended(
+        &mut self,
+        index: u32,
+        ended: (&Record, EndReason),
+        _: u64,
+        sink: &mut dyn RecordSink,
+    ) {
+        sink.leaving(index);
         sink.ended(ended.0, ended.1);
     }
 

@@ -24,7 +24,7 @@ pub struct ExportArgs {
     #[arg(long, default_value_t = 1, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..))]
     sampling_rate: u32,
-    /// Serve Prometheus metrics at http://ADDRESS/metrics, for example 127.0.0.1:9100
+    /// Serve Prometheus metrics at http://ADDRESS/metrics, for example 127.0.0.1:14739
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
 }

@@ -10,7 +10,7 @@ use sys::Result;
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct QueryArgs {
-    /// SQL query; the table is called flows
+    /// SQL query; the tables are directions and flows
     #[arg(value_name = "SQL")]
     sql: String,
     /// Parquet files, and directories to search recursively for them
@@ -31,12 +31,16 @@ pub struct QueryArgs {
 }
 
 const HELP: &str = "\
-The columns are described in docs/export.md; `DESCRIBE flows` lists them.
+Tables (`DESCRIBE directions` lists the columns; docs/export.md describes them):
+  directions   a row for each end of a flow that sent packets: address, port, peer, peer_port,
+               packets, bytes, ... To sum up traffic by address or port, use this one
+  flows        a row for each flow: src is its initiator, bytes is what that sent, and
+               reverse_bytes what dst sent
 
 Examples:
-  barewire flows query 'SELECT src, sum(bytes) AS sent FROM flows GROUP BY src
+  barewire flows query 'SELECT address, sum(bytes) AS sent FROM directions GROUP BY address
                         ORDER BY sent DESC LIMIT 10' flows/
-  barewire flows query \"SELECT count(*) FROM flows WHERE date = '2026-11-22'\" flows/ --json";
+  barewire flows query \"SELECT sum(bytes) FROM directions WHERE date = '2026-11-22'\" flows/ --json";
 
 /// Runs the query and prints the result.
 pub fn run(args: &QueryArgs) -> Result<()> {
