@@ -38,7 +38,7 @@ impl Figures {
             metered: sum("barewire_packets_total")?,
             refused: sum("barewire_packets_refused_total")?,
             passed: sum("barewire_port_passed_total")?,
-            dropped: sum("barewire_port_dropped_total")?,
+            dropped: sum("barewire_port_lost_total")?,
         })
     }
 
@@ -165,12 +165,12 @@ mod tests {
     use super::*;
 
     const PAGE: &str = "# HELP barewire_packets_total Packets metered.\n\
-        # TYPE barewire_packets_total counter\nbarewire_packets_total 199900\n\
+        # TYPE barewire_packets_total counter\nbarewire_packets_total{interface=\"e\"} 199900\n\
         barewire_packets_refused_total{reason=\"not_ip\"} 90\n\
         barewire_packets_refused_total{reason=\"truncated\"} 10\n\
         barewire_port_passed_total{queue=\"0\"} 70\n\
         barewire_port_passed_total{queue=\"1\"} 30\n\
-        barewire_port_dropped_total{queue=\"0\",reason=\"ring\"} 0\n";
+        barewire_port_lost_total{queue=\"0\",reason=\"ring\"} 0\n";
 
     #[test]
     fn figures_are_sums_over_labels() {
