@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::export::{Folder, LIMIT};
 use lab::oracle::write_pcap;
+use lab::packet::{Addresses, Udp};
 use lab::process::{Finished, Process, barewire};
 use lab::{require, skip};
 
@@ -117,11 +118,52 @@ fn a_page_contains_text_and_no_external_references() {
         );
     }
     assert_eq!(text.matches("<script>").count(), 1);
+    // All of it is HTTP.
+    assert!(!text.contains(">unknown<"));
     assert_eq!(text.matches("adds up").count(), 2);
     // A path that cannot be written is reported before anything is read.
     let finished = report(&page, &folder.0.join("no/such/folder.html"));
     assert_eq!(finished.code(), Some(1));
     assert!(finished.stderr.contains("hint:"), "{}", finished.stderr);
+}
+
+/// Traffic that neither content nor port names is a row, of one capture with three packets of it
+/// and one of DNS.
+#[test]
+fn shares_of_applications_are_of_all_traffic() {
+    let folder = Folder::new("report-unknown");
+    let packet = |destination_port| {
+        let udp = Udp {
+            source_mac: [2, 0, 0, 0, 0, 1],
+            destination_mac: [2, 0, 0, 0, 0, 2],
+            addresses: Addresses::V4([192, 0, 2, 1].into(), [192, 0, 2, 2].into()),
+            source_port: 40_000,
+            destination_port,
+            flow_count: 1,
+            vlan: None,
+        };
+        udp.build(0, 100)
+    };
+    let packets = [53, 9999, 9998, 9997].map(packet);
+    let capture = write_pcap(&packets).unwrap();
+    let page = folder.0.join("unknown.html");
+    assert_eq!(report(capture.path(), &page).code(), Some(0));
+    let text = std::fs::read_to_string(&page).unwrap();
+    let share = |name: &str| {
+        let (_, rest) = text
+            .split_once(&format!("<span class=\"l\">{name}"))
+            .expect(name);
+        let (_, rest) = rest.split_once("<small>").unwrap();
+        // A guess has a remark before its share.
+        let rest = rest
+            .strip_prefix("by port</small>")
+            .map_or(rest, |rest| rest.split_once("<small>").unwrap().1);
+        rest.split_once(" %").unwrap().0.to_owned()
+    };
+    assert_eq!(
+        (share("unknown"), share("dns")),
+        ("75.0".to_owned(), "25.0".to_owned())
+    );
 }
 
 /// The script runs under the page's own policy, hostile names have no effect, and the page fits any

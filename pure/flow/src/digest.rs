@@ -283,6 +283,9 @@ mod tests {
             digest.applications.largest(9),
             [((Cow::Borrowed("http"), false), tcp)]
         );
+        // The rest has no name: shares are of everything.
+        assert_eq!(digest.unknown.records, 10);
+        assert_eq!(digest.unknown.bytes + tcp.bytes, digest.total.bytes);
         assert_eq!(digest.sizes.iter().sum::<u64>(), 20);
         assert_eq!(digest.durations.iter().sum::<u64>(), 20);
     }

@@ -1,5 +1,6 @@
 //! The data of the view: from counters ten times a second, and from ended flows.
 
+mod applications;
 mod one;
 
 use std::borrow::Cow;
@@ -310,18 +311,6 @@ impl View {
 
     /// Updates applications and talkers, over ended flows and the largest live ones.
     fn lists(&mut self, status: &Status<'_>) {
-        let mut applications: HashMap<(Cow<'static, str>, bool), Entry> = HashMap::new();
-        let mut unknown = Entry {
-            name: "unknown".to_owned(),
-            ..Entry::default()
-        };
-        let share = self.digest.unknown;
-        unknown.add(share.records, share.packets, [share.bytes, 0]);
-        let ended = self.digest.applications.largest(usize::MAX);
-        for ((name, is_seen), share) in ended {
-            let entry = applications.entry((name, is_seen)).or_default();
-            entry.add(share.records, share.packets, [share.bytes, 0]);
-        }
         let mut talkers: HashMap<IpAddr, Entry> = HashMap::new();
         for (addr, share) in self.digest.senders.largest(512) {
             let entry = talkers.entry(addr).or_default();
@@ -332,15 +321,9 @@ impl View {
             entry.add(0, share.packets, [0, share.bytes]);
         }
         for queue in status.queues {
-            for (at, record) in queue.live.iter().enumerate() {
+            for record in &queue.live {
                 let total = Total::of(record);
                 let packets = total.packets.iter().sum();
-                let known = queue.live_applications.get(at);
-                let entry = match name_of(record, known) {
-                    Some(name) => applications.entry(name).or_default(),
-                    None => &mut unknown,
-                };
-                entry.add(1, packets, [total.bytes.iter().sum(), 0]);
                 for (end, side) in [total.initiator, total.initiator.other()]
                     .iter()
                     .enumerate()
@@ -367,15 +350,7 @@ impl View {
         let picture = &mut self.picture;
         picture.talkers = talkers;
         picture.networks = networks;
-        picture.applications = applications
-            .into_iter()
-            .map(|((name, is_seen), entry)| Entry {
-                name: name.into_owned(),
-                remark: if is_seen { "recognised" } else { "by port" }.to_owned(),
-                ..entry
-            })
-            .chain((unknown.packets != 0).then_some(unknown))
-            .collect();
+        picture.applications = applications::sums(&self.digest, status.queues);
         let by_packets = picture.order == Order::Packets;
         for list in [
             &mut picture.applications,
@@ -423,23 +398,6 @@ impl View {
             }));
         }
         entries
-    }
-}
-
-/// The application name of a live flow, and whether it was identified.
-fn name_of(
-    record: &Record,
-    known: Option<&inspect::Application>,
-) -> Option<(Cow<'static, str>, bool)> {
-    match known.and_then(inspect::Application::name) {
-        Some(name) => Some((name, true)),
-        None => {
-            let over = flow::encode::extra_fields::transport(record)?;
-            let (key, initiator) = (record.key(), record.initiator());
-            let ports = [key.port(initiator), key.port(initiator.other())];
-            let name = inspect::guess(over, ports[0], ports[1])?;
-            Some((Cow::Borrowed(name), false))
-        }
     }
 }
 
