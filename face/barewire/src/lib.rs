@@ -65,6 +65,16 @@
 //! Files and `memory:` need none. A tap needs `CAP_NET_RAW`, `afxdp:` needs `CAP_NET_RAW`,
 //! `CAP_NET_ADMIN` and `CAP_BPF`, `vfio:` access to the card's VFIO group. An error states what is
 //! missing and what to do.
+//!
+//! # Signals
+//!
+//! [`Stop::on_signals`] handles SIGINT, SIGTERM and SIGHUP; without that call they are the
+//! program's. One handler is installed without being asked for: opening an uncompressed capture file maps it,
+//! and a mapped file that another process truncates raises SIGBUS, so the first such file installs
+//! a handler for the whole process. It handles faults in these mappings and passes all others to
+//! the handler that was there before. [`PortOptions::map_files`]` = false` reads files through a
+//! buffer instead, and installs nothing: for libraries, and for programs with a SIGBUS handler of
+//! their own.
 #![forbid(unsafe_code)]
 
 use std::thread;

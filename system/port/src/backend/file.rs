@@ -21,7 +21,13 @@ pub(crate) mod rotation;
 mod rx;
 mod source;
 mod tx;
+mod watched;
 pub(crate) mod writer;
+
+/// The model test of [`watched`] replaces them by loom's.
+mod atomics {
+    pub(super) use std::sync::atomic::{AtomicUsize, Ordering, fence};
+}
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use sys::{Error, ErrorKind, Result};
 
+use super::watched::WatchedRange;
+
 /// Number of bytes mapped in advance and released after the reader, so that memory use stays small
 /// for large files.
 const WINDOW_LEN: usize = 4 << 20;
@@ -192,20 +194,22 @@ impl Drop for FileMapping {
     }
 }
 
-/// A range watched by the handler. Only atomics: the signal handler reads them.
+/// A file mapping that the handler watches. Only atomics: the signal handler reads them.
 #[derive(Debug)]
 struct Watch {
     taken: AtomicBool,
-    base: AtomicUsize,
-    len: AtomicUsize,
+    range: WatchedRange,
     hit: AtomicBool,
 }
 
 static WATCHES: [Watch; WATCHED_MAX] = [const {
     Watch {
         taken: AtomicBool::new(false),
-        base: AtomicUsize::new(0),
-        len: AtomicUsize::new(0),
+        range: WatchedRange {
+            version: AtomicUsize::new(0),
+            base: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+        },
         hit: AtomicBool::new(false),
     }
 }; WATCHED_MAX];
@@ -221,14 +225,12 @@ impl Watch {
         };
         let watch = WATCHES.iter().find(free)?;
         watch.hit.store(false, Ordering::Relaxed);
-        watch.base.store(base, Ordering::Relaxed);
-        // The length last: while it is 0 the handler ignores the entry.
-        watch.len.store(len, Ordering::Release);
+        watch.range.set(base, len);
         Some(watch)
     }
 
     fn free(&self) {
-        self.len.store(0, Ordering::Release);
+        self.range.set(0, 0);
         self.taken.store(false, Ordering::Release);
     }
 }
@@ -264,8 +266,11 @@ extern "C" fn on_sigbus(
     // SAFETY: the kernel passes a valid siginfo to a SA_SIGINFO handler.
     let address = unsafe { (*info).si_addr() } as usize;
     for watch in &WATCHES {
-        let len = watch.len.load(Ordering::Acquire);
-        let base = watch.base.load(Ordering::Relaxed);
+        // An entry that is being changed is not the one of this fault: the interrupted thread uses
+        // its mapping, which therefore stays until the handler returns.
+        let Some((base, len)) = watch.range.get() else {
+            continue;
+        };
         if address.wrapping_sub(base) < len && replace(address, base + len) {
             watch.hit.store(true, Ordering::Relaxed);
             return;
