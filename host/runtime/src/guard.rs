@@ -32,9 +32,12 @@ use xdp::{AttachMode, GuardLink};
 use crate::filter::Compiler;
 use crate::worker::Ended;
 use crate::{Reload, Stop};
-use attach::{Attached, attach, device};
+use attach::{Attached, attach, device, unanswered};
 use detect::Detecting;
-pub use detect::{Action, DetectSetup, Detection, Found, Rates, Step, Tap, TapCounts};
+pub use detect::{
+    Action, DetectSetup, Detection, FlowChoice, Found, Key, Learned, Normal, Rates, Step, Tap,
+    TapCounts,
+};
 pub use iptables::{Installed, iptables, undo, undo_when_closed};
 use kept::{Kept, Leftover};
 pub use lists::{Item, ListSpec};
@@ -181,6 +184,8 @@ pub struct Guard {
     began: Instant,
     /// Why generic mode is used, if it was not requested.
     pub fallback: Option<String>,
+    /// Why answers to SYNs may not arrive, if the requested mode is kept nevertheless.
+    pub unanswered: Option<String>,
 }
 
 /// Events while the guard runs.
@@ -245,7 +250,9 @@ pub fn open(setup: Setup) -> Result<Guard> {
             options(&setup, &samples, &sockets, is_generic),
         )
     };
+    let unanswered = unanswered(&device, &specs).filter(|_| setup.hook == GuardHook::Xdp);
     let mode = match setup.hook {
+        GuardHook::Xdp if setup.mode.is_none() && unanswered.is_some() => Some(AttachMode::Generic),
         GuardHook::Xdp => setup.mode,
         // The mode is of XDP.
         GuardHook::Tc => Some(AttachMode::Native),
@@ -259,6 +266,11 @@ pub fn open(setup: Setup) -> Result<Guard> {
         had_leftover,
         owner,
     } = attach(load, device.index, mode, leftover)?;
+    let is_native = link.mode() == Some(AttachMode::Native);
+    let (unanswered, avoided) = match is_native {
+        true => (unanswered, None),
+        false => (None, unanswered.filter(|_| setup.mode.is_none())),
+    };
     let steered = match (&sockets, link.mode()) {
         (Some(sockets), Some(mode)) if !setup.dry_run => {
             let interface = &setup.interface;
@@ -268,8 +280,9 @@ pub fn open(setup: Setup) -> Result<Guard> {
     };
     let detecting = match setup.detect {
         Some(detect) => {
-            let tap = Tap::open(&setup.interface, detect.sample)?;
-            Some(Detecting::new(Detection::new(detect), tap))
+            let choice = FlowChoice::new(detect.sample, steer::random() as u32);
+            let tap = Tap::open(&setup.interface, &choice)?;
+            Some(Detecting::new(Detection::new(detect, choice), tap))
         }
         None => None,
     };
@@ -291,7 +304,8 @@ pub fn open(setup: Setup) -> Result<Guard> {
         had_leftover,
         foreign_name,
         began: Instant::now(),
-        fallback,
+        fallback: fallback.or(avoided),
+        unanswered,
     })
 }
 
@@ -328,9 +342,9 @@ impl Guard {
         self.setup.dry_run
     }
 
-    /// The response to detected floods; `None` if detection is off.
-    pub fn action(&self) -> Option<Action> {
-        self.setup.detect.map(|detect| detect.action)
+    /// How floods are detected; `None` if detection is off.
+    pub fn detection(&self) -> Option<&DetectSetup> {
+        self.setup.detect.as_ref()
     }
 
     /// The counts so far.
@@ -453,6 +467,7 @@ impl Guard {
         let mut specs = self.setup.specs()?;
         specs.extend(self.found.iter().cloned());
         self.setup.check_session(self.session.as_ref(), &specs)?;
+        self.check_answers(&specs)?;
         let count = specs.len();
         let (specs, user) = steer::split(specs);
         if self.sockets.is_none() {
@@ -466,6 +481,22 @@ impl Guard {
             steered.replace(user);
         }
         Ok(count)
+    }
+
+    /// Refuses new rules whose answers need the mode that was not chosen at the start.
+    fn check_answers(&self, specs: &[RuleSpec]) -> Result<()> {
+        let is_native = self.link.mode() == Some(AttachMode::Native);
+        if !is_native || self.setup.mode.is_some() {
+            return Ok(());
+        }
+        let Some(why) = unanswered(&device(&self.setup.interface)?, specs) else {
+            return Ok(());
+        };
+        let what = "answer SYNs with cookies";
+        Err(Error::new(ErrorKind::Unsupported, what, why).with_hint(
+            "start barewire with this rule, so that it attaches the program in generic mode, or \
+             with --mode generic",
+        ))
     }
 
     /// Replaces the rules in the program.

@@ -9,7 +9,11 @@
 //! The caller provides time and counts, so sampled counts work as well as complete ones. Keys that
 //! do not fit into the table are counted together as the rest, which has a normal rate of its own.
 
+mod handshakes;
+
 use std::collections::BTreeMap;
+
+pub use handshakes::Handshakes;
 
 const NS_PER_S: f64 = 1e9;
 
@@ -193,7 +197,7 @@ impl<K: Ord + Clone> Detector<K> {
         };
         self.at_ns = now_ns;
         let settings = &self.settings;
-        let is_warm = now_ns.saturating_sub(self.began_ns) > settings.warm_up_ns;
+        let is_warm = self.is_warm();
         let mut events = Vec::new();
         let mut tick = |subject: &dyn Fn() -> Subject<K>, track: &mut Track| {
             let rate_pps = track.rate_pps(elapsed_ns);
@@ -232,6 +236,25 @@ impl<K: Ord + Clone> Detector<K> {
     /// Number of keys in the table.
     pub fn key_count(&self) -> usize {
         self.tracks.len()
+    }
+
+    /// Forgets what is normal for a key, which is then learned anew.
+    pub fn forget_key(&mut self, key: &K) {
+        if let Some(track) = self.tracks.get_mut(key) {
+            *track = Track::default();
+        }
+    }
+
+    /// Whether the initial time of learning is over.
+    pub fn is_warm(&self) -> bool {
+        self.at_ns.saturating_sub(self.began_ns) > self.settings.warm_up_ns
+    }
+
+    /// Each key with its normal rate and the rate above which it is a flood, in packets per second.
+    pub fn normals(&self) -> impl Iterator<Item = (&K, f64, f64)> {
+        let threshold = |track: &Track| track.threshold(&self.settings, self.is_warm());
+        let tracks = self.tracks.iter();
+        tracks.map(move |(key, track)| (key, track.normal_pps, threshold(track)))
     }
 
     /// The normal rate, in packets per second; `None` for a key that is not in the table.

@@ -69,12 +69,8 @@ fn an_entry_passes_from_thread_to_thread() {
                 let shared = shared.clone();
                 thread::spawn(move || {
                     let (taken, range) = &*shared;
-                    let take = taken.compare_exchange(
-                        false,
-                        true,
-                        Ordering::Acquire,
-                        Ordering::Relaxed,
-                    );
+                    let take =
+                        taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
                     if take.is_ok() {
                         range.set(base, len);
                         range.set(0, 0);

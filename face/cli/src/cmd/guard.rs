@@ -333,6 +333,9 @@ fn start_show(opened: &guard::Guard, json: bool) -> Result<show::Show> {
     if let Some(why) = &opened.fallback {
         warning!("warning: {} mode, which is slower: {why}", about.mode);
     }
+    if let Some(why) = &opened.unanswered {
+        warning!("warning: {why}; without, use --mode generic");
+    }
     if opened.loses_tags() {
         let interface = opened.interface();
         say!(

@@ -1,9 +1,11 @@
 //! The interface, and the attachment of the program to it.
 
+use ::guard::Verdict;
 use sys::link::Link;
 use sys::{Error, ErrorKind, Result};
 use xdp::{AttachMode, GuardLink};
 
+use super::RuleSpec;
 use super::kept::Leftover;
 use super::owner::Owner;
 use super::table::Table;
@@ -21,6 +23,20 @@ pub(super) fn device(interface: &str) -> Result<Link> {
     let what = format!("guard {interface}");
     let why = "its packets have no Ethernet header, and the rules need one";
     Err(Error::new(ErrorKind::Unsupported, what, why))
+}
+
+/// Why answers to SYNs may not arrive in native mode on this interface. An XDP program that sends on
+/// a veth puts packets into a ring of the other end, which the kernel wakes only if a program is
+/// there, too (`veth_xdp_flush`, drivers/net/veth.c); generic mode sends as the stack does.
+pub(super) fn unanswered(device: &Link, specs: &[RuleSpec]) -> Option<String> {
+    let does_answer = specs.iter().any(|spec| spec.verdict == Verdict::Challenge);
+    (does_answer && device.kind == "veth").then(|| {
+        let name = &device.name;
+        format!(
+            "{name} is a veth, and the answers of challenge in native mode reach the other end \
+             only if that has an XDP program, too"
+        )
+    })
 }
 
 /// An attached program.

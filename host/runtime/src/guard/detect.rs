@@ -3,27 +3,41 @@
 //! A tap samples the packets that reach the host, after the XDP program. Packets that a derived
 //! rule drops do not reach the tap; the rule's drop counter stands in for them, so the end of the
 //! flood is detected.
+//!
+//! What is normal has to be learned first, and a flood that is already there would be learned, too.
+//! So packets that cannot be normal are counted apart, from the start on: SYNs that no ACK follows,
+//! and impossible TCP flags.
 
 mod act;
+mod clients;
+mod flood;
+mod half_open;
+mod key;
+mod segment;
 mod setup;
+mod step;
 mod tap;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
-use std::fmt;
-use std::net::IpAddr;
 
-use ::filter::derive::{self, Limits};
-use ::filter::p0f::{Handshake, raw_signature};
+use ::filter::derive::{self, Limits, Packet};
 use ::guard::Verdict;
-use ::guard::detect::{Detector, Event, Subject};
+use ::guard::detect::{Detector, Event, Settings, Subject};
 use bpf::cbpf::Program;
 use bpf::vm_cbpf;
 use port::FilterTarget;
 
 pub(super) use act::Detecting;
+use flood::{Flood, State};
+use half_open::HalfOpen;
+pub use key::Key;
+use key::{destination, keys, signature};
+pub use segment::FlowChoice;
+use segment::Segment;
 pub use setup::{Action, DetectSetup};
+pub use step::{Found, Learned, Normal, Rates, Step};
 pub use tap::{Tap, TapCounts};
 
 use super::RuleSpec;
@@ -56,6 +70,11 @@ const LIMITS: Limits = Limits {
 /// Minimum share of a flood's packets, in percent, that an existing rule must match to cover it.
 const COVERED_PERCENT: usize = 90;
 
+/// Why there is no rule.
+const NOTHING: &str = "nothing distinguishes its packets from normal ones";
+const LIKE_CLIENTS: &str = "nothing distinguishes its SYNs from those of usual clients; --challenge \
+                            answers them with SYN cookies";
+
 /// Name of a derived rule, before its number.
 const RULE_NAME: &str = "detected flood ";
 
@@ -63,114 +82,6 @@ const RULE_NAME: &str = "detected flood ";
 pub(super) fn is_rule_name(name: &str) -> bool {
     let number = name.strip_prefix(RULE_NAME);
     number.is_some_and(|number| number.parse::<u64>().is_ok())
-}
-
-/// What the packets of a flood have in common.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Key {
-    /// Packets to an address.
-    Destination(IpAddr),
-    /// SYNs with this p0f signature, its TTL rounded up to the initial TTL.
-    Signature(String),
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Destination(address) => write!(f, "packets to {address}"),
-            Self::Signature(signature) => write!(f, "SYNs {signature}"),
-        }
-    }
-}
-
-/// The keys under which a packet is counted.
-fn keys(ip: &[u8]) -> [Option<Key>; 2] {
-    let destination = match ip.first().map(|byte| byte >> 4) {
-        Some(4) => ip
-            .get(16..20)
-            .and_then(|b| <[u8; 4]>::try_from(b).ok())
-            .map(IpAddr::from),
-        Some(6) => ip
-            .get(24..40)
-            .and_then(|b| <[u8; 16]>::try_from(b).ok())
-            .map(IpAddr::from),
-        _ => None,
-    };
-    let syn = raw_signature(ip).filter(|raw| raw.handshake == Handshake::Syn);
-    let signature = syn.map(|mut raw| {
-        raw.ttl = raw.initial_ttl();
-        raw.to_string()
-    });
-    [
-        destination.map(Key::Destination),
-        signature.map(Key::Signature),
-    ]
-}
-
-/// An event of detection, in this order for one flood.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// A flood begins.
-    Begins(Rates),
-    /// A rule that matches the flood and no normal packet.
-    Rule(Box<Found>),
-    /// No rule could be derived against a flood.
-    NoRule {
-        /// The flood.
-        of: String,
-        /// Why.
-        why: String,
-    },
-    /// A flood is over.
-    Over(Rates),
-    /// All floods that the rule of this name is against are over.
-    Remove(String),
-}
-
-/// A flood and its rate.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rates {
-    /// The flood, as text.
-    pub of: String,
-    /// The rate, in packets per second.
-    pub rate_pps: f64,
-    /// The normal rate, in packets per second.
-    pub normal_pps: f64,
-}
-
-/// A derived rule.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Found {
-    /// The flood it is directed against.
-    pub of: String,
-    /// The rule.
-    pub spec: RuleSpec,
-    /// Sampled packets of the flood.
-    pub sampled: usize,
-    /// Number of these that the rule matches.
-    pub matched: usize,
-}
-
-/// A flood in progress.
-struct Flood {
-    key: Key,
-    sample: Sample,
-    state: State,
-}
-
-enum State {
-    /// Packets have been collected for this number of ticks.
-    Sampling(u32),
-    /// This rule is directed against it.
-    Ruled(String),
-    /// No rule is possible.
-    GivenUp,
-}
-
-impl Flood {
-    fn is_ruled_by(&self, rule: &str) -> bool {
-        matches!(&self.state, State::Ruled(name) if name == rule)
-    }
 }
 
 /// The state that detection keeps of a derived rule.
@@ -185,25 +96,48 @@ struct Rule {
 /// packets, time and counters.
 pub struct Detection {
     setup: DetectSetup,
+    choice: FlowChoice,
     detector: Detector<Key>,
+    /// Counts what cannot be normal. There is nothing to be learned first.
+    abnormal: Detector<Key>,
+    half_open: HalfOpen,
+    /// The share of the sampled packets that was lost since the last tick.
+    lost_share: f64,
     /// Samples of the last seconds, the latest last.
     recent: VecDeque<Sample>,
     good: Sample,
+    /// SYNs of complete connections.
+    connected: Sample,
     floods: Vec<Flood>,
+    /// Floods of what cannot be normal that are not reported: a rule is against them already.
+    unreported: Vec<Key>,
     rules: Vec<Rule>,
     found_count: u32,
+    has_learned: bool,
 }
 
 impl Detection {
-    /// Creates a detection without any knowledge of normal rates; time begins at 0.
-    pub fn new(setup: DetectSetup) -> Self {
+    /// Creates a detection without any knowledge of normal rates; time begins at 0. `choice` is
+    /// that of the tap.
+    pub fn new(setup: DetectSetup, choice: FlowChoice) -> Self {
+        let at_once = Settings {
+            warm_up_ns: 0,
+            ..setup.settings
+        };
         Detection {
+            choice,
             detector: Detector::new(setup.settings, 0),
+            abnormal: Detector::new(at_once, 0),
+            half_open: HalfOpen::new(),
+            lost_share: 0.0,
             recent: VecDeque::from([Sample::new(SECOND_MAX)]),
             good: Sample::new(GOOD_MAX),
+            connected: Sample::new(GOOD_MAX / 2),
             floods: Vec::new(),
+            unreported: Vec::new(),
             rules: Vec::new(),
             found_count: 0,
+            has_learned: setup.settings.warm_up_ns == 0,
             setup,
         }
     }
@@ -215,30 +149,101 @@ impl Detection {
 
     /// Adds a sampled Ethernet packet; `has_outer_tag` if the kernel has stripped a VLAN tag.
     pub fn packet(&mut self, bytes: &[u8], has_outer_tag: bool) {
-        let Some((tags, ip)) = ip_packet(ETHERNET, bytes) else {
+        let Some((inner_tags, ip)) = ip_packet(ETHERNET, bytes) else {
             return;
         };
-        let tags = tags + u8::from(has_outer_tag);
+        let tags = inner_tags + u8::from(has_outer_tag);
+        // Packets with a tag among their bytes are sampled at random only.
+        let segment = Segment::of(ip);
+        let followed = segment.filter(|_| inner_tags == 0);
+        let is_chosen = followed.is_some_and(|s| self.choice.has_packet(&s, bytes.len()));
+        let weight = match is_chosen {
+            true => 1,
+            false => u64::from(self.choice.one_in()),
+        };
+        if segment.is_some_and(|segment| segment.is_impossible()) {
+            return self.impossible(tags, ip, weight);
+        }
+        let is_syn = followed.is_some_and(|segment| segment.is_syn());
+        if let Some(segment) = followed.filter(|s| self.choice.has(&s.flow)) {
+            self.follow(&segment, tags, ip);
+        }
+        let is_held = is_syn && self.is_half_open(ip);
         let keys = keys(ip);
-        let mut is_of_flood = false;
-        for key in keys.iter().flatten() {
-            self.detector.add(key, self.setup.sample.into());
+        let mut is_of_flood = is_held;
+        for key in keys.iter().flatten().filter(|_| !is_held) {
+            self.detector.add(key, weight);
             for flood in self.floods.iter_mut().filter(|flood| flood.key == *key) {
                 flood.sample.add(tags, ip);
                 is_of_flood = true;
             }
         }
-        if !is_of_flood && let Some(second) = self.recent.back_mut() {
+        // A SYN is normal once its connection is complete.
+        if !is_of_flood && !is_syn {
+            self.add_recent(tags, ip);
+        }
+    }
+
+    fn add_recent(&mut self, tags: u8, ip: &[u8]) {
+        if let Some(second) = self.recent.back_mut() {
             second.add(tags, ip);
         }
+    }
+
+    /// Follows the handshake of a chosen connection.
+    fn follow(&mut self, segment: &Segment, tags: u8, ip: &[u8]) {
+        if segment.is_syn() {
+            self.half_open.syn(segment.flow, tags, ip);
+        } else if segment.has_ack()
+            && let Some(syn) = self.half_open.ack(&segment.flow)
+        {
+            self.connected.add(syn.tags, &syn.ip);
+            let keys = keys(&syn.ip);
+            let is_of = |flood: &Flood| keys.iter().flatten().any(|key| *key == flood.key);
+            if !self.floods.iter().any(is_of) {
+                self.add_recent(syn.tags, &syn.ip);
+            }
+        }
+    }
+
+    /// Counts a segment that no TCP sends.
+    fn impossible(&mut self, tags: u8, ip: &[u8], weight: u64) {
+        let Some(key) = destination(ip).map(Key::Impossible) else {
+            return;
+        };
+        self.abnormal.add(&key, weight);
+        for flood in self.floods.iter_mut().filter(|flood| flood.key == key) {
+            flood.sample.add(tags, ip);
+        }
+    }
+
+    /// Whether there is a flood of half-open connections to the destination of this packet.
+    fn is_half_open(&self, ip: &[u8]) -> bool {
+        let half_open = |flood: &Flood| matches!(flood.key, Key::HalfOpen(_));
+        if !self.floods.iter().any(half_open) {
+            return false;
+        }
+        let key = destination(ip).map(Key::HalfOpen);
+        self.floods
+            .iter()
+            .any(|flood| Some(&flood.key) == key.as_ref())
+    }
+
+    /// Records how many packets were sampled since the last tick, and how many of these were lost:
+    /// an ACK that was lost does not make a connection half-open.
+    pub fn lost(&mut self, sampled: u64, lost: u64) {
+        self.lost_share = lost as f64 / (sampled + lost).max(1) as f64;
     }
 
     /// Ends an interval; called about once per second. `dropped` returns the number of packets that
     /// a rule has dropped so far.
     pub fn tick(&mut self, now_ns: u64, dropped: impl Fn(&str) -> u64) -> Vec<Step> {
         self.count_dropped(dropped);
+        self.count_half_open();
         let mut steps = Vec::new();
-        for event in self.detector.tick(now_ns) {
+        let mut events = self.abnormal.tick(now_ns);
+        events.extend(self.detector.tick(now_ns));
+        for event in events {
             self.event(event, &mut steps);
         }
         self.settle_recent();
@@ -246,7 +251,26 @@ impl Detection {
             self.look_for_rule(at, &mut steps);
         }
         self.remove_unused(&mut steps);
+        if !self.has_learned && self.detector.is_warm() {
+            self.has_learned = true;
+            steps.push(Step::Learned(self.learned()));
+        }
         steps
+    }
+
+    /// Counts SYNs that no ACK has followed.
+    fn count_half_open(&mut self) {
+        for (destination, count) in self.half_open.tick(self.lost_share) {
+            let count = count * u64::from(self.choice.one_in());
+            self.abnormal.add(&Key::HalfOpen(destination), count);
+        }
+        for (tags, ip) in self.half_open.abandoned(true) {
+            let key = destination(ip).map(Key::HalfOpen);
+            let of = |flood: &&mut Flood| Some(&flood.key) == key.as_ref();
+            for flood in self.floods.iter_mut().filter(of) {
+                flood.sample.add(tags, ip);
+            }
+        }
     }
 
     /// Counts the packets that rules have dropped for the floods they are directed against.
@@ -256,7 +280,11 @@ impl Detection {
             let more = now.saturating_sub(rule.counted);
             rule.counted = now;
             for flood in self.floods.iter().filter(|f| f.is_ruled_by(&rule.name)) {
-                self.detector.add(&flood.key, more);
+                let detector = match flood.key.abnormal() {
+                    Some(_) => &mut self.abnormal,
+                    None => &mut self.detector,
+                };
+                detector.add(&flood.key, more);
             }
         }
     }
@@ -270,6 +298,11 @@ impl Detection {
             rate_pps: event.rate_pps,
             normal_pps: event.normal_pps,
         };
+        if let Subject::Key(key) = &event.subject
+            && self.is_unreported(key, event.begins)
+        {
+            return;
+        }
         let of = rates.of.clone();
         if !event.begins {
             steps.push(Step::Over(rates));
@@ -289,11 +322,71 @@ impl Detection {
         if self.floods.len() == FLOODS_MAX {
             return steps.push(no_rule(format!("there are {FLOODS_MAX} floods already")));
         }
+        let sample = self.first_sample(&key);
         self.floods.push(Flood {
             key,
-            sample: Sample::new(FLOOD_MAX),
+            sample,
             state: State::Sampling(0),
         });
+    }
+
+    /// Whether the flood is one of packets that cannot be normal, and was reported as one of all
+    /// packets to its destination before: a rule is against it already.
+    fn is_unreported(&mut self, key: &Key, begins: bool) -> bool {
+        if !begins {
+            let unreported = self.unreported.extract_if(.., |other| other == key);
+            return unreported.count() > 0;
+        }
+        let of_all = key.abnormal().map(Key::Destination);
+        let is_ruled = |flood: &Flood| {
+            Some(&flood.key) == of_all.as_ref() && matches!(flood.state, State::Ruled(_))
+        };
+        let is_covered = self.floods.iter().any(is_ruled);
+        if is_covered {
+            self.unreported.push(key.clone());
+        }
+        is_covered
+    }
+
+    /// The packets of a flood that are known when it begins. What was learned from them is
+    /// forgotten.
+    fn first_sample(&mut self, key: &Key) -> Sample {
+        let mut sample = Sample::new(FLOOD_MAX);
+        let Key::HalfOpen(address) = key else {
+            return sample;
+        };
+        for (tags, ip) in self.half_open.abandoned(false) {
+            if destination(ip) == Some(*address) {
+                sample.add(tags, ip);
+            }
+        }
+        if !self.detector.is_warm() {
+            self.detector.forget_key(&Key::Destination(*address));
+            for (_, ip) in sample.iter() {
+                if let Some(key) = signature(ip) {
+                    self.detector.forget_key(&key);
+                }
+            }
+        }
+        sample
+    }
+
+    fn learned(&self) -> Learned {
+        let is_destination = |key: &Key| matches!(key, Key::Destination(_));
+        let (destinations, signatures): (Vec<_>, Vec<_>) = self
+            .detector
+            .normals()
+            .partition(|(key, ..)| is_destination(key));
+        let highest = destinations.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        Learned {
+            destinations: destinations.len(),
+            signatures: signatures.len(),
+            highest: highest.map(|(key, normal_pps, flood_pps)| Normal {
+                of: key.to_string(),
+                normal_pps: *normal_pps,
+                flood_pps: *flood_pps,
+            }),
+        }
     }
 
     /// Accepts packets as normal once no flood has begun for longer than detection takes.
@@ -318,35 +411,41 @@ impl Detection {
             return;
         };
         *ticks += 1;
-        let packets = flood.sample.packets();
-        if packets.len() < ENOUGH && (*ticks < ENOUGH_TICKS || packets.len() < LEAST) {
+        let count = flood.sample.len();
+        if count < ENOUGH && (*ticks < ENOUGH_TICKS || count < LEAST) {
             return;
         }
+        let flood = &self.floods[at];
+        let packets = flood.packets();
         let covers = |rule: &&Rule| {
             let program = rule.program.as_ref();
-            let matches = |packet: &&derive::Packet<'_>| {
+            let matches = |packet: &&Packet<'_>| {
                 let run = |program| vm_cbpf::run(program, packet.bytes, packet.bytes.len() as u32);
                 packet.tags == 0 && program.is_some_and(|program| run(program) != 0)
             };
             packets.iter().filter(matches).count() * 100 >= packets.len() * COVERED_PERCENT
         };
         if let Some(rule) = self.rules.iter().find(covers) {
-            flood.state = State::Ruled(rule.name.clone());
+            self.floods[at].state = State::Ruled(rule.name.clone());
             return;
         }
         let of = flood.key.to_string();
-        let mut derived = derive::derive(&packets, &self.good.packets(), &LIMITS);
+        let mut derived = self.derive(flood, &packets);
         derived.groups.retain(|group| !group.is_fragile);
         let Some(expression) = derived.expression() else {
-            flood.state = State::GivenUp;
-            let why = "nothing distinguishes its packets from normal ones".into();
+            let why = match flood.key {
+                Key::HalfOpen(_) => LIKE_CLIENTS,
+                _ => NOTHING,
+            };
+            self.floods[at].state = State::GivenUp;
+            let why = why.into();
             return steps.push(Step::NoRule { of, why });
         };
         self.found_count += 1;
         let name = format!("{RULE_NAME}{}", self.found_count);
-        flood.state = State::Ruled(name.clone());
         let matched = derived.covered_count();
         let sampled = packets.len();
+        self.floods[at].state = State::Ruled(name.clone());
         let target = FilterTarget {
             link_type: RAW,
             tap: None,
@@ -367,6 +466,22 @@ impl Detection {
             sampled,
             matched,
         })));
+    }
+
+    /// Derives a filter that matches a flood and no normal packet.
+    fn derive(&self, flood: &Flood, packets: &[Packet<'_>]) -> derive::Derived {
+        let mut good = self.good.packets();
+        let mut usual = Vec::new();
+        if let Key::HalfOpen(_) = flood.key {
+            usual = clients::usual(packets);
+            good.extend(self.connected.packets());
+        }
+        good.extend(
+            usual
+                .iter()
+                .map(|(tags, bytes)| Packet { tags: *tags, bytes }),
+        );
+        derive::derive(packets, &good, &LIMITS)
     }
 
     fn remove_unused(&mut self, steps: &mut Vec<Step>) {

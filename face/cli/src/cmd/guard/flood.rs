@@ -1,9 +1,85 @@
 //! Events of flood detection, as text and JSON.
 
-use runtime::guard::{Action, Found, Rates, Step};
+use std::time::{Duration, SystemTime};
+
+use runtime::guard::{Action, DetectSetup, Found, Learned, Normal, Rates, Step};
 use serde_json::{Value, json};
 
-use crate::report::si;
+use crate::report::{counted, si};
+
+/// The first line about detection: what it learns, until when, and what is a flood before that.
+pub fn learning(setup: &DetectSetup, now: SystemTime) -> String {
+    let settings = &setup.settings;
+    let least = si(settings.rate_least_pps, "pps");
+    let always = format!(
+        "half-open connections (SYNs without an ACK after them) and impossible TCP flags count as \
+         a flood above {least} to one address"
+    );
+    let most = match settings.rate_most_pps.is_finite() {
+        true => format!(
+            ", other packets above {}",
+            si(settings.rate_most_pps, "pps")
+        ),
+        false => String::new(),
+    };
+    let warm_up = Duration::from_nanos(settings.warm_up_ns);
+    if warm_up.is_zero() {
+        return format!("detection: nothing is learned first; {always}{most}");
+    }
+    let other = match most.is_empty() {
+        true => "; other floods are not recognized yet (most=RATE does that)",
+        false => "",
+    };
+    let end = clock(now + warm_up);
+    format!(
+        "detection: learning normal rates until {end} ({} s); until then, {always}{most}{other}",
+        warm_up.as_secs()
+    )
+}
+
+/// The time of day, in UTC.
+fn clock(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    let seconds = since.unwrap_or_default().as_secs() % 86_400;
+    let (minutes, second) = (seconds / 60, seconds % 60);
+    format!("{:02}:{:02}:{second:02} UTC", minutes / 60, minutes % 60)
+}
+
+/// The same for programs.
+pub fn learning_json(setup: &DetectSetup) -> Value {
+    let settings = &setup.settings;
+    let most = Some(settings.rate_most_pps).filter(|rate| rate.is_finite());
+    json!({
+        "type": "flood",
+        "event": "learning",
+        "seconds": settings.warm_up_ns as f64 / 1e9,
+        "half_open_least_pps": settings.rate_least_pps,
+        "most_pps": most,
+    })
+}
+
+fn learned(learned: &Learned) -> String {
+    let Learned {
+        destinations,
+        signatures,
+        highest,
+    } = learned;
+    let Some(highest) = highest else {
+        return "learned normal rates: there was no IP packet".to_owned();
+    };
+    let Normal {
+        of,
+        normal_pps,
+        flood_pps,
+    } = highest;
+    format!(
+        "learned the normal rates of {} and {}; highest: {} {of}, where a flood is above {}",
+        counted(*destinations as u64, "destination"),
+        counted(*signatures as u64, "SYN signature"),
+        si(*normal_pps, "pps"),
+        si(*flood_pps, "pps")
+    )
+}
 
 /// A line for users.
 pub fn text(step: &Step, action: Action) -> String {
@@ -29,6 +105,7 @@ pub fn text(step: &Step, action: Action) -> String {
         }
         Step::NoRule { of, why } => format!("no rule against the flood of {of}: {why}"),
         Step::Remove(name) => format!("removed \"{name}\""),
+        Step::Learned(found) => learned(found),
     }
 }
 
@@ -78,5 +155,16 @@ pub fn to_json(step: &Step, action: Action) -> Value {
             "why": why,
         }),
         Step::Remove(name) => json!({ "type": "flood", "event": "removed", "name": name }),
+        Step::Learned(found) => json!({
+            "type": "flood",
+            "event": "learned",
+            "destinations": found.destinations,
+            "signatures": found.signatures,
+            "highest": found.highest.as_ref().map(|highest| json!({
+                "of": highest.of,
+                "normal_pps": highest.normal_pps,
+                "flood_pps": highest.flood_pps,
+            })),
+        }),
     }
 }

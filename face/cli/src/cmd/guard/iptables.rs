@@ -86,7 +86,7 @@ fn install(args: &Args) -> Result<()> {
         interface: interface.clone(),
         mode: "iptables".into(),
         dry_run: args.dry_run,
-        action: None,
+        detect: None,
         samples: None,
     };
     let mut show = Show::start(about, totals, args.json)?;

@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use ::guard::{Counters, Limit, Verdict};
 use runtime::Ended;
 use runtime::guard::{
-    Action, Guard, Item, ListSpec, Outcome, RuleSpec, RuleTotals, Step, TapCounts, Totals,
+    DetectSetup, Guard, Item, ListSpec, Outcome, RuleSpec, RuleTotals, Step, TapCounts, Totals,
 };
 use runtime::output::{Output, Piece, Refused};
 use serde_json::{Value, json};
@@ -102,8 +102,8 @@ pub struct About {
     pub mode: String,
     /// Whether nothing is dropped.
     pub dry_run: bool,
-    /// The response to floods; `None` if detection is off.
-    pub action: Option<Action>,
+    /// How floods are detected; `None` if detection is off.
+    pub detect: Option<DetectSetup>,
     /// The file for samples of dropped packets.
     pub samples: Option<PathBuf>,
 }
@@ -115,7 +115,7 @@ impl About {
             interface: opened.interface().to_owned(),
             mode: opened.mode(),
             dry_run: opened.is_dry_run(),
-            action: opened.action(),
+            detect: opened.detection().copied(),
             samples: opened.sample_file().map(Path::to_owned),
         }
     }
@@ -159,7 +159,7 @@ impl Show {
             say!("{}", steer::way(steered));
         }
         let now = Instant::now();
-        Ok(Self {
+        let mut show = Self {
             about,
             json,
             on_terminal: io::stderr().is_terminal(),
@@ -169,7 +169,20 @@ impl Show {
             at: now,
             stdout: out::stdout(LINES_MAX)?,
             error: None,
-        })
+        };
+        show.learning();
+        Ok(show)
+    }
+
+    /// Prints what detection learns, until when, and what counts as a flood until then.
+    fn learning(&mut self) {
+        let Some(setup) = self.about.detect else {
+            return;
+        };
+        say!("{}", flood::learning(&setup, SystemTime::now()));
+        if self.json {
+            self.give(&flood::learning_json(&setup));
+        }
     }
 
     /// Prints the counters of the last second.
@@ -188,7 +201,7 @@ impl Show {
 
     /// Prints an event of flood detection.
     pub fn flood(&mut self, step: &Step) {
-        let Some(action) = self.about.action else {
+        let Some(action) = self.about.detect.map(|detect| detect.action) else {
             return;
         };
         self.clear();

@@ -54,6 +54,11 @@ impl Sample {
         self.packets.extend(other.packets);
     }
 
+    /// Number of packets kept.
+    pub(crate) fn len(&self) -> usize {
+        self.packets.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
@@ -64,10 +69,13 @@ impl Sample {
     }
 
     pub(crate) fn packets(&self) -> Vec<Packet<'_>> {
-        let packets = self.packets.iter();
-        packets
-            .map(|(tags, bytes)| Packet { tags: *tags, bytes })
-            .collect()
+        let packet = |(tags, bytes)| Packet { tags, bytes };
+        self.iter().map(packet).collect()
+    }
+
+    /// The packets, each with the number of its VLAN tags.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u8, &[u8])> {
+        self.packets.iter().map(|(tags, bytes)| (*tags, &bytes[..]))
     }
 
     pub(super) fn count(&self) -> Count {

@@ -4,13 +4,15 @@ use std::time::Instant;
 
 use sys::Result;
 
-use super::{Action, Detection, Step, Tap};
+use super::{Action, Detection, Step, Tap, TapCounts};
 use crate::guard::{Guard, Notice, RuleSpec, Totals};
 
 /// Detection and the tap that samples its packets.
 pub(in crate::guard) struct Detecting {
     detection: Detection,
     tap: Tap,
+    /// At the last tick.
+    counts: TapCounts,
     began: Instant,
 }
 
@@ -19,6 +21,7 @@ impl Detecting {
         Detecting {
             detection,
             tap,
+            counts: TapCounts::default(),
             began: Instant::now(),
         }
     }
@@ -61,6 +64,12 @@ impl Guard {
             rule.filter(|_| !is_dry_run)
                 .map_or(0, |rule| rule.counters.dropped)
         };
+        if let Ok(counts) = detecting.tap.counts() {
+            let before = std::mem::replace(&mut detecting.counts, counts);
+            let sampled = counts.sampled.saturating_sub(before.sampled);
+            let lost = counts.lost.saturating_sub(before.lost);
+            detecting.detection.lost(sampled, lost);
+        }
         let now_ns = detecting.began.elapsed().as_nanos() as u64;
         for step in detecting.detection.tick(now_ns, dropped) {
             self.act(&mut detecting.detection, step, notice);

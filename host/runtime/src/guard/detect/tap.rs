@@ -1,11 +1,11 @@
 //! The packet source of detection: a tap on the interface, on which the kernel samples one packet
-//! in N.
+//! in N, and the SYNs and ACKs of one TCP connection in N.
 
 use bpf::cbpf::{Insn, Program};
 use port::{Port, PortOptions, TapMethod, TimestampSource};
 use sys::{Error, ErrorKind, Result};
 
-use super::Detection;
+use super::{Detection, FlowChoice};
 
 /// Bytes captured of a packet: the headers, and the payload that rules compare.
 const SNAPLEN: u32 = 256;
@@ -14,7 +14,8 @@ const RING_BYTES: usize = 4 << 20;
 /// Maximum number of batches per call; the rest stays in the ring.
 const BATCHES_MAX: usize = 64;
 
-/// `ld rand` (`SKF_AD_RANDOM`), `mod`, `jeq`, `ret`.
+/// `ld rand` (`SKF_AD_RANDOM`), `mod`, `jeq`, `ret`. A load beyond the end of a packet rejects it, so
+/// packets are sampled at random first.
 const LD_RANDOM: (u16, u32) = (0x20, 0xffff_f038);
 const MOD: u16 = 0x94;
 const JEQ: u16 = 0x15;
@@ -39,11 +40,11 @@ impl Tap {
     ///
     /// # Errors
     /// As those of the port.
-    pub fn open(interface: &str, sample: u32) -> Result<Tap> {
+    pub fn open(interface: &str, choice: &FlowChoice) -> Result<Tap> {
         let options = PortOptions {
             queue_count: 1,
             snaplen: SNAPLEN,
-            filter: filter(sample)?,
+            filter: filter(choice)?,
             ring_bytes: RING_BYTES,
             timestamp: TimestampSource::None,
             promiscuous: false,
@@ -88,19 +89,19 @@ impl Tap {
     }
 }
 
-/// A filter that accepts one packet in `sample`, at random; `None` for all packets.
-fn filter(sample: u32) -> Result<Option<Program>> {
-    if sample <= 1 {
+/// A filter that accepts one packet in N, at random, and the chosen ones; `None` for all packets.
+fn filter(choice: &FlowChoice) -> Result<Option<Program>> {
+    if choice.one_in() <= 1 {
         return Ok(None);
     }
     let (ld, random) = LD_RANDOM;
-    let insns = vec![
+    let mut insns = vec![
         Insn::new(ld, 0, 0, random),
-        Insn::new(MOD, 0, 0, sample),
+        Insn::new(MOD, 0, 0, choice.one_in()),
         Insn::new(JEQ, 0, 1, 0),
         Insn::new(RET, 0, 0, u32::MAX),
-        Insn::new(RET, 0, 0, 0),
     ];
+    insns.extend(choice.program());
     let refused = |why| {
         Error::new(
             ErrorKind::InvalidInput,

@@ -58,7 +58,7 @@ impl Run {
     /// With what is normal: 200 queries a second.
     fn learned() -> Run {
         let mut run = Run {
-            detection: Detection::new(setup()),
+            detection: Detection::new(setup(), FlowChoice::new(10, 7)),
             second: 0,
             number: 0,
             dropped: 0,
@@ -90,6 +90,7 @@ fn words(steps: &[Step]) -> Vec<&'static str> {
         Step::NoRule { .. } => "no rule",
         Step::Over(_) => "over",
         Step::Remove(_) => "remove",
+        Step::Learned(_) => "learned",
     };
     steps.iter().map(word).collect()
 }

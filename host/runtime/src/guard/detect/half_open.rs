@@ -1,0 +1,97 @@
+//! Half-open connections: SYNs of the chosen connections that no ACK follows.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ::guard::detect::Handshakes;
+
+use super::segment::Flow;
+use crate::filter::derive::Sample;
+
+/// Maximum number of SYNs that wait for their ACK.
+const WAITING_MAX: usize = 65_536;
+/// Maximum number of abandoned SYNs kept of an interval.
+const KEPT_MAX: usize = 1_000;
+/// Number of intervals of which abandoned SYNs are kept.
+const INTERVALS: usize = 4;
+/// The share of SYNs that are abandoned in normal times is less than this: refused and scanned
+/// ports, clients that have gone.
+const NORMAL_SHARE: f64 = 0.125;
+
+/// The SYN of a connection.
+pub(super) struct Syn {
+    destination: IpAddr,
+    pub(super) tags: u8,
+    pub(super) ip: Vec<u8>,
+}
+
+/// SYNs of an interval to one destination.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    abandoned: u32,
+    completed: u32,
+}
+
+/// Follows handshakes.
+pub(super) struct HalfOpen {
+    handshakes: Handshakes<Flow, Syn>,
+    tallies: BTreeMap<IpAddr, Tally>,
+    /// Abandoned SYNs of the last intervals, the latest last.
+    kept: Vec<Sample>,
+}
+
+impl HalfOpen {
+    pub(super) fn new() -> Self {
+        HalfOpen {
+            handshakes: Handshakes::new(WAITING_MAX),
+            tallies: BTreeMap::new(),
+            kept: Vec::new(),
+        }
+    }
+
+    pub(super) fn syn(&mut self, flow: Flow, tags: u8, ip: &[u8]) {
+        self.handshakes.syn(flow, || Syn {
+            destination: flow.destination,
+            tags,
+            ip: ip.to_vec(),
+        });
+    }
+
+    /// Returns the SYN of a connection that is now complete.
+    pub(super) fn ack(&mut self, flow: &Flow) -> Option<Syn> {
+        let syn = self.handshakes.ack(flow)?;
+        self.tallies.entry(syn.destination).or_default().completed += 1;
+        Some(syn)
+    }
+
+    /// Ends an interval in which this share of the sampled packets was lost, and with them ACKs.
+    /// Returns for each destination how many more SYNs were abandoned than is normal.
+    pub(super) fn tick(&mut self, lost_share: f64) -> Vec<(IpAddr, u64)> {
+        let mut kept = Sample::new(KEPT_MAX);
+        for syn in self.handshakes.tick() {
+            self.tallies.entry(syn.destination).or_default().abandoned += 1;
+            kept.add(syn.tags, &syn.ip);
+        }
+        self.kept.push(kept);
+        let excess_count = self.kept.len().saturating_sub(INTERVALS);
+        self.kept.drain(..excess_count);
+        let share = NORMAL_SHARE + lost_share;
+        let tallies = std::mem::take(&mut self.tallies).into_iter();
+        tallies
+            .map(|(destination, tally)| {
+                let all = f64::from(tally.abandoned) + f64::from(tally.completed);
+                let excess = f64::from(tally.abandoned) - all * share;
+                (destination, excess.max(0.0) as u64)
+            })
+            .collect()
+    }
+
+    /// Abandoned SYNs of the last interval, or of all that are kept.
+    pub(super) fn abandoned(&self, is_last: bool) -> impl Iterator<Item = (u8, &[u8])> {
+        let first = match is_last {
+            true => self.kept.len().saturating_sub(1),
+            false => 0,
+        };
+        self.kept[first..].iter().flat_map(Sample::iter)
+    }
+}

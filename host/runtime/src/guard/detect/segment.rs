@@ -1,0 +1,176 @@
+//! What detection needs of a TCP segment, and the choice of connections whose handshakes are
+//! followed.
+//!
+//! A sample of packets shows a SYN and misses its ACK. So in addition all SYNs and ACKs of one
+//! connection in N are sampled, chosen by a hash of its source address and ports: the kernel's
+//! filter and this process compute the same hash, and a random number makes it unpredictable.
+
+use std::net::IpAddr;
+
+use bpf::cbpf::Insn;
+
+/// Ethernet packets up to this length are sampled because of their connection: ACKs of handshakes,
+/// but not the segments of a transfer. SYNs of any length are.
+pub(super) const SHORT_MAX: usize = 142;
+
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+const ACK: u8 = 0x10;
+
+/// One direction of a TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Flow {
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    /// The source port, and the destination port in the lower half.
+    ports: u32,
+}
+
+/// A TCP segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub(super) flow: Flow,
+    flags: u8,
+}
+
+impl Segment {
+    /// The segment in an IP packet; `None` for other protocols, fragments and IPv6 extension
+    /// headers.
+    pub(super) fn of(ip: &[u8]) -> Option<Self> {
+        let (at, source, destination) = match ip.first()? >> 4 {
+            4 if *ip.get(9)? == 6 && ip[6] & 0x1f == 0 && ip[7] == 0 => {
+                let address = |at: usize| Some(IpAddr::from(*ip.get(at..)?.first_chunk::<4>()?));
+                (usize::from(ip[0] & 0xf) * 4, address(12)?, address(16)?)
+            }
+            6 if *ip.get(6)? == 6 => {
+                let address = |at: usize| Some(IpAddr::from(*ip.get(at..)?.first_chunk::<16>()?));
+                (40, address(8)?, address(24)?)
+            }
+            _ => return None,
+        };
+        Some(Segment {
+            flow: Flow {
+                source,
+                destination,
+                ports: u32::from_be_bytes(*ip.get(at..)?.first_chunk()?),
+            },
+            flags: *ip.get(at + 13)?,
+        })
+    }
+
+    /// Whether it opens a connection.
+    pub(super) fn is_syn(&self) -> bool {
+        self.flags & (FIN | SYN | RST | ACK) == SYN
+    }
+
+    /// Whether it acknowledges anything: after a SYN of the same flow, the handshake is complete.
+    pub(super) fn has_ack(&self) -> bool {
+        self.flags & (SYN | RST | ACK) == ACK
+    }
+
+    /// Whether no TCP sends these flags: SYN with FIN or RST, or neither SYN, RST nor ACK
+    /// (RFC 9293, section 3.10.7).
+    pub(super) fn is_impossible(&self) -> bool {
+        let is_syn = self.flags & SYN != 0;
+        match self.flags & (FIN | RST) != 0 {
+            true if is_syn => true,
+            _ => self.flags & (SYN | RST | ACK) == 0,
+        }
+    }
+}
+
+/// One connection in N.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowChoice {
+    one_in: u32,
+    salt: u32,
+}
+
+/// Odd constants that spread the bits.
+const SPREAD: [u32; 2] = [0x9e37_79b1, 0x85eb_ca6b];
+
+impl FlowChoice {
+    /// Chooses one connection in `one_in`; which ones depends on the random `salt`.
+    pub fn new(one_in: u32, salt: u32) -> Self {
+        FlowChoice {
+            one_in: one_in.max(1),
+            salt,
+        }
+    }
+
+    /// One connection, and one other packet, in this number is sampled.
+    pub(super) fn one_in(&self) -> u32 {
+        self.one_in
+    }
+
+    /// Whether the SYNs and ACKs of this connection are sampled.
+    pub(super) fn has(&self, flow: &Flow) -> bool {
+        let low = match flow.source {
+            IpAddr::V4(address) => address.to_bits(),
+            IpAddr::V6(address) => address.to_bits() as u32,
+        };
+        let mixed = (low ^ self.salt).wrapping_mul(SPREAD[0]) ^ flow.ports;
+        (mixed.wrapping_mul(SPREAD[1]) >> 16) % self.one_in == 0
+    }
+
+    /// Whether a packet of such a connection is among them, by its length in Ethernet.
+    pub(super) fn has_packet(&self, segment: &Segment, len: usize) -> bool {
+        (segment.flags & SYN != 0 || len <= SHORT_MAX) && self.has(&segment.flow)
+    }
+
+    /// The end of a classic BPF program on Ethernet packets that accepts these packets and no
+    /// others.
+    pub(super) fn program(&self) -> Vec<Insn> {
+        const V6: usize = 10;
+        const TCP: usize = 16;
+        const HASH: usize = 20;
+        const ACCEPT: usize = 30;
+        const REFUSE: usize = 31;
+        let mut insns: Vec<Insn> = Vec::new();
+        // Jumps are given by the index of their target.
+        let mut add = |code: u16, jt: usize, jf: usize, k: u32| {
+            let next = insns.len() + 1;
+            let skip = |target: usize| target.saturating_sub(next) as u8;
+            insns.push(Insn::new(code, skip(jt), skip(jf), k));
+        };
+        // IPv4: ldh [12], jeq; protocol: ldb [23], jeq; fragment: ldh [20], jset; source: ld [26],
+        // st M[0]; length of the header: ldx 4*([14]&0xf); ja.
+        add(0x28, 0, 0, 12);
+        add(0x15, 2, V6, 0x0800);
+        add(0x30, 0, 0, 23);
+        add(0x15, 4, REFUSE, 6);
+        add(0x28, 0, 0, 20);
+        add(0x45, REFUSE, 6, 0x1fff);
+        add(0x20, 0, 0, 26);
+        add(0x02, 0, 0, 0);
+        add(0xb1, 0, 0, 14);
+        add(0x05, 0, 0, (TCP - V6) as u32);
+        // IPv6: jeq; next header: ldb [20], jeq; lower word of the source: ld [34], st M[0]; ldx.
+        add(0x15, 11, REFUSE, 0x86dd);
+        add(0x30, 0, 0, 20);
+        add(0x15, 13, REFUSE, 6);
+        add(0x20, 0, 0, 34);
+        add(0x02, 0, 0, 0);
+        add(0x01, 0, 0, 40);
+        // A SYN: ldb [x+27], jset; or short: ld len, jgt.
+        add(0x50, 0, 0, 14 + 13);
+        add(0x45, HASH, 18, u32::from(SYN));
+        add(0x80, 0, 0, 0);
+        add(0x25, REFUSE, HASH, SHORT_MAX as u32);
+        // The hash: ports ld [x+14], tax; ld M[0], xor, mul, xor x, mul, rsh, mod, jeq.
+        add(0x40, 0, 0, 14);
+        add(0x07, 0, 0, 0);
+        add(0x60, 0, 0, 0);
+        add(0xa4, 0, 0, self.salt);
+        add(0x24, 0, 0, SPREAD[0]);
+        add(0xac, 0, 0, 0);
+        add(0x24, 0, 0, SPREAD[1]);
+        add(0x74, 0, 0, 16);
+        add(0x94, 0, 0, self.one_in);
+        add(0x15, ACCEPT, REFUSE, 0);
+        add(0x06, 0, 0, u32::MAX);
+        add(0x06, 0, 0, 0);
+        insns
+    }
+}
