@@ -103,6 +103,7 @@ mod guard_many;
 mod guard_names;
 mod guard_program;
 mod guard_samples;
+mod guard_start;
 mod guard_steer;
 mod guard_steer_load;
 mod guard_steer_traffic;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lab::packet::{Raw, checksum};
-use lab::process::{Process, barewire};
+use lab::process::{Process, Signal, barewire};
 use lab::watch::Ending;
 use lab::{Pair, Veth, require, skip};
 
@@ -68,7 +68,7 @@ fn connect_all(pair: &Pair, address: SocketAddr, count: u64) -> u64 {
 }
 
 /// Floods the service with spoofed SYNs while `body` runs; returns how many were sent.
-fn flooded(pair: &Pair, body: impl FnOnce()) -> u64 {
+pub fn flooded(pair: &Pair, body: impl FnOnce()) -> u64 {
     let sender = pair.left.ns.run(|| Raw::sender(&pair.left.ifname));
     let sender = sender.unwrap().unwrap();
     let (is_over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -252,4 +252,50 @@ fn challenge_needs_the_kernels_syn_cookies() {
     let output = finished.stderr;
     assert!(output.contains("tcp_syncookies is 0"), "{output}");
     assert_eq!(pair.right.xdp().unwrap(), None);
+}
+
+/// Nothing but the guard at the right end has a program.
+#[test]
+fn auto_mode_on_a_veth_is_one_in_which_clients_get_answers() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    route_back(&pair);
+    pair.right
+        .ns
+        .sysctl("net/ipv4/tcp_syncookies", "2")
+        .unwrap();
+    let ip = IpAddr::from(pair.right.ipv4);
+    let (_, totals) = under_flood(&pair, "auto", ip, 50);
+    assert_eq!(totals["mode"], "generic", "{totals}");
+    assert!(totals["answered"].as_u64() >= Some(50), "{totals}");
+    // Without answers native mode stays the first choice; with them it is used on request, and
+    // the start says what it depends on.
+    let process = guard(&pair, &["--drop", EXPRESSION]);
+    assert_eq!(stop(process)["mode"], "native");
+    let process = guard(&pair, &["--mode", "native", "--challenge", EXPRESSION]);
+    let stderr = process.stderr();
+    assert!(stderr.contains("has an XDP program, too"), "{stderr}");
+    assert!(stderr.contains("--mode generic"), "{stderr}");
+    assert_eq!(stop(process)["mode"], "native");
+}
+
+#[test]
+fn a_reload_cannot_add_answers_that_nobody_would_get() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let file = lab::oracle::TempFile::new(".toml");
+    let write = |verdict: &str| {
+        let rule = format!("[[rule]]\nmatch = \"{EXPRESSION}\"\nverdict = \"{verdict}\"\n");
+        std::fs::write(file.path(), rule).unwrap();
+    };
+    write("drop");
+    let process = guard(&pair, &["--rules", file.path().to_str().unwrap()]);
+    write("challenge");
+    process.signal(Signal::SIGHUP).unwrap();
+    process.wait_stderr("old rules stay", LIMIT).unwrap();
+    process.wait_stderr("hint: ", LIMIT).unwrap();
+    let stderr = process.stderr();
+    assert!(stderr.contains("is a veth"), "{stderr}");
+    let totals = stop(process);
+    assert_eq!(totals["rules"][0]["verdict"], "drop", "{totals}");
 }

@@ -29,7 +29,7 @@ fn line(process: &Process, is_it: impl Fn(&Value) -> bool) -> Value {
     panic!("{}{}", process.stdout(), process.stderr());
 }
 
-fn event(process: &Process, name: &str) -> Value {
+pub fn event(process: &Process, name: &str) -> Value {
     line(process, |value| {
         value["type"] == "flood" && value["event"] == name
     })

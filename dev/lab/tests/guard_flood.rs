@@ -62,7 +62,7 @@ pub fn syn(pair: &Pair, number: u32) -> Vec<u8> {
 }
 
 /// Sends SYNs until `is_over`, given the number of the next one, in batches that fit a veth's ring.
-fn flood(pair: &Pair, is_over: impl Fn(u32) -> bool) -> u32 {
+pub fn flood(pair: &Pair, is_over: impl Fn(u32) -> bool) -> u32 {
     let sender = pair.left.ns.run(|| Raw::sender(&pair.left.ifname));
     let sender = sender.unwrap().unwrap();
     let mut number = 0;

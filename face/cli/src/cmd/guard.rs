@@ -95,8 +95,9 @@ pub struct Args {
         "json", "metrics", "duration", "user", "detect", "sample_drops",
     ])]
     print: bool,
-    /// Learn normal rates and report floods; propose a rule against each, or install it until the
-    /// flood is over
+    /// Learn normal rates for a minute (warm-up) and report floods; propose a rule against each, or
+    /// install it until the flood is over. Half-open connections and impossible TCP flags are
+    /// recognized from the start
     #[arg(long, value_enum, value_name = "ACTION")]
     detect: Option<Detect>,
     /// Write the first 256 bytes of dropped packets to a pcapng file, with the name of their rule
@@ -119,7 +120,8 @@ pub struct Args {
     /// end=30s, expires=10m (of installed rules)
     #[arg(long, value_name = "KEY=VALUE,...", requires = "detect")]
     detect_settings: Option<String>,
-    /// Where the XDP program is attached
+    /// Where the XDP program is attached; auto is native, or generic where the driver does not
+    /// support that, and on a veth with rules that answer SYNs
     #[arg(long, value_enum, default_value = "auto")]
     mode: Attach,
     /// Stop after TIME (90s, 5m; without a unit: seconds)

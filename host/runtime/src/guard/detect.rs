@@ -261,7 +261,7 @@ impl Detection {
     /// Counts SYNs that no ACK has followed.
     fn count_half_open(&mut self) {
         for (destination, count) in self.half_open.tick(self.lost_share) {
-            let count = count * u64::from(self.choice.one_in());
+            let count = u64::from(count) * u64::from(self.choice.one_in());
             self.abnormal.add(&Key::HalfOpen(destination), count);
         }
         for (tags, ip) in self.half_open.abandoned(true) {

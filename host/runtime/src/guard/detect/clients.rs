@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 
 use ::filter::derive::Packet;
-use ::filter::p0f::{HOPS_MAX, RawSignature, raw_signature};
+use ::filter::p0f::{HOPS_MAX, RawSignature, TcpOption, raw_signature};
 use traffic::Rng;
 
 use super::segment::Segment;
@@ -134,7 +134,10 @@ impl System {
             mss @ 536.. if mss <= mss_max => mss,
             _ => mss_max,
         };
-        let options = self.tcp_options(mss, raw.scale, number, rng);
+        let has_scale = raw.layout.contains(&TcpOption::WindowScale);
+        let scale = Some(raw.scale).filter(|scale| has_scale && self.scales.contains(scale));
+        let scale = scale.unwrap_or(self.scales[number % self.scales.len()]);
+        let options = self.tcp_options(mss, scale, rng);
         let tcp_len = 20 + options.len();
         let mut syn = other[..ip_len].to_vec();
         let ttl = match self.initial_ttl.checked_sub(raw.ttl) {
@@ -170,11 +173,7 @@ impl System {
         syn
     }
 
-    fn tcp_options(&self, mss: u16, scale: u8, number: usize, rng: &mut Rng) -> Vec<u8> {
-        let scale = match self.scales.contains(&scale) {
-            true => scale,
-            false => self.scales[number % self.scales.len()],
-        };
+    fn tcp_options(&self, mss: u16, scale: u8, rng: &mut Rng) -> Vec<u8> {
         let mut bytes = Vec::new();
         for kind in self.options {
             match *kind {
@@ -234,6 +233,22 @@ mod tests {
             assert_eq!(&syn[12..20], &all[0][12..20]);
             assert_eq!(&syn[22..24], &[0, 80]);
             assert!(raw.ttl == 60 || raw.initial_ttl() == 128, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_syns_are_whole_in_ipv6() {
+        let mut ip = vec![0x60, 0, 0, 0, 0, 24, 6, 50];
+        ip.extend([0x20; 32]);
+        ip.extend(&flood(1)[20..]);
+        for ((_, syn), part) in usual(&packets(&[ip.clone()])).iter().zip(SIGNATURES) {
+            let text = raw_signature(syn).unwrap().to_string();
+            assert!(text.starts_with("6:") && text.contains(part), "{text}");
+            assert!(text.ends_with(":flow:0"), "{text}");
+            // One source is a network: clients come from elsewhere.
+            assert_ne!(&syn[8..16], &ip[8..16]);
+            assert_eq!(&syn[24..40], &ip[24..40]);
+            assert_eq!(&syn[42..44], &[0, 80]);
         }
     }
 

@@ -65,8 +65,8 @@ impl HalfOpen {
     }
 
     /// Ends an interval in which this share of the sampled packets was lost, and with them ACKs.
-    /// Returns for each destination how many more SYNs were abandoned than is normal.
-    pub(super) fn tick(&mut self, lost_share: f64) -> Vec<(IpAddr, u64)> {
+    /// Returns the number of abandoned SYNs for each destination where they are more than normal.
+    pub(super) fn tick(&mut self, lost_share: f64) -> Vec<(IpAddr, u32)> {
         let mut kept = Sample::new(KEPT_MAX);
         for syn in self.handshakes.tick() {
             self.tallies.entry(syn.destination).or_default().abandoned += 1;
@@ -75,14 +75,14 @@ impl HalfOpen {
         self.kept.push(kept);
         let excess_count = self.kept.len().saturating_sub(INTERVALS);
         self.kept.drain(..excess_count);
-        let share = NORMAL_SHARE + lost_share;
+        let share_min = NORMAL_SHARE + lost_share;
         let tallies = std::mem::take(&mut self.tallies).into_iter();
         tallies
-            .map(|(destination, tally)| {
+            .filter(|(_, tally)| {
                 let all = f64::from(tally.abandoned) + f64::from(tally.completed);
-                let excess = f64::from(tally.abandoned) - all * share;
-                (destination, excess.max(0.0) as u64)
+                f64::from(tally.abandoned) > all * share_min
             })
+            .map(|(destination, tally)| (destination, tally.abandoned))
             .collect()
     }
 

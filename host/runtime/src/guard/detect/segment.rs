@@ -174,3 +174,99 @@ impl FlowChoice {
         insns
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bpf::cbpf::Program;
+    use bpf::vm_cbpf;
+    use traffic::Rng;
+
+    use super::*;
+    use crate::filter::derive::ip_packet;
+
+    /// A TCP, UDP or damaged packet; addresses and ports from small ranges.
+    fn packet(rng: &mut Rng) -> Vec<u8> {
+        let mut below = |bound: u64| rng.up_to(u128::from(bound - 1)) as u8;
+        let mut packet = vec![2; 12];
+        if below(8) == 0 {
+            packet.extend([0x81, 0, 0, 5]);
+        }
+        let protocol = if below(4) == 0 { 17 } else { 6 };
+        if below(2) == 0 {
+            let words = 5 + below(3);
+            packet.extend([0x08, 0, 0x40 | words, 0, 0, 60, 1, 1]);
+            packet.extend([0x40, u8::from(below(8) == 0), 64, protocol, 0, 0]);
+            packet.extend([10, 0, below(4), below(250), 192, 0, 2, below(9)]);
+            packet.extend(vec![0; usize::from(words - 5) * 4]);
+        } else {
+            packet.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 40, protocol, 64]);
+            packet.extend([0x20; 15]);
+            packet.push(below(250));
+            packet.extend([0x20; 16]);
+        }
+        packet.extend([4, below(250), 0, 80, 1, 2, 3, 4, 5, 6, 7, 8, 0x50]);
+        packet.extend([below(64), 1, 1, 0, 0, 0, 0]);
+        let rest = usize::from(below(120));
+        packet.extend(vec![0; rest]);
+        if below(5) == 0 {
+            packet.truncate(usize::from(below(100)));
+        }
+        packet
+    }
+
+    #[test]
+    fn the_kernels_filter_chooses_the_same_connections() {
+        let mut rng = Rng::new(11);
+        for one_in in [2, 3, 16] {
+            let choice = FlowChoice::new(one_in, rng.next_u64() as u32);
+            let program = Program::new(choice.program()).unwrap();
+            let (mut chosen, mut syns) = (0, 0);
+            for _ in 0..20_000 {
+                let bytes = packet(&mut rng);
+                let by_kernel = vm_cbpf::run(&program, &bytes, bytes.len() as u32) != 0;
+                let ip = ip_packet(1, &bytes).filter(|(tags, _)| *tags == 0);
+                let segment = ip.and_then(|(_, ip)| Segment::of(ip));
+                let by_us = segment.is_some_and(|s| choice.has_packet(&s, bytes.len()));
+                assert_eq!(by_kernel, by_us, "{bytes:02x?}");
+                chosen += u32::from(by_us);
+                syns += u32::from(segment.is_some_and(|s| s.is_syn() && by_us));
+            }
+            // About 11,000 are TCP without a tag.
+            assert!(
+                chosen > 5_000 / one_in && chosen < 15_000 / one_in,
+                "{chosen}"
+            );
+            assert!(syns > 0);
+        }
+    }
+
+    #[test]
+    fn flags_are_classified() {
+        let of = |flags: u8| {
+            let mut ip = vec![
+                0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2,
+            ];
+            ip.extend([0; 13]);
+            ip.extend([flags, 0, 0, 0, 0, 0, 0]);
+            let segment = Segment::of(&ip).unwrap();
+            (segment.is_syn(), segment.has_ack(), segment.is_impossible())
+        };
+        // SYN, SYN with ECN, SYN+ACK, ACK, data, FIN+ACK, RST, RST+ACK.
+        for (flags, expected) in [
+            (0x02, (true, false, false)),
+            (0xc2, (true, false, false)),
+            (0x12, (false, false, false)),
+            (0x10, (false, true, false)),
+            (0x18, (false, true, false)),
+            (0x11, (false, true, false)),
+            (0x04, (false, false, false)),
+            (0x14, (false, false, false)),
+        ] {
+            assert_eq!(of(flags), expected, "{flags:#x}");
+        }
+        // None, FIN, SYN+FIN, SYN+RST, FIN+PSH+URG.
+        for flags in [0x00, 0x01, 0x03, 0x06, 0x29, 0x08, 0x20] {
+            assert!(of(flags).2, "{flags:#x}");
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! Detection on simulated time: a tick a second, packets as the tap would sample them.
 
+mod start;
+
 use super::*;
 use crate::filter::compile;
 
@@ -64,7 +66,9 @@ impl Run {
             dropped: 0,
         };
         for _ in 0..20 {
-            assert_eq!(run.second(&[(query, 20)]), []);
+            let steps = run.second(&[(query, 20)]);
+            let expected = if run.second == 6 { "learned" } else { "" };
+            assert_eq!(words(&steps).concat(), expected, "{steps:?}");
         }
         run
     }

@@ -1,0 +1,227 @@
+//! Floods that run while detection is started, before anything is known of normal rates. Every
+//! packet is made, and those that the tap samples are passed on.
+
+use traffic::Rng;
+
+use super::*;
+
+const ONE_IN: u32 = 10;
+
+struct Start {
+    detection: Detection,
+    choice: FlowChoice,
+    rng: Rng,
+    second: u64,
+    number: u32,
+    dropped: u64,
+    /// One in this many sampled packets is lost; 0 for none.
+    lost_in: u32,
+    counts: (u64, u64),
+}
+
+/// A client's SYN: options, window and a timestamp, from many addresses and distances.
+fn client_syn(number: u32) -> Vec<u8> {
+    let mut packet = syn(number);
+    packet[17] = 60;
+    packet[20] = 0x40;
+    packet[22] = 64 - (number % 20) as u8;
+    packet[46] = 0xa0;
+    packet[48..50].copy_from_slice(&64_240_u16.to_be_bytes());
+    packet.extend([2, 4, 5, 180, 4, 2, 8, 10]);
+    packet.extend(number.wrapping_mul(77_777).to_be_bytes());
+    packet.extend([0, 0, 0, 0, 1, 3, 3, 7]);
+    packet
+}
+
+/// A segment with ACK of the client with this number.
+fn client_ack(number: u32, payload: usize) -> Vec<u8> {
+    let mut packet = client_syn(number);
+    packet[47] = 0x10;
+    packet.extend(vec![7; payload]);
+    packet
+}
+
+/// A SYN with FIN.
+fn syn_fin(number: u32) -> Vec<u8> {
+    let mut packet = syn(number);
+    packet[47] = 0x03;
+    packet
+}
+
+impl Start {
+    fn new(settings: &str) -> Start {
+        let mut setup = setup();
+        setup.set(settings).unwrap();
+        let choice = FlowChoice::new(ONE_IN, 99);
+        Start {
+            detection: Detection::new(setup, choice),
+            choice,
+            rng: Rng::new(5),
+            second: 0,
+            number: 0,
+            dropped: 0,
+            lost_in: 0,
+            counts: (0, 0),
+        }
+    }
+
+    /// What the tap does with a packet.
+    fn packet(&mut self, bytes: &[u8]) {
+        let mut is_one_in = |count: u32| self.rng.up_to(u128::from(count - 1)) == 0;
+        let ip = ip_packet(ETHERNET, bytes).and_then(|(_, ip)| Segment::of(ip));
+        let is_chosen = ip.is_some_and(|segment| self.choice.has_packet(&segment, bytes.len()));
+        if !is_one_in(ONE_IN) && !is_chosen {
+            return;
+        }
+        if self.lost_in != 0 && is_one_in(self.lost_in) {
+            self.counts.1 += 1;
+            return;
+        }
+        self.counts.0 += 1;
+        self.detection.packet(bytes, false);
+    }
+
+    fn packets(&mut self, count: u32, make: fn(u32) -> Vec<u8>) {
+        for _ in 0..count {
+            self.number += 1;
+            let packet = make(self.number);
+            self.packet(&packet);
+        }
+    }
+
+    /// Connections that complete: two ACKs and a request after the SYN.
+    fn connections(&mut self, count: u32) {
+        for _ in 0..count {
+            self.number += 1;
+            let number = self.number;
+            self.packet(&client_syn(number));
+            for payload in [0, 300, 0] {
+                self.packet(&client_ack(number, payload));
+            }
+        }
+    }
+
+    fn tick(&mut self) -> Vec<Step> {
+        self.second += 1;
+        let (sampled, lost) = std::mem::take(&mut self.counts);
+        self.detection.lost(sampled, lost);
+        let dropped = self.dropped;
+        self.detection.tick(self.second * S, |_| dropped)
+    }
+}
+
+fn matches(found: &Found, packet: &[u8]) -> bool {
+    let program = compile(&found.spec.expression, 1).unwrap().unwrap();
+    vm_cbpf::run(&program, packet, packet.len() as u32) != 0
+}
+
+#[test]
+fn a_flood_that_is_there_at_the_start_gets_a_rule_and_is_not_learned() {
+    let mut start = Start::new("least=1000/s,warm-up=60s,begin=3s,end=3s");
+    let mut steps = Vec::new();
+    // One SYN in a hundred belongs to a client.
+    for _ in 0..8 {
+        start.packets(3_000, syn);
+        start.connections(30);
+        steps.extend(start.tick());
+        if words(&steps).contains(&"rule") {
+            break;
+        }
+    }
+    assert_eq!(words(&steps), ["begins", "rule"], "{steps:?}");
+    let [Step::Begins(rates), Step::Rule(found)] = &steps[..] else {
+        panic!("{steps:?}");
+    };
+    assert_eq!(rates.of, "half-open connections to 192.0.2.1");
+    assert!((1_000.0..3_600.0).contains(&rates.rate_pps), "{rates:?}");
+    assert!((1..2_000).all(|number| matches(found, &syn(number))));
+    assert!(!(1..2_000).any(|number| matches(found, &client_syn(number))));
+    assert!(!(1..2_000).any(|number| matches(found, &client_ack(number, 0))));
+    let name = found.spec.name.clone();
+    // The rule drops it, then it ends, and the rule is removed.
+    for _ in 0..10 {
+        start.dropped += 3_000;
+        start.connections(30);
+        assert_eq!(start.tick(), []);
+    }
+    let mut steps = Vec::new();
+    while start.second < 62 {
+        start.connections(30);
+        steps.extend(start.tick());
+    }
+    assert_eq!(words(&steps), ["over", "remove", "learned"], "{steps:?}");
+    assert_eq!(steps[1], Step::Remove(name));
+    let Step::Learned(learned) = &steps[2] else {
+        panic!("{steps:?}");
+    };
+    // Four packets of each connection, and nothing of the flood.
+    let highest = learned.highest.as_ref().unwrap();
+    assert!((90.0..150.0).contains(&highest.normal_pps), "{learned:?}");
+    assert_eq!(highest.flood_pps, 1_000.0);
+    assert_eq!(learned.destinations, 1);
+}
+
+#[test]
+fn a_busy_server_has_no_half_open_connections() {
+    let mut start = Start::new("least=200/s,most=1M/s,warm-up=60s,begin=1s");
+    for _ in 0..10 {
+        start.connections(4_000);
+        // Refused, scanned, gone.
+        start.packets(200, client_syn);
+        assert_eq!(start.tick(), []);
+    }
+}
+
+#[test]
+fn lost_acks_do_not_make_connections_half_open() {
+    for lost_in in [2, 3] {
+        let mut start = Start::new("least=200/s,most=1M/s,warm-up=60s,begin=1s");
+        start.lost_in = lost_in;
+        for _ in 0..10 {
+            start.connections(4_000);
+            assert_eq!(start.tick(), [], "one in {lost_in}");
+        }
+    }
+    // A flood is still one.
+    let mut start = Start::new("least=1000/s,warm-up=60s,begin=1s");
+    start.lost_in = 2;
+    let mut steps = Vec::new();
+    for _ in 0..5 {
+        start.packets(20_000, syn);
+        steps.extend(start.tick());
+    }
+    assert_eq!(words(&steps), ["begins", "rule"], "{steps:?}");
+}
+
+#[test]
+fn a_flood_of_syns_like_those_of_clients_gets_no_rule() {
+    let mut start = Start::new("least=1000/s,warm-up=60s,begin=1s");
+    let mut steps = Vec::new();
+    for _ in 0..8 {
+        start.packets(3_000, client_syn);
+        steps.extend(start.tick());
+    }
+    assert_eq!(words(&steps), ["begins", "no rule"], "{steps:?}");
+    let Step::NoRule { why, .. } = &steps[1] else {
+        panic!("{steps:?}");
+    };
+    assert!(why.contains("usual clients"), "{why}");
+}
+
+#[test]
+fn impossible_flags_are_a_flood_from_the_start() {
+    let mut start = Start::new("least=1000/s,warm-up=60s,begin=1s");
+    let mut steps = Vec::new();
+    for _ in 0..5 {
+        start.packets(3_000, syn_fin);
+        start.connections(300);
+        steps.extend(start.tick());
+    }
+    assert_eq!(words(&steps), ["begins", "rule"], "{steps:?}");
+    let Step::Rule(found) = &steps[1] else {
+        panic!("{steps:?}");
+    };
+    assert_eq!(found.of, "impossible TCP flags to 192.0.2.1");
+    assert!(matches(found, &syn_fin(12_345)));
+    assert!(!matches(found, &client_syn(12_345)));
+}
