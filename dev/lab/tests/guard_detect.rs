@@ -14,7 +14,7 @@ use crate::guard_flood::{PORT, connect, guard, serve, stop};
 const SETTINGS: &str = "least=400/s,warm-up=2s,begin=1s,end=5s";
 
 /// Waits for a line of JSON; the bound allows for a machine that pauses for minutes.
-fn line(process: &Process, is_it: impl Fn(&Value) -> bool) -> Value {
+pub fn line(process: &Process, is_it: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..12_000 {
         let stdout = process.stdout();
         let lines = stdout
