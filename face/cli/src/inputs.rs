@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use port::{PortName, PortOptions};
+use sys::create::kept;
 use sys::privileges::Capability;
 use sys::{Error, ErrorKind, Result};
 
@@ -21,9 +22,14 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Creates inputs with at least one name.
+    /// Creates inputs with at least one name. No output replaces one of the files.
     pub fn new(names: Vec<String>) -> Self {
-        Self { names }
+        let inputs = Self { names };
+        inputs
+            .files()
+            .iter()
+            .for_each(|file| kept::keep_input(file));
+        inputs
     }
 
     /// Reads the names of capture files from the lines of a file, or of standard input for `-`, as
@@ -49,7 +55,7 @@ impl Inputs {
                 what(),
                 "it lists no file",
             )),
-            false => Ok(Self { names }),
+            false => Ok(Self::new(names)),
         }
     }
 
@@ -97,12 +103,6 @@ impl Inputs {
         let is_file = |row: &port::Backend| row.target == port::Target::File;
         let files = parsed.filter(|name| name.backend().is_some_and(is_file));
         files.map(|name| PathBuf::from(name.target)).collect()
-    }
-
-    /// Device and inode of each input that is a regular file.
-    pub fn identities(&self) -> Vec<(u64, u64)> {
-        let files = self.files();
-        files.iter().filter_map(|file| identity(file)).collect()
     }
 
     /// Whether one of them calls bpf(2) once it is open.
@@ -192,18 +192,45 @@ pub fn read_bytes(path: &Path, len_max: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Refuses an output that is also an input: opening it would truncate it.
+/// Checks that the packets sent to `port` come from a capture file or standard input: with the
+/// arguments in the wrong order, the capture would be the output.
 ///
 /// # Errors
 /// `InvalidInput`.
-pub fn refuse_output(inputs: &[(u64, u64)], path: &Path) -> Result<()> {
-    if identity(path).is_some_and(|file| inputs.contains(&file)) {
-        let what = format!("write {}", path.display());
-        let why = "it is also an input file, and would be truncated first";
-        return Err(Error::new(ErrorKind::InvalidInput, what, why)
-            .with_hint("write to another file and rename it afterwards"));
+pub fn check_capture(file: &str, port: &str) -> Result<()> {
+    let is_file = |name: &str| {
+        let name = PortName::parse(name)?;
+        Ok(name.backend().map(|row| row.target) == Some(port::Target::File))
+    };
+    if is_file(file)? {
+        return Ok(());
     }
-    Ok(())
+    let why = "packets are sent from a capture file or from standard input";
+    let hint = match is_file(port)? {
+        true => format!("the file comes first: barewire send {port} {file}"),
+        false => format!("to send what a port receives: barewire forward {file} {port}"),
+    };
+    let what = format!("send the packets of {file}");
+    Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint))
+}
+
+/// Refuses to send packets to a capture file that has any: arguments in the wrong order must not
+/// destroy the capture.
+///
+/// # Errors
+/// `InvalidInput`.
+pub fn refuse_replacing(what: &str, port: &str, example: &str) -> Result<()> {
+    let name = PortName::parse(port)?;
+    let is_file = name
+        .backend()
+        .is_some_and(|row| row.target == port::Target::File);
+    let data = std::fs::metadata(&name.target).ok();
+    if !is_file || !data.is_some_and(|data| data.is_file() && data.len() != 0) {
+        return Ok(());
+    }
+    let why = format!("the file {} exists, and would be overwritten", name.target);
+    let hint = format!("the input comes first: {example}; to write a new file, remove the old one");
+    Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint))
 }
 
 /// Device and inode of a regular file.

@@ -8,13 +8,17 @@ mod confine;
 mod exit;
 mod fifo;
 mod inputs;
+mod kept;
 mod live;
 mod nmap;
 mod out;
 mod report;
 mod short;
 
-use clap::Parser;
+use std::ffi::OsString;
+
+use clap::{CommandFactory, FromArgMatches, Parser};
+use sys::Result;
 
 /// Capture, replay, forward and meter packets.
 #[derive(Parser)]
@@ -30,12 +34,20 @@ fn main() -> std::process::ExitCode {
         ::nic::bind::guarded_by(program, &["nic", "guard"]);
     }
     let code = match nmap::replace(std::env::args_os().collect()).and_then(config::expand) {
-        Ok(arguments) => match Cli::try_parse_from(arguments) {
-            Ok(cli) => exit::report(cmd::run(&cli.command)),
-            Err(error) => exit::usage(&error),
-        },
+        Ok(arguments) => exit::report(run(arguments)),
         Err(error) => exit::report(Err(error)),
     };
     out::finish();
     code
+}
+
+/// Parses the arguments, and runs the command.
+fn run(arguments: Vec<OsString>) -> Result<()> {
+    let mut command = Cli::command();
+    let matches = command.try_get_matches_from_mut(arguments);
+    let matches = matches.unwrap_or_else(|error| exit::usage(&error));
+    let cli = Cli::from_arg_matches(&matches);
+    let cli = cli.unwrap_or_else(|error| exit::usage(&error.format(&mut command)));
+    kept::keep_inputs(&command, &matches)?;
+    cmd::run(&cli.command)
 }

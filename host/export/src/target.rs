@@ -1,5 +1,7 @@
 //! Parses destinations as written by users.
 
+mod slip;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -129,6 +131,11 @@ impl Target {
             return Err(error.with_hint(format!("use one of {}", names.join(", "))));
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if !rest.contains("://")
+            && let Some((why, hint)) = slip::find(format, rest, query)
+        {
+            return Err(error(why).with_hint(hint));
+        }
         let (scheme, place) = rest.split_once("://").unwrap_or((FILE, rest));
         let row = sink::find(scheme).filter(|row| format.sinks.contains(&row.scheme));
         let Some(row) = row else {
@@ -398,6 +405,9 @@ fn host_and_port(text: &str, port: u16) -> std::result::Result<(String, u16), St
     };
     if host.is_empty() {
         return Err("the host is missing".into());
+    }
+    if host.contains('/') || after.contains('/') {
+        return Err("expected HOST:PORT without a slash".into());
     }
     let port = match after.strip_prefix(':') {
         Some(digits) => number(digits, 1, 65_535).map_err(|why| format!("port: {why}"))? as u16,

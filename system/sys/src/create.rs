@@ -9,6 +9,10 @@
 //! in every directory.
 //!
 //! No call waits for the reader of a pipe: see [`CreateOptions::open_pipe`].
+//!
+//! No input of the process is ever opened as an output: see [`kept`].
+
+pub mod kept;
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -34,7 +38,8 @@ const STICKY: u32 = libc::S_ISVTX;
 pub struct CreateOptions<'a> {
     /// Permissions of new files, less the umask (open(2)).
     pub mode: u32,
-    /// Device and inode of files that must not be truncated under any name: the inputs.
+    /// Device and inode of files that must not be truncated under any name, in addition to the
+    /// inputs of the process ([`kept`]).
     pub keep: &'a [(u64, u64)],
 }
 
@@ -181,9 +186,8 @@ impl CreateOptions<'_> {
     }
 
     fn refuse_input(self, data: &Metadata) -> io::Result<()> {
-        if self.keep.contains(&(data.dev(), data.ino())) {
-            let why = "it is also an input file, and would be truncated";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        if self.keep.contains(&(data.dev(), data.ino())) || kept::is_kept(data) {
+            return Err(kept::IsInput.into());
         }
         Ok(())
     }

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::io;
 
+use crate::create::kept::{IsInput, is_input_error};
+
 /// The result of an operation on the control path.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -118,6 +120,10 @@ impl Error {
             Some(libc::EINVAL | libc::ERANGE) => ErrorKind::InvalidInput,
             Some(libc::ENETDOWN) => ErrorKind::Gone,
             Some(libc::ENOSPC | libc::ENOMEM | libc::ENOBUFS | libc::EDQUOT) => ErrorKind::NoSpace,
+            None if is_input_error(&source) => {
+                return Self::new(ErrorKind::InvalidInput, what, IsInput.to_string())
+                    .with_hint(IsInput::HINT);
+            }
             _ => ErrorKind::Io,
         };
         let why = source.to_string();

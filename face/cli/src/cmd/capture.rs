@@ -217,7 +217,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (closed, files) = mpsc::channel();
     let make = || match reader {
         Reader::Absent => Ok(Recorder::Count),
-        _ => args.sink(&inputs, is_live, user.as_ref(), &closed),
+        _ => args.sink(is_live, user.as_ref(), &closed),
     };
     let sink = (!is_users).then(make).transpose()?;
     // Later files of a set may be in a directory that only root can write, or belong to another
@@ -461,7 +461,6 @@ impl Args {
 
     fn sink(
         &self,
-        inputs: &Inputs,
         is_live: bool,
         user: Option<&User>,
         closed: &Sender<PathBuf>,
@@ -473,10 +472,6 @@ impl Args {
             return self.printer().map(Recorder::Text);
         };
         let mut options = WriterOptions::new(path);
-        if !is_live {
-            options.keep = inputs.identities();
-            inputs::refuse_output(&options.keep, path)?;
-        }
         match self.write.format {
             Some(FormatText::Pcap) => options.format = FileFormat::Pcap(Precision::Nanoseconds),
             Some(FormatText::Pcapng) => options.format = FileFormat::Pcapng,

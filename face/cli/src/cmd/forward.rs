@@ -12,6 +12,7 @@ use sys::privileges::User;
 
 use crate::args::{FilterCompiler, PortArgs, parse_duration};
 use crate::confine::{Files, Needs};
+use crate::inputs;
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -84,6 +85,8 @@ pub fn run(args: &Args) -> Result<()> {
     let user = args.port.user.as_deref().map(User::find).transpose()?;
     let mut options = args.port.options(Direction::Rx);
     options.batch_max = args.batch.into();
+    let what = format!("forward to {}", args.to);
+    inputs::refuse_replacing(&what, &args.to, "barewire forward PORT-A PORT-B")?;
     let opened = forward::open(&Setup {
         names: [args.from.clone(), args.to.clone()],
         both: args.both,

@@ -14,6 +14,7 @@ use traffic::{AddrMap, Pace, Pacer, PortMap, Range, Rate, Rewriter, Tag};
 
 use crate::args::{check_cpus, parse_duration};
 use crate::confine::{ConfineArgs, Files, Needs};
+use crate::inputs;
 use crate::out;
 use crate::report::{event_level, event_line};
 use show::Progress;
@@ -221,6 +222,10 @@ pub fn run(args: &Args) -> Result<()> {
         _ => usage("give a capture, or one of --udp, --tcp-syn, --tcp and --icmp, not both"),
     };
     args.check(file.is_some());
+    if let Some(file) = file {
+        inputs::check_capture(file, name)?;
+    }
+    inputs::refuse_replacing(&format!("send on {name}"), name, "barewire send FILE PORT")?;
     let destination = Destination::find(name, args)?;
     match file {
         Some(file) => replay(args, file, &destination),

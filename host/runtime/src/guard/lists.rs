@@ -113,6 +113,8 @@ impl<T: Item> ListSpec<T> {
         let what = || format!("read the {} in {}", T::PLURAL, path.display());
         let invalid = |why: String| Error::new(ErrorKind::InvalidInput, what(), why);
         let text = read_text(path, LEN_MAX, what)?;
+        // A rule file names it, not the command line.
+        sys::create::kept::keep_input(path);
         let entries = T::parse_list(&text).map_err(invalid)?;
         Ok(Self {
             origin: Origin::File(path.to_owned()),

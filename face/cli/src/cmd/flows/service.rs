@@ -16,7 +16,7 @@ use crate::config::{self, Settings};
 use crate::confine::ConfineArgs;
 use crate::inputs::Inputs;
 use crate::out::{say, warning};
-use crate::{Cli, exit};
+use crate::{Cli, exit, kept};
 
 /// Keys of the file that take effect while the probe runs.
 const LIVE: [&str; 5] = [
@@ -103,6 +103,7 @@ impl Reloading {
     fn read_again(&mut self, running: &mut Running, switch: &Switch) -> Result<()> {
         let settings = config::read(&self.path)?;
         let mut args = self.arguments(&settings)?;
+        args.export.targets().iter().for_each(kept::keep_target);
         // Where the filter runs cannot change.
         args.live_filter = self.live_filter;
         let change = Change {

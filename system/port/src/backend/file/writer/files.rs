@@ -158,10 +158,10 @@ impl FileWriter {
     }
 }
 
-fn making_of(options: &WriterOptions) -> CreateOptions<'_> {
+fn making_of(options: &WriterOptions) -> CreateOptions<'static> {
     CreateOptions {
         mode: options.mode,
-        keep: &options.keep,
+        ..CreateOptions::PRIVATE
     }
 }
 

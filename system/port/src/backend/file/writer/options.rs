@@ -38,9 +38,6 @@ pub struct WriterOptions {
     pub mode: u32,
     /// User and group that new files are given to.
     pub owner: Option<(u32, u32)>,
-    /// Device and inode of a file that no file of the set may replace, under any name: the input of
-    /// a program that reads one capture file and writes others.
-    pub keep: Vec<(u64, u64)>,
     /// Start of the first period of a rotation by time, in seconds since 1970; by default that of
     /// the first packet, with which the first file is then created.
     pub start_s: Option<u64>,
@@ -88,7 +85,6 @@ impl WriterOptions {
             application: format!("barewire {}", env!("CARGO_PKG_VERSION")),
             mode: 0o600,
             owner: None,
-            keep: Vec::new(),
             start_s: None,
             closed: None,
         }
