@@ -116,7 +116,7 @@ fn capture_of_a_file(more: &[&str]) -> (String, Vec<u64>) {
     let folder = Folder::new();
     let set = folder.at("set");
     fs::create_dir(&set).unwrap();
-    let [first, second] = ["x.pcap", "x.pcap1"].map(|name| set.join(name));
+    let [first, second] = ["x.pcap", "x1.pcap"].map(|name| set.join(name));
     // A file that root without capabilities cannot write.
     fs::write(&second, "").unwrap();
     fs::set_permissions(&second, fs::Permissions::from_mode(0o600)).unwrap();

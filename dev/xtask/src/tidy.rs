@@ -108,6 +108,7 @@ fn check(root: &Path) -> Result<Vec<Finding>> {
             findings.extend(text::line_length(file));
             findings.extend(text::bare_skips(file));
             findings.extend(text::dispatch_by_name(file));
+            findings.extend(text::unchecked_outputs(file));
             findings.extend(lengths::too_long(file));
             findings.extend(text::module_docs(file));
             findings.extend(text::markers(file));

@@ -23,7 +23,7 @@ pub fn report(result: Result<()>) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     // The reader of standard output has closed it (`| head`): it has read enough.
-    if error.os_code() == Some(32) {
+    if runtime::output::is_closed(&error) {
         return ExitCode::SUCCESS;
     }
     print(&error);

@@ -1,14 +1,16 @@
 //! The input ports of a command: one, several interfaces at once, or capture files that are merged.
 
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use port::{PortName, PortOptions};
+use port::{PortAccount, PortName, PortOptions, QueueAccount};
 use sys::create::kept;
 use sys::privileges::Capability;
 use sys::{Error, ErrorKind, Result};
 
 use crate::args;
+use crate::report::counted;
 
 /// Maximum number of names shown.
 const NAMED_MAX: usize = 3;
@@ -103,6 +105,31 @@ impl Inputs {
         let is_file = |row: &port::Backend| row.target == port::Target::File;
         let files = parsed.filter(|name| name.backend().is_some_and(is_file));
         files.map(|name| PathBuf::from(name.target)).collect()
+    }
+
+    /// Size in bytes of the files, if none is compressed.
+    pub fn file_len(&self) -> Option<u64> {
+        let len = |path: PathBuf| {
+            let end = path.extension().unwrap_or_default();
+            let data = std::fs::metadata(&path).ok().filter(Metadata::is_file)?;
+            (end != "gz" && end != "zst").then_some(data.len())
+        };
+        self.files().into_iter().map(len).sum()
+    }
+
+    /// How much was not read when the reader of standard output closed it, which ended the run.
+    pub fn unread(&self, account: &PortAccount, is_file: bool) -> String {
+        let total = account.rx_total();
+        let read = counted(total.delivered, "packet");
+        let rest = match self.file_len() {
+            _ if !is_file => String::new(),
+            Some(len) if len != 0 => {
+                let part = (read_len(&total) * 100 / len).min(100);
+                format!("; about {} % of the input was not read", 100 - part)
+            }
+            _ => "; the rest of the input was not read".to_owned(),
+        };
+        format!("standard output was closed: ended after {read}{rest}")
     }
 
     /// Whether one of them calls bpf(2) once it is open.
@@ -233,6 +260,11 @@ pub fn refuse_replacing(what: &str, port: &str, example: &str) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint))
 }
 
+/// Bytes read of a file. Packet records are some bytes longer than the packets.
+pub fn read_len(total: &QueueAccount) -> u64 {
+    total.delivered_bytes + total.delivered * 16
+}
+
 /// Device and inode of a regular file.
 pub fn identity(path: &Path) -> Option<(u64, u64)> {
     let data = std::fs::metadata(path).ok()?;
@@ -252,16 +284,38 @@ pub fn more(words: &[String]) -> (&[String], &[String]) {
     words.split_at(ports.count())
 }
 
-/// Whether a word after a port also names one: by a scheme, as an existing capture file whose name
-/// has a dot or a slash, or as an interface whose name is not a filter keyword.
+/// Whether a word after a port also names one: by a scheme, as a capture file, or as an interface
+/// whose name is not a filter keyword.
 fn is_another_port(word: &str) -> bool {
     if word.contains(':') {
         return PortName::parse(word).is_ok_and(|name| name.backend().is_some());
     }
-    if word.contains(['.', '/']) && Path::new(word).is_file() {
+    if is_path(word) {
         return true;
     }
     !filter::expression::is_keyword(word) && nic::interface(word).is_ok()
+}
+
+/// Whether a word is the path of a file and no part of a filter, such as `10.0.0.0/8`: it exists
+/// and its name has a dot or a slash, it has the suffix of a capture file, or a path before a slash.
+/// A file that does not exist is then reported as such.
+fn is_path(word: &str) -> bool {
+    if word.contains(['.', '/']) && Path::new(word).is_file() {
+        return true;
+    }
+    let is_operator = |c: char| c.is_whitespace() || "()[]<>=!&|".contains(c);
+    let kind = PortName::parse(word).ok().and_then(|name| name.backend());
+    let is_file = kind.is_some_and(|row| row.target == port::Target::File);
+    if !is_file || word.contains(is_operator) {
+        return false;
+    }
+    let Some((folder, name)) = word.rsplit_once('/') else {
+        return true;
+    };
+    let is_length = name.starts_with(|c: char| c.is_ascii_digit());
+    let is_folder = folder.is_empty() || folder.starts_with(['/', '.']);
+    let first = folder.split('/').next().unwrap_or_default();
+    is_folder || !is_length && !filter::expression::is_keyword(first)
 }
 
 #[cfg(test)]
@@ -306,7 +360,15 @@ mod tests {
             ("lo memory:x udp", 2),
             ("lo 2001:db8::1", 1),
             ("lo 10.0.0.1", 1),
-            ("a.pcap missing.pcap", 1),
+            ("a.pcap missing.pcap", 2),
+            ("a.pcap /no/such2 udp", 2),
+            ("a.pcap /2", 2),
+            ("a.pcap ./x ../y/2 no/such -", 5),
+            ("a.pcap 10.0.0.0/8", 1),
+            ("a.pcap 10/8 or udp", 1),
+            ("a.pcap len/2 > 9", 1),
+            ("a.pcap ip[2:2]/4 > 9", 1),
+            ("a.pcap (10.0.0.0/8)", 1),
         ] {
             let words = words(text);
             let (ports, filter) = split(&words);

@@ -8,6 +8,7 @@ mod confine;
 mod exit;
 mod fifo;
 mod inputs;
+mod interface;
 mod kept;
 mod live;
 mod nmap;

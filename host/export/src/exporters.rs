@@ -330,10 +330,10 @@ impl Exporters {
         }
     }
 
-    /// Whether standard output was a destination and has failed.
+    /// Whether standard output was the only destination and has failed.
     pub fn is_over(&self) -> bool {
         let mut handles = self.handles.iter();
-        handles.any(|handle| lock(&handle.shared.account).is_over)
+        !self.handles.is_empty() && handles.all(|handle| lock(&handle.shared.account).is_over)
     }
 
     /// Destinations and their current accounts.

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::fs::{File, Metadata};
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -49,12 +50,22 @@ pub struct Page {
 
 impl Page {
     /// Creates the file immediately, so that a wrong path is reported at once, and before
-    /// privileges are dropped. An existing page stays until the new one is written.
+    /// privileges are dropped. An existing page stays until the new one is written. `-` is standard
+    /// output.
     ///
     /// # Errors
     /// If it cannot be created.
     pub fn create(path: &Path) -> Result<Page> {
-        let made = CreateOptions::BY_UMASK.open(path);
+        let made = match path == Path::new("-") {
+            true => std::io::stdout()
+                .as_fd()
+                .try_clone_to_owned()
+                .map(|fd| Made {
+                    file: File::from(fd),
+                    is_new: false,
+                }),
+            false => CreateOptions::BY_UMASK.open(path),
+        };
         let Made { file, is_new } =
             made.map_err(|e| Error::from_io(format!("write {}", path.display()), e))?;
         Ok(Page {
@@ -77,6 +88,8 @@ impl Page {
     pub fn finish(mut self, run: &Run<'_>) -> Result<PathBuf> {
         let text = render(run, &self.digest);
         let is_file = self.file.metadata().is_ok_and(|data| data.is_file());
+        // What is before it in a redirected standard output stays.
+        let is_file = is_file && self.path != Path::new("-");
         self.is_removed = is_file;
         let emptied = if is_file {
             self.file.set_len(0)

@@ -204,7 +204,7 @@ impl Outlet for Pipeline<'_> {
         let lost = status.account.rx_total().lost();
         if let Some(exporters) = &mut self.running.exporters {
             exporters.pulse(observed(&total, lost));
-            if exporters.is_over() {
+            if exporters.is_over() && self.page.is_none() && self.metrics.is_none() {
                 status.switch.end();
             }
         }

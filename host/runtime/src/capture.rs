@@ -145,6 +145,9 @@ pub struct Outcome {
     /// A write has not returned: `totals` and `written` count as written what the kernel has taken,
     /// and everything else as unwritten.
     pub is_stuck: bool,
+    /// Lines were printed in addition to a file, and their reader has closed them: the file is
+    /// complete.
+    pub stdout_closed: bool,
 }
 
 /// The control side. The writer locks it only for a new interface of a file, whose control side
@@ -506,10 +509,11 @@ impl Capture {
             (account, control.describe())
         };
         let mut totals = self.counted;
-        let mut written = None;
+        let (mut written, mut stdout_closed) = (None, false);
         if let Some(end) = self.end.take() {
             totals.add(&end.totals);
             written = end.written;
+            stdout_closed = end.stdout_closed;
             self.keep(end.error.map_or(Ok(()), Err));
         } else if self.is_stuck {
             let status = lock(&self.link.status);
@@ -537,6 +541,7 @@ impl Capture {
             self.keep(Err(error.with_hint("resume the reader, or check the disk")));
         }
         Outcome {
+            stdout_closed,
             totals,
             written,
             account,

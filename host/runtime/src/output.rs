@@ -345,6 +345,11 @@ pub struct Left {
     pub packets: u64,
 }
 
+/// Whether an error says that the reader of standard output has closed it (`EPIPE`).
+pub fn is_closed(error: &Error) -> bool {
+    error.os_code() == Some(32)
+}
+
 /// The error of a stalled reader.
 pub fn blocked(what: &str) -> Error {
     let why = format!("the reader stalled; {what} was not written");

@@ -43,7 +43,7 @@ mod tx;
 /// Writes capture files, one or a set of them.
 pub mod file {
     pub use crate::backend::file::handed::KernelProgress;
-    pub use crate::backend::file::rotation::Rotation;
+    pub use crate::backend::file::rotation::{FileNames, Rotation};
     pub use crate::backend::file::writer::{
         Encoded, Encoder, FileCompression, FileFormat, FileInterface, FileWriter, Record,
         WriteFormat, WriterOptions, Written,

@@ -287,7 +287,7 @@ fn a_command_runs_on_each_complete_file() {
     };
     run(script.to_str().unwrap());
     // As with tcpdump, not on the last file, which has no successor. Commands run in parallel.
-    let expected = ["out.pcap", "out.pcap1", "out.pcap2"];
+    let expected = ["out.pcap", "out1.pcap", "out2.pcap"];
     let expected = expected.map(|name| format!("1 {name} nobody 19"));
     let text = std::fs::read_to_string(&log).unwrap();
     let mut lines: Vec<&str> = text.lines().collect();

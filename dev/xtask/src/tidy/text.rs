@@ -48,6 +48,26 @@ pub fn bare_skips(file: &File) -> Vec<Finding> {
         .collect()
 }
 
+/// Files that commands create without `sys::create`, which refuses the inputs of the command.
+pub fn unchecked_outputs(file: &File) -> Vec<Finding> {
+    let is_above = ["host", "face"]
+        .iter()
+        .any(|dir| file.path.starts_with(dir));
+    let is_test = file.path.ends_with("tests.rs") || file.path.iter().any(|part| part == "tests");
+    let creates = |line: &str| {
+        let words = ["fs::write(", "fs::copy(", ".truncate(true)"];
+        // With two arguments it is not that of std.
+        let is_std = line.contains("File::create(") && !line.contains(", ");
+        is_std || words.iter().any(|word| line.contains(word))
+    };
+    let code = lines(file).take_while(|(_, line)| line.trim() != "#[cfg(test)]");
+    let found = code.filter(|(_, line)| is_above && !is_test && creates(line));
+    let what = "a file that may be an input of the command; sys::create::CreateOptions checks that";
+    found
+        .map(|(number, _)| Finding::new(&file.path, number, what))
+        .collect()
+}
+
 /// Code above the backends that depends on a backend's or format's name: what it needs to know is a
 /// column of the row, so that a new row needs no other change.
 pub fn dispatch_by_name(file: &File) -> Vec<Finding> {
@@ -201,6 +221,27 @@ mod tests {
         }
         let reported = "text += description.scheme;";
         assert!(dispatch_by_name(&file("face/a/src/b.rs", reported)).is_empty());
+    }
+
+    #[test]
+    fn outputs_that_nothing_checks_are_found() {
+        let found = |path: &str, text: &str| unchecked_outputs(&file(path, text)).len();
+        for line in [
+            "let f = File::create(path)?;",
+            "std::fs::write(path, text)?;",
+        ] {
+            assert_eq!(found("host/a/src/b.rs", line), 1);
+            assert_eq!(found("face/a/src/b/tests.rs", line), 0);
+            assert_eq!(
+                found("face/a/src/b.rs", &format!("    #[cfg(test)]\n{line}")),
+                0
+            );
+            assert_eq!(found("system/nic/src/b.rs", line), 0);
+        }
+        assert_eq!(
+            found("face/a/src/b.rs", "CreateOptions::BY_UMASK.create(path)"),
+            0
+        );
     }
 
     #[test]

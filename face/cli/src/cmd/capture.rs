@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
-use port::file::{FileFormat, FileWriter, Precision, Rotation, WriterOptions};
+use port::file::{FileFormat, FileNames, FileWriter, Precision, Rotation, WriterOptions};
 use port::{Direction, Intake, Port};
 use runtime::capture::{self, Notice, Options, Printer, Recorder, Way};
 use runtime::filter::Expression;
@@ -31,6 +31,7 @@ use crate::args::{FilterCompiler, PortArgs, check_cpus, parse_duration};
 use crate::confine::{Files, Needs};
 use crate::fifo::{self, Reader};
 use crate::inputs::{self, Inputs};
+use crate::interface;
 use crate::out::{self, say};
 
 /// Arguments.
@@ -116,14 +117,16 @@ struct WriteArgs {
     /// a further .gz or .zst compresses
     #[arg(short = 'w', value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Rotate the output file after SIZE million bytes, or use a suffix: KiB, MiB, GiB (k, m, g)
+    /// Rotate the output file after SIZE million bytes, or use a suffix: KiB, MiB, GiB (k, m, g);
+    /// compressed bytes if the file is compressed
     #[arg(short = 'C', value_parser = parse_size, value_name = "SIZE", requires = "write")]
     size_max: Option<u64>,
     /// Rotate the output file every SECONDS seconds; FILE may be a strftime format (%F-%H%M%S)
     #[arg(short = 'G', value_parser = clap::value_parser!(u64).range(1..), value_name = "SECONDS")]
     #[arg(requires = "write")]
     period_s: Option<u64>,
-    /// Limit the number of files: with -C overwrite the oldest, with -G stop after COUNT files
+    /// Limit the number of files: with -C, and with -C and -G, keep the last COUNT; with -G alone
+    /// stop after COUNT
     #[arg(short = 'W', value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     #[arg(requires = "write")]
     count_max: Option<u32>,
@@ -156,9 +159,10 @@ The filter is a pcap expression (`man pcap-filter`). It runs in the XDP program 
 kernel for afpacket: and in user space for files; the first line on standard error says where. \
 For a file with several link types it is compiled once per link type.
 
-File names: with -C x, x1, x2, ...; with -C and -W 5 x0 to x4, reused in turn; with -G the name is \
-a strftime format filled in with the start of each period. Periods follow packet timestamps, also \
-when reading a file.
+File names: with -C x.pcap, x1.pcap, x2.pcap, ...; with -C and -W 5 x0.pcap to x4.pcap, reused in \
+turn; with -G the name is a strftime format filled in with the start of each period, and with -C in \
+addition the numbers start again in each. Periods follow packet timestamps, also when reading a \
+file.
 
 SIGUSR1 prints the packet counts so far. On exit, they and the per-queue account of seen, \
 delivered and lost packets go to standard error. Packets of several queues are merged in timestamp \
@@ -206,6 +210,7 @@ pub fn run(args: &Args) -> Result<()> {
     let stop = Stop::on_signals()?;
     let request = TotalsRequest::on_signal()?;
     let user = args.user().map(User::find).transpose()?;
+    interface::warn(inputs.names());
     let port = args.open(&inputs, &filter)?;
     // Packets that arrive meanwhile wait in the port.
     let reader = args.wait_for_reader(&stop);
@@ -229,6 +234,10 @@ pub fn run(args: &Args) -> Result<()> {
     let confine = args.port.confine;
     confine.drop_privileges(user.as_ref(), &keep, &needs)?;
     let sink = sink.map_or_else(make, Ok)?;
+    let names = match &sink {
+        Recorder::File(writer) | Recorder::Both(writer, _) => writer.names(),
+        Recorder::Text(_) | Recorder::Count => FileNames::default(),
+    };
     drop(closed);
     out::start()?;
     let command = args.write.postrotate.as_ref();
@@ -271,7 +280,7 @@ pub fn run(args: &Args) -> Result<()> {
         out::over();
     }
     // The error that ended the capture takes precedence over a summary that cannot be written.
-    let reported = args.print_end(&name, is_live, &outcome);
+    let reported = args.print_end((&inputs, is_live), &outcome, &names);
     outcome.error.map_or(Ok(()), Err).and(reported)
 }
 

@@ -23,6 +23,7 @@ use sys::{Error, ErrorKind, Result};
 use crate::args::{Attach, Bind, FilterCompiler, Idle, PortArgs, Timestamp, parse_duration};
 use crate::confine::{ConfineArgs, Files, Needs};
 use crate::inputs::{self, Inputs};
+use crate::interface;
 use crate::out::warning;
 use crate::report::counted;
 
@@ -391,6 +392,7 @@ fn run_cluster(args: &RunArgs) -> Result<()> {
     }
     let manager = Manager::from_environment();
     let sending = setup.sending();
+    interface::warn(inputs.names().chain(sending.iter().map(String::as_str)));
     let opened = cluster::open(&setup)?;
     let mut files = Files::default();
     // The socket, at the end.

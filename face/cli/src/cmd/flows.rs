@@ -13,7 +13,7 @@ mod show;
 mod units;
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +38,7 @@ pub use probe::text::protocol_name;
 use crate::args::{FilterCompiler, PortArgs, check_cpus};
 use crate::confine::Needs;
 use crate::inputs::{self, Inputs};
+use crate::interface;
 use crate::live;
 use crate::out::{self, say, warning};
 
@@ -79,13 +80,14 @@ pub struct Args {
     /// Print one snapshot of the live view after --duration or two seconds, and exit
     #[arg(long, conflicts_with_all = ["json", "plain"])]
     once: bool,
-    /// Number of flows in the final table, and at most in the live view
-    #[arg(long, default_value_t = 20, value_name = "N")]
-    top: usize,
+    /// Number of flows in the final table, and at most in the live view [default: 20]
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
     /// Sort flows by this, largest first; with rate, the final table sorts by bytes
     #[arg(long, value_enum, default_value = "rate", value_name = "WHAT")]
     sort: Sort,
-    /// Write a self-contained HTML report with charts at the end
+    /// Write a self-contained HTML report with charts at the end (- is standard output, which then
+    /// has no table)
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Run the filter in user space, not in the kernel, so that SIGHUP can change it. Rejected
@@ -247,6 +249,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(Other::Query(args)) = &args.other {
         return query::run(args);
     }
+    args.check_stdout();
     let (inputs, _) = args.words();
     let name = inputs.label();
     check_cpus(&args.port_args.cpus)?;
@@ -257,6 +260,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     // This may take seconds, during which no open port should collect packets.
     let origins = args.origin.open(args.flow.key_extra().mac)?;
+    interface::warn(inputs.names().chain(args.egress.port()));
     let owner = user.as_ref().map(|user| (user.uid, user.gid));
     let probe = args.open(&inputs, &origins)?.owner(owner);
     let stop = Stop::on_signals()?;
@@ -349,10 +353,49 @@ impl Args {
             .page(self.report.clone(), self.settings()))
     }
 
+    /// Refuses several outputs on standard output.
+    fn check_stdout(&self) {
+        let exports = self.export.targets().iter();
+        let mut exports = exports.filter(|target| files::is_stdout(target));
+        let other = [
+            (self.json, "--json"),
+            (self.once, "--once"),
+            (
+                self.top.is_some_and(|count| count != 0),
+                "the table of --top",
+            ),
+            (exports.next().is_some(), "--export FORMAT:-"),
+        ];
+        let other = other.iter().find(|(is_given, _)| *is_given);
+        if let Some((_, other)) = other.filter(|_| self.reports_to_stdout()) {
+            crate::exit::wrong_usage(
+                "flows",
+                &format!("--report - and {other} both write to standard output"),
+            );
+        }
+    }
+
+    fn reports_to_stdout(&self) -> bool {
+        self.report.as_deref() == Some(Path::new("-"))
+    }
+
+    /// Number of flows in the final table.
+    fn table_len(&self) -> usize {
+        match self.reports_to_stdout() {
+            true => 0,
+            false => self.top.unwrap_or(20),
+        }
+    }
+
     /// Whether the live view is shown, for a file or another port.
     fn is_live_view(&self, is_file: bool) -> bool {
         let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
-        !self.json && !self.plain && !self.once && !is_file && is_terminal
+        !self.reports_to_stdout()
+            && !self.json
+            && !self.plain
+            && !self.once
+            && !is_file
+            && is_terminal
     }
 
     fn order(&self) -> Order {
@@ -399,7 +442,7 @@ impl Args {
             count: self.count,
             duration: self.duration,
             record_sampling: self.flow.sample_records.unwrap_or_default(),
-            top_count: self.top.clamp(1, TOP_MAX),
+            top_count: self.table_len().clamp(1, TOP_MAX),
             order: self.order(),
             live_count: 0,
             applications,

@@ -13,6 +13,7 @@ use sys::privileges::User;
 use crate::args::{FilterCompiler, PortArgs, parse_duration};
 use crate::confine::{Files, Needs};
 use crate::inputs;
+use crate::interface;
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -87,6 +88,7 @@ pub fn run(args: &Args) -> Result<()> {
     options.batch_max = args.batch.into();
     let what = format!("forward to {}", args.to);
     inputs::refuse_replacing(&what, &args.to, "barewire forward PORT-A PORT-B")?;
+    interface::warn([args.from.as_str(), args.to.as_str()]);
     let opened = forward::open(&Setup {
         names: [args.from.clone(), args.to.clone()],
         both: args.both,

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::CommandFactory;
+use sys::create::CreateOptions;
 use sys::{Error, Result};
 
 /// Arguments of `completions`.
@@ -36,7 +37,9 @@ pub fn man(args: &ManArgs) -> Result<()> {
     let at = |what: &str| format!("{what} {}", args.folder.display());
     std::fs::create_dir_all(&args.folder).map_err(|e| Error::from_io(at("make"), e))?;
     for (name, text) in page::pages(crate::Cli::command()) {
-        std::fs::write(args.folder.join(name), text)
+        CreateOptions::BY_UMASK
+            .create(&args.folder.join(name))
+            .and_then(|mut file| file.write_all(text.as_bytes()))
             .map_err(|e| Error::from_io(at("write man pages into"), e))?;
     }
     Ok(())

@@ -22,6 +22,7 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::args::{Attach, FilterCompiler, parse_duration};
 use crate::confine::{ConfineArgs, Files, Needs};
+use crate::interface;
 use crate::out::{say, warning};
 use crate::report::counted;
 
@@ -229,6 +230,10 @@ pub fn run(args: &Args) -> Result<()> {
     if args.undo && args.hook != Hook::Iptables {
         let interface = args.interface.as_deref().unwrap_or_default();
         return undo(interface);
+    }
+    if !args.undo && !args.print {
+        // Its program needs none of what a tap needs.
+        interface::warn_down(args.interface.as_deref().unwrap_or_default());
     }
     if args.print || args.hook == Hook::Iptables {
         return iptables::run(args);

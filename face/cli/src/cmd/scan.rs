@@ -34,6 +34,7 @@ use wire::Mac;
 use crate::args::{calls_bpf, parse_duration, to_read_counters};
 use crate::confine::{ConfineArgs, Needs};
 use crate::inputs;
+use crate::interface;
 use output::OutputArgs;
 use parse::{
     PayloadArg, Seed, parse_identity, parse_mac, parse_rate, parse_seed, parse_source_ports,
@@ -277,9 +278,14 @@ pub fn run(args: &Args) -> Result<()> {
     if args.dry_run {
         return show::dry_run(&scan, args.output.json);
     }
+    interface::warn([scan.port_name().as_str()]);
     let chosen = args.output.chosen(&scan, saved.is_some())?;
     let metrics = Metrics::bind(args.metrics, scan.interface())?;
-    let mut show = Show::start(chosen.stdout(), &scan, (args.output.json, &metrics))?;
+    let mut show = Show::start(
+        chosen.stdout(),
+        &scan,
+        (args.output.json, chosen.has_files(), &metrics),
+    )?;
     let keep: Vec<_> = to_read_counters(&scan.port_name())?.into_iter().collect();
     let mut files = chosen.needed();
     let mut rate_file = args.rate_file.as_deref().and_then(|path| {

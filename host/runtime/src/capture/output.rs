@@ -14,6 +14,7 @@ use sys::{Error, ErrorKind, Result};
 use super::handover::{Bell, Bundle, Given, Merge, Next};
 use super::{Context, Control, Event, Options, Printer, Recorder, Totals, lock};
 use crate::Stop;
+use crate::output::is_closed;
 
 /// Bytes of text after which it is written although packets keep arriving.
 const TEXT_LEN: usize = 64 << 10;
@@ -71,6 +72,7 @@ pub(super) struct End {
     pub(super) totals: Totals,
     pub(super) written: Option<Written>,
     pub(super) error: Option<Error>,
+    pub(super) stdout_closed: bool,
 }
 
 /// The output and its counts.
@@ -88,6 +90,8 @@ pub(super) struct Output {
     is_live: bool,
     count: u64,
     flushed: Instant,
+    /// The reader of the lines has closed them, while the file is still written.
+    stdout_closed: bool,
     control: Arc<Control>,
 }
 
@@ -104,6 +108,7 @@ impl Output {
             is_live: options.is_live,
             count: options.count.unwrap_or(u64::MAX),
             flushed: Instant::now(),
+            stdout_closed: false,
             control,
         }
     }
@@ -257,7 +262,9 @@ impl Output {
                     return Ok(false);
                 }
                 let context = context(&self.links[index], self.is_live);
-                printer.packet(&packet.held(), &context);
+                if !self.stdout_closed {
+                    printer.packet(&packet.held(), &context);
+                }
                 if printer.waiting() >= TEXT_LEN {
                     self.flush()?;
                 }
@@ -280,7 +287,17 @@ impl Output {
         self.flushed = Instant::now();
         match &mut self.recorder {
             Recorder::File(writer) => writer.flush(),
-            Recorder::Both(writer, printer) => writer.flush().and_then(|()| print(printer)),
+            Recorder::Both(writer, printer) => {
+                writer.flush()?;
+                match print(printer) {
+                    // The file is still written.
+                    Err(error) if is_closed(&error) => {
+                        self.stdout_closed = true;
+                        Ok(())
+                    }
+                    result => result,
+                }
+            }
             Recorder::Text(printer) => print(printer),
             Recorder::Count => Ok(()),
         }
@@ -368,7 +385,7 @@ impl Writer {
             self.output.note(&account);
         }
         self.publish();
-        let totals = self.output.totals;
+        let (totals, stdout_closed) = (self.output.totals, self.output.stdout_closed);
         self.link.step.fetch_add(1, Ordering::Relaxed);
         let (written, result) = self.output.finish();
         // The receiver may have ended.
@@ -376,6 +393,7 @@ impl Writer {
             totals,
             written,
             error: result.err(),
+            stdout_closed,
         }));
     }
 

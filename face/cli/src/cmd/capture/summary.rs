@@ -2,18 +2,21 @@
 //! is written, the totals at the end; and the totals as JSON.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::time::Instant;
 
-use port::file::Written;
+use port::file::{FileNames, Written};
 use port::{Port, PortAccount, PortDescription, PortEvent};
 use probe::text::json_line;
 use runtime::capture::{Outcome, Totals};
 use runtime::filter::Compiler;
+use runtime::output::is_closed;
 use serde_json::{Value, json};
 use sys::Result;
 use wire::{LinkType, Timestamp};
 
 use super::Args;
+use crate::inputs::Inputs;
 use crate::out::{self, say};
 use crate::report::counted;
 use crate::report::{self, account_json, bytes, event_level, si, write_account, write_damage};
@@ -61,7 +64,12 @@ impl Args {
     }
 
     /// Prints the totals.
-    pub(super) fn print_end(&self, name: &str, is_live: bool, outcome: &Outcome) -> Result<()> {
+    pub(super) fn print_end(
+        &self,
+        (inputs, is_live): (&Inputs, bool),
+        outcome: &Outcome,
+        files: &FileNames,
+    ) -> Result<()> {
         let mut text = Vec::new();
         let totals = &outcome.totals;
         let rx = outcome.account.rx_total();
@@ -111,7 +119,12 @@ impl Args {
             );
         }
         if let Some(written) = outcome.written {
-            self.write_written(&mut text, &written);
+            let _ = writeln!(text, "{}", self.written(&written, files));
+        }
+        if outcome.stdout_closed {
+            let _ = writeln!(text, "standard output was closed; the file is complete");
+        } else if outcome.error.as_ref().is_some_and(is_closed) {
+            let _ = writeln!(text, "{}", inputs.unread(&outcome.account, !is_live));
         }
         let _ = match is_live {
             true => write_account(&mut text, &outcome.account),
@@ -124,26 +137,39 @@ impl Args {
         }
         // A call that has not returned blocks standard output if packets are written there.
         if self.json && !(outcome.is_stuck && self.write.write.is_none()) {
-            let line = format!("{}\n", json_line(&self.json(name, outcome)));
+            let line = format!(
+                "{}\n",
+                json_line(&self.json(&inputs.label(), outcome, files))
+            );
             out::print(&out::stdout(1)?, line.into_bytes())?;
         }
         Ok(())
     }
 
-    /// Prints how much was written to files.
-    fn write_written(&self, text: &mut Vec<u8>, written: &Written) {
+    /// How much was written to which files.
+    fn written(&self, written: &Written, files: &FileNames) -> String {
         let (packets, len) = (counted(written.packets, "packet"), bytes(written.bytes));
-        let _ = match written.files {
-            1 => {
-                let path = self.write.write.as_ref();
-                let path = path.map_or_else(String::new, |path| path.display().to_string());
-                writeln!(text, "{packets} written to {path} ({len})")
-            }
-            files => writeln!(text, "{packets} written to {files} files ({len})"),
+        let path = |path: Option<PathBuf>| {
+            let path = path.or_else(|| self.write.write.clone());
+            path.unwrap_or_default().display().to_string()
         };
+        let (first, last) = (path(files.first()), path(files.last()));
+        let count = written.files;
+        let mut text = format!("{packets} written to ");
+        text += &match count {
+            0 | 1 => format!("{last} ({len})"),
+            _ if first == last => format!("{count} files ({len}), one after the other in {last}"),
+            _ => match files.kept_count() {
+                Some(kept) if kept < count as usize => {
+                    format!("{count} files ({len}); the last {kept} are kept: {first} to {last}")
+                }
+                _ => format!("{count} files ({len}): {first} to {last}"),
+            },
+        };
+        text
     }
 
-    fn json(&self, name: &str, outcome: &Outcome) -> Value {
+    fn json(&self, name: &str, outcome: &Outcome, files: &FileNames) -> Value {
         let Outcome {
             totals,
             account,
@@ -177,11 +203,17 @@ impl Args {
             "last_time": time(totals.last_ns),
             "written": outcome.written.map(|written| json!({
                 "packets": written.packets, "bytes": written.bytes, "files": written.files,
+                "first_file": name_of(files.first()), "last_file": name_of(files.last()),
             })),
             "account": account_json(account),
             "error": outcome.error.as_ref().map(ToString::to_string),
         })
     }
+}
+
+/// A file name as text, which it need not be.
+fn name_of(path: Option<PathBuf>) -> Option<String> {
+    path.map(|path| path.to_string_lossy().into_owned())
 }
 
 /// The totals of a running capture in one line, as tcpdump prints them on SIGUSR1; with the account

@@ -38,10 +38,22 @@ impl Args {
         for target in self.export.targets() {
             of_target(target, reloads, &mut files);
         }
-        if let Some(report) = &self.report {
+        if let Some(report) = self.report.as_ref().filter(|_| !self.reports_to_stdout()) {
             files.delete(report);
         }
         files
+    }
+
+    /// Whether packets or records also go elsewhere than to standard output.
+    pub(super) fn has_other_outputs(&self) -> bool {
+        self.report.is_some()
+            || self.egress.port().is_some()
+            || self.export.metrics().is_some()
+            || self
+                .export
+                .targets()
+                .iter()
+                .any(|target| !is_stdout(target))
     }
 
     /// Waits until programs read the named pipes among the exports and the report. Returns the open
@@ -56,7 +68,8 @@ impl Args {
         });
         let since = Instant::now();
         let mut readers = Vec::new();
-        for path in exports.chain(&self.report) {
+        let report = self.report.as_ref().filter(|_| !self.reports_to_stdout());
+        for path in exports.chain(report) {
             let left = self.duration;
             let left = left.map(|duration| duration.saturating_sub(since.elapsed()));
             match fifo::wait(path, stop, left) {
@@ -66,6 +79,11 @@ impl Args {
         }
         Some(readers)
     }
+}
+
+/// Whether a destination is standard output.
+pub(super) fn is_stdout(target: &Target) -> bool {
+    matches!(&target.place, Place::Path(path) if path == Path::new("-"))
 }
 
 fn of_target(target: &Target, reloads: bool, files: &mut Files) {

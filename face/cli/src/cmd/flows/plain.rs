@@ -1,9 +1,7 @@
 //! Output without the live view: a line of rates per second on standard error, unless that is the
 //! systemd journal.
 
-use std::fs::Metadata;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use flow::{EndReason, Extra, KnownFlows, Record};
@@ -12,7 +10,7 @@ use runtime::flows::{Outlet, RecordOutcome, Status};
 use sys::Result;
 
 use super::report::Memory;
-use crate::inputs::Inputs;
+use crate::inputs::{self, Inputs};
 use crate::out::{self, say};
 use crate::report::{bytes, counted, event_level, event_line, si};
 
@@ -36,15 +34,9 @@ pub struct Rates {
 impl Rates {
     /// Creates it for these ports, and their names in one line.
     pub fn new(name: &str, inputs: &Inputs, is_file: bool) -> Self {
-        let len = |path: PathBuf| {
-            let end = path.extension().unwrap_or_default();
-            let data = std::fs::metadata(&path).ok().filter(Metadata::is_file)?;
-            (end != "gz" && end != "zst").then_some(data.len())
-        };
-        let lens = inputs.files().into_iter().map(len);
         Self {
             name: name.to_owned(),
-            file_len: is_file.then(|| lens.sum::<Option<u64>>()).flatten(),
+            file_len: is_file.then(|| inputs.file_len()).flatten(),
             overwrite: is_file && io::stderr().is_terminal(),
             reported: false,
             at: Duration::ZERO,
@@ -61,12 +53,12 @@ impl Rates {
         }
     }
 
-    /// Progress in the file. Packet records are some bytes longer than the packets.
+    /// Progress in the file.
     fn progress(&self, status: &Status<'_>) -> Option<String> {
         let len = self.file_len?;
         let total = status.account.rx_total();
-        let read = total.delivered_bytes + total.delivered * 16;
-        Some(format!("{:3} %  ", (read * 100 / len.max(1)).min(99)))
+        let part = (inputs::read_len(&total) * 100 / len.max(1)).min(99);
+        Some(format!("{part:3} %  "))
     }
 }
 

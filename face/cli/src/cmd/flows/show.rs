@@ -7,7 +7,7 @@ use flow::{EndReason, Extra, KnownFlows, Record};
 use probe::lines::{self, Lines};
 use probe::{Finished, Prepared, Running, View};
 use runtime::flows::{Outlet, RecordOutcome, Status};
-use runtime::output::Output;
+use runtime::output::{Output, is_closed as is_closed_error};
 use runtime::{Stop, TotalsRequest};
 use sys::Result;
 
@@ -64,6 +64,18 @@ impl Showing<'_> {
             };
             let done = self.probe(probe, &mut with_events)?;
             let written = outlet.summary(&done, self.name, memory.total());
+            if written.as_ref().is_err_and(is_closed_error) {
+                let ended = done.report.error.as_ref().is_some_and(is_closed_error);
+                if ended {
+                    say!("{}", self.inputs.unread(&done.report.account, self.is_file));
+                } else if !self.args.has_other_outputs() {
+                    say!("standard output was closed before everything was printed");
+                } else {
+                    say!("standard output was closed; the other outputs were completed");
+                }
+                // That a reader has left is no failure.
+                return done.check();
+            }
             if done.report.records_dropped != 0 && written.is_ok() {
                 warning!(
                     "dropped: {} with {}, because the reader of standard output is too slow",
@@ -77,7 +89,7 @@ impl Showing<'_> {
         let done = self.probe(probe, &mut outlet);
         outlet.end();
         let (known, order) = (&outlet.known, args.order());
-        report::report(&self.stdout, done?, known, args.top, order, &memory)
+        report::report(&self.stdout, done?, known, args.table_len(), order, &memory)
     }
 
     fn live(&mut self, probe: Prepared, memory: &report::Memory) -> Result<()> {
@@ -90,7 +102,14 @@ impl Showing<'_> {
         // The final table is printed on the terminal's normal screen.
         let order = live.order();
         let known = live.end();
-        report::report(&self.stdout, done?, &known, self.args.top, order, memory)
+        report::report(
+            &self.stdout,
+            done?,
+            &known,
+            self.args.table_len(),
+            order,
+            memory,
+        )
     }
 
     fn once(&mut self, probe: Prepared, memory: &report::Memory) -> Result<()> {
@@ -110,6 +129,11 @@ impl Showing<'_> {
 
     /// Runs the probe to its end.
     fn probe(&mut self, probe: Prepared, outlet: &mut dyn Outlet) -> Result<Finished> {
+        let outlet = Watched {
+            inner: outlet,
+            has_others: self.args.has_other_outputs(),
+            is_closed: false,
+        };
         let mut view = Watching {
             outlet,
             stop: &self.stop,
@@ -126,16 +150,39 @@ impl Showing<'_> {
         if !self.is_file {
             out::over();
         }
-        if let Ok(Some(path)) = &done.page {
+        if let Ok(Some(path)) = &done.page
+            && !self.args.reports_to_stdout()
+        {
             say!("report: {}", path.display());
         }
         Ok(done)
     }
 }
 
+/// An outlet on standard output, whose reader may close it.
+struct Watched<'a> {
+    inner: &'a mut dyn Outlet,
+    /// Whether records also go elsewhere: then the run continues without a reader.
+    has_others: bool,
+    is_closed: bool,
+}
+
+impl Watched<'_> {
+    /// Handles the result of a call; `otherwise` is that of a closed output.
+    fn after<T>(&mut self, result: Result<T>, otherwise: T) -> Result<T> {
+        match result {
+            Err(error) if self.has_others && is_closed_error(&error) => {
+                self.is_closed = true;
+                Ok(otherwise)
+            }
+            result => result,
+        }
+    }
+}
+
 /// An outlet that also handles `SIGHUP` and `SIGUSR1`.
 struct Watching<'a> {
-    outlet: &'a mut dyn Outlet,
+    outlet: Watched<'a>,
     stop: &'a Stop,
     request: &'a TotalsRequest,
     has_picture: bool,
@@ -151,7 +198,11 @@ impl View for Watching<'_> {
         extra: &Extra<'_>,
         reason: EndReason,
     ) -> Result<RecordOutcome> {
-        self.outlet.ended(record, extra, reason)
+        if self.outlet.is_closed {
+            return Ok(RecordOutcome::Dropped);
+        }
+        let result = self.outlet.inner.ended(record, extra, reason);
+        self.outlet.after(result, RecordOutcome::Dropped)
     }
 
     fn pulse(&mut self, status: &Status<'_>, running: &mut Running) -> Result<()> {
@@ -166,7 +217,11 @@ impl View for Watching<'_> {
         if let Some(reload) = self.reload {
             reload.pulse(running, status.switch);
         }
-        self.outlet.pulse(status)
+        if self.outlet.is_closed {
+            return Ok(());
+        }
+        let result = self.outlet.inner.pulse(status);
+        self.outlet.after(result, ())
     }
 
     fn origins_read(&mut self, result: Result<()>) {

@@ -153,6 +153,11 @@ impl Chosen {
         Some(Report::new(format, self.run.clone()))
     }
 
+    /// Whether results are also written to files.
+    pub fn has_files(&self) -> bool {
+        !self.files.is_empty()
+    }
+
     /// The files that are written while the scan runs.
     pub fn needed(&self) -> Files {
         let mut files = Files::default();

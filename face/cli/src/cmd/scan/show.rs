@@ -9,7 +9,7 @@ use std::time::Duration;
 use ::scan::grab::Banner;
 use ::scan::report::{Report, safe};
 use ::scan::{LinkChange, Note, Protocol, RateChange};
-use runtime::output::{Output, Piece, Refused, blocked};
+use runtime::output::{Output, Piece, Refused, blocked, is_closed};
 use runtime::scan::{self, Found, Notice, Outcome, Scan, Totals};
 use serde_json::{Value, json};
 use sys::{Error, Result};
@@ -37,6 +37,10 @@ pub struct Show<'m> {
     /// Whether the counts are printed as JSON lines, too.
     json: bool,
     metrics: &'m Metrics,
+    /// Whether results are also written to files: then the scan continues without a reader.
+    has_files: bool,
+    /// Whether the reader has closed standard output.
+    is_closed: bool,
     /// The rate as asked for, with its unit.
     asked: String,
     unit: &'static str,
@@ -157,7 +161,7 @@ impl<'m> Show<'m> {
     pub fn start(
         report: Option<Report>,
         scan: &Scan,
-        (json, metrics): (bool, &'m Metrics),
+        (json, has_files, metrics): (bool, bool, &'m Metrics),
     ) -> Result<Self> {
         let asked = scan.setup().asked_rate();
         Ok(Self {
@@ -167,6 +171,8 @@ impl<'m> Show<'m> {
             on_terminal: io::stderr().is_terminal(),
             is_drawn: false,
             stdout: out::stdout(ANSWERS_MAX)?,
+            has_files,
+            is_closed: false,
             status: Status::of(scan),
             json,
             metrics,
@@ -222,6 +228,9 @@ impl<'m> Show<'m> {
     }
 
     fn print(&mut self, bytes: Vec<u8>) -> Result<()> {
+        if self.is_closed {
+            return Ok(());
+        }
         self.clear();
         let piece = Piece {
             bytes,
@@ -230,7 +239,12 @@ impl<'m> Show<'m> {
         };
         match self.stdout.give(piece, &out::patience()) {
             Ok(()) => Ok(()),
-            Err(Refused::Failed(error)) => Err(Error::from_io("write to standard output", error)),
+            Err(Refused::Failed(error)) => {
+                let error = Error::from_io("write to standard output", error);
+                // The files still get every result.
+                self.is_closed = self.has_files && is_closed(&error);
+                if self.is_closed { Ok(()) } else { Err(error) }
+            }
             Err(_) => Err(blocked("the answers")),
         }
     }
@@ -333,7 +347,17 @@ impl<'m> Show<'m> {
             report.take(&mut text);
             scan::close(report, outcome, &mut text);
         }
-        let printed = out::print(&self.stdout, text);
+        let printed = match out::print(&self.stdout, text) {
+            Err(error) if is_closed(&error) => {
+                let rest = match self.has_files {
+                    true => "; the files are complete".to_owned(),
+                    false => format!(": {} of {} probes were sent", totals.sent, totals.probes),
+                };
+                say!("standard output was closed{rest}");
+                if self.has_files { Ok(()) } else { Err(error) }
+            }
+            printed => printed,
+        };
         if totals.maybe_repeated != 0 {
             warning!(
                 "warning: {} responses may have been reported before: the table was full",

@@ -3,6 +3,7 @@
 //! Only [`Input::wait`] blocks: an empty pipe returns `WouldBlock`, which passes through the
 //! decompressors and leaves their state unchanged.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::os::fd::AsRawFd;
@@ -159,18 +160,41 @@ pub(super) enum Compression {
     Zstd,
 }
 
+/// A compression that is known but not supported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unsupported {
+    /// Its name.
+    name: &'static str,
+    /// The command that decompresses it to standard output.
+    pub(super) command: &'static str,
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "it is compressed with {}, which is not supported",
+            self.name
+        )
+    }
+}
+
+impl std::error::Error for Unsupported {}
+
 impl Compression {
-    /// Identifies the compression by the first bytes; the error names one that is known but not
-    /// supported.
-    pub(super) fn of(start: &[u8]) -> Result<Self, &'static str> {
+    /// Identifies the compression by the first bytes.
+    pub(super) fn of(start: &[u8]) -> Result<Self, Unsupported> {
+        let unsupported = |name, command| Err(Unsupported { name, command });
         match *start {
             [0x1f, 0x8b, ..] => Ok(Self::Gzip),
             // The second is a skippable frame, with which a file may begin.
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Ok(Self::Zstd),
-            [0xfd, b'7', b'z', b'X', ..] => Err("xz"),
-            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Err("bzip2"),
-            [0x04, 0x22, 0x4d, 0x18, ..] => Err("lz4"),
-            [b'P', b'K', 3, 4, ..] => Err("zip"),
+            [0xfd, b'7', b'z', b'X', ..] => unsupported("xz", "xz -dc"),
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => unsupported("bzip2", "bzip2 -dc"),
+            [0x04, 0x22, 0x4d, 0x18, ..] => unsupported("lz4", "lz4 -dc"),
+            [b'P', b'K', 3, 4, ..] => unsupported("zip", "unzip -p"),
+            [b'7', b'z', 0xbc, 0xaf, ..] => unsupported("7-Zip", "7z x -so"),
+            [0x1f, 0x9d, ..] => unsupported("compress", "gzip -dc"),
             _ => Ok(Self::None),
         }
     }

@@ -1,15 +1,20 @@
-//! Rotation of a capture, and the name of the next file: tcpdump's rules.
+//! Rotation of a capture, and the name of the next file: tcpdump's rules, with three differences.
 //!
 //! By size: `x`, `x1`, `x2`, …; with a limit of files they are numbered from 0 with equal width and
 //! reused in turn (`x0` to `x4` with 5). By time: the name is a strftime(3) format, filled in with
 //! the start of the period; the limit ends the capture. By both: the number restarts with each
-//! period, and the limit only sets the width of the numbers.
+//! period.
 //!
-//! There is one difference: a name without a time format gets the next number with each period,
-//! where tcpdump would overwrite the previous file.
+//! The number stands before the extension (`x1.pcap.gz`), so that programs recognize the file.
+//! A name without a time format gets the next number with each period, where tcpdump would
+//! overwrite the previous file. By both size and time, the limit is that of the files kept, where
+//! tcpdump ignores it.
 
-use std::os::unix::ffi::OsStrExt;
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sys::local_time;
 
@@ -20,8 +25,8 @@ pub struct Rotation {
     pub size_max: u64,
     /// After this many seconds by packet time (0: never).
     pub period_s: u64,
-    /// Maximum number of files (0: unlimited): by size the oldest is overwritten, by time the
-    /// capture ends.
+    /// Maximum number of files (0: unlimited): by time the capture ends; by size, and by both, only
+    /// the last ones are kept.
     pub count_max: u32,
 }
 
@@ -105,10 +110,13 @@ impl Sequence {
             if past >= period_s {
                 self.period_start_s = Some(start + past / period_s * period_s);
                 self.period_count = self.period_count.saturating_add(1);
-                // Numbers restart only if the period is in the name.
-                self.index = if self.has_format() { 0 } else { self.index + 1 };
                 if size_max == 0 && count_max != 0 && self.period_count > count_max {
                     return Step::Full;
+                }
+                match self.has_format() {
+                    // Numbers restart only if the period is in the name.
+                    true => self.index = 0,
+                    false => self.count(),
                 }
                 return Step::Next;
             }
@@ -116,11 +124,21 @@ impl Sequence {
         if size_max == 0 || len <= size_max {
             return Step::Stay;
         }
+        self.count();
+        Step::Next
+    }
+
+    /// Increments the number, which starts again if the files of one period are all there are.
+    fn count(&mut self) {
         self.index += 1;
-        if period_s == 0 && count_max != 0 && self.index >= count_max {
+        let Rotation {
+            size_max,
+            count_max,
+            ..
+        } = self.rotation;
+        if size_max != 0 && count_max != 0 && !self.needs_time() && self.index >= count_max {
             self.index = 0;
         }
-        Step::Next
     }
 
     /// Names of files that will be overwritten or written next, as far as known.
@@ -145,17 +163,105 @@ impl Sequence {
     }
 
     fn name_of(&self, index: u32) -> PathBuf {
-        let mut name = match self.period_start_s {
+        let name = match self.period_start_s {
             Some(start) if self.needs_time() => {
                 local_time::format(self.template.as_os_str(), start)
             }
             _ => self.template.clone().into_os_string(),
         };
-        let numbered = self.width != 0 && self.rotation.size_max != 0;
-        if index != 0 || numbered {
-            name.push(format!("{index:0width$}", width = self.width));
+        let is_numbered = self.width != 0 && self.rotation.size_max != 0;
+        if index == 0 && !is_numbered {
+            return name.into();
         }
-        name.into()
+        numbered(&name, &format!("{index:0width$}", width = self.width))
+    }
+}
+
+/// Inserts a number before the extension.
+fn numbered(name: &OsStr, number: &str) -> PathBuf {
+    let bytes = name.as_bytes();
+    let (stem, extension) = bytes.split_at(bytes.len() - extension_len(bytes));
+    OsString::from_vec([stem, number.as_bytes(), extension].concat()).into()
+}
+
+/// Length of the extension with its dot, and of a compression's behind it: `.pcap.gz`. What begins
+/// with a digit is part of a date or an address.
+fn extension_len(name: &[u8]) -> usize {
+    let after_slash = name.iter().rposition(|byte| *byte == b'/');
+    let file = &name[after_slash.map_or(0, |at| at + 1)..];
+    let one = |file: &[u8]| {
+        let dot = file.iter().rposition(|byte| *byte == b'.').unwrap_or(0);
+        let letters = &file[(dot + 1).min(file.len())..];
+        let is_extension = letters.first().is_some_and(u8::is_ascii_alphabetic)
+            && letters.iter().all(u8::is_ascii_alphanumeric);
+        // A dot at the start belongs to the name.
+        if dot != 0 && is_extension {
+            file.len() - dot
+        } else {
+            0
+        }
+    };
+    let packed = [".gz", ".zst"]
+        .iter()
+        .find(|end| file.ends_with(end.as_bytes()));
+    let packed_len = packed.map_or(0, |end| end.len());
+    packed_len + one(&file[..file.len() - packed_len])
+}
+
+/// The files of a set that are on disk. Clones share them; the lock is taken once a file.
+#[derive(Clone, Debug, Default)]
+pub struct FileNames(Arc<Mutex<Names>>);
+
+#[derive(Debug, Default)]
+struct Names {
+    first: Option<PathBuf>,
+    last: Option<PathBuf>,
+    /// With a limit, the files on disk, the oldest first.
+    kept: VecDeque<PathBuf>,
+}
+
+impl FileNames {
+    fn lock(&self) -> MutexGuard<'_, Names> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a file, and deletes the oldest ones beyond the limit.
+    pub(super) fn add(&self, path: &Path, rotation: Rotation) {
+        let mut names = self.lock();
+        names.first.get_or_insert_with(|| path.to_owned());
+        names.last = Some(path.to_owned());
+        if rotation.count_max == 0 || rotation.size_max == 0 {
+            return;
+        }
+        // A name may be used again.
+        names.kept.retain(|kept| kept != path);
+        names.kept.push_back(path.to_owned());
+        let surplus = names.kept.len().saturating_sub(rotation.count_max as usize);
+        let mut index = 0;
+        for _ in 0..surplus {
+            match std::fs::remove_file(&names.kept[index]) {
+                // It stays, and is tried again with the next file.
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => index += 1,
+                _ => drop(names.kept.remove(index)),
+            }
+        }
+    }
+
+    /// The oldest file on disk.
+    pub fn first(&self) -> Option<PathBuf> {
+        let names = self.lock();
+        names.kept.front().or(names.first.as_ref()).cloned()
+    }
+
+    /// The file written last.
+    pub fn last(&self) -> Option<PathBuf> {
+        self.lock().last.clone()
+    }
+
+    /// Number of files on disk, if there is a limit.
+    pub fn kept_count(&self) -> Option<usize> {
+        let count = self.lock().kept.len();
+        (count != 0).then_some(count)
     }
 }
 
@@ -225,5 +331,26 @@ mod tests {
         assert_eq!(names("x-%s", both(2), &packets), wanted);
         let wanted = ["x", "x1", "x2", "x3", "x4"];
         assert_eq!(names("x", both(0), &packets), wanted, "no name twice");
+        let wanted = ["x0", "x1", "x0", "x1", "x0"];
+        assert_eq!(names("x", both(2), &packets), wanted, "used in turn");
+    }
+
+    #[test]
+    fn the_number_stands_before_the_extension() {
+        for (name, second) in [
+            ("c.pcapng.zst", "c1.pcapng.zst"),
+            ("a/c.pcap", "a/c1.pcap"),
+            ("c.gz", "c1.gz"),
+            ("c", "c1"),
+            ("a.d/c", "a.d/c1"),
+            ("10.0.0.1", "10.0.0.11"),
+            ("web.pcap-old", "web.pcap-old1"),
+            ("a/.hidden", "a/.hidden1"),
+            (".hidden.pcap", ".hidden1.pcap"),
+            ("c.", "c.1"),
+            ("2026.11.28.trace", "2026.11.281.trace"),
+        ] {
+            assert_eq!(numbered(OsStr::new(name), "1"), Path::new(second));
+        }
     }
 }

@@ -11,7 +11,7 @@ use sys::mmap::Mapping;
 use sys::{Error, ErrorKind, Result};
 use wire::file::MAX_NEED;
 
-use super::input::{Compression, Input, Stream};
+use super::input::{Compression, Input, Stream, Unsupported};
 use super::mapping::FileMapping;
 
 /// Number of bytes per read: enough to amortize the call, few enough to stay in the cache.
@@ -121,20 +121,20 @@ impl Source {
             }
             false => None,
         };
-        Self::new(file, position, may_map).map_err(|error| match error.get_ref() {
-            Some(_) => Error::new(ErrorKind::Unsupported, what(), error.to_string())
-                .with_hint("decompress it and read standard input (-): xz -dc FILE | barewire …"),
-            None => Error::from_io(what(), error),
+        Self::new(file, position, may_map).map_err(|error| {
+            let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+            let Some(Unsupported { command, .. }) = inner else {
+                return Error::from_io(what(), error);
+            };
+            let hint =
+                format!("decompress it and read standard input (-): {command} FILE | barewire …");
+            Error::new(ErrorKind::Unsupported, what(), error.to_string()).with_hint(hint)
         })
     }
 
     fn new(file: File, position: Option<u64>, may_map: bool) -> io::Result<Self> {
         let mut input = Input::new(file.try_clone()?, position);
-        let compression = Compression::of(input.peek(4)?).map_err(|name| {
-            io::Error::other(format!(
-                "it is compressed with {name}, which is not supported"
-            ))
-        })?;
+        let compression = Compression::of(input.peek(4)?).map_err(io::Error::other)?;
         if compression == Compression::None
             && may_map
             && position == Some(0)

@@ -17,7 +17,7 @@ use wire::{LinkType, Timestamp};
 use super::gather::Gather;
 use super::handed::{KernelProgress, Whole, whole_records};
 use super::output::Output;
-use super::rotation::{Sequence, Step};
+use super::rotation::{FileNames, Sequence, Step};
 use crate::rx::Packet;
 
 pub use self::encoder::{Encoded, Encoder};
@@ -42,6 +42,7 @@ pub struct FileWriter {
     options: WriterOptions,
     encoder: Encoder,
     sequence: Sequence,
+    names: FileNames,
     interfaces: Vec<FileInterface>,
     statistics: Vec<Option<Statistics>>,
     output: Option<(Output, PathBuf)>,
@@ -93,6 +94,7 @@ impl FileWriter {
         let mut writer = Self {
             encoder: Encoder { format, snaplen },
             sequence,
+            names: FileNames::default(),
             interfaces: Vec::new(),
             statistics: Vec::new(),
             output: None,
@@ -132,6 +134,11 @@ impl FileWriter {
     /// What the kernel has accepted so far; readable while the writer is in a system call.
     pub fn handed(&self) -> KernelProgress {
         self.handed.clone()
+    }
+
+    /// The files on disk; readable while the writer is in a system call.
+    pub fn names(&self) -> FileNames {
+        self.names.clone()
     }
 
     /// Number of packets that wait in the buffer, or that were lost from it when a write failed.
@@ -306,8 +313,17 @@ impl FileWriter {
             self.sequence.start(time_s);
             self.open()?;
         }
-        let len = self.output.as_ref().map_or(0, |(output, _)| output.len());
-        let len = len + self.gathered.len() as u64;
+        let mut len = self.file_len();
+        let size_max = self.options.rotation.size_max;
+        if size_max != 0 && len > size_max && self.options.compression != FileCompression::None {
+            // Packets that wait count uncompressed: now it matters how much they take.
+            self.flush()?;
+            len = match self.file_len() {
+                // Ever smaller pieces would hardly be compressed.
+                len if size_max.saturating_sub(len) < size_max / 16 => size_max + 1,
+                len => len,
+            };
+        }
         match self.sequence.step(time_s, len) {
             Step::Stay => {}
             Step::Next => {
@@ -321,6 +337,12 @@ impl FileWriter {
             }
         }
         Ok(true)
+    }
+
+    /// Length of the file once everything gathered is written, if that is not compressed.
+    fn file_len(&self) -> u64 {
+        let written = self.output.as_ref().map_or(0, |(output, _)| output.len());
+        written + self.gathered.len() as u64
     }
 
     /// Writes everything gathered.

@@ -66,6 +66,7 @@ impl FileWriter {
             refused(&path, error, self.written.files)
         })?;
         self.written.files += 1;
+        self.names.add(&path, self.options.rotation);
         self.output = Some((output, path));
         match self.options.format {
             FileFormat::Pcap(_) if self.interfaces.is_empty() => {}

@@ -360,7 +360,7 @@ fn a_limited_set_of_files_ends_or_wraps_around() {
     let interface = writer.interface(ethernet("one")).unwrap();
     let wanted = fill(&mut writer, interface, 300);
     writer.finish().unwrap();
-    assert_eq!(folder.names(), ["x.pcap0", "x.pcap1", "x.pcap2"]);
+    assert_eq!(folder.names(), ["x0.pcap", "x1.pcap", "x2.pcap"]);
     let mut rows: Vec<Row> = folder
         .names()
         .iter()
