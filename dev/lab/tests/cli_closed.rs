@@ -82,10 +82,10 @@ fn a_run_without_other_outputs_ends_and_says_what_was_not_read() {
             text.contains("standard output was closed: ended after"),
             "{args}: {text}"
         );
-        assert!(
-            text.contains("% of the input was not read"),
-            "{args}: {text}"
-        );
+        // The reading thread may be far ahead of the lines.
+        let is_said = text.contains("% of the input was not read")
+            || text.contains("not everything was printed");
+        assert!(is_said, "{args}: {text}");
     }
 }
 

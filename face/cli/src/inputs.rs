@@ -123,10 +123,10 @@ impl Inputs {
         let read = counted(total.delivered, "packet");
         let rest = match self.file_len() {
             _ if !is_file => String::new(),
-            Some(len) if len != 0 => {
-                let part = (read_len(&total) * 100 / len).min(100);
-                format!("; about {} % of the input was not read", 100 - part)
-            }
+            Some(len) if len != 0 => match len.saturating_sub(read_len(&total)) * 100 / len {
+                0 => ", all that the input has; not everything was printed".to_owned(),
+                part => format!("; about {part} % of the input was not read"),
+            },
             _ => "; the rest of the input was not read".to_owned(),
         };
         format!("standard output was closed: ended after {read}{rest}")

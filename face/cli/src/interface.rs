@@ -7,8 +7,9 @@ use sys::link::Link;
 use crate::out::{say, warning};
 
 /// Warns about each of these ports that is an interface which is down or has no carrier, and about
-/// taps behind an XDP program.
-pub fn warn<'n>(names: impl IntoIterator<Item = &'n str>) {
+/// taps behind an XDP program. Returns the first warning, for a screen on which it is not seen.
+pub fn warn<'n>(names: impl IntoIterator<Item = &'n str>) -> Option<String> {
+    let mut first = None;
     for name in names {
         let Ok(name) = PortName::parse(name) else {
             continue;
@@ -18,22 +19,29 @@ pub fn warn<'n>(names: impl IntoIterator<Item = &'n str>) {
         // `any` is no interface; others that do not exist are reported when they are opened.
         let link = Link::by_name(&name.target).ok().filter(|_| is_interface);
         let is_tap = row.is_some_and(|row| row.plain == Plain::Interfaces);
-        let problems = link.iter().flat_map(|link| problems(link, is_tap));
-        report(&name.target, problems);
+        for (what, hint) in link.iter().flat_map(|link| problems(link, is_tap)) {
+            let line = report(&name.target, &what, &hint);
+            first.get_or_insert(line);
+        }
     }
+    first
 }
 
 /// Warns about an interface that is down or has no carrier.
 pub fn warn_down(name: &str) {
-    let link = Link::by_name(name).ok();
-    report(name, link.iter().flat_map(|link| problems(link, false)));
+    let Ok(link) = Link::by_name(name) else {
+        return;
+    };
+    for (what, hint) in problems(&link, false) {
+        report(name, &what, &hint);
+    }
 }
 
-fn report(name: &str, problems: impl Iterator<Item = (String, String)>) {
-    for (what, hint) in problems {
-        warning!("warning: {name}: {what}");
-        say!("hint: {hint}");
-    }
+fn report(name: &str, what: &str, hint: &str) -> String {
+    let line = format!("{name}: {what}");
+    warning!("warning: {line}");
+    say!("hint: {hint}");
+    line
 }
 
 /// What is wrong with an interface, and what to do.

@@ -152,6 +152,13 @@ impl Live {
     }
 }
 
+impl Live {
+    /// Shows an event before there is any of the port.
+    pub fn show_event(&mut self, text: String) {
+        self.view.picture.event = text;
+    }
+}
+
 impl Outlet for Live {
     fn ended(
         &mut self,

@@ -260,7 +260,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     // This may take seconds, during which no open port should collect packets.
     let origins = args.origin.open(args.flow.key_extra().mac)?;
-    interface::warn(inputs.names().chain(args.egress.port()));
+    let warning = interface::warn(inputs.names().chain(args.egress.port()));
     let owner = user.as_ref().map(|user| (user.uid, user.gid));
     let probe = args.open(&inputs, &origins)?.owner(owner);
     let stop = Stop::on_signals()?;
@@ -306,6 +306,7 @@ pub fn run(args: &Args) -> Result<()> {
         origins,
         is_file: probe.describe().intake == Intake::File,
         has_picture: false,
+        warning,
     }
     .run(probe)
 }

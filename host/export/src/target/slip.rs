@@ -9,6 +9,9 @@ use crate::sink::{self, FILE, Names, SINKS};
 /// Why the part after `FORMAT:`, which has no `SCHEME://`, is no path, and the URLs that were
 /// probably meant; `None` if it is a path.
 pub(super) fn find(format: &Format, path: &str, query: &str) -> Option<(String, String)> {
+    // `/192.0.2.1:4739` and `192.0.2.1,4739` are no more files than `192.0.2.1:4739`.
+    let (given, plain) = plain_address(path).unzip();
+    let path = plain.as_deref().unwrap_or(path);
     let scheme = scheme_of(path);
     let rest = scheme.map_or(path, |scheme| &path[scheme.len() + 1..]);
     let place = rest.trim_start_matches('/');
@@ -28,7 +31,7 @@ pub(super) fn find(format: &Format, path: &str, query: &str) -> Option<(String, 
     let name = format.name;
     let mut urls = Vec::new();
     if scheme != Some(FILE)
-        && let Some(scheme) = collector_scheme(format, scheme)
+        && let Some(scheme) = collector_scheme(format, scheme.or(given.flatten()))
     {
         let place = if is_address(path) { path } else { place };
         let place = bracketed(place);
@@ -48,6 +51,26 @@ pub(super) fn find(format: &Format, path: &str, query: &str) -> Option<(String, 
         urls.push(format!("to a file: {name}:{file}{query}"));
     }
     Some((why, urls.join("; ")))
+}
+
+/// A host and port that are separated in another way, or follow `udp/` or a slash, as `HOST:PORT`;
+/// with the scheme, if there is one.
+fn plain_address(path: &str) -> Option<(Option<&'static str>, String)> {
+    let (mut scheme, mut text) = (None, path);
+    for row in SINKS.iter().filter(|row| row.names != Names::File) {
+        let behind = path.strip_prefix(row.scheme);
+        if let Some(behind) = behind.filter(|behind| behind.starts_with('/')) {
+            (scheme, text) = (Some(row.scheme), behind);
+        }
+    }
+    let text = text.trim_start_matches('/');
+    let joined = match text.split_once([',', ' ', '#', '/']) {
+        Some((host, port)) if host.parse::<IpAddr>().is_ok() => format!("{host}:{port}"),
+        _ => text.to_owned(),
+    };
+    // `//` has its own message.
+    let is_one = joined != path && !path.starts_with("//") && is_address(&joined);
+    is_one.then_some((scheme, joined))
 }
 
 /// The scheme at the start of a path: letters and digits before a colon. One letter, or a name with
@@ -128,6 +151,13 @@ mod tests {
             ("csv:///tmp/flows.csv", "to a file: csv:/tmp/flows.csv"),
             ("csv:file:/tmp/a.csv", "to a file: csv:/tmp/a.csv"),
             ("parquet://flows/", "to a file: parquet:flows/"),
+            ("ipfix:tcp//192.0.2.1:4739", "ipfix:tcp://192.0.2.1:4739;"),
+            ("ipfix:udp/192.0.2.1:4739", "ipfix:udp://192.0.2.1:4739;"),
+            ("ipfix:/192.0.2.1:4739", "ipfix:udp://192.0.2.1:4739;"),
+            ("ipfix:192.0.2.1,4739", "ipfix:udp://192.0.2.1:4739;"),
+            ("ipfix:192.0.2.1/4739", "ipfix:udp://192.0.2.1:4739;"),
+            ("ipfix:UDP:192.0.2.1:4739", "ipfix:udp://192.0.2.1:4739;"),
+            ("ipfix:::1", "ipfix:udp://[::1];"),
             ("ipfix:s3:bucket", "to a file: ipfix:./s3:bucket"),
         ] {
             let error = Target::parse(text).unwrap_err();
@@ -147,6 +177,9 @@ mod tests {
             "csv:c:x.csv",
             "ipfix:10.0.0.1.ipfix",
             "csv:a//b.csv",
+            "csv:10.0.0.1/flows.csv",
+            "csv:10.0.0.1.csv",
+            "csv:udp/flows.csv",
             "csv:file://a.csv",
         ] {
             assert!(Target::parse(text).is_ok(), "{text}");

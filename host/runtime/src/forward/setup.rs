@@ -261,7 +261,7 @@ pub(crate) fn refuse_circle(setup: &Setup, ends: &[End; 2]) -> Result<()> {
         (end.kind == Some(port::Target::File) && data.is_file()).then(|| (data.dev(), data.ino()))
     };
     if identity(a).is_some() && identity(a) == identity(b) {
-        let why = "both are the same file, which would be truncated before it is read".to_owned();
+        let why = "both are the same file, which would be overwritten".to_owned();
         return refuse(why, "write to another file");
     }
     Ok(())

@@ -37,6 +37,8 @@ pub(super) struct Showing<'a> {
     pub(super) is_file: bool,
     /// Whether the live view draws on the terminal.
     pub(super) has_picture: bool,
+    /// Why no packets may come, which the live view would hide.
+    pub(super) warning: Option<String>,
 }
 
 impl Showing<'_> {
@@ -97,6 +99,9 @@ impl Showing<'_> {
         let (out, stop) = (&self.stdout, &self.stop);
         let mut live = Live::start(out, stop, name, probe.describe(), memory.total(), order)?;
         live.show_origins(self.origins.clone());
+        if let Some(warning) = self.warning.take() {
+            live.show_event(warning);
+        }
         self.has_picture = true;
         let done = self.probe(probe, &mut live);
         // The final table is printed on the terminal's normal screen.
