@@ -37,7 +37,10 @@ fn scan(pair: &Pair, args: &[&str]) -> Finished {
 
 /// Parses answers and totals; every line is a JSON object, and the last one is the totals.
 fn parsed(finished: Finished) -> (Vec<Value>, Value) {
-    let stdout = finished.checked().unwrap().stdout;
+    parsed_rows(&finished.checked().unwrap().stdout)
+}
+
+fn parsed_rows(stdout: &str) -> (Vec<Value>, Value) {
     let mut lines: Vec<Value> = stdout
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
@@ -240,7 +243,11 @@ fn a_scan_that_was_interrupted_sends_no_probe_twice() {
     let (rows, seen) = watched(&pair, silent, || {
         let mut first = begun(&pair, path, "500");
         first.wait_stdout("closed", LIMIT).unwrap();
-        let (mut rows, totals) = parsed(first.stop(Signal::SIGINT, LIMIT).unwrap());
+        let first = first.stop(Signal::SIGINT, LIMIT).unwrap();
+        let first = first.checked_code(6).unwrap();
+        let hint = format!("hint: the same command resumes it from {path}");
+        assert!(first.stderr.contains(&hint), "{}", first.stderr);
+        let (mut rows, totals) = parsed_rows(&first.stdout);
         assert_eq!(totals["complete"], false);
         let (others, totals) = parsed(begun(&pair, path, "7000").wait(LIMIT).unwrap());
         assert_eq!(totals["complete"], true);

@@ -109,14 +109,14 @@ fn files_of_an_interrupted_scan_are_complete_together_only() {
         ];
         let args = [&args[..], &["--rate", rate, "-oD", file]].concat();
         let mut process = pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
-        let finished = match rate {
+        let (finished, code) = match rate {
             "4" => {
                 process.wait_stdout("closed", LIMIT).unwrap();
-                process.stop(Signal::SIGINT, LIMIT).unwrap()
+                (process.stop(Signal::SIGINT, LIMIT).unwrap(), 6)
             }
-            _ => process.wait(LIMIT).unwrap(),
+            _ => (process.wait(LIMIT).unwrap(), 0),
         };
-        finished.checked().unwrap();
+        finished.checked_code(code).unwrap();
     }
     let [first, second, third] = files;
     let complete = |files: &[&String]| {

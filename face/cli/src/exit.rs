@@ -10,12 +10,13 @@ use crate::out::Level;
 
 /// The table of exit codes, shown in help and man pages.
 pub const HELP: &str = "Exit codes:\n  \
-    0  success (also after Ctrl-C, which stops cleanly and prints totals)\n  \
+    0  success (also after Ctrl-C, which stops cleanly and prints totals; of a scan: 6)\n  \
     1  failure: the error says what failed, why, and what to do next\n  \
     2  usage error\n  \
     3  damaged input: everything before the damage was processed\n  \
     4  the device went away\n  \
-    5  records or answers were lost: the run is complete, the error says what is missing";
+    5  records or answers were lost: the run is complete, the error says what is missing\n  \
+    6  a scan was stopped before all its probes were sent";
 
 /// Prints an error, if there is one, and returns the exit code.
 pub fn report(result: Result<()>) -> ExitCode {
@@ -31,6 +32,7 @@ pub fn report(result: Result<()>) -> ExitCode {
         ErrorKind::Damaged => 3,
         ErrorKind::Gone => 4,
         ErrorKind::Lost => 5,
+        ErrorKind::Incomplete => 6,
         _ => 1,
     })
 }
@@ -135,6 +137,7 @@ fn fallback(kind: ErrorKind) -> &'static str {
         ErrorKind::Lost => {
             "check the collector or the disk; a capture file can be metered and exported again"
         }
+        ErrorKind::Incomplete => "resume it, or run it again",
         ErrorKind::NoSpace => "free some space, or request less",
         _ => "see --help for the options; `barewire doctor` checks the host",
     }

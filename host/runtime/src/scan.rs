@@ -1,19 +1,26 @@
 //! A stateless scan over one port: one thread sends probes on schedule, one per queue recognizes
 //! answers, and the caller's thread reports each answer once.
 
+mod ahead;
+mod bare;
 mod card;
 mod control;
 mod firewall;
 mod link;
 mod list;
 mod output;
+mod own;
 mod probes;
+mod record;
 mod respond;
 mod route;
 mod run;
+mod select;
 mod services;
+mod spacing;
 mod state;
 mod sweep;
+mod talk;
 mod transmit;
 
 use std::net::IpAddr;
@@ -22,8 +29,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::scan::grab::{Banner, BannerGrabber, GrabOptions};
 use ::scan::{
-    AdaptiveRate, AddrRange, AskedRate, Cookies, FrameOptions, Frames, LinkChange, NextHops,
-    Options, Order, Plan, PlannedProbe, Ports, Probe, RESERVED, RangeList, RateChange, Shard,
+    ATTEMPT_SECONDS, AdaptiveRate, AddrRange, AskedRate, Cookies, FrameOptions, Frames, LinkChange,
+    NextHops, Options, Order, Plan, PlannedProbe, Ports, Probe, RangeList, RateChange, Shard,
     Targets,
 };
 use port::{Direction, FilterSource, Port, PortName, PortOptions, TimestampSource};
@@ -34,14 +41,17 @@ use wire::{Mac, Timestamp};
 
 use crate::origin_table::Vendors;
 pub use ::scan::{Found, Totals};
+use bare::ETHERNET_LEN;
 use card::{OwnCard, is_card};
 pub use control::RateControl;
 pub use list::TargetList;
 pub use output::{OutputFormat, OutputName, OutputOptions, Outputs, Rotation, close};
-use probes::ETHERNET_LEN;
+pub use record::Recording;
+use record::Taps;
 use route::Local;
 pub use route::SourceAddr;
 pub use run::run;
+use select::{check_families, check_link, opt_out, random_addrs, too_many, without_reserved};
 pub use services::Services;
 pub use state::{Saved, StateFile};
 
@@ -147,8 +157,11 @@ pub struct Scan {
     setup: Setup,
     local: Local,
     plan: Plan,
-    /// The addresses of all probes.
+    /// The addresses of all probes, without those of this host.
     addresses: Arc<Targets>,
+    /// Targets that are addresses of this host. They are in the plan, which is the same on all
+    /// hosts that scan a shard of it, and skipped.
+    own: Targets,
     /// On-link targets, whose MAC addresses are still to be resolved.
     on_link: Targets,
     /// Number of reserved addresses left out of larger ranges.
@@ -157,8 +170,11 @@ pub struct Scan {
     pub opted_out: u128,
 }
 
-/// Maximum number of on-link targets: each MAC address is resolved before the scan.
-pub const ON_LINK_MAX: u128 = 1 << 16;
+/// Number of probes among which a sample is chosen.
+const SAMPLED_MAX: usize = 1 << 16;
+
+/// Maximum number of on-link targets: 8 bytes are kept for each.
+pub const ON_LINK_MAX: u128 = 1 << 24;
 
 /// Resolves the interface, its addresses and the next hops.
 ///
@@ -198,6 +214,18 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
         return Err(Error::new(ErrorKind::InvalidInput, "scan", why));
     }
     check_families(&setup, &targets)?;
+    let own = own::among(&setup, &addresses)?;
+    let addresses = match own.count() {
+        0 => addresses,
+        count if count == addresses.count() => return Err(own::alone(&own)),
+        _ => {
+            let others = Targets::new(
+                addresses.ranges().collect::<Vec<_>>(),
+                own.ranges().collect::<RangeList>(),
+            );
+            Arc::new(others.ok_or_else(too_many)?)
+        }
+    };
     let local = Local::find(&setup, &addresses)?;
     check_link(&setup, &local, &addresses)?;
     let has_others = setup.ports.probes() != [Probe::Arp] || !setup.pairs.is_empty();
@@ -207,7 +235,7 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
     };
     if on_link.count() > ON_LINK_MAX {
         let why = format!(
-            "{} targets are on the link of {}, and at most {ON_LINK_MAX} MAC addresses can be \
+            "{} targets are on the link of {}, and MAC addresses of at most {ON_LINK_MAX} can be \
              resolved",
             on_link.count(),
             local.name
@@ -226,6 +254,7 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
         plan: plan.ok_or_else(too_many)?,
         setup,
         local,
+        own,
         on_link,
         reserved,
         opted_out,
@@ -241,105 +270,15 @@ fn order(setup: &Setup) -> Order {
     }
 }
 
-/// Adds the opt-out list to the exclusions; returns how many addresses it removes that are targets
-/// otherwise. Random targets are chosen among the others.
-fn opt_out(setup: &mut Setup) -> Option<u128> {
-    let mut list = std::mem::take(&mut setup.opt_out);
-    if list.is_empty() {
-        return Some(0);
-    }
-    let count = |setup: &Setup| {
-        let targets = without_reserved(setup)?;
-        let pairs = setup.pairs.iter().map(|(pair, _)| pair.addr);
-        let all = targets.ranges().chain(pairs.map(AddrRange::single));
-        let all: RangeList = all.collect();
-        Some(Targets::without(all, &setup.exclude)?.count())
-    };
-    let before = count(setup)?;
-    setup.exclude.append(&mut list);
-    setup.exclude.merge();
-    Some(before - count(setup)?)
-}
-
-/// ARP requests are answered on the link alone, and a port that takes the answers from the host
-/// would also take those to the host itself.
-fn check_link(setup: &Setup, local: &Local, addresses: &Targets) -> Result<()> {
-    if !setup.ports.probes().contains(&Probe::Arp) {
-        return Ok(());
-    }
-    let name = setup.port_name(&local.name, local.is_bare);
-    let far = addresses.count() - local.on_link(addresses).count();
-    let (why, hint) = if name.starts_with("afxdp:") {
-        let why = format!("the host would miss replies to its own ARP requests on {name}");
-        (why, format!("scan on {}", local.name))
-    } else if far != 0 {
-        let why = format!("{far} of the targets are not on the link of {}", local.name);
-        let hint = match local.is_card() {
-            true => "give the prefix of the link: --source-ip ADDRESS/PREFIX",
-            false => "scan them by --probe echo, or choose an interface with -e",
-        };
-        (why, hint.to_owned())
-    } else {
-        return Ok(());
-    };
-    Err(Error::new(ErrorKind::InvalidInput, "scan by ARP", why).with_hint(hint))
-}
-
-/// Some probes are of IPv4 only.
-fn check_families(setup: &Setup, targets: &Targets) -> Result<()> {
-    let mut probes = setup.ports.probes().iter().copied();
-    let ipv4_only = probes.find(|probe| probe.is_ipv4_only());
-    let ipv4_only = ipv4_only.filter(|_| targets.has_family(true));
-    let pairs = setup.pairs.iter().map(|(pair, _)| pair);
-    let mut pairs = pairs.filter(|pair| pair.addr.is_ipv6() && pair.probe.is_ipv4_only());
-    let Some(probe) = ipv4_only.or_else(|| Some(pairs.next()?.probe)) else {
-        return Ok(());
-    };
-    let why = format!(
-        "the probe {} is of IPv4 only, and IPv6 addresses are among the targets",
-        probe.word()
-    );
-    Err(Error::new(ErrorKind::InvalidInput, "scan", why)
-        .with_hint("scan the IPv6 addresses with other probes"))
-}
-
-fn too_many() -> Error {
-    let why = "there are too many targets";
-    Error::new(ErrorKind::InvalidInput, "scan", why)
-        .with_hint("scan smaller ranges: for IPv6, addresses or prefixes of /21 or longer")
-}
-
-/// Public IPv4 addresses that are not excluded.
-fn random_addrs(setup: &Setup) -> Option<Vec<AddrRange>> {
-    let all = AddrRange {
-        is_ipv6: false,
-        first: 0,
-        last: u32::MAX.into(),
-    };
-    let mut exclude = setup.exclude.clone();
-    exclude.extend(RESERVED.iter().copied());
-    let public = Targets::new(vec![all], exclude)?;
-    let addrs = public.sample(setup.random_count, setup.seed);
-    Some(addrs.into_iter().map(AddrRange::single).collect())
-}
-
-/// The targets; addresses of reserved blocks only if a target lies within the block.
-fn without_reserved(setup: &Setup) -> Option<Targets> {
-    let is_named = |range: &AddrRange| RESERVED.iter().any(|block| block.covers(range));
-    let (named, others): (RangeList, RangeList) = setup.include.iter().partition(is_named);
-    let others = Targets::new(others, RESERVED.to_vec())?;
-    let include: RangeList = others.ranges().chain(named.iter()).collect();
-    Targets::without(include, &setup.exclude)
-}
-
-/// Pairs between two attempts at a target: a second's worth, as far as the number of targets
-/// allows.
+/// Pairs between two attempts at a target: a little more than are sent until the next attempt is
+/// due, so that a scan of many blocks never waits for it.
 fn block_len(rate: &Rate) -> u64 {
-    match rate {
-        Rate::Packets(pps) => (*pps as u64).clamp(1, 1 << 24),
+    let pps = match rate {
+        Rate::Packets(pps) => *pps,
         // As if all packets were of minimum length.
-        Rate::Bits(bps) => ((*bps / 480.0) as u64).clamp(1, 1 << 24),
-    }
+        Rate::Bits(bps) => bps / 480.0,
+    };
+    ((pps * ATTEMPT_SECONDS * 1.02).ceil() as u64).clamp(1, 1 << 24)
 }
 
 impl Scan {
@@ -364,6 +303,11 @@ impl Scan {
         &self.setup
     }
 
+    /// The highest rate in packets per second: with a rate in bits, that of the shortest probes.
+    pub fn pps_max(&self) -> f64 {
+        transmit::pps_max(self.setup.rate)
+    }
+
     /// The interface that probes are sent on.
     pub fn interface(&self) -> &str {
         &self.local.name
@@ -372,6 +316,11 @@ impl Scan {
     /// The number of on-link targets.
     pub fn on_link_count(&self) -> u128 {
         self.on_link.count()
+    }
+
+    /// The number of targets that are addresses of this host.
+    pub fn own_count(&self) -> u128 {
+        self.own.count()
     }
 
     /// The name of the port that [`run()`] opens.
@@ -416,7 +365,9 @@ impl Scan {
     /// The first probes as they are sent; unresolved next hops have MAC address 0.
     pub fn sample(&self, count: usize) -> Vec<Vec<u8>> {
         let (frames, cookies) = (self.frames(), Cookies::new([0; 16], self.local.source));
-        let probes = self.plan.probes(0).take(count);
+        let probes = self.plan.probes(0).take(SAMPLED_MAX);
+        let is_sent = |(target, _): &PlannedProbe| !self.own.contains(target.addr);
+        let probes = probes.filter(is_sent).take(count);
         let frame = |(target, payload)| {
             let mut out = vec![0; 2048];
             let mac = self.setup.router_mac.unwrap_or(Mac([0; 6]));
@@ -460,7 +411,7 @@ impl Scan {
             tx_len_max: transmit::TX_LEN,
             ..PortOptions::default()
         };
-        let port = port::open(&name, &options)?;
+        let port = port::open(&name, &options).map_err(|error| self.explained(error))?;
         if port.tx.is_empty() || port.rx.is_empty() {
             let why = "this port cannot both send and receive";
             return Err(
@@ -469,6 +420,28 @@ impl Scan {
             );
         }
         Ok(port)
+    }
+
+    /// Adds to the error of an interface that another program has taken how to scan beside it.
+    fn explained(&self, error: Error) -> Error {
+        let reads_banners = self.setup.grab.is_some() && self.port_name().starts_with("afxdp:");
+        if error.kind() != ErrorKind::Busy || !reads_banners {
+            return error;
+        }
+        let (first, last) = route::other_ports(self.setup.source_ports);
+        error.with_hint(format!(
+            "scan beside it, from other ports and without XDP: -e {} --firewall --source-port \
+             {first}-{last}",
+            self.local.name
+        ))
+    }
+
+    /// Whether another program may take the answers: its XDP program is on the interface, and the
+    /// port only copies what that passes on.
+    pub fn is_behind_xdp(&self) -> bool {
+        let name = self.port_name();
+        let is_copy = !name.starts_with("afxdp:") && !self.local.is_card();
+        is_copy && self.local.has_xdp()
     }
 
     /// The filter of received packets: possible answers to a probe, and ICMP errors that quote one.
@@ -482,9 +455,14 @@ impl Scan {
         crate::filter::source(&parts.join(" or "))
     }
 
-    /// The next hops of all targets, once neighbours have answered.
-    fn hops(&self, stop: &crate::Stop, own: Option<(&mut Port, &OwnCard)>) -> Result<NextHops> {
-        let mut hops = NextHops::default();
+    /// The next hops of all targets, once neighbours have answered; unless they are too many.
+    fn hops(
+        &self,
+        stop: &crate::Stop,
+        own: Option<(&mut Port, &OwnCard)>,
+        taps: Option<&Taps>,
+    ) -> Result<NextHops> {
+        let mut hops = NextHops::beyond(self.own.clone());
         if self.plan.kinds() == [Probe::Arp] {
             return Ok(hops);
         }
@@ -492,17 +470,25 @@ impl Scan {
             (hops.router_v4, hops.router_v6) = (Some(mac), Some(mac));
             return Ok(hops);
         }
+        hops.set_on_link(self.on_link.clone());
         if let Some((port, own)) = own {
-            return self.hops_by(port, own, stop);
+            self.hops_by((port, Some(own), taps), &mut hops, stop)?;
+            return Ok(hops);
         }
         self.local
             .routers(&self.addresses, &self.on_link, &mut hops)?;
-        if self.on_link.count() != 0 {
-            hops.neighbours =
-                sweep::neighbours(&self.local, &self.on_link, &self.setup.rate, stop)?;
-            hops.on_link = self.on_link.clone();
+        if self.on_link.count() != 0 && !self.resolves_ahead() {
+            let port = &mut sweep::open(&self.local)?;
+            let rate = &self.setup.rate;
+            let found = sweep::resolve(&self.local, (port, None, taps), &self.on_link, rate, stop)?;
+            hops.learn_all(found);
         }
         Ok(hops)
+    }
+
+    /// Whether MAC addresses are resolved while the scan runs.
+    fn resolves_ahead(&self) -> bool {
+        self.on_link.count() > ahead::AT_ONCE_MAX && !self.local.is_card()
     }
 }
 
@@ -517,7 +503,7 @@ pub enum Notice<'a> {
     /// The nftables table of this name drops the kernel's resets until the scan ends.
     Firewall(&'a str),
     /// Neighbors on the link were resolved: how many answered, of how many.
-    Neighbours(usize, u128),
+    Neighbours(u64, u128),
     /// An answer.
     Found(&'a Found),
     /// A service's banner, once reading has ended.

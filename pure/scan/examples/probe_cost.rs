@@ -61,11 +61,7 @@ fn main() {
         options: Options::Minimal,
     };
     let frames = Frames::new(source, look, &Payloads::built_in());
-    let hops = NextHops {
-        router_v4: Some(mac),
-        router_v6: Some(mac),
-        ..NextHops::default()
-    };
+    let hops = NextHops::routers(Some(mac), Some(mac));
     let mut prober = Prober::new(&plan, (0, Lane::WHOLE), &cookies, &frames, &hops);
     let ready = began.elapsed();
     let mut buffer = [0_u8; 2048];

@@ -242,7 +242,10 @@ impl<'p> BannerGrabber<'p> {
     fn reset(&mut self, target: &ProbeTarget, incoming: &Incoming<'_>) {
         let is_asked = self.plan.contains(target)
             && self.plan.source().port(&self.cookies.of(target)) == incoming.to_port;
-        self.counted.received += u64::from(is_asked && incoming.flags & (SYN | RST) == 0);
+        // A reset is of a connection if there was one, or else of a closed port.
+        let is_of_connection = incoming.flags & RST == 0 || self.known.contains(target);
+        let is_late = is_asked && incoming.flags & SYN == 0 && is_of_connection;
+        self.counted.received += u64::from(is_late);
         if incoming.flags & RST != 0 || incoming.flags & ACK == 0 || !is_asked {
             return;
         }

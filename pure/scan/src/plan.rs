@@ -62,6 +62,18 @@ pub struct Order {
     pub block: u64,
 }
 
+/// Seconds between two attempts at a target, at least.
+pub const ATTEMPT_SECONDS: f64 = 1.0;
+
+/// An attempt at the targets of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The number of the previous probe to the same target; `None` for first attempts.
+    pub before: Option<u128>,
+    /// The number after the last probe of the attempt.
+    pub end: u128,
+}
+
 /// The destination of a probe, and the index of its payload.
 pub type PlannedProbe = (ProbeTarget, u16);
 
@@ -207,6 +219,45 @@ impl Plan {
     /// Probes of this shard, including all attempts.
     pub fn probe_count(&self) -> u128 {
         self.pair_count() * u128::from(self.order.attempts)
+    }
+
+    /// The attempt that a probe belongs to, by its number.
+    pub fn attempt(&self, number: u128) -> Attempt {
+        let (block, attempts) = (
+            u128::from(self.order.block),
+            u128::from(self.order.attempts),
+        );
+        let block_number = number / (block * attempts);
+        let first = block_number * block;
+        // The last block is shorter, and so are its attempts.
+        let len = block.min(self.pair_count().saturating_sub(first)).max(1);
+        let (start, within) = (first * attempts, number % (block * attempts));
+        let attempt = (within / len).min(attempts - 1);
+        Attempt {
+            before: (attempt != 0).then(|| number - len),
+            end: start + (attempt + 1) * len,
+        }
+    }
+
+    /// Seconds that it takes to send the probes from a number on, at a rate: the attempts at a
+    /// target are at least [`ATTEMPT_SECONDS`] apart.
+    pub fn seconds(&self, from: u128, pps: f64) -> f64 {
+        let (block, attempts) = (
+            u128::from(self.order.block),
+            u128::from(self.order.attempts),
+        );
+        // The last of the attempts is followed by the next block.
+        let of_block = |len: u128| {
+            let seconds = len as f64 / pps;
+            seconds + (attempts - 1) as f64 * seconds.max(ATTEMPT_SECONDS)
+        };
+        let (pairs, left) = (self.pair_count(), self.probe_count().saturating_sub(from));
+        let (whole, last) = (pairs / block, pairs % block);
+        let mut seconds = whole as f64 * of_block(block);
+        if last != 0 {
+            seconds += of_block(last);
+        }
+        seconds * (left as f64 / self.probe_count().max(1) as f64)
     }
 
     /// Iterates over the probes from a number on.

@@ -22,6 +22,26 @@ const NOWHERE: PlannedProbe = (
     0,
 );
 
+/// Probes that were not sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// Because no next hop is known: the neighbour does not answer.
+    pub unreachable: u128,
+    /// Because the target is this host.
+    pub own: u128,
+}
+
+impl std::ops::Add for Skipped {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            unreachable: self.unreachable + other.unreachable,
+            own: self.own + other.own,
+        }
+    }
+}
+
 /// How a probe of the batch is sent.
 #[derive(Clone, Copy)]
 struct Sending {
@@ -85,6 +105,8 @@ pub struct Prober<'p> {
     lane: Lane,
     /// The first index that is not written.
     until: u128,
+    /// The first index whose next hop may not be known yet.
+    held_at: u128,
     probes: Probes<'p>,
     /// Index of the next probe of `probes`.
     next: u128,
@@ -101,7 +123,7 @@ pub struct Prober<'p> {
     len: usize,
     /// Index of the first probe of the batch.
     base: u128,
-    unreachable: u128,
+    skipped: Skipped,
 }
 
 impl<'p> Prober<'p> {
@@ -119,6 +141,7 @@ impl<'p> Prober<'p> {
             plan,
             lane,
             until,
+            held_at: u128::MAX,
             probes: plan.probes(next),
             next,
             cookies,
@@ -135,7 +158,7 @@ impl<'p> Prober<'p> {
             at: 0,
             len: 0,
             base: next,
-            unreachable: 0,
+            skipped: Skipped::default(),
         }
     }
 
@@ -148,14 +171,23 @@ impl<'p> Prober<'p> {
                 return None;
             }
             if let Some(syns) = &self.syns {
-                return Some(syns.probe_len());
+                if self.hops.own.count() == 0 || !self.hops.is_own(syns.addr(self.at)) {
+                    return Some(syns.probe_len());
+                }
+                self.at += 1;
+                self.skipped.own += 1;
+                continue;
             }
             let len = self.sendings[self.at].len;
             if len != 0 {
                 return Some(len as usize);
             }
+            let (target, _) = &self.batch[self.at];
+            match self.hops.is_own(target.addr) {
+                true => self.skipped.own += 1,
+                false => self.skipped.unreachable += 1,
+            }
             self.at += 1;
-            self.unreachable += 1;
         }
     }
 
@@ -188,7 +220,7 @@ impl<'p> Prober<'p> {
     #[inline(always)]
     fn sending(&self, (target, payload): &PlannedProbe) -> Sending {
         let mac = match target.probe {
-            Probe::Arp => Some(Mac([0xff; 6])),
+            Probe::Arp if !self.hops.is_own(target.addr) => Some(Mac([0xff; 6])),
             _ => self.hops.mac(target.addr),
         };
         // No packet is longer than 2^32 bytes.
@@ -216,9 +248,25 @@ impl<'p> Prober<'p> {
         self.lane.next(self.taken()).min(self.plan.probe_count())
     }
 
+    /// Its plan.
+    pub fn plan(&self) -> &'p Plan {
+        self.plan
+    }
+
     /// Its lane.
     pub fn lane(&self) -> &Lane {
         &self.lane
+    }
+
+    /// Looks up next hops of the probes before this one alone, until it is called again.
+    pub fn hold_at(&mut self, index: u128) {
+        self.held_at = index;
+    }
+
+    /// Whether [`next_len`](Self::next_len) has no probe because the next hops of those that follow
+    /// are not known yet.
+    pub fn is_held(&self) -> bool {
+        self.at == self.len && self.next < self.until && self.held_at <= self.next
     }
 
     /// Ends before a probe, at which it has not arrived yet.
@@ -228,11 +276,11 @@ impl<'p> Prober<'p> {
         self.begin_at(self.next_index());
     }
 
-    /// Goes back to a probe, at which `unreachable` had been skipped: it is written again, and so
-    /// are those after it.
-    pub fn go_back(&mut self, index: u128, unreachable: u128) {
+    /// Goes back to a probe, before which these had been skipped: it is written again, and so are
+    /// those after it.
+    pub fn go_back(&mut self, index: u128, skipped: Skipped) {
         self.begin_at(self.lane.next(index).min(self.next_index()));
-        self.unreachable = unreachable;
+        self.skipped = skipped;
     }
 
     fn begin_at(&mut self, index: u128) {
@@ -241,9 +289,9 @@ impl<'p> Prober<'p> {
         self.probes = self.plan.probes(index);
     }
 
-    /// Probes skipped because their targets' MAC addresses could not be resolved.
-    pub fn unreachable(&self) -> u128 {
-        self.unreachable
+    /// Probes skipped so far.
+    pub fn skipped(&self) -> Skipped {
+        self.skipped
     }
 
     /// Skips the blocks of other lanes; returns how many of its own probes follow, at most a batch.
@@ -265,7 +313,8 @@ impl<'p> Prober<'p> {
             1 => BATCH as u128,
             _ => self.skip(),
         };
-        let left = self.until.saturating_sub(self.next).min(room) as usize;
+        let until = self.until.min(self.held_at);
+        let left = until.saturating_sub(self.next).min(room) as usize;
         if let Some(syns) = &mut self.syns {
             let blocks = &mut self.cookie_blocks;
             self.len = syns.fill(&mut self.probes, left, self.cookies, blocks);
@@ -285,168 +334,4 @@ impl<'p> Prober<'p> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The frames of SYNs that a prober writes are those that are made one by one, whatever lies
-    /// behind them in the buffer.
-    #[test]
-    fn batches_of_syns_are_the_probes_of_the_plan() {
-        use crate::frame::{FrameOptions, Options};
-        use crate::{Order, Payloads, Ports, Shard, Source, Targets, parse_range};
-        let source = Source {
-            ipv4: Some([198, 51, 100, 7].into()),
-            ipv6: Some("2001:db8:1::7".parse().unwrap()),
-            ports: (61_000, 4_000),
-        };
-        let (mac, router) = (Mac([2, 0, 0, 0, 0, 1]), Mac([4, 5, 6, 7, 8, 9]));
-        let hops = NextHops {
-            router_v4: Some(router),
-            router_v6: Some(router),
-            ..NextHops::default()
-        };
-        for (range, ports) in [
-            ("192.0.2.0/26", "80"),
-            ("10.0.0.0/29", "80-90,443"),
-            ("2001:db8::/122", "80"),
-            ("2001:db8::/122", "1-3"),
-            ("2001:db8::/60", "65535"),
-            ("2001:db8::/40", "80,443,8080"),
-        ] {
-            for options in [
-                Options::Minimal,
-                Options::Linux,
-                Options::Windows,
-                Options::Bsd,
-            ] {
-                let order = Order {
-                    seed: 3,
-                    shard: Shard { index: 1, count: 2 },
-                    attempts: 2,
-                    block: 21,
-                };
-                let targets = Targets::new(vec![parse_range(range).unwrap()], Vec::new());
-                let ports = Ports::tcp(ports).unwrap();
-                let plan = Plan::new(targets.unwrap(), ports, source, order).unwrap();
-                let cookies = Cookies::new([9; 16], source);
-                let look = FrameOptions {
-                    src_mac: mac,
-                    ttl: 64,
-                    options,
-                };
-                let frames = Frames::new(source, look, &Payloads::built_in());
-                let mut prober = Prober::new(&plan, (5, Lane::WHOLE), &cookies, &frames, &hops);
-                assert!(prober.syns.is_some(), "{range}");
-                prober.set_clock(77);
-                let mut count = 5;
-                for (target, payload) in plan.probes(5).take(500) {
-                    let mut expected = [0xaa; 2048];
-                    let numbers = (&cookies.of(&target), 77);
-                    let len = frames.write((&target, payload), numbers, router, &mut expected);
-                    assert_eq!((prober.next_len(), prober.taken()), (len, count));
-                    let len = len.unwrap();
-                    let mut room = vec![0x55; if count % 2 == 0 { 2048 } else { len }];
-                    assert_eq!(prober.write(&mut room[..len - 1]), None);
-                    assert_eq!(prober.write(&mut room), Some(len));
-                    assert_eq!(room[..len], expected[..len], "{target:?}");
-                    count += 1;
-                }
-                assert!(count == 505 || prober.next_len().is_none());
-            }
-        }
-    }
-
-    #[test]
-    fn a_prober_that_goes_back_writes_the_same_probes_again() {
-        use crate::frame::{FrameOptions, Options};
-        use crate::{Order, Payloads, Ports, Shard, Source, Targets, parse_range};
-        let source = Source {
-            ipv4: Some([198, 51, 100, 7].into()),
-            ipv6: None,
-            ports: (61_000, 4_000),
-        };
-        let targets = Targets::new(vec![parse_range("192.0.2.0/24").unwrap()], Vec::new());
-        let order = Order {
-            seed: 3,
-            shard: Shard::WHOLE,
-            attempts: 1,
-            block: 21,
-        };
-        let ports = Ports::tcp("80").unwrap();
-        let plan = Plan::new(targets.unwrap(), ports, source, order).unwrap();
-        let cookies = Cookies::new([9; 16], source);
-        let look = FrameOptions {
-            src_mac: Mac([2; 6]),
-            ttl: 64,
-            options: Options::Minimal,
-        };
-        let frames = Frames::new(source, look, &Payloads::built_in());
-        let router = NextHops {
-            router_v4: Some(Mac([4; 6])),
-            ..NextHops::default()
-        };
-        let lane = Lane {
-            index: 1,
-            count: 3,
-            block_len: 8,
-        };
-        // With a batch of SYNs, and without: no target has a next hop.
-        for (hops, written) in [(router, 88), (NextHops::default(), 0)] {
-            let mut prober = Prober::new(&plan, (0, lane), &cookies, &frames, &hops);
-            let all = |prober: &mut Prober<'_>| {
-                let mut probes = Vec::new();
-                let mut room = [0; 256];
-                while prober.next_len().is_some() {
-                    let len = prober.write(&mut room).unwrap();
-                    probes.push((prober.taken(), room[..len].to_vec()));
-                }
-                (probes, prober.unreachable(), prober.next_index())
-            };
-            let first = all(&mut prober);
-            assert_eq!(first.0.len(), written);
-            assert_eq!((first.1, first.2), (88 - written as u128, 256));
-            prober.go_back(0, 0);
-            assert_eq!(all(&mut prober), first);
-            prober.go_back(100, 0);
-            let (again, ..) = all(&mut prober);
-            assert!(first.0.ends_with(&again), "{again:?}");
-            assert!(written == 0 || again.first().is_some_and(|(taken, _)| *taken > 100));
-            // Never forward.
-            prober.go_back(0, 0);
-            prober.go_back(200, 0);
-            assert_eq!(prober.next_index(), 8);
-        }
-    }
-
-    #[test]
-    fn lanes_share_all_indices_and_stop_at_a_boundary() {
-        for (count, block_len) in [(1, 16), (2, 16), (3, 1), (4, 64), (7, 5)] {
-            let lane = |index| Lane {
-                index,
-                count,
-                block_len,
-            };
-            let owners: Vec<u32> = (0..1_000)
-                .map(|n| {
-                    let mut own = (0..count).filter(|index| lane(*index).next(n) == n);
-                    let owner = own.next().expect("an owner");
-                    assert_eq!(own.next(), None, "{n}");
-                    owner
-                })
-                .collect();
-            for index in 0..count {
-                for n in 0..500_usize {
-                    let next = owners[n..].iter().position(|owner| *owner == index);
-                    let expected = (n + next.unwrap()) as u128;
-                    assert_eq!(lane(index).next(n as u128), expected);
-                }
-            }
-            // Wherever they are, the lane that is furthest on has not passed the boundary.
-            let at = [3, 77, 210];
-            let boundary = lane(0).boundary(&at);
-            assert!(boundary >= 210 && boundary < 210 + lane(0).round_len());
-            let next = (0..count).map(|index| lane(index).next(boundary));
-            assert_eq!(next.min(), Some(boundary));
-        }
-    }
-}
+mod tests;

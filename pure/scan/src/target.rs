@@ -179,6 +179,18 @@ impl Targets {
         self.v6.addr(number)
     }
 
+    /// The number of an address, if it is in the set.
+    #[inline]
+    pub fn number(&self, addr: IpAddr) -> Option<u128> {
+        match addr {
+            IpAddr::V4(addr) => self.v4.number(addr.to_bits()).map(u128::from),
+            IpAddr::V6(addr) => {
+                let number = self.v6.number(addr.to_bits())?;
+                Some(number + u128::from(self.v4_count))
+            }
+        }
+    }
+
     /// Whether the set contains an address.
     #[inline]
     pub fn contains(&self, addr: IpAddr) -> bool {

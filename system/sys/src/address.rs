@@ -26,6 +26,18 @@ pub struct InterfaceAddress {
 /// # Errors
 /// If netlink does not answer.
 pub fn of(ifindex: u32) -> Result<Vec<InterfaceAddress>> {
+    list(Some(ifindex))
+}
+
+/// The addresses of all interfaces.
+///
+/// # Errors
+/// As [`of`].
+pub fn all() -> Result<Vec<InterfaceAddress>> {
+    list(None)
+}
+
+fn list(only: Option<u32>) -> Result<Vec<InterfaceAddress>> {
     let ask = Message::new(libc::RTM_GETADDR, NLM_F_DUMP).raw(&[0; INFO_LEN]);
     let replies = Socket::route()?.request("list the addresses", ask)?;
     let mut found = Vec::new();
@@ -33,7 +45,8 @@ pub fn of(ifindex: u32) -> Result<Vec<InterfaceAddress>> {
         let Some(head) = reply.body.first_chunk::<INFO_LEN>() else {
             continue;
         };
-        if u32::from_ne_bytes([head[4], head[5], head[6], head[7]]) != ifindex {
+        let ifindex = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
+        if only.is_some_and(|only| only != ifindex) {
             continue;
         }
         let mut addr = None;
@@ -76,6 +89,8 @@ mod tests {
             assert_eq!(address.addr.to_string(), "127.0.0.1");
             assert_eq!(address.prefix_len, 8);
         }
+        let all = all().unwrap();
+        assert!(found.iter().all(|address| all.contains(address)), "{all:?}");
         assert_eq!(of(u32::MAX).unwrap(), []);
     }
 }

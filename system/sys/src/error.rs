@@ -35,6 +35,8 @@ pub enum ErrorKind {
     NoSpace,
     /// The run is complete, but an export lost records.
     Lost,
+    /// The run was stopped before it was complete; what is done is valid.
+    Incomplete,
     /// Any other failure of the system.
     Io,
 }

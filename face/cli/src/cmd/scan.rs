@@ -1,5 +1,6 @@
 //! `barewire scan`: finds open ports and hosts without keeping state per probe.
 
+mod checks;
 mod merge;
 mod output;
 mod parse;
@@ -21,9 +22,11 @@ use ::scan::{
     Given, Options, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, RangeList, Shard,
     read_payloads,
 };
+use port::file::{FileWriter, WriterOptions};
 use runtime::origin_table::Vendors;
 use runtime::scan::{
-    self, Notice, Outputs, RateControl, Saved, Scan, Setup, SourceAddr, StateFile, TargetList,
+    self, Notice, Outputs, RateControl, Recording, Saved, Scan, Setup, SourceAddr, StateFile,
+    TargetList,
 };
 use runtime::{Stop, TotalsRequest};
 use sys::privileges::User;
@@ -112,7 +115,7 @@ pub struct Args {
     /// answered than before
     #[arg(long, value_parser = parse_rate, value_name = "RATE")]
     min_rate: Option<Rate>,
-    /// Probe each target N more times
+    /// Probe each target N more times, at least a second apart
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
     #[arg(value_name = "N")]
     retries: u32,
@@ -182,6 +185,10 @@ pub struct Args {
     /// the identification of SSH
     #[arg(long, value_parser = parse_identity, value_name = "TEXT")]
     contact: Option<String>,
+    /// Write all packets that the scan sends, and those it receives that could be responses, to a
+    /// capture file: pcap or pcapng by its name, compressed if it ends in .gz or .zst
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
     /// Serve the counters as Prometheus metrics at http://ADDRESS/metrics, for example
@@ -191,6 +198,10 @@ pub struct Args {
     /// Print what would be sent, and send nothing
     #[arg(long)]
     dry_run: bool,
+    /// Send a large scan without asking: probes left, times the rate in packets per second, above
+    /// 1e12 (a /8 at 60 kpps). Without a terminal to ask on, it is needed for such scans
+    #[arg(long)]
+    yes: bool,
     /// Drop privileges to this user once the port is open
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
@@ -219,8 +230,8 @@ Private, multicast and other reserved addresses are skipped in larger ranges: to
 a range within them. Addresses in /etc/barewire/opt-out.txt are never scanned. Without --rate, \
 100 packets a second are sent.
 
-Each of the --retries goes to every target, one second after the previous probe or as soon as the \
-rate allows.
+Each of the --retries goes to every target, a second after the previous probe or as soon as the \
+rate allows: small scans wait for it.
 
 Examples:
   barewire scan 192.0.2.0/24 -p 80,443
@@ -264,8 +275,6 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(files) = merge::files(&args.targets) {
         return merge::run(&files);
     }
-    let stop = Stop::on_signals()?;
-    let request = TotalsRequest::on_signal()?;
     let user = args.user.as_deref().map(User::find).transpose()?;
     let saved = match &args.state {
         Some(path) => Saved::read(path)?,
@@ -273,12 +282,16 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let scan = scan::prepare(args.setup(saved)?)?;
     if let (Some(saved), Some(path)) = (saved, &args.state) {
-        check_same(&scan, &saved, path)?;
+        checks::same(&scan, &saved, path)?;
     }
     if args.dry_run {
         return show::dry_run(&scan, args.output.json);
     }
     interface::warn([scan.port_name().as_str()]);
+    // A signal at the question ends the process.
+    checks::confirm(&scan, args.yes)?;
+    let stop = Stop::on_signals()?;
+    let request = TotalsRequest::on_signal()?;
     let chosen = args.output.chosen(&scan, saved.is_some())?;
     let metrics = Metrics::bind(args.metrics, scan.interface())?;
     let mut show = Show::start(
@@ -295,7 +308,7 @@ pub fn run(args: &Args) -> Result<()> {
     let needs = Needs::files(files, calls_bpf(&[&scan.port_name()])?);
     let outputs = RefCell::new(Outputs::default());
     let drop_privileges = || {
-        *outputs.borrow_mut() = chosen.open(args.files())?;
+        *outputs.borrow_mut() = chosen.open(args.inputs().chain(args.pcap.as_deref()))?;
         args.confine
             .drop_privileges(user.as_ref(), &keep, &needs)
             .and_then(|()| show::begin(&scan))
@@ -303,7 +316,8 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let path = args.state.as_deref();
     let state = path.map(|path| StateFile::open(path, &scan)).transpose()?;
-    let outcome = scan::run(&scan, random()?, &stop, state, drop_privileges, |notice| {
+    let files = (state, args.recording(&scan)?);
+    let outcome = scan::run(&scan, random()?, &stop, files, drop_privileges, |notice| {
         if request.take() {
             show.so_far();
         }
@@ -318,32 +332,13 @@ pub fn run(args: &Args) -> Result<()> {
     })?;
     let written = outputs.into_inner().end(&outcome);
     let reported = show.end(&outcome).and(written);
-    let lost = match outcome.totals.lost {
-        0 => Ok(()),
-        lost => Err(lost_answers(lost)),
-    };
-    outcome.error.map_or(Ok(()), Err).and(reported).and(lost)
-}
-
-/// Checks that a state file belongs to this scan.
-fn check_same(scan: &Scan, saved: &Saved, path: &Path) -> Result<()> {
-    let order = scan.plan().order();
-    if saved.fingerprint == scan.fingerprint() && saved.seed == order.seed {
-        return Ok(());
-    }
-    let what = format!("resume the scan in {}", path.display());
-    let why = "it was saved by a scan with other targets, ports, shard, retries or seed";
-    Err(refused(&what, why.into()).with_hint("give the same arguments, or another file"))
-}
-
-fn lost_answers(lost: u64) -> Error {
-    let why = format!("{lost} received packets were lost; they may include responses");
-    Error::new(ErrorKind::Lost, "receive all responses", why).with_hint("scan at a lower --rate")
+    let ended = checks::ended(&outcome, path);
+    outcome.error.map_or(Ok(()), Err).and(reported).and(ended)
 }
 
 impl Args {
     /// The files that it reads, and its state, and where its standard output goes.
-    fn files(&self) -> impl Iterator<Item = &Path> {
+    fn inputs(&self) -> impl Iterator<Item = &Path> {
         let files = self.target_file.iter().chain(&self.exclude_file);
         let files = files.chain(&self.opt_out);
         let payloads = self.payload.iter().map(|payload| &payload.path);
@@ -361,6 +356,23 @@ impl Args {
                 }
             })
             .chain([Path::new("/dev/stdout")])
+    }
+
+    /// The capture file, created with the privileges of the start.
+    fn recording(&self, scan: &Scan) -> Result<Option<Recording>> {
+        let Some(path) = &self.pcap else {
+            return Ok(None);
+        };
+        let what = format!("write {}", path.display());
+        if path == Path::new("-") {
+            let why = "standard output has the results";
+            return Err(refused(&what, why.into()).with_hint("name a file"));
+        }
+        let mut options = WriterOptions::new(path);
+        options.keep = self.inputs().filter_map(inputs::identity).collect();
+        options.application = concat!("barewire ", env!("CARGO_PKG_VERSION")).into();
+        let writer = FileWriter::create(options)?;
+        Recording::new(writer, (scan.interface(), scan.is_bare())).map(Some)
     }
 
     /// The lowest rate, in the unit of `--rate`.
@@ -532,8 +544,9 @@ impl Args {
             read(file, &mut exclude)?;
         }
         let source_addrs: Vec<IpAddr> = self.source_ip.iter().map(|source| source.addr).collect();
-        one_of_a_family("use the source addresses", &source_addrs)?;
-        one_of_a_family("use the routers", &self.router_ip)?;
+        checks::one_of_a_family("use the source addresses", &source_addrs)?;
+        checks::one_of_a_family("use the routers", &self.router_ip)?;
+        let seed = checks::seed(self.seed, saved, self.shard)?;
         let (ports, pairs) = self.ports(&include)?;
         let read = self.rate_file.as_deref().map(rate::read);
         let rate = read.transpose()?.unwrap_or(self.rate);
@@ -554,11 +567,7 @@ impl Args {
             control: self.rate_file.is_some().then(|| RateControl::new(rate)),
             attempts: self.retries + 1,
             shard: self.shard,
-            seed: match (self.seed, saved) {
-                (Some(Seed::Number(seed)), _) => seed,
-                (_, Some(saved)) => saved.seed,
-                _ => u64::from_ne_bytes(random()?),
-            },
+            seed,
             block: saved.map(|saved| saved.block),
             from: saved.map_or(0, |saved| saved.next),
             wait: self.wait,
@@ -569,23 +578,6 @@ impl Args {
             queues: self.queues,
             vendors: self.vendors()?,
         })
-    }
-}
-
-/// Refuses two addresses of the same IP version.
-fn one_of_a_family(what: &str, addrs: &[IpAddr]) -> Result<()> {
-    let count = |is_ipv4| {
-        addrs
-            .iter()
-            .filter(|addr| addr.is_ipv4() == is_ipv4)
-            .count()
-    };
-    match count(true) > 1 || count(false) > 1 {
-        true => Err(refused(
-            what,
-            "two of them have the same IP version".to_owned(),
-        )),
-        false => Ok(()),
     }
 }
 

@@ -53,15 +53,21 @@ impl Scan {
         }))
     }
 
-    /// The next hops of all targets, which are resolved on the card itself.
-    pub(super) fn hops_by(&self, port: &mut Port, own: &OwnCard, stop: &Stop) -> Result<NextHops> {
-        let mut hops = NextHops::default();
+    /// Learns the next hops of all targets, which are resolved on the card itself.
+    pub(super) fn hops_by(
+        &self,
+        on: sweep::On<'_>,
+        hops: &mut NextHops,
+        stop: &Stop,
+    ) -> Result<()> {
         let routers = self.local.routers_needed(&self.addresses, &self.on_link)?;
         let ranges = routers.iter().copied().map(AddrRange::single);
         let ranges: RangeList = self.on_link.ranges().chain(ranges).collect();
-        let asked = Targets::new(ranges, Vec::new());
-        let asked = asked.unwrap_or_default();
-        let mut found = sweep::on_card(&self.local, (port, own), &asked, &self.setup.rate, stop)?;
+        let asked = Targets::new(ranges, Vec::new()).unwrap_or_default();
+        if asked.count() == 0 {
+            return Ok(());
+        }
+        let found = sweep::resolve(&self.local, on, &asked, &self.setup.rate, stop)?;
         for router in routers {
             let Some(mac) = found.get(&router).copied() else {
                 // Nothing is sent any more.
@@ -81,9 +87,8 @@ impl Scan {
                 false => hops.router_v4 = Some(mac),
             }
         }
-        found.retain(|addr, _| self.on_link.contains(*addr));
-        (hops.neighbours, hops.on_link) = (found, self.on_link.clone());
-        Ok(hops)
+        hops.learn_all(found);
+        Ok(())
     }
 }
 

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use ::scan::Skipped;
+
 /// How long before the report that the link is down probes count as lost: the kernel may delay the
 /// report of a lost carrier by a second, and answers take their time.
 pub const LOST_MS: u64 = 2_500;
@@ -56,10 +58,10 @@ pub fn millis(time: Duration) -> u64 {
 pub struct Mark {
     /// Milliseconds since the beginning of the scan.
     pub at_ms: u64,
-    /// The next probe, and how many had been skipped before it.
+    /// The next probe, and those skipped before it.
     pub index: u128,
     /// As above.
-    pub unreachable: u128,
+    pub skipped: Skipped,
     /// Probes handed to the device, and packets that it had refused.
     pub put: u64,
     /// As above.
@@ -149,7 +151,7 @@ mod tests {
         Mark {
             at_ms,
             index,
-            unreachable: 0,
+            skipped: Skipped::default(),
             put: index as u64,
             failed: 0,
         }

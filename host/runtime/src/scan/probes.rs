@@ -1,19 +1,21 @@
 //! The packets a scan sends: segments of banner connections first, then probes.
 
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel};
 use std::time::{Duration, Instant};
 
 use ::scan::Prober;
-use ::scan::grab::{Banner, BannerGrabber, GrabCounts};
+use ::scan::grab::BannerGrabber;
 use port::{TxBatch, TxQueue};
 use sys::{Error, ErrorKind, Result};
 use traffic::{Pacer, Rate};
 
+use super::bare::{Bare, sent_len};
 use super::link::{self, Mark, Step, Trail};
-use super::now;
+use super::record::Tap;
 use super::respond::{self, Replies};
-use super::run::{Event, clock_us};
+use super::run::clock_us;
+use super::spacing::Spacing;
+use super::talk::BannerReader;
 use super::transmit::Live;
 use crate::send::{self, Attend, Next};
 
@@ -21,141 +23,10 @@ use crate::send::{self, Attend, Next};
 /// and the pause after each.
 const ERRORS_MAX: u32 = 500;
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
+/// Interval between two looks at which targets are resolved.
+const RESOLVED: Duration = Duration::from_millis(10);
 /// Shortest wait for more to send.
 const WAIT_MIN: Duration = Duration::from_millis(1);
-/// Maximum number of batches of received segments handled before the next packet is sent.
-const INBOX_MAX: usize = 64;
-
-/// Received segments, each preceded by its length in 16 bits.
-#[derive(Default)]
-pub struct Segments(Vec<u8>);
-
-impl Segments {
-    /// Adds a packet; skips one longer than any Ethernet frame.
-    pub fn push(&mut self, packet: &[u8]) {
-        if let Ok(len) = u16::try_from(packet.len()) {
-            self.0.extend(len.to_ne_bytes());
-            self.0.extend(packet);
-        }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let mut rest = self.0.as_slice();
-        std::iter::from_fn(move || {
-            let (len, behind) = rest.split_first_chunk::<2>()?;
-            let (packet, behind) = behind.split_at_checked(u16::from_ne_bytes(*len).into())?;
-            rest = behind;
-            Some(packet)
-        })
-    }
-}
-
-/// The connections that read banners.
-pub struct BannerReader<'p> {
-    grabber: BannerGrabber<'p>,
-    inbox: Receiver<Segments>,
-    events: SyncSender<Event>,
-    live: &'p Live,
-    began: Instant,
-    /// Time without a link, which does not count, and when the link went down.
-    paused: Duration,
-    /// As above.
-    paused_at: Option<Instant>,
-}
-
-impl<'p> BannerReader<'p> {
-    pub fn new(
-        grabber: BannerGrabber<'p>,
-        inbox: Receiver<Segments>,
-        (events, live): (SyncSender<Event>, &'p Live),
-    ) -> Self {
-        Self {
-            grabber,
-            inbox,
-            events,
-            live,
-            began: Instant::now(),
-            paused: Duration::ZERO,
-            paused_at: None,
-        }
-    }
-
-    pub fn counted(&self) -> GrabCounts {
-        *self.grabber.counted()
-    }
-
-    fn now_ns(&self) -> u64 {
-        let now = self.paused_at.unwrap_or_else(Instant::now);
-        (now.duration_since(self.began).saturating_sub(self.paused)).as_nanos() as u64
-    }
-
-    /// Stops or restarts the clock of the connections: no timer expires without a link.
-    fn pause(&mut self, is_paused: bool) {
-        if is_paused {
-            self.paused_at.get_or_insert_with(Instant::now);
-        } else if let Some(since) = self.paused_at.take() {
-            self.paused += since.elapsed();
-        }
-    }
-
-    /// Handles received segments and expired timers.
-    fn work(&mut self) {
-        for _ in 0..INBOX_MAX {
-            match self.inbox.try_recv() {
-                Ok(segments) => self.take(&segments),
-                Err(_) => break,
-            }
-        }
-        let now_ns = self.now_ns();
-        let report = &mut reporter(&self.events);
-        self.grabber.tick(now_ns, report);
-    }
-
-    fn take(&mut self, segments: &Segments) {
-        let now_ns = self.now_ns();
-        let report = &mut reporter(&self.events);
-        for packet in segments.iter() {
-            self.grabber.receive(packet, now_ns, report);
-        }
-        let received = self.grabber.counted().received;
-        self.live.talked.store(received, Ordering::Relaxed);
-    }
-
-    /// Takes no more segments: receivers that wait for room in the inbox, or would, go on.
-    fn hang_up(&mut self) {
-        self.inbox = channel().1;
-    }
-
-    /// Whether all connections are closed.
-    fn is_over(&self) -> bool {
-        self.grabber.open_count() == 0
-    }
-
-    /// Waits for segments, or until a timer expires.
-    fn wait(&mut self, timeout: Duration) {
-        let due_ns = self.grabber.due_ns().unwrap_or(u64::MAX);
-        let until_due = Duration::from_nanos(due_ns.saturating_sub(self.now_ns()));
-        match self.inbox.recv_timeout(timeout.min(until_due)) {
-            Ok(segments) => self.take(&segments),
-            Err(RecvTimeoutError::Timeout) => {}
-            // All receivers have ended; timeouts still count.
-            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(timeout.min(until_due)),
-        }
-    }
-}
-
-/// Passes banners to the thread that reports them; drops them if it has ended.
-fn reporter(events: &SyncSender<Event>) -> impl FnMut(Banner) {
-    |banner| {
-        let event = Event::Banner(Box::new(banner), now());
-        let _ = events.send(event);
-    }
-}
-
 /// Makes a rate of a number.
 pub type Unit = fn(f64) -> Rate;
 
@@ -187,6 +58,14 @@ pub struct ProbeSource<'p> {
     rate: Option<(f64, Unit)>,
     /// Whether the next packet is a segment rather than a probe.
     is_segment: bool,
+    /// Keeps attempts apart; `None` if there is one for each target.
+    spacing: Option<Spacing>,
+    /// Probes before this one need not wait.
+    free_until: u128,
+    /// Whether targets may not be resolved yet.
+    is_resolving: bool,
+    /// Records what is sent.
+    tap: Option<Tap>,
 }
 
 impl<'p> ProbeSource<'p> {
@@ -197,7 +76,12 @@ impl<'p> ProbeSource<'p> {
         (talking, is_bare): (Option<BannerReader<'p>>, bool),
         wait: Duration,
     ) -> Self {
+        let has_attempts = prober.plan().order().attempts > 1;
         Self {
+            spacing: has_attempts.then(|| Spacing::new(from)),
+            free_until: if has_attempts { 0 } else { u128::MAX },
+            is_resolving: true,
+            tap: None,
             prober,
             lane,
             is_ending: false,
@@ -221,12 +105,17 @@ impl<'p> ProbeSource<'p> {
         self.replies = Some(replies);
     }
 
-    /// Where the lane is.
-    fn mark(&self, tx: &TxQueue) -> Mark {
+    /// Records what is sent.
+    pub fn record(&mut self, tap: Option<Tap>) {
+        self.tap = tap;
+    }
+
+    /// Where the lane is, at a time since the beginning.
+    fn mark(&self, tx: &TxQueue, elapsed: Duration) -> Mark {
         Mark {
-            at_ms: link::millis(self.began.elapsed()),
+            at_ms: link::millis(elapsed),
             index: self.prober.next_index(),
-            unreachable: self.prober.unreachable(),
+            skipped: self.prober.skipped(),
             put: self.live.put(self.lane),
             failed: tx.counters().failed.get(),
         }
@@ -234,16 +123,66 @@ impl<'p> ProbeSource<'p> {
 
     /// Goes back to a mark; `resends` unless the probes from there on are left to a later scan.
     fn go_back(&mut self, to: Mark, now: Mark, resends: bool) {
-        self.prober.go_back(to.index, to.unreachable);
+        self.prober.go_back(to.index, to.skipped);
         let failed = now.failed - to.failed;
         let again = if resends { now.put - to.put } else { 0 };
         let done = (self.prober.next_index() - self.from) as u64;
         self.live.go_back(self.lane, done, (again, failed));
+        if let Some(spacing) = &mut self.spacing {
+            spacing.go_back(self.prober.next_index());
+            self.free_until = 0;
+        }
+    }
+
+    /// Publishes which probes may be repeated now.
+    fn settle(&mut self, elapsed: Duration) {
+        if let Some(spacing) = &mut self.spacing {
+            let settled = spacing.note(elapsed.as_nanos() as u64, self.prober.next_index());
+            // 0: not even what earlier runs have sent.
+            let settled = (settled + 1).saturating_sub(self.from) as u64;
+            self.live.settle(self.lane, settled);
+        }
+    }
+
+    /// Whether the next probe is due: the previous one to the same target must have been sent some
+    /// time ago, on whatever lane.
+    #[inline]
+    fn is_due(&mut self) -> bool {
+        self.prober.taken() < self.free_until || self.is_ending || self.is_due_again()
+    }
+
+    /// The length of the next probe, whose target must be resolved.
+    #[inline]
+    fn next_probe(&mut self) -> Option<usize> {
+        if self.is_resolving {
+            let resolved = self.live.resolved();
+            self.is_resolving = resolved.is_some();
+            let held_at = resolved.map(|count| self.from + u128::from(count));
+            self.prober.hold_at(held_at.unwrap_or(u128::MAX));
+        }
+        self.prober.next_len()
+    }
+
+    #[cold]
+    fn is_due_again(&mut self) -> bool {
+        let next = self.prober.taken();
+        let attempt = self.prober.plan().attempt(next);
+        self.free_until = match attempt.before {
+            None => attempt.end,
+            Some(before) => {
+                let settled = match self.live.settled() {
+                    0 => 0,
+                    settled => self.from + u128::from(settled - 1),
+                };
+                attempt.end.min(settled + (next - before))
+            }
+        };
+        next < self.free_until
     }
 
     /// At the end of the lane: goes back if the link is down, or was just now. Whether it did.
     pub fn end_held(&mut self, tx: &TxQueue) -> bool {
-        let now = self.mark(tx);
+        let now = self.mark(tx, self.began.elapsed());
         let back = self.trail.last_step(&self.live.link, now);
         if let Some(to) = back {
             self.go_back(to, now, false);
@@ -256,7 +195,7 @@ impl<'p> ProbeSource<'p> {
         let Some(replies) = &self.replies else {
             return Ok(u64::MAX);
         };
-        let (packets, bytes) = replies.send(tx)?;
+        let (packets, bytes) = replies.send(tx, self.tap.as_mut())?;
         self.live.replies.fetch_add(packets, Ordering::Relaxed);
         self.live.reply_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(respond::WITHIN_NS)
@@ -305,59 +244,12 @@ impl<'p> ProbeSource<'p> {
     /// Closes all connections early; only their resets remain to be sent.
     pub fn close_all(&mut self) -> Option<Closing<'_, 'p>> {
         let talking = self.talking.as_mut()?;
-        talking.grabber.close_all(&mut reporter(&talking.events));
-        Some(Closing(&mut talking.grabber, self.bare.as_deref_mut()))
-    }
-}
-
-/// Length of an Ethernet header.
-pub const ETHERNET_LEN: usize = 14;
-/// Maximum length of a packet of a scan.
-const PACKET_MAX: usize = 2048;
-
-/// A packet on a device without Ethernet headers: it is written with one, which is not sent.
-pub struct Bare([u8; PACKET_MAX]);
-
-impl Bare {
-    const NEW: Self = Self([0; PACKET_MAX]);
-
-    /// Writes a packet to a buffer, without its Ethernet header if there is a `bare`; returns the
-    /// length of what is sent.
-    #[inline]
-    fn put(
-        bare: Option<&mut Self>,
-        out: &mut [u8],
-        write: impl FnOnce(&mut [u8]) -> Option<usize>,
-    ) -> Option<usize> {
-        let Some(Self(room)) = bare else {
-            return write(out);
-        };
-        let len = write(room)?;
-        let packet = room.get(ETHERNET_LEN..len)?;
-        out.get_mut(..packet.len())?.copy_from_slice(packet);
-        Some(packet.len())
-    }
-}
-
-/// Puts an Ethernet header before an IP packet: without addresses, and with the type of its
-/// version.
-pub fn with_header<'a>(packet: &[u8], room: &'a mut Vec<u8>) -> &'a [u8] {
-    let ethertype: [u8; 2] = match packet.first().map(|byte| byte >> 4) {
-        Some(6) => [0x86, 0xdd],
-        _ => [8, 0],
-    };
-    room.clear();
-    room.extend([0; 12]);
-    room.extend(ethertype);
-    room.extend(packet);
-    room
-}
-
-/// Length of a packet as it is sent.
-fn sent_len(len: usize, is_bare: bool) -> usize {
-    match is_bare {
-        true => len.saturating_sub(ETHERNET_LEN),
-        false => len,
+        talking.close_all();
+        Some(Closing {
+            grabber: &mut talking.grabber,
+            bare: self.bare.as_deref_mut(),
+            tap: self.tap.as_mut(),
+        })
     }
 }
 
@@ -376,7 +268,11 @@ impl send::Source for ProbeSource<'_> {
                 within_ns: u64::MAX,
             });
         }
-        let now = self.mark(tx);
+        if let Some(tap) = &mut self.tap {
+            tap.flush();
+        }
+        let elapsed = self.began.elapsed();
+        let now = self.mark(tx, elapsed);
         let step = self.trail.step(&self.live.link, now);
         if let Some(talking) = &mut self.talking {
             talking.pause(step != Step::GoOn);
@@ -392,6 +288,7 @@ impl send::Source for ProbeSource<'_> {
                 return Ok(Attend::Hold);
             }
         }
+        self.settle(elapsed);
         let within_ns = self.send_replies(tx)?;
         Ok(Attend::GoOn { within_ns })
     }
@@ -417,15 +314,21 @@ impl send::Source for ProbeSource<'_> {
                 return Ok(packet(sent_len(len, is_bare)));
             }
         }
-        if let Some(len) = self.prober.next_len() {
-            return Ok(packet(sent_len(len, is_bare)));
+        if let Some(len) = self.next_probe() {
+            return Ok(match self.is_due() {
+                true => packet(sent_len(len, is_bare)),
+                false => Next::Pending,
+            });
+        }
+        if self.prober.is_held() && !self.is_ending {
+            return Ok(Next::Pending);
         }
         if self.is_ending {
             self.is_segment = false;
             return Ok(Next::End);
         }
-        let unreachable = self.prober.unreachable();
-        self.live.end(self.lane, self.began.elapsed(), unreachable);
+        let skipped = self.prober.skipped();
+        self.live.end(self.lane, self.began.elapsed(), skipped);
         Ok(match self.is_over() {
             true => Next::End,
             false => Next::Pending,
@@ -434,6 +337,9 @@ impl send::Source for ProbeSource<'_> {
 
     fn begin_batch(&mut self) {
         self.prober.set_clock(clock_us(self.began));
+        if let Some(tap) = &mut self.tap {
+            tap.begin();
+        }
     }
 
     fn pace(&mut self, pacer: &mut Pacer) {
@@ -459,6 +365,9 @@ impl send::Source for ProbeSource<'_> {
         let Some(len) = written else {
             return false;
         };
+        if let Some(tap) = &mut self.tap {
+            tap.put(&buffer[..len]);
+        }
         batch.advance(len);
         if self.is_segment {
             self.live.segments.fetch_add(1, Ordering::Relaxed);
@@ -478,6 +387,13 @@ impl send::Source for ProbeSource<'_> {
             let left = self.wait.saturating_sub(probed.elapsed());
             timeout = timeout.min(left.max(WAIT_MIN));
         }
+        if let Some(spacing) = self.spacing.as_ref().filter(|_| self.probed.is_none()) {
+            let now_ns = self.began.elapsed().as_nanos() as u64;
+            timeout = timeout.min(spacing.wait(now_ns).max(WAIT_MIN));
+        }
+        if self.prober.is_held() {
+            timeout = timeout.min(RESOLVED);
+        }
         if self.replies.is_some() {
             timeout = timeout.min(Duration::from_nanos(respond::WITHIN_NS));
         }
@@ -489,75 +405,37 @@ impl send::Source for ProbeSource<'_> {
 }
 
 /// The last segments of connections closed early.
-pub struct Closing<'t, 'p>(&'t mut BannerGrabber<'p>, Option<&'t mut Bare>);
+pub struct Closing<'t, 'p> {
+    grabber: &'t mut BannerGrabber<'p>,
+    bare: Option<&'t mut Bare>,
+    tap: Option<&'t mut Tap>,
+}
 
 impl send::Source for Closing<'_, '_> {
     fn next(&mut self) -> Result<Next> {
-        let is_bare = self.1.is_some();
-        let len = self.0.next_len();
+        let is_bare = self.bare.is_some();
+        let len = self.grabber.next_len();
         Ok(len.map_or(Next::End, |len| packet(sent_len(len, is_bare))))
     }
 
-    fn put(&mut self, batch: &mut TxBatch<'_>) -> bool {
-        let write = |out: &mut [u8]| self.0.write(out);
-        let buffer = batch.buffer();
-        let written = buffer.and_then(|buffer| Bare::put(self.1.as_deref_mut(), buffer, write));
-        if let Some(len) = written {
-            batch.advance(len);
+    fn begin_batch(&mut self) {
+        if let Some(tap) = &mut self.tap {
+            tap.begin();
         }
-        written.is_some()
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc::sync_channel;
-
-    use ::scan::grab::{GrabOptions, Identity};
-    use ::scan::{Cookies, NextHops, Order, Plan, Ports, Shard, Source, Targets, parse_range};
-    use wire::Mac;
-
-    use super::*;
-
-    #[test]
-    fn receivers_do_not_wait_for_a_reader_that_has_ended() {
-        let source = Source {
-            ipv4: Some([198, 51, 100, 7].into()),
-            ipv6: None,
-            ports: (61_000, 10),
+    fn put(&mut self, batch: &mut TxBatch<'_>) -> bool {
+        let Some(buffer) = batch.buffer() else {
+            return false;
         };
-        let order = Order {
-            seed: 1,
-            shard: Shard::WHOLE,
-            attempts: 1,
-            block: 1,
+        let write = |out: &mut [u8]| self.grabber.write(out);
+        let Some(len) = Bare::put(self.bare.as_deref_mut(), buffer, write) else {
+            return false;
         };
-        let targets = Targets::new(vec![parse_range("192.0.2.0/24").unwrap()], Vec::new());
-        let ports = Ports::tcp("80").unwrap();
-        let plan = Plan::new(targets.unwrap(), ports, source, order).unwrap();
-        let (cookies, hops) = (Cookies::new([3; 16], source), NextHops::default());
-        let options = GrabOptions {
-            connection_count_max: 1,
-            timeout_ns: 1,
-            identity: Identity {
-                random: [7; 32],
-                user_agent: Identity::USER_AGENT.into(),
-                contact: None,
-            },
-            keeps_certificates: false,
-        };
-        let grabber = BannerGrabber::new(&plan, &cookies, &hops, (Mac([2; 6]), 64), options);
-        let (give, inbox) = sync_channel(1);
-        let (events, _answers) = sync_channel(1);
-        let live = Live::new(1);
-        let mut reader = BannerReader::new(grabber, inbox, (events, &live));
-        give.send(Segments::default()).unwrap();
-        let (done, result) = channel();
-        // The inbox is full: it waits.
-        std::thread::spawn(move || {
-            let _ = done.send(give.send(Segments::default()).is_err());
-        });
-        reader.hang_up();
-        assert_eq!(result.recv_timeout(Duration::from_secs(60)), Ok(true));
+        if let Some(tap) = &mut self.tap {
+            tap.put(&buffer[..len]);
+        }
+        batch.advance(len);
+        true
     }
 }

@@ -10,6 +10,8 @@ use ::scan::{Advertiser, REPLY_MAX};
 use port::TxQueue;
 use sys::Result;
 
+use super::record::Tap;
+
 /// Maximum number of queued replies. Further ones are dropped: whoever asks, asks again.
 const QUEUED_MAX: usize = 256;
 /// Maximum number of replies sent at once, so that a flood of requests does not delay probes much.
@@ -56,11 +58,11 @@ impl Responder {
 }
 
 impl Replies {
-    /// Sends what is queued; returns the number of replies and their bytes.
+    /// Sends what is queued, and records it; returns the number of replies and their bytes.
     ///
     /// # Errors
     /// The device's.
-    pub fn send(&self, tx: &mut TxQueue) -> Result<(u64, u64)> {
+    pub fn send(&self, tx: &mut TxQueue, mut tap: Option<&mut Tap>) -> Result<(u64, u64)> {
         let (mut packets, mut bytes) = (0, 0);
         for reply in self.0.try_iter().take(SENT_MAX) {
             let mut batch = tx.reserve(1)?;
@@ -69,6 +71,10 @@ impl Replies {
                 break;
             }
             batch.submit()?;
+            if let Some(tap) = &mut tap {
+                tap.begin();
+                tap.put(&reply.bytes[..reply.len]);
+            }
             packets += 1;
             bytes += reply.len as u64;
         }

@@ -13,7 +13,7 @@ use sys::link::Link;
 use sys::{Error, ErrorKind, Result, neighbour};
 use wire::Mac;
 
-use super::{Setup, is_card};
+use super::{Setup, is_card, own};
 use crate::send::next_hop_mac;
 
 /// How long a router may take to answer the kernel's requests.
@@ -97,6 +97,11 @@ impl Local {
         self.link.is_none()
     }
 
+    /// Whether an XDP program is on the interface.
+    pub fn has_xdp(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| !link.xdp.is_empty())
+    }
+
     /// Whether packets can pass on the interface now; the link of a card is known to its port.
     pub fn is_running(&self) -> bool {
         let Some(link) = &self.link else {
@@ -136,6 +141,9 @@ impl Local {
                 Link::by_index(route.interface)?
             }
         };
+        if link.hardware == LOOPBACK {
+            return Err(own::routed(&link.name));
+        }
         let what = || format!("scan from {}", link.name);
         if !link.is_up() {
             let hint = format!("ip link set {} up", link.name);
@@ -236,17 +244,7 @@ impl Local {
         }
         let mut ranges = Vec::new();
         for own in &self.addresses {
-            let prefix = prefix_of(own);
-            for range in targets.ranges() {
-                let (first, last) = (range.first.max(prefix.first), range.last.min(prefix.last));
-                if range.is_ipv6 == prefix.is_ipv6 && first <= last {
-                    ranges.push(AddrRange {
-                        first,
-                        last,
-                        ..range
-                    });
-                }
-            }
+            ranges.extend(overlaps(targets, prefix_of(own)));
         }
         Targets::new(ranges, Vec::new()).unwrap_or_default()
     }
@@ -354,6 +352,9 @@ fn no_source(setup: &Setup) -> Source {
 /// In place of MAC addresses where there are none.
 const NO_MAC: Mac = Mac([0; 6]);
 
+/// Hardware of the loopback interface (`ARPHRD_LOOPBACK`).
+const LOOPBACK: u16 = 772;
+
 /// Whether packets of this hardware (`ARPHRD_`) begin with an IP header: PPP, tunnels of IP in IP
 /// (also SIT and GRE), and devices without a header, such as tun and WireGuard.
 pub(super) fn is_bare(hardware: u16) -> bool {
@@ -376,6 +377,21 @@ fn own_ports() -> Option<(u16, u16)> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
     let mut numbers = text.split_whitespace().map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// As many source ports as the default has, which overlap neither these nor the host's own.
+pub(super) fn other_ports((first, count): (u16, u16)) -> (u16, u16) {
+    const COUNT: u16 = 4096;
+    let taken = [Some((first, first + (count - 1))), own_ports()];
+    let is_free = |from: &u16| {
+        let overlaps = |(first, last): (u16, u16)| first <= from + (COUNT - 1) && *from <= last;
+        !taken.into_iter().flatten().any(overlaps)
+    };
+    let from = [20_000, 28_000, 10_000, 2_000, 61_000]
+        .into_iter()
+        .find(is_free);
+    let from = from.unwrap_or(20_000);
+    (from, from + (COUNT - 1))
 }
 
 /// Refuses source ports within the host's own range on a port that takes packets from the host, and
@@ -423,6 +439,21 @@ fn first_off_link(targets: &Targets, on_link: &Targets, is_ipv6: bool) -> Option
         }
     }
     None
+}
+
+/// The targets within a range.
+pub(super) fn overlaps(targets: &Targets, within: AddrRange) -> impl Iterator<Item = AddrRange> {
+    let ranges = targets
+        .ranges()
+        .filter(move |range| range.is_ipv6 == within.is_ipv6);
+    ranges.filter_map(move |range| {
+        let (first, last) = (range.first.max(within.first), range.last.min(within.last));
+        (first <= last).then_some(AddrRange {
+            first,
+            last,
+            ..range
+        })
+    })
 }
 
 /// The on-link prefix of a local address.
@@ -497,6 +528,16 @@ mod tests {
             "x",
         ] {
             assert!(text.parse::<SourceAddr>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_source_ports_are_neither_these_nor_those_of_the_host() {
+        for ports in [(61_000, 4_096), (20_000, 4_096), (1, 30_000), (1, 65_535)] {
+            let (first, last) = other_ports(ports);
+            assert_eq!(last - first, 4_095);
+            let is_other = last < ports.0 || first > ports.0 + (ports.1 - 1);
+            assert!(is_other || ports.1 == 65_535, "{ports:?}: {first}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod link;
 mod rate;
+mod receive;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -9,23 +10,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ::scan::grab::{Banner, BannerGrabber, DatagramReader, GrabCounts};
-use ::scan::{
-    AdaptiveRate, Answer, AnswerClassifier, Cookies, Evidence, Prober, Seen, SeenBefore, State,
-    neighbour,
-};
-use port::{DropReason, Port, PortAccount, PortControl, RxBatch, RxQueue};
+use ::scan::{AdaptiveRate, AnswerClassifier, Cookies, Evidence, Prober, Seen, SeenBefore, State};
+use port::{DropReason, Port, PortAccount, PortControl};
 use sys::{Error, Result};
 use traffic::Rate;
 use wire::Timestamp;
 
-use super::probes::{BannerReader, ProbeSource, Segments, with_header};
-use super::respond::Responder;
+use super::ahead::Ahead;
+use super::probes::ProbeSource;
+use super::record::{Recorder, Recording, Tap};
+use super::talk::BannerReader;
 use super::transmit::{Live, Sent, transmit};
-use super::{Found, Notice, Outcome, OwnCard, Scan, StateFile, Totals, now};
+use super::{Found, Notice, Outcome, OwnCard, Scan, StateFile, Totals};
 use crate::Stop;
 use crate::send::SendEnded;
-use crate::worker::{self, Engine, Pacing, Verdict};
 use link::Watch;
+pub use receive::clock_us;
+use receive::{Receiving, receive};
 
 /// Maximum number of answers queued for the thread that reports them; receivers wait when it is
 /// full.
@@ -38,8 +39,6 @@ const LAST_MAX: Duration = Duration::from_millis(800);
 /// Maximum number of batches of segments queued for the connections; receivers wait when it is
 /// full.
 const SEGMENTS_MAX: usize = 256;
-/// Longer round trips are not reported.
-const RTT_MAX_US: u32 = 120_000_000;
 /// Interval of progress reports.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -49,98 +48,12 @@ pub enum Event {
     Answer(Box<Found>),
     /// A service's banner.
     Banner(Box<Banner>, Timestamp),
-}
-
-/// Recognizes answers on one queue.
-struct Receiving<'p> {
-    classifier: AnswerClassifier<'p>,
-    events: SyncSender<Event>,
-    /// Where TCP segments go, if banners are read.
-    segments: Option<SyncSender<Segments>>,
-    received: &'p AtomicU64,
-    /// When the prober's clock was 0.
-    began: Instant,
-    /// Room for packets of a device without Ethernet headers, which are put before them.
-    bare: Option<Vec<u8>>,
-    /// Answers requests for our MAC address, if no kernel does.
-    responder: Option<Responder>,
-}
-
-impl Engine for Receiving<'_> {
-    fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
-        let mut received = batch.len() as u64;
-        let time = now();
-        let clock_us = clock_us(self.began);
-        let mut segments = Segments::default();
-        for packet in batch.iter() {
-            let bytes = match &mut self.bare {
-                Some(room) => with_header(packet.bytes(), room),
-                None => packet.bytes(),
-            };
-            if let Some(responder) = &self.responder
-                && responder.take(bytes)
-            {
-                received -= 1;
-                continue;
-            }
-            let answer = self.classifier.classify(bytes);
-            // Late replies of neighbours that were resolved on this port.
-            if self.responder.is_some() && answer.is_none() && neighbour(bytes).is_some() {
-                received -= 1;
-                continue;
-            }
-            if let Some(answer) = answer
-                && self
-                    .events
-                    .send(found(answer, bytes, (time, clock_us)))
-                    .is_err()
-            {
-                self.received.fetch_add(received, Ordering::Relaxed);
-                return Ok(Verdict::Finish);
-            }
-            // Resets, datagrams and ICMP errors that answer probes belong to no connection.
-            let is_segment = |answer: Answer| answer.evidence == Evidence::SynAck;
-            if self.segments.is_some() && answer.is_none_or(is_segment) {
-                segments.push(bytes);
-            }
-        }
-        self.received.fetch_add(received, Ordering::Relaxed);
-        if let Some(to) = &self.segments
-            && !segments.is_empty()
-        {
-            // The sender may have ended; then banners are no longer read.
-            let _ = to.send(segments);
-        }
-        Ok(Verdict::Continue)
-    }
-}
-
-/// The prober's clock; it wraps.
-pub fn clock_us(began: Instant) -> u32 {
-    began.elapsed().as_micros() as u32
-}
-
-/// An answer with the parts of its packet that are kept.
-fn found(answer: Answer, packet: &[u8], (time, clock_us): (Timestamp, u32)) -> Event {
-    // The remote end can modify what it sends back.
-    let rtt = answer.sent_us.map(|sent| clock_us.wrapping_sub(sent));
-    let rtt = rtt.filter(|rtt| *rtt <= RTT_MAX_US);
-    Event::Answer(Box::new(Found {
-        payload: answer.payload(packet).into(),
-        vendor: None,
-        answer,
-        time,
-        rtt: rtt.map(|rtt| Duration::from_micros(rtt.into())),
-    }))
-}
-
-fn receive(rx: &mut RxQueue, engine: &mut Receiving<'_>, ended: &Stop) -> Result<()> {
-    worker::run(rx, engine, ended, Pacing::Gather)?;
-    worker::drain(rx, engine)
+    /// All targets on the link were asked for their MAC addresses: how many answered, of how many.
+    Neighbours(u64, u128),
 }
 
 /// Runs a scan: resolves next hops, opens the port, sends and listens. Calls `opened` once
-/// privileges are no longer needed, and keeps `state` up to date.
+/// privileges are no longer needed, keeps the state file up to date, and records all packets.
 ///
 /// # Errors
 /// Errors before the scan begins; later ones are in the outcome.
@@ -148,18 +61,23 @@ pub fn run(
     scan: &Scan,
     key: [u8; 16],
     stop: &Stop,
-    state: Option<StateFile>,
+    (state, recording): (Option<StateFile>, Option<Recording>),
     opened: impl FnOnce() -> Result<()>,
     mut notice: impl FnMut(Notice<'_>) -> Result<()>,
 ) -> Result<Outcome> {
     // Before neighbours are resolved, so that errors are reported at once.
     let mut port = scan.open()?;
     let own = scan.own_card(&mut port, stop, &mut notice)?;
-    let hops = scan.hops(stop, own.as_ref().map(|own| (&mut port, own)))?;
-    if scan.on_link_count() != 0 {
+    let stop = &stop.child();
+    let taps = recording.as_ref().map(Recording::taps);
+    let hops = scan.hops(stop, own.as_ref().map(|own| (&mut port, own)), taps)?;
+    let mut ahead = None;
+    if scan.resolves_ahead() {
+        ahead = Some(Ahead::open(scan, &hops, taps.cloned())?);
+    } else if hops.on_link().count() != 0 {
         notice(Notice::Neighbours(
-            hops.neighbours.len(),
-            scan.on_link_count(),
+            hops.known_count(),
+            hops.on_link().count(),
         ))?;
     }
     let firewall = scan.firewall()?;
@@ -167,6 +85,8 @@ pub fn run(
         notice(Notice::Firewall(table.name()))?;
     }
     opened()?;
+    // Everything ends when the file cannot be written.
+    let recorder = recording.map(|recording| recording.start(stop.clone()));
     let cookies = Cookies::new(key, *scan.plan().source());
     let frames = scan.frames();
     let lanes = scan.lanes(port.tx.len());
@@ -174,6 +94,9 @@ pub fn run(
     let prober = |lane| Prober::new(scan.plan(), (from, lane), &cookies, &frames, &hops);
     let probers = lanes.iter().map(|lane| prober(*lane)).collect();
     let live = Live::new(lanes.len());
+    if ahead.is_some() {
+        live.resolve(0);
+    }
     let mut collector = Collector {
         scan,
         totals: Totals {
@@ -200,11 +123,17 @@ pub fn run(
         adaptive: scan.setup().adaptive(),
         rate: scan.setup().asked_rate().max,
         observed: Instant::now(),
+        recorder: recorder.transpose()?,
     };
     let grabber = scan.grabber(&cookies, &hops);
     collector.look_first(&mut notice)?;
-    collector.run(&mut port, (probers, grabber), &cookies, stop, &mut notice);
+    let sending = (probers, grabber, ahead);
+    collector.run(&mut port, sending, &cookies, stop, &mut notice);
     drop(firewall);
+    if let Some(recorder) = collector.recorder.take() {
+        let ended = recorder.end();
+        collector.keep(ended);
+    }
     Ok(collector.outcome())
 }
 
@@ -241,13 +170,22 @@ struct Collector<'s> {
     observed: Instant,
     /// The rate asked for now, which a [`super::RateControl`] may change.
     rate: f64,
+    /// Records all packets.
+    recorder: Option<Recorder>,
 }
+
+/// What sends: the probers of all lanes, the connections, and what resolves targets meanwhile.
+type Sending<'p> = (
+    Vec<Prober<'p>>,
+    Option<BannerGrabber<'p>>,
+    Option<Ahead<'p>>,
+);
 
 impl<'s> Collector<'s> {
     fn run(
         &mut self,
         port: &mut Port,
-        (probers, grabber): (Vec<Prober<'_>>, Option<BannerGrabber<'_>>),
+        (probers, grabber, ahead): Sending<'_>,
         cookies: &Cookies,
         stop: &Stop,
         notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
@@ -278,12 +216,17 @@ impl<'s> Collector<'s> {
                     began: self.began,
                     bare: self.scan.is_bare().then(Vec::new),
                     responder: self.own.as_ref().map(|own| own.responder.clone()),
+                    tap: self.tap(false),
                 };
                 let ended = &ended;
                 receivers.push(scope.spawn(move || receive(rx, &mut engine, ended)));
             }
-            drop((give, segments));
             let sending = &over;
+            let resolver = ahead.map(|ahead| {
+                let events = give.clone();
+                scope.spawn(move || resolve(ahead, live, sending, &events))
+            });
+            drop((give, segments));
             let (sources, rate) = self.sources(probers, talking);
             let sender = scope.spawn(move || transmit(tx, sources, rate, live, sending));
             let is_probed = || sender.is_finished() || live.is_probed();
@@ -305,8 +248,8 @@ impl<'s> Collector<'s> {
             // The receivers drain their rings and end; then the channel is closed.
             ended.set();
             self.collect(&mut incoming, notice, || false, None, &Stop::new());
-            for receiver in receivers {
-                self.keep(join(receiver));
+            for thread in receivers.into_iter().chain(resolver) {
+                self.keep(join(thread));
             }
         });
         self.account_received(&mut incoming);
@@ -352,6 +295,10 @@ impl<'s> Collector<'s> {
             self.live.set_rate(rate);
         }
         let mut replies = self.own.as_mut().and_then(|own| own.replies.take());
+        let taps = self
+            .recorder
+            .as_ref()
+            .map(|recorder| recorder.taps().clone());
         let source = |(lane, prober)| {
             let began = (setup.from, self.began);
             let options = (talking.take(), self.scan.is_bare());
@@ -360,6 +307,7 @@ impl<'s> Collector<'s> {
             if let Some(replies) = replies.take() {
                 source.reply(replies);
             }
+            source.record(taps.as_ref().map(|taps| taps.tap(true)));
             if changes {
                 source.follow(unit);
             }
@@ -367,6 +315,12 @@ impl<'s> Collector<'s> {
         };
         let sources = probers.into_iter().enumerate().map(source).collect();
         (sources, unit(rate / count as f64))
+    }
+
+    /// What records packets sent or received by a thread.
+    fn tap(&self, is_sent: bool) -> Option<Tap> {
+        let recorder = self.recorder.as_ref();
+        recorder.map(|recorder| recorder.taps().tap(is_sent))
     }
 
     fn account_received(&mut self, incoming: &mut Incoming<'_>) {
@@ -394,6 +348,9 @@ impl<'s> Collector<'s> {
                     found.vendor = self.scan.vendor(&found);
                     let result = self.answer(&found, notice);
                     self.reported(result, stop);
+                }
+                Ok(Event::Neighbours(found, asked)) => {
+                    self.reported(notice(Notice::Neighbours(found, asked)), stop);
                 }
                 Ok(Event::Banner(banner, _)) if !self.watch.is_new(&banner) => {}
                 Ok(Event::Banner(banner, time)) => {
@@ -436,7 +393,8 @@ impl<'s> Collector<'s> {
             let live = self.live.sent();
             (self.totals.sent, self.totals.sent_bytes) = (live.packets, live.bytes);
             (self.totals.failed, self.totals.resent) = (live.failed, live.resent);
-            self.totals.unreachable = self.live.unreachable().into();
+            let skipped = self.live.skipped();
+            (self.totals.unreachable, self.totals.own) = (skipped.unreachable, skipped.own);
         }
         self.totals.received = self.live.received.load(Ordering::Relaxed);
         if let Ok(account) = incoming.control.account() {
@@ -465,14 +423,20 @@ impl<'s> Collector<'s> {
         found: &Found,
         notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
     ) -> Result<()> {
+        let before = self.seen.note(&found.answer);
+        let is_reset = found.answer.evidence == Evidence::Reset;
+        if before == SeenBefore::Overruled && is_reset && self.datagrams.is_some() {
+            // It is counted among the segments of the connection that it ends.
+            return Ok(());
+        }
         let totals = &mut self.totals;
         totals.answers += 1;
         // A repeated answer may be that to another request.
         let reader = self.datagrams.as_mut();
         let banner = reader.and_then(|r| r.read(&found.answer, &found.payload, found.time.0));
         self.datagram_count += u64::from(banner.is_some());
-        match self.seen.note(&found.answer) {
-            SeenBefore::Again => {
+        match before {
+            SeenBefore::Again | SeenBefore::Overruled => {
                 totals.repeated += 1;
                 return banner.map_or(Ok(()), |b| notice(Notice::Banner(&b, found.time)));
             }
@@ -504,7 +468,8 @@ impl<'s> Collector<'s> {
         self.totals.resent = self.live.sent().resent;
         self.grabbed = Some(sent.grabbed);
         self.totals.failed = sent.report.failed;
-        self.totals.unreachable = sent.unreachable;
+        self.totals.unreachable = sent.skipped.unreachable;
+        self.totals.own = sent.skipped.own;
         self.totals.next = sent.next;
         // Banners are read after the last probe, too.
         self.sending = match self.live.probed_ns.load(Ordering::Relaxed) {
@@ -561,6 +526,18 @@ impl<'s> Collector<'s> {
 fn lost(account: &PortAccount) -> u64 {
     let all = account.rx_total();
     all.lost() - all.dropped[DropReason::Interface as usize]
+}
+
+/// Resolves targets ahead of the probes; without them, nothing can be sent.
+fn resolve(ahead: Ahead<'_>, live: &Live, stop: &Stop, events: &SyncSender<Event>) -> Result<()> {
+    let result = ahead.run(live, stop);
+    if result.is_err() {
+        stop.set();
+    }
+    let (found, asked) = result?;
+    // The scan may have ended.
+    let _ = events.send(Event::Neighbours(found, asked));
+    Ok(())
 }
 
 fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {

@@ -1,11 +1,11 @@
-//! Resolves MAC addresses of on-link targets by ARP or Neighbor Discovery: two requests each, at
-//! the scan's rate. The replies are received by a tap, so the host still gets them.
+//! Resolves MAC addresses of on-link targets by ARP or Neighbor Discovery: up to two requests each,
+//! a second apart, at the scan's rate. The replies are received by a tap, so the host still gets them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use ::scan::{Solicitor, Targets, neighbour};
+use ::scan::{AddrRange, RangeList, Solicitor, Targets, neighbour};
 use port::{Direction, Port, PortOptions, RxQueue, TxBatch, TxQueue};
 use sys::Result;
 use traffic::{Pace, Pacer, Rate};
@@ -13,31 +13,27 @@ use wire::Mac;
 
 use super::Local;
 use super::card::OwnCard;
+use super::record::{Tap, Taps};
 use super::respond::{self, Replies, Responder};
 use crate::send::{Attend, Limits, Next, Source, send};
 use crate::{Stop, filter};
 
-/// Requests per target.
-const ROUNDS: u128 = 2;
-/// How long to wait for the last answers.
+/// Requests per target: the second goes to those that have not answered the first in time.
+const ROUNDS: u32 = 2;
+/// How long to wait for the last answers of a round.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// Minimum rate of requests, in packets per second: there is one packet per target, on the local
 /// link.
 const RATE_MIN: f64 = 500.0;
 
-/// Requests to all targets that have not answered, in rounds.
+/// Requests to all of these targets.
 struct Requests<'a> {
-    solicitor: Solicitor,
+    solicitor: &'a Solicitor,
     targets: &'a Targets,
     next: u128,
     /// Replies to requests of others, on a card.
     replies: Option<&'a Replies>,
-}
-
-impl Requests<'_> {
-    fn addr(&self) -> IpAddr {
-        self.targets.addr(self.next % self.targets.count())
-    }
+    tap: Option<Tap>,
 }
 
 impl Source for Requests<'_> {
@@ -47,70 +43,68 @@ impl Source for Requests<'_> {
                 within_ns: u64::MAX,
             });
         };
-        replies.send(tx)?;
+        replies.send(tx, self.tap.as_mut())?;
         Ok(Attend::GoOn {
             within_ns: respond::WITHIN_NS,
         })
     }
 
     fn next(&mut self) -> Result<Next> {
-        if self.next >= self.targets.count() * ROUNDS {
+        if self.next >= self.targets.count() {
             return Ok(Next::End);
         }
         Ok(Next::Packet {
-            len: Solicitor::len(self.addr()),
+            len: Solicitor::len(self.targets.addr(self.next)),
             time_ns: 0,
             again: false,
         })
     }
 
-    fn put(&mut self, batch: &mut TxBatch<'_>) -> bool {
-        let addr = self.addr();
-        let written = batch
-            .buffer()
-            .and_then(|buffer| self.solicitor.write(addr, buffer));
-        if let Some(len) = written {
-            batch.advance(len);
-            self.next += 1;
+    fn begin_batch(&mut self) {
+        if let Some(tap) = &mut self.tap {
+            tap.begin();
         }
-        written.is_some()
+    }
+
+    fn put(&mut self, batch: &mut TxBatch<'_>) -> bool {
+        let addr = self.targets.addr(self.next);
+        let Some(buffer) = batch.buffer() else {
+            return false;
+        };
+        let Some(len) = self.solicitor.write(addr, buffer) else {
+            return false;
+        };
+        if let Some(tap) = &mut self.tap {
+            tap.put(&buffer[..len]);
+        }
+        batch.advance(len);
+        self.next += 1;
+        true
     }
 }
 
-/// The targets that answered with a MAC address on this link.
-pub(super) fn neighbours(
-    local: &Local,
-    targets: &Targets,
-    rate: &Rate,
-    stop: &Stop,
-) -> Result<HashMap<IpAddr, Mac>> {
+/// Opens a port for requests and answers on the interface.
+///
+/// # Errors
+/// As [`port::open`].
+pub(super) fn open(local: &Local) -> Result<Port> {
     let options = PortOptions {
         direction: Direction::Both,
         filter_source: Some(filter::source("arp or (icmp6 and ip6[40] = 136)")),
         outgoing: false,
         ..PortOptions::default()
     };
-    let mut port = port::open(&format!("afpacket:{}", local.name), &options)?;
-    resolve(local, (&mut port, None), targets, rate, stop)
+    port::open(&format!("afpacket:{}", local.name), &options)
 }
 
-/// As [`neighbours`], on a card that is open, by which requests of others are answered meanwhile.
-pub(super) fn on_card(
-    local: &Local,
-    (port, own): (&mut Port, &OwnCard),
-    targets: &Targets,
-    rate: &Rate,
-    stop: &Stop,
-) -> Result<HashMap<IpAddr, Mac>> {
-    match targets.count() {
-        0 => Ok(HashMap::new()),
-        _ => resolve(local, (port, Some(own)), targets, rate, stop),
-    }
-}
+/// A port to send on, what answers requests of others meanwhile if it is a card, and where packets
+/// are recorded.
+pub(super) type On<'a> = (&'a mut Port, Option<&'a OwnCard>, Option<&'a Taps>);
 
-fn resolve(
+/// The targets that answered with a MAC address on this link.
+pub(super) fn resolve(
     local: &Local,
-    (port, own): (&mut Port, Option<&OwnCard>),
+    (port, own, taps): On<'_>,
     targets: &Targets,
     rate: &Rate,
     stop: &Stop,
@@ -119,24 +113,50 @@ fn resolve(
         Rate::Packets(pps) => Rate::Packets(pps.max(RATE_MIN)),
         bits @ Rate::Bits(_) => *bits,
     };
+    let solicitor = Solicitor {
+        source: local.source,
+        mac: local.mac(),
+    };
+    let mut found = HashMap::new();
+    let mut silent = targets.clone();
+    for _ in 0..ROUNDS {
+        let requests = Requests {
+            solicitor: &solicitor,
+            targets: &silent,
+            next: 0,
+            replies: own.and_then(|own| own.replies.as_ref()),
+            tap: taps.map(|taps| taps.tap(true)),
+        };
+        let responder = own.map(|own| &own.responder);
+        let more = round(port, requests, (rate, responder, taps), stop)?;
+        found.extend(more);
+        if found.len() as u128 == targets.count() || stop.is_set() {
+            break;
+        }
+        let answered: RangeList = found.keys().copied().map(AddrRange::single).collect();
+        let all: RangeList = targets.ranges().collect();
+        silent = Targets::new(all, answered).unwrap_or_default();
+    }
+    Ok(found)
+}
+
+/// Sends one request to each target, and waits for the answers.
+fn round(
+    Port { tx, rx, .. }: &mut Port,
+    mut requests: Requests<'_>,
+    (rate, responder, taps): (Rate, Option<&Responder>, Option<&Taps>),
+    stop: &Stop,
+) -> Result<HashMap<IpAddr, Mac>> {
+    let (sent, targets) = (&Stop::new(), requests.targets);
     let mut pacer = Pacer::new(Pace::Rate {
         rate,
         on_wire: false,
     });
-    let mut requests = Requests {
-        solicitor: Solicitor {
-            source: local.source,
-            mac: local.mac(),
-        },
-        targets,
-        next: 0,
-        replies: own.and_then(|own| own.replies.as_ref()),
-    };
-    let sent = Stop::new();
-    let Port { tx, rx, .. } = port;
     std::thread::scope(|scope| {
-        let (sent, responder) = (&sent, own.map(|own| &own.responder));
-        let listen = |rx| scope.spawn(move || listen(rx, targets, sent, responder));
+        let listen = |rx| {
+            let tap = taps.map(|taps| taps.tap(false));
+            scope.spawn(move || listen(rx, targets, sent, (responder, tap)))
+        };
         let listeners: Vec<_> = rx.iter_mut().map(listen).collect();
         let limits = Limits::default();
         let (_, result) = send(
@@ -166,7 +186,7 @@ fn listen(
     rx: &mut RxQueue,
     targets: &Targets,
     sent: &Stop,
-    responder: Option<&Responder>,
+    (responder, mut tap): (Option<&Responder>, Option<Tap>),
 ) -> Result<HashMap<IpAddr, Mac>> {
     let mut found = HashMap::new();
     let mut until: Option<Instant> = None;
@@ -176,7 +196,13 @@ fn listen(
         }
         let batch = rx.receive()?;
         let is_idle = batch.is_empty();
+        if let Some(tap) = tap.as_mut().filter(|_| !is_idle) {
+            tap.begin();
+        }
         for packet in batch.iter() {
+            if let Some(tap) = &mut tap {
+                tap.put(packet.bytes());
+            }
             if responder.is_some_and(|responder| responder.take(packet.bytes())) {
                 continue;
             }

@@ -1,6 +1,6 @@
 //! Tests of target selection.
 
-use ::scan::parse_range;
+use ::scan::{RESERVED, parse_range};
 
 use super::*;
 
@@ -135,4 +135,39 @@ fn the_opt_out_list_is_excluded_and_counted_once() {
     assert_eq!(left.count(), 64 + 255 + 256);
     assert!(!left.contains([192, 0, 2, 130].into()));
     assert_eq!(opt_out(&mut setup), Some(0));
+}
+
+#[test]
+fn a_scan_of_this_host_alone_is_refused() {
+    for (include, first) in [
+        (&["127.0.0.1"][..], "127.0.0.1"),
+        (&["127.0.0.0/8"], "127.0.0.0 and 16777215 other"),
+        (&["::1", "127.8.0.1"], "127.8.0.1 and 1 other"),
+        (&["0.0.0.0"], "0.0.0.0"),
+    ] {
+        let mut own = setup(include);
+        let error = prepare(own.clone()).err().expect("it is refused");
+        let text = error.to_string();
+        assert!(text.contains(&format!("scan {first}")), "{text}");
+        assert!(text.contains("this host itself"), "{text}");
+        // Whatever port is given.
+        own.port = Some("lo".into());
+        assert!(prepare(own).is_err());
+    }
+}
+
+#[test]
+fn addresses_of_this_host_are_in_the_plan_and_are_skipped() {
+    let mut card = setup(&["192.0.2.0/28"]);
+    card.port = Some("vfio:0000:01:00.0".into());
+    card.source_addrs = vec!["192.0.2.7/24".parse().unwrap()];
+    let scan = prepare(card).unwrap();
+    assert_eq!((scan.own_count(), scan.on_link_count()), (1, 15));
+    // The same on every host that scans a shard.
+    assert_eq!(scan.plan().probe_count(), 16);
+    let own: std::net::IpAddr = [192, 0, 2, 7].into();
+    let sent = scan.sample(100);
+    assert_eq!(sent.len(), 15);
+    assert!(sent.iter().all(|frame| frame[30..34] != [192, 0, 2, 7]));
+    assert!(scan.plan().targets().contains(own));
 }

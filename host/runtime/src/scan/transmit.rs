@@ -9,15 +9,16 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use ::scan::Lane;
 use ::scan::grab::GrabCounts;
+use ::scan::{Lane, Skipped};
 use port::TxQueue;
 use sys::{Error, ErrorKind, Result};
 use traffic::{Pace, Pacer, Rate};
 
 use super::Scan;
 use super::link::LinkState;
-use super::probes::{BannerReader, ProbeSource};
+use super::probes::ProbeSource;
+use super::talk::BannerReader;
 use crate::Stop;
 use crate::send::{self, Limits, SendEnded};
 
@@ -56,6 +57,11 @@ fn pps(rate: Rate, probe_bits: f64) -> f64 {
     }
 }
 
+/// Probes a second at a rate, if each is as short as possible.
+pub(super) fn pps_max(rate: Rate) -> f64 {
+    pps(rate, PROBE_BITS)
+}
+
 impl Scan {
     /// Length that an RX ring need not exceed; 0 if it is unknown. Memory for more takes longer to
     /// prepare than a small scan takes.
@@ -65,14 +71,14 @@ impl Scan {
             // What services send does not depend on the rate.
             return 0;
         }
-        let answers = pps(setup.rate, PROBE_BITS) / RX_PER_SECOND;
+        let answers = pps_max(setup.rate) / RX_PER_SECOND;
         (answers as u32).clamp(*RX_LEN.start(), *RX_LEN.end())
     }
 
     /// The lanes of the probes, at most one for each of this many queues.
     pub(super) fn lanes(&self, queue_count: usize) -> Vec<Lane> {
         let setup = self.setup();
-        let pps_max = pps(setup.rate, PROBE_BITS);
+        let pps_max = pps_max(setup.rate);
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let wanted = match setup.queues {
             Some(count) => count as usize,
@@ -114,6 +120,8 @@ pub struct Live {
     pub probed_ns: AtomicU64,
     /// The link of the port.
     pub link: LinkState,
+    /// The targets of the probes of this run before this number are resolved, as far as they answer.
+    resolved: AtomicU64,
     /// Replies to neighbours, and their bytes.
     pub replies: AtomicU64,
     /// As above.
@@ -134,10 +142,16 @@ struct Sending {
     forgiven: AtomicU64,
     /// Probes sent again, unless the device refused them the first time.
     resent: AtomicU64,
-    /// Probes skipped because of their next hops, once there are no probes left.
+    /// Probes skipped because of their next hops, and those to this host, once there are no probes
+    /// left.
     unreachable: AtomicU64,
+    /// As above.
+    own: AtomicU64,
     /// How far it is, counted from the first probe of this run.
     done: AtomicU64,
+    /// How far it was some time ago, counted likewise from 1 on: what comes before may be sent
+    /// again. 0: nothing may.
+    settled: AtomicU64,
     /// Whether it has no probes left.
     is_over: AtomicBool,
 }
@@ -163,6 +177,7 @@ impl Live {
             rate: AtomicU64::default(),
             probed_ns: AtomicU64::default(),
             link: LinkState::default(),
+            resolved: AtomicU64::new(u64::MAX),
             replies: AtomicU64::default(),
             reply_bytes: AtomicU64::default(),
         }
@@ -198,11 +213,13 @@ impl Live {
     }
 
     /// Probes skipped by the lanes that have none left.
-    pub fn unreachable(&self) -> u64 {
-        let lanes = self.lanes.iter();
-        lanes
-            .map(|lane| lane.unreachable.load(Ordering::Relaxed))
-            .sum()
+    pub fn skipped(&self) -> Skipped {
+        let of_lane = |lane: &Sending| Skipped {
+            unreachable: lane.unreachable.load(Ordering::Relaxed).into(),
+            own: lane.own.load(Ordering::Relaxed).into(),
+        };
+        let lanes = self.lanes.iter().map(of_lane);
+        lanes.fold(Skipped::default(), |all, one| all + one)
     }
 
     /// Whether all probes were sent.
@@ -226,6 +243,34 @@ impl Live {
         })
     }
 
+    /// Records that the targets of the probes before a number are resolved; of all of them if it is
+    /// the highest.
+    pub fn resolve(&self, before: u64) {
+        self.resolved.store(before, Ordering::Release);
+    }
+
+    /// The targets of the probes of this run before this number are resolved; `None`: of all.
+    #[inline]
+    pub fn resolved(&self) -> Option<u64> {
+        let before = self.resolved.load(Ordering::Acquire);
+        (before != u64::MAX).then_some(before)
+    }
+
+    /// Records that the probes of a lane before a number, counted from 1 on, may be repeated.
+    pub fn settle(&self, lane: usize, settled: u64) {
+        if let Some(lane) = self.lanes.get(lane) {
+            lane.settled.store(settled, Ordering::Relaxed);
+        }
+    }
+
+    /// Probes of this run before this number, counted from 1 on, may be repeated, on whatever lane
+    /// they were sent; 0 if none may.
+    pub fn settled(&self) -> u64 {
+        let lanes = self.lanes.iter();
+        let settled = lanes.map(|lane| lane.settled.load(Ordering::Relaxed));
+        settled.min().unwrap_or(0)
+    }
+
     fn set_failed(&self, lane: usize, packets: u64) {
         if let Some(lane) = self.lanes.get(lane) {
             lane.failed.store(packets, Ordering::Relaxed);
@@ -247,7 +292,7 @@ impl Live {
     }
 
     /// Records that a lane has no probes left, and how many it has skipped.
-    pub fn end(&self, lane: usize, elapsed: Duration, unreachable: u128) {
+    pub fn end(&self, lane: usize, elapsed: Duration, skipped: Skipped) {
         let Some(lane) = self
             .lanes
             .get(lane)
@@ -255,8 +300,10 @@ impl Live {
         else {
             return;
         };
-        let unreachable = u64::try_from(unreachable).unwrap_or(u64::MAX);
-        lane.unreachable.store(unreachable, Ordering::Relaxed);
+        let narrow = |count| u64::try_from(count).unwrap_or(u64::MAX);
+        lane.unreachable
+            .store(narrow(skipped.unreachable), Ordering::Relaxed);
+        lane.own.store(narrow(skipped.own), Ordering::Relaxed);
         let elapsed_ns = elapsed.as_nanos() as u64;
         self.probed_ns.fetch_max(elapsed_ns, Ordering::Relaxed);
         lane.is_over.store(true, Ordering::Release);
@@ -288,7 +335,7 @@ impl Live {
 pub struct Sent {
     pub report: send::Report,
     pub result: Result<()>,
-    pub unreachable: u128,
+    pub skipped: Skipped,
     /// The next probe that would have been sent.
     pub next: u128,
     pub grabbed: GrabCounts,
@@ -322,7 +369,7 @@ pub fn transmit(
         ended.reduce(merged).unwrap_or_else(|| Sent {
             report: send::Report::default(),
             result: Ok(()),
-            unreachable: 0,
+            skipped: Skipped::default(),
             next: 0,
             grabbed: GrabCounts::default(),
         })
@@ -343,7 +390,7 @@ fn merged(one: Sent, other: Sent) -> Sent {
     Sent {
         report,
         result: one.result.and(other.result),
-        unreachable: one.unreachable + other.unreachable,
+        skipped: one.skipped + other.skipped,
         next: one.next.min(other.next),
         // Connections are on the first lane.
         grabbed: one.grabbed,
@@ -447,7 +494,7 @@ fn lane(
             .unwrap_or_default(),
         report,
         result,
-        unreachable: source.prober.unreachable(),
+        skipped: source.prober.skipped(),
         next: source.prober.next_index(),
     }
 }

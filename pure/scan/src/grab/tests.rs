@@ -60,10 +60,7 @@ impl Scene {
         Self {
             plan: Plan::new(targets, Ports::tcp(ports).unwrap(), source, order).unwrap(),
             cookies: Cookies::new([3; 16], source),
-            hops: NextHops {
-                router_v4: Some(MAC),
-                ..NextHops::default()
-            },
+            hops: NextHops::routers(Some(MAC), None),
             source,
         }
     }

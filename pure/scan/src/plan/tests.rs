@@ -122,6 +122,34 @@ fn attempts_at_a_target_are_a_block_apart() {
 }
 
 #[test]
+fn the_attempt_before_a_probe_has_the_same_target() {
+    for (attempts, block) in [(1, 100), (3, 100), (2, 512), (4, 7), (3, 100_000)] {
+        let order = Order {
+            attempts,
+            block,
+            ..PLAIN
+        };
+        let plan = plan("198.18.4.0/24", "80,443", order);
+        let all: Vec<_> = plan.probes(0).collect();
+        let (mut last, mut first_count) = (HashMap::new(), 0);
+        for (number, probe) in all.iter().enumerate() {
+            let attempt = plan.attempt(number as u128);
+            assert_eq!(attempt.before, last.insert(*probe, number as u128));
+            first_count += usize::from(attempt.before.is_none());
+            let others = number as u128..attempt.end;
+            let is_first = |number| plan.attempt(number).before.is_none();
+            assert!(
+                others
+                    .clone()
+                    .all(|other| is_first(other) == is_first(number as u128))
+            );
+            assert!(attempt.end <= plan.probe_count() && !others.is_empty());
+        }
+        assert_eq!(first_count, 512);
+    }
+}
+
+#[test]
 fn a_scan_can_begin_at_any_probe() {
     for (attempts, block) in [(1, 100), (3, 100), (2, 1), (4, 1_000)] {
         let order = Order {

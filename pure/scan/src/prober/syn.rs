@@ -3,6 +3,8 @@
 //! What all other probes decide one by one (kind, family, template, length, next hop) is constant,
 //! so only the order, the cookie and the fields that differ remain.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use wire::Mac;
 
 use crate::cookie::{BATCH, Block, Cookies};
@@ -34,7 +36,7 @@ impl SynBatch {
             .as_slice()
             .iter()
             .all(|entry| entry.payload == 0);
-        if !(is_alone && is_syn && is_plain && hops.on_link.count() == 0) {
+        if !(is_alone && is_syn && is_plain && hops.on_link().count() == 0) {
             return None;
         }
         let mac: Mac = match is_ipv6 {
@@ -54,6 +56,14 @@ impl SynBatch {
     #[inline(always)]
     pub(super) fn probe_len(&self) -> usize {
         self.frame.len()
+    }
+
+    /// The target of a probe of the batch.
+    pub(super) fn addr(&self, at: usize) -> IpAddr {
+        match self.is_ipv6 {
+            true => Ipv6Addr::from_bits(self.addrs[at].swap_bytes()).into(),
+            false => Ipv4Addr::from_bits(((self.words[at] >> 32) as u32).swap_bytes()).into(),
+        }
     }
 
     /// Takes the next probes, at most `room`, with the blocks of their cookies; returns how many.

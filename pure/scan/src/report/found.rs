@@ -52,6 +52,8 @@ pub struct Totals {
     pub failed: u64,
     /// Probes not sent because the next hop's MAC address could not be resolved.
     pub unreachable: u128,
+    /// Probes not sent because the target is an address of this host.
+    pub own: u128,
     /// Received packets that could be answers.
     pub received: u64,
     /// Received packets that are answers, repeated ones included.

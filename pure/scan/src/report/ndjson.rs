@@ -134,6 +134,7 @@ fn end(run: &Run, _: u64, ending: &Ending<'_>, out: &mut Vec<u8>) {
     number("before", totals.before, out);
     number("next", totals.next, out);
     number("unreachable", totals.unreachable, out);
+    number("own", totals.own, out);
     for (name, value) in [
         ("sent", totals.sent),
         ("resent", totals.resent),

@@ -232,6 +232,16 @@ impl<T: Bits> Table<T> {
         number.plus(ranges[within - 1].offset)
     }
 
+    /// The number of an address.
+    pub fn number(&self, addr: T) -> Option<T> {
+        let ranges = &self.entries[..self.len()];
+        let behind = ranges.partition_point(|entry| entry.before.plus(entry.offset) <= addr);
+        let index = behind.checked_sub(1)?;
+        let offset = ranges[index].offset.wide();
+        let number = T::of(addr.wide().wrapping_sub(offset));
+        (addr.wide() <= self.range(index).last).then_some(number)
+    }
+
     /// The range that an address is in.
     pub fn range_of(&self, addr: T) -> Option<AddrRange> {
         let ranges = &self.entries[..self.len()];

@@ -24,12 +24,13 @@ const LINE_MAX: u64 = 1 << 20;
 /// Maximum number of answers and banners.
 const ROWS_MAX: usize = 1 << 24;
 /// Totals of runs that add up.
-const SUMS: [&str; 14] = [
+const SUMS: [&str; 15] = [
     "sent",
     "resent",
     "sent_bytes",
     "failed",
     "unreachable",
+    "own",
     "received",
     "answers",
     "unrelated",

@@ -56,6 +56,14 @@ pub fn begin(scan: &Scan) -> Result<()> {
     if let Some(warning) = kernel_resets(scan) {
         warning!("{warning}");
     }
+    if scan.is_behind_xdp() {
+        warning!(
+            "warning: another program has an XDP program on {}; if it takes the responses, as \
+             another scan on afxdp: does with those to its source ports, they are missing here\n\
+             hint: scan with other ports: --source-port FIRST-LAST",
+            scan.interface()
+        );
+    }
     Ok(())
 }
 
@@ -102,7 +110,7 @@ fn plan_line(scan: &Scan) -> String {
     if setup.wait >= FOREVER {
         text.push_str(", until it is stopped");
     } else if let (Rate::Packets(pps), None) = (setup.rate, asked.min) {
-        let seconds = plan.probe_count() as f64 / pps + setup.wait.as_secs_f64();
+        let seconds = plan.seconds(setup.from, pps) + setup.wait.as_secs_f64();
         let _ = write!(text, ", about {}", span(seconds));
     }
     let _ = write!(text, ", seed {}", setup.seed);
@@ -120,6 +128,17 @@ fn plan_line(scan: &Scan) -> String {
             counted(scan.reserved, "address is", "addresses are")
         );
     }
+    if scan.own_count() != 0 {
+        let _ = write!(
+            text,
+            "\n{} not probed: a host does not see its probes to itself on an interface",
+            counted(
+                scan.own_count(),
+                "address of this host is",
+                "addresses of this host are"
+            )
+        );
+    }
     if scan.opted_out != 0 {
         let _ = write!(
             text,
@@ -130,7 +149,8 @@ fn plan_line(scan: &Scan) -> String {
     text
 }
 
-fn counted(count: u128, one: &str, many: &str) -> String {
+/// A number with its unit.
+pub fn counted(count: u128, one: &str, many: &str) -> String {
     match count {
         1 => format!("1 {one}"),
         _ => format!("{count} {many}"),
@@ -148,8 +168,16 @@ fn waiting(wait: Duration) -> String {
     }
 }
 
-fn span(seconds: f64) -> String {
-    crate::short::span((seconds.min(1e9) * 1e9) as u64)
+/// A time; scans of large ranges of IPv6 take ages.
+pub fn span(seconds: f64) -> String {
+    const YEAR: f64 = 365.0 * 86_400.0;
+    match seconds / YEAR {
+        years if years < 100.0 => crate::short::span((seconds * 1e9) as u64),
+        years if years < 1e6 => format!("{years:.0} years"),
+        years if years < 1e9 => format!("{:.1} million years", years / 1e6),
+        years if years < 1e12 => format!("{:.1} billion years", years / 1e9),
+        years => format!("{years:.1e} years"),
+    }
 }
 
 impl<'m> Show<'m> {
@@ -198,7 +226,8 @@ impl<'m> Show<'m> {
     }
 
     /// Reports how many neighbours answered.
-    fn neighbours(&mut self, found: usize, count: u128) {
+    fn neighbours(&mut self, found: u64, count: u128) {
+        self.clear();
         let count = counted(count, "on-link target", "on-link targets");
         out::words(format!("{found} of {count} answered\n").into_bytes());
     }
@@ -484,6 +513,7 @@ fn account(totals: &Totals, (sending, asked): (Duration, &str), elapsed: Duratio
             totals.unreachable,
             "not sent: no neighbour answered for the target",
         ),
+        (totals.own, "not sent: the target is this host"),
     ] {
         if count != 0 {
             let _ = writeln!(text, "  {count} {what}");
@@ -523,6 +553,7 @@ pub fn dry_run(scan: &Scan, json: bool) -> Result<()> {
             "reserved": number(scan.reserved),
             "opted_out": number(scan.opted_out),
             "on_link": number(scan.on_link_count()),
+            "own": number(scan.own_count()),
             "ports": scan.setup().ports.as_slice().len(),
             "probes": number(plan.probe_count()),
             "seed": scan.setup().seed,
@@ -554,5 +585,21 @@ mod tests {
         assert!(waiting(FOREVER).ends_with("for responses until the scan is stopped"));
         let text = waiting(Duration::from_secs(8));
         assert!(text.contains("waiting 8.0s for responses"), "{text}");
+    }
+
+    #[test]
+    fn no_time_is_too_long_to_be_printed() {
+        const YEAR: f64 = 365.0 * 86_400.0;
+        for (seconds, text) in [
+            (8.0, "8.0s"),
+            (31.0 * YEAR, "31y"),
+            (99.4 * YEAR, "99y"),
+            (584.0 * YEAR, "584 years"),
+            (7.7e6 * YEAR, "7.7 million years"),
+            (5.8e9 * YEAR, "5.8 billion years"),
+            (1.25e28 * YEAR, "1.2e28 years"),
+        ] {
+            assert_eq!(span(seconds), text);
+        }
     }
 }

@@ -85,7 +85,10 @@ impl Status {
         let totals = &self.totals;
         let sent = totals.sent.saturating_sub(totals.resent);
         let done = totals.before + u128::from(sent) + u128::from(totals.failed);
-        match totals.probes.saturating_sub(done + totals.unreachable) {
+        match totals
+            .probes
+            .saturating_sub(done + totals.unreachable + totals.own)
+        {
             0 => Some(0.0),
             // The first figures are not there yet.
             _ if self.pps < 1e-3 => None,
@@ -102,6 +105,7 @@ impl Status {
             "probes": number(totals.probes),
             "before": number(totals.before),
             "unreachable": number(totals.unreachable),
+            "own": number(totals.own),
             "seconds_left": self.seconds_left(),
         });
         for (name, _, value) in counters(totals) {
