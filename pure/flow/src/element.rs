@@ -39,6 +39,7 @@ pub enum DataType {
     Unsigned32 = 3,
     Unsigned64 = 4,
     Signed8 = 5,
+    Signed64 = 8,
     Float64 = 10,
     MacAddress = 12,
     String = 13,

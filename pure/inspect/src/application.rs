@@ -1,4 +1,4 @@
-//! The application of a flow: its protocol and decoded fields, in 512 bytes.
+//! The application of a flow: its protocol and decoded fields, in 1,000 bytes.
 
 use alloc::borrow::Cow;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,9 +8,11 @@ use crate::set::{Set, words};
 use crate::transaction::Transactions;
 
 /// Room for the fields of an application in bytes.
-const ROOM: usize = 512;
+const ROOM: usize = 1000;
 /// Part of the room that decoders may fill. The rest is for the number of transactions.
-const FILLED_MAX: usize = 496;
+const FILLED_MAX: usize = 984;
+/// Part that names of a certificate may fill: their number and the fingerprint follow them.
+const NAMES_FILLED_MAX: usize = FILLED_MAX - 80;
 
 type Present = Set<{ words(FIELDS.len()) }>;
 
@@ -63,7 +65,7 @@ pub struct Application {
     room: [u8; ROOM],
 }
 
-const _: () = assert!(size_of::<Application>() == 520 + size_of::<Present>());
+const _: () = assert!(size_of::<Application>() == ROOM + 8 + size_of::<Present>());
 
 impl Application {
     /// An application without any fields.
@@ -246,7 +248,11 @@ impl Application {
     }
 
     fn push_text(&mut self, field: Field, bytes: &[u8], is_cut: bool) -> bool {
-        let room = FILLED_MAX.saturating_sub(usize::from(self.len) + HEAD);
+        let filled_max = match field {
+            Field::TlsSan => NAMES_FILLED_MAX,
+            _ => FILLED_MAX,
+        };
+        let room = filled_max.saturating_sub(usize::from(self.len) + HEAD);
         let len = bytes.len().min(field.row().len_max.into()).min(room);
         // A single letter is not informative: omit it.
         if len == 0 && !bytes.is_empty() {
@@ -432,6 +438,9 @@ mod tests {
     #[test]
     fn long_values_are_cut_and_fields_without_room_are_counted() {
         let mut a = Application::EMPTY;
+        for _ in 0..2 {
+            a.field(Field::DnsAnswer, Value::text(&[b'w'; 241]));
+        }
         a.field(Field::HttpPath, Value::text(&[b'x'; 300]));
         a.field(Field::HttpHost, Value::text(&[b'y'; 300]));
         a.field(Field::HttpAgent, Value::text(b"z"));
@@ -440,7 +449,10 @@ mod tests {
             _ => (0, false),
         };
         assert_eq!(cut(Field::HttpPath), (256, true));
-        assert_eq!(cut(Field::HttpHost), (496 - 256 - 6, true));
+        assert_eq!(
+            cut(Field::HttpHost),
+            (FILLED_MAX - 2 * 244 - 256 - 6, true)
+        );
         assert_eq!(cut(Field::HttpAgent), (0, false));
         assert_eq!(a.lost(), 1);
         a.clear();

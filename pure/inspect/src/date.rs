@@ -1,22 +1,21 @@
-//! Conversion between dates of the Gregorian calendar and seconds since the Unix epoch, from 1970
-//! to 9999.
+//! Conversion between dates of the Gregorian calendar and seconds since the Unix epoch, in the years
+//! 0 to 9999. Before 1970 the seconds are negative.
 //!
-//! [`wire::Timestamp`] counts nanoseconds and ends in 2554; certificates are valid until 9999
-//! (RFC 5280 §4.1.2.5).
+//! [`wire::Timestamp`] counts nanoseconds from 1970 to 2554; certificates may begin in 1950 and are
+//! valid until 9999 (RFC 5280 §4.1.2.5).
 
 use core::fmt;
 
-const SECONDS_PER_DAY: u64 = 86_400;
+const SECONDS_PER_DAY: i64 = 86_400;
 
 /// Days in 400 years, the period of the calendar.
-const DAYS_PER_ERA: u64 = 146_097;
+const DAYS_PER_ERA: i64 = 146_097;
 
 /// Days from 0000-03-01, a calendar in which leap days end the year, to 1970-01-01.
-const EPOCH_DAY: u64 = 719_468;
+const EPOCH_DAY: i64 = 719_468;
 
-/// Seconds since 1970-01-01T00:00:00Z for a date and time in UTC; `None` before 1970, and for an
-/// invalid date.
-pub(crate) fn seconds(date: [u64; 3], time: [u64; 3]) -> Option<u64> {
+/// Seconds since 1970-01-01T00:00:00Z for a date and time in UTC; `None` for an invalid date.
+pub(crate) fn seconds(date: [i64; 3], time: [i64; 3]) -> Option<i64> {
     let ([year, month, day], [hour, minute, second]) = (date, time);
     let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let month_len = match month {
@@ -25,14 +24,14 @@ pub(crate) fn seconds(date: [u64; 3], time: [u64; 3]) -> Option<u64> {
         4 | 6 | 9 | 11 => 30,
         _ => 31,
     };
-    let is_date = (1970..=9999).contains(&year) && (1..=12).contains(&month);
+    let is_date = (0..=9999).contains(&year) && (1..=12).contains(&month);
     // 60 is a leap second.
-    let is_time = hour < 24 && minute < 60 && second <= 60;
-    if !is_date || !is_time || day == 0 || day > month_len {
+    let is_time = (0..24).contains(&hour) && (0..60).contains(&minute) && (0..=60).contains(&second);
+    if !is_date || !is_time || day <= 0 || day > month_len {
         return None;
     }
     let shifted = if month <= 2 { year - 1 } else { year };
-    let (era, year_of_era) = (shifted / 400, shifted % 400);
+    let (era, year_of_era) = (shifted.div_euclid(400), shifted.rem_euclid(400));
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
     let days = era * DAYS_PER_ERA + day_of_era - EPOCH_DAY;
@@ -41,20 +40,23 @@ pub(crate) fn seconds(date: [u64; 3], time: [u64; 3]) -> Option<u64> {
 
 /// Seconds since the Unix epoch; formatted as in RFC 3339, without the zone: `2026-11-23T06:00:00`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DateTime(pub u64);
+pub struct DateTime(pub i64);
 
 impl fmt::Display for DateTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let days = self.0 / SECONDS_PER_DAY + EPOCH_DAY;
-        let (era, day_of_era) = (days / DAYS_PER_ERA, days % DAYS_PER_ERA);
+        let days = self.0.div_euclid(SECONDS_PER_DAY).saturating_add(EPOCH_DAY);
+        let (era, day_of_era) = (
+            days.div_euclid(DAYS_PER_ERA),
+            days.rem_euclid(DAYS_PER_ERA),
+        );
         let year_of_era =
             (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let month_from_march = (5 * day_of_year + 2) / 153;
         let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
         let month = (month_from_march + 2) % 12 + 1;
-        let year = year_of_era + era * 400 + u64::from(month <= 2);
-        let second = self.0 % SECONDS_PER_DAY;
+        let year = year_of_era + era * 400 + i64::from(month <= 2);
+        let second = self.0.rem_euclid(SECONDS_PER_DAY);
         write!(
             f,
             "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}",
@@ -73,6 +75,9 @@ mod tests {
     #[test]
     fn dates_are_read_and_printed() {
         for (date, time, expected) in [
+            ([0, 1, 1], [0, 0, 0], -62_167_219_200),
+            ([1950, 1, 1], [0, 0, 0], -631_152_000),
+            ([1969, 12, 31], [23, 59, 59], -1),
             ([1970, 1, 1], [0, 0, 0], 0),
             ([2000, 2, 29], [0, 0, 0], 951_782_400),
             ([2024, 2, 29], [23, 59, 59], 1_709_251_199),
@@ -86,7 +91,8 @@ mod tests {
             assert_eq!(DateTime(expected).to_string(), text);
         }
         for (date, time) in [
-            ([1969, 12, 31], [23, 59, 59]),
+            ([10_000, 1, 1], [0, 0, 0]),
+            ([-1, 1, 1], [0, 0, 0]),
             ([2026, 0, 1], [0, 0, 0]),
             ([2026, 13, 1], [0, 0, 0]),
             ([2026, 2, 29], [0, 0, 0]),
@@ -100,8 +106,8 @@ mod tests {
 
     #[test]
     fn days_of_four_centuries_are_consecutive() {
-        let mut day = 0;
-        for year in 1970..2400 {
+        let mut day = -EPOCH_DAY - 60;
+        for year in 0..2400 {
             for month in 1..=12 {
                 for date in 1..=31 {
                     if let Some(at) = seconds([year, month, date], [0, 0, 0]) {

@@ -50,7 +50,7 @@ mod wireguard;
 pub use arena::{Arena, PAGE_LEN};
 pub(crate) use arena::{Handle, Kind};
 pub use table::DECODERS;
-pub use tls::EncryptedMessages;
+pub use tls::{EncryptedMessages, certificate};
 
 /// Direction of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

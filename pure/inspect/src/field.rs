@@ -117,7 +117,7 @@ pub enum Kind {
     Text,
     /// [`Value::Digest`].
     Digest,
-    /// A number that is a time in seconds since the Unix epoch.
+    /// A number that is a time in seconds since the Unix epoch; two's complement before it.
     Time,
 }
 
@@ -252,13 +252,13 @@ fields! {
     SsdpLocation "ssdp_location" Text 128 false "Where the device's description is.";
     WireGuardInitiator "wireguard_initiator" Hex 8 false "Index that the initiator chose.";
     WireGuardResponder "wireguard_responder" Hex 8 false "Index that the responder chose.";
-    TlsSubject "tls_subject" Text 64 false
-        "Common name of the server's certificate (RFC 5280 §4.1.2.6), up to TLS 1.2.";
-    TlsIssuer "tls_issuer" Text 64 false "Common name of its issuer.";
+    TlsSubject "tls_subject" Text 255 false
+        "Subject of the server's certificate (RFC 5280 §4.1.2.6), as `O=Example, CN=a.example`.";
+    TlsIssuer "tls_issuer" Text 255 false "Its issuer, in the same form.";
     TlsNotBefore "tls_not_before" Time 8 false "When it becomes valid.";
     TlsNotAfter "tls_not_after" Time 8 false "When it expires.";
-    TlsSan "tls_san" Text 128 true
-        "A name or an address that it is for (subjectAltName), four at the most.";
+    TlsSan "tls_san" Text 255 true
+        "A name, an address, a URI or the like that it is for (subjectAltName), 64 at the most.";
     TlsSanCount "tls_san_count" Number 8 false "How many of them it has.";
     SocksCommand "socks_command" Number 8 false
         "What the client asks for: 1 connect, 2 bind, 3 associate UDP.";
@@ -332,6 +332,15 @@ fields! {
         "Algorithm of the server's host key: `ssh-ed25519` (RFC 4253 §6.6).";
     SshHostKeySha256 "ssh_host_key_sha256" Text 43 false
         "SHA-256 of the host key in Base64, as ssh-keygen -l prints it behind `SHA256:`.";
+    TlsSerial "tls_serial" Text 64 false
+        "Serial number of the server's certificate, in hexadecimal, as OpenSSL prints it.";
+    TlsSignature "tls_signature" Text 64 false
+        "Algorithm of its signature: `sha256WithRSAEncryption`, or the number of an unknown one.";
+    TlsKeyType "tls_key_type" Text 64 false
+        "Type of its key: `rsa`, `ec`, `ed25519`, or the number of an unknown one.";
+    TlsKeyBits "tls_key_bits" Number 8 false "Size of its key in bits.";
+    TlsCertificateSha256 "tls_certificate_sha256" Text 64 false
+        "SHA-256 of the whole certificate, its fingerprint, in hexadecimal.";
 }
 
 impl Field {

@@ -130,7 +130,7 @@ const PASSED_OVER_MAX: u32 = 4096;
 /// Memory per flow with state in bytes, until it ends.
 pub const FLOW_LEN: usize = size_of::<Flow>();
 
-const _: () = assert!(FLOW_LEN <= 704);
+const _: () = assert!(FLOW_LEN <= 1192);
 
 impl Flow {
     const NEW: Flow = Flow {

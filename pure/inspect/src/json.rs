@@ -111,7 +111,7 @@ fn value(kind: Kind, value: Value<'_>, out: &mut Vec<u8>) {
             None => write!(Out(out), "\"{number:#06x}\""),
         },
         (Value::Number(number), Kind::Hex) => write!(Out(out), "\"{number:#06x}\""),
-        (Value::Number(number), Kind::Time) => write!(Out(out), "\"{}Z\"", DateTime(number)),
+        (Value::Number(number), Kind::Time) => write!(Out(out), "\"{}Z\"", DateTime(number as i64)),
         (Value::Number(number), _) => write!(Out(out), "{number}"),
         (Value::Text { bytes, .. }, _) => {
             string(bytes, out);

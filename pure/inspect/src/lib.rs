@@ -52,7 +52,9 @@ pub use application::{Application, FieldSet};
 pub use community_id::{CommunityId, community_id};
 pub use conversation::{Conversation, DEPTH_MAX, End, Tools};
 pub use date::DateTime;
-pub use decode::{Direction, EncryptedMessages, Next, Origin, Progress, ProtocolSwitch, Reason};
+pub use decode::{
+    Direction, EncryptedMessages, Next, Origin, Progress, ProtocolSwitch, Reason, certificate,
+};
 pub use field::{FIELDS, Field, FieldRow, FieldSink, Kind, Protocol, Value};
 pub use identify::Decoders;
 pub use inspector::{DONE, FLOW_LEN, Inspector, InspectorConfig, InspectorStats, NONE, Segment};

@@ -23,6 +23,21 @@ impl<const N: usize> Text<N> {
         self.is_cut |= len < bytes.len();
     }
 
+    /// Appends a character in UTF-8. What follows one that does not fit is dropped.
+    pub(crate) fn push_char(&mut self, letter: char) {
+        let mut buffer = [0; 4];
+        let bytes = letter.encode_utf8(&mut buffer).as_bytes();
+        match self.is_cut || usize::from(self.len) + bytes.len() > N {
+            true => self.is_cut = true,
+            false => self.push(bytes),
+        }
+    }
+
+    /// Appends a text, which may be cut between characters.
+    pub(crate) fn push_str(&mut self, text: &str) {
+        text.chars().for_each(|letter| self.push_char(letter));
+    }
+
     /// Marks the text as truncated.
     pub(crate) fn cut(&mut self) {
         self.is_cut = true;

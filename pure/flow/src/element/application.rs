@@ -2,9 +2,9 @@
 //! barewire's own numbers, which never change.
 //!
 //! Numbers of fixed length have a value for *not seen*: 0 if that is not a valid value, otherwise
-//! all bits set. Texts that were not seen are empty.
+//! all bits set, and the lowest number for signed ones. Texts that were not seen are empty.
 
-use inspect::{Application, FIELDS, Field, Value};
+use inspect::{Application, FIELDS, Field, Kind, Value};
 
 use super::{DataType, Element, OWN_ENTERPRISE, Semantics, Units, VARIABLE_LEN};
 use crate::encode::extra_fields::{hex, utf8};
@@ -118,12 +118,12 @@ elements! {
     SsdpLocation = "ssdpLocation" 165 own String [TEXT] 0, "Where the description is";
     WireGuardInitiator = "wireGuardInitiatorIndex" 166 own Unsigned32 [4] 0, "Initiator's index";
     WireGuardResponder = "wireGuardResponderIndex" 167 own Unsigned32 [4] 0, "Responder's index";
-    TlsSubject = "tlsServerCertificateSubject" 168 own String [TEXT] 0, "Common name of subject";
-    TlsIssuer = "tlsServerCertificateIssuer" 169 own String [TEXT] 0, "Common name of issuer";
-    TlsNotBefore = "tlsServerCertificateNotBefore" 170 own Unsigned64 [8] 0xffff_ffff_ffff_ffff,
-        "Seconds since 1970; all bits set without";
-    TlsNotAfter = "tlsServerCertificateNotAfter" 171 own Unsigned64 [8] 0xffff_ffff_ffff_ffff,
-        "Seconds since 1970; all bits set without";
+    TlsSubject = "tlsServerCertificateSubject" 168 own String [TEXT] 0, "Subject, as a name";
+    TlsIssuer = "tlsServerCertificateIssuer" 169 own String [TEXT] 0, "Issuer, as a name";
+    TlsNotBefore = "tlsServerCertificateNotBefore" 170 own Signed64 [8] 0x8000_0000_0000_0000,
+        "Seconds since 1970; the lowest number without";
+    TlsNotAfter = "tlsServerCertificateNotAfter" 171 own Signed64 [8] 0x8000_0000_0000_0000,
+        "Seconds since 1970; the lowest number without";
     TlsSan = "tlsServerCertificateNames" 172 own String [TEXT] 0, "Names, joined by commas";
     TlsSanCount = "tlsServerCertificateNameCount" 173 own Unsigned32 [4] 0, "How many it has";
     SocksCommand = "socksCommand" 174 own Unsigned8 [1] 0, "What the client asks for";
@@ -182,10 +182,17 @@ elements! {
     TelnetText = "telnetServerText" 242 own String [TEXT] 0, "First line, or prompt";
     SshHostKey = "sshHostKeyAlgorithm" 243 own String [TEXT] 0, "Algorithm of the host key";
     SshHostKeySha256 = "sshHostKeySha256" 244 own String [TEXT] 0, "SHA-256 of the key, Base64";
+    TlsSerial = "tlsServerCertificateSerial" 245 own String [TEXT] 0, "Serial number, hexadecimal";
+    TlsSignature = "tlsServerCertificateSignature" 246 own String [TEXT] 0,
+        "Signature algorithm";
+    TlsKeyType = "tlsServerCertificateKeyType" 247 own String [TEXT] 0, "Type of its key";
+    TlsKeyBits = "tlsServerCertificateKeyBits" 248 own Unsigned32 [4] 0, "Size of its key";
+    TlsCertificateSha256 = "tlsServerCertificateSha256" 249 own String [TEXT] 0,
+        "SHA-256 of the certificate";
 }
 
 const _: () = assert!(APPLICATION_LEN == FIELDS.len());
-const APPLICATION_LEN: usize = 130;
+const APPLICATION_LEN: usize = 135;
 
 impl ApplicationElement {
     /// Appends the exported value; text without its length.
@@ -238,6 +245,9 @@ fn text_by(
             Value::Text { bytes, .. } => put(bytes, out),
             Value::Digest(sum) => hex(&sum, out),
             // Writing into a vector cannot fail.
+            Value::Number(number) if field.row().kind == Kind::Time => {
+                drop(write!(out, "{}", number as i64));
+            }
             Value::Number(number) => drop(write!(out, "{number}")),
             Value::Address(addr) => drop(write!(out, "{addr}")),
         }
@@ -247,7 +257,7 @@ fn text_by(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inspect::{FieldSink, Kind};
+    use inspect::FieldSink;
 
     #[test]
     fn every_field_has_an_element_of_its_own() {

@@ -17,6 +17,7 @@ mod fingerprint;
 mod hello;
 
 pub(crate) use certificate::Certificate;
+pub use certificate::certificate;
 pub use encrypted::EncryptedMessages;
 pub(crate) use fingerprint::Carrier;
 pub(crate) use hello::Hello;

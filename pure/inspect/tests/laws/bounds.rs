@@ -267,7 +267,7 @@ fn the_answer_to_a_long_upload_is_read() {
 #[test]
 fn states_have_the_documented_sizes() {
     const { assert!(barewire_inspect::decode::PAGE_LEN <= 5120) };
-    const { assert!(barewire_inspect::FLOW_LEN <= 704) };
+    const { assert!(barewire_inspect::FLOW_LEN <= 1192) };
     let config = InspectorConfig::default();
-    assert!(config.memory_len() < 64 << 20, "{}", config.memory_len());
+    assert!(config.memory_len() < 96 << 20, "{}", config.memory_len());
 }

@@ -9,6 +9,9 @@ pub use services::SERVICES;
 /// A sample, its protocol, and the fields reported about it.
 pub type Case = (&'static str, &'static str, &'static [(Field, &'static str)]);
 
+/// Subject of the samples' certificate.
+pub const SUBJECT: &str = "C=XX, O=Some Organisation, CN=www.example.org, CN=a second one";
+
 pub const CASES: &[Case] = &[
     (
         "tls",
@@ -46,19 +49,21 @@ pub const CASES: &[Case] = &[
             (TlsSni, "a.example"),
             (TlsVersion, "771"),
             (TlsAlpnChosen, "x"),
-            (TlsSubject, "www.example.org"),
-            (TlsIssuer, "Some Issuer"),
+            (TlsSubject, SUBJECT),
+            (TlsIssuer, "C=XX, O=Some Organisation, CN=Some Issuer, CN=a second one"),
             (TlsNotBefore, "1709251199"),
             (TlsNotAfter, "4102358400"),
             (TlsSan, "www.example.org"),
-            (TlsSanCount, "6"),
+            (TlsSanCount, "7"),
+            (TlsSerial, "01010101010101010101010101010101"),
+            (TlsSignature, "ecdsa-with-SHA256"),
         ],
     ),
     (
         "tls-certificate-bare",
         "tls",
         &[
-            (TlsSubject, "www.example.org"),
+            (TlsSubject, SUBJECT),
             (TlsSan, "-"),
             (TlsSanCount, "-"),
         ],
@@ -74,7 +79,7 @@ pub const CASES: &[Case] = &[
             (TlsVersion, "65277"),
             (TlsCipher, "49195"),
             (TlsAlpnChosen, "webrtc"),
-            (TlsSubject, "www.example.org"),
+            (TlsSubject, SUBJECT),
             (TlsSan, "a.example"),
         ],
     ),
@@ -115,7 +120,7 @@ pub const CASES: &[Case] = &[
             (SocksResult, "0"),
             (InnerProtocol, "tls"),
             (TlsSni, "a.example"),
-            (TlsSubject, "www.example.org"),
+            (TlsSubject, SUBJECT),
         ],
     ),
     (
@@ -125,7 +130,7 @@ pub const CASES: &[Case] = &[
             (SocksTarget, "a.example"),
             (InnerProtocol, "tls"),
             (TlsSni, "a.example"),
-            (TlsSubject, "www.example.org"),
+            (TlsSubject, SUBJECT),
         ],
     ),
     (
@@ -188,7 +193,7 @@ pub const CASES: &[Case] = &[
             (HttpMethod, "CONNECT"),
             (InnerProtocol, "tls"),
             (TlsSni, "a.example"),
-            (TlsSubject, "www.example.org"),
+            (TlsSubject, SUBJECT),
         ],
     ),
     (
@@ -198,7 +203,7 @@ pub const CASES: &[Case] = &[
             (HttpPath, "/first"),
             (InnerProtocol, "tls"),
             (TlsSni, "a.example"),
-            (TlsSubject, "www.example.org"),
+            (TlsSubject, SUBJECT),
         ],
     ),
     (

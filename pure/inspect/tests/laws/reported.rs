@@ -1,6 +1,6 @@
 //! Every sample is identified, and the reported fields are those of the sample.
 
-use super::cases::{CASES, SERVICES};
+use super::cases::{CASES, SERVICES, SUBJECT};
 use super::*;
 
 #[test]
@@ -36,13 +36,12 @@ fn early_data_is_bounded() {
         let reported = tried.cut(&sample.pieces(), sample.ports, step).application;
         assert_eq!(text(&reported, Field::InnerProtocol), "tls");
         assert_eq!(text(&reported, Field::TlsSni), "-");
-        assert_eq!(text(&reported, Field::TlsSubject), "www.example.org");
+        assert_eq!(text(&reported, Field::TlsSubject), SUBJECT);
     }
 }
 
-/// Of six names four are reported in order, and all are counted.
 #[test]
-fn the_first_names_of_a_certificate_are_listed() {
+fn the_names_of_a_certificate_are_listed() {
     let application = by_name("tls-certificate");
     let names = application
         .fields()
@@ -51,9 +50,12 @@ fn the_first_names_of_a_certificate_are_listed() {
     let address = |text: &str| Value::Address(text.parse().expect("an address"));
     let expected = [
         Value::text(b"www.example.org"),
+        Value::text(b"mail@example.org"),
         address("192.0.2.1"),
         Value::text(b"*.example.org"),
         address("2001:db8::1"),
+        Value::text(b"fifth.example.org"),
+        Value::text(b"sixth.example.org"),
     ];
     assert_eq!(names, expected);
     let mut json = Vec::new();

@@ -82,7 +82,7 @@ pub fn certificates(leaf: &[u8]) -> Vec<u8> {
     handshake(11, &sized24(&chain))
 }
 
-/// The first flight of a server whose certificate has six names.
+/// The first flight of a server whose certificate has seven names.
 pub fn flight() -> Vec<u8> {
     let names: [(u8, &[u8]); 7] = [
         (0x82, b"www.example.org"),

@@ -21,11 +21,9 @@ enum As {
     Answers,
     /// A list with all values of a repeated field.
     Values,
-    /// A distinguished name built from the common name, `CN=…`.
-    CommonName,
 }
 
-use As::{Answers, CommonName, List, Parts, Plain, Values};
+use As::{Answers, List, Parts, Plain, Values};
 
 /// An object of EVE: its name, and the paths of its members with their fields. A dot begins a
 /// nested object; its members are adjacent.
@@ -44,10 +42,11 @@ const OBJECTS: &[Object] = &[
             ("ja3s.hash", Field::Ja3s, Plain),
             ("ja4", Field::Ja4, Plain),
             ("ja4s", Field::Ja4s, Plain),
-            ("subject", Field::TlsSubject, CommonName),
-            ("issuerdn", Field::TlsIssuer, CommonName),
+            ("subject", Field::TlsSubject, Plain),
+            ("issuerdn", Field::TlsIssuer, Plain),
             ("notbefore", Field::TlsNotBefore, Plain),
             ("notafter", Field::TlsNotAfter, Plain),
+            ("serial", Field::TlsSerial, Plain),
             ("subjectaltname", Field::TlsSan, Values),
         ],
     ),
@@ -218,11 +217,6 @@ fn value(application: &Application, field: Field, how: As, out: &mut Vec<u8>) {
             }
             return out.push(b']');
         }
-        CommonName => {
-            text.extend(b"CN=");
-            application_text(application, field, &mut text);
-            return string(&text, out);
-        }
         Answers | Values => {
             let (before, behind): (&[u8], &[u8]) = match how {
                 Answers => (b"{\"rdata\":", b"}"),
@@ -260,7 +254,7 @@ fn value(application: &Application, field: Field, how: As, out: &mut Vec<u8>) {
             None => write!(words, "\"0x{number:04x}\""),
         },
         (Kind::Hex, _) => write!(words, "\"0x{number:04x}\""),
-        (Kind::Time, _) => write!(words, "\"{}\"", DateTime(number)),
+        (Kind::Time, _) => write!(words, "\"{}\"", DateTime(number as i64)),
         (_, Field::DnsType) => match inspect::dns_type(number) {
             Some(name) => write!(words, "\"{name}\""),
             // RFC 3597 §5.
@@ -334,7 +328,7 @@ mod tests {
         assert!(shown(&a).contains(r#""tls":{"sni":"h","version":"TLS 1.3","client_alpns""#));
         let mut a = Application::EMPTY;
         a.named(Protocol::Tls);
-        a.field(Field::TlsSubject, Value::text(b"h"));
+        a.field(Field::TlsSubject, Value::text(b"CN=h"));
         a.field(Field::TlsNotAfter, Value::Number(0));
         a.field(Field::TlsSan, Value::text(b"h"));
         a.field(Field::TlsSan, Value::Address([192, 0, 2, 1].into()));

@@ -253,8 +253,13 @@ impl Rich {
                 }
             });
         let fits = |group: &Group| {
-            let columns = others + group.elements.len();
-            group.number == 0 || HEADER_LEN + SET_HEADER_LEN + 4 + 8 * columns <= limit
+            // Those of IANA have no enterprise number (RFC 7011 §3.2).
+            let len = |element: &&ApplicationElement| match element.element.enterprise {
+                0 => 4,
+                _ => 8,
+            };
+            let columns = 8 * others + group.elements.iter().map(len).sum::<usize>();
+            group.number == 0 || HEADER_LEN + SET_HEADER_LEN + 4 + columns <= limit
         };
         Rich {
             extra_fields,

@@ -1,15 +1,22 @@
-//! The first certificate of a server (RFC 5246 §7.4.2, RFC 5280 §4.1): subject names, issuer, and
-//! validity.
+//! The first certificate of a server (RFC 5246 §7.4.2, RFC 5280 §4.1): serial number, algorithms,
+//! names, validity, key and fingerprint.
 //!
 //! Up to TLS 1.2 it is not encrypted; in 1.3, [`EncryptedMessages`](super::EncryptedMessages) finds
-//! it. It is read byte by byte, through the messages before it, to
-//! the end of its extensions; the rest of the chain is ignored.
+//! it. It is read byte by byte, through the messages before it, to its end; the rest of the chain is
+//! ignored. Of a name as much is read as there is room for.
+
+mod element;
+mod key;
+mod name;
+mod oid;
+
+use sha2::{Digest, Sha256};
 
 use super::der::{Choice, Der, Event, Head};
 use crate::Reason;
 use crate::date;
 use crate::field::{Field, FieldSink, Value};
-use crate::text::Text;
+use crate::text::{Text, hex};
 
 const CERTIFICATE: u8 = 11;
 const SERVER_HELLO_DONE: u8 = 14;
@@ -17,26 +24,19 @@ const SERVER_HELLO_DONE: u8 = 14;
 /// for future ones.
 const PASSED_MAX: u8 = 4;
 /// Maximum number of alternative names reported. All are counted.
-const NAMES_MAX: u32 = 4;
+const NAMES_MAX: u32 = 64;
 
-// Tags (X.690 §8): universal ones, and those of GeneralName (RFC 5280 §4.2.1.6).
+// Tags (X.690 §8).
+const INTEGER: u8 = 0x02;
+const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
 const OBJECT_IDENTIFIER: u8 = 0x06;
-const UTF8_STRING: u8 = 0x0c;
-const PRINTABLE_STRING: u8 = 0x13;
-const TELETEX_STRING: u8 = 0x14;
-const IA5_STRING: u8 = 0x16;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const SEQUENCE: u8 = 0x30;
-const SET: u8 = 0x31;
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
-const DNS_NAME: u8 = 0x82;
-const IP_ADDRESS: u8 = 0x87;
 
-/// id-at-commonName, 2.5.4.3.
-const COMMON_NAME: &[u8] = &[0x55, 4, 3];
 /// id-ce-subjectAltName, 2.5.29.17.
 const ALTERNATIVE_NAMES: &[u8] = &[0x55, 29, 17];
 
@@ -57,10 +57,10 @@ enum Place {
     Certificate,
     /// TBSCertificate.
     Signed,
-    Name,
-    NameSet,
-    Attribute,
+    Signature,
     Validity,
+    Key,
+    KeyKind,
     ExtensionsTag,
     Extensions,
     Extension,
@@ -73,9 +73,8 @@ impl Place {
         match self {
             Place::Outside | Place::Certificate => Place::Outside,
             Place::Signed => Place::Certificate,
-            Place::Name | Place::Validity | Place::ExtensionsTag => Place::Signed,
-            Place::NameSet => Place::Name,
-            Place::Attribute => Place::NameSet,
+            Place::Signature | Place::Validity | Place::Key | Place::ExtensionsTag => Place::Signed,
+            Place::KeyKind => Place::Key,
             Place::Extensions => Place::ExtensionsTag,
             Place::Extension => Place::Extensions,
             Place::ExtensionValue => Place::Extension,
@@ -84,8 +83,16 @@ impl Place {
     }
 }
 
+/// Number of bytes of a name that are read in a flow.
+const NAME_LEN: usize = 512;
+/// The same, where the whole certificate is at hand.
+const WHOLE_NAME_LEN: usize = 8192;
+
 /// Parser of a server's messages after its hello, up to its certificate.
-pub(crate) struct Certificate {
+pub(crate) type Certificate = Parser<NAME_LEN>;
+
+/// The parser, with room for values of this many bytes.
+pub(crate) struct Parser<const N: usize> {
     step: Step,
     passed: u8,
     kind: u8,
@@ -96,19 +103,33 @@ pub(crate) struct Certificate {
     left: u32,
     der: Der,
     place: Place,
-    tag: u8,
+    head: Head,
     /// Number of members of the signed part, and of the validity, that have begun.
     members: u8,
     times: u8,
-    /// Whether the last identifier is the one searched for there.
+    /// Whether the extension has the alternative names.
     is_wanted: bool,
     name_count: u32,
-    text: Text<255>,
+    key: key::Kind,
+    /// Of the bytes so far; `None` if some of them were lost.
+    sum: Option<Sha256>,
+    text: Text<N>,
 }
 
-impl Certificate {
-    pub(crate) const fn new() -> Certificate {
-        Certificate {
+/// Reads a certificate (DER), or the beginning of one, and reports its fields.
+///
+/// # Errors
+/// If it is encoded incorrectly; what was found before is reported.
+pub fn certificate(der: &[u8], out: &mut dyn FieldSink) -> Result<(), Reason> {
+    let len = u32::try_from(der.len()).map_err(|_| Reason::TooLong)?;
+    let mut parser = Parser::<WHOLE_NAME_LEN>::new();
+    parser.begin(len);
+    parser.certificate(&mut &*der, out).map(drop)
+}
+
+impl<const N: usize> Parser<N> {
+    pub(crate) const fn new() -> Parser<N> {
+        Parser {
             step: Step::Kind,
             passed: 0,
             kind: 0,
@@ -117,19 +138,21 @@ impl Certificate {
             left: 0,
             der: Der::new(0),
             place: Place::Outside,
-            tag: 0,
+            head: Head { tag: 0, len: 0 },
             members: 0,
             times: 0,
             is_wanted: false,
             name_count: 0,
+            key: key::Kind::UNKNOWN,
+            sum: None,
             text: Text::EMPTY,
         }
     }
 
     /// Prepares for the list of certificates of a message of which this many bytes are still to
     /// come.
-    pub(super) const fn at_list(left: u32) -> Certificate {
-        let mut certificate = Certificate::new();
+    pub(super) const fn at_list(left: u32) -> Parser<N> {
+        let mut certificate = Parser::new();
         certificate.step = Step::ListLen;
         certificate.left = left;
         certificate
@@ -137,7 +160,7 @@ impl Certificate {
 
     /// Resets it, after a message of which this many bytes are still to be skipped.
     pub(crate) fn clear(&mut self, left: u32) {
-        let Certificate {
+        let Parser {
             step,
             passed,
             kind,
@@ -146,19 +169,29 @@ impl Certificate {
             left: left_of_message,
             der,
             place,
-            tag,
+            head,
             members,
             times,
             is_wanted,
             name_count,
+            key,
+            sum,
             text,
         } = self;
         *step = Step::Skip;
         (*passed, *kind, *got, *number, *left_of_message) = (0, 0, 0, 0, left);
         *der = Der::new(0);
-        (*place, *tag, *members, *times) = (Place::Outside, 0, 0, 0);
-        (*is_wanted, *name_count) = (false, 0);
+        (*place, *head) = (Place::Outside, Head { tag: 0, len: 0 });
+        (*members, *times, *is_wanted, *name_count) = (0, 0, false, 0);
+        (*key, *sum) = (key::Kind::UNKNOWN, None);
         text.clear();
+    }
+
+    /// Prepares for a certificate of this many bytes.
+    fn begin(&mut self, len: u32) {
+        self.der = Der::new(len);
+        self.sum = Some(Sha256::new());
+        self.step = Step::Certificate;
     }
 
     /// Reads handshake bytes. Returns true when there is no more to read.
@@ -200,7 +233,10 @@ impl Certificate {
                 self.left -= len;
                 true
             }
-            Step::Certificate => self.der.gap(len),
+            Step::Certificate => {
+                self.sum = None;
+                self.der.gap(len)
+            }
             _ => false,
         }
     }
@@ -250,14 +286,28 @@ impl Certificate {
                 if number.saturating_add(3) > self.left {
                     return Err(Reason::BadLength);
                 }
-                self.der = Der::new(number);
-                self.step = Step::Certificate;
+                self.begin(number);
             }
         }
         Ok(false)
     }
 
     fn certificate(&mut self, input: &mut &[u8], out: &mut dyn FieldSink) -> Result<bool, Reason> {
+        let before = *input;
+        let is_over = self.elements(input, out)?;
+        if let Some(sum) = &mut self.sum {
+            sum.update(&before[..before.len() - input.len()]);
+        }
+        if is_over && let Some(sum) = self.sum.take() {
+            let mut text = Text::<64>::EMPTY;
+            let sum = sum.finalize();
+            sum.iter().for_each(|byte| text.push(&hex(*byte)));
+            out.field(Field::TlsCertificateSha256, text.value());
+        }
+        Ok(is_over)
+    }
+
+    fn elements(&mut self, input: &mut &[u8], out: &mut dyn FieldSink) -> Result<bool, Reason> {
         while let Some(event) = self.der.next(input)? {
             match event {
                 Event::Begins(head) => {
@@ -267,15 +317,12 @@ impl Certificate {
                 Event::Contents(bytes) => self.text.push(bytes),
                 Event::Ends => self.ends(out),
                 Event::Leaves => {
-                    if matches!(
-                        self.place,
-                        Place::Signed | Place::Certificate | Place::Outside
-                    ) {
-                        if self.name_count != 0 {
-                            let count = Value::Number(self.name_count.into());
-                            out.field(Field::TlsSanCount, count);
-                        }
+                    if self.place == Place::Outside {
                         return Ok(true);
+                    }
+                    if self.place == Place::Signed && self.name_count != 0 {
+                        let count = Value::Number(self.name_count.into());
+                        out.field(Field::TlsSanCount, count);
                     }
                     self.place = self.place.parent();
                 }
@@ -286,30 +333,31 @@ impl Certificate {
 
     /// Handles the beginning of an element.
     fn begins(&mut self, head: Head) -> Result<Choice, Reason> {
-        self.tag = head.tag;
+        self.head = head;
         self.text.clear();
         let inner = match (self.place, head.tag) {
+            // Behind the signed part there are the signature and its algorithm.
+            (Place::Outside | Place::Certificate, _) if self.members != 0 => {
+                return Ok(Choice::Skip);
+            }
             (Place::Outside, SEQUENCE) => Place::Certificate,
             (Place::Certificate, SEQUENCE) => Place::Signed,
             (Place::Outside | Place::Certificate, _) => return Err(Reason::BadValue),
             (Place::Signed, tag) => match self.member(tag) {
-                Some(place) => place,
+                Some(Ok(place)) => place,
+                Some(Err(choice)) => return Ok(choice),
                 None => return Ok(Choice::Skip),
             },
-            (Place::Name, SET) => Place::NameSet,
-            (Place::NameSet, SEQUENCE) => Place::Attribute,
+            (Place::Key, SEQUENCE) => Place::KeyKind,
             (Place::ExtensionsTag, SEQUENCE) => Place::Extensions,
             (Place::Extensions, SEQUENCE) => Place::Extension,
             (Place::Extension, OCTET_STRING) if self.is_wanted => Place::ExtensionValue,
             (Place::ExtensionValue, SEQUENCE) => Place::GeneralNames,
-            (Place::Attribute | Place::Extension, OBJECT_IDENTIFIER)
-            | (Place::Validity, UTC_TIME | GENERALIZED_TIME) => return Ok(Choice::Read),
-            (Place::Attribute, UTF8_STRING | PRINTABLE_STRING | TELETEX_STRING | IA5_STRING)
-                if self.is_wanted =>
-            {
-                return Ok(Choice::Read);
-            }
-            (Place::GeneralNames, DNS_NAME | IP_ADDRESS) => {
+            (Place::Signature | Place::Extension, OBJECT_IDENTIFIER)
+            | (Place::Validity, UTC_TIME | GENERALIZED_TIME)
+            | (Place::Key, BIT_STRING)
+            | (Place::KeyKind, _) => return Ok(Choice::Read),
+            (Place::GeneralNames, _) => {
                 self.name_count += 1;
                 let is_selected = self.name_count <= NAMES_MAX;
                 return Ok(if is_selected {
@@ -320,7 +368,7 @@ impl Certificate {
             }
             _ => return Ok(Choice::Skip),
         };
-        if matches!(inner, Place::Attribute | Place::Extension) {
+        if inner == Place::Extension {
             self.is_wanted = false;
         }
         self.place = inner;
@@ -329,15 +377,17 @@ impl Certificate {
 
     /// A member of the signed part: in order the serial number, the algorithm, the issuer, the
     /// validity, the subject, the key. The version before them is optional.
-    fn member(&mut self, tag: u8) -> Option<Place> {
-        if tag == VERSION {
+    fn member(&mut self, tag: u8) -> Option<Result<Place, Choice>> {
+        if tag == VERSION && self.members == 0 {
             return None;
         }
         self.members = self.members.saturating_add(1);
         match (self.members, tag) {
-            (3 | 5, SEQUENCE) => Some(Place::Name),
-            (4, SEQUENCE) => Some(Place::Validity),
-            (_, EXTENSIONS) => Some(Place::ExtensionsTag),
+            (1, INTEGER) | (3 | 5, SEQUENCE) => Some(Err(Choice::Read)),
+            (2, SEQUENCE) => Some(Ok(Place::Signature)),
+            (4, SEQUENCE) => Some(Ok(Place::Validity)),
+            (6, SEQUENCE) => Some(Ok(Place::Key)),
+            (_, EXTENSIONS) => Some(Ok(Place::ExtensionsTag)),
             _ => None,
         }
     }
@@ -345,17 +395,38 @@ impl Certificate {
     /// Handles the end of an element that was read.
     fn ends(&mut self, out: &mut dyn FieldSink) {
         let bytes = self.text.bytes();
-        match (self.place, self.tag) {
-            (Place::Attribute, OBJECT_IDENTIFIER) => self.is_wanted = bytes == COMMON_NAME,
-            (Place::Extension, _) => self.is_wanted = bytes == ALTERNATIVE_NAMES,
-            (Place::Attribute, _) => {
-                let is_subject = self.members == 5;
-                let field = match is_subject {
-                    true => Field::TlsSubject,
-                    false => Field::TlsIssuer,
+        match (self.place, self.head.tag) {
+            (Place::Signed, INTEGER) => out.field(Field::TlsSerial, serial(bytes).value()),
+            (Place::Signed, _) => {
+                let field = match self.members {
+                    3 => Field::TlsIssuer,
+                    _ => Field::TlsSubject,
                 };
-                out.field(field, self.text.value());
+                let mut text = Text::<N>::EMPTY;
+                name::distinguished(bytes, &mut text);
+                if self.text.is_cut() {
+                    text.cut();
+                }
+                out.field(field, text.value());
             }
+            (Place::Signature, _) => {
+                let number = oid::dotted(bytes);
+                let name = oid::signature(&number).map(|name| Value::text(name.as_bytes()));
+                out.field(Field::TlsSignature, name.unwrap_or(number.value()));
+            }
+            (Place::KeyKind, OBJECT_IDENTIFIER) if self.key.is_unknown() => {
+                self.key = key::Kind::of(bytes);
+                let number = oid::dotted(bytes);
+                let name = self.key.name().map(|name| Value::text(name.as_bytes()));
+                out.field(Field::TlsKeyType, name.unwrap_or(number.value()));
+            }
+            (Place::KeyKind, tag) => self.key.parameters(tag, bytes),
+            (Place::Key, _) => {
+                if let Some(bits) = self.key.bits(bytes, self.head.len) {
+                    out.field(Field::TlsKeyBits, Value::Number(bits));
+                }
+            }
+            (Place::Extension, _) => self.is_wanted = bytes == ALTERNATIVE_NAMES,
             (Place::Validity, tag) => {
                 let field = match self.times {
                     0 => Field::TlsNotBefore,
@@ -365,18 +436,54 @@ impl Certificate {
                 if let Some(seconds) = seconds(tag, bytes)
                     && self.times <= 2
                 {
-                    out.field(field, Value::Number(seconds));
+                    out.field(field, Value::Number(seconds as u64));
                 }
             }
-            (Place::GeneralNames, IP_ADDRESS) => {
-                if let Some(address) = address(bytes) {
-                    out.field(Field::TlsSan, Value::Address(address));
-                }
+            (Place::GeneralNames, name::IP_ADDRESS) => {
+                let address = address(bytes).map(Value::Address);
+                out.field(Field::TlsSan, address.unwrap_or(Value::text(b"<invalid>")));
             }
-            (Place::GeneralNames, _) => out.field(Field::TlsSan, self.text.value()),
+            (Place::GeneralNames, name::MAIL | name::DNS_NAME | name::URI) => {
+                out.field(Field::TlsSan, self.text.value());
+            }
+            (Place::GeneralNames, tag) => {
+                let mut text = Text::<N>::EMPTY;
+                name::alternative(tag, bytes, &mut text);
+                if self.text.is_cut() {
+                    text.cut();
+                }
+                out.field(Field::TlsSan, text.value());
+            }
             _ => {}
         }
     }
+}
+
+/// A serial number as OpenSSL prints it: the bytes of its magnitude, `-` in front of a negative
+/// one.
+fn serial(bytes: &[u8]) -> Text<64> {
+    let mut text = Text::EMPTY;
+    let is_negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
+    if is_negative {
+        text.push_char('-');
+    }
+    // The two's complement: all bits inverted in front of the last one that is set.
+    let last = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0);
+    let magnitude = |(at, byte): (usize, &u8)| match (is_negative, at.cmp(&last)) {
+        (false, _) | (true, core::cmp::Ordering::Greater) => *byte,
+        (true, core::cmp::Ordering::Equal) => byte.wrapping_neg(),
+        (true, core::cmp::Ordering::Less) => !byte,
+    };
+    let mut has_begun = false;
+    for (at, byte) in bytes.iter().enumerate() {
+        let shown = magnitude((at, byte));
+        has_begun |= shown != 0 || at + 1 == bytes.len();
+        if has_begun {
+            let digits = hex(shown).map(|digit| digit.to_ascii_uppercase());
+            text.push(&digits);
+        }
+    }
+    text
 }
 
 fn address(bytes: &[u8]) -> Option<core::net::IpAddr> {
@@ -385,13 +492,13 @@ fn address(bytes: &[u8]) -> Option<core::net::IpAddr> {
     v4().or_else(v6)
 }
 
-/// Converts a time (RFC 5280 §4.1.2.5) to seconds since the Unix epoch; `None` before 1970. Old
-/// certificates omit the seconds.
-fn seconds(tag: u8, text: &[u8]) -> Option<u64> {
+/// Converts a time (RFC 5280 §4.1.2.5) to seconds since the Unix epoch. Old certificates omit the
+/// seconds, have fractions of them, or the difference from UTC.
+fn seconds(tag: u8, text: &[u8]) -> Option<i64> {
     let pair = |at: usize| {
         let [tens, ones] = *text.get(at..at + 2)?.first_chunk::<2>()?;
         let is_number = tens.is_ascii_digit() && ones.is_ascii_digit();
-        is_number.then(|| u64::from(tens - b'0') * 10 + u64::from(ones - b'0'))
+        is_number.then(|| i64::from(tens - b'0') * 10 + i64::from(ones - b'0'))
     };
     let (year, at) = match tag {
         // Two digits stand for 1950 to 2049.
@@ -401,15 +508,25 @@ fn seconds(tag: u8, text: &[u8]) -> Option<u64> {
         },
         _ => (pair(0)? * 100 + pair(2)?, 4),
     };
-    let (second, end) = match text.get(at + 8)? {
-        b'Z' => (0, at + 8),
+    let (second, mut end) = match text.get(at + 8)? {
+        b'Z' | b'+' | b'-' => (0, at + 8),
         _ => (pair(at + 8)?, at + 10),
     };
-    if text.get(end..) != Some(b"Z") {
-        return None;
+    if tag == GENERALIZED_TIME && text.get(end) == Some(&b'.') {
+        let digits = text[end + 1..].iter().take_while(|byte| byte.is_ascii_digit());
+        end += 1 + digits.count();
     }
+    let offset = match text.get(end..)? {
+        b"Z" => 0,
+        [sign @ (b'+' | b'-'), _, _, _, _] => {
+            let offset = pair(end + 1)? * 3600 + pair(end + 3)? * 60;
+            if *sign == b'-' { -offset } else { offset }
+        }
+        _ => return None,
+    };
     let date = [year, pair(at)?, pair(at + 2)?];
-    date::seconds(date, [pair(at + 4)?, pair(at + 6)?, second])
+    let local = date::seconds(date, [pair(at + 4)?, pair(at + 6)?, second])?;
+    Some(local - offset)
 }
 
 #[cfg(test)]
@@ -422,17 +539,42 @@ mod tests {
             (UTC_TIME, &b"700101000000Z"[..], Some(0)),
             (UTC_TIME, b"491231235959Z", Some(2_524_607_999)),
             (UTC_TIME, b"9912312359Z", Some(946_684_740)),
-            (UTC_TIME, b"500101000000Z", None),
+            (UTC_TIME, b"500101000000Z", Some(-631_152_000)),
+            (UTC_TIME, b"691231235959Z", Some(-1)),
             (UTC_TIME, b"7001010000000Z", None),
-            (UTC_TIME, b"700101000000+0000", None),
+            (UTC_TIME, b"700101000000+0000", Some(0)),
+            (UTC_TIME, b"7001010130+0130", Some(0)),
+            (UTC_TIME, b"700101000000-0100", Some(3600)),
+            (UTC_TIME, b"700101000000+00", None),
             (UTC_TIME, b"70010100", None),
             (UTC_TIME, b"", None),
             (GENERALIZED_TIME, b"20500101000000Z", Some(2_524_608_000)),
             (GENERALIZED_TIME, b"99991231235959Z", Some(253_402_300_799)),
+            (GENERALIZED_TIME, b"19490101000000Z", Some(-662_688_000)),
+            (GENERALIZED_TIME, b"19700101000000.5Z", Some(0)),
             (GENERALIZED_TIME, b"2050010100000xZ", None),
             (GENERALIZED_TIME, b"20501301000000Z", None),
         ] {
             assert_eq!(seconds(tag, text), expected, "{}", text.escape_ascii());
         }
+    }
+
+    #[test]
+    fn serial_numbers_are_those_of_openssl() {
+        for (bytes, expected) in [
+            (&[0][..], "00"),
+            (&[1], "01"),
+            (&[0x12, 0x34], "1234"),
+            (&[0, 0x80], "80"),
+            (&[0x7f, 0, 0], "7F0000"),
+            (&[0xff], "-01"),
+            (&[0x80], "-80"),
+            (&[0xff, 0x00], "-0100"),
+            (&[0xff, 0x7f], "-81"),
+            (&[], ""),
+        ] {
+            assert_eq!(serial(bytes).bytes(), expected.as_bytes(), "{bytes:?}");
+        }
+        assert!(serial(&[1; 33]).is_cut());
     }
 }

@@ -282,7 +282,7 @@ mod tests {
         [&kind.to_be_bytes()[..], &sized(2, body)].concat()
     }
 
-    /// A certificate whose issuer is X, valid from 1970 on, cut off behind that.
+    /// A certificate whose issuer is X, valid from 1970 on, without a key.
     fn certificate() -> Vec<u8> {
         let der = |tag: u8, contents: &[u8]| [&[tag][..], &sized(1, contents)].concat();
         let attribute = [der(6, &[0x55, 4, 3]), der(0x0c, b"X")].concat();
@@ -327,10 +327,12 @@ mod tests {
         let fields: Vec<_> = seen.iter().map(|one| one.split(' ').next()).collect();
         let names = [
             "TlsAlpnChosen",
+            "TlsSerial",
             "TlsIssuer",
             "TlsNotBefore",
             "TlsNotAfter",
             "TlsSubject",
+            "TlsCertificateSha256",
         ];
         assert_eq!(fields, names.map(Some), "{seen:?}");
         for step in 1..flight.len() {
