@@ -449,10 +449,7 @@ mod tests {
             _ => (0, false),
         };
         assert_eq!(cut(Field::HttpPath), (256, true));
-        assert_eq!(
-            cut(Field::HttpHost),
-            (FILLED_MAX - 2 * 244 - 256 - 6, true)
-        );
+        assert_eq!(cut(Field::HttpHost), (FILLED_MAX - 2 * 244 - 256 - 6, true));
         assert_eq!(cut(Field::HttpAgent), (0, false));
         assert_eq!(a.lost(), 1);
         a.clear();

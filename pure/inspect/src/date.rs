@@ -26,7 +26,8 @@ pub(crate) fn seconds(date: [i64; 3], time: [i64; 3]) -> Option<i64> {
     };
     let is_date = (0..=9999).contains(&year) && (1..=12).contains(&month);
     // 60 is a leap second.
-    let is_time = (0..24).contains(&hour) && (0..60).contains(&minute) && (0..=60).contains(&second);
+    let is_time =
+        (0..24).contains(&hour) && (0..60).contains(&minute) && (0..=60).contains(&second);
     if !is_date || !is_time || day <= 0 || day > month_len {
         return None;
     }
@@ -45,10 +46,7 @@ pub struct DateTime(pub i64);
 impl fmt::Display for DateTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let days = self.0.div_euclid(SECONDS_PER_DAY).saturating_add(EPOCH_DAY);
-        let (era, day_of_era) = (
-            days.div_euclid(DAYS_PER_ERA),
-            days.rem_euclid(DAYS_PER_ERA),
-        );
+        let (era, day_of_era) = (days.div_euclid(DAYS_PER_ERA), days.rem_euclid(DAYS_PER_ERA));
         let year_of_era =
             (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);

@@ -15,6 +15,16 @@ use crate::transaction::{self, Transactions};
 /// names truncated fields, `"lost"` counts those that did not fit. Writes nothing and returns false
 /// if nothing is known at all.
 pub fn json(application: &Application, guess: Option<&str>, out: &mut Vec<u8>) -> bool {
+    json_with(application, guess, &[], out)
+}
+
+/// The same, with fields that are not in the application.
+pub fn json_with(
+    application: &Application,
+    guess: Option<&str>,
+    more: &[(Field, Value<'_>)],
+    out: &mut Vec<u8>,
+) -> bool {
     let (name, by) = match (application.protocol(), application.ndpi_name(), guess) {
         (Protocol::Unknown, None, None) => return false,
         (Protocol::Unknown, None, Some(guess)) => (guess, "port"),
@@ -26,15 +36,14 @@ pub fn json(application: &Application, guess: Option<&str>, out: &mut Vec<u8>) -
     out.extend(b",\"by\":");
     string(by.as_bytes(), out);
     for row in FIELDS {
-        if !application.has(row.field) {
+        if !application.has(row.field) && !more.iter().any(|(field, _)| *field == row.field) {
             continue;
         }
         out.push(b',');
         string(row.name.as_bytes(), out);
         out.push(b':');
-        let values = application
-            .fields()
-            .filter(|(field, _)| *field == row.field);
+        let values = application.fields().chain(more.iter().copied());
+        let values = values.filter(|(field, _)| *field == row.field);
         if row.repeats {
             out.push(b'[');
         }
@@ -49,7 +58,7 @@ pub fn json(application: &Application, guess: Option<&str>, out: &mut Vec<u8>) -
         }
     }
     let mut is_first = true;
-    for (field, value) in application.fields() {
+    for (field, value) in application.fields().chain(more.iter().copied()) {
         if let Value::Text { is_cut: true, .. } = value {
             out.extend(if is_first { &b",\"cut\":["[..] } else { b"," });
             string(field.name().as_bytes(), out);

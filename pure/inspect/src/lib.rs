@@ -59,7 +59,8 @@ pub use field::{FIELDS, Field, FieldRow, FieldSink, Kind, Protocol, Value};
 pub use identify::Decoders;
 pub use inspector::{DONE, FLOW_LEN, Inspector, InspectorConfig, InspectorStats, NONE, Segment};
 pub use json::{
-    is_unprintable, json, string as json_string, tls_version, transactions as json_transactions,
+    is_unprintable, json, json_with, string as json_string, tls_version,
+    transactions as json_transactions,
 };
 pub use names::{dns_rcode, dns_type};
 pub use ports::{Transport, guess, guess_port, known_ports};

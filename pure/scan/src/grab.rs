@@ -9,20 +9,26 @@
 //! dropped and acknowledged up to the gap (RFC 9293 §3.10.7.4, RFC 5681 §4.2), so the server
 //! retransmits it. Only the first bytes from a server are kept, for the report.
 
+mod again;
+mod banner;
 mod certificates;
 mod connection;
 mod datagram;
 mod fields;
 pub mod hello;
+mod page;
 mod segment;
+mod starttls;
 mod table;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tls;
 
+use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use inspect::{Application, Tools};
+use inspect::Tools;
 use wire::{Dissection, LayerKind, LinkType, Mac, dissect};
 
 use crate::answer::{AnswerClassifier, State};
@@ -31,14 +37,19 @@ use crate::hops::NextHops;
 use crate::plan::Plan;
 use crate::probe::Probe;
 
+pub use banner::Banner;
 pub use certificates::Certificate;
 pub use connection::Ending;
-use connection::{Connection, Step};
+use connection::{Connection, Ends, Step};
 pub use datagram::DatagramReader;
-use hello::Hello;
-pub use hello::{IDENTITY_MAX, Identity};
+pub use fields::CertificateFields;
+pub use hello::{Given, GivenHello, HELLO_LEN_MAX, IDENTITY_MAX, Identity, service_names};
+use hello::{Hello, To};
 use segment::{ACK, Incoming, Outgoing, RST, SYN, Sender};
 use table::Table;
+
+/// Names by address.
+pub type Names = HashMap<IpAddr, Vec<Arc<str>>>;
 
 /// Limits and settings of connections.
 #[derive(Clone, Debug)]
@@ -51,23 +62,10 @@ pub struct GrabOptions {
     pub identity: Identity,
     /// Whether the certificates of TLS servers are kept.
     pub keeps_certificates: bool,
-}
-
-/// The banner of a service.
-#[derive(Clone, Debug)]
-pub struct Banner {
-    /// The service.
-    pub target: ProbeTarget,
-    /// The findings of the decoders.
-    pub application: Application,
-    /// The first bytes from the server.
-    pub start: Vec<u8>,
-    /// Number of bytes read from the server.
-    pub byte_count: u64,
-    /// Why the connection ended.
-    pub ending: Ending,
-    /// Certificates of the server that no banner had before, if they are kept.
-    pub certificates: Vec<Certificate>,
+    /// The names by which targets were given.
+    pub names: Names,
+    /// What is said first to some ports; the last one of a port counts.
+    pub hellos: Vec<Given>,
 }
 
 /// Counters of banner grabbing.
@@ -193,19 +191,22 @@ impl<'p> BannerGrabber<'p> {
 
     fn open(&mut self, target: ProbeTarget, incoming: &Incoming<'_>, now_ns: u64) {
         let cookie = self.cookies.of(&target);
-        let hello = Hello::of(target.port);
-        let first = hello.bytes(&target, &self.grab.identity);
-        let mut connection = Connection::new(
+        let ends = Ends {
             target,
-            self.plan.source().port(&cookie),
-            cookie.seq.wrapping_add(1),
-            incoming,
-            (hello, first),
-            (now_ns, self.grab.timeout_ns),
-        );
-        if self.grab.keeps_certificates {
-            connection.keep_certificates();
-        }
+            name: self
+                .grab
+                .names
+                .get(&target.addr)
+                .and_then(|names| names.first())
+                .cloned(),
+            own: self.own_addr(target.addr),
+            local_port: self.plan.source().port(&cookie),
+            base: cookie.seq.wrapping_add(1),
+            timeout_ns: self.grab.timeout_ns,
+            keeps_chain: self.grab.keeps_certificates,
+        };
+        let first = self.first(Hello::of(target.port, &self.grab.hellos), &ends);
+        let mut connection = Connection::accepted(ends, incoming, first, now_ns);
         if self.known.len() >= KNOWN_MAX || self.table.is_full() {
             self.counted.refused += 1;
             return self.reset(&target, incoming);
@@ -214,7 +215,27 @@ impl<'p> BannerGrabber<'p> {
         self.counted.connections += 1;
         let step = connection.begin(now_ns);
         let slot = self.table.insert(connection);
-        self.act(slot, step, &mut |_| {});
+        self.act(slot, step, now_ns, &mut |_| {});
+    }
+
+    /// A hello, and what it says.
+    fn first(&self, hello: Hello, ends: &Ends) -> (Hello, Vec<u8>) {
+        let to = To {
+            target: &ends.target,
+            name: ends.name.as_deref(),
+        };
+        let said = hello.bytes(&to, &self.grab.identity);
+        (hello, said)
+    }
+
+    /// Our address on the way to another one.
+    fn own_addr(&self, to: IpAddr) -> IpAddr {
+        let source = self.plan.source();
+        let own = match to {
+            IpAddr::V4(_) => source.ipv4.map(IpAddr::V4),
+            IpAddr::V6(_) => source.ipv6.map(IpAddr::V6),
+        };
+        own.unwrap_or(to)
     }
 
     fn deliver(
@@ -228,12 +249,12 @@ impl<'p> BannerGrabber<'p> {
             return;
         };
         // A repeated SYN+ACK counts as a repeated answer.
-        self.counted.received += u64::from(incoming.flags & SYN == 0);
+        self.counted.received += u64::from(incoming.flags & SYN == 0 || connection.is_opening());
         let early = connection.early_count();
         let aids = (&mut self.tools, &self.grab.identity);
         let step = connection.receive(incoming, now_ns, aids);
         self.counted.early += connection.early_count() - early;
-        self.act(slot, step, report);
+        self.act(slot, step, now_ns, report);
     }
 
     /// Resets a segment that belongs to no connection, as any host does (RFC 9293 §3.10.7.1), so
@@ -268,24 +289,22 @@ impl<'p> BannerGrabber<'p> {
     }
 
     /// Carries out the step of a connection.
-    fn act(&mut self, slot: u32, step: Step, report: &mut dyn FnMut(Banner)) {
+    fn act(&mut self, slot: u32, step: Step, now_ns: u64, report: &mut dyn FnMut(Banner)) {
         let Some(connection) = self.table.get_mut(slot) else {
             return;
         };
         self.counted.repeated += u64::from(step.is_repeated);
-        let banner = step.ended.map(|ending| {
-            let mut banner = connection.banner(ending, &mut self.tools);
-            let known = &mut self.known_certificates;
-            banner.certificates.retain(|certificate| match known.len() {
-                ..CERTIFICATES_MAX => known.insert(certificate.sha256),
-                _ => !known.contains(&certificate.sha256),
-            });
-            match banner.byte_count {
-                0 => self.counted.silent += 1,
-                _ => self.counted.banners += 1,
-            }
-            banner
-        });
+        let banner = step
+            .ended
+            .map(|ending| connection.banner(ending, &mut self.tools));
+        if let Some(banner) = banner
+            && self.again(slot, banner, now_ns, report)
+        {
+            return;
+        }
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
         let outgoing = step.send.map(|what| connection.outgoing(what, slot));
         if let Some(outgoing) = outgoing {
             self.push(outgoing);
@@ -295,10 +314,21 @@ impl<'p> BannerGrabber<'p> {
         } else {
             self.table.reschedule(slot);
         }
-        if let Some(banner) = banner
-            && banner.byte_count != 0
-        {
-            report(banner);
+    }
+
+    /// Reports the banner of a service, if it has said anything.
+    fn report(&mut self, mut banner: Banner, report: &mut dyn FnMut(Banner)) {
+        let known = &mut self.known_certificates;
+        banner.certificates.retain(|certificate| match known.len() {
+            ..CERTIFICATES_MAX => known.insert(certificate.sha256),
+            _ => !known.contains(&certificate.sha256),
+        });
+        match banner.byte_count {
+            0 => self.counted.silent += 1,
+            _ => {
+                self.counted.banners += 1;
+                report(banner);
+            }
         }
     }
 
@@ -309,7 +339,7 @@ impl<'p> BannerGrabber<'p> {
                 continue;
             };
             let step = connection.tick(now_ns, &self.grab.identity);
-            self.act(slot, step, report);
+            self.act(slot, step, now_ns, report);
         }
     }
 
@@ -318,7 +348,7 @@ impl<'p> BannerGrabber<'p> {
         for slot in self.table.slots() {
             if let Some(connection) = self.table.get_mut(slot) {
                 let step = connection.abort(Ending::Stopped);
-                self.act(slot, step, report);
+                self.act(slot, step, u64::MAX, report);
             }
         }
     }
@@ -343,7 +373,8 @@ impl<'p> BannerGrabber<'p> {
     fn data(&self, outgoing: &Outgoing) -> &[u8] {
         let (at, len) = outgoing.data;
         let connection = self.table.get(outgoing.slot);
-        let connection = connection.filter(|one| one.is_at(outgoing.addr, outgoing.port));
+        let connection =
+            connection.filter(|one| one.is_at(outgoing.addr, (outgoing.port, outgoing.local_port)));
         connection.map_or(&[], |one| one.said(at, len))
     }
 

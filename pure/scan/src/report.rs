@@ -6,6 +6,7 @@
 //! overwrite it.
 
 mod csv;
+mod entity;
 mod found;
 mod grepable;
 mod json;
@@ -29,7 +30,7 @@ use crate::probe::Probe;
 
 pub use found::{Found, Totals};
 pub use table::{OpenTable, TableFile, TableFormat, TableOptions};
-pub use text::{first_line, safe, service, title};
+pub use text::{certificate, first_line, safe, service, title};
 
 /// The properties of a run that are known before its first result.
 #[derive(Clone, Debug)]
@@ -227,8 +228,9 @@ pub static NDJSON: &Format = &ndjson::FORMAT;
 /// Number of first bytes by which a file is recognized; the closing part is shorter.
 pub const CLOSING_MAX: usize = 4096;
 /// Number of bytes at the end of a cut file that are searched for the last whole row: the longest
-/// row, with a banner of 1,024 bytes of which each takes six, is shorter.
-pub const ROW_MAX: usize = 64 << 10;
+/// row, with a banner of 1,024 bytes and a certificate of 32 KiB of text of which each byte takes six,
+/// is shorter.
+pub const ROW_MAX: usize = 256 << 10;
 
 /// The results of one run in one format.
 #[derive(Clone, Debug)]

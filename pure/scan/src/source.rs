@@ -23,6 +23,15 @@ impl Source {
         first + ((u64::from(cookie.source_port) * u64::from(count)) >> 32) as u16
     }
 
+    /// The source port of a further connection to the same service.
+    pub fn port_after(&self, port: u16) -> u16 {
+        let (first, count) = self.ports;
+        match port.wrapping_sub(first) >= count - 1 {
+            true => first,
+            false => port + 1,
+        }
+    }
+
     /// Whether an address is the scanner's.
     pub fn is_own(&self, addr: IpAddr) -> bool {
         match addr {

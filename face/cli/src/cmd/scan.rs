@@ -1,6 +1,7 @@
 //! `barewire scan`: finds open ports and hosts without keeping state per probe.
 
 mod checks;
+mod hello;
 mod merge;
 mod output;
 mod parse;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::scan::grab::{GrabOptions, Identity};
+use ::scan::grab::Identity;
 use ::scan::{
     Given, Options, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, RangeList, Shard,
     read_payloads,
@@ -38,6 +39,7 @@ use crate::args::{calls_bpf, parse_duration, to_read_counters};
 use crate::confine::{ConfineArgs, Needs};
 use crate::inputs;
 use crate::interface;
+use hello::HelloArg;
 use output::OutputArgs;
 use parse::{
     PayloadArg, Seed, parse_identity, parse_mac, parse_rate, parse_seed, parse_source_ports,
@@ -170,10 +172,15 @@ pub struct Args {
     /// firewall rule that the kernel deletes when the scan ends (nftables, Linux 5.12)
     #[arg(long, requires = "banners")]
     firewall: bool,
+    /// Say this first to TCP ports (8000-8100=tls): what is said to a service (tls, http, ssh, ldap
+    /// and so on), or the bytes of a file
+    #[arg(long, requires = "banners", value_parser = HelloArg::parse, value_name = "PORTS=NAME|FILE")]
+    hello: Vec<HelloArg>,
     /// Close a connection after TIME
     #[arg(long, default_value = "10", value_parser = parse_duration, value_name = "TIME")]
     banner_timeout: Duration,
-    /// Maximum number of open connections; each takes 6 KiB, and up to 64 KiB more with -oP
+    /// Maximum number of open connections; each takes 7 KiB, and with TLS
+    /// up to 64 KiB more
     #[arg(long, default_value_t = 4096, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     connections: u32,
@@ -345,6 +352,7 @@ impl Args {
         let files = files.chain(&self.state).chain(&self.conf);
         let files = files.chain(payloads).chain(&self.payload_file);
         let files = files.chain(&self.mac_vendors).chain(&self.rate_file);
+        let files = files.chain(self.hello.iter().filter_map(HelloArg::path));
         let is_stdin = |path: &&Path| *path == Path::new("-");
         let files = files.map(PathBuf::as_path);
         files
@@ -397,22 +405,6 @@ impl Args {
                 .with_hint("scan without --retries, or at a constant --rate"));
         }
         Ok(min)
-    }
-
-    fn grab(&self) -> Result<Option<GrabOptions>> {
-        if !self.banners {
-            return Ok(None);
-        }
-        Ok(Some(GrabOptions {
-            connection_count_max: self.connections,
-            timeout_ns: self.banner_timeout.as_nanos().min(u64::MAX.into()) as u64,
-            identity: Identity {
-                random: random()?,
-                user_agent: self.user_agent.clone(),
-                contact: self.contact.clone(),
-            },
-            keeps_certificates: self.output.has("pem"),
-        }))
     }
 
     /// The ports of `-p`, and those of `--top-ports`.
@@ -573,7 +565,7 @@ impl Args {
             wait: self.wait,
             options: self.tcp_options.into(),
             ttl: self.ttl,
-            grab: self.grab()?,
+            grab: self.grab(include.names)?,
             firewall: self.firewall,
             queues: self.queues,
             vendors: self.vendors()?,

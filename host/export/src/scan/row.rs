@@ -139,7 +139,7 @@ pub(super) fn answer(found: &Found) -> Row {
 pub(super) fn banner(banner: &Banner, time: Timestamp) -> Row {
     let target = &banner.target;
     let mut fields = Vec::new();
-    let has_fields = inspect::json(&banner.application, None, &mut fields);
+    let has_fields = banner.json(&mut fields);
     let fields = has_fields.then(|| String::from_utf8_lossy(&fields).into_owned());
     [
         Cell::text("banner"),
@@ -156,7 +156,7 @@ pub(super) fn banner(banner: &Banner, time: Timestamp) -> Row {
         Cell::Null,
         Cell::text(service(banner).replace('\0', "")),
         Cell::of(fields, Cell::Text),
-        Cell::of(title(&banner.start), Cell::Text),
+        Cell::of(title(banner), Cell::Text),
         Cell::Bytes(banner.start.clone()),
         Cell::Number(banner.byte_count as i64),
         Cell::text(banner.ending.word()),

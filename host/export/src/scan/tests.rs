@@ -76,14 +76,11 @@ fn found(number: u32) -> Found {
 }
 
 fn banner(number: u32) -> Banner {
-    Banner {
-        target: found(number).answer.target,
-        application: inspect::Application::EMPTY,
-        start: vec![0, 0xff, b'\''],
-        byte_count: 3,
-        ending: GrabEnding::Closed,
-        certificates: Vec::new(),
-    }
+    Banner::new(
+        found(number).answer.target,
+        &[0, 0xff, b'\''],
+        GrabEnding::Closed,
+    )
 }
 
 fn open(format: &TableFormat, path: &PathBuf, append: bool) -> std::io::Result<Box<dyn TableFile>> {

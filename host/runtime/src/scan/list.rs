@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
+use std::sync::Arc;
 
+use ::scan::grab::Names;
 use ::scan::{
     AddrRange, Pair, PairPort, RangeList, parse_octets, parse_range, split_pair, words_of,
 };
@@ -29,6 +31,8 @@ pub struct TargetList {
     pub pairs: Vec<Pair>,
     /// The interface of link-local addresses with a zone (`fe80::1%eth0`, RFC 4007 section 11).
     pub zone: Option<String>,
+    /// The names of addresses that were given by name.
+    pub names: Names,
     name_count: usize,
     takes_all_addrs: bool,
     services: Services,
@@ -178,7 +182,17 @@ impl TargetList {
             .into_iter()
             .filter(|addr| all || addr.is_ipv4() == has_v4);
         let before = self.line.len();
-        self.line.extend(taken.map(AddrRange::single));
+        let shared: Arc<str> = name.into();
+        for addr in taken {
+            self.line.push(AddrRange::single(addr));
+            if !all {
+                let names = self.names.entry(addr).or_default();
+                // A name may be given for several ports.
+                if !names.contains(&shared) {
+                    names.push(shared.clone());
+                }
+            }
+        }
         match self.line.len() == before {
             true => Err(format!("{name:?} has no address")),
             false => Ok(()),
@@ -252,6 +266,7 @@ mod tests {
         let firsts: Vec<IpAddr> = list.ranges.iter().map(|range| range.first_addr()).collect();
         assert_eq!(firsts[0], IpAddr::from([192, 0, 2, 0]));
         assert!(firsts[1..].iter().all(IpAddr::is_loopback) && firsts.len() > 1);
+        assert_eq!(*list.names[&firsts[1]], ["localhost".into()]);
         let mut list = TargetList::excluded();
         list.add_line("localhost").unwrap();
         assert!(list.ranges.len() >= firsts.len() - 1);

@@ -185,6 +185,8 @@ mod tests {
                 contact: None,
             },
             keeps_certificates: false,
+            names: Default::default(),
+            hellos: Vec::new(),
         };
         let grabber = BannerGrabber::new(&plan, &cookies, &hops, (Mac([2; 6]), 64), options);
         let (give, inbox) = sync_channel(1);

@@ -18,8 +18,8 @@ use crate::field::{Field, FieldSink, Protocol, Value};
 use crate::identify::Pattern;
 use crate::text::{Text, header, number};
 
-/// Maximum number of header lines read.
-const HEADER_MAX: u16 = 128;
+/// Maximum number of header lines read: as many as fit in the bytes that are read of a flow.
+const HEADER_MAX: u16 = 1 << 14;
 /// Maximum number of provisional responses before the final one.
 const PROVISIONAL_MAX: u8 = 8;
 

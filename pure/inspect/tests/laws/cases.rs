@@ -50,7 +50,10 @@ pub const CASES: &[Case] = &[
             (TlsVersion, "771"),
             (TlsAlpnChosen, "x"),
             (TlsSubject, SUBJECT),
-            (TlsIssuer, "C=XX, O=Some Organisation, CN=Some Issuer, CN=a second one"),
+            (
+                TlsIssuer,
+                "C=XX, O=Some Organisation, CN=Some Issuer, CN=a second one",
+            ),
             (TlsNotBefore, "1709251199"),
             (TlsNotAfter, "4102358400"),
             (TlsSan, "www.example.org"),
@@ -62,11 +65,7 @@ pub const CASES: &[Case] = &[
     (
         "tls-certificate-bare",
         "tls",
-        &[
-            (TlsSubject, SUBJECT),
-            (TlsSan, "-"),
-            (TlsSanCount, "-"),
-        ],
+        &[(TlsSubject, SUBJECT), (TlsSan, "-"), (TlsSanCount, "-")],
     ),
     ("tls-certificate-none", "tls", &[(TlsSubject, "-")]),
     (

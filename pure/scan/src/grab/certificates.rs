@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 /// Maximum length of a certificate, more than what is read of a server; and number of certificates
 /// kept of a chain.
 pub const CERTIFICATE_MAX: usize = 64 << 10;
-const CHAIN_MAX: usize = 8;
+pub const CHAIN_MAX: u8 = 8;
 
 /// Content type of a handshake record, and the first byte of its version.
 const HANDSHAKE: u8 = 22;
@@ -60,21 +60,35 @@ pub struct Certificates {
     /// Numbers that are not complete yet.
     number: Vec<u8>,
     certificate: Vec<u8>,
+    count_max: u8,
     /// The certificates that were complete.
     pub found: Vec<Certificate>,
 }
 
 impl Certificates {
-    /// None yet.
-    pub const NEW: Self = Self {
-        record: Vec::new(),
-        record_left: 0,
-        is_encrypted: false,
-        at: At::Message,
-        number: Vec::new(),
-        certificate: Vec::new(),
-        found: Vec::new(),
-    };
+    /// None yet of a whole chain.
+    #[cfg(test)]
+    const NEW: Self = Self::new(CHAIN_MAX);
+
+    /// None yet, and at most this many.
+    pub const fn new(count_max: u8) -> Self {
+        Self {
+            record: Vec::new(),
+            record_left: 0,
+            is_encrypted: false,
+            at: At::Message,
+            number: Vec::new(),
+            certificate: Vec::new(),
+            count_max,
+            found: Vec::new(),
+        }
+    }
+
+    /// The first certificate, or as much of it as there is.
+    pub fn first(&self) -> &[u8] {
+        let found = self.found.first();
+        found.map_or(&self.certificate, |certificate| &certificate.der)
+    }
 
     /// Whether no more certificates follow.
     pub fn is_over(&self) -> bool {
@@ -87,7 +101,7 @@ impl Certificates {
         if !self.is_encrypted {
             *self = Self {
                 is_encrypted: true,
-                ..Self::NEW
+                ..Self::new(self.count_max)
             };
         }
         self.handshake(bytes);
@@ -223,7 +237,7 @@ impl Certificates {
     fn behind(&self, list: u32) -> At {
         match list {
             0 => At::Over,
-            _ if self.found.len() == CHAIN_MAX => At::Over,
+            _ if self.found.len() >= self.count_max.into() => At::Over,
             list => At::Length(list),
         }
     }
@@ -329,7 +343,7 @@ mod tests {
         ];
         assert_eq!(read(&flight(&long, 16_384), 1000), long[1..]);
         let many = vec![vec![0x30; 5]; 20];
-        assert_eq!(read(&flight(&many, 16_384), 1000).len(), CHAIN_MAX);
+        assert_eq!(read(&flight(&many, 16_384), 1000).len(), CHAIN_MAX.into());
         // 16 MiB announced, and a certificate that is longer than its list.
         for list in [
             &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff][..],

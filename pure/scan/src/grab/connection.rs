@@ -1,14 +1,17 @@
 //! A connection from the server's SYN+ACK on: the client's side of RFC 9293.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use inspect::{Application, Conversation, Direction, End, Origin, Tools};
 
 use super::Banner;
-use super::certificates::Certificates;
-use super::fields::OfServer;
-use super::hello::{Hello, Identity};
+use super::certificates::{CHAIN_MAX, Certificates};
+use super::fields::{CertificateFields, OfServer};
+use super::hello::{self, Hello, Identity, To};
+use super::page::Page;
 use super::segment::{ACK, FIN, Incoming, Outgoing, PSH, RST, SYN, WINDOW};
+use super::starttls::{Dialog, Say};
 use super::tls::{Handshake, Out};
 use crate::cookie::ProbeTarget;
 
@@ -68,6 +71,7 @@ impl Ending {
 /// Segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
+    Syn,
     Ack,
     /// Data: the offset of the first byte, and the length.
     Data(u32, u32),
@@ -107,10 +111,30 @@ enum Reading {
     Over(End),
 }
 
+/// The ends of a connection, and how long it lasts.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    pub target: ProbeTarget,
+    /// Name of the target, if it was given by one.
+    pub name: Option<Arc<str>>,
+    pub own: IpAddr,
+    pub local_port: u16,
+    /// The sequence number after the SYN.
+    pub base: u32,
+    pub timeout_ns: u64,
+    /// Whether the whole chain of certificates is kept.
+    pub keeps_chain: bool,
+}
+
 /// The state of a connection.
 pub struct Connection {
+    ends: Ends,
     target: ProbeTarget,
     local_port: u16,
+    /// Whether a SYN was sent that has not been answered.
+    is_opening: bool,
+    /// Maximum length of the data of a segment.
+    piece_len: u32,
     /// Sequence number of the first byte sent.
     base: u32,
     /// Bytes sent and acknowledged; the FIN counts as the last one.
@@ -124,6 +148,13 @@ pub struct Connection {
     /// How many of these bytes are the hello, and how many the replies that follow it.
     hello_len: usize,
     reply_len: usize,
+    /// Where the hello of TLS is.
+    tls_hello: (usize, usize),
+    /// The request for TLS.
+    dialog: Option<Box<Dialog>>,
+    /// Bytes that the server sent before TLS was requested with success.
+    plain_len: u64,
+    page: Page,
     is_closing: bool,
     is_closed_by_peer: bool,
     reading: Reading,
@@ -141,32 +172,34 @@ pub struct Connection {
     repeat_ns: u64,
     repeat_after_ns: u64,
     repeats: u8,
+    /// The banner of the connection before this one.
+    fallback: Option<Box<Banner>>,
     /// The earliest time at which the table will check this connection.
     pub noted_ns: u64,
 }
 
 impl Connection {
-    /// Creates a connection from a SYN+ACK. `base` is the sequence number after the SYN.
-    pub fn new(
-        target: ProbeTarget,
-        local_port: u16,
-        base: u32,
-        syn_ack: &Incoming<'_>,
-        (hello, said): (Hello, Vec<u8>),
-        (now_ns, timeout_ns): (u64, u64),
-    ) -> Self {
-        Self {
-            target,
-            local_port,
-            base,
+    /// Creates a connection before its first segment.
+    fn new(ends: Ends, (hello, said): (Hello, Vec<u8>), now_ns: u64) -> Self {
+        let is_tls = hello.is_tls();
+        let mut connection = Self {
+            target: ends.target,
+            local_port: ends.local_port,
+            is_opening: false,
+            piece_len: PIECE_LEN,
+            base: ends.base,
             acked: 0,
             sent: 0,
-            expected: syn_ack.seq.wrapping_add(1),
-            window: syn_ack.window,
+            expected: 0,
+            window: 0,
             hello,
             hello_len: said.len(),
+            tls_hello: (0, said.len()),
             said,
             reply_len: 0,
+            dialog: None,
+            plain_len: u64::MAX,
+            page: Page::NEW,
             is_closing: false,
             is_closed_by_peer: false,
             reading: Reading::Undecided,
@@ -174,30 +207,101 @@ impl Connection {
             application: Application::EMPTY,
             start: Vec::new(),
             certificates: None,
-            handshake: hello.is_tls().then(|| Box::new(Handshake::NEW)),
+            handshake: None,
             byte_count: 0,
             early: 0,
             ended: false,
-            deadline_ns: now_ns.saturating_add(timeout_ns),
+            deadline_ns: now_ns.saturating_add(ends.timeout_ns),
             quiet_ns: NEVER,
             repeat_ns: NEVER,
             repeat_after_ns: REPEAT_NS,
             repeats: 0,
+            fallback: None,
             noted_ns: NEVER,
+            ends,
+        };
+        match connection.hello.name() {
+            _ if is_tls => connection.begin_tls(),
+            Some("ldap") => {
+                connection.dialog =
+                    Dialog::of(inspect::Protocol::Ldap, connection.ends.own).map(Box::new);
+            }
+            Some("postgresql") => {
+                let talk = inspect::Protocol::Postgresql;
+                connection.dialog = Dialog::of(talk, connection.ends.own).map(Box::new);
+            }
+            _ => {}
         }
+        connection
     }
 
-    /// Keeps the certificates that the server sends.
-    pub fn keep_certificates(&mut self) {
-        self.certificates = Some(Box::new(Certificates::NEW));
+    /// A connection that a SYN+ACK has opened.
+    pub fn accepted(
+        ends: Ends,
+        syn_ack: &Incoming<'_>,
+        first: (Hello, Vec<u8>),
+        now_ns: u64,
+    ) -> Self {
+        let mut connection = Self::new(ends, first, now_ns);
+        connection.accept(syn_ack);
+        connection
+    }
+
+    /// A connection that is opened by a SYN. If it says less than the banner before it, that one
+    /// is reported.
+    pub fn opening(
+        ends: Ends,
+        first: (Hello, Vec<u8>),
+        before: Option<Banner>,
+        now_ns: u64,
+    ) -> Self {
+        let mut connection = Self::new(ends, first, now_ns);
+        connection.is_opening = true;
+        connection.fallback = before.map(Box::new);
+        connection.repeat_ns = now_ns + REPEAT_NS;
+        connection
+    }
+
+    fn accept(&mut self, syn_ack: &Incoming<'_>) {
+        self.expected = syn_ack.seq.wrapping_add(1);
+        self.window = syn_ack.window;
+        let mss = syn_ack.mss.map_or(PIECE_LEN, |mss| u32::from(mss).max(1));
+        self.piece_len = PIECE_LEN.min(mss);
+    }
+
+    /// Reads the server's next bytes as TLS.
+    fn begin_tls(&mut self) {
+        self.handshake = Some(Box::new(Handshake::new(self.ends.name.clone())));
+        let count_max = if self.ends.keeps_chain { CHAIN_MAX } else { 1 };
+        self.certificates = Some(Box::new(Certificates::new(count_max)));
+    }
+
+    /// The ends of another connection to the same service.
+    pub fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// What was said first.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Whether it was opened by a SYN that has not been answered.
+    pub fn is_opening(&self) -> bool {
+        self.is_opening
+    }
+
+    /// The banner of the connection before this one.
+    pub fn take_fallback(&mut self) -> Option<Banner> {
+        self.fallback.take().map(|banner| *banner)
     }
 
     pub fn target(&self) -> &ProbeTarget {
         &self.target
     }
 
-    pub fn is_at(&self, addr: IpAddr, port: u16) -> bool {
-        self.target.addr == addr && self.target.port == port
+    pub fn is_at(&self, addr: IpAddr, ports: (u16, u16)) -> bool {
+        self.target.addr == addr && (self.target.port, self.local_port) == ports
     }
 
     /// Bytes of the data to send.
@@ -216,8 +320,11 @@ impl Connection {
         self.deadline_ns.min(self.quiet_ns).min(self.repeat_ns)
     }
 
-    /// The first segment: an ACK, with the hello if the client speaks first.
+    /// The first segment: a SYN, or an ACK, with the hello if the client speaks first.
     pub fn begin(&mut self, now_ns: u64) -> Step {
+        if self.is_opening {
+            return Step::send(What::Syn);
+        }
         if self.said.is_empty() {
             if self.hello.is_later() {
                 self.quiet_ns = now_ns + FIRST_NS;
@@ -236,7 +343,7 @@ impl Connection {
         if self.repeat_ns == NEVER {
             self.repeat_ns = now_ns + self.repeat_after_ns;
         }
-        let len = left.min(PIECE_LEN).min(self.window.into());
+        let len = left.min(self.piece_len).min(self.window.into());
         if len == 0 {
             return None;
         }
@@ -254,6 +361,9 @@ impl Connection {
     ) -> Step {
         if incoming.to_port != self.local_port {
             return Step::default();
+        }
+        if self.is_opening {
+            return self.opened(incoming, now_ns);
         }
         let is_next = incoming.seq == self.expected;
         if incoming.flags & RST != 0 {
@@ -276,6 +386,25 @@ impl Connection {
             self.data(incoming, has_fin, now_ns, (tools, who));
         }
         self.next_step(takes_numbers, now_ns)
+    }
+
+    /// Handles the answer to our SYN (RFC 9293 §3.10.7.3).
+    fn opened(&mut self, incoming: &Incoming<'_>, now_ns: u64) -> Step {
+        if incoming.flags & ACK == 0 || incoming.ack != self.base {
+            return Step::default();
+        }
+        if incoming.flags & RST != 0 {
+            return self.over(Ending::Reset);
+        }
+        if incoming.flags & SYN == 0 {
+            return Step::default();
+        }
+        self.is_opening = false;
+        self.accept(incoming);
+        self.repeats = 0;
+        self.repeat_after_ns = REPEAT_NS;
+        self.repeat_ns = NEVER;
+        self.begin(now_ns)
     }
 
     /// Handles the acknowledgment of a segment; false if it acknowledges data that were never sent.
@@ -315,9 +444,10 @@ impl Connection {
         if !fresh.is_empty() && !self.ended {
             self.read(fresh, now_ns, tools);
             self.reply(now_ns, (tools, who));
+            self.request_tls(fresh, now_ns, (tools, who));
             self.quiet_ns = now_ns
                 + match self.reading {
-                    Reading::Over(End::Done) if !self.awaits_certificates() => QUIET_DONE_NS,
+                    Reading::Over(End::Done) if !self.awaits_more() => QUIET_DONE_NS,
                     _ => QUIET_NS,
                 };
         }
@@ -331,8 +461,14 @@ impl Connection {
     /// Reads the next bytes from the server.
     fn read(&mut self, bytes: &[u8], now_ns: u64, tools: &mut Tools) {
         self.byte_count += bytes.len() as u64;
-        let room = START_LEN - self.start.len();
-        self.start.extend(&bytes[..bytes.len().min(room)]);
+        // Of a connection that goes on with TLS the text before it is kept.
+        if self.byte_count <= self.plain_len {
+            let room = START_LEN - self.start.len();
+            self.start.extend(&bytes[..bytes.len().min(room)]);
+        }
+        if self.handshake.is_none() {
+            self.page.read(bytes);
+        }
         match self.reading {
             Reading::Undecided => {
                 // These few bytes are all still in `start`.
@@ -352,10 +488,14 @@ impl Connection {
     fn handshake(&mut self, bytes: &[u8]) {
         if let Some(handshake) = &mut self.handshake {
             let mut out = Out {
-                fields: &mut OfServer(&mut self.application),
+                fields: &mut OfServer {
+                    application: &mut self.application,
+                    keeps_certificate: false,
+                },
                 certificates: self.certificates.as_deref_mut(),
             };
-            let said = &self.said[..self.hello_len.min(self.said.len())];
+            let (at, end) = self.tls_hello;
+            let said = self.said.get(at..end).unwrap_or(&[]);
             if let Some(second) = handshake.read(bytes, said, &mut out) {
                 self.reply_len += second.len();
                 self.said.extend(second);
@@ -370,6 +510,48 @@ impl Connection {
         }
     }
 
+    /// Asks for TLS, or continues to, after these bytes of the server.
+    fn request_tls(&mut self, bytes: &[u8], now_ns: u64, (tools, who): (&mut Tools, &Identity)) {
+        let mut bytes = bytes;
+        if self.dialog.is_none() && self.said.is_empty() && self.handshake.is_none() {
+            self.dialog = Dialog::of(self.application.protocol(), self.ends.own).map(Box::new);
+            // All that has been sent so far is in `start`, or it is no greeting.
+            bytes = &self.start;
+        }
+        let Some(dialog) = &mut self.dialog else {
+            return;
+        };
+        let is_tls = match dialog.read(bytes) {
+            Say::Nothing => return,
+            Say::Bytes(bytes) => {
+                self.say(&bytes, now_ns, tools);
+                return;
+            }
+            Say::Tls(before) => {
+                self.say(&before, now_ns, tools);
+                true
+            }
+        };
+        if is_tls {
+            self.plain_len = self.byte_count;
+            let to = To {
+                target: &self.ends.target,
+                name: self.ends.name.as_deref(),
+            };
+            let hello = hello::tls::hello(&to, who);
+            self.tls_hello = (self.said.len(), self.said.len() + hello.len());
+            self.say(&hello, now_ns, tools);
+            self.begin_tls();
+        }
+    }
+
+    /// Appends bytes to those that are said.
+    fn say(&mut self, bytes: &[u8], now_ns: u64, tools: &mut Tools) {
+        self.said.extend(bytes);
+        self.reply_len += bytes.len();
+        self.decode(Direction::Forward, bytes, now_ns, tools);
+    }
+
     /// Appends the reply to what the server has sent.
     fn reply(&mut self, now_ns: u64, (tools, who): (&mut Tools, &Identity)) {
         if self.said.len() != self.hello_len + self.reply_len {
@@ -377,10 +559,31 @@ impl Connection {
         }
         let reply = self.hello.reply(&self.start, who);
         if let Some(new @ [_, ..]) = reply.get(self.reply_len..) {
-            self.said.extend(new);
-            self.reply_len = reply.len();
-            self.decode(Direction::Forward, new, now_ns, tools);
+            self.begin_ssh(now_ns, tools);
+            self.say(new, now_ns, tools);
         }
+    }
+
+    /// Begins to decode at a server's identification of SSH, if text precedes it.
+    fn begin_ssh(&mut self, now_ns: u64, tools: &mut Tools) {
+        let start = std::mem::take(&mut self.start);
+        let found = hello::identification(&start);
+        let is_whole = self.byte_count == start.len() as u64;
+        if found.len() != start.len() && is_whole && self.reply_len == 0 {
+            let mut sink = OfServer {
+                application: &mut self.application,
+                keeps_certificate: false,
+            };
+            self.conversation.finish(tools, &mut sink);
+            self.conversation = Conversation::NEW;
+            self.application.clear();
+            self.reading = Reading::Decoding;
+            let said = std::mem::take(&mut self.said);
+            self.decode(Direction::Forward, &said, now_ns, tools);
+            self.said = said;
+            self.decode(Direction::Reverse, found, now_ns, tools);
+        }
+        self.start = start;
     }
 
     /// Passes the bytes held back in `start` to the decoders, then the rest of `last`, with which
@@ -407,7 +610,10 @@ impl Connection {
             time_ns: now_ns,
             ports: [self.local_port, self.target.port],
         };
-        let mut sink = OfServer(&mut self.application);
+        let mut sink = OfServer {
+            application: &mut self.application,
+            keeps_certificate: false,
+        };
         let end = self.conversation.stream(&origin, bytes, tools, &mut sink);
         if let Some(end) = end {
             self.reading = Reading::Over(end);
@@ -423,11 +629,20 @@ impl Connection {
             || kept.is_some_and(|kept| !kept.is_over())
     }
 
+    /// Whether something may follow that the decoders do not need.
+    fn awaits_more(&self) -> bool {
+        let is_asked = self
+            .dialog
+            .as_ref()
+            .is_some_and(|dialog| dialog.is_awaited());
+        is_asked || self.page.awaits_title() || self.awaits_certificates()
+    }
+
     /// Whether nothing that follows is needed.
     fn is_read(&self) -> bool {
         let is_decoded = matches!(self.reading, Reading::Over(_))
             || self.conversation.is_unknown(Direction::Reverse);
-        is_decoded && !self.awaits_certificates()
+        is_decoded && !self.awaits_more()
     }
 
     /// The step that follows from the current state.
@@ -509,7 +724,11 @@ impl Connection {
             if self.byte_count != 0 {
                 return self.close(Ending::Quiet, now_ns);
             }
-            self.said = self.hello.later(&self.target, who);
+            let to = To {
+                target: &self.ends.target,
+                name: self.ends.name.as_deref(),
+            };
+            self.said = self.hello.later(&to, who);
             self.hello_len = self.said.len();
             return Step {
                 send: self.more(now_ns),
@@ -527,6 +746,12 @@ impl Connection {
         }
         self.repeat_after_ns *= 2;
         self.repeat_ns = now_ns + self.repeat_after_ns;
+        if self.is_opening {
+            return Step {
+                is_repeated: true,
+                ..Step::send(What::Syn)
+            };
+        }
         let left = self.said.len() as u32 - self.acked.min(self.said.len() as u32);
         if left == 0 {
             let is_fin = self.is_closing && self.acked != self.fin_number();
@@ -537,7 +762,7 @@ impl Connection {
                 ..Step::default()
             };
         }
-        let len = left.min(PIECE_LEN).min(u32::from(self.window).max(1));
+        let len = left.min(self.piece_len).min(u32::from(self.window).max(1));
         self.sent = self.sent.max(self.acked + len);
         Step {
             is_repeated: true,
@@ -548,6 +773,7 @@ impl Connection {
     /// Builds the segment.
     pub fn outgoing(&self, what: What, slot: u32) -> Outgoing {
         let (at, data, flags) = match what {
+            What::Syn => (u32::MAX, (0, 0), SYN),
             What::Ack => (self.sent, (0, 0), ACK),
             What::Data(at, len) => (at, (at as u16, len as u16), ACK | PSH),
             What::Fin => (self.fin_number() - 1, (0, 0), ACK | FIN),
@@ -571,18 +797,24 @@ impl Connection {
             self.reading = Reading::Decoding;
             self.decode_start(false, &[], 0, tools);
         }
-        self.conversation
-            .finish(tools, &mut OfServer(&mut self.application));
+        let mut sink = OfServer {
+            application: &mut self.application,
+            keeps_certificate: false,
+        };
+        self.conversation.finish(tools, &mut sink);
+        let certificates = self.certificates.take();
+        let first = certificates.as_ref().map(|kept| kept.first());
         Banner {
-            target: self.target,
             application: self.application.clone(),
-            start: std::mem::take(&mut self.start),
+            name: self.ends.name.clone(),
+            title: self.page.title().map(<[u8]>::to_vec),
             byte_count: self.byte_count,
-            ending,
-            certificates: self
-                .certificates
-                .take()
-                .map_or_else(Vec::new, |kept| kept.found),
+            certificate: first.map_or_else(Default::default, CertificateFields::of),
+            certificates: match (self.ends.keeps_chain, certificates) {
+                (true, Some(kept)) => kept.found,
+                _ => Vec::new(),
+            },
+            ..Banner::new(self.target, &std::mem::take(&mut self.start), ending)
         }
     }
 }

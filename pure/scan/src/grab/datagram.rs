@@ -60,7 +60,10 @@ impl DatagramReader {
         };
         let mut application = Application::EMPTY;
         let mut conversation = Conversation::NEW;
-        let mut sink = OfServer(&mut application);
+        let mut sink = OfServer {
+            application: &mut application,
+            keeps_certificate: true,
+        };
         conversation.datagram(&origin, data, &mut self.tools, &mut sink);
         conversation.finish(&mut self.tools, &mut sink);
         let key = (target, (application.protocol(), application.field_set()));
@@ -71,12 +74,9 @@ impl DatagramReader {
             self.known.insert(key);
         }
         Some(Banner {
-            target,
             application,
-            start: data[..data.len().min(START_LEN)].to_vec(),
             byte_count: data.len() as u64,
-            ending: Ending::Datagram,
-            certificates: Vec::new(),
+            ..Banner::new(target, &data[..data.len().min(START_LEN)], Ending::Datagram)
         })
     }
 }

@@ -5,12 +5,15 @@
 //! error, which is a banner, too.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::cookie::ProbeTarget;
 
 mod greeted;
 mod ssh;
 pub(super) mod tls;
+
+pub(super) use ssh::identification;
 
 /// What a scanner says about itself, where a protocol has a place for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,10 +50,47 @@ impl Identity {
     }
 }
 
+/// A service that is spoken to, by the name under which it was given.
+#[derive(Clone, Copy, Debug)]
+pub struct To<'a> {
+    /// The service.
+    pub target: &'a ProbeTarget,
+    /// The name, if there is one.
+    pub name: Option<&'a str>,
+}
+
+/// What is said first to some ports.
+#[derive(Clone, Debug)]
+pub struct Given {
+    /// The ports.
+    pub ports: Vec<u16>,
+    /// What is said.
+    pub hello: GivenHello,
+}
+
+/// What is said first to a port.
+#[derive(Clone, Debug)]
+pub enum GivenHello {
+    /// The data for a service: one of [`service_names`].
+    Service(&'static str),
+    /// These bytes.
+    Bytes(Arc<[u8]>),
+}
+
+/// The services that something is sent to first, by name.
+pub fn service_names() -> impl Iterator<Item = &'static str> {
+    let rows = ROWS.iter().filter(|row| row.make.is_some());
+    rows.map(|row| row.name)
+}
+
+/// Maximum length of the bytes said first.
+pub const HELLO_LEN_MAX: usize = 16 << 10;
+
 /// Builds the data to send.
-pub type Make = fn(&ProbeTarget, &Identity) -> Vec<u8>;
+pub type Make = fn(&To<'_>, &Identity) -> Vec<u8>;
 
 /// A service, and the data to send to it.
+#[derive(Debug)]
 pub struct Row {
     /// Name of the service.
     pub name: &'static str,
@@ -105,10 +145,10 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "rtsp",
         ports: &[554, 8554],
-        make: Some(|target, who| {
+        make: Some(|to, who| {
             format!(
                 "OPTIONS rtsp://{}/ RTSP/1.0\r\nCSeq: 1\r\nUser-Agent: {}\r\n\r\n",
-                host(target),
+                host(to),
                 who.agent()
             )
             .into_bytes()
@@ -172,6 +212,13 @@ pub const ROWS: &[Row] = &[
         reply: None,
     },
     Row {
+        name: "ldap",
+        ports: &[389, 3268],
+        make: Some(|_, _| super::starttls::LDAP_REQUEST.to_vec()),
+        answers: &[&[0x30]],
+        reply: None,
+    },
+    Row {
         name: "telnet",
         ports: &[23, 2323],
         make: None,
@@ -198,56 +245,99 @@ pub const ROWS: &[Row] = &[
 
 /// What is sent to silent services at ports without a row.
 const LATER: &Row = &ROWS[0];
+const TLS: &Row = &ROWS[1];
 
 /// The data to send to a service.
-#[derive(Clone, Copy)]
-pub struct Hello(Option<&'static Row>);
+#[derive(Clone, Debug)]
+pub enum Hello {
+    /// None, until the server remains silent.
+    Later,
+    /// That of a service.
+    Row(&'static Row),
+    /// These bytes.
+    Bytes(Arc<[u8]>),
+}
 
 impl Hello {
-    /// Selects the service by port.
-    pub fn of(port: u16) -> Self {
-        Self(ROWS.iter().find(|row| row.ports.contains(&port)))
+    /// Selects the service by port, as given or by the table.
+    pub fn of(port: u16, given: &[Given]) -> Self {
+        let given = given.iter().rev().find(|given| given.ports.contains(&port));
+        let row = match given.map(|given| &given.hello) {
+            Some(GivenHello::Bytes(bytes)) => return Self::Bytes(bytes.clone()),
+            Some(GivenHello::Service(name)) => ROWS.iter().find(|row| row.name == *name),
+            None => ROWS.iter().find(|row| row.ports.contains(&port)),
+        };
+        row.map_or(Self::Later, Self::Row)
+    }
+
+    /// The hello of TLS.
+    pub fn tls() -> Self {
+        Self::Row(TLS)
+    }
+
+    fn row(&self) -> Option<&'static Row> {
+        match self {
+            Self::Row(row) => Some(row),
+            Self::Later | Self::Bytes(_) => None,
+        }
+    }
+
+    /// Name of the service, if it is known.
+    pub fn name(&self) -> Option<&'static str> {
+        self.row().map(|row| row.name)
     }
 
     /// The data to send first; empty if the server speaks first.
-    pub fn bytes(self, target: &ProbeTarget, who: &Identity) -> Vec<u8> {
-        let make = self.0.and_then(|row| row.make);
-        make.map_or_else(Vec::new, |make| make(target, who))
+    pub fn bytes(&self, to: &To<'_>, who: &Identity) -> Vec<u8> {
+        match self {
+            Self::Bytes(bytes) => bytes.to_vec(),
+            _ => {
+                let make = self.row().and_then(|row| row.make);
+                make.map_or_else(Vec::new, |make| make(to, who))
+            }
+        }
     }
 
     /// Whether the data to send are a TLS hello.
-    pub fn is_tls(self) -> bool {
-        self.0.is_some_and(|row| row.name == "tls")
+    pub fn is_tls(&self) -> bool {
+        self.name() == Some(TLS.name)
+    }
+
+    /// Whether a server has a page or a certificate for each of its names.
+    pub fn has_names(&self) -> bool {
+        self.is_tls() || self.name() == Some(LATER.name)
     }
 
     /// Whether a request is sent to a silent server.
-    pub fn is_later(self) -> bool {
-        self.0.is_none()
+    pub fn is_later(&self) -> bool {
+        matches!(self, Self::Later)
     }
 
     /// The data to send to a server that remained silent.
-    pub fn later(&mut self, target: &ProbeTarget, who: &Identity) -> Vec<u8> {
+    pub fn later(&mut self, to: &To<'_>, who: &Identity) -> Vec<u8> {
         if !self.is_later() {
             return Vec::new();
         }
-        self.0 = Some(LATER);
-        self.bytes(target, who)
+        *self = Self::Row(LATER);
+        self.bytes(to, who)
     }
 
     /// The reply to everything that a server has sent: to the answer to the first data, or to a
     /// server that speaks first, by what it sends. Empty if there is none.
-    pub fn reply(self, start: &[u8], who: &Identity) -> Vec<u8> {
+    pub fn reply(&self, start: &[u8], who: &Identity) -> Vec<u8> {
+        let start = ssh::identification(start);
         let to = |row: &Row| row.reply.filter(|(first, _)| start.starts_with(first));
-        let reply = match self.0 {
-            Some(row) if row.make.is_some() => to(row),
-            Some(_) | None => ROWS.iter().filter(|row| row.make.is_none()).find_map(to),
+        let reply = match self {
+            Self::Row(row) if row.make.is_some() => to(row),
+            Self::Bytes(_) => None,
+            _ => ROWS.iter().filter(|row| row.make.is_none()).find_map(to),
         };
         reply.map_or_else(Vec::new, |(_, reply)| reply(start, who))
     }
 
     /// Whether the server's first bytes answer the data sent; `None` for too few bytes.
-    pub fn is_answered_by(self, start: &[u8]) -> Option<bool> {
-        let answers = self.0.map_or(&[][..], |row| row.answers);
+    pub fn is_answered_by(&self, start: &[u8]) -> Option<bool> {
+        let answers = self.row().map_or(&[][..], |row| row.answers);
         if answers.iter().any(|answer| start.starts_with(answer)) {
             return Some(true);
         }
@@ -256,15 +346,21 @@ impl Hello {
     }
 }
 
-fn host(target: &ProbeTarget) -> String {
-    match target.addr {
-        IpAddr::V4(addr) => addr.to_string(),
-        IpAddr::V6(addr) => format!("[{addr}]"),
+/// The name as in a Host header and a URL: without the dot at its end.
+fn plain(name: &str) -> &str {
+    name.strip_suffix('.').unwrap_or(name)
+}
+
+fn host(to: &To<'_>) -> String {
+    match (to.name, to.target.addr) {
+        (Some(name), _) => plain(name).to_owned(),
+        (None, IpAddr::V4(addr)) => addr.to_string(),
+        (None, IpAddr::V6(addr)) => format!("[{addr}]"),
     }
 }
 
 /// NEGOTIATE of SMB 2.0.2 to 3.0.2 (MS-SMB2 2.2.3) in a session message.
-fn smb(_: &ProbeTarget, who: &Identity) -> Vec<u8> {
+fn smb(_: &To<'_>, who: &Identity) -> Vec<u8> {
     const DIALECTS: [u16; 4] = [0x0202, 0x0210, 0x0300, 0x0302];
     let mut message = b"\xfeSMB\x40\0\0\0\0\0\0\0\0\0\x01\0".to_vec();
     message.resize(64, 0);
@@ -276,8 +372,12 @@ fn smb(_: &ProbeTarget, who: &Identity) -> Vec<u8> {
     [&(message.len() as u32).to_be_bytes()[..], &message].concat()
 }
 
-fn http(target: &ProbeTarget, who: &Identity) -> Vec<u8> {
-    let (host, agent) = (host(target), who.agent());
+fn http(to: &To<'_>, who: &Identity) -> Vec<u8> {
+    let (mut host, agent) = (host(to), who.agent());
+    // Unless it is the port of the scheme (RFC 9110 §7.2).
+    if to.target.port != 80 {
+        host = format!("{host}:{}", to.target.port);
+    }
     let from = who.mail();
     let from = from.map_or_else(String::new, |mail| format!("From: {mail}\r\n"));
     format!(
@@ -307,8 +407,12 @@ mod tests {
             probe: Probe::Syn,
             port: 80,
         };
+        let to = To {
+            target: &target,
+            name: None,
+        };
         let text = |port, contact| {
-            let bytes = Hello::of(port).bytes(&target, &who(contact));
+            let bytes = Hello::of(port, &[]).bytes(&to, &who(contact));
             String::from_utf8_lossy(&bytes).into_owned()
         };
         let plain = text(80, None);
@@ -325,6 +429,43 @@ mod tests {
     }
 
     #[test]
+    fn a_service_is_spoken_to_by_its_name() {
+        let target = ProbeTarget {
+            addr: [192, 0, 2, 1].into(),
+            probe: Probe::Syn,
+            port: 8080,
+        };
+        let bytes = |hello: &Hello, name| {
+            let to = To {
+                target: &target,
+                name,
+            };
+            let bytes = hello.bytes(&to, &who(None));
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let http = Hello::of(8080, &[]);
+        assert!(bytes(&http, None).contains("\r\nHost: 192.0.2.1:8080\r\n"));
+        assert!(bytes(&http, Some("a.example.")).contains("\r\nHost: a.example:8080\r\n"));
+        let tls = Hello::tls();
+        assert!(bytes(&tls, Some("a.example.")).contains("\0\0\x09a.example"));
+        assert!(!bytes(&tls, None).contains("example"));
+        let given = [
+            Given {
+                ports: vec![8080],
+                hello: GivenHello::Service("tls"),
+            },
+            Given {
+                ports: vec![80, 81],
+                hello: GivenHello::Bytes((*b"?").into()),
+            },
+        ];
+        assert!(Hello::of(8080, &given).is_tls());
+        assert_eq!(bytes(&Hello::of(81, &given), None), "?");
+        assert!(Hello::of(443, &given).is_tls() && !Hello::of(82, &given).is_tls());
+        assert!(service_names().any(|name| name == "http"));
+    }
+
+    #[test]
     fn ports_belong_to_one_row_and_hellos_are_short() {
         let mut ports: Vec<u16> = ROWS.iter().flat_map(|row| row.ports).copied().collect();
         let count = ports.len();
@@ -337,19 +478,24 @@ mod tests {
                 probe: Probe::Syn,
                 port,
             };
+            let long_name = ["a"; 127].join(".");
+            let to = To {
+                target: &target,
+                name: Some(&long_name),
+            };
             let long = "x".repeat(IDENTITY_MAX);
             let who = Identity {
                 user_agent: long.clone(),
                 ..who(Some(&long))
             };
-            assert!(Hello::of(port).bytes(&target, &who).len() <= 1024);
+            assert!(Hello::of(port, &[]).bytes(&to, &who).len() <= 1536);
         }
     }
 
     #[test]
     fn recognizing_an_answer_does_not_depend_on_segmentation() {
         let decide = |port, bytes: &[u8]| {
-            (1..=bytes.len()).find_map(|len| Hello::of(port).is_answered_by(&bytes[..len]))
+            (1..=bytes.len()).find_map(|len| Hello::of(port, &[]).is_answered_by(&bytes[..len]))
         };
         assert_eq!(decide(80, b"HTTP/1.1 200 OK"), Some(true));
         assert_eq!(decide(80, b"HTML"), Some(false));
@@ -375,25 +521,28 @@ mod tests {
             (9999, b"RFB 1\n"),
             (5432, b"NR\0\0\0\x08\0\0\0\x05salt"),
         ] {
-            let whole = Hello::of(port).reply(greeting, &who);
+            let whole = Hello::of(port, &[]).reply(greeting, &who);
             assert!(whole.len() <= 512, "{port}");
             for len in 0..greeting.len() {
-                let part = Hello::of(port).reply(&greeting[..len], &who);
+                let part = Hello::of(port, &[]).reply(&greeting[..len], &who);
                 assert!(whole.starts_with(&part), "{port} after {len}");
             }
         }
-        let vnc = |text: &str| Hello::of(9999).reply(text.as_bytes(), &who);
+        let vnc = |text: &str| Hello::of(9999, &[]).reply(text.as_bytes(), &who);
         assert_eq!(vnc("RFB 003.889\n"), b"RFB 003.008\n");
         assert_eq!(vnc("RFB 003.007\n"), b"RFB 003.007\n");
         assert_eq!(vnc("RFB 003.005\n"), b"RFB 003.003\n");
         assert_eq!(vnc("RFB 003.x08\n"), b"");
         // DO is refused once; an offer, too.
         let telnet = b"\xff\xfd\x18\xff\xfd\x18\xff\xfb\x01\xff\xfc\x03\xff\xfe\x03";
-        let reply = |port, start: &[u8]| Hello::of(port).reply(start, &who);
+        let reply = |port, start: &[u8]| Hello::of(port, &[]).reply(start, &who);
         assert_eq!(reply(23, telnet), b"\xff\xfc\x18\xff\xfe\x01");
         // A client that has spoken does not reply.
         assert_eq!(reply(80, b"RFB 003.008\n"), b"");
         assert_eq!(reply(80, b"SSH-2.0-x\r\n"), b"");
+        // Text in front of the version of SSH.
+        assert!(reply(9999, b"Welcome\r\nto SSH-2.0\nSSH-2.0-x\r\n").starts_with(b"SSH-2.0-"));
+        assert_eq!(reply(9999, b"Welcome to SSH-2.0-x\r\n"), b"");
         // PostgreSQL without TLS; with it, nothing else is sent in the clear.
         let startup = reply(5432, b"N");
         assert_eq!(startup[..8], [0, 0, 0, startup.len() as u8, 0, 3, 0, 0]);

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use wire::checksum::Sum;
+use wire::tcp::TcpOption;
 use wire::{Dissection, Mac};
 
 use crate::source::Source;
@@ -26,15 +27,26 @@ pub struct Incoming<'a> {
     pub ack: u32,
     pub flags: u16,
     pub window: u16,
+    /// Maximum length of the data of segments to the peer, if the segment says so.
+    pub mss: Option<u16>,
     pub payload: &'a [u8],
 }
 
 impl<'a> Incoming<'a> {
-    /// The segment in a packet; `None` without a complete TCP header. Padding is not payload.
+    /// The segment in a packet; `None` without a complete TCP header, or with a wrong checksum.
+    /// Padding is not payload.
     pub fn of(found: &Dissection, packet: &'a [u8]) -> Option<Self> {
         if found.ip_protocol != 6 || !found.has_ports() || found.inner_is_quote {
             return None;
         }
+        let segment = segment(found, packet)?;
+        if !is_valid(found, segment) {
+            return None;
+        }
+        let mss = wire::tcp::captured_options(segment).find_map(|option| match option {
+            TcpOption::MaxSegmentSize(mss) => Some(mss),
+            _ => None,
+        });
         Some(Self {
             from: found.src_addr()?,
             from_port: found.src_port,
@@ -43,9 +55,42 @@ impl<'a> Incoming<'a> {
             ack: found.tcp_ack,
             flags: found.tcp_flags,
             window: found.tcp_window,
+            mss,
             payload: found.payload(packet),
         })
     }
+}
+
+/// The bytes of a segment, as far as they were captured.
+fn segment<'a>(found: &Dissection, packet: &'a [u8]) -> Option<&'a [u8]> {
+    let end = usize::from(found.ip_offset) + found.ip_total_len as usize;
+    packet.get(usize::from(found.transport_offset)..end.min(packet.len()))
+}
+
+/// Whether the checksum of a segment is right (RFC 9293 §3.1), or that of the pseudo header, as in
+/// segments of this host and those that the kernel has merged: the card would complete it. A segment
+/// that was cut off by the capture is not verified.
+fn is_valid(found: &Dissection, segment: &[u8]) -> bool {
+    const CHECKSUM_AT: usize = 16;
+    let header_len = u32::from(found.transport_offset - found.ip_offset);
+    let Some(len) = found.ip_total_len.checked_sub(header_len) else {
+        return false;
+    };
+    if (segment.len() as u64) < u64::from(len) {
+        return true;
+    }
+    let pseudo = match (found.src_addr(), found.dst_addr()) {
+        (Some(IpAddr::V4(src)), Some(IpAddr::V4(dst))) => {
+            Sum::new().add_pseudo_ipv4(src, dst, 6, len as u16)
+        }
+        (Some(IpAddr::V6(src)), Some(IpAddr::V6(dst))) => {
+            Sum::new().add_pseudo_ipv6(src, dst, 6, len)
+        }
+        _ => return false,
+    };
+    let checksum = segment.get(CHECKSUM_AT..).and_then(<[u8]>::first_chunk);
+    let checksum = checksum.map(|bytes| u16::from_be_bytes(*bytes));
+    checksum == Some(!pseudo.finish()) || pseudo.add_bytes(segment).finish() == 0
 }
 
 /// A segment to send, without its data.

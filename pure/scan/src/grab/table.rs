@@ -63,6 +63,15 @@ impl Table {
         slot
     }
 
+    /// Replaces a connection by another one to the same service.
+    pub fn replace(&mut self, slot: u32, mut connection: Connection) {
+        connection.noted_ns = connection.due_ns();
+        if let Some(place) = self.slots.get_mut(slot as usize) {
+            self.due.push(Reverse((connection.due_ns(), slot)));
+            *place = Some(connection);
+        }
+    }
+
     pub fn remove(&mut self, slot: u32) {
         if let Some(place) = self.slots.get_mut(slot as usize)
             && let Some(connection) = place.take()

@@ -75,6 +75,8 @@ impl Scene {
                 contact: None,
             },
             keeps_certificates: true,
+            names: Default::default(),
+            hellos: Vec::new(),
         };
         BannerGrabber::new(&self.plan, &self.cookies, &self.hops, (MAC, 64), grab)
     }

@@ -16,6 +16,8 @@ mod server_hello;
 #[cfg(test)]
 pub mod tests;
 
+use std::sync::Arc;
+
 use inspect::{EncryptedMessages, FieldSink};
 
 use super::certificates::Certificates;
@@ -84,19 +86,24 @@ pub struct Handshake {
     message: Vec<u8>,
     transcript: Option<(Suite, Transcript)>,
     protected: Option<Box<Protected>>,
+    /// Name of the server in our hellos.
+    name: Option<Arc<str>>,
 }
 
 impl Handshake {
-    /// Before the server's first byte.
-    pub const NEW: Self = Self {
-        state: State::Hello,
-        head: [0; 5],
-        head_len: 0,
-        left: 0,
-        message: Vec::new(),
-        transcript: None,
-        protected: None,
-    };
+    /// Before the first byte of the server with this name.
+    pub const fn new(name: Option<Arc<str>>) -> Self {
+        Self {
+            state: State::Hello,
+            head: [0; 5],
+            head_len: 0,
+            left: 0,
+            message: Vec::new(),
+            transcript: None,
+            protected: None,
+            name,
+        }
+    }
 
     /// Whether nothing more is read.
     pub fn is_over(&self) -> bool {
@@ -209,7 +216,7 @@ impl Handshake {
                 }
                 let retry = Retry { group, cookie };
                 let random = hello.get(6..).and_then(<[u8]>::first_chunk).ok_or(())?;
-                let second = tls::message(random, Some(&retry));
+                let second = tls::message(random, self.name.as_deref(), Some(&retry));
                 let mut transcript = Transcript::retried(suite, hello);
                 transcript.add(message);
                 transcript.add(&second);

@@ -8,8 +8,7 @@ use super::text::service;
 use super::{Ending, Format, Found, Run, after_last_line, put};
 use crate::grab::Banner;
 
-const HEADING: &str =
-    "type,time,address,protocol,port,state,reason,ttl,from,rtt_ms,application,banner,mac,vendor";
+const HEADING: &str = "type,time,address,protocol,port,state,reason,ttl,from,rtt_ms,application,banner,mac,vendor,fields";
 
 pub(super) static FORMAT: Format = Format {
     word: "csv",
@@ -52,7 +51,7 @@ fn answer(found: &Found, out: &mut Vec<u8>) {
     if let Some(vendor) = &found.vendor {
         safe_cell(vendor.as_bytes(), out);
     }
-    out.push(b'\n');
+    out.extend(b",\n");
 }
 
 fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
@@ -67,5 +66,10 @@ fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
     safe_cell(service(banner).as_bytes(), out);
     out.push(b',');
     safe_cell(&banner.start, out);
-    out.extend(b",,\n");
+    out.extend(b",,,");
+    let mut fields = Vec::new();
+    if banner.json(&mut fields) {
+        safe_cell(&fields, out);
+    }
+    out.push(b'\n');
 }

@@ -3,7 +3,7 @@
 
 use wire::Timestamp;
 
-use super::text::{as_is, escaped, service};
+use super::text::{as_is, certificate, escaped, service};
 use super::{Ending, Format, Found, Run, after_last_line, put};
 use crate::cookie::ProbeTarget;
 use crate::grab::Banner;
@@ -70,7 +70,10 @@ fn answer(found: &Found, out: &mut Vec<u8>) {
 }
 
 fn banner(banner: &Banner, _: Timestamp, out: &mut Vec<u8>) {
-    line(&banner.target, "open", &service(banner), &banner.start, out);
+    let certificate = certificate(banner);
+    let gap: &[u8] = if certificate.is_empty() { b"" } else { b" " };
+    let version = [&banner.start, gap, certificate.as_bytes()].concat();
+    line(&banner.target, "open", &service(banner), &version, out);
 }
 
 fn end(run: &Run, _: u64, ending: &Ending<'_>, out: &mut Vec<u8>) {

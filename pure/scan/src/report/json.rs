@@ -74,5 +74,10 @@ fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
     inspect::json_string(service(banner).as_bytes(), out);
     out.extend(b",\"banner\":");
     inspect::json_string(&banner.start, out);
+    let mut fields = Vec::new();
+    if banner.json(&mut fields) {
+        out.extend(b",\"fields\":");
+        out.append(&mut fields);
+    }
     out.extend(b"}}]}");
 }

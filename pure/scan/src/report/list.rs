@@ -2,7 +2,7 @@
 
 use wire::Timestamp;
 
-use super::text::{as_is, escaped, service};
+use super::text::{as_is, certificate, escaped, service};
 use super::{Ending, Format, Found, Run, after_last_line, put};
 use crate::grab::Banner;
 
@@ -47,6 +47,11 @@ fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
         if name.is_empty() { "unknown" } else { &name }
     );
     escaped(&banner.start, out, as_is);
+    let certificate = certificate(banner);
+    if !certificate.is_empty() {
+        out.push(b' ');
+        escaped(certificate.as_bytes(), out, as_is);
+    }
     out.push(b'\n');
 }
 

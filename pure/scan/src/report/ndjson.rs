@@ -59,16 +59,21 @@ fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
     put!(
         out,
         "{{\"type\":\"banner\",\"time\":\"{time:.6}\",\"address\":\"{}\",\"protocol\":\"{}\",\
-         \"port\":{},\"application\":",
+         \"port\":{}",
         target.addr,
         target.protocol().word(),
         target.port
     );
-    if !inspect::json(&banner.application, None, out) {
+    if let Some(name) = &banner.name {
+        out.extend(b",\"name\":");
+        string(name, out);
+    }
+    out.extend(b",\"application\":");
+    if !banner.json(out) {
         out.extend(b"{}");
     }
     out.extend(b",\"title\":");
-    match title(&banner.start) {
+    match title(banner) {
         Some(title) => string(&title, out),
         None => out.extend(b"null"),
     }

@@ -112,12 +112,8 @@ mod tests {
             der: [0x30; 100].into(),
         };
         let sent = Banner {
-            target,
-            application: inspect::Application::EMPTY,
-            start: Vec::new(),
-            byte_count: 1,
-            ending: crate::grab::Ending::Closed,
             certificates: vec![certificate],
+            ..Banner::new(target, b"", crate::grab::Ending::Closed)
         };
         let mut whole = Vec::new();
         banner(&sent, Timestamp(0), &mut whole);

@@ -100,12 +100,12 @@ fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
     text(&service(banner), out);
     out.push(b',');
     let mut fields = Vec::new();
-    match inspect::json(&banner.application, None, &mut fields) {
+    match banner.json(&mut fields) {
         true => text(&String::from_utf8_lossy(&fields), out),
         false => out.extend(b"NULL"),
     }
     out.push(b',');
-    optional(title(&banner.start).as_deref(), out);
+    optional(title(banner).as_deref(), out);
     out.extend(b",x\'");
     banner.start.iter().for_each(|byte| put!(out, "{byte:02x}"));
     put!(

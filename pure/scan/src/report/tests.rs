@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use inspect::{Application, Field, FieldSink as _, Protocol, Value};
+use inspect::{Field, FieldSink as _, Protocol, Value};
 
 use super::*;
 use crate::answer::{Answer, Evidence, State};
@@ -70,14 +70,7 @@ fn found(addr: &str, port: u16) -> Found {
 }
 
 fn banner(start: &[u8]) -> Banner {
-    Banner {
-        target: target("2001:db8::1", 22),
-        application: Application::EMPTY,
-        start: start.to_vec(),
-        byte_count: start.len() as u64,
-        ending: GrabEnding::Closed,
-        certificates: Vec::new(),
-    }
+    Banner::new(target("2001:db8::1", 22), start, GrabEnding::Closed)
 }
 
 /// The bytes of a file with this number of answers, each with a banner.

@@ -1,5 +1,12 @@
 //! Sanitizes text from services for output.
 
+use std::fmt::Write as _;
+
+use inspect::{DateTime, Kind, Value};
+
+use super::entity::decoded;
+use crate::grab::Banner;
+
 /// Maximum number of characters to print of a line from a server.
 const LINE_MAX: usize = 100;
 
@@ -11,25 +18,61 @@ pub fn first_line(start: &[u8]) -> Option<String> {
     is_text.then(|| safe(text))
 }
 
-/// Returns the text between `<title>` and `</title>`, or the part of it that was kept.
-pub fn title(start: &[u8]) -> Option<String> {
-    let lower = start.to_ascii_lowercase();
-    let find = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).position(|part| part == what);
-    let open = find(&lower, b"<title")?;
-    let begin = open + find(&lower[open..], b">")? + 1;
-    let end = begin + find(&lower[begin..], b"<").unwrap_or(lower.len() - begin);
-    let text = String::from_utf8_lossy(&start[begin..end]);
+/// Returns the title of a service's page, character references decoded.
+pub fn title(banner: &Banner) -> Option<String> {
+    let text = decoded(&latin(banner.title.as_deref()?));
     let words: Vec<&str> = text.split_whitespace().collect();
     (!words.is_empty()).then(|| safe(&words.join(" ")))
 }
 
-/// Makes text from the network safe for a terminal, and truncates it.
-pub fn safe(text: &str) -> String {
-    let printable = |letter| match inspect::is_unprintable(letter) {
+/// UTF-8 as text; bytes that are none are taken for Latin 1.
+fn latin(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        out.push_str(chunk.valid());
+        out.extend(chunk.invalid().iter().map(|byte| char::from(*byte)));
+    }
+    out
+}
+
+/// The fields of a service's certificate as text: `tls_subject=CN=a, tls_issuer=…`; empty without
+/// one. It is safe to print, and has them in full.
+pub fn certificate(banner: &Banner) -> String {
+    let mut out = String::new();
+    let values = banner.certificate.values();
+    let rows = inspect::FIELDS.iter();
+    for row in rows.filter(|row| values.iter().any(|(field, _)| *field == row.field)) {
+        let gap = if out.is_empty() { "" } else { " " };
+        let _ = write!(out, "{gap}{}=", row.name);
+        let found = values.iter().filter(|(field, _)| *field == row.field);
+        for (at, (_, value)) in found.enumerate() {
+            out.push_str(if at == 0 { "" } else { "," });
+            let _ = match *value {
+                Value::Number(at) if row.kind == Kind::Time => {
+                    write!(out, "{}Z", DateTime(at as i64))
+                }
+                Value::Number(number) => write!(out, "{number}"),
+                Value::Address(addr) => write!(out, "{addr}"),
+                Value::Text { bytes, .. } => write!(out, "{}", printable(&latin(bytes))),
+                Value::Digest(_) => Ok(()),
+            };
+        }
+    }
+    out
+}
+
+fn printable(text: &str) -> String {
+    let shown = |letter| match inspect::is_unprintable(letter) {
         true => '.',
         false => letter,
     };
-    let mut out: String = text.chars().take(LINE_MAX).map(printable).collect();
+    text.chars().map(shown).collect()
+}
+
+/// Makes text from the network safe for a terminal, and truncates it.
+pub fn safe(text: &str) -> String {
+    let start: String = text.chars().take(LINE_MAX).collect();
+    let mut out = printable(&start);
     if text.chars().count() > LINE_MAX {
         out.push_str("...");
     }
@@ -78,11 +121,26 @@ mod tests {
 
     #[test]
     fn titles_and_lines_are_safe_to_print() {
-        let page = b"HTTP/1.0 200 OK\r\n\r\n<HTML><Title lang=en>a\n  b\x1b[2J</title>";
-        assert_eq!(title(page).unwrap(), "a b.[2J");
-        assert_eq!(first_line(page).unwrap(), "HTTP/1.0 200 OK");
-        assert_eq!(title(b"<title>cut"), Some("cut".into()));
-        assert_eq!(title(b"<title"), None);
+        let target = crate::cookie::ProbeTarget {
+            addr: [192, 0, 2, 1].into(),
+            probe: crate::probe::Probe::Syn,
+            port: 80,
+        };
+        let titled = |text: &[u8]| {
+            let mut banner = Banner::new(target, b"", crate::grab::Ending::Closed);
+            banner.title = Some(text.to_vec());
+            title(&banner)
+        };
+        assert_eq!(titled(b"a\n  b\x1b[2J").unwrap(), "a b.[2J");
+        assert_eq!(
+            titled(b"caf\xe9 &amp; bar&nbsp;&nbsp;x").unwrap(),
+            "caf\u{e9} & bar x"
+        );
+        assert_eq!(titled(b"&nbsp;"), None);
+        assert_eq!(
+            first_line(b"HTTP/1.0 200 OK\r\n").unwrap(),
+            "HTTP/1.0 200 OK"
+        );
         assert_eq!(first_line(b"\x16\x03\x01"), None);
         assert_eq!(safe(&"x".repeat(101)).len(), 103);
     }

@@ -3,7 +3,7 @@
 
 use wire::Timestamp;
 
-use super::text::{escaped, service};
+use super::text::{certificate, escaped, service};
 use super::{Cut, Ending, Format, Found, Run, last, put};
 use crate::answer::State;
 use crate::cookie::ProbeTarget;
@@ -179,7 +179,14 @@ fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
     }
     out.extend(b"<script id=\"banner\" output=\"");
     attribute(&banner.start, out);
-    out.extend(b"\"/></port></ports></host>\n");
+    out.extend(b"\"/>");
+    let certificate = certificate(banner);
+    if !certificate.is_empty() {
+        out.extend(b"<script id=\"ssl-cert\" output=\"");
+        attribute(certificate.as_bytes(), out);
+        out.extend(b"\"/>");
+    }
+    out.extend(b"</port></ports></host>\n");
 }
 
 fn end(run: &Run, rows: u64, ending: &Ending<'_>, out: &mut Vec<u8>) {

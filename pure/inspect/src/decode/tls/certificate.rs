@@ -513,7 +513,9 @@ fn seconds(tag: u8, text: &[u8]) -> Option<i64> {
         _ => (pair(at + 8)?, at + 10),
     };
     if tag == GENERALIZED_TIME && text.get(end) == Some(&b'.') {
-        let digits = text[end + 1..].iter().take_while(|byte| byte.is_ascii_digit());
+        let digits = text[end + 1..]
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit());
         end += 1 + digits.count();
     }
     let offset = match text.get(end..)? {

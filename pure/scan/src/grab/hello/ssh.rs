@@ -1,6 +1,6 @@
 //! A key exchange with an SSH server, as far as its host key: nobody logs in.
 
-use super::{Identity, ProbeTarget};
+use super::{Identity, To};
 use crate::grab::tls::group::Group;
 
 const KEXINIT: u8 = 20;
@@ -58,7 +58,7 @@ const MAC: &str = "hmac-sha2-256-etm@openssh.com,hmac-sha2-512-etm@openssh.com,h
 
 /// An identification, with the contact as its comment (RFC 4253 §4.2: 255 bytes at most), and the
 /// algorithms.
-pub fn hello(_: &ProbeTarget, who: &Identity) -> Vec<u8> {
+pub fn hello(_: &To<'_>, who: &Identity) -> Vec<u8> {
     begin(who)
 }
 
@@ -105,6 +105,21 @@ pub fn greeted(start: &[u8], who: &Identity) -> Vec<u8> {
     match is_version_2(start) {
         true => [begin(who), reply(start, who)].concat(),
         false => Vec::new(),
+    }
+}
+
+/// What a server has sent from its identification on: lines of text may precede it (RFC 4253 §4.2).
+/// All of it if there is no such line.
+pub fn identification(start: &[u8]) -> &[u8] {
+    let mut rest = start;
+    loop {
+        if rest.starts_with(b"SSH-") {
+            return rest;
+        }
+        match rest.iter().position(|byte| *byte == b'\n') {
+            Some(end) => rest = &rest[end + 1..],
+            None => return start,
+        }
     }
 }
 

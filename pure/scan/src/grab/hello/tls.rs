@@ -1,8 +1,7 @@
 //! A TLS ClientHello (RFC 8446 §4.1.2) for versions 1.0 to 1.3, and the second one that a server
 //! may ask for.
 
-use super::Identity;
-use crate::cookie::ProbeTarget;
+use super::{Identity, To, plain};
 use crate::grab::tls::group::{GROUPS, Group, SHARED_COUNT};
 use crate::grab::tls::{COOKIE, KEY_SHARE, SUITES, SUPPORTED_VERSIONS};
 
@@ -53,12 +52,16 @@ fn shares<'a>(groups: impl Iterator<Item = &'a Group>) -> Vec<u8> {
     sized(&shares)
 }
 
-/// Builds the message. No server name is sent: an address is not valid there (RFC 6066 §3). The
-/// second hello is the first with what the server has asked for.
-pub fn message(random: &[u8; 32], retry: Option<&Retry<'_>>) -> Vec<u8> {
+/// Builds the message, for the server with this name: an address is not valid there (RFC 6066 §3).
+/// The second hello is the first with what the server has asked for.
+pub fn message(random: &[u8; 32], name: Option<&str>, retry: Option<&Retry<'_>>) -> Vec<u8> {
     let group = retry.and_then(|retry| retry.group);
     let mut extensions = Vec::new();
     let out = &mut extensions;
+    if let Some(name) = name {
+        let entry = [&[0][..], &sized(plain(name).as_bytes())].concat();
+        extension(out, 0, &sized(&entry));
+    }
     extension(out, 10, &list(GROUPS.iter().map(|group| group.id)));
     extension(out, 11, &[1, 0]);
     extension(out, 13, &list(SIGNATURES.iter().copied()));
@@ -94,8 +97,8 @@ pub fn record(minor: u8, message: &[u8]) -> Vec<u8> {
 }
 
 /// The record of the first hello.
-pub fn hello(_: &ProbeTarget, who: &Identity) -> Vec<u8> {
-    record(FIRST, &message(&who.random, None))
+pub fn hello(to: &To<'_>, who: &Identity) -> Vec<u8> {
+    record(FIRST, &message(&who.random, to.name, None))
 }
 
 /// A change of cipher, which means nothing (RFC 8446 §D.4), and the record of the second hello.

@@ -42,7 +42,7 @@ fn who() -> Identity {
 /// What a client sends to a server that has this list, at every cut of it: replies only become
 /// longer.
 fn replies(port: u16, start: &[u8]) -> Vec<u8> {
-    let reply = |len: usize| Hello::of(port).reply(&start[..len], &who());
+    let reply = |len: usize| Hello::of(port, &[]).reply(&start[..len], &who());
     let whole = reply(start.len());
     for len in 0..start.len() {
         assert!(whole.starts_with(&reply(len)), "{port} after {len}");
@@ -108,7 +108,13 @@ fn the_key_is_that_of_the_first_exchange_of_ours_that_the_server_has() {
         // Elsewhere identification and algorithms of the client precede it.
         let greeted = replies(9999, &start);
         let target = Scene::new("9999").target(22);
-        let hello = Hello::of(22).bytes(&target, &who());
+        let hello = Hello::of(22, &[]).bytes(
+            &To {
+                target: &target,
+                name: None,
+            },
+            &who(),
+        );
         assert_eq!(greeted, [hello, reply].concat(), "{list}");
     }
 }

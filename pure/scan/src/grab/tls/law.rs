@@ -8,7 +8,7 @@ use super::keys::{SUITES, Transcript};
 use super::record::Record;
 use super::server_hello::{KEY_SHARE, SERVER_HELLO, SUPPORTED_VERSIONS};
 use super::{APPLICATION_DATA, HANDSHAKE, HELLO_MAX, Handshake, Out};
-use crate::grab::certificates::Certificates;
+use crate::grab::certificates::{CHAIN_MAX, Certificates};
 use crate::grab::hello::tls;
 
 /// Maximum length of an input.
@@ -42,12 +42,12 @@ impl FieldSink for Seen {
 
 /// The record of the first hello.
 pub(super) fn said() -> Vec<u8> {
-    tls::record(tls::FIRST, &tls::message(&[7; 32], None))
+    tls::record(tls::FIRST, &tls::message(&[7; 32], None, None))
 }
 
 /// Reads a server's stream in these parts.
 pub(super) fn read_parts<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Found {
-    let (mut handshake, mut certificates) = (Handshake::NEW, Certificates::NEW);
+    let (mut handshake, mut certificates) = (Handshake::new(None), Certificates::new(CHAIN_MAX));
     let (mut seen, mut second, said) = (Seen::default(), Vec::new(), said());
     for part in parts {
         let mut out = Out {

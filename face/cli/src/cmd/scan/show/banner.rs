@@ -12,7 +12,15 @@ const SHOWN: &[Field] = &[
     Field::TlsVersion,
     Field::TlsSubject,
     Field::TlsIssuer,
+    Field::TlsNotBefore,
     Field::TlsNotAfter,
+    Field::TlsSan,
+    Field::TlsSanCount,
+    Field::TlsSerial,
+    Field::TlsSignature,
+    Field::TlsKeyType,
+    Field::TlsKeyBits,
+    Field::TlsCertificateSha256,
     Field::HttpServer,
     Field::RdpSelected,
     Field::MqttReturnCode,
@@ -30,7 +38,7 @@ const SHOWN: &[Field] = &[
 /// The decoded fields as a JSON object.
 fn application(banner: &Banner) -> Map<String, Value> {
     let mut out = Vec::new();
-    inspect::json(&banner.application, None, &mut out);
+    banner.json(&mut out);
     match serde_json::from_slice(&out) {
         Ok(Value::Object(object)) => object,
         _ => Map::new(),
@@ -45,6 +53,9 @@ pub fn text_line(banner: &Banner) -> String {
     let name = found.get("protocol").and_then(Value::as_str).unwrap_or("?");
     let addr = target.addr.to_string();
     let mut text = format!("{addr:<15}  {port:<9}  banner    {name}");
+    if let Some(name) = &banner.name {
+        let _ = write!(text, "  {}", safe(name));
+    }
     if let Some(line) = first_line(&banner.start) {
         let _ = write!(text, "  {line}");
     }
@@ -54,13 +65,20 @@ pub fn text_line(banner: &Banner) -> String {
             Some(Value::String(value)) => {
                 let _ = write!(text, "  {}={}", row.name, safe(value));
             }
+            Some(Value::Array(values)) => {
+                let values = values
+                    .iter()
+                    .map(|value| value.as_str().unwrap_or_default());
+                let values: Vec<&str> = values.collect();
+                let _ = write!(text, "  {}={}", row.name, safe(&values.join(",")));
+            }
             Some(value) => {
                 let _ = write!(text, "  {}={value}", row.name);
             }
             None => {}
         }
     }
-    if let Some(title) = title(&banner.start) {
+    if let Some(title) = title(banner) {
         let _ = write!(text, "  title={title}");
     }
     text

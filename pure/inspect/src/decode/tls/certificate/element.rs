@@ -24,7 +24,9 @@ pub(super) fn first(bytes: &[u8]) -> Option<(Element<'_>, &[u8])> {
         0..=0x7f => (usize::from(*len), rest),
         0x81..=0x84 => {
             let (number, rest) = rest.split_at_checked(usize::from(len & 0x7f))?;
-            let number = number.iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+            let number = number
+                .iter()
+                .fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
             (usize::try_from(number).ok()?, rest)
         }
         _ => return None,
@@ -46,7 +48,11 @@ pub(super) fn all(mut bytes: &[u8]) -> impl Iterator<Item = Element<'_>> {
 /// Size in bits of the number that an INTEGER holds; its end may be missing.
 pub(super) fn integer_bits(integer: &Element<'_>) -> Option<u64> {
     const INTEGER: u8 = 0x02;
-    let zero_count = integer.contents.iter().take_while(|byte| **byte == 0).count();
+    let zero_count = integer
+        .contents
+        .iter()
+        .take_while(|byte| **byte == 0)
+        .count();
     let first = integer.contents.get(zero_count)?;
     let bits = (integer.len - zero_count) as u64 * 8 - u64::from(first.leading_zeros());
     (integer.tag == INTEGER).then_some(bits)
@@ -62,7 +68,13 @@ mod tests {
         assert_eq!((element.contents, rest), (&[1, 2][..], &[5, 0][..]));
         let (element, rest) = first(&[4, 0x82, 1, 0, 7]).unwrap();
         assert!(element.is_cut() && rest.is_empty() && element.len == 256);
-        for bad in [&[][..], &[4], &[4, 0x80, 0, 0], &[4, 0x85, 0, 0, 0, 0, 1], &[4, 0x82, 1]] {
+        for bad in [
+            &[][..],
+            &[4],
+            &[4, 0x80, 0, 0],
+            &[4, 0x85, 0, 0, 0, 0, 1],
+            &[4, 0x82, 1],
+        ] {
             assert_eq!(first(bad), None, "{bad:?}");
         }
         assert_eq!(all(&[5, 0, 5, 0, 9]).count(), 2);
@@ -79,7 +91,11 @@ mod tests {
             (&[2, 0], None),
             (&[4, 1, 3], None),
         ] {
-            assert_eq!(integer_bits(&first(bytes).unwrap().0), expected, "{bytes:?}");
+            assert_eq!(
+                integer_bits(&first(bytes).unwrap().0),
+                expected,
+                "{bytes:?}"
+            );
         }
     }
 }

@@ -114,7 +114,9 @@ impl Kind {
             }
             (Some((.., Size::Curve)), OBJECT_IDENTIFIER) => {
                 let text = oid::dotted(contents);
-                let curve = CURVES.iter().find(|(oid, _)| oid.as_bytes() == text.bytes());
+                let curve = CURVES
+                    .iter()
+                    .find(|(oid, _)| oid.as_bytes() == text.bytes());
                 curve.map(|(_, bits)| *bits)
             }
             // The prime of a curve that is spelled out, behind the version (RFC 3279 §2.3.5).

@@ -60,7 +60,9 @@ pub(super) fn distinguished<const N: usize>(contents: &[u8], out: &mut Text<N>) 
 }
 
 fn push<const N: usize>(ascii: &[u8], out: &mut Text<N>) {
-    ascii.iter().for_each(|byte| out.push_char(char::from(*byte)));
+    ascii
+        .iter()
+        .for_each(|byte| out.push_char(char::from(*byte)));
 }
 
 /// Passes the characters of a string on; false if its type is not a string.
@@ -81,7 +83,8 @@ fn letters(value: &Element<'_>, put: &mut dyn FnMut(char)) -> bool {
         }
         BMP_STRING => {
             let units = bytes.chunks_exact(2);
-            let units = units.map(|pair| pair.iter().fold(0, |sum, byte| sum << 8 | u16::from(*byte)));
+            let units =
+                units.map(|pair| pair.iter().fold(0, |sum, byte| sum << 8 | u16::from(*byte)));
             let letters = char::decode_utf16(units);
             letters.for_each(|letter| put(letter.unwrap_or(char::REPLACEMENT_CHARACTER)));
         }
@@ -169,7 +172,9 @@ pub(super) fn alternative<const N: usize>(tag: u8, contents: &[u8], out: &mut Te
                 push(oid::dotted(kind.contents).bytes(), out);
             }
             // A user principal name, and the like (RFC 5280 §4.2.1.6): its value is tagged.
-            let value = parts.next().and_then(|value| element::first(value.contents));
+            let value = parts
+                .next()
+                .and_then(|value| element::first(value.contents));
             if let Some((value, _)) = value {
                 out.push_char(':');
                 if !letters(&value, &mut |letter| out.push_char(letter)) {
@@ -215,7 +220,11 @@ mod tests {
             (0x13, &b"Example"[..], "O=Example"),
             (0x0c, "t\u{e9}st".as_bytes(), "O=t\u{e9}st"),
             (0x14, b"t\xe9st", "O=t\u{e9}st"),
-            (0x1e, &[0, 0x41, 0x20, 0xac, 0xd8, 0x3d, 0xde, 0], "O=A\u{20ac}\u{1f600}"),
+            (
+                0x1e,
+                &[0, 0x41, 0x20, 0xac, 0xd8, 0x3d, 0xde, 0],
+                "O=A\u{20ac}\u{1f600}",
+            ),
             (0x1c, &[0, 0, 0, 0x41, 0, 1, 0xf6, 0], "O=A\u{1f600}"),
             (0x0c, b"a, b", "O=\"a, b\""),
             (0x0c, b"a\"b\\", "O=a\\\"b\\\\"),
@@ -228,7 +237,11 @@ mod tests {
             let name = sized(0x31, &attribute(O, tag, value));
             assert_eq!(shown(&name), expected);
         }
-        let both = [attribute(O, 0x13, b"a"), attribute(&[0x55, 4, 3], 0x13, b"b")].concat();
+        let both = [
+            attribute(O, 0x13, b"a"),
+            attribute(&[0x55, 4, 3], 0x13, b"b"),
+        ]
+        .concat();
         let other = attribute(&[0x2a, 3, 4], 0x13, b"c");
         let name = [sized(0x31, &both), sized(0x31, &other)].concat();
         assert_eq!(shown(&name), "O=a + CN=b, 1.2.3.4=c");

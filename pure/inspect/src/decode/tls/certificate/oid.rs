@@ -76,10 +76,7 @@ const SIGNATURES: &[(&str, &str)] = &[
     ("1.3.101.112", "ED25519"),
     ("1.3.101.113", "ED448"),
     ("1.2.156.10197.1.501", "SM2-with-SM3"),
-    (
-        "1.2.643.2.2.3",
-        "GOST R 34.11-94 with GOST R 34.10-2001",
-    ),
+    ("1.2.643.2.2.3", "GOST R 34.11-94 with GOST R 34.10-2001"),
     (
         "1.2.643.7.1.1.3.2",
         "GOST R 34.10-2012 with GOST R 34.11-2012 (256 bit)",
@@ -130,7 +127,9 @@ pub(super) fn dotted(oid: &[u8]) -> Text<OID_MAX> {
         }
         let mut digits = [0; 20];
         let digits = decimal(arc, &mut digits);
-        digits.iter().for_each(|digit| text.push_char(char::from(*digit)));
+        digits
+            .iter()
+            .for_each(|digit| text.push_char(char::from(*digit)));
     };
     let (mut arc, mut is_first, mut is_whole) = (0_u64, true, true);
     for byte in oid {
@@ -182,7 +181,11 @@ mod tests {
     fn identifiers_are_dotted_numbers() {
         for (bytes, expected, is_cut) in [
             (&[0x55, 4, 3][..], "2.5.4.3", false),
-            (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 11], "1.2.840.113549.1.1.11", false),
+            (
+                &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 11],
+                "1.2.840.113549.1.1.11",
+                false,
+            ),
             (&[0x88, 0x37, 3], "2.999.3", false),
             (&[39], "0.39", false),
             (&[0x55, 0x84], "2.5", true),
