@@ -136,7 +136,7 @@ pub struct Dissection {
     pub ip_options: u32,
     /// Bit n set if TCP option kind n is present, for n below 64 (IPFIX element 209).
     pub tcp_options: u64,
-    /// Bit `kind as u8` set for each layer present.
+    /// Bit [`LayerKind::bit`] set for each layer present.
     pub layer_mask: u64,
     /// Number of captured bytes.
     pub cap_len: u32,
@@ -206,7 +206,22 @@ impl Dissection {
     /// Whether this layer is present.
     #[inline]
     pub const fn has(&self, kind: LayerKind) -> bool {
-        self.layer_mask & kind.bit() != 0
+        match kind.bit() {
+            0 => self.lists(kind),
+            bit => self.layer_mask & bit != 0,
+        }
+    }
+
+    /// Whether this layer, which has no bit, is among the layers.
+    const fn lists(&self, kind: LayerKind) -> bool {
+        let mut i = 0;
+        while i < MAX_LAYERS {
+            if self.layer_kinds[i] as u8 == kind as u8 {
+                return true;
+            }
+            i += 1;
+        }
+        false
     }
 
     /// Whether `src_port` and `dst_port` were read from a transport header.

@@ -10,118 +10,108 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkType(pub u16);
 
+/// The link types that are dissected, one row each: constant, number, libpcap's name.
+macro_rules! links {
+    ($($constant:ident $number:literal $name:literal $doc:literal),* $(,)?) => {
+        impl LinkType {
+            $(#[doc = $doc] pub const $constant: LinkType = LinkType($number);)*
+
+            /// The link types that [`dissect`](crate::dissect) supports.
+            pub const SUPPORTED: &'static [LinkType] = &[$(LinkType::$constant),*];
+
+            /// The name without its prefix, as libpcap prints it (`EN10MB` for Ethernet).
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($number => Some($name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+// Inputs of the fuzzer choose a row by its number: new ones are added at the end.
+links! {
+    NULL 0 "NULL" "BSD loopback: four bytes of address family in the byte order of the capturing host.",
+    ETHERNET 1 "EN10MB" "Ethernet, from the destination address on, without preamble.",
+    PPP 9 "PPP" "PPP, with or without the HDLC address and control bytes.",
+    PPP_HDLC 50 "PPP_SERIAL" "PPP in HDLC-like framing, address byte first (RFC 1662), or Cisco HDLC.",
+    PPP_ETHER 51 "PPP_ETHER" "PPPoE, from the PPPoE header on (RFC 2516).",
+    RAW 101 "RAW" "Raw IPv4 or IPv6, by the version nibble.",
+    C_HDLC 104 "C_HDLC" "Cisco HDLC.",
+    LOOP 108 "LOOP" "OpenBSD loopback: four bytes of address family in network byte order.",
+    LINUX_SLL 113 "LINUX_SLL" "Linux cooked capture, version 1.",
+    IPV4 228 "IPV4" "Raw IPv4.",
+    IPV6 229 "IPV6" "Raw IPv6.",
+    LINUX_SLL2 276 "LINUX_SLL2" "Linux cooked capture, version 2.",
+    IEEE802_11 105 "IEEE802_11" "802.11 without a preceding header.",
+    PRISM_HEADER 119 "PRISM_HEADER" "802.11 after a Prism header.",
+    IEEE802_11_RADIO 127 "IEEE802_11_RADIO" "802.11 after a radiotap header.",
+    IEEE802_11_RADIO_AVS 163 "IEEE802_11_RADIO_AVS" "802.11 after an AVS header.",
+    PKTAP 258 "PKTAP" "Darwin's packet tap.",
+    USER2 149 "USER2" "For private use; Apple's programs use it for PKTAP.",
+    NFLOG 239 "NFLOG" "Linux netfilter's log, NFLOG.",
+    PPI 192 "PPI" "Any packet after per-packet information.",
+    IPOIB 242 "IPOIB" "IP over InfiniBand, after a global routing header.",
+    INFINIBAND 247 "INFINIBAND" "InfiniBand, from the local routing header on.",
+    FRELAY 107 "FRELAY" "Frame Relay, from its address on.",
+    PFLOG 117 "PFLOG" "The log of pf(4).",
+    ENC 109 "ENC" "Packets before or after IPsec, of enc(4).",
+    IPNET 226 "IPNET" "Solaris' IP observability devices.",
+    NETANALYZER 240 "NETANALYZER" "Ethernet behind the header of Hilscher netANALYZER.",
+    NETANALYZER_TRANSPARENT 241 "NETANALYZER_TRANSPARENT" "The same with preamble and start delimiter.",
+    FDDI 10 "FDDI" "FDDI, from its frame control on.",
+    IEEE802 6 "IEEE802" "Token Ring, from its access control on.",
+    ARCNET 7 "ARCNET" "ARCNET as the BSDs capture it.",
+    ARCNET_LINUX 129 "ARCNET_LINUX" "ARCNET as Linux captures it.",
+    SLIP 8 "SLIP" "SLIP behind BPF's header.",
+    SLIP_BSDOS 102 "SLIP_BSDOS" "SLIP of BSD/OS.",
+    PPP_BSDOS 103 "PPP_BSDOS" "PPP of BSD/OS.",
+    PPP_PPPD 166 "PPP_PPPD" "PPP with a direction in place of the address.",
+    ATM_RFC1483 100 "ATM_RFC1483" "LLC over ATM (RFC 2684).",
+    ATM_CLIP 106 "ATM_CLIP" "Classical IP over ATM, of Linux.",
+    SUNATM 123 "SUNATM" "ATM of Sun's cards.",
+    IP_OVER_FC 122 "IP_OVER_FC" "IP over Fibre Channel.",
+    SYMANTEC_FIREWALL 99 "SYMANTEC_FIREWALL" "Symantec's firewall.",
+    APPLE_IP_OVER_IEEE1394 138 "APPLE_IP_OVER_IEEE1394" "IP over IEEE 1394, of Apple.",
+    DSA_TAG_BRCM 281 "DSA_TAG_BRCM" "Ethernet with the tag of Broadcom's switches.",
+    DSA_TAG_BRCM_PREPEND 282 "DSA_TAG_BRCM_PREPEND" "Ethernet after such a tag.",
+    DSA_TAG_DSA 284 "DSA_TAG_DSA" "Ethernet with the tag of Marvell's switches.",
+    DSA_TAG_EDSA 285 "DSA_TAG_EDSA" "Ethernet with such a tag after an EtherType.",
+    VSOCK 271 "VSOCK" "Linux' vsock.",
+    IEEE802_15_4 195 "IEEE802_15_4" "802.15.4 with its check sequence.",
+    IEEE802_15_4_NOFCS 230 "IEEE802_15_4_NOFCS" "802.15.4 without check sequence.",
+    IEEE802_15_4_TAP 283 "IEEE802_15_4_TAP" "802.15.4 behind a header of its own.",
+    USB_LINUX 189 "USB_LINUX" "Events of Linux' usbmon.",
+    USB_LINUX_MMAPPED 220 "USB_LINUX_MMAPPED" "The same with a longer header.",
+    JUNIPER_MLPPP 130 "JUNIPER_MLPPP" "Juniper's multilink PPP.",
+    JUNIPER_MLFR 131 "JUNIPER_MLFR" "Juniper's multilink Frame Relay.",
+    JUNIPER_GGSN 133 "JUNIPER_GGSN" "Juniper's GGSN.",
+    JUNIPER_MFR 134 "JUNIPER_MFR" "Juniper's Frame Relay of FRF.16.",
+    JUNIPER_ATM2 135 "JUNIPER_ATM2" "Juniper's second ATM card.",
+    JUNIPER_SERVICES 136 "JUNIPER_SERVICES" "Juniper's services card.",
+    JUNIPER_ATM1 137 "JUNIPER_ATM1" "Juniper's first ATM card.",
+    JUNIPER_MONITOR 164 "JUNIPER_MONITOR" "Juniper's monitoring card.",
+    JUNIPER_PPPOE 167 "JUNIPER_PPPOE" "Ethernet of Juniper's PPPoE.",
+    JUNIPER_PPPOE_ATM 168 "JUNIPER_PPPOE_ATM" "Juniper's PPPoE over ATM.",
+    JUNIPER_ETHER 178 "JUNIPER_ETHER" "Ethernet behind Juniper's header.",
+    JUNIPER_PPP 179 "JUNIPER_PPP" "PPP behind Juniper's header.",
+    JUNIPER_FRELAY 180 "JUNIPER_FRELAY" "Frame Relay behind Juniper's header.",
+    JUNIPER_CHDLC 181 "JUNIPER_CHDLC" "Cisco HDLC behind Juniper's header.",
+}
+
 impl LinkType {
-    /// BSD loopback: four bytes of address family in the byte order of the capturing host.
-    pub const NULL: LinkType = LinkType(0);
-    /// Ethernet, from the destination address on, without preamble.
-    pub const ETHERNET: LinkType = LinkType(1);
-    /// PPP, with or without the HDLC address and control bytes.
-    pub const PPP: LinkType = LinkType(9);
-    /// PPP in HDLC-like framing, address byte first (RFC 1662), or Cisco HDLC.
-    pub const PPP_HDLC: LinkType = LinkType(50);
-    /// PPPoE, from the PPPoE header on (RFC 2516).
-    pub const PPP_ETHER: LinkType = LinkType(51);
-    /// Raw IPv4 or IPv6, by the version nibble.
-    pub const RAW: LinkType = LinkType(101);
-    /// Cisco HDLC.
-    pub const C_HDLC: LinkType = LinkType(104);
-    /// OpenBSD loopback: four bytes of address family in network byte order.
-    pub const LOOP: LinkType = LinkType(108);
-    /// Frame Relay, from its address on.
-    pub const FRELAY: LinkType = LinkType(107);
-    /// 802.11 without a preceding header.
-    pub const IEEE802_11: LinkType = LinkType(105);
-    /// 802.11 after a Prism header.
-    pub const PRISM_HEADER: LinkType = LinkType(119);
-    /// 802.11 after a radiotap header.
-    pub const IEEE802_11_RADIO: LinkType = LinkType(127);
-    /// For private use; Apple's programs use it for PKTAP.
-    pub const USER2: LinkType = LinkType(149);
-    /// 802.11 after an AVS header.
-    pub const IEEE802_11_RADIO_AVS: LinkType = LinkType(163);
-    /// Any packet after per-packet information.
-    pub const PPI: LinkType = LinkType(192);
-    /// Linux cooked capture, version 1.
-    pub const LINUX_SLL: LinkType = LinkType(113);
-    /// Raw IPv4.
-    pub const IPV4: LinkType = LinkType(228);
-    /// Raw IPv6.
-    pub const IPV6: LinkType = LinkType(229);
-    /// Linux netfilter's log, NFLOG.
-    pub const NFLOG: LinkType = LinkType(239);
-    /// IP over InfiniBand, after a global routing header.
-    pub const IPOIB: LinkType = LinkType(242);
-    /// InfiniBand, from the local routing header on.
-    pub const INFINIBAND: LinkType = LinkType(247);
-    /// Darwin's packet tap.
-    pub const PKTAP: LinkType = LinkType(258);
-    /// Linux cooked capture, version 2.
-    pub const LINUX_SLL2: LinkType = LinkType(276);
-
-    /// The link types that [`dissect`](crate::dissect) supports.
-    pub const SUPPORTED: [LinkType; 23] = [
-        LinkType::NULL,
-        LinkType::ETHERNET,
-        LinkType::PPP,
-        LinkType::PPP_HDLC,
-        LinkType::PPP_ETHER,
-        LinkType::RAW,
-        LinkType::C_HDLC,
-        LinkType::LOOP,
-        LinkType::LINUX_SLL,
-        LinkType::IPV4,
-        LinkType::IPV6,
-        LinkType::LINUX_SLL2,
-        LinkType::IEEE802_11,
-        LinkType::PRISM_HEADER,
-        LinkType::IEEE802_11_RADIO,
-        LinkType::IEEE802_11_RADIO_AVS,
-        LinkType::PKTAP,
-        LinkType::USER2,
-        LinkType::NFLOG,
-        LinkType::PPI,
-        LinkType::IPOIB,
-        LinkType::INFINIBAND,
-        LinkType::FRELAY,
-    ];
-
     /// Converts a DLT_ number as returned by libpcap's API on Linux.
     pub const fn from_dlt(dlt: u16) -> LinkType {
         match dlt {
             // DLT_RAW is 12 on Linux and 14 on OpenBSD; files use 101.
             12 | 14 => LinkType::RAW,
+            11 => LinkType::ATM_RFC1483,
+            15 => LinkType::SLIP_BSDOS,
+            16 => LinkType::PPP_BSDOS,
+            19 => LinkType::ATM_CLIP,
             other => LinkType(other),
         }
-    }
-
-    /// The name without its prefix, as libpcap prints it (`EN10MB` for Ethernet).
-    pub const fn name(self) -> Option<&'static str> {
-        Some(match self {
-            LinkType::NULL => "NULL",
-            LinkType::ETHERNET => "EN10MB",
-            LinkType::PPP => "PPP",
-            LinkType::PPP_HDLC => "PPP_SERIAL",
-            LinkType::PPP_ETHER => "PPP_ETHER",
-            LinkType::RAW => "RAW",
-            LinkType::C_HDLC => "C_HDLC",
-            LinkType::LOOP => "LOOP",
-            LinkType::LINUX_SLL => "LINUX_SLL",
-            LinkType::IPV4 => "IPV4",
-            LinkType::IPV6 => "IPV6",
-            LinkType::LINUX_SLL2 => "LINUX_SLL2",
-            LinkType::IEEE802_11 => "IEEE802_11",
-            LinkType::PRISM_HEADER => "PRISM_HEADER",
-            LinkType::IEEE802_11_RADIO => "IEEE802_11_RADIO",
-            LinkType::IEEE802_11_RADIO_AVS => "IEEE802_11_RADIO_AVS",
-            LinkType::PKTAP => "PKTAP",
-            LinkType::USER2 => "USER2",
-            LinkType::NFLOG => "NFLOG",
-            LinkType::PPI => "PPI",
-            LinkType::IPOIB => "IPOIB",
-            LinkType::INFINIBAND => "INFINIBAND",
-            LinkType::FRELAY => "FRELAY",
-            _ => return None,
-        })
     }
 }
 

@@ -12,7 +12,7 @@
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
-use crate::{LayerKind, Reason, be16, ethernet};
+use crate::{LayerKind, LinkType, Reason, be16, ethernet};
 use core::fmt;
 
 /// Minimum length of an LLC header.
@@ -148,6 +148,7 @@ pub(crate) fn step(walk: &mut Walk<'_, '_>) -> Next {
 pub(crate) const PROTOCOL: Protocol = Protocol {
     name: "llc",
     spec: "IEEE 802.2",
+    links: &[LinkType::ATM_RFC1483, LinkType::ATM_CLIP],
     sample: &[0xaa, 0xaa, 0x03, 0, 0, 0, 0x88, 0xb5, 1, 2, 3, 4],
     step,
     show: |bytes, f| table::show(Llc::parse(bytes), f),

@@ -41,7 +41,7 @@ impl fmt::Display for Null<'_> {
     }
 }
 
-fn family(bytes: [u8; 4]) -> u32 {
+pub(crate) fn family(bytes: [u8; 4]) -> u32 {
     match u32::from_be_bytes(bytes) {
         value @ 0..=0xffff => value,
         value => value.swap_bytes(),

@@ -6,6 +6,8 @@
 //!
 //! Address and control may be omitted, and a protocol below 256 may be sent as one byte: all
 //! protocol numbers have an odd last byte and an even first one, so both can be distinguished.
+//!
+//! LINKTYPE_PPP_PPPD has a direction in place of the address: 0 received, 1 sent.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
@@ -87,6 +89,80 @@ pub(crate) fn step(walk: &mut Walk<'_, '_>) -> Next {
         kind => Ok(kind),
     }
 }
+
+/// Bytes of direction and control.
+const DIRECTION_LEN: usize = 2;
+
+/// The direction in place of the address, 0 received or 1 sent, if there is one, and the PPP header
+/// without address and control.
+pub fn directed(bytes: &[u8]) -> (Option<u8>, &[u8]) {
+    match bytes {
+        [way @ (0 | 1), 0x03, rest @ ..] => (Some(*way), rest),
+        _ => (None, bytes),
+    }
+}
+
+fn step_directed(walk: &mut Walk<'_, '_>) -> Next {
+    // The first byte alone may be half of a protocol number, or a direction.
+    if matches!(walk.rest, [0 | 1]) {
+        return Err(walk.missing(DIRECTION_LEN));
+    }
+    if directed(walk.rest).0.is_some() {
+        walk.advance(DIRECTION_LEN)?;
+    }
+    step(walk)
+}
+
+/// Names of the messages of control protocols (RFC 1661 section 5).
+const CODES: [&str; 12] = [
+    "Vend-Ext",
+    "Conf-Request",
+    "Conf-Ack",
+    "Conf-Nack",
+    "Conf-Reject",
+    "Term-Request",
+    "Term-Ack",
+    "Code-Reject",
+    "Prot-Reject",
+    "Echo-Request",
+    "Echo-Reply",
+    "Discard-Request",
+];
+
+/// Prints the message of a control protocol; false if it is another protocol or it is not whole.
+pub(crate) fn show_control(
+    header: &Ppp<'_>,
+    wire_len: u32,
+    f: &mut fmt::Formatter<'_>,
+) -> Result<bool, fmt::Error> {
+    let name = match header.protocol {
+        0xc021 => "LCP",
+        0x8021 => "IPCP",
+        0x8023 => "OSICP",
+        0x8057 => "IP6CP",
+        0x80fd => "CCP",
+        0x8281 => "MPLSCP",
+        _ => return Ok(false),
+    };
+    let &[code, id, _, _, ..] = header.payload else {
+        return Ok(false);
+    };
+    let word = CODES.get(usize::from(code)).unwrap_or(&"Unknown Opcode");
+    // The protocol number is counted.
+    let len = wire_len.saturating_add(2);
+    write!(f, "{name}, {word} (0x{code:02x}), id {id}, length {len}")?;
+    Ok(true)
+}
+
+pub(crate) const DIRECTED: Protocol = Protocol {
+    name: "ppp-pppd",
+    spec: "LINKTYPE_PPP_PPPD",
+    links: &[LinkType::PPP_PPPD],
+    sample: &[0x01, 0x03, 0xc0, 0x21, 1, 2, 0, 4],
+    step: step_directed,
+    show: |bytes, f| table::show(Ppp::parse(directed(bytes).1), f),
+    ..Protocol::BASE
+};
 
 pub(crate) const PROTOCOL: Protocol = Protocol {
     name: "ppp",

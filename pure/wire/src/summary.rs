@@ -11,6 +11,7 @@
 
 mod icmp;
 mod ip;
+mod links;
 mod routing;
 mod tcp;
 
@@ -97,6 +98,9 @@ fn show_level(
             kind,
             bytes: from(offset),
         };
+        if before == LayerKind::Mpls && kind != LayerKind::Mpls {
+            f.write_str(" ")?;
+        }
         match kind {
             LayerKind::Vlan => write!(f, "{header}, ")?,
             LayerKind::Arista => write!(
@@ -104,8 +108,10 @@ fn show_level(
                 "ethertype Arista Vendor Specific Protocol (0xd28b), length {}: {header}: ",
                 d.wire_len
             )?,
-            LayerKind::Mpls if before == LayerKind::Mpls => write!(f, "{header} ")?,
-            LayerKind::Mpls => write!(f, "MPLS {header} ")?,
+            LayerKind::Mpls if before == LayerKind::Mpls => write!(f, " {header}")?,
+            LayerKind::Mpls => write!(f, "MPLS {header}")?,
+            LayerKind::Enc => write!(f, "{header}: ")?,
+            kind if !f.alternate() => links::show_tag(kind, header.bytes, f)?,
             LayerKind::Pppoe if d.layer_count as usize > 1 && d.has(LayerKind::Ppp) => {
                 write!(f, "{header} ")?;
             }
@@ -115,6 +121,9 @@ fn show_level(
     let (kind, offset) = last;
     if d.ip_version != 0 {
         return show_ip(d, kind, bytes, how, f);
+    }
+    if links::show_whole(d, kind, from(offset), f)? {
+        return Ok(());
     }
     // The part of the packet that belongs to this header, so that padding is not counted.
     let end = (d.payload_offset as usize).saturating_add(d.payload_len as usize);
@@ -126,6 +135,16 @@ fn show_level(
         bytes: header,
     };
     match (d.reason, kind) {
+        // The stack is on the line already.
+        (Reason::Complete, LayerKind::Mpls) if d.inner != LayerKind::None => Ok(()),
+        (Reason::Complete | Reason::UnsupportedTunnel, LayerKind::Mpls) => {
+            write!(f, ", length {}", d.payload_len)
+        }
+        // Either the label is not whole, which is on the line, or nothing follows the last one.
+        (_, LayerKind::Mpls) if d.payload_offset as usize == offset => {
+            write!(f, ", length {}", d.wire_len)
+        }
+        (reason, LayerKind::Mpls) => write!(f, " [{reason}], length {}", d.wire_len),
         (Reason::UnsupportedLink | Reason::TooDeep, _) | (_, LayerKind::None) => {
             write!(f, "[{}], length {}", d.reason, d.wire_len)
         }
@@ -165,8 +184,13 @@ fn show_unknown_type(
                 Err(_) => write!(f, "LLC, length {}", d.payload_len),
             };
         }
-        LayerKind::Ppp => {
-            return match ppp::Ppp::parse(header.bytes) {
+        LayerKind::Ppp | LayerKind::PppDirected => {
+            let bytes = match header.kind {
+                LayerKind::Ppp => header.bytes,
+                _ => ppp::directed(header.bytes).1,
+            };
+            return match ppp::Ppp::parse(bytes) {
+                Ok(view) if ppp::show_control(&view, d.payload_len, f)? => Ok(()),
                 Ok(view) => write!(f, "{view}, length {}", d.payload_len),
                 Err(_) => write!(f, "PPP, length {}", d.payload_len),
             };

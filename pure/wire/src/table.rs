@@ -166,13 +166,63 @@ protocols! {
     Arista arista PROTOCOL "Arista's time tag.",
     Gtp0 gtp0 PROTOCOL "GTP, version 0.",
     FrameRelay frame_relay PROTOCOL "Frame Relay.",
+    Pflog pflog PFLOG "Header of pf's log.",
+    Enc pflog ENC "Header of enc(4).",
+    Ipnet ipnet PROTOCOL "Header of Solaris' observability devices.",
+    NetAnalyzer lan NETANALYZER "Header of Hilscher netANALYZER.",
+    NetAnalyzerTransparent lan NETANALYZER_TRANSPARENT "The same with Ethernet's preamble.",
+    Fddi lan FDDI "FDDI.",
+    TokenRing lan TOKEN_RING "Token Ring.",
+    FibreChannel lan FIBRE_CHANNEL "IP over Fibre Channel.",
+    SunAtm lan SUNATM "ATM of Sun's cards.",
+    Ieee1394 lan IEEE1394 "IP over IEEE 1394.",
+    Symantec lan SYMANTEC "Header of Symantec's firewall.",
+    Arcnet arcnet BSD "ARCNET.",
+    ArcnetLinux arcnet LINUX "ARCNET with Linux' offset field.",
+    Slip slip SLIP "SLIP.",
+    SlipBsdos slip SLIP_BSDOS "SLIP of BSD/OS.",
+    PppBsdos slip PPP_BSDOS "PPP of BSD/OS.",
+    PppDirected ppp DIRECTED "PPP with a direction in place of its address.",
+    DsaBroadcom dsa BROADCOM "Ethernet with a tag of Broadcom's switches.",
+    DsaBroadcomPrepended dsa BROADCOM_PREPENDED "A tag of Broadcom's switches.",
+    Dsa dsa MARVELL "Ethernet with a tag of Marvell's switches.",
+    Edsa dsa MARVELL_TYPED "The same after an EtherType.",
+    Vsock vsock PROTOCOL "Linux' vsock.",
+    Wpan wpan PROTOCOL "IEEE 802.15.4.",
+    WpanTap wpan TAP "A header in front of IEEE 802.15.4.",
+    Usb usb LINUX "USB, as Linux captures it.",
+    UsbMmapped usb MMAPPED "The same with a longer header.",
+    JuniperMlppp juniper MLPPP "Juniper's multilink PPP.",
+    JuniperMlfr juniper MLFR "Juniper's multilink Frame Relay.",
+    JuniperGgsn juniper GGSN "Juniper's GGSN.",
+    JuniperMfr juniper MFR "Juniper's Frame Relay of FRF.16.",
+    JuniperAtm2 juniper ATM2 "Juniper's second ATM card.",
+    JuniperServices juniper SERVICES "Juniper's services card.",
+    JuniperAtm1 juniper ATM1 "Juniper's first ATM card.",
+    JuniperMonitor juniper MONITOR "Juniper's monitoring card.",
+    JuniperPppoe juniper PPPOE "Juniper's header of PPPoE.",
+    JuniperPppoeAtm juniper PPPOE_ATM "Juniper's header of PPPoE over ATM.",
+    JuniperEther juniper ETHER "Juniper's header of Ethernet.",
+    JuniperPpp juniper PPP "Juniper's header of PPP.",
+    JuniperFrelay juniper FRELAY "Juniper's header of Frame Relay.",
+    JuniperChdlc juniper CHDLC "Juniper's header of Cisco HDLC.",
 }
 
 impl LayerKind {
-    /// The bit of this kind in [`Dissection::layer_mask`](crate::Dissection::layer_mask).
+    /// The bit of this kind in [`Dissection::layer_mask`](crate::Dissection::layer_mask); 0 for
+    /// those after the first 63, headers of rare link types.
     #[inline]
     pub const fn bit(self) -> u64 {
-        1 << (self as u8)
+        match self as u8 {
+            number @ 0..64 => 1 << number,
+            _ => 0,
+        }
+    }
+
+    /// Whether it is a header of one link type only, which no other header leads to.
+    #[inline]
+    pub const fn is_rare_link(self) -> bool {
+        self as u8 >= LayerKind::Pflog as u8
     }
 
     /// The row of this kind; `None` for [`LayerKind::None`].
@@ -187,7 +237,8 @@ impl LayerKind {
     }
 }
 
-const _: () = assert!(PROTOCOLS.len() < 64, "layer_mask has 64 bits");
+const _: () = assert!(LayerKind::Pflog as u8 <= 64, "layer_mask has 64 bits");
+const _: () = assert!(PROTOCOLS.len() < 256, "kinds are bytes");
 
 /// Adds numbers of a layer to a table; a number must not be claimed twice.
 const fn claim(mut table: [LayerKind; 256], numbers: &[u8], kind: LayerKind) -> [LayerKind; 256] {

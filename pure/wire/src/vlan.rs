@@ -12,7 +12,7 @@
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
-use crate::{Reason, be16, ethernet};
+use crate::{Dissection, Reason, be16, dissect_inner, ethernet};
 use core::fmt;
 
 /// Bytes of a tag.
@@ -80,6 +80,32 @@ impl fmt::Display for Vlan<'_> {
 pub fn emit(out: &mut [u8; HEADER_LEN], tci: u16, ether_type: u16) {
     out[..2].copy_from_slice(&tci.to_be_bytes());
     out[2..].copy_from_slice(&ether_type.to_be_bytes());
+}
+
+/// The VLAN ids in front of the packet's first IP header, and their number (at most 2): those of
+/// the first level, then those of Ethernet in MPLS, FabricPath or 802.1ah.
+pub fn tags(packet: &[u8], first: &Dissection) -> ([u16; 2], usize) {
+    let mut tags = [first.vlan_outer, first.vlan_inner];
+    let mut count = usize::from(first.vlan_count).min(2);
+    if first.ip_version == 0 && count < 2 {
+        let (mut level, mut inner) = (*first, Dissection::EMPTY);
+        while level.ip_version == 0
+            && !level.inner_is_quote
+            && dissect_inner(packet, &level, &mut inner)
+        {
+            level = inner;
+            for tag in [level.vlan_outer, level.vlan_inner]
+                .into_iter()
+                .take(level.vlan_count.into())
+            {
+                if let Some(free) = tags.get_mut(count) {
+                    *free = tag;
+                    count += 1;
+                }
+            }
+        }
+    }
+    (tags, count)
 }
 
 pub(crate) fn step(walk: &mut Walk<'_, '_>) -> Next {

@@ -494,7 +494,11 @@ fn drain(args: &DrainArgs) -> Result<()> {
 /// Prints a cluster that does not run.
 fn show_planned(status: &Status, as_json: bool) -> Result<()> {
     table::print_now(match as_json {
-        true => format!("{:#}\n", table::status_json(status)),
+        true => {
+            let mut plan = table::status_json(status);
+            plan["type"] = "plan".into();
+            format!("{plan:#}\n")
+        }
         false => picture::tree(status),
     })
 }

@@ -28,7 +28,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut out = Vec::new();
     let written = if args.json {
         let list: Vec<Value> = all.iter().map(to_json).collect();
-        writeln!(out, "{}", json!({ "interfaces": list }))
+        writeln!(out, "{}", json!({ "type": "devices", "interfaces": list }))
     } else {
         all.iter()
             .try_for_each(|interface| write_text(&mut out, interface))

@@ -124,7 +124,7 @@ fn write_json(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
             })
         })
         .collect();
-    writeln!(out, "{}", json!({ "checks": rows }))
+    writeln!(out, "{}", json!({ "type": "checks", "checks": rows }))
 }
 
 #[cfg(test)]

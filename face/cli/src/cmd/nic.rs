@@ -77,7 +77,7 @@ fn list(args: &ListArgs) -> Result<()> {
     let written = match args.json {
         true => {
             let list: Vec<Value> = cards.iter().map(to_json).collect();
-            writeln!(out, "{}", json!({ "cards": list }))
+            writeln!(out, "{}", json!({ "type": "cards", "cards": list }))
         }
         false => write_text(&mut out, &cards),
     };

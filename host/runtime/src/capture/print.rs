@@ -15,6 +15,7 @@ mod columns;
 mod connections;
 mod cooked;
 mod decode;
+mod json;
 mod link;
 
 pub use columns::Columns;
@@ -83,7 +84,7 @@ pub struct Style {
     pub dump: Dump,
     /// Include the link header in them.
     pub dump_link: bool,
-    /// A JSON object instead.
+    /// A JSON object, in which the line is the summary.
     pub json: bool,
 }
 
@@ -246,7 +247,7 @@ impl Printer {
         let _ = if self.columns.is_some() {
             self.row(bytes, time_ns, wire_len, context.interface, base)
         } else if self.style.json {
-            self.json(packet, bytes, time_ns, context)
+            self.json(packet, bytes, time_ns, context, base)
         } else {
             self.line(bytes, time_ns, link, wire_len, base)
         };
@@ -266,11 +267,10 @@ impl Printer {
 
     /// Looks up the packet's connection, and runs the decoders, if the style needs them.
     fn look(&mut self, bytes: &[u8], time_ns: u64) -> SequenceBase {
-        let is_line = !self.style.json && !self.style.quick;
-        if !is_line && self.columns.is_none() || self.addressed.ip_version == 0 {
+        if self.style.quick && self.columns.is_none() || self.addressed.ip_version == 0 {
             self.decoding
                 .iter_mut()
-                .for_each(|decoding| decoding.found.clear());
+                .for_each(|decoding| decoding.clear());
             return SequenceBase::default();
         }
         let decoding = self
@@ -338,8 +338,22 @@ impl Printer {
             write!(Text(&mut self.out), "caplen {cap_len}, len {wire_len}, ")?;
         }
         self.time(time_ns)?;
+        let mut out = std::mem::take(&mut self.out);
+        let shown = self.describe(&mut Text(&mut out), bytes, link, wire_len, base);
+        self.out = out;
+        shown
+    }
+
+    /// Prints what a line has after the time: also the summary of a JSON object.
+    fn describe(
+        &mut self,
+        out: &mut impl fmt::Write,
+        bytes: &[u8],
+        link: LinkType,
+        wire_len: u32,
+        base: SequenceBase,
+    ) -> fmt::Result {
         let (d, addressed) = (&*self.dissection, &*self.addressed);
-        let out = &mut Text(&mut self.out);
         if link == LinkType::LINUX_SLL2 {
             self.interfaces.show(bytes, out)?;
         }
@@ -410,54 +424,6 @@ impl Printer {
         }
         self.zone.1
     }
-
-    fn json(
-        &mut self,
-        packet: &Held<'_>,
-        bytes: &[u8],
-        time_ns: u64,
-        context: &Context<'_>,
-    ) -> fmt::Result {
-        let (d, out) = (&*self.dissection, &mut self.out);
-        let (number, time) = (self.count, Timestamp(time_ns));
-        write!(Text(out), "{{\"type\":\"packet\",\"number\":{number}")?;
-        write!(Text(out), ",\"time\":\"{time}\",\"time_ns\":{time_ns}")?;
-        write!(Text(out), ",\"interface\":\"")?;
-        write!(Escaped(out), "{}", context.interface)?;
-        let (cap_len, wire_len) = (d.cap_len, d.wire_len);
-        write!(
-            Text(out),
-            "\",\"cap_len\":{cap_len},\"wire_len\":{wire_len}"
-        )?;
-        if context.has_way {
-            write!(Text(out), ",\"outgoing\":{}", packet.outgoing)?;
-        }
-        if d.vlan_count != 0 {
-            write!(Text(out), ",\"vlan\":{}", d.vlan_outer)?;
-        }
-        let addressed = &*self.addressed;
-        if let (Some(src), Some(dst)) = (addressed.src_addr(), addressed.dst_addr()) {
-            write!(
-                Text(out),
-                ",\"src\":\"{src}\",\"dst\":\"{dst}\",\"ip_protocol\":{}",
-                addressed.ip_protocol
-            )?;
-        }
-        if addressed.has_ports() {
-            let (src, dst) = (addressed.src_port, addressed.dst_port);
-            write!(Text(out), ",\"src_port\":{src},\"dst_port\":{dst}")?;
-        }
-        write!(Text(out), ",\"summary\":\"")?;
-        write!(
-            Escaped(out),
-            "{}",
-            Summary {
-                dissection: d,
-                bytes
-            }
-        )?;
-        write!(Text(out), "\"}}")
-    }
 }
 
 /// A packet as one slice, as it was on the wire.
@@ -498,7 +464,7 @@ fn network_offset(d: &Dissection) -> usize {
         Kind::Radiotap | Kind::Prism | Kind::Ieee80211 | Kind::Ppi | Kind::Pktap => true,
         Kind::Nflog | Kind::Ipoib | Kind::Infiniband | Kind::FrameRelay | Kind::Arista => true,
         Kind::Llc => d.ip_version != 0,
-        _ => false,
+        kind => kind.is_rare_link(),
     };
     match d.layers().find(|(kind, _)| !is_link(*kind)) {
         Some((_, offset)) => offset,
@@ -507,7 +473,7 @@ fn network_offset(d: &Dissection) -> usize {
 }
 
 /// Prints as `tcpdump -q`; false if there is no shorter form.
-fn quick(out: &mut Text<'_>, d: &Dissection) -> Result<bool, fmt::Error> {
+fn quick(out: &mut impl fmt::Write, d: &Dissection) -> Result<bool, fmt::Error> {
     let (Some(src), Some(dst), true) = (d.src_addr(), d.dst_addr(), d.has_ports()) else {
         return Ok(false);
     };

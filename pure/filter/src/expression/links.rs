@@ -10,6 +10,8 @@ use super::wlan::Radio;
 /// the network header from the payload, with and without SNAP.
 pub(super) struct Layout {
     pub(super) kind: Kind,
+    /// Whether Juniper's header is in front.
+    pub(super) is_juniper: bool,
     pub(super) header: u32,
     pub(super) link_type: u32,
     pub(super) payload: u32,
@@ -20,23 +22,32 @@ pub(super) struct Layout {
 /// The largest LINKTYPE number known.
 const LINK_TYPE_MAX: u16 = 289;
 
-/// Juniper's link types, with the offset of the network header, and of it without SNAP.
+/// Juniper's link types: what is behind Juniper's header, whose length varies, and the offsets of
+/// the type field and of the payload from its end, after the cookie.
 #[rustfmt::skip]
-const JUNIPER: &[(u16, u32, u32)] = &[
-    (130, 4, 3), (131, 4, 3), (133, 12, 11), (134, 4, 3), (135, 8, 18), (137, 4, 14),
-    (164, 12, 11), (167, 32, 35), (168, 6, 5), (178, 32, 35), (179, 4, 3), (180, 4, 3),
-    (181, 4, 3),
+const JUNIPER: &[(u16, Kind, u32, u32)] = &[
+    (130, Kind::PppSerial, 2, 4), (131, Kind::FrameRelay, 2, 4), (133, Kind::Raw, 0, 8),
+    (134, Kind::FrameRelay, 4, 6), (135, Kind::Atm, 8, 8), (136, Kind::Raw, 0, 8),
+    (137, Kind::Atm, 4, 4), (164, Kind::Raw, 0, 8), (167, Kind::Ethernet, 12, 14),
+    (168, Kind::EtherType, 0, 2), (178, Kind::Ethernet, 12, 14), (179, Kind::PppSerial, 0, 2),
+    (180, Kind::FrameRelay, 2, 4), (181, Kind::Hdlc, 2, 4),
 ];
 
 fn juniper(link_type: u16) -> Option<Layout> {
-    let &(_, network, network_no_snap) = JUNIPER.iter().find(|row| row.0 == link_type)?;
+    let &(_, kind, link_type, payload) = JUNIPER.iter().find(|row| row.0 == link_type)?;
+    let has_llc = kind == Kind::Atm;
     Some(Layout {
-        kind: Kind::Juniper,
+        kind,
+        is_juniper: true,
         header: 0,
-        link_type: 0,
-        payload: 0,
-        network,
-        network_no_snap,
+        link_type,
+        payload,
+        network: if has_llc { 8 } else { 0 },
+        network_no_snap: if has_llc || kind == Kind::Ethernet {
+            3
+        } else {
+            0
+        },
     })
 }
 
@@ -53,7 +64,8 @@ pub(super) fn layout(link_type: u16) -> Option<Layout> {
         113 => (Kind::Sll, 14, 16, 0),
         276 => (Kind::Sll2, 0, 20, 0),
         9 => (Kind::Ppp, 2, 4, 0),
-        50 => (Kind::PppSerial, 2, 4, 0),
+        // The second with a direction in place of the address.
+        50 | 166 => (Kind::PppSerial, 2, 4, 0),
         51 => (Kind::PppSerial, 6, 8, 0),
         103 => (Kind::PppBsdos, 5, 24, 0),
         104 => (Kind::Hdlc, 2, 4, 0),
@@ -100,6 +112,7 @@ pub(super) fn layout(link_type: u16) -> Option<Layout> {
     );
     Some(Layout {
         kind,
+        is_juniper: false,
         header: match kind {
             Kind::Ethernet => link_type - 12,
             _ => 0,

@@ -65,7 +65,7 @@ pub(super) enum Kind {
     Atm,
     FibreChannel,
     Arcnet,
-    /// SLIP with the header of BSD, which libpcap takes for the IP header in tests of the version.
+    /// SLIP behind the header of BSD.
     Slip,
     /// PPP of BSD/OS.
     PppBsdos,
@@ -80,8 +80,6 @@ pub(super) enum Kind {
     Mtp2,
     /// Observability packets of Solaris (ipnet).
     IpNet,
-    /// Juniper's headers, which have a magic number but no type.
-    Juniper,
     /// Link types of which only bytes, length and metadata can be tested.
     Other,
 }
@@ -98,6 +96,8 @@ pub(super) struct Bases {
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     pub(super) kind: Kind,
+    /// Whether Juniper's header is in front of the packet.
+    pub(super) is_juniper: bool,
     bases: Bases,
     /// Number of scratch words in use for bases, from [`CELLS`] down.
     words: u32,
@@ -129,6 +129,7 @@ impl Link {
     pub(super) fn new(link_type: u16) -> Option<Link> {
         let Layout {
             kind,
+            is_juniper,
             header,
             link_type,
             payload,
@@ -137,10 +138,12 @@ impl Link {
         } = links::layout(link_type)?;
         Some(Link {
             kind,
-            bases: outermost(kind),
+            is_juniper,
+            bases: outermost(kind, is_juniper),
             words: match kind {
                 Kind::Wlan(_) => 2,
                 Kind::PfLog => 1,
+                _ if is_juniper => 1,
                 _ => 0,
             },
             is_inner: false,
@@ -188,7 +191,7 @@ impl Link {
 
     /// The bases of the packet as a whole.
     pub(super) fn outermost(&self) -> Bases {
-        outermost(self.kind)
+        outermost(self.kind, self.is_juniper)
     }
 
     /// The scratch words that are reserved.
@@ -216,7 +219,8 @@ impl Link {
 
     /// Whether the packet is one of Ethernet without anything before its header.
     pub(super) fn is_plain_ethernet(&self) -> bool {
-        self.kind == Kind::Ethernet && (self.header == 0 || self.is_lane)
+        let is_first = self.header == 0 && !self.is_juniper;
+        self.kind == Kind::Ethernet && (is_first || self.is_lane)
     }
 
     /// Number of scratch words that arithmetic may use.
@@ -440,8 +444,13 @@ impl Link {
 }
 
 /// The scratch words of a packet whose link header has a variable length.
-fn outermost(kind: Kind) -> Bases {
+fn outermost(kind: Kind, is_juniper: bool) -> Bases {
     match kind {
+        _ if is_juniper => Bases {
+            header: Some(CELLS - 1),
+            link_type: Some(CELLS - 1),
+            payload: Some(CELLS - 1),
+        },
         Kind::Wlan(radio) => Bases {
             header: (radio != Radio::None).then_some(CELLS - 2),
             payload: Some(CELLS - 1),

@@ -272,7 +272,10 @@ impl Parser<'_> {
         let sent = match (self.link.kind, self.options.tap) {
             (Kind::PfLog, _) => return Ok(header(60, Size::B, JEQ, 1 + u32::from(is_outbound))),
             (Kind::IpNet, _) => return Ok(header(2, Size::H, JEQ, 2 - u32::from(is_outbound))),
-            (Kind::Juniper, _) => header(3, Size::B, JSET, 1).negate(),
+            _ if self.link.is_juniper => self.link.test(From::Start, 3, Size::B, JSET, 1).negate(),
+            (Kind::PppSerial, _) if self.options.link_type == 166 => {
+                return Ok(header(0, Size::B, JEQ, u32::from(is_outbound)));
+            }
             (Kind::Sll, _) => self.link.eq(From::Header, 0, Size::H, 4),
             (Kind::Sll2, _) => self.link.eq(From::Header, 10, Size::B, 4),
             (Kind::Slip, _) if self.options.link_type == 8 => {

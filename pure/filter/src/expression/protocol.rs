@@ -65,14 +65,13 @@ impl Link {
             }
             Kind::Arcnet => self.arcnet(protocol),
             Kind::Slip => match protocol {
-                IP => self.masked(From::Header, 0, Size::B, 0x40, 0xf0),
-                IPV6 => self.masked(From::Header, 0, Size::B, 0x60, 0xf0),
+                IP => self.masked(From::Network, 0, Size::B, 0x40, 0xf0),
+                IPV6 => self.masked(From::Network, 0, Size::B, 0x60, 0xf0),
                 _ => Cond::Const(false),
             },
             Kind::EtherType => self.eq(From::LinkType, 0, Size::H, protocol),
             Kind::SunAtm => self.atm_llc().and(self.llc_protocol(protocol)),
             Kind::PfLog | Kind::FrameRelay | Kind::IpNet => self.by_number(protocol),
-            Kind::Juniper => self.masked(From::Header, 0, Size::W, 0x4d47_4300, 0xffff_ff00),
             Kind::Mtp2 | Kind::Other => Cond::Const(false),
             Kind::Raw4 => Cond::Const(protocol == IP),
             Kind::Raw6 => Cond::Const(protocol == IPV6),

@@ -10,7 +10,7 @@ use bpf::cbpf::Insn;
 
 use super::arith::{ADD, AND, LDX_MEM, LSH, OR, ST, TAX};
 use super::block::{Cond, JEQ, JSET, LD_IMM, Test, WITH_X};
-use super::extended::{LD_MEM, LDB_IND, TXA, insn, run};
+use super::extended::{LD_MEM, LDB_IND, LDH, TXA, insn, run};
 use super::lex::Token;
 use super::lower::{From, Kind, Link, Size, Way};
 use super::parse::Parser;
@@ -215,10 +215,14 @@ impl Link {
     }
 
     /// Steps that compute the variable parts of offsets, if tests use them: those of the 802.11
-    /// header and of its payload, or that of the packet in a log of pf(4).
+    /// header and of its payload, of the packet in a log of pf(4), or of what Juniper's header has
+    /// behind it.
     pub(super) fn start(&self, uses: impl Fn(u32) -> bool) -> Option<Cond> {
         let bases = self.outermost();
         let radio = match self.kind {
+            _ if self.is_juniper => {
+                return bases.header.filter(|&word| uses(word)).map(juniper_start);
+            }
             Kind::Wlan(radio) => radio,
             Kind::PfLog => return bases.payload.filter(|&word| uses(word)).map(pf::start),
             _ => return None,
@@ -234,6 +238,14 @@ impl Link {
         }
         (!steps.is_empty()).then_some(Cond::All(steps))
     }
+}
+
+/// Stores the length of Juniper's header: 4 bytes, and extensions with their length.
+fn juniper_start(word: u32) -> Cond {
+    let is_extended = Test::new(vec![insn(LDB, 3)], JSET, 0x80);
+    let store = |load: &[Insn]| Box::new(run([load, &[insn(ST, word)]].concat()));
+    let extended = store(&[insn(LDH, 4), insn(ADD, 6)]);
+    Cond::Choice(is_extended, extended, store(&[insn(LD_IMM, 4)]))
 }
 
 /// Stores the length of the radio header.

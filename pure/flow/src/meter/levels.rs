@@ -1,7 +1,7 @@
 //! The levels of a packet: which one defines its flow, and what the others add to the key.
 
 use wire::tcp::{self, TcpOption};
-use wire::{Dissection, LayerKind, Reason, dissect_inner};
+use wire::{Dissection, LayerKind, Reason, dissect_inner, vlan};
 
 use super::{Input, KeyParts, Level, Meter};
 use crate::key::{FlowKey, KeyExtra, Side};
@@ -65,11 +65,11 @@ impl Meter {
 
     #[inline(never)]
     pub(super) fn extend_key(&self, key: &mut FlowKey, input: &Input<'_>) {
-        let outermost = &self.levels[0];
         if self.key_vlan {
+            let ([outer, inner], _) = vlan::tags(input.bytes, &self.levels[0]);
             match input.vlan {
-                Some(id) => key.set_vlan(id & 0xfff, outermost.vlan_outer),
-                None => key.set_vlan(outermost.vlan_outer, outermost.vlan_inner),
+                Some(id) => key.set_vlan(id & 0xfff, outer),
+                None => key.set_vlan(outer, inner),
             }
         }
         if self.key_interface {

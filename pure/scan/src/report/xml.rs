@@ -1,9 +1,10 @@
 //! nmap's XML format (`nmap.dtd`, version 1.05), for tools that read it. A host has one element for
-//! each answer, because answers are written as they arrive.
+//! each answer, because answers are written as they arrive. A banner is the result of a script.
 
+use inspect::{DateTime, FIELDS, Field, Kind, Value, tls_version};
 use wire::Timestamp;
 
-use super::text::{certificate, escaped, service};
+use super::text::{escaped, first_line, safe, service, title};
 use super::{Cut, Ending, Format, Found, Run, last, put};
 use crate::answer::State;
 use crate::cookie::ProbeTarget;
@@ -171,22 +172,81 @@ fn banner(banner: &Banner, time: Timestamp, out: &mut Vec<u8>) {
         target.protocol().word(),
         target.port
     );
-    let name = service(banner);
-    if !name.is_empty() {
-        out.extend(b"<service name=\"");
-        attribute(name.as_bytes(), out);
-        out.extend(b"\" method=\"probed\" conf=\"10\"/>");
-    }
-    out.extend(b"<script id=\"banner\" output=\"");
-    attribute(&banner.start, out);
-    out.extend(b"\"/>");
-    let certificate = certificate(banner);
-    if !certificate.is_empty() {
-        out.extend(b"<script id=\"ssl-cert\" output=\"");
-        attribute(certificate.as_bytes(), out);
-        out.extend(b"\"/>");
-    }
+    let (name, headline) = (service(banner), headline(banner));
+    let (name, conf) = match name.as_str() {
+        "" => ("unknown", 0),
+        name => (name, 10),
+    };
+    out.extend(b"<service name=\"");
+    attribute(name.as_bytes(), out);
+    out.extend(b"\" extrainfo=\"");
+    attribute(headline.as_bytes(), out);
+    put!(out, "\" method=\"probed\" conf=\"{conf}\"/>");
+    script(banner, &headline, out);
     out.extend(b"</port></ports></host>\n");
+}
+
+/// What a person looks for in a banner, on one line.
+///
+/// It is the script's output and part of the service: ndiff 7.9 ends with an exception if the
+/// output of a port's script is the only difference between two files, or a port has two scripts.
+fn headline(banner: &Banner) -> String {
+    let mut parts: Vec<String> = first_line(&banner.start).into_iter().collect();
+    for field in [Field::HttpServer, Field::TlsSubject] {
+        if let Some(Value::Text { bytes, .. }) = banner.application.get(field) {
+            parts.push(safe(&String::from_utf8_lossy(bytes)));
+        }
+    }
+    parts.extend(title(&banner.start));
+    parts.join("; ")
+}
+
+/// Appends the decoded fields and the first bytes as nmap's scripts write theirs: an `elem` for
+/// each value, in a `table` if the field may have several.
+fn script(banner: &Banner, headline: &str, out: &mut Vec<u8>) {
+    out.extend(b"<script id=\"banner\" output=\"");
+    attribute(headline.as_bytes(), out);
+    out.extend(b"\"><elem key=\"start\">");
+    attribute(&banner.start, out);
+    out.extend(b"</elem>");
+    for row in FIELDS {
+        let found = banner.application.fields();
+        let mut found = found.filter(|(field, _)| *field == row.field).peekable();
+        if found.peek().is_none() {
+            continue;
+        }
+        if row.repeats {
+            put!(out, "<table key=\"{}\">", row.name);
+        }
+        for (_, value) in found {
+            match row.repeats {
+                true => out.extend(b"<elem>"),
+                false => put!(out, "<elem key=\"{}\">", row.name),
+            }
+            text(row.kind, value, out);
+            out.extend(b"</elem>");
+        }
+        if row.repeats {
+            out.extend(b"</table>");
+        }
+    }
+    out.extend(b"</script>");
+}
+
+/// Appends the value of a field, as JSON has it.
+fn text(kind: Kind, value: Value<'_>, out: &mut Vec<u8>) {
+    match (value, kind) {
+        (Value::Number(number), Kind::Version) => match tls_version(number) {
+            Some(name) => out.extend(name.as_bytes()),
+            None => put!(out, "{number:#06x}"),
+        },
+        (Value::Number(number), Kind::Hex) => put!(out, "{number:#06x}"),
+        (Value::Number(number), Kind::Time) => put!(out, "{}Z", DateTime(number)),
+        (Value::Number(number), _) => put!(out, "{number}"),
+        (Value::Text { bytes, .. }, _) => attribute(bytes, out),
+        (Value::Digest(sum), _) => sum.iter().for_each(|byte| put!(out, "{byte:02x}")),
+        (Value::Address(addr), _) => put!(out, "{addr}"),
+    }
 }
 
 fn end(run: &Run, rows: u64, ending: &Ending<'_>, out: &mut Vec<u8>) {

@@ -106,7 +106,7 @@ fn rows_are_complete() {
     }
     for link in LinkType::SUPPORTED {
         let mut d = Dissection::EMPTY;
-        dissect(link, &[0x45; 64], 64, &mut d);
+        dissect(*link, &[0x45; 64], 64, &mut d);
         assert_ne!(d.reason, barewire_wire::Reason::UnsupportedLink, "{link}");
     }
 }

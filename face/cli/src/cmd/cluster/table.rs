@@ -177,6 +177,7 @@ pub(super) fn status_json(status: &Status) -> Value {
     let applications = status.applications.iter().map(application_json);
     let outputs: Vec<Value> = status.outputs.iter().map(output_json).collect();
     json!({
+        "type": "cluster",
         "outputs": outputs,
         "name": status.name,
         "process": status.process,

@@ -117,7 +117,7 @@ pub fn run(args: &Args) -> Result<()> {
         text += &one;
     }
     if args.json {
-        text = format!("{}\n", json!({ "programs": list }));
+        text = format!("{}\n", json!({ "type": "programs", "programs": list }));
     }
     super::print(&text)
 }

@@ -173,6 +173,7 @@ fn to_json(found: &Found, has_good: bool) -> Value {
         })
     });
     json!({
+        "type": "derived",
         "expression": derived.expression(),
         "short_expression": derived.short_expression().filter(|_| has_good),
         "flood": count(&found.flood),

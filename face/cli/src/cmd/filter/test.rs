@@ -67,7 +67,10 @@ pub fn run(args: &Args) -> Result<()> {
     if args.count && !args.json {
         super::print(&format!("{}\n", test.selected))?;
     } else if args.count {
-        let counts = serde_json::json!({ "packets": total.seen, "selected": test.selected });
+        let (packets, selected) = (total.seen, test.selected);
+        let counts = serde_json::json!({
+            "type": "totals", "packets": packets, "selected": selected,
+        });
         super::print(&format!("{counts}\n"))?;
     }
     say!(

@@ -33,6 +33,7 @@ pub fn check(rules: &[RuleSpec], insn_count: usize, as_json: bool) -> Result<()>
     let stdout = out::stdout(LINES_MAX)?;
     if as_json {
         let value = json!({
+            "type": "rules",
             "rules": rules.iter().map(|rule| checked(rule)).collect::<Vec<_>>(),
             "instructions": insn_count,
         });

@@ -144,7 +144,9 @@ impl IsolateArgs {
         if self.json {
             let steps: Vec<_> = lines.map(|line| to_json(&line)).collect();
             let interface = &self.interface;
-            let all = json!({ "interface": interface, "steps": steps, "notes": notes });
+            let all = json!({
+                "type": "steps", "interface": interface, "steps": steps, "notes": notes,
+            });
             out += &format!("{all}\n");
         } else {
             for line in lines {

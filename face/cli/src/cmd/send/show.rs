@@ -203,7 +203,7 @@ fn plan_json(from: &str, to: &str, plan: &Plan) -> Value {
         })
         .collect();
     json!({
-        "dry_run": true, "from": from, "port": to, "pace": pace_words(plan.pace),
+        "type": "plan", "dry_run": true, "from": from, "port": to, "pace": pace_words(plan.pace),
         "packets": plan.packets, "bytes": plan.bytes, "seconds": plan.seconds,
         "too_long": plan.too_long, "not_sendable": plan.not_sendable, "cut": plan.cut,
         "first": samples,
@@ -346,6 +346,7 @@ pub fn summary(report: &Report, port: &str, as_json: bool) -> Result<()> {
     out::over();
     if as_json {
         let line = json!({
+            "type": "totals",
             "port": port, "packets": report.packets, "bytes": report.bytes, "failed": report.failed,
             "seconds": report.elapsed_ns as f64 / 1e9, "pps": report.pps(), "bps": report.bps(),
             "rounds": report.rounds, "too_long": report.too_long,

@@ -26,6 +26,16 @@ pub(super) struct Decoding {
     tools: Tools,
     /// The fields found in the current packet.
     pub(super) found: Application,
+    /// Its first TCP header, on any level.
+    pub(super) tcp: Option<TcpHead>,
+}
+
+/// What JSON has of a TCP header.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TcpHead {
+    pub(super) flags: u16,
+    pub(super) seq: u32,
+    pub(super) ack: u32,
 }
 
 impl fmt::Debug for Decoding {
@@ -49,7 +59,14 @@ impl Decoding {
             inspector: Inspector::new(&config),
             tools: Tools::new(config.decoders, PAGE_COUNT),
             found: Application::EMPTY,
+            tcp: None,
         }
+    }
+
+    /// Forgets what the last packet contained.
+    pub(super) fn clear(&mut self) {
+        self.found.clear();
+        self.tcp = None;
     }
 
     /// Decodes a packet; returns the base of its sequence numbers.
@@ -59,7 +76,7 @@ impl Decoding {
         bytes: &[u8],
         time_ns: u64,
     ) -> SequenceBase {
-        self.found.clear();
+        self.clear();
         let (mut base, mut level, mut inner) = (None, *first, Dissection::EMPTY);
         loop {
             if level.has(LayerKind::Tcp) && level.has_ports() {
@@ -80,6 +97,11 @@ impl Decoding {
         if bytes.get(header).is_none() {
             return SequenceBase::default();
         }
+        self.tcp.get_or_insert(TcpHead {
+            flags: d.tcp_flags,
+            seq: d.tcp_seq,
+            ack: d.tcp_ack,
+        });
         let inspector = &mut self.inspector;
         let (connection, side) = self.connections.of(d, |gone| {
             inspector.end(&mut gone.flow, |_| ());

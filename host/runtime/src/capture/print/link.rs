@@ -3,9 +3,11 @@
 use std::fmt::{self, Write};
 
 use wire::chdlc::Chdlc;
+use wire::dsa::{DsaTag, Form};
 use wire::ethernet::Ethernet;
 use wire::null::Null;
-use wire::ppp::Ppp;
+use wire::ppp::{Ppp, directed as directed_ppp};
+use wire::slip::Slip;
 use wire::sll::Sll;
 use wire::{LinkType, Mac, Reason};
 
@@ -33,9 +35,75 @@ pub(super) fn link_header(
             [0x0f | 0x8f, ..] => hdlc(out, bytes)?,
             _ => {}
         },
+        LinkType::DSA_TAG_BRCM => tagged(out, bytes, Form::Broadcom)?,
+        LinkType::DSA_TAG_BRCM_PREPEND => prepended(out, bytes)?,
+        LinkType::DSA_TAG_DSA => tagged(out, bytes, Form::Marvell)?,
+        LinkType::DSA_TAG_EDSA => tagged(out, bytes, Form::MarvellTyped)?,
+        LinkType::PPP_PPPD => directed(out, bytes)?,
+        LinkType::SLIP => return slip(out, bytes, wire_len),
+        // What is known of these is on the line.
+        LinkType::VSOCK | LinkType::USB_LINUX | LinkType::USB_LINUX_MMAPPED => return Ok(()),
+        LinkType::IEEE802_15_4 | LinkType::IEEE802_15_4_NOFCS | LinkType::IEEE802_15_4_TAP => {
+            return Ok(());
+        }
         _ => {}
     }
     write!(out, "length {wire_len}: ")
+}
+
+/// Prints an Ethernet header with the tag of a switch.
+fn tagged(out: &mut impl Write, bytes: &[u8], form: Form) -> fmt::Result {
+    let (Ok(ethernet), Ok((tag, kind))) = (Ethernet::parse(bytes), DsaTag::parse(bytes, form))
+    else {
+        return Ok(());
+    };
+    write!(out, "{} > {}, {tag:#}, ", ethernet.src(), ethernet.dst())?;
+    match kind {
+        0..=1535 => write!(out, "802.3, "),
+        kind => ether_type(out, kind),
+    }
+}
+
+/// Prints the tag of a switch, and the Ethernet header after it.
+fn prepended(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
+    let Ok(tag) = DsaTag::prepended(bytes) else {
+        return Ok(());
+    };
+    write!(out, "{tag:#}, ")?;
+    ethernet(out, bytes.get(4..).unwrap_or(&[]))
+}
+
+/// Prints PPP with a direction in place of its address.
+fn directed(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
+    let (way, rest) = directed_ppp(bytes);
+    match way {
+        Some(0) => write!(out, "In  ")?,
+        Some(_) => write!(out, "Out ")?,
+        None => {}
+    }
+    ppp(out, rest)
+}
+
+/// Prints SLIP's header: the direction, and what was sent in place of the IP header (RFC 1144).
+fn slip(out: &mut impl Write, bytes: &[u8], wire_len: u32) -> fmt::Result {
+    let Ok(header) = Slip::parse(bytes) else {
+        return Ok(());
+    };
+    match header.direction() {
+        0 => write!(out, "I ")?,
+        1 => write!(out, "O ")?,
+        other => write!(out, "Invalid direction {other} ")?,
+    }
+    let sent = header.compressed();
+    match sent.first().copied().unwrap_or(0) {
+        first if first & 0xf0 == 0x40 => write!(out, "ip {wire_len}: "),
+        // The connection is in place of the protocol.
+        first if first & 0xf0 == 0x70 => {
+            write!(out, "utcp {}: ", sent.get(9).copied().unwrap_or(0))
+        }
+        first if first & 0x80 != 0 => write!(out, "ctcp: "),
+        first => write!(out, "slip-{first}!: "),
+    }
 }
 
 fn ethernet(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {

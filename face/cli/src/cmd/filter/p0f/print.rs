@@ -55,7 +55,8 @@ impl<'a> Signatures<'a> {
         let label = self.shared.database.label(raw);
         let ends = tcp_ends(ip);
         if self.shared.json {
-            let mut line = json!({ "kind": kind, "signature": raw.to_string() });
+            let mut line =
+                json!({ "type": "signature", "kind": kind, "signature": raw.to_string() });
             if let Some(time_ns) = time_ns {
                 line["time_ns"] = time_ns.into();
             }
