@@ -71,14 +71,14 @@ fn headers() -> Vec<(u16, Vec<u8>)> {
         (166, vec![1, 3, 0, 0x21]), (192, vec![0, 0, 8, 0, 1, 0, 0, 0]),
         (226, with(24, &[(0, 1), (1, 2), (3, 2)])), (228, vec![]),
         (240, [&[0; 4], &ETHERNET[..]].concat()),
-        (241, [&[0; 4], &[0x55; 8], &ETHERNET[..]].concat()),
+        (241, [&[0; 4][..], &[0x55; 8], &ETHERNET].concat()),
         (276, with(20, &[(0, 8)])),
         (281, tagged(&[0, 9, 4, 0x25])), (282, [&[0x20, 5, 0, 3], &ETHERNET[..]].concat()),
         (284, tagged(&[0xc0, 0x28, 0x20, 5])), (285, tagged(&[0xda, 0xda, 0, 0, 0x41, 0x18, 0, 1])),
         (130, juniper(&[0, 1, 0, 0x21])), (131, juniper(&[0, 1, 3, 0xcc])),
         (133, juniper(&[1, 0, 2, 0, 0, 5, 0, 0])), (134, juniper(&[1, 2, 3, 4, 3, 0xcc])),
-        (135, juniper(&[&zeros(8), &LLC[..]].concat())), (136, juniper(&zeros(8))),
-        (137, juniper(&[&zeros(4), &LLC[..]].concat())), (164, juniper(&zeros(8))),
+        (135, juniper(&[&zeros(8)[..], &LLC].concat())), (136, juniper(&zeros(8))),
+        (137, juniper(&[&zeros(4)[..], &LLC].concat())), (164, juniper(&zeros(8))),
         (167, juniper(&ETHERNET)), (168, juniper(&[8, 0])), (178, juniper(&ETHERNET)),
         (179, juniper(&[0, 0x21])), (180, juniper(&[0x18, 0x41, 3, 0xcc])),
         (181, juniper(&[0x0f, 0, 8, 0])),
@@ -166,7 +166,7 @@ fn printed() -> Vec<(u16, Vec<u8>, bool)> {
     let mut all: Vec<(u16, Vec<u8>, bool)> = Vec::new();
     let supported = |link: u16| ![102, 103, 109, 134].contains(&link);
     for (link, header) in headers() {
-        let same = [281, 282, 284, 285, 8, 166].contains(&link);
+        let same = [281, 282, 284, 285, 8, 166, 117, 226, 240, 241].contains(&link);
         if supported(link) {
             all.push((link, [&header[..], &ip(4)].concat(), same));
         }
@@ -218,6 +218,16 @@ fn printed() -> Vec<(u16, Vec<u8>, bool)> {
         all.push((166, vec![direction, 3, 0x80, 0x21, 9, 7, 0, 8, 1, 2, 3, 4], true));
         all.push((166, [&[direction, 3, 0x21], &ip(4)[..]].concat(), true));
     }
+    // tcpdump takes the fourth reason for another one.
+    for (action, reason, direction, subrule) in [(0, 0, 1, 255), (1, 7, 2, 255), (9, 14, 0, 0),
+        (3, 15, 3, 0), (10, 2, 1, 7)] {
+        let mut head = with(64, &[(0, 61), (1, 2), (2, action), (3, reason), (39, 5)]);
+        head[4..8].copy_from_slice(b"em0\0");
+        head[20..26].copy_from_slice(b"anchor");
+        head[40..44].copy_from_slice(&[if subrule == 255 { 255 } else { 0 }; 4]);
+        (head[43], head[60]) = (subrule, direction);
+        all.push((117, [&head[..], &ip(4)].concat(), true));
+    }
     all.push((8, zeros(10), false));
     all.push((166, [&[0xff, 3, 0, 0x21], &ip(4)[..]].concat(), true));
     all.push((166, [&[0, 0x21], &ip(4)[..]].concat(), true));
@@ -243,10 +253,10 @@ fn wpan() -> Vec<Vec<u8>> {
         [&[0x41, 0x29, 0x22, 0x18], &long[..2]].concat(),
         [&[1, 0xec, 9, 0x22, 0x18], &long[..], &long].concat(),
         [&[0x41, 0xec, 9], &long[..], &long].concat(),
-        [&[0x41, 0x20, 9, 0x22, 0x18], b"zz"].concat(),
+        [&[0x41, 0x20, 9, 0x22, 0x18][..], b"zz"].concat(),
         // Multipurpose, short and long.
-        [&[0x25, 7, 1, 2], b"zz"].concat(),
-        [&[0xad, 0x01, 7, 0x22, 0x18, 1, 2, 3, 4], b"zz"].concat(),
+        [&[0x25, 7, 1, 2][..], b"zz"].concat(),
+        [&[0xad, 0x01, 7, 0x22, 0x18, 1, 2, 3, 4][..], b"zz"].concat(),
         vec![4, 0, 1, 2], vec![6, 0, 1, 2], vec![7, 0, 1, 2],
     ];
     let commands: [&[u8]; 14] = [

@@ -61,7 +61,7 @@ impl Rewriter {
         if link == LinkType::ETHERNET {
             return Ok(());
         }
-        if !LinkType::SUPPORTED.contains(&link) {
+        if !link.may_carry_ip() {
             let why = format!("its packets are {link}, which cannot be put on Ethernet");
             return Err(Error::new(why).with_hint("Ethernet and link types of IP can be sent"));
         }

@@ -32,6 +32,13 @@ impl<'a> Ipnet<'a> {
     pub fn family(&self) -> u8 {
         self.head[1]
     }
+
+    /// Source zone (0) or destination zone (1).
+    pub fn zone(&self, index: usize) -> u32 {
+        let found = self.head.get(16 + index.min(1) * 4..);
+        let found = found.and_then(<[u8]>::first_chunk);
+        found.map_or(0, |bytes| u32::from_be_bytes(*bytes))
+    }
 }
 
 impl fmt::Display for Ipnet<'_> {

@@ -101,6 +101,19 @@ links! {
 }
 
 impl LinkType {
+    /// Whether packets of this link type may contain IP.
+    pub const fn may_carry_ip(self) -> bool {
+        !matches!(
+            self,
+            LinkType::VSOCK
+                | LinkType::IEEE802_15_4
+                | LinkType::IEEE802_15_4_NOFCS
+                | LinkType::IEEE802_15_4_TAP
+                | LinkType::USB_LINUX
+                | LinkType::USB_LINUX_MMAPPED
+        ) && self.name().is_some()
+    }
+
     /// Converts a DLT_ number as returned by libpcap's API on Linux.
     pub const fn from_dlt(dlt: u16) -> LinkType {
         match dlt {

@@ -22,6 +22,8 @@ const PFLOG_LEN_MIN: u8 = 45;
 pub const ENC_LEN: usize = 12;
 
 /// A PFLOG header.
+///
+/// The alternate form, `{:#}`, has the rule and what it did, as in a link header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pflog<'a> {
     header: &'a [u8],
@@ -46,13 +48,99 @@ impl<'a> Pflog<'a> {
 
     /// Address family of the logging host's system.
     pub fn family(&self) -> u8 {
-        self.header.get(1).copied().unwrap_or(0)
+        self.byte(1)
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        self.header.get(at).copied().unwrap_or(0)
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        let found = self.header.get(at..).and_then(<[u8]>::first_chunk);
+        found.map_or(0, |bytes| u32::from_be_bytes(*bytes))
+    }
+
+    /// A name of up to 16 bytes.
+    fn show_name(&self, at: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.header.get(at..at + 16).unwrap_or(&[]);
+        let mut name = name.iter().take_while(|byte| **byte != 0);
+        name.try_for_each(|byte| match byte.is_ascii_graphic() {
+            true => write!(f, "{}", char::from(*byte)),
+            false => f.write_str("."),
+        })
+    }
+
+    fn show_rule(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NO_RULE: u32 = u32::MAX;
+        write!(f, "rule {}", self.word(36))?;
+        if self.word(40) != NO_RULE {
+            f.write_str(".")?;
+            self.show_name(20, f)?;
+            write!(f, ".{}", self.word(40))?;
+        }
+        f.write_str("/")?;
+        let reason = self.byte(3);
+        match REASONS.get(usize::from(reason)) {
+            Some(name) => write!(f, "{reason}({name}): ")?,
+            None => write!(f, "unkn({reason}): ")?,
+        }
+        show_word(ACTIONS, self.byte(2), f)?;
+        f.write_str(" ")?;
+        show_word(DIRECTIONS, self.byte(60), f)?;
+        f.write_str(" on ")?;
+        self.show_name(4, f)
+    }
+}
+
+/// Why a packet was logged (net/pfvar.h).
+const REASONS: &[&str] = &[
+    "match",
+    "bad-offset",
+    "fragment",
+    "short",
+    "normalize",
+    "memory",
+    "bad-timestamp",
+    "congestion",
+    "ip-option",
+    "proto-cksum",
+    "state-mismatch",
+    "state-insert",
+    "state-limit",
+    "src-limit",
+    "synproxy",
+];
+
+/// What a rule does to a packet; there is no name for 3.
+const ACTIONS: &[&str] = &[
+    "pass",
+    "block",
+    "scrub",
+    "",
+    "nat",
+    "nonat",
+    "binat",
+    "nobinat",
+    "rdr",
+    "nordr",
+    "synproxy-drop",
+];
+
+const DIRECTIONS: &[&str] = &["in/out", "in", "out"];
+
+fn show_word(words: &[&str], number: u8, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match words.get(usize::from(number)) {
+        Some(word) if !word.is_empty() => f.write_str(word),
+        _ => write!(f, "unkn({number})"),
     }
 }
 
 impl fmt::Display for Pflog<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PFLOG, family {}", self.family())
+        match f.alternate() {
+            true => self.show_rule(f),
+            false => write!(f, "PFLOG, family {}", self.family()),
+        }
     }
 }
 

@@ -5,7 +5,9 @@ use std::fmt::{self, Write};
 use wire::chdlc::Chdlc;
 use wire::dsa::{DsaTag, Form};
 use wire::ethernet::Ethernet;
+use wire::ipnet::Ipnet;
 use wire::null::Null;
+use wire::pflog::Pflog;
 use wire::ppp::{Ppp, directed as directed_ppp};
 use wire::slip::Slip;
 use wire::sll::Sll;
@@ -41,6 +43,16 @@ pub(super) fn link_header(
         LinkType::DSA_TAG_EDSA => tagged(out, bytes, Form::MarvellTyped)?,
         LinkType::PPP_PPPD => directed(out, bytes)?,
         LinkType::SLIP => return slip(out, bytes, wire_len),
+        LinkType::PFLOG => {
+            return match Pflog::parse(bytes) {
+                Ok(header) => write!(out, "{header:#}: "),
+                Err(_) => Ok(()),
+            };
+        }
+        LinkType::IPNET => ipnet(out, bytes)?,
+        LinkType::NETANALYZER => return behind(out, bytes, 4, wire_len),
+        LinkType::NETANALYZER_TRANSPARENT => return behind(out, bytes, 12, wire_len),
+        LinkType::ENC => return Ok(()),
         // What is known of these is on the line.
         LinkType::VSOCK | LinkType::USB_LINUX | LinkType::USB_LINUX_MMAPPED => return Ok(()),
         LinkType::IEEE802_15_4 | LinkType::IEEE802_15_4_NOFCS | LinkType::IEEE802_15_4_TAP => {
@@ -49,6 +61,31 @@ pub(super) fn link_header(
         _ => {}
     }
     write!(out, "length {wire_len}: ")
+}
+
+/// Prints an Ethernet header behind another one, and the length of its packet.
+fn behind(out: &mut impl Write, bytes: &[u8], offset: u32, wire_len: u32) -> fmt::Result {
+    ethernet(out, bytes.get(offset as usize..).unwrap_or(&[]))?;
+    write!(out, "length {}: ", wire_len.saturating_sub(offset))
+}
+
+/// Prints the zones of a packet of Solaris.
+fn ipnet(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
+    let Ok(header) = Ipnet::parse(bytes) else {
+        return Ok(());
+    };
+    let family = header.family();
+    let name = match family {
+        2 => "IPv4",
+        26 => "IPv6",
+        _ => "Unknown",
+    };
+    write!(
+        out,
+        "{} > {}, family {name} ({family}), ",
+        header.zone(0),
+        header.zone(1)
+    )
 }
 
 /// Prints an Ethernet header with the tag of a switch.
