@@ -94,19 +94,36 @@ pub fn write_account(out: &mut impl Write, account: &PortAccount) -> io::Result<
     write_damage(out, &total)
 }
 
-/// Reports packets of a capture file whose wire length is damaged, if any.
+/// Reports packets of a capture file whose wire length is damaged or whose time cannot be used, if
+/// any.
 pub fn write_damage(out: &mut impl Write, total: &QueueAccount) -> io::Result<()> {
     match total.wire_len_damaged {
-        0 => Ok(()),
+        0 => {}
         1 => writeln!(
             out,
             "1 packet has a damaged wire length (above 1 MiB): captured length used instead"
-        ),
+        )?,
         count => writeln!(
             out,
             "{count} packets have damaged wire lengths (above 1 MiB): captured lengths used instead"
-        ),
+        )?,
     }
+    if total.time_clamped != 0 {
+        let packets = counted(total.time_clamped, "packet");
+        writeln!(
+            out,
+            "{packets} from before 1970 or after 2554: the first or last time of that range used \
+             instead"
+        )?;
+    }
+    if total.time_missing != 0 {
+        let packets = counted(total.time_missing, "packet");
+        writeln!(
+            out,
+            "{packets} without a time in the file (Simple Packet Block)"
+        )?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -74,6 +74,9 @@ pub struct Account {
     pub dropped: [Sum; DropReason::COUNT],
     /// Records exported without some extra fields, which would have exceeded a message.
     pub shortened: u64,
+    /// Records with a time after 2262, which Parquet's nanoseconds cannot hold: exported with the
+    /// last time that they can.
+    pub time_clamped: u64,
     /// Messages sent or written, including templates and options; for Parquet, row groups.
     pub messages: u64,
     /// Files completed, if files are rotated.
@@ -141,6 +144,7 @@ impl Account {
         self.exported.add(&other.exported);
         self.data_records += other.data_records;
         self.shortened += other.shortened;
+        self.time_clamped += other.time_clamped;
         for (sum, more) in self.dropped.iter_mut().zip(&other.dropped) {
             sum.add(more);
         }
@@ -195,6 +199,7 @@ mod tests {
             exported: sum(1),
             data_records: from + 2,
             shortened: from + 9,
+            time_clamped: from + 10,
             dropped: std::array::from_fn(|at| sum(10 + at as u64)),
             messages: from + 3,
             files: from + 4,
@@ -231,8 +236,10 @@ mod tests {
             account.failures,
             account.refused_by_host,
             account.shortened,
+            account.time_clamped,
         ];
-        assert_eq!(counts, [6004, 6006, 6008, 6010, 6012, 6014, 6016, 6018]);
+        let sums = [6004, 6006, 6008, 6010, 6012, 6014, 6016, 6018, 6020];
+        assert_eq!(counts, sums);
         assert_eq!(
             account.last_failure.as_deref(),
             Some("failure 1000"),

@@ -78,8 +78,6 @@ pub(crate) struct Column {
     pub is_optional: bool,
 }
 
-const PORTS_NOT_OF: fn(&Row<'_>) -> bool = |row| row.record.key().is_icmp();
-
 type Shared = (&'static str, bool, Read);
 
 /// Columns before the counters: key and time of the flow.
@@ -123,16 +121,16 @@ const HEAD: &[Shared] = &[
         "icmp_type",
         true,
         Read::Short(8, |r| {
-            let key = r.record.key();
-            PORTS_NOT_OF(r).then(|| key.port(r.record.initiator()).into())
+            let kind = r.record.key().icmp_type(r.record.initiator());
+            kind.map(u32::from)
         }),
     ),
     (
         "icmp_code",
         true,
         Read::Short(8, |r| {
-            let key = r.record.key();
-            PORTS_NOT_OF(r).then(|| key.icmp_code(r.record.initiator()).into())
+            let code = r.record.key().icmp_code(r.record.initiator());
+            code.map(u32::from)
         }),
     ),
     (
@@ -330,7 +328,8 @@ fn port(row: &Row<'_>, is_source: bool) -> Option<u32> {
     } else {
         initiator.other()
     };
-    (!PORTS_NOT_OF(row)).then(|| row.record.key().port(side).into())
+    let key = row.record.key();
+    (!key.is_icmp()).then(|| key.port(side).into())
 }
 
 fn text(address: IpAddr, out: &mut Vec<u8>) -> bool {

@@ -90,6 +90,7 @@ struct Tally {
     bytes: u64,
     failures: u64,
     last_failure: Option<String>,
+    time_clamped: u64,
 }
 
 /// The path that a file started now would have.
@@ -222,6 +223,9 @@ impl Store {
             };
             self.append(order.first().map_or(0, period), &rows);
         }
+        let records = waiting.records.iter();
+        let is_clamped = records.filter(|(record, _)| self.layout.clamps(record.end_ns()));
+        self.tally.time_clamped += is_clamped.count() as u64;
         waiting.records.clear();
         waiting.extras.clear();
         self.waiting = waiting;
@@ -293,7 +297,7 @@ impl Store {
 
     fn report(&mut self) {
         let tally = std::mem::take(&mut self.tally);
-        if tally.files == 0 && tally.failures == 0 {
+        if tally.files == 0 && tally.failures == 0 && tally.time_clamped == 0 {
             return;
         }
         let mut account = lock(&self.shared.account);
@@ -304,6 +308,7 @@ impl Store {
         account.files += tally.files;
         account.bytes += tally.bytes;
         account.failures += tally.failures;
+        account.time_clamped += tally.time_clamped;
         if tally.last_failure.is_some() {
             account.last_failure = tally.last_failure;
         }

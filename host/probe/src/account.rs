@@ -24,6 +24,8 @@ pub fn queue_json(queue: &QueueAccount) -> Value {
         "passed": queue.passed,
         "in_flight": queue.in_flight,
         "wire_len_damaged": queue.wire_len_damaged,
+        "time_clamped": queue.time_clamped,
+        "time_missing": queue.time_missing,
         "dropped": dropped,
         "imbalance": queue.imbalance(),
     })
@@ -75,6 +77,7 @@ pub fn accounts_json(accounts: &[(String, Account)]) -> Value {
             "exported": {"flows": account.exported.flows, "packets": account.exported.packets},
             "data_records": account.data_records,
             "shortened": account.shortened,
+            "time_clamped": account.time_clamped,
             "dropped": dropped,
             "messages": account.messages,
             "files": account.files,

@@ -76,8 +76,8 @@ pub fn ends(total: &Total) -> (String, String) {
         }
     };
     let mut source = end(total.initiator);
-    if key.is_icmp() {
-        source += &format!(" type {}", key.port(total.initiator));
+    if let Some(kind) = key.icmp_type(total.initiator) {
+        source += &format!(" type {kind}");
     }
     (source, end(total.initiator.other()))
 }

@@ -33,7 +33,7 @@ use self::watch::Watch;
 use crate::Stop;
 use crate::worker::{Ended, Pacing};
 
-pub use handover::Held;
+pub use handover::{Held, NO_TIME_NS};
 pub use print::{Columns, Context, Dump, Printer, Style, TimeStyle};
 
 /// Interval of progress reports and of updates of a file's counters.

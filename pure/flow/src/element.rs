@@ -185,11 +185,10 @@ impl<'a> View<'a> {
     #[inline(always)]
     fn icmp(&self, ip_version: u8) -> [u8; 2] {
         // For other protocols these fields are ports.
-        if !self.key().is_icmp() || self.key().ip_version() != ip_version {
+        if self.key().ip_version() != ip_version {
             return [0; 2];
         }
-        let kind = self.key().port(self.source) as u8;
-        [kind, self.key().icmp_code(self.source)]
+        self.key().icmp_type_code(self.source).unwrap_or_default()
     }
 }
 
@@ -298,10 +297,10 @@ fields! {
         |v, _w| *v.key().addr_bytes(v.source.other());
     /// Port of the source
     SourcePort = "sourceTransportPort" 7 Unsigned16 Identifier None [2] shared
-        |v, _w| v.key().port(v.source).to_be_bytes();
+        |v, _w| v.key().transport_port(v.source).to_be_bytes();
     /// Port of the destination
     DestinationPort = "destinationTransportPort" 11 Unsigned16 Identifier None [2] shared
-        |v, _w| v.key().port(v.source.other()).to_be_bytes();
+        |v, _w| v.key().transport_port(v.source.other()).to_be_bytes();
     /// Type and code of ICMP, 0 for others
     IcmpTypeCode4 = "icmpTypeCodeIPv4" 32 Unsigned16 Identifier None [2] shared
         |v, _w| v.icmp(4);

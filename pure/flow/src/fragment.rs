@@ -114,7 +114,7 @@ struct Entry {
     like: Observed,
     /// Counters held back; `None` once the first fragment has arrived.
     held: Amount,
-    pieces: Pieces,
+    pieces: Pieces<6>,
     /// Time of its latest fragment.
     seen_ns: u64,
     first_came: bool,
@@ -150,16 +150,49 @@ impl Piece {
     }
 }
 
-/// The parts of a datagram received so far, while they are few ranges; the excess is ignored.
-#[derive(Clone, Copy, Default)]
-struct Pieces {
+/// The parts of a datagram received so far, while they are at most `N` ranges; the excess is
+/// ignored.
+#[derive(Clone, Copy)]
+pub(crate) struct Pieces<const N: usize> {
     count: u8,
-    ranges: [Piece; 6],
+    ranges: [Piece; N],
 }
 
-impl Pieces {
+impl<const N: usize> Pieces<N> {
+    pub(crate) const EMPTY: Pieces<N> = Pieces {
+        count: 0,
+        ranges: [Piece { from: 0, to: 0 }; N],
+    };
+
+    fn ranges(&self) -> &[Piece] {
+        self.ranges.get(..self.count.into()).unwrap_or(&[])
+    }
+
+    /// Whether any of a part is present.
+    pub(crate) fn overlaps(&self, piece: Piece) -> bool {
+        let mut ranges = self.ranges().iter();
+        ranges.any(|range| piece.from < range.to && range.from < piece.to)
+    }
+
+    /// Whether all of a part is present.
+    pub(crate) fn contains(&self, piece: Piece) -> bool {
+        let mut ranges = self.ranges().iter();
+        ranges.any(|range| range.from <= piece.from && piece.to <= range.to)
+    }
+
+    /// Whether this part is present, and nothing else.
+    pub(crate) fn is_only(&self, piece: Piece) -> bool {
+        self.ranges() == [piece]
+    }
+
+    /// The end of the last part.
+    pub(crate) fn end(&self) -> u16 {
+        let ends = self.ranges().iter().map(|range| range.to);
+        ends.max().unwrap_or(0)
+    }
+
     /// Adds a part, and returns whether any of it was already present.
-    fn add(&mut self, piece: Piece) -> bool {
+    pub(crate) fn add(&mut self, piece: Piece) -> bool {
         let mut all = piece;
         let mut overlaps = false;
         let mut at = 0;
@@ -281,7 +314,7 @@ impl Fragments {
             datagram: *datagram,
             like: *like,
             held: Amount::NONE,
-            pieces: Pieces::default(),
+            pieces: Pieces::EMPTY,
             seen_ns: like.time_ns,
             first_came: false,
             bucket: bucket as u32,
@@ -385,7 +418,7 @@ impl Fragments {
             Some(at) => (at, None),
             None => self.insert(datagram, bucket, like),
         };
-        let mut pieces = Pieces::default();
+        let mut pieces = Pieces::EMPTY;
         if !self.entries[at].is_far(like.time_ns) {
             pieces = self.entries[at].pieces;
             let held = std::mem::replace(&mut self.entries[at].held, Amount::NONE);

@@ -44,13 +44,21 @@ pub struct FlowKey {
     /// Ports of A and B, or the numbers used instead.
     port: [u16; 2],
     protocol: u8,
-    /// IP version, 4 or 6; 0 for no key.
+    /// IP version, 4 or 6, and [`NO_TYPE`] and [`NO_CODE`]; 0 for no key.
     version: u8,
     /// Interface of the capture; 0 if it is not part of the key.
     interface: u16,
     /// Outer and inner VLAN id; 0 if there is none, or if VLANs are not part of the key.
     vlan: [u16; 2],
 }
+
+/// The bits of the IP version.
+const VERSION: u8 = 0x0f;
+/// The type of an ICMP message is unknown: it was not captured, or is in a fragment that did not
+/// arrive.
+const NO_TYPE: u8 = 1 << 4;
+/// The code is unknown.
+const NO_CODE: u8 = 1 << 5;
 
 impl PartialEq for FlowKey {
     #[inline(always)]
@@ -184,6 +192,16 @@ impl FlowKey {
         (if swap { Side::B } else { Side::A }, words)
     }
 
+    /// Separates ICMP messages whose type or code is not in the packet from those that have a 0
+    /// there.
+    #[inline]
+    pub(crate) fn set_unread(&mut self, level: &Dissection) {
+        if self.is_icmp() {
+            self.version |= if level.icmp_type_read { 0 } else { NO_TYPE };
+            self.version |= if level.icmp_code_read { 0 } else { NO_CODE };
+        }
+    }
+
     /// Makes the VLAN ids part of the key.
     #[inline]
     pub(crate) fn set_vlan(&mut self, outer: u16, inner: u16) {
@@ -241,7 +259,7 @@ impl FlowKey {
     /// The address of a side.
     pub fn addr(&self, side: Side) -> IpAddr {
         let bytes = self.addr[side as usize];
-        if self.version == 4 {
+        if self.ip_version() == 4 {
             IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))
         } else {
             IpAddr::V6(Ipv6Addr::from(bytes))
@@ -255,21 +273,52 @@ impl FlowKey {
     }
 
     /// The port of a side. Protocols without ports have 0; ICMP has its type on the side that sent
-    /// it, and on the other the code, or the type of the reply (see the module documentation).
+    /// it, and on the other the code, or the type of the reply (see the module documentation); both
+    /// are 0 if they are unknown.
     #[inline]
     pub fn port(&self, side: Side) -> u16 {
         self.port[side as usize]
     }
 
-    /// The code of an ICMP message sent by `sender`: the number on the other side, unless that is
-    /// the type of a reply (all of those have code 0).
-    pub fn icmp_code(&self, sender: Side) -> u8 {
-        let is_paired = is_pair(self.version, self.port(sender), self.port(sender.other()));
-        if is_paired {
-            0
-        } else {
-            self.port(sender.other()) as u8
+    /// The port of a side; 0 for an ICMP message whose type or code is unknown.
+    #[inline(always)]
+    pub(crate) fn transport_port(&self, side: Side) -> u16 {
+        match self.version & (NO_TYPE | NO_CODE) {
+            0 => self.port[side as usize],
+            _ => 0,
         }
+    }
+
+    /// The type of an ICMP message sent by `sender`; `None` for other protocols, and if it is
+    /// unknown, because the packet was truncated before it.
+    pub fn icmp_type(&self, sender: Side) -> Option<u8> {
+        (self.is_icmp() && self.version & NO_TYPE == 0).then(|| self.port(sender) as u8)
+    }
+
+    /// The code of an ICMP message sent by `sender`: the number on the other side, unless that is
+    /// the type of a reply (all of those have code 0); `None` as for the type.
+    pub fn icmp_code(&self, sender: Side) -> Option<u8> {
+        self.icmp_type(sender)?;
+        if is_pair(
+            self.ip_version(),
+            self.port(sender),
+            self.port(sender.other()),
+        ) {
+            return Some(0);
+        }
+        (self.version & NO_CODE == 0).then(|| self.port(sender.other()) as u8)
+    }
+
+    /// Type and code of an ICMP message sent by `sender`, if both are known.
+    pub fn icmp_type_code(&self, sender: Side) -> Option<[u8; 2]> {
+        Some([self.icmp_type(sender)?, self.icmp_code(sender)?])
+    }
+
+    /// Whether it is ICMP of which type and code are known.
+    #[inline]
+    pub(crate) fn has_icmp_type(&self) -> bool {
+        let is_known = self.version & (NO_TYPE | NO_CODE) == 0;
+        self.is_icmp() && (is_known || self.icmp_type_code(Side::A).is_some())
     }
 
     /// The IP protocol after all extension headers.
@@ -281,7 +330,7 @@ impl FlowKey {
     /// IP version, 4 or 6.
     #[inline]
     pub fn ip_version(&self) -> u8 {
-        self.version
+        self.version & VERSION
     }
 
     /// Outer and inner VLAN id; 0 if there is none, or if VLANs are not part of the key.
@@ -299,7 +348,7 @@ impl FlowKey {
     /// Whether the protocol is ICMP for this IP version.
     #[inline]
     pub fn is_icmp(&self) -> bool {
-        matches!((self.version, self.protocol), (4, 1) | (6, 58))
+        matches!((self.ip_version(), self.protocol), (4, 1) | (6, 58))
     }
 }
 
@@ -389,7 +438,7 @@ pub(crate) fn ports(level: &Dissection) -> Ports {
 
 #[inline(never)]
 fn icmp_ports(level: &Dissection) -> Ports {
-    // The type may be missing in a truncated header: treat it as an unknown message.
+    // The type may be missing in a truncated header: see `FlowKey::set_unread`.
     if !level.icmp_type_read {
         return Ports::default();
     }
@@ -523,6 +572,7 @@ mod tests {
             icmp_type,
             icmp_code,
             icmp_type_read: true,
+            icmp_code_read: true,
             layer_mask: LayerKind::Icmpv4.bit(),
             ..Dissection::EMPTY
         };

@@ -52,7 +52,9 @@ pub use hash::HashKey;
 pub use key::{FlowKey, KeyExtra, Side};
 pub use known::KnownFlows;
 pub use merge::Merger;
-pub use meter::{Input, KeyParts, Level, Meter, MeterConfig, MeterStats, Octets};
+pub use meter::{
+    Input, KeyParts, Level, Meter, MeterConfig, MeterStats, NO_TIME_NS, Octets, TIME_MAX_NS,
+};
 pub use origin::{Origin, OriginParts, Origins};
 pub use record::{Counters, Record};
 pub use sampling::{Sampler, Sampling};

@@ -8,7 +8,7 @@ use crate::extra::{ExtraConfig, Extras, Inspect, Watching};
 use crate::fragment::{Datagram, Fragments, Later, Piece};
 use crate::hash::HashKey;
 use crate::key::{self, FlowKey, KeyExtra};
-use crate::record::{FRAGMENT, LATER, Record};
+use crate::record::{FRAGMENT, LATER, Record, UNTIMED};
 use crate::sampling::{Sampler, Sampling};
 use crate::shortcut;
 use crate::table::{
@@ -24,7 +24,10 @@ use levels::{LEVEL_COUNT, announced_mss};
 pub use stats::MeterStats;
 
 /// Maximum packet time: records without packets have the number after it.
-const TIME_MAX_NS: u64 = u64::MAX - 1;
+pub const TIME_MAX_NS: u64 = u64::MAX - 1;
+
+/// In [`Input::time_ns`]: the packet has no time.
+pub const NO_TIME_NS: u64 = u64::MAX;
 
 /// Runs code with the extra data kept alongside the table, of which there are three variants, each
 /// compiled separately.
@@ -75,6 +78,8 @@ pub struct Meter {
     /// The first `batch_len` slots are in use.
     batch: Box<Waiting>,
     batch_len: usize,
+    /// Marks of the current packet.
+    marks: u8,
     extras: Option<Box<Extras>>,
     levels: [Dissection; LEVEL_COUNT],
     packets: u64,
@@ -116,6 +121,7 @@ impl Meter {
             fragments: Fragments::new(config.datagram_count_max),
             batch: Box::new([Observed::NONE; WAITING_MAX + 1]),
             batch_len: 0,
+            marks: 0,
             extras,
             levels: [Dissection::EMPTY; LEVEL_COUNT],
             packets: 0,
@@ -243,6 +249,9 @@ impl Meter {
         watch: &mut W,
         sink: &mut dyn RecordSink,
     ) {
+        if input.time_ns == NO_TIME_NS {
+            return self.take_untimed(input, input_index, watch, sink);
+        }
         if self.fragments.is_due(input.time_ns) {
             self.release_fragments(input.time_ns, watch, sink);
         }
@@ -253,7 +262,7 @@ impl Meter {
             && shortcut::read(input.bytes, input.wire_len, self.is_layer2, observed)
         {
             self.packets += 1;
-            observed.time_ns = input.time_ns.min(TIME_MAX_NS);
+            observed.time_ns = input.time_ns;
             if W::HAS_EXTRAS {
                 // Rarely used parts of the key disable the shortcut.
                 observed.input_index = input_index;
@@ -265,6 +274,25 @@ impl Meter {
             return;
         }
         self.take_dissected(input, input_index, watch, sink);
+    }
+
+    /// Handles a packet without a time: it gets that of the latest packet, for the timeouts.
+    #[cold]
+    fn take_untimed<W: Watch>(
+        &mut self,
+        input: &Input<'_>,
+        input_index: u8,
+        watch: &mut W,
+        sink: &mut dyn RecordSink,
+    ) {
+        self.empty_batch(watch, sink);
+        self.marks = UNTIMED;
+        let timed = Input {
+            time_ns: self.table.clock_ns(),
+            ..*input
+        };
+        self.take_dissected(&timed, input_index, watch, sink);
+        self.marks = 0;
     }
 
     /// Handles a packet that needs full dissection, or whose meter's options require it.
@@ -339,6 +367,7 @@ impl Meter {
             level.ip_version,
             self.uniflow,
         );
+        key.set_unread(level);
         if self.key_vlan || self.key_interface {
             self.extend_key(&mut key, input);
         }
@@ -369,17 +398,17 @@ impl Meter {
         } else {
             0
         };
-        if level.reason != Reason::Complete && !level.has_ports() {
+        if level.reason != Reason::Complete && !(level.has_ports() || level.icmp_type_read) {
             self.without_ports[level.reason as usize] += 1;
         }
         let observed = Observed {
             key,
             side,
             is_answer: ports.is_answer,
-            marks: 0,
+            marks: self.marks,
             input_index,
             hash,
-            time_ns: input.time_ns.min(TIME_MAX_NS),
+            time_ns: input.time_ns,
             level: Headers::of(level),
             bytes,
             tcp_mss,
@@ -393,6 +422,9 @@ impl Meter {
     }
 
     fn push<W: Watch>(&mut self, observed: &Observed, watch: &mut W, sink: &mut dyn RecordSink) {
+        if observed.marks & UNTIMED != 0 {
+            return self.table.observe_untimed(observed, watch, sink);
+        }
         let place = self.batch_len.min(WAITING_MAX);
         self.batch[place] = *observed;
         self.batch_len = place + 1;

@@ -12,7 +12,7 @@ use crate::table::Observed;
 mod side;
 
 use side::Direction;
-pub(crate) use side::{FRAGMENT, IP_FLAGS_SHIFT, LATER, ORPHAN, capped};
+pub(crate) use side::{FRAGMENT, IP_FLAGS_SHIFT, LATER, ORPHAN, UNTIMED, capped};
 
 /// TCP flags (RFC 9293 §3.1).
 pub(crate) const FIN: u16 = 0x01;
@@ -107,6 +107,8 @@ const UNIFLOW: u8 = 1 << 2;
 const ORPHANS: u8 = 1 << 3;
 /// The inspector needs no more packets of this flow. Not part of the exported record.
 const INSPECTED: u8 = 1 << 4;
+/// Contains packets without a time.
+const HAS_UNTIMED: u8 = 1 << 5;
 
 /// Counters of packets that were held back, to be added together.
 #[derive(Clone, Copy, Debug)]
@@ -175,12 +177,10 @@ impl Record {
     pub(crate) fn add_any<const DETAIL: bool>(&mut self, packet: &Observed, seen: u32) {
         self.open(packet.side, packet.time_ns);
         let at = packet.side as usize;
+        self.mark(packet);
         if DETAIL && self.sides[at].packets() == 0 {
             self.traffic_class[at] = packet.level.traffic_class;
             self.sides[at].begin(packet);
-        }
-        if packet.marks & ORPHAN != 0 {
-            self.state |= ORPHANS;
         }
         self.add_one::<DETAIL>(packet, seen);
     }
@@ -204,8 +204,17 @@ impl Record {
             self.ip_options |= held.ip_options;
         }
         self.sides[at].add_held(held, last_ns);
+        self.mark(packet);
+    }
+
+    /// Takes over marks of a packet that concern the whole record.
+    #[inline]
+    fn mark(&mut self, packet: &Observed) {
         if packet.marks & ORPHAN != 0 {
             self.state |= ORPHANS;
+        }
+        if packet.marks & UNTIMED != 0 {
+            self.state |= HAS_UNTIMED;
         }
     }
 
@@ -244,7 +253,8 @@ impl Record {
             let answers_both = flags & (SYN | ACK | RST) == ACK
                 && mine & (SYN | ACK) == SYN
                 && theirs & (SYN | ACK | PSH | FIN | RST) == SYN | ACK;
-            if answers_syn || answers_both {
+            let is_timed = packet.marks & UNTIMED == 0;
+            if is_timed && (answers_syn || answers_both) {
                 let asked_ns = self.last_ns(to);
                 if let Some(waited_ns) = packet.time_ns.checked_sub(asked_ns) {
                     self.sides[at].set_handshake(waited_ns);
@@ -328,7 +338,7 @@ impl Record {
             let who = INITIATOR_B | KNOWN;
             self.state = (self.state & !who) | (other.state & who);
         }
-        self.state |= other.state & ORPHANS;
+        self.state |= other.state & (ORPHANS | HAS_UNTIMED);
         if other.is_closed() {
             self.class = Class::Closed;
         }
@@ -392,6 +402,24 @@ impl Record {
     #[inline]
     pub fn has_orphans(&self) -> bool {
         self.state & ORPHANS != 0
+    }
+
+    /// Whether packets in it have no time: then neither has the record, and [`Record::start_ns`]
+    /// and [`Record::end_ns`] are 0 in records that have ended.
+    #[inline]
+    pub fn is_untimed(&self) -> bool {
+        self.state & HAS_UNTIMED != 0
+    }
+
+    /// The record without the times that only served its timeouts.
+    pub(crate) fn without_times(mut self) -> Record {
+        for (first_ns, side) in self.first_ns.iter_mut().zip(&mut self.sides) {
+            if *first_ns != u64::MAX {
+                *first_ns = 0;
+                side.clear_last();
+            }
+        }
+        self
     }
 
     /// Whether TCP has ended it: by a reset, or FIN from both sides.

@@ -385,6 +385,21 @@ impl Table {
         self.slow(packet, None, watch, sink);
     }
 
+    /// Counts a packet without a time, which has that of the latest packet instead.
+    #[cold]
+    pub(crate) fn observe_untimed<W: Watch>(
+        &mut self,
+        packet: &Observed,
+        watch: &mut W,
+        sink: &mut dyn RecordSink,
+    ) {
+        if self.is_stale {
+            self.empty_index();
+        }
+        self.stats.packets += 1;
+        self.slow(packet, None, watch, sink);
+    }
+
     /// Adds packets that were held back (fragments whose first arrived late or never), as if they
     /// arrived now.
     pub(crate) fn observe_held<W: Watch>(
@@ -439,7 +454,12 @@ impl Table {
         watch: &mut W,
         sink: &mut dyn RecordSink,
     ) {
-        let record = &self.records[index as usize];
+        let mut record = &self.records[index as usize];
+        let without_times;
+        if record.is_untimed() {
+            without_times = record.without_times();
+            record = &without_times;
+        }
         self.stats.live -= 1;
         self.stats.packets_ended += record.packets();
         self.stats.ended[reason as usize] += 1;

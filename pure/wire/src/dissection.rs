@@ -117,6 +117,8 @@ pub struct Dissection {
     pub ports_read: bool,
     /// Whether the type of an ICMP or ICMPv6 message was read.
     pub icmp_type_read: bool,
+    /// Whether its code was read.
+    pub icmp_code_read: bool,
     /// IPv4 identification, or the identification of the IPv6 fragment header.
     pub fragment_id: u32,
     /// Offset of the inner packet from the start of the packet, in bytes.
@@ -189,6 +191,7 @@ impl Dissection {
         ip_flags: 0,
         ports_read: false,
         icmp_type_read: false,
+        icmp_code_read: false,
         inner_offset: 0,
         inner_len: 0,
         tunnel_id: 0,

@@ -145,6 +145,7 @@ pub(crate) fn type_and_code(walk: &mut Walk<'_, '_>) {
     }
     if let Some(&code) = walk.rest.get(1) {
         walk.out.icmp_code = code;
+        walk.out.icmp_code_read = true;
     }
 }
 

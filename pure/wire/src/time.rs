@@ -16,6 +16,9 @@ impl Timestamp {
     /// 1970-01-01T00:00:00Z, also used for "unknown".
     pub const ZERO: Timestamp = Timestamp(0);
 
+    /// The last time that can be represented, in the year 2554.
+    pub const MAX: Timestamp = Timestamp(u64::MAX);
+
     /// Creates a timestamp from seconds and nanoseconds, clamped to the maximum.
     #[inline]
     pub const fn from_parts(seconds: u64, ns: u64) -> Timestamp {

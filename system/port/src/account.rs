@@ -78,6 +78,11 @@ pub struct QueueAccount {
     /// Of the packets seen in a capture file, those whose stated wire length exceeds
     /// [`MAX_WIRE_LEN`](wire::file::MAX_WIRE_LEN). They are counted with the captured length.
     pub wire_len_damaged: u64,
+    /// Of the packets seen in a capture file, those from before 1970 or after 2554. They have the
+    /// first or the last time of that range.
+    pub time_clamped: u64,
+    /// Of the packets seen in a capture file, those without a time (pcapng's Simple Packet Blocks).
+    pub time_missing: u64,
 }
 
 impl QueueAccount {
@@ -106,6 +111,8 @@ impl QueueAccount {
         self.passed += other.passed;
         self.in_flight += other.in_flight;
         self.wire_len_damaged += other.wire_len_damaged;
+        self.time_clamped += other.time_clamped;
+        self.time_missing += other.time_missing;
         for (sum, value) in self.dropped.iter_mut().zip(other.dropped) {
             *sum += value;
         }

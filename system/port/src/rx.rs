@@ -525,6 +525,13 @@ impl<'b> Packet<'b> {
         self.head().has(Slot::TIME).then_some(self.head().time_ns)
     }
 
+    /// Length of the frame check sequence at the end of the packet on the wire, which
+    /// [`wire_len`](Self::wire_len) includes: 0 unless a capture file states that it is there.
+    #[inline]
+    pub fn fcs_len(&self) -> u32 {
+        self.head().fcs_len()
+    }
+
     /// The card's hash over addresses and ports.
     #[inline]
     pub fn rss_hash(&self) -> Option<u32> {

@@ -90,6 +90,9 @@ impl Slot {
     /// The transport checksum is incomplete: the packet comes from a program on the same machine.
     pub const CHECKSUM_PARTIAL: u16 = 1 << 7;
 
+    /// Position of the four bits with the length of the frame check sequence, in bytes.
+    pub const FCS_SHIFT: u32 = 12;
+
     /// All of these.
     pub(crate) const FLAGS: u16 = Self::TIME
         | Self::OUTGOING
@@ -97,7 +100,8 @@ impl Slot {
         | Self::CONTINUES
         | Self::CHECKSUM_GOOD
         | Self::CHECKSUM_BAD
-        | Self::CHECKSUM_PARTIAL;
+        | Self::CHECKSUM_PARTIAL
+        | 0xf << Self::FCS_SHIFT;
 
     /// The bits of `hash` that hold its type.
     const HASH_KIND: u64 = 0xf;
@@ -142,6 +146,20 @@ impl Slot {
     #[inline]
     pub fn token(&self) -> u64 {
         self.token
+    }
+
+    /// Length of the frame check sequence at the end of the packet on the wire, which `wire_len`
+    /// includes; 0 if there is none, or if it is unknown.
+    #[inline(always)]
+    pub fn fcs_len(&self) -> u32 {
+        u32::from(self.flags >> Self::FCS_SHIFT)
+    }
+
+    /// Sets the length of the frame check sequence. More than 15 bytes cannot be one.
+    #[inline]
+    pub fn set_fcs_len(&mut self, len: u8) {
+        let len = if len < 16 { u16::from(len) } else { 0 };
+        self.flags = self.flags & !(0xf << Self::FCS_SHIFT) | len << Self::FCS_SHIFT;
     }
 
     /// Whether the packet continues in the next slot.

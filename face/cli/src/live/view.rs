@@ -94,9 +94,9 @@ impl Flow {
             name,
             source: end(total.initiator),
             destination: end(total.initiator.other()),
-            remark: match key.is_icmp() {
-                true => format!("type {}", key.port(total.initiator)),
-                false => String::new(),
+            remark: match key.icmp_type(total.initiator) {
+                Some(kind) => format!("type {kind}"),
+                None => String::new(),
             },
             packets: total.packets,
             bytes: total.bytes,

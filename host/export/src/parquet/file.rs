@@ -40,6 +40,11 @@ pub(super) struct Layout {
 }
 
 impl Layout {
+    /// Whether a time is beyond those of its columns: nanoseconds end in 2262.
+    pub fn clamps(&self, time_ns: u64) -> bool {
+        self.is_nano && i64::try_from(time_ns).is_err()
+    }
+
     /// Creates the layout of all files of a run.
     pub fn new(is_nano: bool, extra_fields: &ExtraFields) -> ParquetResult<Layout> {
         let columns = columns::columns(extra_fields);
@@ -249,7 +254,7 @@ fn write(
         Read::Time(read) => {
             let unit = if layout.is_nano { 1 } else { 1000 };
             values::<Int64Type>(column, rows, out, |row| {
-                read(row).map(|time_ns| (time_ns / unit) as i64)
+                read(row).map(|time_ns| i64::try_from(time_ns / unit).unwrap_or(i64::MAX))
             })
         }
         Read::Flag(read) => values::<BoolType>(column, rows, out, |row| Some(read(row))),

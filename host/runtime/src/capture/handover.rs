@@ -62,6 +62,9 @@ pub struct Held<'a> {
     pub bytes: &'a [u8],
 }
 
+/// The time of a packet of which a file has none. In files that are written it becomes 0.
+pub const NO_TIME_NS: u64 = u64::MAX;
+
 /// Contents of the bundles of a capture.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Contents {
@@ -91,6 +94,7 @@ impl Filling {
     fn record(&self, meta: &Record) -> Record {
         let outgoing = meta.outgoing;
         Record {
+            time_ns: written_ns(meta.time_ns),
             outgoing: outgoing.filter(|outgoing| self.knows_way || *outgoing),
             ..*meta
         }
@@ -106,6 +110,12 @@ impl Filling {
             Contents::Packets | Contents::Headed(_) => (GATHER_MS, 0),
         }
     }
+}
+
+/// The time written for a packet.
+#[inline(always)]
+pub(super) fn written_ns(time_ns: u64) -> u64 {
+    if time_ns == NO_TIME_NS { 0 } else { time_ns }
 }
 
 /// The queue's end of the handover. Dropping it signals the writer that nothing follows.
@@ -507,7 +517,7 @@ impl Merge {
         let time_ns = head.meta.time_ns;
         if self.outlets.len() > 1 {
             self.late += u64::from(time_ns < self.last_ns);
-            self.last_ns = self.last_ns.max(time_ns);
+            self.last_ns = self.last_ns.max(written_ns(time_ns));
         }
         self.outlets[index]
             .take(head)

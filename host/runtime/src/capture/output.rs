@@ -11,10 +11,15 @@ use port::file::{FileInterface, FileWriter, Record, WriteFormat, Written};
 use port::{DropReason, PortAccount};
 use sys::{Error, ErrorKind, Result};
 
-use super::handover::{Bell, Bundle, Given, Merge, Next};
+use super::handover::{Bell, Bundle, Given, Merge, NO_TIME_NS, Next, written_ns};
 use super::{Context, Control, Event, Options, Printer, Recorder, Totals, lock};
 use crate::Stop;
 use crate::output::is_closed;
+
+/// The time of a packet, if it has one.
+fn known(time_ns: u64) -> Option<u64> {
+    (time_ns != NO_TIME_NS).then_some(time_ns)
+}
 
 /// Bytes of text after which it is written although packets keep arriving.
 const TEXT_LEN: usize = 64 << 10;
@@ -173,8 +178,8 @@ impl Output {
         let more = Totals {
             packets: 1,
             bytes: packet.head.cap_len.into(),
-            first_ns: Some(time_ns),
-            last_ns: Some(time_ns),
+            first_ns: known(time_ns),
+            last_ns: known(time_ns),
             ..Totals::default()
         };
         self.count(&more, wrote.map(drop))
@@ -191,12 +196,13 @@ impl Output {
             return Ok(());
         };
         let (bytes, last_ns) = (bundle.bytes(), bundle.last_ns);
-        let wrote = writer.records(bytes, packets, bundle.kept_bytes, last_ns);
+        let time_ns = written_ns(last_ns);
+        let wrote = writer.records(bytes, packets, bundle.kept_bytes, time_ns);
         let more = Totals {
             packets,
             bytes: bundle.cap_bytes,
-            first_ns: Some(bundle.first_ns),
-            last_ns: Some(last_ns),
+            first_ns: known(bundle.first_ns),
+            last_ns: known(last_ns),
             ..Totals::default()
         };
         self.count(&more, wrote)
@@ -240,7 +246,7 @@ impl Output {
         totals.packets += more.packets;
         totals.bytes += more.bytes;
         totals.first_ns = totals.first_ns.or(more.first_ns);
-        totals.last_ns = more.last_ns;
+        totals.last_ns = more.last_ns.or(totals.last_ns);
         self.is_over = totals.packets >= self.count;
         wrote
     }
@@ -252,12 +258,17 @@ impl Output {
         let index = meta.interface as usize;
         match &mut self.recorder {
             Recorder::File(writer) => {
-                let wrote = writer.record(meta.time_ns, packet.bytes)?;
+                let wrote = writer.record(written_ns(meta.time_ns), packet.bytes)?;
                 Ok(wrote == WriteFormat::Packet)
             }
             Recorder::Both(writer, printer) => {
                 let outgoing = meta.outgoing.filter(|outgoing| self.is_live || *outgoing);
-                let record = Record { outgoing, ..*meta };
+                let time_ns = written_ns(meta.time_ns);
+                let record = Record {
+                    time_ns,
+                    outgoing,
+                    ..*meta
+                };
                 if writer.write(&record, std::iter::once(packet.bytes))? == WriteFormat::Full {
                     return Ok(false);
                 }

@@ -24,7 +24,7 @@ use cooked::Interfaces;
 use decode::Decoding;
 use link::link_header;
 
-use super::Held;
+use super::{Held, NO_TIME_NS};
 
 /// Position of the VLAN tag: after the two addresses (IEEE 802.3 §3.1.1).
 const TAG_AT: usize = 12;
@@ -114,6 +114,8 @@ pub struct Printer {
     ends: Vec<(usize, u32)>,
     handed: KernelProgress,
     first_ns: Option<u64>,
+    /// Whether the current packet has a time.
+    has_time: bool,
     previous_ns: u64,
     /// The quarter of an hour for which the time zone's offset is known, and the offset.
     zone: (u64, i32),
@@ -171,6 +173,7 @@ impl Printer {
             ends: Vec::new(),
             handed: KernelProgress::default(),
             first_ns: None,
+            has_time: true,
             previous_ns: 0,
             zone: (u64::MAX, 0),
             columns: None,
@@ -234,7 +237,11 @@ impl Printer {
     /// Adds a packet to the text.
     pub fn packet(&mut self, packet: &Held<'_>, context: &Context<'_>) {
         self.count += 1;
-        let time_ns = packet.time_ns;
+        self.has_time = packet.time_ns != NO_TIME_NS;
+        let time_ns = match self.has_time {
+            true => packet.time_ns,
+            false => self.previous_ns,
+        };
         let mut whole = std::mem::take(&mut self.whole);
         let bytes = whole_bytes(packet, context.link_type, &mut whole);
         let tag_len = bytes.len().saturating_sub(packet.bytes.len()) as u32;
@@ -261,8 +268,10 @@ impl Printer {
         }
         self.ends.push((self.out.len(), packet.cap_len));
         self.whole = whole;
-        self.first_ns.get_or_insert(time_ns);
-        self.previous_ns = time_ns;
+        if self.has_time {
+            self.first_ns.get_or_insert(time_ns);
+            self.previous_ns = time_ns;
+        }
     }
 
     /// Looks up the packet's connection, and runs the decoders, if the style needs them.
@@ -309,6 +318,7 @@ impl Printer {
             bytes,
             wire_len,
             number: self.count,
+            has_time: self.has_time,
             time_ns,
             first_ns: self.first_ns.unwrap_or(time_ns),
             previous_ns: self.first_ns.map_or(time_ns, |_| self.previous_ns),
@@ -391,6 +401,9 @@ impl Printer {
         let since = |earlier: u64| Timestamp(time_ns.saturating_sub(earlier));
         let (first, previous) = (self.first_ns.unwrap_or(time_ns), self.previous_ns);
         let out = &mut Text(&mut self.out);
+        if !self.has_time && self.style.time != TimeStyle::None {
+            return out.write_str("- ");
+        }
         match self.style.time {
             TimeStyle::None => Ok(()),
             TimeStyle::Clock => write!(out, "{} ", time.clock(digits, zone_s)),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use port::{Packet, RxBatch, RxQueue};
 use sys::Result;
 
-use super::handover::Inlet;
+use super::handover::{Inlet, NO_TIME_NS};
 use super::output::Link;
 use super::{Event, Options, Totals, Way};
 use crate::worker::{self, Ended, Engine, Verdict};
@@ -34,16 +34,20 @@ impl Way {
     }
 }
 
-/// The time of a packet. In a file without timestamps the time is unknown; on a live port it is the
-/// current time, read once per batch.
+/// The time of a packet, [`NO_TIME_NS`] if a file has none. On a live port that is the current
+/// time, read once per batch.
 #[inline]
 fn time_of(packet: &Packet<'_>, is_live: bool, now: &mut u64) -> u64 {
-    packet.time_ns().unwrap_or_else(|| {
-        if *now == 0 && is_live {
-            *now = now_ns();
+    match packet.time_ns() {
+        Some(time_ns) => time_ns.min(NO_TIME_NS - 1),
+        None if !is_live => NO_TIME_NS,
+        None => {
+            if *now == 0 {
+                *now = now_ns();
+            }
+            *now
         }
-        *now
-    })
+    }
 }
 
 /// Passes packets to the writer.
@@ -152,8 +156,10 @@ impl Engine for Counting {
                 totals.packets += 1;
                 totals.bytes += u64::from(packet.cap_len());
                 let time_ns = time_of(&packet, self.options.is_live, &mut now);
-                totals.first_ns.get_or_insert(time_ns);
-                totals.last_ns = Some(time_ns);
+                if time_ns != NO_TIME_NS {
+                    totals.first_ns.get_or_insert(time_ns);
+                    totals.last_ns = Some(time_ns);
+                }
             }
         }
         self.shown[0].store(totals.packets, Ordering::Relaxed);

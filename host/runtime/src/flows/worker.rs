@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use flow::series::Series;
 use flow::tally::Tally;
 use flow::top::TopScan;
-use flow::{BATCH_MAX, Input, Inspect, Meter};
+use flow::{BATCH_MAX, Input, Inspect, Meter, NO_TIME_NS, TIME_MAX_NS};
 use inspect::Application;
 use port::{RxBatch, RxQueue};
 use sys::{Error, ErrorKind, Result};
@@ -378,22 +378,27 @@ impl FlowEngine {
                 continue;
             }
             let time_ns = match packet.time_ns() {
-                Some(time_ns) => time_ns,
-                None => *clock_ns.get_or_insert_with(wall_clock_ns),
+                Some(time_ns) => time_ns.min(TIME_MAX_NS),
+                None if self.shared.is_live => *clock_ns.get_or_insert_with(wall_clock_ns),
+                None => NO_TIME_NS,
             };
             let interface = packet.interface_index();
             let link = match self.links.get(usize::from(interface)) {
                 Some(link) => *link,
                 None => self.learn_link(interface),
             };
-            let wire_len = packet.wire_len();
+            let wire_len = packet.wire_len().saturating_sub(packet.fcs_len());
             self.wire_bytes += u64::from(wire_len);
-            if let Some(series) = &mut self.series {
+            if let Some(series) = &mut self.series
+                && time_ns != NO_TIME_NS
+            {
                 series.add(time_ns, wire_len);
             }
+            let bytes = packet.bytes();
             let input = Input {
                 link,
-                bytes: packet.bytes(),
+                // Without the frame check sequence.
+                bytes: bytes.get(..wire_len as usize).unwrap_or(bytes),
                 wire_len,
                 time_ns,
                 vlan: packet.vlan().map(|vlan| vlan.tci & 0xfff),

@@ -79,7 +79,8 @@ macro_rules! standard {
                     for ((record, reason), out) in records.iter().zip(places) {
                         let (version, icmp) = if IS_IPV6 { (6, 58) } else { (4, 1) };
                         let key = record.key();
-                        if key.ip_version() != version || (key.protocol() == icmp) != IS_ICMP {
+                        let is_icmp = key.protocol() == icmp && key.has_icmp_type();
+                        if key.ip_version() != version || is_icmp != IS_ICMP {
                             break;
                         }
                         let source = match [Side::A, Side::B].map(|side| record.packets_of(side)) {
@@ -248,12 +249,13 @@ standard! {
         TcpControlBits8 MinimumTtl EndReasonOf ClassOfService IcmpTypeCode6];
 }
 
-/// Index in [`STANDARD`] for a flow.
+/// Index in [`STANDARD`] for a flow. ICMP messages whose type or code is unknown have the template
+/// without them.
 #[inline]
 pub fn standard_index(record: &Record, is_both: bool) -> usize {
     let key = record.key();
     let version = usize::from(key.ip_version() == 6) * 4;
-    version + usize::from(key.is_icmp()) * 2 + usize::from(is_both)
+    version + usize::from(key.has_icmp_type()) * 2 + usize::from(is_both)
 }
 
 /// Index in [`NETFLOW9`] for a flow.

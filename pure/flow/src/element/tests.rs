@@ -179,7 +179,7 @@ fn only_icmp_has_a_type() {
             (field.put)(&view, Way::Forward, &mut out).unwrap();
             let key = record.key();
             let expected = match (of, over) == (version, protocol) {
-                true => [key.port(source) as u8, key.icmp_code(source)],
+                true => key.icmp_type_code(source).unwrap(),
                 false => [0, 0],
             };
             assert_eq!(out, expected, "{name} of IPv{of}, protocol {over}");

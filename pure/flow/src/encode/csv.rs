@@ -74,20 +74,26 @@ fn flags(view: &View<'_>, flags: u16, out: &mut Vec<u8>) {
 }
 
 columns! {
-    "start" |v, out| stamp(v.record.start_ns(), out);
-    "end" |v, out| stamp(v.record.end_ns(), out);
-    "duration_ns" |v, out| number(v.record.duration_ns(), out);
+    "start" |v, out| if !v.record.is_untimed() {
+        stamp(v.record.start_ns(), out);
+    };
+    "end" |v, out| if !v.record.is_untimed() {
+        stamp(v.record.end_ns(), out);
+    };
+    "duration_ns" |v, out| if !v.record.is_untimed() {
+        number(v.record.duration_ns(), out);
+    };
     "ip_version" |v, out| number(v.record.key().ip_version().into(), out);
     "protocol" |v, out| number(v.record.key().protocol().into(), out);
     "src" |v, out| address(v.record.key().addr(v.source), out);
     "dst" |v, out| address(v.record.key().addr(v.source.other()), out);
     "src_port" |v, out| port(v, v.source, out);
     "dst_port" |v, out| port(v, v.source.other(), out);
-    "icmp_type" |v, out| if v.record.key().is_icmp() {
-        number(v.record.key().port(v.source).into(), out);
+    "icmp_type" |v, out| if let Some(kind) = v.record.key().icmp_type(v.source) {
+        number(kind.into(), out);
     };
-    "icmp_code" |v, out| if v.record.key().is_icmp() {
-        number(v.record.key().icmp_code(v.source).into(), out);
+    "icmp_code" |v, out| if let Some(code) = v.record.key().icmp_code(v.source) {
+        number(code.into(), out);
     };
     "vlan" |v, out| number(v.record.key().vlan()[0].into(), out);
     "vlan_inner" |v, out| number(v.record.key().vlan()[1].into(), out);

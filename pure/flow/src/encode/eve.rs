@@ -7,7 +7,7 @@
 //! names.
 
 use super::extra_fields::{ExtraFields, community_id, mac};
-use super::json::{address, number, padded};
+use super::json::{address, icmp, number, padded};
 use crate::expire::EndReason;
 use crate::extra::Extra;
 use crate::key::{FlowKey, KeyExtra, Side};
@@ -112,12 +112,7 @@ fn ends(key: &FlowKey, initiator: Side, out: &mut Vec<u8>) {
     out.extend(b",\"proto\":\"");
     protocol(key.protocol(), out);
     out.push(b'"');
-    if key.is_icmp() {
-        out.extend(b",\"icmp_type\":");
-        number(key.port(initiator).into(), out);
-        out.extend(b",\"icmp_code\":");
-        number(key.icmp_code(initiator).into(), out);
-    }
+    icmp(key, initiator, out);
 }
 
 /// Appends the requested parts of the key.

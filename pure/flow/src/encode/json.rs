@@ -15,7 +15,7 @@ pub(super) use extra::fraction;
 use crate::encode::extra_fields::{ExtraFields, Known, community_id, transport};
 use crate::expire::EndReason;
 use crate::extra::Extra;
-use crate::key::FlowKey;
+use crate::key::{FlowKey, Side};
 use crate::origin;
 use crate::record::{Counters, Record};
 
@@ -79,12 +79,15 @@ fn open_line(
     let key = record.key();
     let initiator = record.initiator();
     let (forward, reverse) = (record.forward(), record.reverse());
-    out.extend(b"{\"type\":\"flow\",\"start\":");
-    time(record.start_ns(), out);
-    out.extend(b",\"end\":");
-    time(record.end_ns(), out);
-    out.extend(b",\"duration_ns\":");
-    number(record.duration_ns(), out);
+    out.extend(b"{\"type\":\"flow\"");
+    if !record.is_untimed() {
+        out.extend(b",\"start\":");
+        time(record.start_ns(), out);
+        out.extend(b",\"end\":");
+        time(record.end_ns(), out);
+        out.extend(b",\"duration_ns\":");
+        number(record.duration_ns(), out);
+    }
     out.extend(b",\"ip_version\":");
     number(key.ip_version().into(), out);
     out.extend(b",\"protocol\":");
@@ -96,10 +99,7 @@ fn open_line(
     out.push(b'"');
     let (first, second) = (key.port(initiator), key.port(initiator.other()));
     if key.is_icmp() {
-        out.extend(b",\"icmp_type\":");
-        number(first.into(), out);
-        out.extend(b",\"icmp_code\":");
-        number(key.icmp_code(initiator).into(), out);
+        icmp(key, initiator, out);
     } else {
         out.extend(b",\"src_port\":");
         number(first.into(), out);
@@ -120,6 +120,8 @@ fn open_line(
     number(reverse.bytes, out);
     if reverse.packets != 0 {
         rest(&reverse, key, out);
+    }
+    if reverse.packets != 0 && !record.is_untimed() {
         out.extend(b",\"start\":");
         time(reverse.first_ns, out);
         out.extend(b",\"end\":");
@@ -130,6 +132,17 @@ fn open_line(
     out.push(b'"');
     shared(record, out);
     extra::rest(extra, record, out);
+}
+
+/// Appends type and code of an ICMP message, as far as they are known.
+pub(super) fn icmp(key: &FlowKey, sender: Side, out: &mut Vec<u8>) {
+    let numbers = [key.icmp_type(sender), key.icmp_code(sender)];
+    for (name, value) in [",\"icmp_type\":", ",\"icmp_code\":"].iter().zip(numbers) {
+        if let Some(value) = value {
+            out.extend(name.as_bytes());
+            number(value.into(), out);
+        }
+    }
 }
 
 /// Appends fields common to both directions.

@@ -56,8 +56,8 @@ impl Encoder {
         let span = self.uptime.span(sent.first_ns, sent.last_ns);
         let port = if key.is_icmp() {
             // By custom, the destination port contains type and code.
-            let [kind, code] = [key.port(side) as u8, key.icmp_code(side)];
-            [0, u16::from_be_bytes([kind, code])]
+            let kind = key.icmp_type_code(side).unwrap_or_default();
+            [0, u16::from_be_bytes(kind)]
         } else {
             [key.port(side), key.port(side.other())]
         };

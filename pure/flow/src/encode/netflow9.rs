@@ -148,7 +148,7 @@ impl Encoder {
         let key = record.key();
         let port = if key.is_icmp() {
             // By custom, the destination port contains type and code.
-            let kind = [key.port(side) as u8, key.icmp_code(side)];
+            let kind = key.icmp_type_code(side).unwrap_or_default();
             [0, u16::from_be_bytes(kind)]
         } else {
             [key.port(side), key.port(side.other())]

@@ -123,8 +123,10 @@ pub struct Input<'a> {
     pub bytes: &'a [u8],
     /// Length on the wire.
     pub wire_len: u32,
-    /// Time of arrival in nanoseconds since the Unix epoch. The maximum value is treated as the one
-    /// before it, in the year 2554.
+    /// Time of arrival in nanoseconds since the Unix epoch, up to
+    /// [`TIME_MAX_NS`](crate::TIME_MAX_NS) in the year 2554, or
+    /// [`NO_TIME_NS`](crate::NO_TIME_NS) if it is unknown. For timeouts, a packet without a time
+    /// arrives together with the latest one before it.
     pub time_ns: u64,
     /// Id of a VLAN tag that is not in the bytes any more.
     pub vlan: Option<u16>,

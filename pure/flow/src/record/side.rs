@@ -9,6 +9,8 @@ pub(crate) const FRAGMENT: u8 = 1 << 3;
 pub(crate) const ORPHAN: u8 = 1 << 4;
 /// Mark: it is not the first fragment.
 pub(crate) const LATER: u8 = 1 << 5;
+/// Mark: it has no time.
+pub(crate) const UNTIMED: u8 = 1 << 6;
 
 /// Maximum distance of a side's last packet from its first: 39 hours.
 pub(super) const REACH_NS: u64 = 1 << 47;
@@ -261,6 +263,11 @@ impl Direction {
     fn add_fragments(&mut self, count: u32) {
         let sum = (u32::from(self.fragments & COUNT).saturating_add(count)).min(COUNT.into());
         self.fragments = self.fragments & !COUNT | sum as u16;
+    }
+
+    /// Sets the time of the last packet to that of the first.
+    pub(super) fn clear_last(&mut self) {
+        self.last_handshake &= !SUM;
     }
 
     /// Adjusts the time span if the first packet turns out to be earlier.

@@ -84,7 +84,8 @@ pub struct Observed {
     /// Whether it is a reply, so that its receiver is the initiator (ICMP replies). TCP uses its
     /// flags.
     pub is_answer: bool,
-    /// Flags: 8 for a fragment, 16 if its first did not arrive, 32 if it is not the first.
+    /// Flags: 8 for a fragment, 16 if its first did not arrive, 32 if it is not the first, 64 if
+    /// the packet has no time.
     pub marks: u8,
     /// Index among the packets that were passed together.
     pub input_index: u8,

@@ -197,7 +197,7 @@ fn headline(banner: &Banner) -> String {
             parts.push(safe(&String::from_utf8_lossy(bytes)));
         }
     }
-    parts.extend(title(&banner.start));
+    parts.extend(title(banner));
     parts.join("; ")
 }
 

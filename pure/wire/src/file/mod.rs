@@ -99,11 +99,17 @@ pub struct Packet {
     pub time: Timestamp,
     /// Whether the file has a timestamp for it.
     pub has_time: bool,
+    /// Whether the timestamp is before 1970 or after 2554: `time` is then the nearest
+    /// [`Timestamp`].
+    pub is_time_clamped: bool,
     /// Length on the wire in bytes. Never less than `data.len()`.
     pub wire_len: u32,
     /// False if the file states more than [`MAX_WIRE_LEN`] bytes on the wire; `wire_len` is then
     /// the captured length.
     pub has_wire_len: bool,
+    /// Length of the frame check sequence at the end of the packet on the wire, included in
+    /// `wire_len`; 0 if there is none, or if the file does not state it.
+    pub fcs_len: u8,
     /// Link type of its interface.
     pub link: LinkType,
     /// Index of its interface within its section.
@@ -138,6 +144,8 @@ pub struct Interface {
     pub resolution: Resolution,
     /// Seconds to add to its time stamps.
     pub offset_s: i64,
+    /// Length of the frame check sequence at the end of its packets in bytes, if stated.
+    pub fcs_len: Option<u8>,
 }
 
 impl Default for Interface {
@@ -147,6 +155,7 @@ impl Default for Interface {
             snaplen: 0,
             resolution: Resolution::MICROSECONDS,
             offset_s: 0,
+            fcs_len: None,
         }
     }
 }
@@ -183,9 +192,9 @@ impl Resolution {
         }
     }
 
-    /// Converts a time stamp in this unit to nanoseconds, shifted by whole seconds; times before
-    /// 1970 or after 2554 are clamped.
-    pub fn timestamp(self, units: u64, offset_s: i64) -> Timestamp {
+    /// Converts a time stamp in this unit to nanoseconds, shifted by whole seconds. The nearest
+    /// [`Timestamp`] is the error for times before 1970 and after 2554.
+    pub fn timestamp(self, units: u64, offset_s: i64) -> Result<Timestamp, Timestamp> {
         let ns = match self {
             Resolution::Decimal(9) => u128::from(units),
             Resolution::Decimal(n @ 0..=8) => {
@@ -195,10 +204,15 @@ impl Resolution {
             Resolution::Binary(n) => (u128::from(units) * 1_000_000_000) >> (n & 63),
         };
         if offset_s == 0 {
-            return Timestamp(u64::try_from(ns).unwrap_or(u64::MAX));
+            return u64::try_from(ns).map(Timestamp).map_err(|_| Timestamp::MAX);
         }
         let moved = i128::from(offset_s) * 1_000_000_000 + ns as i128;
-        Timestamp(u64::try_from(moved.max(0)).unwrap_or(u64::MAX))
+        u64::try_from(moved)
+            .map(Timestamp)
+            .map_err(|_| match moved < 0 {
+                true => Timestamp::ZERO,
+                false => Timestamp::MAX,
+            })
     }
 }
 

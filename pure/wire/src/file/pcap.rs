@@ -74,8 +74,6 @@ pub struct Reader {
     /// `None` until the file header has been read.
     magic: Option<Magic>,
     interface: Interface,
-    /// Length of the frame check sequence at the end of each packet, if the file has it.
-    fcs_len: Option<u8>,
     /// Size of the last [`Event::Need`].
     needed: usize,
     /// Minor version: up to 2.2 the two lengths were swapped; 2.3 was written both ways.
@@ -90,7 +88,6 @@ impl Reader {
             max_packet_len,
             magic: None,
             interface: Interface::default(),
-            fcs_len: None,
             needed: HEADER_LEN,
             minor: 4,
         }
@@ -103,7 +100,7 @@ impl Reader {
 
     /// Length of the frame check sequence at the end of each packet, if the file header has it.
     pub fn fcs_len(&self) -> Option<u8> {
-        self.fcs_len
+        self.interface.fcs_len
     }
 
     /// Reads up to `max` packets from the reader's position on, while the file is of the common
@@ -118,7 +115,7 @@ impl Reader {
         each: impl FnMut(usize, u32, u32, Timestamp),
     ) -> usize {
         let Some(magic) = self.magic else { return 0 };
-        if magic.modified || self.minor < 4 {
+        if magic.modified || self.minor < 4 || self.interface.fcs_len.is_some() {
             return 0;
         }
         let unit_ns = magic.unit_ns();
@@ -196,8 +193,10 @@ impl Reader {
             data: head_len..used,
             time: Timestamp::from_parts(u64::from(seconds), fraction_ns),
             has_time: true,
+            is_time_clamped: false,
             wire_len,
             has_wire_len,
+            fcs_len: self.interface.fcs_len.unwrap_or(0),
             link: self.interface.link,
             interface: 0,
             direction: Direction::Unknown,
@@ -220,14 +219,14 @@ impl Reader {
             return Err(self.error(FileErrorKind::Version(major, minor)));
         }
         self.minor = minor;
-        // If bit 26 is set, the top four bits hold the length of the frame check sequence, in units
-        // of 16 bits; the rest above the link type is reserved.
-        self.fcs_len = (link & 1 << 26 != 0).then_some((link >> 28) as u8 * 2);
         self.interface = Interface {
             link: LinkType::from_dlt(link as u16),
             snaplen,
             resolution: magic.resolution,
             offset_s: 0,
+            // If bit 26 is set, the top four bits hold the length of the frame check sequence, in
+            // units of 16 bits; the rest above the link type is reserved.
+            fcs_len: (link & 1 << 26 != 0).then_some((link >> 28) as u8 * 2),
         };
         self.magic = Some(magic);
         self.offset = HEADER_LEN as u64;

@@ -224,6 +224,7 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
                     interface.resolution = Resolution::from_option(unit)
                         .ok_or_else(|| self.error(FileErrorKind::TimeResolution(unit)))?;
                 }
+                (13, &[len]) => interface.fcs_len = fcs_len_of(len),
                 (14, &[..]) if value.len() == 8 => {
                     interface.offset_s = order.u64(at(body, value.start)) as i64;
                 }
@@ -320,11 +321,18 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
             return Err(self.error(FileErrorKind::PacketExceedsBlock(cap_len, used as u32)));
         }
         let mut direction = Direction::Unknown;
+        let mut fcs_len = interface.fcs_len.unwrap_or(0);
         let end = head_len + cap_len as usize;
         if kind != block::SIMPLE_PACKET {
             for (code, value) in Options::new(body, end.next_multiple_of(4), order) {
                 match (code, value.len()) {
-                    (2, 4) => direction = direction_of(order.u32(at(body, value.start))),
+                    (2, 4) => {
+                        let flags = order.u32(at(body, value.start));
+                        direction = direction_of(flags);
+                        // 0: not stated here.
+                        let stated = (flags >> 5 & 15) as u8;
+                        fcs_len = if stated == 0 { fcs_len } else { stated };
+                    }
                     (4, 8) if kind == block::PACKET => dropped = order.u64(at(body, value.start)),
                     _ => {}
                 }
@@ -333,15 +341,17 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         let (wire_len, has_wire_len) = super::wire_len(wire_len, cap_len);
         let time = match units {
             Some(units) => interface.resolution.timestamp(units, interface.offset_s),
-            None => Timestamp::ZERO,
+            None => Ok(Timestamp::ZERO),
         };
         Ok(Event::Packet(Packet {
             used,
             data: head_len + 8..end + 8,
-            time,
+            time: time.unwrap_or_else(|nearest| nearest),
             has_time: units.is_some(),
+            is_time_clamped: time.is_err(),
             wire_len,
             has_wire_len,
+            fcs_len,
             link: interface.link,
             interface: index,
             direction,
@@ -413,6 +423,16 @@ impl Iterator for Options<'_> {
         }
         self.position = value.end.next_multiple_of(4);
         Some((code, value))
+    }
+}
+
+/// Length in bytes of the frame check sequence by an `if_fcslen` option. The specification counts
+/// bits, but its example is 4, and Wireshark reads bytes: no check sequence is shorter than eight
+/// bits, or longer than seven bytes.
+fn fcs_len_of(stated: u8) -> Option<u8> {
+    match stated {
+        0..8 => Some(stated),
+        _ => stated.is_multiple_of(8).then_some(stated / 8),
     }
 }
 

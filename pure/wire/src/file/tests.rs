@@ -513,12 +513,12 @@ fn resolutions() {
     for (resolution, units, ns) in table {
         assert_eq!(
             resolution.timestamp(units, 0),
-            Timestamp(ns),
+            Ok(Timestamp(ns)),
             "{resolution:?}"
         );
         assert_eq!(
             resolution.timestamp(units, 1),
-            Timestamp(ns + 1_000_000_000)
+            Ok(Timestamp(ns + 1_000_000_000))
         );
         assert_eq!(
             Resolution::from_option(resolution.to_option()),
@@ -527,9 +527,16 @@ fn resolutions() {
     }
     assert_eq!(
         Resolution::Decimal(0).timestamp(u64::MAX, i64::MAX),
-        Timestamp(u64::MAX)
+        Err(Timestamp::MAX)
     );
-    assert_eq!(Resolution::Decimal(9).timestamp(5, i64::MIN), Timestamp(0));
+    assert_eq!(
+        Resolution::Decimal(9).timestamp(5, i64::MIN),
+        Err(Timestamp::ZERO)
+    );
+    let last = u64::MAX / 1_000_000_000;
+    assert!(Resolution::Decimal(0).timestamp(last, 0).is_ok());
+    assert!(Resolution::Decimal(0).timestamp(last + 1, 0).is_err());
+    assert!(Resolution::Decimal(9).timestamp(0, -1).is_err());
     assert_eq!(Resolution::from_option(20), None);
     assert_eq!(Resolution::from_option(0xc0), None);
 }

@@ -144,6 +144,10 @@ struct Shared {
     seen: Counter,
     /// Packets whose wire length is damaged.
     wire_len_damaged: Counter,
+    /// Packets whose time is outside of the range of timestamps.
+    time_clamped: Counter,
+    /// Packets without a time.
+    time_missing: Counter,
     /// Whether reading was stopped.
     stopped: AtomicBool,
     /// The greatest snapshot length of all interfaces read; 0 if none limits it.

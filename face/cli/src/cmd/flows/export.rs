@@ -112,6 +112,14 @@ pub fn write_accounts(out: &mut impl Write, accounts: &[(String, Account)]) -> i
                 counted(account.shortened, "record")
             )?;
         }
+        if account.time_clamped != 0 {
+            writeln!(
+                out,
+                "  {} from after 2262, which nanoseconds cannot hold: exported with the last time \
+                 of that range; use times=us",
+                counted(account.time_clamped, "record")
+            )?;
+        }
         if account.files != 0 {
             writeln!(out, "  {} completed", counted(account.files, "file"))?;
         }

@@ -158,6 +158,8 @@ pub(super) struct Row<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) wire_len: u32,
     pub(super) number: u64,
+    /// Whether the packet has a time: the others are then meaningful.
+    pub(super) has_time: bool,
     pub(super) time_ns: u64,
     pub(super) first_ns: u64,
     pub(super) previous_ns: u64,
@@ -279,6 +281,7 @@ fn show_frame(out: &mut impl Write, part: Frame, row: &Row<'_>) -> fmt::Result {
         )
     };
     match part {
+        Frame::Time | Frame::TimeRelative | Frame::TimeDelta if !row.has_time => Ok(()),
         Frame::Number => write!(out, "{}", row.number),
         Frame::Time => seconds(out, row.time_ns),
         Frame::TimeRelative => seconds(out, row.time_ns.saturating_sub(row.first_ns)),

@@ -36,7 +36,9 @@ impl Printer {
     ) -> fmt::Result {
         let (number, time) = (self.count, Timestamp(time_ns));
         write!(Text(out), "{{\"type\":\"packet\",\"number\":{number}")?;
-        write!(Text(out), ",\"time\":\"{time}\",\"time_ns\":{time_ns}")?;
+        if self.has_time {
+            write!(Text(out), ",\"time\":\"{time}\",\"time_ns\":{time_ns}")?;
+        }
         if !context.interface.is_empty() {
             write!(Text(out), ",\"interface\":\"")?;
             write!(Escaped(out), "{}", context.interface)?;

@@ -25,13 +25,13 @@ type Shared = (&'static str, fn(&Record, &mut Vec<u8>));
 const SHARED: &[Shared] = &[
     ("reverse_start", |record, out| {
         let sent = record.reverse();
-        if sent.packets != 0 {
+        if sent.packets != 0 && !record.is_untimed() {
             stamp(sent.first_ns, out);
         }
     }),
     ("reverse_end", |record, out| {
         let sent = record.reverse();
-        if sent.packets != 0 {
+        if sent.packets != 0 && !record.is_untimed() {
             stamp(sent.last_ns, out);
         }
     }),

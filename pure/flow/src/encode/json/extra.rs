@@ -29,7 +29,7 @@ pub(super) fn key(key: &KeyExtra, initiator: Side, out: &mut Vec<u8>) {
 pub(super) fn rest(extra: &Extra<'_>, record: &Record, out: &mut Vec<u8>) {
     let initiator = record.initiator();
     if !extra.packets.is_empty() {
-        packets(extra.packets, initiator, out);
+        packets(extra.packets, record, out);
     }
     if let Some(timing) = extra.timing {
         for (name, side) in [("timing", initiator), ("reverse_timing", initiator.other())] {
@@ -88,10 +88,13 @@ pub(in crate::encode) fn fraction(value: f64, out: &mut Vec<u8>) {
 
 /// Appends lists of the first packets, as PSTATS does: payload bytes, microseconds since the start,
 /// flags, directions (1 from the initiator, -1 to it).
-fn packets(notes: &[PacketNote], initiator: Side, out: &mut Vec<u8>) {
+fn packets(notes: &[PacketNote], record: &Record, out: &mut Vec<u8>) {
+    let initiator = record.initiator();
     let each = |f: fn(&PacketNote) -> u64| notes.iter().map(f);
     list("packet_lengths", each(|n| n.payload_len.into()), out);
-    list("packet_times_us", each(|n| n.time_us.into()), out);
+    if !record.is_untimed() {
+        list("packet_times_us", each(|n| n.time_us.into()), out);
+    }
     list("packet_flags", each(|n| n.tcp_flags.into()), out);
     begin("packet_directions", out);
     for (at, note) in notes.iter().enumerate() {
@@ -117,7 +120,7 @@ fn gaps_and_lengths(name: &str, timing: &Timing, record: &Record, side: Side, ou
     fraction(len_deviation, out);
     let bins = timing.len_bins.iter().map(|count| u64::from(*count));
     list("len_histogram", bins, out);
-    if timing.gap_count() != 0 {
+    if timing.gap_count() != 0 && !record.is_untimed() {
         let gaps = [
             ("gap_min_us", timing.gap_min_ns as f64),
             ("gap_max_us", timing.gap_max_ns as f64),

@@ -58,6 +58,8 @@ impl PortControl for Control {
         queue.dropped[DropReason::Filter as usize] = self.counters.filtered.get();
         queue.seen = self.shared.seen.get();
         queue.wire_len_damaged = self.shared.wire_len_damaged.get();
+        queue.time_clamped = self.shared.time_clamped.get();
+        queue.time_missing = self.shared.time_missing.get();
         Ok(PortAccount {
             rx: vec![queue],
             tx: Vec::new(),

@@ -347,6 +347,12 @@ impl Rx {
             if !packet.has_wire_len {
                 self.shared.wire_len_damaged.add(1);
             }
+            if packet.is_time_clamped {
+                self.shared.time_clamped.add(1);
+            }
+            if !packet.has_time {
+                self.shared.time_missing.add(1);
+            }
             let index = self.indices.get(packet.interface as usize);
             let index = index.copied().unwrap_or(0);
             let data_at = at + packet.data.start;
@@ -364,6 +370,7 @@ impl Rx {
             slot.interface_index = index;
             slot.flags = u16::from(packet.has_time) * Slot::TIME
                 + u16::from(packet.direction == Way::Out) * Slot::OUTGOING;
+            slot.set_fcs_len(packet.fcs_len);
             slots.push(slot);
             added += 1;
             *bytes += u64::from(cap_len);

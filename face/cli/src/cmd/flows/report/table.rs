@@ -120,11 +120,13 @@ impl Flow {
             Column::Start => format!("{:.6}", Timestamp(total.start_ns)),
             Column::Duration => duration(total.end_ns.saturating_sub(total.start_ns)),
             Column::Protocol => self.protocol.clone(),
-            Column::Source if key.is_icmp() && level.0 < 3 => {
+            Column::Source => {
                 let source = end(total.initiator);
-                format!("{source} type {}", key.port(total.initiator))
+                match key.icmp_type(total.initiator) {
+                    Some(kind) if level.0 < 3 => format!("{source} type {kind}"),
+                    _ => source,
+                }
             }
-            Column::Source => end(total.initiator),
             Column::Destination => end(total.initiator.other()),
             Column::Packets(way) => level.number(total.packets[way], 6),
             Column::Bytes(way) => level.number(total.bytes[way], 5),

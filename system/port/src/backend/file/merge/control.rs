@@ -71,6 +71,8 @@ impl PortControl for Control {
         for (_, input) in &self.inputs {
             queue.seen += input.seen.get();
             queue.wire_len_damaged += input.wire_len_damaged.get();
+            queue.time_clamped += input.time_clamped.get();
+            queue.time_missing += input.time_missing.get();
         }
         queue.seen = queue.seen.saturating_sub(waiting);
         Ok(PortAccount {
