@@ -241,7 +241,7 @@ fn text(kind: Kind, value: Value<'_>, out: &mut Vec<u8>) {
             None => put!(out, "{number:#06x}"),
         },
         (Value::Number(number), Kind::Hex) => put!(out, "{number:#06x}"),
-        (Value::Number(number), Kind::Time) => put!(out, "{}Z", DateTime(number)),
+        (Value::Number(number), Kind::Time) => put!(out, "{}Z", DateTime(number as i64)),
         (Value::Number(number), _) => put!(out, "{number}"),
         (Value::Text { bytes, .. }, _) => attribute(bytes, out),
         (Value::Digest(sum), _) => sum.iter().for_each(|byte| put!(out, "{byte:02x}")),
