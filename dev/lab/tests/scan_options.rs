@@ -112,7 +112,10 @@ fn files_that_masscan_writes_are_read() {
             "443",
         ),
         (&["-p80", "--exclude", "198.18.4.7", "--retries", "2"], "80"),
-        (&["-p80", "--http-user-agent", "x/1", "--rate", "1000.5"], "80"),
+        (
+            &["-p80", "--http-user-agent", "x/1", "--rate", "1000.5"],
+            "80",
+        ),
         (&["-p80", "--shard", "1/3", "--seed", "7"], "80"),
         (&["-p80", "-oX", "out.xml", "--rotate-dir", "/tmp"], "80"),
     ] {

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use ::scan::grab::Identity;
 use ::scan::{
-    Given, Options, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, RangeList, Shard,
+    Given, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, RangeList, Shard,
     read_payloads,
 };
 use port::file::{FileWriter, WriterOptions};
@@ -42,8 +42,8 @@ use crate::interface;
 use hello::HelloArg;
 use output::OutputArgs;
 use parse::{
-    PayloadArg, Seed, parse_identity, parse_mac, parse_rate, parse_seed, parse_source_ports,
-    parse_wait,
+    OptionsText, PayloadArg, Seed, parse_identity, parse_mac, parse_rate, parse_seed,
+    parse_source_ports, parse_wait,
 };
 use rate::RateFile;
 use services::parse_ports;
@@ -52,8 +52,17 @@ use status::{Metrics, Status};
 
 /// Arguments.
 #[derive(clap::Args)]
-#[command(after_help = HELP, args_override_self = true)]
+#[command(
+    override_usage = "barewire scan [OPTIONS] TARGET...\n       \
+    barewire scan merge FILE...",
+    after_help = HELP,
+    args_override_self = true,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true
+)]
 pub struct Args {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// What to scan: addresses, prefixes (192.0.2.0/24), ranges (192.0.2.1-192.0.2.9), names, and
     /// single ports (192.0.2.7:443, [2001:db8::1]:53/udp)
     #[arg(value_name = "TARGET")]
@@ -216,6 +225,13 @@ pub struct Args {
     confine: ConfineArgs,
 }
 
+/// What to do with results.
+#[derive(clap::Subcommand)]
+enum Other {
+    /// Print the results of several scans, such as shards, as one: each response once
+    Merge(merge::MergeArgs),
+}
+
 /// The opt-out list of this host, always read if it exists.
 const OPT_OUT: &str = "/etc/barewire/opt-out.txt";
 /// Maximum length of a list of targets in bytes.
@@ -253,34 +269,10 @@ Examples:
   barewire scan 198.51.100.0/24 -p 80 --dry-run
   barewire scan merge shard1.ndjson shard2.ndjson";
 
-/// Sets of TCP options for probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum OptionsText {
-    /// MSS only
-    Minimal,
-    /// As Linux sends them
-    Linux,
-    /// As Windows sends them
-    Windows,
-    /// As FreeBSD and macOS send them
-    Bsd,
-}
-
-impl From<OptionsText> for Options {
-    fn from(text: OptionsText) -> Self {
-        match text {
-            OptionsText::Minimal => Self::Minimal,
-            OptionsText::Linux => Self::Linux,
-            OptionsText::Windows => Self::Windows,
-            OptionsText::Bsd => Self::Bsd,
-        }
-    }
-}
-
 /// Runs the scan.
 pub fn run(args: &Args) -> Result<()> {
-    if let Some(files) = merge::files(&args.targets) {
-        return merge::run(&files);
+    if let Some(Other::Merge(args)) = &args.other {
+        return merge::run(&args.files);
     }
     let user = args.user.as_deref().map(User::find).transpose()?;
     let saved = match &args.state {

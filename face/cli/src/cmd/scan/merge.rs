@@ -44,15 +44,27 @@ const SUMS: [&str; 15] = [
 /// Totals that are counted anew.
 const STATES: [&str; 5] = ["open", "closed", "filtered", "unfiltered", "up"];
 
+/// Arguments.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct MergeArgs {
+    /// Files that `scan --json`, -oD, -oJ or -oC has written, or masscan's -oJ
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+}
+
+const HELP: &str = "\
+The output has the lines of --json: each response and banner once, and then the totals of all \
+runs. \"complete\" is true if the files cover all probes of the scan.
+
+Examples:
+  barewire scan merge shard1.ndjson shard2.ndjson shard3.ndjson > all.ndjson";
+
 /// Prints the answers and banners of files, each once, and their totals.
 ///
 /// # Errors
 /// A file that cannot be read, or a line that a scan has not written, with its number.
 pub fn run(files: &[PathBuf]) -> Result<()> {
-    if files.is_empty() {
-        let error = refused("merge scans", "no file is given".into());
-        return Err(error.with_hint("give files that scan --json, -oD, -oJ or -oC has written"));
-    }
     let mut out = BufWriter::new(io::stdout().lock());
     let mut merged = Merged::default();
     for path in files {
@@ -203,10 +215,4 @@ impl Merged {
         }
         totals
     }
-}
-
-/// The files of `merge`, if these are its arguments.
-pub fn files(targets: &[String]) -> Option<Vec<PathBuf>> {
-    let (first, files) = targets.split_first()?;
-    (first == "merge").then(|| files.iter().map(PathBuf::from).collect())
 }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::scan::PortList;
 use ::scan::grab::IDENTITY_MAX;
+use ::scan::{Options, PortList};
 use traffic::Rate;
 use wire::Mac;
 
@@ -93,6 +93,30 @@ pub fn parse_mac(text: &str) -> std::result::Result<Mac, String> {
     let bits = range.single().ok_or("expected one MAC address")?;
     let bytes = bits.to_be_bytes();
     Ok(Mac(*bytes.last_chunk().unwrap_or(&[0; 6])))
+}
+
+/// Sets of TCP options for probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum OptionsText {
+    /// MSS only
+    Minimal,
+    /// As Linux sends them
+    Linux,
+    /// As Windows sends them
+    Windows,
+    /// As FreeBSD and macOS send them
+    Bsd,
+}
+
+impl From<OptionsText> for Options {
+    fn from(text: OptionsText) -> Self {
+        match text {
+            OptionsText::Minimal => Self::Minimal,
+            OptionsText::Linux => Self::Linux,
+            OptionsText::Windows => Self::Windows,
+            OptionsText::Bsd => Self::Bsd,
+        }
+    }
 }
 
 /// A payload for ports.

@@ -119,8 +119,6 @@ fn other_files_are_refused_with_the_number_of_the_line() {
         let error = merged(&[&text]).expect_err(bad).to_string();
         assert!(error.contains("line 2"), "{error}");
     }
-    assert_eq!(files(&["merge".into(), "a".into()]), Some(vec!["a".into()]));
-    assert_eq!(files(&["merge.example".into()]), None);
 }
 
 /// Totals of a run of a scan of 100 probes, which sent those of a range.
