@@ -18,7 +18,7 @@ use sys::{Error, Result};
 
 /// Arguments that name outputs, by command and identifier. An input that they name in addition
 /// (certificates in the URL of an export) is registered by [`keep_target`].
-const OUTPUTS: [(&str, &str); 13] = [
+const OUTPUTS: [(&str, &str); 14] = [
     ("capture", "write"),
     ("extcap", "fifo"),
     ("flows", "report"),
@@ -27,6 +27,7 @@ const OUTPUTS: [(&str, &str); 13] = [
     ("forward", "to"),
     ("guard", "sample_drops"),
     ("scan", "output"),
+    ("scan", "pcap"),
     ("scan", "state"),
     ("cluster run", "app"),
     ("cluster run", "return_to"),

@@ -369,7 +369,6 @@ impl Args {
             return Err(refused(&what, why.into()).with_hint("name a file"));
         }
         let mut options = WriterOptions::new(path);
-        options.keep = self.inputs().filter_map(inputs::identity).collect();
         options.application = concat!("barewire ", env!("CARGO_PKG_VERSION")).into();
         let writer = FileWriter::create(options)?;
         Recording::new(writer, (scan.interface(), scan.is_bare())).map(Some)

@@ -187,7 +187,7 @@ fn is_port(word: &str) -> bool {
 
 /// Finds a link type by libpcap's name.
 pub(super) fn link_type(name: &str) -> Result<LinkType> {
-    let found = LinkType::SUPPORTED.into_iter().find(|link| {
+    let found = LinkType::SUPPORTED.iter().copied().find(|link| {
         link.name()
             .is_some_and(|known| known.eq_ignore_ascii_case(name))
     });
