@@ -96,7 +96,7 @@ fn ours(flow: &Found) -> Reported {
         let values = flow.application.fields().filter(|(of, _)| *of == field);
         let values = values.map(|(_, value)| match value {
             inspect::Value::Number(at) if field.row().kind == inspect::Kind::Time => {
-                DateTime(at).to_string()
+                DateTime(at as i64).to_string()
             }
             value => show(value),
         });
