@@ -251,11 +251,6 @@ pub(crate) fn refuse_circle(setup: &Setup, ends: &[End; 2]) -> Result<()> {
         }
         return Ok(());
     }
-    let is_same = a.name.scheme == b.name.scheme && a.name.target == b.name.target;
-    if is_same && a.kind != Some(port::Target::New) {
-        let why = "both are the same".to_owned();
-        return refuse(why, "use two different ports");
-    }
     let identity = |end: &End| {
         let data = fs::metadata(Path::new(&end.name.target)).ok()?;
         (end.kind == Some(port::Target::File) && data.is_file()).then(|| (data.dev(), data.ino()))
@@ -263,6 +258,11 @@ pub(crate) fn refuse_circle(setup: &Setup, ends: &[End; 2]) -> Result<()> {
     if identity(a).is_some() && identity(a) == identity(b) {
         let why = "both are the same file, which would be overwritten".to_owned();
         return refuse(why, "write to another file");
+    }
+    let is_same = a.name.scheme == b.name.scheme && a.name.target == b.name.target;
+    if is_same && a.kind != Some(port::Target::New) {
+        let why = "both are the same".to_owned();
+        return refuse(why, "use two different ports");
     }
     Ok(())
 }
