@@ -235,7 +235,7 @@ fn promtool_accepts_the_page_and_the_alert_rules() {
         format!("promtool test rules {}", tests.display()),
     ] {
         let mut command = Command::new("sh");
-        let finished = Process::spawn(command.args(["-c", &script])).unwrap();
+        let mut finished = Process::spawn(command.args(["-c", &script])).unwrap();
         let finished = finished.wait(LIMIT).unwrap();
         let (out, err) = (&finished.stdout, &finished.stderr);
         assert_eq!(finished.code(), Some(0), "{script}: {out}{err}");

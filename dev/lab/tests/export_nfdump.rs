@@ -56,7 +56,9 @@ impl Nfcapd {
         rows.map(|row| {
             let words: Vec<&str> = row.split(',').collect();
             let number = |at: usize| words[at].parse().unwrap_or_else(|_| panic!("{row:?}"));
-            (words[4].to_owned(), [number(7), number(9)])
+            // An address of zeros is printed as IPv4.
+            let address = words[4].replace("0.0.0.0", "::");
+            (address, [number(7), number(9)])
         })
         .collect()
     }
@@ -155,7 +157,7 @@ fn top_senders_are_all_who_sent() {
                 for (way, end) in [(flow, "src"), (&flow["reverse"], "dst")] {
                     let counts = ["packets", "bytes"].map(|name| way[name].as_u64().unwrap());
                     if counts[0] != 0 {
-                        let address = flow[end].as_str().unwrap().to_owned();
+                        let address = flow[end].as_str().unwrap().replace("0.0.0.0", "::");
                         let sum = expected.entry(address).or_default();
                         *sum = [sum[0] + counts[0], sum[1] + counts[1]];
                     }

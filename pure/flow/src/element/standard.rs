@@ -233,14 +233,14 @@ standard! {
 
 // In the order that `netflow9_index` relies on: version, then ICMP.
 standard! {
-    /// NetFlow 9 fields after times and ports; [`netflow9_index`] selects the list for a flow.
+    /// NetFlow 9 fields after times, ports and ICMP_TYPE; [`netflow9_index`] selects the list for a flow.
     NETFLOW9;
     netflow9_ipv4: []
         [SourceIpv4 DestinationIpv4 Packets Octets IngressInterface Protocol
         TcpControlBits8 MinimumTtl EndReasonOf ClassOfService];
     netflow9_icmp4: []
         [SourceIpv4 DestinationIpv4 Packets Octets IngressInterface Protocol
-        TcpControlBits8 MinimumTtl EndReasonOf ClassOfService IcmpTypeCode4];
+        TcpControlBits8 MinimumTtl EndReasonOf ClassOfService];
     netflow9_ipv6: []
         [SourceIpv6 DestinationIpv6 Packets Octets IngressInterface Protocol
         TcpControlBits8 MinimumTtl EndReasonOf ClassOfService];

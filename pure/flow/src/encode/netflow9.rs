@@ -24,7 +24,8 @@ const STATISTICS: u16 = 261;
 const INTERFACE: u16 = 262;
 const APPLICATION: u16 = 263;
 /// FIRST_SWITCHED and LAST_SWITCHED, and the ports. For ICMP, type and code are in the destination
-/// port, as routers export them, and in ICMP_TYPE: nfdump and goflow2 read only that.
+/// port, as routers export them, and in ICMP_TYPE, which nfdump reads for both versions of IP;
+/// goflow2 reads it for IPv4, and for IPv6 the element of IPFIX (139).
 const FIRST: u16 = 22;
 const LAST: u16 = 21;
 const SOURCE_PORT: u16 = 7;
@@ -33,6 +34,9 @@ const DESTINATION_PORT: u16 = 11;
 const TEMPLATE_COUNT: usize = 4;
 /// Length of the fields that are not rows: two times, two ports.
 const OWN_LEN: usize = 12;
+const ICMP_TYPE: u16 = 32;
+/// Length of ICMP_TYPE, which follows them in the templates of ICMP.
+const ICMP_TYPE_LEN: usize = 2;
 /// Length of an interface's name.
 const NAME_LEN: usize = 32;
 /// APPLICATION_TAG and APPLICATION_NAME, and the length of a name.
@@ -113,7 +117,7 @@ impl Encoder {
         let extra_fields_len: usize = extra_fields.map(|(_, len)| usize::from(len)).sum();
         Encoder {
             lens: std::array::from_fn(|at| {
-                OWN_LEN + NETFLOW9[at].len + extra_len + extra_fields_len
+                own_len(at) + NETFLOW9[at].len + extra_len + extra_fields_len
             }),
             tail: Vec::new(),
             extra,
@@ -159,6 +163,14 @@ impl Encoder {
         own[4..8].copy_from_slice(&span.last.to_be_bytes());
         own[8..10].copy_from_slice(&port[0].to_be_bytes());
         own[10..].copy_from_slice(&port[1].to_be_bytes());
+        let mut rest = rest;
+        if key.is_icmp() {
+            let Some((kind, after)) = rest.split_first_chunk_mut::<ICMP_TYPE_LEN>() else {
+                return;
+            };
+            *kind = port[1].to_be_bytes();
+            rest = after;
+        }
         if !(standard.put)(record, reason, side, self.config.interface, rest) {
             return;
         }
@@ -289,7 +301,9 @@ impl Encoder {
             let rows = rows.chain(self.extra.iter().copied());
             let rows = rows.map(|field| (field.element.id, field.element.len));
             let extra_fields = fields_of(&self.config.extra_fields);
-            let all: Vec<(u16, u16)> = own.into_iter().chain(rows).chain(extra_fields).collect();
+            let kind = (own_len(at) != OWN_LEN).then_some((ICMP_TYPE, ICMP_TYPE_LEN as u16));
+            let own = own.into_iter().chain(kind);
+            let all: Vec<(u16, u16)> = own.chain(rows).chain(extra_fields).collect();
             numbers([id, all.len() as u16].into_iter().chain(pairs(&all)))
         });
         // Scope: system (1) or interface (2), four bytes (RFC 3954 §6.1).
@@ -388,6 +402,14 @@ fn text<const LEN: usize>(text: &str) -> [u8; LEN] {
     let len = text.len().min(LEN - 1);
     out[..len].copy_from_slice(&text.as_bytes()[..len]);
     out
+}
+
+/// Length of the fields that are not rows, by the index in [`NETFLOW9`].
+fn own_len(index: usize) -> usize {
+    match index % 2 {
+        0 => OWN_LEN,
+        _ => OWN_LEN + ICMP_TYPE_LEN,
+    }
 }
 
 /// Ids and lengths in sequence.
