@@ -292,6 +292,8 @@ fn nfacctd_shows_every_field() {
         command.env("TZ", "UTC").arg("-f").arg(&config);
         let mut process = Process::spawn(&mut command).unwrap();
         wait_bound("udp", port);
+        // What arrives before its plugin runs is lost.
+        process.wait_stderr("Purging cache - END", LIMIT).unwrap();
         export(&file, (format, options), port);
         let expected = in_format(format, &sides);
         let least = if is_biflow {
