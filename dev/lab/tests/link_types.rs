@@ -68,7 +68,7 @@ fn headers() -> Vec<(u16, Vec<u8>)> {
         (127, [&[0, 0, 8, 0, 0, 0, 0, 0], &wlan[..]].concat()),
         (129, vec![1, 2, 0, 0, 212, 0, 0, 0]), (138, with(18, &[(16, 8)])),
         (163, [&[0x80, 0x21, 0x10, 1, 0, 0, 0, 8], &wlan[..]].concat()),
-        (166, vec![1, 3, 0, 0x21]), (192, vec![0, 0, 8, 0, 1, 0, 0, 0]),
+        (166, vec![1, 3, 0, 0x21]), (192, [&[0, 0, 8, 0, 1, 0, 0, 0], &ETHERNET[..]].concat()),
         (226, with(24, &[(0, 1), (1, 2), (3, 2)])), (228, vec![]),
         (240, [&[0; 4], &ETHERNET[..]].concat()),
         (241, [&[0; 4][..], &[0x55; 8], &ETHERNET].concat()),
@@ -164,7 +164,9 @@ fn whatever_a_filter_accepts_is_dissected() {
 #[rustfmt::skip]
 fn printed() -> Vec<(u16, Vec<u8>, bool)> {
     let mut all: Vec<(u16, Vec<u8>, bool)> = Vec::new();
-    let supported = |link: u16| ![102, 103, 109, 134].contains(&link);
+    // tcpdump does not print PPP of BSD/OS, finds SLIP's at another place, and prints ENC and PPP in
+    // HDLC with other words in front.
+    let supported = |link: u16| ![50, 51, 102, 103, 134].contains(&link);
     for (link, header) in headers() {
         let same = [281, 282, 284, 285, 8, 166, 117, 226, 240, 241].contains(&link);
         if supported(link) {
@@ -174,7 +176,6 @@ fn printed() -> Vec<(u16, Vec<u8>, bool)> {
     let tagged = |tag: &[u8], rest: &[u8]| [&ADDRESSES[..], tag, rest].concat();
     let ip6 = [&[0x86, 0xdd], &ip(6)[..]].concat();
     let ip4 = [&[8, 0], &ip(4)[..]].concat();
-    let vlan = [&[0x81, 0, 0, 5], &ip4[..]].concat();
     let arp = [&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &ADDRESSES[6..], &[10, 0, 0, 1, 0, 0, 0, 0, 0, 0],
         &[10, 0, 0, 2]].concat();
     for tag in [[0x41, 0x18, 0, 1], [0x20, 8, 0x10, 7], [0x80, 0xc, 0xff, 7], [0xdf, 0xfd, 0x0f, 0xff],
@@ -182,7 +183,6 @@ fn printed() -> Vec<(u16, Vec<u8>, bool)> {
         all.push((284, tagged(&tag, &ip4), true));
         all.push((285, tagged(&[&[0xda, 0xda, 0, 0], &tag[..]].concat(), &ip6), true));
     }
-    all.push((284, tagged(&[0xc0, 0x28, 0x20, 5], &vlan), false));
     all.push((284, tagged(&[0xc0, 0x28, 0x20, 5], &arp), true));
     all.push((284, tagged(&[0xc0], &[]), false));
     all.push((281, ADDRESSES[..7].to_vec(), false));

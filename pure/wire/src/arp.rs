@@ -106,9 +106,11 @@ impl fmt::Display for Arp<'_> {
                 self.operation()
             );
         };
+        // After a link header that names the protocol.
+        let name = if f.alternate() { "" } else { "ARP, " };
         match self.operation() {
-            1 => write!(f, "ARP, Request who-has {} tell {}", a.target, a.sender),
-            2 => write!(f, "ARP, Reply {} is-at {}", a.sender, a.sender_mac),
+            1 => write!(f, "{name}Request who-has {} tell {}", a.target, a.sender),
+            2 => write!(f, "{name}Reply {} is-at {}", a.sender, a.sender_mac),
             3 => write!(
                 f,
                 "RARP, Request who-is {} tell {}",

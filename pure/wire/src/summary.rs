@@ -83,12 +83,13 @@ impl fmt::Display for Detailed<'_> {
     }
 }
 
-fn show_level(
+/// Prints tags, labels and other headers in front of the network header, and returns the last
+/// header.
+fn show_link(
     d: &Dissection,
     bytes: &[u8],
-    how: &Detailed<'_>,
     f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
+) -> Result<(LayerKind, usize), fmt::Error> {
     let from = |offset: usize| bytes.get(offset..).unwrap_or(&[]);
     let mut last = (LayerKind::None, 0);
     for (kind, offset) in d.layers() {
@@ -110,15 +111,23 @@ fn show_level(
             )?,
             LayerKind::Mpls if before == LayerKind::Mpls => write!(f, " {header}")?,
             LayerKind::Mpls => write!(f, "MPLS {header}")?,
-            LayerKind::Enc => write!(f, "{header}: ")?,
-            kind if !f.alternate() => links::show_tag(kind, header.bytes, f)?,
             LayerKind::Pppoe if d.layer_count as usize > 1 && d.has(LayerKind::Ppp) => {
                 write!(f, "{header} ")?;
             }
-            _ => {}
+            _ => links::show_tag(kind, header.bytes, f)?,
         }
     }
-    let (kind, offset) = last;
+    Ok(last)
+}
+
+fn show_level(
+    d: &Dissection,
+    bytes: &[u8],
+    how: &Detailed<'_>,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    let from = |offset: usize| bytes.get(offset..).unwrap_or(&[]);
+    let (kind, offset) = show_link(d, bytes, f)?;
     if d.ip_version != 0 {
         return show_ip(d, kind, bytes, how, f);
     }
@@ -150,7 +159,11 @@ fn show_level(
         }
         (Reason::UnsupportedType, _) => show_unknown_type(d, header, bytes, f),
         (Reason::Complete, LayerKind::Arp) => {
-            write!(f, "{header}, length {}", header.bytes.len())
+            let len = header.bytes.len();
+            match f.alternate() && !d.has(LayerKind::Vlan) {
+                true => write!(f, "{header:#}, length {len}"),
+                false => write!(f, "{header}, length {len}"),
+            }
         }
         (Reason::Complete, _) if d.inner != LayerKind::None => write!(f, "{header}"),
         (Reason::Complete | Reason::Encrypted, LayerKind::Ieee80211) => write!(f, "{header}"),

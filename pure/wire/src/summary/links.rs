@@ -4,11 +4,18 @@
 use core::fmt;
 
 use crate::dsa::{DsaTag, Form};
+use crate::pflog::Enc;
 use crate::table::Header;
 use crate::{Dissection, LayerKind, Reason};
 
-/// Prints the tag of a switch in an Ethernet header.
+/// Prints what IPsec did to a packet; and, unless a link header is printed, the tag of a switch.
 pub(super) fn show_tag(kind: LayerKind, bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if let (LayerKind::Enc, Ok(enc)) = (kind, Enc::parse(bytes)) {
+        return write!(f, "{enc}: ");
+    }
+    if f.alternate() {
+        return Ok(());
+    }
     // A tag in front of an Ethernet header is part of the link header only.
     let form = Form::of(kind).filter(|_| kind != LayerKind::DsaBroadcomPrepended);
     match form.map(|form| DsaTag::parse(bytes, form)) {

@@ -38,7 +38,7 @@ pub(super) fn link_header(
             _ => {}
         },
         LinkType::DSA_TAG_BRCM => tagged(out, bytes, Form::Broadcom)?,
-        LinkType::DSA_TAG_BRCM_PREPEND => prepended(out, bytes)?,
+        LinkType::DSA_TAG_BRCM_PREPEND => return prepended(out, bytes, wire_len),
         LinkType::DSA_TAG_DSA => tagged(out, bytes, Form::Marvell)?,
         LinkType::DSA_TAG_EDSA => tagged(out, bytes, Form::MarvellTyped)?,
         LinkType::PPP_PPPD => directed(out, bytes)?,
@@ -102,12 +102,11 @@ fn tagged(out: &mut impl Write, bytes: &[u8], form: Form) -> fmt::Result {
 }
 
 /// Prints the tag of a switch, and the Ethernet header after it.
-fn prepended(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
-    let Ok(tag) = DsaTag::prepended(bytes) else {
-        return Ok(());
-    };
-    write!(out, "{tag:#}, ")?;
-    ethernet(out, bytes.get(4..).unwrap_or(&[]))
+fn prepended(out: &mut impl Write, bytes: &[u8], wire_len: u32) -> fmt::Result {
+    if let Ok(tag) = DsaTag::prepended(bytes) {
+        write!(out, "{tag:#}, ")?;
+    }
+    behind(out, bytes, 4, wire_len)
 }
 
 /// Prints PPP with a direction in place of its address.
