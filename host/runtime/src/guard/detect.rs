@@ -92,6 +92,14 @@ struct Rule {
     counted: u64,
 }
 
+impl Rule {
+    /// Whether it matches a packet. With VLAN tags that is not known, and assumed.
+    fn matches(&self, tags: u8, ip: &[u8]) -> bool {
+        let program = self.program.as_ref();
+        tags != 0 || program.is_some_and(|program| vm_cbpf::run(program, ip, ip.len() as u32) != 0)
+    }
+}
+
 /// Learns normal rates, detects floods and derives rules. It does no IO: the caller provides
 /// packets, time and counters.
 pub struct Detection {
@@ -168,14 +176,17 @@ impl Detection {
         if let Some(segment) = followed.filter(|s| self.choice.has(&s.flow)) {
             self.follow(&segment, tags, ip);
         }
-        let is_held = is_syn && self.is_half_open(ip);
         let keys = keys(ip);
-        let mut is_of_flood = is_held;
-        for key in keys.iter().flatten().filter(|_| !is_held) {
+        let of_flood = |key: &Key| self.floods.iter().any(|flood| flood.key == *key);
+        let is_of_flood = keys.iter().flatten().any(of_flood);
+        // Counted as half-open already, and not to be learned as normal.
+        if is_syn && !is_of_flood && self.is_half_open(ip) {
+            return;
+        }
+        for key in keys.iter().flatten() {
             self.detector.add(key, weight);
             for flood in self.floods.iter_mut().filter(|flood| flood.key == *key) {
                 flood.sample.add(tags, ip);
-                is_of_flood = true;
             }
         }
         // A SYN is normal once its connection is complete.
@@ -260,16 +271,24 @@ impl Detection {
 
     /// Counts SYNs that no ACK has followed.
     fn count_half_open(&mut self) {
-        for (destination, count) in self.half_open.tick(self.lost_share) {
+        for (address, count) in self.half_open.tick(self.lost_share) {
             let count = u64::from(count) * u64::from(self.choice.one_in());
-            self.abnormal.add(&Key::HalfOpen(destination), count);
-        }
-        for (tags, ip) in self.half_open.abandoned(true) {
-            let key = destination(ip).map(Key::HalfOpen);
-            let of = |flood: &&mut Flood| Some(&flood.key) == key.as_ref();
-            for flood in self.floods.iter_mut().filter(of) {
-                flood.sample.add(tags, ip);
+            let key = Key::HalfOpen(address);
+            self.abnormal.add(&key, count);
+            let flood = self.floods.iter_mut().find(|flood| flood.key == key);
+            let Some(flood) = flood else {
+                continue;
+            };
+            let rule = self.rules.iter().find(|rule| flood.is_ruled_by(&rule.name));
+            let (mut all, mut missed) = (0, 0);
+            for (tags, ip) in self.half_open.abandoned(true) {
+                if destination(ip) == Some(address) {
+                    flood.sample.add(tags, ip);
+                    all += 1;
+                    missed += u64::from(rule.is_some_and(|rule| !rule.matches(tags, ip)));
+                }
             }
+            flood.missed(count * missed / all.max(1), &self.setup.settings);
         }
     }
 
@@ -327,6 +346,7 @@ impl Detection {
             key,
             sample,
             state: State::Sampling(0),
+            missed_ticks: 0,
         });
     }
 
@@ -418,11 +438,8 @@ impl Detection {
         let flood = &self.floods[at];
         let packets = flood.packets();
         let covers = |rule: &&Rule| {
-            let program = rule.program.as_ref();
-            let matches = |packet: &&Packet<'_>| {
-                let run = |program| vm_cbpf::run(program, packet.bytes, packet.bytes.len() as u32);
-                packet.tags == 0 && program.is_some_and(|program| run(program) != 0)
-            };
+            let matches =
+                |packet: &&Packet<'_>| packet.tags == 0 && rule.matches(packet.tags, packet.bytes);
             packets.iter().filter(matches).count() * 100 >= packets.len() * COVERED_PERCENT
         };
         if let Some(rule) = self.rules.iter().find(covers) {
@@ -471,14 +488,16 @@ impl Detection {
     /// Derives a filter that matches a flood and no normal packet.
     fn derive(&self, flood: &Flood, packets: &[Packet<'_>]) -> derive::Derived {
         let mut good = self.good.packets();
-        let mut usual = Vec::new();
+        let made = match flood.key {
+            Key::HalfOpen(_) => clients::usual(packets),
+            Key::Impossible(_) => clients::possible(packets),
+            Key::Destination(_) | Key::Signature(_) => Vec::new(),
+        };
         if let Key::HalfOpen(_) = flood.key {
-            usual = clients::usual(packets);
             good.extend(self.connected.packets());
         }
         good.extend(
-            usual
-                .iter()
+            made.iter()
                 .map(|(tags, bytes)| Packet { tags: *tags, bytes }),
         );
         derive::derive(packets, &good, &LIMITS)

@@ -171,7 +171,8 @@ fn by_class<'a>(packets: &[Packet<'a>]) -> BTreeMap<Class, Vec<Packet<'a>>> {
     classes
 }
 
-/// Groups TCP packets by their flags, unless nearly every packet has different ones.
+/// Groups TCP packets by their flags, unless these are so many that no group, or too many, would be
+/// large enough.
 fn by_flags<'a>(class: Class, packets: Vec<Packet<'a>>, least: usize) -> Vec<Vec<Packet<'a>>> {
     let flags = fields(class)
         .into_iter()
@@ -181,7 +182,7 @@ fn by_flags<'a>(class: Class, packets: Vec<Packet<'a>>, least: usize) -> Vec<Vec
     };
     let parts: Vec<Vec<Packet<'a>>> = parts(&flags, &packets).into_values().collect();
     match parts.iter().filter(|part| part.len() >= least).count() {
-        0..=VALUES_MAX => parts,
+        1..=VALUES_MAX => parts,
         _ => vec![packets],
     }
 }

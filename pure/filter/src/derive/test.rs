@@ -115,7 +115,9 @@ fn common(field: &Field, values: &[u128], effort: Effort) -> Option<Takes> {
         return Some(Takes::OneOf(distinct));
     }
     let is_few = distinct.len() <= VALUES_MAX && values.len() >= PACKETS_PER_VALUE * distinct.len();
-    if is_few && field.role != Role::Volatile {
+    // Adjacent ports are those of a sender that goes through them: the next packets have others.
+    let is_walk = field.role == Role::Chosen && most - least < 2 * distinct.len() as u128;
+    if is_few && !is_walk && field.role != Role::Volatile {
         return Some(Takes::OneOf(distinct));
     }
     match field.role {

@@ -11,30 +11,20 @@ use crate::report::{counted, si};
 pub fn learning(setup: &DetectSetup, now: SystemTime) -> String {
     let settings = &setup.settings;
     let least = si(settings.rate_least_pps, "pps");
-    let always = format!(
-        "half-open connections (SYNs without an ACK after them) and impossible TCP flags count as \
-         a flood above {least} to one address"
+    let floods = format!(
+        "half-open connections (SYNs that no ACK follows) and impossible TCP flags, above {least} to \
+         one address,"
     );
-    let most = match settings.rate_most_pps.is_finite() {
-        true => format!(
-            ", other packets above {}",
-            si(settings.rate_most_pps, "pps")
-        ),
-        false => String::new(),
+    let floods = match settings.rate_most_pps.is_finite() {
+        true => {
+            let most = si(settings.rate_most_pps, "pps");
+            format!("{floods} and other packets above {most} count as floods")
+        }
+        false => format!("{floods} count as floods; most=RATE adds other packets"),
     };
     let warm_up = Duration::from_nanos(settings.warm_up_ns);
-    if warm_up.is_zero() {
-        return format!("detection: nothing is learned first; {always}{most}");
-    }
-    let other = match most.is_empty() {
-        true => "; other floods are not recognized yet (most=RATE does that)",
-        false => "",
-    };
-    let end = clock(now + warm_up);
-    format!(
-        "detection: learning normal rates until {end} ({} s); until then, {always}{most}{other}",
-        warm_up.as_secs()
-    )
+    let (end, seconds) = (clock(now + warm_up), warm_up.as_secs());
+    format!("learning normal rates until {end} ({seconds} s); until then only {floods}")
 }
 
 /// The time of day, in UTC.

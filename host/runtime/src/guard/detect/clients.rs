@@ -3,7 +3,8 @@
 //! In the first seconds little is known of a service's clients, and a rule against SYNs must not
 //! match theirs. So it has to distinguish the flood from what usual systems would send from the same
 //! place: with the system's options, window and flags, and as far as a client may have them, with
-//! the flood's own addresses, distance, MSS and window scale.
+//! the flood's own addresses, distance, MSS and window scale. In the same way a rule against
+//! impossible TCP flags has to leave alone segments that differ in the flags only.
 
 use std::net::IpAddr;
 
@@ -95,6 +96,26 @@ pub(super) fn usual(flood: &[Packet<'_>]) -> Vec<(u8, Vec<u8>)> {
         }
     }
     made
+}
+
+/// SYN, SYN+ACK, ACK, RST and RST+ACK; PSH and FIN come with ACK.
+const POSSIBLE: [u8; 8] = [0x02, 0x12, 0x10, 0x18, 0x11, 0x19, 0x04, 0x14];
+
+/// These segments with flags that a TCP sends, with the number of their VLAN tags.
+pub(super) fn possible(flood: &[Packet<'_>]) -> Vec<(u8, Vec<u8>)> {
+    let step = flood.len().div_ceil(USED_MAX).max(1);
+    let used = flood.iter().step_by(step);
+    let with = |packet: &Packet<'_>, flags: u8| {
+        let mut ip = packet.bytes.to_vec();
+        let is_set = Segment::set_flags(&mut ip, flags).is_some();
+        is_set.then_some((packet.tags, ip))
+    };
+    used.flat_map(|packet| {
+        POSSIBLE
+            .iter()
+            .filter_map(move |flags| with(packet, *flags))
+    })
+    .collect()
 }
 
 /// Whether all sources are in one network.

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use ::filter::derive::Packet;
+use ::guard::detect::Settings;
 
 use super::key::{Key, signature};
 use crate::filter::derive::Sample;
 
+/// Number of ticks after which a rule that no longer matches is replaced.
+const MISSED_TICKS: u32 = 3;
 /// Minimum share of half-open connections, in percent, of a signature that belongs to the flood.
 const SIGNATURE_PERCENT: usize = 5;
 
@@ -15,6 +18,8 @@ pub(super) struct Flood {
     pub(super) key: Key,
     pub(super) sample: Sample,
     pub(super) state: State,
+    /// Number of ticks in which too many of its packets did not match its rule.
+    pub(super) missed_ticks: u32,
 }
 
 pub(super) enum State {
@@ -43,6 +48,20 @@ impl Flood {
             }
         }
         packets
+    }
+
+    /// Records how many of its packets passed its rule since the last tick. If they are too many for
+    /// some time, another rule is derived, from the packets known so far and those that passed: what
+    /// distinguishes them changes, so the next rule does not test it.
+    pub(super) fn missed(&mut self, packets: u64, settings: &Settings) {
+        self.missed_ticks = match packets as f64 > settings.rate_least_pps {
+            true => self.missed_ticks + 1,
+            false => 0,
+        };
+        if self.missed_ticks >= MISSED_TICKS {
+            self.missed_ticks = 0;
+            self.state = State::Sampling(0);
+        }
     }
 
     pub(super) fn is_ruled_by(&self, rule: &str) -> bool {

@@ -59,6 +59,17 @@ impl Segment {
         })
     }
 
+    /// Changes the flags of the segment in an IP packet; `None` if there is none.
+    pub(super) fn set_flags(ip: &mut [u8], flags: u8) -> Option<()> {
+        Segment::of(ip)?;
+        let at = match ip[0] >> 4 {
+            4 => usize::from(ip[0] & 0xf) * 4,
+            _ => 40,
+        };
+        *ip.get_mut(at + 13)? = flags;
+        Some(())
+    }
+
     /// Whether it opens a connection.
     pub(super) fn is_syn(&self) -> bool {
         self.flags & (FIN | SYN | RST | ACK) == SYN

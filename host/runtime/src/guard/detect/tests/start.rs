@@ -41,6 +41,14 @@ fn client_ack(number: u32, payload: usize) -> Vec<u8> {
     packet
 }
 
+/// One of many flags that no TCP sends.
+fn impossible(number: u32) -> Vec<u8> {
+    let mut packet = syn(number);
+    let flags = (0..64).filter(|flags| flags & 0x16 == 0 || flags & 0x02 != 0 && flags & 0x05 != 0);
+    packet[47] = flags.clone().nth(number as usize % flags.count()).unwrap();
+    packet
+}
+
 /// A SYN with FIN.
 fn syn_fin(number: u32) -> Vec<u8> {
     let mut packet = syn(number);
@@ -224,4 +232,67 @@ fn impossible_flags_are_a_flood_from_the_start() {
     assert_eq!(found.of, "impossible TCP flags to 192.0.2.1");
     assert!(matches(found, &syn_fin(12_345)));
     assert!(!matches(found, &client_syn(12_345)));
+}
+
+#[test]
+fn a_rule_against_impossible_flags_matches_no_others() {
+    let mut start = Start::new("least=1000/s,warm-up=60s,begin=1s");
+    let mut steps = Vec::new();
+    for _ in 0..5 {
+        start.packets(3_000, impossible);
+        steps.extend(start.tick());
+    }
+    assert_eq!(words(&steps), ["begins", "rule"], "{steps:?}");
+    let Step::Rule(found) = &steps[1] else {
+        panic!("{steps:?}");
+    };
+    assert!((1..200).all(|number| matches(found, &impossible(number))));
+    for flags in [0x02, 0x12, 0x10, 0x18, 0x11, 0x19, 0x04, 0x14] {
+        let mut packet = impossible(7);
+        packet[47] = flags;
+        assert!(!matches(found, &packet), "{flags:#x}: {found:?}");
+    }
+}
+
+/// SYNs whose source port stays the same for many seconds, and then is another one.
+fn walking(number: u32) -> Vec<u8> {
+    let mut packet = syn(number);
+    let port = 5_000 + (number / 20_000) as u16;
+    packet[34..36].copy_from_slice(&port.to_be_bytes());
+    packet
+}
+
+#[test]
+fn a_rule_that_no_longer_matches_is_replaced() {
+    let mut start = Start::new("least=1000/s,warm-up=60s,begin=1s");
+    let mut steps = Vec::new();
+    let mut rules: Vec<Found> = Vec::new();
+    for _ in 0..40 {
+        // What the rule in force drops does not come to the tap.
+        for _ in 0..3_000 {
+            start.number += 1;
+            let packet = walking(start.number);
+            let is_dropped = rules.last().is_some_and(|found| matches(found, &packet));
+            match is_dropped {
+                true => start.dropped += 1,
+                false => start.packet(&packet),
+            }
+        }
+        let new = start.tick();
+        for step in &new {
+            if let Step::Rule(found) = step {
+                rules.push(Found::clone(found));
+                start.dropped = 0;
+            }
+        }
+        steps.extend(new);
+    }
+    assert_eq!(
+        words(&steps),
+        ["begins", "rule", "rule", "remove"],
+        "{steps:?}"
+    );
+    assert_eq!(steps[3], Step::Remove(rules[0].spec.name.clone()));
+    // The second rule does not test the port.
+    assert!((1..200).all(|number| matches(&rules[1], &walking(number * 9_999))));
 }
