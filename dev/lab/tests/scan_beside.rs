@@ -196,7 +196,7 @@ fn a_large_scan_has_to_be_confirmed() {
     let run = |more: &[&str]| scan(&pair, &[&args[..], more].concat());
     let refused = run(&["100kpps"]);
     assert_eq!(refused.code(), Some(1), "{}", refused.stderr);
-    let why = "16777216 probes at up to 100 kpps";
+    let why = "16777216 probes at up to 100.00 kpps";
     assert!(refused.stderr.contains(why), "{}", refused.stderr);
     assert!(
         refused.stderr.contains("hint: --yes confirms it"),

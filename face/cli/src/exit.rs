@@ -16,7 +16,7 @@ pub const HELP: &str = "Exit codes:\n  \
     3  damaged input: everything before the damage was processed\n  \
     4  the device went away\n  \
     5  records or answers were lost: the run is complete, the error says what is missing\n  \
-    6  a scan was stopped before all its probes were sent";
+    6  a scan ended before all its probes were sent";
 
 /// Prints an error, if there is one, and returns the exit code.
 pub fn report(result: Result<()>) -> ExitCode {

@@ -266,19 +266,21 @@ fn order(setup: &Setup) -> Order {
         seed: setup.seed,
         shard: setup.shard,
         attempts: setup.attempts,
-        block: setup.block.unwrap_or_else(|| block_len(&setup.rate)),
+        block: setup.block.unwrap_or_else(|| block_len(setup)),
     }
 }
 
 /// Pairs between two attempts at a target: a little more than are sent until the next attempt is
 /// due, so that a scan of many blocks never waits for it.
-fn block_len(rate: &Rate) -> u64 {
-    let pps = match rate {
-        Rate::Packets(pps) => *pps,
+fn block_len(setup: &Setup) -> u64 {
+    let pps = match setup.rate {
+        Rate::Packets(pps) => pps,
         // As if all packets were of minimum length.
         Rate::Bits(bps) => bps / 480.0,
     };
-    ((pps * ATTEMPT_SECONDS * 1.02).ceil() as u64).clamp(1, 1 << 24)
+    // A rate that may change can rise by this factor until attempts wait.
+    let more = if setup.control.is_some() { 16.0 } else { 1.02 };
+    ((pps * ATTEMPT_SECONDS * more).ceil() as u64).clamp(1, 1 << 24)
 }
 
 impl Scan {

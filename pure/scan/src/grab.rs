@@ -91,6 +91,8 @@ pub struct GrabCounts {
 
 /// Maximum number of segments that wait to be sent; excess ones are dropped as if lost in transit.
 const OUT_MAX: usize = 1 << 15;
+/// More bytes than any connection sends.
+const SENT_MAX: u32 = 1 << 16;
 /// Number of certificates remembered, so that each is reported once. Further ones are reported as
 /// often as they are sent.
 const CERTIFICATES_MAX: usize = 1 << 20;
@@ -259,10 +261,13 @@ impl<'p> BannerGrabber<'p> {
 
     /// Resets a segment that belongs to no connection, as any host does (RFC 9293 §3.10.7.1), so
     /// that the peer need not wait for its timer. Only targets of this scan are sent resets, to the
-    /// ports it uses.
+    /// ports it uses, and only if they acknowledge what it may have sent: another scan may have
+    /// connections to the same targets.
     fn reset(&mut self, target: &ProbeTarget, incoming: &Incoming<'_>) {
+        let cookie = self.cookies.of(target);
         let is_asked = self.plan.contains(target)
-            && self.plan.source().port(&self.cookies.of(target)) == incoming.to_port;
+            && self.plan.source().port(&cookie) == incoming.to_port
+            && incoming.ack.wrapping_sub(cookie.seq.wrapping_add(1)) <= SENT_MAX;
         // A reset is of a connection if there was one, or else of a closed port.
         let is_of_connection = incoming.flags & RST == 0 || self.known.contains(target);
         let is_late = is_asked && incoming.flags & SYN == 0 && is_of_connection;

@@ -32,7 +32,7 @@ compare() {
 both() {
     compare "$1 send" 40960 655360 -c40960 -c655360 \
         barewire send --tcp-syn --rate max --dst-mac $mac --src $own --dst 198.18.0.1 $1
-    compare "$1 scan" 40960 655360 -p80-84 -p80-159 barewire scan 198.18.0.0/19 \
+    compare "$1 scan" 40960 655360 -p80-84 -p80-159 barewire scan --yes 198.18.0.0/19 \
         --rate 100Mpps --queues 1 --wait 0 --router-mac $mac --source-ip $own -e $1
 }
 mount -t cgroup2 none /sys/fs/cgroup

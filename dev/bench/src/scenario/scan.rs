@@ -303,6 +303,7 @@ fn barewire(scheme: &str, pair: &Pair, load: &Load) -> Vec<String> {
         "1",
         "--rate",
         &load.rate.to_string(),
+        "--yes",
         "--wait",
         // 0 is refused.
         &format!("{}ms", (load.wait * 1000).max(1)),

@@ -315,7 +315,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let path = args.state.as_deref();
     let state = path.map(|path| StateFile::open(path, &scan)).transpose()?;
-    let files = (state, args.recording(&scan)?);
+    let files = (state, args.recording(&scan, user.as_ref())?);
     let outcome = scan::run(&scan, random()?, &stop, files, drop_privileges, |notice| {
         if request.take() {
             show.so_far();
@@ -332,7 +332,12 @@ pub fn run(args: &Args) -> Result<()> {
     let written = outputs.into_inner().end(&outcome);
     let reported = show.end(&outcome).and(written);
     let ended = checks::ended(&outcome, path);
-    outcome.error.map_or(Ok(()), Err).and(reported).and(ended)
+    let error = outcome.error.map_or(Ok(()), Err);
+    match error.and(reported) {
+        // Who closes standard output has read enough, and may not know that the scan ended early.
+        Err(error) if error.os_code() != Some(checks::EPIPE) => Err(error),
+        _ => ended,
+    }
 }
 
 impl Args {
@@ -359,7 +364,7 @@ impl Args {
     }
 
     /// The capture file, created with the privileges of the start.
-    fn recording(&self, scan: &Scan) -> Result<Option<Recording>> {
+    fn recording(&self, scan: &Scan, user: Option<&User>) -> Result<Option<Recording>> {
         let Some(path) = &self.pcap else {
             return Ok(None);
         };
@@ -369,6 +374,7 @@ impl Args {
             return Err(refused(&what, why.into()).with_hint("name a file"));
         }
         let mut options = WriterOptions::new(path);
+        options.owner = user.map(|user| (user.uid, user.gid));
         options.application = concat!("barewire ", env!("CARGO_PKG_VERSION")).into();
         let writer = FileWriter::create(options)?;
         Recording::new(writer, (scan.interface(), scan.is_bare())).map(Some)

@@ -44,6 +44,7 @@ const NAMES: &[(&str, Meaning)] = &[
     ("routerip", Takes("--router-ip")),
     ("gatewayip", Takes("--router-ip")),
     ("connections", Takes("--connections")),
+    ("pcap", Takes("--pcap")),
     ("banners", Is("--banners")),
     ("open", Is("--open")),
     ("appendoutput", Is("--append-output")),

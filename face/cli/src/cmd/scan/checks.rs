@@ -16,6 +16,9 @@ use crate::report::si;
 /// Probes times packets per second above which a scan has to be confirmed.
 const CONFIRM_ABOVE: f64 = 1e12;
 
+/// The system's error for a closed pipe (errno(3)).
+pub const EPIPE: i32 = 32;
+
 /// The seed that was given, that of the scan to resume, or a random one.
 ///
 /// # Errors
@@ -104,7 +107,7 @@ fn is_large(probes: u128, pps: f64) -> bool {
     probes as f64 * pps > CONFIRM_ABOVE
 }
 
-/// How a scan without an error has ended.
+/// How a scan has ended, unless by an error of its own.
 ///
 /// # Errors
 /// `Incomplete` if probes are left, `Lost` if answers may be.
@@ -112,7 +115,12 @@ pub fn ended(outcome: &Outcome, state: Option<&Path>) -> Result<()> {
     let totals = &outcome.totals;
     if !outcome.is_complete {
         let left = counted(totals.probes.saturating_sub(totals.next), "probe", "probes");
-        let why = format!("it was stopped, and {left} were not sent");
+        let is_closed = |error: &Error| error.os_code() == Some(EPIPE);
+        let cause = match outcome.error.as_ref().is_some_and(is_closed) {
+            true => "standard output was closed",
+            false => "it was stopped",
+        };
+        let why = format!("{cause}, and {left} were not sent");
         let hint = match state {
             Some(path) => format!("the same command resumes it from {}", path.display()),
             None => "with --state FILE, a scan can be resumed".to_owned(),
