@@ -182,8 +182,19 @@ fn the_capture_file_is_no_input_and_no_output_of_the_scan() {
         &["198.18.4.1", "-p", "80", "--pcap", path, "-oX", path],
     );
     assert_eq!(finished.code(), Some(1), "{}", finished.stderr);
-    let finished = scan(&pair, &["198.18.4.1", "-p", "80", "--pcap", "-"]);
-    assert_eq!(finished.code(), Some(1), "{}", finished.stderr);
+    let pipe = lab::oracle::TempFile::new("fifo");
+    let pipe = pipe.path().to_str().unwrap();
+    let made = Command::new("mkfifo").arg(pipe).status().unwrap();
+    assert!(made.success());
+    let _reader = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(pipe)
+        .unwrap();
+    for name in ["-", pipe] {
+        let finished = scan(&pair, &["198.18.4.1", "-p", "80", "--pcap", name]);
+        assert_eq!(finished.code(), Some(1), "{name}: {}", finished.stderr);
+    }
     // Neighbors on the link are asked by the scan itself.
     let neighbour = pair.right.ipv4.to_string();
     scan(&pair, &[&neighbour, "-p", "80", "--pcap", path])

@@ -377,6 +377,10 @@ impl Args {
         options.owner = user.map(|user| (user.uid, user.gid));
         options.application = concat!("barewire ", env!("CARGO_PKG_VERSION")).into();
         let writer = FileWriter::create(options)?;
+        if writer.is_stream() {
+            let why = "it is a pipe, whose reader the scan would wait for";
+            return Err(refused(&what, why.into()).with_hint("name a file"));
+        }
         Recording::new(writer, (scan.interface(), scan.is_bare())).map(Some)
     }
 

@@ -83,14 +83,14 @@ pub fn confirm(scan: &Scan, is_confirmed: bool) -> Result<()> {
         return Ok(());
     }
     let size = format!(
-        "{} at up to {}, about {}",
+        "{} at up to {} (about {})",
         counted(probes, "probe", "probes"),
         si(pps, "pps"),
         span(scan.plan().seconds(scan.setup().from, pps))
     );
     if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-        let why = format!("{size}, has to be confirmed, and there is no terminal to ask on");
-        return Err(refused("send so large a scan", why).with_hint("--yes confirms it"));
+        let why = format!("{size} have to be confirmed, and there is no terminal to ask on");
+        return Err(refused("start the scan", why).with_hint("--yes confirms it"));
     }
     let mut line = String::new();
     let asked = write!(io::stderr(), "send {size}? [y/N] ");
