@@ -233,8 +233,8 @@ fn certificates_of_an_openssl_server_are_read() {
         "{text}"
     );
     let found = &banners[0]["application"];
-    assert_eq!(found["tls_subject"], "banner.example", "{found}");
-    assert_eq!(found["tls_issuer"], "banner.example");
+    assert_eq!(found["tls_subject"], "CN=banner.example", "{found}");
+    assert_eq!(found["tls_issuer"], "CN=banner.example");
     assert_eq!(found["tls_version"], "1.3");
     assert_eq!(
         found["tls_san"],

@@ -169,8 +169,12 @@ fn check(found: &Value, at: usize, case: &Case) {
     let what = format!("{at}, {} {:?}: {found}", case.kind, case.args);
     assert_eq!(found["protocol"], "tls", "{what}");
     assert_eq!(found["tls_version"], case.version, "{what}");
-    assert_eq!(found["tls_subject"], format!("case-{at}.example"), "{what}");
-    assert_eq!(found["tls_issuer"], "middle.example", "{what}");
+    assert_eq!(
+        found["tls_subject"],
+        format!("CN=case-{at}.example"),
+        "{what}"
+    );
+    assert_eq!(found["tls_issuer"], "CN=middle.example", "{what}");
     assert_eq!(found["tls_san"][0], format!("case-{at}.example"), "{what}");
     assert_eq!(found["tls_alpn_chosen"], "http/1.1", "{what}");
     assert_eq!(!found["tls_retry"].is_null(), case.is_retried, "{what}");

@@ -105,8 +105,10 @@ fn reference(text: &str) -> Option<(char, usize)> {
         .take_while(|byte| is_name(*byte))
         .count();
     let (name, behind) = text.split_at(len);
-    if behind.starts_with(';') {
-        return named(name).map(|letter| (letter, len + 1));
+    if behind.starts_with(';')
+        && let Some(letter) = named(name)
+    {
+        return Some((letter, len + 1));
     }
     // The longest name that needs no semicolon.
     (2..=len).rev().find_map(|len| {

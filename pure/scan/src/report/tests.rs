@@ -344,7 +344,8 @@ fn quoted(format: &'static Format) -> Vec<u8> {
         vendor,
         ..found("192.0.2.1", 80)
     });
-    let mut banner = banner(b"<title>it's, '); --</title>");
+    let mut banner = banner(b"");
+    banner.title = Some(b"it's, '); --".to_vec());
     let bytes = b"a','b";
     let text = Value::Text {
         bytes,
