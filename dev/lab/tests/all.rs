@@ -92,6 +92,7 @@ mod flow_service;
 mod flow_shortcut;
 mod flow_terminal;
 mod flow_tunnels;
+mod flow_unknown;
 mod flow_view;
 mod forward_gone;
 mod forward_live;

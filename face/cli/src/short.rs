@@ -131,9 +131,29 @@ pub fn fit(parts: Vec<(String, Style)>, gap: &'static str, width: u16) -> Line<'
     Line::from(line)
 }
 
+/// Text from packets for a terminal: bytes that are not printable ASCII as `\x1b`, the others as
+/// they are, also a backslash (`DOMAIN\user`).
+pub fn visible(text: &[u8]) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for &byte in text {
+        match byte {
+            b' '..=b'~' => shown.push(byte.into()),
+            _ => shown.extend(byte.escape_ascii().map(char::from)),
+        }
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_a_terminal_would_act_on_is_escaped() {
+        let name = b"DOMAIN\\user \"it's\" \x1b[2J\n\xc3\xbc";
+        let shown = "DOMAIN\\user \"it's\" \\x1b[2J\\n\\xc3\\xbc";
+        assert_eq!(visible(name), shown);
+    }
 
     #[test]
     fn numbers_get_larger_units_and_are_never_wider_than_five() {

@@ -230,6 +230,7 @@ fn summary(report: &Report, name: &str, memory_len: usize) -> Value {
             "first": meter.fragments.first, "followed": meter.fragments.followed,
             "joined": meter.fragments.joined, "orphans": meter.fragments.orphans,
             "evicted": meter.fragments.evicted, "overlaps": meter.fragments.overlaps,
+            "reassembled": meter.fragments.reassembled,
         },
         "unsampled": meter.unsampled,
         "unsampled_records": report.unsampled_records,

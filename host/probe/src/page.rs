@@ -153,7 +153,7 @@ fn render(run: &Run<'_>, digest: &Digest) -> String {
     let span_ns = bins.len() as u64 * series.width_ns();
     let _ = write!(out, "<header><h1>Flows of {name}</h1>\n<p class=\"soft\">");
     if bins.is_empty() {
-        out.push_str("no packets");
+        out.push_str("no packets with a time");
     } else {
         let last_ns = start_ns.saturating_add(span_ns);
         let _ = write!(out, "{} to {}", instant(start_ns), instant(last_ns));
@@ -419,6 +419,10 @@ fn row(out: &mut String, total: &Total, digest: &Digest) {
         None => (protocol, &[][..]),
     };
     let span_ns = total.end_ns.saturating_sub(total.start_ns);
+    let start = match total.is_timed() {
+        true => instant(total.start_ns),
+        false => String::new(),
+    };
     let _ = write!(
         out,
         "<tr><td class=\"opt\" data-v=\"{}\">{}</td>\
@@ -426,7 +430,7 @@ fn row(out: &mut String, total: &Total, digest: &Digest) {
          <td>{application}</td><td class=\"e\">{}</td><td class=\"e\">{}</td>\
          <td class=\"w\">{}</td>",
         total.start_ns,
-        instant(total.start_ns).trim_end_matches(" UTC"),
+        start.trim_end_matches(" UTC"),
         duration(span_ns),
         safe(&source),
         safe(&destination),

@@ -13,6 +13,7 @@
 //!
 //! Fragments that arrived before the first one of their datagram are counted in the record alone.
 
+use crate::assembly::SLOT_LEN;
 use crate::expire::EndReason;
 use crate::hash::HashKey;
 use crate::key::{KeyExtra, Side};
@@ -66,6 +67,8 @@ pub(crate) struct Extras {
     /// Flows that were reported although they may continue: the next record takes over their state.
     carried: Carried,
     found: Vec<u8>,
+    /// The bytes of a packet that was in fragments.
+    reassembled: Vec<u8>,
     /// Bit set of the packets in the batch that were chosen.
     chosen: u32,
 }
@@ -110,6 +113,7 @@ impl Extras {
                 _ => Carried::new(flow_count, hash_key)?,
             },
             found: Vec::with_capacity(FOUND_LEN),
+            reassembled: Vec::with_capacity(SLOT_LEN),
             chosen: 0,
         })
     }

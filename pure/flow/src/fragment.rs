@@ -7,15 +7,21 @@
 //! [`HOLD_NS`], they join its flow; otherwise, or when their entry is needed, they are orphans and
 //! are counted in a flow with ports 0 that is marked. All of this depends on the order and the
 //! times of packets alone: a datagram is removed before the first packet that is too far from it in
-//! time, and a full table evicts the least recently used one, regardless of its hash. Nothing is
-//! reassembled: each fragment is one packet with its own bytes; overlaps (RFC 5722, RFC 3128) are
-//! counted and change nothing.
+//! time, and a full table evicts the least recently used one, regardless of its hash. Each fragment is
+//! one packet with its own bytes; overlaps (RFC 5722, RFC 3128) are counted and change nothing. Only
+//! to find the packet inside a tunnel's is a datagram put together ([`crate::assembly`]).
 
 use wire::{Dissection, LayerKind};
 
+use crate::assembly::Assemblies;
 use crate::hash::HashKey;
 use crate::record::{Amount, IP_FLAGS_SHIFT, ORPHAN, capped};
 use crate::table::Observed;
+
+mod pieces;
+mod tunnel;
+
+pub(crate) use pieces::{Piece, Pieces};
 
 /// How long a datagram is remembered after its latest fragment: as long as Linux waits for missing
 /// fragments.
@@ -44,6 +50,8 @@ pub struct FragmentStats {
     pub evicted: u64,
     /// Fragments that overlap an earlier one of their datagram.
     pub overlaps: u64,
+    /// Packets of tunnels that were put together from their fragments.
+    pub reassembled: u64,
 }
 
 impl FragmentStats {
@@ -56,6 +64,7 @@ impl FragmentStats {
         self.held += other.held;
         self.evicted += other.evicted;
         self.overlaps += other.overlaps;
+        self.reassembled += other.reassembled;
     }
 }
 
@@ -118,104 +127,14 @@ struct Entry {
     /// Time of its latest fragment.
     seen_ns: u64,
     first_came: bool,
+    /// Known not to be a tunnel's packet.
+    is_plain: bool,
     bucket: u32,
     /// Next entry of the bucket, or of the free list.
     chain: u32,
     /// Neighbours in the order of last use.
     older: u32,
     newer: u32,
-}
-
-/// The part of a datagram in a fragment, in units of eight bytes: start and end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) from: u16,
-    pub(crate) to: u16,
-}
-
-impl Piece {
-    pub(crate) fn of(level: &Dissection) -> Piece {
-        let from = level.fragment_offset >> 3;
-        let len = if level.transport_offset != 0 {
-            let end = u32::from(level.ip_offset) + level.ip_total_len;
-            end.saturating_sub(level.transport_offset.into())
-        } else {
-            level.payload_len
-        };
-        let units = len.div_ceil(8).min(8192) as u16;
-        Piece {
-            from,
-            to: from + units,
-        }
-    }
-}
-
-/// The parts of a datagram received so far, while they are at most `N` ranges; the excess is
-/// ignored.
-#[derive(Clone, Copy)]
-pub(crate) struct Pieces<const N: usize> {
-    count: u8,
-    ranges: [Piece; N],
-}
-
-impl<const N: usize> Pieces<N> {
-    pub(crate) const EMPTY: Pieces<N> = Pieces {
-        count: 0,
-        ranges: [Piece { from: 0, to: 0 }; N],
-    };
-
-    fn ranges(&self) -> &[Piece] {
-        self.ranges.get(..self.count.into()).unwrap_or(&[])
-    }
-
-    /// Whether any of a part is present.
-    pub(crate) fn overlaps(&self, piece: Piece) -> bool {
-        let mut ranges = self.ranges().iter();
-        ranges.any(|range| piece.from < range.to && range.from < piece.to)
-    }
-
-    /// Whether all of a part is present.
-    pub(crate) fn contains(&self, piece: Piece) -> bool {
-        let mut ranges = self.ranges().iter();
-        ranges.any(|range| range.from <= piece.from && piece.to <= range.to)
-    }
-
-    /// Whether this part is present, and nothing else.
-    pub(crate) fn is_only(&self, piece: Piece) -> bool {
-        self.ranges() == [piece]
-    }
-
-    /// The end of the last part.
-    pub(crate) fn end(&self) -> u16 {
-        let ends = self.ranges().iter().map(|range| range.to);
-        ends.max().unwrap_or(0)
-    }
-
-    /// Adds a part, and returns whether any of it was already present.
-    pub(crate) fn add(&mut self, piece: Piece) -> bool {
-        let mut all = piece;
-        let mut overlaps = false;
-        let mut at = 0;
-        while at < usize::from(self.count) {
-            let range = self.ranges[at];
-            overlaps |= piece.from < range.to && range.from < piece.to;
-            if all.from <= range.to && range.from <= all.to {
-                // Adjacent or overlapping: merge them.
-                all.from = all.from.min(range.from);
-                all.to = all.to.max(range.to);
-                self.count -= 1;
-                self.ranges[at] = self.ranges[usize::from(self.count)];
-                at = 0;
-            } else {
-                at += 1;
-            }
-        }
-        if let Some(free) = self.ranges.get_mut(usize::from(self.count)) {
-            *free = all;
-            self.count += 1;
-        }
-        overlaps
-    }
 }
 
 /// Released fragments: their description, and their counters.
@@ -243,11 +162,13 @@ pub(crate) struct Fragments {
     quiet_from_ns: u64,
     quiet_ns: u64,
     stats: FragmentStats,
+    /// The datagrams being put together, by the index of their entry; `None` if that is not needed.
+    assemblies: Option<Assemblies>,
 }
 
 impl Fragments {
     /// Creates a table for about this many concurrent datagrams.
-    pub(crate) fn new(count_max: u32) -> Fragments {
+    pub(crate) fn new(count_max: u32, reassembles: bool) -> Fragments {
         let entry_count = Self::entry_count(count_max);
         Fragments {
             entries: Vec::with_capacity(entry_count),
@@ -259,6 +180,7 @@ impl Fragments {
             quiet_from_ns: 0,
             quiet_ns: u64::MAX,
             stats: FragmentStats::default(),
+            assemblies: reassembles.then(|| Assemblies::new(entry_count)),
         }
     }
 
@@ -269,8 +191,13 @@ impl Fragments {
     }
 
     /// Memory of a table of this size in bytes.
-    pub(crate) fn memory_len_for(count_max: u32) -> usize {
-        Self::entry_count(count_max) * (size_of::<Entry>() + size_of::<u32>())
+    pub(crate) fn memory_len_for(count_max: u32, reassembles: bool) -> usize {
+        let count = Self::entry_count(count_max);
+        let assemblies = match reassembles {
+            true => Assemblies::memory_len_for(count),
+            false => 0,
+        };
+        count * (size_of::<Entry>() + size_of::<u32>()) + assemblies
     }
 
     pub(crate) fn stats(&self) -> &FragmentStats {
@@ -317,6 +244,7 @@ impl Fragments {
             pieces: Pieces::EMPTY,
             seen_ns: like.time_ns,
             first_came: false,
+            is_plain: false,
             bucket: bucket as u32,
             chain: self.buckets[bucket],
             older: NONE,
@@ -336,6 +264,7 @@ impl Fragments {
         };
         self.buckets[bucket] = at;
         self.append(at);
+        self.clear_assembly(at as usize);
         (at as usize, released)
     }
 
@@ -399,8 +328,11 @@ impl Fragments {
         }
         let packets = u64::from(entry.held.packets);
         self.stats.held -= packets;
-        self.stats.orphans += packets;
-        entry.like.marks |= ORPHAN;
+        // Otherwise it is the first fragment of a tunnel's packet that has stayed incomplete.
+        if !entry.first_came {
+            self.stats.orphans += packets;
+            entry.like.marks |= ORPHAN;
+        }
         Some((entry.like, std::mem::replace(&mut entry.held, Amount::NONE)))
     }
 
@@ -423,12 +355,18 @@ impl Fragments {
             pieces = self.entries[at].pieces;
             let held = std::mem::replace(&mut self.entries[at].held, Amount::NONE);
             if held.packets != 0 {
+                let entry = &self.entries[at];
+                let is_first = entry.first_came;
+                let like = if is_first { &entry.like } else { like };
                 self.stats.held -= u64::from(held.packets);
-                self.stats.joined += u64::from(held.packets);
+                self.stats.joined += u64::from(held.packets) * u64::from(!is_first);
                 released = Some((*like, held));
             }
-        } else if let Some(orphans) = self.orphan(at) {
-            released = Some(orphans);
+        } else {
+            self.clear_assembly(at);
+            if let Some(orphans) = self.orphan(at) {
+                released = Some(orphans);
+            }
         }
         self.stats.overlaps += u64::from(pieces.add(piece));
         self.touch(at, like.time_ns);

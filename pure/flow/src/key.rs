@@ -196,9 +196,14 @@ impl FlowKey {
     /// there.
     #[inline]
     pub(crate) fn set_unread(&mut self, level: &Dissection) {
-        if self.is_icmp() {
-            self.version |= if level.icmp_type_read { 0 } else { NO_TYPE };
-            self.version |= if level.icmp_code_read { 0 } else { NO_CODE };
+        if !self.is_icmp() || level.icmp_code_read {
+            return;
+        }
+        let [one, other] = self.port;
+        if !level.icmp_type_read {
+            self.version |= NO_TYPE | NO_CODE;
+        } else if !is_pair(self.ip_version(), one, other) {
+            self.version |= NO_CODE;
         }
     }
 

@@ -14,6 +14,7 @@
 //! the terms.
 #![forbid(unsafe_code)]
 
+mod assembly;
 pub mod cleanup;
 #[doc(hidden)]
 pub mod conservation;

@@ -2,13 +2,14 @@
 //! batches.
 
 use wire::tcp::flag;
-use wire::{Dissection, LayerKind, LinkType, Reason, dissect};
+use wire::{Dissection, Fragment, LayerKind, LinkType, Reason, dissect};
 
+use crate::assembly::SLOT_LEN;
 use crate::extra::{ExtraConfig, Extras, Inspect, Watching};
-use crate::fragment::{Datagram, Fragments, Later, Piece};
+use crate::fragment::Fragments;
 use crate::hash::HashKey;
 use crate::key::{self, FlowKey, KeyExtra};
-use crate::record::{FRAGMENT, LATER, Record, UNTIMED};
+use crate::record::{REASSEMBLED, Record, UNTIMED};
 use crate::sampling::{Sampler, Sampling};
 use crate::shortcut;
 use crate::table::{
@@ -18,10 +19,12 @@ use crate::table::{
 mod config;
 mod levels;
 mod stats;
+mod tunnelled;
 
 pub use config::{Input, KeyParts, Level, MeterConfig, Octets};
-use levels::{LEVEL_COUNT, announced_mss};
+use levels::{LEVEL_COUNT, Named, announced_mss};
 pub use stats::MeterStats;
+use tunnelled::{Counted, NESTED_MAX, Place, Source};
 
 /// Maximum packet time: records without packets have the number after it.
 pub const TIME_MAX_NS: u64 = u64::MAX - 1;
@@ -82,6 +85,8 @@ pub struct Meter {
     marks: u8,
     extras: Option<Box<Extras>>,
     levels: [Dissection; LEVEL_COUNT],
+    /// Space for datagrams put together.
+    scratch: Vec<Box<[u8; SLOT_LEN]>>,
     packets: u64,
     unsampled: u64,
     twice: u64,
@@ -97,6 +102,7 @@ impl Meter {
     pub fn new(config: &MeterConfig) -> Result<Meter, OutOfMemory> {
         let table = Table::new(&config.table)?;
         let with_key = config.key_extra.any();
+        let reassembles = config.level != Level::Outer;
         let extras = if with_key || config.extra != ExtraConfig::default() {
             let extras = Extras::new(&config.extra, with_key, table.capacity(), &config.hash_key)?;
             Some(Box::new(extras))
@@ -118,12 +124,16 @@ impl Meter {
             memory_len: config.memory_len(),
             profile: config.table.profile,
             table,
-            fragments: Fragments::new(config.datagram_count_max),
+            fragments: Fragments::new(config.datagram_count_max, reassembles),
             batch: Box::new([Observed::NONE; WAITING_MAX + 1]),
             batch_len: 0,
             marks: 0,
             extras,
             levels: [Dissection::EMPTY; LEVEL_COUNT],
+            scratch: match reassembles {
+                true => vec![Box::new([0; SLOT_LEN]); NESTED_MAX],
+                false => Vec::new(),
+            },
             packets: 0,
             unsampled: 0,
             twice: 0,
@@ -316,7 +326,13 @@ impl Meter {
         if descend {
             self.take_inner((input, input_index), watch, sink);
         } else {
-            self.count((input, input_index), (0, None), watch, sink);
+            let source = Source::of(input, input_index, first.wire_len);
+            let place = Place {
+                at: 0,
+                tunnel_id: None,
+                is_outermost: true,
+            };
+            self.count(&source, place, watch, sink);
         }
     }
 
@@ -328,35 +344,43 @@ impl Meter {
         watch: &mut W,
         sink: &mut dyn RecordSink,
     ) {
-        let mut named = match self.descend(source.0.bytes) {
+        let (input, input_index) = source;
+        let found = (self.levels[0].ip_version != 0).then_some(Named::first());
+        let named = match self.descend(input.bytes, 0, found) {
             Ok(named) => named,
             Err(reason) => {
                 self.refused[reason as usize] += 1;
                 return;
             }
         };
-        // A fragment of a tunnel packet counts only in the tunnel's flow: only the first one has an
-        // inner header.
-        let is_piece = self.levels[named.outer].fragment != wire::Fragment::Whole;
-        if self.level == Level::Both && is_piece {
-            (named.inner, named.tunnel_id) = (named.outer, None);
-        }
-        if named.inner != named.outer && self.level == Level::Both {
+        let source = Source::of(input, input_index, self.levels[0].wire_len);
+        let is_single = named.inner == named.outer;
+        if !is_single && self.level == Level::Both {
             self.twice += 1;
-            self.count(source, (named.outer, None), watch, sink);
+            let place = Place {
+                at: named.outer,
+                tunnel_id: None,
+                is_outermost: true,
+            };
+            self.count(&source, place, watch, sink);
         }
-        self.count(source, (named.inner, named.tunnel_id), watch, sink);
+        let place = Place {
+            at: named.inner,
+            tunnel_id: named.tunnel_id,
+            is_outermost: is_single,
+        };
+        self.count(&source, place, watch, sink);
     }
 
     /// Counts a packet in the flow of the level at an index in `levels`.
     fn count<W: Watch>(
         &mut self,
-        (input, input_index): (&Input<'_>, u8),
-        (at, tunnel_id): (usize, Option<u32>),
+        source: &Source<'_>,
+        place: Place,
         watch: &mut W,
         sink: &mut dyn RecordSink,
     ) {
-        let (first, level) = (&self.levels[0], &self.levels[at]);
+        let (input, level) = (source.input, &self.levels[place.at]);
         let mut ports = key::ports(level);
         ports.is_answer &= !self.uniflow;
         let (mut key, side) = FlowKey::new(
@@ -377,24 +401,25 @@ impl Meter {
         if W::HAS_EXTRAS
             && let Some(parts) = self.key_extra
         {
-            key_extra = self.extra_key(parts, (at, tunnel_id), input, side);
+            key_extra = self.extra_key(parts, (place.at, place.tunnel_id), input, side);
             let [a, b, c] = key_extra.words();
             hash = self.hash_key.hash(&[a, b, c, hash, 0, 0]);
         }
-        if !self.is_all && !self.takes_flow(&key) {
+        let is_selected = self.is_all || self.takes_flow(&key);
+        let is_whole = level.fragment == Fragment::Whole;
+        if !is_selected && (is_whole || self.level == Level::Outer) {
             self.unsampled += 1;
             return;
         }
         let bytes = if self.is_layer2 {
-            first.wire_len
+            source.packet_len
         } else {
             level
                 .ip_total_len
-                .min(first.wire_len.saturating_sub(level.ip_offset.into()))
+                .min(source.wire_len.saturating_sub(level.ip_offset.into()))
         };
-        let fragmented = level.fragment as u8 | first.fragment as u8;
         let tcp_mss = if W::DETAIL && level.tcp_flags & flag::SYN != 0 {
-            announced_mss(level, input.bytes)
+            announced_mss(level, source.bytes)
         } else {
             0
         };
@@ -406,7 +431,7 @@ impl Meter {
             side,
             is_answer: ports.is_answer,
             marks: self.marks,
-            input_index,
+            input_index: source.input_index,
             hash,
             time_ns: input.time_ns,
             level: Headers::of(level),
@@ -414,16 +439,22 @@ impl Meter {
             tcp_mss,
             key_extra,
         };
-        if fragmented == 0 {
-            self.push(&observed, watch, sink);
-        } else {
-            self.fragment(observed, at, watch, sink);
+        if is_whole {
+            return self.push(&observed, watch, sink);
         }
+        let counted = Counted {
+            observed,
+            source,
+            place,
+            is_selected,
+        };
+        self.fragment(counted, watch, sink);
     }
 
     fn push<W: Watch>(&mut self, observed: &Observed, watch: &mut W, sink: &mut dyn RecordSink) {
-        if observed.marks & UNTIMED != 0 {
-            return self.table.observe_untimed(observed, watch, sink);
+        if observed.marks & (UNTIMED | REASSEMBLED) != 0 {
+            // The batch is empty.
+            return self.table.observe_alone(observed, watch, sink);
         }
         let place = self.batch_len.min(WAITING_MAX);
         self.batch[place] = *observed;
@@ -493,49 +524,6 @@ impl Meter {
         let [a, b, c, d, ..] = key.words();
         self.sampler
             .takes_flow(self.hash_key.hash(&[a, b, c, d, 0, 0]))
-    }
-
-    /// Counts a fragment of the level at an index in `levels`, or holds it back.
-    #[inline(never)]
-    fn fragment<W: Watch>(
-        &mut self,
-        mut observed: Observed,
-        at: usize,
-        watch: &mut W,
-        sink: &mut dyn RecordSink,
-    ) {
-        // For a fragmented datagram inside a tunnel inside a fragmented datagram, the outer one is
-        // tracked.
-        let outermost = &self.levels[0];
-        let level = if outermost.fragment == wire::Fragment::Whole {
-            &self.levels[at]
-        } else {
-            outermost
-        };
-        let (datagram, piece) = (Datagram::of(level), Piece::of(level));
-        let part = (&datagram, piece);
-        let is_later = level.fragment.is_later();
-        observed.marks |= FRAGMENT | if is_later { LATER } else { 0 };
-        let (fragments, key) = (&mut self.fragments, &self.hash_key);
-        let (follows, released) = if is_later {
-            match fragments.later(part, &observed, key) {
-                Later::Follow(like) => (Some(like), None),
-                Later::Held(released) => (None, released),
-            }
-        } else {
-            let released = fragments.first(part, &observed, key);
-            (None, released)
-        };
-        if let Some((like, held)) = released {
-            // Earlier packets must be in the table first.
-            self.empty_batch(watch, sink);
-            self.table.observe_held((&like, &held), watch, sink);
-        }
-        match (is_later, follows) {
-            (false, _) => self.push(&observed, watch, sink),
-            (true, Some(like)) => self.push(&like, watch, sink),
-            (true, None) => {}
-        }
     }
 
     /// Advances the clock when no packets arrive, at most some ten times per second. Pass a time

@@ -9,10 +9,11 @@ use crate::expire::Class;
 use crate::key::{FlowKey, Side};
 use crate::table::Observed;
 
+mod places;
 mod side;
 
 use side::Direction;
-pub(crate) use side::{FRAGMENT, IP_FLAGS_SHIFT, LATER, ORPHAN, UNTIMED, capped};
+pub(crate) use side::{FRAGMENT, IP_FLAGS_SHIFT, LATER, ORPHAN, REASSEMBLED, UNTIMED, capped};
 
 /// TCP flags (RFC 9293 §3.1).
 pub(crate) const FIN: u16 = 0x01;
@@ -584,36 +585,6 @@ impl std::fmt::Debug for Record {
         )
     }
 }
-
-impl Record {
-    /// Loads the cache lines that a packet of this side will access: the first and the last byte of
-    /// the head and of the side, since records are not aligned to cache lines.
-    #[inline(always)]
-    pub(crate) fn touch(&self, side: Side) -> u64 {
-        self.key.touch() | u64::from(self.traffic_class[1]) | self.sides[side as usize].touch()
-    }
-}
-
-/// Number of addresses in [`Record::places`].
-pub(crate) const PLACE_COUNT: usize = 4;
-
-impl Record {
-    /// The addresses that [`Record::touch`] loads.
-    #[inline(always)]
-    pub(crate) fn places(&self, side: Side) -> [usize; PLACE_COUNT] {
-        let start = std::ptr::from_ref(self).addr();
-        let side = start + HEAD_LEN + side as usize * size_of::<Direction>();
-        [
-            start,
-            start + HEAD_LEN - 1,
-            side,
-            side + size_of::<Direction>() - 1,
-        ]
-    }
-}
-
-/// Length of the record before the sides.
-const HEAD_LEN: usize = std::mem::offset_of!(Record, sides);
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -385,9 +385,10 @@ impl Table {
         self.slow(packet, None, watch, sink);
     }
 
-    /// Counts a packet without a time, which has that of the latest packet instead.
+    /// Counts a packet that needs more than the common path: one without a time, or one that was in
+    /// fragments.
     #[cold]
-    pub(crate) fn observe_untimed<W: Watch>(
+    pub(crate) fn observe_alone<W: Watch>(
         &mut self,
         packet: &Observed,
         watch: &mut W,
@@ -397,6 +398,7 @@ impl Table {
             self.empty_index();
         }
         self.stats.packets += 1;
+        self.advance(packet.time_ns);
         self.slow(packet, None, watch, sink);
     }
 

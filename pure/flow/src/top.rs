@@ -62,13 +62,19 @@ pub struct Total {
     pub packets: [u64; 2],
     /// Bytes from the initiator, and from the responder.
     pub bytes: [u64; 2],
-    /// Time of the first packet, in nanoseconds since the Unix epoch.
+    /// Time of the first packet, in nanoseconds since the Unix epoch; the maximum if no packet has a
+    /// time.
     pub start_ns: u64,
     /// Time of the last packet.
     pub end_ns: u64,
 }
 
 impl Total {
+    /// Whether packets have a time.
+    pub fn is_timed(&self) -> bool {
+        self.start_ns != u64::MAX
+    }
+
     /// The sum of one record.
     pub fn of(record: &Record) -> Total {
         let (forward, reverse) = (record.forward(), record.reverse());
@@ -77,7 +83,10 @@ impl Total {
             initiator: record.initiator(),
             packets: [forward.packets, reverse.packets],
             bytes: [forward.bytes, reverse.bytes],
-            start_ns: record.start_ns(),
+            start_ns: match record.is_untimed() {
+                true => u64::MAX,
+                false => record.start_ns(),
+            },
             end_ns: record.end_ns(),
         }
     }

@@ -1,7 +1,7 @@
 //! Metering allocates nothing once a meter is created: not for packets, flows, their end, a full
 //! table, or fragments.
 
-use barewire_flow::{HashKey, Input, Meter, MeterConfig, Record};
+use barewire_flow::{HashKey, Input, Level, Meter, MeterConfig, Record};
 use wire::LinkType;
 
 /// Ethernet, IPv4 and the start of UDP between two of 64 Ki hosts.
@@ -66,4 +66,60 @@ fn nothing_is_allocated() {
             >= 2,
         "{stats:?}"
     );
+}
+
+/// IP in IP of which the inner UDP packet is in two fragments.
+fn tunnelled(number: u16) -> [Vec<u8>; 2] {
+    let inner = {
+        let mut bytes = vec![0x45, 0, 0, 128, 0, 0, 0, 0, 64, 17, 0, 0, 10, 2];
+        bytes.extend(number.to_be_bytes());
+        bytes.extend([10, 3, 0, 1, 0x10, 0, 0, 53, 0, 108, 0, 0]);
+        bytes.resize(128, 7);
+        bytes
+    };
+    [(&inner[..64], 0x2000_u16), (&inner[64..], 8)].map(|(part, fragment)| {
+        let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 84];
+        bytes.extend(number.to_be_bytes());
+        bytes.extend(fragment.to_be_bytes());
+        bytes.extend([64, 4, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes.extend(part);
+        bytes
+    })
+}
+
+#[test]
+fn putting_fragments_together_allocates_nothing() {
+    let mut config = MeterConfig::new(HashKey::from_seed(1));
+    config.level = Level::Inner;
+    config.extra.bytes = true;
+    config.table.flow_count_max = 1000;
+    config.datagram_count_max = 64;
+    let mut meter = Meter::new(&config).unwrap();
+    // Of every fifth the rest is missing.
+    let packets: Vec<Vec<u8>> = (0..2000_u16)
+        .flat_map(|number| {
+            let parts = tunnelled(number);
+            let count = if number % 5 == 0 { 1 } else { 2 };
+            parts.into_iter().take(count)
+        })
+        .collect();
+    let mut ended = 0;
+    let mut sink = |record: &Record, _| ended += record.packets();
+    let counted = allocation_counter::measure(|| {
+        for (at, bytes) in packets.iter().enumerate() {
+            let input = Input {
+                link: LinkType::ETHERNET,
+                bytes,
+                wire_len: bytes.len() as u32,
+                time_ns: 1 + at as u64 * 10_000_000,
+                vlan: None,
+                interface: 0,
+            };
+            meter.observe(&input, &mut sink);
+        }
+        meter.finish(&mut sink);
+    });
+    assert_eq!(counted.count_total, 0, "{} bytes", counted.bytes_total);
+    assert_eq!(ended, packets.len() as u64);
+    assert_eq!(meter.stats().fragments.reassembled, 1600);
 }

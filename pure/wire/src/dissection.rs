@@ -233,6 +233,13 @@ impl Dissection {
         self.ports_read
     }
 
+    /// Whether this layer is the last one.
+    #[inline]
+    pub fn is_last_layer(&self, kind: LayerKind) -> bool {
+        let last = usize::from(self.layer_count).wrapping_sub(1);
+        self.layer_kinds.get(last) == Some(&kind)
+    }
+
     /// The layers, outermost first, each with its offset in the packet.
     pub fn layers(&self) -> impl Iterator<Item = (LayerKind, usize)> + '_ {
         let count = usize::from(self.layer_count).min(MAX_LAYERS);

@@ -1,6 +1,7 @@
 //! Receiving: a queue returns batches of borrowed packets.
 
 mod adopt;
+mod check_sequence;
 mod detached;
 mod forward;
 mod hold;
@@ -523,13 +524,6 @@ impl<'b> Packet<'b> {
     #[inline]
     pub fn time_ns(&self) -> Option<u64> {
         self.head().has(Slot::TIME).then_some(self.head().time_ns)
-    }
-
-    /// Length of the frame check sequence at the end of the packet on the wire, which
-    /// [`wire_len`](Self::wire_len) includes: 0 unless a capture file states that it is there.
-    #[inline]
-    pub fn fcs_len(&self) -> u32 {
-        self.head().fcs_len()
     }
 
     /// The card's hash over addresses and ports.

@@ -15,6 +15,7 @@ use port::PortDescription;
 use runtime::flows::Status;
 
 use crate::cmd::flows::{Origins, protocol_name};
+use crate::short::visible;
 
 use super::picture::{End, Entry, Picture, Row};
 use one::Histories;
@@ -301,7 +302,7 @@ impl View {
         self.applications.retain(|key, _| shown.contains(key));
         for flow in flows {
             if let Some((name, headline)) = self.digest.known(&flow.total.key) {
-                let words = || (name.clone(), headline.escape_ascii().to_string());
+                let words = || (name.clone(), visible(headline));
                 self.applications
                     .entry(flow.total.key)
                     .or_insert_with(words);
@@ -405,7 +406,7 @@ impl View {
 fn words(application: &inspect::Application) -> Option<(Cow<'static, str>, String)> {
     let called = application.name()?;
     let name = match application.headline() {
-        Some(inspect::Value::Text { bytes, .. }) => bytes.escape_ascii().to_string(),
+        Some(inspect::Value::Text { bytes, .. }) => visible(bytes),
         Some(inspect::Value::Address(addr)) => addr.to_string(),
         _ => String::new(),
     };

@@ -3,7 +3,7 @@
 use super::{Extra, Extras, PacketNote, Timing, put};
 use crate::expire::EndReason;
 use crate::meter::Input;
-use crate::record::{LATER, Record};
+use crate::record::{LATER, REASSEMBLED, Record};
 use crate::table::{Observed, RecordSink, Watch};
 
 /// The slabs, and the packets that were passed together.
@@ -12,7 +12,21 @@ pub(crate) struct Watching<'a, 'p> {
     pub(crate) inputs: &'a [Input<'p>],
 }
 
-impl<'p> Watching<'_, 'p> {
+/// The captured payload of a packet.
+fn payload_in<'b>(inputs: &[Input<'b>], reassembled: &'b [u8], packet: &Observed) -> &'b [u8] {
+    let bytes = match packet.marks & REASSEMBLED {
+        0 => inputs
+            .get(usize::from(packet.input_index))
+            .map_or(&[][..], |input| input.bytes),
+        _ => reassembled,
+    };
+    let from = packet.level.payload_offset as usize;
+    let rest = bytes.get(from..).unwrap_or(&[]);
+    rest.get(..packet.level.payload_len as usize)
+        .unwrap_or(rest)
+}
+
+impl Watching<'_, '_> {
     /// Records the per-packet data.
     #[inline(never)]
     fn note(&mut self, index: u32, record: &Record, packet: &Observed) {
@@ -37,22 +51,11 @@ impl<'p> Watching<'_, 'p> {
             timing[side].add(&record.sent_by(packet.side), packet);
         }
         if let Some(counts) = self.extras.bytes.get_mut(at) {
-            for byte in Watching::payload_in(inputs, packet) {
+            for byte in payload_in(inputs, &self.extras.reassembled, packet) {
                 let count = &mut counts[side][usize::from(*byte)];
                 *count = count.saturating_add(1);
             }
         }
-    }
-
-    /// The captured payload of a packet.
-    fn payload_in(inputs: &[Input<'p>], packet: &Observed) -> &'p [u8] {
-        let Some(input) = inputs.get(usize::from(packet.input_index)) else {
-            return &[];
-        };
-        let from = packet.level.payload_offset as usize;
-        let rest = input.bytes.get(from..).unwrap_or(&[]);
-        rest.get(..packet.level.payload_len as usize)
-            .unwrap_or(rest)
     }
 }
 
@@ -91,6 +94,12 @@ impl Watch for Watching<'_, '_> {
         }
     }
 
+    fn hold_bytes(&mut self, bytes: &[u8]) {
+        // Within the capacity reserved.
+        self.extras.reassembled.clear();
+        self.extras.reassembled.extend_from_slice(bytes);
+    }
+
     #[inline(always)]
     fn packet(&mut self, index: u32, record: &mut Record, packet: &Observed) {
         if self.extras.notes_packets {
@@ -99,8 +108,10 @@ impl Watch for Watching<'_, '_> {
         // Most packets end here: without payload, or of a flow that needs no further look.
         let is_wanted = packet.level.payload_len != 0 && packet.marks & LATER == 0;
         if self.extras.config.inspect_count != 0 && is_wanted && !record.is_inspected() {
-            let payload = Watching::payload_in(self.inputs, packet);
+            let reassembled = std::mem::take(&mut self.extras.reassembled);
+            let payload = payload_in(self.inputs, &reassembled, packet);
             self.extras.inspect(index as usize, record, packet, payload);
+            self.extras.reassembled = reassembled;
         }
         if self.extras.config.shunt.is_some() {
             self.extras.choose(index as usize, record, packet);

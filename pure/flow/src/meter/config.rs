@@ -16,10 +16,11 @@ pub enum Level {
     #[default]
     Outer,
     /// The innermost, inside all tunnels. The packet quoted by an ICMP error is not inside a
-    /// tunnel.
+    /// tunnel. A tunnel's packet that arrives in fragments counts once all of them are there; the
+    /// fragments without the header inside, and those of a datagram that stays incomplete, count in
+    /// the flow of the tunnel.
     Inner,
-    /// Both: a packet in a tunnel counts in the flow of the tunnel and in the one inside; a
-    /// fragment of a tunnel packet only in the flow of the tunnel.
+    /// Both: a packet in a tunnel counts in the flow of the tunnel and in the one inside.
     Both,
 }
 
@@ -108,7 +109,7 @@ impl MeterConfig {
         Table::memory_len_for(self.table.flow_count_max)
             + flows * self.extra.flow_len(self.key_extra.any())
             + self.extra.fixed_len(flows)
-            + Fragments::memory_len_for(self.datagram_count_max)
+            + Fragments::memory_len_for(self.datagram_count_max, self.level != Level::Outer)
             + size_of::<Meter>()
             + size_of::<Waiting>()
     }

@@ -1,7 +1,7 @@
 //! The levels of a packet: which one defines its flow, and what the others add to the key.
 
 use wire::tcp::{self, TcpOption};
-use wire::{Dissection, LayerKind, Reason, dissect_inner, vlan};
+use wire::{Dissection, Fragment, LayerKind, Reason, dissect_inner, vlan};
 
 use super::{Input, KeyParts, Level, Meter};
 use crate::key::{FlowKey, KeyExtra, Side};
@@ -32,15 +32,20 @@ impl Named {
 }
 
 impl Meter {
-    /// Finds the levels that define flows; `levels[0]` stays the packet's first. Without an IP
-    /// header it returns why the last level ended.
+    /// Finds the levels that define flows, from the one at an index in `levels` on; `levels[0]`
+    /// stays the packet's first. It ends at a fragment: what is inside is known once it has been
+    /// put together. Without an IP header it returns why the last level ended.
     #[inline(never)]
-    pub(super) fn descend(&mut self, packet: &[u8]) -> Result<Named, Reason> {
-        let mut found = (self.levels[0].ip_version != 0).then_some(Named::first());
-        let mut at = 0;
+    pub(super) fn descend(
+        &mut self,
+        packet: &[u8],
+        mut at: usize,
+        mut found: Option<Named>,
+    ) -> Result<Named, Reason> {
         loop {
             if let Some(named) = found
-                && self.level == Level::Outer
+                && (self.level == Level::Outer
+                    || self.levels[named.inner].fragment != Fragment::Whole)
             {
                 return Ok(named);
             }

@@ -93,6 +93,7 @@ mod tests {
                 held: count(),
                 evicted: count(),
                 overlaps: count(),
+                reassembled: count(),
             },
             table: TableStats {
                 packets: count(),

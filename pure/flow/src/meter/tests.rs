@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 mod fragments;
 mod keys;
+mod unknown;
 
 const S: u64 = 1_000_000_000;
 const MF: u16 = 0x2000;

@@ -69,9 +69,12 @@ impl Counted<'_> {
 fn may_be_tunnel(level: &Dissection) -> bool {
     const TRANSPORT: u64 = LayerKind::Tcp.bit()
         | LayerKind::Sctp.bit()
+        | LayerKind::Dccp.bit()
+        | LayerKind::UdpLite.bit()
         | LayerKind::Icmpv4.bit()
         | LayerKind::Icmpv6.bit();
-    let is_cut = matches!(level.reason, Reason::Short | Reason::Truncated);
+    let is_cut =
+        matches!(level.reason, Reason::Short | Reason::Truncated) || level.payload_len == 0;
     let is_plain = level.layer_mask & TRANSPORT != 0 || level.is_last_layer(LayerKind::Udp);
     level.inner != LayerKind::None && !level.inner_is_quote || is_cut && !is_plain
 }
@@ -171,9 +174,9 @@ impl Meter {
         self.empty_batch(watch, sink);
         let found = self.scratch.pop().and_then(|mut slot| {
             let whole = self.fragments.take_whole(&mut slot);
-            let named = self.dissect_whole(&slot, &whole);
+            let found = whole.and_then(|whole| Some((whole, self.dissect_whole(&slot, &whole)?)));
             self.scratch.push(slot);
-            named.map(|named| (whole, named))
+            found
         });
         let held = self.fragments.release_first();
         let Some((whole, named)) = found else {
@@ -185,6 +188,7 @@ impl Meter {
             }
             return;
         };
+        self.fragments.count_reassembled();
         self.twice += u64::from(held.is_none() && (is_counted || !counted.is_first()));
         let Some(slot) = self.scratch.pop() else {
             return;

@@ -11,6 +11,8 @@ pub(crate) const ORPHAN: u8 = 1 << 4;
 pub(crate) const LATER: u8 = 1 << 5;
 /// Mark: it has no time.
 pub(crate) const UNTIMED: u8 = 1 << 6;
+/// Mark: it was in fragments, and its bytes are not those of the input.
+pub(crate) const REASSEMBLED: u8 = 1 << 7;
 
 /// Maximum distance of a side's last packet from its first: 39 hours.
 pub(super) const REACH_NS: u64 = 1 << 47;

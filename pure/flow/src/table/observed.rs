@@ -85,7 +85,7 @@ pub struct Observed {
     /// flags.
     pub is_answer: bool,
     /// Flags: 8 for a fragment, 16 if its first did not arrive, 32 if it is not the first, 64 if
-    /// the packet has no time.
+    /// the packet has no time, 128 if it was in fragments and has been put together.
     pub marks: u8,
     /// Index among the packets that were passed together.
     pub input_index: u8,

@@ -37,6 +37,10 @@ pub(crate) trait Watch {
     /// Called when a flow begins, at this clock of the table.
     fn began(&mut self, record: u32, packet: &Observed, clock_ns: u64);
 
+    /// Called before a packet that was in fragments is counted, with its bytes: the input has only
+    /// those of the last fragment.
+    fn hold_bytes(&mut self, bytes: &[u8]);
+
     /// Called before a packet is counted.
     fn packet(&mut self, index: u32, record: &mut Record, packet: &Observed);
 
@@ -68,6 +72,9 @@ impl<const D: bool> Watch for Alone<D> {
 
     #[inline(always)]
     fn began(&mut self, _: u32, _: &Observed, _: u64) {}
+
+    #[inline(always)]
+    fn hold_bytes(&mut self, _: &[u8]) {}
 
     #[inline(always)]
     fn packet(&mut self, _: u32, _: &mut Record, _: &Observed) {}

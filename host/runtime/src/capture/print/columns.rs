@@ -295,11 +295,15 @@ fn show_frame(out: &mut impl Write, part: Frame, row: &Row<'_>) -> fmt::Result {
 /// Prints the value of each level that has one.
 fn show_levels(out: &mut impl Write, part: Part, row: &Row<'_>) -> fmt::Result {
     let (mut level, mut inner) = (*row.first, Dissection::EMPTY);
-    let mut comma = "";
+    let (mut comma, mut is_quote) = ("", false);
     loop {
         let mut out = Separated { out, comma };
-        show_part(&mut out, part, &level, row.bytes)?;
-        comma = out.comma;
+        match part {
+            Part::UdpLen => show_udp_len(&mut out, &level, row.bytes)?,
+            Part::TcpLen => show_tcp_len(&mut out, &level, is_quote)?,
+            _ => show_part(&mut out, part, &level, row.bytes)?,
+        }
+        (comma, is_quote) = (out.comma, level.inner_is_quote);
         if !dissect_inner(row.bytes, &level, &mut inner) {
             return Ok(());
         }
@@ -395,6 +399,33 @@ fn show_ip6<W: Write>(out: &mut Separated<'_, W>, part: Part, d: &Dissection) ->
     }
 }
 
+/// The length field of a UDP header, which may be more than what is there.
+fn show_udp_len<W: Write>(out: &mut Separated<'_, W>, d: &Dissection, bytes: &[u8]) -> fmt::Result {
+    let field = bytes.get(usize::from(d.transport_offset) + 4..);
+    match field.and_then(|field| field.first_chunk()) {
+        Some(field) if d.has(LayerKind::Udp) && d.has_ports() => {
+            out.value(u16::from_be_bytes(*field))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The length of a segment, by the IP header. A quoted segment was longer than what is there.
+fn show_tcp_len<W: Write>(
+    out: &mut Separated<'_, W>,
+    d: &Dissection,
+    is_quote: bool,
+) -> fmt::Result {
+    if !(d.has(LayerKind::Tcp) && d.has_ports()) {
+        return Ok(());
+    }
+    let len = d.transport_payload().map(|(offset, len)| match is_quote {
+        true => (u32::from(d.ip_offset) + d.ip_total_len).saturating_sub(offset),
+        false => len,
+    });
+    len.map_or(Ok(()), |len| out.value(len))
+}
+
 fn show_transport<W: Write>(out: &mut Separated<'_, W>, part: Part, d: &Dissection) -> fmt::Result {
     use Part as P;
     let is = |kind| d.has(kind) && d.has_ports();
@@ -406,10 +437,8 @@ fn show_transport<W: Write>(out: &mut Separated<'_, W>, part: Part, d: &Dissecti
         P::TcpAck if is_tcp => out.value(d.tcp_ack),
         P::TcpFlags if is_tcp => out.value(format_args!("0x{:04x}", d.tcp_flags)),
         P::TcpWindow if is_tcp => out.value(d.tcp_window),
-        P::TcpLen if is_tcp => out.value(d.transport_payload().map_or(0, |(_, len)| len)),
         P::UdpSrc if is_udp => out.value(d.src_port),
         P::UdpDst if is_udp => out.value(d.dst_port),
-        P::UdpLen if is_udp => out.value(d.transport_payload().map_or(0, |(_, len)| len) + 8),
         P::IcmpType if d.has(LayerKind::Icmpv4) && d.icmp_type_read => out.value(d.icmp_type),
         P::IcmpCode if d.has(LayerKind::Icmpv4) && d.icmp_type_read => out.value(d.icmp_code),
         P::Icmp6Type if d.has(LayerKind::Icmpv6) && d.icmp_type_read => out.value(d.icmp_type),
@@ -440,6 +469,60 @@ fn show_found(out: &mut impl Write, field: Field, found: &Application) -> fmt::R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A packet quoted in an ICMP error is longer than the quote: the lengths are those of the
+    /// headers, as they are for a header that claims too much.
+    #[test]
+    fn lengths_are_those_of_the_headers() {
+        let ip = |protocol: u8, total_len: u16, payload: &[u8]| {
+            let mut bytes = vec![0x45, 0];
+            bytes.extend(total_len.to_be_bytes());
+            bytes.extend([0, 1, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+            bytes.extend(payload);
+            bytes
+        };
+        let udp = [3, 232, 0, 53, 5, 120, 0, 0, 1, 2, 3];
+        let tcp = [
+            3, 232, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 24, 1, 0, 0, 0, 0, 0, 1, 2, 3,
+        ];
+        let quoted = |inside: &[u8]| {
+            let message = [&[3, 3, 0, 0, 0, 0, 0, 0], inside].concat();
+            ip(1, 20 + message.len() as u16, &message)
+        };
+        for (packet, part, expected) in [
+            (ip(17, 31, &udp), Part::UdpLen, "1400"),
+            (quoted(&ip(17, 1420, &udp)), Part::UdpLen, "1400"),
+            (ip(6, 43, &tcp), Part::TcpLen, "3"),
+            (quoted(&ip(6, 1420, &tcp)), Part::TcpLen, "1380"),
+            // The length of the header is not in the quote.
+            (quoted(&ip(6, 1420, &tcp[..8])), Part::TcpLen, ""),
+            (quoted(&ip(17, 1420, &udp[..4])), Part::UdpLen, ""),
+        ] {
+            let mut first = Dissection::EMPTY;
+            wire::dissect(
+                wire::LinkType::IPV4,
+                &packet,
+                packet.len() as u32,
+                &mut first,
+            );
+            let row = Row {
+                first: &first,
+                bytes: &packet,
+                wire_len: packet.len() as u32,
+                number: 1,
+                has_time: true,
+                time_ns: 0,
+                first_ns: 0,
+                previous_ns: 0,
+                interface: "",
+                found: &Application::EMPTY,
+                info: &"",
+            };
+            let mut out = String::new();
+            show_levels(&mut out, part, &row).unwrap();
+            assert_eq!(out, expected, "{packet:02x?}");
+        }
+    }
 
     #[test]
     fn unknown_column_names_get_a_suggestion() {

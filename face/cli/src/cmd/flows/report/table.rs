@@ -10,7 +10,7 @@ use probe::text::{duration, protocol_name};
 use runtime::flows::Report;
 use wire::Timestamp;
 
-use crate::short::{End, IPV4_WIDTH, short, words};
+use crate::short::{End, IPV4_WIDTH, short, visible, words};
 
 /// Names are cut to this width before anything else is omitted.
 const NAME_WIDTH: usize = 24;
@@ -117,6 +117,7 @@ impl Flow {
             })
         };
         match column {
+            Column::Start if !total.is_timed() => "-".to_owned(),
             Column::Start => format!("{:.6}", Timestamp(total.start_ns)),
             Column::Duration => duration(total.end_ns.saturating_sub(total.start_ns)),
             Column::Protocol => self.protocol.clone(),
@@ -169,9 +170,7 @@ fn lines(totals: &[Total], known: &KnownFlows, width: Option<usize>) -> Vec<Stri
         .iter()
         .map(|total| {
             let (protocol, name) = match known.get(&total.key) {
-                Some((application, name)) => {
-                    (application.to_string(), name.escape_ascii().to_string())
-                }
+                Some((application, name)) => (application.to_string(), visible(name)),
                 None => (protocol_name(total.key.protocol()), String::new()),
             };
             Flow {
