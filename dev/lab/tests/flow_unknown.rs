@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::export::Folder;
+use lab::corpus;
 use lab::oracle::TempFile;
 use lab::process::{Process, barewire};
 use serde_json::Value;
@@ -223,4 +224,30 @@ fn times_out_of_range_are_counted_and_reported() {
     let export = format!("parquet:{}", folder.0.display());
     let (lines, _) = run("flows", file.path(), &["--json", "--export", &export]);
     assert_eq!(lines.last().unwrap()["exports"][0]["time_clamped"], 0);
+}
+
+/// Inputs that were answered wrongly once, and what is right by their README.
+#[test]
+fn fragmented_tunnels_of_the_corpus_have_the_packets_inside() {
+    lab::require!(corpus::large());
+    let folder = corpus::large().unwrap().join("failing/flows");
+    for name in ["frag_outer_gtpu.pcap", "frag_outer_gre.pcap"] {
+        for (level, tunnel_packets, twice) in [("inner", 3, 0), ("both", 6, 3)] {
+            let (mut lines, _) = run("flows", &folder.join(name), &["--json", "--level", level]);
+            let summary = lines.pop().unwrap();
+            assert_eq!(summary["counted_twice"], twice, "{name} {level}");
+            assert_eq!(summary["fragments"]["reassembled"], 3);
+            assert_eq!(summary["imbalance"], 0);
+            let is_inside = |flow: &&Value| flow["ttl_min"] == 128;
+            let inside: Vec<&Value> = lines.iter().filter(is_inside).collect();
+            let [inside] = inside[..] else {
+                panic!("{name} {level}: {lines:?}");
+            };
+            let counts = ["packets", "bytes", "ttl_max"].map(|name| inside[name].as_u64());
+            assert_eq!(counts, [3, 4440, 128].map(Some), "{name} {level}");
+            let tunnel = lines.iter().filter(|flow| !is_inside(flow));
+            let packets = tunnel.map(|flow| flow["packets"].as_u64().unwrap());
+            assert_eq!(packets.sum::<u64>(), tunnel_packets, "{name} {level}");
+        }
+    }
 }
