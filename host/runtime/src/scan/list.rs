@@ -287,7 +287,7 @@ mod tests {
             .unwrap();
         assert!(list.pairs.is_empty());
         list.ranges.merge();
-        let count = |range: &AddrRange| range.last - range.first + 1;
+        let count = |range: AddrRange| range.last - range.first + 1;
         let counts: Vec<u128> = list.ranges.iter().map(count).collect();
         assert_eq!(counts, [2, 1, 3, 1]);
         let why = TargetList::default().add_line("192.0.2.1,443").unwrap_err();
