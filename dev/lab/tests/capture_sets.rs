@@ -160,8 +160,8 @@ fn compressed_files_are_as_large_as_requested() {
         // All but the last one.
         let full = &lens[1..];
         assert!(lens.len() >= 9, "{lens:?}");
-        // One packet more than the limit, and the end of the file; gzip's fastest level makes random
-        // bytes longer by 4 %.
+        // One packet more than the limit, and the end of the file. The fastest level of gzip makes
+        // random bytes longer by 4 %.
         let is_full = |len: &u64| (95_000..108_500).contains(len);
         assert!(full.iter().all(is_full), "{name}: {lens:?}");
         let mut packets: Vec<u32> = names.iter().flat_map(|name| set.packets(name)).collect();

@@ -297,8 +297,8 @@ fn is_another_port(word: &str) -> bool {
 }
 
 /// Whether a word is the path of a file and no part of a filter, such as `10.0.0.0/8`: it exists
-/// and its name has a dot or a slash, it has the suffix of a capture file, or a path before a slash.
-/// A file that does not exist is then reported as such.
+/// and its name has a dot or a slash, it has the suffix of a capture file, or a directory before a
+/// slash. A file that does not exist is then reported as such.
 fn is_path(word: &str) -> bool {
     if word.contains(['.', '/']) && Path::new(word).is_file() {
         return true;

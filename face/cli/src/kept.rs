@@ -134,10 +134,8 @@ mod tests {
     fn every_output_is_an_argument() {
         let root = crate::Cli::command();
         for (name, id) in OUTPUTS {
-            let found = name.split(' ').try_fold(&root, |command, part| {
-                let found = command.find_subcommand(part);
-                found
-            });
+            let mut parts = name.split(' ');
+            let found = parts.try_fold(&root, |command, part| command.find_subcommand(part));
             let command = found.unwrap_or_else(|| panic!("there is no command {name}"));
             let is_there = command.get_arguments().any(|arg| arg.get_id() == id);
             assert!(is_there, "{name} has no argument {id}");

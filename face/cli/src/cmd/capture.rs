@@ -160,8 +160,8 @@ kernel for afpacket: and in user space for files; the first line on standard err
 For a file with several link types it is compiled once per link type.
 
 File names: with -C x.pcap, x1.pcap, x2.pcap, ...; with -C and -W 5 x0.pcap to x4.pcap, reused in \
-turn; with -G the name is a strftime format filled in with the start of each period, and with -C in \
-addition the numbers start again in each. Periods follow packet timestamps, also when reading a \
+turn; with -G the name is a strftime format filled in with the start of each period, and with -C \
+in addition the numbers start again in each. Periods follow packet timestamps, also when reading a \
 file.
 
 SIGUSR1 prints the packet counts so far. On exit, they and the per-queue account of seen, \
@@ -234,25 +234,14 @@ pub fn run(args: &Args) -> Result<()> {
     let confine = args.port.confine;
     confine.drop_privileges(user.as_ref(), &keep, &needs)?;
     let sink = sink.map_or_else(make, Ok)?;
-    let names = match &sink {
-        Recorder::File(writer) | Recorder::Both(writer, _) => writer.names(),
-        Recorder::Text(_) | Recorder::Count => FileNames::default(),
-    };
+    let names = names_of(&sink);
     drop(closed);
     out::start()?;
     let command = args.write.postrotate.as_ref();
     let postrotate = command.map(|command| postrotate::start(command.clone(), files));
     let postrotate = postrotate.transpose()?;
     let mut options = args.options(is_live, filter);
-    match reader {
-        Reader::None => {}
-        // Nothing of what arrived meanwhile is captured, and the rest is accounted for.
-        Reader::Absent => options.count = Some(0),
-        Reader::Present { pipe, waited } => {
-            options.duration = options.duration.map(|time| time.saturating_sub(waited));
-            fifo::watch(pipe, &stop)?;
-        }
-    }
+    follow(reader, &mut options, &stop)?;
     args.print_start(&name, &port, is_live, &options.filter);
     if let Some(duration) = options.duration {
         // Printing at the end is also bounded.
@@ -282,6 +271,28 @@ pub fn run(args: &Args) -> Result<()> {
     // The error that ended the capture takes precedence over a summary that cannot be written.
     let reported = args.print_end((&inputs, is_live), &outcome, &names);
     outcome.error.map_or(Ok(()), Err).and(reported)
+}
+
+/// The names of the files that are written.
+fn names_of(sink: &Recorder) -> FileNames {
+    match sink {
+        Recorder::File(writer) | Recorder::Both(writer, _) => writer.names(),
+        Recorder::Text(_) | Recorder::Count => FileNames::default(),
+    }
+}
+
+/// Ends the capture when the reader of a named pipe leaves.
+fn follow(reader: Reader, options: &mut Options, stop: &Stop) -> Result<()> {
+    match reader {
+        Reader::None => {}
+        // Nothing of what arrived meanwhile is captured, and the rest is accounted for.
+        Reader::Absent => options.count = Some(0),
+        Reader::Present { pipe, waited } => {
+            options.duration = options.duration.map(|time| time.saturating_sub(waited));
+            fifo::watch(pipe, stop)?;
+        }
+    }
+    Ok(())
 }
 
 impl Args {

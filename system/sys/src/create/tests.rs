@@ -48,6 +48,42 @@ fn the_input_is_kept_by_any_name() {
 }
 
 #[test]
+fn an_input_of_the_process_is_no_output() {
+    let folder = Folder::new("kept");
+    let [input, hard, link, other] =
+        ["input", "hard", "link", "other"].map(|name| folder.0.join(name));
+    std::fs::write(&input, "kept").unwrap();
+    std::fs::hard_link(&input, &hard).unwrap();
+    symlink("input", &link).unwrap();
+    PRIVATE.check(&hard).unwrap();
+    kept::keep_input(&link);
+    // What is no regular file, or does not exist, is ignored.
+    for path in ["/dev/null", "/no/such/file"] {
+        kept::keep_input(Path::new(path));
+    }
+    for path in [&input, &hard, &link] {
+        for error in [
+            PRIVATE.create(path).unwrap_err(),
+            PRIVATE.open(path).map(drop).unwrap_err(),
+            PRIVATE.check(path).unwrap_err(),
+        ] {
+            assert!(kept::is_input_error(&error), "{error}");
+            let error = crate::Error::from_io("write it", error);
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);
+            assert_eq!(error.hint(), Some(kept::IsInput::HINT));
+        }
+    }
+    let open = File::options().append(true).open(&hard).unwrap();
+    kept::check_open_output(&open).unwrap_err();
+    assert_eq!(std::fs::read_to_string(&input).unwrap(), "kept");
+    kept::check_open_output(&PRIVATE.create(&other).unwrap()).unwrap();
+    PRIVATE.create(Path::new("/dev/null")).unwrap();
+    // A new file of the same name is another one.
+    std::fs::remove_file(&input).unwrap();
+    PRIVATE.create(&input).unwrap();
+}
+
+#[test]
 fn new_files_are_private_unless_asked() {
     let folder = Folder::new("mode");
     for (name, mode) in [("a", 0o600), ("b", 0o400)] {

@@ -131,16 +131,18 @@ impl Args {
             false => write_damage(&mut text, &rx),
         };
         out::last_words(text);
+        self.print_totals(&inputs.label(), outcome, files)
+    }
+
+    /// Prints what is requested on standard output.
+    fn print_totals(&self, name: &str, outcome: &Outcome, files: &FileNames) -> Result<()> {
         if self.print.counts() && !self.json {
-            let line = format!("{}\n", counted(totals.packets, "packet"));
+            let line = format!("{}\n", counted(outcome.totals.packets, "packet"));
             out::print(&out::stdout(1)?, line.into_bytes())?;
         }
         // A call that has not returned blocks standard output if packets are written there.
         if self.json && !(outcome.is_stuck && self.write.write.is_none()) {
-            let line = format!(
-                "{}\n",
-                json_line(&self.json(&inputs.label(), outcome, files))
-            );
+            let line = format!("{}\n", json_line(&self.json(name, outcome, files)));
             out::print(&out::stdout(1)?, line.into_bytes())?;
         }
         Ok(())
