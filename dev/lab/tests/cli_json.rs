@@ -1,5 +1,5 @@
-//! Every JSON object that a command prints has its `type`. The commands are found by their help: one
-//! with `--json` that no case runs fails the test.
+//! Every JSON object that a command prints has its `type`. The commands are found by their help:
+//! one with `--json` that no case runs fails the test.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -122,33 +122,18 @@ fn every_json_object_has_its_type() {
     let (left, right) = (pair.left.ifname.as_str(), pair.right.ifname.as_str());
     let target = pair.right.ipv4.to_string();
     let shared = ["--json", "--duration", "2"];
+    #[rustfmt::skip]
     let cases: &[(&str, &[&str], &str)] = &[
         ("capture", &["-r", mix, "--json"], "packet"),
-        (
-            "capture",
-            &["-r", mix, "--json", "-w", "/dev/null"],
-            "totals",
-        ),
+        ("capture", &["-r", mix, "--json", "-w", "/dev/null"], "totals"),
         ("send", &[mix, left, "--rate", "max", "--json"], "totals"),
         ("send", &[mix, left, "--dry-run", "--json"], "plan"),
         ("flows", &[mix, "--decode", "all", "--json"], "flow"),
         ("flows", &[mix, "--json"], "summary"),
-        (
-            "scan",
-            &[&target, "-p", "1-9", "--wait", "1", "--json"],
-            "answer",
-        ),
-        (
-            "scan",
-            &[&target, "-p", "1-9", "--dry-run", "--json"],
-            "plan",
-        ),
+        ("scan", &[&target, "-p", "1-9", "--wait", "1", "--json"], "answer"),
+        ("scan", &[&target, "-p", "1-9", "--dry-run", "--json"], "plan"),
         ("filter compile", &["--json", "udp"], "programs"),
-        (
-            "filter compile",
-            &["--json", "--to", "iptables", "udp"],
-            "programs",
-        ),
+        ("filter compile", &["--json", "--to", "iptables", "udp"], "programs"),
         ("filter test", &[mix, "--json", "udp"], "packet"),
         ("filter test", &[mix, "--json", "--count", "udp"], "totals"),
         ("filter p0f", &[mix, "--json"], "signature"),
@@ -157,11 +142,7 @@ fn every_json_object_has_its_type() {
         ("doctor", &["--json"], "checks"),
         ("nic list", &["--json"], "cards"),
         ("guard check", &[rules, "--json"], "rules"),
-        (
-            "guard",
-            &[&[right, "--drop", "udp"][..], &shared].concat(),
-            "totals",
-        ),
+        ("guard", &[&[right, "--drop", "udp"][..], &shared].concat(), "totals"),
         ("forward", &[&[left, out][..], &shared].concat(), "totals"),
     ];
     let mut run_names: BTreeSet<String> = ELSEWHERE.map(str::to_owned).into();

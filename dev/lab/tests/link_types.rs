@@ -164,8 +164,8 @@ fn whatever_a_filter_accepts_is_dissected() {
 #[rustfmt::skip]
 fn printed() -> Vec<(u16, Vec<u8>, bool)> {
     let mut all: Vec<(u16, Vec<u8>, bool)> = Vec::new();
-    // tcpdump does not print PPP of BSD/OS, finds SLIP's at another place, and prints ENC and PPP in
-    // HDLC with other words in front.
+    // tcpdump does not print PPP of BSD/OS, finds BSD/OS' SLIP and MFR at another place, and prints
+    // PPP in HDLC and PPPoE with other words in front.
     let supported = |link: u16| ![50, 51, 102, 103, 134].contains(&link);
     for (link, header) in headers() {
         let same = [281, 282, 284, 285, 8, 166, 117, 226, 240, 241].contains(&link);
@@ -178,7 +178,7 @@ fn printed() -> Vec<(u16, Vec<u8>, bool)> {
     let ip4 = [&[8, 0], &ip(4)[..]].concat();
     let arp = [&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &ADDRESSES[6..], &[10, 0, 0, 1, 0, 0, 0, 0, 0, 0],
         &[10, 0, 0, 2]].concat();
-    for tag in [[0x41, 0x18, 0, 1], [0x20, 8, 0x10, 7], [0x80, 0xc, 0xff, 7], [0xdf, 0xfd, 0x0f, 0xff],
+    for tag in [[0x41, 0x18, 0, 1], [0x20, 8, 0x10, 7], [0x80, 0xc, 0xff, 7], [0xdf, 0xfd, 0x0f, 255],
         [0, 6, 0, 0], [0x85, 0, 0x1f, 9]] {
         all.push((284, tagged(&tag, &ip4), true));
         all.push((285, tagged(&[&[0xda, 0xda, 0, 0], &tag[..]].concat(), &ip6), true));
@@ -218,6 +218,21 @@ fn printed() -> Vec<(u16, Vec<u8>, bool)> {
         all.push((166, vec![direction, 3, 0x80, 0x21, 9, 7, 0, 8, 1, 2, 3, 4], true));
         all.push((166, [&[direction, 3, 0x21], &ip(4)[..]].concat(), true));
     }
+    all.extend(logged());
+    all.push((8, zeros(10), false));
+    all.push((166, [&[0xff, 3, 0, 0x21], &ip(4)[..]].concat(), true));
+    all.push((166, [&[0, 0x21], &ip(4)[..]].concat(), true));
+    all.extend(wpan().into_iter().flat_map(|frame| {
+        let tap = [&[0, 0, 12, 0, 0, 0, 1, 0, 0, 0, 0, 0], &frame[..]].concat();
+        [(195, frame.clone(), true), (230, frame, true), (283, tap, true)]
+    }));
+    all
+}
+
+/// Packets logged by pf(4).
+#[rustfmt::skip]
+fn logged() -> Vec<(u16, Vec<u8>, bool)> {
+    let mut all = Vec::new();
     // tcpdump takes the fourth reason for another one.
     for (action, reason, direction, subrule) in [(0, 0, 1, 255), (1, 7, 2, 255), (9, 14, 0, 0),
         (3, 15, 3, 0), (10, 2, 1, 7)] {
@@ -228,13 +243,6 @@ fn printed() -> Vec<(u16, Vec<u8>, bool)> {
         (head[43], head[60]) = (subrule, direction);
         all.push((117, [&head[..], &ip(4)].concat(), true));
     }
-    all.push((8, zeros(10), false));
-    all.push((166, [&[0xff, 3, 0, 0x21], &ip(4)[..]].concat(), true));
-    all.push((166, [&[0, 0x21], &ip(4)[..]].concat(), true));
-    all.extend(wpan().into_iter().flat_map(|frame| {
-        let tap = [&[0, 0, 12, 0, 0, 0, 1, 0, 0, 0, 0, 0], &frame[..]].concat();
-        [(195, frame.clone(), true), (230, frame, true), (283, tap, true)]
-    }));
     all
 }
 

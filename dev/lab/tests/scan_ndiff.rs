@@ -116,7 +116,8 @@ for port in xml.parse(sys.argv[1]).getroot().iter('port'):
         assert service.get('extrainfo') == script.get('output')
         scripts[port.get('portid')] = {e.get('key'): e.text for e in script.iter('elem')}
         assert script.get('id') == 'banner'
-assert scripts['21']['start'] == '220 mail.example \"ESMTP\" <ready> & waiting\\\\x0d\\\\x0a', scripts
+start = scripts['21']['start']
+assert start == '220 mail.example \"ESMTP\" <ready> & waiting\\\\x0d\\\\x0a', scripts
 assert scripts['22']['ssh_server'] == 'OpenSSH_9.2', scripts
 assert scripts['23']['http_server'] == 'nginx', scripts
 assert scripts['24']['start'] == '\\\\x00\\\\x02\\\\xff<\\\\\\\\\\\\x80', scripts

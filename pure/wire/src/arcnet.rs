@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! source u8, destination u8, [ Linux: offset u16 ], type u8
-//! RFC 1201: split flag u8, sequence u16, packet; after flag 0xff padding u16, the flag and sequence
+//! RFC 1201: split flag u8, sequence u16, packet; with flag 0xff these twice
 //! RFC 1051: packet
 //! ```
 //!

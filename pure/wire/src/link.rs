@@ -32,10 +32,10 @@ macro_rules! links {
 
 // Inputs of the fuzzer choose a row by its number: new ones are added at the end.
 links! {
-    NULL 0 "NULL" "BSD loopback: four bytes of address family in the byte order of the capturing host.",
+    NULL 0 "NULL" "BSD loopback: four bytes of address family in the capturing host's order.",
     ETHERNET 1 "EN10MB" "Ethernet, from the destination address on, without preamble.",
     PPP 9 "PPP" "PPP, with or without the HDLC address and control bytes.",
-    PPP_HDLC 50 "PPP_SERIAL" "PPP in HDLC-like framing, address byte first (RFC 1662), or Cisco HDLC.",
+    PPP_HDLC 50 "PPP_SERIAL" "PPP in HDLC-like framing (RFC 1662), or Cisco HDLC.",
     PPP_ETHER 51 "PPP_ETHER" "PPPoE, from the PPPoE header on (RFC 2516).",
     RAW 101 "RAW" "Raw IPv4 or IPv6, by the version nibble.",
     C_HDLC 104 "C_HDLC" "Cisco HDLC.",
@@ -59,7 +59,7 @@ links! {
     ENC 109 "ENC" "Packets before or after IPsec, of enc(4).",
     IPNET 226 "IPNET" "Solaris' IP observability devices.",
     NETANALYZER 240 "NETANALYZER" "Ethernet behind the header of Hilscher netANALYZER.",
-    NETANALYZER_TRANSPARENT 241 "NETANALYZER_TRANSPARENT" "The same with preamble and start delimiter.",
+    NETANALYZER_TRANSPARENT 241 "NETANALYZER_TRANSPARENT" "The same with preamble.",
     FDDI 10 "FDDI" "FDDI, from its frame control on.",
     IEEE802 6 "IEEE802" "Token Ring, from its access control on.",
     ARCNET 7 "ARCNET" "ARCNET as the BSDs capture it.",
