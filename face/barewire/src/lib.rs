@@ -69,12 +69,12 @@
 //! # Signals
 //!
 //! [`Stop::on_signals`] handles SIGINT, SIGTERM and SIGHUP; without that call they are the
-//! program's. One handler is installed without being asked for: opening an uncompressed capture file maps it,
-//! and a mapped file that another process truncates raises SIGBUS, so the first such file installs
-//! a handler for the whole process. It handles faults in these mappings and passes all others to
-//! the handler that was there before. [`PortOptions::map_files`]` = false` reads files through a
-//! buffer instead, and installs nothing: for libraries, and for programs with a SIGBUS handler of
-//! their own.
+//! program's. One handler is installed without being asked for: opening an uncompressed capture
+//! file maps it, and a mapped file that another process truncates raises SIGBUS, so the first such
+//! file installs a handler for the whole process. It handles faults in these mappings and passes
+//! all others to the handler that was there before. With [`PortOptions::map_files`] `false`, files
+//! are read through a buffer, and nothing is installed: for libraries, and for programs with a
+//! SIGBUS handler of their own.
 #![forbid(unsafe_code)]
 
 use std::thread;

@@ -252,7 +252,6 @@ pub fn open(setup: Setup) -> Result<Guard> {
     };
     let unanswered = unanswered(&device, &specs).filter(|_| setup.hook == GuardHook::Xdp);
     let mode = match setup.hook {
-        GuardHook::Xdp if setup.mode.is_none() && unanswered.is_some() => Some(AttachMode::Generic),
         GuardHook::Xdp => setup.mode,
         // The mode is of XDP.
         GuardHook::Tc => Some(AttachMode::Native),
@@ -263,14 +262,10 @@ pub fn open(setup: Setup) -> Result<Guard> {
         table,
         link,
         fallback,
+        unanswered,
         had_leftover,
         owner,
-    } = attach(load, device.index, mode, leftover)?;
-    let is_native = link.mode() == Some(AttachMode::Native);
-    let (unanswered, avoided) = match is_native {
-        true => (unanswered, None),
-        false => (None, unanswered.filter(|_| setup.mode.is_none())),
-    };
+    } = attach(load, device.index, mode, unanswered, leftover)?;
     let steered = match (&sockets, link.mode()) {
         (Some(sockets), Some(mode)) if !setup.dry_run => {
             let interface = &setup.interface;
@@ -278,14 +273,8 @@ pub fn open(setup: Setup) -> Result<Guard> {
         }
         _ => None,
     };
-    let detecting = match setup.detect {
-        Some(detect) => {
-            let choice = FlowChoice::new(detect.sample, steer::random() as u32);
-            let tap = Tap::open(&setup.interface, &choice)?;
-            Some(Detecting::new(Detection::new(detect, choice), tap))
-        }
-        None => None,
-    };
+    let detect = |detect| Detecting::open(&setup.interface, detect);
+    let detecting = setup.detect.map(detect).transpose()?;
     let kept = match owner.filter(|_| setup.keep) {
         Some(owner) => Some(Kept::keep(&setup.interface, &link, owner)?),
         None => None,
@@ -304,7 +293,7 @@ pub fn open(setup: Setup) -> Result<Guard> {
         had_leftover,
         foreign_name,
         began: Instant::now(),
-        fallback: fallback.or(avoided),
+        fallback,
         unanswered,
     })
 }

@@ -25,8 +25,8 @@ pub(super) fn device(interface: &str) -> Result<Link> {
     Err(Error::new(ErrorKind::Unsupported, what, why))
 }
 
-/// Why answers to SYNs may not arrive in native mode on this interface. An XDP program that sends on
-/// a veth puts packets into a ring of the other end, which the kernel wakes only if a program is
+/// Why answers to SYNs may not arrive in native mode on this interface. An XDP program that sends
+/// on a veth puts packets into a ring of the other end, which the kernel wakes only if a program is
 /// there, too (`veth_xdp_flush`, drivers/net/veth.c); generic mode sends as the stack does.
 pub(super) fn unanswered(device: &Link, specs: &[RuleSpec]) -> Option<String> {
     let does_answer = specs.iter().any(|spec| spec.verdict == Verdict::Challenge);
@@ -45,20 +45,26 @@ pub(super) struct Attached {
     pub link: GuardLink,
     /// Why generic mode is used, if it was not requested.
     pub fallback: Option<String>,
+    /// Why answers to SYNs may not arrive in this mode.
+    pub unanswered: Option<String>,
     pub had_leftover: bool,
     /// If this process owns the program that stays.
     pub owner: Option<Owner>,
 }
 
 /// Loads the program and attaches it in the place of what a killed process has left, which stays if
-/// the program cannot be loaded.
+/// the program cannot be loaded. `unanswered` is a reason for generic mode, if none is requested.
 pub(super) fn attach(
     load: impl Fn(AttachMode) -> Result<Table>,
     ifindex: u32,
     mode: Option<AttachMode>,
+    unanswered: Option<String>,
     leftover: Leftover,
 ) -> Result<Attached> {
-    let first = mode.unwrap_or(AttachMode::Native);
+    let first = mode.unwrap_or(match unanswered {
+        Some(_) => AttachMode::Generic,
+        None => AttachMode::Native,
+    });
     let attach = |table: &Table, mode| {
         GuardLink::attach(table.program(), ifindex, mode).map_err(|error| match error.kind() {
             ErrorKind::Busy => error.with_hint(
@@ -72,6 +78,7 @@ pub(super) fn attach(
     let table = load(first)?;
     let (had_leftover, owner) = leftover.remove()?;
     let (table, link, fallback) = match attach(&table, first) {
+        Ok(link) if mode.is_none() => (table, link, unanswered.clone()),
         Ok(link) => (table, link, None),
         Err(error) if error.kind() == ErrorKind::Unsupported && mode.is_none() => {
             let table = load(AttachMode::Generic)?;
@@ -80,10 +87,12 @@ pub(super) fn attach(
         }
         Err(error) => return Err(error),
     };
+    let is_native = link.mode() == Some(AttachMode::Native);
     Ok(Attached {
         table,
         link,
         fallback,
+        unanswered: unanswered.filter(|_| is_native),
         had_leftover,
         owner,
     })

@@ -72,8 +72,8 @@ const COVERED_PERCENT: usize = 90;
 
 /// Why there is no rule.
 const NOTHING: &str = "nothing distinguishes its packets from normal ones";
-const LIKE_CLIENTS: &str = "nothing distinguishes its SYNs from those of usual clients; --challenge \
-                            answers them with SYN cookies";
+const LIKE_CLIENTS: &str = "nothing distinguishes its SYNs from those of usual clients; \
+                            --challenge answers them with SYN cookies";
 
 /// Name of a derived rule, before its number.
 const RULE_NAME: &str = "detected flood ";

@@ -195,7 +195,7 @@ fn no_steering() -> Error {
 }
 
 /// A number that nobody can guess: the keys of `RandomState` are random.
-pub(super) fn random() -> u64 {
+pub(in crate::guard) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 /// come at once.
 const WAIT_TICKS: u32 = 2;
 
-/// SYNs that wait for their ACK. `F` identifies a connection, `S` is what the caller keeps of a SYN.
+/// SYNs that wait for their ACK. `F` identifies a connection, `S` is what the caller keeps of its
+/// SYN.
 #[derive(Clone, Debug)]
 pub struct Handshakes<F, S> {
     waiting: BTreeMap<F, (u32, S)>,

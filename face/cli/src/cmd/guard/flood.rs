@@ -12,8 +12,8 @@ pub fn learning(setup: &DetectSetup, now: SystemTime) -> String {
     let settings = &setup.settings;
     let least = si(settings.rate_least_pps, "pps");
     let floods = format!(
-        "half-open connections (SYNs that no ACK follows) and impossible TCP flags, above {least} to \
-         one address,"
+        "half-open connections (SYNs that no ACK follows) and impossible TCP flags, above {least} \
+         to one address,"
     );
     let floods = match settings.rate_most_pps.is_finite() {
         true => {

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use sys::Result;
 
-use super::{Action, Detection, Step, Tap, TapCounts};
+use super::{Action, DetectSetup, Detection, FlowChoice, Step, Tap, TapCounts};
+use crate::guard::steer::random;
 use crate::guard::{Guard, Notice, RuleSpec, Totals};
 
 /// Detection and the tap that samples its packets.
@@ -17,13 +18,15 @@ pub(in crate::guard) struct Detecting {
 }
 
 impl Detecting {
-    pub(in crate::guard) fn new(detection: Detection, tap: Tap) -> Self {
-        Detecting {
-            detection,
-            tap,
+    /// Opens the tap on an interface.
+    pub(in crate::guard) fn open(interface: &str, setup: DetectSetup) -> Result<Self> {
+        let choice = FlowChoice::new(setup.sample, random() as u32);
+        Ok(Detecting {
+            detection: Detection::new(setup, choice),
+            tap: Tap::open(interface, &choice)?,
             counts: TapCounts::default(),
             began: Instant::now(),
-        }
+        })
     }
 
     pub(in crate::guard) fn tap(&mut self) -> &mut Tap {

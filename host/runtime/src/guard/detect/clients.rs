@@ -1,9 +1,9 @@
 //! SYNs as usual clients send them, made from those of a flood.
 //!
 //! In the first seconds little is known of a service's clients, and a rule against SYNs must not
-//! match theirs. So it has to distinguish the flood from what usual systems would send from the same
-//! place: with the system's options, window and flags, and as far as a client may have them, with
-//! the flood's own addresses, distance, MSS and window scale. In the same way a rule against
+//! match theirs. So it has to distinguish the flood from what usual systems would send from the
+//! same place: with the system's options, window and flags, and as far as a client may have them,
+//! with the flood's own addresses, distance, MSS and window scale. In the same way a rule against
 //! impossible TCP flags has to leave alone segments that differ in the flags only.
 
 use std::net::IpAddr;

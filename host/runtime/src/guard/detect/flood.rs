@@ -50,9 +50,9 @@ impl Flood {
         packets
     }
 
-    /// Records how many of its packets passed its rule since the last tick. If they are too many for
-    /// some time, another rule is derived, from the packets known so far and those that passed: what
-    /// distinguishes them changes, so the next rule does not test it.
+    /// Records how many of its packets passed its rule since the last tick. If they are too many
+    /// for some time, another rule is derived, from the packets known so far and those that passed:
+    /// what they do not have in common is not tested again.
     pub(super) fn missed(&mut self, packets: u64, settings: &Settings) {
         self.missed_ticks = match packets as f64 > settings.rate_least_pps {
             true => self.missed_ticks + 1,

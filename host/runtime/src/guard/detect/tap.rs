@@ -14,8 +14,8 @@ const RING_BYTES: usize = 4 << 20;
 /// Maximum number of batches per call; the rest stays in the ring.
 const BATCHES_MAX: usize = 64;
 
-/// `ld rand` (`SKF_AD_RANDOM`), `mod`, `jeq`, `ret`. A load beyond the end of a packet rejects it, so
-/// packets are sampled at random first.
+/// `ld rand` (`SKF_AD_RANDOM`), `mod`, `jeq`, `ret`. A load beyond the end of a packet rejects it,
+/// so packets are sampled at random first.
 const LD_RANDOM: (u16, u32) = (0x20, 0xffff_f038);
 const MOD: u16 = 0x94;
 const JEQ: u16 = 0x15;
