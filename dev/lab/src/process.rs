@@ -66,15 +66,7 @@ impl Finished {
     /// # Errors
     /// If it is not; the error contains both streams.
     pub fn checked(self) -> Result<Finished> {
-        self.checked_code(0)
-    }
-
-    /// Itself if it exited with this code.
-    ///
-    /// # Errors
-    /// As [`checked`](Self::checked).
-    pub fn checked_code(self, code: i32) -> Result<Finished> {
-        if self.code() == Some(code) {
+        if self.success() {
             return Ok(self);
         }
         bail!(

@@ -208,7 +208,7 @@ fn a_large_scan_has_to_be_confirmed() {
         let mut process = begin(&pair, &[&args[..], more].concat());
         process.wait_stderr("scanning", LIMIT).unwrap();
         let stopped = process.stop(lab::process::Signal::SIGTERM, LIMIT).unwrap();
-        let stopped = stopped.checked_code(6).unwrap();
+        assert_eq!(stopped.code(), Some(6), "{}", stopped.stderr);
         assert!(
             stopped.stderr.contains("probes were not sent"),
             "{}",

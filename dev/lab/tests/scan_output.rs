@@ -116,7 +116,7 @@ fn files_of_an_interrupted_scan_are_complete_together_only() {
             }
             _ => (process.wait(LIMIT).unwrap(), 0),
         };
-        finished.checked_code(code).unwrap();
+        assert_eq!(finished.code(), Some(code), "{}", finished.stderr);
     }
     let [first, second, third] = files;
     let complete = |files: &[&String]| {

@@ -1,5 +1,5 @@
-//! `barewire scan --pcap`: a capture of all that a scan sends and receives, read by tshark, and what
-//! it shows of the times between retries.
+//! `barewire scan --pcap`: a capture of all that a scan sends and receives, read by tshark, and
+//! what it shows of the times between retries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, TcpListener};

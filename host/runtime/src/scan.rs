@@ -51,7 +51,9 @@ use record::Taps;
 use route::Local;
 pub use route::SourceAddr;
 pub use run::run;
-use select::{check_families, check_link, opt_out, random_addrs, too_many, without_reserved};
+use select::{
+    check_families, check_link, check_on_link, opt_out, random_addrs, too_many, without_reserved,
+};
 pub use services::Services;
 pub use state::{Saved, StateFile};
 
@@ -215,17 +217,7 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
     }
     check_families(&setup, &targets)?;
     let own = own::among(&setup, &addresses)?;
-    let addresses = match own.count() {
-        0 => addresses,
-        count if count == addresses.count() => return Err(own::alone(&own)),
-        _ => {
-            let others = Targets::new(
-                addresses.ranges().collect::<Vec<_>>(),
-                own.ranges().collect::<RangeList>(),
-            );
-            Arc::new(others.ok_or_else(too_many)?)
-        }
-    };
+    let addresses = own::others(addresses, &own)?;
     let local = Local::find(&setup, &addresses)?;
     check_link(&setup, &local, &addresses)?;
     let has_others = setup.ports.probes() != [Probe::Arp] || !setup.pairs.is_empty();
@@ -233,17 +225,7 @@ pub fn prepare(mut setup: Setup) -> Result<Scan> {
         None if has_others => local.on_link(&addresses),
         _ => Targets::default(),
     };
-    if on_link.count() > ON_LINK_MAX {
-        let why = format!(
-            "{} targets are on the link of {}, and MAC addresses of at most {ON_LINK_MAX} can be \
-             resolved",
-            on_link.count(),
-            local.name
-        );
-        return Err(Error::new(ErrorKind::InvalidInput, "scan", why).with_hint(
-            "scan fewer at a time, or send all probes to one router: --router-mac MAC",
-        ));
-    }
+    check_on_link(&local, &on_link)?;
     local.check_routers(&setup, &addresses, &on_link)?;
     let order = order(&setup);
     let reserved = given_count - targets.count();

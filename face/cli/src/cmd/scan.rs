@@ -23,11 +23,9 @@ use ::scan::{
     Given, Payloads, PlannedProbe, PortList, Ports, Probe, Protocol, RangeList, Shard,
     read_payloads,
 };
-use port::file::{FileWriter, WriterOptions};
 use runtime::origin_table::Vendors;
 use runtime::scan::{
-    self, Notice, Outputs, RateControl, Recording, Saved, Scan, Setup, SourceAddr, StateFile,
-    TargetList,
+    self, Notice, Outputs, RateControl, Saved, Scan, Setup, SourceAddr, StateFile, TargetList,
 };
 use runtime::{Stop, TotalsRequest};
 use sys::privileges::User;
@@ -315,7 +313,9 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let path = args.state.as_deref();
     let state = path.map(|path| StateFile::open(path, &scan)).transpose()?;
-    let files = (state, args.recording(&scan, user.as_ref())?);
+    let pcap = args.pcap.as_deref();
+    let recording = pcap.map(|path| output::recording(path, &scan, user.as_ref()));
+    let files = (state, recording.transpose()?);
     let outcome = scan::run(&scan, random()?, &stop, files, drop_privileges, |notice| {
         if request.take() {
             show.so_far();
@@ -361,27 +361,6 @@ impl Args {
                 }
             })
             .chain([Path::new("/dev/stdout")])
-    }
-
-    /// The capture file, created with the privileges of the start.
-    fn recording(&self, scan: &Scan, user: Option<&User>) -> Result<Option<Recording>> {
-        let Some(path) = &self.pcap else {
-            return Ok(None);
-        };
-        let what = format!("write {}", path.display());
-        if path == Path::new("-") {
-            let why = "standard output has the results";
-            return Err(refused(&what, why.into()).with_hint("name a file"));
-        }
-        let mut options = WriterOptions::new(path);
-        options.owner = user.map(|user| (user.uid, user.gid));
-        options.application = concat!("barewire ", env!("CARGO_PKG_VERSION")).into();
-        let writer = FileWriter::create(options)?;
-        if writer.is_stream() {
-            let why = "it is a pipe, whose reader the scan would wait for";
-            return Err(refused(&what, why.into()).with_hint("name a file"));
-        }
-        Recording::new(writer, (scan.interface(), scan.is_bare())).map(Some)
     }
 
     /// The lowest rate, in the unit of `--rate`.

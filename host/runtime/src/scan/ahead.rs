@@ -16,7 +16,7 @@ use crate::Stop;
 
 /// Number of targets up to which all of them are asked before the first probe.
 pub(super) const AT_ONCE_MAX: u128 = 1 << 16;
-/// Seconds that the requests of one window take at the rate of the scan, and limits of their number.
+/// Seconds that the requests of a window take at the rate of the scan, and limits of their number.
 const WINDOW_SECONDS: f64 = 4.0;
 const WINDOW: std::ops::RangeInclusive<f64> = 1024.0..=65_536.0;
 /// Maximum number of probes looked at for one window.

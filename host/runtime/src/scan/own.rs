@@ -3,13 +3,18 @@
 //! they cannot be probed as others are.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ::scan::{AddrRange, RangeList, Targets, parse_range};
 use sys::{Error, ErrorKind, Result};
 
 use super::route::overlaps;
+use super::select::too_many;
 use super::{Setup, is_card};
 
+/// What to do instead.
+const HINT: &str = "`ss -tuln` lists the ports that are open here; to see them as others do, scan \
+                    from another host or network namespace";
 /// Addresses that every host has, or that stand for the host itself.
 const ALWAYS: [&str; 4] = ["127.0.0.0/8", "0.0.0.0", "::1", "::"];
 
@@ -31,26 +36,36 @@ pub(super) fn among(setup: &Setup, targets: &Targets) -> Result<Targets> {
     Ok(Targets::new(found, Vec::new()).unwrap_or_default())
 }
 
+/// The targets that are no addresses of this host.
+///
+/// # Errors
+/// If there is none.
+pub(super) fn others(targets: Arc<Targets>, own: &Targets) -> Result<Arc<Targets>> {
+    if own.count() == 0 {
+        return Ok(targets);
+    }
+    if own.count() == targets.count() {
+        return Err(alone(own));
+    }
+    let (all, own) = (targets.ranges(), own.ranges());
+    let others = Targets::new(all.collect::<RangeList>(), own.collect::<RangeList>());
+    others.map(Arc::new).ok_or_else(too_many)
+}
+
 /// The error of a scan that has no other targets.
-pub(super) fn alone(own: &Targets) -> Error {
+fn alone(own: &Targets) -> Error {
     let first = own.addr(0);
     let what = match own.count() {
         1 => format!("scan {first}"),
         count => format!("scan {first} and {} other addresses", count - 1),
     };
     let why = "it is this host itself, whose packets to itself never reach an interface";
-    Error::new(ErrorKind::InvalidInput, what, why).with_hint(
-        "`ss -tuln` lists the ports that are open here; to see them as others do, scan from another \
-         host or network namespace",
-    )
+    Error::new(ErrorKind::InvalidInput, what, why).with_hint(HINT)
 }
 
 /// The error of a scan whose targets are routed to the loopback interface.
 pub(super) fn routed(name: &str) -> Error {
     let why = "packets that a scan sends there are not delivered, as they bypass the kernel's IP \
                output";
-    Error::new(ErrorKind::InvalidInput, format!("scan on {name}"), why).with_hint(
-        "`ss -tuln` lists the ports that are open here; to see them as others do, scan from another \
-         host or network namespace",
-    )
+    Error::new(ErrorKind::InvalidInput, format!("scan on {name}"), why).with_hint(HINT)
 }

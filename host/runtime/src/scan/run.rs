@@ -19,7 +19,7 @@ use wire::Timestamp;
 use super::ahead::Ahead;
 use super::probes::ProbeSource;
 use super::record::{Recorder, Recording, Tap};
-use super::talk::BannerReader;
+use super::talk::{BannerReader, Segments};
 use super::transmit::{Live, Sent, transmit};
 use super::{Found, Notice, Outcome, OwnCard, Scan, StateFile, Totals};
 use crate::Stop;
@@ -97,34 +97,8 @@ pub fn run(
     if ahead.is_some() {
         live.resolve(0);
     }
-    let mut collector = Collector {
-        scan,
-        totals: Totals {
-            probes: scan.plan().probe_count(),
-            before: scan.setup().from,
-            ..Totals::default()
-        },
-        seen: Seen::new(SEEN_MAX),
-        live: &live,
-        began: Instant::now(),
-        is_complete: false,
-        sending: Duration::ZERO,
-        error: None,
-        state,
-        watch: Watch::new(scan.setup().from),
-        own,
-        grabbed: None,
-        datagrams: scan
-            .setup()
-            .grab
-            .as_ref()
-            .map(|_| DatagramReader::default()),
-        datagram_count: 0,
-        adaptive: scan.setup().adaptive(),
-        rate: scan.setup().asked_rate().max,
-        observed: Instant::now(),
-        recorder: recorder.transpose()?,
-    };
+    let recorder = recorder.transpose()?;
+    let mut collector = Collector::new(scan, &live, (state, own, recorder));
     let grabber = scan.grabber(&cookies, &hops);
     collector.look_first(&mut notice)?;
     let sending = (probers, grabber, ahead);
@@ -182,6 +156,61 @@ type Sending<'p> = (
 );
 
 impl<'s> Collector<'s> {
+    fn new(
+        scan: &'s Scan,
+        live: &'s Live,
+        (state, own, recorder): (Option<StateFile>, Option<OwnCard>, Option<Recorder>),
+    ) -> Self {
+        let setup = scan.setup();
+        let totals = Totals {
+            probes: scan.plan().probe_count(),
+            before: setup.from,
+            ..Totals::default()
+        };
+        Self {
+            scan,
+            totals,
+            seen: Seen::new(SEEN_MAX),
+            live,
+            began: Instant::now(),
+            is_complete: false,
+            sending: Duration::ZERO,
+            error: None,
+            state,
+            watch: Watch::new(setup.from),
+            own,
+            grabbed: None,
+            datagrams: setup.grab.as_ref().map(|_| DatagramReader::default()),
+            datagram_count: 0,
+            adaptive: setup.adaptive(),
+            rate: setup.asked_rate().max,
+            observed: Instant::now(),
+            recorder,
+        }
+    }
+
+    /// What recognizes the answers on a queue.
+    fn receiving<'p>(
+        &self,
+        cookies: &'p Cookies,
+        events: &SyncSender<Event>,
+        segments: Option<&SyncSender<Segments>>,
+    ) -> Receiving<'p>
+    where
+        's: 'p,
+    {
+        Receiving {
+            classifier: AnswerClassifier::new(self.scan.plan(), cookies),
+            events: events.clone(),
+            segments: segments.cloned(),
+            received: &self.live.received,
+            began: self.began,
+            bare: self.scan.is_bare().then(Vec::new),
+            responder: self.own.as_ref().map(|own| own.responder.clone()),
+            tap: self.tap(false),
+        }
+    }
+
     fn run(
         &mut self,
         port: &mut Port,
@@ -200,7 +229,7 @@ impl<'s> Collector<'s> {
         };
         let (segments, inbox) = sync_channel(SEGMENTS_MAX);
         let (over, ended) = (stop.child(), Stop::new());
-        let (live, plan) = (self.live, self.scan.plan());
+        let live = self.live;
         let talking =
             grabber.map(|grabber| BannerReader::new(grabber, inbox, (give.clone(), live)));
         let segments = talking.as_ref().map(|_| segments);
@@ -208,16 +237,7 @@ impl<'s> Collector<'s> {
         thread::scope(|scope| {
             let mut receivers = Vec::new();
             for rx in rx {
-                let mut engine = Receiving {
-                    classifier: AnswerClassifier::new(plan, cookies),
-                    events: give.clone(),
-                    segments: segments.clone(),
-                    received: &live.received,
-                    began: self.began,
-                    bare: self.scan.is_bare().then(Vec::new),
-                    responder: self.own.as_ref().map(|own| own.responder.clone()),
-                    tap: self.tap(false),
-                };
+                let mut engine = self.receiving(cookies, &give, segments.as_ref());
                 let ended = &ended;
                 receivers.push(scope.spawn(move || receive(rx, &mut engine, ended)));
             }

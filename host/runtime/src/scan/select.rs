@@ -3,8 +3,8 @@
 use ::scan::{AddrRange, Probe, RESERVED, RangeList, Targets};
 use sys::{Error, ErrorKind, Result};
 
-use super::Setup;
 use super::route::Local;
+use super::{ON_LINK_MAX, Setup};
 
 /// Adds the opt-out list to the exclusions; returns how many addresses it removes that are targets
 /// otherwise. Random targets are chosen among the others.
@@ -48,6 +48,21 @@ pub(super) fn check_link(setup: &Setup, local: &Local, addresses: &Targets) -> R
         return Ok(());
     };
     Err(Error::new(ErrorKind::InvalidInput, "scan by ARP", why).with_hint(hint))
+}
+
+/// The MAC address of each target on the link is kept.
+pub(super) fn check_on_link(local: &Local, on_link: &Targets) -> Result<()> {
+    if on_link.count() <= ON_LINK_MAX {
+        return Ok(());
+    }
+    let why = format!(
+        "{} targets are on the link of {}, and MAC addresses of at most {ON_LINK_MAX} can be \
+         resolved",
+        on_link.count(),
+        local.name
+    );
+    Err(Error::new(ErrorKind::InvalidInput, "scan", why)
+        .with_hint("scan fewer at a time, or send all probes to one router: --router-mac MAC"))
 }
 
 /// Some probes are of IPv4 only.

@@ -1,5 +1,6 @@
 //! Resolves MAC addresses of on-link targets by ARP or Neighbor Discovery: up to two requests each,
-//! a second apart, at the scan's rate. The replies are received by a tap, so the host still gets them.
+//! a second apart, at the scan's rate. The replies are received by a tap, so the host still gets
+//! them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

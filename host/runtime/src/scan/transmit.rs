@@ -120,7 +120,7 @@ pub struct Live {
     pub probed_ns: AtomicU64,
     /// The link of the port.
     pub link: LinkState,
-    /// The targets of the probes of this run before this number are resolved, as far as they answer.
+    /// The targets of the probes of this run before this number are resolved, if they answer.
     resolved: AtomicU64,
     /// Replies to neighbours, and their bytes.
     pub replies: AtomicU64,

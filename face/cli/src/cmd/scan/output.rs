@@ -5,9 +5,11 @@ use std::path::Path;
 
 use ::scan::State;
 use ::scan::report::{Format, NDJSON, Report, Run};
+use port::file::{FileWriter, WriterOptions};
 use runtime::scan::{
-    Notice, OutputFormat, OutputName, OutputOptions, Outputs, Rotation, Scan, Totals,
+    Notice, OutputFormat, OutputName, OutputOptions, Outputs, Recording, Rotation, Scan, Totals,
 };
+use sys::privileges::User;
 use sys::{Error, Result};
 use wire::Timestamp;
 
@@ -178,10 +180,34 @@ impl Chosen {
     /// # Errors
     /// As [`Outputs::open`].
     pub fn open<'p>(&self, inputs: impl Iterator<Item = &'p Path>) -> Result<Outputs> {
-        let keep: Vec<_> = inputs.filter_map(inputs::identity).collect();
+        let keep: Vec<_> = inputs.filter_map(crate::inputs::identity).collect();
         let totals = Totals::default();
         Outputs::open(&self.files, &self.run, (self.options, &totals), &keep).map_err(explained)
     }
+}
+
+/// Creates the capture file, with the privileges of the start.
+///
+/// # Errors
+/// For a pipe, one of the inputs, and any error of the system.
+pub fn recording(path: &Path, scan: &Scan, user: Option<&User>) -> Result<Recording> {
+    let refused = |why: &str| {
+        let what = format!("write {}", path.display());
+        refused(&what, why.into()).with_hint("name a file")
+    };
+    if path == Path::new("-") {
+        return Err(refused("standard output has the results"));
+    }
+    let mut options = WriterOptions::new(path);
+    options.owner = user.map(|user| (user.uid, user.gid));
+    options.application = concat!("barewire ", env!("CARGO_PKG_VERSION")).into();
+    let writer = FileWriter::create(options)?;
+    if writer.is_stream() {
+        return Err(refused(
+            "it is a pipe, whose reader the scan would wait for",
+        ));
+    }
+    Recording::new(writer, (scan.interface(), scan.is_bare()))
 }
 
 /// Adds a hint to an error about an input file.

@@ -71,8 +71,8 @@ impl Engine for Receiving<'_> {
                 self.received.fetch_add(received, Ordering::Relaxed);
                 return Ok(Verdict::Finish);
             }
-            // Datagrams and ICMP errors that answer probes belong to no connection. A reset may: the
-            // acknowledgment of a server that resets at once is that of a closed port.
+            // Datagrams and ICMP errors that answer probes belong to no connection. A reset may:
+            // the acknowledgment of a server that resets at once is that of a closed port.
             let is_segment =
                 |answer: Answer| matches!(answer.evidence, Evidence::SynAck | Evidence::Reset);
             if self.segments.is_some() && answer.is_none_or(is_segment) {
