@@ -43,8 +43,9 @@ fn keys_switch_pages_filter_and_pause() {
     press("\u{1b}", "destination");
     press("?", "draw the screen again");
     press("x", "destination");
-    // Port 9 has no known application here: no row. The page of talkers has both endpoints.
-    press("2", "nothing yet");
+    // Port 9 has no known application here: everything is in one row. The page of talkers has both
+    // endpoints.
+    press("2", "unknown");
     press("3", "received");
     press("4", "metered");
     press("5", "iptoasn.com");
