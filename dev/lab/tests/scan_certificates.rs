@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const PORT: u16 = 10_000;
 
 /// Makes certificates in the directory `$1`, numbered from 0; writes how many.
-const MAKE: &str = r#"
+const MAKE: &str = r##"
 cd "$1"
 n=0
 make() {
@@ -51,7 +51,7 @@ openssl ca -batch -config ca.cnf -cert 0.pem -keyfile 0.key -in old.csr -out $n.
 cp 0.key $n.key
 n=$((n + 1))
 echo $n
-"#;
+"##;
 
 /// What OpenSSL says of a certificate, under our names.
 fn openssl(path: &Path) -> Vec<(&'static str, String)> {
