@@ -173,7 +173,13 @@ impl<'p> BannerGrabber<'p> {
             port: incoming.from_port,
         };
         if let Some(slot) = self.table.find(&target) {
-            return self.deliver(slot, &incoming, now_ns, report);
+            let connection = self.table.get(slot);
+            let is_old = connection.is_some_and(|one| one.ends().local_port != incoming.to_port);
+            // One before the present connection, from another port.
+            return match is_old {
+                true => self.reset(&target, &incoming),
+                false => self.deliver(slot, &incoming, now_ns, report),
+            };
         }
         if self.opens(packet, &target) {
             return self.open(target, &incoming, now_ns);
