@@ -36,11 +36,10 @@ mask=string_mask=MASK:0x800 make 'O=BMP žluť\nCN=x' '' "${ec}P-521" -sha512
 mask=string_mask=MASK:0x100 make 'O=Universal ☃\nCN=x' '' "${rsa}1024" -sha1
 mask=string_mask=MASK:0x4 make 'O=T61 é\nCN=x' '' "${rsa}3072" -sha256
 make 'CN=many' "$many" "${rsa}2048" -sha256
-make 'CN=kinds' 'subjectAltName=URI:https://a.example/x?y=1,email:me@a.example,IP:192.0.2.1,IP:2001:db8::1,RID:1.2.3.4,otherName:1.3.6.1.4.1.311.20.2.3;UTF8:u@a,dirName:dir,DNS:z.example' "${ec}secp256k1" -sha256
+make 'CN=kinds' 'subjectAltName=URI:https://a.example/x?y=1,email:me@a.example,IP:192.0.2.1,IP:2001:db8::1,RID:1.2.3.4,otherName:1.3.6.1.4.1.311.20.2.3;UTF8:u@a,dirName:dir,DNS:z.example' "${ec}P-256" -sha256
 make 'CN=pss' '' "${rsa}2048" -sha256 -sigopt rsa_padding_mode:pss
 make 'CN=ed\n0.1.3.6.1.4.1.99999.1=own\nemailAddress=a@b.example\nserialNumber=7\nDC=example' '' '-algorithm ED25519' -set_serial 0x8123456789abcdef8123456789abcdef
 make 'CN=ed448' '' '-algorithm ED448' -set_serial 0
-make 'CN=brainpool' '' "${ec}brainpoolP320r1" -sha256 -set_serial 1
 mask=string_mask=default make 'C=DE\nO=Old\n0.OU=one\n1.OU=+two\nCN=old' '' "${rsa}2048" -md5 -set_serial -5
 # Valid from 1955.
 openssl req -new -config 0.cnf -key 0.key -out old.csr

@@ -1,6 +1,6 @@
 //! What a connection does with the server's data: decoders, TLS, the reply, the page, the banner.
 
-use inspect::{Conversation, Direction, Origin, Tools};
+use inspect::{Conversation, Direction, Origin, Protocol, Tools};
 
 use super::{Connection, Ending, Reading, START_LEN};
 use crate::grab::Banner;
@@ -122,19 +122,23 @@ impl Connection {
         if self.said.len() != self.hello_len + self.reply_len {
             return;
         }
+        self.begin_ssh(now_ns, tools);
         let reply = self.hello.reply(&self.start, who);
         if let Some(new @ [_, ..]) = reply.get(self.reply_len..) {
-            self.begin_ssh(now_ns, tools);
             self.say(new, now_ns, tools);
         }
     }
 
     /// Begins to decode at a server's identification of SSH, if text precedes it.
     fn begin_ssh(&mut self, now_ns: u64, tools: &mut Tools) {
+        let may_be = self.said.is_empty() || self.hello.name() == Some("ssh");
+        let is_whole = self.byte_count == self.start.len() as u64;
+        if !may_be || !is_whole || self.application.protocol() != Protocol::Unknown {
+            return;
+        }
         let start = std::mem::take(&mut self.start);
         let found = hello::identification(&start);
-        let is_whole = self.byte_count == start.len() as u64;
-        if found.len() != start.len() && is_whole && self.reply_len == 0 {
+        if found.len() != start.len() {
             let mut sink = OfServer {
                 application: &mut self.application,
                 keeps_certificate: false,
