@@ -20,8 +20,19 @@ n=0
 make() {
     subject=$1 names=$2 key=$3
     shift 3
-    printf '[req]\ndistinguished_name=dn\nprompt=no\nx509_extensions=ext\n%s\n[dn]\n%b\n[ext]\n%b\n[dir]\nO=Dir, x\n' \
-        "${mask:-string_mask=utf8only}" "$subject" "$names" > $n.cnf
+    cat > $n.cnf << END
+[req]
+distinguished_name=dn
+prompt=no
+x509_extensions=ext
+${mask:-string_mask=utf8only}
+[dn]
+$(printf %b "$subject")
+[ext]
+$names
+[dir]
+O=Dir, x
+END
     eval "openssl genpkey $key -out $n.key" 2> /dev/null
     openssl req -new -x509 -utf8 -config $n.cnf -key $n.key -days 30 -out $n.pem "$@" 2> /dev/null
     n=$((n + 1))
@@ -31,20 +42,36 @@ rsa="-algorithm RSA -pkeyopt rsa_keygen_bits:"
 many=subjectAltName=DNS:0.example
 for i in $(seq 70); do many=$many,DNS:name-$i.example; done
 make 'O=Only an organisation' '' "${ec}P-256" -sha256
-make 'C=US\nO="Ex, +<x>;"\nOU="#lead"\nCN=tést' 'subjectAltName=DNS:a.example,DNS:*.b.example' "${ec}P-384" -sha384
+make 'C=US\nO="Ex, +<x>;"\nOU="#lead"\nCN=tést' subjectAltName=DNS:a.example,DNS:*.b.example \
+    "${ec}P-384" -sha384
 mask=string_mask=MASK:0x800 make 'O=BMP žluť\nCN=x' '' "${ec}P-521" -sha512
 mask=string_mask=MASK:0x100 make 'O=Universal ☃\nCN=x' '' "${rsa}1024" -sha1
 mask=string_mask=MASK:0x4 make 'O=T61 é\nCN=x' '' "${rsa}3072" -sha256
 make 'CN=many' "$many" "${rsa}2048" -sha256
-make 'CN=kinds' 'subjectAltName=URI:https://a.example/x?y=1,email:me@a.example,IP:192.0.2.1,IP:2001:db8::1,RID:1.2.3.4,otherName:1.3.6.1.4.1.311.20.2.3;UTF8:u@a,dirName:dir,DNS:z.example' "${ec}P-256" -sha256
+kinds='subjectAltName=URI:https://a.example/x?y=1,email:me@a.example,IP:192.0.2.1'
+kinds="$kinds,IP:2001:db8::1,RID:1.2.3.4,otherName:1.3.6.1.4.1.311.20.2.3;UTF8:u@a"
+make 'CN=kinds' "$kinds,dirName:dir,DNS:z.example" "${ec}P-256" -sha256
 make 'CN=pss' '' "${rsa}2048" -sha256 -sigopt rsa_padding_mode:pss
-make 'CN=ed\n0.1.3.6.1.4.1.99999.1=own\nemailAddress=a@b.example\nserialNumber=7\nDC=example' '' '-algorithm ED25519' -set_serial 0x8123456789abcdef8123456789abcdef
+make 'CN=ed\n0.1.3.6.1.4.1.99999.1=own\nemailAddress=a@b.example\nserialNumber=7\nDC=example' \
+    '' '-algorithm ED25519' -set_serial 0x8123456789abcdef8123456789abcdef
 make 'CN=ed448' '' '-algorithm ED448' -set_serial 0
-mask=string_mask=default make 'C=DE\nO=Old\n0.OU=one\n1.OU=+two\nCN=old' '' "${rsa}2048" -md5 -set_serial -5
+mask=string_mask=default make 'C=DE\nO=Old\n0.OU=one\n1.OU=+two\nCN=old' '' \
+    "${rsa}2048" -md5 -set_serial -5
 # Valid from 1955.
 openssl req -new -config 0.cnf -key 0.key -out old.csr
 mkdir ca && touch ca/index && echo 0123 > ca/serial
-printf '[ca]\ndefault_ca=c\n[c]\ndatabase=ca/index\nserial=ca/serial\nnew_certs_dir=ca\ndefault_md=sha256\npolicy=p\n[p]\norganizationName=optional\n' > ca.cnf
+cat > ca.cnf << END
+[ca]
+default_ca=c
+[c]
+database=ca/index
+serial=ca/serial
+new_certs_dir=ca
+default_md=sha256
+policy=p
+[p]
+organizationName=optional
+END
 openssl ca -batch -config ca.cnf -cert 0.pem -keyfile 0.key -in old.csr -out $n.pem -notext \
     -startdate 550203040506Z -enddate 690101000000Z 2> /dev/null
 cp 0.key $n.key
@@ -217,27 +244,40 @@ fn certificates_of_every_kind_are_those_of_openssl_in_every_format() {
         let port = usize::from(PORT) + at;
         let banner = banners.iter().find(|banner| banner["port"] == port);
         let banner = banner.unwrap_or_else(|| panic!("{port}: {stdout}"));
-        let found = &banner["application"];
-        for (name, expected) in openssl(&folder.join(format!("{at}.pem"))) {
-            assert_eq!(shown(&found[name]), expected, "{at} {name}: {found}");
-        }
-        let sum = found["tls_certificate_sha256"].as_str().unwrap();
-        for (ending, text) in &files {
-            let line = text.lines().find(|line| line.contains(sum));
-            let line = line.unwrap_or_else(|| panic!("{at} in {ending}: {text}"));
-            let serial = shown(&found["tls_serial"]);
-            assert!(
-                line.contains(&serial) && line.contains("tls_key_bits"),
-                "{ending} {line}"
-            );
-        }
+        check(&folder, at, &banner["application"], &files);
     }
+    check_names(&banners);
+    for server in &mut servers {
+        server.kill().unwrap();
+    }
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+/// Checks the fields found, and that each file has them.
+fn check(folder: &Path, at: usize, found: &Value, files: &[(&str, String)]) {
+    for (name, expected) in openssl(&folder.join(format!("{at}.pem"))) {
+        assert_eq!(shown(&found[name]), expected, "{at} {name}: {found}");
+    }
+    let sum = found["tls_certificate_sha256"].as_str().unwrap();
+    let serial = shown(&found["tls_serial"]);
+    for (ending, text) in files {
+        let line = text.lines().find(|line| line.contains(sum));
+        let line = line.unwrap_or_else(|| panic!("{at} in {ending}: {text}"));
+        assert!(
+            line.contains(&serial) && line.contains("tls_key_bits"),
+            "{ending} {line}"
+        );
+    }
+}
+
+/// Checks the alternative names.
+fn check_names(banners: &[Value]) {
     let of = |subject: &str| {
         let found = banners.iter().map(|banner| &banner["application"]);
         let mut found = found.filter(|found| found["tls_subject"] == subject);
         found
             .next()
-            .unwrap_or_else(|| panic!("{subject}: {stdout}"))
+            .unwrap_or_else(|| panic!("{subject}: {banners:?}"))
     };
     let many = of("CN=many");
     assert_eq!(many["tls_san"].as_array().unwrap().len(), 64);
@@ -253,8 +293,4 @@ fn certificates_of_every_kind_are_those_of_openssl_in_every_format() {
         "z.example",
     ]);
     assert_eq!(of("CN=kinds")["tls_san"], kinds);
-    for server in &mut servers {
-        server.kill().unwrap();
-    }
-    let _ = std::fs::remove_dir_all(&folder);
 }

@@ -17,8 +17,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Two sites at one address, and TLS on ports that are not known for it.
 const NGINX: &str = r#"
 for name in one two; do
-    chroot $T openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/O=Site $name/CN=$name.example" \
-        -keyout /tmp/$name.key -out /tmp/$name.pem 2> /dev/null
+    chroot $T openssl req -x509 -newkey rsa:2048 -nodes -days 30 \
+        -subj "/O=Site $name/CN=$name.example" -keyout /tmp/$name.key -out /tmp/$name.pem 2> /dev/null
     mkdir $T/tmp/$name
     echo "<title>Site &ndash; $name</title>" > $T/tmp/$name/index.html
 done
@@ -126,7 +126,7 @@ fn targets_are_spoken_to_by_name_and_tls_on_any_port() {
     assert_eq!(tls["tls_subject"], "O=Site one, CN=one.example");
 }
 
-/// Servers that go on with TLS when they are asked.
+/// Servers that begin TLS when they are asked.
 const PLAIN: &str = r#"
 chroot $T openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=later.example \
     -keyout /tmp/key.pem -out /tmp/cert.pem 2> /dev/null

@@ -1,5 +1,5 @@
-//! Conversion between dates of the Gregorian calendar and seconds since the Unix epoch, in the years
-//! 0 to 9999. Before 1970 the seconds are negative.
+//! Conversion between dates of the Gregorian calendar and seconds since the Unix epoch, in the
+//! years 0 to 9999. Before 1970 the seconds are negative.
 //!
 //! [`wire::Timestamp`] counts nanoseconds from 1970 to 2554; certificates may begin in 1950 and are
 //! valid until 9999 (RFC 5280 §4.1.2.5).

@@ -228,8 +228,8 @@ pub static NDJSON: &Format = &ndjson::FORMAT;
 /// Number of first bytes by which a file is recognized; the closing part is shorter.
 pub const CLOSING_MAX: usize = 4096;
 /// Number of bytes at the end of a cut file that are searched for the last whole row: the longest
-/// row, with a banner of 1,024 bytes and a certificate of 32 KiB of text of which each byte takes six,
-/// is shorter.
+/// row, with a banner of 1,024 bytes and a certificate of 32 KiB of text of which each byte takes
+/// six, is shorter.
 pub const ROW_MAX: usize = 256 << 10;
 
 /// The results of one run in one format.

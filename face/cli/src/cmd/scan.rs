@@ -181,7 +181,8 @@ pub struct Args {
     firewall: bool,
     /// Say this first to TCP ports (8000-8100=tls): what is said to a service (tls, http, ssh, ldap
     /// and so on), or the bytes of a file
-    #[arg(long, requires = "banners", value_parser = HelloArg::parse, value_name = "PORTS=NAME|FILE")]
+    #[arg(long, requires = "banners", value_parser = HelloArg::parse)]
+    #[arg(value_name = "PORTS=NAME|FILE")]
     hello: Vec<HelloArg>,
     /// Close a connection after TIME
     #[arg(long, default_value = "10", value_parser = parse_duration, value_name = "TIME")]

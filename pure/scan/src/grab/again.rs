@@ -27,8 +27,8 @@ fn suggests_tls(banner: &Banner) -> bool {
 }
 
 impl BannerGrabber<'_> {
-    /// Reports the banner of a connection that has ended, or opens another one in its place. Returns
-    /// whether the connection was replaced.
+    /// Reports the banner of a connection that has ended, or opens another one in its place.
+    /// Returns whether the connection was replaced.
     pub(super) fn again(
         &mut self,
         slot: u32,

@@ -191,7 +191,7 @@ impl Page {
         }
     }
 
-    /// Ends a title. Pages of frames and pictures have empty ones, too: the search goes on.
+    /// Ends a title. Those of pictures may be empty: the search continues.
     fn close(&mut self) {
         match self.text.trim_ascii().is_empty() {
             true => {

@@ -68,8 +68,8 @@ fn segment<'a>(found: &Dissection, packet: &'a [u8]) -> Option<&'a [u8]> {
 }
 
 /// Whether the checksum of a segment is right (RFC 9293 §3.1), or that of the pseudo header, as in
-/// segments of this host and those that the kernel has merged: the card would complete it. A segment
-/// that was cut off by the capture is not verified.
+/// segments of this host and those that the kernel has merged: the card would complete it. A
+/// segment that was cut off by the capture is not verified.
 fn is_valid(found: &Dissection, segment: &[u8]) -> bool {
     const CHECKSUM_AT: usize = 16;
     let header_len = u32::from(found.transport_offset - found.ip_offset);

@@ -8,7 +8,8 @@ use super::text::service;
 use super::{Ending, Format, Found, Run, after_last_line, put};
 use crate::grab::Banner;
 
-const HEADING: &str = "type,time,address,protocol,port,state,reason,ttl,from,rtt_ms,application,banner,mac,vendor,fields";
+const HEADING: &str = "type,time,address,protocol,port,state,reason,ttl,from,rtt_ms,application,\
+    banner,mac,vendor,fields";
 
 pub(super) static FORMAT: Format = Format {
     word: "csv",

@@ -2,8 +2,8 @@
 //! names, validity, key and fingerprint.
 //!
 //! Up to TLS 1.2 it is not encrypted; in 1.3, [`EncryptedMessages`](super::EncryptedMessages) finds
-//! it. It is read byte by byte, through the messages before it, to its end; the rest of the chain is
-//! ignored. Of a name as much is read as there is room for.
+//! it. It is read byte by byte, through the messages before it, to its end; the rest of the chain
+//! is ignored. Of a name as much is read as there is room for.
 
 mod element;
 mod key;

@@ -21,7 +21,7 @@ impl Connection {
     /// Reads the next bytes from the server.
     pub(super) fn read(&mut self, bytes: &[u8], now_ns: u64, tools: &mut Tools) {
         self.byte_count += bytes.len() as u64;
-        // Of a connection that goes on with TLS the text before it is kept.
+        // The text in front of TLS is kept.
         if self.byte_count <= self.plain_len {
             let room = START_LEN - self.start.len();
             self.start.extend(&bytes[..bytes.len().min(room)]);
