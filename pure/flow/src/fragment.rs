@@ -7,9 +7,9 @@
 //! [`HOLD_NS`], they join its flow; otherwise, or when their entry is needed, they are orphans and
 //! are counted in a flow with ports 0 that is marked. All of this depends on the order and the
 //! times of packets alone: a datagram is removed before the first packet that is too far from it in
-//! time, and a full table evicts the least recently used one, regardless of its hash. Each fragment is
-//! one packet with its own bytes; overlaps (RFC 5722, RFC 3128) are counted and change nothing. Only
-//! to find the packet inside a tunnel's is a datagram put together ([`crate::assembly`]).
+//! time, and a full table evicts the least recently used one, regardless of its hash. Each fragment
+//! is one packet with its own bytes; overlaps (RFC 5722, RFC 3128) are counted and change nothing.
+//! Only to find the packet inside a tunnel's is a datagram put together ([`crate::assembly`]).
 
 use wire::{Dissection, LayerKind};
 

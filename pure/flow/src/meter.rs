@@ -411,13 +411,6 @@ impl Meter {
             self.unsampled += 1;
             return;
         }
-        let bytes = if self.is_layer2 {
-            source.packet_len
-        } else {
-            level
-                .ip_total_len
-                .min(source.wire_len.saturating_sub(level.ip_offset.into()))
-        };
         let tcp_mss = if W::DETAIL && level.tcp_flags & flag::SYN != 0 {
             announced_mss(level, source.bytes)
         } else {
@@ -435,7 +428,7 @@ impl Meter {
             hash,
             time_ns: input.time_ns,
             level: Headers::of(level),
-            bytes,
+            bytes: source.counted_len(level, self.is_layer2),
             tcp_mss,
             key_extra,
         };

@@ -62,7 +62,7 @@ pub struct Total {
     pub packets: [u64; 2],
     /// Bytes from the initiator, and from the responder.
     pub bytes: [u64; 2],
-    /// Time of the first packet, in nanoseconds since the Unix epoch; the maximum if no packet has a
+    /// Time of the first packet, in nanoseconds since the Unix epoch; the maximum if none has a
     /// time.
     pub start_ns: u64,
     /// Time of the last packet.

@@ -1,6 +1,6 @@
-//! The law of fragmented tunnels: whatever the wrapper, wherever it is fragmented, and in whatever
-//! order the fragments arrive, the flow inside has the same record as without fragments, and each
-//! fragment that does not have the header inside counts in the tunnel's flow.
+//! The law of fragmented tunnels: for every wrapper, fragmented anywhere, in any order, the flow
+//! inside has the same record as without fragments, and each fragment that does not contain the
+//! header inside counts in the tunnel's flow.
 
 use barewire_flow::{
     EndReason, HashKey, Input, Level, Meter, MeterConfig, MeterStats, Octets, Record, Sampling,

@@ -36,6 +36,15 @@ impl<'a> Source<'a> {
             packet_len: wire_len,
         }
     }
+
+    /// Number of bytes to count: of the whole packet, or of the datagram of a level.
+    pub(super) fn counted_len(&self, level: &Dissection, is_layer2: bool) -> u32 {
+        if is_layer2 {
+            return self.packet_len;
+        }
+        let rest = self.wire_len.saturating_sub(level.ip_offset.into());
+        level.ip_total_len.min(rest)
+    }
 }
 
 /// The level of a packet that defines its flow.

@@ -320,23 +320,15 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         if cap_len > space {
             return Err(self.error(FileErrorKind::PacketExceedsBlock(cap_len, used as u32)));
         }
-        let mut direction = Direction::Unknown;
-        let mut fcs_len = interface.fcs_len.unwrap_or(0);
         let end = head_len + cap_len as usize;
+        let mut stated = Stated {
+            direction: Direction::Unknown,
+            fcs_len: interface.fcs_len.unwrap_or(0),
+            dropped,
+        };
         if kind != block::SIMPLE_PACKET {
-            for (code, value) in Options::new(body, end.next_multiple_of(4), order) {
-                match (code, value.len()) {
-                    (2, 4) => {
-                        let flags = order.u32(at(body, value.start));
-                        direction = direction_of(flags);
-                        // 0: not stated here.
-                        let stated = (flags >> 5 & 15) as u8;
-                        fcs_len = if stated == 0 { fcs_len } else { stated };
-                    }
-                    (4, 8) if kind == block::PACKET => dropped = order.u64(at(body, value.start)),
-                    _ => {}
-                }
-            }
+            let options = Options::new(body, end.next_multiple_of(4), order);
+            stated.read(options, kind == block::PACKET);
         }
         let (wire_len, has_wire_len) = super::wire_len(wire_len, cap_len);
         let time = match units {
@@ -351,11 +343,11 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
             is_time_clamped: time.is_err(),
             wire_len,
             has_wire_len,
-            fcs_len,
+            fcs_len: stated.fcs_len,
             link: interface.link,
             interface: index,
-            direction,
-            dropped,
+            direction: stated.direction,
+            dropped: stated.dropped,
         }))
     }
 
@@ -423,6 +415,33 @@ impl Iterator for Options<'_> {
         }
         self.position = value.end.next_multiple_of(4);
         Some((code, value))
+    }
+}
+
+/// What the options of a packet state.
+struct Stated {
+    direction: Direction,
+    fcs_len: u8,
+    dropped: u64,
+}
+
+impl Stated {
+    fn read(&mut self, options: Options<'_>, has_dropped: bool) {
+        let (body, order) = (options.body, options.order);
+        for (code, value) in options {
+            match (code, value.len()) {
+                (2, 4) => {
+                    let flags = order.u32(at(body, value.start));
+                    self.direction = direction_of(flags);
+                    // 0: not stated here.
+                    if flags >> 5 & 15 != 0 {
+                        self.fcs_len = (flags >> 5 & 15) as u8;
+                    }
+                }
+                (4, 8) if has_dropped => self.dropped = order.u64(at(body, value.start)),
+                _ => {}
+            }
+        }
     }
 }
 

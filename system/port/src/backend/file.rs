@@ -157,6 +157,20 @@ struct Shared {
 }
 
 impl Shared {
+    /// Counts what is unusual about a packet.
+    #[inline]
+    fn count(&self, packet: &wire::file::Packet) {
+        if !packet.has_wire_len {
+            self.wire_len_damaged.add(1);
+        }
+        if packet.is_time_clamped {
+            self.time_clamped.add(1);
+        }
+        if !packet.has_time {
+            self.time_missing.add(1);
+        }
+    }
+
     /// The interfaces read, except the first `known`.
     fn interfaces_from(&self, known: usize) -> Vec<(u16, String)> {
         let all = self

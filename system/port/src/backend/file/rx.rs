@@ -344,15 +344,7 @@ impl Rx {
                 other => break Some(other),
             };
             seen += 1;
-            if !packet.has_wire_len {
-                self.shared.wire_len_damaged.add(1);
-            }
-            if packet.is_time_clamped {
-                self.shared.time_clamped.add(1);
-            }
-            if !packet.has_time {
-                self.shared.time_missing.add(1);
-            }
+            self.shared.count(&packet);
             let index = self.indices.get(packet.interface as usize);
             let index = index.copied().unwrap_or(0);
             let data_at = at + packet.data.start;
