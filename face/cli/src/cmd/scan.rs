@@ -25,7 +25,7 @@ use ::scan::{
 };
 use runtime::origin_table::Vendors;
 use runtime::scan::{
-    self, Notice, Outputs, RateControl, Saved, Scan, Setup, SourceAddr, StateFile, TargetList,
+    self, Notice, Outputs, RateControl, Saved, Setup, SourceAddr, StateFile, TargetList,
 };
 use runtime::{Stop, TotalsRequest};
 use sys::privileges::User;

@@ -16,7 +16,6 @@ use wire::Timestamp;
 use super::refused;
 use crate::args::parse_duration;
 use crate::confine::Files;
-use crate::inputs;
 
 /// Output options of `barewire scan`.
 #[derive(clap::Args)]
