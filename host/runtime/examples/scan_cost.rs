@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         &scan,
         [7; 16],
         &stop,
-        None,
+        (None, None),
         || Ok(()),
         |notice| {
             answers += u64::from(matches!(notice, Notice::Found(_)));
