@@ -151,6 +151,11 @@ const TABLE: &[Row] = &[
                 &["10.77.0.2", "--probe", "arp", "--mac-vendors", "IN"],
             ),
             (
+                "--hello",
+                Text("x"),
+                &["10.77.0.2", "-p", "9", "--banners", "--hello", "9=IN"],
+            ),
+            (
                 "--rate-file",
                 Text("1kpps\n"),
                 &["10.77.0.2", "-p", "9", "--rate-file", "IN"],
@@ -163,10 +168,9 @@ const TABLE: &[Row] = &[
             ("--output", &["--output", "list:OUT", "--append-output"]),
             ("--output", &["--output", "json:OUT"]),
             ("--output", &["--output", "ndjson:OUT"]),
-            ("--output", &["--output", "csv:OUT"]),
-            ("--output", &["--output", "sql:OUT"]),
             ("--output", &["--output", "parquet:OUT"]),
             ("--output", &["--output", "sqlite:OUT"]),
+            ("--pcap", &["--pcap", "OUT"]),
         ],
     },
     Row {
@@ -206,6 +210,7 @@ const OTHERS: &[(&str, &[&str])] = &[
         "scan",
         &["-p", "--exclude-ports", "--source-port", "-e", "--state"],
     ),
+    ("scan merge", &["FILE"]),
     ("filter explain", &["--dns-file"]),
     ("filter test", &["FILE", "--dns-file"]),
     ("filter p0f", &["FILE|PORT", "--database", "--cpus"]),

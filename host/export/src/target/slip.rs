@@ -30,23 +30,26 @@ pub(super) fn find(format: &Format, path: &str, query: &str) -> Option<(String, 
     };
     let name = format.name;
     let mut urls = Vec::new();
+    let has_files = format.sinks.contains(&FILE);
+    // A topic follows a host, other paths do not.
+    let is_path = place.trim_end_matches('/').contains('/') && scheme.is_none();
     if scheme != Some(FILE)
+        && !(has_files && is_path)
         && let Some(scheme) = collector_scheme(format, scheme.or(given.flatten()))
     {
         let place = if is_address(path) { path } else { place };
         let place = bracketed(place);
         urls.push(format!("to a collector: {name}:{scheme}://{place}{query}"));
     }
-    if format.sinks.contains(&FILE) {
+    if has_files {
         let file = match scheme {
             Some(FILE) => rest.to_owned(),
-            None if path.starts_with("//") => path[1..].to_owned(),
+            // `//flows.csv` is more often a file of this directory than one of the root directory.
+            None if path.starts_with("//") => match is_path {
+                true => format!("/{place}"),
+                false => place.to_owned(),
+            },
             _ => format!("./{path}"),
-        };
-        // `//flows.csv` is more often a file of this directory than one of the root directory.
-        let file = match file.strip_prefix('/') {
-            Some(name) if !name.contains('/') => name.to_owned(),
-            _ => file,
         };
         urls.push(format!("to a file: {name}:{file}{query}"));
     }
