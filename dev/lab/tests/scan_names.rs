@@ -18,7 +18,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 const NGINX: &str = r#"
 for name in one two; do
     chroot $T openssl req -x509 -newkey rsa:2048 -nodes -days 30 \
-        -subj "/O=Site $name/CN=$name.example" -keyout /tmp/$name.key -out /tmp/$name.pem 2> /dev/null
+        -subj "/O=Site $name/CN=$name.example" -keyout /tmp/$name.key \
+        -out /tmp/$name.pem 2> /dev/null
     mkdir $T/tmp/$name
     echo "<title>Site &ndash; $name</title>" > $T/tmp/$name/index.html
 done

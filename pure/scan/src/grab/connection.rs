@@ -222,7 +222,7 @@ impl Connection {
             ends,
         };
         match connection.hello.name() {
-            _ if is_tls => connection.begin_tls(),
+            _ if is_tls => connection.begin_tls(false),
             Some("ldap") => {
                 connection.dialog =
                     Dialog::of(inspect::Protocol::Ldap, connection.ends.own).map(Box::new);

@@ -86,13 +86,14 @@ pub struct Handshake {
     message: Vec<u8>,
     transcript: Option<(Suite, Transcript)>,
     protected: Option<Box<Protected>>,
-    /// Name of the server in our hellos.
+    /// Name of the server in our hellos, and whether they offer HTTP.
     name: Option<Arc<str>>,
+    has_alpn: bool,
 }
 
 impl Handshake {
     /// Before the first byte of the server with this name.
-    pub const fn new(name: Option<Arc<str>>) -> Self {
+    pub const fn new(name: Option<Arc<str>>, has_alpn: bool) -> Self {
         Self {
             state: State::Hello,
             head: [0; 5],
@@ -102,6 +103,7 @@ impl Handshake {
             transcript: None,
             protected: None,
             name,
+            has_alpn,
         }
     }
 
@@ -216,7 +218,7 @@ impl Handshake {
                 }
                 let retry = Retry { group, cookie };
                 let random = hello.get(6..).and_then(<[u8]>::first_chunk).ok_or(())?;
-                let second = tls::message(random, self.name.as_deref(), Some(&retry));
+                let second = tls::message(random, (self.name.as_deref(), self.has_alpn), Some(&retry));
                 let mut transcript = Transcript::retried(suite, hello);
                 transcript.add(message);
                 transcript.add(&second);

@@ -12,8 +12,9 @@ use crate::grab::tls::{Handshake, Out};
 
 impl Connection {
     /// Reads the server's next bytes as TLS.
-    pub(super) fn begin_tls(&mut self) {
-        self.handshake = Some(Box::new(Handshake::new(self.ends.name.clone())));
+    pub(super) fn begin_tls(&mut self, is_later: bool) {
+        let has_alpn = hello::tls::has_alpn(self.target.port, is_later);
+        self.handshake = Some(Box::new(Handshake::new(self.ends.name.clone(), has_alpn)));
         let count_max = if self.ends.keeps_chain { CHAIN_MAX } else { 1 };
         self.certificates = Some(Box::new(Certificates::new(count_max)));
     }
@@ -103,10 +104,10 @@ impl Connection {
                 target: &self.ends.target,
                 name: self.ends.name.as_deref(),
             };
-            let hello = hello::tls::hello(&to, who);
+            let hello = hello::tls::first(&to, who, true);
             self.tls_hello = (self.said.len(), self.said.len() + hello.len());
             self.say(&hello, now_ns, tools);
-            self.begin_tls();
+            self.begin_tls(true);
         }
     }
 

@@ -54,7 +54,11 @@ fn shares<'a>(groups: impl Iterator<Item = &'a Group>) -> Vec<u8> {
 
 /// Builds the message, for the server with this name: an address is not valid there (RFC 6066 §3).
 /// The second hello is the first with what the server has asked for.
-pub fn message(random: &[u8; 32], name: Option<&str>, retry: Option<&Retry<'_>>) -> Vec<u8> {
+pub fn message(
+    random: &[u8; 32],
+    (name, has_alpn): (Option<&str>, bool),
+    retry: Option<&Retry<'_>>,
+) -> Vec<u8> {
     let group = retry.and_then(|retry| retry.group);
     let mut extensions = Vec::new();
     let out = &mut extensions;
@@ -65,8 +69,10 @@ pub fn message(random: &[u8; 32], name: Option<&str>, retry: Option<&Retry<'_>>)
     extension(out, 10, &list(GROUPS.iter().map(|group| group.id)));
     extension(out, 11, &[1, 0]);
     extension(out, 13, &list(SIGNATURES.iter().copied()));
-    // ALPN: http/1.1. Extended master secret, and an empty renegotiation extension.
-    extension(out, 16, b"\x00\x09\x08http/1.1");
+    if has_alpn {
+        extension(out, 16, b"\x00\x09\x08http/1.1");
+    }
+    // Extended master secret, and an empty renegotiation extension.
     extension(out, 23, &[]);
     extension(out, 0xff01, &[0]);
     extension(out, SUPPORTED_VERSIONS, &VERSIONS);
@@ -96,9 +102,26 @@ pub fn record(minor: u8, message: &[u8]) -> Vec<u8> {
     [&[22, 3, minor][..], &sized(message)].concat()
 }
 
+/// Ports of TLS on which HTTP is not spoken.
+const OTHERS: [u16; 13] = [
+    465, 563, 636, 853, 989, 990, 992, 993, 994, 995, 3269, 5061, 8883,
+];
+
+/// Whether a server is offered HTTP (ALPN). Others end the handshake then (RFC 7301 §3.2), also
+/// where TLS follows a connection without it.
+pub fn has_alpn(port: u16, is_later: bool) -> bool {
+    !is_later && !OTHERS.contains(&port)
+}
+
 /// The record of the first hello.
 pub fn hello(to: &To<'_>, who: &Identity) -> Vec<u8> {
-    record(FIRST, &message(&who.random, to.name, None))
+    first(to, who, false)
+}
+
+/// The same, on a connection that began without TLS if `is_later`.
+pub fn first(to: &To<'_>, who: &Identity, is_later: bool) -> Vec<u8> {
+    let has_alpn = has_alpn(to.target.port, is_later);
+    record(FIRST, &message(&who.random, (to.name, has_alpn), None))
 }
 
 /// A change of cipher, which means nothing (RFC 8446 §D.4), and the record of the second hello.

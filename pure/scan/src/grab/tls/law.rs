@@ -42,12 +42,12 @@ impl FieldSink for Seen {
 
 /// The record of the first hello.
 pub(super) fn said() -> Vec<u8> {
-    tls::record(tls::FIRST, &tls::message(&[7; 32], None, None))
+    tls::record(tls::FIRST, &tls::message(&[7; 32], (None, true), None))
 }
 
 /// Reads a server's stream in these parts.
 pub(super) fn read_parts<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Found {
-    let (mut handshake, mut certificates) = (Handshake::new(None), Certificates::new(CHAIN_MAX));
+    let (mut handshake, mut certificates) = (Handshake::new(None, true), Certificates::new(CHAIN_MAX));
     let (mut seen, mut second, said) = (Seen::default(), Vec::new(), said());
     for part in parts {
         let mut out = Out {
