@@ -40,7 +40,8 @@ Tables (`DESCRIBE directions` lists the columns; docs/export.md describes them):
 Examples:
   barewire flows query 'SELECT address, sum(bytes) AS sent FROM directions GROUP BY address
                         ORDER BY sent DESC LIMIT 10' flows/
-  barewire flows query \"SELECT sum(bytes) FROM directions WHERE date = '2026-11-22'\" flows/ --json";
+  barewire flows query \"SELECT sum(bytes) FROM directions WHERE date = '2026-11-22'\"
+                       flows/ --json";
 
 /// Runs the query and prints the result.
 pub fn run(args: &QueryArgs) -> Result<()> {
