@@ -308,6 +308,10 @@ fn exported(page: &mut Page, interface: &str, exports: &[(String, Account)]) {
             page.value(name, &labels, value(account));
         }
     }
+    not_exported(page, interface, exports);
+}
+
+fn not_exported(page: &mut Page, interface: &str, exports: &[(String, Account)]) {
     let name = "barewire_export_dropped_flows_total";
     page.family(name, Kind::Counter, "Flow records not exported, by reason.");
     for (destination, account) in exports {

@@ -279,6 +279,15 @@ fn largest<K: Clone + Eq + std::hash::Hash + Ord>(
     (note, bars(&rows, total))
 }
 
+/// The bar of traffic of no known application, if there is any.
+fn unknown(digest: &Digest) -> Option<Bar> {
+    (digest.unknown.records != 0).then(|| Bar {
+        label: "unknown".to_owned(),
+        remark: String::new(),
+        share: digest.unknown,
+    })
+}
+
 fn lists(out: &mut String, digest: &Digest) {
     let total = digest.total.bytes;
     let address = |addr: &std::net::IpAddr| (addr.to_string(), String::new());
@@ -290,12 +299,7 @@ fn lists(out: &mut String, digest: &Digest) {
         let remark = if *is_seen { "recognised" } else { "by port" };
         (safe(name), remark.to_owned())
     };
-    let unknown = (digest.unknown.records != 0).then(|| Bar {
-        label: "unknown".to_owned(),
-        remark: String::new(),
-        share: digest.unknown,
-    });
-    let all = (unknown, total);
+    let all = (unknown(digest), total);
     let (note, body) = largest(&digest.applications, "applications", application, all);
     card(out, "Applications", &note, false, &body);
     let service = |(protocol, port): &(u8, u16)| {

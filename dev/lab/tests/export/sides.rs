@@ -173,6 +173,11 @@ pub fn capture() -> Vec<u8> {
         }
     }
     packets.sort();
+    file(packets)
+}
+
+/// A pcap file of packets with their times in milliseconds.
+fn file(packets: Vec<(u64, Vec<u8>)>) -> Vec<u8> {
     let mut out = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, 1] {
         out.extend(word.to_le_bytes());
