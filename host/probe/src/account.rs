@@ -26,6 +26,8 @@ pub fn queue_json(queue: &QueueAccount) -> Value {
         "wire_len_damaged": queue.wire_len_damaged,
         "time_clamped": queue.time_clamped,
         "time_missing": queue.time_missing,
+        "filter_unsuitable": queue.filter_unsuitable,
+        "capture_lost": queue.capture_lost,
         "dropped": dropped,
         "imbalance": queue.imbalance(),
     })

@@ -87,6 +87,10 @@ pub struct Options {
     pub filter: String,
     /// The port is an interface, so the direction of packets is known.
     pub is_live: bool,
+    /// The blocks of a pcapng file are copied: the port has
+    /// [`copies_blocks`](port::PortOptions::copies_blocks), the file
+    /// [`BlockCopy`](port::file::BlockCopy).
+    pub copies_blocks: bool,
     /// What threads do while idle.
     pub pacing: Pacing,
     /// Processors to pin the threads to.
@@ -339,6 +343,9 @@ impl Capture {
                 Contents::Records(writer.encoder())
             }
             Recorder::File(writer) => Contents::Headed(writer.encoder()),
+            Recorder::Both(writer, _) if self.options.copies_blocks => {
+                Contents::Headed(writer.encoder())
+            }
             Recorder::Both(..) | Recorder::Text(_) | Recorder::Count => Contents::Packets,
         };
         Filling {

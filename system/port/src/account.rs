@@ -83,6 +83,10 @@ pub struct QueueAccount {
     pub time_clamped: u64,
     /// Of the packets seen in a capture file, those without a time (pcapng's Simple Packet Blocks).
     pub time_missing: u64,
+    /// Of the packets that the filter rejected, those of a link type on which it cannot be used.
+    pub filter_unsuitable: u64,
+    /// Packets that a capture file says its capture lost: they are in none of the other numbers.
+    pub capture_lost: u64,
 }
 
 impl QueueAccount {
@@ -113,6 +117,8 @@ impl QueueAccount {
         self.wire_len_damaged += other.wire_len_damaged;
         self.time_clamped += other.time_clamped;
         self.time_missing += other.time_missing;
+        self.filter_unsuitable += other.filter_unsuitable;
+        self.capture_lost += other.capture_lost;
         for (sum, value) in self.dropped.iter_mut().zip(other.dropped) {
             *sum += value;
         }

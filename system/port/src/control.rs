@@ -148,6 +148,21 @@ pub trait PortControl: Send {
         all.into_iter().skip(known).collect()
     }
 
+    /// Takes the blocks of a capture file that are not packets
+    /// ([`PortOptions::copies_blocks`](crate::PortOptions::copies_blocks)), whole and in order: those
+    /// up to this group. Group n comes before the nth packet whose
+    /// [`follows_blocks`](crate::Packet::follows_blocks) is true.
+    fn blocks(&self, group: u64) -> Vec<Box<[u8]>> {
+        let _ = group;
+        Vec::new()
+    }
+
+    /// Number of blocks to copy that were left out: longer than
+    /// [`MAX_BLOCK_LEN`](wire::file::MAX_BLOCK_LEN), or too many between two packets.
+    fn blocks_left_out(&self) -> u64 {
+        0
+    }
+
     /// Replaces or removes the filter that runs in the kernel. Returns false for a port whose
     /// queues filter, in user space.
     ///

@@ -45,10 +45,11 @@ pub mod file {
     pub use crate::backend::file::handed::KernelProgress;
     pub use crate::backend::file::rotation::{FileNames, Rotation};
     pub use crate::backend::file::writer::{
-        Encoded, Encoder, FileCompression, FileFormat, FileInterface, FileWriter, Record,
-        WriteFormat, WriterOptions, Written,
+        BlockCopy, Encoded, Encoder, FileCompression, FileFormat, FileInterface, FileWriter,
+        Record, WriteFormat, WriterOptions, Written,
     };
     pub use wire::file::pcap::Precision;
+    pub use wire::file::pcapng::Block;
 }
 
 pub use account::{

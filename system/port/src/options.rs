@@ -255,6 +255,9 @@ pub struct PortOptions {
     /// Whether uncompressed capture files are mapped rather than read. A file that becomes shorter
     /// then raises SIGBUS, for which the whole process gets a handler.
     pub map_files: bool,
+    /// Whether the blocks of one pcapng file are passed on, so that they can be copied
+    /// ([`PortControl::blocks`](crate::PortControl::blocks), [`Packet::block`](crate::Packet::block)).
+    pub copies_blocks: bool,
     /// Name of the port's interface in capture files.
     pub label: Option<String>,
 }
@@ -295,6 +298,7 @@ impl Default for PortOptions {
             block_timeout: Duration::from_millis(10),
             immediate: false,
             map_files: true,
+            copies_blocks: false,
             label: None,
         }
     }

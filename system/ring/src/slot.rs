@@ -89,11 +89,18 @@ impl Slot {
     pub const CHECKSUM_BAD: u16 = 1 << 6;
     /// The transport checksum is incomplete: the packet comes from a program on the same machine.
     pub const CHECKSUM_PARTIAL: u16 = 1 << 7;
+    /// A capture file says that the host received this packet.
+    pub const INCOMING: u16 = 1 << 8;
+    /// The packet is in a block of a capture file that is to be copied: the token is the block's
+    /// length in the upper half, and the packet's offset in it in the lower half.
+    pub const BLOCK: u16 = 1 << 9;
+    /// Blocks that are not packets, and are to be copied, come before this packet in its file.
+    pub const AFTER_BLOCKS: u16 = 1 << 10;
 
     /// Position of the four bits with the length of the frame check sequence, in bytes.
     pub const FCS_SHIFT: u32 = 12;
 
-    /// All of these.
+    /// All of these that cross a process boundary.
     pub(crate) const FLAGS: u16 = Self::TIME
         | Self::OUTGOING
         | Self::VLAN

@@ -8,12 +8,14 @@ mod summary;
 mod values;
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
-use port::file::{FileFormat, FileNames, FileWriter, Precision, Rotation, WriterOptions};
+use port::file::{
+    BlockCopy, FileFormat, FileNames, FileWriter, Precision, Rotation, WriterOptions,
+};
 use port::{Direction, Intake, Port};
 use runtime::capture::{self, Notice, Options, Printer, Recorder, Way};
 use runtime::filter::Expression;
@@ -215,6 +217,7 @@ pub fn run(args: &Args) -> Result<()> {
     // Packets that arrive meanwhile wait in the port.
     let reader = args.wait_for_reader(&stop);
     let is_live = port.control.describe().intake != Intake::File;
+    let copy = args.block_copy(&inputs, &port, !filter.trim().is_empty());
     // With --user, another user creates the files of a set, the first as well as later ones: errors
     // are reported before there is one.
     let is_set = args.write.size_max.is_some() || args.write.period_s.is_some();
@@ -222,7 +225,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (closed, files) = mpsc::channel();
     let make = || match reader {
         Reader::Absent => Ok(Recorder::Count),
-        _ => args.sink(is_live, user.as_ref(), &closed),
+        _ => args.sink(is_live, copy, user.as_ref(), &closed),
     };
     let sink = (!is_users).then(make).transpose()?;
     // Later files of a set may be in a directory that only root can write, or belong to another
@@ -241,6 +244,7 @@ pub fn run(args: &Args) -> Result<()> {
     let postrotate = command.map(|command| postrotate::start(command.clone(), files));
     let postrotate = postrotate.transpose()?;
     let mut options = args.options(is_live, filter);
+    options.copies_blocks = copy != BlockCopy::None;
     follow(reader, &mut options, &stop)?;
     args.print_start(&name, &port, is_live, &options.filter);
     if let Some(duration) = options.duration {
@@ -455,6 +459,7 @@ impl Args {
             filter.prepare()?;
             options.filter_source = Some(filter.source());
         }
+        options.copies_blocks = self.may_copy_blocks(inputs);
         let port = inputs.open(&options)?;
         let name = inputs.label();
         if port.rx.is_empty() {
@@ -482,6 +487,7 @@ impl Args {
     fn sink(
         &self,
         is_live: bool,
+        copy: BlockCopy,
         user: Option<&User>,
         closed: &Sender<PathBuf>,
     ) -> Result<Recorder> {
@@ -492,11 +498,8 @@ impl Args {
             return self.printer().map(Recorder::Text);
         };
         let mut options = WriterOptions::new(path);
-        match self.write.format {
-            Some(FormatText::Pcap) => options.format = FileFormat::Pcap(Precision::Nanoseconds),
-            Some(FormatText::Pcapng) => options.format = FileFormat::Pcapng,
-            None => {}
-        }
+        options.format = self.format(path);
+        (options.copy, options.is_live) = (copy, is_live);
         let is_micro = self.precision() == Some(compat::Precision::Micro);
         if let (FileFormat::Pcap(precision), true) = (&mut options.format, is_micro) {
             *precision = Precision::Microseconds;
@@ -523,6 +526,41 @@ impl Args {
             true => Recorder::Both(writer, self.printer()?),
             false => Recorder::File(writer),
         })
+    }
+
+    /// The format of the file to write.
+    fn format(&self, path: &Path) -> FileFormat {
+        match self.write.format {
+            Some(FormatText::Pcap) => FileFormat::Pcap(Precision::Nanoseconds),
+            Some(FormatText::Pcapng) => FileFormat::Pcapng,
+            None => WriterOptions::new(path).format,
+        }
+    }
+
+    /// Whether blocks are copied if the input has any: from one file to pcapng.
+    fn may_copy_blocks(&self, inputs: &Inputs) -> bool {
+        let path = self.write.write.as_ref();
+        let is_pcapng = path.is_some_and(|path| self.format(path) == FileFormat::Pcapng);
+        is_pcapng && inputs.count() == 1
+    }
+
+    /// How the blocks of the opened input are copied.
+    fn block_copy(&self, inputs: &Inputs, port: &Port, has_filter: bool) -> BlockCopy {
+        let facts = port.control.describe().facts;
+        let is_pcapng = facts
+            .iter()
+            .any(|(fact, value)| *fact == "format" && value == "pcapng");
+        let is_all = !has_filter
+            && self.count().is_none()
+            && self.snaplen == 0
+            && matches!(self.way, WayText::Inout)
+            && self.write.size_max.is_none()
+            && self.write.period_s.is_none();
+        match self.may_copy_blocks(inputs) && is_pcapng {
+            false => BlockCopy::None,
+            true if is_all => BlockCopy::All,
+            true => BlockCopy::Some,
+        }
     }
 
     fn options(&self, is_live: bool, filter: String) -> Options {
@@ -553,6 +591,7 @@ impl Args {
             },
             filter,
             is_live,
+            copies_blocks: false,
             pacing: match self.port.pacing() {
                 Pacing::Gather if is_immediate => Pacing::Wait,
                 pacing => pacing,

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::Duration;
 
-use port::file::{Encoder, Record};
+use port::file::{Block, Encoder, Record};
 use port::{Packet, Vlan};
 use wire::file::MAX_PACKET_LEN;
 
@@ -54,8 +54,8 @@ pub struct Held<'a> {
     pub wire_len: u32,
     /// Index of its interface in the port.
     pub interface: u16,
-    /// Whether the host sent it.
-    pub outgoing: bool,
+    /// Whether the host sent it, if known.
+    pub outgoing: Option<bool>,
     /// A VLAN tag that was removed.
     pub vlan: Option<Vlan>,
     /// The bytes, contiguous.
@@ -89,13 +89,20 @@ pub(super) struct Filling {
 }
 
 impl Filling {
+    /// Whether the host sent a packet, if the port or the file knows.
+    #[inline(always)]
+    fn way_of(&self, packet: &Packet<'_>) -> Option<bool> {
+        match self.knows_way {
+            true => Some(packet.is_outgoing()),
+            false => packet.recorded_outgoing(),
+        }
+    }
+
     /// The metadata written for a packet.
     #[inline(always)]
     fn record(&self, meta: &Record) -> Record {
-        let outgoing = meta.outgoing;
         Record {
             time_ns: written_ns(meta.time_ns),
-            outgoing: outgoing.filter(|outgoing| self.knows_way || *outgoing),
             ..*meta
         }
     }
@@ -131,6 +138,8 @@ pub(super) struct Inlet {
     spare: Vec<Bundle>,
     /// Number of bundles that may still be allocated.
     unmade: u32,
+    /// Number of groups of blocks to copy that come before the next packet.
+    group: u64,
     bundle_len: usize,
     /// Number of bundles that the writer has.
     given: Arc<AtomicU32>,
@@ -146,12 +155,15 @@ impl Inlet {
         if !packet.is_whole() || packet.vlan().is_some() {
             return self.put_unusual(packet, time_ns, stamp_ms);
         }
+        if let Some((block, offset)) = packet.block() {
+            return self.put_block(packet, (block, offset), time_ns, stamp_ms);
+        }
         let bytes = packet.bytes();
         let meta = Record {
             time_ns,
             wire_len: packet.wire_len(),
             interface: packet.interface_index().into(),
-            outgoing: Some(packet.is_outgoing()),
+            outgoing: self.filling.way_of(packet),
             vlan: None,
         };
         self.put_bytes(meta, bytes.len(), stamp_ms, std::iter::once(bytes))
@@ -165,10 +177,66 @@ impl Inlet {
             time_ns,
             wire_len: packet.wire_len(),
             interface: packet.interface_index().into(),
-            outgoing: Some(packet.is_outgoing()),
+            outgoing: self.filling.way_of(packet),
             vlan: packet.vlan(),
         };
         self.put_bytes(meta, packet.cap_len() as usize, stamp_ms, packet.segments())
+    }
+
+    /// As [`Inlet::put`], for a packet whose block is copied as it is, or shortened.
+    fn put_block(
+        &mut self,
+        packet: &Packet<'_>,
+        (bytes, offset): (&[u8], usize),
+        time_ns: u64,
+        stamp_ms: u32,
+    ) -> bool {
+        let meta = Record {
+            time_ns,
+            wire_len: packet.wire_len(),
+            interface: packet.interface_index().into(),
+            outgoing: self.filling.way_of(packet),
+            vlan: None,
+        };
+        let head_len = match self.filling.contents {
+            Contents::Records(_) => 0,
+            Contents::Packets | Contents::Headed(_) => HEAD_LEN,
+        };
+        // An incomplete block of a pcapng file has no packet in it.
+        let Some(block) = Block::of(bytes) else {
+            return true;
+        };
+        let need = head_len + bytes.len();
+        if (self.bundle.room_for(need).is_none() || meta.interface > self.bundle.interface)
+            && !self.next_bundle(&meta, need, stamp_ms)
+        {
+            return false;
+        }
+        let (bundle, cap_len) = (&mut self.bundle, packet.cap_len());
+        let Some(room) = bundle.room_for(need) else {
+            return false;
+        };
+        let (head, out) = room.split_at_mut(head_len);
+        let len = if cap_len < block.cap_len {
+            block.cut_packet(bytes, offset, cap_len, out).unwrap_or(0)
+        } else {
+            out.copy_from_slice(bytes);
+            bytes.len()
+        };
+        if head_len != 0 {
+            Head::new(&meta, cap_len as usize, len, stamp_ms).encode(head);
+        }
+        bundle.advance(time_ns, cap_len as usize, head_len + len);
+        bundle.kept_bytes += u64::from(cap_len);
+        true
+    }
+
+    /// Blocks to copy come before the next packet: it begins another bundle.
+    #[cold]
+    pub(super) fn blocks_come_first(&mut self) {
+        self.hand_over();
+        self.group += 1;
+        self.bundle.group = self.group;
     }
 
     /// Puts a packet of the given length, passed in pieces.
@@ -206,7 +274,7 @@ impl Inlet {
         let need = present + EXTRA_MAX;
         let has_room = self.bundle.room_for(need).is_some();
         if (!has_room || meta.interface > self.bundle.interface)
-            && !self.next_bundle(meta, stamp_ms)
+            && !self.next_bundle(meta, need, stamp_ms)
         {
             return false;
         }
@@ -231,10 +299,10 @@ impl Inlet {
         true
     }
 
-    /// Takes an empty bundle, of which `first` is the first packet: a bundle ends before the first
-    /// packet of an interface that the file does not know yet.
+    /// Takes an empty bundle with `need` bytes of room, of which `first` is the first packet: a
+    /// bundle ends before the first packet of an interface that the file does not know yet.
     #[cold]
-    fn next_bundle(&mut self, first: &Record, stamp_ms: u32) -> bool {
+    fn next_bundle(&mut self, first: &Record, need: usize, stamp_ms: u32) -> bool {
         let interface = first.interface.max(self.bundle.interface);
         self.hand_over();
         if !self.bundle.has_memory() {
@@ -248,6 +316,15 @@ impl Inlet {
                 None => {}
             }
         }
+        let is_long = need > self.bundle_len && self.bundle.memory_len() < need;
+        if is_long && self.bundle.has_memory() {
+            // One at a time, so that memory stays bounded.
+            if self.given.load(Ordering::Relaxed) != 0 {
+                return false;
+            }
+            self.bundle = Bundle::new(need);
+        }
+        self.bundle.group = self.group;
         self.bundle.interface = interface;
         self.bundle.first_ns = first.time_ns;
         self.bundle.stamp_ms = stamp_ms;
@@ -313,6 +390,7 @@ impl Drop for Inlet {
 
 /// The writer's end of a queue.
 struct Outlet {
+    bundle_len: usize,
     full: Receiver<Bundle>,
     empty: SyncSender<Bundle>,
     given: Arc<AtomicU32>,
@@ -348,7 +426,7 @@ impl Outlet {
     #[cold]
     fn give_back(&mut self) {
         if let Some((mut bundle, _)) = self.bundle.take() {
-            bundle.clear();
+            bundle.clear(self.bundle_len);
             self.given.fetch_sub(1, Ordering::Relaxed);
             // The channel has room for all bundles; a queue that has ended takes none.
             let _ = self.empty.try_send(bundle);
@@ -374,7 +452,11 @@ impl Outlet {
         let start = *at + HEAD_LEN;
         *at = start + head.len as usize;
         let bytes = bundle.bytes().get(start..*at)?;
-        Some(Given { head, bytes })
+        Some(Given {
+            head,
+            bytes,
+            group: bundle.group,
+        })
     }
 
     /// Whether the next packet has waited long enough.
@@ -390,20 +472,32 @@ impl Outlet {
 pub(super) struct Given<'a> {
     pub(super) head: Head,
     pub(super) bytes: &'a [u8],
+    /// The last group of blocks that comes before it, if blocks are copied.
+    pub(super) group: u64,
 }
 
 impl<'a> Given<'a> {
     /// The packet, if its bytes are in the bundle.
     pub(super) fn held(&self) -> Held<'a> {
+        self.held_in(self.bytes)
+    }
+
+    /// The packet in its block, if that is in the bundle.
+    pub(super) fn held_in_block(&self) -> Held<'a> {
+        let packet = Block::of(self.bytes).and_then(|block| self.bytes.get(block.packet()));
+        self.held_in(packet.unwrap_or(&[]))
+    }
+
+    fn held_in(&self, bytes: &'a [u8]) -> Held<'a> {
         let Head { meta, cap_len, .. } = self.head;
         Held {
             time_ns: meta.time_ns,
             cap_len,
             wire_len: meta.wire_len,
             interface: meta.interface as u16,
-            outgoing: meta.outgoing == Some(true),
+            outgoing: meta.outgoing,
             vlan: meta.vlan,
-            bytes: self.bytes,
+            bytes,
         }
     }
 }
@@ -465,11 +559,13 @@ fn ends_of(
             empty,
             spare: Vec::with_capacity(BUNDLE_COUNT as usize),
             unmade: BUNDLE_COUNT,
+            group: 0,
             bundle_len,
             given: given.clone(),
             bell: bell.clone(),
         };
         let outlet = Outlet {
+            bundle_len,
             full: taken,
             empty: given_back,
             given,

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use port::file::{FileInterface, FileWriter, Record, WriteFormat, Written};
+use port::file::{FileInterface, FileWriter, WriteFormat, Written};
 use port::{DropReason, PortAccount};
 use sys::{Error, ErrorKind, Result};
 
@@ -93,6 +93,10 @@ pub(super) struct Output {
     announced: usize,
     filter: Arc<str>,
     is_live: bool,
+    /// Whether the blocks of a file are copied.
+    copies_blocks: bool,
+    /// The last group of these that was written.
+    group: u64,
     count: u64,
     flushed: Instant,
     /// The reader of the lines has closed them, while the file is still written.
@@ -111,6 +115,8 @@ impl Output {
             announced: 0,
             filter: options.filter.as_str().into(),
             is_live: options.is_live,
+            copies_blocks: options.copies_blocks,
+            group: 0,
             count: options.count.unwrap_or(u64::MAX),
             flushed: Instant::now(),
             stdout_closed: false,
@@ -167,6 +173,7 @@ impl Output {
         if !self.takes(packet.head.meta.interface, 1)? {
             return Ok(());
         }
+        self.blocks_before(packet.group)?;
         let wrote = self.put(packet);
         if let Ok(false) = wrote {
             // The set of files is full: this packet came too late for it.
@@ -191,6 +198,7 @@ impl Output {
         if !self.takes(bundle.interface, packets)? {
             return Ok(());
         }
+        self.blocks_before(bundle.group)?;
         let Recorder::File(writer) = &mut self.recorder else {
             self.totals.surplus += packets;
             return Ok(());
@@ -206,6 +214,36 @@ impl Output {
             ..Totals::default()
         };
         self.count(&more, wrote)
+    }
+
+    /// Copies the blocks that come before a packet.
+    #[inline]
+    fn blocks_before(&mut self, group: u64) -> Result<()> {
+        match self.copies_blocks && group > self.group {
+            true => self.copy_blocks(group),
+            false => Ok(()),
+        }
+    }
+
+    /// Copies blocks up to this group.
+    #[cold]
+    fn copy_blocks(&mut self, group: u64) -> Result<()> {
+        self.group = group;
+        let blocks = lock(&self.control).blocks(group);
+        if let Recorder::File(writer) | Recorder::Both(writer, _) = &mut self.recorder {
+            for block in blocks {
+                writer.block(block)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what follows the last packet, unless the output ends before it.
+    fn copy_rest(&mut self) -> Result<()> {
+        match self.copies_blocks && !self.is_over {
+            true => self.copy_blocks(u64::MAX),
+            false => Ok(()),
+        }
     }
 
     /// Whether so many packets of this interface are written; if not, they are surplus.
@@ -262,19 +300,26 @@ impl Output {
                 Ok(wrote == WriteFormat::Packet)
             }
             Recorder::Both(writer, printer) => {
-                let outgoing = meta.outgoing.filter(|outgoing| self.is_live || *outgoing);
-                let time_ns = written_ns(meta.time_ns);
-                let record = Record {
-                    time_ns,
-                    outgoing,
-                    ..*meta
+                let (wrote, held) = match self.copies_blocks {
+                    true => (
+                        writer.record(meta.time_ns, packet.bytes)?,
+                        packet.held_in_block(),
+                    ),
+                    false => {
+                        let time_ns = written_ns(meta.time_ns);
+                        let record = Record { time_ns, ..*meta };
+                        (
+                            writer.write(&record, std::iter::once(packet.bytes))?,
+                            packet.held(),
+                        )
+                    }
                 };
-                if writer.write(&record, std::iter::once(packet.bytes))? == WriteFormat::Full {
+                if wrote == WriteFormat::Full {
                     return Ok(false);
                 }
                 let context = context(&self.links[index], self.is_live);
                 if !self.stdout_closed {
-                    printer.packet(&packet.held(), &context);
+                    printer.packet(&held, &context);
                 }
                 if printer.waiting() >= TEXT_LEN {
                     self.flush()?;
@@ -389,6 +434,9 @@ impl Writer {
         // The first write may already block forever.
         self.publish();
         while self.round() {}
+        if !self.output.has_failed {
+            self.guarded(Output::copy_rest);
+        }
         if !self.output.has_failed {
             self.guarded(Output::flush);
         }

@@ -95,7 +95,11 @@ impl Engine for Handing {
         let mut now = 0;
         let stamp_ms = self.now_ms();
         let (way, is_live) = (self.options.way, self.options.is_live);
+        let copies_blocks = self.options.copies_blocks;
         for packet in batch.iter() {
+            if copies_blocks && packet.follows_blocks() {
+                self.inlet.blocks_come_first();
+            }
             if !way.wants(&packet) {
                 self.totals.other_way += 1;
             } else if self.left == 0 {

@@ -35,12 +35,16 @@ use core::ops::Range;
 /// Default maximum packet length that a reader accepts: libpcap's limit.
 pub const MAX_PACKET_LEN: u32 = 262_144;
 
-/// Maximum number of bytes in a pcapng block other than its packet: header, trailer, options.
-pub const MAX_BLOCK_EXTRA: u32 = 131_072;
+/// Maximum length of a pcapng block that a reader interprets: libpcap's limit. Blocks of other
+/// types are skipped, whatever their length.
+pub const MAX_BLOCK_LEN: u32 = 16 << 20;
 
-/// Default maximum that [`Event::Need`] requests at once: a buffer of this size is enough for every
-/// file.
-pub const MAX_NEED: usize = (MAX_PACKET_LEN + MAX_BLOCK_EXTRA) as usize;
+/// Maximum that [`Event::Need`] requests at once: a buffer of this size is enough for every file.
+pub const MAX_NEED: usize = MAX_BLOCK_LEN as usize;
+
+/// What [`Event::Need`] requests at once in files without extraordinary blocks: a packet, and some
+/// options.
+pub const USUAL_NEED: usize = MAX_PACKET_LEN as usize + 131_072;
 
 /// Maximum wire length that a reader accepts: 1 MiB, twice the largest packet that a Linux
 /// interface passes on before segmentation (`GSO_MAX_SIZE`, 524,280 bytes). A length above it
@@ -465,6 +469,19 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
             pcap: pcap::Reader::new(max_packet_len),
             pcapng: pcapng::Reader::new(table, max_packet_len),
         }
+    }
+
+    /// The caller's table of interfaces, so that it can grow: after
+    /// [`FileErrorKind::TooManyInterfaces`], [`Reader::next`] may be called again with the same
+    /// bytes.
+    pub fn table_mut(&mut self) -> &mut S {
+        self.pcapng.table_mut()
+    }
+
+    /// Requests blocks of unknown types whole, so that they can be copied: up to [`MAX_BLOCK_LEN`]
+    /// bytes in one [`Event::Skip`].
+    pub fn request_whole_blocks(&mut self) {
+        self.pcapng.request_whole_blocks();
     }
 
     /// The format, once it is known.

@@ -15,13 +15,15 @@
 //! custom ones) are skipped, whatever their length.
 
 use super::{
-    Direction, Event, FileError, FileErrorKind, Interface, InterfaceFound, MAX_BLOCK_EXTRA, Order,
+    Direction, Event, FileError, FileErrorKind, Interface, InterfaceFound, MAX_BLOCK_LEN, Order,
     Packet, Resolution, Statistics, at,
 };
 use crate::{LinkType, Timestamp};
 use core::ops::Range;
 
+mod copy;
 mod emit;
+pub use copy::*;
 pub use emit::*;
 
 /// Block types.
@@ -30,8 +32,10 @@ mod block {
     pub const INTERFACE: u32 = 1;
     pub const OLD_PACKET: u32 = 2;
     pub const SIMPLE_PACKET: u32 = 3;
+    pub const NAMES: u32 = 4;
     pub const STATISTICS: u32 = 5;
     pub const PACKET: u32 = 6;
+    pub const SECRETS: u32 = 10;
 }
 
 /// Byte order mark, in the byte order of the section.
@@ -40,8 +44,14 @@ const BYTE_ORDER_MARK: u32 = 0x1a2b_3c4d;
 /// Length of a block without its body.
 const AROUND: usize = 12;
 
+/// Minimum length of a block.
+pub const BLOCK_LEN_MIN: usize = AROUND;
+
 /// Number of interfaces per section in the default table.
 pub const TABLE_LEN: usize = 512;
+
+/// Maximum number of interfaces of a file that barewire reads or writes, in all of its sections.
+pub const INTERFACES_MAX: usize = 1 << 16;
 
 /// The default table of interfaces.
 pub type Table = [Interface; TABLE_LEN];
@@ -64,6 +74,8 @@ pub struct Reader<S = Table> {
     needed: usize,
     /// Rest of a block being skipped: its offset, bytes left, its length.
     skipping: Option<(u64, usize, u32)>,
+    /// Whether blocks of unknown types are requested whole.
+    whole_blocks: bool,
 }
 
 impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
@@ -79,7 +91,16 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
             interfaces: table,
             needed: AROUND,
             skipping: None,
+            whole_blocks: false,
         }
+    }
+
+    pub(super) fn table_mut(&mut self) -> &mut S {
+        &mut self.interfaces
+    }
+
+    pub(super) fn request_whole_blocks(&mut self) {
+        self.whole_blocks = true;
     }
 
     /// The reader's position, from the start of the file.
@@ -121,7 +142,7 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         }
         // Some writers omit the padding in the length; it is rounded up here, as in other readers.
         let Some(padded) = len.checked_next_multiple_of(4) else {
-            return Err(self.error(FileErrorKind::BlockTooLong(len, self.max_block_len())));
+            return Err(self.error(FileErrorKind::BlockTooLong(len, MAX_BLOCK_LEN)));
         };
         let whole = padded as usize;
         let known = matches!(
@@ -133,12 +154,12 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
                 | block::STATISTICS
                 | block::PACKET
         );
-        if !known {
+        if !known && !(self.whole_blocks && padded <= MAX_BLOCK_LEN) {
             self.skipping = Some((self.offset, whole - 4, len));
             return self.skip_rest(bytes, self.offset, whole - 4, len);
         }
-        if padded > self.max_block_len() {
-            return Err(self.error(FileErrorKind::BlockTooLong(len, self.max_block_len())));
+        if padded > MAX_BLOCK_LEN {
+            return Err(self.error(FileErrorKind::BlockTooLong(len, MAX_BLOCK_LEN)));
         }
         let Some(block) = bytes.get(..whole) else {
             return Ok(self.need(whole));
@@ -152,14 +173,11 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
             block::SECTION => self.section(body, order, whole)?,
             block::INTERFACE => self.interface(body, whole)?,
             block::STATISTICS => self.statistics(body, whole)?,
+            _ if !known => Event::Skip(whole),
             _ => self.packet(kind, body, whole)?,
         };
         self.offset += whole as u64;
         Ok(event)
-    }
-
-    fn max_block_len(&self) -> u32 {
-        self.max_packet_len.saturating_add(MAX_BLOCK_EXTRA)
     }
 
     /// Skips `left` bytes at once, passed or not, then compares the length after them.

@@ -10,6 +10,7 @@
 //!
 //! Several files form one port, whose packets are in timestamp order ([`merge`]).
 
+mod blocks;
 mod control;
 mod gather;
 pub(crate) mod handed;
@@ -30,13 +31,14 @@ mod atomics {
 }
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sys::{Error, ErrorKind, Result};
 
+use self::blocks::Blocks;
 use self::control::{Control, Facts, TxControl};
 use self::rx::Rx;
-use crate::account::{Counter, RxCounters, TxCounters};
+use crate::account::{Counter, QueueAccount, RxCounters, TxCounters};
 use crate::control::{Capabilities, PortControl};
 use crate::options::{Direction, PortOptions};
 use crate::port::Port;
@@ -94,7 +96,7 @@ fn open_tx(name: &PortName, options: &PortOptions) -> Result<Port> {
 fn open_rx(name: &PortName, options: &PortOptions) -> Result<Port> {
     let counters = Arc::new(RxCounters::default());
     let mut rx = Rx::new(&name.target, options, counters.clone())?;
-    rx.open()?;
+    rx.open(false)?;
     let control = Control {
         path: name.target.clone(),
         counters: counters.clone(),
@@ -148,6 +150,14 @@ struct Shared {
     time_clamped: Counter,
     /// Packets without a time.
     time_missing: Counter,
+    /// Packets rejected because the filter cannot be used on their link type.
+    filter_unsuitable: Counter,
+    /// Link types of these. Locked when one is new, never for a packet.
+    unsuitable_links: Mutex<Vec<u16>>,
+    /// Packets that the capture lost, as the file states.
+    capture_lost: Counter,
+    /// Blocks to copy.
+    blocks: Blocks,
     /// Whether reading was stopped.
     stopped: AtomicBool,
     /// The greatest snapshot length of all interfaces read; 0 if none limits it.
@@ -169,6 +179,22 @@ impl Shared {
         if !packet.has_time {
             self.time_missing.add(1);
         }
+    }
+
+    fn unsuitable_links(&self) -> MutexGuard<'_, Vec<u16>> {
+        self.unsuitable_links
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds what this file contributes to the account of a port.
+    fn add_to(&self, queue: &mut QueueAccount) {
+        queue.seen += self.seen.get();
+        queue.wire_len_damaged += self.wire_len_damaged.get();
+        queue.time_clamped += self.time_clamped.get();
+        queue.time_missing += self.time_missing.get();
+        queue.filter_unsuitable += self.filter_unsuitable.get();
+        queue.capture_lost += self.capture_lost.get();
     }
 
     /// The interfaces read, except the first `known`.

@@ -142,7 +142,7 @@ impl Engine for Test {
                 cap_len: packet.cap_len(),
                 wire_len: packet.wire_len(),
                 interface,
-                outgoing: packet.is_outgoing(),
+                outgoing: packet.recorded_outgoing(),
                 vlan: packet.vlan(),
                 bytes,
             };

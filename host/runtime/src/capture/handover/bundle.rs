@@ -35,7 +35,9 @@ impl Head {
     pub(super) fn encode(&self, out: &mut [u8]) {
         let Record { vlan, outgoing, .. } = self.meta;
         let Vlan { tpid, tci } = vlan.unwrap_or(Vlan { tpid: 0, tci: 0 });
-        let flags = u16::from(outgoing == Some(true)) | u16::from(vlan.is_some()) << 1;
+        let flags = u16::from(outgoing == Some(true))
+            | u16::from(vlan.is_some()) << 1
+            | u16::from(outgoing.is_some()) << 2;
         out[..8].copy_from_slice(&self.meta.time_ns.to_le_bytes());
         out[8..12].copy_from_slice(&self.stamp_ms.to_le_bytes());
         out[12..16].copy_from_slice(&self.len.to_le_bytes());
@@ -64,7 +66,7 @@ impl Head {
                 time_ns: u64::from_le_bytes(at::<0, 8>(head)),
                 wire_len: u32::from_le_bytes(at::<20, 4>(head)),
                 interface: u16::from_le_bytes(at::<24, 2>(head)).into(),
-                outgoing: Some(flags & 1 != 0),
+                outgoing: (flags & 4 != 0).then_some(flags & 1 != 0),
                 vlan: (flags & 2 != 0).then_some(vlan),
             },
             cap_len: u32::from_le_bytes(at::<16, 4>(head)),
@@ -81,6 +83,8 @@ pub(in crate::capture) struct Bundle {
     len: usize,
     /// The highest interface index of its packets.
     pub(in crate::capture) interface: u32,
+    /// Number of the last group of blocks that comes before its packets, if blocks are copied.
+    pub(in crate::capture) group: u64,
     /// Number of packets.
     pub(in crate::capture) packets: u64,
     /// Bytes of packets as the port delivered them.
@@ -128,9 +132,17 @@ impl Bundle {
         self.memory.get_mut(self.len..self.len + need)
     }
 
-    /// Empties the bundle.
-    pub(super) fn clear(&mut self) {
-        let memory = std::mem::take(&mut self.memory);
+    /// Length of its memory.
+    pub(super) fn memory_len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Empties the bundle, and leaves it at most `len` bytes of memory.
+    pub(super) fn clear(&mut self, len: usize) {
+        let mut memory = std::mem::take(&mut self.memory);
+        if memory.len() > len {
+            memory = vec![0; len].into();
+        }
         *self = Bundle {
             memory,
             ..Bundle::default()

@@ -46,8 +46,8 @@ impl Printer {
         }
         let (cap_len, wire_len) = (self.dissection.cap_len, self.dissection.wire_len);
         write!(Text(out), ",\"cap_len\":{cap_len},\"wire_len\":{wire_len}")?;
-        if context.has_way {
-            write!(Text(out), ",\"outgoing\":{}", packet.outgoing)?;
+        if let Some(outgoing) = packet.outgoing {
+            write!(Text(out), ",\"outgoing\":{outgoing}")?;
         }
         let (tags, count) = vlan::tags(bytes, &self.dissection);
         for (name, tag) in ["vlan", "vlan_inner"].iter().zip(&tags[..count]) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sys::Result;
+use wire::LinkType;
 use wire::file::Format;
 
 use super::rx::Rx;
@@ -38,6 +39,23 @@ impl Facts {
     }
 }
 
+/// The link types on which the filter cannot be used, as a fact.
+pub(super) fn unsuitable<'a>(
+    inputs: impl IntoIterator<Item = &'a Arc<Shared>>,
+) -> Option<(&'static str, String)> {
+    let mut links: Vec<u16> = Vec::new();
+    for input in inputs {
+        links.extend(input.unsuitable_links().iter());
+    }
+    links.sort_unstable();
+    links.dedup();
+    let names: Vec<String> = links
+        .iter()
+        .map(|link| LinkType(*link).to_string())
+        .collect();
+    (!names.is_empty()).then(|| ("filter unsuitable for", names.join(", ")))
+}
+
 pub(super) struct Control {
     pub(super) path: String,
     pub(super) counters: Arc<RxCounters>,
@@ -56,10 +74,7 @@ impl PortControl for Control {
             ..QueueAccount::default()
         };
         queue.dropped[DropReason::Filter as usize] = self.counters.filtered.get();
-        queue.seen = self.shared.seen.get();
-        queue.wire_len_damaged = self.shared.wire_len_damaged.get();
-        queue.time_clamped = self.shared.time_clamped.get();
-        queue.time_missing = self.shared.time_missing.get();
+        self.shared.add_to(&mut queue);
         Ok(PortAccount {
             rx: vec![queue],
             tx: Vec::new(),
@@ -76,18 +91,20 @@ impl PortControl for Control {
     fn describe(&self) -> PortDescription {
         let interfaces = self.shared.interfaces_from(0);
         let snaplen = self.shared.snaplen.load(Ordering::Relaxed);
+        let mut facts = vec![
+            ("format", self.facts.format.to_owned()),
+            ("compression", self.facts.compression.to_owned()),
+            ("access", self.facts.access.to_owned()),
+            ("snapshot length", snaplen.to_string()),
+        ];
+        facts.extend(unsuitable([&self.shared]));
         PortDescription {
             scheme: BACKEND.scheme,
             intake: Intake::File,
             target: self.path.clone(),
             // A file without interfaces has no packets either, so any link type will do.
             link_type: interfaces.first().map_or(1, |(link, _)| *link),
-            facts: vec![
-                ("format", self.facts.format.to_owned()),
-                ("compression", self.facts.compression.to_owned()),
-                ("access", self.facts.access.to_owned()),
-                ("snapshot length", snaplen.to_string()),
-            ],
+            facts,
             memory_len: self.facts.memory_len,
             interfaces,
         }
@@ -95,6 +112,14 @@ impl PortControl for Control {
 
     fn interfaces(&self, known: usize) -> Vec<(u16, String)> {
         self.shared.interfaces_from(known)
+    }
+
+    fn blocks(&self, group: u64) -> Vec<Box<[u8]>> {
+        self.shared.blocks.take(group)
+    }
+
+    fn blocks_left_out(&self) -> u64 {
+        self.shared.blocks.left_out()
     }
 
     fn stop(&mut self) -> Result<()> {

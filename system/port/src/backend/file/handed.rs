@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wire::file::pcap;
+use wire::file::pcapng::{Block, BlockKind};
 
 use super::writer::FileFormat;
 
@@ -48,18 +49,15 @@ pub(super) struct Whole {
     pub captured_bytes: u64,
 }
 
-/// The whole records at the start of `bytes`: up to `len_max` bytes of them, but at least one. The
-/// bytes were written by barewire, in little-endian order; `has_head`: the header of a pcap file
-/// comes first.
+/// The whole records at the start of `bytes`: up to `len_max` bytes of them, but at least one. A
+/// pcap file was written by barewire, in little-endian order; `has_head`: its header comes first.
+/// Blocks of pcapng may be those of another writer, in either order.
 pub(super) fn whole_records(
     format: FileFormat,
     has_head: bool,
     bytes: &[u8],
     len_max: usize,
 ) -> Whole {
-    /// Type of an Enhanced Packet Block, and the offset of its captured length.
-    const PACKET_BLOCK: usize = 6;
-    const CAPTURED_LEN: usize = 20;
     let mut whole = Whole::default();
     let word = |at: usize| {
         let bytes = bytes.get(at..)?.first_chunk::<4>()?;
@@ -68,10 +66,14 @@ pub(super) fn whole_records(
     loop {
         let at = whole.len;
         let (len, captured) = match format {
-            FileFormat::Pcapng if word(at) == Some(PACKET_BLOCK) => {
-                (word(at + 4), word(at + CAPTURED_LEN))
+            FileFormat::Pcapng => {
+                let block = Block::of(&bytes[at..]);
+                let captured = block.filter(|block| block.kind == BlockKind::Packet);
+                (
+                    block.map(|block| block.len),
+                    captured.map(|block| block.cap_len as usize),
+                )
             }
-            FileFormat::Pcapng => (word(at + 4), None),
             FileFormat::Pcap(_) if has_head && at == 0 => (Some(pcap::HEADER_LEN), None),
             FileFormat::Pcap(_) => {
                 let captured = word(at + 8);

@@ -26,7 +26,7 @@ const WINDOW_LEN: usize = 4 << 20;
 /// file being written grows.
 const LOOK_LEN: usize = 1 << 20;
 
-const _: () = assert!(LOOK_LEN > wire::file::MAX_NEED);
+const _: () = assert!(LOOK_LEN > wire::file::USUAL_NEED);
 
 /// Maximum number of file mappings that the handler can watch; further files are read through a
 /// buffer.
@@ -167,6 +167,11 @@ impl FileMapping {
         self.looked = at
             .saturating_add(LOOK_LEN)
             .min(self.len.saturating_sub(LOOK_LEN));
+        self.is_as_mapped(file)
+    }
+
+    /// Whether the file is unchanged since it was mapped.
+    pub(super) fn is_as_mapped(&self, file: &File) -> bool {
         FileState::of(file) == Some(self.state)
     }
 

@@ -166,7 +166,7 @@ impl Merge {
     /// Opens an input.
     fn add(&mut self, path: &str, options: &PortOptions, counters: &Arc<RxCounters>) -> Result<()> {
         let mut rx = Rx::new(path, options, counters.clone())?;
-        let opened = rx.open();
+        let opened = rx.open(true);
         let index = self.inputs.len();
         self.inputs.push(Input {
             rx,

@@ -1,7 +1,9 @@
 //! Reading: packets are slots over the file's memory.
 
+mod filters;
+mod losses;
+
 use std::cell::OnceCell;
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -10,15 +12,17 @@ use ring::slot::{Room, Slot};
 use ring::{Frame, FrameCache, Pool, PoolConfig};
 use sys::{Error, ErrorKind, Result};
 use wire::file::{
-    Direction as Way, Event, FileError, FileErrorKind, InterfaceFound, Packet, Reader,
+    Direction as Way, Event, FileError, FileErrorKind, Format, Interface, InterfaceFound, Reader,
+    pcapng,
 };
 
+use self::filters::Filters;
+use self::losses::Losses;
 use super::Shared;
 use super::input::Compression;
 use super::source::{self, More, Source};
 use crate::account::RxCounters;
-use crate::matcher::Matcher;
-use crate::options::{FilterTarget, PortOptions};
+use crate::options::PortOptions;
 use crate::rx::{Filled, Ready, RxBackend};
 
 /// Maximum number of packets read for one batch if a filter rejects most of them, so that a call
@@ -31,6 +35,12 @@ const AHEAD_LEN: usize = 2048;
 /// Maximum length kept of an interface's name. Linux's have 15 bytes, names in captures of other
 /// systems some more; a file may have 64 KiB for each of 65,536.
 const NAME_LEN_MAX: usize = 128;
+
+/// How long to wait for a writer that is to take blocks.
+const WRITER_PAUSE: Duration = Duration::from_millis(5);
+
+/// Number of interfaces for which the table has room at first.
+const TABLE_LEN: usize = 8;
 
 /// Number of frames in the pool for packets that the program keeps: 4 MiB.
 const KEEP_FRAME_COUNT: u32 = 1024;
@@ -45,23 +55,19 @@ pub(super) enum End {
         why: String,
         kind: ErrorKind,
     },
-    /// The filter is invalid for packets of an interface; `None` once reported.
-    Filter(Option<Error>),
 }
 
 pub(super) struct Rx {
     pub(super) path: String,
     pub(super) source: Source,
-    pub(super) reader: Box<Reader>,
+    pub(super) reader: Box<Reader<Vec<Interface>>>,
     /// Index of an interface in the port, by its index in the section.
     indices: Vec<u16>,
     /// The section of `indices`.
     section: u32,
-    options: PortOptions,
-    /// The filter of each interface, by its index in the port.
-    filters: Vec<Option<Matcher>>,
-    /// The filter for each link type seen.
-    filters_by_link: HashMap<u16, Option<Matcher>>,
+    filters: Filters,
+    losses: Losses,
+    copying: Copying,
     snaplen: u32,
     pub(super) end: Option<End>,
     /// Whether the end was reported to the program.
@@ -82,15 +88,23 @@ impl Rx {
         options: &PortOptions,
         counters: Arc<RxCounters>,
     ) -> Result<Self> {
+        let table = vec![Interface::default(); TABLE_LEN];
+        let mut reader = Reader::with(table, wire::file::MAX_PACKET_LEN);
+        if options.copies_blocks {
+            reader.request_whole_blocks();
+        }
         Ok(Self {
             path: path.to_owned(),
             source: Source::open(path, options.map_files)?,
-            reader: Box::new(Reader::new()),
+            reader: Box::new(reader),
             indices: Vec::new(),
             section: 0,
-            options: options.clone(),
-            filters: Vec::new(),
-            filters_by_link: HashMap::new(),
+            filters: Filters::new(options),
+            losses: Losses::default(),
+            copying: Copying {
+                is_on: options.copies_blocks,
+                ..Copying::default()
+            },
             snaplen: match options.snaplen {
                 0 => u32::MAX,
                 snaplen => snaplen,
@@ -107,10 +121,11 @@ impl Rx {
         })
     }
 
-    /// Reads up to the first interface, so that the port has a link type.
-    pub(super) fn open(&mut self) -> Result<()> {
+    /// Reads up to the first interface, so that the port has a link type; `is_merged`: others are
+    /// read at the same time, for whose packets a filter may be meant.
+    pub(super) fn open(&mut self, is_merged: bool) -> Result<()> {
         while self.end.is_none() && self.indices.is_empty() {
-            match self.reader.next(self.source.rest()) {
+            match next(&mut self.reader, self.source.rest()) {
                 Ok(Event::Need(need)) => match self.source.more(need) {
                     More::Bytes => {}
                     More::Later => {
@@ -126,9 +141,16 @@ impl Rx {
             }
         }
         match &self.end {
-            None | Some(End::Clean) => Ok(()),
-            Some(_) => Err(self.error()),
+            None | Some(End::Clean) => {}
+            Some(_) => return Err(self.error()),
         }
+        let first = self
+            .shared
+            .interfaces_from(0)
+            .first()
+            .map(|(link_type, _)| *link_type);
+        let is_only = !is_merged && self.reader.format() == Some(Format::Pcap);
+        first.map_or(Ok(()), |link_type| self.filters.check(link_type, is_only))
     }
 
     /// Number of interfaces read so far; the control side has been informed of each.
@@ -152,10 +174,35 @@ impl Rx {
 
     /// Handles events other than packets.
     fn meta(&mut self, event: &Event) {
-        if let Event::Interface(found) = event {
-            self.interface(found);
+        match event {
+            Event::Interface(found) => self.interface(found),
+            Event::Statistics(found) => {
+                let lost = self.losses.counters(found);
+                self.shared.capture_lost.add(lost);
+            }
+            _ => {}
+        }
+        if self.copying.is_on {
+            self.copy_block(event.used());
         }
         self.source.take(event.used());
+    }
+
+    /// Passes a block to the program that copies the file.
+    fn copy_block(&mut self, len: usize) {
+        let block = self.source.rest().get(..len);
+        if self.reader.format() != Some(Format::Pcapng) {
+            return;
+        }
+        match block {
+            Some(block) if pcapng::is_block(block) => {
+                let is_added = self.shared.blocks.add(self.copying.groups + 1, block);
+                self.copying.is_due |= is_added;
+            }
+            // The end of one that was too long.
+            Some(rest) if rest.len() < pcapng::BLOCK_LEN_MIN => {}
+            _ => self.shared.blocks.leave_out(),
+        }
     }
 
     /// Records an interface. A section that repeats the interfaces of the previous one
@@ -164,6 +211,7 @@ impl Rx {
         if found.section != self.section {
             self.section = found.section;
             self.indices.clear();
+            self.losses.begin_section();
         }
         let name = self.source.rest().get(found.name.clone()).unwrap_or(&[]);
         let name = short_name(name);
@@ -186,10 +234,7 @@ impl Rx {
         let count = known.len();
         drop(known);
         if count > self.filters.len() {
-            match self.filter(found.interface.link.0) {
-                Ok(filter) => self.filters.push(filter),
-                Err(error) => self.end = Some(End::Filter(Some(error))),
-            }
+            self.filters.add(found.interface.link.0);
         }
         match index {
             Ok(index) => self.indices.push(index),
@@ -205,18 +250,18 @@ impl Rx {
         }
     }
 
-    /// The filter for a link type; that of an earlier interface with the same link type is shared.
-    fn filter(&mut self, link_type: u16) -> Result<Option<Matcher>> {
-        if let Some(filter) = self.filters_by_link.get(&link_type) {
-            return Ok(filter.clone());
+    /// Publishes packets rejected because the filter cannot be used on their link type.
+    fn note_unsuitable(&mut self) {
+        let (count, link_types) = self.filters.take_unsuitable();
+        self.shared.filter_unsuitable.add(count);
+        if !link_types.is_empty() {
+            let mut known = self.shared.unsuitable_links();
+            for link_type in link_types {
+                if !known.contains(&link_type) {
+                    known.push(link_type);
+                }
+            }
         }
-        let target = FilterTarget {
-            link_type,
-            tap: None,
-        };
-        let filter = self.options.for_packets(target)?.filter.map(Matcher::new);
-        self.filters_by_link.insert(link_type, filter.clone());
-        Ok(filter)
     }
 
     fn at_end(&mut self, more: More) {
@@ -261,11 +306,6 @@ impl Rx {
 
     /// The end as an error; created again for each call.
     fn error(&mut self) -> Error {
-        if let Some(End::Filter(error)) = &mut self.end
-            && let Some(error) = error.take()
-        {
-            return error;
-        }
         let Some(End::Damaged { offset, why, kind }) = &self.end else {
             return Error::new(ErrorKind::Io, self.what(), "it has ended");
         };
@@ -282,16 +322,6 @@ impl Rx {
         Error::new(*kind, self.what(), why)
     }
 
-    /// Whether the filter of the packet's interface, if there is one, selects it.
-    #[inline]
-    fn selects(&self, index: u16, bytes: &[u8], packet: &Packet) -> bool {
-        let Some(Some(filter)) = self.filters.get(usize::from(index)) else {
-            return true;
-        };
-        let data = bytes.get(packet.data.clone()).unwrap_or(&[]);
-        filter.selects(data, packet.wire_len)
-    }
-
     /// Adds packets to the batch until there is another event, or `room` of them; returns how many
     /// were read, and the event. Adds the bytes in the batch to `bytes`.
     fn packets(
@@ -303,7 +333,7 @@ impl Rx {
         let rest = self.source.rest();
         let start = self.source.pointer(0);
         let (mut at, mut seen, mut added) = (0, 0, 0);
-        if self.filters.iter().all(Option::is_none) {
+        if self.filters.select_all() {
             let index = self.indices.first().copied().unwrap_or(0);
             let snaplen = self.snaplen;
             let info = u64::from(Slot::TIME) | u64::from(index) << 16;
@@ -338,8 +368,8 @@ impl Rx {
             if added == room || seen == LOOK_MAX {
                 break None;
             }
-            let next = rest.get(at..).unwrap_or(&[]);
-            let packet = match self.reader.next(next) {
+            let shown = rest.get(at..).unwrap_or(&[]);
+            let packet = match next(&mut self.reader, shown) {
                 Ok(Event::Packet(packet)) => packet,
                 other => break Some(other),
             };
@@ -347,9 +377,14 @@ impl Rx {
             self.shared.count(&packet);
             let index = self.indices.get(packet.interface as usize);
             let index = index.copied().unwrap_or(0);
+            if packet.dropped != 0 {
+                let lost = self.losses.before_packet(packet.interface, packet.dropped);
+                self.shared.capture_lost.add(lost);
+            }
             let data_at = at + packet.data.start;
             at += packet.used;
-            if !self.selects(index, next, &packet) {
+            let bytes_of = shown.get(packet.data.clone()).unwrap_or(&[]);
+            if !self.filters.selects(index, bytes_of, packet.wire_len) {
                 continue;
             }
             // SAFETY: the reader checked that the packet lies within `rest`, which `start` is the
@@ -361,8 +396,13 @@ impl Rx {
             slot.time_ns = packet.time.ns();
             slot.interface_index = index;
             slot.flags = u16::from(packet.has_time) * Slot::TIME
-                + u16::from(packet.direction == Way::Out) * Slot::OUTGOING;
+                + u16::from(packet.direction == Way::Out) * Slot::OUTGOING
+                + u16::from(packet.direction == Way::In) * Slot::INCOMING;
             slot.set_fcs_len(packet.fcs_len);
+            if self.copying.is_on {
+                // SAFETY: as above; the packet lies within its block.
+                slot = unsafe { self.copying.mark(&slot, packet.used, packet.data.start) };
+            }
             slots.push(slot);
             added += 1;
             *bytes += u64::from(cap_len);
@@ -372,9 +412,61 @@ impl Rx {
     }
 }
 
+/// Blocks and packets that are copied to another file.
+#[derive(Default)]
+struct Copying {
+    is_on: bool,
+    /// Number of groups of blocks before packets.
+    groups: u64,
+    /// Whether there are blocks that come before the next packet.
+    is_due: bool,
+}
+
+impl Copying {
+    /// The slot with the extent of its block, and marked if other blocks come before it.
+    ///
+    /// # Safety
+    /// The packet is at `offset` in a block of `len` bytes, which is valid as the packet is.
+    unsafe fn mark(&mut self, slot: &Slot, len: usize, offset: usize) -> Slot {
+        let token = (len as u64) << 32 | offset as u64;
+        // SAFETY: the same bytes.
+        let mut marked = unsafe { Slot::over(slot.data(), slot.cap_len(), slot.wire_len, token) };
+        marked.set_metadata_of(slot);
+        marked.flags |= Slot::BLOCK;
+        if std::mem::take(&mut self.is_due) {
+            self.groups += 1;
+            marked.flags |= Slot::AFTER_BLOCKS;
+        }
+        marked
+    }
+}
+
+/// The next event; the table of interfaces grows when it is full.
+#[inline]
+fn next(
+    reader: &mut Reader<Vec<Interface>>,
+    bytes: &[u8],
+) -> std::result::Result<Event, FileError> {
+    let event = reader.next(bytes);
+    match &event {
+        Err(error) if matches!(error.kind, FileErrorKind::TooManyInterfaces(_)) => {}
+        _ => return event,
+    }
+    let len = reader.table_mut().len();
+    if len >= pcapng::INTERFACES_MAX {
+        return event;
+    }
+    let len = (len * 2).min(pcapng::INTERFACES_MAX);
+    reader.table_mut().resize(len, Interface::default());
+    reader.next(bytes)
+}
+
 impl RxBackend for Rx {
     fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
         self.source.begin_batch(&self.path)?;
+        if self.copying.is_on && self.shared.blocks.must_wait(self.copying.groups + 1) {
+            return Ok(Filled::default());
+        }
         let before = slots.len();
         let (mut seen, mut bytes) = (0, 0);
         while self.end.is_none() && !self.shared.stopped.load(Ordering::Relaxed) {
@@ -402,8 +494,9 @@ impl RxBackend for Rx {
         self.shared.seen.add(seen);
         if seen > count {
             self.counters.filtered.add(seen - count);
+            self.note_unsuitable();
         }
-        if count == 0 && matches!(self.end, Some(End::Damaged { .. } | End::Filter(_))) {
+        if count == 0 && matches!(self.end, Some(End::Damaged { .. })) {
             self.reported = true;
             return Err(self.error());
         }
@@ -418,9 +511,7 @@ impl RxBackend for Rx {
     }
 
     fn end_filter(&mut self) {
-        (self.options.filter, self.options.filter_source) = (None, None);
-        self.filters_by_link.clear();
-        self.filters.fill(None);
+        self.filters.end();
     }
 
     fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
@@ -465,6 +556,10 @@ impl RxBackend for Rx {
             Some(End::Clean) => Ready::End,
             Some(_) if self.reported => Ready::End,
             Some(_) => Ready::Packets,
+            None if self.copying.is_on && self.shared.blocks.must_wait(self.copying.groups + 1) => {
+                std::thread::sleep(timeout.min(WRITER_PAUSE));
+                Ready::Timeout
+            }
             None if self.source.wait(timeout) => Ready::Packets,
             None => Ready::Timeout,
         })

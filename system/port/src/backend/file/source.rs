@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sys::mmap::Mapping;
 use sys::{Error, ErrorKind, Result};
-use wire::file::MAX_NEED;
+use wire::file::USUAL_NEED;
 
 use super::input::{Compression, Input, Stream, Unsupported};
 use super::mapping::FileMapping;
@@ -17,8 +17,13 @@ use super::mapping::FileMapping;
 /// Number of bytes per read: enough to amortize the call, few enough to stay in the cache.
 const READ_LEN: usize = 256 << 10;
 
-/// Length of the buffer: what a reader may need at once, plus one read.
-const BUFFER_LEN: usize = (MAX_NEED + READ_LEN).next_multiple_of(4096);
+/// Length of the buffer: what a reader usually needs at once, plus one read. It grows for blocks that
+/// are longer.
+const BUFFER_LEN: usize = buffer_len(USUAL_NEED);
+
+const fn buffer_len(need: usize) -> usize {
+    (need + READ_LEN).next_multiple_of(4096)
+}
 
 /// An open capture file, and its read position.
 pub(super) struct Source {
@@ -192,11 +197,8 @@ impl Source {
         }
         // The file grows, shrinks or fails: from here on its bytes are copied, one read at a time,
         // so that what was checked stays unchanged.
-        let switch = || -> io::Result<Bytes> {
-            let input = Input::new(file.try_clone()?, Some(*at as u64));
-            Ok(Bytes::Buffered(Buffered::new(Stream::Plain(input))?))
-        };
-        self.bytes = switch().map_err(|e| Error::from_io(format!("read {}", shown(path)), e))?;
+        self.bytes = buffered_from(file, *at)
+            .map_err(|e| Error::from_io(format!("read {}", shown(path)), e))?;
         self.memory_len = BUFFER_LEN;
         Ok(())
     }
@@ -237,9 +239,24 @@ impl Source {
 
     /// Reads more bytes until `need` are available. No slot may be in use.
     pub(super) fn more(&mut self, need: usize) -> More {
+        if let Bytes::Mapped { mapping, file, at } = &self.bytes {
+            // The end of a growing file is checked before each batch, but for a long block not as
+            // far before the end as it begins.
+            if need <= USUAL_NEED || mapping.is_as_mapped(file) {
+                return More::End(self.skip);
+            }
+            match buffered_from(file, *at) {
+                Ok(bytes) => self.bytes = bytes,
+                Err(error) => return More::Failed(error),
+            }
+        }
         let Bytes::Buffered(buffered) = &mut self.bytes else {
             return More::End(self.skip);
         };
+        if let Err(error) = buffered.reserve(need) {
+            return More::Failed(error);
+        }
+        self.memory_len = buffered.memory.len();
         loop {
             let more = buffered.more();
             let skipped = self.skip.min(buffered.end - buffered.start);
@@ -264,6 +281,12 @@ impl Source {
     }
 }
 
+/// The bytes of a file from a position on, copied one read at a time.
+fn buffered_from(file: &File, at: usize) -> io::Result<Bytes> {
+    let input = Input::new(file.try_clone()?, Some(at as u64));
+    Ok(Bytes::Buffered(Buffered::new(Stream::Plain(input))?))
+}
+
 impl Buffered {
     fn new(stream: Stream) -> io::Result<Self> {
         let memory = Mapping::anonymous(BUFFER_LEN).map_err(io::Error::other)?;
@@ -278,12 +301,27 @@ impl Buffered {
 
     #[inline]
     fn rest(&self) -> &[u8] {
-        // SAFETY: start <= end <= BUFFER_LEN, and the memory is zeroed or was read into. It is
+        // SAFETY: start <= end <= its length, and the memory is zeroed or was read into. It is
         // written only in `more`, when no slot is out, and through slots when this borrow is over.
         unsafe {
             let start = self.memory.base().as_ptr().add(self.start);
             std::slice::from_raw_parts(start, self.end - self.start)
         }
+    }
+
+    /// Makes room for `need` bytes at once, and one read.
+    fn reserve(&mut self, need: usize) -> io::Result<()> {
+        if buffer_len(need) <= self.memory.len() {
+            return Ok(());
+        }
+        let memory = Mapping::anonymous(buffer_len(need)).map_err(io::Error::other)?;
+        let rest = self.rest();
+        // SAFETY: the new memory is longer than the old, and apart from it; no slot is out, as the
+        // caller guarantees.
+        unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), memory.base().as_ptr(), rest.len()) };
+        (self.start, self.end) = (0, rest.len());
+        self.memory = memory;
+        Ok(())
     }
 
     /// Reads once, after moving the remaining bytes to the front: usually less than one packet, so
@@ -295,7 +333,7 @@ impl Buffered {
             unsafe { std::ptr::copy(base.add(self.start), base, self.end - self.start) };
             (self.start, self.end) = (0, self.end - self.start);
         }
-        let room = READ_LEN.min(BUFFER_LEN - self.end);
+        let room = READ_LEN.min(self.memory.len() - self.end);
         // SAFETY: the range lies in the memory, after all that `rest` gives.
         let into = unsafe { std::slice::from_raw_parts_mut(base.add(self.end), room) };
         self.full = false;

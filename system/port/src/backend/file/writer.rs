@@ -3,6 +3,7 @@
 //! Packets are gathered in one buffer and written in large writes of whole records, so that a file
 //! is valid at any time: after a crash, a `kill -9`, a full disk. Nothing is allocated per packet.
 
+mod copied;
 mod encoder;
 mod files;
 mod options;
@@ -11,6 +12,7 @@ use std::io;
 use std::path::PathBuf;
 
 use sys::{Error, ErrorKind, Result};
+use wire::file::pcapng::Block;
 use wire::file::{MAX_PACKET_LEN, Statistics};
 use wire::{LinkType, Timestamp};
 
@@ -22,7 +24,8 @@ use crate::rx::Packet;
 
 pub use self::encoder::{Encoded, Encoder};
 pub use self::options::{
-    FileCompression, FileFormat, FileInterface, Record, WriteFormat, WriterOptions, Written,
+    BlockCopy, FileCompression, FileFormat, FileInterface, Record, WriteFormat, WriterOptions,
+    Written,
 };
 
 /// Number of bytes gathered before they are written.
@@ -46,6 +49,8 @@ pub struct FileWriter {
     interfaces: Vec<FileInterface>,
     statistics: Vec<Option<Statistics>>,
     output: Option<(Output, PathBuf)>,
+    /// Blocks of a copied file for the start of the next one.
+    preamble: copied::Preamble,
     /// Whole records that are not in the file yet, and room for one more.
     gathered: Gather,
     /// Number of packets in `gathered`.
@@ -98,6 +103,7 @@ impl FileWriter {
             interfaces: Vec::new(),
             statistics: Vec::new(),
             output: None,
+            preamble: copied::Preamble::default(),
             gathered: Gather::new(piece_len + MAX_PACKET_LEN as usize + 4096),
             buffered: 0,
             buffered_bytes: 0,
@@ -166,7 +172,7 @@ impl FileWriter {
         self.statistics.push(None);
         if is_pcap && first.is_none() && self.output.is_some() {
             self.head();
-        } else if !is_pcap && self.output.is_some() {
+        } else if !is_pcap && !self.copies() && self.output.is_some() {
             self.interface_block(self.interfaces.len() - 1);
         }
         Ok(self.interfaces.len() as u32 - 1)
@@ -249,7 +255,11 @@ impl FileWriter {
             return Ok(WriteFormat::Full);
         }
         self.gathered.put(record);
-        self.count(time_ns, self.encoder.kept_len(record))
+        let kept_len = match self.copies() {
+            true => Block::of(record).map_or(0, |block| block.cap_len),
+            false => self.encoder.kept_len(record),
+        };
+        self.count(time_ns, kept_len)
     }
 
     /// Whether records may be written many at a time: if all go into one file, unchanged.

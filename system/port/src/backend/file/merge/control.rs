@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sys::Result;
 
-use super::super::control::Facts;
+use super::super::control::{Facts, unsuitable};
 use super::super::{BACKEND, Shared};
 use crate::account::{DropReason, PortAccount, QueueAccount, RxCounters};
 use crate::control::{Intake, PortControl, PortDescription, PortEvent};
@@ -69,10 +69,7 @@ impl PortControl for Control {
         queue.dropped[DropReason::Filter as usize] = self.counters.filtered.get();
         let waiting = self.shared.waiting.load(Ordering::Relaxed);
         for (_, input) in &self.inputs {
-            queue.seen += input.seen.get();
-            queue.wire_len_damaged += input.wire_len_damaged.get();
-            queue.time_clamped += input.time_clamped.get();
-            queue.time_missing += input.time_missing.get();
+            input.add_to(&mut queue);
         }
         queue.seen = queue.seen.saturating_sub(waiting);
         Ok(PortAccount {
@@ -95,13 +92,16 @@ impl PortControl for Control {
             intake: Intake::File,
             target: self.target.clone(),
             link_type: interfaces.first().map_or(1, |(link, _)| *link),
-            facts: vec![
+            facts: [
                 ("inputs", self.inputs.len().to_string()),
                 ("format", self.words(|facts| facts.format)),
                 ("compression", self.words(|facts| facts.compression)),
                 ("access", self.words(|facts| facts.access)),
                 ("snapshot length", snaplen.to_string()),
-            ],
+            ]
+            .into_iter()
+            .chain(unsuitable(self.inputs.iter().map(|(_, input)| input)))
+            .collect(),
             memory_len: self.inputs.iter().map(|(facts, _)| facts.memory_len).sum(),
             interfaces,
         }

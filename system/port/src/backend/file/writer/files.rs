@@ -85,11 +85,16 @@ impl FileWriter {
                 self.gathered.put(&head);
                 self.has_head = true;
             }
+            FileFormat::Pcapng if self.copies() => self.gathered.put(self.preamble.bytes()),
             FileFormat::Pcapng => {
-                let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
-                let os = format!("Linux {}", release.unwrap_or_default().trim());
+                let (mut hardware, mut os) = ("", String::new());
+                if self.options.is_live {
+                    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+                    os = format!("Linux {}", release.unwrap_or_default().trim());
+                    hardware = std::env::consts::ARCH;
+                }
                 let info = pcapng::SectionInfo {
-                    hardware: std::env::consts::ARCH,
+                    hardware,
                     os: &os,
                     application: &self.options.application,
                     comment: "",

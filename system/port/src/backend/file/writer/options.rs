@@ -31,6 +31,10 @@ pub struct WriterOptions {
     pub rotation: Rotation,
     /// Maximum number of bytes kept of a packet; 0 for all.
     pub snaplen: u32,
+    /// Whether the blocks of another pcapng file are copied, if the format is pcapng.
+    pub copy: BlockCopy,
+    /// Whether the packets come from an interface of this machine, which a pcapng file then names.
+    pub is_live: bool,
     /// Name of the program, for the header of a pcapng file.
     pub application: String,
     /// Permissions of new files, less the umask: by default 0600, so that only their owner can read
@@ -44,6 +48,19 @@ pub struct WriterOptions {
     /// Receives the name of each file of a set that was closed for the next one, or because the set
     /// is complete; not that of the file in which a capture ends.
     pub closed: Option<Sender<PathBuf>>,
+}
+
+/// How the blocks of another pcapng file are copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlockCopy {
+    /// Not at all: each packet is given with its metadata.
+    #[default]
+    None,
+    /// Each is given to [`FileWriter::block`](super::FileWriter::block) or
+    /// [`FileWriter::record`](super::FileWriter::record), none is left out.
+    All,
+    /// The same, but some are left out: the length of a section is not stated.
+    Some,
 }
 
 /// Compression of a file to write.
@@ -82,6 +99,8 @@ impl WriterOptions {
             compression,
             rotation: Rotation::default(),
             snaplen: 0,
+            copy: BlockCopy::None,
+            is_live: true,
             application: format!("barewire {}", env!("CARGO_PKG_VERSION")),
             mode: 0o600,
             owner: None,
