@@ -15,6 +15,7 @@ mod afxdp;
 mod bro_dropin;
 mod capture;
 mod capture_any;
+mod capture_copy;
 mod export;
 mod forward;
 

@@ -14,6 +14,8 @@ use crate::report::counted;
 
 /// Maximum number of names shown.
 const NAMED_MAX: usize = 3;
+/// Number of inputs for which the usual limit of descriptors may be too low.
+const MANY: usize = 100;
 /// Maximum size of a list of names.
 const LIST_LEN_MAX: u64 = 16 << 20;
 
@@ -96,6 +98,9 @@ impl Inputs {
     /// As [`port::open_all`].
     pub fn open(&self, options: &PortOptions) -> Result<port::Port> {
         let names: Vec<&str> = self.names().collect();
+        if names.len() > MANY {
+            sys::descriptors::raise_limit();
+        }
         port::open_all(&names, options)
     }
 

@@ -91,12 +91,37 @@ pub fn write_account(out: &mut impl Write, account: &PortAccount) -> io::Result<
             "interface counter: {seen} received (no filter, longer window; not in the account)"
         )?;
     }
-    write_damage(out, &total)
+    write_notes(out, &total)
 }
 
-/// Reports packets of a capture file whose wire length is damaged or whose time cannot be used, if
-/// any.
-pub fn write_damage(out: &mut impl Write, total: &QueueAccount) -> io::Result<()> {
+/// What the account of capture files says besides its sums.
+pub fn write_file_notes(
+    out: &mut impl Write,
+    account: &PortAccount,
+    description: &PortDescription,
+) -> io::Result<()> {
+    let total = account.rx_total();
+    write_notes(out, &total)?;
+    let mut facts = description.facts.iter();
+    if let Some((_, links)) = facts.find(|(fact, _)| *fact == "filter unsuitable for") {
+        writeln!(out, "the filter is not supported on link type {links}")?;
+    }
+    Ok(())
+}
+
+/// Reports packets of capture files that need a remark, if any.
+fn write_notes(out: &mut impl Write, total: &QueueAccount) -> io::Result<()> {
+    if total.filter_unsuitable != 0 {
+        let count = counted(total.filter_unsuitable, "packet");
+        writeln!(
+            out,
+            "{count} rejected because the filter is not supported on their link type"
+        )?;
+    }
+    if total.capture_lost != 0 {
+        let count = counted(total.capture_lost, "packet");
+        writeln!(out, "{count} lost when the file was captured, as it states")?;
+    }
     match total.wire_len_damaged {
         0 => {}
         1 => writeln!(

@@ -113,6 +113,8 @@ pub struct Totals {
     /// Packets of several queues that came too late for timestamp order, and were written after
     /// newer ones.
     pub late: u64,
+    /// Packets written to a pcap file with its latest time, because theirs is later.
+    pub times_clamped: u64,
     /// Timestamp of the first.
     pub first_ns: Option<u64>,
     /// Timestamp of the last.
@@ -144,6 +146,9 @@ pub struct Outcome {
     pub account: PortAccount,
     /// The port's description.
     pub description: PortDescription,
+    /// Number of blocks of a copied file that were left out
+    /// ([`PortControl::blocks_left_out`]).
+    pub blocks_left_out: u64,
     /// The first error, which ended the capture early. Everything before it was handled.
     pub error: Option<Error>,
     /// A write has not returned: `totals` and `written` count as written what the kernel has taken,
@@ -509,11 +514,11 @@ impl Capture {
     }
 
     fn outcome(mut self) -> Outcome {
-        let (account, description) = {
+        let (account, description, blocks_left_out) = {
             let mut control = lock(&self.control);
             let account = self.account.take();
             let account = account.unwrap_or_else(|| control.account().unwrap_or_default());
-            (account, control.describe())
+            (account, control.describe(), control.blocks_left_out())
         };
         let mut totals = self.counted;
         let (mut written, mut stdout_closed) = (None, false);
@@ -553,6 +558,7 @@ impl Capture {
             written,
             account,
             description,
+            blocks_left_out,
             error: self.error,
             is_stuck: self.is_stuck,
         }
@@ -568,6 +574,7 @@ impl Totals {
         self.surplus += other.surplus;
         self.unwritten += other.unwritten;
         self.late += other.late;
+        self.times_clamped += other.times_clamped;
         self.first_ns = self.first_ns.into_iter().chain(other.first_ns).min();
         self.last_ns = self.last_ns.max(other.last_ns);
     }

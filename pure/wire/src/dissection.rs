@@ -132,6 +132,8 @@ pub struct Dissection {
     /// follow it; otherwise 0. See [`Dissection::transport_payload`].
     pub tunnel_payload_len: u32,
     /// IPv6 flow label.
+    /// With [`Reason::UnsupportedLink`], the number of the link type
+    /// ([`unsupported_link`](Self::unsupported_link)).
     pub flow_label: u32,
     /// IPv4: bit n set if option number n (the lower five bits of the type) is present.
     /// IPv6: extension headers seen, see [`ipv6_ext::bit`](crate::ipv6_ext::bit).
@@ -205,6 +207,11 @@ impl Dissection {
         layer_kinds: [LayerKind::None; MAX_LAYERS],
         layer_offsets: [0; MAX_LAYERS],
     };
+
+    /// Number of the link type that ended the dissection because it is not supported.
+    pub fn unsupported_link(&self) -> Option<u32> {
+        (self.reason == Reason::UnsupportedLink).then_some(self.flow_label)
+    }
 
     /// Whether this layer is present.
     #[inline]

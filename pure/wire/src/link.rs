@@ -4,6 +4,8 @@
 //! and pcapng files. They equal the DLT_ numbers of Linux except for raw IP, where libpcap's Linux
 //! DLT is 12 and files have 101; [`LinkType::from_dlt`] maps them.
 
+mod names;
+
 use core::fmt;
 
 /// The link type of a packet, as written in a pcap or pcapng file.
@@ -20,10 +22,10 @@ macro_rules! links {
             pub const SUPPORTED: &'static [LinkType] = &[$(LinkType::$constant),*];
 
             /// The name without its prefix, as libpcap prints it (`EN10MB` for Ethernet).
-            pub const fn name(self) -> Option<&'static str> {
+            pub fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($number => Some($name),)*
-                    _ => None,
+                    number => names::of(number),
                 }
             }
         }

@@ -16,7 +16,7 @@ mod routing;
 mod tcp;
 
 use crate::table::Header;
-use crate::{Dissection, Fragment, LayerKind, Reason, dissect_inner, ethernet, llc, ppp};
+use crate::{Dissection, Fragment, LayerKind, LinkType, Reason, dissect_inner, ethernet, llc, ppp};
 use core::fmt;
 
 use icmp::{show_icmpv4, show_icmpv6};
@@ -154,7 +154,17 @@ fn show_level(
             write!(f, ", length {}", d.wire_len)
         }
         (reason, LayerKind::Mpls) => write!(f, " [{reason}], length {}", d.wire_len),
-        (Reason::UnsupportedLink | Reason::TooDeep, _) | (_, LayerKind::None) => {
+        (Reason::UnsupportedLink, _) => {
+            let number = d.flow_label;
+            let name = u16::try_from(number).ok().and_then(|n| LinkType(n).name());
+            let name = name.unwrap_or("unknown");
+            write!(
+                f,
+                "[unsupported link type {name} ({number})], length {}",
+                d.wire_len
+            )
+        }
+        (Reason::TooDeep, _) | (_, LayerKind::None) => {
             write!(f, "[{}], length {}", d.reason, d.wire_len)
         }
         (Reason::UnsupportedType, _) => show_unknown_type(d, header, bytes, f),

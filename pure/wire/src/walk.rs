@@ -88,13 +88,16 @@ impl<'a> Walk<'a, '_> {
     }
 
     /// The first layer of a packet with this link type (a DLT_ number) at the cursor.
-    pub(crate) fn link(&self, dlt: u32) -> Next {
+    pub(crate) fn link(&mut self, dlt: u32) -> Next {
         if self.rest.is_empty() {
             return Err(self.missing(1));
         }
         let link = u16::try_from(dlt).map(LinkType::from_dlt);
         match link.map(|link| table::of_link(link, self.rest)) {
-            Ok(LayerKind::None) | Err(_) => Err(Reason::UnsupportedLink),
+            Ok(LayerKind::None) | Err(_) => {
+                self.out.flow_label = dlt;
+                Err(Reason::UnsupportedLink)
+            }
             Ok(kind) => Ok(kind),
         }
     }
@@ -145,6 +148,7 @@ pub fn dissect(link: LinkType, bytes: &[u8], wire_len: u32, out: &mut Dissection
     if first == LayerKind::None {
         begin(bytes, wire_rest, out);
         out.reason = Reason::UnsupportedLink;
+        out.flow_label = link.0.into();
         out.payload_len = wire_rest as u32;
         return;
     }

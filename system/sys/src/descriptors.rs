@@ -383,6 +383,22 @@ pub fn is_open(socket: &UnixStream) -> bool {
     received > 0 || received < 0 && would_wait()
 }
 
+/// Raises the limit of open descriptors as far as the process may: the soft limit, which is low for
+/// the sake of select(2), to the hard one. Without effect if that fails.
+pub fn raise_limit() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the pointer is to a live value of that type.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    if result == 0 && limit.rlim_cur < limit.rlim_max {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: as above.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;

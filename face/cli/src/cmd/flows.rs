@@ -80,8 +80,8 @@ pub struct Args {
     /// Print one snapshot of the live view after --duration or two seconds, and exit
     #[arg(long, conflicts_with_all = ["json", "plain"])]
     once: bool,
-    /// Number of flows in the final table, and at most in the live view [default: 20]
-    #[arg(long, value_name = "N")]
+    /// Number of flows in the final table, and at most in the live view, up to 100000 [default: 20]
+    #[arg(long, value_parser = parse_top, value_name = "N")]
     top: Option<usize>,
     /// Sort flows by this, largest first; with rate, the final table sorts by bytes
     #[arg(long, value_enum, default_value = "rate", value_name = "WHAT")]
@@ -528,3 +528,13 @@ impl Args {
 
 /// Maximum number of flows in the final table: each takes some 300 bytes while the probe runs.
 const TOP_MAX: usize = 100_000;
+
+fn parse_top(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 0..=TOP_MAX) => Ok(count),
+        Ok(_) => Err(format!(
+            "the final table has at most {TOP_MAX} flows; --json and --export write all"
+        )),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -23,7 +23,7 @@ use port::{Packet, Vlan};
 use wire::file::MAX_PACKET_LEN;
 
 pub(super) use bell::Bell;
-pub(super) use bundle::Bundle;
+pub(super) use bundle::{Bundle, is_beyond_pcap};
 use bundle::{HEAD_LEN, Head};
 
 /// How long a packet waits for older ones of other queues. Longer than a queue's thread sleeps

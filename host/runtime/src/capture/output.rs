@@ -11,7 +11,7 @@ use port::file::{FileInterface, FileWriter, WriteFormat, Written};
 use port::{DropReason, PortAccount};
 use sys::{Error, ErrorKind, Result};
 
-use super::handover::{Bell, Bundle, Given, Merge, NO_TIME_NS, Next, written_ns};
+use super::handover::{Bell, Bundle, Given, Merge, NO_TIME_NS, Next, is_beyond_pcap, written_ns};
 use super::{Context, Control, Event, Options, Printer, Recorder, Totals, lock};
 use crate::Stop;
 use crate::output::is_closed;
@@ -93,6 +93,8 @@ pub(super) struct Output {
     announced: usize,
     filter: Arc<str>,
     is_live: bool,
+    /// Whether a pcap file is written.
+    is_pcap: bool,
     /// Whether the blocks of a file are copied.
     copies_blocks: bool,
     /// The last group of these that was written.
@@ -106,6 +108,10 @@ pub(super) struct Output {
 
 impl Output {
     pub(super) fn new(recorder: Recorder, options: &Options, control: Arc<Control>) -> Output {
+        let is_pcap = match &recorder {
+            Recorder::File(writer) | Recorder::Both(writer, _) => writer.is_pcap(),
+            Recorder::Text(_) | Recorder::Count => false,
+        };
         Output {
             recorder,
             totals: Totals::default(),
@@ -115,6 +121,7 @@ impl Output {
             announced: 0,
             filter: options.filter.as_str().into(),
             is_live: options.is_live,
+            is_pcap,
             copies_blocks: options.copies_blocks,
             group: 0,
             count: options.count.unwrap_or(u64::MAX),
@@ -185,6 +192,7 @@ impl Output {
         let more = Totals {
             packets: 1,
             bytes: packet.head.cap_len.into(),
+            times_clamped: u64::from(self.is_pcap && is_beyond_pcap(written_ns(time_ns))),
             first_ns: known(time_ns),
             last_ns: known(time_ns),
             ..Totals::default()
@@ -209,6 +217,7 @@ impl Output {
         let more = Totals {
             packets,
             bytes: bundle.cap_bytes,
+            times_clamped: if self.is_pcap { bundle.beyond_pcap } else { 0 },
             first_ns: known(bundle.first_ns),
             last_ns: known(last_ns),
             ..Totals::default()
@@ -283,6 +292,7 @@ impl Output {
         let totals = &mut self.totals;
         totals.packets += more.packets;
         totals.bytes += more.bytes;
+        totals.times_clamped += more.times_clamped;
         totals.first_ns = totals.first_ns.or(more.first_ns);
         totals.last_ns = more.last_ns.or(totals.last_ns);
         self.is_over = totals.packets >= self.count;

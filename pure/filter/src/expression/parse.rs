@@ -11,8 +11,10 @@ use super::wlan::Radio;
 use super::{Options, Tag};
 use crate::{Error, Result};
 
-/// Maximum nesting of parentheses, `not` and signs.
+/// Maximum nesting of arithmetic, signs, and identifiers in parentheses.
 const DEPTH_MAX: usize = 100;
+/// Maximum nesting of parentheses around primitives: that of libpcap's parser.
+const NESTED_MAX: usize = 10_000;
 /// Maximum number of changes between `and` and `or`, each of which adds a level of nesting.
 const CHANGES_MAX: usize = 500;
 /// Maximum number of tests that primitives with many tests may add together, for each instruction
@@ -43,6 +45,8 @@ pub(super) struct Parser<'a> {
     pub(super) tokens: Vec<(Token, Range<usize>)>,
     pub(super) at: usize,
     depth: usize,
+    /// Number of open parentheses around primitives.
+    nested: usize,
     changes: usize,
     /// Number of tests of primitives with many tests.
     tests: usize,
@@ -82,12 +86,13 @@ fn parse_into(
         )
     })?;
     let link_kind = link.kind;
-    let tokens = lex(text, options.extended)?;
+    let tokens = without_doubled(lex(text, options.extended)?);
     let mut parser = Parser {
         behind: matching(&tokens),
         tokens,
         at: 0,
         depth: 0,
+        nested: 0,
         changes: 0,
         tests: 0,
         clauses: clauses.take(),
@@ -109,6 +114,53 @@ fn parse_into(
         return Err(parser.unexpected("expected \"and\", \"or\" or the end"));
     }
     Ok(parser.whole(cond))
+}
+
+/// An expression in parentheses, or the outermost one, while it is parsed.
+struct Level {
+    start: usize,
+    /// What was parsed so far, and the operator after it.
+    left: Option<Cond>,
+    is_and: bool,
+    qualifier: Option<Qualifier>,
+    /// Where the current operand starts, and whether it is negated: for one in parentheses.
+    operand_at: usize,
+    negate: bool,
+}
+
+impl Level {
+    fn new(start: usize) -> Level {
+        Level {
+            start,
+            left: None,
+            is_and: false,
+            qualifier: None,
+            operand_at: start,
+            negate: false,
+        }
+    }
+}
+
+/// The tokens without parentheses whose only content is in parentheses.
+fn without_doubled(tokens: Vec<(Token, Range<usize>)>) -> Vec<(Token, Range<usize>)> {
+    let behind = matching(&tokens);
+    let is_open = |at: usize| {
+        tokens
+            .get(at)
+            .is_some_and(|(token, _)| *token == Token::Key("("))
+    };
+    let mut is_kept = vec![true; tokens.len()];
+    for at in 0..tokens.len() {
+        let end = behind[at].saturating_sub(1);
+        let is_closed = tokens[end].0 == Token::Key(")");
+        if is_open(at) && is_open(at + 1) && is_closed && behind[at + 1] == end {
+            (is_kept[at], is_kept[end]) = (false, false);
+        }
+    }
+    let mut kept = is_kept.into_iter();
+    let mut tokens = tokens;
+    tokens.retain(|_| kept.next().unwrap_or(true));
+    tokens
 }
 
 fn matching(tokens: &[(Token, Range<usize>)]) -> Vec<usize> {
@@ -190,40 +242,93 @@ impl Parser<'_> {
         result
     }
 
+    /// Parses an expression up to its end, or to a parenthesis that it did not open. Parentheses
+    /// are kept in a list and not in calls, so they may be nested as deeply as in libpcap.
     fn expression(&mut self) -> Result<Parsed> {
-        let start = self.place().start;
-        let (mut cond, mut qualifier) = self.term()?;
-        self.collect(start, &cond, false);
+        let mut open: Vec<Level> = Vec::new();
+        let mut level = Level::new(self.place().start);
         loop {
-            let is_and = match self.peek() {
-                Token::Key("and") => true,
-                Token::Key("or") => false,
-                _ => return Ok((cond, qualifier)),
-            };
-            self.next();
-            self.count_change(&cond, is_and)?;
-            let next;
             let place = self.place().start;
-            (next, qualifier) = if self.is_identifier(self.at) {
-                (self.identifier(qualifier)?, qualifier)
+            let mut negate = false;
+            let (mut cond, mut qualifier) = if level.left.is_some() && self.is_identifier(self.at) {
+                (self.identifier(level.qualifier)?, level.qualifier)
             } else {
+                while self.take("not") {
+                    negate = !negate;
+                }
+                if !self.is_arithmetic() && self.take("(") {
+                    self.nest(open.len())?;
+                    (level.operand_at, level.negate) = (place, negate);
+                    open.push(level);
+                    level = Level::new(self.place().start);
+                    continue;
+                }
                 self.term()?
             };
-            if is_and {
-                self.collect(place, &next, false);
-                cond = cond.and(next);
-            } else {
-                cond = cond.or(next);
-                self.collect(start, &cond, true);
+            level.operand_at = place;
+            loop {
+                if negate {
+                    cond = cond.negate();
+                }
+                self.join(&mut level, cond);
+                level.qualifier = qualifier;
+                let is_and = match self.peek() {
+                    Token::Key("and") => Some(true),
+                    Token::Key("or") => Some(false),
+                    _ => None,
+                };
+                let left = level.left.take().unwrap_or(Cond::Const(true));
+                if let Some(is_and) = is_and {
+                    self.next();
+                    self.count_change(&left, is_and)?;
+                    (level.left, level.is_and) = (Some(left), is_and);
+                    break;
+                }
+                let Some(outer) = open.pop() else {
+                    return Ok((left, qualifier));
+                };
+                self.need(")")?;
+                self.nested -= 1;
+                qualifier = level.qualifier;
+                (cond, level) = (left, outer);
+                negate = level.negate;
             }
         }
+    }
+
+    /// Counts an opened parenthesis.
+    fn nest(&mut self, open: usize) -> Result<()> {
+        if open == NESTED_MAX {
+            let what = "the expression is nested too deeply";
+            return Err(Error::unsupported(self.place(), what)
+                .expected(format!("at most {NESTED_MAX} levels")));
+        }
+        self.nested += 1;
+        Ok(())
+    }
+
+    /// Joins an operand to what is on its left.
+    fn join(&mut self, level: &mut Level, cond: Cond) {
+        let Some(left) = level.left.take() else {
+            self.collect(level.start, &cond, false);
+            level.left = Some(cond);
+            return;
+        };
+        level.left = Some(if level.is_and {
+            self.collect(level.operand_at, &cond, false);
+            left.and(cond)
+        } else {
+            let joined = left.or(cond);
+            self.collect(level.start, &joined, true);
+            joined
+        });
     }
 
     /// Notes a clause of the top level that ends here, instead of all before it if it is these and
     /// more.
     fn collect(&mut self, start: usize, cond: &Cond, is_all: bool) {
         let end = self.tokens[self.at.saturating_sub(1)].1.end;
-        if let Some(clauses) = self.clauses.as_mut().filter(|_| self.depth == 0) {
+        if let Some(clauses) = self.clauses.as_mut().filter(|_| self.nested == 0) {
             let first = clauses.first().map_or(start, |(place, _)| place.start);
             if is_all {
                 clauses.clear();
@@ -329,29 +434,21 @@ impl Parser<'_> {
         }
     }
 
-    fn term(&mut self) -> Result<Parsed> {
-        if self.take("not") {
-            return self.deeper(|p| {
-                let (cond, qualifier) = p.term()?;
-                Ok((cond.negate(), qualifier))
-            });
-        }
-        let is_arithmetic = match self.peek() {
+    /// Whether a comparison of arithmetic starts here.
+    fn is_arithmetic(&self) -> bool {
+        match self.peek() {
             Token::Number(_) | Token::Key("len" | "-") => true,
             Token::Key("(") => self.is_operator(self.behind[self.at]),
             Token::Key(_) => self.tokens[self.at + 1].0 == Token::Key("["),
             Token::Name(_) => self.is_payload_load(),
             _ => false,
-        };
-        if is_arithmetic {
-            return Ok((self.relation()?, None));
         }
-        if self.take("(") {
-            return self.deeper(|p| {
-                let parsed = p.expression()?;
-                p.need(")")?;
-                Ok(parsed)
-            });
+    }
+
+    /// Parses an operand that is not in parentheses.
+    fn term(&mut self) -> Result<Parsed> {
+        if self.is_arithmetic() {
+            return Ok((self.relation()?, None));
         }
         self.primitive()
     }

@@ -145,7 +145,6 @@ fn numbers_out_of_range_are_marked() {
 fn size_and_nesting_are_bounded() {
     for text in [
         "(".repeat(60_000),
-        "not ".repeat(10_000) + "tcp",
         "-".repeat(60_000),
         "1+".repeat(30_000),
         "tcp and udp or ".repeat(4_000) + "tcp",
@@ -241,4 +240,41 @@ fn contradictions_are_refused_with_the_clauses() {
         ..Options::default()
     };
     assert!(compile("tcp and vlan", &live).is_ok());
+}
+
+#[test]
+fn parentheses_may_be_nested_as_in_libpcap() {
+    for count in [1, 1_000, 10_000] {
+        let around = |text: &str| "(".repeat(count) + text + &")".repeat(count);
+        for text in ["udp", "not udp", "ip[9] = 17"] {
+            assert_eq!(
+                program(&around(text)).insns(),
+                program(text).insns(),
+                "{count} {text}"
+            );
+        }
+        let list = format!("port {}", around("53 or 80"));
+        assert_eq!(program(&list).insns(), program("port (53 or 80)").insns());
+        // Each with contents of its own.
+        let nested = "udp or (tcp or (".repeat(count / 4) + "icmp" + &"))".repeat(count / 4);
+        let flat = if count == 1 {
+            "icmp"
+        } else {
+            "udp or tcp or icmp"
+        };
+        assert_eq!(program(&nested).insns(), program(flat).insns(), "{count}");
+    }
+    let negated = "not (not (".repeat(500) + "udp" + &"))".repeat(500);
+    assert_eq!(program(&negated).insns(), program("udp").insns());
+    let error = compile(
+        &("(".repeat(5) + "udp" + &")".repeat(4)),
+        &Options::default(),
+    )
+    .unwrap_err();
+    assert!(
+        error.to_string().contains("end of the expression"),
+        "{error}"
+    );
+    let error = compile("udp)", &Options::default()).unwrap_err();
+    assert!(error.to_string().contains("unexpected"), "{error}");
 }

@@ -277,6 +277,9 @@ pub fn emit_header(out: &mut [u8; HEADER_LEN], link: LinkType, snaplen: u32, pre
     out[20..].copy_from_slice(&u32::from(link.0).to_le_bytes());
 }
 
+/// Latest time that a pcap file has room for: its seconds are 32 bits, until 2106.
+pub const TIME_MAX: Timestamp = Timestamp(u32::MAX as u64 * 1_000_000_000 + 999_999_999);
+
 /// Writes the header of a packet with `cap_len` bytes.
 ///
 /// The seconds have 32 bits: a time after 2106-02-07 is clamped.
@@ -288,7 +291,8 @@ pub fn emit_record(
     wire_len: u32,
     precision: Precision,
 ) {
-    let seconds = u32::try_from(time.seconds()).unwrap_or(u32::MAX);
+    let time = time.min(TIME_MAX);
+    let seconds = time.seconds() as u32;
     let fraction = match precision {
         Precision::Microseconds => time.subsec_ns() / 1_000,
         Precision::Nanoseconds => time.subsec_ns(),

@@ -141,7 +141,7 @@ fn fragments_and_damage() {
     assert_eq!(line(LinkType::ETHERNET, &[0; 5]), "eth [short], length 5");
     assert_eq!(
         line(LinkType(9999), &[0; 5]),
-        "[unsupported_link], length 5"
+        "[unsupported link type unknown (9999)], length 5"
     );
     assert_eq!(
         line(LinkType::ETHERNET, &ethernet(0x88cc, &[0; 9])),

@@ -19,7 +19,7 @@ use super::Args;
 use crate::inputs::Inputs;
 use crate::out::{self, say};
 use crate::report::counted;
-use crate::report::{self, account_json, bytes, event_level, si, write_account, write_damage};
+use crate::report::{self, account_json, bytes, event_level, si, write_account, write_file_notes};
 
 impl Args {
     /// Prints what is captured, as tcpdump does, so that scripts can wait for this line.
@@ -118,6 +118,20 @@ impl Args {
                 "{late} written out of order: arrived too late to be merged"
             );
         }
+        if totals.times_clamped != 0 {
+            let clamped = counted(totals.times_clamped, "packet");
+            let _ = writeln!(
+                text,
+                "{clamped} written with a wrong time: pcap times end on 2106-02-07, write .pcapng"
+            );
+        }
+        if outcome.blocks_left_out != 0 {
+            let blocks = counted(outcome.blocks_left_out, "block");
+            let _ = writeln!(
+                text,
+                "{blocks} not copied: longer than 16 MiB, or too many at once"
+            );
+        }
         if let Some(written) = outcome.written {
             let _ = writeln!(text, "{}", self.written(&written, files));
         }
@@ -128,7 +142,7 @@ impl Args {
         }
         let _ = match is_live {
             true => write_account(&mut text, &outcome.account),
-            false => write_damage(&mut text, &rx),
+            false => write_file_notes(&mut text, &outcome.account, &outcome.description),
         };
         out::last_words(text);
         self.print_totals(&inputs.label(), outcome, files)
@@ -200,6 +214,8 @@ impl Args {
             "surplus": totals.surplus,
             "unwritten": totals.unwritten,
             "late": totals.late,
+            "times_clamped": totals.times_clamped,
+            "blocks_left_out": outcome.blocks_left_out,
             "lost": account.rx_total().lost(),
             "first_time": time(totals.first_ns),
             "last_time": time(totals.last_ns),

@@ -91,6 +91,8 @@ pub(in crate::capture) struct Bundle {
     pub(in crate::capture) cap_bytes: u64,
     /// Bytes of packets in the file's records, if it holds records only.
     pub(in crate::capture) kept_bytes: u64,
+    /// Packets whose time is beyond what pcap files have room for.
+    pub(in crate::capture) beyond_pcap: u64,
     /// Timestamp of the first.
     pub(in crate::capture) first_ns: u64,
     /// Timestamp of the last.
@@ -154,9 +156,16 @@ impl Bundle {
     pub(super) fn advance(&mut self, time_ns: u64, cap_len: usize, len: usize) {
         self.len += len;
         self.packets += 1;
+        self.beyond_pcap += u64::from(is_beyond_pcap(super::written_ns(time_ns)));
         self.cap_bytes += cap_len as u64;
         self.last_ns = time_ns;
     }
+}
+
+/// Whether a pcap file has no room for a time.
+#[inline]
+pub(in crate::capture) fn is_beyond_pcap(time_ns: u64) -> bool {
+    time_ns > wire::file::pcap::TIME_MAX.0
 }
 
 /// Copies the first `present` bytes of a packet to `out`, and returns their number.

@@ -12,6 +12,7 @@
 
 mod control;
 mod interfaces;
+mod waiting;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,6 +26,8 @@ use sys::{Error, ErrorKind, Result};
 
 use self::control::{Control, Merged};
 use self::interfaces::{Interfaces, Numbers};
+use self::waiting::Waiting;
+use super::Shared;
 use super::control::Facts;
 use super::rx::Rx;
 use super::source::shown;
@@ -35,7 +38,10 @@ use crate::registry::PortName;
 use crate::rx::{Filled, Ready, RxBackend};
 
 /// Maximum number of inputs. The process's descriptor limit may be lower.
-const INPUTS_MAX: usize = 4096;
+const INPUTS_MAX: usize = 1 << 16;
+
+/// Number of inputs up to which all are open from the start.
+const OPEN_AT_START: usize = 16;
 
 /// Packets read ahead per input: its slots, 12 KiB, stay in the cache with those of some others.
 const RUN_LEN: usize = 256;
@@ -59,8 +65,10 @@ pub(super) fn open(targets: &[(PortName, PortOptions)]) -> Result<Port> {
     let counters = Arc::new(RxCounters::default());
     let mut merge = Merge {
         inputs: Vec::with_capacity(targets.len()),
+        counters: counters.clone(),
         heads: BinaryHeap::with_capacity(targets.len()),
         spent: Vec::with_capacity(targets.len()),
+        over: Vec::new(),
         interfaces: Interfaces::default(),
         errors: Vec::new(),
         waiting: 0,
@@ -73,9 +81,7 @@ pub(super) fn open(targets: &[(PortName, PortOptions)]) -> Result<Port> {
     let control = Control {
         target: target.clone(),
         counters: counters.clone(),
-        inputs: inputs
-            .map(|input| (Facts::of(&input.rx), input.rx.shared.clone()))
-            .collect(),
+        inputs: inputs.filter_map(Input::for_control).collect(),
         shared: merge.shared.clone(),
     };
     let options = targets.first().map(|(_, options)| options.clone());
@@ -103,11 +109,14 @@ type Head = Reverse<(u64, usize)>;
 
 struct Merge {
     inputs: Vec<Input>,
+    counters: Arc<RxCounters>,
     /// Heads of the inputs with packets read ahead.
     heads: BinaryHeap<Head>,
     /// Inputs whose runs are used up and that have not ended: each must be read further before the
     /// next packet is known.
     spent: Vec<usize>,
+    /// Inputs that have ended, whose memory slots may still use.
+    over: Vec<usize>,
     interfaces: Interfaces,
     /// Why inputs ended early; reported when all have ended.
     errors: Vec<Error>,
@@ -116,8 +125,15 @@ struct Merge {
     shared: Arc<Merged>,
 }
 
+/// How far an input is.
+enum Progress {
+    Waiting(Box<Waiting>),
+    Reading(Box<Rx>),
+    Over,
+}
+
 struct Input {
-    rx: Rx,
+    progress: Progress,
     /// Packets read ahead in reverse order, so that the first is popped off the end.
     run: Vec<Slot>,
     numbers: Numbers,
@@ -134,6 +150,38 @@ fn place(slot: &Slot) -> u64 {
 }
 
 impl Input {
+    fn new(progress: Progress) -> Self {
+        Self {
+            progress,
+            run: Vec::new(),
+            numbers: Numbers::default(),
+        }
+    }
+
+    fn for_control(&self) -> Option<(Facts, Arc<Shared>)> {
+        match &self.progress {
+            Progress::Waiting(waiting) => Some((waiting.facts, waiting.shared.clone())),
+            Progress::Reading(rx) => Some((Facts::of(rx), rx.shared.clone())),
+            Progress::Over => None,
+        }
+    }
+
+    fn rx(&mut self) -> Option<&mut Rx> {
+        match &mut self.progress {
+            Progress::Reading(rx) => Some(rx),
+            Progress::Waiting(_) | Progress::Over => None,
+        }
+    }
+
+    /// Whether there is nothing more to read.
+    fn is_over(&self) -> bool {
+        match &self.progress {
+            Progress::Waiting(_) => false,
+            Progress::Reading(rx) => rx.is_over(),
+            Progress::Over => true,
+        }
+    }
+
     /// Delivers at most `room` packets while they come before `other`; returns how many.
     #[inline]
     fn give(
@@ -165,14 +213,19 @@ impl Input {
 impl Merge {
     /// Opens an input.
     fn add(&mut self, path: &str, options: &PortOptions, counters: &Arc<RxCounters>) -> Result<()> {
+        let index = self.inputs.len();
+        if index >= OPEN_AT_START
+            && let Some(waiting) = Waiting::new(path, options)
+        {
+            self.heads.push(Reverse((waiting.first, index)));
+            let progress = Progress::Waiting(Box::new(waiting));
+            self.inputs.push(Input::new(progress));
+            return Ok(());
+        }
         let mut rx = Rx::new(path, options, counters.clone())?;
         let opened = rx.open(true);
-        let index = self.inputs.len();
-        self.inputs.push(Input {
-            rx,
-            run: Vec::with_capacity(RUN_LEN),
-            numbers: Numbers::default(),
-        });
+        let progress = Progress::Reading(Box::new(rx));
+        self.inputs.push(Input::new(progress));
         match opened {
             Ok(()) => self.spent.push(index),
             Err(error) if error.kind() == ErrorKind::Damaged => self.errors.push(error),
@@ -186,7 +239,14 @@ impl Merge {
     /// # Errors
     /// `Unsupported` if there are more interfaces than numbers.
     fn learn(&mut self, index: usize) -> Result<()> {
-        let Input { rx, numbers, .. } = &mut self.inputs[index];
+        let Input {
+            progress: Progress::Reading(rx),
+            numbers,
+            ..
+        } = &mut self.inputs[index]
+        else {
+            return Ok(());
+        };
         if rx.interface_count() <= numbers.len() {
             return Ok(());
         }
@@ -217,11 +277,33 @@ impl Merge {
     /// # Errors
     /// Why it ended early. Earlier packets are in the run.
     fn read_on(&mut self, index: usize) -> Result<bool> {
-        let Input { rx, run, .. } = &mut self.inputs[index];
+        let input = &mut self.inputs[index];
+        if matches!(input.progress, Progress::Waiting(_))
+            && let Progress::Waiting(waiting) =
+                std::mem::replace(&mut input.progress, Progress::Over)
+        {
+            let rx = waiting.open(&self.counters)?;
+            input.progress = Progress::Reading(Box::new(rx));
+        }
+        let Input {
+            progress: Progress::Reading(rx),
+            run,
+            ..
+        } = input
+        else {
+            return Ok(false);
+        };
         rx.fill(run, RUN_LEN)?;
         self.waiting += run.len() as u64;
         let learned = self.learn(index);
-        let Input { rx, run, numbers } = &mut self.inputs[index];
+        let Input {
+            progress: Progress::Reading(rx),
+            run,
+            numbers,
+        } = &mut self.inputs[index]
+        else {
+            return Ok(false);
+        };
         if learned.is_err() {
             // Packets of an interface without a number, and those after them, stay in the file.
             let known = numbers.len();
@@ -234,7 +316,20 @@ impl Merge {
         let first = run.last().map(place);
         self.heads
             .extend(first.map(|place| Reverse((place, index))));
-        learned.map(|()| first.is_none() && !rx.is_over())
+        let is_over = rx.is_over();
+        if first.is_none() && is_over {
+            self.over.push(index);
+        }
+        learned.map(|()| first.is_none() && !is_over)
+    }
+
+    /// Closes the inputs that have ended. None of their slots may be in use. The first stays, because
+    /// packets are kept in its pool.
+    fn close_over(&mut self) {
+        for index in self.over.drain(..).filter(|index| *index != 0) {
+            let input = &mut self.inputs[index];
+            (input.progress, input.run) = (Progress::Over, Vec::new());
+        }
     }
 
     /// Delivers packets in order, until an input must be read further.
@@ -250,7 +345,7 @@ impl Merge {
             self.waiting -= input.give(slots, room, index, other) as u64;
             match input.run.last().map(place) {
                 Some(place) => self.heads.push(Reverse((place, index))),
-                None if input.rx.is_over() => {}
+                None if input.is_over() => self.over.push(index),
                 None => {
                     // Reading further would move what its slots point to.
                     self.spent.push(index);
@@ -283,6 +378,7 @@ impl RxBackend for Merge {
         if self.shared.is_stopped() {
             return Ok(Filled::of(&[]));
         }
+        self.close_over();
         if !self.spent.is_empty() {
             self.refill();
         }
@@ -305,13 +401,23 @@ impl RxBackend for Merge {
 
     fn end_filter(&mut self) {
         for input in &mut self.inputs {
-            input.rx.end_filter();
+            match &mut input.progress {
+                Progress::Waiting(waiting) => waiting.end_filter(),
+                Progress::Reading(rx) => rx.end_filter(),
+                Progress::Over => {}
+            }
         }
     }
 
     fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
         // A copy into the pool, which is the first input's, from any memory.
-        self.inputs[0].rx.detach(slot)
+        match self.inputs[0].rx() {
+            Some(rx) => rx.detach(slot),
+            None => {
+                let why = "the first input is closed";
+                Err(Error::new(ErrorKind::Io, "keep a packet of a file", why))
+            }
+        }
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<Ready> {
@@ -323,15 +429,21 @@ impl RxBackend for Merge {
             None if is_over => Ok(Ready::End),
             None => Ok(Ready::Packets),
             // All of them are needed: it is enough to wait for the first.
-            Some(&index) => match self.inputs[index].rx.wait(timeout)? {
-                Ready::End => Ok(Ready::Packets),
-                ready => Ok(ready),
+            Some(&index) => match self.inputs[index].rx() {
+                None => Ok(Ready::Packets),
+                Some(rx) => match rx.wait(timeout)? {
+                    Ready::End => Ok(Ready::Packets),
+                    ready => Ok(ready),
+                },
             },
         }
     }
 
     fn pool(&self) -> Option<&Pool> {
-        self.inputs[0].rx.pool()
+        match &self.inputs[0].progress {
+            Progress::Reading(rx) => rx.pool(),
+            Progress::Waiting(_) | Progress::Over => None,
+        }
     }
 
     fn gathers(&self) -> bool {

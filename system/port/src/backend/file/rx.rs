@@ -4,6 +4,7 @@ mod filters;
 mod losses;
 
 use std::cell::OnceCell;
+use std::fs::File;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -88,14 +89,33 @@ impl Rx {
         options: &PortOptions,
         counters: Arc<RxCounters>,
     ) -> Result<Self> {
+        let source = Source::open(path, options.map_files)?;
+        Ok(Self::from(source, path, options, counters))
+    }
+
+    /// The same for an open regular file.
+    ///
+    /// # Errors
+    /// As [`Source::open`].
+    pub(super) fn over(
+        file: File,
+        path: &str,
+        options: &PortOptions,
+        counters: Arc<RxCounters>,
+    ) -> Result<Self> {
+        let source = Source::over(file, path, options.map_files)?;
+        Ok(Self::from(source, path, options, counters))
+    }
+
+    fn from(source: Source, path: &str, options: &PortOptions, counters: Arc<RxCounters>) -> Self {
         let table = vec![Interface::default(); TABLE_LEN];
         let mut reader = Reader::with(table, wire::file::MAX_PACKET_LEN);
         if options.copies_blocks {
             reader.request_whole_blocks();
         }
-        Ok(Self {
+        Self {
             path: path.to_owned(),
-            source: Source::open(path, options.map_files)?,
+            source,
             reader: Box::new(reader),
             indices: Vec::new(),
             section: 0,
@@ -118,7 +138,7 @@ impl Rx {
             cache: None,
             shared: Arc::default(),
             counters,
-        })
+        }
     }
 
     /// Reads up to the first interface, so that the port has a link type; `is_merged`: others are

@@ -94,6 +94,9 @@ impl Source {
         };
         let file = open().map_err(|error| {
             let hint = match error.kind() {
+                _ if error.raw_os_error() == Some(libc::EMFILE) => {
+                    "raise the limit of open files: ulimit -n (at most that of ulimit -Hn)"
+                }
                 io::ErrorKind::NotFound => {
                     "check the path; a name without a slash or a known extension is an interface"
                 }
@@ -126,6 +129,19 @@ impl Source {
             }
             false => None,
         };
+        Self::at(file, position, path, may_map)
+    }
+
+    /// Reads an open regular file from its start.
+    ///
+    /// # Errors
+    /// As [`Source::open`].
+    pub(super) fn over(file: File, path: &str, may_map: bool) -> Result<Self> {
+        Self::at(file, Some(0), path, may_map)
+    }
+
+    fn at(file: File, position: Option<u64>, path: &str, may_map: bool) -> Result<Self> {
+        let what = || format!("open {}", shown(path));
         Self::new(file, position, may_map).map_err(|error| {
             let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
             let Some(Unsupported { command, .. }) = inner else {

@@ -484,6 +484,23 @@ fn each_link_type_has_its_own_filter() {
         ..PortOptions::default()
     };
     let mut port = open(&temp.name(), &options).unwrap();
-    let error = port.rx[0].receive().err().unwrap();
+    let mut rows = Vec::new();
+    drain(&mut port, &mut rows).unwrap();
+    assert_eq!(rows.len(), 50);
+    let account = port.control.account().unwrap().rx_total();
+    assert_eq!((account.filter_unsuitable, account.imbalance()), (50, 0));
+    let facts = port.control.describe().facts;
+    assert!(facts.contains(&("filter unsuitable for", "RAW".to_owned())));
+
+    // An expression that suits no link type is wrong.
+    let wrong = crate::FilterSource::new(|_| {
+        let why = "no such field";
+        Err(Error::new(ErrorKind::InvalidInput, "compile", why))
+    });
+    let options = PortOptions {
+        filter_source: Some(wrong),
+        ..PortOptions::default()
+    };
+    let error = open(&temp.name(), &options).err().unwrap();
     assert_eq!(error.to_string(), "cannot compile: no such field");
 }

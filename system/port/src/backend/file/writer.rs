@@ -137,6 +137,11 @@ impl FileWriter {
         output.is_some_and(|(output, _)| output.is_stream())
     }
 
+    /// Whether the format is pcap, whose times end in 2106.
+    pub fn is_pcap(&self) -> bool {
+        matches!(self.options.format, FileFormat::Pcap(_))
+    }
+
     /// What the kernel has accepted so far; readable while the writer is in a system call.
     pub fn handed(&self) -> KernelProgress {
         self.handed.clone()
