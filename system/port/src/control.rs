@@ -149,7 +149,7 @@ pub trait PortControl: Send {
     }
 
     /// Takes the blocks of a capture file that are not packets
-    /// ([`PortOptions::copies_blocks`](crate::PortOptions::copies_blocks)), whole and in order: those
+    /// ([`PortOptions::copies_blocks`](crate::PortOptions::copies_blocks)), in order: those
     /// up to this group. Group n comes before the nth packet whose
     /// [`follows_blocks`](crate::Packet::follows_blocks) is true.
     fn blocks(&self, group: u64) -> Vec<Box<[u8]>> {

@@ -256,7 +256,7 @@ pub struct PortOptions {
     /// then raises SIGBUS, for which the whole process gets a handler.
     pub map_files: bool,
     /// Whether the blocks of one pcapng file are passed on, so that they can be copied
-    /// ([`PortControl::blocks`](crate::PortControl::blocks), [`Packet::block`](crate::Packet::block)).
+    /// ([`PortControl::blocks`](crate::PortControl::blocks), [`Packet`](crate::Packet::block)).
     pub copies_blocks: bool,
     /// Name of the port's interface in capture files.
     pub label: Option<String>,

@@ -12,19 +12,22 @@
 
 mod bell;
 mod bundle;
+mod copied;
+mod given;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::Duration;
 
-use port::file::{Block, Encoder, Record};
+use port::file::{Encoder, Record};
 use port::{Packet, Vlan};
 use wire::file::MAX_PACKET_LEN;
 
 pub(super) use bell::Bell;
 pub(super) use bundle::{Bundle, is_beyond_pcap};
 use bundle::{HEAD_LEN, Head};
+pub(super) use given::Given;
 
 /// How long a packet waits for older ones of other queues. Longer than a queue's thread sleeps
 /// while packets accumulate, and than the kernel holds a block that is not full.
@@ -181,62 +184,6 @@ impl Inlet {
             vlan: packet.vlan(),
         };
         self.put_bytes(meta, packet.cap_len() as usize, stamp_ms, packet.segments())
-    }
-
-    /// As [`Inlet::put`], for a packet whose block is copied as it is, or shortened.
-    fn put_block(
-        &mut self,
-        packet: &Packet<'_>,
-        (bytes, offset): (&[u8], usize),
-        time_ns: u64,
-        stamp_ms: u32,
-    ) -> bool {
-        let meta = Record {
-            time_ns,
-            wire_len: packet.wire_len(),
-            interface: packet.interface_index().into(),
-            outgoing: self.filling.way_of(packet),
-            vlan: None,
-        };
-        let head_len = match self.filling.contents {
-            Contents::Records(_) => 0,
-            Contents::Packets | Contents::Headed(_) => HEAD_LEN,
-        };
-        // An incomplete block of a pcapng file has no packet in it.
-        let Some(block) = Block::of(bytes) else {
-            return true;
-        };
-        let need = head_len + bytes.len();
-        if (self.bundle.room_for(need).is_none() || meta.interface > self.bundle.interface)
-            && !self.next_bundle(&meta, need, stamp_ms)
-        {
-            return false;
-        }
-        let (bundle, cap_len) = (&mut self.bundle, packet.cap_len());
-        let Some(room) = bundle.room_for(need) else {
-            return false;
-        };
-        let (head, out) = room.split_at_mut(head_len);
-        let len = if cap_len < block.cap_len {
-            block.cut_packet(bytes, offset, cap_len, out).unwrap_or(0)
-        } else {
-            out.copy_from_slice(bytes);
-            bytes.len()
-        };
-        if head_len != 0 {
-            Head::new(&meta, cap_len as usize, len, stamp_ms).encode(head);
-        }
-        bundle.advance(time_ns, cap_len as usize, head_len + len);
-        bundle.kept_bytes += u64::from(cap_len);
-        true
-    }
-
-    /// Blocks to copy come before the next packet: it begins another bundle.
-    #[cold]
-    pub(super) fn blocks_come_first(&mut self) {
-        self.hand_over();
-        self.group += 1;
-        self.bundle.group = self.group;
     }
 
     /// Puts a packet of the given length, passed in pieces.
@@ -465,40 +412,6 @@ impl Outlet {
         // The batch may have arrived after the clock was read.
         let age_ms = now_ms.wrapping_sub(head.stamp_ms) as i32;
         age_ms >= WINDOW_MS as i32 || self.given.load(Ordering::Relaxed) >= BUNDLE_COUNT / 2
-    }
-}
-
-/// A packet of a bundle: its bytes or its record.
-pub(super) struct Given<'a> {
-    pub(super) head: Head,
-    pub(super) bytes: &'a [u8],
-    /// The last group of blocks that comes before it, if blocks are copied.
-    pub(super) group: u64,
-}
-
-impl<'a> Given<'a> {
-    /// The packet, if its bytes are in the bundle.
-    pub(super) fn held(&self) -> Held<'a> {
-        self.held_in(self.bytes)
-    }
-
-    /// The packet in its block, if that is in the bundle.
-    pub(super) fn held_in_block(&self) -> Held<'a> {
-        let packet = Block::of(self.bytes).and_then(|block| self.bytes.get(block.packet()));
-        self.held_in(packet.unwrap_or(&[]))
-    }
-
-    fn held_in(&self, bytes: &'a [u8]) -> Held<'a> {
-        let Head { meta, cap_len, .. } = self.head;
-        Held {
-            time_ns: meta.time_ns,
-            cap_len,
-            wire_len: meta.wire_len,
-            interface: meta.interface as u16,
-            outgoing: meta.outgoing,
-            vlan: meta.vlan,
-            bytes,
-        }
     }
 }
 

@@ -110,7 +110,7 @@ impl Block {
         }
     }
 
-    /// Copies a packet's block to `out` with only the first `keep` bytes of its packet, which are at
+    /// Copies a packet's block to `out` with only the first `keep` bytes of its packet, which is at
     /// `offset`; returns the length. `None` if the bytes are no such block, or `out` is shorter.
     pub fn cut_packet(
         &self,

@@ -1,9 +1,9 @@
-//! Blocks of pcapng files that are not packets, on their way from the reader to a writer that copies
-//! them.
+//! Blocks of pcapng files that are not packets, on their way from the reader to a writer that
+//! copies them.
 //!
 //! They travel beside the packets. The blocks between two packets that were delivered are a group,
-//! and the packet after them is marked ([`Slot::AFTER_BLOCKS`](ring::slot::Slot::AFTER_BLOCKS)): who
-//! counts the marks knows the groups that come before a packet.
+//! and the packet after them is marked ([`Slot::AFTER_BLOCKS`](ring::slot::Slot::AFTER_BLOCKS)).
+//! Whoever counts the marks knows the groups that come before a packet.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

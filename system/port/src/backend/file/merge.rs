@@ -323,7 +323,7 @@ impl Merge {
         learned.map(|()| first.is_none() && !is_over)
     }
 
-    /// Closes the inputs that have ended. None of their slots may be in use. The first stays, because
+    /// Closes inputs that have ended. None of their slots may be in use. The first stays, because
     /// packets are kept in its pool.
     fn close_over(&mut self) {
         for index in self.over.drain(..).filter(|index| *index != 0) {

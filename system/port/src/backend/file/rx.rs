@@ -1,7 +1,9 @@
 //! Reading: packets are slots over the file's memory.
 
+mod copying;
 mod filters;
 mod losses;
+mod next;
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -17,8 +19,10 @@ use wire::file::{
     pcapng,
 };
 
+use self::copying::Copying;
 use self::filters::Filters;
 use self::losses::Losses;
+use self::next::next;
 use super::Shared;
 use super::input::Compression;
 use super::source::{self, More, Source};
@@ -430,55 +434,6 @@ impl Rx {
         self.source.take(at);
         (seen, other)
     }
-}
-
-/// Blocks and packets that are copied to another file.
-#[derive(Default)]
-struct Copying {
-    is_on: bool,
-    /// Number of groups of blocks before packets.
-    groups: u64,
-    /// Whether there are blocks that come before the next packet.
-    is_due: bool,
-}
-
-impl Copying {
-    /// The slot with the extent of its block, and marked if other blocks come before it.
-    ///
-    /// # Safety
-    /// The packet is at `offset` in a block of `len` bytes, which is valid as the packet is.
-    unsafe fn mark(&mut self, slot: &Slot, len: usize, offset: usize) -> Slot {
-        let token = (len as u64) << 32 | offset as u64;
-        // SAFETY: the same bytes.
-        let mut marked = unsafe { Slot::over(slot.data(), slot.cap_len(), slot.wire_len, token) };
-        marked.set_metadata_of(slot);
-        marked.flags |= Slot::BLOCK;
-        if std::mem::take(&mut self.is_due) {
-            self.groups += 1;
-            marked.flags |= Slot::AFTER_BLOCKS;
-        }
-        marked
-    }
-}
-
-/// The next event; the table of interfaces grows when it is full.
-#[inline]
-fn next(
-    reader: &mut Reader<Vec<Interface>>,
-    bytes: &[u8],
-) -> std::result::Result<Event, FileError> {
-    let event = reader.next(bytes);
-    match &event {
-        Err(error) if matches!(error.kind, FileErrorKind::TooManyInterfaces(_)) => {}
-        _ => return event,
-    }
-    let len = reader.table_mut().len();
-    if len >= pcapng::INTERFACES_MAX {
-        return event;
-    }
-    let len = (len * 2).min(pcapng::INTERFACES_MAX);
-    reader.table_mut().resize(len, Interface::default());
-    reader.next(bytes)
 }
 
 impl RxBackend for Rx {

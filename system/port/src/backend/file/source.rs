@@ -17,8 +17,8 @@ use super::mapping::FileMapping;
 /// Number of bytes per read: enough to amortize the call, few enough to stay in the cache.
 const READ_LEN: usize = 256 << 10;
 
-/// Length of the buffer: what a reader usually needs at once, plus one read. It grows for blocks that
-/// are longer.
+/// Length of the buffer: what a reader usually needs at once, plus one read. It grows for longer
+/// blocks.
 const BUFFER_LEN: usize = buffer_len(USUAL_NEED);
 
 const fn buffer_len(need: usize) -> usize {

@@ -27,7 +27,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Reads the time of a file's first packet. `None` for inputs that are to be read at once: pipes,
+    /// Reads the time of a file's first packet. `None` for inputs to be read at once: pipes,
     /// which cannot be read twice, damaged files, and those without a packet or its time.
     pub(super) fn new(path: &str, options: &PortOptions) -> Option<Self> {
         let is_file = std::fs::metadata(path).is_ok_and(|data| data.is_file());

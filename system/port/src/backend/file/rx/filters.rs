@@ -1,7 +1,7 @@
 //! The filter of a file, compiled for each link type whose packets come.
 //!
 //! Some programs write an interface block for each interface of a machine, also for those without a
-//! packet. So a filter is compiled when the first packet of a link type comes. Where it compiles for
+//! packet. So a filter is compiled when the first packet of a link type comes. If it compiles for
 //! other link types but not for this one, it cannot be true: such packets are rejected and counted.
 
 use std::collections::HashMap;
