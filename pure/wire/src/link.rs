@@ -28,6 +28,11 @@ macro_rules! links {
                     number => names::of(number),
                 }
             }
+
+            /// Whether packets of this link type are dissected.
+            pub const fn is_supported(self) -> bool {
+                matches!(self.0, $($number)|*)
+            }
         }
     };
 }
@@ -113,7 +118,7 @@ impl LinkType {
                 | LinkType::IEEE802_15_4_TAP
                 | LinkType::USB_LINUX
                 | LinkType::USB_LINUX_MMAPPED
-        ) && self.name().is_some()
+        ) && self.is_supported()
     }
 
     /// Converts a DLT_ number as returned by libpcap's API on Linux.

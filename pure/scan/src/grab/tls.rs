@@ -218,8 +218,8 @@ impl Handshake {
                 }
                 let retry = Retry { group, cookie };
                 let random = hello.get(6..).and_then(<[u8]>::first_chunk).ok_or(())?;
-                let second =
-                    tls::message(random, (self.name.as_deref(), self.has_alpn), Some(&retry));
+                let to = (self.name.as_deref(), self.has_alpn);
+                let second = tls::message(random, to, Some(&retry));
                 let mut transcript = Transcript::retried(suite, hello);
                 transcript.add(message);
                 transcript.add(&second);

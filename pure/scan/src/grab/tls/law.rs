@@ -47,8 +47,8 @@ pub(super) fn said() -> Vec<u8> {
 
 /// Reads a server's stream in these parts.
 pub(super) fn read_parts<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Found {
-    let (mut handshake, mut certificates) =
-        (Handshake::new(None, true), Certificates::new(CHAIN_MAX));
+    let mut handshake = Handshake::new(None, true);
+    let mut certificates = Certificates::new(CHAIN_MAX);
     let (mut seen, mut second, said) = (Seen::default(), Vec::new(), said());
     for part in parts {
         let mut out = Out {
