@@ -26,7 +26,7 @@ fn print(bytes: &[u8], mut printer: Printer) -> Vec<String> {
             cap_len: packet.data.len() as u32,
             wire_len: packet.wire_len,
             interface: 0,
-            outgoing: false,
+            outgoing: None,
             vlan: None,
             bytes: &rest[packet.data],
         };

@@ -290,7 +290,7 @@ fn ours(link_type: u16, packet: &[u8], link: bool) -> String {
         cap_len: packet.len() as u32,
         wire_len: packet.len() as u32,
         interface: 0,
-        outgoing: false,
+        outgoing: None,
         vlan: None,
         bytes: packet,
     };

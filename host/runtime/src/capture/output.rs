@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use port::file::{FileInterface, FileWriter, WriteFormat, Written};
+use port::file::{FileInterface, FileWriter, Record, WriteFormat, Written};
 use port::{DropReason, PortAccount};
 use sys::{Error, ErrorKind, Result};
 
