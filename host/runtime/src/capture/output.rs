@@ -312,7 +312,7 @@ impl Output {
             Recorder::Both(writer, printer) => {
                 let (wrote, held) = match self.copies_blocks {
                     true => (
-                        writer.record(meta.time_ns, packet.bytes)?,
+                        writer.record(written_ns(meta.time_ns), packet.bytes)?,
                         packet.held_in_block(),
                     ),
                     false => {

@@ -19,7 +19,7 @@ fn held(bytes: &[u8], time_ns: u64) -> Held<'_> {
         cap_len: bytes.len() as u32,
         wire_len: bytes.len() as u32 + 100,
         interface: 0,
-        outgoing: true,
+        outgoing: Some(true),
         vlan: None,
         bytes,
     }
