@@ -233,7 +233,7 @@ fn packets_with_unwritten_lines_do_not_count_as_captured() {
         cap_len: 60,
         wire_len: 60,
         interface: 0,
-        outgoing: false,
+        outgoing: None,
         vlan: None,
     };
     let context = Context {
@@ -364,6 +364,7 @@ fn totals_of_queues_are_summed() {
         surplus: from + 4,
         unwritten: from + 5,
         late: from + 6,
+        times_clamped: from + 7,
         first_ns,
         last_ns,
     };

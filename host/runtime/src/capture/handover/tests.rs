@@ -57,7 +57,7 @@ fn check(given: &Given<'_>) -> (u16, u64) {
     assert_eq!(held.bytes, bytes);
     assert_eq!(held.cap_len as usize, bytes.len());
     assert_eq!(held.wire_len as usize, bytes.len() + 2);
-    assert_eq!(held.outgoing, held.time_ns % 2 == 1);
+    assert_eq!(held.outgoing, Some(held.time_ns % 2 == 1));
     let vlan = Vlan {
         tpid: 0x8100,
         tci: held.time_ns as u16,
