@@ -547,9 +547,7 @@ impl Args {
     /// How the blocks of the opened input are copied.
     fn block_copy(&self, inputs: &Inputs, port: &Port, has_filter: bool) -> BlockCopy {
         let facts = port.control.describe().facts;
-        let is_pcapng = facts
-            .iter()
-            .any(|(fact, value)| *fact == "format" && value == "pcapng");
+        let is_pcapng = facts.contains(&("format", "pcapng".to_owned()));
         let is_all = !has_filter
             && self.count().is_none()
             && self.snaplen == 0
