@@ -48,7 +48,7 @@ impl Blocks {
         let mut packet = [0; 60];
         packet[12..15].copy_from_slice(&[8, 0, 0x45]);
         packet[17] = 46;
-        packet[22..24].copy_from_slice(&[64, if last % 2 == 0 { 17 } else { 6 }]);
+        packet[22..24].copy_from_slice(&[64, if last.is_multiple_of(2) { 17 } else { 6 }]);
         packet[59] = last;
         let info = PacketInfo {
             wire_len: 60,

@@ -27,8 +27,7 @@ fn help(command: &[&str]) -> String {
 fn with_json(command: &[&str], found: &mut BTreeSet<String>) {
     let text = help(command);
     let is_option = |line: &str| {
-        line.trim_start()
-            .split_whitespace()
+        line.split_whitespace()
             .next()
             .is_some_and(|word| word == "--json")
     };

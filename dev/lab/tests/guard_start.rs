@@ -41,7 +41,8 @@ fn serve_file(listener: &TcpListener, is_over: &AtomicBool) {
                 "HTTP/1.0 200 OK\r\nContent-Length: {BODY_LEN}\r\n\r\n"
             )?;
             stream.write_all(&vec![b'x'; BODY_LEN])?;
-            stream.read(&mut [0])?;
+            // Until the client closes the connection.
+            io::copy(&mut stream, &mut io::sink())?;
             Ok(())
         });
     }

@@ -85,10 +85,10 @@ fn one(
         let value = value.map(OsString::from);
         return take(name, meaning, &mut value.into_iter().chain(words), out).map(|()| true);
     }
-    if let Some((name, meaning, value)) = glued(text) {
+    if let Some((meaning, value)) = glued(text) {
         let value = Some(value).filter(|value| !value.is_empty());
         let mut words = value.map(OsString::from).into_iter().chain(words);
-        return take(name, meaning, &mut words, out).map(|()| true);
+        return take(text, meaning, &mut words, out).map(|()| true);
     }
     // Several letters may be combined: -sSU.
     let Some(letters) = text.strip_prefix("-s").filter(|rest| !rest.is_empty()) else {
@@ -120,10 +120,10 @@ fn long(text: &str) -> Option<(&'static str, &'static Meaning, Option<&str>)> {
 }
 
 /// Finds an option that is followed by its value without a blank: `-g53`, `-PS22`, `-T4`.
-fn glued(text: &str) -> Option<(&'static str, &'static Meaning, &str)> {
+fn glued(text: &str) -> Option<(&'static Meaning, &str)> {
     PREFIXES.iter().find_map(|(name, meaning, is_value)| {
         let value = text.strip_prefix(name)?;
-        is_value(value).then_some((*name, meaning, value))
+        is_value(value).then_some((meaning, value))
     })
 }
 

@@ -86,6 +86,10 @@ pub struct Meter {
     extras: Option<Box<Extras>>,
     levels: [Dissection; LEVEL_COUNT],
     /// Space for datagrams put together.
+    #[expect(
+        clippy::vec_box,
+        reason = "a slot is taken out and put back without a copy"
+    )]
     scratch: Vec<Box<[u8; SLOT_LEN]>>,
     packets: u64,
     unsampled: u64,

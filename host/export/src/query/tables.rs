@@ -200,7 +200,7 @@ mod tests {
         assert!(sql.ends_with(&format!("([{}])", list.join(", "))), "{sql}");
         assert_eq!(partitions(&inner.join("a.parquet")), ["date", "hour"]);
         std::fs::remove_dir_all(&inner).unwrap();
-        let error = create(&[folder.clone()], "SELECT 1").unwrap_err();
+        let error = create(std::slice::from_ref(&folder), "SELECT 1").unwrap_err();
         assert!(error.to_string().contains("no Parquet files"), "{error}");
         std::fs::remove_dir_all(&folder).unwrap();
         let error = create(&[folder], "SELECT 1").unwrap_err();

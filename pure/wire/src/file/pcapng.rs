@@ -154,7 +154,8 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
                 | block::STATISTICS
                 | block::PACKET
         );
-        if !known && !(self.whole_blocks && padded <= MAX_BLOCK_LEN) {
+        let is_whole = self.whole_blocks && padded <= MAX_BLOCK_LEN;
+        if !known && !is_whole {
             self.skipping = Some((self.offset, whole - 4, len));
             return self.skip_rest(bytes, self.offset, whole - 4, len);
         }

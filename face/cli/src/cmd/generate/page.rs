@@ -49,6 +49,7 @@ const SEE_ALSO: &[(&str, &[&str])] = &[
     ("barewire-nic-isolate", &["ethtool(8)"]),
     ("barewire-nic-list", &["lspci(8)"]),
     ("barewire-scan", &["masscan(8)", "nmap(1)", "zmap(1)"]),
+    ("barewire-scan-merge", &["ndiff(1)"]),
     ("barewire-send", &["tcpreplay(1)", "trafgen(8)"]),
 ];
 

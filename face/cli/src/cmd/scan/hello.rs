@@ -58,7 +58,7 @@ impl HelloArg {
             What::File(path) => {
                 let bytes = inputs::read_bytes(path, HELLO_LEN_MAX as u64).map_err(|error| {
                     let names: Vec<&str> = service_names().collect();
-                    error.with_hint(&format!("a file, or one of {}", names.join(", ")))
+                    error.with_hint(format!("a file, or one of {}", names.join(", ")))
                 })?;
                 if bytes.is_empty() {
                     let what = format!("say what is in {}", path.display());

@@ -187,7 +187,7 @@ impl System {
         let random = rng.next_u64().to_be_bytes();
         syn.extend([random[0] | 0x80, random[1], other[to], other[to + 1]]);
         syn.extend([random[2], random[3], random[4], random[5] | 1, 0, 0, 0, 0]);
-        syn.extend([(tcp_len / 4 << 4) as u8, 0x02]);
+        syn.extend([((tcp_len / 4) << 4) as u8, 0x02]);
         syn.extend(window.to_be_bytes());
         syn.extend([random[6], random[7], 0, 0]);
         syn.extend(options);

@@ -122,7 +122,7 @@ impl FlowChoice {
             IpAddr::V6(address) => address.to_bits() as u32,
         };
         let mixed = (low ^ self.salt).wrapping_mul(SPREAD[0]) ^ flow.ports;
-        (mixed.wrapping_mul(SPREAD[1]) >> 16) % self.one_in == 0
+        (mixed.wrapping_mul(SPREAD[1]) >> 16).is_multiple_of(self.one_in)
     }
 
     /// Whether a packet of such a connection is among them, by its length in Ethernet.

@@ -117,8 +117,9 @@ const MPLS_TOP: (u16, u16) = (70, 3);
 const APPLICATION_ID: (u16, u16) = (95, 4);
 const APPLICATION_NAME: (u16, u16) = (96, VARIABLE_LEN);
 
-/// Name prefixes of fields that belong together. An application uses the smallest group that has
-/// all of its fields.
+/// Name prefixes of fields that belong together; those after an exclamation mark are left out, so
+/// that the template fits a datagram. An application uses the smallest group that has all of its
+/// fields.
 const GROUPS: &[&[&str]] = &[
     &[],
     &["tls_", "ja3", "ja4"],
@@ -146,7 +147,14 @@ const GROUPS: &[&[&str]] = &[
     &["memcached_"],
     &["vnc_"],
     &["telnet_"],
-    &[""],
+    // Mixtures, without what only certificates have.
+    &[
+        "",
+        "!tls_serial",
+        "!tls_signature",
+        "!tls_key_",
+        "!tls_certificate_",
+    ],
     &["ndpi"],
     // Several requests or questions.
     &["http_", "transactions"],
@@ -163,6 +171,17 @@ const GROUPS: &[&[&str]] = &[
     &["socks_"],
     &["socks_", "inner_protocol", "tls_", "ja3", "ja4"],
     &["socks_", "inner_protocol", "http_", "transactions"],
+    // Mixtures with certificates, without protocols that never have any.
+    &[
+        "",
+        "!ntp_",
+        "!dhcp_",
+        "!rtp_",
+        "!netbios_",
+        "!snmp_",
+        "!memcached_",
+        "!telnet_",
+    ],
 ];
 
 /// Prefix of the fields that do not depend on the protocol, which are in every nonempty group.
@@ -240,8 +259,13 @@ impl Rich {
             .filter(|n| *n == 0 || extra_fields.application)
             .map(|number| {
                 let is_in = |name: &str| {
-                    let mut starts = GROUPS[number].iter();
-                    let is_own = starts.any(|start| name.starts_with(start));
+                    let starts = GROUPS[number].iter();
+                    let is_left_out = |start: &&str| {
+                        let start = start.strip_prefix('!');
+                        start.is_some_and(|start| name.starts_with(start))
+                    };
+                    let is_own = starts.clone().any(|start| name.starts_with(start))
+                        && !starts.clone().any(is_left_out);
                     is_own || (number != 0 && name == EVERYWHERE)
                 };
                 let rows = FIELDS.iter().filter(|row| is_in(row.name));
