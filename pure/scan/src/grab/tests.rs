@@ -10,6 +10,7 @@ use super::*;
 use crate::{AddrRange, FrameOptions, Frames, Options, Order, Payloads, Ports, Source, Targets};
 
 pub(super) mod chain;
+mod names;
 mod segments;
 mod ssh;
 

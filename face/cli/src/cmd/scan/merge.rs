@@ -163,7 +163,8 @@ impl Merged {
         }
         let port = row.get("port").map(Value::to_string).unwrap_or_default();
         let state = word("state");
-        let key = [kind, word("address"), word("protocol"), &port, state];
+        let (address, protocol) = (word("address"), word("protocol"));
+        let key = [kind, address, protocol, &port, state, word("name")];
         let [high, low] = [0, 1].map(|index| u128::from(self.keys[index].hash_one(key)));
         let key = high << 64 | low;
         if self.seen.contains(&key) {

@@ -30,8 +30,8 @@ pub(super) struct Watch {
     done: [u128; 4],
     /// Whether lanes may not have gone back yet.
     is_unsettled: bool,
-    /// Services of which a banner with data was reported, as hashes, and how many further banners
-    /// there were: those of ports that were probed again.
+    /// Services of which a banner with data was reported, as hashes of address, port and name, and
+    /// how many further banners there were: those of ports that were probed again.
     services: HashSet<u64>,
     hasher: RandomState,
     pub(super) again: u64,
@@ -50,10 +50,12 @@ impl Watch {
         }
     }
 
-    /// Whether a banner is the first of its service, or the first with data.
+    /// Whether a banner is the first of its service, or the first with data. Each name of an
+    /// address is a service of its own.
     pub(super) fn is_new(&mut self, banner: &Banner) -> bool {
         let target = &banner.target;
-        let key = self.hasher.hash_one((target.addr, target.port));
+        let key = (target.addr, target.port, &banner.name);
+        let key = self.hasher.hash_one(key);
         if self.services.contains(&key) {
             self.again += 1;
             return false;
@@ -145,5 +147,38 @@ impl Collector<'_> {
         self.state
             .as_mut()
             .map_or(Ok(()), |state| state.note(before))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::scan::grab::Ending;
+    use ::scan::{Probe, ProbeTarget};
+
+    use super::*;
+
+    #[test]
+    fn a_service_is_reported_once_under_each_name() {
+        let target = ProbeTarget {
+            addr: [192, 0, 2, 1].into(),
+            probe: Probe::Syn,
+            port: 80,
+        };
+        let banner = |name: Option<&str>, start: &[u8]| Banner {
+            name: name.map(Into::into),
+            ..Banner::new(target, start, Ending::Closed)
+        };
+        let mut watch = Watch::new(0);
+        for (name, start, is_new) in [
+            (Some("a.example"), &b""[..], true),
+            (Some("a.example"), b"HTTP/1.1 200 OK", true),
+            (Some("b.example"), b"HTTP/1.1 200 OK", true),
+            (Some("a.example"), b"HTTP/1.1 200 OK", false),
+            (Some("b.example"), b"HTTP/1.1 404 Not Found", false),
+            (None, b"HTTP/1.1 200 OK", true),
+        ] {
+            assert_eq!(watch.is_new(&banner(name, start)), is_new, "{name:?}");
+        }
+        assert_eq!(watch.again, 2);
     }
 }

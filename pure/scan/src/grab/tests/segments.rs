@@ -4,8 +4,8 @@ use super::*;
 
 const GREETING: &[u8] = b"220 mail.example ESMTP\r\n";
 
-/// Opens a connection by this packet, and returns the segments that are sent.
-fn sent(grabber: &mut BannerGrabber<'_>) -> Vec<Segment> {
+/// Returns the segments that are sent.
+pub(super) fn sent(grabber: &mut BannerGrabber<'_>) -> Vec<Segment> {
     let mut out = [0; 2048];
     let mut segments = Vec::new();
     while grabber.next_len().is_some() {

@@ -63,6 +63,23 @@ fn each_answer_is_printed_once_and_totals_add_up() {
 }
 
 #[test]
+fn banners_of_different_names_are_different() {
+    let banner = |name: &str| {
+        format!(
+            "{{\"type\":\"banner\",\"address\":\"192.0.2.1\",\"protocol\":\"tcp\",\"port\":80,\
+             \"name\":\"{name}\"}}\n"
+        )
+    };
+    let file = [banner("a.example"), banner("b.example")].concat();
+    let (rows, totals) = merged(&[&file, &file]).unwrap();
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert_eq!(
+        (&totals["banners"], &totals["repeated"]),
+        (&2.into(), &2.into())
+    );
+}
+
+#[test]
 fn a_merged_scan_is_complete_if_each_file_ends_with_totals_that_say_so() {
     let row = answer("192.0.2.1", "open");
     let interrupted = TOTALS.replace("true", "false");
