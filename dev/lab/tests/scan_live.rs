@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
-use lab::packet::Raw;
+use lab::packet::{Raw, checksum};
 use lab::process::{Process, Signal, barewire};
 use lab::{Finished, Pair, Veth, require, skip, watch};
 use serde_json::Value;
@@ -282,7 +282,17 @@ pub fn syn_ack(syn: &[u8], more: u32) -> Vec<u8> {
     let ack = seq.wrapping_add(1).wrapping_add(more);
     out[42..46].copy_from_slice(&ack.to_be_bytes());
     out[47] = 0x12;
+    complete(&mut out);
     out
+}
+
+/// Sets the checksum of a TCP segment over IPv4.
+fn complete(packet: &mut [u8]) {
+    packet[50..52].fill(0);
+    let len = u16::from_be_bytes([packet[16], packet[17]]) - 20;
+    let mut pseudo = [&packet[26..34], &[0, 6], &len.to_be_bytes()].concat();
+    pseudo.extend(&packet[34..][..len.into()]);
+    packet[50..52].copy_from_slice(&checksum(&pseudo).to_be_bytes());
 }
 
 #[test]
@@ -313,6 +323,7 @@ fn forged_answers_are_ignored_and_repeated_ones_reported_once() {
         }
         let mut other_host = syn_ack(packet, 0);
         other_host[28] ^= 1;
+        complete(&mut other_host);
         raw.send(&other_host).unwrap();
     };
     let (finished, seen) = watched(&pair, answer, || scan(&pair, &args));

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use wire::{Dissection, LinkType, dissect, dissect_inner};
 
 use crate::cookie::{Cookie, Cookies, ProbeTarget};
+use crate::grab::segment::Incoming;
 use crate::payload::Payload;
 use crate::plan::Plan;
 use crate::probe::{ANY_PROTOCOL, Probe, Row};
@@ -142,6 +143,17 @@ impl Answer {
         let (at, len) = (usize::from(self.payload.0), usize::from(self.payload.1));
         packet.get(at..at + len).unwrap_or_default()
     }
+
+    /// Whether the packet of a SYN and ACK has a right checksum, or that of the pseudo header only,
+    /// as the kernel hands out where a card would complete it. Other answers are not verified.
+    pub fn is_intact(&self, packet: &[u8]) -> bool {
+        if self.evidence != Evidence::SynAck {
+            return true;
+        }
+        let mut found = Dissection::EMPTY;
+        dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut found);
+        Incoming::of(&found, packet).is_some()
+    }
 }
 
 /// A packet that may be an answer.
@@ -253,8 +265,7 @@ impl<'p> AnswerClassifier<'p> {
 
     /// Evaluates an Ethernet packet; `None` unless it answers a probe of this scan.
     ///
-    /// Checksums are not verified: packets from the same machine may not have them yet, and all
-    /// others were verified on the way.
+    /// Checksums are not verified here: see [`Answer::is_intact`].
     pub fn classify(&self, packet: &[u8]) -> Option<Answer> {
         if self.has_arp
             && let Some(answer) = self.arp_reply(packet)

@@ -17,7 +17,7 @@ mod datagram;
 mod fields;
 pub mod hello;
 mod page;
-mod segment;
+pub(crate) mod segment;
 mod starttls;
 mod table;
 #[cfg(test)]

@@ -56,7 +56,9 @@ impl Engine for Receiving<'_> {
                 received -= 1;
                 continue;
             }
+            // A damaged one counts as unrelated.
             let answer = self.classifier.classify(bytes);
+            let answer = answer.filter(|answer| answer.is_intact(bytes));
             // Late replies of neighbours that were resolved on this port.
             if self.responder.is_some() && answer.is_none() && neighbour(bytes).is_some() {
                 received -= 1;

@@ -37,6 +37,8 @@ fn a_wrong_checksum_is_a_lost_segment() {
         let mut grabber = scene.grabber(10);
         let mut packet = server.syn_ack().packet();
         change(&mut packet);
+        let answer = AnswerClassifier::new(&scene.plan, &scene.cookies).classify(&packet);
+        assert_eq!(answer.unwrap().is_intact(&packet), is_valid);
         grabber.receive(&packet, 0, none);
         assert_eq!(grabber.counted().connections, u64::from(is_valid));
         if !is_valid {
