@@ -42,7 +42,7 @@ fn serve_file(listener: &TcpListener, is_over: &AtomicBool) {
             )?;
             stream.write_all(&vec![b'x'; BODY_LEN])?;
             // Until the client closes the connection.
-            io::copy(&mut stream, &mut io::sink())?;
+            std::io::copy(&mut stream, &mut std::io::sink())?;
             Ok(())
         });
     }
