@@ -168,7 +168,7 @@ fn fragments(packet: &[u8], size: usize, id: u16) -> Vec<Vec<u8>> {
         if is_four {
             bytes[2..4].copy_from_slice(&(20 + part.len() as u16).to_be_bytes());
             bytes[4..6].copy_from_slice(&id.to_be_bytes());
-            bytes[6..8].copy_from_slice(&(more << 13 | offset / 8).to_be_bytes());
+            bytes[6..8].copy_from_slice(&((more << 13) | (offset / 8)).to_be_bytes());
         } else {
             bytes[4..6].copy_from_slice(&(8 + part.len() as u16).to_be_bytes());
             bytes.extend([bytes[6], 0]);
