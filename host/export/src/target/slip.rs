@@ -12,10 +12,10 @@ pub(super) fn find(format: &Format, path: &str, query: &str) -> Option<(String, 
     // `/192.0.2.1:4739` and `192.0.2.1,4739` are no more files than `192.0.2.1:4739`.
     let (given, plain) = plain_address(path).unzip();
     let path = plain.as_deref().unwrap_or(path);
-    let scheme = scheme_of(path);
-    let rest = scheme.map_or(path, |scheme| &path[scheme.len() + 1..]);
+    let prefix = scheme_of(path);
+    let rest = prefix.map_or(path, |prefix| &path[prefix.len() + 1..]);
     let place = rest.trim_start_matches('/');
-    let why = match scheme {
+    let why = match prefix {
         Some(scheme) if sink::find(scheme).is_some() => format!("{scheme}: is not followed by //"),
         // A number behind the colon is a port.
         Some(scheme) if !is_address(path) => format!("{path:?} starts with the scheme {scheme}:"),
@@ -23,7 +23,7 @@ pub(super) fn find(format: &Format, path: &str, query: &str) -> Option<(String, 
         _ if path.starts_with("//") => "the scheme before // is missing".into(),
         _ => return None,
     };
-    let scheme = scheme.filter(|_| !is_address(path));
+    let prefix = prefix.filter(|_| !is_address(path));
     let query = match query {
         "" => String::new(),
         query => format!("?{query}"),
@@ -32,17 +32,17 @@ pub(super) fn find(format: &Format, path: &str, query: &str) -> Option<(String, 
     let mut urls = Vec::new();
     let has_files = format.sinks.contains(&FILE);
     // A topic follows a host, other paths do not.
-    let is_path = place.trim_end_matches('/').contains('/') && scheme.is_none();
-    if scheme != Some(FILE)
+    let is_path = place.trim_end_matches('/').contains('/') && prefix.is_none();
+    if prefix != Some(FILE)
         && !(has_files && is_path)
-        && let Some(scheme) = collector_scheme(format, scheme.or(given.flatten()))
+        && let Some(scheme) = collector_scheme(format, prefix.or(given.flatten()))
     {
         let place = if is_address(path) { path } else { place };
         let place = bracketed(place);
         urls.push(format!("to a collector: {name}:{scheme}://{place}{query}"));
     }
     if has_files {
-        let file = match scheme {
+        let file = match prefix {
             Some(FILE) => rest.to_owned(),
             // `//flows.csv` is more often a file of this directory than one of the root directory.
             None if path.starts_with("//") => match is_path {
