@@ -178,8 +178,8 @@ fn printed() -> Vec<(u16, Vec<u8>, bool)> {
     let ip4 = [&[8, 0], &ip(4)[..]].concat();
     let arp = [&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &ADDRESSES[6..], &[10, 0, 0, 1, 0, 0, 0, 0, 0, 0],
         &[10, 0, 0, 2]].concat();
-    for tag in [[0x41, 0x18, 0, 1], [0x20, 8, 0x10, 7], [0x80, 0xc, 0xff, 7], [0xdf, 0xfd, 0x0f, 255],
-        [0, 6, 0, 0], [0x85, 0, 0x1f, 9]] {
+    for tag in [[0x41, 0x18, 0, 1], [0x20, 8, 0x10, 7], [0x80, 0xc, 0xff, 7],
+        [0xdf, 0xfd, 0x0f, 255], [0, 6, 0, 0], [0x85, 0, 0x1f, 9]] {
         all.push((284, tagged(&tag, &ip4), true));
         all.push((285, tagged(&[&[0xda, 0xda, 0, 0], &tag[..]].concat(), &ip6), true));
     }

@@ -144,8 +144,8 @@ fn absent(why: String) -> Error {
     Error::new(ErrorKind::Unsupported, what, why).with_hint(HINT)
 }
 
-/// Runs the engine with this input. Its output goes through a pipe: the engine itself would truncate
-/// an output file.
+/// Runs the engine with this input. Its output goes through a pipe: the engine itself would
+/// truncate an output file.
 fn run(
     command: &mut Command,
     input: String,

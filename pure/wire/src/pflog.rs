@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! PFLOG: length u8, address family u8, action u8, reason u8, interface 16 bytes,
-//!        rule set 16 bytes, rule u32, subrule u32, user and process ids; direction u8, padding to 4 bytes
+//!        rule set 16 bytes, rule u32, subrule u32, user and process ids; direction u8,
+//!        padding to 4 bytes
 //! ENC:   address family u32, security parameter index u32, flags u32
 //! ```
 //!

@@ -22,7 +22,7 @@ pub(super) struct Layout {
 /// The largest LINKTYPE number known.
 const LINK_TYPE_MAX: u16 = 289;
 
-/// Juniper's link types: what is behind Juniper's header, whose length varies, and the offsets of
+/// Juniper's link types: what follows Juniper's header, whose length varies, and the offsets of
 /// the type field and of the payload from its end, after the cookie.
 #[rustfmt::skip]
 const JUNIPER: &[(u16, Kind, u32, u32)] = &[

@@ -233,7 +233,8 @@ standard! {
 
 // In the order that `netflow9_index` relies on: version, then ICMP.
 standard! {
-    /// NetFlow 9 fields after times, ports and ICMP_TYPE; [`netflow9_index`] selects the list for a flow.
+    /// NetFlow 9 fields after times, ports and ICMP_TYPE; [`netflow9_index`] selects the list for a
+    /// flow.
     NETFLOW9;
     netflow9_ipv4: []
         [SourceIpv4 DestinationIpv4 Packets Octets IngressInterface Protocol

@@ -10,8 +10,8 @@ pub trait RecordSink {
     /// Called when a flow has ended.
     fn ended(&mut self, record: &Record, reason: EndReason);
 
-    /// Called before a table reports an ended flow, with its place: the place is free afterwards. By
-    /// default this is ignored.
+    /// Called before a table reports an ended flow, with its place: the place is free afterwards.
+    /// By default this is ignored.
     fn leaving(&mut self, place: u32) {
         let _ = place;
     }

@@ -77,8 +77,8 @@ fn parse_item(item: &str) -> Option<Result<(u8, u8), u32>> {
     })
 }
 
-/// Appends the ranges of all values of the octets from `at` to `last`; the octets behind `last` have
-/// all values. `ends` are the first and last value of each octet so far.
+/// Appends the ranges of all values of the octets from `at` to `last`; the octets after `last`
+/// have all values. `ends` are the first and last value of each octet so far.
 fn expand(
     octets: &[Vec<(u8, u8)>; 4],
     last: usize,

@@ -487,7 +487,7 @@ fn pcapng_table_of_interfaces_is_bounded() {
         }
     };
     assert_eq!(error.kind, FileErrorKind::TooManyInterfaces(2));
-    // With a longer table, reading goes on where it stopped.
+    // With a longer table, reading continues where it stopped.
     let mut reader = Reader::with(std::vec![Interface::default(); 2], MAX_PACKET_LEN);
     let mut position = 0;
     while position < file.0.len() {

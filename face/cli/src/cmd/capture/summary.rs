@@ -86,52 +86,7 @@ impl Args {
         } else if rejected != 0 {
             let _ = writeln!(text, "{} rejected by filter", counted(rejected, "packet"));
         }
-        if totals.other_way != 0 {
-            let _ = writeln!(
-                text,
-                "{} of the other direction",
-                counted(totals.other_way, "packet")
-            );
-        }
-        if is_live && totals.surplus != 0 {
-            let after = match outcome.error {
-                None => "the last one to capture",
-                Some(_) => "the failure",
-            };
-            let _ = writeln!(
-                text,
-                "{} received after {after}",
-                counted(totals.surplus, "packet")
-            );
-        }
-        if totals.unwritten != 0 {
-            let _ = writeln!(
-                text,
-                "{} lost at the output",
-                counted(totals.unwritten, "packet")
-            );
-        }
-        if totals.late != 0 {
-            let late = counted(totals.late, "packet");
-            let _ = writeln!(
-                text,
-                "{late} written out of order: arrived too late to be merged"
-            );
-        }
-        if totals.times_clamped != 0 {
-            let clamped = counted(totals.times_clamped, "packet");
-            let _ = writeln!(
-                text,
-                "{clamped} written with a wrong time: pcap times end on 2106-02-07, write .pcapng"
-            );
-        }
-        if outcome.blocks_left_out != 0 {
-            let blocks = counted(outcome.blocks_left_out, "block");
-            let _ = writeln!(
-                text,
-                "{blocks} not copied: longer than 16 MiB, or too many at once"
-            );
-        }
+        write_remarks(&mut text, outcome, is_live);
         if let Some(written) = outcome.written {
             let _ = writeln!(text, "{}", self.written(&written, files));
         }
@@ -302,5 +257,31 @@ impl Progress {
     pub(super) fn event(&mut self, name: &str, event: &PortEvent) {
         self.clear();
         out::line(event_level(event), report::event_line(name, event));
+    }
+}
+
+/// Counts of packets that were treated unlike the others, if there are any.
+fn write_remarks(text: &mut Vec<u8>, outcome: &Outcome, is_live: bool) {
+    let totals = &outcome.totals;
+    let after = match outcome.error {
+        None => "received after the last one to capture",
+        Some(_) => "received after the failure",
+    };
+    let surplus = if is_live { totals.surplus } else { 0 };
+    let late = "written out of order: arrived too late to be merged";
+    let clamped = "written with a wrong time: pcap times end on 2106-02-07, write .pcapng";
+    let blocks = "not copied: longer than 16 MiB, or too many at once";
+    for (count, noun, what) in [
+        (totals.other_way, "packet", "of the other direction"),
+        (surplus, "packet", after),
+        (totals.unwritten, "packet", "lost at the output"),
+        (totals.late, "packet", late),
+        (totals.times_clamped, "packet", clamped),
+        (outcome.blocks_left_out, "block", blocks),
+    ] {
+        if count != 0 {
+            // Writing to a Vec cannot fail.
+            let _ = writeln!(text, "{} {what}", counted(count, noun));
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Output of a scan: answers on standard output, progress and the account on standard error.
 
 mod banner;
+mod dry;
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -11,10 +12,12 @@ use ::scan::report::{Report, safe};
 use ::scan::{LinkChange, Note, Protocol, RateChange};
 use runtime::output::{Output, Piece, Refused, blocked, is_closed};
 use runtime::scan::{self, Found, Notice, Outcome, Scan, Totals};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sys::{Error, Result};
 use traffic::Rate;
-use wire::{Dissection, LinkType, Summary, Timestamp, dissect};
+use wire::Timestamp;
+
+pub use dry::dry_run;
 
 use super::parse::FOREVER;
 use super::status::{Metrics, Status};
@@ -23,8 +26,6 @@ use crate::report::si;
 
 /// Maximum number of answers queued for the reader of standard output.
 const ANSWERS_MAX: usize = 4096;
-/// Number of probes shown in a dry run.
-const SAMPLE_COUNT: usize = 5;
 
 /// Output of one run.
 pub struct Show<'m> {
@@ -520,60 +521,6 @@ fn account(totals: &Totals, (sending, asked): (Duration, &str), elapsed: Duratio
         }
     }
     text
-}
-
-/// A packet in the format of `capture`.
-fn shown(packet: &[u8], is_bare: bool) -> String {
-    let mut found = Dissection::EMPTY;
-    let link_type = match is_bare {
-        true => LinkType::RAW,
-        false => LinkType::ETHERNET,
-    };
-    dissect(link_type, packet, packet.len() as u32, &mut found);
-    let (dissection, bytes) = (&found, packet);
-    Summary { dissection, bytes }.to_string()
-}
-
-/// Prints the packets that would be sent.
-///
-/// # Errors
-/// When it cannot be printed.
-pub fn dry_run(scan: &Scan, json: bool) -> Result<()> {
-    let frames = scan.sample(SAMPLE_COUNT);
-    let shown = |packet: &Vec<u8>| shown(packet, scan.is_bare());
-    let mut text = String::new();
-    if json {
-        let plan = scan.plan();
-        let line = json!({
-            "type": "plan",
-            "interface": scan.interface(),
-            "port": scan.port_name(),
-            "addresses": number(plan.addr_count()),
-            "pairs": plan.pairs().len(),
-            "reserved": number(scan.reserved),
-            "opted_out": number(scan.opted_out),
-            "on_link": number(scan.on_link_count()),
-            "own": number(scan.own_count()),
-            "ports": scan.setup().ports.as_slice().len(),
-            "probes": number(plan.probe_count()),
-            "seed": scan.setup().seed,
-            "first": frames.iter().map(shown).collect::<Vec<_>>(),
-        });
-        let _ = writeln!(text, "{line}");
-    } else {
-        let _ = writeln!(
-            text,
-            "{}\n(dry run: nothing is sent) The first probes:",
-            plan_line(scan)
-        );
-        for frame in &frames {
-            let _ = writeln!(text, "  {}", shown(frame));
-            let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
-            let _ = writeln!(text, "    {hex}");
-        }
-    }
-    let stdout = out::stdout(1)?;
-    out::print(&stdout, text.into_bytes())
 }
 
 #[cfg(test)]

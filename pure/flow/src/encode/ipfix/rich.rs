@@ -5,7 +5,11 @@
 //! a template with all fields serves mixtures. If a record alone does not fit into a message,
 //! fields are omitted ([`Trim`]), not the record.
 
+mod groups;
+
 use inspect::{Application, FIELDS, Field, FieldSet};
+
+use groups::GROUPS;
 
 use super::lists::{self, ListSize};
 use super::write::{Writer, specifier, variable};
@@ -117,76 +121,6 @@ const MPLS_TOP: (u16, u16) = (70, 3);
 const APPLICATION_ID: (u16, u16) = (95, 4);
 const APPLICATION_NAME: (u16, u16) = (96, VARIABLE_LEN);
 
-/// Name prefixes of fields that belong together; those after an exclamation mark are left out, so
-/// that the template fits a datagram. An application uses the smallest group that has all of its
-/// fields.
-const GROUPS: &[&[&str]] = &[
-    &[],
-    &["tls_", "ja3", "ja4"],
-    &["http_"],
-    &["dns_"],
-    &["quic_", "tls_", "ja3", "ja4"],
-    &["ssh_", "hassh"],
-    &["mail_"],
-    &["mqtt_"],
-    &["ntp_"],
-    &["dhcp_"],
-    &["sip_"],
-    // After STARTTLS.
-    &["mail_", "tls_", "ja3", "ja4"],
-    &["ldap_", "tls_", "ja3", "ja4"],
-    &["rdp_", "tls_", "ja3", "ja4"],
-    &["smb_"],
-    &["rtp_"],
-    &["rtsp_"],
-    &["netbios_"],
-    &["mysql_", "tls_", "ja3", "ja4"],
-    &["postgresql_", "tls_", "ja3", "ja4"],
-    &["redis_"],
-    &["snmp_"],
-    &["memcached_"],
-    &["vnc_"],
-    &["telnet_"],
-    // Mixtures, without what only certificates have.
-    &[
-        "",
-        "!tls_serial",
-        "!tls_signature",
-        "!tls_key_",
-        "!tls_certificate_",
-    ],
-    &["ndpi"],
-    // Several requests or questions.
-    &["http_", "transactions"],
-    &["dns_", "transactions"],
-    // Protocols inside a proxy connection.
-    &[
-        "http_",
-        "transactions",
-        "inner_protocol",
-        "tls_",
-        "ja3",
-        "ja4",
-    ],
-    &["socks_"],
-    &["socks_", "inner_protocol", "tls_", "ja3", "ja4"],
-    &["socks_", "inner_protocol", "http_", "transactions"],
-    // Mixtures with certificates, without protocols that never have any.
-    &[
-        "",
-        "!ntp_",
-        "!dhcp_",
-        "!rtp_",
-        "!netbios_",
-        "!snmp_",
-        "!memcached_",
-        "!telnet_",
-    ],
-];
-
-/// Prefix of the fields that do not depend on the protocol, which are in every nonempty group.
-const EVERYWHERE: &str = "ndpi";
-
 /// First index of these templates: template ids 320 and up, after all options.
 const INDEX_MIN: usize = 64;
 const SHAPES: usize = 8;
@@ -258,16 +192,7 @@ impl Rich {
         let groups = number
             .filter(|n| *n == 0 || extra_fields.application)
             .map(|number| {
-                let is_in = |name: &str| {
-                    let starts = GROUPS[number].iter();
-                    let is_left_out = |start: &&str| {
-                        let start = start.strip_prefix('!');
-                        start.is_some_and(|start| name.starts_with(start))
-                    };
-                    let is_own = starts.clone().any(|start| name.starts_with(start))
-                        && !starts.clone().any(is_left_out);
-                    is_own || (number != 0 && name == EVERYWHERE)
-                };
+                let is_in = |name: &str| groups::has(number, name);
                 let rows = FIELDS.iter().filter(|row| is_in(row.name));
                 let fields: Vec<Field> = rows.map(|row| row.field).collect();
                 Group {

@@ -417,12 +417,8 @@ impl Rx {
             let cap_len = (packet.data.len() as u32).min(self.snaplen);
             // SAFETY: as above; what is read of the file stays in memory until `release`.
             let mut slot = unsafe { Slot::over(data, cap_len, packet.wire_len, 0) };
-            slot.time_ns = packet.time.ns();
             slot.interface_index = index;
-            slot.flags = u16::from(packet.has_time) * Slot::TIME
-                + u16::from(packet.direction == Way::Out) * Slot::OUTGOING
-                + u16::from(packet.direction == Way::In) * Slot::INCOMING;
-            slot.set_fcs_len(packet.fcs_len);
+            describe(&mut slot, &packet);
             if self.copying.is_on {
                 // SAFETY: as above; the packet lies within its block.
                 slot = unsafe { self.copying.mark(&slot, packet.used, packet.data.start) };
@@ -434,6 +430,16 @@ impl Rx {
         self.source.take(at);
         (seen, other)
     }
+}
+
+/// Sets what the file says of a packet beside its bytes.
+#[inline(always)]
+fn describe(slot: &mut Slot, packet: &wire::file::Packet) {
+    slot.time_ns = packet.time.ns();
+    slot.flags = u16::from(packet.has_time) * Slot::TIME
+        + u16::from(packet.direction == Way::Out) * Slot::OUTGOING
+        + u16::from(packet.direction == Way::In) * Slot::INCOMING;
+    slot.set_fcs_len(packet.fcs_len);
 }
 
 impl RxBackend for Rx {
