@@ -28,7 +28,6 @@ const EXCEPTIONS: &[Exception] = &[
         why: "an interpreter is one loop with a line for each instruction",
     },
     Exception {
-        path: "face/cli/src/live/view.rs",
         function: Some("lists"),
         why: "the live view is being redrawn",
     },

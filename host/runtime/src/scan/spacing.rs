@@ -128,7 +128,7 @@ mod tests {
             );
             assert!(spacing.marks.len() <= 1_001);
             let is_whole = u128::from(block) * interval_ns as u128 > GAP_NS as u128;
-            let has_waited = plan.pair_count() % u128::from(block) != 0 || !is_whole;
+            let has_waited = !plan.pair_count().is_multiple_of(u128::from(block)) || !is_whole;
             assert_eq!(waited_ns != 0, has_waited, "{range}");
         }
     }

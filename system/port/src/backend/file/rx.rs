@@ -417,8 +417,7 @@ impl Rx {
             let cap_len = (packet.data.len() as u32).min(self.snaplen);
             // SAFETY: as above; what is read of the file stays in memory until `release`.
             let mut slot = unsafe { Slot::over(data, cap_len, packet.wire_len, 0) };
-            slot.interface_index = index;
-            describe(&mut slot, &packet);
+            describe(&mut slot, &packet, index);
             if self.copying.is_on {
                 // SAFETY: as above; the packet lies within its block.
                 slot = unsafe { self.copying.mark(&slot, packet.used, packet.data.start) };
@@ -434,7 +433,8 @@ impl Rx {
 
 /// Sets what the file says of a packet beside its bytes.
 #[inline(always)]
-fn describe(slot: &mut Slot, packet: &wire::file::Packet) {
+fn describe(slot: &mut Slot, packet: &wire::file::Packet, index: u16) {
+    slot.interface_index = index;
     slot.time_ns = packet.time.ns();
     slot.flags = u16::from(packet.has_time) * Slot::TIME
         + u16::from(packet.direction == Way::Out) * Slot::OUTGOING
