@@ -9,6 +9,7 @@ use std::time::Duration;
 use lab::oracle::TempFile;
 use lab::process::{Finished, barewire};
 use lab::{Netns, Pair, Veth, require, skip};
+use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -103,41 +104,51 @@ fn files_that_masscan_writes_are_read() {
         &router,
         "--echo",
     ];
-    for (more, seen) in [
-        (&["-p80"][..], "80"),
-        (&["-p80,U:53,100-200", "--ping"], "53"),
-        (&["-p80", "--banners", "--open-only", "--wait", "3"], "80"),
+    for (more, port_count) in [
+        (&["-p80"][..], 1),
+        // An echo request, too.
+        (&["-p80,U:53,100-200", "--ping"], 104),
+        (&["-p80", "--banners", "--open-only", "--wait", "3"], 1),
         (
             &["-p443", "--adapter-ip", &own, "--source-port", "40000"],
-            "443",
+            1,
         ),
-        (&["-p80", "--exclude", "198.18.4.7", "--retries", "2"], "80"),
-        (
-            &["-p80", "--http-user-agent", "x/1", "--rate", "1000.5"],
-            "80",
-        ),
-        (&["-p80", "--shard", "1/3", "--seed", "7"], "80"),
-        (&["-p80", "-oX", "out.xml", "--rotate-dir", "/tmp"], "80"),
+        (&["-p80", "--exclude", "198.18.4.7", "--retries", "2"], 1),
+        (&["-p80", "--http-user-agent", "x/1", "--rate", "1000.5"], 1),
+        (&["-p80", "--shard", "1/3", "--seed", "7"], 1),
+        (&["-p80", "-oX", "out.xml", "--rotate-dir", "/tmp"], 1),
     ] {
         let args = [&base[..], more].concat();
         let text = left.ns.exec("masscan", args).unwrap();
         let file = TempFile::new(".conf");
         std::fs::write(file.path(), &text).unwrap();
-        let run = scan(&left.ns, &["-c", file.path().to_str().unwrap()]);
-        let is_read = run.status.code() == Some(0) && run.stdout.contains(seen);
-        assert!(is_read, "{more:?}\n{text}\n{}{}", run.stdout, run.stderr);
+        let conf = file.path().to_str().unwrap();
+        let plan = plan(&left.ns, &["-c", conf]);
+        let (ports, addrs) = (plan["ports"].as_u64(), plan["addresses"].as_u64());
+        assert!(
+            ports >= Some(port_count) && addrs >= Some(255),
+            "{more:?}\n{text}\n{plan}"
+        );
         // With a byte order mark, as Windows' editors save it.
         std::fs::write(file.path(), format!("\u{feff}{text}")).unwrap();
-        let run = scan(&left.ns, &["-c", file.path().to_str().unwrap()]);
-        assert_eq!(run.status.code(), Some(0), "{more:?}\n{}", run.stderr);
+        assert_eq!(
+            self::plan(&left.ns, &["-c", conf])["ports"].as_u64(),
+            ports,
+            "{more:?}"
+        );
     }
 }
 
-/// The number of addresses in a dry run.
-fn target_count(pair: &Pair, args: &[&str]) -> u64 {
-    let run = scan(&pair.left.ns, &[&["--json", "-p80"], args].concat());
+/// The plan of a dry run.
+fn plan(ns: &Netns, args: &[&str]) -> Value {
+    let run = scan(ns, &[&["--json"], args].concat());
     let run = run.checked().unwrap();
-    let plan: serde_json::Value = serde_json::from_str(run.stdout.lines().next().unwrap()).unwrap();
+    serde_json::from_str(run.stdout.lines().next().unwrap()).unwrap()
+}
+
+/// The number of probes in a dry run.
+fn target_count(pair: &Pair, args: &[&str]) -> u64 {
+    let plan = plan(&pair.left.ns, &[&["-p80"], args].concat());
     plan["probes"].as_u64().unwrap_or_else(|| panic!("{plan}"))
 }
 

@@ -51,7 +51,7 @@ pub(super) const OPTIONS: &[(&str, Meaning)] = &[
         Hint("-oD FILE writes all fields, one JSON object per line"),
     ),
     ("-oU", Hint("-oL FILE writes one line per result")),
-    ("-V", Hint("`barewire --version` prints the version")),
+    ("-V", VERSION),
 ];
 
 /// Whether the rest of an argument is a value of the option before it.
@@ -171,6 +171,7 @@ pub(super) const LONG: &[(&str, Meaning)] = &[
     ),
     ("--versiondb", DATA),
     ("--send-eth", Nothing),
+    ("--version", VERSION),
     (
         "--send-ip",
         Hint("probes are sent as packets with a link header, or as IP packets on a tunnel"),
@@ -275,6 +276,7 @@ pub(super) const LONG: &[(&str, Meaning)] = &[
     ("--benchmark", SELF_TEST),
 ];
 
+const VERSION: Meaning = Hint("`barewire --version` prints the version");
 const SPOOF: Meaning = Hint("probes are sent from addresses of this host only");
 const FRAGMENTS: Meaning = Hint("probes are not fragmented");
 const NAMES: Meaning = Hint("addresses are not resolved to names");
