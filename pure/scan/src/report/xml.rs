@@ -209,9 +209,16 @@ fn script(banner: &Banner, headline: &str, out: &mut Vec<u8>) {
     out.extend(b"\"><elem key=\"start\">");
     attribute(&banner.start, out);
     out.extend(b"</elem>");
+    let certificate = banner.certificate.values();
     for row in FIELDS {
+        // The certificate has its names whole.
+        let is_certificates = certificate.iter().any(|(field, _)| *field == row.field);
         let found = banner.application.fields();
-        let mut found = found.filter(|(field, _)| *field == row.field).peekable();
+        let found = found.filter(|_| !is_certificates);
+        let mut found = found
+            .chain(certificate.iter().copied())
+            .filter(|(field, _)| *field == row.field)
+            .peekable();
         if found.peek().is_none() {
             continue;
         }
