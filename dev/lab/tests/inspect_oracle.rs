@@ -158,11 +158,6 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
         1,
         "an agent cut off in a fragment: no whole line",
     ),
-    (
-        "libpcap__arcnet-rfc1051-arp-icmp-http.pcap",
-        6,
-        "link type ARCnet is not read",
-    ),
     ("nDPI__capwap.pcap", 3, "tshark follows CAPWAP"),
     (
         "nDPI__fuzz-2006-06-26-2594.pcap",

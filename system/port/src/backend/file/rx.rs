@@ -198,6 +198,8 @@ impl Rx {
 
     /// Handles events other than packets.
     fn meta(&mut self, event: &Event) {
+        // A pcap file has no blocks. Its header is the first event.
+        self.copying.is_on &= self.reader.format() != Some(Format::Pcap);
         match event {
             Event::Interface(found) => self.interface(found),
             Event::Statistics(found) => {

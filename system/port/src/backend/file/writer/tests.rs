@@ -323,7 +323,9 @@ fn sets_of_files_hold_every_packet_once() {
         assert_eq!(written.packets, 300);
         let names = folder.names();
         assert_eq!(names.len(), written.files as usize);
-        assert!(written.files > 3, "{name}: {names:?}");
+        // The size is that of the compressed file.
+        let is_packed = name.ends_with("zst");
+        assert!(written.files > 3 || is_packed, "{name}: {names:?}");
         let mut rows = Vec::new();
         let mut len = 0;
         for name in names {
