@@ -264,6 +264,14 @@ fn rule(
     let fragments = stats.fragments.first + stats.fragments.followed + stats.fragments.orphans;
     match (ours, theirs) {
         (Some(_), None) if ports == [0, 0] => Some(Rule::NoPorts),
+        // Fragments of a tunnel's packets, but for the packet inside: they are in its flow.
+        (Some(_), None)
+            if pair.0 == 17
+                && fragments != 0
+                && ports.iter().any(|port| TUNNEL_PORTS.contains(port)) =>
+        {
+            Some(Rule::Fragments)
+        }
         (None, Some(_)) if pair.0 == 17 && ports.iter().any(|p| TUNNEL_PORTS.contains(p)) => {
             Some(Rule::TunnelStream)
         }
