@@ -36,7 +36,7 @@ http {
         root /tmp/two; ssl_certificate /tmp/two.pem; ssl_certificate_key /tmp/two.key; }
 }
 END
-chroot $T openssl s_server -quiet -accept 7000 -cert /tmp/two.pem -key /tmp/two.key < /dev/zero &
+chroot $T openssl s_server -4 -quiet -www -accept 7000 -cert /tmp/two.pem -key /tmp/two.key < /dev/null &
 exec chroot $T nginx
 "#;
 

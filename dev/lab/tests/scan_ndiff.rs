@@ -94,12 +94,16 @@ fn ndiff_reports_what_changed_between_two_scans() {
     scan(&pair, &second);
     for more in [&[][..], &["-v"], &["--xml"], &["-v", "--xml"]] {
         for (other, code) in [(&first, 0), (&again, 0), (&second, 1)] {
-            let (output, _) = ndiff(&[more, &[&first, other]].concat());
+            let (output, text) = ndiff(&[more, &[&first, other]].concat());
             let error = String::from_utf8_lossy(&output.stderr);
             assert!(error.is_empty(), "{more:?} {other}: {error}");
             let is_same = output.status.code() == Some(code);
             // The start of a scan is another one; answers arrive in any order.
-            assert!(is_same || (other == &again && output.status.code() == Some(1)));
+            assert!(
+                is_same || (other == &again && output.status.code() == Some(1)),
+                "{more:?} {other}: {:?}\n{text}",
+                output.status
+            );
         }
     }
     let (_, text) = ndiff(&[&first, &second]);

@@ -51,6 +51,8 @@ const NAMES: &[(&str, Meaning)] = &[
     ("show", Nothing),
     ("noshow", Nothing),
     ("rotate", Nothing),
+    ("rotatedir", Nothing),
+    ("rotateoffset", Nothing),
     ("rotatesize", Nothing),
     ("httpuseragent", Takes("--user-agent")),
     ("nmappayload", Takes("--payload-file")),
