@@ -380,11 +380,8 @@ fn no_output_overwrites_an_input() {
                 let what = format!("{input} and {output} as {name}: {args:?}:\n{}", done.stderr);
                 assert!(scene.is_unchanged(), "{what}");
                 assert_ne!(done.code(), Some(0), "{what}");
-                // One name cannot be read and written by the same port either.
-                let is_refused = ["would be overwritten", "either read or written"]
-                    .iter()
-                    .any(|why| done.stderr.contains(why));
-                assert!(is_refused, "{what}");
+                let mut reasons = ["would be overwritten", "either read or written"].iter();
+                assert!(reasons.any(|why| done.stderr.contains(why)), "{what}");
                 assert!(done.stderr.contains("hint: "), "{what}");
             }
         }
@@ -586,7 +583,6 @@ fn every_argument_that_may_name_a_file_is_in_the_table() {
             let is_known = [&option, &value]
                 .into_iter()
                 .any(|name| known.contains(&(command.clone(), name.clone())));
-            // The short name, if it is the one in the table.
             let short = help.lines().find_map(|line| {
                 let (short, rest) = line.trim_start().split_once(", ")?;
                 (!option.is_empty() && rest.starts_with(&option)).then(|| short.to_owned())

@@ -36,7 +36,8 @@ http {
         root /tmp/two; ssl_certificate /tmp/two.pem; ssl_certificate_key /tmp/two.key; }
 }
 END
-chroot $T openssl s_server -4 -quiet -www -accept 7000 -cert /tmp/two.pem -key /tmp/two.key < /dev/null &
+chroot $T openssl s_server -4 -quiet -www -accept 7000 -cert /tmp/two.pem \
+    -key /tmp/two.key < /dev/null &
 exec chroot $T nginx
 "#;
 

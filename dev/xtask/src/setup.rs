@@ -91,6 +91,8 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("xdp-filter"), "xdp-tools", &[Set::Bench]),
     (Program("script"), "bsdutils", &[Set::Test]),
     (Program("tmux"), "tmux", &[Set::Test]),
+    (Program("man"), "man-db", &[Set::Test]),
+    (Program("col"), "bsdextrautils", &[Set::Test]),
     (Program("zsh"), "zsh", &[Set::Test]),
     (Program("fish"), "fish", &[Set::Test]),
     (Program("systemd-analyze"), "systemd", &[Set::Test]),

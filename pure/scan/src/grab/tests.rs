@@ -520,7 +520,7 @@ fn an_endless_server_is_closed() {
     let outcome = converse(25, &manner, Wire::default());
     let banner = &outcome.banners[0];
     assert_eq!(banner.start.len(), 1_024);
-    assert!(banner.byte_count < 20_000);
+    assert!(banner.byte_count < 50_000);
     assert_eq!(banner.ending, Ending::Enough);
 }
 
@@ -580,5 +580,6 @@ fn arbitrary_segments_leave_everything_bounded() {
     let counted = grabber.counted();
     assert_eq!(counted.banners, reported);
     assert_eq!(counted.connections, counted.banners + counted.silent);
-    assert_eq!(counted.connections, 100);
+    // To a silent service there may be a second one, which speaks TLS.
+    assert!((100..=200).contains(&counted.connections));
 }

@@ -70,12 +70,20 @@ fn an_encrypted_chain_is_kept_to_its_end() {
             assert!(kept.eq(chain.iter().map(|der| &**der)), "{pieces:?}");
             assert_eq!(banner.ending, Ending::Enough, "{pieces:?}");
             let text = json(banner);
-            assert!(text.contains("tls_not_after"), "{pieces:?}: {text}");
+            assert!(has_dates(banner), "{pieces:?}: {text}");
             assert!(text.contains("http/1.1"), "{pieces:?}: {text}");
             let heard = &outcome.server.heard;
             assert_eq!(heard.len() > 600, is_retried, "{pieces:?}: {}", heard.len());
         }
     }
+}
+
+/// Whether the fields of the server's certificate are there.
+fn has_dates(banner: &Banner) -> bool {
+    let values = banner.certificate.values();
+    values
+        .iter()
+        .any(|(field, _)| *field == inspect::Field::TlsNotAfter)
 }
 
 #[test]
@@ -95,10 +103,6 @@ fn a_chain_is_kept_to_its_end() {
         assert_eq!(kept, chain, "{pieces:?}");
         // It does not wait for the pause of an unknown service.
         assert_eq!(banner.ending, Ending::Enough, "{pieces:?}");
-        assert!(
-            json(banner).contains("tls_not_after"),
-            "{pieces:?}: {}",
-            json(banner)
-        );
+        assert!(has_dates(banner), "{pieces:?}: {}", json(banner));
     }
 }

@@ -76,9 +76,11 @@ fn with_options(segment: &Segment, options: &[u8]) -> Vec<u8> {
 #[test]
 fn segments_are_not_longer_than_the_peer_allows() {
     let scene = Scene::new("443");
+    // The hello of TLS is shorter than the least segment that every host accepts.
+    const HELLO_LEN: usize = 324;
     for (options, len) in [
-        (&[][..], 536),
-        (&[2, 4, 5, 0xb4], 536),
+        (&[][..], HELLO_LEN),
+        (&[2, 4, 5, 0xb4], HELLO_LEN),
         (&[1, 1, 1, 1, 2, 4, 1, 44], 300),
         (&[2, 4, 0, 100], 100),
         (&[2, 4, 0, 0], 1),

@@ -126,7 +126,8 @@ fn only_servers_of_version_2_get_a_key() {
     assert_eq!(reply(b"SSH-2.0-x\n", &list), 80);
     assert_eq!(reply(b"SSH-1.99-x\n", &list), 80);
     assert_eq!(reply(b"SSH-1.5-x\n", &list), 0);
-    assert_eq!(reply(b"Hello\nSSH-2.0-x\n", &list), 0);
+    // Lines of text may precede the version (RFC 4253 section 4.2).
+    assert_eq!(reply(b"Hello\nSSH-2.0-x\n", &list), 80);
     let mut other = list.clone();
     other[5] = 21;
     assert_eq!(reply(b"SSH-2.0-x\n", &other), 0);
