@@ -9,6 +9,10 @@
 mod conf;
 #[path = "../../face/cli/src/nmap/meaning.rs"]
 mod meaning;
+#[path = "../../face/cli/src/nmap/ping.rs"]
+mod ping;
+#[path = "../../face/cli/src/nmap/table.rs"]
+mod table;
 
 use meaning::Meaning;
 
