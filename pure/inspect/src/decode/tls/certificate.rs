@@ -190,7 +190,8 @@ impl<const N: usize> Parser<N> {
     /// Prepares for a certificate of this many bytes.
     fn begin(&mut self, len: u32) {
         self.der = Der::new(len);
-        self.sum = Some(Sha256::new());
+        // Nothing has no fingerprint.
+        self.sum = (len != 0).then(Sha256::new);
         self.step = Step::Certificate;
     }
 
