@@ -66,9 +66,8 @@ two taps delivers packets twice. Use afxdp: instead.
 Each pair of queues has a thread, in each direction. A packet is dropped and counted as tx_full \
 if the transmit ring has no room for it in time; when reading a file, forwarding waits instead.
 
-A packet is sent on within 0.1 ms while there is little traffic, and within 0.5 ms (99 of 100 \
-packets) under load, if the thread gets a processor when it wakes: --cpus pins it to one, and \
---idle spin never sleeps.
+Forwarding waits at most 0.1 ms for more packets, and not at all while there is little traffic. \
+Scheduling comes on top: --cpus pins a thread to a processor, and --idle spin never sleeps.
 
 With veth interfaces, turn off checksum and segmentation offload at their peers (ethtool -K eth0 \
 tx off tso off gso off rxvlan off): there is no card to compute checksums or to segment packets.

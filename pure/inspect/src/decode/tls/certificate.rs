@@ -190,7 +190,7 @@ impl<const N: usize> Parser<N> {
     /// Prepares for a certificate of this many bytes.
     fn begin(&mut self, len: u32) {
         self.der = Der::new(len);
-        // Nothing has no fingerprint.
+        // An empty certificate has no fingerprint.
         self.sum = (len != 0).then(Sha256::new);
         self.step = Step::Certificate;
     }
