@@ -214,20 +214,29 @@ fn start(row: &Inline, way: Way, both: bool) -> Result<Option<Process>> {
                 "mcast_snooping",
                 "0",
             ])?;
-            for name in [X, Y] {
+            // The box's ends have the addresses of the two hosts, as both pairs are made alike; a
+            // bridge keeps packets to its ports' own addresses.
+            for (name, mac) in [(X, "02:ba:4e:00:01:01"), (Y, "02:ba:4e:00:01:02")] {
+                ns.ip(["link", "set", name, "address", mac])?;
                 ns.ip(["link", "set", name, "master", "bridge0"])?;
             }
             ns.ip(["link", "set", "bridge0", "up"])?;
             // The bridge would learn B's position from its first packet.
             let mac = row.b().mac.map(|byte| format!("{byte:02x}")).join(":");
-            ns.exec("bridge", ["fdb", "add", &mac, "dev", Y, "master", "static"])?;
+            ns.exec(
+                "bridge",
+                ["fdb", "replace", &mac, "dev", Y, "master", "static"],
+            )?;
             Ok(None)
         }
         Way::Tc => {
             let ways = [(X, Y), (Y, X)];
             for (from, to) in &ways[..1 + usize::from(both)] {
                 ns.exec("tc", ["qdisc", "add", "dev", from, "clsact"])?;
-                let filter = ["filter", "add", "dev", from, "ingress", "matchall"];
+                let filter = [
+                    "filter", "add", "dev", from, "ingress", "protocol", "all", "u32", "match",
+                    "u32", "0", "0",
+                ];
                 let action = ["action", "mirred", "egress", "redirect", "dev", to];
                 ns.exec("tc", [&filter[..], &action[..]].concat())?;
             }
