@@ -85,6 +85,9 @@ const PROMPT_INTERVAL_NS: u64 = PROMPT_SLEEP.as_nanos() as u64 / 4;
 /// How late the kernel may end a `Prompt` sleep so that it coincides with other timers. The default
 /// is half of the sleep itself.
 const PROMPT_SLACK: Duration = Duration::from_micros(5);
+/// The time slice of a thread with `Prompt` sleeps, which is the least that the kernel accepts. With
+/// the usual one of about 3 ms, each wake-up may wait that long for another thread of its processor.
+const PROMPT_SLICE: Duration = Duration::from_micros(100);
 
 /// How long `drain` waits for a block that the kernel has begun; several times the usual timeout.
 const DRAIN_WAIT: Duration = Duration::from_millis(50);
@@ -237,8 +240,9 @@ fn sleep_on_all(queues: &mut [&mut RxQueue]) -> Result<bool> {
 /// Lets short sleeps of this thread end in time.
 fn prepare_thread(pacing: Pacing) {
     if pacing == Pacing::Prompt {
-        // Sleeps are a little longer if that is not permitted.
+        // Packets wait a little longer if that is not permitted.
         let _ = sys::affinity::set_timer_slack(PROMPT_SLACK);
+        let _ = sys::affinity::set_time_slice(PROMPT_SLICE);
     }
 }
 
