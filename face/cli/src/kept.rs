@@ -1,38 +1,42 @@
 //! Registers the input files of a command before it runs, so that none of its outputs truncates
-//! one, whatever the order in which the command opens them (`sys::create::kept`).
+//! one, whatever the order in which the command opens them (`sys::create::kept`), and refuses two
+//! outputs to one file.
 //!
 //! Each argument that names an existing file is an input unless [`OUTPUTS`] lists it: so a new
 //! input is protected from the start, and a new output that is missing there refuses to replace its
 //! own file, which is noticed. Files named inside of inputs (lists of captures and of prefixes,
 //! topologies) are registered where they are read.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
-use export::Target;
+use export::{Place, Target};
 use sys::create::kept;
-use sys::{Error, Result};
+use sys::{Error, ErrorKind, Result};
 
-/// Arguments that name outputs, by command and identifier. An input that they name in addition
+/// Arguments that name outputs, by command and identifier; of those that name files and not ports,
+/// no two may be one file. An input that they name in addition
 /// (certificates in the URL of an export) is registered by [`keep_target`].
-const OUTPUTS: [(&str, &str); 14] = [
-    ("capture", "write"),
-    ("extcap", "fifo"),
-    ("flows", "report"),
-    ("flows", "export"),
-    ("flows", "egress"),
-    ("forward", "to"),
-    ("guard", "sample_drops"),
-    ("scan", "output"),
-    ("scan", "pcap"),
-    ("scan", "state"),
-    ("cluster run", "app"),
-    ("cluster run", "return_to"),
-    ("cluster show", "svg"),
-    ("filter compile", "object"),
+const OUTPUTS: [(&str, &str, bool); 14] = [
+    ("capture", "write", true),
+    ("extcap", "fifo", true),
+    ("flows", "report", true),
+    ("flows", "export", true),
+    ("flows", "egress", false),
+    ("forward", "to", false),
+    ("guard", "sample_drops", true),
+    ("scan", "output", true),
+    ("scan", "pcap", true),
+    ("scan", "state", true),
+    ("cluster run", "app", false),
+    ("cluster run", "return_to", false),
+    ("cluster show", "svg", true),
+    ("filter compile", "object", true),
 ];
 
 /// Names of values that are never files, though a file of that name may exist.
@@ -47,22 +51,37 @@ const PORTS_AND_FILTER: &str = "PORT FILTER";
 /// Registers the input files named on a command line, and standard input.
 ///
 /// # Errors
-/// `InvalidInput` if standard output is one of them.
+/// `InvalidInput` if standard output is one of them, or if two outputs are one file.
 pub fn keep_inputs(command: &Command, matches: &ArgMatches) -> Result<()> {
     kept::keep_open_input(&io::stdin());
-    walk("", command, matches);
+    let mut outputs = Vec::new();
+    walk("", command, matches, &mut outputs);
+    refuse_equal(&outputs)?;
     let checked = kept::check_open_output(&io::stdout());
     checked.map_err(|error| Error::from_io("write to standard output", error))
 }
 
-fn walk(name: &str, command: &Command, matches: &ArgMatches) {
+/// Registers the inputs, and collects the names of the outputs.
+fn walk(name: &str, command: &Command, matches: &ArgMatches, outputs: &mut Vec<PathBuf>) {
     for arg in command.get_arguments() {
         let id = arg.get_id().as_str();
         if id == "export" {
             let targets = matches.try_get_many::<Target>(id).ok().flatten();
-            targets.into_iter().flatten().for_each(keep_target);
+            for target in targets.into_iter().flatten() {
+                keep_target(target);
+                if let Place::Path(path) = &target.place {
+                    outputs.push(path.clone());
+                }
+            }
+            continue;
         }
-        if OUTPUTS.contains(&(name, id)) || !may_be_file(arg) {
+        let output = OUTPUTS.iter().find(|row| (row.0, row.1) == (name, id));
+        if let Some((_, _, is_file)) = output {
+            let values = matches.try_get_raw(id).ok().flatten().filter(|_| *is_file);
+            outputs.extend(values.into_iter().flatten().map(|value| output_path(value)));
+            continue;
+        }
+        if !may_be_file(arg) {
             continue;
         }
         let is_filter = value_name(arg) == PORTS_AND_FILTER;
@@ -80,7 +99,66 @@ fn walk(name: &str, command: &Command, matches: &ArgMatches) {
     if let Some((inner, matches)) = matches.subcommand()
         && let Some(command) = command.find_subcommand(inner)
     {
-        walk(format!("{name} {inner}").trim_start(), command, matches);
+        let name = format!("{name} {inner}");
+        walk(name.trim_start(), command, matches, outputs);
+    }
+}
+
+/// The path in the value of an output: `x`, `json:x`, `file:x?options`.
+fn output_path(value: &OsStr) -> PathBuf {
+    let whole = value.as_bytes();
+    let start = whole
+        .iter()
+        .position(|byte| *byte == b':')
+        .map_or(0, |at| at + 1);
+    let rest = &whole[start..];
+    let end = rest
+        .iter()
+        .position(|byte| *byte == b'?')
+        .unwrap_or(rest.len());
+    PathBuf::from(OsStr::from_bytes(&rest[..end]))
+}
+
+/// Fails if two outputs are one regular file (by links too), or both standard output. Two may share
+/// a directory, a pipe and `/dev/null`.
+fn refuse_equal(outputs: &[PathBuf]) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for path in outputs {
+        if let Some(identity) = Identity::of(path)
+            && !seen.insert(identity)
+        {
+            let what = format!("write {}", path.display());
+            let why = "two outputs have this name, and each would overwrite the other";
+            return Err(Error::new(ErrorKind::InvalidInput, what, why)
+                .with_hint("give each output a file of its own"));
+        }
+    }
+    Ok(())
+}
+
+/// What two names of one file have in common.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Identity {
+    /// Device and inode.
+    Existing(u64, u64),
+    /// The name of a file to be created, in a directory without symbolic links, or `-`.
+    New(PathBuf),
+}
+
+impl Identity {
+    /// `None` for what several outputs may share.
+    fn of(path: &Path) -> Option<Self> {
+        if path == Path::new("-") {
+            return Some(Self::New(path.to_owned()));
+        }
+        if let Ok(metadata) = path.metadata() {
+            let is_file = metadata.is_file();
+            return is_file.then(|| Self::Existing(metadata.dev(), metadata.ino()));
+        }
+        let name = path.file_name()?;
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        let folder = parent.unwrap_or(Path::new(".")).canonicalize().ok()?;
+        Some(Self::New(folder.join(name)))
     }
 }
 
@@ -133,12 +211,80 @@ mod tests {
     #[test]
     fn every_output_is_an_argument() {
         let root = crate::Cli::command();
-        for (name, id) in OUTPUTS {
+        for (name, id, _) in OUTPUTS {
             let mut parts = name.split(' ');
             let found = parts.try_fold(&root, |command, part| command.find_subcommand(part));
             let command = found.unwrap_or_else(|| panic!("there is no command {name}"));
             let is_there = command.get_arguments().any(|arg| arg.get_id() == id);
             assert!(is_there, "{name} has no argument {id}");
         }
+    }
+
+    /// Whether the outputs of this command line are accepted.
+    fn is_accepted(words: &[&str]) -> bool {
+        let root = crate::Cli::command();
+        let words = std::iter::once("barewire").chain(words.iter().copied());
+        let matches = root.clone().try_get_matches_from(words).unwrap();
+        let mut outputs = Vec::new();
+        walk("", &root, &matches, &mut outputs);
+        let result = refuse_equal(&outputs);
+        if let Err(error) = &result {
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        }
+        result.is_ok()
+    }
+
+    #[test]
+    fn two_outputs_are_never_one_file() {
+        let folder = std::env::temp_dir().join(format!("barewire-kept-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("inner")).unwrap();
+        let name = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+        std::fs::write(name("there"), "x").unwrap();
+        std::os::unix::fs::symlink(name("there"), name("link")).unwrap();
+        std::fs::hard_link(name("there"), name("hard")).unwrap();
+        let pairs = [
+            ("new", "new", false),
+            ("new", "inner/../new", false),
+            ("there", "there", false),
+            ("there", "link", false),
+            ("link", "hard", false),
+            ("new", "other", true),
+            ("there", "inner/there", true),
+        ];
+        for (first, second, is_right) in pairs {
+            let (first, second) = (name(first), name(second));
+            let csv = format!("csv:{first}");
+            for json in [
+                format!("json:{second}"),
+                format!("json:file://{second}?domain=7"),
+            ] {
+                let words = ["flows", "a.pcap", "--export", &csv, "--export", &json];
+                assert_eq!(is_accepted(&words), is_right, "{csv} {json}");
+            }
+            let words = ["flows", "a.pcap", "--export", &csv, "--report", &second];
+            assert_eq!(is_accepted(&words), is_right, "{csv} {second}");
+            let words = [
+                "scan",
+                "192.0.2.1",
+                "-p",
+                "80",
+                "--output",
+                &first,
+                "--pcap",
+                &second,
+            ];
+            assert_eq!(is_accepted(&words), is_right, "{first} {second}");
+        }
+        let to_stdout = ["flows", "a.pcap", "--export", "csv:-", "--export", "json:-"];
+        assert!(!is_accepted(&to_stdout));
+        for shared in ["/dev/null", &name("inner")] {
+            let (csv, json) = (format!("csv:{shared}"), format!("json:{shared}"));
+            let words = ["flows", "a.pcap", "--export", &csv, "--export", &json];
+            assert!(is_accepted(&words), "{shared}");
+        }
+        // Ports are no files.
+        let ports = ["cluster", "run", "eth0", "--app", "ids:2", "--app", "ips:2"];
+        assert!(is_accepted(&ports));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

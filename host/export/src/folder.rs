@@ -57,6 +57,10 @@ impl Later {
 /// If one cannot be created or its owner set, or if `folder` is another user's symbolic link.
 pub(crate) fn create(folder: &Path, owner: Option<Owner>) -> io::Result<()> {
     sys::create::check_folder(folder)?;
+    if folder.exists() && !folder.is_dir() {
+        let why = "a file has this name, and the export needs a directory";
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
+    }
     let missing: Vec<&Path> = folder
         .ancestors()
         .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
