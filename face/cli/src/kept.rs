@@ -256,7 +256,7 @@ mod tests {
             let csv = format!("csv:{first}");
             for json in [
                 format!("json:{second}"),
-                format!("json:file://{second}?domain=7"),
+                format!("json:file://{second}?queue=1000"),
             ] {
                 let words = ["flows", "a.pcap", "--export", &csv, "--export", &json];
                 assert_eq!(is_accepted(&words), is_right, "{csv} {json}");
