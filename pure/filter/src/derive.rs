@@ -111,7 +111,10 @@ impl Derived {
     /// By how many fields at least each good packet differs from the packets of every group; `None`
     /// if there are no good packets of the same protocols. See [`Group::nearest_good`].
     pub fn nearest_good(&self) -> Option<usize> {
-        self.groups.iter().filter_map(|group| group.nearest_good).min()
+        self.groups
+            .iter()
+            .filter_map(|group| group.nearest_good)
+            .min()
     }
 }
 

@@ -107,7 +107,9 @@ pub(super) fn fields(class: Class, packets: &[Packet<'_>]) -> Vec<Field> {
         }
     }
     let is_usable = |at: &usize| 2 * present[*at] >= packets.len() && !is_time[*at];
-    let words = (0..BYTES_MAX).step_by(4).filter(|at| (*at..at + 4).all(|at| is_usable(&at)));
+    let words = (0..BYTES_MAX)
+        .step_by(4)
+        .filter(|at| (*at..at + 4).all(|at| is_usable(&at)));
     let words = words.map(|at| field(class, start + at, 4, 0xffff_ffff));
     let bytes = (0..BYTES_MAX).filter(is_usable);
     let bytes = bytes.map(|at| field(class, start + at, 1, 0xff));

@@ -87,7 +87,9 @@ fn clause(table: &Table<'_>, rows: &[u32], totals: &Totals) -> Option<(Vec<Test>
 /// ones.
 fn tests(table: &Table<'_>, state: &State) -> Vec<Test> {
     let mut tests = state.hull.clone();
-    for chosen in state.chosen.iter().filter(|test| test.is_positive_list()) {
+    // What has one value is among it already.
+    let is_more = |test: &&Test| test.is_positive_list() && test.choice_count() > 1;
+    for chosen in state.chosen.iter().filter(is_more) {
         match tests.iter_mut().find(|test| test.is_of_same_bytes(chosen)) {
             Some(test) if test.is_list() => {}
             Some(test) if test.bits() >= chosen.bits() => {}

@@ -215,23 +215,24 @@ fn by_flags<'a>(class: Class, packets: Vec<Packet<'a>>, least: usize) -> Vec<Vec
 }
 
 /// The good packets with the flags of all these packets; all if they have different ones.
-fn of_same_flags<'a>(
-    class: Class,
-    packets: &[Packet<'_>],
-    good: &[Packet<'a>],
-) -> Vec<Packet<'a>> {
+fn of_same_flags<'a>(class: Class, packets: &[Packet<'_>], good: &[Packet<'a>]) -> Vec<Packet<'a>> {
     let flags = tcp_flags(class);
     let value = |packet: &Packet<'_>| flags.and_then(|flags| flags.value(packet));
     let first = packets.first().and_then(value);
     let is_alike = packets.iter().all(|packet| value(packet) == first);
-    let good = good.iter().filter(|packet| !is_alike || value(packet) == first);
+    let good = good
+        .iter()
+        .filter(|packet| !is_alike || value(packet) == first);
     good.copied().collect()
 }
 
 /// The fewest fields by which a good packet differs from the tests.
 fn nearest(tests: &[Test], good: &[Packet<'_>]) -> Option<usize> {
     let differing = |packet: &Packet<'_>| {
-        let failed = tests.iter().filter(|test| !test.takes(packet)).map(Test::field);
+        let failed = tests
+            .iter()
+            .filter(|test| !test.takes(packet))
+            .map(Test::field);
         failed.collect::<BTreeSet<_>>().len()
     };
     good.iter().map(differing).min()
@@ -245,7 +246,10 @@ fn telling(tests: &[Test], good: &[Packet<'_>]) -> Vec<Test> {
     while !left.is_empty() {
         let fails = |test: &Test| left.iter().filter(|packet| !test.takes(packet)).count();
         // Of equal ones the first that is no range: header fields come before bytes.
-        let best = tests.iter().rev().max_by_key(|test| (fails(test), !test.is_range()));
+        let best = tests
+            .iter()
+            .rev()
+            .max_by_key(|test| (fails(test), !test.is_range()));
         let Some(test) = best.filter(|test| fails(test) > 0) else {
             return tests.to_vec();
         };

@@ -5,6 +5,8 @@ use super::test::{PACKETS_MIN, PREFIX_MIN};
 
 /// What another network has to gain, as a share of the flood.
 const COST: f64 = 0.002;
+/// Minimum number of different addresses in a network; fewer are hosts.
+const HOSTS_MIN: usize = 8;
 
 /// A network.
 pub(super) struct Network {
@@ -19,6 +21,8 @@ struct Tree<'a> {
     bits: u32,
     len_min: u32,
     counts: Vec<u32>,
+    /// Number of different addresses of packets.
+    hosts: Vec<u32>,
     gains: Vec<f64>,
 }
 
@@ -64,7 +68,9 @@ pub(super) fn narrowest(
             false => (middle, node.end),
         };
     }
-    found.filter(|node| node.len >= tree.len_min).map(|node| tree.network(node))
+    found
+        .filter(|node| node.len >= tree.len_min)
+        .map(|node| tree.network(node))
 }
 
 impl<'a> Tree<'a> {
@@ -74,13 +80,16 @@ impl<'a> Tree<'a> {
             bits: 8 * field.len as u32,
             len_min: PREFIX_MIN[usize::from(field.class.is_v6)],
             counts: vec![0],
+            hosts: vec![0],
             gains: vec![0.0],
         };
-        let (mut count, mut gain) = (0, 0.0);
+        let (mut count, mut hosts, mut gain) = (0, 0, 0.0);
         for at in 0..values.len() {
             count += counts[at];
+            hosts += u32::from(counts[at] > 0);
             gain += gains[at];
             tree.counts.push(count);
+            tree.hosts.push(hosts);
             tree.gains.push(gain);
         }
         tree
@@ -108,13 +117,20 @@ impl<'a> Tree<'a> {
     /// The narrowest network for the packets among these addresses, at least one.
     fn node(&self, start: usize, end: usize) -> Node {
         // The first and the last address that packets have.
-        let first = self.counts.partition_point(|sum| *sum <= self.counts[start]) - 1;
+        let first = self
+            .counts
+            .partition_point(|sum| *sum <= self.counts[start])
+            - 1;
         let last = self.counts.partition_point(|sum| *sum < self.counts[end]) - 1;
         let same = (self.values[first] ^ self.values[last]).leading_zeros();
         let len = same - (128 - self.bits);
         let prefix = self.prefix(first, len);
         let is_in = |at: &usize| self.prefix(*at, len) == prefix;
-        let start = (start..first).rev().take_while(is_in).last().unwrap_or(first);
+        let start = (start..first)
+            .rev()
+            .take_while(is_in)
+            .last()
+            .unwrap_or(first);
         let last = (last + 1..end).take_while(is_in).last().unwrap_or(last);
         Node {
             start,
@@ -137,7 +153,9 @@ impl<'a> Tree<'a> {
             return (0.0, Vec::new());
         }
         let node = self.node(start, end);
-        let own = match node.len >= self.len_min {
+        let hosts = (self.hosts[node.end] - self.hosts[node.start]) as usize;
+        let is_network = node.len >= self.len_min && hosts >= HOSTS_MIN;
+        let own = match is_network || node.len == self.bits {
             true => self.gains[node.end] - self.gains[node.start] - COST,
             false => f64::NEG_INFINITY,
         };

@@ -79,7 +79,9 @@ pub(super) fn proposals(table: &Table<'_>, state: &State, effort: Effort) -> Vec
 
 impl Counts<'_> {
     fn tests(&self, weight: f64, effort: Effort, is_header: bool) -> [Option<Test>; 4] {
-        let gains: Vec<f64> = (0..self.flood.len()).map(|at| self.gain(at, weight)).collect();
+        let gains: Vec<f64> = (0..self.flood.len())
+            .map(|at| self.gain(at, weight))
+            .collect();
         let is_fragile = effort == Effort::Fragile;
         let role = self.column.field.role;
         let has_range = match role {
@@ -89,15 +91,16 @@ impl Counts<'_> {
         };
         let has_exclusion = match role {
             Role::Stable | Role::Size => is_header,
-            Role::Chosen => is_fragile,
-            Role::Volatile | Role::Address => false,
+            Role::Chosen | Role::Volatile | Role::Address => false,
         };
         let is_address = role == Role::Address;
         [
-            self.values(&gains),
+            self.values(&gains, is_header),
             has_range.then(|| self.range(&gains)).flatten(),
             has_exclusion.then(|| self.exclusion(&gains)).flatten(),
-            is_address.then(|| self.networks(&gains, is_fragile)).flatten(),
+            is_address
+                .then(|| self.networks(&gains, is_fragile))
+                .flatten(),
         ]
     }
 
@@ -112,7 +115,11 @@ impl Counts<'_> {
 
     /// Number of packets of the flood, and of good ones, that a test takes.
     fn taken(&self, test: &Test) -> (usize, usize) {
-        let values = self.column.values.iter().zip(self.flood.iter().zip(&self.good));
+        let values = self
+            .column
+            .values
+            .iter()
+            .zip(self.flood.iter().zip(&self.good));
         values
             .filter(|(value, (flood, good))| **flood + **good > 0 && test.takes_value(**value))
             .fold((0, 0), |(kept, left), (_, (flood, good))| {
@@ -121,15 +128,21 @@ impl Counts<'_> {
     }
 
     /// The most frequent values of the flood that are rare among good packets.
-    fn values(&self, gains: &[f64]) -> Option<Test> {
+    fn values(&self, gains: &[f64], is_header: bool) -> Option<Test> {
         let field = self.column.field;
         let is_usual =
             |at: &usize| gains[*at] > 0.0 && self.flood[*at] as usize >= PACKETS_PER_VALUE;
         let mut chosen: Vec<usize> = (0..gains.len()).filter(is_usual).collect();
         chosen.sort_by_key(|at| std::cmp::Reverse(self.flood[*at]));
-        chosen.truncate(if field.role == Role::Volatile { 1 } else { VALUES_MAX });
+        chosen.truncate(if field.role == Role::Volatile {
+            1
+        } else {
+            VALUES_MAX
+        });
         let total = chosen.iter().map(|at| self.flood[*at]).sum();
         if self.flood_share(total) < MOST {
+            // Among so many bytes some have a few values that good packets lack by chance.
+            chosen.truncate(if is_header { VALUES_MAX } else { 1 });
             chosen.retain(|at| {
                 let share = self.flood_share(self.flood[*at]);
                 !is_chance(share, self.good_count, ODDS_MIN)
@@ -169,7 +182,11 @@ impl Counts<'_> {
             return None;
         }
         let values = &self.column.values;
-        Some(Test::between(self.column.field, values[first], values[last]))
+        Some(Test::between(
+            self.column.field,
+            values[first],
+            values[last],
+        ))
     }
 
     /// All values but the most frequent ones of good packets that are rare in the flood.

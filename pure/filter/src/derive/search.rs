@@ -20,17 +20,12 @@ const TRIED: usize = 3;
 /// What an exclusion of good packets' values costs, as a share of the flood: properties of the flood
 /// are better.
 const EXCLUSION_COST: f64 = 0.02;
-/// Logarithmic odds against chance, at least, and for each choice.
+/// Logarithmic odds against chance, at least, and for each choice: of one value in all columns.
 const ODDS: f64 = 4.6;
-const ODDS_PER_CHOICE: f64 = 6.2;
+const ODDS_PER_CHOICE: f64 = 10.0;
 
 /// The best state without good packets among these rows.
-pub(super) fn best(
-    table: &Table<'_>,
-    rows: &[u32],
-    effort: Effort,
-    least: usize,
-) -> Option<State> {
+pub(super) fn best(table: &Table<'_>, rows: &[u32], effort: Effort, least: usize) -> Option<State> {
     let mut search = Search {
         table,
         effort,

@@ -120,7 +120,10 @@ impl<'a> Table<'a> {
                 if counts.iter().sum::<u32>() < rows.len() as u32 {
                     return None;
                 }
-                let values = counts.iter().zip(&column.values).filter(|(count, _)| **count > 0);
+                let values = counts
+                    .iter()
+                    .zip(&column.values)
+                    .filter(|(count, _)| **count > 0);
                 let values: Vec<u128> = values.map(|(_, value)| *value).collect();
                 Test::of_values(column.field, &values, rows.len(), effort)
             })
@@ -170,8 +173,11 @@ impl<'a> Table<'a> {
         effort: Effort,
     ) -> State {
         let column = &self.columns[column];
-        let takes: Vec<bool> =
-            column.values.iter().map(|value| test.takes_value(*value)).collect();
+        let takes: Vec<bool> = column
+            .values
+            .iter()
+            .map(|value| test.takes_value(*value))
+            .collect();
         let filter = |ranks: &[u32], rows: &[u32]| -> Vec<u32> {
             let is_in = |row: &&u32| {
                 let rank = ranks[**row as usize] as usize;
@@ -200,10 +206,12 @@ impl<'a> Table<'a> {
             if !matches!(column.field.role, Role::Stable | Role::Size) {
                 return None;
             }
-            let (flood, good) = (column.count_flood(&state.flood), column.count_good(&state.good));
-            let is_whole = |counts: &[u32], rows: &[u32]| {
-                counts.iter().sum::<u32>() as usize == rows.len()
-            };
+            let (flood, good) = (
+                column.count_flood(&state.flood),
+                column.count_good(&state.good),
+            );
+            let is_whole =
+                |counts: &[u32], rows: &[u32]| counts.iter().sum::<u32>() as usize == rows.len();
             if !is_whole(&flood, &state.flood) || !is_whole(&good, &state.good) {
                 return None;
             }

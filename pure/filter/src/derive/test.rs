@@ -124,7 +124,10 @@ impl Test {
         match &self.takes {
             Takes::OneOf(values) => of(values.len() as u128),
             Takes::Between(least, most) => of(most - least + 1),
-            Takes::Prefixes(all) => all.iter().map(|(_, len)| f64::from(*len)).fold(128.0, f64::min),
+            Takes::Prefixes(all) => all
+                .iter()
+                .map(|(_, len)| f64::from(*len))
+                .fold(128.0, f64::min),
             Takes::Bits { mask, .. } => mask.count_ones().into(),
             Takes::NoneOf(_) | Takes::NoPrefix(_) => 0.0,
         }
@@ -186,7 +189,8 @@ impl Test {
         let Takes::Between(least, most) = self.takes else {
             return None;
         };
-        let margin = (most - least) * 3 / packet_count.max(1) as u128;
+        let range = most - least;
+        let margin = (range * 3 / packet_count.max(1) as u128).min(range / 8);
         let is_size = self.field.role == Role::Size && margin > 0;
         is_size.then(|| {
             let most = (most + margin).min(self.field.mask);

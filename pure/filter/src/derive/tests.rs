@@ -2,6 +2,7 @@
 //! programs on the packets with Ethernet headers.
 
 mod mixtures;
+mod planted;
 
 use std::collections::BTreeSet;
 
@@ -43,7 +44,10 @@ fn law(flood: &[Vec<u8>], good: &[Vec<u8>], tags: u8) -> Derived {
     let covered = derived.covered_count();
     let missed: usize = derived.inseparable.iter().map(|i| i.packet_count).sum();
     let uncertain: usize = derived.uncertain.iter().map(|i| i.packet_count).sum();
-    assert_eq!(covered + missed + uncertain + derived.other_count, flood.len());
+    assert_eq!(
+        covered + missed + uncertain + derived.other_count,
+        flood.len()
+    );
     for expression in [derived.expression(), derived.short_expression()] {
         let Some(expression) = expression else {
             assert_eq!(covered, 0);

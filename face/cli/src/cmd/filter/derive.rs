@@ -12,7 +12,7 @@ use crate::report::counted;
 /// Arguments.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Capture file of the flood; - is standard input
+    /// Capture file of the flood, up to one in five of its packets good; - is standard input
     #[arg(value_name = "FLOOD")]
     flood: String,
     /// Capture file of good packets, none of which may match; can be repeated
@@ -72,7 +72,10 @@ fn summary(found: &Found, has_good: bool) -> String {
         Some(matched) => format!("{matched} of {} {of}", count.packets),
         None => format!("an unknown part of {} {of}", count.packets),
     };
-    let share = found.flood.share().map(|share| format!(" ({:.2} %)", share * 100.0));
+    let share = found
+        .flood
+        .share()
+        .map(|share| format!(" ({:.2} %)", share * 100.0));
     let mut text = format!(
         "the expression matches {}{}",
         part(&found.flood, "packets of the flood"),
@@ -114,7 +117,8 @@ fn to_text(derived: &Derived, has_good: bool) -> String {
         text += &format!("{:>8}  {}{remark}\n", one.packet_count, one.signature);
     }
     if !derived.uncertain.is_empty() {
-        text += "packets that may be good ones among the flood's: the expression does not match them\n";
+        text +=
+            "packets that may be good ones among the flood's: the expression does not match them\n";
     }
     for one in &derived.uncertain {
         text += &format!("{:>8}  {}\n", one.packet_count, one.expression());
