@@ -5,14 +5,14 @@
 //! packets of a group have in common becomes its tests: equal values, few values, address prefixes,
 //! ranges of TTL and length, equal bytes of options and payload.
 //!
-//! A sample of a flood contains good packets as well, a few of them or one in five, like those given
-//! as good or of other clients. So if the tests of a group match a good packet, the fields are
-//! searched for those that separate most of the flood from the good packets, alone or a few
-//! together (`search`); what they leave out is looked at again (`cover`). Packets that are not more
-//! frequent than good ones in the sample would be, and differ from good ones by addresses, ports,
-//! lengths or TTL only, are [uncertain](Derived::uncertain) and not covered. As a last resort,
-//! fields that change from run to run are tested, and addresses of good packets are excluded: such
-//! a group [is fragile](Group::is_fragile). Packets that none of this separates are [reported as
+//! A sample of a flood contains good packets as well, up to one in five, like those given as good
+//! or of other clients. So if the tests of a group match a good packet, the fields are searched for
+//! those that separate most of the flood from the good packets, alone or a few together (`search`);
+//! what they leave out is looked at again (`cover`). Packets that are not more frequent than good
+//! ones in the sample would be, and differ from good ones by addresses, ports, lengths or TTL only,
+//! are [uncertain](Derived::uncertain) and not covered. As a last resort, fields that change from
+//! run to run are tested, and addresses of good packets are excluded: such a group [is
+//! fragile](Group::is_fragile). Packets that none of this separates are [reported as
 //! inseparable](Inseparable).
 //!
 //! Times and counters (sequence numbers, identifications, timestamps) do not characterize a flood
@@ -120,8 +120,8 @@ impl Derived {
 
 /// Derives filters that match the flood and none of the good packets.
 ///
-/// Each packet is read some thousand times, and takes a few kilobytes while it is: pass samples of at most
-/// ten thousand packets. Both may be empty.
+/// Each packet is read some thousand times, and takes a few kilobytes meanwhile: pass samples of at
+/// most ten thousand packets. Both may be empty.
 pub fn derive(flood: &[Packet<'_>], good: &[Packet<'_>], limits: &Limits) -> Derived {
     let least = flood.len() * limits.share_least_permille as usize / 1000;
     let mut derived = Derived {

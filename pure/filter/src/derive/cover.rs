@@ -7,6 +7,7 @@
 
 use super::bytes;
 use super::packet::{Role, TCP};
+use super::propose::proposals;
 use super::search;
 use super::table::{State, Table};
 use super::test::{Effort, Test};
@@ -54,6 +55,9 @@ pub(super) fn of(table: &Table<'_>, totals: &Totals) -> Vec<Leaf> {
             good_count: 0,
         });
     }
+    if let Some(leaf) = other_sizes(table, &mut rest, leaves.first(), totals) {
+        leaves.push(leaf);
+    }
     if !rest.is_empty() {
         let tests = table.hull(&rest, Effort::Lasting);
         let all: Vec<u32> = (0..table.good.len() as u32).collect();
@@ -68,6 +72,57 @@ pub(super) fn of(table: &Table<'_>, totals: &Totals) -> Vec<Leaf> {
     leaves
 }
 
+/// The packets that are like those of the first clause but for lengths and TTL, in which good
+/// packets are: without the networks of good senders.
+fn other_sizes(
+    table: &Table<'_>,
+    rest: &mut Vec<u32>,
+    first: Option<&Leaf>,
+    totals: &Totals,
+) -> Option<Leaf> {
+    let of_sizes = |test: &&Test| test.of().role == Role::Size;
+    let shape: Vec<Test> = first?
+        .tests
+        .iter()
+        .filter(|t| !of_sizes(t))
+        .cloned()
+        .collect();
+    if table.passing_flood(&shape, rest).len() < totals.least {
+        return None;
+    }
+    let all: Vec<u32> = (0..table.flood.len() as u32).collect();
+    let state = senders(table, &table.passing_flood(&shape, &all))?;
+    let tests = tests(table, &state);
+    let taken = table.passing_flood(&tests, rest);
+    if taken.len() < totals.least {
+        return None;
+    }
+    rest.retain(|row| taken.binary_search(row).is_err());
+    Some(Leaf {
+        packet_count: taken.len(),
+        tests,
+        is_fragile: true,
+        good_count: 0,
+        is_uncertain: false,
+    })
+}
+
+/// These rows without the networks that all good packets like them come from.
+fn senders(table: &Table<'_>, rows: &[u32]) -> Option<State> {
+    let state = table.state(rows.to_vec(), Effort::Lasting);
+    if state.good.is_empty() {
+        return None;
+    }
+    let mut found = proposals(table, &state, Effort::Fragile);
+    found.retain(|proposal| proposal.test.is_of_senders());
+    found.sort_by(|a, b| a.lost.total_cmp(&b.lost));
+    let states = found.iter().map(|proposal| {
+        let (column, test) = (proposal.column, &proposal.test);
+        table.narrowed(&state, column, test, Effort::Lasting)
+    });
+    states.into_iter().find(|state| state.good.is_empty())
+}
+
 /// The tests that take most of these rows and no good packet, and whether they are fragile.
 fn clause(table: &Table<'_>, rows: &[u32], totals: &Totals) -> Option<(Vec<Test>, bool)> {
     let lasting = search::best(table, rows, Effort::Lasting, totals.least);
@@ -78,6 +133,9 @@ fn clause(table: &Table<'_>, rows: &[u32], totals: &Totals) -> Option<(Vec<Test>
     // Good packets among the flood's also differ from others in what changes from run to run.
     if is_explained(table, &[], rows.len(), totals) {
         return None;
+    }
+    if let Some(state) = senders(table, rows) {
+        return Some((tests(table, &state), true));
     }
     let fragile = search::best(table, rows, Effort::Fragile, totals.least)?;
     Some((tests(table, &fragile), true))

@@ -203,8 +203,8 @@ impl Counts<'_> {
         Some(Test::excluding(self.column.field, values.collect()))
     }
 
-    /// The networks that many of the flood's packets and few good ones have addresses in; or all but
-    /// the networks of good packets.
+    /// The networks that many of the flood's packets and few good ones have addresses in; or all
+    /// but the networks of good packets.
     fn networks(&self, gains: &[f64], is_fragile: bool) -> Option<Test> {
         let field = self.column.field;
         debug_assert!(matches!(field.form, Form::Address { .. }));

@@ -17,8 +17,8 @@ const BEAM: usize = 3;
 /// for each.
 const PRICES: [f64; 3] = [0.5, 2.0, 8.0];
 const TRIED: usize = 3;
-/// What an exclusion of good packets' values costs, as a share of the flood: properties of the flood
-/// are better.
+/// What an exclusion of good packets' values costs, as a share of the flood: properties of the
+/// flood are better.
 const EXCLUSION_COST: f64 = 0.02;
 /// Logarithmic odds against chance, at least, and for each choice: of one value in all columns.
 const ODDS: f64 = 4.6;

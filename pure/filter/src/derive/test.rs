@@ -87,6 +87,11 @@ impl Test {
         matches!(self.takes, Takes::NoneOf(_) | Takes::NoPrefix(_))
     }
 
+    /// Whether it accepts all sources but some networks.
+    pub(super) fn is_of_senders(&self) -> bool {
+        matches!(self.takes, Takes::NoPrefix(_)) && self.field.name == "source address"
+    }
+
     /// Whether it accepts a range.
     pub(super) fn is_range(&self) -> bool {
         matches!(self.takes, Takes::Between(..) | Takes::Bits { .. })

@@ -151,6 +151,11 @@ impl World {
                 body.extend((0..len).map(|_| random.next() as u8));
             }
         }
+        let transport = self.transport(port, window, &body, random);
+        self.network(source, ttl, tos, flags, transport, random)
+    }
+
+    fn transport(&self, port: u16, window: u16, body: &[u8], random: &mut Random) -> Vec<u8> {
         let mut transport = (1_024 + random.below(64_000) as u16).to_be_bytes().to_vec();
         transport.extend(port.to_be_bytes());
         if self.is_tcp {
@@ -163,7 +168,7 @@ impl World {
             transport.extend([random.next() as u8, random.next() as u8]);
         }
         transport.extend(body);
-        self.network(source, ttl, tos, flags, transport, random)
+        transport
     }
 
     /// The upper half of a source of IPv6, or a source of IPv4.
