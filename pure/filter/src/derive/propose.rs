@@ -139,10 +139,17 @@ impl Counts<'_> {
         } else {
             VALUES_MAX
         });
+        // Among so many bytes some have values that good packets lack by chance, or as counters.
+        let is_byte = !is_header && field.len == 1;
+        if is_byte {
+            chosen.truncate(1);
+        }
         let total = chosen.iter().map(|at| self.flood[*at]).sum();
         if self.flood_share(total) < MOST {
-            // Among so many bytes some have a few values that good packets lack by chance.
-            chosen.truncate(if is_header { VALUES_MAX } else { 1 });
+            chosen.truncate(match (is_header, is_byte) {
+                (true, _) => VALUES_MAX,
+                (false, is_byte) => usize::from(!is_byte),
+            });
             chosen.retain(|at| {
                 let share = self.flood_share(self.flood[*at]);
                 !is_chance(share, self.good_count, ODDS_MIN)
@@ -150,7 +157,8 @@ impl Counts<'_> {
         }
         let least = chosen.iter().map(|at| self.column.values[*at]).min()?;
         let most = chosen.iter().map(|at| self.column.values[*at]).max()?;
-        if is_walk(&field, least, most, chosen.len()) {
+        let is_counter = !is_header && chosen.len() > 1 && most - least < 4 * chosen.len() as u128;
+        if is_counter || is_walk(&field, least, most, chosen.len()) {
             return None;
         }
         let values = chosen.into_iter().map(|at| self.column.values[at]);
