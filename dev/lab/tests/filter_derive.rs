@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::oracle::{TempFile, tcpdump};
+use lab::corpus;
+use lab::oracle::{TempFile, tcpdump, write_pcap};
 use lab::process::{Process, Signal, barewire};
 use lab::{Finished, Pair, Veth, require, skip};
 use serde_json::Value;
@@ -158,7 +159,7 @@ fn a_large_capture_is_sampled_and_a_pipe_is_read_once() {
             packet
         })
         .collect();
-    let file = lab::oracle::write_pcap(&packets).unwrap();
+    let file = write_pcap(&packets).unwrap();
     let derived = json(derive(file.path(), None));
     assert_eq!(derived["flood"]["packets"], 12_000, "{derived}");
     assert_eq!(derived["flood"]["sampled"], 10_000, "{derived}");
@@ -180,4 +181,113 @@ fn a_large_capture_is_sampled_and_a_pipe_is_read_once() {
         finished.stderr
     );
     assert!(finished.stdout.contains("udp"), "{}", finished.stdout);
+}
+
+/// Numbers of good packets among three thousand of a flood: up to one in five.
+const BESIDE: [usize; 4] = [0, 1, 150, 750];
+
+/// Derives from a flood that good packets are mixed into; tcpdump counts what both expressions
+/// select of the flood alone, and of the good packets.
+fn derive_mixed(flood: &[Vec<u8>], good: &[Vec<u8>], beside: usize) -> Value {
+    let mut sample = flood.to_vec();
+    for at in 0..beside {
+        let place = at * sample.len() / beside;
+        sample.insert(place, good[at * good.len() / beside].clone());
+    }
+    let [sample_file, flood_file, good_file] =
+        [&sample[..], flood, good].map(|packets| write_pcap(packets).unwrap());
+    let derived = json(derive(sample_file.path(), Some(good_file.path())));
+    assert_eq!(derived["good"]["matched"], 0, "{derived}");
+    for name in ["expression", "short_expression"] {
+        let expression = text(&derived, name);
+        assert_eq!(selected(&good_file, expression), 0, "{expression}");
+        let count = selected(&flood_file, expression);
+        assert!(count * 100 >= flood.len() * 99, "{count}: {expression}");
+    }
+    let matched = selected(&sample_file, text(&derived, "expression"));
+    assert_eq!(derived["flood"]["matched"], matched, "{derived}");
+    let share = derived["flood"]["share"].as_f64().unwrap();
+    let error = share - matched as f64 / sample.len() as f64;
+    assert!(error.abs() < 1e-9, "{derived}");
+    derived
+}
+
+/// SYNs from one network like those of good clients, with any TTL and with those of near clients.
+#[test]
+fn good_packets_in_the_sample_of_a_flood_do_not_hide_what_separates_it() {
+    require!(corpus::large());
+    require!(skip::program("tcpdump", "tcpdump"));
+    let folder = corpus::large().unwrap().join("failing/guard");
+    let read = |name: &str| {
+        let (_, packets) = corpus::read(&folder.join(name), 10_000).unwrap();
+        Vec::from_iter(packets.into_iter().map(|(bytes, ..)| bytes))
+    };
+    let (mut flood, good) = (read("ttl35-pure.pcap"), read("derive-good.pcap"));
+    assert_eq!((flood.len(), good.len()), (3_000, 2_264));
+    let with_one = json(derive(
+        &folder.join("ttl35-1good.pcap"),
+        Some(&folder.join("derive-good.pcap")),
+    ));
+    assert_eq!(with_one["flood"]["matched"], 3_000, "{with_one}");
+    assert_eq!(with_one["good"]["matched"], 0, "{with_one}");
+    for is_near in [false, true] {
+        for (number, packet) in flood.iter_mut().enumerate().filter(|_| is_near) {
+            packet[22] = 57 + (number * 5 % 8) as u8;
+        }
+        for beside in BESIDE {
+            let derived = derive_mixed(&flood, &good, beside);
+            let short = text(&derived, "short_expression");
+            assert!(short.contains("src net 100.64.0.0/18"), "{beside}: {short}");
+        }
+    }
+}
+
+/// Datagrams with one payload from everywhere to any port, beside answers of name servers.
+#[test]
+fn a_payload_is_found_in_a_sample_with_good_packets() {
+    require!(skip::program("tcpdump", "tcpdump"));
+    let mut state = 0x5eed_u64;
+    let mut random = move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as u32
+    };
+    let mut datagram = |is_flood: bool| {
+        let source = match is_flood {
+            true => random() | 1,
+            false => 0x0a09_0000 | random() % 16,
+        };
+        let ports = match is_flood {
+            true => random() << 16 | random() & 0xffff,
+            false => 53 << 16 | 1_024 + random() % 60_000,
+        };
+        let mut payload = (random() as u16).to_be_bytes().to_vec();
+        match is_flood {
+            true => payload.extend(b"\xff\xffgetstatus\n"),
+            false => payload.extend([0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0, random() as u8, 0]),
+        }
+        let mut packet = vec![2; 12];
+        packet.extend([8, 0, 0x45, 0, 0, 28 + payload.len() as u8]);
+        packet.extend((random() as u16).to_be_bytes());
+        packet.extend([0, 0, 40 + (random() % 80) as u8, 17, 0, 0]);
+        packet.extend(source.to_be_bytes());
+        packet.extend([192, 0, 2, 1]);
+        packet.extend(ports.to_be_bytes());
+        packet.extend([0, 8 + payload.len() as u8, 0, 0]);
+        packet.extend(payload);
+        packet
+    };
+    let flood: Vec<_> = (0..3_000).map(|_| datagram(true)).collect();
+    let good: Vec<_> = (0..1_000).map(|_| datagram(false)).collect();
+    for beside in BESIDE {
+        let derived = derive_mixed(&flood, &good, beside);
+        let expression = text(&derived, "expression");
+        // "gets", and "tatu" behind it.
+        assert!(
+            expression.contains("udp[12:4] = 0x67657473"),
+            "{expression}"
+        );
+        assert!(!expression.contains("src host"), "{expression}");
+    }
 }

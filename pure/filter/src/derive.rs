@@ -3,21 +3,34 @@
 //!
 //! Packets are grouped by encapsulation (VLAN tags, IP version, protocol, TCP flags). What all
 //! packets of a group have in common becomes its tests: equal values, few values, address prefixes,
-//! ranges of TTL and length, equal bytes of options and payload. If the tests still match a good
-//! packet, values found only in good packets are excluded; if that is not enough, the group is
-//! split by another field; as a last resort, fields that change from run to run are tested, and the
-//! group [is fragile](Group::is_fragile). Packets that none of this separates are [reported as
+//! ranges of TTL and length, equal bytes of options and payload.
+//!
+//! A sample of a flood contains good packets as well, up to one in five, like those given as good
+//! or of other clients. So if the tests of a group match a good packet, the fields are searched for
+//! those that separate most of the flood from the good packets, alone or a few together (`search`);
+//! what they leave out is looked at again (`cover`). Packets that are not more frequent than good
+//! ones in the sample would be, and differ from good ones by addresses, ports, lengths or TTL only,
+//! are [uncertain](Derived::uncertain) and not covered. As a last resort, fields that change from
+//! run to run are tested, and addresses of good packets are excluded: such a group [is
+//! fragile](Group::is_fragile). Packets that none of this separates are [reported as
 //! inseparable](Inseparable).
 //!
 //! Times and counters (sequence numbers, identifications, timestamps) do not characterize a flood
 //! unless they are constant, so the result also matches the flood's next packets.
 
+mod bytes;
+mod cover;
 mod group;
 mod packet;
+mod prefixes;
+mod propose;
+mod search;
 mod signature;
+mod table;
 mod test;
 #[cfg(test)]
 mod tests;
+mod trim;
 
 pub use group::{Group, Inseparable};
 pub use signature::{DerivedSignature, InseparableSignature};
@@ -60,6 +73,9 @@ pub struct Derived {
     pub groups: Vec<Group>,
     /// Flood packets that cannot be distinguished from good ones.
     pub inseparable: Vec<Inseparable>,
+    /// Groups that may be good packets in the sample of the flood: the expression does not match
+    /// them.
+    pub uncertain: Vec<Group>,
     /// Packets that nothing covers: not IP, or too few of a kind.
     pub other_count: usize,
     /// SYNs in the flood.
@@ -86,18 +102,33 @@ impl Derived {
     pub fn covered_count(&self) -> usize {
         self.groups.iter().map(|group| group.packet_count).sum()
     }
+
+    /// Share of the flood that the groups cover, from 0 to 1.
+    pub fn covered_share(&self) -> f64 {
+        self.covered_count() as f64 / self.flood_count.max(1) as f64
+    }
+
+    /// By how many fields at least each good packet differs from the packets of every group; `None`
+    /// if there are no good packets of the same protocols. See [`Group::nearest_good`].
+    pub fn nearest_good(&self) -> Option<usize> {
+        self.groups
+            .iter()
+            .filter_map(|group| group.nearest_good)
+            .min()
+    }
 }
 
 /// Derives filters that match the flood and none of the good packets.
 ///
-/// Each packet is read a few hundred times, so pass samples of at most ten thousand packets. Both
-/// may be empty.
+/// Each packet is read some thousand times, and takes a few kilobytes meanwhile: pass samples of at
+/// most ten thousand packets. Both may be empty.
 pub fn derive(flood: &[Packet<'_>], good: &[Packet<'_>], limits: &Limits) -> Derived {
     let least = flood.len() * limits.share_least_permille as usize / 1000;
     let mut derived = Derived {
         flood_count: flood.len(),
         groups: Vec::new(),
         inseparable: Vec::new(),
+        uncertain: Vec::new(),
         other_count: 0,
         syn_count: 0,
         signatures: Vec::new(),

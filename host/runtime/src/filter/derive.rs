@@ -52,6 +52,14 @@ pub struct Count {
     pub matched: Option<u64>,
 }
 
+impl Count {
+    /// Share of the packets that the expression matches, from 0 to 1, if known.
+    pub fn share(&self) -> Option<f64> {
+        let matched = self.matched.filter(|_| self.packets > 0)?;
+        Some(matched as f64 / self.packets as f64)
+    }
+}
+
 /// A derived filter, and how well it separates the files.
 #[derive(Clone, Debug)]
 pub struct Found {

@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::packet::{Class, Field, Role, TCP, fields, shared_bytes};
-use super::test::{Effort, Test, VALUES_MAX};
+use super::cover::{self, Totals};
+use super::packet::{Class, Field, TCP, fields};
+use super::table::Table;
+use super::test::{Test, VALUES_MAX};
 use super::{Derived, Packet};
 
-/// Maximum number of times a group is split by one more field.
-const DEPTH_MAX: usize = 3;
+/// Kinds of less than one in so many packets are not covered if there are no good packets to
+/// compare with and other kinds are most of the flood.
+const RARE: usize = 20;
 
 /// Flood packets that one expression covers.
 #[derive(Clone, Debug)]
@@ -20,8 +23,11 @@ pub struct Group {
     /// Number of packets.
     pub packet_count: usize,
     /// Whether only fields that may change from run to run exclude good packets, such as port
-    /// ranges.
+    /// ranges, or only a list of good addresses.
     pub is_fragile: bool,
+    /// By how many fields at least each good packet of the same protocol differs from these; `None`
+    /// without such packets. At 1, packets of good senders could match: a new client, for example.
+    pub nearest_good: Option<usize>,
 }
 
 /// Flood packets that no test separates from good ones.
@@ -51,7 +57,7 @@ impl Inseparable {
 }
 
 fn words(class: Class, tests: &[Test]) -> String {
-    let mut text = class.words(tests.iter().any(Test::is_of_transport));
+    let mut text = class.words(tests.iter().any(Test::excludes_fragments));
     for test in tests {
         text += &format!(" and {test}");
     }
@@ -104,14 +110,6 @@ pub(super) fn expression(groups: &[Group], tests: impl Fn(&Group) -> &Vec<Test>)
     Some(text)
 }
 
-/// A group under construction.
-struct Leaf<'a> {
-    packets: Vec<Packet<'a>>,
-    tests: Vec<Test>,
-    is_fragile: bool,
-    good_count: usize,
-}
-
 /// Fills in the groups, and the packets that remain.
 pub(super) fn derive(
     flood: &[Packet<'_>],
@@ -120,45 +118,62 @@ pub(super) fn derive(
     group_count_max: usize,
     derived: &mut Derived,
 ) {
-    let flood = by_class(flood);
-    let good = by_class(good);
+    let totals = Totals {
+        flood: flood.len(),
+        good: good.len(),
+        least: least.max(1),
+    };
+    let goods = by_class(good);
     let mut leaves = Vec::new();
-    for (class, mut packets) in flood {
+    for (class, mut packets) in by_class(flood) {
         packets.retain(|packet| class.is_whole(packet));
-        let good = good.get(&class).map_or(&[][..], Vec::as_slice);
-        for packets in by_flags(class, packets, least) {
-            let found = separate(class, packets, good, DEPTH_MAX);
+        let good = goods.get(&class).map_or(&[][..], Vec::as_slice);
+        for packets in by_flags(class, packets, totals.least) {
+            if packets.len() < totals.least {
+                continue;
+            }
+            let good = of_same_flags(class, &packets, good);
+            let found = cover::of(&Table::new(class, packets, good), &totals);
             leaves.extend(found.into_iter().map(|leaf| (class, leaf)));
         }
     }
-    leaves.sort_by_key(|(_, leaf)| std::cmp::Reverse(leaf.packets.len()));
-    let mut covered = 0;
+    leaves.retain(|(_, leaf)| leaf.packet_count >= totals.least);
+    leaves.sort_by_key(|(_, leaf)| std::cmp::Reverse(leaf.packet_count));
+    let (mut covered, mut counted) = (0, 0);
     for (class, leaf) in leaves {
-        let packet_count = leaf.packets.len();
-        if packet_count < least.max(1) {
-            continue;
-        }
+        let packet_count = leaf.packet_count;
         if leaf.good_count > 0 {
-            covered += packet_count;
+            counted += packet_count;
             derived.inseparable.push(Inseparable {
                 class,
                 tests: leaf.tests,
                 packet_count,
                 good_count: leaf.good_count,
             });
-        } else if derived.groups.len() < group_count_max {
-            covered += packet_count;
-            let good = good.get(&class).map_or(&[][..], Vec::as_slice);
-            derived.groups.push(Group {
+            continue;
+        }
+        let good = goods.get(&class).map_or(&[][..], Vec::as_slice);
+        // Without good packets to compare with, only the most frequent kinds are the flood.
+        let is_rare = packet_count * RARE < flood.len() && 4 * covered >= 3 * flood.len();
+        let is_uncertain = leaf.is_uncertain || totals.good == 0 && is_rare;
+        let (groups, is_covering) = match is_uncertain {
+            true => (&mut derived.uncertain, 0),
+            false => (&mut derived.groups, packet_count),
+        };
+        if groups.len() < group_count_max {
+            counted += packet_count;
+            covered += is_covering;
+            groups.push(Group {
                 class,
                 telling: telling(&leaf.tests, good),
+                nearest_good: nearest(&leaf.tests, good),
                 tests: leaf.tests,
                 packet_count,
                 is_fragile: leaf.is_fragile,
             });
         }
     }
-    derived.other_count = derived.flood_count - covered;
+    derived.other_count = derived.flood_count - counted;
 }
 
 fn by_class<'a>(packets: &[Packet<'a>]) -> BTreeMap<Class, Vec<Packet<'a>>> {
@@ -171,134 +186,56 @@ fn by_class<'a>(packets: &[Packet<'a>]) -> BTreeMap<Class, Vec<Packet<'a>>> {
     classes
 }
 
-/// Groups TCP packets by their flags, unless these are so many that no group, or too many, would be
-/// large enough.
+fn tcp_flags(class: Class) -> Option<Field> {
+    let mut fields = fields(class).into_iter();
+    fields.find(|field| class.protocol == TCP && field.name == "TCP flags")
+}
+
+/// Groups TCP packets by their flags, those with rare flags together, unless there are so many that
+/// no group, or too many, would be large enough.
 fn by_flags<'a>(class: Class, packets: Vec<Packet<'a>>, least: usize) -> Vec<Vec<Packet<'a>>> {
-    let flags = fields(class)
-        .into_iter()
-        .find(|field| class.protocol == TCP && field.name == "TCP flags");
-    let Some(flags) = flags else {
+    let Some(flags) = tcp_flags(class) else {
         return vec![packets];
     };
-    let parts: Vec<Vec<Packet<'a>>> = parts(&flags, &packets).into_values().collect();
-    match parts.iter().filter(|part| part.len() >= least).count() {
-        1..=VALUES_MAX => parts,
+    let mut parts: BTreeMap<u128, Vec<Packet<'a>>> = BTreeMap::new();
+    for packet in &packets {
+        if let Some(value) = flags.value(packet) {
+            parts.entry(value).or_default().push(*packet);
+        }
+    }
+    let is_large = |part: &Vec<Packet<'a>>| part.len() >= least;
+    let (mut large, rare): (Vec<_>, Vec<_>) = parts.into_values().partition(is_large);
+    match large.len() {
+        1..=VALUES_MAX => {
+            large.push(rare.concat());
+            large
+        }
         _ => vec![packets],
     }
 }
 
-fn parts<'a>(field: &Field, packets: &[Packet<'a>]) -> BTreeMap<u128, Vec<Packet<'a>>> {
-    let mut parts: BTreeMap<u128, Vec<Packet<'a>>> = BTreeMap::new();
-    for packet in packets {
-        if let Some(value) = field.value(packet) {
-            parts.entry(value).or_default().push(*packet);
-        }
-    }
-    parts
+/// The good packets with the flags of all these packets; all if they have different ones.
+fn of_same_flags<'a>(class: Class, packets: &[Packet<'_>], good: &[Packet<'a>]) -> Vec<Packet<'a>> {
+    let flags = tcp_flags(class);
+    let value = |packet: &Packet<'_>| flags.and_then(|flags| flags.value(packet));
+    let first = packets.first().and_then(value);
+    let is_alike = packets.iter().all(|packet| value(packet) == first);
+    let good = good
+        .iter()
+        .filter(|packet| !is_alike || value(packet) == first);
+    good.copied().collect()
 }
 
-/// Tests for everything that all packets have in common.
-fn tests(class: Class, packets: &[Packet<'_>], effort: Effort) -> Vec<Test> {
-    let of_fields = fields(class).into_iter().filter_map(|field| {
-        let values: Option<Vec<u128>> = packets.iter().map(|packet| field.value(packet)).collect();
-        Test::of_values(field, &values?, effort)
-    });
-    let of_bytes = shared_bytes(class, packets)
-        .into_iter()
-        .map(|word| Test::of_word(word.field, word.value));
-    of_fields.chain(of_bytes).collect()
-}
-
-fn passing<'a>(tests: &[Test], packets: &[Packet<'a>]) -> Vec<Packet<'a>> {
-    let all = packets.iter();
-    all.filter(|packet| tests.iter().all(|test| test.takes(packet)))
-        .copied()
-        .collect()
-}
-
-/// Splits packets of a class into groups that exclude good packets, by the simplest means possible.
-fn separate<'a>(
-    class: Class,
-    packets: Vec<Packet<'a>>,
-    good: &[Packet<'a>],
-    depth: usize,
-) -> Vec<Leaf<'a>> {
-    let leaf = |packets, tests, is_fragile, good_count| {
-        vec![Leaf {
-            packets,
-            tests,
-            is_fragile,
-            good_count,
-        }]
+/// The fewest fields by which a good packet differs from the tests.
+fn nearest(tests: &[Test], good: &[Packet<'_>]) -> Option<usize> {
+    let differing = |packet: &Packet<'_>| {
+        let failed = tests
+            .iter()
+            .filter(|test| !test.takes(packet))
+            .map(Test::field);
+        failed.collect::<BTreeSet<_>>().len()
     };
-    let mut lasting = tests(class, &packets, Effort::Lasting);
-    let bad = passing(&lasting, good);
-    if bad.is_empty() {
-        return leaf(packets, lasting, false, 0);
-    }
-    if let Some(test) = exclusion(class, &packets, &bad) {
-        lasting.push(test);
-        return leaf(packets, lasting, false, 0);
-    }
-    if depth > 0
-        && let Some(parts) = best_parts(class, &packets, good)
-    {
-        let parts = parts.into_iter();
-        return parts
-            .flat_map(|part| separate(class, part, good, depth - 1))
-            .collect();
-    }
-    let fragile = tests(class, &packets, Effort::Fragile);
-    if passing(&fragile, good).is_empty() {
-        return leaf(packets, fragile, true, 0);
-    }
-    leaf(packets, lasting, false, bad.len())
-}
-
-/// A test that excludes the bad packets by a field in which they have a few values that no flood
-/// packet has.
-fn exclusion(class: Class, packets: &[Packet<'_>], bad: &[Packet<'_>]) -> Option<Test> {
-    let found = fields(class).into_iter().filter_map(|field| {
-        let is_proof = matches!(field.role, Role::Stable | Role::Size);
-        let bad: Option<Vec<u128>> = bad.iter().map(|packet| field.value(packet)).collect();
-        let mut bad = bad.filter(|_| is_proof)?;
-        bad.sort_unstable();
-        bad.dedup();
-        let is_flood = |packet: &Packet<'_>| {
-            let value = field.value(packet);
-            value.is_none_or(|value| bad.binary_search(&value).is_ok())
-        };
-        let is_apart = bad.len() <= VALUES_MAX && !packets.iter().any(is_flood);
-        is_apart.then_some((bad.len(), field, bad))
-    });
-    let (_, field, bad) = found.min_by_key(|(count, ..)| *count)?;
-    Some(Test::excluding(field, bad))
-}
-
-/// Splits packets by the field that frees the most of them from good packets; `None` if no field
-/// helps. (A part may be too small for tests that the whole has.)
-fn best_parts<'a>(
-    class: Class,
-    packets: &[Packet<'a>],
-    good: &[Packet<'a>],
-) -> Option<Vec<Vec<Packet<'a>>>> {
-    let found = fields(class).into_iter().filter_map(|field| {
-        if field.role == Role::Volatile {
-            return None;
-        }
-        let parts: Vec<_> = parts(&field, packets).into_values().collect();
-        let whole: usize = parts.iter().map(Vec::len).sum();
-        if !(2..=VALUES_MAX).contains(&parts.len()) || whole < packets.len() {
-            return None;
-        }
-        let is_clean =
-            |part: &Vec<Packet<'_>>| passing(&tests(class, part, Effort::Lasting), good).is_empty();
-        let clean: usize = parts.iter().filter(|p| is_clean(p)).map(Vec::len).sum();
-        (clean > 0).then_some((clean, parts))
-    });
-    found
-        .max_by_key(|(clean, parts)| (*clean, std::cmp::Reverse(parts.len())))
-        .map(|(_, parts)| parts)
+    good.iter().map(differing).min()
 }
 
 /// Selects few tests that together exclude all good packets: each time the one that excludes the
@@ -308,10 +245,12 @@ fn telling(tests: &[Test], good: &[Packet<'_>]) -> Vec<Test> {
     let mut chosen = Vec::new();
     while !left.is_empty() {
         let fails = |test: &Test| left.iter().filter(|packet| !test.takes(packet)).count();
-        let counts = tests.iter().map(|test| (fails(test), test));
-        // Of equal ones the first: header fields come before bytes.
-        let best = counts.rev().max_by_key(|(count, _)| *count);
-        let Some((1.., test)) = best else {
+        // Of equal ones the first that is no range: header fields come before bytes.
+        let best = tests
+            .iter()
+            .rev()
+            .max_by_key(|test| (fails(test), !test.is_range()));
+        let Some(test) = best.filter(|test| fails(test) > 0) else {
             return tests.to_vec();
         };
         left.retain(|packet| test.takes(packet));

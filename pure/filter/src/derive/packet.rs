@@ -2,11 +2,6 @@
 
 use super::Packet;
 
-/// Maximum number of option and payload bytes compared.
-const BYTES_MAX: usize = 64;
-/// Bytes after the fixed TCP header that may be options.
-const OPTIONS_MAX: usize = 40;
-
 pub(super) const ICMP: u8 = 1;
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
@@ -54,7 +49,7 @@ impl Class {
     }
 
     /// Name of the header after IP, if its bytes can be tested.
-    fn transport(self) -> Option<&'static str> {
+    pub(super) fn transport(self) -> Option<&'static str> {
         match (self.protocol, self.is_v6) {
             _ if self.is_fragment => None,
             (TCP, _) => Some("tcp"),
@@ -84,7 +79,7 @@ impl Class {
     }
 
     /// Offset of the transport header.
-    fn transport_at(self, bytes: &[u8]) -> usize {
+    pub(super) fn transport_at(self, bytes: &[u8]) -> usize {
         match self.is_v6 {
             true => 40,
             false => usize::from(bytes[0] & 0xf) * 4,
@@ -92,7 +87,7 @@ impl Class {
     }
 
     /// Length of the part of the transport header that has fields of its own.
-    fn fixed_len(self) -> usize {
+    pub(super) fn fixed_len(self) -> usize {
         match self.protocol {
             TCP => 20,
             _ => 8,
@@ -101,7 +96,7 @@ impl Class {
 
     /// Length from the transport header to the end of the IP packet, by the IP header: link padding
     /// does not count.
-    fn transport_len(self, bytes: &[u8]) -> usize {
+    pub(super) fn transport_len(self, bytes: &[u8]) -> usize {
         let number = |at: usize| usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]));
         let end = match self.is_v6 {
             true => 40 + number(4),
@@ -262,77 +257,4 @@ pub(super) fn fields(class: Class) -> Vec<Field> {
     let network = network.iter().map(|row| field(row, false));
     let transport = transport.iter().map(|row| field(row, true));
     network.chain(transport).collect()
-}
-
-/// A word of options or payload; the mask selects the bytes that all packets have in common.
-pub(super) struct Word {
-    pub(super) field: Field,
-    pub(super) value: u128,
-}
-
-/// Bytes after the fixed headers that all packets have in common, as words.
-pub(super) fn shared_bytes(class: Class, packets: &[Packet<'_>]) -> Vec<Word> {
-    let (Some(first), Some(_)) = (packets.first(), class.transport()) else {
-        return Vec::new();
-    };
-    let start = class.fixed_len();
-    let shortest = packets.iter().map(|p| class.transport_len(p.bytes)).min();
-    let end = shortest.unwrap_or(0).min(start + BYTES_MAX);
-    let byte = |packet: &Packet<'_>, at: usize| packet.bytes[class.transport_at(packet.bytes) + at];
-    let mut shared: Vec<Option<u8>> = (start..end)
-        .map(|at| {
-            let value = byte(first, at);
-            let is_shared = packets.iter().all(|packet| byte(packet, at) == value);
-            is_shared.then_some(value)
-        })
-        .collect();
-    if class.protocol == TCP {
-        for packet in packets {
-            forget_timestamps(&mut shared, |at| byte(packet, start + at));
-        }
-    }
-    let words = shared.chunks(4).enumerate();
-    words
-        .filter_map(|(index, bytes)| {
-            // A load has 1, 2 or 4 bytes.
-            let len = [4, 2, 1].into_iter().find(|len| *len <= bytes.len())?;
-            let number = |of: &dyn Fn(&Option<u8>) -> u8| {
-                let bytes = bytes[..len].iter();
-                bytes.fold(0u128, |number, byte| number << 8 | u128::from(of(byte)))
-            };
-            let mask = number(&|byte| if byte.is_some() { 0xff } else { 0 });
-            let at = start + 4 * index;
-            let field = Field {
-                name: "options and payload",
-                role: Stable,
-                form: Form::Bytes,
-                in_transport: true,
-                at,
-                len,
-                mask,
-                class,
-            };
-            let value = number(&|byte| byte.unwrap_or(0));
-            (mask != 0).then_some(Word { field, value })
-        })
-        .collect()
-}
-
-/// Ignores the values of a timestamp option: they are times, and equal bytes prove nothing, unless
-/// the values are 0.
-fn forget_timestamps(shared: &mut [Option<u8>], byte: impl Fn(usize) -> u8) {
-    let mut at = 0;
-    while at + 1 < shared.len().min(OPTIONS_MAX) {
-        let len = match byte(at) {
-            0 => return,
-            1 => 1,
-            _ => usize::from(byte(at + 1)).max(2),
-        };
-        if byte(at) == 8 && len == 10 {
-            for value in shared.iter_mut().skip(at + 2).take(8) {
-                *value = value.filter(|value| *value == 0);
-            }
-        }
-        at += len;
-    }
 }

@@ -111,11 +111,18 @@ fn separate<'a>(
         for raw in &raws {
             parts.entry(key(raw)).or_default().push(raw);
         }
-        let parts: Vec<_> = parts.into_values().collect();
+        let mut parts: Vec<_> = parts.into_values().collect();
+        parts.sort_by_key(|part| std::cmp::Reverse(part.len()));
+        let has_rare = parts.len() > VALUES_MAX;
+        if has_rare {
+            // Good SYNs among the flood's have other values, a few of each.
+            let rare = parts.split_off(VALUES_MAX - 1).concat();
+            parts.push(rare);
+        }
         let is_clean = |part: &[&RawSignature]| having(&merged(part), good).is_empty();
         let clean: usize = parts.iter().filter(|p| is_clean(p)).map(Vec::len).sum();
-        let is_better = clean > 0 && (2..=VALUES_MAX).contains(&parts.len());
-        is_better.then_some((clean, parts))
+        let least = if has_rare { raws.len() / 2 } else { 1 };
+        (clean >= least && parts.len() > 1).then_some((clean, parts))
     });
     match best.max_by_key(|(clean, _)| *clean).filter(|_| depth > 0) {
         Some((_, parts)) => {

@@ -9,11 +9,11 @@ use super::packet::{Field, Form, Role, TCP};
 /// Maximum number of values that a field is tested for.
 pub(super) const VALUES_MAX: usize = 8;
 /// Minimum number of packets per value for a set of values not to be chance.
-const PACKETS_PER_VALUE: usize = 4;
+pub(super) const PACKETS_PER_VALUE: usize = 4;
 /// Minimum number of packets for a constant, a prefix or equal bits not to be chance.
-const PACKETS_MIN: usize = 8;
+pub(super) const PACKETS_MIN: usize = 8;
 /// Minimum prefix length, for IPv4 and IPv6.
-const PREFIX_MIN: [u32; 2] = [8, 16];
+pub(super) const PREFIX_MIN: [u32; 2] = [8, 16];
 
 /// Values of a field that a test accepts.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -23,8 +23,10 @@ enum Takes {
     /// All values but these.
     NoneOf(Vec<u128>),
     Between(u128, u128),
-    /// Values with these leading bits.
-    Prefix(u128, u32),
+    /// Values with the leading bits of one of these prefixes, each with its length.
+    Prefixes(Vec<(u128, u32)>),
+    /// Values in none of these prefixes.
+    NoPrefix(Vec<(u128, u32)>),
     /// Values with these bits under a mask.
     Bits {
         mask: u128,
@@ -54,8 +56,86 @@ impl Test {
         self.field.name
     }
 
-    pub(super) fn is_of_transport(&self) -> bool {
-        self.field.in_transport
+    pub(super) fn of(&self) -> &Field {
+        &self.field
+    }
+
+    /// Whether it fails for a fragment, which has no transport header. `not dst port 53` does not.
+    pub(super) fn excludes_fragments(&self) -> bool {
+        let is_port = matches!(self.field.form, Form::Port { .. });
+        self.field.in_transport && !(is_port && self.is_exclusion())
+    }
+
+    /// Whether both test the same bytes.
+    pub(super) fn is_of_same_bytes(&self, other: &Test) -> bool {
+        let place = |field: &Field| (field.in_transport, field.at, field.len, field.mask);
+        place(&self.field) == place(&other.field)
+    }
+
+    /// Whether it accepts a list of values.
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self.takes, Takes::OneOf(_))
+    }
+
+    /// Whether it accepts a list of values, or of prefixes, and not all others.
+    pub(super) fn is_positive_list(&self) -> bool {
+        matches!(self.takes, Takes::OneOf(_) | Takes::Prefixes(_))
+    }
+
+    /// Whether it accepts everything but a list.
+    pub(super) fn is_exclusion(&self) -> bool {
+        matches!(self.takes, Takes::NoneOf(_) | Takes::NoPrefix(_))
+    }
+
+    /// Whether it accepts all sources but some networks.
+    pub(super) fn is_of_senders(&self) -> bool {
+        matches!(self.takes, Takes::NoPrefix(_)) && self.field.name == "source address"
+    }
+
+    /// Whether it accepts a range.
+    pub(super) fn is_range(&self) -> bool {
+        matches!(self.takes, Takes::Between(..) | Takes::Bits { .. })
+    }
+
+    /// Whether it accepts nothing but TCP flags with SYN.
+    pub(super) fn is_syn(&self) -> bool {
+        let is_all = |values: &[u128]| values.iter().all(|value| value & 2 != 0);
+        matches!(&self.takes, Takes::OneOf(values) if is_all(values))
+    }
+
+    /// Where TCP's options end, if it tests their length.
+    pub(super) fn options_end(&self) -> Option<usize> {
+        match &self.takes {
+            Takes::OneOf(values) if self.field.name == "data offset" => {
+                values.iter().min().map(|value| (value >> 4) as usize * 4)
+            }
+            _ => None,
+        }
+    }
+
+    /// Number of values, prefixes or ends of a range that were chosen for it.
+    pub(super) fn choice_count(&self) -> usize {
+        match &self.takes {
+            Takes::OneOf(values) | Takes::NoneOf(values) => values.len(),
+            Takes::Prefixes(all) | Takes::NoPrefix(all) => all.len(),
+            Takes::Between(..) => 2,
+            Takes::Bits { .. } => 1,
+        }
+    }
+
+    /// How much it narrows its field: the bits of the field that its values have in common.
+    pub(super) fn bits(&self) -> f64 {
+        let of = |count: u128| f64::from(self.field.mask.count_ones()) - (count as f64).log2();
+        match &self.takes {
+            Takes::OneOf(values) => of(values.len() as u128),
+            Takes::Between(least, most) => of(most - least + 1),
+            Takes::Prefixes(all) => all
+                .iter()
+                .map(|(_, len)| f64::from(*len))
+                .fold(128.0, f64::min),
+            Takes::Bits { mask, .. } => mask.count_ones().into(),
+            Takes::NoneOf(_) | Takes::NoPrefix(_) => 0.0,
+        }
     }
 
     /// Number of bytes after the IP header that it needs.
@@ -68,25 +148,59 @@ impl Test {
 
     /// Whether a packet of the class passes the test.
     pub(super) fn takes(&self, packet: &Packet<'_>) -> bool {
-        let Some(value) = self.field.value(packet) else {
-            return false;
-        };
+        let value = self.field.value(packet);
+        value.is_some_and(|value| self.takes_value(value))
+    }
+
+    /// Whether it accepts a value of its field.
+    pub(super) fn takes_value(&self, value: u128) -> bool {
+        let bits = 8 * self.field.len as u32;
+        let is_in = |(prefix, len): &(u128, u32)| value >> (bits - len) == prefix >> (bits - len);
         match &self.takes {
             Takes::OneOf(values) => values.contains(&value),
             Takes::NoneOf(values) => !values.contains(&value),
             Takes::Between(least, most) => (least..=most).contains(&&value),
-            Takes::Prefix(prefix, len) => {
-                let shift = 8 * self.field.len as u32 - len;
-                value >> shift == prefix >> shift
-            }
+            Takes::Prefixes(all) => all.iter().any(is_in),
+            Takes::NoPrefix(all) => !all.iter().any(is_in),
             Takes::Bits { mask, value: bits } => value & mask == *bits,
         }
     }
 
-    /// Tests for bytes that all packets have in common.
-    pub(super) fn of_word(field: Field, value: u128) -> Test {
-        let takes = Takes::OneOf(vec![value]);
+    /// Tests for one of these values.
+    pub(super) fn one_of(field: Field, mut values: Vec<u128>) -> Test {
+        values.sort_unstable();
+        let takes = Takes::OneOf(values);
         Test { field, takes }
+    }
+
+    /// Tests for a range.
+    pub(super) fn between(field: Field, least: u128, most: u128) -> Test {
+        let takes = Takes::Between(least, most);
+        Test { field, takes }
+    }
+
+    /// Tests for addresses inside these prefixes, or outside all of them.
+    pub(super) fn of_prefixes(field: Field, all: Vec<(u128, u32)>, inside: bool) -> Test {
+        let takes = match inside {
+            true => Takes::Prefixes(all),
+            false => Takes::NoPrefix(all),
+        };
+        Test { field, takes }
+    }
+
+    /// The same test of a length or TTL with a wider range, if the packets that it was made from
+    /// are so few that the next ones will exceed it.
+    pub(super) fn widened(&self, packet_count: usize) -> Option<Test> {
+        let Takes::Between(least, most) = self.takes else {
+            return None;
+        };
+        let range = most - least;
+        let margin = (range * 3 / packet_count.max(1) as u128).min(range / 8);
+        let is_size = self.field.role == Role::Size && margin > 0;
+        is_size.then(|| {
+            let most = (most + margin).min(self.field.mask);
+            Test::between(self.field, least.saturating_sub(margin), most)
+        })
     }
 
     /// Tests for all values but these.
@@ -97,28 +211,35 @@ impl Test {
         Test { field, takes }
     }
 
-    /// Tests for what the values of a field have in common, if anything.
-    pub(super) fn of_values(field: Field, values: &[u128], effort: Effort) -> Option<Test> {
-        let takes = common(&field, values, effort)?;
+    /// Tests for what the values of a number of packets have in common, if anything: the different
+    /// values of a field, in ascending order.
+    pub(super) fn of_values(
+        field: Field,
+        distinct: &[u128],
+        packet_count: usize,
+        effort: Effort,
+    ) -> Option<Test> {
+        let takes = common(&field, distinct, packet_count, effort)?;
         Some(Test { field, takes })
     }
 }
 
-fn common(field: &Field, values: &[u128], effort: Effort) -> Option<Takes> {
-    let mut distinct = values.to_vec();
-    distinct.sort_unstable();
-    distinct.dedup();
+/// Whether these are the ports of a sender that goes through them: the next packets have others.
+pub(super) fn is_walk(field: &Field, least: u128, most: u128, count: usize) -> bool {
+    field.role == Role::Chosen && count > 1 && most - least < 2 * count as u128
+}
+
+fn common(field: &Field, distinct: &[u128], packet_count: usize, effort: Effort) -> Option<Takes> {
     let (least, most) = (*distinct.first()?, *distinct.last()?);
     let is_constant = least == most;
-    let is_enough = values.len() >= PACKETS_MIN;
+    let is_enough = packet_count >= PACKETS_MIN;
     if is_constant && (field.role != Role::Volatile || is_enough) {
-        return Some(Takes::OneOf(distinct));
+        return Some(Takes::OneOf(distinct.to_vec()));
     }
-    let is_few = distinct.len() <= VALUES_MAX && values.len() >= PACKETS_PER_VALUE * distinct.len();
-    // Adjacent ports are those of a sender that goes through them: the next packets have others.
-    let is_walk = field.role == Role::Chosen && most - least < 2 * distinct.len() as u128;
+    let is_few = distinct.len() <= VALUES_MAX && packet_count >= PACKETS_PER_VALUE * distinct.len();
+    let is_walk = is_walk(field, least, most, distinct.len());
     if is_few && !is_walk && field.role != Role::Volatile {
-        return Some(Takes::OneOf(distinct));
+        return Some(Takes::OneOf(distinct.to_vec()));
     }
     match field.role {
         Role::Size => return Some(Takes::Between(least, most)),
@@ -126,14 +247,17 @@ fn common(field: &Field, values: &[u128], effort: Effort) -> Option<Takes> {
             let bits = 8 * field.len as u32;
             let len = (least ^ most).leading_zeros() - (128 - bits);
             let is_prefix = is_enough && len >= PREFIX_MIN[usize::from(field.class.is_v6)];
-            return is_prefix.then(|| Takes::Prefix(least >> (bits - len) << (bits - len), len));
+            return is_prefix.then(|| {
+                let prefix = least >> (bits - len) << (bits - len);
+                Takes::Prefixes(vec![(prefix, len)])
+            });
         }
         _ => {}
     }
     if effort == Effort::Lasting {
         return None;
     }
-    let same = values
+    let same = distinct
         .iter()
         .fold(field.mask, |mask, v| mask & !(v ^ least));
     let bits = is_enough && same.count_ones() * 2 >= field.mask.count_ones();
@@ -175,6 +299,16 @@ impl Test {
                 value.to_string()
             }
             _ => format!("{value:#x}"),
+        }
+    }
+
+    /// A network, or a host if no bit is left.
+    fn prefix(&self, (prefix, len): (u128, u32)) -> String {
+        let text = address(prefix, self.field.class.is_v6);
+        let way = way(self.field.name.starts_with("source"));
+        match len as usize == 8 * self.field.len {
+            true => format!("{way} host {text}"),
+            false => format!("{way} net {text}/{len}"),
         }
     }
 
@@ -245,12 +379,17 @@ impl fmt::Display for Test {
                     write!(f, "{least} and {most}")
                 }
             },
-            Takes::Prefix(prefix, len) => {
-                let Form::Address { is_source } = self.field.form else {
-                    return Err(fmt::Error);
-                };
-                let prefix = address(*prefix, self.field.class.is_v6);
-                write!(f, "{} net {prefix}/{len}", way(is_source))
+            Takes::Prefixes(all) => {
+                let all: Vec<String> = all.iter().map(|prefix| self.prefix(*prefix)).collect();
+                match &all[..] {
+                    [one] => f.write_str(one),
+                    _ => write!(f, "({})", all.join(" or ")),
+                }
+            }
+            Takes::NoPrefix(all) => {
+                let not = |prefix| format!("not {}", self.prefix(prefix));
+                let all: Vec<String> = all.iter().copied().map(not).collect();
+                f.write_str(&all.join(" and "))
             }
             Takes::Bits { mask, value } => {
                 write!(f, "{} & {mask:#x} = {value:#x}", self.field.load())

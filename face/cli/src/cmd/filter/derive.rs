@@ -1,7 +1,7 @@
 //! `barewire filter derive`: derives the expression and p0f signatures that cover a flood and match
 //! no good packet.
 
-use filter::derive::{Derived, Test};
+use filter::derive::{Derived, Group, Test};
 use runtime::filter::derive::{self, Count, Files, Found, SAMPLE_MAX};
 use serde_json::{Value, json};
 use sys::{Error, ErrorKind, Result};
@@ -12,7 +12,7 @@ use crate::report::counted;
 /// Arguments.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Capture file of the flood; - is standard input
+    /// Capture file of the flood, up to one in five of its packets good; - is standard input
     #[arg(value_name = "FLOOD")]
     flood: String,
     /// Capture file of good packets, none of which may match; can be repeated
@@ -72,9 +72,14 @@ fn summary(found: &Found, has_good: bool) -> String {
         Some(matched) => format!("{matched} of {} {of}", count.packets),
         None => format!("an unknown part of {} {of}", count.packets),
     };
+    let share = found
+        .flood
+        .share()
+        .map(|share| format!(" ({:.2} %)", share * 100.0));
     let mut text = format!(
-        "the expression matches {}",
-        part(&found.flood, "packets of the flood")
+        "the expression matches {}{}",
+        part(&found.flood, "packets of the flood"),
+        share.unwrap_or_default(),
     );
     if has_good {
         text += &format!(" and {}", part(&found.good, "good packets"));
@@ -111,6 +116,13 @@ fn to_text(derived: &Derived, has_good: bool) -> String {
         };
         text += &format!("{:>8}  {}{remark}\n", one.packet_count, one.signature);
     }
+    if !derived.uncertain.is_empty() {
+        text +=
+            "packets that may be good ones among the flood's: the expression does not match them\n";
+    }
+    for one in &derived.uncertain {
+        text += &format!("{:>8}  {}\n", one.packet_count, one.expression());
+    }
     if !derived.inseparable.is_empty() {
         text += "packets that cannot be separated, the good ones like them, and what they share\n";
     }
@@ -139,18 +151,23 @@ fn to_json(found: &Found, has_good: bool) -> Value {
             "packets": count.packets,
             "sampled": count.sampled,
             "matched": count.matched,
+            "share": count.share(),
         })
     };
     let fields = |tests: &[Test]| tests.iter().map(Test::field).collect::<Vec<_>>();
-    let groups = derived.groups.iter().map(|group| {
-        json!({
-            "packets": group.packet_count,
-            "expression": group.expression(),
-            "fields": fields(&group.tests),
-            "telling_fields": fields(&group.telling),
-            "fragile": group.is_fragile,
-        })
-    });
+    let groups = |groups: &[Group]| {
+        let group = |group: &Group| {
+            json!({
+                "packets": group.packet_count,
+                "expression": group.expression(),
+                "fields": fields(&group.tests),
+                "telling_fields": fields(&group.telling),
+                "fragile": group.is_fragile,
+                "nearest_good": group.nearest_good,
+            })
+        };
+        groups.iter().map(group).collect::<Vec<_>>()
+    };
     let inseparable = derived.inseparable.iter().map(|one| {
         json!({
             "packets": one.packet_count,
@@ -178,7 +195,8 @@ fn to_json(found: &Found, has_good: bool) -> Value {
         "short_expression": derived.short_expression().filter(|_| has_good),
         "flood": count(&found.flood),
         "good": has_good.then(|| count(&found.good)),
-        "groups": groups.collect::<Vec<_>>(),
+        "groups": groups(&derived.groups),
+        "uncertain": groups(&derived.uncertain),
         "inseparable": inseparable.collect::<Vec<_>>(),
         "other": derived.other_count,
         "syns": derived.syn_count,
