@@ -130,6 +130,9 @@ impl Parser<'_> {
     fn no_keyword(&self) -> Error {
         self.unexpected(match self.peek() {
             Token::Name(name) if is_keyword(&name.to_lowercase()) => "keywords are in lower case",
+            Token::Name(name) if name == "inner" && self.options.extended => {
+                "expected an expression after it, as in \"inner tcp\" or \"inner (udp and port 53)\""
+            }
             _ => "expected a qualifier such as \"host\" or \"port\"",
         })
     }
