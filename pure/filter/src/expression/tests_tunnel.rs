@@ -548,8 +548,8 @@ fn programs_run_in_the_kernel_and_in_every_translation() {
     for (text, most) in [
         ("inner tcp port 80", 800),
         ("inner inner (udp or arp)", 1600),
-        ("vxlan and tcp port 80", 64),
-        ("gtpu 7 and udp", 120),
+        ("vxlan and tcp port 80", 80),
+        ("gtpu 7 and udp", 210),
         ("not inner host 192.0.2.1 or vxlan 5 or tcp", 900),
     ] {
         for link_type in [1, 101, 113, 276, 0, 127] {

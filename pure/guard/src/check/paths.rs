@@ -209,18 +209,10 @@ impl<'a, G: Goal> Paths<'a, G> {
                     at = no;
                     continue;
                 }
-                Some(op) => match self.compute(op, &mut m)? {
-                    Effect::Done => continue,
-                    Effect::Rejects => false,
-                    Effect::MayReject(loaded) => {
-                        if !self.is_covered_if_rejected(program, depth)? {
-                            return Ok(false);
-                        }
-                        if let Some((base, end)) = loaded {
-                            self.known.facts.reached(&self.known.values, base, end);
-                        }
-                        continue;
-                    }
+                Some(op) => match self.execute(op, &mut m, program, depth)? {
+                    Course::Continues => continue,
+                    Course::Rejects => false,
+                    Course::Uncovered => return Ok(false),
                 },
             };
             match self.after(program, accepts) {
@@ -228,6 +220,30 @@ impl<'a, G: Goal> Paths<'a, G> {
                 Next::Program(index) => (program, at, m) = (Some(index), 0, START),
             }
         }
+    }
+
+    /// Executes an instruction that neither jumps nor returns; a packet too short for it is
+    /// rejected, and what follows for such a packet is found out.
+    fn execute(
+        &mut self,
+        op: Op,
+        m: &mut Machine,
+        program: Option<usize>,
+        depth: usize,
+    ) -> Result<Course, Stop> {
+        Ok(match self.compute(op, m)? {
+            Effect::Done => Course::Continues,
+            Effect::Rejects => Course::Rejects,
+            Effect::MayReject(loaded) => {
+                if !self.is_covered_if_rejected(program, depth)? {
+                    return Ok(Course::Uncovered);
+                }
+                if let Some((base, end)) = loaded {
+                    self.known.facts.reached(&self.known.values, base, end);
+                }
+                Course::Continues
+            }
+        })
     }
 
     /// Whether the goal is reached by a packet that a program rejects because it is too short.
@@ -247,7 +263,7 @@ impl<'a, G: Goal> Paths<'a, G> {
         }
     }
 
-    /// Executes an instruction that neither jumps nor returns.
+    /// Computes the effect of an instruction that neither jumps nor returns.
     fn compute(&mut self, op: Op, m: &mut Machine) -> Result<Effect, Stop> {
         let known = &mut self.known;
         match op {
@@ -297,6 +313,14 @@ enum Next {
     Decided(bool),
     /// Another program.
     Program(usize),
+}
+
+/// What follows an instruction.
+enum Course {
+    Continues,
+    Rejects,
+    /// A packet that is too short does not reach the goal.
+    Uncovered,
 }
 
 /// The effect of an instruction on the course of the program.
