@@ -297,8 +297,14 @@ fn variants() -> Vec<u8> {
     ];
     let windows = [2, 4, 5, 0xb4, 1, 3, 3, 8, 1, 1, 4, 2];
     let nmap = [2, 4, 5, 0xb4];
+    let unknown = [3, 3, 7, 1, 1, 1, 1, 1];
     let mut number = 0_u8;
-    for (options, window) in [(&linux[..], 29_200_u16), (&windows, 8_192), (&nmap, 1_024)] {
+    for (options, window) in [
+        (&linux[..], 29_200_u16),
+        (&windows, 8_192),
+        (&nmap, 1_024),
+        (&unknown, 555),
+    ] {
         for (ttl, df, id, ecn) in [
             (64, true, 1, 0),
             (128, true, 1, 0),
