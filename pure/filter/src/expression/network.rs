@@ -13,8 +13,7 @@ const JA: u16 = 0x05;
 /// The place of an IP header.
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
-    /// Finds out whether a packet has this header: continues behind these instructions if so, and
-    /// otherwise skips as many more as [`Network::or_skip`] was told.
+    /// Tests for this header, without the two jumps at the end that [`Network::or_skip`] adds.
     test: Vec<Insn>,
     /// Its offset, from the word of scratch memory if there is one, which `test` has stored.
     pub(crate) offset: u32,
