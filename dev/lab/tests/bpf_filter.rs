@@ -156,13 +156,13 @@ fn load(kind: ProgramType, insns: &[Insn], frags: bool, what: &str) -> sys::bpf:
 }
 
 /// All ways in which the kernel can run a filter.
-struct InKernel {
+pub(super) struct InKernel {
     xdp: Vec<(XdpOptions, sys::bpf::Program)>,
     skb: sys::bpf::Program,
 }
 
 impl InKernel {
-    fn load(program: &Program, what: &str) -> Self {
+    pub(super) fn load(program: &Program, what: &str) -> Self {
         let mut xdp = Vec::new();
         for frags in [false, true] {
             for indirect_by_helper in [false, true] {
@@ -186,7 +186,7 @@ impl InKernel {
     }
 
     /// Checks that all agree with the interpreter on a packet. Returns the number of runs.
-    fn check(&self, program: &Program, bytes: &[u8], what: &str) -> usize {
+    pub(super) fn check(&self, program: &Program, bytes: &[u8], what: &str) -> usize {
         let mut runs = 0;
         let expected = vm_cbpf::run(program, bytes, bytes.len() as u32);
         for (options, loaded) in &self.xdp {

@@ -205,3 +205,88 @@ fn syns() -> Vec<u8> {
     }
     file
 }
+
+/// The packets of [`syns`] with another link header.
+fn syns_behind(link_type: u32, header: &[u8]) -> TempFile {
+    let raw = syns();
+    let mut bytes = raw[..20].to_vec();
+    bytes.extend(link_type.to_le_bytes());
+    let mut rest = &raw[24..];
+    while let [time, lengths] = &rest[..16].as_chunks::<8>().0[..] {
+        let len = u32::from_le_bytes(*lengths.first_chunk().unwrap()) as usize;
+        bytes.extend(time);
+        bytes.extend(((header.len() + len) as u32).to_le_bytes().repeat(2));
+        bytes.extend(header);
+        bytes.extend(&rest[16..16 + len]);
+        rest = &rest[16 + len..];
+        if rest.is_empty() {
+            break;
+        }
+    }
+    let file = TempFile::new(".pcap");
+    std::fs::write(file.path(), bytes).unwrap();
+    file
+}
+
+#[test]
+fn signatures_are_tested_and_printed_on_every_link_type_with_ip() {
+    let mut radio = vec![0, 0, 8, 0, 0, 0, 0, 0, 8, 1, 0, 0];
+    radio.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3, 0, 0]);
+    radio.extend([0xaa, 0xaa, 3, 0, 0, 0, 8, 0]);
+    let cooked = [0, 0, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0, 8, 0];
+    let cooked2 = [8, 0, 0, 0, 0, 0, 0, 3, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0];
+    let ethernet = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    let mut printed = Vec::new();
+    for (link_type, header) in [
+        (101, &[][..]),
+        (1, &ethernet),
+        (113, &cooked),
+        (276, &cooked2),
+        (0, &[2, 0, 0, 0]),
+        (0, &[0, 0, 0, 2]),
+        (108, &[0, 0, 0, 2]),
+        (228, &[]),
+        (9, &[0xff, 3, 0, 0x21]),
+        (50, &[0xff, 3, 0, 0x21]),
+        (104, &[0x0f, 0, 8, 0]),
+        (107, &[0x18, 0x41, 3, 0xcc]),
+        (127, &radio),
+        (105, &radio[8..]),
+    ] {
+        let file = syns_behind(link_type, header);
+        let path = file.path().to_str().unwrap();
+        let args = [
+            "test",
+            path,
+            "--count",
+            "--p0f",
+            "4:64:0:1460:*,6:mss,sok,ts,nop,ws:df,id+:0",
+        ];
+        assert_eq!(stdout(&args), "1\n", "link type {link_type}");
+        // The third has a TTL and flags that only match fuzzily.
+        let third = "4:128:0:1460:1024,0:mss:df,id+:0";
+        assert_eq!(stdout(&["test", path, "--count", "--p0f", third]), "0\n");
+        let fuzzy = ["test", path, "--count", "--fuzzy", "--p0f", third];
+        assert_eq!(stdout(&fuzzy), "1\n", "link type {link_type}");
+        printed.push(stdout(&["p0f", path]));
+        assert_eq!(
+            printed[0],
+            printed[printed.len() - 1],
+            "link type {link_type}"
+        );
+        assert_eq!(printed[0].lines().count(), 4);
+    }
+    let file = syns_behind(189, &[0; 64]);
+    let refused = run(&[
+        "test",
+        file.path().to_str().unwrap(),
+        "--p0f",
+        "4:64:0:*:*,*:mss::0",
+    ]);
+    assert_eq!(refused.code(), Some(1));
+    assert!(
+        refused.stderr.contains("link type 189"),
+        "{}",
+        refused.stderr
+    );
+}

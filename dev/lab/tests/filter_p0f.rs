@@ -229,3 +229,129 @@ fn capture_files_give_the_signatures_that_p0f_prints() {
     assert!(same >= corpus.at_least(3_000, 5), "{same}");
     assert!(documented <= corpus.at_least(4, 0), "{documented}");
 }
+
+/// Where p0f's own fingerprints are.
+const DATABASE: &str = "/etc/p0f/p0f.fp";
+
+/// What p0f says of the SYNs of a capture: signature, system or program, and whether it is fuzzy.
+type Labels = BTreeSet<(String, Option<String>, bool)>;
+
+fn labels_of_p0f(capture: &Path) -> Labels {
+    let log = TempFile::new("p0f.log");
+    let mut command = Command::new("p0f");
+    command.arg("-r").arg(capture).arg("-o").arg(log.path());
+    let mut process = Process::spawn(&mut command).unwrap();
+    process.wait(LIMIT).unwrap().checked().unwrap();
+    let mut found = Labels::new();
+    for line in std::fs::read_to_string(log.path()).unwrap().lines() {
+        let (_, fields) = line.split_once("] ").unwrap();
+        let fields = fields.split('|').filter_map(|field| field.split_once('='));
+        let fields: BTreeMap<&str, &str> = fields.collect();
+        if fields.get("mod") != Some(&"syn") {
+            continue;
+        }
+        let system = fields.get("os").or(fields.get("app")).copied();
+        let system = system.filter(|system| *system != "???").map(str::to_owned);
+        let is_fuzzy = fields["params"].contains("fuzzy");
+        found.insert((fields["raw_sig"].to_owned(), system, is_fuzzy));
+    }
+    found
+}
+
+fn our_labels(capture: &Path) -> Labels {
+    let mut command = Command::new(barewire().unwrap());
+    command
+        .args(["filter", "p0f", "--json", "--database", DATABASE])
+        .arg(capture);
+    let mut process = Process::spawn(&mut command).unwrap();
+    let finished = process.wait(LIMIT).unwrap().checked().unwrap();
+    let mut found = Labels::new();
+    for line in lines(&finished.stdout)
+        .iter()
+        .filter(|line| line["kind"] == "SYN")
+    {
+        // `s:unix:Linux:3.x`: p0f prints the last two parts.
+        let system = line["label"].as_str().map(|label| {
+            let parts: Vec<&str> = label.splitn(4, ':').collect();
+            parts[2..].join(" ").trim().to_owned()
+        });
+        let is_fuzzy = line["fuzzy"].as_bool().unwrap_or(false);
+        found.insert((
+            line["signature"].as_str().unwrap().to_owned(),
+            system,
+            is_fuzzy,
+        ));
+    }
+    found
+}
+
+/// Packets of a known system with another TTL, flag, identification or ECN bit, and of another
+/// window or layout.
+fn variants() -> Vec<u8> {
+    let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];
+    file.extend([0; 8]);
+    file.extend(65_535u32.to_le_bytes());
+    file.extend(101u32.to_le_bytes());
+    let linux = [
+        2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 1, 2, 3, 0, 0, 0, 0, 1, 3, 3, 7,
+    ];
+    let windows = [2, 4, 5, 0xb4, 1, 3, 3, 8, 1, 1, 4, 2];
+    let nmap = [2, 4, 5, 0xb4];
+    let unknown = [3, 3, 7, 1, 1, 1, 1, 1];
+    let mut number = 0_u8;
+    for (options, window) in [
+        (&linux[..], 29_200_u16),
+        (&windows, 8_192),
+        (&nmap, 1_024),
+        (&unknown, 555),
+    ] {
+        for (ttl, df, id, ecn) in [
+            (64, true, 1, 0),
+            (128, true, 1, 0),
+            (200, true, 1, 0),
+            (20, true, 1, 0),
+            (60, false, 1, 0),
+            (60, false, 0, 0),
+            (60, true, 0, 0),
+            (60, true, 1, 1),
+            (128, false, 1, 0),
+            (250, true, 1, 2),
+        ] {
+            number += 1;
+            let len = 40 + options.len();
+            let mut packet = vec![0x45, ecn, 0, len as u8, 0, id];
+            packet.extend([if df { 0x40 } else { 0 }, 0, ttl, 6, 0, 0]);
+            packet.extend([10, 0, number, 1, 10, 0, 1, 1]);
+            packet.extend([0x9c, number, 0, 80, 1, 2, 3, 4, 0, 0, 0, 0]);
+            packet.extend([((20 + options.len()) as u8 / 4) << 4, 2]);
+            packet.extend(window.to_be_bytes());
+            packet.extend([0; 4]);
+            packet.extend(options);
+            file.extend(u32::from(number).to_le_bytes());
+            file.extend([0; 4]);
+            file.extend((len as u32).to_le_bytes().repeat(2));
+            file.extend(packet);
+        }
+    }
+    file
+}
+
+#[test]
+fn fuzzy_matches_in_the_database_are_those_of_p0f() {
+    require!(skip::program("p0f", "p0f"));
+    let file = TempFile::new("variants.pcap");
+    std::fs::write(file.path(), variants()).unwrap();
+    let (theirs, ours) = (labels_of_p0f(file.path()), our_labels(file.path()));
+    assert_eq!(ours, theirs);
+    let of =
+        |is: fn(&(String, Option<String>, bool)) -> bool| ours.iter().filter(|l| is(l)).count();
+    let counts = [
+        of(|label| label.1.is_some() && !label.2),
+        of(|label| label.2),
+        of(|label| label.1.is_none()),
+    ];
+    assert!(
+        counts.iter().all(|&count| count > 2),
+        "{counts:?}: {ours:#?}"
+    );
+}

@@ -74,6 +74,40 @@ fn udp(port: u8) -> [u8; 60] {
     packet
 }
 
+/// A UDP packet to this port in VXLAN.
+fn in_vxlan(port: u8) -> Vec<u8> {
+    let mut packet = vec![2; 12];
+    packet.extend([8, 0, 0x45, 0, 0, 110, 0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend([192, 0, 2, 1, 192, 0, 2, 2, 0, 9, 0x12, 0xb5, 0, 90, 0, 0]);
+    packet.extend([8, 0, 0, 0, 0, 0, 7, 0]);
+    packet.extend(udp(port));
+    packet
+}
+
+#[test]
+fn rules_about_the_packet_in_a_tunnel_decide() {
+    require!(skip::lab());
+    // Alone, and among so many that they become a tree.
+    for others in [0, 5] {
+        let mut rules = vec![
+            rule("in", "inner udp dst port 9", Verdict::Drop),
+            rule("number", "vxlan 8 and udp", Verdict::Drop),
+        ];
+        let other = |n: u32| format!("tcp dst port {}", 1000 + n);
+        rules.extend((0..others).map(|n| rule(&other(n), &other(n), Verdict::Drop)));
+        let guard = load(&rules, false);
+        assert_eq!(run(&guard, &in_vxlan(9), 1), XDP_DROP);
+        assert_eq!(run(&guard, &in_vxlan(10), 1), XDP_PASS);
+        assert_eq!(run(&guard, &udp(9), 1), XDP_PASS);
+        let mut numbered = in_vxlan(10);
+        numbered[14 + 20 + 8 + 6] = 8;
+        assert_eq!(run(&guard, &numbered, 1), XDP_DROP);
+        let account = account(&guard);
+        assert_eq!(account.rules[0].dropped, 1);
+        assert_eq!(account.rules[1].dropped, 1);
+    }
+}
+
 fn account(guard: &Guard) -> Account {
     Account::of(&guard.counters().unwrap())
 }

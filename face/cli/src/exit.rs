@@ -12,7 +12,7 @@ use crate::out::Level;
 pub const HELP: &str = "Exit codes:\n  \
     0  success (also after Ctrl-C, which stops cleanly and prints totals; of a scan: 6)\n  \
     1  failure: the error says what failed, why, and what to do next\n  \
-    2  usage error\n  \
+    2  usage error; of guard check: an error in the rule file\n  \
     3  damaged input: everything before the damage was processed\n  \
     4  the device went away\n  \
     5  records or answers were lost: the run is complete, the error says what is missing\n  \
@@ -49,6 +49,13 @@ pub fn usage(error: &clap::Error) -> ! {
     let command = command_of(std::env::args_os().skip(1));
     let text = with_hint(&error.render().to_string(), &command);
     crate::out::line(Level::Error, text.trim_end().to_owned());
+    crate::out::finish();
+    std::process::exit(2);
+}
+
+/// Prints the error in a file that was to be checked, and ends the process.
+pub fn wrong_file(error: &Error) -> ! {
+    print(error);
     crate::out::finish();
     std::process::exit(2);
 }

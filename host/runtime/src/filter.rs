@@ -2,6 +2,7 @@
 //! libpcap.
 
 pub mod derive;
+pub mod link;
 mod names;
 pub mod select;
 pub mod steering;

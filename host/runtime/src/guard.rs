@@ -16,6 +16,7 @@ mod samples;
 mod session;
 pub mod steer;
 mod table;
+mod warnings;
 
 use std::collections::HashSet;
 use std::fs;
@@ -47,6 +48,7 @@ use samples::Samples;
 use steer::{Sockets, SteerSetup, SteerTotals, Steered};
 use table::Table;
 pub use table::{RuleTotals, Totals, check};
+pub use warnings::{Warning, warnings};
 
 /// 0: none, 1: when a listener's queue is full, 2: always (tcp(7)).
 const SYN_COOKIES: &str = "/proc/sys/net/ipv4/tcp_syncookies";

@@ -75,7 +75,7 @@ pub enum Reg {
 }
 
 /// Number of bytes that a load reads from the packet, in network byte order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Width {
     /// Four bytes.
     W,
@@ -97,7 +97,7 @@ impl Width {
 }
 
 /// An arithmetic operation on A.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Alu {
     Add,

@@ -30,7 +30,7 @@ use std::fmt;
 
 pub use cloudflare::cloudflare;
 pub use compile::{Start, compile, compile_fuzzy};
-pub use database::{Database, SIGNATURES_MAX, Unused};
+pub use database::{Database, Found, SIGNATURES_MAX, Unused};
 pub use raw::{Handshake, RawSignature, matches, matches_fuzzy, raw_signature};
 
 /// Maximum number of hops that a packet may have taken, p0f's `MAX_DIST`.

@@ -31,11 +31,14 @@ const FRAMES: [&str; 4] = [
 ];
 
 /// Expressions of the extended language, which a flag selects.
-const EXTENDED: [&str; 4] = [
+const EXTENDED: [&str; 7] = [
     "ttl 60-64 and not tcp option sackok",
     "payload[0:2] = 0x4745 or vlan and payload[1] & 1 = 0",
     "payload contains \"G\\x45T\" within 12",
     "tcp option 34 or port 80",
+    "inner (tcp or vlan 5) and not inner host 192.0.2.1",
+    "vxlan 7 and inner ip6 or tcp port 80",
+    "gtpu and udp or inner inner arp",
 ];
 const IS_EXTENDED: u8 = 0x80;
 
@@ -59,6 +62,16 @@ fn frame() -> Vec<u8> {
     frame
 }
 
+/// The packet in VXLAN.
+fn tunnel() -> Vec<u8> {
+    let mut outer = packet();
+    outer.truncate(14 + 20);
+    outer[14 + 9] = 17;
+    outer.extend([0, 9, 0x12, 0xb5, 0, 70, 0, 0, 8, 0, 0, 0, 0, 0, 7, 0]);
+    outer.extend(packet());
+    outer
+}
+
 /// Every eighth expression of the list, and those for live sockets.
 fn seeds() -> Vec<(String, Vec<u8>)> {
     let some = EXPRESSIONS.lines().step_by(8);
@@ -73,7 +86,8 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
         (format!("live-{at}"), input)
     });
     let extended = EXTENDED.iter().enumerate().map(|(at, text)| {
-        let input = input_of(text, 1, IS_EXTENDED, &packet());
+        let packet = if at < 4 { packet() } else { tunnel() };
+        let input = input_of(text, 1, IS_EXTENDED, &packet);
         (format!("extended-{at}"), input)
     });
     let frames = FRAMES.iter().enumerate().map(|(at, text)| {
@@ -238,7 +252,7 @@ fn random_words_hold() {
                 _ => words[random.below(words.len())],
             })
             .collect();
-        let mut packet = [packet, frame][random.below(2)]();
+        let mut packet = [packet, frame, tunnel][random.below(3)]();
         for _ in 0..random.below(4) {
             let at = random.below(packet.len());
             packet[at] = random.below(256) as u8;

@@ -24,6 +24,7 @@
 
 mod addresses;
 mod challenge;
+mod check;
 mod counters;
 pub mod detect;
 mod emit;
@@ -33,6 +34,7 @@ mod prefix;
 mod rule;
 
 pub use bpf::translate::DirectHook;
+pub use check::{Finding, FindingKind, check};
 pub use counters::{Account, Counters, SampleCounts};
 pub use emit::{
     EmitError, Features, Maps, SAMPLE_HEAD_LEN, SAMPLE_LEN_MAX, SAMPLES_PER_SECOND, Sample,

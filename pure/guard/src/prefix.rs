@@ -82,7 +82,18 @@ impl Prefix {
             .unwrap_or_default()
     }
 
-    fn covers(&self, other: &Self) -> bool {
+    /// A prefix from its left-aligned bits; those after its length are ignored. `None` for a length
+    /// that the family does not have.
+    pub(crate) fn from_bits(is_ipv6: bool, bits: u128, len: u8) -> Option<Self> {
+        let whole = Self { is_ipv6, bits, len };
+        (len <= if is_ipv6 { 128 } else { 32 }).then(|| Self {
+            bits: bits & whole.mask(),
+            ..whole
+        })
+    }
+
+    /// Whether each address of the other prefix is one of this.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
         self.is_ipv6 == other.is_ipv6
             && self.len <= other.len
             && other.bits & self.mask() == self.bits

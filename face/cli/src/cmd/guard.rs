@@ -1,5 +1,6 @@
 //! `barewire guard`: drops packets in the driver according to rules.
 
+mod check;
 mod flood;
 mod iptables;
 mod metrics;
@@ -168,11 +169,12 @@ enum Detect {
 /// Subcommands.
 #[derive(clap::Subcommand)]
 enum Other {
-    /// Check a rule file: print its rules in order, or the first error with its line
+    /// Check a rule file: print its rules in order, with warnings about those that have no effect
+    /// (exit code 0), or the first error with its line (exit code 2)
     Check {
         /// The rule file
         file: PathBuf,
-        /// Print the rules as one JSON object
+        /// Print the rules and the warnings, or the error, as one JSON object
         #[arg(long)]
         json: bool,
     },
@@ -221,8 +223,7 @@ Examples:
 pub fn run(args: &Args) -> Result<()> {
     match &args.other {
         Some(Other::Check { file, json }) => {
-            let rules = guard::read(file, args.filter_compiler.into())?;
-            return show::check(&rules, guard::check(&rules)?, *json);
+            return check::run(file, args.filter_compiler.into(), *json);
         }
         Some(Other::UndoWhenClosed { interface }) => return guard::undo_when_closed(interface),
         None => {}

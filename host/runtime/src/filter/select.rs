@@ -98,10 +98,12 @@ impl Select {
 
     fn compile_for(&self, target: FilterTarget) -> Result<Program> {
         let start = || start_of(target.link_type);
+        // Other link types have their own test for the IP header.
+        let any = || start().unwrap_or(Start::Link(target.link_type));
         match self {
             Select::Expression(expression) => one_expression(expression, target),
-            Select::P0f(signature) => one_signature(p0f::compile, signature, start()?),
-            Select::P0fFuzzy(signature) => one_signature(p0f::compile_fuzzy, signature, start()?),
+            Select::P0f(signature) => one_signature(p0f::compile, signature, any()),
+            Select::P0fFuzzy(signature) => one_signature(p0f::compile_fuzzy, signature, any()),
             Select::Dns(queries) => names(queries, Family::Both, start()?),
         }
     }
@@ -153,7 +155,7 @@ impl Select {
     }
 }
 
-/// Where packets of a link type start, for signatures and names.
+/// Where packets of a link type start, for lists of names.
 ///
 /// # Errors
 /// `Unsupported` if it is neither Ethernet nor raw IP.
@@ -213,7 +215,11 @@ type CompileP0f = fn(&Signature, Handshake, Start) -> ::filter::Result<Program>;
 
 fn one_signature(compile: CompileP0f, signature: &Signature, start: Start) -> Result<Program> {
     let text = signature.to_string();
-    compile(signature, Handshake::Syn, start).map_err(|e| refused("the signature", &text, &e))
+    compile(signature, Handshake::Syn, start).map_err(|error| match error.is_unsupported {
+        true => Error::new(ErrorKind::Unsupported, "use the signature", error.what)
+            .with_hint(error.expected),
+        false => refused("the signature", &text, &error),
+    })
 }
 
 fn names(queries: &Queries, family: Family, start: Start) -> Result<Program> {
@@ -253,12 +259,15 @@ mod tests {
         let programs = select.for_iptables().unwrap();
         let commands: Vec<&str> = programs.iter().map(|p| p.0).collect();
         assert_eq!(commands, ["iptables", "ip6tables"]);
-        for link_type in [1, 101, 228] {
+        for link_type in [1, 101, 228, 0, 108, 113, 276, 9, 105, 127] {
             assert!(select.compile(link_type).is_ok());
         }
-        assert_eq!(
-            select.compile(113).unwrap_err().kind(),
-            ErrorKind::Unsupported
+        // USB has no IP header.
+        let error = select.compile(189).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(
+            !error.hint().unwrap_or_default().contains("libpcap"),
+            "{error}"
         );
     }
 

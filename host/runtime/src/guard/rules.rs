@@ -481,6 +481,11 @@ fn keys(table: &DeTable<'_>, files: &Files<'_>) -> std::result::Result<Keys, Wro
                 let time = parse_time(&text(value, name)?).map_err(wrong)?;
                 keys.expires_after = Some(time);
             }
+            "allow" => {
+                let why = "allow belongs to the file and not to a rule: move it before the first \
+                           [[rule]]";
+                return Err((key.span(), why.to_owned()));
+            }
             other => {
                 let why = format!(
                     "unknown key \"{other}\": expected name, match, sources, destinations, \

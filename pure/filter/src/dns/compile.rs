@@ -38,6 +38,10 @@ pub fn compile(queries: &Queries, family: Family, start: Start) -> Result<Explai
             "the limit is {INSN_COUNT_MAX} instructions"
         )));
     }
+    if let Start::Link(number) = start {
+        let what = format!("link type {number} is neither Ethernet nor raw IP");
+        return Err(Error::unsupported(0..0, what));
+    }
     let mut e = Emit::default();
     let ip = if start == Start::Ethernet { 14 } else { 0 };
     headers(&mut e, family, start, ip);

@@ -213,3 +213,39 @@ fn invalid_names_are_refused_with_their_position() {
         "*.example.com"
     );
 }
+
+/// The examples in docs/filter.md of how many names fit into a program.
+#[test]
+fn the_document_says_how_many_names_fit() {
+    let text = include_str!("../../../../docs/filter.md");
+    let mut figures = Vec::new();
+    for (example, name) in [
+        (
+            "`host-000.example.com`",
+            (|n| format!("host-{n:03}.example.com")) as fn(usize) -> String,
+        ),
+        ("`n000.test`", |n| format!("n{n:03}.test")),
+    ] {
+        let fits = |count: usize| {
+            let names = (0..count).map(|n| Name::parse(&name(n)).unwrap()).collect();
+            let types = Vec::new();
+            compile(&Queries { names, types }, Family::Both, Start::Ethernet).is_ok()
+        };
+        // The largest number, between one that fits and one that does not.
+        let (mut low, mut high) = (1, 4096);
+        while high - low > 1 {
+            let middle = usize::midpoint(low, high);
+            match fits(middle) {
+                true => low = middle,
+                false => high = middle,
+            }
+        }
+        figures.push(format!("{low} names such as {example}"));
+    }
+    for figure in &figures {
+        assert!(
+            text.contains(figure),
+            "docs/filter.md does not say {figures:?}"
+        );
+    }
+}

@@ -1,5 +1,6 @@
 //! Compiles primitives that libpcap's language does not have: `payload[0:4] = 0x47455420`, `payload
-//! contains "GET" within 64`, `ttl 60-64`, `src net file LIST`, `tcp option sackok`.
+//! contains "GET" within 64`, `ttl 60-64`, `src net file LIST`, `tcp option sackok`; those about
+//! tunnels are in `tunnel`.
 //!
 //! The payload is the data from the TCP or UDP header to the end of the IP packet, for IPv4 (except
 //! later fragments) and for IPv6 without extension headers. Its offset depends on the packet, so it
@@ -14,7 +15,7 @@ use super::block::{Cond, JEQ, JGE, JGT, LD_IMM, LDX_MSH, Test, WITH_X};
 use super::lex::Token;
 use super::lower::{From, IP, IPV6, Size, Way};
 use super::parse::{Parsed, Parser};
-use super::ranges;
+use super::{ranges, tunnel};
 use crate::{Error, Result};
 
 /// The first word of scratch memory that is reserved for steps.
@@ -87,7 +88,7 @@ impl Parser<'_> {
                 }
                 ("payload", Some(Token::Key("["))) => true,
                 ("payload", Some(Token::Name(name))) => name == "contains",
-                _ => false,
+                (name, next) => tunnel::is_tunnel(name, next),
             }
     }
 
@@ -108,11 +109,14 @@ impl Parser<'_> {
     }
 
     pub(super) fn extended(&mut self) -> Result<Parsed> {
+        let place = self.place();
         let Token::Name(name) = self.next() else {
             return Err(self.unexpected("expected a primitive"));
         };
         let cond = match name.as_str() {
             "ttl" => self.ttl()?,
+            "inner" => self.inner(place)?,
+            "vxlan" | "gtpu" => self.tunnel(&name, place)?,
             _ => self.payload_contains()?,
         };
         Ok((cond, None))

@@ -99,10 +99,13 @@ pub(super) struct Link {
     /// Whether Juniper's header is in front of the packet.
     pub(super) is_juniper: bool,
     bases: Bases,
-    /// Number of scratch words in use for bases, from [`CELLS`] down.
+    /// Number of scratch words in use for bases, from [`CELLS`] down, and the most so far.
     words: u32,
-    /// Whether it is the inner packet of Geneve, which has an Ethernet header or none.
+    words_most: u32,
+    /// Whether it is the inner packet of a tunnel, which has an Ethernet header or none.
     is_inner: bool,
+    /// Whether the word of the type field holds its value and not its offset.
+    has_type: bool,
     /// Whether it is a packet of ATM LANE, unless it is one of LE Control.
     pub(super) is_lane: bool,
     header: u32,
@@ -136,17 +139,20 @@ impl Link {
             network,
             network_no_snap,
         } = links::layout(link_type)?;
+        let words = match kind {
+            Kind::Wlan(_) => 2,
+            Kind::PfLog => 1,
+            _ if is_juniper => 1,
+            _ => 0,
+        };
         Some(Link {
             kind,
             is_juniper,
             bases: outermost(kind, is_juniper),
-            words: match kind {
-                Kind::Wlan(_) => 2,
-                Kind::PfLog => 1,
-                _ if is_juniper => 1,
-                _ => 0,
-            },
+            words,
+            words_most: words,
             is_inner: false,
+            has_type: false,
             is_lane: false,
             header,
             link_type,
@@ -171,7 +177,7 @@ impl Link {
     pub(super) fn push_pppoe(&mut self) {
         self.header = self.payload + self.network + 6;
         self.kind = Kind::Ppp;
-        (self.is_inner, self.is_lane) = (false, false);
+        (self.is_inner, self.is_lane, self.has_type) = (false, false, false);
         (self.bases.header, self.bases.link_type) = (self.bases.payload, self.bases.payload);
         self.link_type = self.header;
         self.payload = self.header + 2;
@@ -181,6 +187,7 @@ impl Link {
     /// Reserves three scratch words for the bases of another packet; `None` if too few are left.
     pub(super) fn reserve(&mut self) -> Option<Bases> {
         self.words += 3;
+        self.words_most = self.words_most.max(self.words);
         let first = CELLS.checked_sub(self.words).filter(|&first| first > 0)?;
         Some(Bases {
             header: Some(first),
@@ -194,9 +201,9 @@ impl Link {
         outermost(self.kind, self.is_juniper)
     }
 
-    /// The scratch words that are reserved.
+    /// The scratch words that were ever reserved.
     pub(super) fn words(&self) -> Range<u32> {
-        CELLS.saturating_sub(self.words)..CELLS
+        CELLS.saturating_sub(self.words_most)..CELLS
     }
 
     /// The offsets that follow apply to the inner packet of Geneve. As in libpcap, MPLS labels
@@ -204,8 +211,26 @@ impl Link {
     pub(super) fn push_geneve(&mut self, bases: Bases) {
         self.kind = Kind::Ethernet;
         self.bases = bases;
-        (self.is_inner, self.is_lane) = (true, false);
+        (self.is_inner, self.is_lane, self.has_type) = (true, false, false);
         (self.header, self.link_type, self.payload, self.network) = (0, 0, 0, 0);
+    }
+
+    /// The offsets that follow apply to the packet in a tunnel, whose EtherType is in the word of
+    /// the type field.
+    pub(super) fn push_tunnel(&mut self, bases: Bases) {
+        self.push_geneve(bases);
+        self.has_type = true;
+        (self.network_no_snap, self.labels, self.is_juniper) = (3, 0, false);
+    }
+
+    /// The offsets that follow apply to the packet around the tunnel again. Its scratch words are
+    /// free: tests run from left to right.
+    pub(super) fn pop_tunnel(&mut self, outer: Link) {
+        let words_most = self.words_most;
+        *self = Link {
+            words_most,
+            ..outer
+        };
     }
 
     /// The offsets that follow apply to the Ethernet packet of ATM LANE, after the LE header.
@@ -303,6 +328,13 @@ impl Link {
     }
 
     pub(super) fn load(&self, from: From, offset: u32, size: Size) -> Vec<Insn> {
+        if let (From::LinkType, true, Some(word)) = (from, self.has_type, self.bases.link_type) {
+            return match self.link_type {
+                0 => vec![insn(LD_MEM, word)],
+                // Behind a VLAN tag it is in front of the payload.
+                _ => self.load(From::Llc, offset.wrapping_sub(2), size),
+            };
+        }
         let k = self.offset(from).wrapping_add(offset);
         let mut load = self.prefix(from);
         let mode = if load.is_empty() { 0x20 } else { 0x40 };

@@ -20,6 +20,7 @@ mod lex;
 mod links;
 mod lower;
 mod names;
+mod network;
 mod optimize;
 mod parse;
 mod pf;
@@ -29,6 +30,7 @@ mod qualified;
 mod ranges;
 mod ss7;
 pub mod steering;
+mod tunnel;
 mod wlan;
 
 pub use lex::is_keyword;
@@ -37,6 +39,7 @@ use bpf::cbpf::{Invalid, Program};
 
 use crate::{Error, Result};
 pub use names::{Builtin, Names, Service};
+pub(crate) use network::Network;
 
 /// Maximum length of an expression in bytes.
 pub const TEXT_LEN_MAX: usize = 65_536;
@@ -60,8 +63,9 @@ pub struct Options<'a> {
     /// Whether to thread jumps and share loads.
     pub optimize: bool,
     /// Whether to accept primitives that libpcap does not have: bytes of the payload, ranges of
-    /// TTLs, lists of prefixes, TCP options. libpcap refuses all of them, so the meaning of
-    /// expressions in its language does not change.
+    /// TTLs, lists of prefixes, TCP options, packets in tunnels. libpcap 1.10 refuses all of them,
+    /// so the meaning of expressions in its language does not change; only hosts or ports called
+    /// `vxlan` and `gtpu` need their qualifier after `or` and `and`.
     pub extended: bool,
     /// Whether the program may be longer than the kernel's limit, [`bpf::cbpf::INSN_COUNT_MAX`]
     /// instructions: up to [`bpf::cbpf::LONG_INSN_COUNT_MAX`].
@@ -156,3 +160,5 @@ pub fn compile(text: &str, options: &Options) -> Result<Program> {
 mod tests;
 #[cfg(test)]
 mod tests_extended;
+#[cfg(test)]
+mod tests_tunnel;

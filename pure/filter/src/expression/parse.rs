@@ -230,7 +230,7 @@ impl Parser<'_> {
         Error::new(self.place(), what).expected(expected)
     }
 
-    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    pub(super) fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.depth == DEPTH_MAX {
             let what = "the expression is nested too deeply";
             return Err(Error::unsupported(self.place(), what)
@@ -294,6 +294,18 @@ impl Parser<'_> {
                 negate = level.negate;
             }
         }
+    }
+
+    /// Parses a primitive, or an expression in parentheses of its own.
+    pub(super) fn operand(&mut self) -> Result<Cond> {
+        if self.is_arithmetic() || !self.take("(") {
+            return Ok(self.term()?.0);
+        }
+        self.nest(0)?;
+        let (cond, _) = self.expression()?;
+        self.need(")")?;
+        self.nested -= 1;
+        Ok(cond)
     }
 
     /// Counts an opened parenthesis.
@@ -430,7 +442,7 @@ impl Parser<'_> {
                 place,
                 format!("\"{what}\" cannot follow a header of variable length"),
             )
-            .expected("802.11 and what follows \"geneve\" have one")),
+            .expected("802.11 and packets in tunnels have one")),
         }
     }
 
@@ -480,7 +492,7 @@ impl Parser<'_> {
     /// Parses operators of at least a precedence. `%` and `^` have none in libpcap's grammar:
     /// everything that follows is their operand.
     fn arithmetic(&mut self, least: u8) -> Result<Guarded> {
-        let mut a = self.deeper(Self::operand)?;
+        let mut a = self.deeper(Self::number_or_load)?;
         while let Token::Key(key) = *self.peek() {
             let Some((op, level)) = precedence(key).filter(|&(_, level)| level >= least) else {
                 break;
@@ -497,7 +509,7 @@ impl Parser<'_> {
         Ok(a)
     }
 
-    fn operand(&mut self) -> Result<Guarded> {
+    fn number_or_load(&mut self) -> Result<Guarded> {
         let (guard, steps) = (Vec::new(), Vec::new());
         let plain = |value| Guarded {
             value,

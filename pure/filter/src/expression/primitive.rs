@@ -28,6 +28,10 @@ const VLAN_PRESENT: u32 = 48;
 /// `PACKET_OUTGOING` (linux/if_packet.h).
 const PACKET_OUTGOING: u32 = 4;
 
+/// What is expected after `inner`.
+const INNER_EXPECTED: &str =
+    "expected an expression after it, as in \"inner tcp\" or \"inner (udp and port 53)\"";
+
 /// LLC PDUs (IEEE 802.2, 5.4) by their control field: information, supervisory and unnumbered ones,
 /// then those of each class.
 #[rustfmt::skip]
@@ -130,6 +134,7 @@ impl Parser<'_> {
     fn no_keyword(&self) -> Error {
         self.unexpected(match self.peek() {
             Token::Name(name) if is_keyword(&name.to_lowercase()) => "keywords are in lower case",
+            Token::Name(name) if name == "inner" && self.options.extended => INNER_EXPECTED,
             _ => "expected a qualifier such as \"host\" or \"port\"",
         })
     }

@@ -9,6 +9,7 @@ use bpf::cbpf::{Insn, Program};
 
 use super::raw::Handshake;
 use super::{MSS_LEAST, Payload, Quirks, Signature, TcpOption, Version, Window};
+use crate::expression::Network;
 use crate::{Error, Result};
 
 mod block;
@@ -24,6 +25,8 @@ pub enum Start {
     Ip,
     /// An Ethernet header without VLAN tags.
     Ethernet,
+    /// The headers of another link type (its LINKTYPE number), in front of the IP header.
+    Link(u16),
 }
 
 /// Return value for a matching packet: libpcap's largest snapshot length.
@@ -85,6 +88,13 @@ fn compile_as(
         if *version == Version::V6 && signature.ip_options > 0 {
             continue;
         }
+        let network = match start {
+            Start::Link(link_type) => match Network::of(link_type, *version == Version::V6) {
+                None => continue,
+                found => found,
+            },
+            _ => None,
+        };
         for lengths in &lengths {
             let variant = Variant {
                 signature,
@@ -93,20 +103,35 @@ fn compile_as(
                 version: *version,
                 quirks: signature.quirks_of(*version),
                 lengths,
-                ip: if start == Start::Ethernet { 14 } else { 0 },
+                is_ethernet: start == Start::Ethernet,
+                ip: match (&network, start) {
+                    (Some(network), _) => network.offset,
+                    (None, Start::Ethernet) => 14,
+                    _ => 0,
+                },
             };
-            blocks.push(variant.block());
+            let base = network.as_ref().and_then(|network| network.base);
+            blocks.push((network.clone(), variant.block(base)));
         }
+    }
+    if let (Start::Link(number), true) = (start, blocks.is_empty()) {
+        let what = format!("packets of link type {number} have no IP header for this signature");
+        return Err(Error::unsupported(0..0, what)
+            .expected("Ethernet, 802.11, NULL, raw IP, Linux cooked, PPP and others have one"));
     }
     let insns = link(&blocks).ok_or_else(|| whole("the program has too many instructions"))?;
     Program::new(insns).map_err(|why| whole(&format!("the program is refused: {why}")))
 }
 
 /// Chains blocks: a packet that one block rejects goes to the next.
-fn link(blocks: &[Block]) -> Option<Vec<Insn>> {
+fn link(blocks: &[(Option<Network>, Block)]) -> Option<Vec<Insn>> {
     let mut insns = Vec::new();
-    for block in blocks {
-        insns.extend(block.link()?);
+    for (network, block) in blocks {
+        let block = block.link()?;
+        if let Some(network) = network {
+            insns.extend(network.or_skip(block.len()));
+        }
+        insns.extend(block);
     }
     insns.push(Insn::new(0x06, 0, 0, 0));
     Some(insns)
@@ -120,13 +145,15 @@ struct Variant<'a> {
     version: Version,
     quirks: Quirks,
     lengths: &'a [u8],
+    is_ethernet: bool,
     /// Offset of the IP header.
     ip: u32,
 }
 
 impl Variant<'_> {
-    fn block(&self) -> Block {
-        let mut block = Block::default();
+    /// The tests; offsets are relative to a word of scratch memory, if there is one.
+    fn block(&self, base: Option<u32>) -> Block {
+        let mut block = Block::new(base);
         match self.version {
             Version::V6 => self.ipv6(&mut block),
             _ => self.ipv4(&mut block),
@@ -169,7 +196,7 @@ impl Variant<'_> {
     }
 
     fn ethertype(&self, block: &mut Block, ethertype: u32) {
-        if self.ip > 0 {
+        if self.is_ethernet {
             block.half(12);
             block.equal(ethertype);
         }

@@ -1,7 +1,7 @@
 //! Fingerprint files in p0f's format (p0f's README, "Fingerprint database"): TCP signatures and
 //! their labels.
 
-use super::{Handshake, RawSignature, Signature, matches};
+use super::{Handshake, RawSignature, Signature, matches, matches_fuzzy};
 use crate::{Error, Result};
 
 /// Maximum number of signatures read from a file; p0f's own has 192.
@@ -83,17 +83,35 @@ impl Database {
         self.entries.is_empty()
     }
 
-    /// The label of a packet: that of the first specific signature (`s:`) that matches, otherwise
-    /// of the first generic one (`g:`).
-    pub fn label(&self, raw: &RawSignature) -> Option<&str> {
-        let all = || {
-            self.entries
-                .iter()
-                .filter(|e| e.handshake == raw.handshake && matches(&e.signature, raw))
-        };
-        let specific = all().find(|e| e.label.starts_with("s:"));
-        specific.or_else(|| all().next()).map(|e| e.label.as_str())
+    /// The signature that a packet matches, chosen as p0f does: the first specific one (`s:`),
+    /// otherwise the first generic one (`g:`), otherwise the first that it matches fuzzily, unless
+    /// that describes a program and not a system (class `!`).
+    pub fn find(&self, raw: &RawSignature) -> Option<Found<'_>> {
+        let all = || self.entries.iter().filter(|e| e.handshake == raw.handshake);
+        let exact = || all().filter(|e| matches(&e.signature, raw));
+        let specific = exact().find(|e| e.label.starts_with("s:"));
+        if let Some(entry) = specific.or_else(|| exact().next()) {
+            return Some(Found {
+                label: &entry.label,
+                is_fuzzy: false,
+            });
+        }
+        let fuzzy = all().find(|e| matches_fuzzy(&e.signature, raw));
+        let of_system = |entry: &&Entry| entry.label.split(':').nth(1) != Some("!");
+        fuzzy.filter(of_system).map(|entry| Found {
+            label: &entry.label,
+            is_fuzzy: true,
+        })
     }
+}
+
+/// The match of a packet in a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found<'a> {
+    /// The label of the signature.
+    pub label: &'a str,
+    /// Whether it matches only fuzzily, see [`matches_fuzzy`].
+    pub is_fuzzy: bool,
 }
 
 #[cfg(test)]
@@ -134,10 +152,45 @@ sig = *:64:0:*:*,0::ack+:0
         assert_eq!(unused[0].line, 9);
         let label = |window| {
             let raw = raw_signature(&packet(window)).unwrap();
-            database.label(&raw).map(str::to_owned)
+            database.find(&raw).map(|found| found.label.to_owned())
         };
         assert_eq!(label(512).as_deref(), Some("s:unix:One:1"));
         assert_eq!(label(513).as_deref(), Some("g:unix:Any:"));
         assert!(Database::parse("sig = *:64:0:*:*,0:::0").0.is_empty());
+    }
+
+    #[test]
+    fn fuzzy_matches_come_last_and_are_marked() {
+        let exact = packet(512);
+        let change = |at: usize, value: u8| {
+            let mut packet = exact.clone();
+            packet[at] = value;
+            raw_signature(&packet).unwrap()
+        };
+        let find = |file: &str, raw: &RawSignature| {
+            let (database, unused) = Database::parse(file);
+            assert!(unused.is_empty());
+            let found = database.find(raw);
+            found.map(|found| (found.label.to_owned(), found.is_fuzzy))
+        };
+        let marked = |label: &str, is_fuzzy| Some((label.to_owned(), is_fuzzy));
+        let one = "[tcp:request]\nlabel = s:unix:One:\nsig = 4:64:0:0:512,0::ack+:0\n";
+        // The TTL is out of range, or ECN appears.
+        for (at, value) in [(8, 20), (8, 65), (1, 2)] {
+            assert_eq!(find(one, &change(at, value)), marked("s:unix:One:", true));
+        }
+        // Another window, or another quirk.
+        for (at, value) in [(34, 9), (33, 0x2a)] {
+            assert_eq!(find(one, &change(at, value)), None);
+        }
+        // A later exact match is better; of fuzzy ones the first counts.
+        let two = format!("{one}label = g:unix:Two:\nsig = *:20:0:*:*,0::ack+:0\n");
+        assert_eq!(find(&two, &change(8, 20)), marked("g:unix:Two:", false));
+        assert_eq!(find(&two, &change(8, 90)), marked("s:unix:One:", true));
+        // A program is never matched fuzzily, nor what is after it.
+        let program = "[tcp:request]\nlabel = s:!:Tool:\nsig = 4:64:0:0:512,0::ack+:0\n";
+        assert_eq!(find(program, &change(8, 64)), marked("s:!:Tool:", false));
+        let both = format!("{program}label = s:unix:One:\nsig = 4:64:0:0:512,0::ack+:0\n");
+        assert_eq!(find(&both, &change(8, 20)), None);
     }
 }

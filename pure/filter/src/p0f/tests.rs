@@ -49,6 +49,139 @@ fn compiled(text: &str, handshake: Handshake) -> (Signature, Program) {
     (signature, program)
 }
 
+/// Link types with the bytes in front of an IPv4 and of an IPv6 header.
+const LINKS: &[(u16, &[u8], &[u8])] = &[
+    // BSD loopback of a little-endian and of a big-endian machine, and in network order; ENC.
+    (0, &[2, 0, 0, 0], &[30, 0, 0, 0]),
+    (0, &[0, 0, 0, 2], &[0, 0, 0, 24]),
+    (108, &[0, 0, 0, 2], &[0, 0, 0, 28]),
+    (
+        109,
+        &[2, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2],
+        &[28, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2],
+    ),
+    // Linux cooked, and its second version.
+    (
+        113,
+        &[0, 0, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0, 8, 0],
+        COOKED_V6,
+    ),
+    (276, COOKED2_V4, COOKED2_V6),
+    // PPP, serial, of PPPoE and of pppd; Cisco HDLC.
+    (9, &[0xff, 3, 0, 0x21], &[0xff, 3, 0, 0x57]),
+    (50, &[0xff, 3, 0, 0x21], &[0xff, 3, 0, 0x57]),
+    (
+        51,
+        &[0x11, 0, 0, 7, 0, 62, 0, 0x21],
+        &[0x11, 0, 0, 7, 0, 82, 0, 0x57],
+    ),
+    (166, &[1, 3, 0, 0x21], &[0, 3, 0, 0x57]),
+    (104, &[0x0f, 0, 8, 0], &[0x0f, 0, 0x86, 0xdd]),
+    // 802.11 alone, with QoS behind radiotap, and behind AVS.
+    (105, DATA_V4, DATA_V6),
+    (127, RADIO_V4, RADIO_V6),
+    // Raw IP of one version.
+    (228, &[], &[]),
+    // Frame relay, ATM, a log of pf(4), IP over IEEE 1394.
+    (107, &[0x18, 0x41, 3, 0xcc], &[0x18, 0x41, 3, 0x8e]),
+    (
+        100,
+        &[0xaa, 0xaa, 3, 0, 0, 0, 8, 0],
+        &[0xaa, 0xaa, 3, 0, 0, 0, 0x86, 0xdd],
+    ),
+    (117, PFLOG_V4, PFLOG_V6),
+    (
+        138,
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0],
+        IEEE1394_V6,
+    ),
+];
+
+const COOKED_V6: &[u8] = &[0, 0, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0, 0x86, 0xdd];
+const COOKED2_V4: &[u8] = &[8, 0, 0, 0, 0, 0, 0, 3, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0];
+const COOKED2_V6: &[u8] = &[
+    0x86, 0xdd, 0, 0, 0, 0, 0, 3, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0,
+];
+const DATA_V4: &[u8] = &[
+    8, 1, 0, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3, 0x10, 0, 0xaa, 0xaa, 3, 0, 0,
+    0, 8, 0,
+];
+const DATA_V6: &[u8] = &[
+    8, 1, 0, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3, 0x10, 0, 0xaa, 0xaa, 3, 0, 0,
+    0, 0x86, 0xdd,
+];
+const RADIO_V4: &[u8] = &[
+    0, 0, 8, 0, 0, 0, 0, 0, 0x88, 1, 0, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3,
+    0x10, 0, 0, 0, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0,
+];
+const RADIO_V6: &[u8] = &[
+    0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0x88, 1, 0, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0,
+    0, 3, 0x10, 0, 0, 0, 0xaa, 0xaa, 3, 0, 0, 0, 0x86, 0xdd,
+];
+const PFLOG_V4: &[u8] = &{
+    let mut header = [0; 64];
+    (header[0], header[1]) = (61, 2);
+    header
+};
+const PFLOG_V6: &[u8] = &{
+    let mut header = [0; 64];
+    (header[0], header[1]) = (61, 24);
+    header
+};
+const IEEE1394_V6: &[u8] = &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x86, 0xdd];
+
+/// The verdicts on other link types are those on the IP packet alone.
+#[test]
+fn signatures_are_found_behind_every_header() {
+    let mut random = Random(0x5eed_11f7);
+    let mut counts = [0; 2];
+    for text in SIGNATURES {
+        let signature = Signature::parse(text).unwrap();
+        for &(link_type, v4, v6) in LINKS {
+            let start = Start::Link(link_type);
+            let only_v6 = signature.versions() == [Version::V6];
+            if link_type == 228 && only_v6 {
+                let error = compile(&signature, Handshake::Syn, start).unwrap_err();
+                assert!(error.is_unsupported, "{error}");
+                continue;
+            }
+            let program = compile(&signature, Handshake::Syn, start).unwrap();
+            let fuzzy = compile_fuzzy(&signature, Handshake::Syn, start).unwrap();
+            assert_eq!(program.kernel_refusal(), None);
+            for round in 0..12 {
+                let mut ip = packet_of(&signature, Handshake::Syn, &mut random);
+                if round % 2 == 1 {
+                    random.change(&mut ip);
+                }
+                let is_v6 = ip.first().is_some_and(|byte| byte >> 4 == 6);
+                let header = if is_v6 { v6 } else { v4 };
+                let packet = [header, &ip].concat();
+                let raw = raw_signature(&ip).filter(|raw| raw.handshake == Handshake::Syn);
+                let raw = raw.filter(|_| link_type != 228 || !is_v6);
+                let expected = raw.as_ref().is_some_and(|raw| matches(&signature, raw));
+                let fuzzily = raw.is_some_and(|raw| matches_fuzzy(&signature, &raw));
+                let run = |program: &Program, packet: &[u8]| {
+                    vm_cbpf::run(program, packet, packet.len() as u32) != 0
+                };
+                let name = format!("{text}, link type {link_type}, {packet:02x?}");
+                assert_eq!(run(&program, &packet), expected, "{name}");
+                assert_eq!(run(&fuzzy, &packet), fuzzily, "fuzzy, {name}");
+                counts[usize::from(expected)] += 1;
+                // Another protocol in the type field, or behind it.
+                let other = [if is_v6 { v4 } else { v6 }, &ip].concat();
+                assert!(v4.is_empty() || !run(&program, &other), "{name}");
+                bpf::laws::program_input(&program, &packet);
+            }
+        }
+    }
+    assert!(counts.iter().all(|&count| count > 1500), "{counts:?}");
+    let signature = Signature::parse(SIGNATURES[0]).unwrap();
+    for link_type in [189, 195, 7777] {
+        let error = compile(&signature, Handshake::Syn, Start::Link(link_type)).unwrap_err();
+        assert!(error.is_unsupported, "{error}");
+    }
+}
+
 /// Compares a program with the reference on `count` packets; returns how many match.
 fn law(text: &str, handshake: Handshake, count: u32, random: &mut Random) -> u32 {
     let (signature, program) = compiled(text, handshake);

@@ -1,8 +1,10 @@
 //! `barewire filter test`: runs a filter on the packets of a capture file.
 
 use ::filter::dns::QuerySet;
+use ::filter::p0f::Start;
 use port::{PortOptions, RxBatch};
 use runtime::capture::{Context, Held, Printer, Style, TimeStyle};
+use runtime::filter::link::ip_packet;
 use runtime::filter::select::{Select, start_of};
 use runtime::{Engine, Pacing, Stop, Verdict, worker};
 use sys::{Error, Result};
@@ -48,9 +50,6 @@ pub fn run(args: &Args) -> Result<()> {
         json: args.json,
         ..Style::default()
     };
-    if queries.is_some() {
-        start_of(description.link_type)?;
-    }
     let mut test = Test {
         selected: 0,
         queries,
@@ -111,6 +110,14 @@ impl Test {
     }
 }
 
+/// Whether a packet of any link type is a query; on Ethernet without VLAN tags.
+fn is_query(queries: &QuerySet, link_type: u16, bytes: &[u8]) -> bool {
+    match start_of(link_type) {
+        Ok(start) => queries.matches(start, bytes),
+        Err(_) => ip_packet(link_type, bytes).is_some_and(|ip| queries.matches(Start::Ip, ip)),
+    }
+}
+
 impl Engine for Test {
     fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
         for packet in batch.iter() {
@@ -129,7 +136,7 @@ impl Engine for Test {
                 }
             };
             if let Some(queries) = &self.queries
-                && !queries.matches(start_of(link_type)?, bytes)
+                && !is_query(queries, link_type, bytes)
             {
                 continue;
             }

@@ -26,41 +26,8 @@ const NAME_WIDTH: usize = 40;
 /// Maximum number of rules in the live table; JSON and the account list all.
 const TABLE_LEN: usize = 20;
 
-/// Prints the rules of a file in the order of matching, and the length of their program.
-pub fn check(rules: &[RuleSpec], insn_count: usize, as_json: bool) -> Result<()> {
-    let mut rules: Vec<&RuleSpec> = rules.iter().collect();
-    rules.sort_by_key(|rule| rule.priority);
-    let stdout = out::stdout(LINES_MAX)?;
-    if as_json {
-        let value = json!({
-            "type": "rules",
-            "rules": rules.iter().map(|rule| checked(rule)).collect::<Vec<_>>(),
-            "instructions": insn_count,
-        });
-        return out::print(&stdout, format!("{value}\n").into_bytes());
-    }
-    let mut text = String::new();
-    for rule in &rules {
-        let _ = writeln!(
-            text,
-            "{:>6}  {:<14} {}: {}",
-            rule.priority,
-            rule.verdict.to_string(),
-            rule.name,
-            matches(rule)
-        );
-    }
-    let _ = writeln!(
-        text,
-        "{}, all valid; the program has {}",
-        counted(rules.len() as u64, "rule"),
-        counted(insn_count as u64, "instruction")
-    );
-    out::print(&stdout, text.into_bytes())
-}
-
 /// A valid rule for JSON.
-fn checked(rule: &RuleSpec) -> Value {
+pub fn checked(rule: &RuleSpec) -> Value {
     let mut value = json!({});
     describe(&mut value, rule);
     value["user_space"] = rule.in_user_space.into();
@@ -69,7 +36,7 @@ fn checked(rule: &RuleSpec) -> Value {
 }
 
 /// What a rule matches, in one line.
-fn matches(rule: &RuleSpec) -> String {
+pub fn matches(rule: &RuleSpec) -> String {
     let expression = Some(&rule.expression).filter(|e| !e.is_empty()).cloned();
     let mut names = list("names", &rule.names);
     if let (Some(names), false) = (&mut names, rule.types.is_empty()) {

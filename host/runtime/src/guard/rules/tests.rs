@@ -44,6 +44,24 @@ fn an_invalid_inline_prefix_is_reported_with_its_own_line() {
     assert!(error.contains("no match and no list"), "{error}");
 }
 
+/// In TOML, a key after the head of a table belongs to that table.
+#[test]
+fn an_allow_list_behind_a_rule_is_refused_with_its_place() {
+    for head in ["rule", "user"] {
+        let text =
+            format!("[[{head}]]\nmatch = \"udp\"\nverdict = \"drop\"\n\nallow = \"a.txt\"\n");
+        let error = refused(&text);
+        assert!(
+            error.starts_with("line 5: allow belongs to the file"),
+            "{error}"
+        );
+        assert!(
+            error.ends_with("move it before the first [[rule]]"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn limits_per_source_are_read() {
     let verdict = |keys: &str| {

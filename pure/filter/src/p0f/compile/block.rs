@@ -28,9 +28,27 @@ pub(super) struct Block {
     reached: u32,
     /// Offset and width of the value in A, if known.
     loaded: Option<(u32, u32)>,
+    /// The scratch word that offsets are relative to. Loads then need X, whose value is kept in
+    /// [`KEPT_X`].
+    base: Option<u32>,
 }
 
+/// The scratch word with the value of X, if loads need X.
+const KEPT_X: u32 = 0;
+const LDX_MEM: u16 = 0x61;
+const STX: u16 = 0x03;
+/// From a load at a constant offset to one relative to X.
+const INDIRECT: u16 = 0x20;
+
 impl Block {
+    /// Creates a block whose offsets are relative to a word of scratch memory, if there is one.
+    pub(super) fn new(base: Option<u32>) -> Block {
+        Block {
+            base,
+            ..Block::default()
+        }
+    }
+
     fn put(&mut self, code: u16, k: u32) {
         self.loaded = None;
         let jumps = None;
@@ -41,7 +59,13 @@ impl Block {
         if self.loaded == Some((at, width)) {
             return;
         }
-        self.put(code, at);
+        match self.base {
+            Some(word) => {
+                self.put(LDX_MEM, word);
+                self.put(code + INDIRECT, at);
+            }
+            None => self.put(code, at),
+        }
         self.reached = self.reached.max(at + width);
         self.loaded = Some((at, width));
     }
@@ -82,27 +106,42 @@ impl Block {
     }
 
     pub(super) fn modulo_x(&mut self) {
-        self.put(0x9c, 0);
+        self.put_x(0x9c);
     }
 
     pub(super) fn divide_x(&mut self) {
-        self.put(0x3c, 0);
+        self.put_x(0x3c);
     }
 
     pub(super) fn xor_x(&mut self) {
-        self.put(0xac, 0);
+        self.put_x(0xac);
+    }
+
+    /// Emits an operation with X.
+    fn put_x(&mut self, code: u16) {
+        self.need_x();
+        self.put(code, 0);
+    }
+
+    fn need_x(&mut self) {
+        if self.base.is_some() {
+            self.put(LDX_MEM, KEPT_X);
+        }
     }
 
     pub(super) fn tax(&mut self) {
-        self.lines.push(Line {
-            code: 0x07,
-            k: 0,
-            jumps: None,
-        });
+        let mut line = |code, k| {
+            let jumps = None;
+            self.lines.push(Line { code, k, jumps });
+        };
+        line(0x07, 0);
+        if self.base.is_some() {
+            line(STX, KEPT_X);
+        }
     }
 
     pub(super) fn txa(&mut self) {
-        self.put(0x87, 0);
+        self.put_x(0x87);
     }
 
     pub(super) fn ret(&mut self, k: u32) {
@@ -120,6 +159,7 @@ impl Block {
     }
 
     pub(super) fn equal_x(&mut self) {
+        self.need_x();
         self.jump_if(0x1d, 0, To::Next, To::Fail);
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use filter::p0f::{Database, Handshake, RawSignature, raw_signature};
 use port::RxBatch;
-use runtime::filter::derive::ip_packet;
+use runtime::filter::link::ip_packet;
 use runtime::output::Output;
 use runtime::{Engine, Verdict};
 use serde_json::json;
@@ -52,7 +52,7 @@ impl<'a> Signatures<'a> {
             Handshake::Syn => "SYN",
             Handshake::SynAck => "SYN+ACK",
         };
-        let label = self.shared.database.label(raw);
+        let found = self.shared.database.find(raw);
         let ends = tcp_ends(ip);
         if self.shared.json {
             let mut line =
@@ -64,8 +64,9 @@ impl<'a> Signatures<'a> {
                 line["source"] = source.to_string().into();
                 line["destination"] = destination.to_string().into();
             }
-            if let Some(label) = label {
-                line["label"] = label.into();
+            if let Some(found) = found {
+                line["label"] = found.label.into();
+                line["fuzzy"] = found.is_fuzzy.into();
             }
             self.text += &format!("{line}\n");
             return;
@@ -76,7 +77,10 @@ impl<'a> Signatures<'a> {
         }
         self.text += &raw.to_string();
         if !self.shared.database.is_empty() {
-            self.text += &format!("  {}", label.unwrap_or("unknown"));
+            self.text += &format!("  {}", found.map_or("unknown", |found| found.label));
+            if found.is_some_and(|found| found.is_fuzzy) {
+                self.text += " (fuzzy)";
+            }
         }
         self.text += "\n";
     }
@@ -89,7 +93,7 @@ impl Engine for Signatures<'_> {
             let of_file = self.shared.links.get(usize::from(packet.interface_index()));
             let link_type = of_file.map_or(self.shared.link_type, |(link_type, _)| *link_type);
             // The headers are in the first segment.
-            let Some((_, ip)) = ip_packet(link_type, packet.bytes()) else {
+            let Some(ip) = ip_packet(link_type, packet.bytes()) else {
                 continue;
             };
             let Some(raw) = raw_signature(ip) else {
