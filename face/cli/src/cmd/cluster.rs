@@ -402,6 +402,10 @@ fn run_cluster(args: &RunArgs) -> Result<()> {
     let names = inputs.names().chain(sending.iter().copied());
     let needs = Needs::files(files, calls_bpf).of_ports(names)?;
     let mut keep = inputs.to_read_counters()?;
+    if let several @ [_, _, ..] = inputs.names().collect::<Vec<_>>().as_slice() {
+        // One whose device is gone is opened again when that is back.
+        keep.extend(crate::args::to_receive(several)?);
+    }
     for name in &sending {
         keep.extend(PortName::parse(name)?.backend().and_then(|row| row.to_send));
     }
@@ -418,11 +422,11 @@ fn run_cluster(args: &RunArgs) -> Result<()> {
         cpu: args.port.cpu,
     };
     let outcome = cluster::run(opened, &options, &stop, |notice| match notice {
-        Notice::Progress(totals, queues) => {
+        Notice::Progress(totals, queues, inputs) => {
             if request.take() {
                 show.so_far(totals, queues);
             }
-            show.progress(totals, queues);
+            show.progress(totals, queues, inputs);
         }
         Notice::Reader(event) => show.reader(&event),
         Notice::Port(event) => show.event(&event),
