@@ -9,8 +9,8 @@
 use std::time::{Duration, Instant};
 
 use port::{Ready, RxBatch, RxQueue};
-use sys::{Error, Result};
 use sys::poll::{self, Wanted};
+use sys::{Error, Result};
 
 use crate::Stop;
 

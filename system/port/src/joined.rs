@@ -123,7 +123,9 @@ impl Member {
                 queue.queue_index = *number;
             }
         }
-        let without = account.rx.split_off(account.rx.len().min(self.numbers.len()));
+        let without = account
+            .rx
+            .split_off(account.rx.len().min(self.numbers.len()));
         for past in &self.past {
             let is_its = |queue: &&mut QueueAccount| queue.queue_index == past.queue_index;
             match account.rx.iter_mut().find(is_its) {

@@ -19,8 +19,8 @@ use bpf::cbpf::Program;
 use bpf::vm_cbpf::PacketInfo;
 use ring::slot::{Checksum, Slot, Vlan, segment_count};
 use ring::{Frame, Pool};
-use sys::eventfd::EventFd;
 use sys::Result;
+use sys::eventfd::EventFd;
 
 use crate::account::RxCounters;
 use crate::matcher::Matcher;

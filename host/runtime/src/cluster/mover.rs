@@ -172,7 +172,6 @@ impl Mover {
         self.out.release(true);
         result
     }
-
 }
 
 impl Engine for Out {

@@ -435,8 +435,13 @@ impl Opened {
         };
         let queues = (0..self.ends.len() as u32).map(queue).collect();
         let unused = vec![ApplicationCounts::default(); self.named.applications.len()];
-        self.named
-            .status(&Totals::default(), queues, &unused, &Shared::default(), Duration::ZERO)
+        self.named.status(
+            &Totals::default(),
+            queues,
+            &unused,
+            &Shared::default(),
+            Duration::ZERO,
+        )
     }
 
     /// The ports that send.

@@ -145,9 +145,9 @@ const ADDRESSES_LEN: usize = 12;
 fn tag_count(level: &Dissection) -> usize {
     let mut layers = level.layers();
     match layers.next() {
-        Some((LayerKind::Ethernet, 0)) => {
-            layers.take_while(|(kind, _)| *kind == LayerKind::Vlan).count()
-        }
+        Some((LayerKind::Ethernet, 0)) => layers
+            .take_while(|(kind, _)| *kind == LayerKind::Vlan)
+            .count(),
         _ => 0,
     }
 }

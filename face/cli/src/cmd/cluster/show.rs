@@ -5,9 +5,7 @@ use std::time::Instant;
 
 use port::PortEvent;
 use runtime::Ended;
-use runtime::cluster::{
-    ApplicationStatus, Event, InputPort, Opened, Outcome, QueueStatus, Totals,
-};
+use runtime::cluster::{ApplicationStatus, Event, InputPort, Opened, Outcome, QueueStatus, Totals};
 use runtime::output::{Output, Piece, Refused};
 use serde_json::{Value, json};
 use sys::{Error, Result};

@@ -29,7 +29,11 @@ pub(super) fn queues(queues: &[QueueStatus]) -> String {
         "application", "reader", "depth", "delivered", "dropped", "waiting", "lost"
     );
     for queue in queues {
-        let exited = if queue.has_reader_exited { "child of " } else { "" };
+        let exited = if queue.has_reader_exited {
+            "child of "
+        } else {
+            ""
+        };
         let reader = queue
             .reader
             .map_or_else(|| "-".to_owned(), |pid| format!("{exited}{pid}"));

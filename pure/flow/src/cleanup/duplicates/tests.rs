@@ -92,7 +92,9 @@ fn only_the_window_has_copies_and_truncated_packets_are_none() {
 #[test]
 fn packets_without_ip_are_copies_of_equal_ones() {
     let mut arp = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4]].concat();
-    arp.extend([0, 1, 2, 0, 0, 0, 0, 1, 192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 192, 0, 2, 2]);
+    arp.extend([
+        0, 1, 2, 0, 0, 0, 0, 1, 192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 192, 0, 2, 2,
+    ]);
     for at in 0..arp.len() {
         for bit in 0..8 {
             let mut table = table();
@@ -128,7 +130,9 @@ fn packets_without_ip_are_copies_of_equal_ones() {
 fn packets_in_several_pieces_are_copies_of_those_in_one() {
     let mut random = 1_u64;
     let mut below = |max: usize| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         (random >> 33) as usize % max
     };
     let mut compared = 0;
@@ -161,7 +165,10 @@ fn packets_in_several_pieces_are_copies_of_those_in_one() {
         let mut table = table();
         assert!(!is_copy(&mut table, &whole, 0));
         let pieces = rest.iter().copied();
-        assert!(table.is_copy(start, pieces.clone(), &level, MS), "round {round}");
+        assert!(
+            table.is_copy(start, pieces.clone(), &level, MS),
+            "round {round}"
+        );
         compared += usize::from(rest.len() > 1);
         // Without the last byte, and with another one.
         if let Some(last) = rest.last().filter(|last| !last.is_empty()) {
