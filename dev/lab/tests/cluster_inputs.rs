@@ -52,7 +52,11 @@ fn a_cluster_goes_on_without_an_input_and_takes_it_back() {
         let row = Inline::new(&Veth::new()).unwrap();
         let name = unique();
         let ports = [X, Y].map(|it| format!("{scheme}:{it}{queues}"));
-        let cluster = Cluster::start_in(row.ns(), &name, &[&ports[0], &ports[1], FILTER]);
+        let cluster = Cluster::start_in(
+            row.ns(),
+            &name,
+            &[&ports[0], &ports[1], FILTER, "--metrics", "127.0.0.1:0"],
+        );
         let file = TempFile::new(".pcap");
         let mut reader = capture(&format!("ring:{name}"), file.path());
         send(row.a(), row.b(), 0..COUNT);
@@ -66,6 +70,15 @@ fn a_cluster_goes_on_without_an_input_and_takes_it_back() {
             "{}",
             shown(&name)
         );
+        let until = Instant::now() + LIMIT;
+        let down = format!(
+            "barewire_cluster_input_up{{cluster=\"{name}\",port=\"{}\"}} 0",
+            ports[0]
+        );
+        while !cluster.metrics(row.ns()).contains(&down) {
+            assert!(Instant::now() < until, "{}", cluster.metrics(row.ns()));
+            std::thread::sleep(Duration::from_millis(100));
+        }
         send(row.b(), row.a(), COUNT..2 * COUNT);
         cluster.wait_delivered(2 * COUNT);
 

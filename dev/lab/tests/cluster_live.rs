@@ -79,6 +79,11 @@ impl Cluster {
         Self::totals(finished)
     }
 
+    /// Its Prometheus metrics, of the namespace that it runs in.
+    pub(crate) fn metrics(&self, ns: &Netns) -> String {
+        lab::metrics::scrape(ns, &self.process).unwrap()
+    }
+
     /// Waits until it ends by itself with this code; returns its totals, and what it wrote.
     pub(crate) fn wait_code(mut self, code: i32) -> (Value, String) {
         let finished = self.process.wait(LIMIT).unwrap();

@@ -239,7 +239,8 @@ fn what_is_left_out_is_counted_and_passes() {
         &["NFQUEUE", "--queue-num", "8"],
     ] {
         if let Err(error) = rule(right, target) {
-            lab::skip!("iptables has no {} here: {error:#}", target[0]);
+            let target = target[0];
+            lab::skip!("iptables has no {target} here: {error:#}");
         }
     }
     let options = PortOptions {

@@ -269,3 +269,53 @@ impl PortControl for Joined {
         results.into_iter().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::PortOptions;
+    use crate::tx::TxQueue;
+
+    fn open(name: &str) -> (Port, TxQueue) {
+        let mut port = crate::open(&format!("memory:{name}"), &PortOptions::default()).unwrap();
+        let tx = port.tx.remove(0);
+        (port, tx)
+    }
+
+    /// Sends packets, and receives them.
+    fn pass(tx: &mut TxQueue, rx: &mut RxQueue, count: usize) {
+        let mut batch = tx.reserve(count).unwrap();
+        for _ in 0..count {
+            assert!(batch.write(&[7; 60]));
+        }
+        batch.submit().unwrap();
+        tx.flush().unwrap();
+        let batch = rx.receive().unwrap();
+        assert_eq!(batch.len(), count);
+        assert!(batch.iter().all(|packet| packet.interface_index() == 1));
+    }
+
+    #[test]
+    fn a_port_that_was_opened_again_continues_the_old_one() {
+        let ((a, _), (b, mut tx)) = (open("a"), open("b"));
+        let mut all = join(vec![a, b]).unwrap();
+        let mut old = all.rx.remove(1);
+        pass(&mut tx, &mut old, 3);
+        drop((tx, old));
+        for round in 1..3_u64 {
+            let (again, mut tx) = open("b");
+            let mut queues = all.control.rejoin(1, again).unwrap();
+            assert_eq!((queues.len(), queues[0].queue_index()), (1, 1));
+            pass(&mut tx, &mut queues[0], 2);
+            let account = all.control.account().unwrap();
+            assert_eq!(account.rx_names, ["a/0", "b/0"]);
+            let queue = account.rx[1];
+            assert_eq!((queue.queue_index, queue.delivered), (1, 3 + 2 * round));
+            assert_eq!((queue.seen, queue.imbalance()), (3 + 2 * round, 0));
+            assert_eq!(account.rx[0].delivered, 0);
+        }
+        assert!(all.control.rejoin(2, open("c").0).is_err(), "no such port");
+        let mut single = open("d").0;
+        assert!(single.control.rejoin(0, open("d").0).is_err());
+    }
+}
